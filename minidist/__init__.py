@@ -1,0 +1,7 @@
+"""minidist: distributed training of transformers, done for real on a laptop, every layout on the same bits."""
+
+from minidist import backend  # first: it pins the BLAS to one thread before NumPy loads it
+from minidist.comm import *  # noqa: F403
+from minidist.comm import __all__ as _comm
+
+__all__ = [*_comm, "backend"]

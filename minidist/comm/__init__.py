@@ -1,0 +1,47 @@
+"""Moves arrays between ranks. Knows nothing of autograd or models."""
+
+from minidist.comm.collectives import (
+    ReduceOp,
+    all_gather_into_tensor,
+    all_reduce,
+    all_to_all_single,
+    broadcast,
+    gather,
+    reduce,
+    reduce_scatter_tensor,
+    scatter,
+)
+from minidist.comm.failures import Deadlock, Mismatch, RankFailed
+from minidist.comm.group import P2POp, ProcessGroup, barrier, batch_isend_irecv, irecv, isend, recv, send, sendrecv
+from minidist.comm.launch import Cluster, launch
+from minidist.comm.mesh import DeviceMesh, init_device_mesh
+from minidist.comm.work import Work
+
+__all__ = [
+    "Cluster",
+    "Deadlock",
+    "DeviceMesh",
+    "Mismatch",
+    "P2POp",
+    "ProcessGroup",
+    "RankFailed",
+    "ReduceOp",
+    "Work",
+    "all_gather_into_tensor",
+    "all_reduce",
+    "all_to_all_single",
+    "barrier",
+    "batch_isend_irecv",
+    "broadcast",
+    "gather",
+    "init_device_mesh",
+    "irecv",
+    "isend",
+    "launch",
+    "recv",
+    "reduce",
+    "reduce_scatter_tensor",
+    "scatter",
+    "send",
+    "sendrecv",
+]

@@ -1,0 +1,317 @@
+"""Every algorithm of every collective, side by side.
+
+Each is the textbook's program for one rank, written with sends and receives to other ranks of the group alone, so it
+runs on any transport and any subgroup. The arrays are flat and C-contiguous, N is the number of ranks, M the bytes of
+the whole buffer. "Sends" is what one rank sends; what the algorithm costs in time is, with a latency of alpha seconds
+a message and beta seconds a byte, about (steps x alpha + bytes x beta) (the model of Hockney, 1994; the costs of most of these
+are in Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005).
+
+A ``combine`` is a ufunc: ``np.add`` for a sum. ``sendrecv(..., combine=np.add)`` adds what arrives to what is there.
+"""
+
+import numpy as np
+
+from minidist.comm.group import (
+    P2POp,
+    ProcessGroup,
+    batch_isend_irecv,
+    irecv,
+    isend,
+    recv,
+    recv_reduce,
+    send,
+    sendrecv,
+)
+
+SEGMENT_BYTES = 128 << 10  # a pipelined broadcast passes pieces of this size on
+
+
+def chunks_of(flat: np.ndarray, parts: int) -> list[np.ndarray]:
+    """The array cut into ``parts`` views of equal length, the first few longer by one where it does not divide."""
+    return np.array_split(flat, parts)
+
+
+# ── broadcast: one rank's array on every rank ────────────────────────────────────────────────────────────────────────
+
+
+def broadcast_naive(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
+    """The source sends to each rank in turn. The source sends (N-1) M, in N-1 steps."""
+    if group.rank == src:
+        for rank in range(group.size):
+            if rank != src:
+                send(flat, rank, group)
+    else:
+        recv(flat, src, group)
+
+
+def broadcast_tree(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
+    """Binomial tree: whoever has the array passes it on, so twice as many have it after each step.
+
+    ceil(log2 N) steps. All ranks together send (N-1) M; the source sends ceil(log2 N) M.
+    """
+    place = (group.rank - src) % group.size  # the source stands at place 0
+    distance = 1
+    while distance < group.size:
+        if place < distance and place + distance < group.size:
+            send(flat, (group.rank + distance) % group.size, group)
+        elif distance <= place < 2 * distance:
+            recv(flat, (group.rank - distance) % group.size, group)
+        distance *= 2
+
+
+def broadcast_ring(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
+    """Pipelined ring: the array travels round in pieces, and a rank passes a piece on while the next one arrives.
+
+    Every rank but the last sends M, to its right neighbour only, in (N-2 + pieces) steps: for a large array the time
+    hardly depends on N.
+    """
+    right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+    under_way = []
+    for piece in chunks_of(flat, max(1, -(-flat.nbytes // SEGMENT_BYTES))):
+        if group.rank != src:
+            recv(piece, left, group)
+        if right != src:
+            under_way.append(isend(piece, right, group))
+    for work in under_way:
+        work.wait()
+
+
+# ── reduce: the combination of all arrays on one rank ────────────────────────────────────────────────────────────────
+
+
+def reduce_naive(flat: np.ndarray, dst: int, combine: np.ufunc, group: ProcessGroup) -> None:
+    """Every rank sends to the destination, which combines in the order of ranks. M each, none from the destination."""
+    if group.rank == dst:
+        for rank in range(group.size):
+            if rank != dst:
+                recv_reduce(flat, rank, group, combine)
+    else:
+        send(flat, dst, group)
+
+
+def reduce_tree(flat: np.ndarray, dst: int, combine: np.ufunc, group: ProcessGroup) -> None:
+    """Binomial tree, the broadcast's run backwards. Each rank but the destination sends M once; ceil(log2 N) steps."""
+    place = (group.rank - dst) % group.size
+    partial = flat if place == 0 else flat.copy()  # what a rank holds at the end is only half-way: not for its caller
+    distance = 1
+    while distance < group.size:
+        if place & distance:
+            send(partial, (group.rank - distance) % group.size, group)
+            return
+        if place + distance < group.size:
+            recv_reduce(partial, (group.rank + distance) % group.size, group, combine)
+        distance *= 2
+
+
+# ── reduce-scatter: the combination of all arrays, one chunk of it on each rank ──────────────────────────────────────
+
+
+def reduce_scatter_ring(chunks: list[np.ndarray], combine: np.ufunc, group: ProcessGroup) -> None:
+    """After it, ``chunks[rank]`` is the combination of all ranks' chunks of that number; the others are half-way.
+
+    A partial sum of each chunk travels round the ring once, and every rank adds its own part as it passes. Chunk c
+    starts at the right neighbour of rank c, so that it ends at rank c. Each rank sends (N-1)/N M, to its right
+    neighbour only, in N-1 steps (Patarasuk and Yuan, "Bandwidth Optimal All-reduce Algorithms", 2009).
+    """
+    size, rank = group.size, group.rank
+    right, left = (rank + 1) % size, (rank - 1) % size
+    for step in range(size - 1):
+        outgoing = chunks[(rank - 1 - step) % size]
+        incoming = chunks[(rank - 2 - step) % size]
+        sendrecv(outgoing, right, incoming, left, group, combine)
+
+
+def reduce_scatter_direct(chunks: list[np.ndarray], combine: np.ufunc, group: ProcessGroup) -> None:
+    """Every rank sends each chunk straight to the rank that keeps it, which combines them in the order of ranks.
+
+    Each rank sends (N-1)/N M, in one step of N-1 messages.
+    """
+    size, rank = group.size, group.rank
+    others = [(rank + i) % size for i in range(1, size)]
+    mine = chunks[rank]
+    arrived = {other: np.empty_like(mine) for other in others}
+    works = batch_isend_irecv(
+        [P2POp(irecv, arrived[other], other, group) for other in others]
+        + [P2POp(isend, chunks[other], other, group) for other in others]
+    )
+    for work in works:
+        work.wait()
+    arrived[rank] = mine.copy()
+    mine[:] = arrived[0]
+    for other in range(1, size):
+        combine(mine, arrived[other], out=mine)
+
+
+# ── all-gather: every rank's chunk on every rank ─────────────────────────────────────────────────────────────────────
+
+
+def all_gather_ring(chunks: list[np.ndarray], group: ProcessGroup) -> None:
+    """Before it, a rank has ``chunks[rank]``; after it, all of them. Each chunk travels round the ring once.
+
+    Each rank sends (N-1)/N M, to its right neighbour only, in N-1 steps.
+    """
+    size, rank = group.size, group.rank
+    right, left = (rank + 1) % size, (rank - 1) % size
+    for step in range(size - 1):
+        outgoing = chunks[(rank - step) % size]
+        incoming = chunks[(rank - 1 - step) % size]
+        sendrecv(outgoing, right, incoming, left, group)
+
+
+def all_gather_direct(chunks: list[np.ndarray], group: ProcessGroup) -> None:
+    """Every rank sends its chunk straight to every other. Each sends (N-1)/N M, in one step of N-1 messages."""
+    size, rank = group.size, group.rank
+    others = [(rank + i) % size for i in range(1, size)]
+    works = batch_isend_irecv(
+        [P2POp(irecv, chunks[other], other, group) for other in others]
+        + [P2POp(isend, chunks[rank], other, group) for other in others]
+    )
+    for work in works:
+        work.wait()
+
+
+# ── all-reduce: the combination of all arrays on every rank ──────────────────────────────────────────────────────────
+
+
+def all_reduce_naive(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
+    """Everybody sends to rank 0, which combines and sends the result to everybody.
+
+    Rank 0 sends (N-1) M and receives as much, the others M: its link is the bottleneck, and grows with N.
+    """
+    reduce_naive(flat, 0, combine, group)
+    broadcast_naive(flat, 0, group)
+
+
+def all_reduce_tree(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
+    """Up a binomial tree to rank 0 and down again: 2 ceil(log2 N) steps, few for a small message.
+
+    All ranks together send 2 (N-1) M; rank 0 alone sends ceil(log2 N) M.
+    """
+    reduce_tree(flat, 0, combine, group)
+    broadcast_tree(flat, 0, group)
+
+
+def all_reduce_ring(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
+    """A ring reduce-scatter, then a ring all-gather.
+
+    Each rank sends 2 (N-1)/N M, to its right neighbour only, in 2 (N-1) steps: the bytes hardly grow with N, the
+    steps do. NCCL's ring, made popular for deep learning by Baidu's and Horovod's (2017).
+    """
+    chunks = chunks_of(flat, group.size)
+    reduce_scatter_ring(chunks, combine, group)
+    all_gather_ring(chunks, group)
+
+
+def all_reduce_two_shot(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
+    """A direct reduce-scatter, then a direct all-gather: the ring's bytes, in 2 steps, where all ranks are linked.
+
+    Each rank sends 2 (N-1)/N M. The two-shot kernel of NVLink-connected inference engines (TensorRT-LLM, vLLM).
+    """
+    chunks = chunks_of(flat, group.size)
+    reduce_scatter_direct(chunks, combine, group)
+    all_gather_direct(chunks, group)
+
+
+def all_reduce_direct(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
+    """Everybody sends everything to everybody, and combines in the order of ranks, so that all get the same bits.
+
+    Each rank sends (N-1) M in a single step: the lowest latency, and far too many bytes for a large message. The same
+    engines call it one-shot.
+    """
+    everything = np.empty((group.size, flat.size), flat.dtype)  # (N, elements)
+    everything[group.rank] = flat
+    all_gather_direct(list(everything), group)
+    flat[:] = everything[0]
+    for contribution in everything[1:]:
+        combine(flat, contribution, out=flat)
+
+
+def all_reduce_halving_doubling(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
+    """Recursive halving, then recursive doubling (Rabenseifner, 2004).
+
+    With a partner half the group away, swap halves of the buffer and combine; go on within the half that you keep,
+    with a partner half as far away, until 1/N of the buffer is left; then give it all back in the opposite order.
+    Each rank sends 2 (N-1)/N M in 2 log2 N steps when N is a power of two. Otherwise the N - P ranks too many (P the
+    largest power of two in N) first hand their whole buffer to a helper and get the result from it in the end: they
+    send M, their helpers 2 (P-1)/P M + M.
+    """
+    power = 1 << (group.size.bit_length() - 1)  # P
+    extra = group.size - power
+    if group.rank >= power:  # one too many: rank r - P is the helper
+        send(flat, group.rank - power, group)
+        recv(flat, group.rank - power, group)
+        return
+    if group.rank < extra:
+        recv_reduce(flat, group.rank + power, group, combine)
+
+    cuts = np.cumsum([0] + [len(chunk) for chunk in chunks_of(flat, power)])  # (P + 1,)
+    low, high = 0, power  # this rank still works on chunks low to high
+    swaps = []
+    while high - low > 1:
+        middle, distance = (low + high) // 2, (high - low) // 2
+        halves = (low, middle), (middle, high)
+        keep, give = halves if group.rank < middle else halves[::-1]
+        partner = group.rank + distance if group.rank < middle else group.rank - distance
+        kept, given = (flat[cuts[half[0]] : cuts[half[1]]] for half in (keep, give))
+        sendrecv(given, partner, kept, partner, group, combine)
+        swaps.append((partner, kept, given))
+        low, high = keep
+    for partner, kept, given in reversed(swaps):
+        sendrecv(kept, partner, given, partner, group)
+
+    if group.rank < extra:
+        send(flat, group.rank + power, group)
+
+
+# ── all-to-all, scatter, gather ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def all_to_all_pairwise(outgoing: list[np.ndarray], incoming: list[np.ndarray], group: ProcessGroup) -> None:
+    """``outgoing[r]`` of this rank becomes ``incoming[this rank]`` of rank r. Sizes may differ from pair to pair.
+
+    In step i a rank sends to the one i places to the right and receives from the one i places to the left, so that
+    in each step every rank sends one message and gets one. Each sends all its pieces but its own, in N-1 steps.
+    """
+    incoming[group.rank][:] = outgoing[group.rank]
+    for step in range(1, group.size):
+        right, left = (group.rank + step) % group.size, (group.rank - step) % group.size
+        sendrecv(outgoing[right], right, incoming[left], left, group)
+
+
+def scatter_direct(mine: np.ndarray, pieces: list[np.ndarray] | None, src: int, group: ProcessGroup) -> None:
+    """The source sends each rank its piece: N-1 messages of M/N."""
+    if group.rank != src:
+        recv(mine, src, group)
+        return
+    works = [isend(pieces[rank], rank, group) for rank in range(group.size) if rank != src]
+    mine[:] = pieces[src]
+    for work in works:
+        work.wait()
+
+
+def gather_direct(mine: np.ndarray, pieces: list[np.ndarray] | None, dst: int, group: ProcessGroup) -> None:
+    """Every rank sends its piece of M/N to the destination."""
+    if group.rank != dst:
+        send(mine, dst, group)
+        return
+    works = [irecv(pieces[rank], rank, group) for rank in range(group.size) if rank != dst]
+    pieces[dst][:] = mine
+    for work in works:
+        work.wait()
+
+
+BROADCAST = {"naive": broadcast_naive, "tree": broadcast_tree, "ring": broadcast_ring}
+REDUCE = {"naive": reduce_naive, "tree": reduce_tree}
+REDUCE_SCATTER = {"ring": reduce_scatter_ring, "direct": reduce_scatter_direct}
+ALL_GATHER = {"ring": all_gather_ring, "direct": all_gather_direct}
+ALL_REDUCE = {
+    "naive": all_reduce_naive,
+    "tree": all_reduce_tree,
+    "ring": all_reduce_ring,
+    "two_shot": all_reduce_two_shot,
+    "halving_doubling": all_reduce_halving_doubling,
+    "direct": all_reduce_direct,
+}
+ALL_TO_ALL = {"pairwise": all_to_all_pairwise}
+SCATTER = {"direct": scatter_direct}
+GATHER = {"direct": gather_direct}

@@ -1,0 +1,299 @@
+"""The collectives as a user calls them: names and arguments of ``torch.distributed``.
+
+Each checks its arguments, picks an algorithm, and runs it. Common to all:
+
+- ``group``: the ranks that take part. All of them must make the same calls in the same order; ranks that do not are
+  told what each of them called.
+- ``async_op=True``: return a Work at once and go on in the background; the arrays belong to the collective until
+  ``wait``.
+- ``algorithm``: one of the names in algorithms.py, or "auto", which picks by the size of the buffer.
+
+Arrays are C-contiguous, of any numeric or bool dtype and any size, zero included.
+"""
+
+import enum
+from collections.abc import Callable
+from functools import cache, partial
+
+import numpy as np
+
+from minidist import backend
+from minidist.comm import algorithms
+from minidist.comm.group import ProcessGroup, check_array, check_group
+
+
+class ReduceOp(enum.Enum):
+    """How arrays are combined, elementwise. AVG is SUM divided by the number of ranks, for floating-point alone."""
+
+    SUM = "sum"
+    AVG = "avg"
+    PRODUCT = "product"
+    MIN = "min"
+    MAX = "max"
+
+    @property
+    def ufunc(self) -> np.ufunc:
+        name = self.name
+        return {"SUM": np.add, "AVG": np.add, "PRODUCT": np.multiply, "MIN": np.minimum, "MAX": np.maximum}[name]
+
+
+# Where one algorithm overtakes another, in bytes of the whole buffer: measured by benchmarks/all_reduce.py on two
+# cores. A small message costs its steps, a large one its bytes.
+ONE_STEP_BYTES = 32 << 10
+TREE_BYTES = 256 << 10
+
+
+def broadcast(tensor, src: int, group: ProcessGroup, async_op: bool = False, *, algorithm: str = "auto"):
+    """Overwrite ``tensor`` on every rank with rank ``src``'s."""
+    call = Call("broadcast", group, algorithm, algorithms.BROADCAST, f"src={src}")
+    call.rank("src", src)
+    flat = call.array("tensor", tensor, written=True)
+    method = call.choose("tree" if flat.nbytes <= TREE_BYTES else "ring")
+    return call.run(async_op, lambda inside: method(flat, src, inside))
+
+
+def reduce(tensor, dst: int, op=ReduceOp.SUM, group: ProcessGroup = None, async_op: bool = False, *, algorithm="auto"):
+    """Overwrite ``tensor`` on rank ``dst`` with the combination of all ranks'; the others keep theirs."""
+    call = Call("reduce", group, algorithm, algorithms.REDUCE, f"dst={dst}, {_name(op)}")
+    call.rank("dst", dst)
+    flat = call.array("tensor", tensor, written=group.rank == dst)
+    check_op(op, flat.dtype, "reduce")
+    method = call.choose("tree")
+
+    def body(inside: ProcessGroup) -> None:
+        method(flat, dst, op.ufunc, inside)
+        if inside.rank == dst:
+            _average(flat, op, inside)
+
+    return call.run(async_op, body)
+
+
+def all_reduce(tensor, op=ReduceOp.SUM, group: ProcessGroup = None, async_op: bool = False, *, algorithm="auto"):
+    """Overwrite ``tensor`` on every rank with the combination of all ranks'. All get the same bits.
+
+    In float32 the bits of a sum depend on the order of its terms, and so on the algorithm and the number of ranks;
+    in float64 with float32 terms they practically never do, which is what gradients are summed in.
+    """
+    call = Call("all_reduce", group, algorithm, algorithms.ALL_REDUCE, _name(op))
+    flat = call.array("tensor", tensor, written=True)
+    check_op(op, flat.dtype, "all_reduce")
+    method = call.choose("direct" if flat.nbytes <= ONE_STEP_BYTES else "two_shot" if group.size <= 2 else "ring")
+
+    def body(inside: ProcessGroup) -> None:
+        method(flat, op.ufunc, inside)
+        _average(flat, op, inside)
+
+    return call.run(async_op, body)
+
+
+def reduce_scatter_tensor(
+    output, input, op=ReduceOp.SUM, group: ProcessGroup = None, async_op: bool = False, *, algorithm: str = "auto"
+):
+    """Combine all ranks' ``input`` and leave the rank-th of N equal parts of the result in ``output``.
+
+    ``input`` has N times the elements of ``output`` and is not changed.
+    """
+    call = Call("reduce_scatter_tensor", group, algorithm, algorithms.REDUCE_SCATTER, _name(op))
+    flat_input = call.array("input", input)
+    flat_output = call.array("output", output, written=True)
+    check_op(op, flat_input.dtype, "reduce_scatter_tensor")
+    call.same_dtype(output, input)
+    call.elements("input", flat_input, flat_output.size * group.size, "the number of ranks times output's")
+    method = call.choose("direct" if flat_input.nbytes <= TREE_BYTES else "ring")
+
+    def body(inside: ProcessGroup) -> None:
+        chunks = list(flat_input.reshape(inside.size, -1).copy()) if flat_input.size else [flat_input] * inside.size
+        method(chunks, op.ufunc, inside)
+        flat_output[:] = chunks[inside.rank]
+        _average(flat_output, op, inside)
+
+    return call.run(async_op, body)
+
+
+def all_gather_into_tensor(
+    output, input, group: ProcessGroup, async_op: bool = False, *, algorithm: str = "auto"
+):
+    """Put every rank's ``input``, in the order of ranks, into ``output``, which has N times its elements."""
+    call = Call("all_gather_into_tensor", group, algorithm, algorithms.ALL_GATHER)
+    flat_input = call.array("input", input)
+    flat_output = call.array("output", output, written=True)
+    call.same_dtype(output, input)
+    call.elements("output", flat_output, flat_input.size * group.size, "the number of ranks times input's")
+    method = call.choose("direct" if flat_output.nbytes <= TREE_BYTES else "ring")
+
+    def body(inside: ProcessGroup) -> None:
+        chunks = list(flat_output.reshape(inside.size, flat_input.size))
+        chunks[inside.rank][:] = flat_input
+        method(chunks, inside)
+
+    return call.run(async_op, body)
+
+
+def all_to_all_single(
+    output,
+    input,
+    output_split_sizes: list[int] | None = None,
+    input_split_sizes: list[int] | None = None,
+    group: ProcessGroup = None,
+    async_op: bool = False,
+    *,
+    algorithm: str = "auto",
+):
+    """Send the r-th part of ``input`` to rank r, and put what rank r sends into the r-th part of ``output``.
+
+    Parts are cut along the first axis: equal ones, or as the split sizes (one for each rank) say.
+    """
+    call = Call("all_to_all_single", group, algorithm, algorithms.ALL_TO_ALL)
+    # sizes may differ from rank to rank, so the description that all ranks must share leaves them out
+    call.array("input", input, described=False)
+    call.array("output", output, written=True, described=False)
+    call.same_dtype(output, input)
+    outgoing = _split(backend.to_host(input), input_split_sizes, group.size, "input")
+    host_output = call.host_of(output)
+    incoming = _split(host_output, output_split_sizes, group.size, "output")
+    if outgoing[group.rank].size != incoming[group.rank].size:
+        raise ValueError(
+            f"all_to_all_single: rank {group.rank} sends itself {outgoing[group.rank].size} elements but expects "
+            f"{incoming[group.rank].size}; its own entries of input_split_sizes and output_split_sizes must agree"
+        )
+    method = call.choose("pairwise")
+    return call.run(async_op, lambda inside: method(outgoing, incoming, inside))
+
+
+def scatter(tensor, scatter_list=None, src: int = 0, group: ProcessGroup = None, async_op=False, *, algorithm="auto"):
+    """Overwrite ``tensor`` on rank r with the r-th array of rank ``src``'s ``scatter_list`` (None on the others)."""
+    call = Call("scatter", group, algorithm, algorithms.SCATTER, f"src={src}")
+    call.rank("src", src)
+    flat = call.array("tensor", tensor, written=True)
+    pieces = call.array_list("scatter_list", scatter_list, flat, group.rank == src)
+    method = call.choose("direct")
+    return call.run(async_op, lambda inside: method(flat, pieces, src, inside))
+
+
+def gather(tensor, gather_list=None, dst: int = 0, group: ProcessGroup = None, async_op=False, *, algorithm="auto"):
+    """Overwrite the r-th array of rank ``dst``'s ``gather_list`` (None on the others) with rank r's ``tensor``."""
+    call = Call("gather", group, algorithm, algorithms.GATHER, f"dst={dst}")
+    call.rank("dst", dst)
+    flat = call.array("tensor", tensor)
+    pieces = call.array_list("gather_list", gather_list, flat, group.rank == dst, written=True)
+    method = call.choose("direct")
+    return call.run(async_op, lambda inside: method(flat, pieces, dst, inside))
+
+
+class Call:
+    """One call of a collective: its checked arguments, its description, and the way to run it."""
+
+    def __init__(self, name: str, group, algorithm: str, methods: dict[str, Callable], *details: str) -> None:
+        check_group(group, name)
+        if algorithm != "auto" and algorithm not in methods:
+            raise ValueError(f"{name}: unknown algorithm {algorithm!r}; choose auto, {', '.join(methods)}")
+        self.name, self.group, self.algorithm, self.methods = name, group, algorithm, methods
+        self.details = list(details)
+        self.nbytes = 0
+        self.copies_back: list[Callable[[], None]] = []  # for arrays that lie on a GPU
+
+    def array(self, argument: str, array, written: bool = False, described: bool = True) -> np.ndarray:
+        """Check an argument and return it in host memory as a flat array, a view of it if it lies there already."""
+        check_array(array, argument, self.name, written)
+        if described:
+            self.details.append(f"{dtype_name(array.dtype)} {tuple(array.shape)}")
+        self.nbytes = max(self.nbytes, array.nbytes)
+        return (self.host_of(array) if written else backend.to_host(array)).reshape(-1)
+
+    def host_of(self, array) -> np.ndarray:
+        """The array in host memory; what is written there is copied back when the call ends."""
+        host = backend.to_host(array)
+        if host is not array:
+            self.copies_back.append(partial(backend.copy_from_host, array, host))
+        return host
+
+    def array_list(self, argument: str, arrays, like: np.ndarray, needed: bool, written: bool = False):
+        """Check a list with one array for each rank, each like ``like``; None where this rank needs none."""
+        if not needed:
+            if arrays is not None:
+                raise ValueError(f"{self.name}: only the root rank passes {argument}; pass None on the others")
+            return None
+        if not isinstance(arrays, list | tuple) or len(arrays) != self.group.size:
+            raise ValueError(f"{self.name}: {argument} on the root must be a list of {self.group.size} arrays")
+        pieces = [self.array(f"{argument}[{i}]", array, written, described=False) for i, array in enumerate(arrays)]
+        for i, piece in enumerate(pieces):
+            if (piece.dtype, piece.size) != (like.dtype, like.size):
+                raise ValueError(
+                    f"{self.name}: {argument}[{i}] has {piece.size} elements of {piece.dtype}, "
+                    f"but tensor has {like.size} of {like.dtype}; they must agree"
+                )
+        return pieces
+
+    def rank(self, argument: str, rank: int) -> None:
+        if not 0 <= rank < self.group.size:
+            raise ValueError(
+                f"{self.name}: {argument}={rank} is not a rank of this group of {self.group.size} "
+                f"(0 to {self.group.size - 1}, counted within the group)"
+            )
+
+    def same_dtype(self, output, input) -> None:
+        if output.dtype != input.dtype:
+            raise TypeError(f"{self.name}: input is {input.dtype} but output is {output.dtype}; they must agree")
+
+    def elements(self, argument: str, flat: np.ndarray, wanted: int, why: str) -> None:
+        if flat.size != wanted:
+            raise ValueError(f"{self.name}: {argument} has {flat.size} elements, but needs {wanted}, {why}")
+
+    def choose(self, automatic: str) -> Callable:
+        if self.algorithm == "auto":
+            self.algorithm = automatic
+        return self.methods[self.algorithm]
+
+    def run(self, async_op: bool, body: Callable[[ProcessGroup], None]):
+        """Run the algorithm, now or in the background; a group of one rank has nobody to talk to, but the same work."""
+        description = f"{self.name}({', '.join([*self.details, self.algorithm])})"
+
+        def whole(inside: ProcessGroup) -> None:
+            body(inside)
+            for copy_back in self.copies_back:
+                copy_back()
+
+        return self.group.run_collective(description, self.nbytes, async_op, whole)
+
+
+def check_op(op, dtype: np.dtype, function: str) -> None:
+    if not isinstance(op, ReduceOp):
+        raise TypeError(f"{function}: op must be a ReduceOp such as ReduceOp.SUM, but is {op!r}")
+    if op is ReduceOp.AVG and dtype.kind not in "fc":
+        raise TypeError(f"{function}: AVG of {dtype} would have to round; use SUM and divide as you mean it")
+    if op in (ReduceOp.MIN, ReduceOp.MAX) and dtype.kind == "c":
+        raise TypeError(f"{function}: complex numbers have no {op.name}")
+
+
+def _average(flat: np.ndarray, op: ReduceOp, group: ProcessGroup) -> None:
+    if op is ReduceOp.AVG:
+        flat /= group.size
+
+
+@cache
+def dtype_name(dtype: np.dtype) -> str:
+    return dtype.name  # NumPy works it out anew each time, for longer than a small message takes
+
+
+def _name(op) -> str:
+    return op.name if isinstance(op, ReduceOp) else repr(op)
+
+
+def _split(array: np.ndarray, sizes: list[int] | None, parts: int, argument: str) -> list[np.ndarray]:
+    """Views of the parts of an array along its first axis, flat."""
+    length = len(array) if array.ndim else 1
+    if sizes is None:
+        if length % parts:
+            raise ValueError(
+                f"all_to_all_single: the first axis of {argument} has {length} rows, which {parts} ranks do not divide; "
+                f"pass {argument}_split_sizes"
+            )
+        sizes = [length // parts] * parts
+    if len(sizes) != parts or sum(sizes) != length or min(sizes) < 0:
+        raise ValueError(
+            f"all_to_all_single: {argument}_split_sizes must be {parts} sizes that add up to the {length} rows of "
+            f"{argument}, but is {list(sizes)}"
+        )
+    array = array.reshape(length, -1) if array.size else array.reshape(length, 0)
+    ends = np.cumsum(sizes)
+    return [array[end - size : end].reshape(-1) for size, end in zip(sizes, ends, strict=True)]

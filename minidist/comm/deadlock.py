@@ -1,0 +1,61 @@
+"""Telling a deadlock from patience, from what the ranks say of themselves.
+
+A blocked rank names the ranks that it waits for. A set of blocked ranks is deadlocked when each of them waits only
+for ranks of the set, or for ranks that have finished: then nobody is left who could send what they wait for (Holt,
+"Some Deadlock Properties of Computer Systems", 1972). No timeout is involved: a rank that computes for an hour is
+not blocked, and a deadlock of milliseconds is one.
+
+Two snapshots are compared, because each is taken while the ranks run. A rank counts as stuck if between the two it
+moved nothing and looked at all its queues at least twice in vain. Every look of a stuck set then came after every
+move of it, so none of its members can have a message on the way.
+"""
+
+from collections.abc import Sequence
+
+from minidist.comm.segment import BLOCKED, FINISHED, Status
+
+
+def find_deadlock(before: Sequence[Status], after: Sequence[Status]) -> set[int]:
+    """The ranks that can never go on, empty if there are none. Both arguments have one status for each rank."""
+    finished = {rank for rank, status in enumerate(before) if status.state == FINISHED}
+    stuck = {
+        rank
+        for rank, (first, second) in enumerate(zip(before, after, strict=True))
+        if first.state == second.state == BLOCKED
+        and first.awaited == second.awaited != 0
+        and first.moved == second.moved
+        and second.polls - first.polls >= 2
+    }
+    while True:  # whoever waits for a rank that may still act is not stuck, nor who waits for that one, and so on
+        hopeful = {rank for rank in stuck if awaited_ranks(after[rank]) - stuck - finished}
+        if not hopeful:
+            return stuck
+        stuck -= hopeful
+
+
+def awaited_ranks(status: Status) -> set[int]:
+    return {rank for rank in range(status.awaited.bit_length()) if status.awaited >> rank & 1}
+
+
+def describe(stuck: set[int], statuses: Sequence[Status], waiting: dict[int, str]) -> str:
+    """The message of a Deadlock: who waits for whom, in which call and where, and what to do."""
+    finished = {rank for rank, status in enumerate(statuses) if status.state == FINISHED}
+    ranks = "ranks " + ", ".join(map(str, sorted(stuck))) if len(stuck) > 1 else f"rank {min(stuck)}"
+    lines = [f"{ranks} of {len(statuses)} can never go on:"]
+    lines += [f"  rank {rank} is in {waiting[rank]}" for rank in sorted(stuck)]
+    awaited = set().union(*(awaited_ranks(statuses[rank]) for rank in stuck))
+    lines += [f"  rank {rank} has finished: it will send and receive nothing more" for rank in sorted(awaited & finished)]
+    bystanders = set(range(len(statuses))) - stuck - finished
+    lines += [f"  rank {rank} was still running: it is not part of the deadlock" for rank in sorted(bystanders)]
+    if awaited & finished:
+        lines.append("Every rank of a group must make the same collective calls, and each receive needs its send.")
+    elif all("to take" in waiting[rank] for rank in stuck):
+        lines.append(
+            "Each sends before it receives, and the messages do not fit the queues: post both at once with "
+            "batch_isend_irecv, or let every other rank receive first."
+        )
+    else:
+        lines.append(
+            "Have one of them send before it receives, or post sends and receives together with batch_isend_irecv."
+        )
+    return "\n".join(lines)

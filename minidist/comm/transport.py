@@ -1,0 +1,347 @@
+"""Messages between two ranks: ``isend``, ``irecv`` and ``wait``, over the byte queues in shared memory.
+
+Nothing moves by itself: ``progress`` pushes what it can of every posted message, and whoever waits calls it again and
+again (MPI calls this the progress engine). A message is a header and its payload, streamed through the queue in
+pieces, so that it may be larger than the queue and the reader may begin before the writer has ended.
+
+Receives are matched to messages by (context, tag), in order. A message that nobody has asked for yet is put aside,
+but only while some receive from the same rank is waiting: a rank that does not receive leaves its queue to fill up,
+and then a send to it blocks, as it would on a real network.
+"""
+
+import os
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+
+from minidist import trace
+from minidist.comm import segment as shared
+from minidist.comm.failures import Aborted, Mismatch, caller
+from minidist.comm.queues import ALIGNMENT
+
+# number in this direction, context, tag, bytes, elements, the sender's clock (ns), the call in words
+HEADER = struct.Struct("<QQqQQq144s")
+HEADER_BYTES = HEADER.size  # 192
+PIECE = 128 << 10  # bytes moved at once: small enough that the reader copies one piece while the writer fills the next
+
+SPINS = 100  # looks at the queues before a waiting rank begins to sleep between two looks
+POLL_SECONDS = (20e-6, 1e-3)  # the first and the longest of these sleeps
+WORDS = 144  # bytes of the call's description that travel in the header
+
+Combine = Callable[..., np.ndarray]  # a ufunc such as np.add: combine(mine, arriving, out=mine)
+
+
+class Send:
+    """One posted message on its way out."""
+
+    __slots__ = ("done", "elements", "header", "label", "nbytes", "number", "offset", "payload", "peer")
+
+    def __init__(self, peer: int, payload: np.ndarray, elements: int, label: str) -> None:
+        self.peer, self.payload, self.elements, self.label = peer, payload, elements, label
+        self.nbytes = len(payload)
+        self.offset = 0  # payload bytes already in the queue
+        self.header: bytes | None = None  # None once it is in the queue
+        self.number = 0
+        self.done = False
+
+    def waits(self) -> str:
+        return f"{self.label}: waits for rank {self.peer} to take {self.nbytes:,} bytes"
+
+
+class Receive:
+    """One posted wish for a message.
+
+    With ``combine`` the payload is not stored over ``target`` but combined with it as it arrives, without a copy in
+    between. NCCL has the same primitive under the name recvReduce.
+    """
+
+    __slots__ = ("call", "combine", "context", "done", "error", "label", "peer", "tag", "target")
+
+    def __init__(self, peer, target, context, tag, call: bytes, label: str, combine: Combine | None) -> None:
+        self.peer, self.target, self.context, self.tag = peer, target, context, tag
+        self.call, self.label, self.combine = call, label, combine
+        self.error: Mismatch | None = None
+        self.done = False
+
+    def waits(self) -> str:
+        return f"{self.label}: waits for a message from rank {self.peer}"
+
+    def take(self, piece: np.ndarray, offset: int) -> None:
+        """Store or combine a piece of uint8 payload that starts at byte ``offset`` of the message."""
+        itemsize = self.target.itemsize
+        mine = self.target[offset // itemsize : (offset + len(piece)) // itemsize]
+        arriving = piece.view(self.target.dtype)
+        if self.combine is None:
+            mine[...] = arriving
+        else:
+            self.combine(mine, arriving, out=mine)
+
+
+class Arriving:
+    """A message that is on its way in: its header has been read, its payload not wholly."""
+
+    __slots__ = ("call", "context", "elements", "nbytes", "number", "offset", "receive", "sent_at", "tag", "unasked")
+
+    def __init__(self, header: bytes) -> None:
+        (self.number, self.context, self.tag, self.nbytes, self.elements, self.sent_at, call) = HEADER.unpack(header)
+        self.call = call.rstrip(b"\0")
+        self.offset = 0
+        self.receive: Receive | None = None
+        self.unasked: np.ndarray | None = None  # (nbytes,) uint8, where no receive has asked for it yet
+
+
+class Transport:
+    """One rank's end of all its queues, for the length of one run."""
+
+    def __init__(self, segment: shared.Segment, rank: int) -> None:
+        self.segment, self.rank, self.size = segment, rank, segment.world_size
+        peers = [peer for peer in range(self.size) if peer != rank]
+        self.outgoing = {peer: segment.queue(rank, peer) for peer in peers}
+        self.incoming = {peer: segment.queue(peer, rank) for peer in peers}
+        self.sends: dict[int, deque[Send]] = {peer: deque() for peer in peers}
+        self.receives: dict[int, list[Receive]] = {peer: [] for peer in peers}
+        self.arriving: dict[int, Arriving | None] = dict.fromkeys(peers)
+        self.put_aside: dict[int, list[Arriving]] = {peer: [] for peer in peers}
+        self.numbers = dict.fromkeys(peers, 0)  # messages begun in each direction
+        self.traffic = trace.TrafficCounter(self.size)
+        self.groups: list = []  # the process groups of this run, to be closed at its end
+        self.lock = threading.RLock()  # the main thread and those of asynchronous collectives share one engine
+        self.status = segment.status[rank]
+        self.moved = 0
+        self.main_thread = threading.get_ident()
+        self.active_threads = 1  # threads of this rank that compute rather than wait
+        self.awaited: dict[int, int] = {}  # thread -> bits of the ranks that it waits for
+        self.status.write(shared.RUNNING, 0, 0)
+
+    # Posting
+
+    # ``call`` travels with the message, and both ends must give the same; ``label`` names this end's call to a person.
+
+    def isend(self, array: np.ndarray, peer: int, context: int, tag: int, call: bytes, label: str) -> Send:
+        """Post a flat array of any dtype. Its memory must not change before the send is done."""
+        send = Send(peer, array.view(np.uint8), array.size, label)
+        with self.lock:
+            send.number = self.numbers[peer]
+            self.numbers[peer] += 1
+            now = time.perf_counter_ns()
+            send.header = HEADER.pack(send.number, context, tag, send.nbytes, send.elements, now, call)
+            self.sends[peer].append(send)
+            self._push(peer)
+        return send
+
+    def irecv(
+        self, array: np.ndarray, peer: int, context: int, tag: int, call: bytes, label: str, combine: Combine | None
+    ) -> Receive:
+        """Post the wish for a message into a flat array of the message's dtype and size."""
+        receive = Receive(peer, array, context, tag, call, label, combine)
+        with self.lock:
+            for message in self.put_aside[peer]:
+                if (message.context, message.tag) == (context, tag):
+                    self.put_aside[peer].remove(message)
+                    self._match(message, receive, peer)
+                    if receive.error is None:
+                        receive.take(message.unasked, 0)
+                    self._finish_receive(message, receive)
+                    return receive
+            self.receives[peer].append(receive)
+        return receive
+
+    # Moving
+
+    def progress(self) -> bool:
+        """Move what can be moved of every posted message; False where that was nothing."""
+        with self.lock:
+            before = self.moved
+            for peer, sends in self.sends.items():
+                if sends:
+                    self._push(peer)
+            for peer, receives in self.receives.items():
+                if receives or self.arriving[peer] is not None:
+                    self._pull(peer)
+            if self.moved == before:
+                return False
+            self.status.tell_moved(self.moved)
+            return True
+
+    def _push(self, peer: int) -> None:
+        """Write at most one piece of the oldest posted send to ``peer``."""
+        send, queue = self.sends[peer][0], self.outgoing[peer]
+        room = queue.room()
+        if send.header is not None:
+            if room < HEADER_BYTES:
+                return
+            queue.write(np.frombuffer(send.header, np.uint8))
+            send.header = None
+            room -= HEADER_BYTES
+            self.moved += 1
+            trace.message("send", self.rank, peer, send.number, send.nbytes)
+        piece = min(send.nbytes - send.offset, room, PIECE)  # a multiple of 64, or the end of the message
+        if piece:
+            queue.write(send.payload[send.offset : send.offset + piece])
+            send.offset += piece
+            self.moved += 1
+        if send.offset == send.nbytes:
+            self.sends[peer].popleft()
+            self.traffic.count(self.traffic.sent[peer], send.nbytes, send.elements)
+            send.done = True
+
+    def _pull(self, peer: int) -> None:
+        """Read at most one piece of the message that comes from ``peer``."""
+        queue, message = self.incoming[peer], self.arriving[peer]
+        available = queue.available()
+        if message is None:
+            if available < HEADER_BYTES:
+                return
+            message = self.arriving[peer] = self._read_header(peer)
+            available -= HEADER_BYTES
+            self.moved += 1
+        if message.offset < message.nbytes and available:
+            piece = queue.peek(min(available, PIECE, message.nbytes - message.offset))
+            if message.receive is None:
+                message.unasked[message.offset : message.offset + len(piece)] = piece
+            elif message.receive.error is None:
+                message.receive.take(piece, message.offset)
+            message.offset += len(piece)
+            queue.skip(len(piece))
+            self.moved += 1
+        if message.offset == message.nbytes:
+            self.arriving[peer] = None
+            if message.receive is None:
+                self.put_aside[peer].append(message)
+            else:
+                self._finish_receive(message, message.receive)
+
+    def _read_header(self, peer: int) -> Arriving:
+        queue, header = self.incoming[peer], b""
+        while len(header) < HEADER_BYTES:  # twice, where the end of the buffer cuts it
+            part = queue.peek(HEADER_BYTES - len(header))
+            header += part.tobytes()
+            queue.skip(len(part))
+        message = Arriving(header)
+        for receive in self.receives[peer]:
+            if (receive.context, receive.tag) == (message.context, message.tag):
+                self.receives[peer].remove(receive)
+                self._match(message, receive, peer)
+                return message
+        message.unasked = np.empty(message.nbytes, np.uint8)
+        return message
+
+    def _match(self, message: Arriving, receive: Receive, peer: int) -> None:
+        """Join a message to its receive, unless the two ends disagree about what it is."""
+        message.receive = receive
+        if message.call != receive.call[:WORDS]:
+            theirs, ours = message.call.decode(errors="replace"), receive.call.decode()
+            if receive.label != ours:  # a point-to-point call, whose name says nothing of the message
+                ours = f"{receive.label} of {ours}"
+            receive.error = Mismatch(
+                f"ranks {self.rank} and {peer} disagree. Rank {self.rank} called {ours}; what came from rank {peer} "
+                f"is {theirs}"
+            )
+        elif message.nbytes != receive.target.nbytes:
+            receive.error = Mismatch(
+                f"ranks {self.rank} and {peer} disagree in {receive.label}: rank {self.rank} expects "
+                f"{receive.target.size:,} elements from rank {peer}, which sent {message.elements:,}"
+            )
+
+    def _finish_receive(self, message: Arriving, receive: Receive) -> None:
+        self.traffic.count(self.traffic.received[receive.peer], message.nbytes, message.elements)
+        trace.message("receive", receive.peer, self.rank, message.number, message.nbytes)
+        receive.done = True
+
+    # Waiting
+
+    def wait(self, work: Send | Receive) -> None:
+        """Return once the work is done.
+
+        Raises:
+            Mismatch: when the message that came is not the one that was asked for.
+        """
+        fruitless = 0
+        spins = SPINS if threading.get_ident() == self.main_thread else 0  # a background thread leaves the core alone
+        while not work.done:
+            if self.progress():
+                fruitless = 0
+            elif fruitless < spins:
+                fruitless += 1
+                _give_way()
+            else:
+                self._wait_long(work)
+        if isinstance(work, Receive) and work.error is not None:
+            raise work.error
+
+    def _wait_long(self, work: Send | Receive) -> None:
+        """Sleep between looks, and say for whom, so that the parent can tell a deadlock from patience."""
+        started, pause = time.perf_counter_ns(), POLL_SECONDS[0]
+        with self.waiting(1 << work.peer):
+            while not work.done:
+                if self.progress():
+                    break
+                self.status.count_poll()
+                self.give_up_if_aborted(work.waits)
+                time.sleep(pause)
+                pause = min(pause * 1.5, POLL_SECONDS[1])
+        if trace.recording():
+            trace.record(trace.Event(f"wait for rank {work.peer}", "wait", started, time.perf_counter_ns()))
+
+    def waiting(self, awaited: int) -> "Waiting":
+        """A context in which this thread counts as blocked on the ranks whose bits ``awaited`` has."""
+        return Waiting(self, awaited)
+
+    def change_active(self, by: int, thread: int | None = None, awaited: int = 0) -> None:
+        """Count a thread that begins (+1) or stops (-1) computing, and publish whether any is left."""
+        with self.lock:
+            self.active_threads += by
+            if by > 0:
+                self.awaited.pop(thread, None)
+            elif thread is not None:
+                self.awaited[thread] = awaited
+            union = 0
+            for bits in self.awaited.values():
+                union |= bits
+            self.status.write(shared.RUNNING if self.active_threads else shared.BLOCKED, union, self.moved)
+
+    def give_up_if_aborted(self, waits: Callable[[], str]) -> None:
+        if self.segment.aborted:
+            raise Aborted(", ".join(filter(None, (waits(), caller()))))
+
+    def finish(self) -> None:
+        """Complete the sends that the rank function left unwaited, then tell the parent that nothing more comes."""
+        for sends in self.sends.values():
+            while sends:
+                self.wait(sends[-1])
+        self.status.write(shared.FINISHED, 0, self.moved)
+
+    def leftovers(self) -> list[str]:
+        """The messages that were sent to this rank and never received, in words. Call when all ranks have ended."""
+        for peer, queue in self.incoming.items():
+            while queue.available() >= HEADER_BYTES or self.arriving[peer] is not None:
+                self._pull(peer)
+        return [
+            f"rank {peer} sent rank {self.rank} {message.elements:,} elements ({message.nbytes:,} bytes, tag "
+            f"{message.tag}) in {message.call.decode(errors='replace')}, which were never received"
+            for peer, messages in self.put_aside.items()
+            for message in messages
+        ]
+
+
+class Waiting:
+    """Marks the calling thread of a transport as blocked while it is entered."""
+
+    def __init__(self, transport: Transport, awaited: int) -> None:
+        self.transport, self.awaited, self.thread = transport, awaited, threading.get_ident()
+
+    def __enter__(self) -> None:
+        self.transport.change_active(-1, self.thread, self.awaited)
+
+    def __exit__(self, *_) -> None:
+        self.transport.change_active(+1, self.thread)
+
+
+# Let another process have the core: with more ranks than cores, the one that is waited for may need it.
+_give_way = getattr(os, "sched_yield", lambda: time.sleep(0))
+
+assert HEADER_BYTES % ALIGNMENT == 0

@@ -1,0 +1,111 @@
+"""What an asynchronous call returns, and the thread that carries asynchronous collectives on.
+
+A point-to-point message is carried by the transport, so its ``Work`` only waits. A collective is a small program of
+many messages, so somebody has to run it while the rank computes: a background thread of its group, one call after
+another, in the order of the calls. NCCL has a CUDA stream for each communicator in this place.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+
+from minidist.comm.failures import Aborted, caller
+from minidist.comm.transport import Receive, Send, Transport
+
+ABORT_CHECK_SECONDS = 0.05
+
+
+class Work:
+    """A message under way. Mirrors ``torch.distributed.Work``."""
+
+    def __init__(self, transport: Transport, part: Send | Receive, finish: Callable[[], None] | None = None) -> None:
+        self._transport, self._part, self._finish = transport, part, finish
+
+    def is_completed(self) -> bool:
+        """True once ``wait`` would return at once. Pushes the message on."""
+        if not self._part.done:
+            self._transport.progress()
+        return self._part.done
+
+    def wait(self) -> bool:
+        """Block until the send's array may be changed, or the receive's array holds the message; then True."""
+        self._transport.wait(self._part)
+        if self._finish is not None:
+            self._finish()
+            self._finish = None
+        return True
+
+
+class BackgroundWork:
+    """A collective under way on its group's thread, with the interface of ``Work``."""
+
+    def __init__(self, transport: Transport, label: str, body: Callable[[], None]) -> None:
+        self._transport, self._label, self._body = transport, label, body
+        self._caller = caller()
+        self._ended = threading.Event()
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """On the background thread."""
+        try:
+            self._body()
+        except BaseException as error:  # handed to whoever waits, on the thread that can do something about it
+            error.add_note(f"started asynchronously {self._caller}")
+            self._error = error
+
+    def end(self) -> None:
+        self._ended.set()
+
+    def is_completed(self) -> bool:
+        return self._ended.is_set()
+
+    def wait(self) -> bool:
+        """Block until the collective is over on this rank; then True. Raises what the collective raised."""
+        if not self._ended.is_set():
+            with self._transport.waiting(0):  # the background thread publishes for whom
+                while not self._ended.wait(ABORT_CHECK_SECONDS):
+                    if self._transport.segment.aborted and not self._ended.wait(4 * ABORT_CHECK_SECONDS):
+                        raise Aborted(f"{self._label}, started asynchronously {self._caller}")
+        if self._error is not None:
+            raise self._error
+        return True
+
+
+class Background:
+    """A thread that runs works one after another. While it has any, its rank counts as computing."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._works: queue.SimpleQueue[BackgroundWork | None] = queue.SimpleQueue()
+        self._unfinished = 0
+        self._last: BackgroundWork | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True, name="collectives")
+        self._thread.start()
+
+    @property
+    def busy(self) -> bool:
+        return self._unfinished > 0
+
+    def submit(self, work: BackgroundWork) -> None:
+        with self._transport.lock:
+            self._unfinished += 1
+            if self._unfinished == 1:
+                self._transport.change_active(+1)
+            self._last = work
+        self._works.put(work)
+
+    def _run(self) -> None:
+        while (work := self._works.get()) is not None:
+            work.run()
+            with self._transport.lock:
+                self._unfinished -= 1
+                work.end()
+                if self._unfinished == 0:
+                    self._transport.change_active(-1)
+
+    def close(self) -> None:
+        """Let what was submitted end, then end the thread. Raises what the last work raised."""
+        if self._last is not None:
+            self._last.wait()
+        self._works.put(None)
+        self._thread.join()

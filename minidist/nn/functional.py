@@ -1,0 +1,357 @@
+"""The operations of a transformer, each forward right above its backward.
+
+**Head blocks.** Whatever tensor parallelism can split has a leading axis of H blocks, one for each attention head: the
+queries, keys and values of that head, 1/H of the MLP's hidden units, 1/H of the vocabulary. A product is taken block by
+block, so it has the same bits whether one process holds all the blocks or each of several holds some of them. Two
+operations, conjugate to each other, lead into the blocks and out of them again: ``copy_to_blocks`` and
+``reduce_from_blocks``.
+
+**Sums.** What is summed across blocks, or across tokens, is summed in float64 and rounded once. The order then leaves
+no trace in the result.
+"""
+
+from math import pi, sqrt
+
+import numpy as np
+
+from minidist.backend import add_at, from_host, xp
+from minidist.nn.tensor import Context, Function, Tensor
+
+
+def sum_over_blocks(blocks):
+    """Sum (H, ...) over its blocks to (...), in float64 and not yet rounded.
+
+    Of some of the blocks, this is a partial sum: to be added to the others' before it is rounded.
+    """
+    total = blocks[0].astype(xp.float64)
+    for block in blocks[1:]:
+        total += block
+    return total
+
+
+def sum_over_tokens(values):
+    """Sum (..., C) over all axes but the last to (C,), in float64: a parameter's gradient, one term from each token."""
+    return values.reshape(-1, values.shape[-1]).sum(axis=0, dtype=xp.float64)
+
+
+class CopyToBlocks(Function):
+    """Megatron-LM's f: the same activations go into every block, and the blocks' gradients add up."""
+
+    @staticmethod
+    def forward(ctx: Context, x, blocks):
+        return xp.broadcast_to(x, (blocks, *x.shape))  # (H, ..., C), a view
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        partial = sum_over_blocks(gradient)  # (..., C) float64
+        return partial.astype(gradient.dtype), None
+
+
+class ReduceFromBlocks(Function):
+    """Megatron-LM's g: the blocks' outputs add up, and the same gradient goes into every block."""
+
+    @staticmethod
+    def forward(ctx: Context, y):
+        ctx.blocks = len(y)
+        partial = sum_over_blocks(y)  # (..., C) float64
+        return partial.astype(y.dtype)
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        return xp.broadcast_to(gradient, (ctx.blocks, *gradient.shape))  # (H, ..., C), a view
+
+
+class Linear(Function):
+    """A product for each block, on all the tokens of the micro-batch at once."""
+
+    @staticmethod
+    def forward(ctx: Context, x, weight, bias):
+        blocks, inputs, outputs = weight.shape
+        if x.shape[0] != blocks or x.shape[-1] != inputs:
+            raise ValueError(
+                f"linear: x of shape {x.shape} does not fit a weight of shape {weight.shape}: "
+                f"it needs {blocks} blocks along its first axis and {inputs} values along its last"
+            )
+        rows = x.reshape(blocks, -1, inputs)  # (H, N, in)
+        y = rows @ weight  # (H, N, out)
+        if bias is not None:
+            y += bias[:, None]
+        ctx.save_for_backward(rows, weight)
+        ctx.input_shape = x.shape
+        return y.reshape(*x.shape[:-1], outputs)  # (H, ..., out)
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        rows, weight = ctx.saved_arrays
+        grad_rows = gradient.reshape(*rows.shape[:2], -1)  # (H, N, out)
+        grad_x = grad_weight = grad_bias = None
+        if ctx.needs_input_grad[0]:
+            grad_x = (grad_rows @ weight.swapaxes(1, 2)).reshape(ctx.input_shape)
+        if ctx.needs_input_grad[1]:
+            grad_weight = rows.swapaxes(1, 2) @ grad_rows  # (H, in, out)
+        if ctx.needs_input_grad[2]:
+            grad_bias = xp.ones(rows.shape[1], gradient.dtype) @ grad_rows  # (H, out): a sum within the grain
+        return grad_x, grad_weight, grad_bias
+
+
+class Gelu(Function):
+    """y = x (1 + tanh(u)) / 2 with u = sqrt(2/pi) (x + 0.044715 x^3), and its slope dy/dx = g + 2 y (1 - g) du/dx.
+
+    Here g = (1 + tanh(u)) / 2. The slope is all that backward needs, and forward has most of it at hand.
+    """
+
+    @staticmethod
+    def forward(ctx: Context, x):
+        linear = sqrt(2 / pi)
+        cubic = 0.044715 * linear
+        y = xp.empty(x.shape, x.dtype)
+        slope = xp.empty(x.shape, x.dtype) if ctx.needs_input_grad[0] else None
+        for block in range(len(x)):  # a dozen passes over one block at a time, which the cache holds
+            square = x[block] * x[block]
+            gate = square * cubic
+            gate += linear
+            gate *= x[block]  # u
+            xp.tanh(gate, out=gate)
+            gate += 1
+            gate *= 0.5  # g
+            xp.multiply(x[block], gate, out=y[block])
+            if slope is not None:
+                square *= 6 * cubic
+                square += 2 * linear  # 2 du/dx
+                square *= y[block]
+                xp.subtract(1, gate, out=slope[block])
+                slope[block] *= square
+                slope[block] += gate
+        ctx.save_for_backward(slope)
+        return y
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        (slope,) = ctx.saved_arrays
+        return gradient * slope
+
+
+class LayerNorm(Function):
+    @staticmethod
+    def forward(ctx: Context, x, gain, bias, eps):
+        width = x.shape[-1]
+        centred = x - x.sum(axis=-1, keepdims=True) / width
+        variance = xp.einsum("...c,...c->...", centred, centred)[..., None] / width  # (..., 1)
+        inverse_std = 1 / xp.sqrt(variance + eps)
+        normal = centred
+        normal *= inverse_std  # (..., C)
+        ctx.save_for_backward(normal, inverse_std, gain)
+        y = normal * gain
+        y += bias
+        return y
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        normal, inverse_std, gain = ctx.saved_arrays
+        width = gradient.shape[-1]
+        grad_x = grad_gain = grad_bias = None
+        if ctx.needs_input_grad[0]:
+            grad_normal = gradient * gain  # (..., C)
+            mean = grad_normal.sum(axis=-1, keepdims=True) / width  # (..., 1)
+            projection = xp.einsum("...c,...c->...", grad_normal, normal)[..., None] / width  # (..., 1)
+            grad_x = grad_normal
+            grad_x -= mean
+            grad_x -= normal * projection
+            grad_x *= inverse_std
+        if ctx.needs_input_grad[1]:
+            grad_gain = sum_over_tokens(gradient * normal)
+        if ctx.needs_input_grad[2]:
+            grad_bias = sum_over_tokens(gradient)
+        return grad_x, grad_gain, grad_bias, None
+
+
+class CausalAttention(Function):
+    """softmax(q k^T / sqrt(D)) v, where a token sees itself and those before it; one head in each block.
+
+    FlashAttention computes the same without ever holding a (T, T) array; here the weights are held, and saved.
+    """
+
+    @staticmethod
+    def forward(ctx: Context, qkv, keep, rate):
+        blocks, batch, length, _ = qkv.shape
+        q, k, v = xp.split(qkv, 3, axis=-1)  # (H, B, T, D) each, views
+        q = q * q.shape[-1] ** -0.5  # scaled here, where there are fewer numbers than in the scores
+        future = xp.triu(xp.full((length, length), -xp.inf, qkv.dtype), 1)  # (T, T): -inf above the diagonal
+
+        weights = xp.empty((blocks, batch, length, length), qkv.dtype)
+        output = xp.empty(v.shape, qkv.dtype)
+        for h in range(blocks):  # several passes over one head's weights at a time, which the cache holds
+            scores = xp.matmul(q[h], k[h].swapaxes(-1, -2), out=weights[h])  # (B, T, T)
+            scores += future
+            scores -= scores.max(axis=-1, keepdims=True)
+            xp.exp(scores, out=scores)
+            scores /= scores.sum(axis=-1, keepdims=True)
+            xp.matmul(_dropped(weights[h], keep, h, rate), v[h], out=output[h])  # (B, T, D)
+        ctx.save_for_backward(q, k, v, weights, output, keep)
+        ctx.rate = rate
+        return output
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        q, k, v, weights, output, keep = ctx.saved_arrays
+        grad_qkv = xp.empty((*q.shape[:-1], 3 * q.shape[-1]), q.dtype)
+        grad_q, grad_k, grad_v = xp.split(grad_qkv, 3, axis=-1)  # views: what fills them fills grad_qkv
+        for h in range(len(q)):
+            xp.matmul(_dropped(weights[h], keep, h, ctx.rate).swapaxes(-1, -2), gradient[h], out=grad_v[h])
+            grad_scores = _dropped(gradient[h] @ v[h].swapaxes(-1, -2), keep, h, ctx.rate)  # (B, T, T)
+            # Softmax: dS = P (dP - sum(P dP)), and that row sum is also the sum over D of output times gradient.
+            grad_scores -= xp.einsum("btd,btd->bt", gradient[h], output[h])[..., None]
+            grad_scores *= weights[h]
+            xp.matmul(grad_scores, k[h], out=grad_q[h])
+            xp.matmul(grad_scores.swapaxes(-1, -2), q[h], out=grad_k[h])
+        grad_q *= q.shape[-1] ** -0.5
+        return grad_qkv, None, None
+
+
+def _dropped(values, keep, block: int, rate: float):
+    """``values`` of one block after dropout: unchanged where there is none."""
+    return values if keep is None else values * keep[block] * (1 / (1 - rate))
+
+
+class Dropout(Function):
+    @staticmethod
+    def forward(ctx: Context, x, keep, rate):
+        ctx.save_for_backward(keep)
+        ctx.scale = 1 / (1 - rate)
+        return x * keep * ctx.scale
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        (keep,) = ctx.saved_arrays
+        return gradient * keep * ctx.scale, None, None
+
+
+class Embedding(Function):
+    @staticmethod
+    def forward(ctx: Context, weight, tokens):
+        rows = weight.reshape(-1, weight.shape[-1])  # (V, C): the blocks are consecutive parts of the vocabulary
+        ctx.save_for_backward(tokens)
+        ctx.weight_shape = weight.shape
+        return rows[tokens]  # (..., C)
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        (tokens,) = ctx.saved_arrays
+        width = gradient.shape[-1]
+        grad_weight = xp.zeros(ctx.weight_shape)  # float64: a token may occur many times
+        add_at(grad_weight.reshape(-1, width), tokens.reshape(-1), gradient.reshape(-1, width).astype(xp.float64))
+        return grad_weight, None
+
+
+class AddPositions(Function):
+    @staticmethod
+    def forward(ctx: Context, x, weight):
+        length = x.shape[-2]
+        if length > len(weight):
+            raise ValueError(f"{length} tokens do not fit a context of {len(weight)}: pass fewer, or a longer context")
+        ctx.weight_shape = weight.shape
+        return x + weight[:length]  # (B, T, C)
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        *_, length, width = gradient.shape
+        grad_weight = xp.zeros(ctx.weight_shape)
+        grad_weight[:length] = gradient.reshape(-1, length, width).sum(axis=0, dtype=xp.float64)
+        return gradient, grad_weight
+
+
+def copy_to_blocks(x: Tensor, blocks: int) -> Tensor:
+    """Show the same activations to every head block: (..., C) -> (H, ..., C).
+
+    Backward sums the blocks' gradients. This is f of Megatron-LM (Shoeybi et al., 2019, section 3), there the identity
+    forward and an all-reduce backward (``copy_to_tensor_model_parallel_region``); here the blocks are in one process.
+    """
+    return CopyToBlocks.apply(x, blocks)
+
+
+def reduce_from_blocks(y: Tensor) -> Tensor:
+    """Sum the outputs of the head blocks: (H, ..., C) -> (..., C), in float64, rounded once.
+
+    Backward shows the same gradient to every block. This is g of Megatron-LM, the conjugate of ``copy_to_blocks``
+    (``reduce_from_tensor_model_parallel_region``).
+    """
+    return ReduceFromBlocks.apply(y)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``x @ weight + bias`` for each head block.
+
+    Args:
+        x: (H, ..., in)
+        weight: (H, in, out). PyTorch keeps a weight as (out, in); here it stands in the order of the product.
+        bias: (H, out), or None.
+
+    Returns:
+        (H, ..., out)
+
+    Raises:
+        ValueError: if the blocks or the widths do not match.
+    """
+    return Linear.apply(x, weight, bias)
+
+
+def gelu(x: Tensor) -> Tensor:
+    """The GELU in its tanh form, as in GPT-2 (Hendrycks & Gimpel, 2016): (H, ...) -> (H, ...)."""
+    return Gelu.apply(x)
+
+
+def layer_norm(x: Tensor, gain: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
+    """Each token's values shifted to mean 0 and scaled to variance 1, then ``* gain + bias`` (Ba et al., 2016).
+
+    Args:
+        x: (..., C), in C order: NumPy's sum over the last axis takes another order otherwise.
+        gain, bias: (C,)
+        eps: added to the variance.
+    """
+    return LayerNorm.apply(x, gain, bias, eps)
+
+
+def causal_attention(qkv: Tensor, keep=None, rate: float = 0.0) -> Tensor:
+    """Attention of each head over the token itself and those before it.
+
+    Args:
+        qkv: (H, B, T, 3 D), each head's queries, keys and values side by side.
+        keep: (H, B, T, T) bool, the attention weights that dropout keeps; None drops none. See ``dropout_mask``.
+        rate: the share that was dropped; what is kept is scaled by 1 / (1 - rate).
+
+    Returns:
+        (H, B, T, D)
+    """
+    return CausalAttention.apply(qkv, keep, rate)
+
+
+def dropout_mask(generator: np.random.Generator, shape: tuple[int, ...], rate: float):
+    """A bool array, True where dropout keeps the value: each with probability 1 - rate."""
+    return from_host(generator.random(shape, np.float32) >= rate)
+
+
+def dropout(x: Tensor, keep, rate: float) -> Tensor:
+    """``x`` where ``keep`` is True, scaled by 1 / (1 - rate); 0 elsewhere (Srivastava et al., 2014)."""
+    return Dropout.apply(x, keep, rate)
+
+
+def embedding(weight: Tensor, tokens) -> Tensor:
+    """The weight's row for each token.
+
+    Args:
+        weight: (H, V/H, C), the vocabulary in H consecutive parts.
+        tokens: integers below V, of any shape (...).
+
+    Returns:
+        (..., C)
+    """
+    return Embedding.apply(weight, tokens)
+
+
+def add_positions(x: Tensor, weight: Tensor) -> Tensor:
+    """Add to each token (B, T, C) the row of ``weight`` (context, C) for its position.
+
+    Raises:
+        ValueError: if T is greater than the context.
+    """
+    return AddPositions.apply(x, weight)

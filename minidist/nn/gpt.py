@@ -1,0 +1,244 @@
+"""A GPT: what GPT-2 is (Radford et al., 2019), small enough to train on a laptop.
+
+Learned positions, pre-norm blocks, causal attention with several heads, a GELU MLP four times as wide as the model, and
+an output head that is the embedding read the other way (tied weights). Its tokens are bytes unless told otherwise.
+
+Shapes: B samples, T tokens each, C the model's width, H heads, D = C / H, V the vocabulary filled up to a multiple of H.
+"""
+
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+
+from minidist.backend import from_host, to_host, xp
+from minidist.nn import functional
+from minidist.nn.layers import ColumnLinear, Dropout, Embedding, LayerNorm, Module, Parameter, RowLinear
+from minidist.nn.loss import cross_entropy
+from minidist.nn.random import Noise, generator
+from minidist.nn.tensor import Tensor, no_grad
+
+STD = 0.02  # of the starting weights, as in GPT-2
+
+
+@dataclass(frozen=True)
+class GPTConfig:
+    """The sizes of a model.
+
+    Raises:
+        ValueError: for sizes that no model can have, or that the heads do not divide.
+    """
+
+    vocab: int = 256
+    context: int = 64  # the greatest number of tokens it sees at once
+    layers: int = 2
+    heads: int = 4
+    width: int = 64
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("vocab", "context", "layers", "heads", "width"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.width % self.heads:
+            raise ValueError(
+                f"width {self.width} is not divisible by {self.heads} heads: each head takes width / heads values. "
+                f"Nearest widths that fit: {self._nearest_widths()}"
+            )
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
+
+    def _nearest_widths(self) -> str:
+        below = self.width // self.heads * self.heads
+        return " or ".join(str(width) for width in (below, below + self.heads) if width)
+
+
+class Attention(Module):
+    """Causal self-attention: (B, T, C) -> (B, T, C). One head is one block."""
+
+    def __init__(self, config: GPTConfig, layer: int) -> None:
+        head_width = config.width // config.heads
+        self.qkv = ColumnLinear(config.heads, config.width, 3 * head_width, STD)
+        self.out = RowLinear(config.heads, head_width, config.width, STD / sqrt(2 * config.layers))
+        self.heads = range(config.heads)  # the heads computed here
+        self.rate, self.layer = config.dropout, layer
+
+    def forward(self, x: Tensor, noise: Noise | None) -> Tensor:
+        qkv = self.qkv(x)  # (H, B, T, 3 D)
+        y = functional.causal_attention(qkv, self._keep(qkv.shape, noise), self.rate)  # (H, B, T, D)
+        return self.out(y)  # (B, T, C)
+
+    def _keep(self, shape: tuple[int, ...], noise: Noise | None):
+        """The attention weights that dropout keeps, (H, B, T, T), drawn for each head by itself; None for all."""
+        if noise is None or self.rate == 0:
+            return None
+        _, batch, length, _ = shape
+        return xp.stack(
+            [
+                functional.dropout_mask(
+                    noise.generator(self.layer, "attention weights", head), (batch, length, length), self.rate
+                )
+                for head in self.heads
+            ]
+        )
+
+
+class MLP(Module):
+    """(B, T, C) -> (B, T, C) by way of 4 C hidden units, 4 D of them in each block."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        hidden = 4 * config.width // config.heads
+        self.fc = ColumnLinear(config.heads, config.width, hidden, STD)
+        self.proj = RowLinear(config.heads, hidden, config.width, STD / sqrt(2 * config.layers))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = functional.gelu(self.fc(x))  # (H, B, T, 4 D)
+        return self.proj(hidden)  # (B, T, C)
+
+
+class Block(Module):
+    """One layer: attention and MLP, each on a normalised copy, each added to what came in."""
+
+    def __init__(self, config: GPTConfig, layer: int) -> None:
+        self.norm1 = LayerNorm(config.width)
+        self.attention = Attention(config, layer)
+        self.dropout1 = Dropout(config.dropout, layer, "attention")
+        self.norm2 = LayerNorm(config.width)
+        self.mlp = MLP(config)
+        self.dropout2 = Dropout(config.dropout, layer, "mlp")
+
+    def forward(self, x: Tensor, noise: Noise | None) -> Tensor:
+        x = x + self.dropout1(self.attention(self.norm1(x), noise), noise)
+        return x + self.dropout2(self.mlp(self.norm2(x)), noise)
+
+
+class Embeddings(Module):
+    """What a token is plus where it stands: integers (B, T) -> (B, T, C)."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        self.token = Embedding(config.heads, config.vocab, config.width, STD)
+        self.position = Parameter((config.context, config.width), std=STD)
+        self.dropout = Dropout(config.dropout, 0, "embeddings")
+
+    def forward(self, tokens, noise: Noise | None) -> Tensor:
+        x = functional.add_positions(self.token(tokens), self.position)  # (B, T, C)
+        return self.dropout(x, noise)
+
+
+class Head(Module):
+    """From the last layer to the logits and the loss, through the tied token embedding.
+
+    Args:
+        config: the model's.
+        token: the module whose ``weight`` (H, V/H, C) serves as the output weight too.
+    """
+
+    def __init__(self, config: GPTConfig, token: Embedding) -> None:
+        self.norm = LayerNorm(config.width)
+        self.token = token
+        self.vocab = config.vocab
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits in blocks: (B, T, C) -> (H, B, T, V/H)."""
+        x = functional.copy_to_blocks(self.norm(x), len(self.token.weight.data))  # (H, B, T, C)
+        return functional.linear(x, self.token.weight.swapaxes(1, 2))
+
+    def loss(self, x: Tensor, targets) -> Tensor:
+        """The mean cross-entropy of the targets (B, T): (B, T, C) -> a scalar."""
+        return cross_entropy(self(x), targets, self.vocab)
+
+
+class GPT(Module):
+    """The model.
+
+    Args:
+        config: its sizes.
+        seed: of its starting weights, each of which is a function of the seed and the weight's name.
+        dtype: float32, or float64 to check against.
+    """
+
+    def __init__(self, config: GPTConfig, seed: int = 0, dtype=xp.float32) -> None:
+        self.config = config
+        self.embeddings = Embeddings(config)
+        self.blocks = [Block(config, layer) for layer in range(config.layers)]
+        self.head = Head(config, self.embeddings.token)
+        self.draw_parameters(seed, dtype)
+
+    def forward(self, tokens, targets, noise: Noise | None = None) -> Tensor:
+        """The loss of one micro-batch.
+
+        Args:
+            tokens, targets: integers (B, T) below the vocabulary, T at most the context.
+            noise: names the dropout of this pass; None for none, as in evaluation.
+
+        Returns:
+            A scalar: the mean cross-entropy, in nats per token.
+
+        Raises:
+            ValueError: for tokens out of range, too many of them, or shapes that differ.
+        """
+        self._check(tokens)
+        self._check(targets)
+        return self.head.loss(self.hidden(tokens, noise), targets)
+
+    def hidden(self, tokens, noise: Noise | None = None) -> Tensor:
+        """What the last layer puts out: integers (B, T) -> (B, T, C)."""
+        x = self.embeddings(tokens, noise)
+        for block in self.blocks:
+            x = block(x, noise)
+        return x
+
+    def logits(self, tokens) -> Tensor:
+        """The logits of the next token after each token: integers (B, T) -> (B, T, vocab).
+
+        Raises:
+            ValueError: as ``forward``.
+        """
+        self._check(tokens)
+        blocks = self.head(self.hidden(tokens))  # (H, B, T, V/H)
+        joined = blocks.transpose(1, 2, 0, 3).reshape(*tokens.shape, -1)  # (B, T, V)
+        return joined[..., : self.config.vocab]
+
+    def _check(self, tokens) -> None:
+        if tokens.ndim != 2 or tokens.size == 0:
+            raise ValueError(f"tokens must have shape (samples, length), neither of them 0, not {tokens.shape}")
+        if tokens.min() < 0 or tokens.max() >= self.config.vocab:
+            raise ValueError(f"tokens must be from 0 to {self.config.vocab - 1}: found {tokens.min()} to {tokens.max()}")
+
+
+@no_grad()
+def generate(model: GPT, prompt: bytes, count: int, seed: int = 0, temperature: float = 1.0) -> bytes:
+    """Continue a text, one byte after the other, each drawn from the model's distribution given those before it.
+
+    Args:
+        model: of a vocabulary of up to 256 tokens, which are bytes.
+        prompt: at least one byte. Of a text longer than the context the model sees the end.
+        count: how many bytes to add.
+        seed: of the draws.
+        temperature: divides the logits; 0 takes the likeliest byte each time.
+
+    Returns:
+        The ``count`` new bytes.
+
+    Raises:
+        ValueError: for an empty prompt, a negative temperature, or a vocabulary that is not bytes.
+    """
+    if not prompt:
+        raise ValueError("generate() needs a prompt of at least one byte")
+    if temperature < 0:
+        raise ValueError(f"temperature must not be negative, and is {temperature}")
+    if model.config.vocab > 256:
+        raise ValueError(f"generate() writes bytes, and this model has a vocabulary of {model.config.vocab}")
+    draws = generator("generate", seed)
+    text = bytearray(prompt)
+    for _ in range(count):
+        tokens = from_host(np.frombuffer(bytes(text[-model.config.context :]), np.uint8)[None])  # (1, T)
+        logits = to_host(model.logits(tokens).data)[0, -1].astype(np.float64)  # (vocab,)
+        text.append(int(logits.argmax()) if temperature == 0 else _draw(logits / temperature, draws))
+    return bytes(text[len(prompt) :])
+
+
+def _draw(logits: np.ndarray, draws: np.random.Generator) -> int:
+    """A random index, each with probability softmax(logits)."""
+    weights = np.exp(logits - logits.max())
+    return int(draws.choice(len(weights), p=weights / weights.sum()))

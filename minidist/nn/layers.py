@@ -1,0 +1,162 @@
+"""Modules and parameters, and the layers that a transformer is made of."""
+
+from collections.abc import Iterator
+
+from minidist.backend import from_host, xp
+from minidist.nn import functional
+from minidist.nn.random import Noise, generator
+from minidist.nn.tensor import Tensor
+
+
+class Parameter(Tensor):
+    """A leaf that training changes.
+
+    It is made with its starting value for the mean and gets its random part from ``draw``, when its name is known.
+
+    Args:
+        shape: with the head blocks first, if the parameter has any.
+        mean, std: of the normal distribution that its values are drawn from. 0 for ``std`` makes it constant.
+        decay: whether weight decay applies to it. It does to the matrices that multiply or are looked up in.
+    """
+
+    def __init__(self, shape: tuple[int, ...], mean: float = 0.0, std: float = 0.0, decay: bool = False) -> None:
+        super().__init__(xp.full(shape, mean, xp.float32), requires_grad=True)
+        self.name = ""
+        self.mean, self.std, self.decay = mean, std, decay
+
+    def draw(self, name: str, seed: int, dtype) -> None:
+        """Take a name, and the starting values that go with it and the seed: always the whole parameter's."""
+        self.name = name
+        if self.std == 0:
+            self.data = xp.full(self.shape, self.mean, dtype)
+        else:
+            values = self.mean + self.std * generator("weight", seed, name).standard_normal(self.shape)  # float64
+            self.data = from_host(values.astype(dtype))
+
+
+class Module:
+    """Something with parameters. Its attributes that are parameters, modules or lists of modules are its parts."""
+
+    def __call__(self, *arguments, **options) -> Tensor:
+        return self.forward(*arguments, **options)
+
+    def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
+        """Each parameter once, with its dotted name such as ``blocks.0.attention.qkv.weight``, in order of definition."""
+        seen = set()
+        for name, parameter in self._walk(""):
+            if parameter not in seen:
+                seen.add(parameter)
+                yield name, parameter
+
+    def _walk(self, prefix: str) -> Iterator[tuple[str, Parameter]]:
+        for attribute, value in vars(self).items():
+            parts = {f".{i}": part for i, part in enumerate(value)} if isinstance(value, list) else {"": value}
+            for position, part in parts.items():
+                if isinstance(part, Parameter):
+                    yield f"{prefix}{attribute}{position}", part
+                elif isinstance(part, Module):
+                    yield from part._walk(f"{prefix}{attribute}{position}.")
+
+    def parameters(self) -> list[Parameter]:
+        return [parameter for _, parameter in self.named_parameters()]
+
+    def draw_parameters(self, seed: int, dtype=xp.float32) -> None:
+        """Give every parameter its name and its starting values, a function of (seed, name) alone."""
+        for name, parameter in self.named_parameters():
+            parameter.draw(name, seed, dtype)
+
+    def zero_grad(self) -> None:
+        """Forget every gradient."""
+        for parameter in self.parameters():
+            parameter.grad = None
+
+
+class ColumnLinear(Module):
+    """A linear layer that leads into the head blocks: (..., in) -> (H, ..., out), each block with columns of its own.
+
+    In one process it is a plain linear layer, H * out wide, with its output in H parts. Split over ranks by blocks it
+    is Megatron-LM's ``ColumnParallelLinear``.
+
+    Args:
+        blocks: H.
+        inputs, outputs: widths, the output's that of one block.
+        std: of the starting weights.
+    """
+
+    def __init__(self, blocks: int, inputs: int, outputs: int, std: float) -> None:
+        self.weight = Parameter((blocks, inputs, outputs), std=std, decay=True)
+        self.bias = Parameter((blocks, outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.copy_to_blocks(x, len(self.weight.data))  # (H, ..., in)
+        return functional.linear(x, self.weight, self.bias)  # (H, ..., out)
+
+
+class RowLinear(Module):
+    """A linear layer that leads out of the head blocks: (H, ..., in) -> (..., out), the blocks' products added up.
+
+    In one process it is a plain linear layer, H * in values wide on its input side. Split over ranks by blocks it is
+    Megatron-LM's ``RowParallelLinear``. The bias is added once, after the sum.
+
+    Args:
+        blocks: H.
+        inputs, outputs: widths, the input's that of one block.
+        std: of the starting weights.
+    """
+
+    def __init__(self, blocks: int, inputs: int, outputs: int, std: float) -> None:
+        self.weight = Parameter((blocks, inputs, outputs), std=std, decay=True)
+        self.bias = Parameter((outputs,))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = functional.linear(x, self.weight)  # (H, ..., out)
+        return functional.reduce_from_blocks(y) + self.bias  # (..., out)
+
+
+class LayerNorm(Module):
+    """Normalises each token's values: (..., C) -> (..., C)."""
+
+    def __init__(self, width: int) -> None:
+        self.gain = Parameter((width,), mean=1.0)
+        self.bias = Parameter((width,))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.layer_norm(x, self.gain, self.bias)
+
+
+class Embedding(Module):
+    """A row of weights for each token: integers (...) -> (..., C).
+
+    The rows lie in head blocks. Their number is rounded up to a multiple of the blocks, as in Megatron-LM's
+    ``make_vocab_size_divisible_by``; no token looks up a row beyond the vocabulary.
+
+    Args:
+        blocks: H.
+        vocab: the number of tokens, V.
+        width: C.
+        std: of the starting weights.
+    """
+
+    def __init__(self, blocks: int, vocab: int, width: int, std: float) -> None:
+        self.weight = Parameter((blocks, -(-vocab // blocks), width), std=std, decay=True)  # (H, V/H, C)
+
+    def forward(self, tokens) -> Tensor:
+        return functional.embedding(self.weight, tokens)
+
+
+class Dropout(Module):
+    """Sets values to 0 at random, each with probability ``rate``, where the forward pass is given noise.
+
+    Args:
+        rate: 0 for no dropout.
+        layer, place: what the random numbers are for; part of their name.
+    """
+
+    def __init__(self, rate: float, layer: int, place: str) -> None:
+        self.rate, self.layer, self.place = rate, layer, place
+
+    def forward(self, x: Tensor, noise: Noise | None) -> Tensor:
+        if noise is None or self.rate == 0:
+            return x
+        keep = functional.dropout_mask(noise.generator(self.layer, self.place), x.shape, self.rate)
+        return functional.dropout(x, keep, self.rate)

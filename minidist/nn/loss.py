@@ -1,0 +1,83 @@
+"""Cross-entropy on a vocabulary that lies in blocks, without ever joining them.
+
+What crosses the blocks is small, one number for each token: the largest logit (exact in any order), the sum of the
+exponentials, and the target's logit (both added in float64). So the blocks may also lie in several processes, which then
+join those three numbers and no logits. Megatron-LM calls that ``vocab_parallel_cross_entropy``.
+"""
+
+from minidist.backend import xp
+from minidist.nn.functional import sum_over_blocks
+from minidist.nn.tensor import Context, Function, Tensor
+
+
+def mask_padding(logits, vocab: int, first: int = 0):
+    """Logits with -inf at the tokens that only fill up the blocks; the same array if there are none.
+
+    Args:
+        logits: (H, N, V/H)
+        vocab: the number of real tokens.
+        first: the token that the first column of the first block stands for.
+    """
+    blocks, _, width = logits.shape
+    if first + blocks * width <= vocab:
+        return logits
+    tokens = first + xp.arange(blocks * width).reshape(blocks, 1, width)  # (H, 1, V/H)
+    return xp.where(tokens < vocab, logits, -xp.inf)
+
+
+def identity(value):
+    return value
+
+
+class CrossEntropy(Function):
+    @staticmethod
+    def forward(ctx: Context, logits, targets, vocab, first, all_max, all_sum):
+        blocks, *_, width = logits.shape
+        rows = mask_padding(logits.reshape(blocks, -1, width), vocab, first)  # (H, N, V/H)
+        offset = targets.reshape(-1).astype(xp.int64) - first  # (N,) where the target lies in these blocks
+        inside = (offset >= 0) & (offset < blocks * width)  # and whether it does
+        block, column = xp.divmod(xp.where(inside, offset, 0), width)
+        token = xp.arange(len(offset))
+
+        largest = all_max(rows.max(axis=-1).max(axis=0))  # (N,)
+        exps = rows - largest[:, None]
+        xp.exp(exps, out=exps)  # (H, N, V/H)
+        total = all_sum(sum_over_blocks(exps.sum(axis=-1))).astype(rows.dtype)  # (N,)
+        at_target = all_sum(xp.where(inside, rows[block, token, column], 0).astype(xp.float64)).astype(rows.dtype)
+        losses = xp.log(total) + largest - at_target  # (N,)
+
+        if ctx.needs_input_grad[0]:
+            exps /= total[:, None]  # the probabilities
+        ctx.save_for_backward(exps, inside, block, token, column)
+        ctx.logits_shape = logits.shape
+        return (losses.sum(dtype=xp.float64) / len(losses)).astype(rows.dtype)
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        probabilities, inside, block, token, column = ctx.saved_arrays
+        share = gradient / len(token)  # of one token in the mean
+        grad_logits = probabilities * share  # (H, N, V/H)
+        grad_logits[block, token, column] -= share * inside
+        return grad_logits.reshape(ctx.logits_shape), None, None, None, None, None
+
+
+def cross_entropy(logits: Tensor, targets, vocab: int, first: int = 0, all_max=identity, all_sum=identity) -> Tensor:
+    """The mean over all tokens of -log(probability of the target), the logits being in head blocks.
+
+    Args:
+        logits: (H, ..., V/H); tokens from ``vocab`` on only fill up the last blocks and have probability 0.
+        targets: integers below ``vocab``, of shape (...).
+        vocab: the number of real tokens.
+        first: the token that the first column of the first block stands for. 0 where all the blocks are here.
+        all_max, all_sum: join this maximum (N,), or this float64 sum (N,), with those of the processes that hold the
+            other blocks. Nothing is left to join where all the blocks are here.
+
+    Returns:
+        A scalar of the logits' dtype. The tokens' losses are summed in float64 and rounded once.
+
+    Raises:
+        ValueError: if the shapes do not match.
+    """
+    if logits.shape[1:-1] != targets.shape:
+        raise ValueError(f"cross_entropy: targets of shape {targets.shape} do not fit logits of shape {logits.shape}")
+    return CrossEntropy.apply(logits, targets, vocab, first, all_max, all_sum)

@@ -1,0 +1,166 @@
+"""From summed gradients to the next weights: averaging, SGD, AdamW and the learning-rate schedule.
+
+One step reads
+
+    average_gradients(parameters, micro_batches)
+    clip_grad_norm(parameters, max_norm)            # clip.py
+    optimizer.lr = warmup_cosine(step, ...)
+    optimizer.step()
+    model.zero_grad()
+
+Everything here works element by element, so it has the same bits on a whole parameter and on any slice of one.
+"""
+
+from collections.abc import Iterable
+from math import cos, pi, sqrt
+
+from minidist.backend import xp
+from minidist.nn.layers import Parameter
+
+
+def average_gradients(parameters: Iterable[Parameter], count: int) -> None:
+    """Turn summed gradients into their mean: ``grad = grad / count``, rounded once to the parameter's dtype.
+
+    The only place where gradients are averaged. Afterwards ``grad`` is a new array; the one that was summed into, a
+    communication buffer say, is left as it was.
+
+    Args:
+        parameters: those without a gradient are passed over.
+        count: how many micro-batches the sum is over, all of the step's, on whichever rank they ran.
+
+    Raises:
+        ValueError: if ``count`` is below 1.
+    """
+    if count < 1:
+        raise ValueError(f"gradients are averaged over at least one micro-batch, not {count}")
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad = (parameter.grad / count).astype(parameter.dtype)
+
+
+def sgd_update(data, grad, momentum_buffer, lr: float, momentum: float) -> None:
+    """One step of stochastic gradient descent on one array, in place, as ``torch.optim.SGD`` takes it."""
+    momentum_buffer *= momentum
+    momentum_buffer += grad
+    data -= lr * momentum_buffer
+
+
+def adamw_update(
+    data, grad, exp_avg, exp_avg_sq, step: int, lr: float, betas: tuple[float, float], eps: float, weight_decay: float
+) -> None:
+    """One step of AdamW on one array, in place (Loshchilov & Hutter, 2019), as ``torch.optim.AdamW`` takes it.
+
+    Args:
+        data, grad, exp_avg, exp_avg_sq: the weights, their gradient and its two running means; all of one shape.
+        step: counted from 1; corrects the running means for having started at 0.
+        weight_decay: the share of ``lr * data`` that is taken off the weights beside the gradient's step.
+    """
+    beta1, beta2 = betas
+    exp_avg *= beta1
+    scratch = grad * (1 - beta1)
+    exp_avg += scratch
+    exp_avg_sq *= beta2
+    xp.multiply(grad, grad, out=scratch)
+    scratch *= 1 - beta2
+    exp_avg_sq += scratch
+
+    xp.sqrt(exp_avg_sq, out=scratch)
+    scratch /= sqrt(1 - beta2**step)
+    scratch += eps
+    xp.divide(exp_avg, scratch, out=scratch)
+    scratch *= lr / (1 - beta1**step)
+    if weight_decay:
+        data *= 1 - lr * weight_decay
+    data -= scratch
+
+
+class SGD:
+    """Stochastic gradient descent, with momentum if asked for.
+
+    Args:
+        parameters: to be trained; each needs a name of its own.
+        lr: the learning rate, an attribute that may be set before each step.
+        momentum: the share of the last step's direction that is kept.
+    """
+
+    def __init__(self, parameters: Iterable[Parameter], lr: float, momentum: float = 0.0) -> None:
+        self.parameters = list(parameters)
+        self.lr, self.momentum = lr, momentum
+        self.momentum_buffer = {parameter.name: xp.zeros_like(parameter.data) for parameter in self.parameters}
+
+    def step(self) -> None:
+        """Change each parameter that has a gradient."""
+        for parameter in self.parameters:
+            if parameter.grad is not None:
+                buffer = self.momentum_buffer[parameter.name]
+                sgd_update(parameter.data, parameter.grad, buffer, self.lr, self.momentum)
+
+    def state(self) -> dict:
+        """Every array that the optimizer keeps, by name: ``momentum_buffer.<parameter>``."""
+        return {f"momentum_buffer.{name}": array for name, array in self.momentum_buffer.items()}
+
+
+class AdamW:
+    """Adam with decoupled weight decay.
+
+    Args:
+        parameters: to be trained; each needs a name of its own.
+        lr: the learning rate, an attribute that may be set before each step.
+        betas: how much of the running means of gradient and squared gradient a step keeps.
+        eps: added to the root of the second.
+        weight_decay: applied to the parameters whose ``decay`` says so.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Parameter],
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.95),
+        eps: float = 1e-8,
+        weight_decay: float = 0.1,
+    ) -> None:
+        self.parameters = list(parameters)
+        self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
+        self.steps = 0
+        self.exp_avg = {parameter.name: xp.zeros_like(parameter.data) for parameter in self.parameters}
+        self.exp_avg_sq = {parameter.name: xp.zeros_like(parameter.data) for parameter in self.parameters}
+
+    def step(self) -> None:
+        """Change each parameter that has a gradient."""
+        self.steps += 1
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                continue
+            adamw_update(
+                parameter.data,
+                parameter.grad,
+                self.exp_avg[parameter.name],
+                self.exp_avg_sq[parameter.name],
+                self.steps,
+                self.lr,
+                self.betas,
+                self.eps,
+                self.weight_decay if parameter.decay else 0.0,
+            )
+
+    def state(self) -> dict:
+        """Every array that the optimizer keeps, by name: ``exp_avg.<parameter>`` and ``exp_avg_sq.<parameter>``."""
+        return {f"exp_avg.{name}": array for name, array in self.exp_avg.items()} | {
+            f"exp_avg_sq.{name}": array for name, array in self.exp_avg_sq.items()
+        }
+
+
+def warmup_cosine(step: int, steps: int, peak: float, warmup: int = 0, final: float = 0.0) -> float:
+    """The learning rate of one step: up in a straight line to ``peak``, then down to ``final`` along half a cosine.
+
+    Args:
+        step: counted from 0.
+        steps: of the whole run; later steps stay at ``final``.
+        peak: the greatest rate, that of step ``warmup``.
+        warmup: how many steps lead up to it; step 0 has ``peak / warmup``... 
+        final: what the rate falls to.
+    """
+    if step < warmup:
+        return peak * (step + 1) / (warmup + 1)
+    progress = min(1.0, (step - warmup) / max(1, steps - warmup))
+    return final + (peak - final) * (1 + cos(pi * progress)) / 2

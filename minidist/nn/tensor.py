@@ -1,0 +1,284 @@
+"""Reverse-mode automatic differentiation on arrays, in one file.
+
+A ``Function`` computes an array from arrays. For each call that a gradient may flow through, it leaves a ``Context``: a
+node of the graph that holds what the backward pass will need and points at the nodes it came from. ``backward()`` walks
+the nodes from the loss towards the leaves, each node once, after everything that used its output.
+
+PyTorch's names throughout (``torch.autograd.Function``, ``ctx.save_for_backward``, ``ctx.needs_input_grad``,
+``register_post_accumulate_grad_hook``). Simpler here: a Function has one output, a graph is walked once, and gradients
+are plain arrays, so there are no gradients of gradients.
+"""
+
+from collections.abc import Callable
+from contextlib import contextmanager
+
+from minidist import trace
+from minidist.backend import xp
+
+_grad_enabled = True
+
+
+@contextmanager
+def no_grad():
+    """Within it no graph is built and nothing is saved for backward. Also usable as a decorator."""
+    global _grad_enabled
+    before, _grad_enabled = _grad_enabled, False
+    try:
+        yield
+    finally:
+        _grad_enabled = before
+
+
+class Tensor:
+    """An array, and where it came from.
+
+    A *leaf* was made by hand, such as a parameter. If it requires a gradient, ``backward()`` adds into its ``grad``, an
+    array of the leaf's shape and of dtype ``grad_dtype``. That is float64 unless set otherwise, since a gradient is
+    summed over micro-batches, ranks and uses of the leaf, and such sums are rounded once, at their end. If ``grad``
+    exists already, a view into a communication buffer say, it is added to in place.
+
+    Every other tensor is the output of a Function. Its gradient lives only while ``backward()`` needs it.
+
+    Args:
+        data: an array, or anything ``asarray`` takes.
+        requires_grad: whether this leaf receives a gradient.
+
+    Raises:
+        TypeError: if a gradient is asked for and ``data`` is not floating point.
+    """
+
+    __array_ufunc__ = None  # so that `array + tensor` asks the tensor, instead of looping over the array's elements
+
+    def __init__(self, data, requires_grad: bool = False, grad_fn: "Context | None" = None) -> None:
+        self.data = xp.asarray(data)
+        self.grad_fn = grad_fn  # the node that made this tensor; None for a leaf
+        self.requires_grad = requires_grad or grad_fn is not None
+        if self.requires_grad and self.data.dtype.kind != "f":
+            raise TypeError(f"only floating-point tensors can require a gradient, not {self.data.dtype}")
+        self.grad = None
+        self.grad_dtype = xp.float64
+        self.hooks: list[Callable[[Tensor], None]] = []
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.data.shape
+
+    @property
+    def dtype(self):
+        return self.data.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.data.ndim
+
+    @property
+    def size(self) -> int:
+        return self.data.size
+
+    def item(self) -> float:
+        """The value of a tensor that has one element."""
+        return self.data.item()
+
+    def __repr__(self) -> str:
+        origin = f", grad_fn={self.grad_fn.name}" if self.grad_fn else ", requires_grad=True" * self.requires_grad
+        return f"Tensor({self.data}{origin})"
+
+    def register_post_accumulate_grad_hook(self, hook: Callable[["Tensor"], None]) -> Callable[[], None]:
+        """Have ``hook(leaf)`` called once in each ``backward()``, as soon as the leaf's gradient is complete.
+
+        Complete means that all uses of the leaf in this graph have contributed; the rest of the backward pass is still
+        to come, and that is what lets data parallelism communicate while it runs. Returns a function that removes the
+        hook (PyTorch returns a handle with a method ``remove``).
+
+        Raises:
+            RuntimeError: if the tensor is not a leaf that requires a gradient.
+        """
+        if self.grad_fn is not None or not self.requires_grad:
+            raise RuntimeError("a gradient hook needs a leaf that requires a gradient, such as a Parameter")
+        self.hooks.append(hook)
+        return lambda: self.hooks.remove(hook)
+
+    def backward(self, gradient=None) -> None:
+        """Add the gradient of this tensor with respect to each leaf into that leaf's ``grad``, and free the graph.
+
+        Args:
+            gradient: the gradient of the final loss with respect to this tensor, an array of its shape. A scalar needs
+                none: it is the loss.
+
+        Raises:
+            RuntimeError: if nothing here requires a gradient, or the graph was already walked.
+            ValueError: if ``gradient`` is missing or has another shape.
+        """
+        if not self.requires_grad:
+            raise RuntimeError(
+                "this tensor does not require a gradient: it was made under no_grad(), "
+                "or from tensors of which none has requires_grad=True"
+            )
+        if gradient is None:
+            if self.size != 1:
+                raise ValueError(f"backward() on shape {self.shape} needs a gradient of that shape; only a scalar does without")
+            gradient = xp.ones(self.shape, self.dtype)
+        gradient = xp.asarray(gradient)
+        if gradient.shape != self.shape:
+            raise ValueError(f"the gradient has shape {gradient.shape}, but the tensor has shape {self.shape}")
+        if self.grad_fn is None:
+            self.accumulate(gradient)
+            self.run_hooks()
+        else:
+            _walk(self.grad_fn, gradient)
+
+    def accumulate(self, gradient) -> None:
+        """Add one contribution to this leaf's gradient: in place, if there is an array already.
+
+        Raises:
+            RuntimeError: if the array there has another dtype or shape than this leaf's gradients.
+        """
+        if self.grad is None:
+            self.grad = xp.array(gradient, dtype=self.grad_dtype, order="C")  # a copy: others may hold this array too
+            return
+        if self.grad.dtype != self.grad_dtype or self.grad.shape != self.shape:
+            raise RuntimeError(
+                f"cannot add to this leaf's grad: it is {self.grad.dtype}{self.grad.shape}, and the sum is kept as "
+                f"{xp.dtype(self.grad_dtype)}{self.shape}. After an optimizer step, call zero_grad() before backward()"
+            )
+        xp.add(self.grad, gradient, out=self.grad)
+
+    def run_hooks(self) -> None:
+        for hook in self.hooks:
+            hook(self)
+
+
+class Context:
+    """One call of a Function: the node of the graph, and the ``ctx`` that its forward and backward share.
+
+    A node points at the nodes its inputs came from, not at the inputs. An activation that nobody saved is therefore
+    freed as soon as the forward pass lets go of it.
+    """
+
+    def __init__(self, function: type["Function"], arguments: tuple) -> None:
+        self.function = function
+        self.needs_input_grad = tuple(
+            _grad_enabled and isinstance(argument, Tensor) and argument.requires_grad for argument in arguments
+        )
+        self.sources = tuple(  # for each argument, the node or leaf that its gradient goes to
+            (argument.grad_fn or argument) if needed else None
+            for argument, needed in zip(arguments, self.needs_input_grad, strict=True)
+        )
+        self.saved_arrays: tuple = ()
+        self.freed = False
+
+    @property
+    def name(self) -> str:
+        return self.function.__name__
+
+    def save_for_backward(self, *arrays) -> None:
+        """Keep arrays for ``backward``, which finds them in ``ctx.saved_arrays``. Nothing is kept if none is needed."""
+        if any(self.needs_input_grad):
+            self.saved_arrays = arrays
+
+    def gradients(self, gradient) -> tuple:
+        """From the gradient of the output to the gradients of the arguments. Frees the node.
+
+        Raises:
+            RuntimeError: if ``backward`` left out the gradient of an argument that needs one.
+        """
+        if trace.recording():
+            with trace.span(f"{self.name}.backward"):
+                found = self.function.backward(self, gradient)
+        else:
+            found = self.function.backward(self, gradient)
+        found = found if isinstance(found, tuple) else (found,)
+        if len(found) != len(self.needs_input_grad):
+            raise RuntimeError(
+                f"{self.name}.backward returned {len(found)} gradients for {len(self.needs_input_grad)} arguments of "
+                "forward: return one for each, None where there is none"
+            )
+        for position, needed in enumerate(self.needs_input_grad):
+            if needed and found[position] is None:
+                raise RuntimeError(f"{self.name}.backward returned None for argument {position}, which needs a gradient")
+        return found
+
+    def free(self) -> None:
+        self.saved_arrays, self.sources, self.freed = (), (), True
+
+
+class Function:
+    """A differentiable operation: subclass it and write the two static methods, ``backward`` right below ``forward``."""
+
+    @staticmethod
+    def forward(ctx: Context, *arguments):
+        """The output array. Tensor arguments arrive as their arrays, all others as they are."""
+        raise NotImplementedError
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        """The gradient of each argument of ``forward``, in order; None for one that has, or needs, none.
+
+        A gradient may be more precise than the argument (a float64 sum over tokens, say): it is rounded to the
+        argument's dtype if that is an activation, and added as it is to a leaf's ``grad``.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def apply(cls, *arguments) -> Tensor:
+        """Run ``forward``, and record the call if a gradient may flow back through it."""
+        ctx = Context(cls, arguments)
+        arrays = [argument.data if isinstance(argument, Tensor) else argument for argument in arguments]
+        if trace.recording():
+            with trace.span(cls.__name__):
+                output = xp.asarray(cls.forward(ctx, *arrays))
+        else:
+            output = xp.asarray(cls.forward(ctx, *arrays))
+        ctx.shape, ctx.dtype = output.shape, output.dtype
+        return Tensor(output, grad_fn=ctx if any(ctx.needs_input_grad) else None)
+
+
+def _walk(root: Context, gradient) -> None:
+    """Run backward from ``root``: each node once, when all the nodes that used its output have run."""
+    awaited = _count_uses(root)  # node or leaf: contributions still to come
+    gradients = {root: gradient.astype(root.dtype, copy=False)}
+    ready = [root]
+    while ready:
+        node = ready.pop()
+        found = node.gradients(gradients.pop(node))
+        sources = node.sources
+        node.free()
+        for source, contribution in zip(sources, found, strict=True):
+            if source is None:
+                continue
+            if contribution.shape != source.shape:
+                raise RuntimeError(
+                    f"{node.name}.backward returned a gradient of shape {contribution.shape} "
+                    f"for an argument of shape {source.shape}"
+                )
+            awaited[source] -= 1
+            complete = awaited[source] == 0
+            if isinstance(source, Tensor):
+                source.accumulate(contribution)
+                if complete:
+                    source.run_hooks()
+            else:
+                contribution = contribution.astype(source.dtype, copy=False)
+                gradients[source] = gradients[source] + contribution if source in gradients else contribution
+                if complete:
+                    ready.append(source)
+
+
+def _count_uses(root: Context) -> dict:
+    """How many times the graph under ``root`` uses the output of each node and each leaf."""
+    uses: dict = {}
+    unvisited = [root]
+    while unvisited:
+        node = unvisited.pop()
+        if node.freed:
+            raise RuntimeError(
+                f"backward() has already walked this graph ({node.name}) and freed what it had saved: "
+                "run the forward pass again, or add the losses and call backward() once"
+            )
+        for source in node.sources:
+            if source is None:
+                continue
+            if source not in uses and isinstance(source, Context):
+                unvisited.append(source)
+            uses[source] = uses.get(source, 0) + 1
+    return uses

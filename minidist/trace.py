@@ -1,0 +1,117 @@
+"""What one rank did and moved: spans of time, and counters of bytes and messages.
+
+A rank is a process, so its log is a plain list of this module. Nothing in an algorithm records anything: spans are
+opened where a collective, an operation or a phase of training is dispatched, and messages where the transport puts
+and takes them. Pictures, tables and the Perfetto export are all made from this one log.
+"""
+
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+@dataclass(slots=True)
+class Event:
+    """Something that took time on one track of one rank. Times are ``time.perf_counter_ns()``."""
+
+    name: str
+    track: str  # "compute", "communication" or "wait"
+    start: int  # ns
+    end: int  # ns
+    details: dict = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Message:
+    """One end of one message. The pair (source, destination, number) is the same at both ends."""
+
+    kind: str  # "send" or "receive"
+    source: int
+    destination: int
+    number: int
+    nbytes: int
+    time: int  # ns
+
+
+_log: list | None = None  # None while nothing is recorded
+
+
+def start() -> None:
+    """Begin a new, empty log in this rank."""
+    global _log
+    _log = []
+
+
+def stop() -> list:
+    """End recording and return the events and messages so far, in the order in which they ended."""
+    global _log
+    log, _log = _log or [], None
+    return log
+
+
+def recording() -> bool:
+    return _log is not None
+
+
+def record(entry: Event | Message) -> None:
+    if _log is not None:
+        _log.append(entry)
+
+
+@contextmanager
+def span(name: str, track: str = "compute", **details):
+    """Record the time between entering and leaving, if anything is being recorded."""
+    if _log is None:
+        yield
+        return
+    begin = time.perf_counter_ns()
+    try:
+        yield
+    finally:
+        record(Event(name, track, begin, time.perf_counter_ns(), details))
+
+
+def message(kind: str, source: int, destination: int, number: int, nbytes: int) -> None:
+    """Record one end of a message, if anything is being recorded."""
+    if _log is not None:
+        _log.append(Message(kind, source, destination, number, nbytes, time.perf_counter_ns()))
+
+
+class Traffic:
+    """What one rank has sent to and received from each peer: payload alone, without the headers."""
+
+    COLUMNS = ("bytes", "messages", "elements")
+
+    def __init__(self, sent: np.ndarray, received: np.ndarray) -> None:
+        self.sent, self.received = sent, received  # both (peers, bytes | messages | elements)
+
+    def __sub__(self, earlier: "Traffic") -> "Traffic":
+        return Traffic(self.sent - earlier.sent, self.received - earlier.received)
+
+    def as_dict(self) -> dict:
+        """Totals, and bytes for each peer: what ``--json`` writes."""
+        totals = {
+            f"{column}_{way}": int(counts[:, i].sum())
+            for way, counts in (("sent", self.sent), ("received", self.received))
+            for i, column in enumerate(self.COLUMNS)
+        }
+        return totals | {"bytes_sent_to": self.sent[:, 0].tolist(), "bytes_received_from": self.received[:, 0].tolist()}
+
+
+class TrafficCounter:
+    """Where the transport counts: plain lists, because a message must not cost a NumPy call more."""
+
+    def __init__(self, size: int) -> None:
+        self.sent = [[0, 0, 0] for _ in range(size)]
+        self.received = [[0, 0, 0] for _ in range(size)]
+
+    @staticmethod
+    def count(counts: list[int], nbytes: int, elements: int) -> None:
+        counts[0] += nbytes
+        counts[1] += 1
+        counts[2] += elements
+
+    def snapshot(self) -> Traffic:
+        return Traffic(np.array(self.sent, np.int64), np.array(self.received, np.int64))
