@@ -45,6 +45,10 @@ class ProcessGroup:
         """A copy of this rank's counters since the run began, over all groups; its rows are ranks of the world."""
         return self.transport.traffic.snapshot()
 
+    def report(self, thing) -> None:
+        """Hand anything to the parent process at once: it reaches the ``on_report`` of ``Cluster.run``."""
+        self.transport.report(thing)
+
     def new_group(self, ranks: list[int]) -> "ProcessGroup | None":
         """The group of some of this group's ranks; None on a rank that is not among them.
 

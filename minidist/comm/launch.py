@@ -84,8 +84,13 @@ class Cluster:
         self._closed = True
         self._stop(kill=False)
 
-    def run(self, fn: Callable, *args, timeout: float | None = None) -> list:
-        """Run ``fn(world, *args)`` on every rank; see ``launch``."""
+    def run(
+        self, fn: Callable, *args, timeout: float | None = None, on_report: Callable[[int, object], None] | None = None
+    ) -> list:
+        """Run ``fn(world, *args)`` on every rank; see ``launch``.
+
+        ``on_report(rank, thing)`` is called here, during the run, for each ``world.report(thing)`` of a rank.
+        """
         if not callable(fn):
             raise TypeError(f"the first argument must be a function fn(world, ...), but is {fn!r}")
         if self._closed:
@@ -99,7 +104,7 @@ class Cluster:
         try:
             for rank in self._ranks:
                 rank.send("run", payload)
-            return self._collect(None if timeout is None else time.monotonic() + timeout, timeout)
+            return self._collect(timeout, on_report)
         except BaseException:  # KeyboardInterrupt too
             self._stop(kill=True)
             raise
@@ -134,7 +139,8 @@ class Cluster:
 
     # Waiting for the results
 
-    def _collect(self, deadline: float | None, timeout: float | None) -> list:
+    def _collect(self, timeout: float | None, on_report: Callable[[int, object], None] | None) -> list:
+        deadline = None if timeout is None else time.monotonic() + timeout
         results: list = [None] * self.world_size
         pending = dict(enumerate(self._ranks))
         put_aside = False
@@ -147,6 +153,8 @@ class Cluster:
                     results[rank.number] = result
                     put_aside |= leftover
                     del pending[rank.number]
+                elif kind == "report" and on_report is not None:
+                    on_report(rank.number, content)
                 elif kind in ("failed", "gone", "aborted"):
                     raise self._failure(rank, kind, content, pending)
             if time.monotonic() - looked >= WATCH_SECONDS:
@@ -205,7 +213,7 @@ class Cluster:
                 kind, content = rank.receive()
                 if kind == "aborted":
                     waiting[rank.number] = content
-                if kind != "print":
+                if kind not in ("print", "report"):
                     del silent[rank.number]
         return waiting
 
@@ -240,7 +248,8 @@ class _Rank:
             pass  # it is gone, which ``receive`` will tell with the reason
 
     def receive(self) -> tuple[str, object]:
-        """The next report, of kind done, failed, aborted, leftovers or print (which is printed); or ("gone", exitcode)."""
+        """The next report, of kind done, failed, aborted, leftovers, report or print (which is printed); or
+        ("gone", exitcode)."""
         try:
             kind, content = functions.loads(self.reports.recv_bytes())
         except (EOFError, OSError):

@@ -108,6 +108,7 @@ class Transport:
         self.put_aside: dict[int, list[Arriving]] = {peer: [] for peer in peers}
         self.numbers = dict.fromkeys(peers, 0)  # messages begun in each direction
         self.traffic = trace.TrafficCounter(self.size)
+        self.report: Callable[[object], None] = lambda thing: None  # the worker sets it
         self.groups: list = []  # the process groups of this run, to be closed at its end
         self.lock = threading.RLock()  # the main thread and those of asynchronous collectives share one engine
         self.status = segment.status[rank]
@@ -284,7 +285,7 @@ class Transport:
                 self.give_up_if_aborted(work.waits)
                 time.sleep(pause)
                 pause = min(pause * 1.5, POLL_SECONDS[1])
-        if trace.recording():
+        if trace.recording() and threading.get_ident() == self.main_thread:
             trace.record(trace.Event(f"wait for rank {work.peer}", "wait", started, time.perf_counter_ns()))
 
     def waiting(self, awaited: int) -> "Waiting":

@@ -42,6 +42,7 @@ def rank_main(rank: int, size: int, capacity: int, segment_name: str, commands, 
                 reports.send("leftovers", transport.leftovers())
                 continue
             transport = Transport(segment, rank)
+            transport.report = reports.report
             _run(payload, ProcessGroup(transport, tuple(range(size)), context=0), reports)
     except (EOFError, OSError):  # the parent has gone
         pass
@@ -95,6 +96,10 @@ class Reports:
         message = functions.dumps((kind, content))
         with self._lock:
             self._pipe.send_bytes(message)
+
+    def report(self, thing) -> None:
+        """What ``world.report`` sends."""
+        self.send("report", thing)
 
     def stream(self, name: str) -> io.TextIOBase:
         return _Stream(self, name)

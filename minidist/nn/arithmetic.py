@@ -14,9 +14,7 @@ def unbroadcast(gradient, shape: tuple[int, ...]):
     The float64 sum is returned unrounded. A parameter adds it as it is; for an activation ``backward()`` rounds it.
     """
     added = tuple(range(gradient.ndim - len(shape)))
-    stretched = tuple(
-        axis for axis in range(-len(shape), 0) if shape[axis] == 1 and gradient.shape[axis] != 1
-    )
+    stretched = tuple(axis for axis in range(-len(shape), 0) if shape[axis] == 1 and gradient.shape[axis] != 1)
     if not added and not stretched:
         return gradient
     return gradient.sum(axis=added + tuple(gradient.ndim + axis for axis in stretched), dtype=xp.float64).reshape(shape)

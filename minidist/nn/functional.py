@@ -34,6 +34,9 @@ def sum_over_tokens(values):
     return values.reshape(-1, values.shape[-1]).sum(axis=0, dtype=xp.float64)
 
 
+CHUNK = 1 << 15  # elements that a dozen passes go over while the cache holds them
+
+
 class CopyToBlocks(Function):
     """Megatron-LM's f: the same activations go into every block, and the blocks' gradients add up."""
 
@@ -106,22 +109,23 @@ class Gelu(Function):
         cubic = 0.044715 * linear
         y = xp.empty(x.shape, x.dtype)
         slope = xp.empty(x.shape, x.dtype) if ctx.needs_input_grad[0] else None
-        for block in range(len(x)):  # a dozen passes over one block at a time, which the cache holds
-            square = x[block] * x[block]
+        flat_x, flat_y = x.reshape(-1), y.reshape(-1)
+        for start in range(0, x.size, CHUNK):
+            part = slice(start, start + CHUNK)
+            square = flat_x[part] * flat_x[part]
             gate = square * cubic
             gate += linear
-            gate *= x[block]  # u
+            gate *= flat_x[part]  # u
             xp.tanh(gate, out=gate)
             gate += 1
             gate *= 0.5  # g
-            xp.multiply(x[block], gate, out=y[block])
+            xp.multiply(flat_x[part], gate, out=flat_y[part])
             if slope is not None:
                 square *= 6 * cubic
                 square += 2 * linear  # 2 du/dx
-                square *= y[block]
-                xp.subtract(1, gate, out=slope[block])
-                slope[block] *= square
-                slope[block] += gate
+                square *= flat_y[part]
+                square *= 1 - gate
+                xp.add(square, gate, out=slope.reshape(-1)[part])
         ctx.save_for_backward(slope)
         return y
 
@@ -168,7 +172,9 @@ class LayerNorm(Function):
 class CausalAttention(Function):
     """softmax(q k^T / sqrt(D)) v, where a token sees itself and those before it; one head in each block.
 
-    FlashAttention computes the same without ever holding a (T, T) array; here the weights are held, and saved.
+    Scores are held as keys by queries, the transpose of the usual: softmax then runs over the leading one of the two
+    axes, where NumPy's reductions and broadcasts are faster. The softmax's division is left to the output, which is
+    smaller, as in FlashAttention. That never holds (T, T) scores at all; here their exponentials are saved.
     """
 
     @staticmethod
@@ -176,34 +182,38 @@ class CausalAttention(Function):
         blocks, batch, length, _ = qkv.shape
         q, k, v = xp.split(qkv, 3, axis=-1)  # (H, B, T, D) each, views
         q = q * q.shape[-1] ** -0.5  # scaled here, where there are fewer numbers than in the scores
-        future = xp.triu(xp.full((length, length), -xp.inf, qkv.dtype), 1)  # (T, T): -inf above the diagonal
+        hidden = xp.tril(xp.full((length, length), -xp.inf, qkv.dtype), -1)  # (T, T): -inf where the key comes later
 
-        weights = xp.empty((blocks, batch, length, length), qkv.dtype)
+        exps = xp.empty((blocks, batch, length, length), qkv.dtype)
+        totals = xp.empty((blocks, batch, length, 1), qkv.dtype)
         output = xp.empty(v.shape, qkv.dtype)
-        for h in range(blocks):  # several passes over one head's weights at a time, which the cache holds
-            scores = xp.matmul(q[h], k[h].swapaxes(-1, -2), out=weights[h])  # (B, T, T)
-            scores += future
-            scores -= scores.max(axis=-1, keepdims=True)
+        for h in range(blocks):  # several passes over one head's scores at a time, which the cache holds
+            scores = xp.matmul(k[h], q[h].swapaxes(-1, -2), out=exps[h])  # (B, keys, queries)
+            scores += hidden
+            scores -= scores.max(axis=-2, keepdims=True)
             xp.exp(scores, out=scores)
-            scores /= scores.sum(axis=-1, keepdims=True)
-            xp.matmul(_dropped(weights[h], keep, h, rate), v[h], out=output[h])  # (B, T, D)
-        ctx.save_for_backward(q, k, v, weights, output, keep)
+            totals[h] = scores.sum(axis=-2)[..., None]  # (B, T, 1)
+            xp.matmul(_dropped(scores, keep, h, rate).swapaxes(-1, -2), v[h], out=output[h])  # (B, T, D)
+        output /= totals
+        ctx.save_for_backward(q, k, v, exps, totals, output, keep)
         ctx.rate = rate
         return output
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        q, k, v, weights, output, keep = ctx.saved_arrays
+        q, k, v, exps, totals, output, keep = ctx.saved_arrays
         grad_qkv = xp.empty((*q.shape[:-1], 3 * q.shape[-1]), q.dtype)
         grad_q, grad_k, grad_v = xp.split(grad_qkv, 3, axis=-1)  # views: what fills them fills grad_qkv
+        gradient = gradient / totals  # (H, B, T, D): so that exps may stand for softmax P = exps / totals
+        # Softmax: dS = P (dP - sum over keys of P dP), and that sum is also the one over D of output times gradient.
+        shift = xp.einsum("hbtd,hbtd->hbt", gradient, output)[:, :, None]  # (H, B, 1, queries)
         for h in range(len(q)):
-            xp.matmul(_dropped(weights[h], keep, h, ctx.rate).swapaxes(-1, -2), gradient[h], out=grad_v[h])
-            grad_scores = _dropped(gradient[h] @ v[h].swapaxes(-1, -2), keep, h, ctx.rate)  # (B, T, T)
-            # Softmax: dS = P (dP - sum(P dP)), and that row sum is also the sum over D of output times gradient.
-            grad_scores -= xp.einsum("btd,btd->bt", gradient[h], output[h])[..., None]
-            grad_scores *= weights[h]
-            xp.matmul(grad_scores, k[h], out=grad_q[h])
-            xp.matmul(grad_scores.swapaxes(-1, -2), q[h], out=grad_k[h])
+            xp.matmul(_dropped(exps[h], keep, h, ctx.rate), gradient[h], out=grad_v[h])
+            grad_scores = _dropped(v[h] @ gradient[h].swapaxes(-1, -2), keep, h, ctx.rate)  # (B, keys, queries)
+            grad_scores -= shift[h]
+            grad_scores *= exps[h]
+            xp.matmul(grad_scores.swapaxes(-1, -2), k[h], out=grad_q[h])
+            xp.matmul(grad_scores, q[h], out=grad_k[h])
         grad_q *= q.shape[-1] ** -0.5
         return grad_qkv, None, None
 
@@ -316,7 +326,7 @@ def causal_attention(qkv: Tensor, keep=None, rate: float = 0.0) -> Tensor:
 
     Args:
         qkv: (H, B, T, 3 D), each head's queries, keys and values side by side.
-        keep: (H, B, T, T) bool, the attention weights that dropout keeps; None drops none. See ``dropout_mask``.
+        keep: (H, B, T, T) bool, keys by queries: the attention weights that dropout keeps; None drops none.
         rate: the share that was dropped; what is kept is scaled by 1 / (1 - rate).
 
     Returns:

@@ -203,7 +203,9 @@ class GPT(Module):
         if tokens.ndim != 2 or tokens.size == 0:
             raise ValueError(f"tokens must have shape (samples, length), neither of them 0, not {tokens.shape}")
         if tokens.min() < 0 or tokens.max() >= self.config.vocab:
-            raise ValueError(f"tokens must be from 0 to {self.config.vocab - 1}: found {tokens.min()} to {tokens.max()}")
+            raise ValueError(
+                f"tokens must be from 0 to {self.config.vocab - 1}: found {tokens.min()} to {tokens.max()}"
+            )
 
 
 @no_grad()

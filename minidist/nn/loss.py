@@ -39,7 +39,7 @@ class CrossEntropy(Function):
         block, column = xp.divmod(xp.where(inside, offset, 0), width)
         token = xp.arange(len(offset))
 
-        largest = all_max(rows.max(axis=-1).max(axis=0))  # (N,)
+        largest = all_max(rows.max(axis=0).max(axis=-1))  # (N,)
         exps = rows - largest[:, None]
         xp.exp(exps, out=exps)  # (H, N, V/H)
         total = all_sum(sum_over_blocks(exps.sum(axis=-1))).astype(rows.dtype)  # (N,)

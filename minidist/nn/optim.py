@@ -157,7 +157,7 @@ def warmup_cosine(step: int, steps: int, peak: float, warmup: int = 0, final: fl
         step: counted from 0.
         steps: of the whole run; later steps stay at ``final``.
         peak: the greatest rate, that of step ``warmup``.
-        warmup: how many steps lead up to it; step 0 has ``peak / warmup``... 
+        warmup: how many steps lead up to it, in equal rises, the first from 0 to step 0's rate.
         final: what the rate falls to.
     """
     if step < warmup:

@@ -116,7 +116,9 @@ class Tensor:
             )
         if gradient is None:
             if self.size != 1:
-                raise ValueError(f"backward() on shape {self.shape} needs a gradient of that shape; only a scalar does without")
+                raise ValueError(
+                    f"backward() on shape {self.shape} needs a gradient of that shape; only a scalar does without"
+                )
             gradient = xp.ones(self.shape, self.dtype)
         gradient = xp.asarray(gradient)
         if gradient.shape != self.shape:
@@ -195,7 +197,9 @@ class Context:
             )
         for position, needed in enumerate(self.needs_input_grad):
             if needed and found[position] is None:
-                raise RuntimeError(f"{self.name}.backward returned None for argument {position}, which needs a gradient")
+                raise RuntimeError(
+                    f"{self.name}.backward returned None for argument {position}, which needs a gradient"
+                )
         return found
 
     def free(self) -> None:

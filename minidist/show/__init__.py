@@ -1,0 +1,1 @@
+"""Pictures, tables and exports, made from logs and results alone."""

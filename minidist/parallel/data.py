@@ -1,0 +1,154 @@
+"""Data parallelism: every rank trains on its own micro-batches, and the gradients are summed over the ranks.
+
+The gradient is linear in the data: the gradient of a sum of losses is the sum of the gradients. So ranks that start
+from the same weights, and apply the same summed gradient, keep the same weights for ever.
+
+Three ways to sum, each doing more than the one before to hide what it costs:
+
+- ``NaiveDataParallel``: after backward, one all-reduce for each parameter, one after the other.
+- ``BucketedDataParallel``: gradients lie side by side in a few large buffers, so there are fewer, larger messages.
+- ``BucketedDataParallel(overlap=True)``: a bucket is sent as soon as backward has filled it, while backward goes on.
+
+This is PyTorch's DistributedDataParallel (Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel
+Training", VLDB 2020). Simplified: no broadcast of the first weights, since every rank draws the same ones by name; and
+the sum is not divided here, because averaging happens in one place (``average_gradients``).
+
+Gradients are summed in float64 by default, so that neither the order of the ranks nor the algorithm shows in the bits.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from minidist.backend import xp
+from minidist.comm.collectives import ReduceOp, all_reduce
+from minidist.comm.group import ProcessGroup
+from minidist.nn.layers import Parameter
+
+
+class NaiveDataParallel:
+    """One all-reduce for each parameter, when backward is over.
+
+    Args:
+        parameters: the model's, in the same order on every rank.
+        group: the data-parallel ranks.
+        algorithm: of the all-reduce.
+        reduce_dtype: gradients are accumulated and summed in it.
+    """
+
+    def __init__(
+        self, parameters: Sequence[Parameter], group: ProcessGroup, algorithm: str = "auto", reduce_dtype=xp.float64
+    ) -> None:
+        self.parameters, self.group, self.algorithm = list(parameters), group, algorithm
+        for parameter in self.parameters:
+            parameter.grad_dtype = reduce_dtype
+
+    def zero_grad(self) -> None:
+        """Begin a step: every gradient is zero, also on a rank that gets no micro-batch."""
+        for parameter in self.parameters:
+            parameter.grad = xp.zeros(parameter.shape, parameter.grad_dtype)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Within it, backward only accumulates. All micro-batches of a step but the last go here."""
+        yield  # nothing is sent during backward in any case
+
+    def finish(self) -> None:
+        """End a step: return when every gradient is the sum over all ranks."""
+        for parameter in self.parameters:
+            all_reduce(parameter.grad, ReduceOp.SUM, self.group, algorithm=self.algorithm)
+
+
+class Bucket:
+    """Some parameters whose gradients are views of one flat buffer, and are sent as one message."""
+
+    def __init__(self, parameters: list[Parameter], reduce_dtype) -> None:
+        self.parameters = parameters
+        self.buffer = xp.zeros(sum(parameter.size for parameter in parameters), reduce_dtype)
+        self.awaited: set[Parameter] = set()  # parameters whose gradient backward has not completed yet
+        self.work = None
+
+    def clear(self) -> None:
+        self.buffer[:] = 0
+        start = 0
+        for parameter in self.parameters:
+            parameter.grad = self.buffer[start : start + parameter.size].reshape(parameter.shape)
+            start += parameter.size
+        self.awaited = set(self.parameters)
+        self.work = None
+
+
+class BucketedDataParallel(NaiveDataParallel):
+    """One all-reduce for each bucket of gradients; with ``overlap``, from within backward.
+
+    Backward reaches the last layers first, so buckets are filled from the last parameter to the first.
+
+    Args:
+        bucket_mb: the size of a bucket in MiB. A parameter larger than that has one of its own.
+        overlap: send a bucket when it is full rather than when backward is over.
+    """
+
+    def __init__(self, parameters, group, algorithm="auto", reduce_dtype=xp.float64, bucket_mb=1.0, overlap=True) -> None:
+        super().__init__(parameters, group, algorithm, reduce_dtype)
+        self.overlap = overlap
+        self.syncing = True
+        itemsize = xp.dtype(reduce_dtype).itemsize
+        self.buckets = [
+            Bucket(some, reduce_dtype) for some in fill_buckets(self.parameters[::-1], bucket_mb * 2**20 / itemsize)
+        ]
+        self.bucket_of = {parameter: bucket for bucket in self.buckets for parameter in bucket.parameters}
+        self.next = 0  # buckets are sent in their order, on every rank the same, whatever order they fill in
+        if overlap:
+            for parameter in self.parameters:
+                parameter.register_post_accumulate_grad_hook(self._on_gradient)
+
+    def zero_grad(self) -> None:
+        for bucket in self.buckets:
+            bucket.clear()
+        self.next = 0
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        self.syncing = False
+        try:
+            yield
+        finally:
+            self.syncing = True
+
+    def finish(self) -> None:
+        while self.next < len(self.buckets):  # those that no backward of this rank has completed
+            self._send_next()
+        for bucket in self.buckets:
+            bucket.work.wait()
+
+    def _on_gradient(self, parameter: Parameter) -> None:
+        """Called by backward when a parameter's gradient is complete."""
+        if not self.syncing:
+            return
+        self.bucket_of[parameter].awaited.discard(parameter)
+        while self.next < len(self.buckets) and not self.buckets[self.next].awaited:
+            self._send_next()
+
+    def _send_next(self) -> None:
+        bucket = self.buckets[self.next]
+        bucket.work = all_reduce(bucket.buffer, ReduceOp.SUM, self.group, async_op=True, algorithm=self.algorithm)
+        self.next += 1
+
+
+def fill_buckets(parameters: Sequence[Parameter], elements: float) -> list[list[Parameter]]:
+    """Consecutive parameters in lists of at most so many elements; a larger parameter is alone."""
+    buckets: list[list[Parameter]] = []
+    room = 0.0
+    for parameter in parameters:
+        if not buckets or parameter.size > room:
+            buckets.append([])
+            room = elements
+        buckets[-1].append(parameter)
+        room -= parameter.size
+    return buckets
+
+
+def share_of(rank: int, size: int, count: int) -> range:
+    """Which of ``count`` micro-batches a rank works on: consecutive ones, the first ranks one more if it must be."""
+    each, more = divmod(count, size)
+    start = rank * each + min(rank, more)
+    return range(start, start + each + (rank < more))

@@ -1,0 +1,52 @@
+"""A picture of who did what when: a lane of compute and a lane of communication for each rank."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from minidist.trace import Event
+
+COLOURS = {  # from the palette of Okabe and Ito, which colour-blind readers can tell apart
+    "forward": "#56B4E9",
+    "backward": "#0072B2",
+    "optimizer": "#009E73",
+    "communication": "#E69F00",
+    "wait": "#D0D0D0",
+}
+
+
+def kind_of(event: Event) -> str | None:
+    """Which colour a span has; None for those inside another that the picture shows."""
+    if event.track in ("communication", "wait"):
+        return event.track
+    first = event.name.split()[0]
+    return first if first in COLOURS else None
+
+
+def draw(logs: Sequence[list], title: str):
+    """A matplotlib Figure of the logs, one for each rank."""
+    from matplotlib.figure import Figure
+
+    events = [[entry for entry in log if isinstance(entry, Event)] for log in logs]
+    zero = min(event.start for log in events for event in log)
+    figure = Figure(figsize=(11, 0.9 + 0.85 * len(logs)), layout="constrained")
+    axes = figure.subplots()
+    for rank, log in enumerate(events):
+        for kind, colour in COLOURS.items():
+            spans = [
+                ((event.start - zero) / 1e6, (event.end - event.start) / 1e6) for event in log if kind_of(event) == kind
+            ]
+            lane, height = (rank + 0.42, 0.3) if kind == "communication" else (rank, 0.4)
+            axes.broken_barh(spans, (lane, height), facecolors=colour, edgecolor="white", linewidth=0.3)
+    axes.set_yticks([rank + 0.36 for rank in range(len(logs))], [f"rank {rank}" for rank in range(len(logs))])
+    axes.set_ylim(len(logs) - 0.1, -0.15)
+    axes.set_xlabel("milliseconds")
+    axes.set_title(title, loc="left", fontsize=11)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    handles = [axes.barh(0, 0, color=colour, label=kind) for kind, colour in COLOURS.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(COLOURS), frameon=False)
+    return figure
+
+
+def save(path: str | Path, logs: Sequence[list], title: str) -> None:
+    draw(logs, title).savefig(path, dpi=150)

@@ -1,0 +1,283 @@
+"""The one training loop, for every layout, and what a run of it leaves behind."""
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+
+from minidist import backend, trace
+from minidist.comm.collectives import ReduceOp, all_reduce
+from minidist.comm.group import ProcessGroup
+from minidist.comm.launch import Cluster
+from minidist.layout import Layout
+from minidist.nn.clip import clip_grad_norm
+from minidist.nn.data import load_corpus, micro_batch, validation_batches
+from minidist.nn.gpt import GPT, GPTConfig, generate
+from minidist.nn.optim import AdamW, average_gradients, warmup_cosine
+from minidist.nn.random import Noise
+from minidist.nn.tensor import no_grad
+from minidist.parallel.data import BucketedDataParallel, NaiveDataParallel, share_of
+
+TRACED_STEPS = 2  # a trace shows the last few steps: every one is like them, and a whole run would fill a disk
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """What is trained, and how. Nothing here says how the run is split: that is the Layout.
+
+    Raises:
+        ValueError: for sizes that do not fit together.
+    """
+
+    layers: int = 2
+    heads: int = 4
+    width: int = 64
+    context: int = 64  # tokens
+    global_batch: int = 48  # samples in a step, over all ranks
+    micro_batch: int = 2  # samples in one forward and backward pass: the grain that no layout cuts
+    steps: int = 100
+    lr: float = 3e-3
+    warmup: int = 10  # steps
+    clip: float = 1.0  # greatest global gradient norm
+    weight_decay: float = 0.1
+    dropout: float = 0.0
+    seed: int = 0
+    reduce_dtype: str = "float64"  # in which sums that cross micro-batches and ranks are taken
+    text: str | None = None  # a file to train on; None for Python's own documentation
+    backend: str = "numpy"
+
+    def __post_init__(self) -> None:
+        self.model  # noqa: B018  checks the sizes of the model
+        for name in ("global_batch", "micro_batch", "steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, but is {getattr(self, name)}")
+        for name in ("warmup", "weight_decay", "seed"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}")
+        for name in ("lr", "clip"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be larger than 0, but is {getattr(self, name)}")
+        if self.global_batch % self.micro_batch:
+            raise ValueError(
+                f"global_batch {self.global_batch} must be a multiple of micro_batch {self.micro_batch}: "
+                "a step consists of whole micro-batches"
+            )
+        if self.reduce_dtype not in ("float32", "float64"):
+            raise ValueError(f"reduce_dtype must be float32 or float64, but is {self.reduce_dtype}")
+
+    @property
+    def model(self) -> GPTConfig:
+        return GPTConfig(
+            layers=self.layers, heads=self.heads, width=self.width, context=self.context, dropout=self.dropout
+        )
+
+    @property
+    def micro_batches(self) -> int:
+        """How many there are in one step, over all ranks."""
+        return self.global_batch // self.micro_batch
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.global_batch * self.context
+
+    def check(self, layout: Layout) -> None:
+        """Raises ValueError where this run cannot be split that way. Called before any rank starts."""
+        if layout.dp > self.micro_batches:
+            raise ValueError(
+                f"dp={layout.dp} needs at least {layout.dp} micro-batches, but global_batch {self.global_batch} / "
+                f"micro_batch {self.micro_batch} makes {self.micro_batches}; enlarge the one or reduce the other"
+            )
+
+
+@dataclass
+class RankResult:
+    """What one rank brings back from a run."""
+
+    losses: list[float]  # of each step, the mean over the global batch
+    fingerprint: str
+    step_digests: list[str]  # of the weights and the optimizer state after each step, if wished for
+    seconds: float  # for all steps
+    traffic: trace.Traffic
+    validation_loss: float | None = None
+    sample: bytes | None = None
+    log: list = field(default_factory=list)
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+@dataclass
+class Run:
+    """One training run, over all its ranks."""
+
+    layout: Layout
+    config: TrainConfig
+    ranks: list[RankResult]
+    seconds: float  # from the call to the last rank's result
+
+    @property
+    def fingerprint(self) -> str:
+        return self.ranks[0].fingerprint
+
+    @property
+    def losses(self) -> list[float]:
+        return self.ranks[0].losses
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.config.tokens_per_step * len(self.losses) / max(rank.seconds for rank in self.ranks)
+
+    def as_dict(self) -> dict:
+        """What ``--json`` writes."""
+        return {
+            "layout": str(self.layout),
+            "config": asdict(self.config),
+            "losses": self.losses,
+            "validation_loss": self.ranks[0].validation_loss,
+            "fingerprint": self.fingerprint,
+            "tokens_per_second": self.tokens_per_second,
+            "seconds": self.seconds,
+            "traffic": [rank.traffic.as_dict() for rank in self.ranks],
+        }
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a run brings back beside its losses and its fingerprint."""
+
+    step_digests: bool = False
+    progress: bool = False  # report every step to the parent
+    validate: bool = False
+    sample: int = 0  # bytes of text to generate
+    trace: bool = False
+    stop_after: int | None = None  # the step after which to stop and bring the arrays back
+
+
+def run(
+    cluster: Cluster,
+    config: TrainConfig,
+    layout: Layout,
+    wishes: Wishes = Wishes(),  # noqa: B008  frozen
+    on_step: Callable[[int, float], None] | None = None,
+    rank_function: Callable | None = None,
+) -> Run:
+    """Train on the ranks of a cluster; ``on_step(step, loss)`` is called in this process as rank 0 ends each step.
+
+    ``rank_function`` stands in for ``train_rank``, as tests do that plant a fault in the ranks first.
+    """
+    config.check(layout)
+    started = time.perf_counter()
+    on_report = None if on_step is None else lambda rank, report: on_step(*report)
+    ranks = cluster.run(rank_function or train_rank, config, layout, wishes, on_report=on_report)
+    return Run(layout, config, ranks, time.perf_counter() - started)
+
+
+def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes: Wishes) -> RankResult:
+    """One rank's part of a training run."""
+    backend.use(config.backend)
+    corpus = load_corpus(config.text, config.context)
+    model = GPT(config.model, seed=config.seed)
+    parameters = model.parameters()
+    optimizer = AdamW(parameters, config.lr, weight_decay=config.weight_decay)
+    replicas = data_parallel(parameters, world, layout, config.reduce_dtype)
+    mine = share_of(world.rank, layout.dp, config.micro_batches)
+
+    losses, digests, log = [], [], []
+    before = world.traffic
+    started = time.perf_counter()
+    for step in range(config.steps):
+        if wishes.trace and step == max(0, config.steps - TRACED_STEPS):
+            trace.start()
+        with trace.span(f"step {step}", "step"):
+            replicas.zero_grad()
+            total = 0.0  # of the losses of this rank's micro-batches
+            for index in mine:
+                if index == mine[-1]:
+                    total += forward_backward(model, corpus, config, step, index)
+                else:
+                    with replicas.no_sync():
+                        total += forward_backward(model, corpus, config, step, index)
+            with trace.span("finish gradients", "wait"):
+                replicas.finish()
+            with trace.span("optimizer"):
+                average_gradients(parameters, config.micro_batches)
+                clip_grad_norm(parameters, config.clip)
+                optimizer.lr = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
+                optimizer.step()
+            losses.append(mean_loss(total, config.micro_batches, world))
+        if wishes.step_digests:
+            digests.append(digest(model, optimizer).hexdigest())
+        if wishes.progress and world.rank == 0:
+            world.report((step, losses[-1]))
+        if wishes.stop_after == step:
+            break
+    seconds = time.perf_counter() - started
+    if wishes.trace:
+        log = trace.stop()
+
+    result = RankResult(losses, fingerprint(model, optimizer, losses), digests, seconds, world.traffic - before, log=log)
+    if wishes.validate and world.rank == 0:
+        result.validation_loss = validation_loss(model, corpus, config)
+    if wishes.sample and world.rank == 0:
+        result.sample = generate(model, b"The ", wishes.sample, seed=config.seed)
+    if wishes.stop_after is not None:
+        result.arrays = {name: backend.to_host(array).copy() for name, array in state(model, optimizer).items()}
+    return result
+
+
+def data_parallel(parameters, group: ProcessGroup, layout: Layout, reduce_dtype: str) -> NaiveDataParallel:
+    """What sums the gradients over the ranks, as the layout says."""
+    dtype = np.dtype(reduce_dtype)
+    if layout.sync == "naive":
+        return NaiveDataParallel(parameters, group, layout.algorithm, dtype)
+    overlap = layout.sync == "overlapped"
+    return BucketedDataParallel(parameters, group, layout.algorithm, dtype, layout.bucket_mb, overlap)
+
+
+def forward_backward(model: GPT, corpus, config: TrainConfig, step: int, index: int) -> float:
+    """Run one micro-batch, add its gradients to those that are there, and return its loss."""
+    first = index * config.micro_batch
+    tokens, targets = micro_batch(corpus, config.seed, step, first, config.micro_batch, config.context)  # (B, T) each
+    with trace.span(f"forward {index}"):
+        loss = model(tokens, targets, Noise(config.seed, step, index))
+    with trace.span(f"backward {index}"):
+        loss.backward()
+    return float(loss.item())
+
+
+def mean_loss(total: float, count: int, group: ProcessGroup) -> float:
+    """The mean over all micro-batches of all ranks, from the sum over this rank's."""
+    sums = np.array([total], np.float64)
+    all_reduce(sums, ReduceOp.SUM, group)
+    return float(sums[0] / count)
+
+
+@no_grad()
+def validation_loss(model: GPT, corpus, config: TrainConfig) -> float:
+    """The mean loss over the held-out text, in nats a token."""
+    losses = [
+        (float(model(tokens, targets).item()), tokens.size)
+        for tokens, targets in validation_batches(corpus, 8, config.context)
+    ]
+    return sum(loss * tokens for loss, tokens in losses) / sum(tokens for _, tokens in losses)
+
+
+def state(model: GPT, optimizer: AdamW) -> dict:
+    """Every array that a run changes, by name, in its full shape."""
+    return {name: parameter.data for name, parameter in model.named_parameters()} | optimizer.state()
+
+
+def digest(model: GPT, optimizer: AdamW):
+    """SHA-256 over the names and the bytes of every parameter and every optimizer state."""
+    sha = hashlib.sha256()
+    for name, array in state(model, optimizer).items():
+        sha.update(name.encode())
+        sha.update(np.ascontiguousarray(backend.to_host(array)))
+    return sha
+
+
+def fingerprint(model: GPT, optimizer: AdamW, losses: list[float]) -> str:
+    """The digest of the final state, continued over the loss of every step: what all layouts must share."""
+    sha = digest(model, optimizer)
+    sha.update(np.array(losses, "<f8"))
+    return sha.hexdigest()

@@ -1,0 +1,20 @@
+"""Warm ranks that tests share, so that processes are not started over and over."""
+
+import pytest
+
+import minidist as md
+
+
+@pytest.fixture(scope="session")
+def ranks():
+    """``ranks(n)`` is a warm Cluster of n ranks, the same one in every test. A run that hangs is ended by its timeout."""
+    clusters: dict[int, md.Cluster] = {}
+
+    def get(size: int) -> md.Cluster:
+        if size not in clusters:
+            clusters[size] = md.Cluster(size)
+        return clusters[size]
+
+    yield get
+    for cluster in clusters.values():
+        cluster.close()
