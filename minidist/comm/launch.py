@@ -18,7 +18,7 @@ from multiprocess import connection
 from minidist.comm import functions
 from minidist.comm.deadlock import describe, find_deadlock
 from minidist.comm.failures import Deadlock, RankFailed, describe_exit
-from minidist.comm.segment import BLOCKED, MAX_RANKS, Segment, queue_capacity
+from minidist.comm.segment import BLOCKED, MAX_RANKS, RUNNING, Segment, queue_capacity
 from minidist.comm.worker import rank_main
 
 WATCH_SECONDS = 0.05  # between two looks at the ranks' statuses
@@ -102,6 +102,8 @@ class Cluster:
         self._start()
         self._running = True
         try:
+            for line in self._segment.status:  # a rank that has not begun yet must not count as finished
+                line.write(RUNNING, 0, 0)
             for rank in self._ranks:
                 rank.send("run", payload)
             return self._collect(timeout, on_report)

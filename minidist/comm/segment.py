@@ -30,7 +30,7 @@ class Status:
 
 
 class StatusLine:
-    """One cache line of shared memory: written by its rank alone, read by the parent."""
+    """One cache line of shared memory: written by its rank, and by the parent between runs; read by the parent."""
 
     def __init__(self, memory: memoryview) -> None:
         self._words = memory[:ALIGNMENT].cast("Q")  # state, awaited, moved, polls
@@ -48,6 +48,9 @@ class StatusLine:
 
     def read(self) -> Status:
         return Status(*self._words[:4])
+
+    def release(self) -> None:
+        self._words.release()
 
 
 def queue_capacity(world_size: int) -> int:
@@ -99,13 +102,11 @@ class Segment:
         self._abort[0] = 1
 
     def unlink(self) -> None:
-        """Take the segment's name away. The memory goes when the last process that has it mapped ends or lets go."""
+        """Take the segment's name away, and let go of it. The memory goes when the last rank that has it mapped ends."""
         self._memory.unlink()
-        del self.status, self._abort
-        try:
-            self._memory.close()
-        except BufferError:  # an exception's traceback still holds a view: the garbage collector closes it later
-            pass
+        for view in (self._abort, *self.status):
+            view.release()
+        self._memory.close()
 
 
 def _reserve(name: str, nbytes: int) -> None:

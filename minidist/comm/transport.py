@@ -140,16 +140,23 @@ class Transport:
         """Post the wish for a message into a flat array of the message's dtype and size."""
         receive = Receive(peer, array, context, tag, call, label, combine)
         with self.lock:
-            for message in self.put_aside[peer]:
-                if (message.context, message.tag) == (context, tag):
+            message = self._unasked_message(peer, context, tag)
+            if message is None:
+                self.receives[peer].append(receive)
+            else:
+                self._match(message, receive, peer)
+                if receive.error is None:
+                    receive.take(message.unasked[: message.offset], 0)
+                if message.offset == message.nbytes:
                     self.put_aside[peer].remove(message)
-                    self._match(message, receive, peer)
-                    if receive.error is None:
-                        receive.take(message.unasked, 0)
                     self._finish_receive(message, receive)
-                    return receive
-            self.receives[peer].append(receive)
         return receive
+
+    def _unasked_message(self, peer: int, context: int, tag: int) -> Arriving | None:
+        """The oldest message from ``peer`` that came, or has begun to come, before anybody asked for it."""
+        coming = self.arriving[peer]
+        messages = self.put_aside[peer] + ([coming] if coming is not None and coming.receive is None else [])
+        return next((message for message in messages if (message.context, message.tag) == (context, tag)), None)
 
     # Moving
 

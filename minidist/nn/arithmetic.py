@@ -1,7 +1,7 @@
 """The operations behind a Tensor's operators and methods: ``a + b``, ``a @ b``, ``a.reshape(...)``, ``a[...]``.
 
-Shapes broadcast as in NumPy. Where forward repeats a value, backward sums its gradients: ``unbroadcast``. Python numbers
-and plain arrays may stand in for any tensor; they are constants. The operators are bound to Tensor at the end of the file.
+Shapes broadcast as in NumPy. Where forward repeats a value, backward sums its gradients: ``unbroadcast``. Python
+numbers and plain arrays may stand in for any tensor; they are constants. The operators are bound to Tensor at the end.
 """
 
 from minidist.backend import add_at, xp

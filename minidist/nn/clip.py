@@ -18,16 +18,13 @@ sharding.
 """
 
 from collections.abc import Callable, Iterable
-from math import frexp, inf, isfinite, sqrt
+from math import frexp, isfinite, sqrt
 
 from minidist.backend import xp
 from minidist.nn.layers import Parameter
+from minidist.nn.loss import identity
 
 CHUNK = 1 << 16  # elements that a few passes go over while the cache holds them
-
-
-def identity(value):
-    return value
 
 
 def clip_grad_norm(parameters: Iterable[Parameter], max_norm: float) -> float:
@@ -127,6 +124,6 @@ def _not_finite(parameters: list[Parameter]) -> str:
         if bad:
             return (
                 f"the gradient of {parameter.name or 'an unnamed parameter'} is not finite: {bad} of its "
-                f"{parameter.size} elements are NaN or infinite. A lower learning rate or a longer warmup often mends it"
+                f"{parameter.size} elements are NaN or infinite. A lower learning rate or a longer warmup may help"
             )
     return "a gradient that another process holds is not finite; the error there names the parameter"

@@ -1,7 +1,7 @@
 """Text in, batches out. A token is a byte, and a batch is a pure function of (seed, step).
 
-Each sample's place in the text is drawn by the sample's own number in the step. So a batch may be cut into micro-batches
-in any way, and those dealt to any ranks: the same samples come out.
+Each sample's place in the text is drawn by the sample's own number in the step. So a batch may be cut into
+micro-batches in any way, and those dealt to any ranks: the same samples come out.
 """
 
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from minidist.backend import from_host
 from minidist.nn.random import generator
 
 HELD_OUT = 0.05  # of the text, for validation
@@ -76,9 +77,7 @@ def load_text(path: str) -> bytes:
     return text
 
 
-def micro_batch(
-    corpus: Corpus, seed: int, step: int, first_sample: int, count: int, context: int
-) -> tuple[np.ndarray, np.ndarray]:
+def micro_batch(corpus: Corpus, seed: int, step: int, first_sample: int, count: int, context: int):
     """Some of a step's samples, taken from random places of the training text.
 
     Args:
@@ -95,7 +94,7 @@ def micro_batch(
     return _samples(corpus.training, np.array(starts), context)
 
 
-def validation_batches(corpus: Corpus, count: int, context: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def validation_batches(corpus: Corpus, count: int, context: int) -> Iterator[tuple]:
     """The held-out text from beginning to end in samples that do not overlap, ``count`` at a time, the last fewer.
 
     Yields:
@@ -106,6 +105,7 @@ def validation_batches(corpus: Corpus, count: int, context: int) -> Iterator[tup
         yield _samples(corpus.validation, starts[first : first + count], context)
 
 
-def _samples(text: np.ndarray, starts: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
+def _samples(text: np.ndarray, starts: np.ndarray, context: int):
+    """Tokens and targets of the samples that start there, where ``xp`` computes."""
     windows = text[starts[:, None] + np.arange(context + 1)]  # (count, context + 1)
-    return windows[:, :-1], windows[:, 1:]
+    return from_host(windows[:, :-1]), from_host(windows[:, 1:])

@@ -17,6 +17,8 @@ import numpy as np
 from minidist.backend import add_at, from_host, xp
 from minidist.nn.tensor import Context, Function, Tensor
 
+CHUNK = 1 << 15  # elements that a dozen passes go over while the cache holds them
+
 
 def sum_over_blocks(blocks):
     """Sum (H, ...) over its blocks to (...), in float64 and not yet rounded.
@@ -32,9 +34,6 @@ def sum_over_blocks(blocks):
 def sum_over_tokens(values):
     """Sum (..., C) over all axes but the last to (C,), in float64: a parameter's gradient, one term from each token."""
     return values.reshape(-1, values.shape[-1]).sum(axis=0, dtype=xp.float64)
-
-
-CHUNK = 1 << 15  # elements that a dozen passes go over while the cache holds them
 
 
 class CopyToBlocks(Function):

@@ -3,7 +3,8 @@
 Learned positions, pre-norm blocks, causal attention with several heads, a GELU MLP four times as wide as the model, and
 an output head that is the embedding read the other way (tied weights). Its tokens are bytes unless told otherwise.
 
-Shapes: B samples, T tokens each, C the model's width, H heads, D = C / H, V the vocabulary filled up to a multiple of H.
+Shapes: B samples, T tokens each, C the model's width, H heads, D = C / H, V the vocabulary, rounded up to a multiple
+of H.
 """
 
 from dataclasses import dataclass
@@ -178,7 +179,6 @@ class GPT(Module):
             ValueError: for tokens out of range, too many of them, or shapes that differ.
         """
         self._check(tokens)
-        self._check(targets)
         return self.head.loss(self.hidden(tokens, noise), targets)
 
     def hidden(self, tokens, noise: Noise | None = None) -> Tensor:

@@ -9,9 +9,9 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's <malloc.h>
 def keep_freed_memory() -> None:
     """Tell the C library not to return freed arrays to the kernel; without effect where it is not glibc.
 
-    A step frees all its activations, and the next one takes as many again. By default glibc hands large blocks back, and
-    the kernel must then clear and map every page anew: about an eighth of a step's time. GPU frameworks do the same
-    with a caching allocator.
+    A step frees all its activations, and the next one takes as many again. By default glibc hands large blocks back,
+    and the kernel must then clear and map every page anew, which was an eighth of a step's time. On GPUs frameworks
+    keep memory for the same reason: PyTorch's caching allocator.
     """
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none

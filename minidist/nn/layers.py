@@ -41,7 +41,7 @@ class Module:
         return self.forward(*arguments, **options)
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """Each parameter once, with its dotted name such as ``blocks.0.attention.qkv.weight``, in order of definition."""
+        """Each parameter once, in order of definition, with a dotted name such as ``blocks.0.attention.qkv.weight``."""
         seen = set()
         for name, parameter in self._walk(""):
             if parameter not in seen:

@@ -1,8 +1,8 @@
 """Cross-entropy on a vocabulary that lies in blocks, without ever joining them.
 
 What crosses the blocks is small, one number for each token: the largest logit (exact in any order), the sum of the
-exponentials, and the target's logit (both added in float64). So the blocks may also lie in several processes, which then
-join those three numbers and no logits. Megatron-LM calls that ``vocab_parallel_cross_entropy``.
+exponentials, and the target's logit (both added in float64). So the blocks may also lie in several processes, which
+then join those three numbers and no logits. Megatron-LM calls that ``vocab_parallel_cross_entropy``.
 """
 
 from minidist.backend import xp
@@ -26,6 +26,7 @@ def mask_padding(logits, vocab: int, first: int = 0):
 
 
 def identity(value):
+    """What joins partial results when there are no others."""
     return value
 
 
@@ -76,8 +77,10 @@ def cross_entropy(logits: Tensor, targets, vocab: int, first: int = 0, all_max=i
         A scalar of the logits' dtype. The tokens' losses are summed in float64 and rounded once.
 
     Raises:
-        ValueError: if the shapes do not match.
+        ValueError: if the shapes do not match, or a target is not below ``vocab``.
     """
     if logits.shape[1:-1] != targets.shape:
         raise ValueError(f"cross_entropy: targets of shape {targets.shape} do not fit logits of shape {logits.shape}")
+    if targets.size == 0 or targets.min() < 0 or targets.max() >= vocab:
+        raise ValueError(f"cross_entropy needs targets, all from 0 to {vocab - 1}")
     return CrossEntropy.apply(logits, targets, vocab, first, all_max, all_sum)

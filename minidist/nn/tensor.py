@@ -207,7 +207,7 @@ class Context:
 
 
 class Function:
-    """A differentiable operation: subclass it and write the two static methods, ``backward`` right below ``forward``."""
+    """A differentiable operation: subclass it and write the two static methods, the one right below the other."""
 
     @staticmethod
     def forward(ctx: Context, *arguments):

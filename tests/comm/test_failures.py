@@ -1,0 +1,289 @@
+"""Failures are told by name, quickly, and the next run works."""
+
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import minidist as md
+from minidist.comm.deadlock import find_deadlock
+from minidist.comm.segment import BLOCKED, FINISHED, RUNNING, Status
+
+LIMIT = 20  # seconds: far more than any of these may take
+TOLD_WITHIN = 2.0  # seconds from the failure to the error
+
+
+def failure(ranks, size, function, error):
+    """The error of a run, raised in time; after it, the same cluster works."""
+    cluster = ranks(size)
+    cluster.run(lambda world: None, timeout=LIMIT)  # warm
+    started = time.monotonic()
+    with pytest.raises(error) as caught:
+        cluster.run(function, timeout=LIMIT)
+    assert time.monotonic() - started < TOLD_WITHIN
+    assert cluster.run(lambda world: world.rank, timeout=LIMIT) == list(range(size))
+    return caught.value
+
+
+def raises_in_rank_one(world):
+    if world.rank == 1:
+        time.sleep(0.1)
+        raise ValueError("no such shard")
+    md.barrier(world)
+
+
+def test_an_exception_carries_the_ranks_own_traceback(ranks):
+    error = failure(ranks, 3, raises_in_rank_one, md.RankFailed)
+    text = str(error)
+    assert error.rank == 1 and error.exitcode is None
+    assert text.startswith("rank 1 of 3 failed: ValueError: no such shard")
+    assert 'raise ValueError("no such shard")' in error.traceback_text and "worker.py" not in error.traceback_text
+    assert text.count("Traceback") == 1  # the followers' failures are folded away
+    assert "rank 0 was in barrier()" in text and "rank 2 was in barrier()" in text
+
+
+def test_an_exception_while_others_compute(ranks):
+    def main(world):
+        if world.rank == 0:
+            raise KeyError("missing")
+        time.sleep(60)
+
+    assert "rank 2 was computing" in str(failure(ranks, 3, main, md.RankFailed))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("SIGKILL", "was killed by SIGKILL (likely: kill -9, or the system ran out of memory"), ("SIGSEGV", "by SIGSEGV")],
+)
+@pytest.mark.skipif(sys.platform == "win32", reason="signals as on Unix")
+def test_a_signal_is_named_with_its_likely_cause(ranks, name, text):
+    def main(world):
+        if world.rank == 1:
+            os.kill(os.getpid(), getattr(signal, name))
+        md.barrier(world)
+
+    error = failure(ranks, 3, main, md.RankFailed)
+    assert error.rank == 1 and error.exitcode == -getattr(signal, name) and text in str(error)
+
+
+def test_an_exit(ranks):
+    def hard(world):
+        if world.rank == 1:
+            os._exit(3)
+        md.barrier(world)
+
+    def soft(world):
+        if world.rank == 1:
+            sys.exit("enough")
+        md.barrier(world)
+
+    error = failure(ranks, 2, hard, md.RankFailed)
+    assert error.rank == 1 and error.exitcode == 3 and "left with exit status 3 in the middle of the run" in str(error)
+    assert "rank 1 of 2 failed: SystemExit: enough" in str(failure(ranks, 2, soft, md.RankFailed))
+
+
+def both_receive(world):
+    if world.rank < 2:
+        md.recv(np.zeros(3), 1 - world.rank, world)
+
+
+def test_deadlock_of_two_receives(ranks):
+    error = failure(ranks, 3, both_receive, md.Deadlock)
+    text = str(error)
+    assert set(error.waiting) == {0, 1}
+    line = both_receive.__code__.co_firstlineno + 2
+    for rank in (0, 1):
+        expected = f"rank {rank} is in recv: waits for a message from rank {1 - rank}, at test_failures.py:{line} in both_receive"
+        assert expected in text
+    assert "batch_isend_irecv" in text
+
+
+def ring_of_sends(world):
+    x = np.zeros(1 << 20)  # 8 MiB, more than a queue
+    md.send(x, (world.rank + 1) % world.size, world)
+    md.recv(x, (world.rank - 1) % world.size, world)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_deadlock_of_a_ring_of_sends_larger_than_the_queue(ranks, size):
+    text = str(failure(ranks, size, ring_of_sends, md.Deadlock))
+    for rank in range(size):
+        assert f"rank {rank} is in send: waits for rank {(rank + 1) % size} to take 8,388,608 bytes" in text
+    assert "the messages do not fit the queues" in text
+
+
+def test_the_same_ring_of_sends_works_while_it_fits(ranks):
+    def ring(world):
+        x = np.zeros(100)
+        md.send(x, (world.rank + 1) % world.size, world)
+        md.recv(x, (world.rank - 1) % world.size, world)
+
+    ranks(5).run(ring, timeout=LIMIT)
+
+
+def one_skips(world):
+    if world.rank != 1:
+        md.all_reduce(np.zeros(3), group=world)
+
+
+def test_deadlock_when_one_rank_skips_a_collective(ranks):
+    text = str(failure(ranks, 3, one_skips, md.Deadlock))
+    assert "rank 1 has finished" in text
+    assert "rank 2 is in all_reduce(SUM, float64 (3,), direct), collective 1 of the world" in text
+    assert f"test_failures.py:{one_skips.__code__.co_firstlineno + 2} in one_skips" in text
+
+
+def test_deadlock_in_an_asynchronous_collective(ranks):
+    def main(world):
+        if world.rank:
+            md.all_reduce(np.zeros(3), group=world, async_op=True).wait()
+
+    assert "started asynchronously at test_failures.py" in str(failure(ranks, 3, main, md.Deadlock))
+
+
+def test_deadlock_between_a_collective_and_a_receive(ranks):
+    def main(world):
+        if world.rank == 0:
+            md.recv(np.zeros(3), 1, world)
+        md.all_reduce(np.zeros(3), group=world, algorithm="ring")
+
+    text = str(failure(ranks, 2, main, md.Deadlock))
+    assert "rank 0 is in recv" in text and "rank 1 is in all_reduce" in text
+
+
+def test_part_of_the_ranks_deadlocks_while_another_computes(ranks):
+    def main(world):
+        if world.rank == 2:
+            time.sleep(60)
+        else:
+            md.recv(np.zeros(3), 1 - world.rank, world)
+
+    text = str(failure(ranks, 3, main, md.Deadlock))
+    assert text.startswith("ranks 0, 1 of 3") and "rank 2 was still running" in text
+
+
+def test_waiting_for_a_rank_that_computes_is_no_deadlock(ranks):
+    def main(world):
+        if world.rank == 2:
+            time.sleep(1.0)
+        x = np.ones(300_000)
+        md.all_reduce(x, group=world)
+        return x[0]
+
+    assert ranks(3).run(main, timeout=LIMIT) == [3.0] * 3
+
+
+DISAGREEMENTS = {
+    "another collective": (
+        lambda w: md.broadcast(np.zeros(3), 0, group=w) if w.rank else md.all_reduce(np.zeros(3), group=w),
+        ["all_reduce(SUM, float64 (3,)", "broadcast(src=0"],
+    ),
+    "another shape": (
+        lambda w: md.all_reduce(np.zeros(3 + w.rank), group=w),
+        ["float64 (3,)", "float64 (4,)"],
+    ),
+    "another dtype": (
+        lambda w: md.all_reduce(np.zeros(3, "f" if w.rank else "d"), group=w, algorithm="ring"),
+        ["float32 (3,)", "float64 (3,)"],
+    ),
+    "another operation": (
+        lambda w: md.all_reduce(np.zeros(3), md.ReduceOp.MAX if w.rank else md.ReduceOp.SUM, group=w),
+        ["all_reduce(MAX", "all_reduce(SUM"],
+    ),
+    "another algorithm": (
+        lambda w: md.all_reduce(np.zeros(4), group=w, algorithm="ring" if w.rank else "two_shot"),
+        ["ring)", "two_shot)"],
+    ),
+    "another order": (
+        lambda w: [md.broadcast(np.zeros(n), 0, group=w, algorithm="naive") for n in ((2, 3) if w.rank else (3, 2))],
+        ["float64 (2,)", "float64 (3,)", "collective 1 of the world"],
+    ),
+    "another size of a message": (
+        lambda w: md.recv(np.zeros(3), 0, w) if w.rank else md.send(np.zeros(4), 1, w),
+        ["rank 1 expects 3 elements from rank 0, which sent 4"],
+    ),
+    "another dtype of a message": (
+        lambda w: md.recv(np.zeros(3), 0, w) if w.rank else md.send(np.zeros(6, "f"), 1, w),
+        ["recv of a message of float64", "is a message of float32"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DISAGREEMENTS)
+def test_ranks_that_disagree_are_told_so_by_name(ranks, name):
+    function, texts = DISAGREEMENTS[name]
+    error = failure(ranks, 2, function, md.RankFailed)
+    assert "Mismatch: ranks" in str(error) and "disagree" in str(error)
+    for text in texts:
+        assert text in str(error)
+    assert "algorithms.py" not in error.traceback_text  # ends at the user's line
+
+
+def test_a_timeout_says_what_every_rank_was_doing(ranks):
+    def main(world):
+        while world.rank == 1:
+            pass
+        md.barrier(world)
+
+    with pytest.raises(TimeoutError) as caught:
+        ranks(2).run(main, timeout=0.7)
+    text = str(caught.value)
+    first = main.__code__.co_firstlineno
+    assert "did not end within 0.7 s" in text
+    assert "rank 0 is in barrier()" in text and "waits for a message from rank 1" in text
+    assert any(f"rank 1 is at test_failures.py:{line} in main" in text for line in (first + 1, first + 2))
+
+
+def test_arguments_of_launch():
+    with pytest.raises(ValueError, match="world_size must be a whole number from 1 to 64, but is 0"):
+        md.launch(len, 0)
+    with pytest.raises(TypeError, match="must be a function"):
+        md.launch("main", 1)
+    with pytest.raises(ValueError, match="start_method 'thread' is not to be had here"):
+        md.launch(len, 1, start_method="thread")
+    with pytest.raises(ValueError, match="queue_bytes must be a multiple of 64"):
+        md.Cluster(2, queue_bytes=1000)
+    cluster = md.Cluster(1)
+    cluster.close()
+    with pytest.raises(RuntimeError, match="this Cluster is closed"):
+        cluster.run(len)
+
+
+def status(state, awaited=0, moved=0, polls=0):
+    return Status(state, sum(1 << rank for rank in awaited) if awaited else 0, moved, polls)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "stuck"),
+    [
+        # two that wait for each other
+        ([status(BLOCKED, [1]), status(BLOCKED, [0])], [status(BLOCKED, [1], 0, 2), status(BLOCKED, [0], 0, 2)], {0, 1}),
+        # one of them moved something in between
+        ([status(BLOCKED, [1]), status(BLOCKED, [0])], [status(BLOCKED, [1], 1, 2), status(BLOCKED, [0], 0, 2)], set()),
+        # one of them has not looked since
+        ([status(BLOCKED, [1]), status(BLOCKED, [0])], [status(BLOCKED, [1], 0, 2), status(BLOCKED, [0], 0, 1)], set()),
+        # it waits for one that runs
+        ([status(BLOCKED, [1]), status(RUNNING)], [status(BLOCKED, [1], 0, 9), status(RUNNING)], set()),
+        # it waits for one that has finished
+        ([status(BLOCKED, [1]), status(FINISHED)], [status(BLOCKED, [1], 0, 9), status(FINISHED)], {0}),
+        # that one has finished only since: it may have sent something first
+        ([status(BLOCKED, [1]), status(RUNNING)], [status(BLOCKED, [1], 0, 9), status(FINISHED)], set()),
+        # a chain that ends at one that runs
+        (
+            [status(BLOCKED, [1]), status(BLOCKED, [2]), status(RUNNING)],
+            [status(BLOCKED, [1], 0, 9), status(BLOCKED, [2], 0, 9), status(RUNNING)],
+            set(),
+        ),
+        # it waits for two, of which one runs
+        (
+            [status(BLOCKED, [1, 2]), status(BLOCKED, [0]), status(RUNNING)],
+            [status(BLOCKED, [1, 2], 0, 9), status(BLOCKED, [0], 0, 9), status(RUNNING)],
+            set(),
+        ),
+    ],
+)
+def test_what_counts_as_a_deadlock(before, after, stuck):
+    assert find_deadlock(before, after) == stuck

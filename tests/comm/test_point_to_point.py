@@ -1,0 +1,191 @@
+"""Messages between two ranks: order, tags, batches, and what is left over."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import minidist as md
+
+LIMIT = 30
+
+
+def neighbours(world):
+    right, left = (world.rank + 1) % world.size, (world.rank - 1) % world.size
+    big = np.full(1 << 19, float(world.rank))  # 4 MiB: larger than a queue
+    arrived = np.empty_like(big)
+    works = md.batch_isend_irecv([md.P2POp(md.isend, big, right, world), md.P2POp(md.irecv, arrived, left, world)])
+    for work in works:
+        assert work.wait() is True and work.is_completed()
+    return arrived[0] == arrived[-1] == left
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_a_ring_of_large_messages(ranks, size):
+    assert all(ranks(size).run(neighbours, timeout=LIMIT))
+
+
+def tags(world):
+    """Messages are taken in another order than they were sent, by tag; with one tag, in the order they were sent."""
+    if world.rank == 0:
+        for tag, value in [(1, 10), (2, 20), (1, 11), (2, 21)]:
+            md.send(np.array([value]), 1, world, tag=tag)
+        return None
+    got, box = [], np.empty(1, int)
+    for tag in (2, 2, 1, 1):
+        md.recv(box, 0, world, tag=tag)
+        got.append(int(box[0]))
+    return got
+
+
+def test_tags(ranks):
+    assert ranks(2).run(tags, timeout=LIMIT)[1] == [20, 21, 10, 11]
+
+
+def while_a_collective_runs(world):
+    """Point-to-point messages, synchronous and asynchronous collectives of two groups, all at once between two ranks."""
+    other = world.new_group([1, 0])
+    peer = 1 - world.rank
+    a, b, c = np.full(300_000, 1.0), np.full(7, 2.0), np.full(200_000, 3.0)
+    first = md.all_reduce(a, group=world, async_op=True, algorithm="ring")
+    second = md.all_reduce(c, group=other, async_op=True, algorithm="ring")
+    arrived = np.empty(100_000)
+    works = md.batch_isend_irecv(
+        [md.P2POp(md.isend, np.full(100_000, 5.0 + world.rank), peer, world), md.P2POp(md.irecv, arrived, peer, world)]
+    )
+    md.all_reduce(b, group=world)  # goes behind the first, on the same group
+    for work in (second, *works, first):
+        work.wait()
+    return a[-1] == 2 and b[-1] == 4 and c[-1] == 6 and arrived[-1] == 5.0 + peer
+
+
+def test_many_things_between_the_same_two_ranks(ranks):
+    for _ in range(5):
+        assert all(ranks(2).run(while_a_collective_runs, timeout=LIMIT))
+
+
+def progress_without_waiting(world):
+    """An asynchronous all-reduce comes to its end while the rank does something else, not in wait()."""
+    import time
+
+    x = np.ones(1 << 20)
+    work = md.all_reduce(x, group=world, async_op=True, algorithm="ring")
+    deadline = time.monotonic() + 20
+    while not work.is_completed() and time.monotonic() < deadline:
+        np.sqrt(np.ones(100_000))  # computing
+    return work.is_completed() and bool((x == world.size).all())
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_asynchronous_collectives_progress_while_the_rank_computes(ranks, size):
+    assert all(ranks(size).run(progress_without_waiting, timeout=LIMIT))
+
+
+def every_collective_async(world):
+    n = world.size
+    x, whole, part = np.full(6, 1.0), np.full(6 * n, 1.0), np.empty(6)
+    pieces = [np.full(6, float(r)) for r in range(n)] if world.rank == 0 else None
+    boxes = [np.empty(6) for _ in range(n)] if world.rank == 0 else None
+    works = [
+        md.all_reduce(x, group=world, async_op=True),
+        md.broadcast(np.ones(3), 0, group=world, async_op=True),
+        md.reduce(np.ones(3), 0, group=world, async_op=True),
+        md.reduce_scatter_tensor(part, whole.copy(), group=world, async_op=True),
+        md.all_gather_into_tensor(np.empty(6 * n), np.ones(6), group=world, async_op=True),
+        md.all_to_all_single(np.empty(6 * n), whole.copy(), group=world, async_op=True),
+        md.scatter(np.empty(6), pieces, 0, world, async_op=True),
+        md.gather(np.ones(6), boxes, 0, world, async_op=True),
+        md.barrier(world, async_op=True),
+    ]
+    return all(work.wait() for work in works) and x[0] == n and part[0] == n
+
+
+def test_every_collective_can_be_asynchronous(ranks):
+    assert all(ranks(3).run(every_collective_async, timeout=LIMIT))
+
+
+def forget_to_wait(world):
+    x = np.ones(100_000)
+    md.all_reduce(x, group=world, async_op=True, algorithm="ring")
+    md.isend(np.ones(3), 1 - world.rank, world)
+    md.irecv(np.empty(3), 1 - world.rank, world)
+    return world.rank
+
+
+def test_what_is_not_waited_for_still_ends(ranks):
+    assert ranks(2).run(forget_to_wait, timeout=LIMIT) == [0, 1]
+    assert ranks(2).run(lambda world: world.rank, timeout=LIMIT) == [0, 1]
+
+
+def unreceived(world):
+    if world.rank == 0:
+        md.send(np.zeros(3), 1, world, tag=4)
+    else:
+        md.send(np.zeros(5), 0, world)
+        md.send(np.zeros(5), 0, world, tag=1)
+    if world.rank == 0:
+        md.recv(np.zeros(5), 1, world, tag=1)
+    return world.rank
+
+
+def test_messages_that_nobody_receives_are_named_and_cleared(ranks):
+    with pytest.warns(RuntimeWarning) as caught:
+        assert ranks(2).run(unreceived, timeout=LIMIT) == [0, 1]
+    texts = sorted(str(warning.message) for warning in caught)
+    assert len(texts) == 2
+    assert "rank 0 sent rank 1 3 elements (24 bytes, tag 4)" in texts[0] and "never received" in texts[0]
+    assert "rank 1 sent rank 0 5 elements (40 bytes, tag 0)" in texts[1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ranks(2).run(neighbours, timeout=LIMIT)
+
+
+def mesh(world):
+    mesh = md.init_device_mesh((2, 3), mesh_dim_names=("dp", "tp"), group=world)
+    sums = {}
+    for name in ("dp", "tp"):
+        x = np.array([world.rank])
+        md.all_reduce(x, group=mesh.get_group(name))
+        sums[name] = int(x[0])
+    assert mesh.get_coordinate() == (mesh.get_local_rank("dp"), mesh.get_local_rank("tp")) == divmod(world.rank, 3)
+    assert (mesh.size(), mesh.size("dp"), mesh.size("tp")) == (6, 2, 3) and repr(mesh) == "DeviceMesh(dp=2, tp=3)"
+    return sums
+
+
+def test_device_mesh(ranks):
+    results = ranks(6).run(mesh, timeout=LIMIT)
+    for rank, sums in enumerate(results):
+        dp, tp = divmod(rank, 3)
+        assert sums == {"dp": tp + (tp + 3), "tp": sum(dp * 3 + i for i in range(3))}
+
+
+def traced(world):
+    from minidist import trace
+
+    trace.start()
+    x = np.ones(40_000)
+    md.all_reduce(x, group=world, algorithm="ring")
+    with trace.span("thinking"):
+        pass
+    return trace.stop()
+
+
+def test_trace_has_spans_and_both_ends_of_every_message(ranks):
+    from minidist import trace
+    from minidist.show.perfetto import to_perfetto
+
+    logs = ranks(3).run(traced, timeout=LIMIT)
+    ends = {"send": {}, "receive": {}}
+    for log in logs:
+        names = [event.name for event in log if isinstance(event, trace.Event) and event.track != "wait"]
+        assert names == ["all_reduce(SUM, float64 (40000,), ring)", "thinking"]
+        for message in (entry for entry in log if isinstance(entry, trace.Message)):
+            ends[message.kind][message.source, message.destination, message.number] = message.time
+    assert ends["send"].keys() == ends["receive"].keys() and len(ends["send"]) == 3 * 4
+    assert all(ends["send"][key] < ends["receive"][key] for key in ends["send"])
+
+    exported = to_perfetto(logs)["traceEvents"]
+    arrows = {phase: sorted(e["id"] for e in exported if e["ph"] == phase) for phase in "sf"}
+    assert arrows["s"] == arrows["f"] and len(arrows["s"]) == 12
+    assert min(event["ts"] for event in exported if "ts" in event) == 0
+    assert {e["args"]["name"] for e in exported if e["name"] == "process_name"} == {"rank 0", "rank 1", "rank 2"}
