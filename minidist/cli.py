@@ -8,6 +8,7 @@ from dataclasses import fields
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -19,7 +20,7 @@ from minidist.nn.data import load_corpus
 from minidist.train import Run, TrainConfig, Wishes, run
 from minidist.verify import DEFAULT_LAYOUTS, agrees, first_difference, verify
 
-VERIFY_STEPS = 12
+VERIFY_STEPS = 20
 HELP = {
     "layers": "transformer blocks",
     "heads": "attention heads; they divide the width",
@@ -193,10 +194,11 @@ def _verify(options) -> int:
     layouts = [Layout.parse(text) for text in options.layouts] or DEFAULT_LAYOUTS
     console = _console(options)
     table = Table(title=_describe(config), title_justify="left")
-    for column, justify in (("layout", "left"), ("steps", "right"), ("final loss", "right"), ("fingerprint", "left")):
-        table.add_column(column, justify=justify, no_wrap=column == "fingerprint")
-    table.add_column("same bits")
-    table.add_column("seconds", justify="right")
+    table.add_column("layout", overflow="fold")
+    for column, justify in (("steps", "right"), ("final loss", "right"), ("fingerprint", "left")):
+        table.add_column(column, justify=justify, no_wrap=True)
+    table.add_column("same bits", no_wrap=True)
+    table.add_column("seconds", justify="right", no_wrap=True)
 
     runs: list[Run] = []
     with Live(table, console=console, refresh_per_second=8) as live:
@@ -210,15 +212,18 @@ def _verify(options) -> int:
             same = "" if len(runs) == 1 else "[green]yes[/]" if agrees(runs[0], result) else "[bold red]NO[/]"
             name = "one process" if len(runs) == 1 else str(result.layout)
             loss = f"{result.losses[-1]:.6f}"
-            table.add_row(name, str(len(result.losses)), loss, result.fingerprint[:16], same, f"{result.seconds:.1f}")
+            table.add_row(name, str(len(result.losses)), loss, result.fingerprint[:12], same, f"{result.seconds:.1f}")
         table.caption = None
+    if not console.is_terminal:
+        console.print()  # Live ends without a newline there
     different = [result for result in runs[1:] if not agrees(runs[0], result)]
     if not different:
-        console.print(f"All {len(runs) - 1} layouts end on the bits of one process, SHA-256:\n{runs[0].fingerprint}")
+        how_many = "The layout ends" if len(runs) == 2 else f"All {len(runs) - 1} layouts end"
+        console.print(f"{how_many} on the bits of one process, SHA-256:\n{runs[0].fingerprint}", soft_wrap=True)
     for result in different:
         place = first_difference(runs[0], result)
         text = str(place) if place else "it agreed when run again: this layout does not repeat its own bits"
-        console.print(f"[bold red]{result.layout}[/] {text}")
+        console.print(f"[bold red]{result.layout}[/] {escape(text)}")
     report = [run.as_dict() | {"same": agrees(runs[0], run)} for run in runs]
     _write_json(options.json, {"all_same": not different, "runs": report})
     return 1 if different else 0

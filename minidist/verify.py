@@ -40,8 +40,8 @@ class Difference:
     step: int
     name: str  # a parameter, an optimizer state, or "loss"
     index: tuple[int, ...]
-    expected: float
-    found: float
+    expected: np.floating
+    found: np.floating
     ulps: int
     elements: int  # how many of the array's elements differ
     of: int
@@ -49,8 +49,8 @@ class Difference:
     def __str__(self) -> str:
         place = self.name + (str(list(self.index)) if self.index else "")
         return (
-            f"first differs after step {self.step}, in {place}: one process has {self.expected!r}, this layout "
-            f"{self.found!r}, {self.ulps:,} ulps away; {self.elements:,} of {self.of:,} elements of {self.name} differ"
+            f"first differs after step {self.step}, in {place}: one process has {self.expected}, this layout "
+            f"{self.found}, {self.ulps:,} ulp{'s' * (self.ulps != 1)} away; {self.elements:,} of {self.of:,} elements of {self.name} differ"
         )
 
 
@@ -107,8 +107,7 @@ def first_difference(reference: Run, candidate: Run, rank_function: Callable | N
         if differs.any():
             index = tuple(int(i) for i in np.argwhere(differs)[0])
             distance = ulps_between(one[index], other[index])
-            values = float(one[index]), float(other[index])
-            return Difference(step, name, index, *values, distance, int(differs.sum()), one.size)
+            return Difference(step, name, index, one[index], other[index], distance, int(differs.sum()), one.size)
     return None
 
 

@@ -39,8 +39,9 @@ class GPTConfig:
 
     def __post_init__(self) -> None:
         for name in ("vocab", "context", "layers", "heads", "width"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+            size = getattr(self, name)
+            if not isinstance(size, int) or size < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, not {size!r}")
         if self.width % self.heads:
             raise ValueError(
                 f"width {self.width} is not divisible by {self.heads} heads: each head takes width / heads values. "

@@ -1,0 +1,158 @@
+"""Collectives that differentiate, as conjugate pairs: what one does in forward, the other does in backward.
+
+If forward copies a tensor to every rank, the ranks' gradients of it add up; if forward adds the ranks' tensors up,
+each gets the whole gradient back. So every collective's backward is another collective:
+
+    forward           backward          here                     Megatron-LM
+    copy              all-reduce        copy_to_group            f: copy_to_tensor_model_parallel_region
+    all-reduce        copy              reduce_from_group        g: reduce_from_tensor_model_parallel_region
+    split             all-gather        scatter_to_group         scatter_to_tensor_model_parallel_region
+    all-gather        split             gather_from_group        gather_from_tensor_model_parallel_region
+    all-gather        reduce-scatter    all_gather_in_group      gather_from_sequence_parallel_region
+    reduce-scatter    all-gather        reduce_scatter_in_group  reduce_scatter_to_sequence_parallel_region
+
+(Shoeybi et al., "Megatron-LM", 2019, and Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
+Models", 2022.) Gathering and splitting are along one axis. Which partner an all-gather has depends on what follows: if
+all ranks compute the same from the gathered tensor, their gradients are equal and each keeps its part (split); if each
+computes something else, the gradients add up (reduce-scatter).
+
+Sums are taken in float64 and rounded once, so that their bits depend neither on the ranks' order nor on the algorithm.
+A collective in place would overwrite what autograd has saved, so every mapping works on a copy.
+"""
+
+from minidist.backend import xp
+from minidist.comm.collectives import ReduceOp, all_gather_into_tensor, all_reduce, reduce_scatter_tensor
+from minidist.comm.group import ProcessGroup
+from minidist.nn.tensor import Context, Function, Tensor
+
+
+def copy_to_group(x: Tensor, group: ProcessGroup) -> Tensor:
+    """The same tensor, on its way into what each rank computes differently; its gradients are summed over the ranks."""
+    return _CopyToGroup.apply(x, group)
+
+
+def reduce_from_group(x: Tensor, group: ProcessGroup) -> Tensor:
+    """The sum of all ranks' tensors, of the same shape on each."""
+    return _ReduceFromGroup.apply(x, group)
+
+
+def scatter_to_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
+    """This rank's part of a tensor that all ranks have: ``x.shape[axis]`` is divided by the ranks."""
+    return _ScatterToGroup.apply(x, group, axis)
+
+
+def gather_from_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
+    """All ranks' parts joined along an axis, for all ranks to compute the same from it."""
+    return _GatherFromGroup.apply(x, group, axis)
+
+
+def all_gather_in_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
+    """All ranks' parts joined along an axis, for each rank to compute something else from it."""
+    return _AllGatherInGroup.apply(x, group, axis)
+
+
+def reduce_scatter_in_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
+    """This rank's part, along an axis, of the sum of all ranks' tensors."""
+    return _ReduceScatterInGroup.apply(x, group, axis)
+
+
+class _CopyToGroup(Function):
+    @staticmethod
+    def forward(ctx: Context, x, group):
+        ctx.group = group
+        return x
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        return sum_over(gradient, ctx.group), None
+
+
+class _ReduceFromGroup(Function):
+    @staticmethod
+    def forward(ctx: Context, x, group):
+        return sum_over(x, group)
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        return gradient, None
+
+
+class _ScatterToGroup(Function):
+    @staticmethod
+    def forward(ctx: Context, x, group, axis):
+        ctx.group, ctx.axis = group, axis
+        return split(x, group, axis)
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        return join(gradient, ctx.group, ctx.axis), None, None
+
+
+class _GatherFromGroup(Function):
+    @staticmethod
+    def forward(ctx: Context, x, group, axis):
+        ctx.group, ctx.axis = group, axis
+        return join(x, group, axis)
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        return split(gradient, ctx.group, ctx.axis), None, None
+
+
+class _AllGatherInGroup(Function):
+    @staticmethod
+    def forward(ctx: Context, x, group, axis):
+        ctx.group, ctx.axis = group, axis
+        return join(x, group, axis)
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        return sum_and_split(gradient, ctx.group, ctx.axis), None, None
+
+
+class _ReduceScatterInGroup(Function):
+    @staticmethod
+    def forward(ctx: Context, x, group, axis):
+        ctx.group, ctx.axis = group, axis
+        return sum_and_split(x, group, axis)
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        return join(gradient, ctx.group, ctx.axis), None, None
+
+
+# The four movements, on arrays.
+
+
+def sum_over(array, group: ProcessGroup):
+    """The sum over the ranks, taken in float64 and rounded once to the array's dtype."""
+    total = array.astype(xp.float64)
+    all_reduce(total, ReduceOp.SUM, group)
+    return total.astype(array.dtype)
+
+
+def split(array, group: ProcessGroup, axis: int):
+    """This rank's part along an axis, as a C-ordered copy: reductions over other orders have other bits."""
+    return xp.ascontiguousarray(_parts(array, group, axis)[group.rank])
+
+
+def join(array, group: ProcessGroup, axis: int):
+    """All ranks' arrays, of one shape, one behind the other along an axis."""
+    stacked = xp.empty((group.size, *array.shape), array.dtype)  # (ranks, ...)
+    all_gather_into_tensor(stacked, xp.ascontiguousarray(array), group)
+    return xp.concatenate(list(stacked), axis)
+
+
+def sum_and_split(array, group: ProcessGroup, axis: int):
+    """This rank's part, along an axis, of the sum over the ranks, taken in float64 and rounded once."""
+    stacked = xp.stack(_parts(array.astype(xp.float64), group, axis))  # (ranks, ...)
+    part = xp.empty(stacked.shape[1:], xp.float64)
+    reduce_scatter_tensor(part, stacked, ReduceOp.SUM, group)
+    return part.astype(array.dtype)
+
+
+def _parts(array, group: ProcessGroup, axis: int) -> list:
+    length = array.shape[axis]
+    if length % group.size:
+        raise ValueError(f"axis {axis} of shape {array.shape} has {length} entries, which {group.size} ranks do not divide")
+    return xp.split(array, group.size, axis)

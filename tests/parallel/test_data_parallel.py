@@ -1,0 +1,123 @@
+"""Buckets, hooks and sums: that overlap really overlaps, and that no_sync really keeps silent."""
+
+import numpy as np
+import pytest
+
+import minidist as md
+from minidist import trace
+from minidist.layout import Layout
+from minidist.parallel.data import fill_buckets, share_of
+from minidist.train import TrainConfig, Wishes, run
+
+LIMIT = 30
+
+
+@pytest.mark.parametrize("size", range(1, 9))
+@pytest.mark.parametrize("count", [0, 1, 5, 8, 24])
+def test_shares_are_consecutive_and_complete(size, count):
+    shares = [share_of(rank, size, count) for rank in range(size)]
+    assert [i for share in shares for i in share] == list(range(count))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+class Sized:
+    def __init__(self, size):
+        self.size = size
+
+
+def test_buckets_keep_the_order_and_their_size():
+    parameters = [Sized(size) for size in (3, 3, 3, 100, 1, 1, 5, 5)]
+    assert [[p.size for p in bucket] for bucket in fill_buckets(parameters, 7)] == [[3, 3], [3], [100], [1, 1, 5], [5]]
+
+
+def gradients_of(world, kind, micro_batches):
+    """The gradients of a tiny model: the summed ones of all ranks, and what one process finds for the same samples."""
+    from minidist.nn.gpt import GPT, GPTConfig
+    from minidist.parallel.data import BucketedDataParallel, NaiveDataParallel
+
+    model = GPT(GPTConfig(layers=1, heads=2, width=8, context=4), seed=3)
+    parameters = model.parameters()
+    if kind == "naive":
+        replicas = NaiveDataParallel(parameters, world)
+    else:
+        replicas = BucketedDataParallel(parameters, world, bucket_mb=0.002, overlap=kind == "overlapped")
+
+    def backward(index):
+        tokens = np.random.default_rng(index).integers(0, 256, (2, 5))
+        model(tokens[:, :-1], tokens[:, 1:]).backward()
+
+    sent = []
+    for _step in range(2):  # the second step must not see the first one's gradients
+        replicas.zero_grad()
+        before = world.traffic
+        mine = share_of(world.rank, world.size, micro_batches)
+        for index in mine[:-1]:
+            with replicas.no_sync():
+                backward(index)
+        sent.append((world.traffic - before).sent[:, 1].sum())  # messages during accumulation
+        for index in mine[-1:]:
+            backward(index)
+        replicas.finish()
+    summed = {name: parameter.grad.copy() for name, parameter in model.named_parameters()}
+
+    alone = GPT(GPTConfig(layers=1, heads=2, width=8, context=4), seed=3)
+    model = alone
+    for index in range(micro_batches):
+        backward(index)
+    expected = {name: parameter.grad for name, parameter in alone.named_parameters()}
+    for name, found in summed.items():
+        assert found.dtype == np.float64
+        assert np.array_equal(found.astype(np.float32), expected[name].astype(np.float32)), name
+    return sent
+
+
+@pytest.mark.parametrize("kind", ["naive", "bucketed", "overlapped"])
+@pytest.mark.parametrize(("size", "micro_batches"), [(1, 2), (2, 4), (3, 5), (3, 2), (5, 7)])
+def test_summed_gradients_are_those_of_one_process(ranks, kind, size, micro_batches):
+    """Also where a rank has more micro-batches than another, or none."""
+    for sent in ranks(size).run(gradients_of, kind, micro_batches, timeout=LIMIT):
+        assert sent == [0, 0]  # no_sync
+
+
+def events_of(layout):
+    config = TrainConfig(layers=3, width=32, global_batch=8, micro_batch=2, steps=2)
+    with md.Cluster(2) as cluster:
+        result = run(cluster, config, Layout.parse(layout), Wishes(trace=True))
+    return [[entry for entry in rank.log if isinstance(entry, trace.Event)] for rank in result.ranks]
+
+
+def sync_starts_before_backward_ends(layout) -> list[bool]:
+    answers = []
+    for events in events_of(layout):
+        last_backward = [e for e in events if e.name.startswith("backward ")][-1]
+        step = next(e for e in events if e.name == "step 1")
+        reduces = [e for e in events if "all_reduce" in e.name and step.start < e.start < step.end and "(1,)" not in e.name]
+        assert reduces
+        answers.append(min(e.start for e in reduces) < last_backward.end)
+    return answers
+
+
+def test_overlapped_buckets_are_sent_during_backward():
+    assert sync_starts_before_backward_ends("dp=2,bucket_mb=0.05") == [True, True]
+
+
+@pytest.mark.parametrize("layout", ["dp=2,sync=naive", "dp=2,sync=bucketed,bucket_mb=0.05"])
+def test_the_others_wait_for_backward_to_end(layout):
+    assert sync_starts_before_backward_ends(layout) == [False, False]
+
+
+def test_traffic_of_a_step(ranks):
+    """Ring: 2 (N-1)/N of the float64 gradients from each rank, and the eight bytes of a loss to each other rank."""
+    config = TrainConfig(layers=1, heads=2, width=16, context=16, global_batch=6, micro_batch=1, steps=3)
+    parameters = sum(p.size for p in _parameters(config))
+    for dp in (2, 3, 6):
+        result = run(ranks(dp), config, Layout.parse(f"dp={dp},algorithm=ring,bucket_mb=100"))
+        sent = [rank.traffic.as_dict()["bytes_sent"] for rank in result.ranks]
+        loss = 8 * (dp - 1)
+        assert sum(sent) == config.steps * dp * loss + config.steps * 2 * (dp - 1) * parameters * 8
+
+
+def _parameters(config):
+    from minidist.nn.gpt import GPT
+
+    return GPT(config.model).parameters()

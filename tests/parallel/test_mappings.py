@@ -1,0 +1,95 @@
+"""Conjugate pairs: the gradient that the ranks find together is that of one process doing all of it."""
+
+import numpy as np
+import pytest
+
+from minidist.nn.tensor import Tensor
+from minidist.parallel import mappings
+
+LIMIT = 30
+ROWS, COLUMNS = 6, 4
+
+
+def whole(rank: int) -> np.ndarray:
+    """Whole numbers, so that sums are exact in any order."""
+    return np.random.default_rng(rank).integers(-9, 9, (ROWS, COLUMNS)).astype(np.float32)
+
+
+def part(array: np.ndarray, rank: int, size: int) -> np.ndarray:
+    return np.split(array, size)[rank]
+
+
+def forward_and_backward(group, name: str):
+    """A mapping's output and, for an output gradient of this rank's own, the gradient of its input."""
+    rank, size = group.rank, group.size
+    takes_part = name in ("gather_from_group", "all_gather_in_group")
+    data = part(whole(rank), 0, size) if takes_part else whole(rank)
+    if name == "scatter_to_group":
+        data = whole(0)  # the same on all ranks
+    x = Tensor(data.copy(), requires_grad=True)
+    axis = () if name in ("copy_to_group", "reduce_from_group") else (0,)
+    y = getattr(mappings, name)(x, group, *axis)
+    seed = 100 if name in ("gather_from_group", "reduce_from_group") else 100 + rank  # equal where all compute the same
+    gradient = part(whole(seed), 0, size) if y.shape[0] < ROWS else whole(seed)
+    y.backward(gradient)
+    assert np.array_equal(x.data, data)  # nothing was overwritten
+    return y.data, x.grad
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_mappings(ranks, size):
+    def results(name):
+        return ranks(size).run(forward_and_backward, name, timeout=LIMIT)
+
+    everyone = range(size)
+    total = sum(whole(rank) for rank in everyone)
+    total_gradient = sum(whole(100 + rank) for rank in everyone)
+    small = [part(whole(100 + rank), 0, size) for rank in everyone]
+    joined = np.concatenate([part(whole(rank), 0, size) for rank in everyone])
+    for rank in everyone:
+        y, gradient = results("copy_to_group")[rank]
+        assert np.array_equal(y, whole(rank)) and np.array_equal(gradient, total_gradient)
+        y, gradient = results("reduce_from_group")[rank]
+        assert np.array_equal(y, total) and np.array_equal(gradient, whole(100))
+        y, gradient = results("scatter_to_group")[rank]
+        assert np.array_equal(y, part(whole(0), rank, size)) and np.array_equal(gradient, np.concatenate(small))
+        y, gradient = results("gather_from_group")[rank]
+        assert np.array_equal(y, joined) and np.array_equal(gradient, part(whole(100), rank, size))
+        y, gradient = results("all_gather_in_group")[rank]
+        assert np.array_equal(y, joined) and np.array_equal(gradient, part(total_gradient, rank, size))
+        y, gradient = results("reduce_scatter_in_group")[rank]
+        assert np.array_equal(y, part(total, rank, size)) and np.array_equal(gradient, np.concatenate(small))
+
+
+def along_the_last_axis(world):
+    x = np.arange(2 * 3 * 6, dtype=np.float32).reshape(2, 3, 6)
+    mine = mappings.split(x, world, -1)
+    assert mine.flags.c_contiguous and mine.shape == (2, 3, 2)
+    assert np.array_equal(mappings.join(mine, world, -1), x)
+    assert np.array_equal(mappings.sum_and_split(x, world, 2), 3 * mine)
+    try:
+        mappings.split(x, world, 0)
+    except ValueError as error:
+        return str(error)
+
+
+def test_any_axis_and_sizes_that_do_not_divide(ranks):
+    assert ranks(3).run(along_the_last_axis, timeout=LIMIT) == [
+        "axis 0 of shape (2, 3, 6) has 2 entries, which 3 ranks do not divide"
+    ] * 3
+
+
+def sums(world):
+    x = np.random.default_rng(world.rank).standard_normal(5000).astype(np.float32)
+    return mappings.sum_over(x, world), mappings.sum_and_split(x, world, 0)
+
+
+def test_sums_are_rounded_once(ranks):
+    """Against exact sums: Python's fractions of the float32 numbers, rounded to float32."""
+    from math import fsum
+
+    inputs = [np.random.default_rng(rank).standard_normal(5000).astype(np.float32) for rank in range(5)]
+    exact = np.array([np.float32(fsum(column)) for column in zip(*inputs, strict=True)])
+    results = ranks(5).run(sums, timeout=LIMIT)
+    for rank, (total, mine) in enumerate(results):
+        assert np.array_equal(total, exact) and np.array_equal(mine, part(exact, rank, 5))

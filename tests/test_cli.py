@@ -1,0 +1,95 @@
+"""The commands, as a user types them."""
+
+import json
+import sys
+
+import pytest
+
+from minidist import cli, verify
+from minidist.train import train_rank
+
+SIZES = "--layers 1 --heads 2 --width 16 --context 16 --global-batch 8 --micro-batch 1 --steps 3".split()
+
+
+def test_train_writes_json_trace_and_picture(tmp_path, capsys):
+    paths = {name: tmp_path / f"out.{name}" for name in ("json", "trace", "png")}
+    flags = [part for name, path in paths.items() for part in (f"--{name}", str(path))]
+    assert cli.main(["train", "--dp", "2", *SIZES, "--sample", "20", *flags]) == 0
+    out = capsys.readouterr().out
+    result = json.loads(paths["json"].read_text())
+    assert result["layout"] == "dp=2" and len(result["losses"]) == 3 and len(result["fingerprint"]) == 64
+    assert result["tokens_per_second"] > 0 and len(result["traffic"]) == 2
+    # every gradient in float64, half of it sent in each of the ring's two steps, and a loss a step
+    assert result["traffic"][0]["bytes_sent"] == result["traffic"][1]["bytes_sent"]
+    for text in (result["fingerprint"], "validation loss", "traffic of each rank", "what the model writes"):
+        assert text in out
+    events = json.loads(paths["trace"].read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == {0, 1}
+    assert {"s", "f", "X", "M"} <= {event["ph"] for event in events}
+    assert {event["name"] for event in events} >= {"step 2", "optimizer", "finish gradients"}
+    assert paths["png"].read_bytes().startswith(b"\x89PNG")
+
+
+def test_json_on_standard_output_is_alone_there(capsys):
+    assert cli.main(["train", *SIZES, "--json", "-"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["layout"] == "dp=1" and "fingerprint" in captured.err
+
+
+def test_verify_says_yes(capsys, tmp_path):
+    path = tmp_path / "verify.json"
+    assert cli.main(["verify", "dp=2", "dp=3,algorithm=tree", *SIZES, "--json", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert out.count("yes") == 2 and "All 2 layouts end on the bits of one process" in out
+    report = json.loads(path.read_text())
+    assert report["all_same"] and [run["layout"] for run in report["runs"]] == ["dp=1", "dp=2", "dp=3,algorithm=tree"]
+    assert len({run["fingerprint"] for run in report["runs"]}) == 1
+
+
+def test_verify_says_no_and_where(capsys):
+    assert cli.main(["verify", "dp=2", *SIZES, "--reduce-dtype", "float32", "--global-batch", "24"]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "NO" in out and "first differs after step" in out and "ulp" in out
+
+
+def test_verify_fails_on_a_planted_fault(capsys, monkeypatch):
+    def half_the_batch(world, config, layout, wishes):
+        import minidist.train as train
+
+        train.share_of = lambda rank, size, count: range(count // 2)
+        return train_rank(world, config, layout, wishes)
+
+    monkeypatch.setattr(cli, "verify", lambda *arguments: verify.verify(*arguments, rank_function=half_the_batch))
+    assert cli.main(["verify", "dp=2", *SIZES]) == 1
+    assert "NO" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--dp", "100"], "dp=100: the number of data-parallel ranks must be from 1 to 64"),
+        (["train", "--heads", "5"], "width 64 is not divisible by 5 heads"),
+        (["train", "--text", "no/such/file"], "cannot read the text no/such/file"),
+        (["train", "--context", "1000000"], "too few for a context of 1000000"),
+        (["train", "--dp", "9", "--global-batch", "8"], "dp=9 needs at least 9 micro-batches"),
+        (["verify", "dp=2,tp=2"], "'tp=2' is not key=value with a key of dp"),
+    ],
+)
+def test_bad_input_is_one_line_before_any_rank_starts(arguments, message, capsys, monkeypatch):
+    monkeypatch.setattr(cli, "Cluster", None)
+    monkeypatch.setattr(verify, "Cluster", None)
+    assert cli.main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("minidist: ") and message in captured.err and captured.err.count("\n") == 1
+
+
+@pytest.mark.skipif("cupy" in sys.modules, reason="CuPy is here")
+def test_cupy_without_a_gpu_is_told(capsys):
+    try:
+        import cupy
+
+        cupy.cuda.runtime.getDeviceCount()
+        pytest.skip("there is a GPU")
+    except Exception:
+        assert cli.main(["train", "--backend", "cupy"]) == 2
+    assert "needs CuPy and an NVIDIA GPU" in capsys.readouterr().err
