@@ -84,7 +84,9 @@ def run_gloo(ranks, sizes):
         store = os.path.join(folder, "store")
         common = [sys.executable, __file__, "--peer", "gloo", "--store", store, "--ranks", str(ranks)]
         processes = [
-            subprocess.Popen([*common, "--rank", str(rank), "--sizes", *map(str, sizes)], stdout=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                [*common, "--rank", str(rank), "--sizes", *map(str, sizes)], stdout=subprocess.PIPE, text=True
+            )
             for rank in range(ranks)
         ]
         outputs = [process.communicate(timeout=300)[0] for process in processes]

@@ -59,7 +59,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="minidist", description="Train a transformer on several ranks of one laptop, every layout on the same bits."
+        prog="minidist",
+        description="Train a transformer on several ranks of one laptop, every layout on the same bits.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -69,9 +70,13 @@ def _parser() -> argparse.ArgumentParser:
     split.add_argument("--dp", type=int, default=1, metavar="N", help="data-parallel ranks")
     split.add_argument("--algorithm", default="auto", choices=["auto", *ALL_REDUCE], help="of the all-reduce")
     split.add_argument("--sync", default="overlapped", choices=SYNCS, help="when gradients are summed")
-    split.add_argument("--bucket-mb", type=float, default=Layout.bucket_mb, metavar="MB", help="gradients in one message")
+    split.add_argument(
+        "--bucket-mb", type=float, default=Layout.bucket_mb, metavar="MB", help="gradients in one message"
+    )
     output = train.add_argument_group("output")
-    output.add_argument("--sample", type=int, default=0, metavar="N", help="print N bytes that the trained model writes")
+    output.add_argument(
+        "--sample", type=int, default=0, metavar="N", help="print N bytes that the trained model writes"
+    )
     output.add_argument("--json", metavar="PATH", help="write the results; - for standard output, alone")
     output.add_argument("--trace", metavar="PATH", help="write the last steps for https://ui.perfetto.dev")
     output.add_argument("--png", metavar="PATH", help="draw the last steps")
@@ -100,7 +105,9 @@ def _add_config(parser: argparse.ArgumentParser, steps: int) -> None:
         flag = "--" + field.name.replace("_", "-")
         text = HELP[field.name] + ("" if default is None else f" (default: {default})")
         metavar = None if field.name in CHOICES else {int: "N", float: "X", str: "FILE"}[kind]
-        group.add_argument(flag, type=kind, default=default, choices=CHOICES.get(field.name), metavar=metavar, help=text)
+        group.add_argument(
+            flag, type=kind, default=default, choices=CHOICES.get(field.name), metavar=metavar, help=text
+        )
 
 
 def _config(options) -> TrainConfig:

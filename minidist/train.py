@@ -157,7 +157,7 @@ def run(
     cluster: Cluster,
     config: TrainConfig,
     layout: Layout,
-    wishes: Wishes = Wishes(),  # noqa: B008  frozen
+    wishes: Wishes = Wishes(),
     on_step: Callable[[int, float], None] | None = None,
     rank_function: Callable | None = None,
 ) -> Run:
@@ -215,7 +215,9 @@ def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes:
     if wishes.trace:
         log = trace.stop()
 
-    result = RankResult(losses, fingerprint(model, optimizer, losses), digests, seconds, world.traffic - before, log=log)
+    result = RankResult(
+        losses, fingerprint(model, optimizer, losses), digests, seconds, world.traffic - before, log=log
+    )
     if wishes.validate and world.rank == 0:
         result.validation_loss = validation_loss(model, corpus, config)
     if wishes.sample and world.rank == 0:

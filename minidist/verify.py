@@ -48,9 +48,10 @@ class Difference:
 
     def __str__(self) -> str:
         place = self.name + (str(list(self.index)) if self.index else "")
+        distance = "1 ulp" if self.ulps == 1 else f"{self.ulps:,} ulps"
         return (
             f"first differs after step {self.step}, in {place}: one process has {self.expected}, this layout "
-            f"{self.found}, {self.ulps:,} ulp{'s' * (self.ulps != 1)} away; {self.elements:,} of {self.of:,} elements of {self.name} differ"
+            f"{self.found}, {distance} away; {self.elements:,} of {self.of:,} elements of {self.name} differ"
         )
 
 
@@ -120,5 +121,3 @@ def _ordinal(value: np.floating) -> int:
     """An integer that grows by one from each floating-point number to the next."""
     bits = int(value.view(f"i{value.itemsize}"))
     return bits if bits >= 0 else -(1 << (8 * value.itemsize - 1)) - bits
-
-

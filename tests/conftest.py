@@ -7,7 +7,7 @@ import minidist as md
 
 @pytest.fixture(scope="session")
 def ranks():
-    """``ranks(n)`` is a warm Cluster of n ranks, the same one in every test. A run that hangs is ended by its timeout."""
+    """``ranks(n)`` is a warm Cluster of n ranks, the same one in every test. Each run has a limit of its own."""
     clusters: dict[int, md.Cluster] = {}
 
     def get(size: int) -> md.Cluster:

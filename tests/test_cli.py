@@ -8,7 +8,15 @@ import pytest
 from minidist import cli, verify
 from minidist.train import train_rank
 
-SIZES = "--layers 1 --heads 2 --width 16 --context 16 --global-batch 8 --micro-batch 1 --steps 3".split()
+SIZES = [
+    "--layers=1",
+    "--heads=2",
+    "--width=16",
+    "--context=16",
+    "--global-batch=8",
+    "--micro-batch=1",
+    "--steps=3",
+]
 
 
 def test_train_writes_json_trace_and_picture(tmp_path, capsys):
@@ -19,7 +27,6 @@ def test_train_writes_json_trace_and_picture(tmp_path, capsys):
     result = json.loads(paths["json"].read_text())
     assert result["layout"] == "dp=2" and len(result["losses"]) == 3 and len(result["fingerprint"]) == 64
     assert result["tokens_per_second"] > 0 and len(result["traffic"]) == 2
-    # every gradient in float64, half of it sent in each of the ring's two steps, and a loss a step
     assert result["traffic"][0]["bytes_sent"] == result["traffic"][1]["bytes_sent"]
     for text in (result["fingerprint"], "validation loss", "traffic of each rank", "what the model writes"):
         assert text in out

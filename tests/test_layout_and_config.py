@@ -49,5 +49,7 @@ def test_bad_configs(settings, message):
 
 
 def test_more_ranks_than_micro_batches():
-    with pytest.raises(ValueError, match="dp=8 needs at least 8 micro-batches, but global_batch 8 / micro_batch 2 makes 4"):
+    with pytest.raises(
+        ValueError, match="dp=8 needs at least 8 micro-batches, but global_batch 8 / micro_batch 2 makes 4"
+    ):
         TrainConfig(global_batch=8, micro_batch=2).check(Layout(dp=8))

@@ -19,7 +19,9 @@ SMALL = TrainConfig(
 CONFIGS = {
     "plain": SMALL,
     "dropout": replace(SMALL, dropout=0.2),
-    "odd": replace(SMALL, layers=2, heads=3, width=15, context=7, global_batch=22, micro_batch=2, dropout=0.1, clip=1e9),
+    "odd": replace(
+        SMALL, layers=2, heads=3, width=15, context=7, global_batch=22, micro_batch=2, dropout=0.1, clip=1e9
+    ),
 }
 LIMIT = 60
 
@@ -36,10 +38,7 @@ def layouts_to_try() -> list[tuple[str, Layout]]:
     everything = list(itertools.product(*settings.values()))
     random.Random(0).shuffle(everything)
     missing = {
-        ((a, x), (b, y))
-        for (a, xs), (b, ys) in itertools.combinations(settings.items(), 2)
-        for x in xs
-        for y in ys
+        ((a, x), (b, y)) for (a, xs), (b, ys) in itertools.combinations(settings.items(), 2) for x in xs for y in ys
     }
     chosen = []
     for row in everything:
@@ -76,7 +75,9 @@ def test_configs_differ(one_process):
 
 
 def test_training_learns(ranks):
-    result = run(ranks(2), TrainConfig(steps=40, global_batch=16), Layout.parse("dp=2"), Wishes(validate=True, sample=5))
+    result = run(
+        ranks(2), TrainConfig(steps=40, global_batch=16), Layout.parse("dp=2"), Wishes(validate=True, sample=5)
+    )
     assert result.losses[0] > 5.3  # about log(256) nats before it has seen anything
     assert result.losses[-1] < 3.3 and result.ranks[0].validation_loss < 3.3
     assert len(result.ranks[0].sample) == 5
@@ -85,7 +86,9 @@ def test_training_learns(ranks):
 def test_float32_sums_drift(ranks):
     """What float64 sums are for: without them two layouts part, at the first step, by an ulp or so."""
     config = replace(SMALL, reduce_dtype="float32")
-    reference, *others = verify([Layout.parse("dp=2"), Layout.parse("dp=3"), Layout.parse("dp=4,algorithm=tree")], config)
+    reference, *others = verify(
+        [Layout.parse("dp=2"), Layout.parse("dp=3"), Layout.parse("dp=4,algorithm=tree")], config
+    )
     differing = [other for other in others if not agrees(reference, other)]
     assert differing
     place = first_difference(reference, differing[0])

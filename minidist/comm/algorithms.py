@@ -3,8 +3,8 @@
 Each is the textbook's program for one rank, written with sends and receives to other ranks of the group alone, so it
 runs on any transport and any subgroup. The arrays are flat and C-contiguous, N is the number of ranks, M the bytes of
 the whole buffer. "Sends" is what one rank sends; what the algorithm costs in time is, with a latency of alpha seconds
-a message and beta seconds a byte, about (steps x alpha + bytes x beta) (the model of Hockney, 1994; the costs of most of these
-are in Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005).
+a message and beta seconds a byte, about (steps x alpha + bytes x beta) (the model of Hockney, 1994; the costs of most
+of these are in Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005).
 
 A ``combine`` is a ufunc: ``np.add`` for a sum. ``sendrecv(..., combine=np.add)`` adds what arrives to what is there.
 """

@@ -110,9 +110,7 @@ def reduce_scatter_tensor(
     return call.run(async_op, body)
 
 
-def all_gather_into_tensor(
-    output, input, group: ProcessGroup, async_op: bool = False, *, algorithm: str = "auto"
-):
+def all_gather_into_tensor(output, input, group: ProcessGroup, async_op: bool = False, *, algorithm: str = "auto"):
     """Put every rank's ``input``, in the order of ranks, into ``output``, which has N times its elements."""
     call = Call("all_gather_into_tensor", group, algorithm, algorithms.ALL_GATHER)
     flat_input = call.array("input", input)
@@ -285,8 +283,8 @@ def _split(array: np.ndarray, sizes: list[int] | None, parts: int, argument: str
     if sizes is None:
         if length % parts:
             raise ValueError(
-                f"all_to_all_single: the first axis of {argument} has {length} rows, which {parts} ranks do not divide; "
-                f"pass {argument}_split_sizes"
+                f"all_to_all_single: the first axis of {argument} has {length} rows, which {parts} ranks do not "
+                f"divide; pass {argument}_split_sizes"
             )
         sizes = [length // parts] * parts
     if len(sizes) != parts or sum(sizes) != length or min(sizes) < 0:

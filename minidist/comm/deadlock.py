@@ -44,7 +44,9 @@ def describe(stuck: set[int], statuses: Sequence[Status], waiting: dict[int, str
     lines = [f"{ranks} of {len(statuses)} can never go on:"]
     lines += [f"  rank {rank} is in {waiting[rank]}" for rank in sorted(stuck)]
     awaited = set().union(*(awaited_ranks(statuses[rank]) for rank in stuck))
-    lines += [f"  rank {rank} has finished: it will send and receive nothing more" for rank in sorted(awaited & finished)]
+    lines += [
+        f"  rank {rank} has finished: it will send and receive nothing more" for rank in sorted(awaited & finished)
+    ]
     bystanders = set(range(len(statuses))) - stuck - finished
     lines += [f"  rank {rank} was still running: it is not part of the deadlock" for rank in sorted(bystanders)]
     if awaited & finished:

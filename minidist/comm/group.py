@@ -58,7 +58,7 @@ class ProcessGroup:
         ranks = tuple(int(rank) for rank in ranks)
         if not ranks or len(set(ranks)) != len(ranks) or not all(0 <= rank < self.size for rank in ranks):
             raise ValueError(
-                f"new_group takes different ranks from 0 to {self.size - 1}, at least one of them, but got {list(ranks)}"
+                f"new_group takes different ranks from 0 to {self.size - 1}, at least one, but got {list(ranks)}"
             )
         again = self._created[ranks] = self._created.get(ranks, -1) + 1
         if self.rank not in ranks:
@@ -240,7 +240,9 @@ def check_group(group, function: str) -> None:
 def check_array(array, argument: str, function: str, written: bool = False) -> None:
     """Refuse what could not be moved correctly, naming the argument and the mend."""
     if not isinstance(array, np.ndarray) and not isinstance(array, backend.xp.ndarray):
-        raise TypeError(f"{function}: {argument} must be an array, but is {type(array).__name__}; wrap it in np.array()")
+        raise TypeError(
+            f"{function}: {argument} must be an array, but is {type(array).__name__}; wrap it in np.array()"
+        )
     if array.dtype.kind not in "biufc" or not array.dtype.isnative:
         raise TypeError(
             f"{function}: {argument} must hold numbers or bools in native byte order, but its dtype is {array.dtype!r};"

@@ -10,7 +10,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import multiprocess
 from multiprocess import connection
@@ -96,7 +96,9 @@ class Cluster:
         if self._closed:
             raise RuntimeError("this Cluster is closed; make a new one, or do the work inside its with block")
         if self._running:
-            raise RuntimeError("this Cluster is in the middle of a run; use a second Cluster for another at the same time")
+            raise RuntimeError(
+                "this Cluster is in the middle of a run; use a second Cluster for another at the same time"
+            )
         function = functions.dumps((fn, args))
         payload = functions.dumps(((sys.path, os.getcwd()), function))
         self._start()
@@ -244,10 +246,8 @@ class _Rank:
         questions.close()
 
     def send(self, command: str, payload) -> None:
-        try:
+        with suppress(OSError):  # where it is gone, ``receive`` will tell that, with the reason
             self.reports.send_bytes(functions.dumps((command, payload)))
-        except OSError:
-            pass  # it is gone, which ``receive`` will tell with the reason
 
     def receive(self) -> tuple[str, object]:
         """The next report, of kind done, failed, aborted, leftovers, report or print (which is printed); or

@@ -52,7 +52,9 @@ class DeviceMesh:
         return name
 
 
-def init_device_mesh(mesh_shape: tuple[int, ...], *, mesh_dim_names: tuple[str, ...], group: ProcessGroup) -> DeviceMesh:
+def init_device_mesh(
+    mesh_shape: tuple[int, ...], *, mesh_dim_names: tuple[str, ...], group: ProcessGroup
+) -> DeviceMesh:
     """Lay the ranks of a group out in ``mesh_shape``, one name for each dimension. Called by all of its ranks.
 
     Raises:
@@ -64,7 +66,9 @@ def init_device_mesh(mesh_shape: tuple[int, ...], *, mesh_dim_names: tuple[str, 
         raise ValueError(f"mesh_dim_names must be {len(shape)} different names for mesh_shape {shape}, but is {names}")
     if math.prod(shape) != group.size or min(shape, default=0) < 1:
         factors = " x ".join(map(str, shape))
-        raise ValueError(f"mesh_shape {factors} = {math.prod(shape)} must hold exactly the {group.size} ranks of the group")
+        raise ValueError(
+            f"mesh_shape {factors} = {math.prod(shape)} must hold exactly the {group.size} ranks of the group"
+        )
     mesh = np.arange(group.size).reshape(shape)
     groups: dict[str, ProcessGroup] = {}
     for axis, name in enumerate(names):

@@ -102,7 +102,7 @@ class Segment:
         self._abort[0] = 1
 
     def unlink(self) -> None:
-        """Take the segment's name away, and let go of it. The memory goes when the last rank that has it mapped ends."""
+        """Take the segment's name away and let go of it. The memory goes with the last rank that has it mapped."""
         self._memory.unlink()
         for view in (self._abort, *self.status):
             view.release()

@@ -35,30 +35,31 @@ class CrossEntropy(Function):
     def forward(ctx: Context, logits, targets, vocab, first, all_max, all_sum):
         blocks, *_, width = logits.shape
         rows = mask_padding(logits.reshape(blocks, -1, width), vocab, first)  # (H, N, V/H)
-        offset = targets.reshape(-1).astype(xp.int64) - first  # (N,) where the target lies in these blocks
-        inside = (offset >= 0) & (offset < blocks * width)  # and whether it does
-        block, column = xp.divmod(xp.where(inside, offset, 0), width)
-        token = xp.arange(len(offset))
+        count = rows.shape[1]
+        offset = targets.reshape(-1).astype(xp.int64) - first  # (N,) from the first column of the first block
+        (token,) = xp.nonzero((offset >= 0) & (offset < blocks * width))  # the tokens whose target is in these blocks,
+        block, column = xp.divmod(offset[token], width)  # and where it is
 
         largest = all_max(rows.max(axis=0).max(axis=-1))  # (N,)
         exps = rows - largest[:, None]
         xp.exp(exps, out=exps)  # (H, N, V/H)
         total = all_sum(sum_over_blocks(exps.sum(axis=-1))).astype(rows.dtype)  # (N,)
-        at_target = all_sum(xp.where(inside, rows[block, token, column], 0).astype(xp.float64)).astype(rows.dtype)
-        losses = xp.log(total) + largest - at_target  # (N,)
+        at_target = xp.zeros(count)
+        at_target[token] = rows[block, token, column]
+        losses = xp.log(total) + largest - all_sum(at_target).astype(rows.dtype)  # (N,)
 
         if ctx.needs_input_grad[0]:
             exps /= total[:, None]  # the probabilities
-        ctx.save_for_backward(exps, inside, block, token, column)
+        ctx.save_for_backward(exps, block, token, column)
         ctx.logits_shape = logits.shape
-        return (losses.sum(dtype=xp.float64) / len(losses)).astype(rows.dtype)
+        return (losses.sum(dtype=xp.float64) / count).astype(rows.dtype)
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        probabilities, inside, block, token, column = ctx.saved_arrays
-        share = gradient / len(token)  # of one token in the mean
+        probabilities, block, token, column = ctx.saved_arrays
+        share = gradient / probabilities.shape[1]  # of one token in the mean
         grad_logits = probabilities * share  # (H, N, V/H)
-        grad_logits[block, token, column] -= share * inside
+        grad_logits[block, token, column] -= share
         return grad_logits.reshape(ctx.logits_shape), None, None, None, None, None
 
 

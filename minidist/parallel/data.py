@@ -87,7 +87,9 @@ class BucketedDataParallel(NaiveDataParallel):
         overlap: send a bucket when it is full rather than when backward is over.
     """
 
-    def __init__(self, parameters, group, algorithm="auto", reduce_dtype=xp.float64, bucket_mb=1.0, overlap=True) -> None:
+    def __init__(
+        self, parameters, group, algorithm="auto", reduce_dtype=xp.float64, bucket_mb=1.0, overlap=True
+    ) -> None:
         super().__init__(parameters, group, algorithm, reduce_dtype)
         self.overlap = overlap
         self.syncing = True

@@ -154,5 +154,7 @@ def sum_and_split(array, group: ProcessGroup, axis: int):
 def _parts(array, group: ProcessGroup, axis: int) -> list:
     length = array.shape[axis]
     if length % group.size:
-        raise ValueError(f"axis {axis} of shape {array.shape} has {length} entries, which {group.size} ranks do not divide")
+        raise ValueError(
+            f"axis {axis} of shape {array.shape} has {length} entries, which {group.size} ranks do not divide"
+        )
     return xp.split(array, group.size, axis)

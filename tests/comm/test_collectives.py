@@ -246,8 +246,16 @@ BAD_CALLS = [
     (lambda w: md.broadcast(np.zeros(3), 2, group=w), ValueError, "src=2 is not a rank of this group of 2"),
     (lambda w: md.send(np.zeros(3), w.rank, group=w), ValueError, "cannot exchange a message with itself"),
     (lambda w: md.recv(np.zeros(3), 5, group=w), ValueError, "there is no rank 5 in a group of 2"),
-    (lambda w: md.all_gather_into_tensor(np.zeros(5), np.zeros(3), group=w), ValueError, "output has 5 elements, but needs 6"),
-    (lambda w: md.reduce_scatter_tensor(np.zeros(2, "f"), np.zeros(4), group=w), TypeError, "input is float64 but output"),
+    (
+        lambda w: md.all_gather_into_tensor(np.zeros(5), np.zeros(3), group=w),
+        ValueError,
+        "output has 5 elements, but needs 6",
+    ),
+    (
+        lambda w: md.reduce_scatter_tensor(np.zeros(2, "f"), np.zeros(4), group=w),
+        TypeError,
+        "input is float64 but output",
+    ),
     (lambda w: md.all_to_all_single(np.zeros(3), np.zeros(3), group=w), ValueError, "pass input_split_sizes"),
     (lambda w: md.all_to_all_single(np.zeros(3), np.zeros(3), [1, 2], [5, 5], w), ValueError, "add up to the 3 rows"),
     (lambda w: md.scatter(np.zeros(3), [np.zeros(3)], w.rank, w), ValueError, "a list of 2 arrays"),

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -114,7 +115,7 @@ def test_a_large_argument_and_a_large_result(ranks):
 
 
 def test_a_result_that_cannot_travel_is_an_error_of_its_rank(ranks):
-    with pytest.raises(md.RankFailed, match="rank . of 2 failed: TypeError"):
+    with pytest.raises(md.RankFailed, match=r"rank . of 2 failed: TypeError"):
         ranks(2).run(lambda world: (i for i in range(3)), timeout=LIMIT)
 
 
@@ -156,7 +157,9 @@ except KeyboardInterrupt:
 
 
 @linux
-@pytest.mark.parametrize("work", ["time.sleep(60)", "md.barrier(world) if world.rank else time.sleep(60)", "while True: pass"])
+@pytest.mark.parametrize(
+    "work", ["time.sleep(60)", "md.barrier(world) if world.rank else time.sleep(60)", "while True: pass"]
+)
 @pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
 def test_interrupting_or_killing_the_parent_leaves_nothing(tmp_path, work, kill):
     before = segments()
@@ -174,10 +177,8 @@ def test_interrupting_or_killing_the_parent_leaves_nothing(tmp_path, work, kill)
         if kill == signal.SIGINT:
             assert process.stdout.read() == "interrupted\n"
     finally:
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         process.communicate()
 
 
@@ -186,6 +187,6 @@ def test_too_little_shared_memory_is_told_before_anybody_touches_it():
     free = os.statvfs("/dev/shm")
     too_much = (free.f_bavail * free.f_frsize + (1 << 30)) // 64 * 64
     before = segments()
-    with pytest.raises(MemoryError, match="MiB of shared memory, but /dev/shm has only .* --shm-size"):
+    with pytest.raises(MemoryError, match=r"MiB of shared memory, but /dev/shm has only .* --shm-size"):
         md.Cluster(2, queue_bytes=too_much).run(len)
     assert segments() == before

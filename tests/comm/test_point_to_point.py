@@ -43,7 +43,7 @@ def test_tags(ranks):
 
 
 def while_a_collective_runs(world):
-    """Point-to-point messages, synchronous and asynchronous collectives of two groups, all at once between two ranks."""
+    """Messages, synchronous and asynchronous collectives of two groups, all at once between two ranks."""
     other = world.new_group([1, 0])
     peer = 1 - world.rank
     a, b, c = np.full(300_000, 1.0), np.full(7, 2.0), np.full(200_000, 3.0)

@@ -215,5 +215,3 @@ def test_names_are_not_run_together():
 def test_a_generator_is_the_same_for_ever():
     """A change here changes every run: weights, data and dropout."""
     assert generator("weight", 0, "embeddings.position").bit_generator.random_raw() == 13907866679542851271
-
-

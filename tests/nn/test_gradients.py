@@ -96,13 +96,18 @@ def test_into_the_blocks_and_out(shape, blocks):
     check_gradients(functional.reduce_from_blocks, draw(blocks, *shape))
 
 
-@pytest.mark.parametrize(("blocks", "tokens", "inputs", "outputs"), [(1, (1,), 1, 1), (2, (3,), 5, 2), (3, (2, 1), 3, 4)])
+@pytest.mark.parametrize(
+    ("blocks", "tokens", "inputs", "outputs"), [(1, (1,), 1, 1), (2, (3,), 5, 2), (3, (2, 1), 3, 4)]
+)
 def test_linear(blocks, tokens, inputs, outputs):
     x, weight, bias = draw(blocks, *tokens, inputs), draw(blocks, inputs, outputs), draw(blocks, outputs)
     check_gradients(functional.linear, x, weight, bias)
     check_gradients(functional.linear, x, weight)
     check_gradients(
-        lambda x, w, b: functional.linear(functional.copy_to_blocks(x, blocks), w, b), draw(*tokens, inputs), weight, bias
+        lambda x, w, b: functional.linear(functional.copy_to_blocks(x, blocks), w, b),
+        draw(*tokens, inputs),
+        weight,
+        bias,
     )
     check_gradients(
         lambda x, w: functional.linear(x, w.swapaxes(1, 2)), x, weight.swapaxes(1, 2)

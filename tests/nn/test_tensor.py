@@ -93,7 +93,7 @@ def test_hooks_fire_once_each_as_soon_as_a_leaf_is_complete():
     for name, parameter in (("first", first), ("second", second), ("shared", shared)):
         parameter.register_post_accumulate_grad_hook(lambda p, name=name: order.append((name, p.grad.copy())))
     ((first * shared) * second * shared).sum().backward()
-    assert [name for name, _ in order] == ["second", "shared", "first"]
+    assert [name for name, _ in order] == ["second", "first", "shared"]
     for name, gradient in order:  # each was complete when its hook ran
         np.testing.assert_array_equal(gradient, {"first": first, "second": second, "shared": shared}[name].grad)
 

@@ -129,8 +129,9 @@ def test_twenty_steps_of_adamw_in_float32_with_clipping():
     for name, parameter in model.named_parameters():
         found, wanted = parameter.data, weights[name].detach().numpy()
         if name.endswith("qkv.bias"):  # without the key bias
-            found, wanted = np.delete(found, np.s_[head_width : 2 * head_width], 1), np.delete(
-                wanted, np.s_[head_width : 2 * head_width], 1
+            found, wanted = (
+                np.delete(found, np.s_[head_width : 2 * head_width], 1),
+                np.delete(wanted, np.s_[head_width : 2 * head_width], 1),
             )
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5, err_msg=name)
 

@@ -91,7 +91,9 @@ def sync_starts_before_backward_ends(layout) -> list[bool]:
     for events in events_of(layout):
         last_backward = [e for e in events if e.name.startswith("backward ")][-1]
         step = next(e for e in events if e.name == "step 1")
-        reduces = [e for e in events if "all_reduce" in e.name and step.start < e.start < step.end and "(1,)" not in e.name]
+        reduces = [
+            e for e in events if "all_reduce" in e.name and step.start < e.start < step.end and "(1,)" not in e.name
+        ]
         assert reduces
         answers.append(min(e.start for e in reduces) < last_backward.end)
     return answers

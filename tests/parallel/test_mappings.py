@@ -74,9 +74,10 @@ def along_the_last_axis(world):
 
 
 def test_any_axis_and_sizes_that_do_not_divide(ranks):
-    assert ranks(3).run(along_the_last_axis, timeout=LIMIT) == [
-        "axis 0 of shape (2, 3, 6) has 2 entries, which 3 ranks do not divide"
-    ] * 3
+    assert (
+        ranks(3).run(along_the_last_axis, timeout=LIMIT)
+        == ["axis 0 of shape (2, 3, 6) has 2 entries, which 3 ranks do not divide"] * 3
+    )
 
 
 def sums(world):
