@@ -11,7 +11,7 @@ same for all, and the multiples are added as integers:
 
 The unit is chosen so that ``count`` times the greatest square stays below 2^62: with a million elements, about 2^-40 of
 the greatest square. Elements a million times smaller than the greatest then count as nothing. On gradients of ordinary
-spread the norm agrees with a float64 sum's to ten digits and more.
+spread the norm agrees with a float64 sum's to nine digits and more.
 
 Ranks that each hold some of the gradients join ``largest``, ``count`` and ``total`` with an all-reduce of one number
 each. PyTorch's ``clip_grad_norm_`` on a sharded model (FSDP) does the same with floats, and its last bits depend on the

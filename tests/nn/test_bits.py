@@ -1,5 +1,9 @@
 """The rules that make every layout land on the same bits, held in one process."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -79,45 +83,53 @@ def test_sums_over_blocks_have_the_same_bits_from_partial_sums(shape):
     heads, samples, length, width = shape
     y = draw(heads, samples, length, width)
     whole = functional.reduce_from_blocks(Tensor(y)).data
-    _, (gradient,) = gradient_of(lambda x: functional.copy_to_blocks(x, heads) * Tensor(y), y[0])
+    x = Tensor(y[0], requires_grad=True)
+    functional.copy_to_blocks(x, heads).backward(y)  # the conjugate: its backward is the same sum
+    assert same_bits(x.grad.astype(np.float32), whole) and (x.grad == whole).all()
     for parts in cuts(heads):
-        partials = [functional.sum_over_blocks(y[part]) for part in parts]
-        assert all(partial.dtype == np.float64 for partial in partials)
+        partials = [functional.sum_over_blocks(y[part]) for part in parts]  # (B, T, C) each
+        assert all(array.dtype == np.float64 for array in partials)
         for order in (partials, partials[::-1]):
             assert same_bits(np.sum(order, axis=0).astype(np.float32), whole)
-    assert gradient.shape == y[0].shape
+
+
+class Together:
+    """Runs each part in a thread of its own, as ranks would, with an all-reduce between the threads."""
+
+    def __init__(self, parts: list) -> None:
+        self.parts, self.values = parts, [None] * len(parts)
+        self.barrier = threading.Barrier(len(parts), timeout=30)
+
+    def all_reduce(self, number: int, combine, value):
+        self.values[number] = value
+        self.barrier.wait()
+        joined = combine(self.values, axis=0)
+        self.barrier.wait()  # before anyone writes the next value
+        return joined
+
+    def run(self, work) -> list:
+        with ThreadPoolExecutor(len(self.parts)) as pool:
+            return list(pool.map(work, range(len(self.parts)), self.parts))
 
 
 @pytest.mark.parametrize(("heads", "vocab"), [(4, 256), (6, 256), (4, 3)])
 def test_cross_entropy_of_a_vocabulary_in_parts(heads, vocab):
-    """Parts that join their numbers one after the other, as ranks would all at once."""
     width = -(-vocab // heads)
     logits = 3 * draw(heads, 2, 9, width)
     targets = np.random.default_rng(0).integers(0, vocab, (2, 9))
     whole_loss, (whole_gradient,) = gradient_of(lambda x: cross_entropy(x, targets, vocab), logits)
     for parts in cuts(heads):
-        joined: list = []
-        for number in range(4):  # in pass n the parts know what the first n exchanges joined; pass 3 is complete
-            heard: list[list] = []
+        together = Together(parts)
 
-            def exchange(value, heard=heard, number=number):
-                heard.append(value)
-                return joined[len(heard) - 1] if len(heard) <= number else value
+        def work(number: int, part: slice, together=together):
+            all_max = partial(together.all_reduce, number, np.max)
+            all_sum = partial(together.all_reduce, number, np.sum)
+            first = part.start * width
+            return gradient_of(lambda x: cross_entropy(x, targets, vocab, first, all_max, all_sum), logits[part])
 
-            outcomes, told = [], []
-            for part in parts:
-                heard.clear()
-                leaf = Tensor(logits[part], requires_grad=True)
-                with np.errstate(all="ignore"):  # before the exchanges are complete the numbers mean nothing
-                    loss = cross_entropy(leaf, targets, vocab, part.start * width, exchange, exchange)
-                loss.backward(generator("weights", 1).standard_normal((), np.float32))
-                outcomes.append((loss.data, leaf.grad))
-                told.append(list(heard))
-            if number < 3:
-                values = [each[number] for each in told]
-                joined.append(np.max(values, axis=0) if number == 0 else np.sum(values, axis=0))
+        outcomes = together.run(work)
         assert all(same_bits(loss, whole_loss) for loss, _ in outcomes)
-        assert same_bits(np.concatenate([gradient for _, gradient in outcomes]), whole_gradient)
+        assert same_bits(np.concatenate([gradient for _, (gradient,) in outcomes]), whole_gradient)
 
 
 def test_layer_norm_has_the_same_bits_for_some_of_the_tokens():
@@ -128,18 +140,32 @@ def test_layer_norm_has_the_same_bits_for_some_of_the_tokens():
         assert same_bits(found, np.ascontiguousarray(whole[:, part]))
 
 
-def test_gradients_over_tokens_do_not_show_their_order():
-    x, gain, bias = draw(4, 64, 48), draw(48), draw(48)
-    weights = draw(4, 64, 48)
+@pytest.mark.parametrize(
+    ("operation", "shape"),
+    [
+        (lambda x, part, p: functional.layer_norm(x, p, Tensor(np.zeros(48, np.float32))), (48,)),
+        (lambda x, part, p: functional.layer_norm(x, Tensor(np.zeros(48, np.float32)), p), (48,)),
+        (lambda x, part, p: x + p, (48,)),
+        (lambda x, part, p: functional.embedding(p, TOKENS[part]), (4, 3, 48)),
+        (lambda x, part, p: functional.add_positions(x, p), (64, 48)),
+    ],
+    ids=["gain", "norm bias", "bias", "embedding", "positions"],
+)
+def test_gradients_summed_over_tokens_do_not_show_how_the_tokens_are_cut(operation, shape):
+    x, weights = draw(4, 64, 48), 1 + draw(4, 64, 48)
 
-    def gradients(order):
-        tensors = [Tensor(array, requires_grad=True) for array in (gain, bias)]
-        for sample in order:
-            functional.layer_norm(Tensor(x[sample : sample + 1]), *tensors).backward(weights[sample : sample + 1])
-        return [tensor.grad.astype(np.float32) for tensor in tensors]
+    def gradient(parts) -> np.ndarray:
+        parameter = Tensor(draw(*shape), requires_grad=True)
+        for part in parts:
+            operation(Tensor(x[part]), part, parameter).backward(weights[part])
+        return parameter.grad.astype(np.float32)
 
-    expected = gradients(range(4))
-    assert all(same_bits(a, b) for a, b in zip(gradients([2, 0, 3, 1]), expected, strict=True))
+    whole = gradient([slice(0, 4)])
+    assert same_bits(gradient([slice(0, 1), slice(1, 4)]), whole)
+    assert same_bits(gradient([slice(i, i + 1) for i in (2, 0, 3, 1)]), whole)
+
+
+TOKENS = np.random.default_rng(0).integers(0, 12, (4, 64))
 
 
 def train_gradients(order, dtype=np.float64, config=None) -> list[np.ndarray]:
@@ -190,6 +216,7 @@ def test_dropout_of_some_heads_is_that_of_all_of_them():
     attention = GPT(config).blocks[0].attention
     whole = attention._keep((4, 2, 8, 12), Noise(0, 0, 0))
     assert whole.shape == (4, 2, 8, 8) and 0.4 < whole.mean() < 0.6
+    assert not same_bits(whole[0], whole[1])
     attention.heads = range(1, 3)
     assert same_bits(attention._keep((2, 2, 8, 12), Noise(0, 0, 0)), whole[1:3])
 
@@ -201,6 +228,7 @@ def test_weights_are_drawn_by_name_and_seed():
     for name, parameter in small.named_parameters():
         if not name.endswith((".out.weight", ".proj.weight")):  # those are scaled by the number of layers
             assert same_bits(parameter.data, others[name].data)
+    assert not same_bits(deep.blocks[0].mlp.fc.weight.data, deep.blocks[1].mlp.fc.weight.data)
     assert not same_bits(small.embeddings.position.data, GPT(small.config, seed=4).embeddings.position.data)
 
 

@@ -74,19 +74,19 @@ def test_the_shortest_text_that_fits(tmp_path):
     assert len(shortest.training) == len(shortest.validation) == 5
     assert len(list(validation_batches(shortest, 8, 4))) == 1
     assert bytes(micro_batch(shortest, 0, 0, 0, 1, 4)[0][0]) == b"0123"
-    with pytest.raises(ValueError, match="10 bytes, too few for a context of 5.*6 each.*at most 4"):
+    with pytest.raises(ValueError, match=r"10 bytes, too few for a context of 5.*6 each.*at most 4"):
         load_corpus(str(path), 5)
 
 
 def test_errors(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"nowhere\.txt: No such file"):
         load_text(str(tmp_path / "nowhere.txt"))
-    with pytest.raises(ValueError, match="cannot read the text .*directory"):
+    with pytest.raises(ValueError, match=r"cannot read the text .*directory"):
         load_text(str(tmp_path))
     (tmp_path / "empty").touch()
     with pytest.raises(ValueError, match="empty is empty"):
         load_corpus(str(tmp_path / "empty"), 4)
-    with pytest.raises(ValueError, match="the default text has .* too few"):
+    with pytest.raises(ValueError, match=r"the default text has .* too few"):
         load_corpus(None, 10**6)
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
     with pytest.raises(RuntimeError, match="--text FILE"):

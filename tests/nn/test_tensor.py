@@ -53,7 +53,7 @@ def test_a_first_gradient_is_a_copy():
 def test_adding_to_a_gradient_of_another_dtype_is_refused():
     x = Tensor(np.ones(3, np.float32), requires_grad=True)
     x.grad = np.zeros(3, np.float32)
-    with pytest.raises(RuntimeError, match="float32.*kept as float64.*zero_grad"):
+    with pytest.raises(RuntimeError, match=r"float32.*kept as float64.*zero_grad"):
         x.sum().backward()
 
 
@@ -227,7 +227,7 @@ class TestErrors:
         x = leaf(2)
         y = (x * x).sum()
         y.backward()
-        with pytest.raises(RuntimeError, match="already walked.*forward pass again"):
+        with pytest.raises(RuntimeError, match=r"already walked.*forward pass again"):
             y.backward()
 
     def test_backward_through_a_part_that_was_freed(self):

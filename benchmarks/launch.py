@@ -1,0 +1,56 @@
+"""How long it takes to start ranks, and to run an empty function on warm ones.
+
+    python benchmarks/launch.py --ranks 4
+
+"Cold" is a whole Python program that does nothing but ``launch`` an empty function, less one that imports NumPy alone.
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+
+import minidist as md
+
+COLD = "import minidist as md; md.launch(lambda world: None, {})"
+PEER = "import numpy"
+
+
+def seconds_of(program: str) -> float:
+    begin = time.perf_counter()
+    subprocess.run([sys.executable, "-c", program], check=True)
+    return time.perf_counter() - begin
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args()
+
+    pairs = [(seconds_of(COLD.format(options.ranks)), seconds_of(PEER)) for _ in range(options.rounds)]
+    cold = statistics.median(whole - peer for whole, peer in pairs)
+    whole, peer = (statistics.median(column) for column in zip(*pairs, strict=True))
+    print(f"program that launches {options.ranks} ranks: {whole:.3f} s; that imports NumPy: {peer:.3f} s; more: {cold:.3f} s")
+
+    with md.Cluster(options.ranks) as cluster:
+        times = []
+        for _ in range(100):
+            begin = time.perf_counter()
+            cluster.run(lambda world: None)
+            times.append(time.perf_counter() - begin)
+        print(f"run of an empty function on {options.ranks} warm ranks: {statistics.median(times) * 1e3:.2f} ms")
+        broken = []
+        for _ in range(options.rounds):
+            try:
+                cluster.run(lambda world: 1 / world.rank)
+            except md.RankFailed:
+                begin = time.perf_counter()
+                cluster.run(lambda world: None)
+                broken.append(time.perf_counter() - begin)
+        print(f"the same after a failed run, which ended all ranks: {statistics.median(broken) * 1e3:.0f} ms")
+
+
+if __name__ == "__main__":
+    main()
