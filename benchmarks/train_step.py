@@ -1,10 +1,10 @@
 """One training step of minidist against the same step in PyTorch, one thread each, in turns.
 
-    python benchmarks/train_step.py --pairs 30
+    python benchmarks/train_step.py --turns 30
 
-A step is forward, backward, gradient clipping and AdamW. PyTorch runs eagerly, with its fused
-``scaled_dot_product_attention``. The two take turns, so that a machine that slows down slows both; the ratio is the
-median over the pairs.
+A step is forward, backward, gradient clipping and AdamW. PyTorch runs eagerly, once with attention written out in plain
+operations and once with its fused ``scaled_dot_product_attention``. All take turns, so that a machine that slows down
+slows every one; a ratio is the median over the turns.
 """
 
 import argparse
@@ -26,9 +26,18 @@ SIZES = {"small": (64, 2, 64), "medium": (128, 4, 128)}  # width, layers, contex
 BATCH, HEADS = 8, 4
 
 
+def plain_attention(q, k, v, is_causal):
+    """Causal attention as one writes it by hand: (B, H, T, D) each."""
+    length, head_width = q.shape[-2:]
+    later = torch.ones(length, length, dtype=torch.bool).triu(1)
+    scores = (q @ k.transpose(-2, -1) * head_width**-0.5).masked_fill(later, -torch.inf)  # (B, H, T, T)
+    return scores.softmax(-1) @ v
+
+
 class TorchBlock(nn.Module):
-    def __init__(self, config: GPTConfig) -> None:
+    def __init__(self, config: GPTConfig, attention) -> None:
         super().__init__()
+        self.attention = attention
         self.heads = config.heads
         self.norm1, self.norm2 = nn.LayerNorm(config.width), nn.LayerNorm(config.width)
         self.qkv, self.out = nn.Linear(config.width, 3 * config.width), nn.Linear(config.width, config.width)
@@ -37,16 +46,16 @@ class TorchBlock(nn.Module):
     def forward(self, x):
         batch, length, width = x.shape
         q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)  # (B, H, T, D)
+        y = self.attention(q, k, v, is_causal=True)  # (B, H, T, D)
         x = x + self.out(y.transpose(1, 2).reshape(batch, length, width))
         return x + self.proj(nn.functional.gelu(self.fc(self.norm2(x)), approximate="tanh"))
 
 
 class TorchGPT(nn.Module):
-    def __init__(self, config: GPTConfig) -> None:
+    def __init__(self, config: GPTConfig, attention) -> None:
         super().__init__()
         self.token, self.position = nn.Embedding(config.vocab, config.width), nn.Embedding(config.context, config.width)
-        self.blocks = nn.Sequential(*(TorchBlock(config) for _ in range(config.layers)))
+        self.blocks = nn.Sequential(*(TorchBlock(config, attention) for _ in range(config.layers)))
         self.norm = nn.LayerNorm(config.width)
         nn.init.normal_(self.token.weight, std=0.02)
 
@@ -70,8 +79,8 @@ def minidist_step(config: GPTConfig):
     return step
 
 
-def torch_step(config: GPTConfig):
-    model = TorchGPT(config)
+def torch_step(config: GPTConfig, attention):
+    model = TorchGPT(config, attention)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
 
     def step(tokens: np.ndarray, targets: np.ndarray) -> None:
@@ -91,26 +100,32 @@ def seconds(step, tokens: np.ndarray, targets: np.ndarray) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=30, help="timed pairs of steps for each size (default: 30)")
+    parser.add_argument("--turns", type=int, default=30, help="timed steps of each for each size (default: 30)")
     parser.add_argument("--size", choices=SIZES, action="append", help="only this size; may be given twice")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
 
-    table = Table("size", "width", "layers", "context", "minidist ms", "torch ms", "ratio", title="one training step")
+    table = Table("size", "width", "layers", "context", title="one training step: ms, and minidist's time over it")
+    for name in ("minidist", "torch, plain attention", "torch, fused attention"):
+        table.add_column(name, justify="right")
     for size in arguments.size or SIZES:
         width, layers, context = SIZES[size]
         config = GPTConfig(context=context, layers=layers, heads=HEADS, width=width)
-        ours, theirs = minidist_step(config), torch_step(config)
+        fused = nn.functional.scaled_dot_product_attention
+        steps = [minidist_step(config), torch_step(config, plain_attention), torch_step(config, fused)]
         random = np.random.default_rng(0)
-        pairs = []
-        for _ in range(arguments.pairs + 3):  # the first three warm up
+        turns = []
+        for _ in range(arguments.turns + 3):  # the first three warm up
             tokens, targets = random.integers(0, config.vocab, (2, BATCH, context))
-            pairs.append((seconds(ours, tokens, targets), seconds(theirs, tokens, targets)))
-        pairs = pairs[3:]
-        medians = [f"{1000 * statistics.median(column):.2f}" for column in zip(*pairs, strict=True)]
-        ratio = statistics.median(a / b for a, b in pairs)
-        table.add_row(size, str(width), str(layers), str(context), *medians, f"{ratio:.2f}")
-    Console().print(table)
+            turns.append([seconds(step, tokens, targets) for step in steps])
+        columns = list(zip(*turns[3:], strict=True))  # (steps, turns)
+        ratios = [statistics.median(a / b for a, b in zip(columns[0], column, strict=True)) for column in columns]
+        cells = [
+            f"{1000 * statistics.median(column):.2f} ({ratio:.2f})"
+            for column, ratio in zip(columns, ratios, strict=True)
+        ]
+        table.add_row(size, str(width), str(layers), str(context), *cells)
+    Console(width=110).print(table)
 
 
 if __name__ == "__main__":
