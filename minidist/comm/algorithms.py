@@ -28,7 +28,9 @@ SEGMENT_BYTES = 128 << 10  # a pipelined broadcast passes pieces of this size on
 
 def chunks_of(flat: np.ndarray, parts: int) -> list[np.ndarray]:
     """The array cut into ``parts`` views of equal length, the first few longer by one where it does not divide."""
-    return np.array_split(flat, parts)
+    each, more = divmod(len(flat), parts)
+    ends = [(part + 1) * each + min(part + 1, more) for part in range(parts)]
+    return [flat[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
 # ── broadcast: one rank's array on every rank ────────────────────────────────────────────────────────────────────────

@@ -37,10 +37,9 @@ class ReduceOp(enum.Enum):
         return {"SUM": np.add, "AVG": np.add, "PRODUCT": np.multiply, "MIN": np.minimum, "MAX": np.maximum}[name]
 
 
-# Where one algorithm overtakes another, in bytes of the whole buffer: measured by benchmarks/all_reduce.py on two
-# cores. A small message costs its steps, a large one its bytes.
-ONE_STEP_BYTES = 32 << 10
-TREE_BYTES = 256 << 10
+# Where "auto" goes from an algorithm of few steps to one of few bytes, in bytes of the whole buffer: where the curves of
+# tree and ring cross with 2 and with 4 ranks on two cores (benchmarks/all_reduce.py).
+FEW_STEPS_BYTES = 256 << 10
 
 
 def broadcast(tensor, src: int, group: ProcessGroup, async_op: bool = False, *, algorithm: str = "auto"):
@@ -48,7 +47,7 @@ def broadcast(tensor, src: int, group: ProcessGroup, async_op: bool = False, *, 
     call = Call("broadcast", group, algorithm, algorithms.BROADCAST, f"src={src}")
     call.rank("src", src)
     flat = call.array("tensor", tensor, written=True)
-    method = call.choose("tree" if flat.nbytes <= TREE_BYTES else "ring")
+    method = call.choose("tree" if flat.nbytes <= FEW_STEPS_BYTES else "ring")
     return call.run(async_op, lambda inside: method(flat, src, inside))
 
 
@@ -77,7 +76,7 @@ def all_reduce(tensor, op=ReduceOp.SUM, group: ProcessGroup = None, async_op: bo
     call = Call("all_reduce", group, algorithm, algorithms.ALL_REDUCE, _name(op))
     flat = call.array("tensor", tensor, written=True)
     check_op(op, flat.dtype, "all_reduce")
-    method = call.choose("direct" if flat.nbytes <= ONE_STEP_BYTES else "two_shot" if group.size <= 2 else "ring")
+    method = call.choose("tree" if flat.nbytes <= FEW_STEPS_BYTES else "ring")
 
     def body(inside: ProcessGroup) -> None:
         method(flat, op.ufunc, inside)
@@ -99,7 +98,7 @@ def reduce_scatter_tensor(
     check_op(op, flat_input.dtype, "reduce_scatter_tensor")
     call.same_dtype(output, input)
     call.elements("input", flat_input, flat_output.size * group.size, "the number of ranks times output's")
-    method = call.choose("direct" if flat_input.nbytes <= TREE_BYTES else "ring")
+    method = call.choose("direct" if flat_input.nbytes <= FEW_STEPS_BYTES else "ring")
 
     def body(inside: ProcessGroup) -> None:
         chunks = list(flat_input.reshape(inside.size, -1).copy()) if flat_input.size else [flat_input] * inside.size
@@ -117,7 +116,7 @@ def all_gather_into_tensor(output, input, group: ProcessGroup, async_op: bool = 
     flat_output = call.array("output", output, written=True)
     call.same_dtype(output, input)
     call.elements("output", flat_output, flat_input.size * group.size, "the number of ranks times input's")
-    method = call.choose("direct" if flat_output.nbytes <= TREE_BYTES else "ring")
+    method = call.choose("direct" if flat_output.nbytes <= FEW_STEPS_BYTES else "ring")
 
     def body(inside: ProcessGroup) -> None:
         chunks = list(flat_output.reshape(inside.size, flat_input.size))

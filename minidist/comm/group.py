@@ -32,6 +32,7 @@ class ProcessGroup:
         self.transport, self.ranks, self.context = transport, ranks, context
         self.size = len(ranks)
         self.rank = ranks.index(transport.rank)
+        self.call = None if collective is None else collective.encode()
         self.collective = collective  # the call that this group is the inside of, in words; None for a group of a user
         self._created: dict[tuple[int, ...], int] = {}
         self._collectives = 0
@@ -207,7 +208,7 @@ def _irecv(tensor, src: int, group: ProcessGroup, tag: int, label: str, combine:
 def _names(flat: np.ndarray, group: ProcessGroup, label: str) -> tuple[bytes, str]:
     """What the two ends of a message must agree on, and what to call this end's part in an error."""
     if group.collective is not None:
-        return group.collective.encode(), group.collective
+        return group.call, group.collective
     return _call_of(flat.dtype), label
 
 

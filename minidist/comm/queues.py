@@ -37,8 +37,8 @@ def padded(nbytes: int) -> int:
 class ByteQueue:
     """One direction between two ranks, over ``COUNTERS + capacity`` bytes of zeroed shared memory.
 
-    ``capacity`` is a multiple of 64. The same class serves both ends; an end uses either ``write`` or
-    ``available`` / ``peek`` / ``skip``.
+    ``capacity`` is a multiple of 64. The same class serves both ends; an end uses either ``room``,
+    ``write`` and ``publish``, or ``available``, ``peek``, ``skip`` and ``release``.
     """
 
     def __init__(self, memory: memoryview, capacity: int) -> None:
@@ -60,16 +60,19 @@ class ByteQueue:
         return self.capacity - (self.written - self._head[0])
 
     def write(self, source: np.ndarray) -> None:
-        """Append a uint8 array that fits the room, and round the tail up to a whole cache line."""
+        """Append a uint8 array that fits the room, in whole cache lines. The reader sees it after ``publish``."""
         nbytes = len(source)
         start = self.written % self.capacity
         first = min(nbytes, self.capacity - start)  # up to the end of the buffer, the rest from its beginning
         self.data[start : start + first] = source[:first]
         if first < nbytes:
             self.data[: nbytes - first] = source[first:]
+        self.written += padded(nbytes)
+
+    def publish(self) -> None:
+        """Let the reader see all that was written."""
         if not _STORES_KEEP_ORDER:
             _fence()
-        self.written += padded(nbytes)
         self._tail[0] = self.written
 
     # The reader's end
@@ -85,8 +88,11 @@ class ByteQueue:
         return self.data[start : min(start + nbytes, self.capacity)]
 
     def skip(self, nbytes: int) -> None:
-        """Give back the space of the next bytes (and of the padding behind them) to the writer."""
+        """Go past the next bytes and the padding behind them. The writer gets their room at ``release``."""
         self.read += padded(nbytes)
+
+    def release(self) -> None:
+        """Give the room of all that was skipped back to the writer. Views from ``peek`` are not to be read after it."""
         if not _STORES_KEEP_ORDER:
             _fence()  # the copy out of the queue must be over before the writer may write there again
         self._head[0] = self.read

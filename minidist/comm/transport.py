@@ -26,7 +26,7 @@ from minidist.comm.queues import ALIGNMENT
 # number in this direction, context, tag, bytes, elements, the sender's clock (ns), the call in words
 HEADER = struct.Struct("<QQqQQq144s")
 HEADER_BYTES = HEADER.size  # 192
-PIECE = 128 << 10  # bytes moved at once: small enough that the reader copies one piece while the writer fills the next
+PIECE = 256 << 10  # bytes moved at once: small enough that the reader copies one piece while the writer fills the next
 
 SPINS = 100  # looks at the queues before a waiting rank begins to sleep between two looks
 POLL_SECONDS = (20e-6, 1e-3)  # the first and the longest of these sleeps
@@ -86,7 +86,7 @@ class Arriving:
 
     __slots__ = ("call", "context", "elements", "nbytes", "number", "offset", "receive", "sent_at", "tag", "unasked")
 
-    def __init__(self, header: bytes) -> None:
+    def __init__(self, header: np.ndarray) -> None:
         (self.number, self.context, self.tag, self.nbytes, self.elements, self.sent_at, call) = HEADER.unpack(header)
         self.call = call.rstrip(b"\0")
         self.offset = 0
@@ -176,38 +176,39 @@ class Transport:
             return True
 
     def _push(self, peer: int) -> None:
-        """Write at most one piece of the oldest posted send to ``peer``."""
+        """Write at most one piece of the oldest posted send to ``peer``, its header first."""
         send, queue = self.sends[peer][0], self.outgoing[peer]
-        room = queue.room()
+        room, before = queue.room(), queue.written
         if send.header is not None:
             if room < HEADER_BYTES:
                 return
             queue.write(np.frombuffer(send.header, np.uint8))
             send.header = None
             room -= HEADER_BYTES
-            self.moved += 1
             trace.message("send", self.rank, peer, send.number, send.nbytes)
         piece = min(send.nbytes - send.offset, room, PIECE)  # a multiple of 64, or the end of the message
         if piece:
             queue.write(send.payload[send.offset : send.offset + piece])
             send.offset += piece
-            self.moved += 1
+        if queue.written == before:
+            return
+        queue.publish()
+        self.moved += 1
         if send.offset == send.nbytes:
             self.sends[peer].popleft()
             self.traffic.count(self.traffic.sent[peer], send.nbytes, send.elements)
             send.done = True
 
     def _pull(self, peer: int) -> None:
-        """Read at most one piece of the message that comes from ``peer``."""
+        """Read at most one piece of the message that comes from ``peer``, its header first."""
         queue, message = self.incoming[peer], self.arriving[peer]
         available = queue.available()
+        if not available:
+            return
         if message is None:
-            if available < HEADER_BYTES:
-                return
             message = self.arriving[peer] = self._read_header(peer)
             available -= HEADER_BYTES
-            self.moved += 1
-        if message.offset < message.nbytes and available:
+        if available and message.nbytes:
             piece = queue.peek(min(available, PIECE, message.nbytes - message.offset))
             if message.receive is None:
                 message.unasked[message.offset : message.offset + len(piece)] = piece
@@ -215,7 +216,8 @@ class Transport:
                 message.receive.take(piece, message.offset)
             message.offset += len(piece)
             queue.skip(len(piece))
-            self.moved += 1
+        queue.release()
+        self.moved += 1
         if message.offset == message.nbytes:
             self.arriving[peer] = None
             if message.receive is None:
@@ -224,11 +226,13 @@ class Transport:
                 self._finish_receive(message, message.receive)
 
     def _read_header(self, peer: int) -> Arriving:
-        queue, header = self.incoming[peer], b""
-        while len(header) < HEADER_BYTES:  # twice, where the end of the buffer cuts it
-            part = queue.peek(HEADER_BYTES - len(header))
-            header += part.tobytes()
-            queue.skip(len(part))
+        queue = self.incoming[peer]
+        header = queue.peek(HEADER_BYTES)
+        queue.skip(len(header))
+        if len(header) < HEADER_BYTES:  # the end of the buffer cuts it
+            rest = queue.peek(HEADER_BYTES - len(header))
+            queue.skip(len(rest))
+            header = np.concatenate([header, rest])
         message = Arriving(header)
         for receive in self.receives[peer]:
             if (receive.context, receive.tag) == (message.context, message.tag):
@@ -326,7 +330,7 @@ class Transport:
     def leftovers(self) -> list[str]:
         """The messages that were sent to this rank and never received, in words. Call when all ranks have ended."""
         for peer, queue in self.incoming.items():
-            while queue.available() >= HEADER_BYTES or self.arriving[peer] is not None:
+            while queue.available():
                 self._pull(peer)
         return [
             f"rank {peer} sent rank {self.rank} {message.elements:,} elements ({message.nbytes:,} bytes, tag "

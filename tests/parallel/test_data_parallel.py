@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-import minidist as md
-from minidist import trace
 from minidist.layout import Layout
 from minidist.parallel.data import fill_buckets, share_of
 from minidist.train import TrainConfig, Wishes, run
@@ -79,33 +77,41 @@ def test_summed_gradients_are_those_of_one_process(ranks, kind, size, micro_batc
         assert sent == [0, 0]  # no_sync
 
 
-def events_of(layout):
-    config = TrainConfig(layers=3, width=32, global_batch=8, micro_batch=2, steps=2)
-    with md.Cluster(2) as cluster:
-        result = run(cluster, config, Layout.parse(layout), Wishes(trace=True))
-    return [[entry for entry in rank.log if isinstance(entry, trace.Event)] for rank in result.ranks]
+def when_buckets_are_sent(world, layout):
+    """For each all-reduce of a bucket, whether backward was still going on when it was started."""
+    import minidist.parallel.data as data
+    from minidist.nn.tensor import Tensor
+    from minidist.train import train_rank
+
+    sent_during_backward, inside = [], []
+    all_reduce, backward = data.all_reduce, Tensor.backward
+
+    def noticed(*arguments, **options):
+        sent_during_backward.append(bool(inside))
+        return all_reduce(*arguments, **options)
+
+    def noted(self, *arguments):
+        inside.append(True)
+        backward(self, *arguments)
+        inside.pop()
+
+    data.all_reduce, Tensor.backward = noticed, noted
+    try:
+        config = TrainConfig(layers=3, width=32, global_batch=8, micro_batch=2, steps=1)
+        train_rank(world, config, Layout.parse(layout), Wishes())
+    finally:
+        data.all_reduce, Tensor.backward = all_reduce, backward
+    return sent_during_backward
 
 
-def sync_starts_before_backward_ends(layout) -> list[bool]:
-    answers = []
-    for events in events_of(layout):
-        last_backward = [e for e in events if e.name.startswith("backward ")][-1]
-        step = next(e for e in events if e.name == "step 1")
-        reduces = [
-            e for e in events if "all_reduce" in e.name and step.start < e.start < step.end and "(1,)" not in e.name
-        ]
-        assert reduces
-        answers.append(min(e.start for e in reduces) < last_backward.end)
-    return answers
-
-
-def test_overlapped_buckets_are_sent_during_backward():
-    assert sync_starts_before_backward_ends("dp=2,bucket_mb=0.05") == [True, True]
-
-
-@pytest.mark.parametrize("layout", ["dp=2,sync=naive", "dp=2,sync=bucketed,bucket_mb=0.05"])
-def test_the_others_wait_for_backward_to_end(layout):
-    assert sync_starts_before_backward_ends(layout) == [False, False]
+@pytest.mark.parametrize(
+    ("layout", "during"),
+    [("dp=2,bucket_mb=0.05", True), ("dp=2,sync=bucketed,bucket_mb=0.05", False), ("dp=2,sync=naive", False)],
+)
+def test_when_gradients_are_sent(ranks, layout, during):
+    """Overlapped: all buckets go out from within backward. The others wait for its end."""
+    for sent in ranks(2).run(when_buckets_are_sent, layout, timeout=LIMIT):
+        assert len(sent) > 5 and set(sent) == {during}
 
 
 def test_traffic_of_a_step(ranks):
