@@ -18,7 +18,7 @@ class Layout:
     dp: int = 1  # data-parallel ranks
     algorithm: str = "auto"  # of the gradients' all-reduce
     sync: str = "overlapped"  # when the gradients are summed: see parallel/data.py
-    bucket_mb: float = 0.25  # MiB of gradients in one message
+    bucket_mb: float = 1.0  # MiB of gradients in one message
 
     def __post_init__(self) -> None:
         if not 1 <= self.dp <= 64:

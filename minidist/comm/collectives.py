@@ -37,8 +37,8 @@ class ReduceOp(enum.Enum):
         return {"SUM": np.add, "AVG": np.add, "PRODUCT": np.multiply, "MIN": np.minimum, "MAX": np.maximum}[name]
 
 
-# Where "auto" goes from an algorithm of few steps to one of few bytes, in bytes of the whole buffer: where the curves of
-# tree and ring cross with 2 and with 4 ranks on two cores (benchmarks/all_reduce.py).
+# Where "auto" goes from an algorithm of few steps to one of few bytes, in bytes of the whole buffer: where the times of
+# tree and ring cross, with 2 and with 4 ranks on two cores (benchmarks/all_reduce.py).
 FEW_STEPS_BYTES = 256 << 10
 
 

@@ -273,7 +273,7 @@ class Transport:
             Mismatch: when the message that came is not the one that was asked for.
         """
         fruitless = 0
-        spins = SPINS if threading.get_ident() == self.main_thread else 0  # a background thread leaves the core alone
+        spins = SPINS if self.active_threads == 1 else 0  # leave the core to another thread of this rank that computes
         while not work.done:
             if self.progress():
                 fruitless = 0

@@ -155,6 +155,20 @@ def test_deadlock_between_a_collective_and_a_receive(ranks):
     assert "rank 0 is in recv" in text and "rank 1 is in all_reduce" in text
 
 
+def test_deadlock_of_two_different_collectives(ranks):
+    """Here both wait before either sends, so that no message could show the disagreement."""
+
+    def main(world):
+        if world.rank == 0:
+            md.reduce(np.zeros(3), 0, group=world)
+        else:
+            md.broadcast(np.zeros(3), 0, group=world)
+
+    text = str(failure(ranks, 2, main, md.Deadlock))
+    assert "rank 0 is in reduce(dst=0, SUM" in text and "rank 1 is in broadcast(src=0" in text
+    assert "must make the same collective calls in the same order" in text
+
+
 def test_part_of_the_ranks_deadlocks_while_another_computes(ranks):
     def main(world):
         if world.rank == 2:
@@ -179,7 +193,7 @@ def test_waiting_for_a_rank_that_computes_is_no_deadlock(ranks):
 
 DISAGREEMENTS = {
     "another collective": (
-        lambda w: md.broadcast(np.zeros(3), 0, group=w) if w.rank else md.all_reduce(np.zeros(3), group=w),
+        lambda w: md.broadcast(np.zeros(3), 0, w) if w.rank else md.all_reduce(np.zeros(3), group=w, algorithm="ring"),
         ["all_reduce(SUM, float64 (3,)", "broadcast(src=0"],
     ),
     "another shape": (

@@ -115,14 +115,13 @@ def test_when_gradients_are_sent(ranks, layout, during):
 
 
 def test_traffic_of_a_step(ranks):
-    """Ring: 2 (N-1)/N of the float64 gradients from each rank, and the eight bytes of a loss to each other rank."""
+    """Ring: 2 (N-1)/N of the float64 gradients from each rank. Tree: the eight bytes of a loss, 2 (N-1) times in all."""
     config = TrainConfig(layers=1, heads=2, width=16, context=16, global_batch=6, micro_batch=1, steps=3)
     parameters = sum(p.size for p in _parameters(config))
     for dp in (2, 3, 6):
         result = run(ranks(dp), config, Layout.parse(f"dp={dp},algorithm=ring,bucket_mb=100"))
         sent = [rank.traffic.as_dict()["bytes_sent"] for rank in result.ranks]
-        loss = 8 * (dp - 1)
-        assert sum(sent) == config.steps * dp * loss + config.steps * 2 * (dp - 1) * parameters * 8
+        assert sum(sent) == config.steps * 2 * (dp - 1) * 8 * (parameters + 1)
 
 
 def _parameters(config):
