@@ -201,11 +201,11 @@ def _verify(options) -> int:
     layouts = [Layout.parse(text) for text in options.layouts] or DEFAULT_LAYOUTS
     console = _console(options)
     table = Table(title=_describe(config), title_justify="left")
-    table.add_column("layout", overflow="fold")
-    for column, justify in (("steps", "right"), ("final loss", "right"), ("fingerprint", "left")):
-        table.add_column(column, justify=justify, no_wrap=True)
-    table.add_column("same bits", no_wrap=True)
-    table.add_column("seconds", justify="right", no_wrap=True)
+    table.add_column("layout", overflow="fold", min_width=27)  # "algorithm=halving_doubling," is the longest word
+    for column in ("steps", "final loss", "time"):
+        table.add_column(column, justify="right")
+    table.add_column("SHA-256", no_wrap=True)
+    table.add_column("same")
 
     runs: list[Run] = []
     with Live(table, console=console, refresh_per_second=8) as live:
@@ -217,9 +217,9 @@ def _verify(options) -> int:
         for result in verify(layouts, config, on_step):
             runs.append(result)
             same = "" if len(runs) == 1 else "[green]yes[/]" if agrees(runs[0], result) else "[bold red]NO[/]"
-            name = "one process" if len(runs) == 1 else str(result.layout)
-            loss = f"{result.losses[-1]:.6f}"
-            table.add_row(name, str(len(result.losses)), loss, result.fingerprint[:12], same, f"{result.seconds:.1f}")
+            name = "one process" if len(runs) == 1 else str(result.layout).replace(",", ", ")
+            loss, seconds = f"{result.losses[-1]:.5f}", f"{result.seconds:.1f} s"
+            table.add_row(name, str(len(result.losses)), loss, seconds, result.fingerprint[:8], same)
         table.caption = None
     if not console.is_terminal:
         console.print()  # Live ends without a newline there

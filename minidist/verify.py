@@ -50,8 +50,8 @@ class Difference:
         place = self.name + (str(list(self.index)) if self.index else "")
         distance = "1 ulp" if self.ulps == 1 else f"{self.ulps:,} ulps"
         return (
-            f"first differs after step {self.step}, in {place}: one process has {self.expected}, this layout "
-            f"{self.found}, {distance} away; {self.elements:,} of {self.of:,} elements of {self.name} differ"
+            f"first differs after step {self.step}, in {place}: one process has {self.expected!s}, this layout "
+            f"{self.found!s}, {distance} away; {self.elements:,} of {self.of:,} elements of {self.name} differ"
         )
 
 

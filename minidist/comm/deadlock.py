@@ -50,10 +50,9 @@ def describe(stuck: set[int], statuses: Sequence[Status], waiting: dict[int, str
     bystanders = set(range(len(statuses))) - stuck - finished
     lines += [f"  rank {rank} was still running: it is not part of the deadlock" for rank in sorted(bystanders)]
     calls = {waiting[rank].split(": waits for")[0] for rank in stuck}
-    if awaited & finished or len(calls) > 1 and any(", collective " in call for call in calls):
-        lines.append(
-            "Every rank of a group must make the same collective calls in the same order, and each receive needs its send."
-        )
+    if awaited & finished or (len(calls) > 1 and any(", collective " in call for call in calls)):
+        lines.append("Every rank of a group must make the same collective calls in the same order,")
+        lines.append("and every receive needs its send.")
     elif all("to take" in waiting[rank] for rank in stuck):
         lines.append(
             "Each sends before it receives, and the messages do not fit the queues: post both at once with "

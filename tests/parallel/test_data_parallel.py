@@ -115,7 +115,7 @@ def test_when_gradients_are_sent(ranks, layout, during):
 
 
 def test_traffic_of_a_step(ranks):
-    """Ring: 2 (N-1)/N of the float64 gradients from each rank. Tree: the eight bytes of a loss, 2 (N-1) times in all."""
+    """Ring: 2 (N-1)/N of the float64 gradients from each rank. Tree: a loss of eight bytes, 2 (N-1) times in all."""
     config = TrainConfig(layers=1, heads=2, width=16, context=16, global_batch=6, micro_batch=1, steps=3)
     parameters = sum(p.size for p in _parameters(config))
     for dp in (2, 3, 6):
