@@ -41,8 +41,10 @@ class ArrayModule:
 xp = ArrayModule()
 
 
-def use(name: str) -> None:
+def use(name: str, rank: int = 0) -> None:
     """Bind ``xp`` to "numpy" or "cupy" in this process, before any model is built.
+
+    With CuPy, rank r takes the r-th GPU, beginning again where there are more ranks than GPUs.
 
     Raises:
         ValueError: for another name.
@@ -54,7 +56,7 @@ def use(name: str) -> None:
         try:
             import cupy as module
 
-            module.cuda.runtime.getDeviceCount()
+            module.cuda.Device(rank % module.cuda.runtime.getDeviceCount()).use()
         except Exception as error:
             raise RuntimeError(
                 f"--backend cupy needs CuPy and an NVIDIA GPU ({type(error).__name__}: {error}). "
@@ -78,7 +80,11 @@ def from_host(array: np.ndarray):
 
 def copy_from_host(target, array: np.ndarray) -> None:
     """Overwrite ``target`` where it lies with an array of the same shape in host memory."""
-    target[...] = xp.asarray(array)
+    if isinstance(target, np.ndarray):
+        target[...] = array
+    else:
+        with target.device:  # a background thread has a current device of its own
+            target.set(array)
 
 
 def add_at(target, index, values) -> None:

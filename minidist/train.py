@@ -174,7 +174,7 @@ def run(
 
 def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes: Wishes) -> RankResult:
     """One rank's part of a training run."""
-    backend.use(config.backend)
+    backend.use(config.backend, world.rank)
     corpus = load_corpus(config.text, config.context)
     model = GPT(config.model, seed=config.seed)
     parameters = model.parameters()
@@ -239,7 +239,8 @@ def data_parallel(parameters, group: ProcessGroup, layout: Layout, reduce_dtype:
 def forward_backward(model: GPT, corpus, config: TrainConfig, step: int, index: int) -> float:
     """Run one micro-batch, add its gradients to those that are there, and return its loss."""
     first = index * config.micro_batch
-    tokens, targets = micro_batch(corpus, config.seed, step, first, config.micro_batch, config.context)  # (B, T) each
+    batch = micro_batch(corpus, config.seed, step, first, config.micro_batch, config.context)
+    tokens, targets = map(backend.from_host, batch)  # (B, T) each
     with trace.span(f"forward {index}"):
         loss = model(tokens, targets, Noise(config.seed, step, index))
     with trace.span(f"backward {index}"):
@@ -258,7 +259,7 @@ def mean_loss(total: float, count: int, group: ProcessGroup) -> float:
 def validation_loss(model: GPT, corpus, config: TrainConfig) -> float:
     """The mean loss over the held-out text, in nats a token."""
     losses = [
-        (float(model(tokens, targets).item()), tokens.size)
+        (float(model(backend.from_host(tokens), backend.from_host(targets)).item()), tokens.size)
         for tokens, targets in validation_batches(corpus, 8, config.context)
     ]
     return sum(loss * tokens for loss, tokens in losses) / sum(tokens for _, tokens in losses)

@@ -14,7 +14,7 @@ import numpy as np
 
 from minidist import backend, trace
 from minidist.comm.transport import Combine, Transport
-from minidist.comm.work import Background, BackgroundWork, Work
+from minidist.comm.work import Background, BackgroundWork, MessageWork, Work
 
 
 class ProcessGroup:
@@ -70,7 +70,7 @@ class ProcessGroup:
         self.transport.groups.append(group)
         return group
 
-    def run_collective(self, description: str, nbytes: int, async_op: bool, body: Callable) -> BackgroundWork | None:
+    def run_collective(self, description: str, nbytes: int, async_op: bool, body: Callable) -> Work | None:
         """Run ``body(inside)``, where ``inside`` is this group in a space of messages of its own.
 
         Every message carries the description and the number of the call, so ranks that call different things find
@@ -165,7 +165,7 @@ def recv_reduce(tensor: np.ndarray, src: int, group: ProcessGroup, combine: Comb
     _irecv(tensor, src, group, 0, "recv_reduce", combine).wait()
 
 
-def barrier(group: ProcessGroup, async_op: bool = False) -> BackgroundWork | None:
+def barrier(group: ProcessGroup, async_op: bool = False) -> Work | None:
     """Return when every rank of the group has called it.
 
     The dissemination algorithm (Hensgen, Finkel and Manber, 1988): in round k a rank tells the one 2^k places to the
@@ -190,7 +190,7 @@ def _isend(tensor, dst: int, group: ProcessGroup, tag: int, label: str) -> Work:
     peer = _peer(dst, group, label)
     flat = backend.to_host(tensor).reshape(-1)
     call, label = _names(flat, group, label)
-    return Work(group.transport, group.transport.isend(flat, peer, group.context, tag, call, label))
+    return MessageWork(group.transport, group.transport.isend(flat, peer, group.context, tag, call, label))
 
 
 def _irecv(tensor, src: int, group: ProcessGroup, tag: int, label: str, combine: Combine | None = None) -> Work:
@@ -202,7 +202,7 @@ def _irecv(tensor, src: int, group: ProcessGroup, tag: int, label: str, combine:
     call, label = _names(flat, group, label)
     receive = group.transport.irecv(flat, peer, group.context, tag, call, label, combine)
     finish = None if host is tensor else lambda: backend.copy_from_host(tensor, host)
-    return Work(group.transport, receive, finish)
+    return MessageWork(group.transport, receive, finish)
 
 
 def _names(flat: np.ndarray, group: ProcessGroup, label: str) -> tuple[bytes, str]:

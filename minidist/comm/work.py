@@ -7,6 +7,7 @@ another, in the order of the calls. NCCL has a CUDA stream for each communicator
 
 import queue
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from minidist.comm.failures import Aborted, caller
@@ -15,20 +16,30 @@ from minidist.comm.transport import Receive, Send, Transport
 ABORT_CHECK_SECONDS = 0.05
 
 
-class Work:
-    """A message under way. Mirrors ``torch.distributed.Work``."""
+class Work(ABC):
+    """Something under way, as in ``torch.distributed.Work``."""
+
+    @abstractmethod
+    def is_completed(self) -> bool:
+        """True once ``wait`` would return at once."""
+
+    @abstractmethod
+    def wait(self) -> bool:
+        """Block until the arrays of the call may be used again; then True. Raises what the call raised."""
+
+
+class MessageWork(Work):
+    """A message under way."""
 
     def __init__(self, transport: Transport, part: Send | Receive, finish: Callable[[], None] | None = None) -> None:
         self._transport, self._part, self._finish = transport, part, finish
 
     def is_completed(self) -> bool:
-        """True once ``wait`` would return at once. Pushes the message on."""
         if not self._part.done:
             self._transport.progress()
         return self._part.done
 
     def wait(self) -> bool:
-        """Block until the send's array may be changed, or the receive's array holds the message; then True."""
         self._transport.wait(self._part)
         if self._finish is not None:
             self._finish()
@@ -36,8 +47,8 @@ class Work:
         return True
 
 
-class BackgroundWork:
-    """A collective under way on its group's thread, with the interface of ``Work``."""
+class BackgroundWork(Work):
+    """A collective under way on its group's thread."""
 
     def __init__(self, transport: Transport, label: str, body: Callable[[], None]) -> None:
         self._transport, self._label, self._body = transport, label, body
@@ -60,7 +71,6 @@ class BackgroundWork:
         return self._ended.is_set()
 
     def wait(self) -> bool:
-        """Block until the collective is over on this rank; then True. Raises what the collective raised."""
         if not self._ended.is_set():
             with self._transport.waiting(0):  # the background thread publishes for whom
                 while not self._ended.wait(ABORT_CHECK_SECONDS):
