@@ -20,111 +20,68 @@ Sums are taken in float64 and rounded once, so that their bits depend neither on
 A collective in place would overwrite what autograd has saved, so every mapping works on a copy.
 """
 
+from collections.abc import Callable
+
 from minidist.backend import xp
 from minidist.comm.collectives import ReduceOp, all_gather_into_tensor, all_reduce, reduce_scatter_tensor
 from minidist.comm.group import ProcessGroup
 from minidist.nn.tensor import Context, Function, Tensor
 
+Movement = Callable  # (array, group, axis) -> array
+
 
 def copy_to_group(x: Tensor, group: ProcessGroup) -> Tensor:
     """The same tensor, on its way into what each rank computes differently; its gradients are summed over the ranks."""
-    return _CopyToGroup.apply(x, group)
+    return Mapping.apply(x, keep, sum_over, group, None)
 
 
 def reduce_from_group(x: Tensor, group: ProcessGroup) -> Tensor:
     """The sum of all ranks' tensors, of the same shape on each."""
-    return _ReduceFromGroup.apply(x, group)
+    return Mapping.apply(x, sum_over, keep, group, None)
 
 
 def scatter_to_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
     """This rank's part of a tensor that all ranks have: ``x.shape[axis]`` is divided by the ranks."""
-    return _ScatterToGroup.apply(x, group, axis)
+    return Mapping.apply(x, split, join, group, axis)
 
 
 def gather_from_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
     """All ranks' parts joined along an axis, for all ranks to compute the same from it."""
-    return _GatherFromGroup.apply(x, group, axis)
+    return Mapping.apply(x, join, split, group, axis)
 
 
 def all_gather_in_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
     """All ranks' parts joined along an axis, for each rank to compute something else from it."""
-    return _AllGatherInGroup.apply(x, group, axis)
+    return Mapping.apply(x, join, sum_and_split, group, axis)
 
 
 def reduce_scatter_in_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
     """This rank's part, along an axis, of the sum of all ranks' tensors."""
-    return _ReduceScatterInGroup.apply(x, group, axis)
+    return Mapping.apply(x, sum_and_split, join, group, axis)
 
 
-class _CopyToGroup(Function):
-    @staticmethod
-    def forward(ctx: Context, x, group):
-        ctx.group = group
-        return x
+class Mapping(Function):
+    """One movement forward, its conjugate backward."""
 
     @staticmethod
-    def backward(ctx: Context, gradient):
-        return sum_over(gradient, ctx.group), None
-
-
-class _ReduceFromGroup(Function):
-    @staticmethod
-    def forward(ctx: Context, x, group):
-        return sum_over(x, group)
+    def forward(ctx: Context, x, there: Movement, back: Movement, group: ProcessGroup, axis: int | None):
+        ctx.back, ctx.group, ctx.axis = back, group, axis
+        return there(x, group, axis)
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        return gradient, None
+        return ctx.back(gradient, ctx.group, ctx.axis), None, None, None, None
 
 
-class _ScatterToGroup(Function):
-    @staticmethod
-    def forward(ctx: Context, x, group, axis):
-        ctx.group, ctx.axis = group, axis
-        return split(x, group, axis)
-
-    @staticmethod
-    def backward(ctx: Context, gradient):
-        return join(gradient, ctx.group, ctx.axis), None, None
+# The movements, on arrays. None changes the array that it is given.
 
 
-class _GatherFromGroup(Function):
-    @staticmethod
-    def forward(ctx: Context, x, group, axis):
-        ctx.group, ctx.axis = group, axis
-        return join(x, group, axis)
-
-    @staticmethod
-    def backward(ctx: Context, gradient):
-        return split(gradient, ctx.group, ctx.axis), None, None
+def keep(array, group: ProcessGroup, axis: int | None = None):
+    """The array as it is."""
+    return array
 
 
-class _AllGatherInGroup(Function):
-    @staticmethod
-    def forward(ctx: Context, x, group, axis):
-        ctx.group, ctx.axis = group, axis
-        return join(x, group, axis)
-
-    @staticmethod
-    def backward(ctx: Context, gradient):
-        return sum_and_split(gradient, ctx.group, ctx.axis), None, None
-
-
-class _ReduceScatterInGroup(Function):
-    @staticmethod
-    def forward(ctx: Context, x, group, axis):
-        ctx.group, ctx.axis = group, axis
-        return sum_and_split(x, group, axis)
-
-    @staticmethod
-    def backward(ctx: Context, gradient):
-        return join(gradient, ctx.group, ctx.axis), None, None
-
-
-# The four movements, on arrays.
-
-
-def sum_over(array, group: ProcessGroup):
+def sum_over(array, group: ProcessGroup, axis: int | None = None):
     """The sum over the ranks, taken in float64 and rounded once to the array's dtype."""
     total = array.astype(xp.float64)
     all_reduce(total, ReduceOp.SUM, group)
