@@ -114,9 +114,21 @@ def _config(options) -> TrainConfig:
     """The run that the options describe, with everything checked that can be before a rank starts."""
     config = TrainConfig(**{field.name: getattr(options, field.name) for field in fields(TrainConfig)})
     load_corpus(config.text, config.context)
+    for flag in ("json", "trace", "png"):
+        _check_writable(flag, getattr(options, flag, None))
     if config.backend != "numpy":
         backend.use(config.backend)
     return config
+
+
+def _check_writable(flag: str, path: str | None) -> None:
+    """Raise ValueError now rather than after an hour of training."""
+    if path in (None, "-"):
+        return
+    try:
+        open(path, "a").close()
+    except OSError as error:
+        raise ValueError(f"--{flag}: cannot write {path}: {error.strerror}") from None
 
 
 def _console(options) -> Console:

@@ -79,6 +79,8 @@ def test_verify_fails_on_a_planted_fault(capsys, monkeypatch):
         (["train", "--text", "no/such/file"], "cannot read the text no/such/file"),
         (["train", "--context", "1000000"], "too few for a context of 1000000"),
         (["train", "--dp", "9", "--global-batch", "8"], "dp=9 needs at least 9 micro-batches"),
+        (["train", "--json", "no/such/folder/x.json"], "--json: cannot write no/such/folder/x.json: No such file"),
+        (["train", "--png", "."], "--png: cannot write .: Is a directory"),
         (["verify", "dp=2,tp=2"], "'tp=2' is not key=value with a key of dp"),
     ],
 )
