@@ -2,17 +2,19 @@
 
 import argparse
 import json
+import os
 import sys
+import time
 from contextlib import contextmanager
 from dataclasses import fields
 
+import numpy as np
 from rich.console import Console
-from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from minidist import backend
+from minidist import __version__, backend
 from minidist.comm import Cluster, Deadlock, RankFailed
 from minidist.comm.algorithms import ALL_REDUCE
 from minidist.layout import SYNCS, Layout
@@ -47,10 +49,19 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return options.command(options)
-    except (ValueError, FileNotFoundError, IsADirectoryError, PermissionError, MemoryError) as error:
+    except RankFailed as error:
+        # what the settings have caused is told in a line; a fault of the program with its traceback
+        settings = error.summary.startswith(
+            ("FloatingPointError", "MemoryError", "_ArrayMemoryError", "RuntimeError: --")
+        )
+        _say_error(error.summary if settings else f"RankFailed: {error}")
+    except Deadlock as error:
+        _say_error(f"Deadlock: {error}")
+    except BrokenPipeError:  # who reads our output has gone, as in `| head`
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  Python flushes it on its way out
+        return 141
+    except (ValueError, RuntimeError, MemoryError, OSError) as error:
         _say_error(str(error))
-    except (RankFailed, Deadlock, RuntimeError) as error:
-        _say_error(f"{type(error).__name__}: {error}")
     except KeyboardInterrupt:
         _say_error("interrupted; all ranks have ended")
         return 130
@@ -62,14 +73,17 @@ def _parser() -> argparse.ArgumentParser:
         prog="minidist",
         description="Train a transformer on several ranks of one laptop, every layout on the same bits.",
     )
+    parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     train = commands.add_parser("train", help="train once, in one layout", description="Train once, in one layout.")
     train.set_defaults(command=_train)
     split = train.add_argument_group("layout: how the run is split")
-    split.add_argument("--dp", type=int, default=1, metavar="N", help="data-parallel ranks")
-    split.add_argument("--algorithm", default="auto", choices=["auto", *ALL_REDUCE], help="of the all-reduce")
-    split.add_argument("--sync", default="overlapped", choices=SYNCS, help="when gradients are summed")
+    split.add_argument("--dp", type=int, default=1, metavar="N", help="data-parallel ranks (default: 1)")
+    split.add_argument("--algorithm", default="auto", choices=["auto", *ALL_REDUCE], help="default: auto")
+    split.add_argument(
+        "--sync", default="overlapped", choices=SYNCS, help="when gradients are summed; default: overlapped"
+    )
     split.add_argument(
         "--bucket-mb", type=float, default=Layout.bucket_mb, metavar="MB", help="gradients in one message"
     )
@@ -114,21 +128,24 @@ def _config(options) -> TrainConfig:
     """The run that the options describe, with everything checked that can be before a rank starts."""
     config = TrainConfig(**{field.name: getattr(options, field.name) for field in fields(TrainConfig)})
     load_corpus(config.text, config.context)
-    for flag in ("json", "trace", "png"):
-        _check_writable(flag, getattr(options, flag, None))
+    _check_outputs({flag: getattr(options, flag, None) for flag in ("json", "trace", "png")})
     if config.backend != "numpy":
         backend.use(config.backend)
     return config
 
 
-def _check_writable(flag: str, path: str | None) -> None:
+def _check_outputs(paths: dict[str, str | None]) -> None:
     """Raise ValueError now rather than after an hour of training."""
-    if path in (None, "-"):
-        return
-    try:
-        open(path, "a").close()
-    except OSError as error:
-        raise ValueError(f"--{flag}: cannot write {path}: {error.strerror}") from None
+    files = {flag: path for flag, path in paths.items() if path is not None and (flag, path) != ("json", "-")}
+    if len(set(files.values())) < len(files):
+        raise ValueError(f"{' and '.join(f'--{flag}' for flag in files)} must go to different files")
+    for flag, path in files.items():
+        if flag == "png" and not path.endswith(".png"):
+            raise ValueError(f"--png: {path} must end in .png")
+        try:
+            open(path, "a").close()
+        except OSError as error:
+            raise ValueError(f"--{flag}: cannot write {path}: {error.strerror}") from None
 
 
 def _console(options) -> Console:
@@ -140,6 +157,8 @@ def _train(options) -> int:
     config = _config(options)
     layout = Layout(options.dp, options.algorithm, options.sync, options.bucket_mb)
     config.check(layout)
+    if options.sample < 0:
+        raise ValueError(f"--sample must not be negative, but is {options.sample}")
     console = _console(options)
     wishes = Wishes(
         progress=True,
@@ -150,12 +169,17 @@ def _train(options) -> int:
     with _progress(console) as progress, Cluster(layout.world_size) as cluster:
         task = progress.add_task(str(layout), total=config.steps, loss="", speed="")
 
+        first_end = 0.0
+
         def on_step(step: int, loss: float) -> None:
-            elapsed = progress.tasks[0].elapsed or 1e-9
-            speed = f"{config.tokens_per_step * (step + 1) / elapsed:,.0f} tokens/s"
-            progress.update(task, completed=step + 1, loss=f"loss {loss:.4f}", speed=speed)
+            nonlocal first_end
+            first_end = first_end or time.perf_counter()
+            speed = config.tokens_per_step * step / (time.perf_counter() - first_end + 1e-9)
+            text = f"{speed:,.0f} tokens/s" if step else ""
+            progress.update(task, completed=step + 1, loss=f"loss {loss:.4f}", speed=text)
 
         result = run(cluster, config, layout, wishes, on_step)
+    _write_json(options.json, result.as_dict())
     _print_run(console, result)
     logs = [rank.log for rank in result.ranks]
     if options.trace:
@@ -168,7 +192,6 @@ def _train(options) -> int:
 
         timeline.save(options.png, logs, f"the last steps of minidist train, {layout}")
         console.print(f"picture of the last steps: {options.png}")
-    _write_json(options.json, result.as_dict())
     return 0
 
 
@@ -201,57 +224,61 @@ def _print_run(console: Console, result: Run) -> None:
         console.print(table)
     if first.sample is not None:
         console.print("what the model writes:", style="bold")
-        console.print("The " + first.sample.decode("utf-8", errors="replace"), markup=False)
+        console.print("The " + _printable(first.sample), markup=False)
     console.print(f"loss: {first.losses[0]:.4f} at first, {first.losses[-1]:.4f} at last")
     console.print(f"validation loss: {first.validation_loss:.4f} nats a byte")
     console.print(f"speed: {result.tokens_per_second:,.0f} tokens/s")
     console.print(f"fingerprint: {result.fingerprint}", soft_wrap=True)
 
 
+def _printable(text: bytes) -> str:
+    """The text without control characters, which would steer the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text.decode("utf-8", errors="replace"))
+
+
 def _verify(options) -> int:
     config = _config(options)
     layouts = [Layout.parse(text) for text in options.layouts] or DEFAULT_LAYOUTS
+    for layout in layouts:
+        config.check(layout)
     console = _console(options)
-    table = Table(title=_describe(config), title_justify="left")
-    table.add_column("layout", overflow="fold", min_width=27)  # "algorithm=halving_doubling," is the longest word
-    for column in ("steps", "final loss", "time"):
-        table.add_column(column, justify="right")
-    table.add_column("SHA-256", no_wrap=True)
-    table.add_column("same")
+    names = ["one process", *map(str, layouts)]
+    width = max(map(len, names))
+    console.print(_describe(config), style="dim", soft_wrap=True)
+    heading = f"{'layout':<{width}}  steps  final loss   time  SHA-256   same bits"
+    console.print(heading, style="bold")
 
     runs: list[Run] = []
-    with Live(table, console=console, refresh_per_second=8) as live:
+    with console.status("") as status:  # the running layout, below the lines of those that have ended
 
         def on_step(layout: Layout, step: int) -> None:
-            table.caption = f"running {layout}: step {step + 1} of {config.steps}"
-            live.update(table)
+            status.update(f"{layout}: step {step + 1} of {config.steps}")
 
-        for result in verify(layouts, config, on_step):
+        for name, result in zip(names, verify(layouts, config, on_step), strict=True):
             runs.append(result)
             same = "" if len(runs) == 1 else "[green]yes[/]" if agrees(runs[0], result) else "[bold red]NO[/]"
-            name = "one process" if len(runs) == 1 else str(result.layout).replace(",", ", ")
-            loss, seconds = f"{result.losses[-1]:.5f}", f"{result.seconds:.1f} s"
-            table.add_row(name, str(len(result.losses)), loss, seconds, result.fingerprint[:8], same)
-        table.caption = None
-    if not console.is_terminal:
-        console.print()  # Live ends without a newline there
+            console.print(
+                f"{name:<{width}}  {len(result.losses):5}  {result.losses[-1]:10.5f}  {result.seconds:4.1f}s  "
+                f"{result.fingerprint[:8]}  {same}"
+            )
     different = [result for result in runs[1:] if not agrees(runs[0], result)]
+    report = [run.as_dict() | {"same": agrees(runs[0], run)} for run in runs]
+    _write_json(options.json, {"all_same": not different, "runs": report})
     if not different:
         how_many = "The layout ends" if len(runs) == 2 else f"All {len(runs) - 1} layouts end"
         console.print(f"{how_many} on the bits of one process, SHA-256:\n{runs[0].fingerprint}", soft_wrap=True)
     for result in different:
         place = first_difference(runs[0], result)
-        text = str(place) if place else "it agreed when run again: this layout does not repeat its own bits"
+        text = str(place) if place else "agreed when run again: this layout does not repeat its own bits"
         console.print(f"[bold red]{result.layout}[/] {escape(text)}")
-    report = [run.as_dict() | {"same": agrees(runs[0], run)} for run in runs]
-    _write_json(options.json, {"all_same": not different, "runs": report})
     return 1 if different else 0
 
 
 def _describe(config: TrainConfig) -> str:
+    text = config.text or "Python {}.{}'s documentation".format(*sys.version_info)
     return (
-        f"GPT with {config.layers} layers, {config.heads} heads, width {config.width}, context {config.context}; "
-        f"{config.micro_batches} micro-batches of {config.micro_batch} a step"
+        f"GPT: {config.layers} layers, {config.heads} heads, width {config.width}, context {config.context}; "
+        f"{config.micro_batches} micro-batches of {config.micro_batch} a step\non {text}; NumPy {np.__version__}"
     )
 
 

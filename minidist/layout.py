@@ -46,7 +46,7 @@ class Layout:
         """
         types = {f.name: f.type for f in fields(cls)}
         settings: dict = {}
-        for part in filter(None, text.replace(" ", "").split(",")):
+        for part in text.replace(" ", "").split(","):
             key, equals, value = part.partition("=")
             if key not in types or not equals:
                 raise ValueError(f"layout {text!r}: {part!r} is not key=value with a key of {', '.join(types)}")

@@ -4,6 +4,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 
 import numpy as np
 
@@ -53,6 +54,9 @@ class TrainConfig:
         for name in ("global_batch", "micro_batch", "steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, but is {getattr(self, name)}")
+        for name in ("lr", "weight_decay"):
+            if not isfinite(getattr(self, name)):
+                raise ValueError(f"{name} must be a finite number, but is {getattr(self, name)}")
         for name in ("warmup", "weight_decay", "seed"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}")
@@ -185,6 +189,7 @@ def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes:
     losses, digests, log = [], [], []
     before = world.traffic
     started = time.perf_counter()
+    np.seterr(over="ignore", invalid="ignore")  # a run that diverges ends with an error of its own, which says more
     for step in range(config.steps):
         if wishes.trace and step == max(0, config.steps - TRACED_STEPS):
             trace.start()
@@ -201,7 +206,10 @@ def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes:
                 replicas.finish()
             with trace.span("optimizer"):
                 average_gradients(parameters, config.micro_batches)
-                clip_grad_norm(parameters, config.clip)
+                try:
+                    clip_grad_norm(parameters, config.clip)
+                except FloatingPointError as error:
+                    raise FloatingPointError(f"training diverged in step {step}: {error}") from None
                 optimizer.lr = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
                 optimizer.step()
             losses.append(mean_loss(total, config.micro_batches, world))

@@ -15,11 +15,11 @@ DEFAULT_LAYOUTS = [
     Layout.parse(text)
     for text in (
         "dp=2",
-        "dp=3",
+        "dp=3,bucket_mb=0.1",
         "dp=4",
         "dp=5",
         "dp=6",
-        "dp=8",
+        "dp=8,bucket_mb=0.02",
         "dp=2,sync=naive",
         "dp=3,sync=bucketed,bucket_mb=0.01",
         "dp=4,algorithm=naive",
@@ -28,7 +28,7 @@ DEFAULT_LAYOUTS = [
         "dp=4,algorithm=two_shot",
         "dp=4,algorithm=halving_doubling",
         "dp=4,algorithm=direct",
-        "dp=7,algorithm=halving_doubling,bucket_mb=0.05",
+        "dp=7,algorithm=tree,bucket_mb=0.05",
     )
 ]
 

@@ -59,6 +59,17 @@ def test_verify_says_no_and_where(capsys):
     assert "NO" in out and "first differs after step" in out and "ulp" in out
 
 
+def test_divergence_is_told_in_a_line_with_its_step(capsys):
+    assert cli.main(["train", *SIZES, "--lr", "1e30", "--steps", "9"]) == 2
+    err = capsys.readouterr().err
+    assert "minidist: FloatingPointError: training diverged in step 1: the gradient of" in err
+    assert "Traceback" not in err and "Warning" not in err
+
+
+def test_what_the_model_writes_cannot_steer_the_terminal():
+    assert cli._printable(b"a\x1b[31m\xff\x07\n\tb") == "a\ufffd[31m\ufffd\ufffd\n\tb"
+
+
 def test_verify_fails_on_a_planted_fault(capsys, monkeypatch):
     def half_the_batch(world, config, layout, wishes):
         import minidist.train as train
@@ -80,7 +91,10 @@ def test_verify_fails_on_a_planted_fault(capsys, monkeypatch):
         (["train", "--context", "1000000"], "too few for a context of 1000000"),
         (["train", "--dp", "9", "--global-batch", "8"], "dp=9 needs at least 9 micro-batches"),
         (["train", "--json", "no/such/folder/x.json"], "--json: cannot write no/such/folder/x.json: No such file"),
-        (["train", "--png", "."], "--png: cannot write .: Is a directory"),
+        (["train", "--trace", "."], "--trace: cannot write .: Is a directory"),
+        (["train", "--png", "x.txt"], "--png: x.txt must end in .png"),
+        (["train", "--json", "x.png", "--png", "x.png"], "--json and --png must go to different files"),
+        (["train", "--sample", "-5"], "--sample must not be negative"),
         (["verify", "dp=2,tp=2"], "'tp=2' is not key=value with a key of dp"),
     ],
 )

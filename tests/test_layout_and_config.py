@@ -19,6 +19,8 @@ def test_a_layout_reads_what_it_writes(text):
         ("dp=two", "dp=two is not a whole number"),
         ("dp=2,dp=3", "dp is given twice"),
         ("np=2", "'np=2' is not key=value with a key of dp, algorithm"),
+        ("", "'' is not key=value"),
+        ("dp=2,", "'' is not key=value"),
         ("dp", "'dp' is not key=value"),
         ("dp=2,algorithm=magic", "algorithm=magic: choose from auto, naive"),
         ("dp=2,sync=never", "choose from naive, bucketed, overlapped"),
@@ -37,6 +39,8 @@ def test_bad_layouts(text, message):
     [
         ({"steps": 0}, "steps must be at least 1"),
         ({"lr": 0.0}, "lr must be larger than 0"),
+        ({"lr": float("inf")}, "lr must be a finite number"),
+        ({"weight_decay": float("nan")}, "weight_decay must be a finite number"),
         ({"seed": -1}, "seed must not be negative"),
         ({"global_batch": 10, "micro_batch": 4}, "global_batch 10 must be a multiple of micro_batch 4"),
         ({"reduce_dtype": "float16"}, "float32 or float64"),

@@ -12,13 +12,16 @@ class RankFailed(RuntimeError):
 
     Attributes:
         rank: the rank that failed first.
+        summary: the error in one line, such as "ValueError: no such shard".
         traceback_text: that rank's own traceback ("" where it left none, as after a signal).
         exitcode: the exit status of its process, negative for a signal; None where it raised an exception.
     """
 
-    def __init__(self, message: str, rank: int, traceback_text: str = "", exitcode: int | None = None) -> None:
+    def __init__(
+        self, message: str, rank: int, summary: str, traceback_text: str = "", exitcode: int | None = None
+    ) -> None:
         super().__init__(message)
-        self.rank, self.traceback_text, self.exitcode = rank, traceback_text, exitcode
+        self.rank, self.summary, self.traceback_text, self.exitcode = rank, summary, traceback_text, exitcode
 
 
 class Deadlock(RuntimeError):
@@ -52,6 +55,8 @@ def caller() -> str:
 
 def describe_frame(frame) -> str:
     name = os.path.basename(frame.f_code.co_filename)
+    if "ipykernel" in frame.f_code.co_filename:  # a number that says nothing to the person who wrote the cell
+        name = "notebook cell"
     return f"{name}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 

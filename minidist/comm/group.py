@@ -227,14 +227,10 @@ def _peer(rank: int, group: ProcessGroup, function: str) -> int:
 
 def check_group(group, function: str) -> None:
     if not isinstance(group, ProcessGroup):
-        hint = (
-            "this rank is not a member of that group"
-            if group is None
-            else f"it got {type(group).__name__}, not a ProcessGroup"
-        )
+        hint = "None" if group is None else f"a {type(group).__name__}"
         raise TypeError(
-            f"{function} needs group=: the world that your rank function received, or one made from it with "
-            f"new_group ({hint})"
+            f"{function} needs group=, but got {hint}: pass the world that your rank function received, or a group "
+            "made from it with new_group (which is None on a rank that is not a member)"
         )
 
 

@@ -202,7 +202,7 @@ class Cluster:
                 f"\n  rank {number} was " + (f"in {waiting[number]}" if number in waiting else "computing")
                 for number in pending
             )
-        return RankFailed(message, rank.number, own_traceback, exitcode)
+        return RankFailed(message, rank.number, summary, own_traceback, exitcode)
 
     def _abort(self, pending: dict[int, "_Rank"]) -> dict[int, str]:
         """Tell the other ranks to give up, and learn from those that wait what they wait for."""

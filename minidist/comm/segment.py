@@ -6,6 +6,7 @@ segment when that child ends.
 """
 
 import os
+import secrets
 from dataclasses import dataclass
 
 from multiprocess import shared_memory
@@ -73,7 +74,8 @@ class Segment:
         self._queues_start = (1 + world_size) * ALIGNMENT  # one line for the abort flag, then the status lines
         nbytes = self._queues_start + world_size * (world_size - 1) * (COUNTERS + capacity)
         if name is None:
-            self._memory = shared_memory.SharedMemory(create=True, size=nbytes)
+            name = f"minidist-{os.getpid()}-{secrets.token_hex(3)}"  # macOS allows 30 characters
+            self._memory = shared_memory.SharedMemory(name, create=True, size=nbytes)
             try:
                 _reserve(self._memory.name, nbytes)
             except BaseException:

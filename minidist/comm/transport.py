@@ -115,7 +115,7 @@ class Transport:
         self.moved = 0
         self.main_thread = threading.get_ident()
         self.active_threads = 1  # threads of this rank that compute rather than wait
-        self.awaited: dict[int, int] = {}  # thread -> bits of the ranks that it waits for
+        self.waits: dict[int, Waiting] = {}  # thread -> what it is blocked on
         self.status.write(shared.RUNNING, 0, 0)
 
     # Posting
@@ -288,33 +288,31 @@ class Transport:
     def _wait_long(self, work: Send | Receive) -> None:
         """Sleep between looks, and say for whom, so that the parent can tell a deadlock from patience."""
         started, pause = time.perf_counter_ns(), POLL_SECONDS[0]
-        with self.waiting(1 << work.peer):
+        with Waiting(self, 1 << work.peer, lambda: work.done):
             while not work.done:
                 if self.progress():
                     break
-                self.status.count_poll()
+                self._count_poll()
                 self.give_up_if_aborted(work.waits)
                 time.sleep(pause)
                 pause = min(pause * 1.5, POLL_SECONDS[1])
         if trace.recording() and threading.get_ident() == self.main_thread:
             trace.record(trace.Event(f"wait for rank {work.peer}", "wait", started, time.perf_counter_ns()))
 
-    def waiting(self, awaited: int) -> "Waiting":
-        """A context in which this thread counts as blocked on the ranks whose bits ``awaited`` has."""
-        return Waiting(self, awaited)
+    def _count_poll(self) -> None:
+        """Tell the parent of a look in vain, unless a thread that sleeps has its wait over without knowing it yet."""
+        with self.lock:
+            if not any(wait.is_over() for wait in self.waits.values()):
+                self.status.count_poll()
 
-    def change_active(self, by: int, thread: int | None = None, awaited: int = 0) -> None:
+    def change_active(self, by: int) -> None:
         """Count a thread that begins (+1) or stops (-1) computing, and publish whether any is left."""
         with self.lock:
             self.active_threads += by
-            if by > 0:
-                self.awaited.pop(thread, None)
-            elif thread is not None:
-                self.awaited[thread] = awaited
-            union = 0
-            for bits in self.awaited.values():
-                union |= bits
-            self.status.write(shared.RUNNING if self.active_threads else shared.BLOCKED, union, self.moved)
+            awaited = 0
+            for wait in self.waits.values():
+                awaited |= wait.awaited
+            self.status.write(shared.RUNNING if self.active_threads else shared.BLOCKED, awaited, self.moved)
 
     def give_up_if_aborted(self, waits: Callable[[], str]) -> None:
         if self.segment.aborted:
@@ -341,16 +339,22 @@ class Transport:
 
 
 class Waiting:
-    """Marks the calling thread of a transport as blocked while it is entered."""
+    """While it is entered, the calling thread counts as blocked: on the ranks whose bits ``awaited`` has, until
+    ``is_over()`` is true."""
 
-    def __init__(self, transport: Transport, awaited: int) -> None:
-        self.transport, self.awaited, self.thread = transport, awaited, threading.get_ident()
+    def __init__(self, transport: Transport, awaited: int, is_over: Callable[[], bool]) -> None:
+        self.transport, self.awaited, self.is_over = transport, awaited, is_over
+        self.thread = threading.get_ident()
 
     def __enter__(self) -> None:
-        self.transport.change_active(-1, self.thread, self.awaited)
+        with self.transport.lock:
+            self.transport.waits[self.thread] = self
+            self.transport.change_active(-1)
 
     def __exit__(self, *_) -> None:
-        self.transport.change_active(+1, self.thread)
+        with self.transport.lock:
+            del self.transport.waits[self.thread]
+            self.transport.change_active(+1)
 
 
 # Let another process have the core: with more ranks than cores, the one that is waited for may need it.

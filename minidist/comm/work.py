@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from minidist.comm.failures import Aborted, caller
-from minidist.comm.transport import Receive, Send, Transport
+from minidist.comm.transport import Receive, Send, Transport, Waiting
 
 ABORT_CHECK_SECONDS = 0.05
 
@@ -72,7 +72,7 @@ class BackgroundWork(Work):
 
     def wait(self) -> bool:
         if not self._ended.is_set():
-            with self._transport.waiting(0):  # the background thread publishes for whom
+            with Waiting(self._transport, 0, self._ended.is_set):  # the background thread tells for whom
                 while not self._ended.wait(ABORT_CHECK_SECONDS):
                     if self._transport.segment.aborted and not self._ended.wait(4 * ABORT_CHECK_SECONDS):
                         raise Aborted(f"{self._label}, started asynchronously {self._caller}")

@@ -68,6 +68,8 @@ def load_text(path: str) -> bytes:
     Raises:
         ValueError: if it cannot be read or is empty.
     """
+    if Path(path).exists() and not Path(path).is_file():
+        raise ValueError(f"the text {path} is not a file")  # a folder, or a device that never ends
     try:
         text = Path(path).read_bytes()
     except OSError as error:

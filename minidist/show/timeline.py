@@ -30,21 +30,27 @@ def draw(logs: Sequence[list], title: str):
     zero = min(event.start for log in events for event in log)
     figure = Figure(figsize=(11, 0.9 + 0.85 * len(logs)), layout="constrained")
     axes = figure.subplots()
+    shown: dict[str, str] = {}
+    for step in (event for event in events[0] if event.track == "step"):
+        axes.axvline((step.start - zero) / 1e6, color="#A0A0A0", linewidth=0.8, linestyle=":")
+        axes.text((step.start - zero) / 1e6, -0.08, f" {step.name}", fontsize=8, color="#606060")
     for rank, log in enumerate(events):
         for kind, colour in COLOURS.items():
             spans = [
                 ((event.start - zero) / 1e6, (event.end - event.start) / 1e6) for event in log if kind_of(event) == kind
             ]
             lane, height = (rank + 0.42, 0.3) if kind == "communication" else (rank, 0.4)
-            axes.broken_barh(spans, (lane, height), facecolors=colour, edgecolor="white", linewidth=0.3)
+            axes.broken_barh(spans, (lane, height), facecolors=colour)
+            if spans:
+                shown[kind] = colour
     axes.set_yticks([rank + 0.36 for rank in range(len(logs))], [f"rank {rank}" for rank in range(len(logs))])
-    axes.set_ylim(len(logs) - 0.1, -0.15)
+    axes.set_ylim(len(logs) - 0.1, -0.3)
     axes.set_xlabel("milliseconds")
     axes.set_title(title, loc="left", fontsize=11)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    handles = [axes.barh(0, 0, color=colour, label=kind) for kind, colour in COLOURS.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(COLOURS), frameon=False)
+    handles = [axes.barh(0, 0, color=colour, label=kind) for kind, colour in shown.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(shown), frameon=False)
     return figure
 
 

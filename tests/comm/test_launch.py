@@ -45,15 +45,16 @@ def group_of(pid: int) -> list[str]:
     return found
 
 
-def segments() -> set[str]:
-    return set(os.listdir("/dev/shm"))
+def segments_of(pid: int) -> list[str]:
+    return [name for name in os.listdir("/dev/shm") if name.startswith(f"minidist-{pid}-")]
 
 
-def gone_within(pid: int, before: set[str], seconds: float = 5.0) -> tuple[list[str], set[str]]:
+def left_after(pid: int, seconds: float = 5.0) -> tuple[list[str], list[str]]:
+    """The processes and the shared memory of a script that are still there, at the latest after so long."""
     deadline = time.monotonic() + seconds
-    while (group_of(pid) or segments() - before) and time.monotonic() < deadline:
+    while (group_of(pid) or segments_of(pid)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return group_of(pid), segments() - before
+    return group_of(pid), segments_of(pid)
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
@@ -121,7 +122,6 @@ def test_a_result_that_cannot_travel_is_an_error_of_its_rank(ranks):
 
 @linux
 def test_nothing_is_left_after_success_and_failure(tmp_path):
-    before = segments()
     process = in_script(
         tmp_path,
         """
@@ -140,7 +140,7 @@ def test_nothing_is_left_after_success_and_failure(tmp_path):
     )
     out, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 0 and err == "" and len(out.split()) == 2
-    assert gone_within(process.pid, before) == ([], set())
+    assert left_after(process.pid) == ([], [])
 
 
 WAITING = """
@@ -162,17 +162,17 @@ except KeyboardInterrupt:
 )
 @pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
 def test_interrupting_or_killing_the_parent_leaves_nothing(tmp_path, work, kill):
-    before = segments()
     process = in_script(tmp_path, WAITING.format(work), wait=False)
     try:
         for _ in range(3):
             assert process.stdout.readline() == "ready\n"
+        assert segments_of(process.pid)
         if kill == signal.SIGINT:
             os.killpg(process.pid, kill)  # a terminal's Ctrl-C goes to every process
         else:
             os.kill(process.pid, kill)
         started = time.monotonic()
-        assert gone_within(process.pid, before) == ([], set())
+        assert left_after(process.pid) == ([], [])
         assert time.monotonic() - started < 4
         if kill == signal.SIGINT:
             assert process.stdout.read() == "interrupted\n"
@@ -185,8 +185,8 @@ def test_interrupting_or_killing_the_parent_leaves_nothing(tmp_path, work, kill)
 @linux
 def test_too_little_shared_memory_is_told_before_anybody_touches_it():
     free = os.statvfs("/dev/shm")
+    before = segments_of(os.getpid())
     too_much = (free.f_bavail * free.f_frsize + (1 << 30)) // 64 * 64
-    before = segments()
     with pytest.raises(MemoryError, match=r"MiB of shared memory, but /dev/shm has only .* --shm-size"):
         md.Cluster(2, queue_bytes=too_much).run(len)
-    assert segments() == before
+    assert segments_of(os.getpid()) == before

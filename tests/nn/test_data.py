@@ -81,7 +81,7 @@ def test_the_shortest_text_that_fits(tmp_path):
 def test_errors(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"nowhere\.txt: No such file"):
         load_text(str(tmp_path / "nowhere.txt"))
-    with pytest.raises(ValueError, match=r"cannot read the text .*directory"):
+    with pytest.raises(ValueError, match=r"the text .* is not a file"):
         load_text(str(tmp_path))
     (tmp_path / "empty").touch()
     with pytest.raises(ValueError, match="empty is empty"):
