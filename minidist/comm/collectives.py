@@ -14,6 +14,7 @@ Arrays are C-contiguous, of any numeric or bool dtype and any size, zero include
 import enum
 from collections.abc import Callable
 from functools import cache, partial
+from operator import index
 
 import numpy as np
 
@@ -51,7 +52,9 @@ def broadcast(tensor, src: int, group: ProcessGroup, async_op: bool = False, *, 
     return call.run(async_op, lambda inside: method(flat, src, inside))
 
 
-def reduce(tensor, dst: int, op=ReduceOp.SUM, group: ProcessGroup = None, async_op: bool = False, *, algorithm="auto"):
+def reduce(
+    tensor, dst: int, op=ReduceOp.SUM, group: ProcessGroup | None = None, async_op: bool = False, *, algorithm="auto"
+):
     """Overwrite ``tensor`` on rank ``dst`` with the combination of all ranks'; the others keep theirs."""
     call = Call("reduce", group, algorithm, algorithms.REDUCE, f"dst={dst}, {_name(op)}")
     call.rank("dst", dst)
@@ -67,7 +70,7 @@ def reduce(tensor, dst: int, op=ReduceOp.SUM, group: ProcessGroup = None, async_
     return call.run(async_op, body)
 
 
-def all_reduce(tensor, op=ReduceOp.SUM, group: ProcessGroup = None, async_op: bool = False, *, algorithm="auto"):
+def all_reduce(tensor, op=ReduceOp.SUM, group: ProcessGroup | None = None, async_op: bool = False, *, algorithm="auto"):
     """Overwrite ``tensor`` on every rank with the combination of all ranks'. All get the same bits.
 
     In float32 the bits of a sum depend on the order of its terms, and so on the algorithm and the number of ranks;
@@ -86,7 +89,13 @@ def all_reduce(tensor, op=ReduceOp.SUM, group: ProcessGroup = None, async_op: bo
 
 
 def reduce_scatter_tensor(
-    output, input, op=ReduceOp.SUM, group: ProcessGroup = None, async_op: bool = False, *, algorithm: str = "auto"
+    output,
+    input,
+    op=ReduceOp.SUM,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+    *,
+    algorithm: str = "auto",
 ):
     """Combine all ranks' ``input`` and leave the rank-th of N equal parts of the result in ``output``.
 
@@ -131,7 +140,7 @@ def all_to_all_single(
     input,
     output_split_sizes: list[int] | None = None,
     input_split_sizes: list[int] | None = None,
-    group: ProcessGroup = None,
+    group: ProcessGroup | None = None,
     async_op: bool = False,
     *,
     algorithm: str = "auto",
@@ -145,6 +154,8 @@ def all_to_all_single(
     call.array("input", input, described=False)
     call.array("output", output, written=True, described=False)
     call.same_dtype(output, input)
+    if np.may_share_memory(backend.to_host(input), backend.to_host(output)):
+        input = input.copy()  # what arrives early must not overwrite what leaves late
     outgoing = _split(backend.to_host(input), input_split_sizes, group.size, "input")
     host_output = call.host_of(output)
     incoming = _split(host_output, output_split_sizes, group.size, "output")
@@ -157,7 +168,9 @@ def all_to_all_single(
     return call.run(async_op, lambda inside: method(outgoing, incoming, inside))
 
 
-def scatter(tensor, scatter_list=None, src: int = 0, group: ProcessGroup = None, async_op=False, *, algorithm="auto"):
+def scatter(
+    tensor, scatter_list=None, src: int = 0, group: ProcessGroup | None = None, async_op=False, *, algorithm="auto"
+):
     """Overwrite ``tensor`` on rank r with the r-th array of rank ``src``'s ``scatter_list`` (None on the others)."""
     call = Call("scatter", group, algorithm, algorithms.SCATTER, f"src={src}")
     call.rank("src", src)
@@ -167,7 +180,9 @@ def scatter(tensor, scatter_list=None, src: int = 0, group: ProcessGroup = None,
     return call.run(async_op, lambda inside: method(flat, pieces, src, inside))
 
 
-def gather(tensor, gather_list=None, dst: int = 0, group: ProcessGroup = None, async_op=False, *, algorithm="auto"):
+def gather(
+    tensor, gather_list=None, dst: int = 0, group: ProcessGroup | None = None, async_op=False, *, algorithm="auto"
+):
     """Overwrite the r-th array of rank ``dst``'s ``gather_list`` (None on the others) with rank r's ``tensor``."""
     call = Call("gather", group, algorithm, algorithms.GATHER, f"dst={dst}")
     call.rank("dst", dst)
@@ -222,7 +237,7 @@ class Call:
         return pieces
 
     def rank(self, argument: str, rank: int) -> None:
-        if not 0 <= rank < self.group.size:
+        if not 0 <= index(rank) < self.group.size:
             raise ValueError(
                 f"{self.name}: {argument}={rank} is not a rank of this group of {self.group.size} "
                 f"(0 to {self.group.size - 1}, counted within the group)"

@@ -5,9 +5,12 @@ for ranks of the set, or for ranks that have finished: then nobody is left who c
 "Some Deadlock Properties of Computer Systems", 1972). No timeout is involved: a rank that computes for an hour is
 not blocked, and a deadlock of milliseconds is one.
 
-Two snapshots are compared, because each is taken while the ranks run. A rank counts as stuck if between the two it
-moved nothing and looked at all its queues at least twice in vain. Every look of a stuck set then came after every
-move of it, so none of its members can have a message on the way.
+The ranks go on while they are looked at, so one look at all of them is no picture of one moment. Three scans are
+compared: two right after each other, and one later. A rank counts as stuck if it says the same in all three, and if
+between the second and the third it looked at all its queues at least twice in vain. Suppose that some rank of a stuck
+set did move after the first scan, and take the first to do so. It found a message, or room, in its last look; its two
+looks in vain were before that, so it moved after the third scan or says something else there. And before that nobody
+else of the set had moved since the first scan: whatever it found had been there for both looks in vain.
 """
 
 from collections.abc import Sequence
@@ -15,19 +18,19 @@ from collections.abc import Sequence
 from minidist.comm.segment import BLOCKED, FINISHED, Status
 
 
-def find_deadlock(before: Sequence[Status], after: Sequence[Status]) -> set[int]:
-    """The ranks that can never go on, empty if there are none. Both arguments have one status for each rank."""
-    finished = {rank for rank, status in enumerate(before) if status.state == FINISHED}
+def find_deadlock(first: Sequence[Status], second: Sequence[Status], third: Sequence[Status]) -> set[int]:
+    """The ranks that can never go on, empty if there are none. Each argument is a scan: one status for each rank."""
+    finished = {rank for rank, status in enumerate(first) if status.state == FINISHED}
     stuck = {
         rank
-        for rank, (first, second) in enumerate(zip(before, after, strict=True))
-        if first.state == second.state == BLOCKED
-        and first.awaited == second.awaited != 0
-        and first.moved == second.moved
-        and second.polls - first.polls >= 2
+        for rank, (a, b, c) in enumerate(zip(first, second, third, strict=True))
+        if a.state == b.state == c.state == BLOCKED
+        and a.awaited == b.awaited == c.awaited != 0
+        and a.moved == b.moved == c.moved
+        and c.polls - b.polls >= 2
     }
     while True:  # whoever waits for a rank that may still act is not stuck, nor who waits for that one, and so on
-        hopeful = {rank for rank in stuck if awaited_ranks(after[rank]) - stuck - finished}
+        hopeful = {rank for rank in stuck if awaited_ranks(third[rank]) - stuck - finished}
         if not hopeful:
             return stuck
         stuck -= hopeful

@@ -9,11 +9,12 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from operator import index
 
 import numpy as np
 
 from minidist import backend, trace
-from minidist.comm.transport import Combine, Transport
+from minidist.comm.transport import CALL_BYTES, Combine, Transport
 from minidist.comm.work import Background, BackgroundWork, MessageWork, Work
 
 
@@ -24,6 +25,8 @@ class ProcessGroup:
         rank: this process's place in the group, 0 to size - 1.
         size: the number of ranks in the group.
         ranks: for each place, the rank in the world.
+        report: of the world alone: ``world.report(thing)`` hands anything to the parent process at once, where it
+            reaches the ``on_report`` of ``Cluster.run``.
     """
 
     def __init__(
@@ -32,8 +35,9 @@ class ProcessGroup:
         self.transport, self.ranks, self.context = transport, ranks, context
         self.size = len(ranks)
         self.rank = ranks.index(transport.rank)
-        self.call = None if collective is None else collective.encode()
+        self.call = None if collective is None else shorten(collective)
         self.collective = collective  # the call that this group is the inside of, in words; None for a group of a user
+        self.report: Callable[[object], None] | None = None
         self._created: dict[tuple[int, ...], int] = {}
         self._collectives = 0
         self._background: Background | None = None
@@ -46,17 +50,13 @@ class ProcessGroup:
         """A copy of this rank's counters since the run began, over all groups; its rows are ranks of the world."""
         return self.transport.traffic.snapshot()
 
-    def report(self, thing) -> None:
-        """Hand anything to the parent process at once: it reaches the ``on_report`` of ``Cluster.run``."""
-        self.transport.report(thing)
-
     def new_group(self, ranks: list[int]) -> "ProcessGroup | None":
         """The group of some of this group's ranks; None on a rank that is not among them.
 
         No message is sent, so (unlike in torch) ranks outside the new group need not call it. Ranks that make several
         groups of the same members must make them in the same order.
         """
-        ranks = tuple(int(rank) for rank in ranks)
+        ranks = tuple(index(rank) for rank in ranks)
         if not ranks or len(set(ranks)) != len(ranks) or not all(0 <= rank < self.size for rank in ranks):
             raise ValueError(
                 f"new_group takes different ranks from 0 to {self.size - 1}, at least one, but got {list(ranks)}"
@@ -190,7 +190,7 @@ def _isend(tensor, dst: int, group: ProcessGroup, tag: int, label: str) -> Work:
     peer = _peer(dst, group, label)
     flat = backend.to_host(tensor).reshape(-1)
     call, label = _names(flat, group, label)
-    return MessageWork(group.transport, group.transport.isend(flat, peer, group.context, tag, call, label))
+    return MessageWork(group.transport, group.transport.isend(flat, peer, group.context, index(tag), call, label))
 
 
 def _irecv(tensor, src: int, group: ProcessGroup, tag: int, label: str, combine: Combine | None = None) -> Work:
@@ -200,7 +200,7 @@ def _irecv(tensor, src: int, group: ProcessGroup, tag: int, label: str, combine:
     host = backend.to_host(tensor)
     flat = host.reshape(-1)
     call, label = _names(flat, group, label)
-    receive = group.transport.irecv(flat, peer, group.context, tag, call, label, combine)
+    receive = group.transport.irecv(flat, peer, group.context, index(tag), call, label, combine)
     finish = None if host is tensor else lambda: backend.copy_from_host(tensor, host)
     return MessageWork(group.transport, receive, finish)
 
@@ -218,11 +218,19 @@ def _call_of(dtype: np.dtype) -> bytes:
 
 
 def _peer(rank: int, group: ProcessGroup, function: str) -> int:
-    if not 0 <= rank < group.size:
+    if not 0 <= index(rank) < group.size:
         raise ValueError(f"{function}: there is no rank {rank} in a group of {group.size} (0 to {group.size - 1})")
     if rank == group.rank:
         raise ValueError(f"{function}: rank {rank} cannot exchange a message with itself; copy the array instead")
     return group.ranks[rank]
+
+
+def shorten(call: str) -> bytes:
+    """A description that fits a message's header; of a longer one the beginning, and a checksum of the whole."""
+    encoded = call.encode()
+    if len(encoded) <= CALL_BYTES:
+        return encoded
+    return encoded[: CALL_BYTES - 9] + b" %08x" % zlib.crc32(encoded)
 
 
 def check_group(group, function: str) -> None:
@@ -232,14 +240,14 @@ def check_group(group, function: str) -> None:
             f"{function} needs group=, but got {hint}: pass the world that your rank function received, or a group "
             "made from it with new_group (which is None on a rank that is not a member)"
         )
+    group.transport.check_usable()
 
 
 def check_array(array, argument: str, function: str, written: bool = False) -> None:
     """Refuse what could not be moved correctly, naming the argument and the mend."""
-    if not isinstance(array, np.ndarray) and not isinstance(array, backend.xp.ndarray):
-        raise TypeError(
-            f"{function}: {argument} must be an array, but is {type(array).__name__}; wrap it in np.array()"
-        )
+    if type(array) not in (np.ndarray, np.memmap, backend.xp.ndarray):  # a subclass may give operations another meaning
+        kind = type(array).__name__
+        raise TypeError(f"{function}: {argument} must be an array, but is {kind}; wrap it in np.asarray()")
     if array.dtype.kind not in "biufc" or not array.dtype.isnative:
         raise TypeError(
             f"{function}: {argument} must hold numbers or bools in native byte order, but its dtype is {array.dtype!r};"

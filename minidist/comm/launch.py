@@ -6,6 +6,7 @@ everything that is shared: it creates and unlinks the shared memory, notices the
 
 import os
 import sys
+import threading
 import time
 import warnings
 import weakref
@@ -70,7 +71,8 @@ class Cluster:
         self._ranks: list[_Rank] = []
         self._segment: Segment | None = None
         self._end: Callable[[], None] = lambda: None
-        self._closed = self._running = False
+        self._closed = False
+        self._running = threading.Lock()
 
     def __enter__(self) -> "Cluster":
         self._start()
@@ -95,14 +97,19 @@ class Cluster:
             raise TypeError(f"the first argument must be a function fn(world, ...), but is {fn!r}")
         if self._closed:
             raise RuntimeError("this Cluster is closed; make a new one, or do the work inside its with block")
-        if self._running:
+        if not self._running.acquire(blocking=False):
             raise RuntimeError(
                 "this Cluster is in the middle of a run; use a second Cluster for another at the same time"
             )
+        try:
+            return self._run(fn, args, timeout, on_report)
+        finally:
+            self._running.release()
+
+    def _run(self, fn: Callable, args: tuple, timeout: float | None, on_report: Callable | None) -> list:
         function = functions.dumps((fn, args))
         payload = functions.dumps(((sys.path, os.getcwd()), function))
         self._start()
-        self._running = True
         try:
             for line in self._segment.status:  # a rank that has not begun yet must not count as finished
                 line.write(RUNNING, 0, 0)
@@ -112,8 +119,6 @@ class Cluster:
         except BaseException:  # KeyboardInterrupt too
             self._stop(kill=True)
             raise
-        finally:
-            self._running = False
 
     # Starting and stopping
 
@@ -123,7 +128,8 @@ class Cluster:
         self._segment = Segment(self.world_size, self._capacity)
         ranks: list[_Rank] = []
         # also when the Cluster is forgotten, or Python ends, without close()
-        self._end = weakref.finalize(self, _end_ranks, ranks, self._segment, True)
+        self._owner = os.getpid()
+        self._end = weakref.finalize(self, _end_ranks, ranks, self._segment, True, self._owner)
         try:
             if self._context.get_start_method() == "forkserver":  # its server imports NumPy once, for all ranks
                 self._context.set_forkserver_preload(["minidist.comm.worker"])
@@ -137,8 +143,8 @@ class Cluster:
 
     def _stop(self, kill: bool) -> None:
         if self._ranks:
+            _end_ranks(self._ranks, self._segment, kill, self._owner)
             self._end.detach()
-            _end_ranks(self._ranks, self._segment, kill)
         self._ranks, self._segment = [], None
 
     # Waiting for the results
@@ -148,7 +154,7 @@ class Cluster:
         results: list = [None] * self.world_size
         pending = dict(enumerate(self._ranks))
         put_aside = False
-        before, looked = self._statuses(), time.monotonic()
+        before, looked = self._scan_twice(), time.monotonic()
         while pending:
             for rank in _speaking(pending.values(), WATCH_SECONDS):
                 kind, content = rank.receive()
@@ -162,25 +168,45 @@ class Cluster:
                 elif kind in ("failed", "gone", "aborted"):
                     raise self._failure(rank, kind, content, pending)
             if time.monotonic() - looked >= WATCH_SECONDS:
-                after, looked = self._statuses(), time.monotonic()
-                stuck = find_deadlock(before, after)
-                if stuck:
-                    waiting = self._abort(pending)
-                    missing = {rank: "a wait that it did not describe" for rank in stuck}
-                    waiting = missing | {rank: text for rank, text in waiting.items() if rank in stuck}
-                    raise Deadlock(describe(stuck, after, waiting), waiting)
-                before = after
+                for rank in pending.values():
+                    if rank.has_died_silently:
+                        raise self._failure(rank, "gone", rank.process.exitcode, pending)
+                now = self._scan()
+                if stuck := find_deadlock(*before, now):
+                    raise self._deadlock(stuck, now, pending)
+                before, looked = self._scan_twice(), time.monotonic()
             if deadline is not None and time.monotonic() > deadline:
-                doing = {number: f"at {rank.where()}" for number, rank in pending.items()}
-                doing |= {number: f"in {text}" for number, text in self._abort(pending).items()}
-                lines = [f"  rank {number} is {text}" for number, text in sorted(doing.items())]
-                raise TimeoutError("\n".join([f"the run did not end within {timeout:g} s:", *lines]))
+                raise self._timeout(timeout, pending)
         if put_aside or any(self._segment.queue(*pair).unread for pair in self._pairs()):
             self._warn_of_leftovers()
-        return [functions.loads(result) for result in results]
+        return [self._unpickled(number, result) for number, result in enumerate(results)]
 
-    def _statuses(self) -> list:
+    def _unpickled(self, number: int, result: bytes):
+        try:
+            return functions.loads(result)
+        except Exception as error:
+            summary = f"its result cannot be unpickled here: {type(error).__name__}: {error}"
+            raise RankFailed(f"rank {number} of {self.world_size} failed: {summary}", number, summary) from error
+
+    def _scan(self) -> list:
         return [line.read() for line in self._segment.status]
+
+    def _scan_twice(self) -> tuple[list, list]:
+        return self._scan(), self._scan()
+
+    def _deadlock(self, stuck: set[int], statuses: list, pending: dict[int, "_Rank"]) -> Deadlock:
+        told = self._abort(pending)
+        waiting = {rank: told.get(rank, "a wait that it did not describe") for rank in stuck}
+        return Deadlock(describe(stuck, statuses, waiting), waiting)
+
+    def _timeout(self, timeout: float, pending: dict[int, "_Rank"]) -> TimeoutError:
+        for rank in pending.values():
+            rank.ask_where()
+        deadline = time.monotonic() + GRACE_SECONDS
+        doing = {number: f"at {rank.where(deadline)}" for number, rank in pending.items()}
+        doing |= {number: f"in {text}" for number, text in self._abort(pending).items()}
+        lines = [f"  rank {number} is {text}" for number, text in sorted(doing.items())]
+        return TimeoutError("\n".join([f"the run did not end within {timeout:g} s:", *lines]))
 
     def _pairs(self) -> list[tuple[int, int]]:
         return [(a, b) for a in range(self.world_size) for b in range(self.world_size) if a != b]
@@ -253,10 +279,14 @@ class _Rank:
         """The next report, of kind done, failed, aborted, leftovers, report or print (which is printed); or
         ("gone", exitcode)."""
         try:
-            kind, content = functions.loads(self.reports.recv_bytes())
+            message = self.reports.recv_bytes()
         except (EOFError, OSError):
             self.process.join(STOP_SECONDS)
             return "gone", self.process.exitcode if self.process.exitcode is not None else 1
+        try:
+            kind, content = functions.loads(message)
+        except Exception as error:
+            return "failed", (f"what it sent cannot be unpickled here: {type(error).__name__}: {error}", "")
         if kind == "print":
             name, text = content
             stream = getattr(sys, name)
@@ -264,21 +294,29 @@ class _Rank:
             stream.flush()
         return kind, content
 
-    def where(self) -> str:
-        """What the rank is doing now, in words."""
-        try:
+    def ask_where(self) -> None:
+        with suppress(OSError):
             self._questions.send(None)
-            if self._questions.poll(GRACE_SECONDS):
+
+    def where(self, deadline: float) -> str:
+        """What the rank is doing now, in words, after ``ask_where``."""
+        with suppress(EOFError, OSError):
+            if self._questions.poll(max(0.0, deadline - time.monotonic())):
                 return self._questions.recv()
-        except (EOFError, OSError):
-            pass
         return "a place in compiled code that does not let Python answer"
 
-    def end(self, kill: bool) -> None:
+    @property
+    def has_died_silently(self) -> bool:
+        """True where the process has ended, but a child that it left behind keeps its end of the pipe open."""
+        return self.process.exitcode is not None and not self.reports.poll()
+
+    def ask_to_end(self, kill: bool) -> None:
         if kill:
             self.process.kill()
         else:
             self.send("stop", None)
+
+    def end(self) -> None:
         self.process.join(STOP_SECONDS)
         if self.process.is_alive():
             self.process.kill()
@@ -293,21 +331,23 @@ def _speaking(ranks, timeout: float) -> list[_Rank]:
     return [by_pipe[pipe] for pipe in connection.wait(list(by_pipe), timeout)]
 
 
-def _end_ranks(ranks: list[_Rank], segment: Segment, kill: bool) -> None:
+def _end_ranks(ranks: list[_Rank], segment: Segment, kill: bool, owner: int) -> None:
     """End all ranks, then unlink the shared memory. Not a method: it also runs when the Cluster is gone."""
-    if not kill:
-        for rank in ranks:
-            rank.send("stop", None)
-    else:
-        for rank in ranks:
-            rank.process.kill()
+    if os.getpid() != owner:
+        return  # a fork of the parent has a copy of the Cluster, but no ranks
     for rank in ranks:
-        rank.end(kill)
+        rank.ask_to_end(kill)
+    while ranks:
+        ranks[-1].end()
+        ranks.pop()
     segment.unlink()
 
 
 def _name_ranks(ranks) -> str:
     return f"rank {next(iter(ranks))} was" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} were"
+
+
+_hiding = threading.Lock()
 
 
 @contextmanager
@@ -317,10 +357,11 @@ def _script_hidden():
     Functions travel by value (dill), so no rank needs the script; and a script without the line
     ``if __name__ == "__main__"`` would otherwise start ranks that start ranks.
     """
-    main = sys.modules["__main__"]
-    hidden = {name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__}
-    main.__spec__ = None
-    try:
-        yield
-    finally:
-        main.__dict__.update(hidden)
+    with _hiding:
+        main = sys.modules["__main__"]
+        hidden = {name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__}
+        main.__spec__ = None
+        try:
+            yield
+        finally:
+            main.__dict__.update(hidden)

@@ -7,6 +7,7 @@ segment when that child ends.
 
 import os
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass
 
 from multiprocess import shared_memory
@@ -57,7 +58,7 @@ class StatusLine:
 def queue_capacity(world_size: int) -> int:
     """Bytes for each queue by default: 1 MiB, or less where many ranks would make it more than 32 MiB in all."""
     pairs = max(1, world_size * (world_size - 1))
-    return max(64 << 10, min(MIB, padded(32 * MIB // pairs)))
+    return max(8 << 10, min(MIB, padded(32 * MIB // pairs)))
 
 
 class Segment:
@@ -105,7 +106,8 @@ class Segment:
 
     def unlink(self) -> None:
         """Take the segment's name away and let go of it. The memory goes with the last rank that has it mapped."""
-        self._memory.unlink()
+        with suppress(FileNotFoundError):  # an interrupted end is run again
+            self._memory.unlink()
         for view in (self._abort, *self.status):
             view.release()
         self._memory.close()

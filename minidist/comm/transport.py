@@ -26,11 +26,11 @@ from minidist.comm.queues import ALIGNMENT
 # number in this direction, context, tag, bytes, elements, the sender's clock (ns), the call in words
 HEADER = struct.Struct("<QQqQQq144s")
 HEADER_BYTES = HEADER.size  # 192
+CALL_BYTES = 144
 PIECE = 256 << 10  # bytes moved at once: small enough that the reader copies one piece while the writer fills the next
 
 SPINS = 100  # looks at the queues before a waiting rank begins to sleep between two looks
 POLL_SECONDS = (20e-6, 1e-3)  # the first and the longest of these sleeps
-WORDS = 144  # bytes of the call's description that travel in the header
 
 Combine = Callable[..., np.ndarray]  # a ufunc such as np.add: combine(mine, arriving, out=mine)
 
@@ -108,12 +108,13 @@ class Transport:
         self.put_aside: dict[int, list[Arriving]] = {peer: [] for peer in peers}
         self.numbers = dict.fromkeys(peers, 0)  # messages begun in each direction
         self.traffic = trace.TrafficCounter(self.size)
-        self.report: Callable[[object], None] = lambda thing: None  # the worker sets it
         self.groups: list = []  # the process groups of this run, to be closed at its end
         self.lock = threading.RLock()  # the main thread and those of asynchronous collectives share one engine
         self.status = segment.status[rank]
         self.moved = 0
         self.main_thread = threading.get_ident()
+        self.threads = {self.main_thread}  # those that may send and receive: the others are its background threads
+        self.ended = False  # true once the run is over: its groups may not be used in a later one
         self.active_threads = 1  # threads of this rank that compute rather than wait
         self.waits: dict[int, Waiting] = {}  # thread -> what it is blocked on
         self.status.write(shared.RUNNING, 0, 0)
@@ -245,7 +246,7 @@ class Transport:
     def _match(self, message: Arriving, receive: Receive, peer: int) -> None:
         """Join a message to its receive, unless the two ends disagree about what it is."""
         message.receive = receive
-        if message.call != receive.call[:WORDS]:
+        if message.call != receive.call:
             theirs, ours = message.call.decode(errors="replace"), receive.call.decode()
             if receive.label != ours:  # a point-to-point call, whose name says nothing of the message
                 ours = f"{receive.label} of {ours}"
@@ -290,20 +291,23 @@ class Transport:
         started, pause = time.perf_counter_ns(), POLL_SECONDS[0]
         with Waiting(self, 1 << work.peer, lambda: work.done):
             while not work.done:
-                if self.progress():
+                if self._look():
                     break
-                self._count_poll()
                 self.give_up_if_aborted(work.waits)
                 time.sleep(pause)
                 pause = min(pause * 1.5, POLL_SECONDS[1])
         if trace.recording() and threading.get_ident() == self.main_thread:
             trace.record(trace.Event(f"wait for rank {work.peer}", "wait", started, time.perf_counter_ns()))
 
-    def _count_poll(self) -> None:
-        """Tell the parent of a look in vain, unless a thread that sleeps has its wait over without knowing it yet."""
+    def _look(self) -> bool:
+        """Progress of a thread that sleeps between two looks. A look in vain is told to the parent, unless the wait of
+        another sleeping thread is over and it does not know yet."""
         with self.lock:
+            if self.progress():
+                return True
             if not any(wait.is_over() for wait in self.waits.values()):
                 self.status.count_poll()
+            return False
 
     def change_active(self, by: int) -> None:
         """Count a thread that begins (+1) or stops (-1) computing, and publish whether any is left."""
@@ -314,6 +318,18 @@ class Transport:
                 awaited |= wait.awaited
             self.status.write(shared.RUNNING if self.active_threads else shared.BLOCKED, awaited, self.moved)
 
+    def check_usable(self) -> None:
+        """Raise RuntimeError where the calling thread or the run is not the one that this transport serves."""
+        if self.ended:
+            raise RuntimeError(
+                "this group belongs to a run that has ended; use the world that this run's function received"
+            )
+        if threading.get_ident() not in self.threads:
+            raise RuntimeError(
+                "only the thread that runs the rank's function may send and receive (MPI calls this "
+                "MPI_THREAD_FUNNELED); for communication in the background use async_op=True"
+            )
+
     def give_up_if_aborted(self, waits: Callable[[], str]) -> None:
         if self.segment.aborted:
             raise Aborted(", ".join(filter(None, (waits(), caller()))))
@@ -323,6 +339,7 @@ class Transport:
         for sends in self.sends.values():
             while sends:
                 self.wait(sends[-1])
+        self.ended = True
         self.status.write(shared.FINISHED, 0, self.moved)
 
     def leftovers(self) -> list[str]:

@@ -56,13 +56,16 @@ class BackgroundWork(Work):
         self._ended = threading.Event()
         self._error: BaseException | None = None
 
-    def run(self) -> None:
-        """On the background thread."""
-        try:
-            self._body()
-        except BaseException as error:  # handed to whoever waits, on the thread that can do something about it
-            error.add_note(f"started asynchronously {self._caller}")
-            self._error = error
+    def run(self, earlier: BaseException | None) -> BaseException | None:
+        """On the background thread. After an error nothing more is run, as on a CUDA stream; returns that error."""
+        self._error = earlier
+        if earlier is None:
+            try:
+                self._body()
+            except BaseException as error:  # handed to whoever waits, on the thread that can do something about it
+                error.add_note(f"started asynchronously {self._caller}")
+                self._error = error
+        return self._error
 
     def end(self) -> None:
         self._ended.set()
@@ -105,8 +108,10 @@ class Background:
         self._works.put(work)
 
     def _run(self) -> None:
+        self._transport.threads.add(threading.get_ident())
+        error = None
         while (work := self._works.get()) is not None:
-            work.run()
+            error = work.run(error)
             with self._transport.lock:
                 self._unfinished -= 1
                 work.end()
@@ -114,7 +119,7 @@ class Background:
                     self._transport.change_active(-1)
 
     def close(self) -> None:
-        """Let what was submitted end, then end the thread. Raises what the last work raised."""
+        """Let what was submitted end, then end the thread. Raises the first error, also of works never waited for."""
         if self._last is not None:
             self._last.wait()
         self._works.put(None)

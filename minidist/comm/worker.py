@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import traceback
+from contextlib import suppress
 
 from multiprocess import connection, parent_process
 
@@ -29,11 +30,11 @@ def rank_main(rank: int, size: int, capacity: int, segment_name: str, commands, 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the parent decides
     sys.setswitchinterval(SWITCH_SECONDS)
     threading.Thread(target=_watch_parent, args=(questions, threading.main_thread().ident), daemon=True).start()
-    segment = Segment(size, capacity, segment_name)
     reports = Reports(commands)
-    sys.stdout, sys.stderr = reports.stream("stdout"), reports.stream("stderr")
+    streams = reports.stream("stdout"), reports.stream("stderr")
     transport = None
-    try:
+    with suppress(EOFError, OSError):  # the parent has gone
+        segment = Segment(size, capacity, segment_name)
         while True:
             command, payload = functions.loads(commands.recv_bytes())
             if command == "stop":
@@ -42,14 +43,19 @@ def rank_main(rank: int, size: int, capacity: int, segment_name: str, commands, 
                 reports.send("leftovers", transport.leftovers())
                 continue
             transport = Transport(segment, rank)
-            transport.report = reports.report
-            _run(payload, ProcessGroup(transport, tuple(range(size)), context=0), reports)
-    except (EOFError, OSError):  # the parent has gone
-        pass
+            world = ProcessGroup(transport, tuple(range(size)), context=0)
+            world.report = reports.report
+            sys.stdout, sys.stderr = streams
+            report = _run(payload, world)
+            transport.ended = True
+            for stream in streams:  # these, not what the function may have put in their place
+                stream.flush()
+            reports.send(*report)
     os._exit(0)  # the parent looks after everything that is shared; nothing else is worth waiting for
 
 
-def _run(payload: bytes, world: ProcessGroup, reports: "Reports") -> None:
+def _run(payload: bytes, world: ProcessGroup) -> tuple[str, object]:
+    """Run the function that the parent sent, and return what to report."""
     transport = world.transport
     transport.groups.append(world)
     try:
@@ -61,18 +67,17 @@ def _run(payload: bytes, world: ProcessGroup, reports: "Reports") -> None:
             group.close()
         transport.finish()
         put_aside = any(transport.put_aside.values()) or any(transport.arriving.values())
-        report = ("done", (functions.dumps(result), put_aside))
+        return "done", (functions.dumps(result), put_aside)
     except Aborted as aborted:
-        report = ("aborted", ", ".join([str(aborted), *getattr(aborted, "__notes__", [])]))
+        return "aborted", ", ".join([str(aborted), *getattr(aborted, "__notes__", [])])
     except BaseException as error:
-        report = ("failed", (_summary(error), _own_traceback(error)))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    reports.send(*report)
+        return "failed", (_summary(error), _own_traceback(error))
 
 
 def _summary(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    lines = traceback.TracebackException.from_exception(error).format_exception_only()  # survives a failing __str__
+    kind, colon, text = "".join(lines).strip().partition(": ")
+    return f"{kind.rpartition('.')[2]}{colon}{text}"
 
 
 def _own_traceback(error: BaseException) -> str:
@@ -111,22 +116,28 @@ class _Stream(io.TextIOBase):
     encoding = "utf-8"
 
     def __init__(self, reports: Reports, name: str) -> None:
-        self._reports, self._name, self._line = reports, name, ""
+        self._reports, self._name = reports, name
+        self._line: list[str] = []  # the pieces of a line that has no end yet
+        self._lock = threading.Lock()
 
     def writable(self) -> bool:
         return True
 
     def write(self, text: str) -> int:
-        self._line += text
-        lines, newline, self._line = self._line.rpartition("\n")
-        if newline:
-            self._reports.send("print", (self._name, lines + newline))
+        with self._lock:
+            lines, newline, rest = text.rpartition("\n")
+            if newline:
+                self._reports.send("print", (self._name, "".join([*self._line, lines, newline])))
+                self._line.clear()
+            if rest:
+                self._line.append(rest)
         return len(text)
 
     def flush(self) -> None:
-        if self._line:
-            self._reports.send("print", (self._name, self._line))
-            self._line = ""
+        with self._lock:
+            if self._line:
+                self._reports.send("print", (self._name, "".join(self._line)))
+                self._line.clear()
 
 
 def _watch_parent(questions, main_thread: int) -> None:

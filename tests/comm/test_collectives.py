@@ -7,8 +7,9 @@ import minidist as md
 from minidist.comm import algorithms
 from minidist.comm.collectives import ReduceOp
 
-SIZES = (0, 1, 2, 7, 64, 1001)  # elements; hardly any number of ranks divides them
-DTYPES = ("int8", "uint16", "int64", "float16", "float32", "float64", "longdouble", "complex64", "complex128", "bool")
+SIZES = (0, 1, 7, 1001)  # elements; hardly any number of ranks divides them
+INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+DTYPES = (*INTEGERS, "float16", "float32", "float64", "longdouble", "complex64", "complex128", "clongdouble", "bool")
 LIMIT = 60  # seconds for one run of a cluster
 
 
@@ -222,6 +223,17 @@ def test_in_place_gather_and_scatter(ranks):
     ranks(3).run(overlapping_arrays, timeout=LIMIT)
 
 
+def all_to_all_in_place(world):
+    x = np.arange(world.size) + 10 * world.rank
+    md.all_to_all_single(x, x, group=world)
+    same(x, np.arange(world.size) * 10 + world.rank)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_in_place_all_to_all(ranks, size):
+    ranks(size).run(all_to_all_in_place, timeout=LIMIT)
+
+
 def zero_dimensional(world):
     x = np.array(float(world.rank))
     md.all_reduce(x, ReduceOp.MAX, group=world)
@@ -234,6 +246,9 @@ def test_zero_dimensional_arrays(ranks):
 
 BAD_CALLS = [
     (lambda w: md.all_reduce([1, 2], group=w), TypeError, "tensor must be an array, but is list"),
+    (lambda w: md.all_reduce(np.ma.zeros(3), group=w), TypeError, "but is MaskedArray"),
+    (lambda w: md.send(np.zeros(3), 1 - w.rank, w, tag="a"), TypeError, "cannot be interpreted as an integer"),
+    (lambda w: md.broadcast(np.zeros(3), 0.5, w), TypeError, "cannot be interpreted as an integer"),
     (lambda w: md.all_reduce(np.array(["a"]), group=w), TypeError, "must hold numbers or bools"),
     (lambda w: md.all_reduce(np.zeros(3, ">f8"), group=w), TypeError, "native byte order"),
     (lambda w: md.all_reduce(np.zeros((4, 4)).T[:2], group=w), ValueError, "np.ascontiguousarray(tensor)"),

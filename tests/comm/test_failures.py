@@ -237,6 +237,133 @@ def test_ranks_that_disagree_are_told_so_by_name(ranks, name):
     assert "algorithms.py" not in error.traceback_text  # ends at the user's line
 
 
+def test_long_descriptions_are_compared_whole(ranks):
+    """With so many dimensions, all that differs is beyond what a header holds."""
+
+    def main(world):
+        x = np.zeros((1,) * 32)
+        md.broadcast(x, 0, group=world)
+        md.all_reduce(x, group=world, algorithm="ring" if world.rank else "two_shot")
+
+    assert "Mismatch" in str(failure(ranks, 2, main, md.RankFailed))
+
+
+@pytest.mark.parametrize("wait_for_the_later_one", [True, False])
+def test_an_error_in_the_background_is_not_lost(ranks, wait_for_the_later_one):
+    """Nobody waits for the collective that fails."""
+
+    def main(world):
+        md.broadcast(np.zeros(3 + world.rank), 0, world, async_op=True, algorithm="naive")
+        later = md.broadcast(np.zeros(2), 0, world, async_op=True, algorithm="naive")
+        if wait_for_the_later_one:
+            later.wait()
+
+    text = str(failure(ranks, 2, main, md.RankFailed))
+    assert "Mismatch: ranks 1 and 0 disagree" in text and "started asynchronously at test_failures.py" in text
+
+
+def test_deadlock_after_an_asynchronous_collective_has_ended(ranks):
+    def main(world):
+        md.all_reduce(np.zeros(3), group=world, async_op=True).wait()
+        md.recv(np.zeros(3), 1 - world.rank, world)
+
+    assert "rank 0 is in recv" in str(failure(ranks, 2, main, md.Deadlock))
+
+
+def test_messages_from_a_thread_of_the_users_are_refused(ranks):
+    def main(world):
+        import threading
+
+        errors = []
+
+        def talk():
+            try:
+                md.barrier(world)
+            except RuntimeError as error:
+                errors.append(str(error))
+
+        thread = threading.Thread(target=talk)
+        thread.start()
+        thread.join()
+        return errors
+
+    for errors in ranks(2).run(main, timeout=LIMIT):
+        assert len(errors) == 1 and "for communication in the background use async_op=True" in errors[0]
+
+
+def test_a_group_of_an_earlier_run_is_refused(ranks):
+    def keep(world):
+        md.kept = world
+
+    def use(world):
+        md.barrier(md.kept)
+
+    ranks(2).run(keep, timeout=LIMIT)
+    assert "this group belongs to a run that has ended" in str(failure(ranks, 2, use, md.RankFailed))
+
+
+class NoWords(Exception):
+    def __str__(self):
+        raise OSError("no words")
+
+
+def test_errors_that_cannot_be_told_or_sent_are_told_all_the_same(ranks):
+    def speechless(world):
+        raise NoWords
+
+    def closes_stdout(world):
+        with open(os.devnull, "w") as sys.stdout:
+            print("hello")
+        return 5
+
+    def unpicklable_here(world):
+        class Fails:
+            def __reduce__(self):
+                return (open, ("no/such/file",))
+
+        return Fails()
+
+    text = str(failure(ranks, 2, speechless, md.RankFailed))
+    assert "failed: NoWords" in text and "raise NoWords" in text
+    assert ranks(2).run(closes_stdout, timeout=LIMIT) == [5, 5]
+    assert "its result cannot be unpickled here: FileNotFoundError" in str(
+        failure(ranks, 2, unpicklable_here, md.RankFailed)
+    )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="fork and signals as on Unix")
+def test_a_killed_rank_is_noticed_although_its_child_lives_on(ranks):
+    def main(world):
+        if world.rank == 1:
+            if os.fork() == 0:
+                time.sleep(6)
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)
+        md.barrier(world)
+
+    assert failure(ranks, 2, main, md.RankFailed).exitcode == -signal.SIGKILL
+
+
+def test_a_timeout_does_not_add_up_over_ranks_that_cannot_answer(ranks):
+    started = time.monotonic()
+    with pytest.raises(TimeoutError, match="a place in compiled code"):
+        ranks(5).run(lambda world: sum(range(10**10)), timeout=0.5)
+    assert time.monotonic() - started < 0.5 + TOLD_WITHIN
+
+
+def test_one_run_at_a_time(ranks):
+    import threading
+
+    cluster = ranks(2)
+    thread = threading.Thread(target=cluster.run, args=(lambda world: time.sleep(0.5),))
+    thread.start()
+    time.sleep(0.2)
+    with pytest.raises(RuntimeError, match="in the middle of a run"):
+        cluster.run(len)
+    thread.join()
+    assert cluster.run(lambda world: world.rank, timeout=LIMIT) == [0, 1]
+
+
 def test_a_timeout_says_what_every_rank_was_doing(ranks):
     def main(world):
         while world.rank == 1:
@@ -305,4 +432,14 @@ def status(state, awaited=0, moved=0, polls=0):
     ],
 )
 def test_what_counts_as_a_deadlock(before, after, stuck):
-    assert find_deadlock(before, after) == stuck
+    assert find_deadlock(before, before, after) == stuck
+
+
+def test_what_changed_between_the_first_two_scans_is_no_deadlock():
+    """Rank 1 was read after its move, rank 0 before: only the second scan shows it."""
+    first = [status(BLOCKED, [1], 0, 0), status(BLOCKED, [0], 1, 5)]
+    second = [status(BLOCKED, [1], 0, 2), status(BLOCKED, [0], 1, 7)]
+    assert find_deadlock(first, second, [status(BLOCKED, [1], 0, 2), status(BLOCKED, [0], 1, 9)]) == set()
+    assert find_deadlock(first, second, [status(BLOCKED, [1], 0, 4), status(BLOCKED, [0], 1, 9)]) == {0, 1}
+    moved = [status(BLOCKED, [1], 1, 2), status(BLOCKED, [0], 1, 7)]
+    assert find_deadlock(first, moved, [status(BLOCKED, [1], 1, 9), status(BLOCKED, [0], 1, 9)]) == set()

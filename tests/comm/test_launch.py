@@ -143,6 +143,29 @@ def test_nothing_is_left_after_success_and_failure(tmp_path):
     assert left_after(process.pid) == ([], [])
 
 
+@linux
+def test_launch_from_several_threads_and_in_a_script_that_forks(tmp_path):
+    code, out, err = in_script(
+        tmp_path,
+        """
+        import os, threading
+        import minidist as md
+        print("once")
+        threads = [threading.Thread(target=lambda: md.launch(lambda world: md.barrier(world), 3)) for _ in range(3)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        with md.Cluster(2) as cluster:
+            cluster.run(lambda world: None)
+            if os.fork() == 0:
+                cluster.close()
+                os._exit(0)          # the ranks are the parent's: close() leaves them alone
+            os.wait()
+            print(cluster.run(lambda world: world.rank))
+        """,
+    )
+    assert (code, out, err) == (0, "once\n[0, 1]\n", "")
+
+
 WAITING = """
 import time
 import minidist as md

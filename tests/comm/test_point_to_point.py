@@ -117,6 +117,78 @@ def test_what_is_not_waited_for_still_ends(ranks):
     assert ranks(2).run(lambda world: world.rank, timeout=LIMIT) == [0, 1]
 
 
+def forget_a_large_send(world):
+    if world.rank == 0:
+        md.isend(np.arange(1 << 20), 1, world)  # 8 MiB, more than a queue
+        return None
+    x = np.empty(1 << 20, int)
+    md.recv(x, 0, world)
+    return int(x[-1])
+
+
+def test_a_large_send_that_is_not_waited_for_arrives(ranks):
+    assert ranks(2).run(forget_a_large_send, timeout=LIMIT) == [None, (1 << 20) - 1]
+
+
+def twins_and_grandchildren(world):
+    """Groups of the same members keep their messages apart; a group of a group counts within the group."""
+    one, two = world.new_group([0, 1, 2]), world.new_group([0, 1, 2])
+    if world.rank < 2:
+        peer = 1 - world.rank
+        md.isend(np.array([1.0]), peer, one)
+        md.isend(np.array([2.0]), peer, two)
+        x = np.empty(1)
+        md.recv(x, peer, two)
+        assert x[0] == 2
+        md.recv(x, peer, one)
+        assert x[0] == 1
+    some = world.new_group([3, 1, 2])
+    if some is not None and (pair := some.new_group([0, 2])) is not None:
+        assert pair.ranks == (3, 2)
+        x = np.array([float(world.rank)])
+        md.all_reduce(x, group=pair)
+        assert x[0] == 5
+        mesh = md.init_device_mesh((2,), mesh_dim_names=("dp",), group=pair)
+        assert mesh.get_local_rank("dp") == pair.rank
+    return True
+
+
+def test_groups_of_groups(ranks):
+    assert all(ranks(4).run(twins_and_grandchildren, timeout=LIMIT))
+
+
+def half_arrived(world):
+    """The receive is posted while its message is under way, begun because another receive was waiting."""
+    from minidist.comm.transport import PIECE
+
+    big, small = np.arange(3 * PIECE // 8, dtype=np.float64), np.ones(1)
+    if world.rank == 0:
+        first = md.isend(big, 1, world, tag=1)
+        second = md.isend(small, 1, world, tag=2)
+        return first.wait() and second.wait()
+    later = md.irecv(small, 0, world, tag=2)
+    while world.transport.arriving[0] is None:  # until a part of the big message has come
+        assert not later.is_completed()
+    assert world.transport.arriving[0].offset < big.nbytes
+    x = np.zeros_like(big)
+    md.recv(x, 0, world, tag=1)
+    return later.wait() and np.array_equal(x, big)
+
+
+def test_a_message_that_is_asked_for_while_it_arrives(ranks):
+    assert all(ranks(2).run(half_arrived, timeout=LIMIT))
+
+
+def one_thread_of_blas(world):
+    from threadpoolctl import threadpool_info
+
+    return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+
+def test_ranks_have_one_blas_thread(ranks):
+    assert all(set(threads) <= {1} for threads in ranks(2).run(one_thread_of_blas, timeout=LIMIT))
+
+
 def unreceived(world):
     if world.rank == 0:
         md.send(np.zeros(3), 1, world, tag=4)

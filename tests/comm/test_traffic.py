@@ -48,6 +48,7 @@ def test_ring_all_reduce(ranks, size):
 @pytest.mark.parametrize("size", [2, 3, 5, 8])
 def test_other_all_reduces(ranks, size):
     two_shot = sent(ranks, size, all_reduce("two_shot"))
+    assert all(np.count_nonzero(row) == size - 1 for row in two_shot)  # to everybody, unlike the ring
     assert [row.sum() for row in two_shot] == [2 * (size - 1) * M // size] * size
     direct = sent(ranks, size, all_reduce("direct"))
     assert [row.sum() for row in direct] == [(size - 1) * M] * size
@@ -137,6 +138,26 @@ def test_exchanges_and_barrier(ranks, size):
     results = ranks(size).run(measure, md.barrier, timeout=30)
     for result in results:
         assert result.sent.sum(axis=0).tolist() == [0, ceil(log2(size)), 0]  # empty messages
+
+
+def test_a_pipelined_broadcast_goes_in_pieces(ranks):
+    elements = 3 * algorithms.SEGMENT_BYTES // 4 + 1
+    rows = ranks(3).run(
+        measure, lambda w: md.broadcast(np.ones(elements, np.float32), 0, w, algorithm="ring"), timeout=30
+    )
+    assert [row.sent[:, 1].sum() for row in rows] == [4, 4, 0]
+
+
+@pytest.mark.parametrize(("elements", "algorithm"), [(1 << 16, "tree"), ((1 << 16) + 1, "ring")])
+def test_auto_goes_by_size(ranks, elements, algorithm):
+    def main(world):
+        from minidist import trace
+
+        trace.start()
+        md.all_reduce(np.ones(elements, np.float32), group=world)
+        return [event.name for event in trace.stop() if isinstance(event, trace.Event) and event.track != "wait"]
+
+    assert ranks(2).run(main, timeout=30)[0] == [f"all_reduce(SUM, float32 ({elements},), {algorithm})"]
 
 
 def test_ring_with_sizes_that_do_not_divide(ranks):
