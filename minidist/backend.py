@@ -41,29 +41,37 @@ class ArrayModule:
 xp = ArrayModule()
 
 
-def use(name: str, rank: int = 0) -> None:
-    """Bind ``xp`` to "numpy" or "cupy" in this process, before any model is built.
-
-    With CuPy, rank r takes the r-th GPU, beginning again where there are more ranks than GPUs.
+def find(name: str) -> ModuleType:
+    """The array module of that name, "numpy" or "cupy".
 
     Raises:
         ValueError: for another name.
         RuntimeError: when CuPy or a GPU is missing, with the way to mend it.
     """
     if name == "numpy":
-        module = np
-    elif name == "cupy":
-        try:
-            import cupy as module
-
-            module.cuda.Device(rank % module.cuda.runtime.getDeviceCount()).use()
-        except Exception as error:
-            raise RuntimeError(
-                f"--backend cupy needs CuPy and an NVIDIA GPU ({type(error).__name__}: {error}). "
-                "Install it with: pip install 'minidist[cupy]', or leave --backend at numpy."
-            ) from None
-    else:
+        return np
+    if name != "cupy":
         raise ValueError(f"unknown backend {name!r}: choose numpy or cupy")
+    try:
+        import cupy
+
+        cupy.cuda.runtime.getDeviceCount()
+    except Exception as error:
+        raise RuntimeError(
+            f"--backend cupy needs CuPy and an NVIDIA GPU ({type(error).__name__}: {error}). "
+            "Install it with: pip install 'minidist[cupy]', or leave --backend at numpy."
+        ) from None
+    return cupy
+
+
+def use(name: str, rank: int = 0) -> None:
+    """Bind ``xp`` to "numpy" or "cupy" in this process, before any model is built; see ``find``.
+
+    With CuPy, rank r takes the r-th GPU, beginning again where there are more ranks than GPUs.
+    """
+    module = find(name)
+    if name == "cupy":
+        module.cuda.Device(rank % module.cuda.runtime.getDeviceCount()).use()
     xp.__dict__.clear()
     xp.__dict__.update(name=name, module=module)
 

@@ -128,9 +128,7 @@ def _config(options) -> TrainConfig:
     """The run that the options describe, with everything checked that can be before a rank starts."""
     config = TrainConfig(**{field.name: getattr(options, field.name) for field in fields(TrainConfig)})
     load_corpus(config.text, config.context)
-    _check_outputs({flag: getattr(options, flag, None) for flag in ("json", "trace", "png")})
-    if config.backend != "numpy":
-        backend.use(config.backend)
+    backend.find(config.backend)
     return config
 
 
@@ -159,6 +157,7 @@ def _train(options) -> int:
     config.check(layout)
     if options.sample < 0:
         raise ValueError(f"--sample must not be negative, but is {options.sample}")
+    _check_outputs({flag: getattr(options, flag) for flag in ("json", "trace", "png")})
     console = _console(options)
     wishes = Wishes(
         progress=True,
@@ -238,9 +237,11 @@ def _printable(text: bytes) -> str:
 
 def _verify(options) -> int:
     config = _config(options)
-    layouts = [Layout.parse(text) for text in options.layouts] or DEFAULT_LAYOUTS
+    fitting = [layout for layout in DEFAULT_LAYOUTS if layout.dp <= config.micro_batches]
+    layouts = [Layout.parse(text) for text in options.layouts] or fitting
     for layout in layouts:
         config.check(layout)
+    _check_outputs({"json": options.json})
     console = _console(options)
     names = ["one process", *map(str, layouts)]
     width = max(map(len, names))

@@ -51,6 +51,9 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         self.model  # noqa: B018  checks the sizes of the model
+        for name in ("global_batch", "micro_batch", "steps", "warmup", "seed"):
+            if not isinstance(getattr(self, name), int):
+                raise ValueError(f"{name} must be a whole number, but is {getattr(self, name)!r}")
         for name in ("global_batch", "micro_batch", "steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, but is {getattr(self, name)}")

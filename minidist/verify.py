@@ -7,7 +7,7 @@ import numpy as np
 
 from minidist.comm.launch import Cluster
 from minidist.layout import Layout
-from minidist.train import Run, TrainConfig, Wishes, run
+from minidist.train import RankResult, Run, TrainConfig, Wishes, run
 
 ONE_PROCESS = Layout()
 
@@ -87,14 +87,10 @@ def first_difference(reference: Run, candidate: Run, rank_function: Callable | N
 
     None if they agree this time: then a run does not repeat itself, as with a race between ranks.
     """
-    rank = next(r for r in candidate.ranks if r.fingerprint != reference.fingerprint)
-    number = candidate.ranks.index(rank)
-    mine, theirs = reference.ranks[0], rank
-    step = next(
-        step
-        for step in range(len(mine.losses))
-        if (mine.losses[step], mine.step_digests[step]) != (theirs.losses[step], theirs.step_digests[step])
-    )
+    steps = [_first_step_apart(reference.ranks[0], rank) for rank in candidate.ranks]
+    if all(step is None for step in steps):
+        return None
+    step, number = min((step, number) for number, step in enumerate(steps) if step is not None)
     wishes = Wishes(stop_after=step)
     again = []
     for layout, function in ((reference.layout, None), (candidate.layout, rank_function)):
@@ -110,6 +106,11 @@ def first_difference(reference: Run, candidate: Run, rank_function: Callable | N
             distance = ulps_between(one[index], other[index])
             return Difference(step, name, index, one[index], other[index], distance, int(differs.sum()), one.size)
     return None
+
+
+def _first_step_apart(expected: RankResult, found: RankResult) -> int | None:
+    pairs = [zip(rank.losses, rank.step_digests, strict=True) for rank in (expected, found)]
+    return next((step for step, (one, other) in enumerate(zip(*pairs, strict=True)) if one != other), None)
 
 
 def ulps_between(one: np.floating, other: np.floating) -> int:

@@ -37,6 +37,17 @@ def test_train_writes_json_trace_and_picture(tmp_path, capsys):
     assert paths["png"].read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_picture_alone_is_traced_too(tmp_path):
+    assert cli.main(["train", *SIZES, "--png", str(tmp_path / "x.png")]) == 0
+    assert (tmp_path / "x.png").stat().st_size > 5000
+
+
+def test_default_layouts_that_do_not_fit_are_left_out(capsys):
+    assert cli.main(["verify", *SIZES, "--global-batch", "3", "--steps", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "dp=3" in out and "dp=4" not in out
+
+
 def test_json_on_standard_output_is_alone_there(capsys):
     assert cli.main(["train", *SIZES, "--json", "-"]) == 0
     captured = capsys.readouterr()

@@ -37,6 +37,7 @@ def test_bad_layouts(text, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"steps": 1.5}, "steps must be a whole number"),
         ({"steps": 0}, "steps must be at least 1"),
         ({"lr": 0.0}, "lr must be larger than 0"),
         ({"lr": float("inf")}, "lr must be a finite number"),

@@ -138,21 +138,20 @@ def seed_by_rank(world, config, layout, wishes):
     return train_rank(world, replace(config, seed=config.seed + world.rank), layout, wishes)
 
 
-def a_bucket_is_not_waited_for(world, config, layout, wishes):
+def a_gradient_arrives_damaged(world, config, layout, wishes):
     from minidist.parallel.data import BucketedDataParallel
 
     finish = BucketedDataParallel.finish
 
-    def hasty(self):
-        works = self.buckets[-1]
+    def finish_then_damage(self):
         finish(self)
-        works.buffer[:1] = 0  # as if its last message had not arrived
+        self.buckets[-1].buffer[:1] = 0  # as if the start of its message had been lost
 
-    BucketedDataParallel.finish = hasty
+    BucketedDataParallel.finish = finish_then_damage
     return train_rank(world, config, layout, wishes)
 
 
-FAULTS = [without_all_reduce, sum_for_mean, same_batch_on_two_ranks, seed_by_rank, a_bucket_is_not_waited_for]
+FAULTS = [without_all_reduce, sum_for_mean, same_batch_on_two_ranks, seed_by_rank, a_gradient_arrives_damaged]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
@@ -168,6 +167,51 @@ def test_planted_faults_are_found(fault):
 def reference_names(config) -> set[str]:
     with md.Cluster(1) as cluster:
         return set(run(cluster, config, Layout(), Wishes(stop_after=0)).ranks[0].arrays) | {"loss"}
+
+
+def three_weights_move_on_rank_one_in_step_two(world, config, layout, wishes):
+    import minidist.train as train
+
+    class Nudging(train.AdamW):
+        def step(self):
+            super().step()
+            if world.rank == 1 and self.steps == 3:
+                weight = next(p for p in self.parameters if p.name == "blocks.0.mlp.fc.weight").data
+                for place in ((0, 3, 5), (1, 0, 0), (1, 2, 2)):
+                    weight[place] = np.nextafter(np.nextafter(weight[place], np.float32(9)), np.float32(9))
+
+    train.AdamW = Nudging
+    return train_rank(world, config, layout, wishes)
+
+
+def test_the_first_difference_is_the_planted_one():
+    fault = three_weights_move_on_rank_one_in_step_two
+    reference, broken = verify([Layout.parse("dp=2")], SMALL, rank_function=fault)
+    place = first_difference(reference, broken, fault)
+    assert (place.step, place.name, place.index) == (2, "blocks.0.mlp.fc.weight", (0, 3, 5))
+    assert (place.ulps, place.elements, place.of) == (2, 3, 2 * 16 * 32)
+    assert place.found > place.expected and ulps_between(place.found, place.expected) == 2
+    text = "first differs after step 2, in blocks.0.mlp.fc.weight[0, 3, 5]: one process has"
+    assert str(place).startswith(text) and "2 ulps away; 3 of 1,024 elements" in str(place)
+
+
+def a_wrong_loss_in_step_one(world, config, layout, wishes):
+    import minidist.train as train
+
+    mean_loss, calls = train.mean_loss, []
+
+    def wrong(*arguments):
+        calls.append(None)
+        return mean_loss(*arguments) + (len(calls) == 2) * 1e-9
+
+    train.mean_loss = wrong
+    return train_rank(world, config, layout, wishes)
+
+
+def test_a_loss_alone_can_differ():
+    reference, broken = verify([Layout.parse("dp=2")], SMALL, rank_function=a_wrong_loss_in_step_one)
+    place = first_difference(reference, broken, a_wrong_loss_in_step_one)
+    assert (place.step, place.name, place.index) == (1, "loss", ())
 
 
 def only_rank_one_is_wrong(world, config, layout, wishes):

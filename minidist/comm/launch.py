@@ -333,14 +333,14 @@ def _speaking(ranks, timeout: float) -> list[_Rank]:
 
 def _end_ranks(ranks: list[_Rank], segment: Segment, kill: bool, owner: int) -> None:
     """End all ranks, then unlink the shared memory. Not a method: it also runs when the Cluster is gone."""
-    if os.getpid() != owner:
-        return  # a fork of the parent has a copy of the Cluster, but no ranks
-    for rank in ranks:
-        rank.ask_to_end(kill)
-    while ranks:
-        ranks[-1].end()
-        ranks.pop()
-    segment.unlink()
+    if os.getpid() == owner:  # a fork of the parent has a copy of the Cluster, but the ranks are not its own
+        for rank in ranks:
+            rank.ask_to_end(kill)
+        while ranks:
+            ranks[-1].end()
+            ranks.pop()
+        segment.unlink()
+    segment.close()
 
 
 def _name_ranks(ranks) -> str:

@@ -105,9 +105,12 @@ class Segment:
         self._abort[0] = 1
 
     def unlink(self) -> None:
-        """Take the segment's name away and let go of it. The memory goes with the last rank that has it mapped."""
+        """Take the segment's name away. The memory goes when the last process has let go of it."""
         with suppress(FileNotFoundError):  # an interrupted end is run again
             self._memory.unlink()
+
+    def close(self) -> None:
+        """Let go of the memory, in this process."""
         for view in (self._abort, *self.status):
             view.release()
         self._memory.close()

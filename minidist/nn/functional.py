@@ -25,7 +25,7 @@ def sum_over_blocks(blocks):
 
     Of some of the blocks, this is a partial sum: to be added to the others' before it is rounded.
     """
-    total = blocks[0].astype(xp.float64)
+    total = blocks[0].astype(xp.float64, order="C")
     for block in blocks[1:]:
         total += block
     return total
@@ -137,6 +137,7 @@ class Gelu(Function):
 class LayerNorm(Function):
     @staticmethod
     def forward(ctx: Context, x, gain, bias, eps):
+        x = xp.ascontiguousarray(x)  # a sum over the last axis has other bits in another order
         width = x.shape[-1]
         centred = x - x.sum(axis=-1, keepdims=True) / width
         variance = xp.einsum("...c,...c->...", centred, centred)[..., None] / width  # (..., 1)
@@ -151,6 +152,7 @@ class LayerNorm(Function):
     @staticmethod
     def backward(ctx: Context, gradient):
         normal, inverse_std, gain = ctx.saved_arrays
+        gradient = xp.ascontiguousarray(gradient)
         width = gradient.shape[-1]
         grad_x = grad_gain = grad_bias = None
         if ctx.needs_input_grad[0]:

@@ -132,9 +132,13 @@ class Tensor:
     def accumulate(self, gradient) -> None:
         """Add one contribution to this leaf's gradient: in place, if there is an array already.
 
+        It is rounded to the leaf's own dtype first. The sum of float32 terms that do not differ wildly in size is exact
+        in float64, whatever their order; terms that use all of float64 would not have that.
+
         Raises:
             RuntimeError: if the array there has another dtype or shape than this leaf's gradients.
         """
+        gradient = gradient.astype(self.dtype, copy=False)
         if self.grad is None:
             self.grad = xp.array(gradient, dtype=self.grad_dtype, order="C")  # a copy: others may hold this array too
             return
@@ -219,7 +223,7 @@ class Function:
         """The gradient of each argument of ``forward``, in order; None for one that has, or needs, none.
 
         A gradient may be more precise than the argument (a float64 sum over tokens, say): it is rounded to the
-        argument's dtype if that is an activation, and added as it is to a leaf's ``grad``.
+        argument's dtype, once, when it gets there.
         """
         raise NotImplementedError
 

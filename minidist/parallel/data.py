@@ -64,17 +64,22 @@ class Bucket:
     def __init__(self, parameters: list[Parameter], reduce_dtype) -> None:
         self.parameters = parameters
         self.buffer = xp.zeros(sum(parameter.size for parameter in parameters), reduce_dtype)
-        self.awaited: set[Parameter] = set()  # parameters whose gradient backward has not completed yet
-        self.work = None
+        self.clear()
 
     def clear(self) -> None:
+        """Begin a step: all gradients are zero, and views of the buffer."""
         self.buffer[:] = 0
-        start = 0
+        self.views, start = [], 0
         for parameter in self.parameters:
             parameter.grad = self.buffer[start : start + parameter.size].reshape(parameter.shape)
+            self.views.append(parameter.grad)
             start += parameter.size
-        self.awaited = set(self.parameters)
-        self.work = None
+        self.awaited = set(self.parameters)  # those whose gradient backward has not completed yet
+        self.work = None  # the all-reduce, once it is under way
+
+    def holds_gradients(self) -> bool:
+        """Whether the gradients still are those views."""
+        return all(parameter.grad is view for parameter, view in zip(self.parameters, self.views, strict=True))
 
 
 class BucketedDataParallel(NaiveDataParallel):
@@ -117,6 +122,17 @@ class BucketedDataParallel(NaiveDataParallel):
             self.syncing = True
 
     def finish(self) -> None:
+        """End a step: return when every gradient is the sum over all ranks.
+
+        Raises:
+            RuntimeError: if gradients were put elsewhere than into the buckets, so that they would not be summed.
+        """
+        for bucket in self.buckets:
+            if not bucket.holds_gradients():
+                raise RuntimeError(
+                    "a gradient no longer lies in its bucket: begin each step with zero_grad() of this object, "
+                    "not of the model or the optimizer"
+                )
         while self.next < len(self.buckets):  # those that no backward of this rank has completed
             self._send_next()
         for bucket in self.buckets:
@@ -126,7 +142,13 @@ class BucketedDataParallel(NaiveDataParallel):
         """Called by backward when a parameter's gradient is complete."""
         if not self.syncing:
             return
-        self.bucket_of[parameter].awaited.discard(parameter)
+        bucket = self.bucket_of[parameter]
+        if bucket.work is not None:
+            raise RuntimeError(
+                f"the gradient of {parameter.name} is being summed over the ranks already: begin each step with "
+                "zero_grad(), and run all backward passes of a step but the last under no_sync()"
+            )
+        bucket.awaited.discard(parameter)
         while self.next < len(self.buckets) and not self.buckets[self.next].awaited:
             self._send_next()
 

@@ -83,7 +83,7 @@ def keep(array, group: ProcessGroup, axis: int | None = None):
 
 def sum_over(array, group: ProcessGroup, axis: int | None = None):
     """The sum over the ranks, taken in float64 and rounded once to the array's dtype."""
-    total = array.astype(xp.float64)
+    total = array.astype(xp.float64, order="C")  # a copy, also of a float64 array: autograd may have saved that one
     all_reduce(total, ReduceOp.SUM, group)
     return total.astype(array.dtype)
 

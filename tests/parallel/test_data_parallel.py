@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import minidist as md
 from minidist.layout import Layout
 from minidist.parallel.data import fill_buckets, share_of
 from minidist.train import TrainConfig, Wishes, run
@@ -75,6 +76,49 @@ def test_summed_gradients_are_those_of_one_process(ranks, kind, size, micro_batc
     """Also where a rank has more micro-batches than another, or none."""
     for sent in ranks(size).run(gradients_of, kind, micro_batches, timeout=LIMIT):
         assert sent == [0, 0]  # no_sync
+
+
+def misuse(world, kind):
+    from minidist.nn.gpt import GPT, GPTConfig
+    from minidist.parallel.data import BucketedDataParallel
+
+    model = GPT(GPTConfig(layers=1, heads=2, width=8, context=4))
+    replicas = BucketedDataParallel(model.parameters(), world, overlap=True)
+    tokens = np.zeros((1, 5), int)
+    replicas.zero_grad()
+    if kind == "model.zero_grad":
+        model.zero_grad()
+    model(tokens[:, :-1], tokens[:, 1:]).backward()
+    if kind == "two backwards":
+        model(tokens[:, :-1], tokens[:, 1:]).backward()
+    replicas.finish()
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("model.zero_grad", "begin each step with zero_grad"),
+        ("two backwards", "but the last under no_sync"),
+    ],
+)
+def test_misuse_that_would_leave_replicas_apart_is_refused(ranks, kind, message):
+    with pytest.raises(md.RankFailed, match=message):
+        ranks(2).run(misuse, kind, timeout=LIMIT)
+
+
+def test_buckets_fill_in_the_order_of_backward(ranks):
+    """From the last layer to the first, or nothing could be sent before backward has ended."""
+
+    def main(world):
+        from minidist.nn.gpt import GPT, GPTConfig
+        from minidist.parallel.data import BucketedDataParallel
+
+        model = GPT(GPTConfig(layers=2, heads=2, width=8, context=4))
+        replicas = BucketedDataParallel(model.parameters(), world, bucket_mb=1e-6)
+        return [parameter.name for bucket in replicas.buckets for parameter in bucket.parameters]
+
+    names = ranks(1).run(main, timeout=LIMIT)[0]
+    assert names[0] == "head.norm.bias" and names[-1] == "embeddings.token.weight"
 
 
 def when_buckets_are_sent(world, layout):

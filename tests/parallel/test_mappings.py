@@ -85,6 +85,24 @@ def sums(world):
     return mappings.sum_over(x, world), mappings.sum_and_split(x, world, 0)
 
 
+def any_order_and_dtype(world):
+    """Transposed tensors and their gradients; a float64 sum that leaves its input alone."""
+    x = Tensor(whole(world.rank), requires_grad=True)
+    mappings.copy_to_group(x, world).transpose().backward(whole(7).T)
+    assert np.array_equal(x.grad, world.size * whole(7))
+    y = mappings.reduce_from_group(Tensor(whole(world.rank)).transpose(), world)
+    assert np.array_equal(y.data, sum(whole(rank) for rank in range(world.size)).T)
+    z = whole(world.rank).astype(np.float64)
+    assert mappings.sum_over(z, world).sum() == sum(whole(rank).sum() for rank in range(world.size))
+    assert np.array_equal(z, whole(world.rank))
+    x = np.full((2, 2), 2**24 if world.rank == 0 else 1, np.float32)  # in float32 2^24 + 1 is 2^24
+    return mappings.sum_over(x, world)[1, 1]
+
+
+def test_mappings_take_any_order_and_sum_in_float64(ranks):
+    assert ranks(3).run(any_order_and_dtype, timeout=LIMIT) == [np.float32(2**24 + 2)] * 3
+
+
 def test_sums_are_rounded_once(ranks):
     """Against exact sums: Python's fractions of the float32 numbers, rounded to float32."""
     from math import fsum
