@@ -246,7 +246,7 @@ def _verify(options) -> int:
     names = ["one process", *map(str, layouts)]
     width = max(map(len, names))
     console.print(_describe(config), style="dim", soft_wrap=True)
-    heading = f"{'layout':<{width}}  steps  final loss   time  SHA-256   same bits"
+    heading = f"{'layout':<{width}}  steps  final loss   time  SHA-256   same"
     console.print(heading, style="bold")
 
     runs: list[Run] = []
@@ -293,3 +293,7 @@ def _write_json(path: str | None, content: dict) -> None:
 
 def _say_error(text: str) -> None:
     print(f"minidist: {text}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -39,7 +39,8 @@ class ReduceOp(enum.Enum):
 
 
 # Where "auto" goes from an algorithm of few steps to one of few bytes, in bytes of the whole buffer: where the times of
-# tree and ring cross, with 2 and with 4 ranks on two cores (benchmarks/all_reduce.py).
+# tree and ring cross, with 2 and with 4 ranks on two cores (benchmarks/all_reduce.py). Beyond it halving-doubling sends
+# as little as the ring in fewer steps, where the ranks are a power of two; of 2 ranks the ring takes no more steps.
 FEW_STEPS_BYTES = 256 << 10
 
 
@@ -79,7 +80,8 @@ def all_reduce(tensor, op=ReduceOp.SUM, group: ProcessGroup | None = None, async
     call = Call("all_reduce", group, algorithm, algorithms.ALL_REDUCE, _name(op))
     flat = call.array("tensor", tensor, written=True)
     check_op(op, flat.dtype, "all_reduce")
-    method = call.choose("tree" if flat.nbytes <= FEW_STEPS_BYTES else "ring")
+    few_bytes = "halving_doubling" if group.size > 2 and group.size.bit_count() == 1 else "ring"
+    method = call.choose("tree" if flat.nbytes <= FEW_STEPS_BYTES else few_bytes)
 
     def body(inside: ProcessGroup) -> None:
         method(flat, op.ufunc, inside)

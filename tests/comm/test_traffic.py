@@ -148,8 +148,17 @@ def test_a_pipelined_broadcast_goes_in_pieces(ranks):
     assert [row.sent[:, 1].sum() for row in rows] == [4, 4, 0]
 
 
-@pytest.mark.parametrize(("elements", "algorithm"), [(1 << 16, "tree"), ((1 << 16) + 1, "ring")])
-def test_auto_goes_by_size(ranks, elements, algorithm):
+@pytest.mark.parametrize(
+    ("size", "elements", "algorithm"),
+    [
+        (2, 1 << 16, "tree"),
+        (2, (1 << 16) + 1, "ring"),
+        (3, (1 << 16) + 1, "ring"),
+        (4, 1 << 16, "tree"),
+        (4, (1 << 16) + 1, "halving_doubling"),
+    ],
+)
+def test_auto_goes_by_size(ranks, size, elements, algorithm):
     def main(world):
         from minidist import trace
 
@@ -157,7 +166,7 @@ def test_auto_goes_by_size(ranks, elements, algorithm):
         md.all_reduce(np.ones(elements, np.float32), group=world)
         return [event.name for event in trace.stop() if isinstance(event, trace.Event) and event.track != "wait"]
 
-    assert ranks(2).run(main, timeout=30)[0] == [f"all_reduce(SUM, float32 ({elements},), {algorithm})"]
+    assert ranks(size).run(main, timeout=30)[0] == [f"all_reduce(SUM, float32 ({elements},), {algorithm})"]
 
 
 def test_ring_with_sizes_that_do_not_divide(ranks):
