@@ -17,7 +17,7 @@ class Event:
     """Something that took time on one track of one rank. Times are ``time.perf_counter_ns()``."""
 
     name: str
-    track: str  # "compute", "communication" or "wait"
+    track: str  # "step", "compute", "communication" or "wait"
     start: int  # ns
     end: int  # ns
     details: dict = field(default_factory=dict)

@@ -8,7 +8,9 @@ Each checks its arguments, picks an algorithm, and runs it. Common to all:
   ``wait``.
 - ``algorithm``: one of the names in algorithms.py, or "auto", which picks by the size of the buffer.
 
-Arrays are C-contiguous, of any numeric or bool dtype and any size, zero included.
+Arrays are C-contiguous, of any numeric or bool dtype and any size, zero included. Every call returns None, or a Work
+with ``async_op``. It raises TypeError or ValueError, naming the argument and the mend, before anything is sent; and
+Mismatch where another rank made another call, which the parent sees as RankFailed.
 """
 
 import enum

@@ -167,8 +167,10 @@ def test_launch_from_several_threads_and_in_a_script_that_forks(tmp_path):
 
 
 WAITING = """
+import signal
 import time
 import minidist as md
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit that it is ignored
 def main(world):
     print("ready", flush=True)
     {}
