@@ -85,7 +85,11 @@ def _parser() -> argparse.ArgumentParser:
         "--sync", default="overlapped", choices=SYNCS, help="when gradients are summed; default: overlapped"
     )
     split.add_argument(
-        "--bucket-mb", type=float, default=Layout.bucket_mb, metavar="MB", help="gradients in one message"
+        "--bucket-mb",
+        type=float,
+        default=Layout.bucket_mb,
+        metavar="MB",
+        help="MiB of gradients in one message (default: 1)",
     )
     output = train.add_argument_group("output")
     output.add_argument(
