@@ -56,8 +56,9 @@ def recording() -> bool:
 
 
 def record(entry: Event | Message) -> None:
-    if _log is not None:
-        _log.append(entry)
+    log = _log  # another thread may stop recording meanwhile
+    if log is not None:
+        log.append(entry)
 
 
 @contextmanager
@@ -76,7 +77,7 @@ def span(name: str, track: str = "compute", **details):
 def message(kind: str, source: int, destination: int, number: int, nbytes: int) -> None:
     """Record one end of a message, if anything is being recorded."""
     if _log is not None:
-        _log.append(Message(kind, source, destination, number, nbytes, time.perf_counter_ns()))
+        record(Message(kind, source, destination, number, nbytes, time.perf_counter_ns()))
 
 
 class Traffic:

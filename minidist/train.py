@@ -173,6 +173,8 @@ def run(
     ``rank_function`` stands in for ``train_rank``, as tests do that plant a fault in the ranks first.
     """
     config.check(layout)
+    if cluster.world_size != layout.world_size:
+        raise ValueError(f"layout {layout} needs {layout.world_size} ranks, but the cluster has {cluster.world_size}")
     started = time.perf_counter()
     on_report = None if on_step is None else lambda rank, report: on_step(*report)
     ranks = cluster.run(rank_function or train_rank, config, layout, wishes, on_report=on_report)

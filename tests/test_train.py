@@ -128,6 +128,11 @@ def test_stopping_early(ranks):
     assert set(part.arrays) == set(state(*by_hand(CONFIG)[1:]))
 
 
+def test_a_cluster_of_another_size_is_refused(ranks):
+    with pytest.raises(ValueError, match="layout dp=3 needs 3 ranks, but the cluster has 2"):
+        run(ranks(2), CONFIG, Layout(dp=3))
+
+
 def test_traffic_is_that_of_the_training_alone(ranks):
     def noisy(world, config, layout, wishes):
         import minidist as md

@@ -286,9 +286,9 @@ def scatter_direct(mine: np.ndarray, pieces: list[np.ndarray] | None, src: int, 
         recv(mine, src, group)
         return
     works = [isend(pieces[rank], rank, group) for rank in range(group.size) if rank != src]
-    mine[:] = pieces[src]
     for work in works:
         work.wait()
+    mine[:] = pieces[src]  # last: it may be one of the pieces
 
 
 def gather_direct(mine: np.ndarray, pieces: list[np.ndarray] | None, dst: int, group: ProcessGroup) -> None:
@@ -296,8 +296,8 @@ def gather_direct(mine: np.ndarray, pieces: list[np.ndarray] | None, dst: int, g
     if group.rank != dst:
         send(mine, dst, group)
         return
+    pieces[dst][:] = mine  # first: it may be one of the pieces
     works = [irecv(pieces[rank], rank, group) for rank in range(group.size) if rank != dst]
-    pieces[dst][:] = mine
     for work in works:
         work.wait()
 

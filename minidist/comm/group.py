@@ -190,7 +190,7 @@ def _isend(tensor, dst: int, group: ProcessGroup, tag: int, label: str) -> Work:
     peer = _peer(dst, group, label)
     flat = backend.to_host(tensor).reshape(-1)
     call, label = _names(flat, group, label)
-    return MessageWork(group.transport, group.transport.isend(flat, peer, group.context, index(tag), call, label))
+    return MessageWork(group.transport, group.transport.isend(flat, peer, group.context, _tag(tag), call, label))
 
 
 def _irecv(tensor, src: int, group: ProcessGroup, tag: int, label: str, combine: Combine | None = None) -> Work:
@@ -200,7 +200,7 @@ def _irecv(tensor, src: int, group: ProcessGroup, tag: int, label: str, combine:
     host = backend.to_host(tensor)
     flat = host.reshape(-1)
     call, label = _names(flat, group, label)
-    receive = group.transport.irecv(flat, peer, group.context, index(tag), call, label, combine)
+    receive = group.transport.irecv(flat, peer, group.context, _tag(tag), call, label, combine)
     finish = None if host is tensor else lambda: backend.copy_from_host(tensor, host)
     return MessageWork(group.transport, receive, finish)
 
@@ -215,6 +215,12 @@ def _names(flat: np.ndarray, group: ProcessGroup, label: str) -> tuple[bytes, st
 @cache
 def _call_of(dtype: np.dtype) -> bytes:
     return f"a message of {dtype.name}".encode()  # NumPy works a name out anew each time
+
+
+def _tag(tag: int) -> int:
+    if not 0 <= index(tag) < 1 << 31:
+        raise ValueError(f"a tag must be from 0 to 2^31 - 1, but is {tag}")
+    return tag
 
 
 def _peer(rank: int, group: ProcessGroup, function: str) -> int:

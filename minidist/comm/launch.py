@@ -217,6 +217,8 @@ class Cluster:
         waiting = self._abort(pending)
         if kind == "gone":
             exitcode, summary, own_traceback = content, describe_exit(content), ""
+        elif kind == "aborted":  # though nobody has ended the run
+            exitcode, summary, own_traceback = None, f"Aborted: {content}", ""
         else:
             exitcode, (summary, own_traceback) = None, content
         message = f"rank {rank.number} of {self.world_size} " + (summary if kind == "gone" else f"failed: {summary}")
@@ -348,6 +350,15 @@ def _name_ranks(ranks) -> str:
 
 
 _hiding = threading.Lock()
+
+
+def _renew_lock() -> None:
+    global _hiding
+    _hiding = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # a forked rank is born while its parent holds the lock
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 @contextmanager

@@ -64,7 +64,7 @@ class Receive:
     def __init__(self, peer, target, context, tag, call: bytes, label: str, combine: Combine | None) -> None:
         self.peer, self.target, self.context, self.tag = peer, target, context, tag
         self.call, self.label, self.combine = call, label, combine
-        self.error: Mismatch | None = None
+        self.error: Exception | None = None
         self.done = False
 
     def waits(self) -> str:
@@ -114,6 +114,8 @@ class Transport:
         self.moved = 0
         self.main_thread = threading.get_ident()
         self.threads = {self.main_thread}  # those that may send and receive: the others are its background threads
+        self.background_error: BaseException | None = None  # the first of the background threads
+        self.mismatched: list[Receive] = []  # receives whose error nobody has been told yet
         self.ended = False  # true once the run is over: its groups may not be used in a later one
         self.active_threads = 1  # threads of this rank that compute rather than wait
         self.waits: dict[int, Waiting] = {}  # thread -> what it is blocked on
@@ -146,8 +148,7 @@ class Transport:
                 self.receives[peer].append(receive)
             else:
                 self._match(message, receive, peer)
-                if receive.error is None:
-                    receive.take(message.unasked[: message.offset], 0)
+                self._take(receive, message.unasked[: message.offset], 0)
                 if message.offset == message.nbytes:
                     self.put_aside[peer].remove(message)
                     self._finish_receive(message, receive)
@@ -213,8 +214,8 @@ class Transport:
             piece = queue.peek(min(available, PIECE, message.nbytes - message.offset))
             if message.receive is None:
                 message.unasked[message.offset : message.offset + len(piece)] = piece
-            elif message.receive.error is None:
-                message.receive.take(piece, message.offset)
+            else:
+                self._take(message.receive, piece, message.offset)
             message.offset += len(piece)
             queue.skip(len(piece))
         queue.release()
@@ -250,15 +251,30 @@ class Transport:
             theirs, ours = message.call.decode(errors="replace"), receive.call.decode()
             if receive.label != ours:  # a point-to-point call, whose name says nothing of the message
                 ours = f"{receive.label} of {ours}"
-            receive.error = Mismatch(
+            error = Mismatch(
                 f"ranks {self.rank} and {peer} disagree. Rank {self.rank} called {ours}; what came from rank {peer} "
                 f"is {theirs}"
             )
         elif message.nbytes != receive.target.nbytes:
-            receive.error = Mismatch(
+            error = Mismatch(
                 f"ranks {self.rank} and {peer} disagree in {receive.label}: rank {self.rank} expects "
                 f"{receive.target.size:,} elements from rank {peer}, which sent {message.elements:,}"
             )
+        else:
+            return
+        self._fail(receive, error)
+
+    def _take(self, receive: Receive, piece: np.ndarray, offset: int) -> None:
+        """Give a piece to its receive. Its error is its own, not that of whichever thread has moved the piece."""
+        if receive.error is None:
+            try:
+                receive.take(piece, offset)
+            except Exception as error:
+                self._fail(receive, error)
+
+    def _fail(self, receive: Receive, error: Exception) -> None:
+        receive.error = error
+        self.mismatched.append(receive)
 
     def _finish_receive(self, message: Arriving, receive: Receive) -> None:
         self.traffic.count(self.traffic.received[receive.peer], message.nbytes, message.elements)
@@ -284,6 +300,8 @@ class Transport:
             else:
                 self._wait_long(work)
         if isinstance(work, Receive) and work.error is not None:
+            if work in self.mismatched:
+                self.mismatched.remove(work)
             raise work.error
 
     def _wait_long(self, work: Send | Receive) -> None:
@@ -293,7 +311,7 @@ class Transport:
             while not work.done:
                 if self._look():
                     break
-                self.give_up_if_aborted(work.waits)
+                self.give_up_if_hopeless(work.waits)
                 time.sleep(pause)
                 pause = min(pause * 1.5, POLL_SECONDS[1])
         if trace.recording() and threading.get_ident() == self.main_thread:
@@ -329,16 +347,25 @@ class Transport:
                 "only the thread that runs the rank's function may send and receive (MPI calls this "
                 "MPI_THREAD_FUNNELED); for communication in the background use async_op=True"
             )
+        self.raise_background_error()
 
-    def give_up_if_aborted(self, waits: Callable[[], str]) -> None:
+    def give_up_if_hopeless(self, waits: Callable[[], str]) -> None:
+        """Raise where the parent has ended the run, or a collective in the background has failed: peers wait for it."""
         if self.segment.aborted:
             raise Aborted(", ".join(filter(None, (waits(), caller()))))
+        self.raise_background_error()
+
+    def raise_background_error(self) -> None:
+        if self.background_error is not None and threading.get_ident() == self.main_thread:
+            raise self.background_error
 
     def finish(self) -> None:
         """Complete the sends that the rank function left unwaited, then tell the parent that nothing more comes."""
         for sends in self.sends.values():
             while sends:
                 self.wait(sends[-1])
+        if self.mismatched:
+            raise self.mismatched[0].error
         self.ended = True
         self.status.write(shared.FINISHED, 0, self.moved)
 

@@ -5,6 +5,7 @@ many messages, so somebody has to run it while the rank computes: a background t
 another, in the order of the calls. NCCL has a CUDA stream for each communicator in this place.
 """
 
+import contextvars
 import queue
 import threading
 from abc import ABC, abstractmethod
@@ -35,11 +36,13 @@ class MessageWork(Work):
         self._transport, self._part, self._finish = transport, part, finish
 
     def is_completed(self) -> bool:
+        self._transport.check_usable()
         if not self._part.done:
             self._transport.progress()
         return self._part.done
 
     def wait(self) -> bool:
+        self._transport.check_usable()
         self._transport.wait(self._part)
         if self._finish is not None:
             self._finish()
@@ -53,6 +56,7 @@ class BackgroundWork(Work):
     def __init__(self, transport: Transport, label: str, body: Callable[[], None]) -> None:
         self._transport, self._label, self._body = transport, label, body
         self._caller = caller()
+        self._context = contextvars.copy_context()  # NumPy keeps its error handling there
         self._ended = threading.Event()
         self._error: BaseException | None = None
 
@@ -61,10 +65,12 @@ class BackgroundWork(Work):
         self._error = earlier
         if earlier is None:
             try:
-                self._body()
-            except BaseException as error:  # handed to whoever waits, on the thread that can do something about it
+                self._context.run(self._body)
+            except BaseException as error:  # handed to the main thread, which can do something about it
                 error.add_note(f"started asynchronously {self._caller}")
                 self._error = error
+                if not isinstance(error, Aborted) and self._transport.background_error is None:
+                    self._transport.background_error = error
         return self._error
 
     def end(self) -> None:
@@ -74,9 +80,11 @@ class BackgroundWork(Work):
         return self._ended.is_set()
 
     def wait(self) -> bool:
+        self._transport.check_usable()
         if not self._ended.is_set():
             with Waiting(self._transport, 0, self._ended.is_set):  # the background thread tells for whom
                 while not self._ended.wait(ABORT_CHECK_SECONDS):
+                    self._transport.raise_background_error()
                     if self._transport.segment.aborted and not self._ended.wait(4 * ABORT_CHECK_SECONDS):
                         raise Aborted(f"{self._label}, started asynchronously {self._caller}")
         if self._error is not None:

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections import deque
 from contextlib import suppress
 
 from multiprocess import connection, parent_process
@@ -96,11 +97,18 @@ class Reports:
 
     def __init__(self, pipe) -> None:
         self._pipe, self._lock = pipe, threading.Lock()
+        self._waiting: deque[bytes] = deque()
+        self._sender: int | None = None  # the thread that is sending
 
     def send(self, kind: str, content) -> None:
-        message = functions.dumps((kind, content))
+        self._waiting.append(functions.dumps((kind, content)))
+        if self._sender == threading.get_ident():
+            return  # something has printed while we send, such as an object's __del__: the outer call sends it
         with self._lock:
-            self._pipe.send_bytes(message)
+            self._sender = threading.get_ident()
+            while self._waiting:
+                self._pipe.send_bytes(self._waiting.popleft())
+            self._sender = None
 
     def report(self, thing) -> None:
         """What ``world.report`` sends."""
@@ -118,7 +126,7 @@ class _Stream(io.TextIOBase):
     def __init__(self, reports: Reports, name: str) -> None:
         self._reports, self._name = reports, name
         self._line: list[str] = []  # the pieces of a line that has no end yet
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a print may happen inside a print
 
     def writable(self) -> bool:
         return True
@@ -126,18 +134,21 @@ class _Stream(io.TextIOBase):
     def write(self, text: str) -> int:
         with self._lock:
             lines, newline, rest = text.rpartition("\n")
+            whole = "".join([*self._line, lines, newline]) if newline else ""
             if newline:
-                self._reports.send("print", (self._name, "".join([*self._line, lines, newline])))
                 self._line.clear()
             if rest:
                 self._line.append(rest)
+            if whole:
+                self._reports.send("print", (self._name, whole))
         return len(text)
 
     def flush(self) -> None:
         with self._lock:
-            if self._line:
-                self._reports.send("print", (self._name, "".join(self._line)))
-                self._line.clear()
+            text = "".join(self._line)
+            self._line.clear()
+            if text:
+                self._reports.send("print", (self._name, text))
 
 
 def _watch_parent(questions, main_thread: int) -> None:

@@ -103,6 +103,7 @@ class BucketedDataParallel(NaiveDataParallel):
             Bucket(some, reduce_dtype) for some in fill_buckets(self.parameters[::-1], bucket_mb * 2**20 / itemsize)
         ]
         self.bucket_of = {parameter: bucket for bucket in self.buckets for parameter in bucket.parameters}
+        self.finished = False  # since the last zero_grad
         self.next = 0  # buckets are sent in their order, on every rank the same, whatever order they fill in
         if overlap:
             for parameter in self.parameters:
@@ -111,15 +112,15 @@ class BucketedDataParallel(NaiveDataParallel):
     def zero_grad(self) -> None:
         for bucket in self.buckets:
             bucket.clear()
-        self.next = 0
+        self.next, self.finished = 0, False
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        self.syncing = False
+        before, self.syncing = self.syncing, False
         try:
             yield
         finally:
-            self.syncing = True
+            self.syncing = before
 
     def finish(self) -> None:
         """End a step: return when every gradient is the sum over all ranks.
@@ -127,16 +128,16 @@ class BucketedDataParallel(NaiveDataParallel):
         Raises:
             RuntimeError: if gradients were put elsewhere than into the buckets, so that they would not be summed.
         """
-        for bucket in self.buckets:
-            if not bucket.holds_gradients():
-                raise RuntimeError(
-                    "a gradient no longer lies in its bucket: begin each step with zero_grad() of this object, "
-                    "not of the model or the optimizer"
-                )
+        if self.finished or not all(bucket.holds_gradients() for bucket in self.buckets):
+            raise RuntimeError(
+                "the gradients would not be summed: begin each step with zero_grad() of this object, "
+                "not of the model or the optimizer"
+            )
         while self.next < len(self.buckets):  # those that no backward of this rank has completed
             self._send_next()
         for bucket in self.buckets:
             bucket.work.wait()
+        self.finished = True
 
     def _on_gradient(self, parameter: Parameter) -> None:
         """Called by backward when a parameter's gradient is complete."""

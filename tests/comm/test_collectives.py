@@ -234,6 +234,23 @@ def test_in_place_all_to_all(ranks, size):
     ranks(size).run(all_to_all_in_place, timeout=LIMIT)
 
 
+def scatter_and_gather_in_place(world):
+    boxes = [np.full(100_000, 10.0 * world.rank + r) for r in range(world.size)]
+    mine = boxes[1] if world.rank == 0 else np.empty(100_000)
+    md.scatter(mine, boxes if world.rank == 0 else None, 0, world)
+    same(mine, np.full(100_000, float(world.rank)))
+    boxes = [np.full(100_000, -1.0) for _ in range(world.size)]
+    mine = boxes[1] if world.rank == 0 else np.empty(100_000)
+    mine[:] = world.rank
+    md.gather(mine, boxes if world.rank == 0 else None, 0, world)
+    if world.rank == 0:
+        same(np.stack(boxes)[:, 0], np.arange(float(world.size)))
+
+
+def test_scatter_and_gather_with_one_of_the_pieces(ranks):
+    ranks(3).run(scatter_and_gather_in_place, timeout=LIMIT)
+
+
 def zero_dimensional(world):
     x = np.array(float(world.rank))
     md.all_reduce(x, ReduceOp.MAX, group=world)

@@ -262,6 +262,97 @@ def test_an_error_in_the_background_is_not_lost(ranks, wait_for_the_later_one):
     assert "Mismatch: ranks 1 and 0 disagree" in text and "started asynchronously at test_failures.py" in text
 
 
+def test_an_error_in_the_background_is_told_rather_than_the_deadlock_that_it_makes(ranks):
+    """Rank 2's element count differs. The others go on to something else, where they would wait for ever."""
+
+    def other_collective(world):
+        work = md.all_reduce(np.zeros(4 + world.rank // 2), group=world, async_op=True)
+        time.sleep(0.1)
+        md.all_reduce(np.zeros(2), group=world)
+        work.wait()
+
+    def message(world):
+        work = md.all_reduce(np.zeros(4 + world.rank // 2), group=world, async_op=True)
+        if world.rank == 0:
+            md.recv(np.zeros(1), 1, world)
+        work.wait()
+
+    for main in (other_collective, message):
+        assert "Mismatch: ranks" in str(failure(ranks, 3, main, md.RankFailed))
+
+
+def test_a_mismatch_that_nobody_waits_for_is_told(ranks):
+    def main(world):
+        if world.rank == 0:
+            md.send(np.zeros(5), 1, world)
+        else:
+            md.irecv(np.zeros(3), 0, world)
+        md.barrier(world)
+
+    assert "Mismatch: ranks 1 and 0 disagree" in str(failure(ranks, 2, main, md.RankFailed))
+
+
+def test_what_is_waited_for_belongs_to_its_thread_and_its_run(ranks):
+    def in_a_thread(world):
+        import threading
+
+        work, errors = md.irecv(np.zeros(1), 1 - world.rank, world), []
+
+        def wait():
+            try:
+                work.wait()
+            except RuntimeError as error:
+                errors.append(str(error))
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        thread.join()
+        md.send(np.zeros(1), 1 - world.rank, world)
+        return [*errors, work.wait()]
+
+    def keep(world):
+        md.kept = md.irecv(np.zeros(1), 1 - world.rank, world)
+
+    def use(world):
+        md.kept.wait()
+
+    for error, done in ranks(2).run(in_a_thread, timeout=LIMIT):
+        assert "only the thread that runs the rank's function" in error and done is True
+    ranks(2).run(keep, timeout=LIMIT)
+    assert "a run that has ended" in str(failure(ranks, 2, use, md.RankFailed))
+
+
+def test_a_print_inside_a_print(ranks, capsys):
+    def main(world):
+        import gc
+
+        class Noisy:
+            def __init__(self):
+                self.me = self  # only the garbage collector can end it
+
+            def __del__(self):
+                print("gone")
+
+        gc.set_threshold(5, 2, 2)
+        for _ in range(300):
+            Noisy()
+            print("here")
+        gc.set_threshold(700, 10, 10)
+        gc.collect()
+
+    ranks(2).run(main, timeout=LIMIT)
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(set(lines)) == ["gone", "here"] and lines.count("here") == 600 == lines.count("gone")
+
+
+def test_a_launch_inside_a_rank_is_refused_under_every_start_method():
+    import multiprocess
+
+    for method in multiprocess.get_all_start_methods():
+        with pytest.raises(md.RankFailed, match="daemonic processes are not allowed to have children"):
+            md.launch(lambda world: md.launch(len, 1), 1, timeout=LIMIT, start_method=method)
+
+
 def test_deadlock_after_an_asynchronous_collective_has_ended(ranks):
     def main(world):
         md.all_reduce(np.zeros(3), group=world, async_op=True).wait()

@@ -83,13 +83,15 @@ def misuse(world, kind):
     from minidist.parallel.data import BucketedDataParallel
 
     model = GPT(GPTConfig(layers=1, heads=2, width=8, context=4))
-    replicas = BucketedDataParallel(model.parameters(), world, overlap=True)
+    replicas = BucketedDataParallel(model.parameters(), world, overlap=kind != "two steps without zero_grad")
     tokens = np.zeros((1, 5), int)
     replicas.zero_grad()
     if kind == "model.zero_grad":
         model.zero_grad()
     model(tokens[:, :-1], tokens[:, 1:]).backward()
-    if kind == "two backwards":
+    if kind == "two steps without zero_grad":
+        replicas.finish()
+    if kind != "model.zero_grad":
         model(tokens[:, :-1], tokens[:, 1:]).backward()
     replicas.finish()
 
@@ -98,6 +100,7 @@ def misuse(world, kind):
     ("kind", "message"),
     [
         ("model.zero_grad", "begin each step with zero_grad"),
+        ("two steps without zero_grad", "begin each step with zero_grad"),
         ("two backwards", "but the last under no_sync"),
     ],
 )
