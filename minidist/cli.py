@@ -10,9 +10,9 @@ from dataclasses import fields
 
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from minidist import __version__, backend
 from minidist.comm import Cluster, Deadlock, RankFailed
@@ -51,10 +51,10 @@ def main(arguments: list[str] | None = None) -> int:
         return options.command(options)
     except RankFailed as error:
         # what the settings have caused is told in a line; a fault of the program with its traceback
-        settings = error.summary.startswith(
-            ("FloatingPointError", "MemoryError", "_ArrayMemoryError", "RuntimeError: --")
+        kind, _, text = error.summary.partition(": ")
+        _say_error(
+            text if kind in ("FloatingPointError", "MemoryError", "_ArrayMemoryError") else f"RankFailed: {error}"
         )
-        _say_error(error.summary if settings else f"RankFailed: {error}")
     except Deadlock as error:
         _say_error(f"Deadlock: {error}")
     except BrokenPipeError:  # who reads our output has gone, as in `| head`
@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="minidist",
         description="Train a transformer on several ranks of one laptop, every layout on the same bits.",
     )
-    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument("--version", action="version", version=f"minidist {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     train = commands.add_parser("train", help="train once, in one layout", description="Train once, in one layout.")
@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     output = train.add_argument_group("output")
     output.add_argument(
-        "--sample", type=int, default=0, metavar="N", help="print N bytes that the trained model writes"
+        "--sample", type=int, default=0, metavar="N", help="print N bytes that the trained model writes after 'The '"
     )
     output.add_argument("--json", metavar="PATH", help="write the results; - for standard output, alone")
     output.add_argument("--trace", metavar="PATH", help="write the last steps for https://ui.perfetto.dev")
@@ -108,7 +108,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     proof.set_defaults(command=_verify)
     proof.add_argument(
-        "layouts", nargs="*", metavar="LAYOUT", help="such as dp=4,algorithm=ring (default: a good dozen)"
+        "layouts",
+        nargs="*",
+        metavar="LAYOUT",
+        help="key=value,... with keys dp, algorithm, sync, bucket_mb: dp=4,algorithm=ring (default: a good dozen)",
     )
     proof.add_argument("--json", metavar="PATH", help="write the results; - for standard output, alone")
     _add_config(proof, VERIFY_STEPS)
@@ -136,23 +139,42 @@ def _config(options) -> TrainConfig:
     return config
 
 
-def _check_outputs(paths: dict[str, str | None]) -> None:
+def _check_outputs(paths: dict[str, str | None], text: str | None) -> None:
     """Raise ValueError now rather than after an hour of training."""
     files = {flag: path for flag, path in paths.items() if path is not None and (flag, path) != ("json", "-")}
-    if len(set(files.values())) < len(files):
-        raise ValueError(f"{' and '.join(f'--{flag}' for flag in files)} must go to different files")
+    places = [os.path.realpath(path) for path in [*files.values(), text] if path is not None]
+    if len(set(places)) < len(places):
+        flags = [f"--{flag}" for flag in files] + ["--text"] * (text is not None)
+        raise ValueError(f"{', '.join(flags)} must be different files")
     for flag, path in files.items():
-        if flag == "png" and not path.endswith(".png"):
+        if path == "-":
+            raise ValueError(f"--{flag} needs a file; only --json writes to standard output")
+        if flag == "png" and not path.lower().endswith(".png"):
             raise ValueError(f"--png: {path} must end in .png")
-        try:
+        with _telling(flag, path):
+            is_new = not os.path.exists(path)
             open(path, "a").close()
-        except OSError as error:
-            raise ValueError(f"--{flag}: cannot write {path}: {error.strerror}") from None
+            if is_new:
+                os.remove(path)  # a run that fails leaves nothing behind
+
+
+@contextmanager
+def _telling(flag: str, path: str):
+    """Have an error of writing name the flag and the file."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(f"--{flag}: cannot write {path!r}: {error.strerror}") from None
+
+
+class _OurConsole(Console):
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # rich would exit with status 1, which says that a fingerprint differs
 
 
 def _console(options) -> Console:
     """Where people read: standard output, unless that belongs to the JSON."""
-    return Console(stderr=options.json == "-", highlight=False)
+    return _OurConsole(stderr=options.json == "-", highlight=False, markup=False)
 
 
 def _train(options) -> int:
@@ -161,7 +183,7 @@ def _train(options) -> int:
     config.check(layout)
     if options.sample < 0:
         raise ValueError(f"--sample must not be negative, but is {options.sample}")
-    _check_outputs({flag: getattr(options, flag) for flag in ("json", "trace", "png")})
+    _check_outputs({flag: getattr(options, flag) for flag in ("json", "trace", "png")}, options.text)
     console = _console(options)
     wishes = Wishes(
         progress=True,
@@ -169,7 +191,7 @@ def _train(options) -> int:
         sample=options.sample,
         trace=options.trace is not None or options.png is not None,
     )
-    with _progress(console) as progress, Cluster(layout.world_size) as cluster:
+    with _progress(Console(stderr=True)) as progress, Cluster(layout.world_size) as cluster:
         task = progress.add_task(str(layout), total=config.steps, loss="", speed="")
 
         first_end = 0.0
@@ -183,18 +205,22 @@ def _train(options) -> int:
 
         result = run(cluster, config, layout, wishes, on_step)
     _write_json(options.json, result.as_dict())
-    _print_run(console, result)
     logs = [rank.log for rank in result.ranks]
     if options.trace:
         from minidist.show import perfetto
 
-        perfetto.write(options.trace, logs)
-        console.print(f"trace of the last steps: {options.trace} (open it at https://ui.perfetto.dev)")
+        with _telling("trace", options.trace):
+            perfetto.write(options.trace, logs)
     if options.png:
         from minidist.show import timeline
 
-        timeline.save(options.png, logs, f"the last steps of minidist train, {layout}")
-        console.print(f"picture of the last steps: {options.png}")
+        with _telling("png", options.png):
+            timeline.save(options.png, logs, f"the last steps of minidist train, {layout}")
+    _print_run(console, result)
+    if options.trace:
+        console.print(f"trace of the last steps: {options.trace} (open it at https://ui.perfetto.dev)", soft_wrap=True)
+    if options.png:
+        console.print(f"picture of the last steps: {options.png}", soft_wrap=True)
     return 0
 
 
@@ -227,7 +253,7 @@ def _print_run(console: Console, result: Run) -> None:
         console.print(table)
     if first.sample is not None:
         console.print("what the model writes:", style="bold")
-        console.print("The " + _printable(first.sample), markup=False)
+        console.print("The " + _printable(first.sample), soft_wrap=True)
     console.print(f"loss: {first.losses[0]:.4f} at first, {first.losses[-1]:.4f} at last")
     console.print(f"validation loss: {first.validation_loss:.4f} nats a byte")
     console.print(f"speed: {result.tokens_per_second:,.0f} tokens/s")
@@ -243,15 +269,19 @@ def _verify(options) -> int:
     config = _config(options)
     fitting = [layout for layout in DEFAULT_LAYOUTS if layout.dp <= config.micro_batches]
     layouts = [Layout.parse(text) for text in options.layouts] or fitting
+    if not layouts:
+        raise ValueError(f"{config.micro_batches} micro-batch leaves nothing to split: enlarge --global-batch")
     for layout in layouts:
         config.check(layout)
-    _check_outputs({"json": options.json})
+    _check_outputs({"json": options.json}, options.text)
     console = _console(options)
     names = ["one process", *map(str, layouts)]
     width = max(map(len, names))
     console.print(_describe(config), style="dim", soft_wrap=True)
     heading = f"{'layout':<{width}}  steps  final loss   time  SHA-256   same"
-    console.print(heading, style="bold")
+    if not options.layouts and len(fitting) < len(DEFAULT_LAYOUTS):
+        console.print(f"left out: {len(DEFAULT_LAYOUTS) - len(fitting)} layouts with more ranks than micro-batches")
+    console.print(heading, style="bold", soft_wrap=True)
 
     runs: list[Run] = []
     with console.status("") as status:  # the running layout, below the lines of those that have ended
@@ -261,22 +291,27 @@ def _verify(options) -> int:
 
         for name, result in zip(names, verify(layouts, config, on_step), strict=True):
             runs.append(result)
-            same = "" if len(runs) == 1 else "[green]yes[/]" if agrees(runs[0], result) else "[bold red]NO[/]"
-            console.print(
-                f"{name:<{width}}  {len(result.losses):5}  {result.losses[-1]:10.5f}  {result.seconds:4.1f}s  "
-                f"{result.fingerprint[:8]}  {same}"
+            same = (
+                Text("") if len(runs) == 1 else Text("yes", "green") if agrees(runs[0], result) else Text("NO", "red")
             )
-    different = [result for result in runs[1:] if not agrees(runs[0], result)]
-    report = [run.as_dict() | {"same": agrees(runs[0], run)} for run in runs]
-    _write_json(options.json, {"all_same": not different, "runs": report})
-    if not different:
+            line = (
+                f"{len(result.losses):5}  {result.losses[-1]:10.5f}  {result.seconds:4.1f}s  {result.fingerprint[:8]}  "
+            )
+            console.print(Text(f"{name:<{width}}  {line}") + same, soft_wrap=True)
+    places = {}
+    for result in runs[1:]:
+        if not agrees(runs[0], result):
+            place = first_difference(runs[0], result)
+            places[id(result)] = str(place or "agreed when run again: this layout does not repeat its own bits")
+    report = [run.as_dict() | {"same": agrees(runs[0], run), "difference": places.get(id(run))} for run in runs]
+    _write_json(options.json, {"all_same": not places, "runs": report})
+    if not places:
         how_many = "The layout ends" if len(runs) == 2 else f"All {len(runs) - 1} layouts end"
         console.print(f"{how_many} on the bits of one process, SHA-256:\n{runs[0].fingerprint}", soft_wrap=True)
-    for result in different:
-        place = first_difference(runs[0], result)
-        text = str(place) if place else "agreed when run again: this layout does not repeat its own bits"
-        console.print(f"[bold red]{result.layout}[/] {escape(text)}")
-    return 1 if different else 0
+    for result in runs:
+        if id(result) in places:
+            console.print(Text(str(result.layout), "bold red") + f" {places[id(result)]}", soft_wrap=True)
+    return 1 if places else 0
 
 
 def _describe(config: TrainConfig) -> str:
@@ -291,7 +326,7 @@ def _write_json(path: str | None, content: dict) -> None:
     if path == "-":
         print(json.dumps(content, indent=1))
     elif path:
-        with open(path, "w") as file:
+        with _telling("json", path), open(path, "w") as file:
             json.dump(content, file, indent=1)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -44,14 +45,15 @@ class Difference:
     found: np.floating
     ulps: int
     elements: int  # how many of the array's elements differ
-    of: int
+    shape: tuple[int, ...]
 
     def __str__(self) -> str:
         place = self.name + (str(list(self.index)) if self.index else "")
         distance = "1 ulp" if self.ulps == 1 else f"{self.ulps:,} ulps"
         return (
             f"first differs after step {self.step}, in {place}: one process has {self.expected!s}, this layout "
-            f"{self.found!s}, {distance} away; {self.elements:,} of {self.of:,} elements of {self.name} differ"
+            f"{self.found!s}, {distance} away; {self.elements:,} of the {prod(self.shape):,} elements "
+            f"of {self.name}, of shape {self.shape}, differ"
         )
 
 
@@ -104,7 +106,7 @@ def first_difference(reference: Run, candidate: Run, rank_function: Callable | N
         if differs.any():
             index = tuple(int(i) for i in np.argwhere(differs)[0])
             distance = ulps_between(one[index], other[index])
-            return Difference(step, name, index, one[index], other[index], distance, int(differs.sum()), one.size)
+            return Difference(step, name, index, one[index], other[index], distance, int(differs.sum()), one.shape)
     return None
 
 

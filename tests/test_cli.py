@@ -1,6 +1,8 @@
 """The commands, as a user types them."""
 
 import json
+import shlex
+import subprocess
 import sys
 
 import pytest
@@ -73,8 +75,24 @@ def test_verify_says_no_and_where(capsys):
 def test_divergence_is_told_in_a_line_with_its_step(capsys):
     assert cli.main(["train", *SIZES, "--lr", "1e30", "--steps", "9"]) == 2
     err = capsys.readouterr().err
-    assert "minidist: FloatingPointError: training diverged in step 1: the gradient of" in err
+    assert "minidist: training diverged in step 1: the gradient of" in err
     assert "Traceback" not in err and "Warning" not in err
+
+
+def test_a_failed_run_leaves_no_empty_files(tmp_path):
+    flags = ["--json", str(tmp_path / "x.json"), "--png", str(tmp_path / "x.png")]
+    assert cli.main(["train", *SIZES, "--lr", "1e30", "--steps", "9", *flags]) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes as on Unix")
+@pytest.mark.parametrize("command", ["train", "verify"])
+def test_a_closed_pipe_is_no_difference(command, tmp_path):
+    png = ["--png", str(tmp_path / "x.png")] if command == "train" else ["dp=2"]
+    line = shlex.join([sys.executable, "-m", "minidist.cli", command, *SIZES, *png])
+    result = subprocess.run(["bash", "-c", f"{line} | true; exit ${{PIPESTATUS[0]}}"], timeout=60)
+    assert result.returncode == 141
+    assert command == "verify" or (tmp_path / "x.png").stat().st_size > 5000  # written before anything is printed
 
 
 def test_what_the_model_writes_cannot_steer_the_terminal():
@@ -101,10 +119,14 @@ def test_verify_fails_on_a_planted_fault(capsys, monkeypatch):
         (["train", "--text", "no/such/file"], "cannot read the text no/such/file"),
         (["train", "--context", "1000000"], "too few for a context of 1000000"),
         (["train", "--dp", "9", "--global-batch", "8"], "dp=9 needs at least 9 micro-batches"),
-        (["train", "--json", "no/such/folder/x.json"], "--json: cannot write no/such/folder/x.json: No such file"),
-        (["train", "--trace", "."], "--trace: cannot write .: Is a directory"),
+        (["train", "--json", "no/such/folder/x.json"], "--json: cannot write 'no/such/folder/x.json': No such file"),
+        (["train", "--trace", "."], "--trace: cannot write '.': Is a directory"),
         (["train", "--png", "x.txt"], "--png: x.txt must end in .png"),
-        (["train", "--json", "x.png", "--png", "x.png"], "--json and --png must go to different files"),
+        (["train", "--json", "x.png", "--png", "x.png"], "--json, --png must be different files"),
+        (["train", "--json", "x.json", "--trace", "./x.json"], "must be different files"),
+        (["train", "--text", __file__, "--json", __file__], "--json, --text must be different files"),
+        (["train", "--trace", "-"], "--trace needs a file; only --json writes to standard output"),
+        (["verify", "--global-batch", "2"], "1 micro-batch leaves nothing to split"),
         (["train", "--sample", "-5"], "--sample must not be negative"),
         (["verify", "dp=2,tp=2"], "'tp=2' is not key=value with a key of dp"),
     ],

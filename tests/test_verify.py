@@ -92,7 +92,7 @@ def test_float32_sums_drift(ranks):
     differing = [other for other in others if not agrees(reference, other)]
     assert differing
     place = first_difference(reference, differing[0])
-    assert place.step == 0 and 1 <= place.ulps < 10_000 and 0 < place.elements < place.of
+    assert place.step == 0 and 1 <= place.ulps < 10_000 and place.elements > 0
     assert place.expected != place.found
     losses = np.array([run.losses for run in (reference, *others)])
     assert np.allclose(losses, losses[0], atol=1e-3)  # it is drift, not an error
@@ -189,10 +189,10 @@ def test_the_first_difference_is_the_planted_one():
     reference, broken = verify([Layout.parse("dp=2")], SMALL, rank_function=fault)
     place = first_difference(reference, broken, fault)
     assert (place.step, place.name, place.index) == (2, "blocks.0.mlp.fc.weight", (0, 3, 5))
-    assert (place.ulps, place.elements, place.of) == (2, 3, 2 * 16 * 32)
+    assert (place.ulps, place.elements, place.shape) == (2, 3, (2, 16, 32))
     assert place.found > place.expected and ulps_between(place.found, place.expected) == 2
     text = "first differs after step 2, in blocks.0.mlp.fc.weight[0, 3, 5]: one process has"
-    assert str(place).startswith(text) and "2 ulps away; 3 of 1,024 elements" in str(place)
+    assert str(place).startswith(text) and "2 ulps away; 3 of the 1,024 elements" in str(place)
 
 
 def a_wrong_loss_in_step_one(world, config, layout, wishes):
