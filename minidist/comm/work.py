@@ -12,7 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from minidist.comm.failures import Aborted, caller
-from minidist.comm.transport import Receive, Send, Transport, Waiting
+from minidist.comm.messages import Receive, Send
+from minidist.comm.transport import Transport, Waiting
 
 ABORT_CHECK_SECONDS = 0.05
 
