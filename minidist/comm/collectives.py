@@ -15,14 +15,14 @@ Mismatch where another rank made another call, which the parent sees as RankFail
 
 import enum
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from operator import index
 
 import numpy as np
 
 from minidist import backend
 from minidist.comm import algorithms
-from minidist.comm.group import ProcessGroup, check_array, check_group
+from minidist.comm.group import ProcessGroup, check_array, check_group, dtype_name
 
 
 class ReduceOp(enum.Enum):
@@ -155,13 +155,12 @@ def all_to_all_single(
     """
     call = Call("all_to_all_single", group, algorithm, algorithms.ALL_TO_ALL)
     # sizes may differ from rank to rank, so the description that all ranks must share leaves them out
-    call.array("input", input, described=False)
-    call.array("output", output, written=True, described=False)
+    host_input = call.array("input", input, described=False).reshape(input.shape)
+    host_output = call.array("output", output, written=True, described=False).reshape(output.shape)
     call.same_dtype(output, input)
-    if np.may_share_memory(backend.to_host(input), backend.to_host(output)):
-        input = input.copy()  # what arrives early must not overwrite what leaves late
-    outgoing = _split(backend.to_host(input), input_split_sizes, group.size, "input")
-    host_output = call.host_of(output)
+    if np.may_share_memory(host_input, host_output):
+        host_input = host_input.copy()  # what arrives early must not overwrite what leaves late
+    outgoing = _split(host_input, input_split_sizes, group.size, "input")
     incoming = _split(host_output, output_split_sizes, group.size, "output")
     if outgoing[group.rank].size != incoming[group.rank].size:
         raise ValueError(
@@ -214,14 +213,10 @@ class Call:
         if described:
             self.details.append(f"{dtype_name(array.dtype)} {tuple(array.shape)}")
         self.nbytes = max(self.nbytes, array.nbytes)
-        return (self.host_of(array) if written else backend.to_host(array)).reshape(-1)
-
-    def host_of(self, array) -> np.ndarray:
-        """The array in host memory; what is written there is copied back when the call ends."""
         host = backend.to_host(array)
-        if host is not array:
+        if written and host is not array:  # what is written there is copied back when the call ends
             self.copies_back.append(partial(backend.copy_from_host, array, host))
-        return host
+        return host.reshape(-1)
 
     def array_list(self, argument: str, arrays, like: np.ndarray, needed: bool, written: bool = False):
         """Check a list with one array for each rank, each like ``like``; None where this rank needs none."""
@@ -284,11 +279,6 @@ def check_op(op, dtype: np.dtype, function: str) -> None:
 def _average(flat: np.ndarray, op: ReduceOp, group: ProcessGroup) -> None:
     if op is ReduceOp.AVG:
         flat /= group.size
-
-
-@cache
-def dtype_name(dtype: np.dtype) -> str:
-    return dtype.name  # NumPy works it out anew each time, for longer than a small message takes
 
 
 def _name(op) -> str:

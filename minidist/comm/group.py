@@ -210,12 +210,12 @@ def _names(flat: np.ndarray, group: ProcessGroup, label: str) -> tuple[bytes, st
     """What the two ends of a message must agree on, and what to call this end's part in an error."""
     if group.collective is not None:
         return group.call, group.collective
-    return _call_of(flat.dtype), label
+    return b"a message of " + dtype_name(flat.dtype).encode(), label
 
 
 @cache
-def _call_of(dtype: np.dtype) -> bytes:
-    return f"a message of {dtype.name}".encode()  # NumPy works a name out anew each time
+def dtype_name(dtype: np.dtype) -> str:
+    return dtype.name  # NumPy works it out anew each time, for longer than a small message takes
 
 
 def _tag(tag: int) -> int:

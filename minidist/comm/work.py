@@ -59,20 +59,15 @@ class BackgroundWork(Work):
         self._caller = caller()
         self._context = contextvars.copy_context()  # NumPy keeps its error handling there
         self._ended = threading.Event()
-        self._error: BaseException | None = None
 
-    def run(self, earlier: BaseException | None) -> BaseException | None:
-        """On the background thread. After an error nothing more is run, as on a CUDA stream; returns that error."""
-        self._error = earlier
-        if earlier is None:
+    def run(self) -> None:
+        """On the background thread. After an error in the background nothing more is run, as on a CUDA stream."""
+        if self._transport.background_error is None:
             try:
                 self._context.run(self._body)
             except BaseException as error:  # handed to the main thread, which can do something about it
                 error.add_note(f"started asynchronously {self._caller}")
-                self._error = error
-                if not isinstance(error, Aborted) and self._transport.background_error is None:
-                    self._transport.background_error = error
-        return self._error
+                self._transport.background_error = error
 
     def end(self) -> None:
         self._ended.set()
@@ -88,8 +83,7 @@ class BackgroundWork(Work):
                     self._transport.raise_background_error()
                     if self._transport.segment.aborted and not self._ended.wait(4 * ABORT_CHECK_SECONDS):
                         raise Aborted(f"{self._label}, started asynchronously {self._caller}")
-        if self._error is not None:
-            raise self._error
+        self._transport.raise_background_error()
         return True
 
 
@@ -118,9 +112,8 @@ class Background:
 
     def _run(self) -> None:
         self._transport.threads.add(threading.get_ident())
-        error = None
         while (work := self._works.get()) is not None:
-            error = work.run(error)
+            work.run()
             with self._transport.lock:
                 self._unfinished -= 1
                 work.end()
