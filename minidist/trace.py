@@ -35,6 +35,22 @@ class Message:
     time: int  # ns
 
 
+@dataclass(slots=True)
+class PointToPoint:
+    """A call in the order of the program: a send posted, or a send or receive whose ``wait`` has returned.
+
+    Messages have times, which change from run to run. From these calls show/replay.py derives what does not: how many
+    steps an algorithm takes, and how long on a network of given speed.
+    """
+
+    call: str  # "post" or "wait"
+    kind: str  # "send" or "receive"
+    source: int
+    destination: int
+    number: int  # as in Message
+    nbytes: int
+
+
 _log: list | None = None  # None while nothing is recorded
 
 
@@ -55,7 +71,7 @@ def recording() -> bool:
     return _log is not None
 
 
-def record(entry: Event | Message) -> None:
+def record(entry: Event | Message | PointToPoint) -> None:
     log = _log  # another thread may stop recording meanwhile
     if log is not None:
         log.append(entry)

@@ -41,13 +41,18 @@ class Receive:
     between. NCCL has the same primitive under the name recvReduce.
     """
 
-    __slots__ = ("call", "combine", "context", "done", "error", "label", "peer", "tag", "target")
+    __slots__ = ("call", "combine", "context", "done", "error", "label", "number", "peer", "tag", "target")
 
     def __init__(self, peer, target, context, tag, call: bytes, label: str, combine: Combine | None) -> None:
         self.peer, self.target, self.context, self.tag = peer, target, context, tag
         self.call, self.label, self.combine = call, label, combine
+        self.number = -1  # of the message, once there is one
         self.error: Exception | None = None
         self.done = False
+
+    @property
+    def nbytes(self) -> int:
+        return self.target.nbytes
 
     def waits(self) -> str:
         return f"{self.label}: waits for a message from rank {self.peer}"

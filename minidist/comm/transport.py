@@ -180,7 +180,7 @@ class Transport:
 
     def _match(self, message: Arriving, receive: Receive, peer: int) -> None:
         """Join a message to its receive, unless the two ends disagree about what it is."""
-        message.receive = receive
+        message.receive, receive.number = receive, message.number
         if message.call != receive.call:
             theirs, ours = message.call.decode(errors="replace"), receive.call.decode()
             if receive.label != ours:  # a point-to-point call, whose name says nothing of the message

@@ -11,6 +11,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+from minidist import trace
 from minidist.comm.failures import Aborted, caller
 from minidist.comm.messages import Receive, Send
 from minidist.comm.transport import Transport, Waiting
@@ -35,6 +36,8 @@ class MessageWork(Work):
 
     def __init__(self, transport: Transport, part: Send | Receive, finish: Callable[[], None] | None = None) -> None:
         self._transport, self._part, self._finish = transport, part, finish
+        if isinstance(part, Send):
+            self._record("post")
 
     def is_completed(self) -> bool:
         self._transport.check_usable()
@@ -48,7 +51,16 @@ class MessageWork(Work):
         if self._finish is not None:
             self._finish()
             self._finish = None
+        self._record("wait")
         return True
+
+    def _record(self, call: str) -> None:
+        if trace.recording():
+            part, here = self._part, self._transport.rank
+            kind, source, destination = (
+                ("send", here, part.peer) if isinstance(part, Send) else ("receive", part.peer, here)
+            )
+            trace.record(trace.PointToPoint(call, kind, source, destination, part.number, part.nbytes))
 
 
 class BackgroundWork(Work):
