@@ -16,6 +16,7 @@ MESSAGE_US = 1.0  # the width of the little box that an arrow starts or ends at
 
 def to_perfetto(logs: Sequence[list]) -> dict:
     """The logs, one for each rank, as Chrome's trace format: {"traceEvents": [...]}. Times are µs from the first."""
+    logs = [[entry for entry in log if isinstance(entry, Event | Message)] for log in logs]  # what has a time
     starts = [entry.start if isinstance(entry, Event) else entry.time for log in logs for entry in log]
     zero = min(starts, default=0)
     events: list[dict] = []
