@@ -19,7 +19,7 @@ from minidist.nn.gpt import GPT, GPTConfig, generate
 from minidist.nn.optim import AdamW, average_gradients, warmup_cosine
 from minidist.nn.random import Noise
 from minidist.nn.tensor import no_grad
-from minidist.parallel.data import BucketedDataParallel, NaiveDataParallel, share_of
+from minidist.parallel.data import NaiveDataParallel, bucketed_data_parallel, share_of
 
 TRACED_STEPS = 2  # a trace shows the last few steps: every one is like them, and a whole run would fill a disk
 
@@ -246,7 +246,7 @@ def data_parallel(parameters, group: ProcessGroup, layout: Layout, reduce_dtype:
     if layout.sync == "naive":
         return NaiveDataParallel(parameters, group, layout.algorithm, dtype)
     overlap = layout.sync == "overlapped"
-    return BucketedDataParallel(parameters, group, layout.algorithm, dtype, layout.bucket_mb, overlap)
+    return bucketed_data_parallel(parameters, group, layout.algorithm, dtype, layout.bucket_mb, overlap)
 
 
 def forward_backward(model: GPT, corpus, config: TrainConfig, step: int, index: int) -> float:

@@ -11,14 +11,16 @@ ROOT = Path(minidist.__file__).parent
 MAY_IMPORT = {  # a room or file -> the others that it may import
     "backend": set(),
     "trace": set(),
-    "comm": {"backend", "trace"},
-    "nn": {"backend", "trace"},
-    "parallel": {"backend", "trace", "comm", "nn"},
+    "sockets": set(),
+    "comm": {"backend", "trace", "sockets"},
+    "nn": {"backend", "trace", "sockets"},
+    "parallel": {"backend", "trace", "sockets", "comm", "nn"},
     "layout": {"comm"},
     "train": {"backend", "trace", "comm", "nn", "parallel", "layout"},
     "verify": {"comm", "layout", "train"},
     "show": {"trace", "layout", "train"},
-    "cli": {"backend", "comm", "nn", "layout", "train", "verify", "show", "__version__"},
+    "course": {"comm", "sockets", "trace", "train"},
+    "cli": {"backend", "comm", "nn", "layout", "train", "verify", "show", "course", "__version__"},
     "__init__": {"backend", "comm"},
 }
 FILES = sorted(ROOT.rglob("*.py"))

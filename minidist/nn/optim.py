@@ -16,6 +16,7 @@ from math import cos, pi, sqrt
 
 from minidist.backend import xp
 from minidist.nn.layers import Parameter
+from minidist.sockets import socket
 
 
 def average_gradients(parameters: Iterable[Parameter], count: int) -> None:
@@ -45,6 +46,7 @@ def sgd_update(data, grad, momentum_buffer, lr: float, momentum: float) -> None:
     data -= lr * momentum_buffer
 
 
+@socket
 def adamw_update(
     data, grad, exp_avg, exp_avg_sq, step: int, lr: float, betas: tuple[float, float], eps: float, weight_decay: float
 ) -> None:

@@ -23,6 +23,7 @@ from minidist.backend import xp
 from minidist.comm.collectives import ReduceOp, all_reduce
 from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Parameter
+from minidist.sockets import socket
 
 
 class NaiveDataParallel:
@@ -159,6 +160,10 @@ class BucketedDataParallel(NaiveDataParallel):
         self.next += 1
 
 
+bucketed_data_parallel = socket(BucketedDataParallel)  # makes one, or a learner's own of that name
+
+
+@socket
 def fill_buckets(parameters: Sequence[Parameter], elements: float) -> list[list[Parameter]]:
     """Consecutive parameters in lists of at most so many elements; a larger parameter is alone."""
     buckets: list[list[Parameter]] = []

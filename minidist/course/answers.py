@@ -1,0 +1,74 @@
+"""Where answers lie: a folder of ``chNN_name.py`` files, the learner's own, the solutions, or a submission."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import minidist
+
+ROOT = Path(minidist.__file__).resolve().parent.parent
+CHAPTER_FILE = re.compile(r"ch(\d\d)_\w+\.py")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file of answers, read once: whatever happens to the file later, this is what is judged."""
+
+    name: str  # the module's, such as "ch03_collectives"
+    path: str
+    text: str
+
+
+def course_folder(name: str) -> Path:
+    """A folder of the course: "exercises", "solutions", "chapters" or "tests/exercises".
+
+    Raises:
+        ValueError: where minidist was installed without it.
+    """
+    folder = ROOT / name
+    if not folder.is_dir():
+        raise ValueError(
+            f"the course's folder {name}/ is not at {ROOT}: get minidist's whole repository and install it with "
+            "pip install -e . from there"
+        )
+    return folder
+
+
+def implementation_folder(impl: str) -> Path:
+    """The folder that ``--impl`` names: "exercises", "solutions", or a path.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    if impl in ("exercises", "solutions"):
+        return course_folder(impl)
+    if not Path(impl).is_dir():
+        raise ValueError(f"--impl {impl}: there is no such folder; give exercises, solutions or a folder of chNN_*.py")
+    return Path(impl)
+
+
+def read_answers(folder: Path) -> dict[str, Source]:
+    """The answers in a folder, by module name. A file that is not text is left in, as what cannot be loaded."""
+    files = sorted(file for file in folder.glob("ch*.py") if CHAPTER_FILE.fullmatch(file.name) and file.is_file())
+    return {
+        file.stem: Source(file.stem, str(file), file.read_text(encoding="utf-8", errors="replace")) for file in files
+    }
+
+
+def chapter_names() -> list[str]:
+    """The module names of all chapters that have exercises, in order."""
+    return list(read_answers(course_folder("solutions")))
+
+
+def chapter_of(task: str) -> str:
+    """The module that a task such as "3.4" belongs to.
+
+    Raises:
+        ValueError: for a chapter that has no exercises.
+    """
+    number = task.partition(".")[0]
+    for name in chapter_names():
+        if number.isdecimal() and int(number) == int(name[2:4]):
+            return name
+    chapters = ", ".join(str(int(name[2:4])) for name in chapter_names())
+    raise ValueError(f"there is no chapter {number!r} with exercises; there are {chapters}")

@@ -1,0 +1,87 @@
+"""Planted bugs: solutions with one mistake of the kind that people make. Every grader must catch every one of its own.
+
+They stand in ``tests/exercises/mutants/chNN_name.py`` as a list ``MUTANTS``. The bug that a debugging task shows the
+learner is one of them without being listed.
+"""
+
+import runpy
+from dataclasses import dataclass
+from textwrap import dedent, indent
+
+from minidist.course.answers import Source, chapter_of, course_folder, read_answers
+from minidist.course.stubs import owners_of, put_back, stub_of
+
+WHOLE = "the whole answer"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A solution in which one piece of text stands in place of another.
+
+    Attributes:
+        task: whose grader must catch it.
+        bug: what is wrong, in words.
+        old: a piece of a line, or whole lines at any indentation; stands exactly once between the task's markers.
+            WHOLE for all that stands between them, where the task has one pair of markers.
+        new: what stands there instead; "" for nothing.
+    """
+
+    task: str
+    bug: str
+    old: str
+    new: str
+
+    def source(self) -> Source:
+        """The chapter's solutions with the bug in.
+
+        Raises:
+            ValueError: where ``old`` does not stand exactly once among the lines of the task.
+        """
+        solution = read_answers(course_folder("solutions"))[chapter_of(self.task)]
+        before, body, after = _cut_out(solution.text, self.task)
+        if self.old == WHOLE:
+            changed = f"# >>> {self.task}\n" + indent(dedent(self.new).strip("\n"), "    ") + "\n    "
+            return Source(solution.name, solution.path, before + changed + after)
+        old, new = dedent(self.old).strip("\n"), dedent(self.new).strip("\n")
+        depths = [" " * 4 * depth for depth in range(1, 6)] if "\n" in self.old else [""]
+        found = [depth for depth in depths if f"\n{indent(old, depth)}\n" in body] if "\n" in self.old else [""]
+        if len(found) != 1 or body.count(indent(old, found[0])) != 1:
+            raise ValueError(
+                f"mutant {self.bug!r} of task {self.task}: {self.old!r} has to stand in the solution exactly once"
+            )
+        changed = body.replace(indent(old, found[0]), indent(new, found[0]))
+        return Source(solution.name, solution.path, before + changed + after)
+
+
+@dataclass(frozen=True)
+class GivenBug:
+    """The program that a debugging task gives to the learner."""
+
+    task: str
+    bug: str = "the bug that the task is about"
+
+    def source(self) -> Source:
+        solution = read_answers(course_folder("solutions"))[chapter_of(self.task)]
+        stub = stub_of(solution.text, solution.name)
+        return Source(solution.name, solution.path, put_back(solution.text, stub, owners_of(solution.text)[self.task]))
+
+
+def _cut_out(text: str, task: str) -> tuple[str, str, str]:
+    """What stands before, between and after the markers of a task: from its first to its last."""
+    first = text.index(f"# >>> {task}\n")
+    last = text.index("# <<<\n", text.rindex(f"# >>> {task}\n"))
+    return text[:first], text[first:last], text[last:]
+
+
+def all_mutants() -> list[Mutant | GivenBug]:
+    """Every planted bug, in the order of the chapters."""
+    found: list[Mutant | GivenBug] = []
+    folder = course_folder("tests/exercises") / "mutants"
+    for name, source in read_answers(course_folder("solutions")).items():
+        if (folder / f"{name}.py").exists():
+            found += runpy.run_path(str(folder / f"{name}.py"))["MUTANTS"]
+        given = source.text.count("# === given to the learner")
+        if given:
+            owners = owners_of(source.text)
+            found += [GivenBug(task) for task in owners if "# === given" in _cut_out(source.text, task)[1]]
+    return found

@@ -1,0 +1,277 @@
+"""The pytest plugin that graders are written with: ``@pytest.mark.task``, the ``student`` fixture, ``--impl``.
+
+A grader is an ordinary test class for one task, marked with the task's number, points and hint:
+
+    pytestmark = pytest.mark.answers("ch03_collectives", closed=("minidist.comm.algorithms",))
+
+    @pytest.mark.task("3.4", points=4, hint="Step s sends chunk (rank - 1 - s) % N.")
+    class TestReduceScatterRing:
+        \"\"\"reduce_scatter_ring\"\"\"
+
+        def test_values(self, student): ...
+
+A task is passed when all its tests pass. After its first failure the rest of its tests are left out, so that the
+learner sees one thing to mend at a time.
+"""
+
+import json
+import re
+from dataclasses import asdict, dataclass, field
+
+import pytest
+
+from minidist.comm.failures import Deadlock, RankFailed
+from minidist.comm.launch import Cluster
+from minidist.course.answers import Source, chapter_names, course_folder, implementation_folder, read_answers
+from minidist.course.mutants import Mutant, all_mutants
+from minidist.course.stubs import owners_of, stub_of, untouched
+from minidist.course.student import Student
+
+TEST_SECONDS = 60  # for one test with all its calls, each of which has a shorter limit of its own
+KINDS = ("worksheet", "code", "debugging")
+
+
+class ToDo(Exception):
+    """The task has not been begun."""
+
+
+@dataclass
+class Task:
+    """One exercise, as its grader's marker has it."""
+
+    number: str
+    points: int
+    hint: str
+    kind: str
+    title: str
+    chapter: str
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        return tuple(int(part) for part in self.number.split("."))
+
+
+@dataclass
+class Verdict:
+    """What one test found."""
+
+    task: str
+    test: str
+    state: str  # "passed", "failed" or "todo"
+    message: str = ""  # one line or a few: what is wrong
+    details: str = ""  # where, and what the answer printed
+    remarks: list[str] = field(default_factory=list)
+    mutant: str = ""  # the planted bug, where one is being judged
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("minidist's exercises")
+    group.addoption("--impl", default="solutions", help="judge these answers: exercises, solutions or a folder")
+    group.addoption("--task", action="append", default=[], help="judge only this task (3.4) or chapter (3)")
+    group.addoption("--mutants", action="store_true", help="judge the planted bugs, which must all fail")
+    group.addoption("--verdicts", metavar="FILE", help="write tasks and verdicts to this file, a JSON object a line")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "task(number, points, hint, kind='code'): the task that this test belongs to")
+    config.addinivalue_line("markers", "answers(module, closed=()): the file of answers that a file of graders judges")
+    config.pluginmanager.register(Grading(config), "minidist-grading")
+
+
+def pytest_generate_tests(metafunc):
+    """With --mutants every test of a task runs once for each planted bug of the task."""
+    marker = metafunc.definition.get_closest_marker("task")
+    if marker and "mutant" in metafunc.fixturenames and metafunc.config.getoption("mutants"):
+        bugs = [mutant for mutant in all_mutants() if mutant.task == marker.args[0]]
+        metafunc.parametrize("mutant", bugs, ids=[mutant.bug for mutant in bugs])
+
+
+@pytest.fixture
+def mutant():
+    """The planted bug to judge; None where the answers are."""
+
+
+@pytest.fixture(scope="session")
+def warm_ranks():
+    """``warm_ranks(n)`` is a warm Cluster of n ranks, on which the answers run."""
+    clusters: dict[int, Cluster] = {}
+
+    def get(size: int) -> Cluster:
+        if size not in clusters:
+            clusters[size] = Cluster(size)
+        return clusters[size]
+
+    yield get
+    for cluster in clusters.values():
+        cluster.close()
+
+
+@pytest.fixture
+def student(request, warm_ranks, mutant):
+    """The answers to judge, as a Student."""
+    grading = request.config.pluginmanager.getplugin("minidist-grading")
+    request.node.student = grading.student(request.node, warm_ranks, mutant)
+    return request.node.student
+
+
+class Grading:
+    """What one session of pytest knows of tasks, answers and verdicts."""
+
+    def __init__(self, config) -> None:
+        self.config = config
+        self.sources: dict[str, Source] | None = None  # read at the first task: a broken answer may delete its file
+        self.stubs: dict[str, str] = {}
+        self.unloadable: dict[str, str] = {}  # file of answers -> why it cannot be loaded
+        self.over: set[tuple[str, str]] = set()  # (task, mutant) of which nothing more need be judged
+
+    # Choosing
+
+    def pytest_collection_modifyitems(self, config, items):
+        tasks: dict[str, Task] = {}
+        for item in items:
+            if marker := item.get_closest_marker("task"):
+                task = describe(item, marker)
+                known = tasks.setdefault(task.number, task)
+                if known != task:
+                    raise pytest.UsageError(f"task {task.number} is described twice, differently: {known} and {task}")
+                item.add_marker(pytest.mark.timeout(TEST_SECONDS))
+        self._write({"tasks": [asdict(task) for task in sorted(tasks.values(), key=lambda task: task.order)]})
+        wished = config.getoption("task")
+        if unknown := [w for w in wished if not any(belongs(number, w) for number in tasks)]:
+            raise pytest.UsageError(f"there is no task {', '.join(unknown)}; there are {', '.join(tasks)}")
+        if wished or config.getoption("mutants"):
+            chosen = [i for i in items if (m := i.get_closest_marker("task")) and _wished(m.args[0], wished)]
+            config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+            items[:] = chosen
+
+    # Judging
+
+    def student(self, item, warm_ranks, mutant: Mutant | None) -> Student:
+        """The answers that a test judges. Raises ToDo where the task has not been begun."""
+        task = item.get_closest_marker("task").args[0]
+        if (task, _bug(mutant)) in self.over:
+            pytest.skip("an earlier test of this task has failed")
+        answers = item.get_closest_marker("answers")
+        name, closed = answers.args[0], answers.kwargs.get("closed", ())
+        if mutant is not None:
+            return Student(mutant.source(), closed, warm_ranks)
+        source = self._source(name)
+        solution = read_answers(course_folder("solutions"))[name].text
+        stub = self.stubs.setdefault(name, stub_of(solution, name))
+        if untouched(source.text, stub, owners_of(solution)[task]):
+            raise ToDo
+        student = Student(source, closed, warm_ranks)
+        self._check_loads(student)
+        return student
+
+    def _source(self, name: str) -> Source:
+        if self.sources is None:
+            self.sources = read_answers(implementation_folder(self.config.getoption("impl")))
+        if name not in self.sources:
+            pytest.fail(f"there is no file {name}.py among the answers", pytrace=False)
+        return self.sources[name]
+
+    def _check_loads(self, student: Student) -> None:
+        """Load a file of answers once by itself: one that hangs when it is loaded should not do so for every task."""
+        name = student.source.name
+        if name not in self.unloadable:
+            try:
+                student.on_ranks(1, _load_again, student.source)
+                self.unloadable[name] = ""
+            except (RankFailed, Deadlock, TimeoutError) as error:
+                self.unloadable[name] = f"{name}.py cannot be loaded: {explain(error, name)[0]}"
+        if self.unloadable[name]:
+            pytest.fail(self.unloadable[name], pytrace=False)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item, call):
+        report = yield
+        marker = item.get_closest_marker("task")
+        if marker is None or report.skipped or (report.passed and call.when != "call"):
+            return report
+        student, mutant = (
+            getattr(item, "student", None),
+            item.callspec.params.get("mutant") if _has_spec(item) else None,
+        )
+        verdict = Verdict(marker.args[0], item.name.split("[")[0], "passed", mutant=_bug(mutant))
+        if report.failed:
+            name = item.get_closest_marker("answers").args[0]
+            verdict.state = "todo" if is_to_do(call.excinfo.value) else "failed"
+            verdict.message, verdict.details = explain(call.excinfo.value, name)
+            if verdict.state == "todo":
+                report.longrepr = f"task {verdict.task} is still to do: {marker.kwargs['hint']}"
+            elif report.capstdout:
+                verdict.details += f"\nit printed:\n{report.capstdout[-2000:]}"
+            self.over.add((verdict.task, verdict.mutant))
+        if student is not None:
+            verdict.remarks = student.remarks
+        self._write({"verdict": asdict(verdict)})
+        return report
+
+    def _write(self, entry: dict) -> None:
+        if path := self.config.getoption("verdicts"):
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
+
+
+def describe(item, marker) -> Task:
+    """The task of a marker.
+
+    Raises:
+        pytest.UsageError: where the marker lacks something.
+    """
+    keys = marker.kwargs
+    answers = item.get_closest_marker("answers")
+    title = (item.cls.__doc__ if item.cls else item.function.__doc__) or ""
+    if len(marker.args) != 1 or not {"points", "hint"} <= keys.keys() or answers is None or not title:
+        raise pytest.UsageError(
+            f'{item.nodeid}: a task needs @pytest.mark.task("3.4", points=4, hint="..."), a docstring that names it, '
+            'and pytestmark = pytest.mark.answers("chNN_name")'
+        )
+    kind = keys.get("kind", "code")
+    if kind not in KINDS or answers.args[0] not in chapter_names():
+        raise pytest.UsageError(
+            f"{item.nodeid}: {kind!r} is none of {KINDS}, or there is no solution {answers.args[0]}"
+        )
+    return Task(marker.args[0], keys["points"], keys["hint"], kind, title.strip().splitlines()[0], answers.args[0])
+
+
+def belongs(number: str, wish: str) -> bool:
+    """Whether a task such as "3.4" is the one, or in the chapter, that is wished for."""
+    return number == wish or number.partition(".")[0] == wish
+
+
+def _wished(number: str, wished: list[str]) -> bool:
+    return not wished or any(belongs(number, wish) for wish in wished)
+
+
+def _has_spec(item) -> bool:
+    return hasattr(item, "callspec")
+
+
+def _bug(mutant: Mutant | None) -> str:
+    return mutant.bug if mutant else ""
+
+
+def _load_again(world, answers, source: Source) -> None:
+    """The file was loaded before this function was called; that was all."""
+
+
+def is_to_do(error: BaseException) -> bool:
+    """Whether the error says that a stub was reached, here or in a rank."""
+    return isinstance(error, ToDo) or (
+        isinstance(error, RankFailed) and error.summary.startswith("NotImplementedError")
+    )
+
+
+def explain(error: BaseException, name: str) -> tuple[str, str]:
+    """An error as a learner needs it: what is wrong, and where in the file of answers of that name."""
+    if isinstance(error, RankFailed):
+        places = re.findall(rf'{name}\.py", line (\d+), in (\S+)', error.traceback_text)
+        where = f" (rank {error.rank}, {name}.py:{places[-1][0]} in {places[-1][1]})" if places else ""
+        said = error.summary or "the process ended"
+        return f"{said}{where}", error.traceback_text.rstrip()
+    if isinstance(error, Deadlock):
+        return f"deadlock: {error}", ""
+    said = str(error).partition("\nassert ")[0]  # the grader's own words, without pytest's analysis of the expression
+    return said or type(error).__name__, ""

@@ -1,0 +1,139 @@
+"""Exercises made from solutions.
+
+In a solution, what a learner is to write stands between two marker comments, the first with the task's number:
+
+    # >>> 3.4
+    ...
+    # <<<
+
+The exercise is the same file with ``raise NotImplementedError`` in that place. A debugging task shows the learner a
+program with a bug instead, which stands commented out behind a third marker:
+
+    # >>> 3.8
+    ...the line as it should be...
+    # === given to the learner
+    # ...the line with the bug...
+    # <<<
+"""
+
+import ast
+import re
+from pathlib import Path
+
+from minidist.course.answers import CHAPTER_FILE, course_folder
+
+BEGIN = re.compile(r"( *)# >>> (\d+\.\d+)\n")
+GIVEN = "# === given to the learner\n"
+END = "# <<<\n"
+
+
+def stub_of(solution: str, name: str = "the solution") -> str:
+    """The exercise that belongs to the text of a solution.
+
+    Raises:
+        ValueError: where markers do not stand in pairs, naming the line.
+    """
+    lines, kept = solution.splitlines(keepends=True), []
+    inside = None  # the indentation and the number of the task whose body is being left out
+    given: list[str] | None = None
+    for number, line in enumerate(lines, 1):
+        begin = BEGIN.fullmatch(line)
+        if (begin and inside) or (line.lstrip() in (END, GIVEN) and not inside):
+            raise ValueError(f"{name}, line {number}: this marker does not fit the one before it")
+        if begin:
+            inside, given = begin.groups(), None
+        elif line.lstrip() == GIVEN:
+            given = []
+        elif line.lstrip() == END:
+            indent, task = inside
+            kept += given if given is not None else [f'{indent}raise NotImplementedError("task {task}")\n']
+            inside = None
+        elif inside and given is not None:
+            given.append(re.sub(r"^( *)# ?", r"\1", line))
+        elif not inside:
+            kept.append(line)
+    if inside:
+        raise ValueError(f"{name}: the marker of task {inside[1]} has no end")
+    return "".join(kept)
+
+
+def owners_of(solution: str) -> dict[str, list[str]]:
+    """For each task, the names of the top-level functions and classes of which it takes a part out."""
+    definitions = _definitions(solution)
+    owners: dict[str, list[str]] = {}
+    for number, line in enumerate(solution.splitlines(keepends=True), 1):
+        if begin := BEGIN.fullmatch(line):
+            names = [name for name, (first, last) in definitions.items() if first <= number <= last]
+            if not names:
+                raise ValueError(f"line {number}: the marker of task {begin[2]} stands outside any function")
+            mine = owners.setdefault(begin[2], [])
+            mine += [name for name in names if name not in mine]
+    return owners
+
+
+def _definitions(text: str) -> dict[str, tuple[int, int]]:
+    """The first and last line of each top-level function and class, its decorators included."""
+    return {
+        node.name: (min([node.lineno, *(d.lineno for d in node.decorator_list)]), node.end_lineno)
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
+
+
+def untouched(text: str, stub: str, names: list[str]) -> bool:
+    """Whether all these functions and classes are still as the stub has them, comments and blank lines aside."""
+    return all(_code_of(text, name) == _code_of(stub, name) for name in names)
+
+
+def _code_of(text: str, name: str) -> str | None:
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError):  # nothing in it can be as it was
+        return None
+    return next((ast.dump(node) for node in body if getattr(node, "name", None) == name), "")
+
+
+def put_back(text: str, stub: str, names: list[str]) -> str:
+    """The learner's text with these functions and classes as the stub has them, all else as it is.
+
+    Raises:
+        SyntaxError: where the learner's text cannot be read as Python.
+    """
+    for name in names:
+        lines = text.splitlines(keepends=True)
+        first, last = _definitions(stub)[name]
+        pristine = stub.splitlines(keepends=True)[first - 1 : last]
+        if name in (mine := _definitions(text)):
+            lines[mine[name][0] - 1 : mine[name][1]] = pristine
+        else:
+            lines += ["\n\n", *pristine]
+        text = "".join(lines)
+    return text
+
+
+def write_stubs(force: bool = False) -> list[str]:
+    """Make every exercise anew from its solution; returns the names of the files that changed.
+
+    Raises:
+        ValueError: where a file would change that exists, without ``force``: it may hold a learner's work.
+    """
+    solutions, exercises = course_folder("solutions"), course_folder("exercises")
+    made = {
+        file.name: stub_of(file.read_text(encoding="utf-8"), file.name)
+        for file in sorted(solutions.glob("ch*.py"))
+        if CHAPTER_FILE.fullmatch(file.name)
+    }
+    changed = {name: text for name, text in made.items() if _read(exercises / name) != text}
+    edited = [name for name in changed if (exercises / name).exists()]
+    if edited and not force:
+        raise ValueError(
+            f"{', '.join(edited)} in {exercises.name}/ would be overwritten. To begin a task anew use minidist reset; "
+            "to make all stubs anew from the solutions, losing what was written there, add --force"
+        )
+    for name, text in changed.items():
+        (exercises / name).write_text(text, encoding="utf-8")
+    return list(changed)
+
+
+def _read(file: Path) -> str | None:
+    return file.read_text(encoding="utf-8") if file.exists() else None

@@ -1,0 +1,110 @@
+"""A learner's answers as a grader uses them: called on ranks, watched from outside."""
+
+import sys
+import tracemalloc
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from minidist import trace
+from minidist.comm.launch import Cluster
+from minidist.course.answers import Source
+from minidist.course.guard import guarded, load
+
+SECONDS = 10.0  # that one call may take on all its ranks; the reference takes milliseconds
+
+
+@dataclass
+class Seen:
+    """What one rank brought back from an answer."""
+
+    value: object  # what the grader's function returned there
+    traffic: trace.Traffic  # of the whole call
+    log: list  # the messages, for show/replay.py
+    remarks: list[str]
+
+
+class Student:
+    """The answers of one chapter.
+
+    Args:
+        source: the file of answers.
+        closed: modules of the library that the answers may not call, because they hold the solutions.
+        ranks: ``ranks(n)`` is a warm Cluster of n ranks.
+    """
+
+    def __init__(self, source: Source, closed: tuple[str, ...], ranks: Callable[[int], Cluster]) -> None:
+        self.source, self.closed, self.ranks = source, closed, ranks
+        self.remarks: list[str] = []
+
+    def on_ranks(self, size: int, function: Callable, *args, cluster: Cluster | None = None) -> list[Seen]:
+        """Run ``function(world, answers, *args)`` on so many ranks; ``answers`` has the learner's functions.
+
+        The function is the grader's own and returns numbers, strings, arrays, or lists, tuples and dicts of those.
+
+        Args:
+            cluster: other ranks than the shared warm ones, with queues of another size, say.
+
+        Raises:
+            RankFailed, Deadlock, TimeoutError: as for ``Cluster.run``.
+            AssertionError: where messages were sent that nobody received.
+        """
+        call = (self.source, self.closed, function, args)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", ".*never received", RuntimeWarning)
+            try:
+                found = (cluster or self.ranks(size)).run(_in_rank, *call, timeout=SECONDS)
+            except RuntimeWarning as leftover:
+                raise AssertionError(str(leftover)) from None
+        for seen in found:
+            self.remarks += [remark for remark in seen.remarks if remark not in self.remarks]
+        return found
+
+    def call(self, name: str, *args):
+        """What the learner's function of that name returns for these arguments, on a rank of its own."""
+        return self.on_ranks(1, lambda world, answers: getattr(answers, name)(*args))[0].value
+
+
+def _in_rank(world, source: Source, closed: tuple[str, ...], function: Callable, args: tuple) -> Seen:
+    remarks: list[str] = []
+    answers = load(source, closed, remarks)
+    before = world.traffic
+    trace.start()
+    try:
+        with guarded(closed, remarks):
+            value = function(world, answers, *args)
+    finally:
+        log = trace.stop()
+    sys.stdout.flush()
+    return Seen(plain(value), world.traffic - before, log, remarks)
+
+
+def peak_bytes(call: Callable[[], object]) -> int:
+    """The most bytes that Python and NumPy held at once of what they allocated during the call. For use in a rank."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def plain(value):
+    """The value, if it is made of numbers, strings and arrays alone: nothing else is let out of a rank.
+
+    Raises:
+        TypeError: naming what it is otherwise.
+    """
+    if type(value) in (bool, int, float, complex, str, bytes, type(None)) or isinstance(value, np.generic):
+        return value
+    if type(value) is np.ndarray and value.dtype.kind in "biufcSU":
+        return value
+    if type(value) in (list, tuple):
+        return type(value)(plain(item) for item in value)
+    if type(value) in (set, frozenset):
+        return {plain(item) for item in value}
+    if type(value) is dict:
+        return {plain(key): plain(item) for key, item in value.items()}
+    raise TypeError(f"the answer returns a {type(value).__name__}, where numbers or arrays are asked for")

@@ -1,0 +1,477 @@
+"""Graders of chapter 3: values, the bytes and messages of each rank, who talks to whom, steps, memory."""
+
+from math import ceil, log2
+
+import numpy as np
+import pytest
+
+from minidist.course.student import peak_bytes
+from minidist.show.replay import replay, steps
+
+pytestmark = pytest.mark.answers("ch03_collectives", closed=("minidist.comm.algorithms", "minidist.comm.collectives"))
+
+SIZES = (2, 3, 4, 5, 7)  # numbers of ranks; every task has to work for any
+LARGE = 3 << 18  # elements: more than any queue between two ranks holds
+
+
+def numbers(rank: int, elements: int, seed: int = 0) -> np.ndarray:
+    """Whole numbers in float64, other ones on each rank: their sums are exact in any order."""
+    return np.random.default_rng([seed, rank]).integers(-1000, 1000, elements).astype(np.float64)
+
+
+def chunked(rank: int, sizes: list[int]) -> list[np.ndarray]:
+    return np.split(numbers(rank, sum(sizes)), np.cumsum(sizes)[:-1])
+
+
+def same(found, expected, what: str) -> None:
+    """Assert that a rank holds what it should, saying where it does not."""
+    assert found.shape == expected.shape, f"{what}: shape {found.shape} where {expected.shape} is right"
+    wrong = np.flatnonzero(found != expected)
+    assert not len(wrong), (
+        f"{what}: element {wrong[0]} is {found.flat[wrong[0]]:g} where {expected.flat[wrong[0]]:g} is right"
+        f" ({len(wrong)} of {found.size} elements differ)"
+    )
+
+
+def sent_to(seen) -> np.ndarray:
+    """(ranks, peers): the bytes that each rank sent to each other."""
+    return np.stack([one.traffic.sent[:, 0] for one in seen])
+
+
+def to_the_right_only(seen) -> None:
+    sent = sent_to(seen)
+    for rank, row in enumerate(sent):
+        wrong = [peer for peer in np.flatnonzero(row) if peer != (rank + 1) % len(sent)]
+        assert not wrong, f"rank {rank} of {len(sent)} sends to rank {wrong[0]}, which is not its right neighbour"
+
+
+def in_steps(seen, expected: int) -> None:
+    taken = steps([one.log for one in seen])
+    assert taken == expected, f"{len(seen)} ranks take {taken} steps where {expected} are enough"
+
+
+# 3.1
+
+
+@pytest.mark.task(
+    "3.1",
+    points=3,
+    kind="worksheet",
+    hint="Count steps first, then how many bytes one message of a step has. For the crossover set the two times equal "
+    "and solve for M; ceil(log2 N) is int(np.ceil(np.log2(ranks))).",
+)
+class TestAlphaBeta:
+    """What a collective costs: naive, tree, ring, and where they cross"""
+
+    NETWORKS = ((5e-6, 1 / 50e9), (1e-6, 1 / 450e9), (0.0, 1.0), (1.0, 0.0))  # (alpha, beta)
+
+    @pytest.mark.parametrize(
+        ("name", "algorithm"),
+        [
+            ("naive_all_reduce_seconds", "naive"),
+            ("tree_all_reduce_seconds", "tree"),
+            ("ring_all_reduce_seconds", "ring"),
+        ],
+    )
+    def test_like_a_real_run(self, student, warm_ranks, name, algorithm):
+        """Against the library's algorithm, really run and then replayed on the network."""
+        for size in (2, 3, 5, 8):
+            logs = warm_ranks(size).run(recorded_all_reduce, 840, algorithm, timeout=10)
+            for alpha, beta in self.NETWORKS:
+                real = max(flight.end for flight in replay(logs, lambda n, a=alpha, b=beta: a + b * n))
+                found = student.call(name, size, 840 * 4, alpha, beta)
+                # the same number but for the rounding of a handful of operations
+                assert found == pytest.approx(real, rel=1e-12), (
+                    f"{name}({size}, 3360, {alpha}, {beta}) is {found:g}, but a real run takes {real:g}"
+                )
+
+    def test_crossover(self, student):
+        for size in (4, 6, 8, 64, 1000):
+            for alpha, beta in self.NETWORKS[:2]:
+                nbytes = student.call("crossover_bytes", size, alpha, beta)
+                tree = 2 * ceil(log2(size)) * (alpha + beta * nbytes)
+                ring = 2 * (size - 1) * (alpha + beta * nbytes / size)
+                assert nbytes > 0 and tree == pytest.approx(ring, rel=1e-9), (
+                    f"with {size} ranks and {nbytes:g} bytes the tree takes {tree:g} s and the ring {ring:g} s"
+                )
+
+
+def recorded_all_reduce(world, elements, algorithm):
+    import minidist as md
+    from minidist import trace
+
+    trace.start()
+    md.all_reduce(np.ones(elements, np.float32), group=world, algorithm=algorithm)
+    return trace.stop()
+
+
+# 3.2
+
+
+def run_broadcast(world, answers, src, elements):
+    flat = numbers(world.rank, elements)
+    answers.broadcast_tree(flat, src, world)
+    return flat
+
+
+@pytest.mark.task(
+    "3.2",
+    points=3,
+    hint="Let distance be 1, 2, 4, ... while it is below N. Places below distance send to place + distance if there is "
+    "such a place; places from distance to 2 * distance - 1 receive from place - distance.",
+)
+class TestBroadcastTree:
+    """broadcast_tree: twice as many ranks have the array after each step"""
+
+    def test_values(self, student):
+        for size in SIZES:
+            for src in (0, 1, size - 1):
+                for rank, seen in enumerate(student.on_ranks(size, run_broadcast, src, 10)):
+                    same(seen.value, numbers(src, 10), f"rank {rank} of {size}, from source {src}")
+
+    def test_one_rank_and_no_elements(self, student):
+        same(student.on_ranks(1, run_broadcast, 0, 4)[0].value, numbers(0, 4), "the only rank")
+        student.on_ranks(3, run_broadcast, 2, 0)
+
+    def test_large(self, student):
+        for rank, seen in enumerate(student.on_ranks(3, run_broadcast, 1, LARGE)):
+            same(seen.value, numbers(1, LARGE), f"rank {rank}")
+
+    def test_bytes(self, student):
+        for size in SIZES:
+            seen = student.on_ranks(size, run_broadcast, 1, 10)
+            sent, source = sent_to(seen), sent_to(seen)[1].sum()
+            assert (sent.sum(axis=0) == [80 * (rank != 1) for rank in range(size)]).all(), (
+                f"with {size} ranks every rank but the source has to receive the 80 bytes once, but they receive "
+                f"{sent.sum(axis=0).tolist()}"
+            )
+            assert source == ceil(log2(size)) * 80, (
+                f"with {size} ranks the source sends {source} bytes, {ceil(log2(size)) * 80} are enough: "
+                "let those that have the array pass it on"
+            )
+
+    def test_steps(self, student):
+        for size in (*SIZES, 8):
+            in_steps(student.on_ranks(size, run_broadcast, 1, 10), ceil(log2(size)))
+
+
+# 3.3
+
+
+def run_all_reduce(world, answers, name, elements, combine="add"):
+    flat = numbers(world.rank, elements)
+    getattr(answers, name)(flat, getattr(np, combine), world)
+    return flat
+
+
+def check_all_reduce(student, name: str) -> None:
+    for size in SIZES:
+        for elements in (12, 1, 11, 0):
+            total = sum(numbers(rank, elements) for rank in range(size))
+            for rank, seen in enumerate(student.on_ranks(size, run_all_reduce, name, elements)):
+                same(seen.value, total, f"rank {rank} of {size}, {elements} elements")
+
+
+def check_other_operations(student, name: str) -> None:
+    for combine in ("maximum", "minimum"):
+        expected = getattr(np, combine).reduce([numbers(rank, 9) for rank in range(3)])
+        for rank, seen in enumerate(student.on_ranks(3, run_all_reduce, name, 9, combine)):
+            same(seen.value, expected, f"rank {rank} of 3 with np.{combine}")
+
+
+@pytest.mark.task(
+    "3.3",
+    points=2,
+    hint="Rank 0 receives into an array of its own (np.empty_like) and combines it with combine(flat, arrived, "
+    "out=flat), for each other rank; then it sends flat to each. The others send, then receive.",
+)
+class TestAllReduceNaive:
+    """all_reduce_naive: everything by way of rank 0"""
+
+    def test_values(self, student):
+        check_all_reduce(student, "all_reduce_naive")
+
+    def test_other_operations(self, student):
+        check_other_operations(student, "all_reduce_naive")
+
+    def test_large(self, student):
+        total = sum(numbers(rank, LARGE) for rank in range(3))
+        for rank, seen in enumerate(student.on_ranks(3, run_all_reduce, "all_reduce_naive", LARGE)):
+            same(seen.value, total, f"rank {rank}")
+
+    def test_bytes(self, student):
+        for size in SIZES:
+            sent = sent_to(student.on_ranks(size, run_all_reduce, "all_reduce_naive", 10)).sum(axis=1)
+            assert sent.tolist() == [80 * (size - 1)] + [80] * (size - 1), (
+                f"with {size} ranks rank 0 should send {80 * (size - 1)} bytes and the others 80, "
+                f"but they send {sent.tolist()}"
+            )
+
+
+# 3.4
+
+
+def run_reduce_scatter(world, answers, sizes, combine="add"):
+    chunks = [chunk.copy() for chunk in chunked(world.rank, sizes)]
+    answers.reduce_scatter_ring(chunks, getattr(np, combine), world)
+    return chunks[world.rank]
+
+
+def run_reduce_scatter_in_place(world, answers, elements):
+    buffer = np.full(elements, world.rank + 1.0)
+    answers.reduce_scatter_ring(np.array_split(buffer, world.size), np.add, world)
+    return np.array_split(buffer, world.size)[world.rank]
+
+
+def peak_of_reduce_scatter(world, answers, each):
+    chunks = [np.ones(each) for _ in range(world.size)]
+    return peak_bytes(lambda: answers.reduce_scatter_ring(chunks, np.add, world))
+
+
+def uneven(size: int) -> list[int]:
+    """Sizes of chunks that differ, an empty one among them."""
+    return [3 * ((7 * c + 2) % 4) for c in range(size)]
+
+
+@pytest.mark.task(
+    "3.4",
+    points=5,
+    hint="In step s (from 0) a rank sends chunk (rank - 1 - s) % N to its right neighbour; what comes from the left "
+    "belongs to chunk (rank - 2 - s) % N. sendrecv does both at once; receive into an array of its own and combine.",
+)
+class TestReduceScatterRing:
+    """reduce_scatter_ring: partial sums go round, each rank keeps one"""
+
+    def test_values(self, student):
+        for size in SIZES:
+            for sizes in ([2] * size, [1] * size, uneven(size)):
+                total = [sum(parts) for parts in zip(*(chunked(r, sizes) for r in range(size)), strict=True)]
+                for rank, seen in enumerate(student.on_ranks(size, run_reduce_scatter, sizes)):
+                    same(seen.value, total[rank], f"chunk {rank} on rank {rank} of {size}, chunks of {sizes}")
+
+    def test_one_rank(self, student):
+        same(student.on_ranks(1, run_reduce_scatter, [5])[0].value, numbers(0, 5), "the only rank")
+
+    def test_in_place(self, student):
+        for rank, seen in enumerate(student.on_ranks(4, run_reduce_scatter_in_place, 8)):
+            same(seen.value, np.full(2, 10.0), f"the buffer behind the chunks, on rank {rank}")
+
+    def test_other_operations(self, student):
+        expected = np.maximum.reduce([numbers(rank, 9) for rank in range(3)])
+        for rank, seen in enumerate(student.on_ranks(3, run_reduce_scatter, [3] * 3, "maximum")):
+            same(seen.value, expected[3 * rank : 3 * rank + 3], f"rank {rank} with np.maximum")
+
+    def test_large(self, student):
+        sizes = [LARGE // 3] * 3
+        total = sum(numbers(rank, LARGE) for rank in range(3))
+        for rank, seen in enumerate(student.on_ranks(3, run_reduce_scatter, sizes)):
+            same(seen.value, np.split(total, 3)[rank], f"rank {rank}")
+
+    def test_bytes_and_neighbours(self, student):
+        for size in SIZES:
+            sizes = uneven(size)
+            seen = student.on_ranks(size, run_reduce_scatter, sizes)
+            to_the_right_only(seen)
+            for rank, one in enumerate(seen):
+                expected = 8 * (sum(sizes) - sizes[rank])
+                assert one.traffic.sent[:, 0].sum() == expected, (
+                    f"rank {rank} of {size} sends {one.traffic.sent[:, 0].sum()} bytes; all chunks but its own "
+                    f"are {expected}"
+                )
+
+    def test_steps(self, student):
+        for size in SIZES:
+            in_steps(student.on_ranks(size, run_reduce_scatter, [2] * size), size - 1)
+
+    def test_memory(self, student):
+        each = 1 << 16
+        for seen in student.on_ranks(4, peak_of_reduce_scatter, each):
+            assert seen.value < 2.5 * each * 8, (  # the one that came last, and the one that is coming
+                f"it holds {seen.value / each / 8:.1f} chunks beside those that it is given; two are enough"
+            )
+
+
+# 3.5
+
+
+def run_all_gather(world, answers, sizes):
+    chunks = [np.full(size, -1.0) for size in sizes]
+    chunks[world.rank][:] = chunked(world.rank, sizes)[world.rank]
+    answers.all_gather_ring(chunks, world)
+    return np.concatenate(chunks)
+
+
+@pytest.mark.task(
+    "3.5",
+    points=4,
+    hint="In step s (from 0) a rank sends chunk (rank - s) % N to the right, what came in the step before, and "
+    "receives chunk (rank - 1 - s) % N from the left, straight into its place.",
+)
+class TestAllGatherRing:
+    """all_gather_ring: every chunk goes round once"""
+
+    def test_values(self, student):
+        for size in SIZES:
+            for sizes in ([2] * size, [1] * size, uneven(size)):
+                expected = np.concatenate([chunked(rank, sizes)[rank] for rank in range(size)])
+                for rank, seen in enumerate(student.on_ranks(size, run_all_gather, sizes)):
+                    same(seen.value, expected, f"rank {rank} of {size}, chunks of {sizes}")
+
+    def test_one_rank(self, student):
+        same(student.on_ranks(1, run_all_gather, [5])[0].value, numbers(0, 5), "the only rank")
+
+    def test_large(self, student):
+        sizes = [LARGE // 3] * 3
+        expected = np.concatenate([chunked(rank, sizes)[rank] for rank in range(3)])
+        for rank, seen in enumerate(student.on_ranks(3, run_all_gather, sizes)):
+            same(seen.value, expected, f"rank {rank}")
+
+    def test_bytes_and_neighbours(self, student):
+        for size in SIZES:
+            sizes = uneven(size)
+            seen = student.on_ranks(size, run_all_gather, sizes)
+            to_the_right_only(seen)
+            for rank, one in enumerate(seen):
+                expected = 8 * (sum(sizes) - sizes[(rank + 1) % size])  # the right neighbour has its own
+                assert one.traffic.sent[:, 0].sum() == expected, (
+                    f"rank {rank} of {size} sends {one.traffic.sent[:, 0].sum()} bytes; all chunks but its right "
+                    f"neighbour's own are {expected}"
+                )
+
+    def test_steps(self, student):
+        for size in SIZES:
+            in_steps(student.on_ranks(size, run_all_gather, [2] * size), size - 1)
+
+
+# 3.6
+
+
+@pytest.mark.task(
+    "3.6",
+    points=4,
+    hint="Cut flat with chunks_of into one chunk for each rank: they are views, so what you write into them is written "
+    "into flat. Then a reduce-scatter, then an all-gather.",
+)
+class TestAllReduceRing:
+    """all_reduce_ring: the two halves make the whole"""
+
+    def test_values(self, student):
+        check_all_reduce(student, "all_reduce_ring")
+
+    def test_other_operations(self, student):
+        check_other_operations(student, "all_reduce_ring")
+
+    def test_one_rank(self, student):
+        same(student.on_ranks(1, run_all_reduce, "all_reduce_ring", 5)[0].value, numbers(0, 5), "the only rank")
+
+    def test_large(self, student):
+        total = sum(numbers(rank, LARGE) for rank in range(3))
+        for rank, seen in enumerate(student.on_ranks(3, run_all_reduce, "all_reduce_ring", LARGE)):
+            same(seen.value, total, f"rank {rank}")
+
+    def test_bytes_and_neighbours(self, student):
+        elements = 840  # divided by all sizes
+        for size in (*SIZES, 8):
+            seen = student.on_ranks(size, run_all_reduce, "all_reduce_ring", elements)
+            to_the_right_only(seen)
+            formula = 2 * (size - 1) * elements * 8 // size
+            for rank, one in enumerate(seen):
+                sent = one.traffic.sent[:, 0].sum()
+                assert sent == formula, f"rank {rank} of {size} sends {sent} bytes; 2 (N-1)/N M is {formula}"
+
+    def test_steps(self, student):
+        for size in SIZES:
+            in_steps(student.on_ranks(size, run_all_reduce, "all_reduce_ring", 840), 2 * (size - 1))
+
+
+# 3.7
+
+
+def pieces(size: int, equal: bool) -> np.ndarray:
+    """(from, to): how many elements go from one rank to another."""
+    return (
+        np.full((size, size), 3)
+        if equal
+        else np.array([[(2 * a + 3 * b) % 4 for b in range(size)] for a in range(size)])
+    )
+
+
+def run_all_to_all(world, answers, counts):
+    outgoing = [100.0 * world.rank + 10 * to + np.arange(counts[world.rank, to]) for to in range(world.size)]
+    incoming = [np.full(counts[source, world.rank], -1.0) for source in range(world.size)]
+    answers.all_to_all_pairwise(outgoing, incoming, world)
+    return np.concatenate(incoming)
+
+
+@pytest.mark.task(
+    "3.7",
+    points=4,
+    hint="Copy your own piece. Then for step i = 1 to N-1: sendrecv outgoing[right] to right = rank + i and "
+    "incoming[left] from left = rank - i, both going round.",
+)
+class TestAllToAll:
+    """all_to_all_pairwise: the transpose of who has what"""
+
+    def test_values(self, student):
+        for size in (1, *SIZES):
+            for equal in (True, False):
+                counts = pieces(size, equal)
+                for rank, seen in enumerate(student.on_ranks(size, run_all_to_all, counts)):
+                    expected = [100.0 * source + 10 * rank + np.arange(counts[source, rank]) for source in range(size)]
+                    same(seen.value, np.concatenate(expected), f"rank {rank} of {size}")
+
+    def test_large(self, student):
+        counts = np.full((3, 3), LARGE // 3)
+        for rank, seen in enumerate(student.on_ranks(3, run_all_to_all, counts)):
+            expected = [100.0 * source + 10 * rank + np.arange(LARGE // 3) for source in range(3)]
+            same(seen.value, np.concatenate(expected), f"rank {rank}")
+
+    def test_messages(self, student):
+        for size in SIZES:
+            seen = student.on_ranks(size, run_all_to_all, pieces(size, equal=True))
+            for rank, one in enumerate(seen):
+                messages = one.traffic.sent[:, 1].tolist()
+                assert messages == [int(peer != rank) for peer in range(size)], (
+                    f"rank {rank} of {size} should send one message to each other rank, but sends {messages}"
+                )
+                sent = one.traffic.sent[:, 0].tolist()
+                assert sent == [24 * (peer != rank) for peer in range(size)], (
+                    f"rank {rank} of {size} sends {sent} bytes: each rank gets its own piece only"
+                )
+
+    def test_steps(self, student):
+        for size in SIZES:
+            in_steps(student.on_ranks(size, run_all_to_all, pieces(size, equal=True)), size - 1)
+
+
+# 3.8
+
+
+def run_global_max(world, answers, elements):
+    values = numbers(world.rank, elements)
+    best = answers.global_max(values, world)
+    return [best, values]
+
+
+@pytest.mark.task(
+    "3.8",
+    points=3,
+    kind="debugging",
+    hint="Draw the second round for 4 ranks: who gets the result from the last rank, and who gets it from there? "
+    "Every rank but the last has to receive it, and all but one of them to pass it on.",
+)
+class TestGlobalMax:
+    """global_max: right for 2 ranks, wrong for 3. Find it and mend it"""
+
+    def test_values(self, student):
+        for size in (1, *SIZES):
+            expected = np.maximum.reduce([numbers(rank, 20) for rank in range(size)])
+            for rank, seen in enumerate(student.on_ranks(size, run_global_max, 20)):
+                same(seen.value[0], expected, f"rank {rank} of {size}")
+                same(seen.value[1], numbers(rank, 20), f"the argument of rank {rank} of {size}, which must not change")
+
+    def test_messages(self, student):
+        for size in SIZES:
+            seen = student.on_ranks(size, run_global_max, 20)
+            to_the_right_only(seen)
+            in_steps(seen, 2 * (size - 1))

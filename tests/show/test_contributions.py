@@ -1,0 +1,39 @@
+"""Sums of marks are sets of contributions."""
+
+import numpy as np
+import pytest
+
+from minidist.show import contributions as show
+
+N = 4
+
+
+def test_marks_are_all_different_powers_of_two():
+    marks = np.concatenate([show.marked(rank, N) for rank in range(N)])
+    assert len(set(marks.tolist())) == N * N and all(int(mark).bit_count() == 1 for mark in marks)
+
+
+def test_a_sum_tells_whose_it_is():
+    arrays = [show.marked(rank, N) for rank in range(N)]
+    assert show.held(arrays[2][1], N) == [(2, 1)]
+    some = arrays[0] + arrays[1] + arrays[3]
+    assert show.held(some[1], N) == [(0, 1), (1, 1), (3, 1)]
+    assert [show.name(value, N) for value in (arrays[2][1], some[1], sum(arrays)[3], 0)] == ["b2", "b013", "Σd", ""]
+
+
+def test_the_largest_group_that_fits():
+    assert int(show.marked(6, 7)[6]) == 1 << 48
+    with pytest.raises(ValueError, match="at most 7"):
+        show.marked(0, 8)
+
+
+def test_a_stripe_for_each_contribution_and_a_frame_round_what_changed():
+    first = np.stack([show.marked(rank, 2) for rank in range(2)])  # (ranks, chunks)
+    second = first.copy()
+    second[1, 0] += first[0, 0]
+    figure = show.draw([("before", first), ("after", second)], 2, outline_changes=True)
+    stripes = [[p for p in axes.patches if p.get_fill()] for axes in figure.axes]
+    frames = [[p.get_xy() for p in axes.patches if p.get_linewidth() > 2] for axes in figure.axes]
+    assert [len(each) for each in stripes] == [4, 5]
+    assert sorted(p.get_width() for p in stripes[1]) == [0.5, 0.5, 1, 1, 1]
+    assert frames == [[], [(0, 1)]]
