@@ -1,4 +1,4 @@
-"""The command line: ``minidist train`` and ``minidist verify``."""
+"""The command line: ``minidist train``, ``minidist verify`` and the course's commands."""
 
 import argparse
 import json
@@ -17,6 +17,8 @@ from rich.text import Text
 from minidist import __version__, backend
 from minidist.comm import Cluster, Deadlock, RankFailed
 from minidist.comm.algorithms import ALL_REDUCE
+from minidist.course.commands import add_commands
+from minidist.course.plug import Piece, pieces_of, training_on
 from minidist.layout import SYNCS, Layout
 from minidist.nn.data import load_corpus
 from minidist.train import Run, TrainConfig, Wishes, run
@@ -115,10 +117,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     proof.add_argument("--json", metavar="PATH", help="write the results; - for standard output, alone")
     _add_config(proof, VERIFY_STEPS)
+    add_commands(commands)
     return parser
 
 
 def _add_config(parser: argparse.ArgumentParser, steps: int) -> None:
+    parser.add_argument(
+        "--impl", metavar="FOLDER", help="train on your own functions: exercises, solutions or a folder of chNN_*.py"
+    )
     group = parser.add_argument_group("the run: what is trained")
     for field in fields(TrainConfig):
         default = steps if field.name == "steps" else field.default
@@ -184,6 +190,7 @@ def _train(options) -> int:
     if options.sample < 0:
         raise ValueError(f"--sample must not be negative, but is {options.sample}")
     _check_outputs({flag: getattr(options, flag) for flag in ("json", "trace", "png")}, options.text)
+    pieces = pieces_of(options.impl) if options.impl else []
     console = _console(options)
     wishes = Wishes(
         progress=True,
@@ -203,7 +210,7 @@ def _train(options) -> int:
             text = f"{speed:,.0f} tokens/s" if step else ""
             progress.update(task, completed=step + 1, loss=f"loss {loss:.4f}", speed=text)
 
-        result = run(cluster, config, layout, wishes, on_step)
+        result = run(cluster, config, layout, wishes, on_step, training_on(pieces) if pieces else None)
     _write_json(options.json, result.as_dict())
     logs = [rank.log for rank in result.ranks]
     if options.trace:
@@ -217,6 +224,8 @@ def _train(options) -> int:
         with _telling("png", options.png):
             timeline.save(options.png, logs, f"the last steps of minidist train, {layout}")
     _print_run(console, result)
+    if pieces:
+        _print_pieces(console, pieces, [result])
     if options.trace:
         console.print(f"trace of the last steps: {options.trace} (open it at https://ui.perfetto.dev)", soft_wrap=True)
     if options.png:
@@ -260,6 +269,18 @@ def _print_run(console: Console, result: Run) -> None:
     console.print(f"fingerprint: {result.fingerprint}", soft_wrap=True)
 
 
+def _print_pieces(console: Console, pieces: list[Piece], runs: list[Run]) -> None:
+    """Whose function was in each socket, and how often rank 0 of these runs called it."""
+    table = Table(title="whose code it was", title_justify="left")
+    for column in ("piece", "whose", "where", "calls by rank 0"):
+        table.add_column(column, justify="right" if column.startswith("calls") else "left")
+    for piece in pieces:
+        calls = sum(run.ranks[0].socket_calls.get(piece.socket, 0) for run in runs)
+        whose = Text("yours", "green") if piece.source else Text("the library's", "dim")
+        table.add_row(piece.socket, whose, piece.why, f"{calls:,}" if piece.source else "")
+    console.print(table)
+
+
 def _printable(text: bytes) -> str:
     """The text without control characters, which would steer the terminal."""
     return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text.decode("utf-8", errors="replace"))
@@ -274,6 +295,8 @@ def _verify(options) -> int:
     for layout in layouts:
         config.check(layout)
     _check_outputs({"json": options.json}, options.text)
+    pieces = pieces_of(options.impl) if options.impl else []
+    rank_function = training_on(pieces) if pieces else None
     console = _console(options)
     names = ["one process", *map(str, layouts)]
     width = max(map(len, names))
@@ -289,7 +312,7 @@ def _verify(options) -> int:
         def on_step(layout: Layout, step: int) -> None:
             status.update(f"{layout}: step {step + 1} of {config.steps}")
 
-        for name, result in zip(names, verify(layouts, config, on_step), strict=True):
+        for name, result in zip(names, verify(layouts, config, on_step, rank_function), strict=True):
             runs.append(result)
             same = (
                 Text("") if len(runs) == 1 else Text("yes", "green") if agrees(runs[0], result) else Text("NO", "red")
@@ -301,10 +324,12 @@ def _verify(options) -> int:
     places = {}
     for result in runs[1:]:
         if not agrees(runs[0], result):
-            place = first_difference(runs[0], result)
+            place = first_difference(runs[0], result, rank_function)
             places[id(result)] = str(place or "agreed when run again: this layout does not repeat its own bits")
     report = [run.as_dict() | {"same": agrees(runs[0], run), "difference": places.get(id(run))} for run in runs]
     _write_json(options.json, {"all_same": not places, "runs": report})
+    if pieces:
+        _print_pieces(console, pieces, runs)
     if not places:
         how_many = "The layout ends" if len(runs) == 2 else f"All {len(runs) - 1} layouts end"
         console.print(f"{how_many} on the bits of one process, SHA-256:\n{runs[0].fingerprint}", soft_wrap=True)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import wraps
 
-SOCKETS: dict[str, Callable] = {}  # every socket's name -> the library's own function, or class
+SOCKETS: dict[str, Callable] = {}  # every socket by its name
 calls: Counter[str] = Counter()  # in this process, of what was plugged in
 _plugged: dict[str, Callable] = {}
 
@@ -16,7 +16,6 @@ _plugged: dict[str, Callable] = {}
 def socket(own: Callable) -> Callable:
     """Mark a function, or a class that is called to make an object, as one that ``plug`` may replace by its name."""
     name = own.__name__
-    SOCKETS[name] = own
 
     @wraps(own)
     def call(*args, **kwargs):
@@ -26,6 +25,7 @@ def socket(own: Callable) -> Callable:
         calls[name] += 1
         return standing_in(*args, **kwargs)
 
+    SOCKETS[name] = call
     return call
 
 

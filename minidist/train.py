@@ -8,7 +8,7 @@ from math import isfinite
 
 import numpy as np
 
-from minidist import backend, trace
+from minidist import backend, sockets, trace
 from minidist.comm.collectives import ReduceOp, all_reduce
 from minidist.comm.group import ProcessGroup
 from minidist.comm.launch import Cluster
@@ -111,6 +111,7 @@ class RankResult:
     sample: bytes | None = None
     log: list = field(default_factory=list)
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    socket_calls: dict[str, int] = field(default_factory=dict)  # how often each plugged-in function was called
 
 
 @dataclass
@@ -229,7 +230,13 @@ def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes:
         log = trace.stop()
 
     result = RankResult(
-        losses, fingerprint(model, optimizer, losses), digests, seconds, world.traffic - before, log=log
+        losses,
+        fingerprint(model, optimizer, losses),
+        digests,
+        seconds,
+        world.traffic - before,
+        log=log,
+        socket_calls=dict(sockets.calls),
     )
     if wishes.validate and world.rank == 0:
         result.validation_loss = validation_loss(model, corpus, config)

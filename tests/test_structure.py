@@ -16,10 +16,10 @@ MAY_IMPORT = {  # a room or file -> the others that it may import
     "nn": {"backend", "trace", "sockets"},
     "parallel": {"backend", "trace", "sockets", "comm", "nn"},
     "layout": {"comm"},
-    "train": {"backend", "trace", "comm", "nn", "parallel", "layout"},
+    "train": {"backend", "trace", "sockets", "comm", "nn", "parallel", "layout"},
     "verify": {"comm", "layout", "train"},
     "show": {"trace", "layout", "train"},
-    "course": {"comm", "sockets", "trace", "train"},
+    "course": {"comm", "sockets", "trace", "train", "show"},
     "cli": {"backend", "comm", "nn", "layout", "train", "verify", "show", "course", "__version__"},
     "__init__": {"backend", "comm"},
 }

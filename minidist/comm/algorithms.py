@@ -39,7 +39,6 @@ def chunks_of(flat: np.ndarray, parts: int) -> list[np.ndarray]:
 # ── broadcast: one rank's array on every rank ────────────────────────────────────────────────────────────────────────
 
 
-@socket
 def broadcast_naive(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
     """The source sends to each rank in turn. The source sends (N-1) M, in N-1 steps."""
     if group.rank == src:

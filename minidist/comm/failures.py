@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import sysconfig
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -60,8 +61,13 @@ def describe_frame(frame) -> str:
     return f"{name}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 
+_LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
+_COURSE = os.path.join(os.path.dirname(_HERE), "course")  # it runs a learner's code, which is what a learner looks for
+
+
 def is_plumbing(filename: str) -> bool:
-    return os.path.dirname(filename) == _HERE or os.path.basename(filename) == "threading.py"
+    """Whether a file is none of the user's own: of this room, of Python, or of an installed package."""
+    return os.path.dirname(filename) in (_HERE, _COURSE) or filename.startswith(_LIBRARIES)
 
 
 _LIKELY_CAUSES = {

@@ -12,6 +12,7 @@ This is no sandbox: code that means harm can undo all of it. docs/grading.md say
 """
 
 import builtins
+import linecache
 import os
 import sys
 import types
@@ -29,6 +30,10 @@ class LibraryAnswer(RuntimeError):
 
 class Tampering(RuntimeError):
     """The answer replaces functions of Python, NumPy or minidist."""
+
+
+class Exited(RuntimeError):
+    """The answer ends the process with exit()."""
 
 
 class Forked(RuntimeError):
@@ -50,7 +55,7 @@ def guarded(closed: tuple[str, ...], remarks: list[str]):
         with _closed(closed):
             yield
     except SystemExit as error:
-        raise RuntimeError(f"the answer ends the process: exit({error.code})") from error
+        raise Exited(f"the answer ends the process: exit({error.code!r})") from error
     finally:
         _forks.forbidden = False
         sys.stdout, sys.stderr = outputs
@@ -65,7 +70,7 @@ def load(source, closed: tuple[str, ...], remarks: list[str]) -> types.ModuleTyp
     """Run the text of a file of answers as a module, and return it."""
     module = types.ModuleType(source.name)
     module.__file__ = source.path
-    _keep_lines(source)
+    keep_lines(source)
     replaced: list[str] = []
     try:
         with guarded((), remarks):
@@ -76,10 +81,8 @@ def load(source, closed: tuple[str, ...], remarks: list[str]) -> types.ModuleTyp
     return module
 
 
-def _keep_lines(source) -> None:
+def keep_lines(source) -> None:
     """Let tracebacks quote the file even when it is gone."""
-    import linecache
-
     linecache.cache[source.path] = (len(source.text), None, source.text.splitlines(keepends=True), source.path)
 
 
@@ -120,15 +123,19 @@ def _put_back(before: dict) -> list[str]:
 
 @contextmanager
 def _closed(modules: tuple[str, ...]):
-    """While it is entered, every function of these modules refuses to be called, however it was imported."""
+    """While it is entered, every function of these modules refuses to be called, however it was imported.
+
+    "module:name" closes only the function, or the class, of that name.
+    """
     opened = {}
-    for name in modules:
+    for entry in modules:
+        name, _, part = entry.partition(":")
         __import__(name)
-        for function in _functions_of(sys.modules[name]):
+        for function in _functions_of(sys.modules[name], part):
             if not function.__code__.co_freevars:  # code with captured variables cannot be exchanged
                 opened[function] = function.__code__
     for function in opened:
-        function.__code__ = _refuse.__code__.replace(co_name=function.__name__)
+        function.__code__ = _refuse.__code__.replace(co_name=function.__qualname__)
     try:
         yield
     finally:
@@ -136,13 +143,12 @@ def _closed(modules: tuple[str, ...]):
             function.__code__ = code
 
 
-def _functions_of(module: types.ModuleType):
-    """The functions that a module defines, also those in its classes and under decorators."""
-    owners = [module, *(value for value in vars(module).values() if isinstance(value, type))]
-    for owner in owners:
-        if owner is not module and owner.__module__ != module.__name__:
-            continue
-        for value in list(vars(owner).values()):
+def _functions_of(module: types.ModuleType, part: str = ""):
+    """The functions that a module defines, also those in its classes and under decorators; or those of one part."""
+    members = {part: vars(module)[part]} if part else vars(module)
+    classes = [value for value in members.values() if isinstance(value, type) and value.__module__ == module.__name__]
+    for attributes in (members, *map(vars, classes)):
+        for value in list(attributes.values()):
             function = unwrap(value.__func__ if isinstance(value, staticmethod | classmethod) else value)
             if isinstance(function, types.FunctionType) and function.__module__ == module.__name__:
                 yield function

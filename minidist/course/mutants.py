@@ -8,7 +8,12 @@ import runpy
 from dataclasses import dataclass
 from textwrap import dedent, indent
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from minidist.course.answers import Source, chapter_of, course_folder, read_answers
+from minidist.course.judge import judge
 from minidist.course.stubs import owners_of, put_back, stub_of
 
 WHOLE = "the whole answer"
@@ -85,3 +90,36 @@ def all_mutants() -> list[Mutant | GivenBug]:
             owners = owners_of(source.text)
             found += [GivenBug(task) for task in owners if "# === given" in _cut_out(source.text, task)[1]]
     return found
+
+
+def catch_all(console: Console, wish: str | None) -> bool:
+    """Judge every planted bug and print which test caught it; returns whether all were caught.
+
+    Raises:
+        ValueError: for a task that is not there, or a planted bug that no longer fits its solution.
+    """
+    mutants = [mutant for mutant in all_mutants() if wish is None or wish in (mutant.task, mutant.task.split(".")[0])]
+    if not mutants:
+        raise ValueError(f"there is no planted bug for {wish}; it must be a chapter (3) or a task (3.4)")
+    for mutant in mutants:
+        mutant.source()
+    with console.status("") as status:
+        judged = judge(
+            "solutions",
+            [wish] if wish else [],
+            "--mutants",
+            on_verdict=lambda verdict: status.update(f"task {verdict.task}: {verdict.mutant}"),
+        )
+    table = Table(title="planted bugs, and what caught them", title_justify="left")
+    for column in ("task", "planted bug", "caught by", "which said"):
+        table.add_column(column)
+    verdicts = {(v.task, v.mutant): v for one in judged for v in one.verdicts if v.state == "failed"}
+    caught = [verdicts.get((mutant.task, mutant.bug)) for mutant in mutants]
+    for mutant, verdict in zip(mutants, caught, strict=True):
+        if verdict is None:
+            table.add_row(mutant.task, mutant.bug, Text("NOT CAUGHT", "bold red"), "")
+        else:
+            table.add_row(mutant.task, mutant.bug, verdict.test, verdict.message.splitlines()[0])
+    console.print(table)
+    console.print(f"{len(caught) - caught.count(None)} of {len(caught)} planted bugs are caught", style="bold")
+    return None not in caught

@@ -16,52 +16,24 @@ learner sees one thing to mend at a time.
 
 import json
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, replace
 
 import pytest
 
 from minidist.comm.failures import Deadlock, RankFailed
-from minidist.comm.launch import Cluster
 from minidist.course.answers import Source, chapter_names, course_folder, implementation_folder, read_answers
+from minidist.course.guard import Exited, Forked, LibraryAnswer, Tampering
 from minidist.course.mutants import Mutant, all_mutants
 from minidist.course.stubs import owners_of, stub_of, untouched
-from minidist.course.student import Student
+from minidist.course.student import Student, WarmRanks
+from minidist.course.tasks import KINDS, Task, Verdict
 
+REMARK_CHARACTERS = 200
 TEST_SECONDS = 60  # for one test with all its calls, each of which has a shorter limit of its own
-KINDS = ("worksheet", "code", "debugging")
 
 
 class ToDo(Exception):
     """The task has not been begun."""
-
-
-@dataclass
-class Task:
-    """One exercise, as its grader's marker has it."""
-
-    number: str
-    points: int
-    hint: str
-    kind: str
-    title: str
-    chapter: str
-
-    @property
-    def order(self) -> tuple[int, ...]:
-        return tuple(int(part) for part in self.number.split("."))
-
-
-@dataclass
-class Verdict:
-    """What one test found."""
-
-    task: str
-    test: str
-    state: str  # "passed", "failed" or "todo"
-    message: str = ""  # one line or a few: what is wrong
-    details: str = ""  # where, and what the answer printed
-    remarks: list[str] = field(default_factory=list)
-    mutant: str = ""  # the planted bug, where one is being judged
 
 
 def pytest_addoption(parser):
@@ -94,16 +66,9 @@ def mutant():
 @pytest.fixture(scope="session")
 def warm_ranks():
     """``warm_ranks(n)`` is a warm Cluster of n ranks, on which the answers run."""
-    clusters: dict[int, Cluster] = {}
-
-    def get(size: int) -> Cluster:
-        if size not in clusters:
-            clusters[size] = Cluster(size)
-        return clusters[size]
-
-    yield get
-    for cluster in clusters.values():
-        cluster.close()
+    ranks = WarmRanks()
+    yield ranks
+    ranks.close()
 
 
 @pytest.fixture
@@ -132,15 +97,18 @@ class Grading:
             if marker := item.get_closest_marker("task"):
                 task = describe(item, marker)
                 known = tasks.setdefault(task.number, task)
-                if known != task:
+                known.tests += 1
+                if known != replace(task, tests=known.tests):
                     raise pytest.UsageError(f"task {task.number} is described twice, differently: {known} and {task}")
                 item.add_marker(pytest.mark.timeout(TEST_SECONDS))
         self._write({"tasks": [asdict(task) for task in sorted(tasks.values(), key=lambda task: task.order)]})
         wished = config.getoption("task")
-        if unknown := [w for w in wished if not any(belongs(number, w) for number in tasks)]:
+        if unknown := [wish for wish in wished if not any(task.belongs(wish) for task in tasks.values())]:
             raise pytest.UsageError(f"there is no task {', '.join(unknown)}; there are {', '.join(tasks)}")
         if wished or config.getoption("mutants"):
-            chosen = [i for i in items if (m := i.get_closest_marker("task")) and _wished(m.args[0], wished)]
+            wished = wished or list(tasks)
+            chosen = {number for number, task in tasks.items() if any(task.belongs(wish) for wish in wished)}
+            chosen = [i for i in items if (m := i.get_closest_marker("task")) and m.args[0] in chosen]
             config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
             items[:] = chosen
 
@@ -159,7 +127,7 @@ class Grading:
         solution = read_answers(course_folder("solutions"))[name].text
         stub = self.stubs.setdefault(name, stub_of(solution, name))
         if untouched(source.text, stub, owners_of(solution)[task]):
-            raise ToDo
+            raise ToDo("this is still as it was given to you")
         student = Student(source, closed, warm_ranks)
         self._check_loads(student)
         return student
@@ -168,7 +136,7 @@ class Grading:
         if self.sources is None:
             self.sources = read_answers(implementation_folder(self.config.getoption("impl")))
         if name not in self.sources:
-            pytest.fail(f"there is no file {name}.py among the answers", pytrace=False)
+            raise ToDo(f"there is no file {name}.py among the answers")
         return self.sources[name]
 
     def _check_loads(self, student: Student) -> None:
@@ -203,8 +171,10 @@ class Grading:
             elif report.capstdout:
                 verdict.details += f"\nit printed:\n{report.capstdout[-2000:]}"
             self.over.add((verdict.task, verdict.mutant))
+            if is_breach(call.excinfo.value):
+                verdict.remarks.append(" ".join(verdict.message.split())[:REMARK_CHARACTERS])
         if student is not None:
-            verdict.remarks = student.remarks
+            verdict.remarks += student.remarks
         self._write({"verdict": asdict(verdict)})
         return report
 
@@ -236,15 +206,6 @@ def describe(item, marker) -> Task:
     return Task(marker.args[0], keys["points"], keys["hint"], kind, title.strip().splitlines()[0], answers.args[0])
 
 
-def belongs(number: str, wish: str) -> bool:
-    """Whether a task such as "3.4" is the one, or in the chapter, that is wished for."""
-    return number == wish or number.partition(".")[0] == wish
-
-
-def _wished(number: str, wished: list[str]) -> bool:
-    return not wished or any(belongs(number, wish) for wish in wished)
-
-
 def _has_spec(item) -> bool:
     return hasattr(item, "callspec")
 
@@ -262,6 +223,14 @@ def is_to_do(error: BaseException) -> bool:
     return isinstance(error, ToDo) or (
         isinstance(error, RankFailed) and error.summary.startswith("NotImplementedError")
     )
+
+
+def is_breach(error: BaseException) -> bool:
+    """Whether the error is more than a wrong result: the answer hangs, ends its process, or breaks a rule."""
+    if isinstance(error, RankFailed):
+        kinds = (LibraryAnswer, Tampering, Forked, Exited)
+        return error.exitcode is not None or error.summary.startswith(tuple(kind.__name__ for kind in kinds))
+    return isinstance(error, TimeoutError | pytest.fail.Exception)
 
 
 def explain(error: BaseException, name: str) -> tuple[str, str]:

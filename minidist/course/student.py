@@ -1,5 +1,6 @@
 """A learner's answers as a grader uses them: called on ranks, watched from outside."""
 
+import os
 import sys
 import tracemalloc
 import warnings
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from minidist import trace
+from minidist.comm.failures import RankFailed
 from minidist.comm.launch import Cluster
 from minidist.course.answers import Source
 from minidist.course.guard import guarded, load
@@ -26,16 +28,34 @@ class Seen:
     remarks: list[str]
 
 
+class WarmRanks:
+    """``ranks(n)`` is a warm Cluster of n ranks, the same one every time."""
+
+    def __init__(self) -> None:
+        self.clusters: dict[int, Cluster] = {}
+
+    def __call__(self, size: int) -> Cluster:
+        if size not in self.clusters:
+            self.clusters[size] = Cluster(size)
+        return self.clusters[size]
+
+    def close(self) -> None:
+        """End them all; the next call starts new ones."""
+        for cluster in self.clusters.values():
+            cluster.close()
+        self.clusters.clear()
+
+
 class Student:
     """The answers of one chapter.
 
     Args:
         source: the file of answers.
         closed: modules of the library that the answers may not call, because they hold the solutions.
-        ranks: ``ranks(n)`` is a warm Cluster of n ranks.
+        ranks: where they run.
     """
 
-    def __init__(self, source: Source, closed: tuple[str, ...], ranks: Callable[[int], Cluster]) -> None:
+    def __init__(self, source: Source, closed: tuple[str, ...], ranks: WarmRanks) -> None:
         self.source, self.closed, self.ranks = source, closed, ranks
         self.remarks: list[str] = []
 
@@ -58,6 +78,10 @@ class Student:
                 found = (cluster or self.ranks(size)).run(_in_rank, *call, timeout=SECONDS)
             except RuntimeWarning as leftover:
                 raise AssertionError(str(leftover)) from None
+            except RankFailed as error:
+                if error.exitcode is not None:  # whatever ended one process may have ended others that wait
+                    self.ranks.close()
+                raise
         for seen in found:
             self.remarks += [remark for remark in seen.remarks if remark not in self.remarks]
         return found
@@ -69,6 +93,9 @@ class Student:
 
 def _in_rank(world, source: Source, closed: tuple[str, ...], function: Callable, args: tuple) -> Seen:
     remarks: list[str] = []
+    folder = os.path.dirname(source.path)
+    os.makedirs(folder, exist_ok=True)  # an answer may have deleted it
+    os.chdir(folder)
     answers = load(source, closed, remarks)
     before = world.traffic
     trace.start()

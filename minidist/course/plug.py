@@ -1,0 +1,84 @@
+"""Training on a learner's own code: their functions in the library's sockets, and its own where a stub still is."""
+
+import ast
+from dataclasses import dataclass
+from functools import partial
+
+from minidist import sockets
+from minidist.course.answers import Source, implementation_folder, read_answers
+from minidist.course.guard import keep_lines
+from minidist.train import train_rank
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What is in one socket."""
+
+    socket: str
+    source: Source | None  # the learner's file; None where the library's own function is in use
+    why: str  # in words: "ch03_collectives.py", or "still a stub in ch03_collectives.py"
+
+
+def pieces_of(impl: str) -> list[Piece]:
+    """For each socket, whose function is in it when training on these answers.
+
+    Args:
+        impl: "exercises", "solutions" or a folder.
+
+    Raises:
+        ValueError: for a folder that is not there, or a file in it that is not Python, before any rank starts.
+    """
+    folder = implementation_folder(impl)
+    found = {name: Piece(name, None, f"not in {folder.name}/") for name in sorted(sockets.SOCKETS)}
+    for source in read_answers(folder).values():
+        for node in parse(source).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in found:
+                stub = is_stub(node)
+                why = f"still a stub in {source.name}.py" if stub else f"{source.name}.py"
+                found[node.name] = Piece(node.name, None if stub else source, why)
+    return list(found.values())
+
+
+def parse(source: Source) -> ast.Module:
+    """The syntax tree of a file of answers.
+
+    Raises:
+        ValueError: where it is not Python, naming the line.
+    """
+    try:
+        return ast.parse(source.text)
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        place = f"{source.path}:{line}" if line else source.path
+        raise ValueError(f"{place}: this is not Python: {getattr(error, 'msg', error)}") from None
+
+
+def is_stub(node: ast.FunctionDef | ast.ClassDef) -> bool:
+    """Whether a definition still raises NotImplementedError somewhere."""
+    raised = [getattr(n.exc, "func", n.exc) for n in ast.walk(node) if isinstance(n, ast.Raise)]
+    return any(isinstance(error, ast.Name) and error.id == "NotImplementedError" for error in raised)
+
+
+def training_on(pieces: list[Piece]):
+    """A rank function that trains as ``train_rank`` does, on the learner's functions among the pieces."""
+    return partial(_train_rank, [(piece.socket, piece.source) for piece in pieces if piece.source is not None])
+
+
+def _train_rank(own: list[tuple[str, Source]], *arguments):
+    namespaces = {source.name: _run_file(source) for _, source in own}
+    sockets.plug({name: namespaces[source.name][name] for name, source in own})
+    for namespace in namespaces.values():
+        # where the learner's functions call each other they go through the sockets too: a stub may be among them
+        namespace.update({name: call for name, call in sockets.SOCKETS.items() if name in namespace})
+    try:
+        return train_rank(*arguments)
+    finally:
+        sockets.plug({})
+
+
+def _run_file(source: Source) -> dict:
+    """The names that a file of answers defines."""
+    namespace = {"__name__": source.name, "__file__": source.path}
+    keep_lines(source)
+    exec(compile(source.text, source.path, "exec"), namespace)
+    return namespace
