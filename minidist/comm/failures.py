@@ -62,12 +62,14 @@ def describe_frame(frame) -> str:
 
 
 _LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
-_COURSE = os.path.join(os.path.dirname(_HERE), "course")  # it runs a learner's code, which is what a learner looks for
+_PACKAGE = os.path.dirname(_HERE)
+# the course runs a learner's code, and a socket calls it: the learner looks for neither
+_ROOMS = (_HERE, os.path.join(_PACKAGE, "course"), os.path.join(_PACKAGE, "sockets.py"))
 
 
 def is_plumbing(filename: str) -> bool:
     """Whether a file is none of the user's own: of this room, of Python, or of an installed package."""
-    return os.path.dirname(filename) in (_HERE, _COURSE) or filename.startswith(_LIBRARIES)
+    return filename.startswith((*_ROOMS, *_LIBRARIES))
 
 
 _LIKELY_CAUSES = {

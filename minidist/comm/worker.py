@@ -76,7 +76,11 @@ def _run(payload: bytes, world: ProcessGroup) -> tuple[str, object]:
 
 
 def _summary(error: BaseException) -> str:
-    lines = traceback.TracebackException.from_exception(error).format_exception_only()  # survives a failing __str__
+    lines = list(
+        traceback.TracebackException.from_exception(error).format_exception_only()
+    )  # survives a failing __str__
+    if isinstance(error, SyntaxError) and error.filename:  # the other lines show the place, but name no error
+        lines = [lines[-1].rstrip() + f" ({os.path.basename(error.filename)}, line {error.lineno})"]
     kind, colon, text = "".join(lines).strip().partition(": ")
     return f"{kind.rpartition('.')[2]}{colon}{text}"
 

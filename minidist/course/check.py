@@ -106,7 +106,8 @@ def _failure(one: Judged, in_full: bool) -> Panel:
         lines += ["", *verdict.details.splitlines()] if verdict.details.strip() else []
     elif len(lines) > LINES:
         lines = [*lines[:LINES], "..."]
-    lines += [f"note: {remark}" for remark in verdict.remarks]
+    said = " ".join(verdict.message.split())
+    lines += [f"note: {remark}" for remark in verdict.remarks if remark not in said]
     if not in_full:
         lines.append(f"more: minidist check {one.task.number}    hint: minidist check --hint {one.task.number}")
     return Panel(Text("\n".join(lines)), title=f"{one.task.number} fails in {verdict.test}", title_align="left")

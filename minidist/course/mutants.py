@@ -1,7 +1,7 @@
 """Planted bugs: solutions with one mistake of the kind that people make. Every grader must catch every one of its own.
 
-They stand in ``tests/exercises/mutants/chNN_name.py`` as a list ``MUTANTS``. The bug that a debugging task shows the
-learner is one of them without being listed.
+They stand in ``tests/exercises/mutants/chNN_name.py`` as a list ``MUTANTS``. What a task gives to the learner, the stub
+or the program with the bug, is one of them without being listed.
 """
 
 import runpy
@@ -40,13 +40,13 @@ class Mutant:
         """The chapter's solutions with the bug in.
 
         Raises:
-            ValueError: where ``old`` does not stand exactly once among the lines of the task.
+            ValueError: where ``old`` does not stand exactly once in the task, or the result is no Python.
         """
         solution = read_answers(course_folder("solutions"))[chapter_of(self.task)]
         before, body, after = _cut_out(solution.text, self.task)
         if self.old == WHOLE:
             changed = f"# >>> {self.task}\n" + indent(dedent(self.new).strip("\n"), "    ") + "\n    "
-            return Source(solution.name, solution.path, before + changed + after)
+            return self._compiled(Source(solution.name, solution.path, before + changed + after))
         old, new = dedent(self.old).strip("\n"), dedent(self.new).strip("\n")
         depths = [" " * 4 * depth for depth in range(1, 6)] if "\n" in self.old else [""]
         found = [depth for depth in depths if f"\n{indent(old, depth)}\n" in body] if "\n" in self.old else [""]
@@ -55,15 +55,23 @@ class Mutant:
                 f"mutant {self.bug!r} of task {self.task}: {self.old!r} has to stand in the solution exactly once"
             )
         changed = body.replace(indent(old, found[0]), indent(new, found[0]))
-        return Source(solution.name, solution.path, before + changed + after)
+        return self._compiled(Source(solution.name, solution.path, before + changed + after))
+
+    def _compiled(self, source: Source) -> Source:
+        """The source, if it is Python: what cannot be loaded fails for that, and proves nothing of the grader."""
+        try:
+            compile(source.text, source.path, "exec")
+        except SyntaxError as error:
+            raise ValueError(f"mutant {self.bug!r} of task {self.task} is not Python: {error}") from None
+        return source
 
 
 @dataclass(frozen=True)
-class GivenBug:
-    """The program that a debugging task gives to the learner."""
+class AsGiven:
+    """What a task gives to the learner: a stub, or a program with a bug."""
 
     task: str
-    bug: str = "the bug that the task is about"
+    bug: str = "as it is given to the learner"
 
     def source(self) -> Source:
         solution = read_answers(course_folder("solutions"))[chapter_of(self.task)]
@@ -78,17 +86,14 @@ def _cut_out(text: str, task: str) -> tuple[str, str, str]:
     return text[:first], text[first:last], text[last:]
 
 
-def all_mutants() -> list[Mutant | GivenBug]:
+def all_mutants() -> list[Mutant | AsGiven]:
     """Every planted bug, in the order of the chapters."""
-    found: list[Mutant | GivenBug] = []
+    found: list[Mutant | AsGiven] = []
     folder = course_folder("tests/exercises") / "mutants"
     for name, source in read_answers(course_folder("solutions")).items():
         if (folder / f"{name}.py").exists():
             found += runpy.run_path(str(folder / f"{name}.py"))["MUTANTS"]
-        given = source.text.count("# === given to the learner")
-        if given:
-            owners = owners_of(source.text)
-            found += [GivenBug(task) for task in owners if "# === given" in _cut_out(source.text, task)[1]]
+        found += [AsGiven(task) for task in owners_of(source.text)]
     return found
 
 
@@ -113,7 +118,7 @@ def catch_all(console: Console, wish: str | None) -> bool:
     table = Table(title="planted bugs, and what caught them", title_justify="left")
     for column in ("task", "planted bug", "caught by", "which said"):
         table.add_column(column)
-    verdicts = {(v.task, v.mutant): v for one in judged for v in one.verdicts if v.state == "failed"}
+    verdicts = {(v.task, v.mutant): v for one in judged for v in one.verdicts if v.state != "passed"}
     caught = [verdicts.get((mutant.task, mutant.bug)) for mutant in mutants]
     for mutant, verdict in zip(mutants, caught, strict=True):
         if verdict is None:

@@ -236,7 +236,7 @@ def is_breach(error: BaseException) -> bool:
 def explain(error: BaseException, name: str) -> tuple[str, str]:
     """An error as a learner needs it: what is wrong, and where in the file of answers of that name."""
     if isinstance(error, RankFailed):
-        places = re.findall(rf'{name}\.py", line (\d+), in (\S+)', error.traceback_text)
+        places = re.findall(rf'["/\\]{name}\.py", line (\d+), in (\S+)', error.traceback_text)
         where = f" (rank {error.rank}, {name}.py:{places[-1][0]} in {places[-1][1]})" if places else ""
         said = error.summary or "the process ended"
         return f"{said}{where}", error.traceback_text.rstrip()

@@ -93,9 +93,7 @@ class Student:
 
 def _in_rank(world, source: Source, closed: tuple[str, ...], function: Callable, args: tuple) -> Seen:
     remarks: list[str] = []
-    folder = os.path.dirname(source.path)
-    os.makedirs(folder, exist_ok=True)  # an answer may have deleted it
-    os.chdir(folder)
+    _enter(os.path.dirname(source.path))
     answers = load(source, closed, remarks)
     before = world.traffic
     trace.start()
@@ -106,6 +104,17 @@ def _in_rank(world, source: Source, closed: tuple[str, ...], function: Callable,
         log = trace.stop()
     sys.stdout.flush()
     return Seen(plain(value), world.traffic - before, log, remarks)
+
+
+def _enter(folder: str) -> None:
+    """Make the folder of the answers the current one, anew where an answer has deleted it, on another rank just now."""
+    for _ in range(100):
+        try:
+            os.makedirs(folder, exist_ok=True)
+            os.chdir(folder)
+            return
+        except FileNotFoundError:
+            continue
 
 
 def peak_bytes(call: Callable[[], object]) -> int:

@@ -5,10 +5,12 @@ calls are made again against a clock, on the network of the alpha-beta model (Ho
 out and one port in, both may be busy at the same time, and a message keeps its two ports busy for ``seconds(nbytes)``.
 With a second for every message, whatever its size, the clock counts the steps of the algorithm.
 
-Computing costs nothing here, and messages of different pairs never share a link: a lower bound, as the formulas of
-textbooks are.
+Messages leave a rank in the order in which they were posted, and come in in the order in which they could leave.
+Computing costs nothing here, a receiver always has room, and messages of different pairs never share a link: a lower
+bound, as the formulas of textbooks are.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -27,7 +29,7 @@ class Flight:
 
 
 def replay(logs: Sequence[list], seconds: Callable[[int], float] = lambda nbytes: 1.0) -> list[Flight]:
-    """The messages of a run in the order in which they arrive.
+    """The messages of a run in the order in which they leave.
 
     Args:
         logs: for each rank of the world, what ``trace.stop()`` returned there. Only messages of the main thread can be
@@ -37,34 +39,38 @@ def replay(logs: Sequence[list], seconds: Callable[[int], float] = lambda nbytes
     Raises:
         ValueError: where a rank waited for a message that no log holds.
     """
-    programs = [[entry for entry in log if isinstance(entry, PointToPoint)] for log in logs]
-    done = [0] * len(programs)  # calls of each rank that are replayed
+    programs = [deque(entry for entry in log if isinstance(entry, PointToPoint)) for log in logs]
     clock = [0.0] * len(programs)  # when each rank makes its next call
     port_out, port_in = clock.copy(), clock.copy()  # when each port is free again
-    posted: dict[tuple[int, int, int], float] = {}  # message -> when it leaves
-    flights = []
-    while any(done[rank] < len(program) for rank, program in enumerate(programs)):
-        before = sum(done)
-        for rank, program in enumerate(programs):
-            while done[rank] < len(program):
-                call = program[done[rank]]
-                message = (call.source, call.destination, call.number)
+    posted: list[deque] = [deque() for _ in programs]  # each rank's messages that have not left: (when, message)
+    flown: dict[tuple, Flight] = {}  # (source, destination, number) -> its flight
+    while True:
+        for rank, program in enumerate(programs):  # every rank goes on until it waits for a message that has not flown
+            while program and (program[0].call == "post" or _name(program[0]) in flown):
+                call = program.popleft()
                 if call.call == "post":
-                    posted[message] = max(clock[rank], port_out[rank])
-                    port_out[rank] = posted[message] + seconds(call.nbytes)
-                elif call.kind == "send":
-                    clock[rank] = max(clock[rank], posted[message] + seconds(call.nbytes))
-                elif message in posted:
-                    end = max(posted[message], port_in[rank]) + seconds(call.nbytes)
-                    port_in[rank] = end
-                    clock[rank] = max(clock[rank], end)
-                    flights.append(Flight(call.source, rank, call.nbytes, posted[message], end))
+                    posted[rank].append((clock[rank], call))
                 else:
-                    break  # another rank has to get there first
-                done[rank] += 1
-        if sum(done) == before:
-            raise ValueError("a rank waited for a message that is in no log: pass the logs of all ranks, of one run")
-    return sorted(flights, key=lambda flight: (flight.end, flight.start))
+                    clock[rank] = max(clock[rank], flown[_name(call)].end)
+        # of the messages that could leave next, the one that can leave first: nobody will post an earlier one
+        ready = [
+            (max(when, port_out[rank], port_in[message.destination]), when, rank)
+            for rank, (when, message) in ((rank, queue[0]) for rank, queue in enumerate(posted) if queue)
+        ]
+        if not ready:
+            break
+        start, _, rank = min(ready)
+        message = posted[rank].popleft()[1]
+        end = start + seconds(message.nbytes)
+        port_out[rank] = port_in[message.destination] = end
+        flown[_name(message)] = Flight(rank, message.destination, message.nbytes, start, end)
+    if any(programs):
+        raise ValueError("a rank waited for a message that is in no log: pass the logs of all ranks, of one run")
+    return list(flown.values())
+
+
+def _name(call: PointToPoint) -> tuple[int, int, int]:
+    return call.source, call.destination, call.number
 
 
 def steps(logs: Sequence[list]) -> int:

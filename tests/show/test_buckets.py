@@ -24,4 +24,4 @@ def test_every_gradient_is_a_dot_at_its_time():
             tuple(dot) for points in axes.collections if len(points.get_offsets()) == 2 for dot in points.get_offsets()
         ]
         assert sorted(dots) == [(1, 3), (4, 2), (6, 1), (9, 0)]
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list("abcd")
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [*"abcd", "bucket 1", "bucket 2"]

@@ -33,11 +33,13 @@ def broadcast(algorithm):
         (all_reduce("ring"), lambda n: 2 * (n - 1)),
         (all_reduce("tree"), lambda n: 2 * ceil(log2(n))),
         (all_reduce("naive"), lambda n: 2 * (n - 1)),
+        (all_reduce("direct"), lambda n: n - 1),
+        (all_reduce("two_shot"), lambda n: 2 * (n - 1)),
         (broadcast("naive"), lambda n: n - 1),
         (broadcast("tree"), lambda n: ceil(log2(n))),
         (md.barrier, lambda n: ceil(log2(n))),
     ],
-    ids=["ring", "tree", "naive", "naive broadcast", "tree broadcast", "barrier"],
+    ids=["ring", "tree", "naive", "direct", "two-shot", "naive broadcast", "tree broadcast", "barrier"],
 )
 def test_steps(ranks, size, call, expected):
     logs = ranks(size).run(recorded, call, timeout=30)
@@ -67,7 +69,7 @@ def test_a_rank_receives_one_message_at_a_time(ranks):
             md.recv(x, source, world)
 
     flights = replay(ranks(4).run(recorded, everybody_to_rank_0, timeout=30))
-    assert [(flight.source, flight.start, flight.end) for flight in flights] == [(1, 0, 1), (2, 0, 2), (3, 0, 3)]
+    assert [(flight.source, flight.start, flight.end) for flight in flights] == [(1, 0, 1), (2, 1, 2), (3, 2, 3)]
 
 
 def test_a_log_that_is_missing():

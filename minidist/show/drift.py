@@ -1,0 +1,53 @@
+"""How two runs of one training drift apart: of their weights, how many differ, and by how much."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+SAME = "#009E73"  # all from the palette of Okabe and Ito
+COLOURS = ("#0072B2", "#E69F00", "#CC79A7", "#56B4E9", "#D55E00")
+
+
+def share_apart(one: np.ndarray, other: np.ndarray) -> float:
+    """The share of elements whose bits differ."""
+    bits = f"u{one.itemsize}"
+    return float(np.mean(np.ascontiguousarray(one).view(bits) != np.ascontiguousarray(other).view(bits)))
+
+
+def relative_distance(one: np.ndarray, other: np.ndarray) -> float:
+    """|one - other| / |one|, in the Euclidean norm, taken in float64."""
+    one, other = one.astype(np.float64), other.astype(np.float64)
+    return float(np.linalg.norm(one - other) / np.linalg.norm(one))
+
+
+def draw(pairs: Mapping[str, tuple[Sequence[np.ndarray], Sequence[np.ndarray]]]):
+    """A Figure of two panels: the share of weights that differ between two runs, and their distance.
+
+    Args:
+        pairs: label -> all weights, flat, after each step, of one run and of another. A pair that never parts is drawn
+            in green, at zero.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 3.3), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    colours = iter(COLOURS * len(pairs))
+    for label, (ones, others) in pairs.items():
+        shares = [100 * share_apart(one, other) for one, other in zip(ones, others, strict=True)]
+        distances = [relative_distance(one, other) for one, other in zip(ones, others, strict=True)]
+        steps = np.arange(1, len(shares) + 1)
+        same = not any(shares)
+        style = {"color": SAME if same else next(colours), "linewidth": 3 if same else 1.8, "marker": "o"}
+        left.plot(steps, shares, markersize=4, label=label, **style)
+        right.plot(steps, distances, markersize=4, **style)
+    left.set_title("weights whose bits differ, %", loc="left", fontsize=11)
+    left.set_ylim(-4, 104)
+    right.set_title("relative distance of all weights", loc="left", fontsize=11)
+    right.set_yscale("symlog", linthresh=1e-9)
+    right.set_ylim(bottom=-2e-10)
+    for axes in (left, right):
+        axes.set_xlabel("steps taken")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", color="#E8E8E8")
+    figure.legend(loc="outside lower center", ncols=len(pairs), frameon=False)
+    return figure

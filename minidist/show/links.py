@@ -1,0 +1,43 @@
+"""A picture of how fast bytes move inside one GPU and between GPUs: bars on a logarithmic axis."""
+
+from collections.abc import Mapping
+
+COLOUR, BOTH_WAYS = "#E69F00", "#F7DDA6"
+
+
+def draw(links: Mapping[str, tuple[float, float]], nbytes: float, title: str):
+    """A matplotlib Figure of links, the fastest on top.
+
+    Args:
+        links: for each its bytes/s one way, and both ways together.
+        nbytes: each bar is labelled with the seconds that they take, one way.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 0.9 + 0.62 * len(links)), layout="constrained")
+    axes = figure.subplots()
+    slowest = min(one for one, _ in links.values())
+    for place, (one, both) in enumerate(links.values()):
+        if both > one:
+            axes.barh(place, both / 1e9, 0.6, color=BOTH_WAYS)
+        axes.barh(place, one / 1e9, 0.6, color=COLOUR)
+        label = f" {one / 1e9:,.0f} GB/s" + (f" each way, {both / 1e9:,.0f} both" if both > one else "")
+        axes.text(max(one, both) / 1e9, place, f"{label}:  {seconds(nbytes / one)}", va="center", fontsize=9)
+    axes.set_yticks(range(len(links)), links)
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.set_xlim(slowest / 1e9 / 4, max(max(pair) for pair in links.values()) / 1e9 * 8)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.set_xlabel("GB/s")
+    axes.set_title(title, loc="left", fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    return figure
+
+
+def seconds(value: float) -> str:
+    """A duration in the unit that suits it."""
+    for unit, size in (("s", 1), ("ms", 1e-3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value / 1e-6:.3g} µs"

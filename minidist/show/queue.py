@@ -1,0 +1,80 @@
+"""A byte queue as the ring that it is: which cache lines wait to be read, and where the two counters point."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+LINE = 64  # bytes: the wedge of the ring, a cache line
+STALE, EMPTY = "#F2F2F2", "#FFFFFF"
+
+
+@dataclass(frozen=True)
+class Photo:
+    """A queue at one moment."""
+
+    caption: str
+    tail: int  # bytes ever written
+    head: int  # bytes ever read
+    letters: tuple[str, ...]  # the first byte of each line, as a character; "" where it is zero
+
+    @property
+    def lines(self) -> int:
+        return len(self.letters)
+
+    def unread(self, line: int) -> bool:
+        """Whether the line at this place of the buffer waits to be read."""
+        behind = (line - self.head // LINE) % self.lines  # lines from the head on, round the ring
+        return behind < (self.tail - self.head) // LINE
+
+
+def photo(queue, caption: str) -> Photo:
+    """A picture of a ``ByteQueue`` now. Messages are told apart by the letter that their bytes hold."""
+    first_bytes = queue.data[::LINE]
+    letters = tuple(chr(byte) if byte else "" for byte in np.asarray(first_bytes))
+    return Photo(caption, int(queue.written), int(queue.written) - queue.unread, letters)
+
+
+def draw(photos: Sequence[Photo], colours: dict[str, str]):
+    """A matplotlib Figure with one ring for each photo; ``colours`` says the colour of each letter's message."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(2.35 * len(photos), 2.9), layout="constrained")
+    for axes, shot in zip(figure.subplots(1, len(photos), squeeze=False)[0], photos, strict=True):
+        _ring(axes, shot, colours)
+    return figure
+
+
+def _ring(axes, shot: Photo, colours: dict[str, str]) -> None:
+    from matplotlib.patches import Wedge
+
+    each = 360 / shot.lines
+    for line, letter in enumerate(shot.letters):
+        upper = 90 - each * line  # clockwise from the top
+        unread = shot.unread(line)
+        colour = colours[letter] if unread else STALE if letter else EMPTY
+        wedge = Wedge((0, 0), 1.0, upper - each, upper, width=0.42, facecolor=colour, edgecolor="#707070", linewidth=1)
+        axes.add_patch(wedge)
+        x, y = _at(upper - each / 2, 0.79)
+        axes.text(
+            x, y, letter, ha="center", va="center", color="white" if unread else "#B0B0B0", fontweight="bold", size=11
+        )
+    for name, count, radius, tip in (("tail", shot.tail, 1.38, 1.03), ("head", shot.head, 0.12, 0.56)):
+        angle = 90 - each * (count // LINE % shot.lines)
+        x, y = _at(angle, radius)
+        arrow = {"arrowstyle": "-|>", "color": "black", "linewidth": 1.2, "shrinkA": 0, "shrinkB": 0}
+        axes.annotate("", xy=_at(angle, tip), xytext=(x, y), arrowprops=arrow)
+        if name == "tail":
+            x, y = _at(angle, 1.52)
+            axes.text(x, y, "tail", ha="center", va="center", size=9)
+    axes.text(0, -0.02, "head", ha="center", va="center", size=9, bbox={"color": "white", "pad": 0.6})
+    axes.text(0, -1.72, f"tail {shot.tail}   head {shot.head}", ha="center", size=9, family="monospace")
+    axes.set_title(shot.caption, fontsize=10)
+    axes.set_xlim(-1.7, 1.7)
+    axes.set_ylim(-1.85, 1.7)
+    axes.set_aspect("equal")
+    axes.axis("off")
+
+
+def _at(degrees: float, radius: float) -> tuple[float, float]:
+    return radius * float(np.cos(np.radians(degrees))), radius * float(np.sin(np.radians(degrees)))

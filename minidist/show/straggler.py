@@ -1,0 +1,49 @@
+"""The slowest of N: how long a step takes that ends when its last rank does."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+COLOURS = ("#0072B2", "#E69F00", "#CC79A7", "#009E73")  # Okabe and Ito
+
+
+def slowest_of(quantile: Callable[[np.ndarray], np.ndarray], ranks: int, steps: int, rng) -> np.ndarray:
+    """The times of so many steps, each the greatest of ``ranks`` independent draws.
+
+    The greatest of N draws lies below x with the probability F(x)^N. So one uniform number u gives it: it is the
+    quantile of u^(1/N), and a million ranks cost no more than one.
+
+    Args:
+        quantile: of one rank's time, for probabilities from 0 to 1.
+        rng: a ``numpy.random.Generator``.
+    """
+    return quantile(rng.random(steps) ** (1 / ranks))
+
+
+def draw(kinds: Mapping[str, Callable[[np.ndarray], np.ndarray]], ranks: Sequence[int], steps: int, rng):
+    """A Figure of the mean time of a step against the number of ranks; a band holds nine steps of ten.
+
+    Args:
+        kinds: label -> the quantile function of one rank's time, whose mean is about 1.
+        ranks: the numbers of ranks, on a logarithmic axis.
+        steps: how many are drawn for each.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 3.3), layout="constrained")
+    axes = figure.subplots()
+    for (label, quantile), colour in zip(kinds.items(), COLOURS, strict=False):
+        times = [slowest_of(quantile, count, steps, rng) for count in ranks]
+        low, high = np.quantile(times, [0.05, 0.95], axis=1)
+        axes.fill_between(ranks, low, high, color=colour, alpha=0.15, linewidth=0)
+        axes.plot(ranks, np.mean(times, axis=1), color=colour, marker="o", markersize=4, label=label)
+    axes.axhline(1, color="#606060", linewidth=1, linestyle="--")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ranks, [f"{count:,}" for count in ranks])
+    axes.minorticks_off()
+    axes.set_xlabel("ranks")
+    axes.set_ylabel("time of a step, in one rank's mean")
+    axes.set_title("a step takes as long as its slowest rank", loc="left", fontsize=11)
+    axes.legend(frameon=False, loc="upper left")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure

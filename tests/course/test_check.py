@@ -1,0 +1,209 @@
+"""minidist check, as a learner sees it: one chapter from untouched to solved."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from minidist.cli import main
+from minidist.course.answers import course_folder, read_answers
+from minidist.course.judge import Judged, judge
+from minidist.course.mutants import AsGiven, Mutant, all_mutants
+from minidist.course.stubs import put_back, stub_of
+from minidist.course.tasks import Task, Verdict
+
+NAME = "ch03_collectives"
+SOLUTION = read_answers(course_folder("solutions"))[NAME].text
+STUB = stub_of(SOLUTION)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A learner's folder with the stub of chapter 3."""
+    (tmp_path / f"{NAME}.py").write_text(STUB)
+    return tmp_path
+
+
+def solve(*names: str, start: str = STUB) -> str:
+    """The stub with these functions solved."""
+    return put_back(start, SOLUTION, list(names))
+
+
+def checked(folder, capsys, *arguments) -> tuple[int, str]:
+    status = main(["check", "--impl", str(folder), *arguments])
+    return status, capsys.readouterr().out
+
+
+def test_untouched(folder, capsys):
+    status, shown = checked(folder, capsys, "3")
+    assert status == 1
+    assert shown.count("to do") == 8 and "failing" not in shown and "Traceback" not in shown
+    assert "next: 3.1" in shown and "hint: Count steps first" in shown
+
+
+def test_from_failing_to_passed(folder, capsys):
+    mine = folder / f"{NAME}.py"
+    mine.write_text(solve("broadcast_tree").replace("distance *= 2", "distance *= 3"))
+    status, shown = checked(folder, capsys, "3.2")
+    assert status == 1 and "failing" in shown and "3.2 fails in test_values" in shown and "rank" in shown
+    mine.write_text(solve("broadcast_tree"))
+    status, shown = checked(folder, capsys, "3.2")
+    assert status == 0 and "passed" in shown and "3 of " in shown
+    status, shown = checked(folder, capsys, "3")  # the whole chapter: one passed, seven to do
+    assert status == 1 and shown.count("to do") == 7 and shown.count("passed") == 1
+
+
+def test_a_stub_that_is_called_inside_a_rank_is_to_do(folder, capsys):
+    """all_reduce_ring is written, but calls two functions that are not."""
+    (folder / f"{NAME}.py").write_text(solve("all_reduce_ring"))
+    status, shown = checked(folder, capsys, "3.6")
+    assert status == 1 and "to do" in shown and "Traceback" not in shown and "hint: Cut flat" in shown
+
+
+def test_what_is_wrong_is_told_with_its_line(folder, capsys):
+    mine = folder / f"{NAME}.py"
+    mine.write_text(solve("all_gather_ring").replace("incoming = chunks[(rank - 1 - step) % size]", "incoming = chunk"))
+    line = mine.read_text().splitlines().index("        incoming = chunk") + 1
+    status, shown = checked(folder, capsys, "3.5")
+    assert status == 1 and "NameError" in shown and f"{NAME}.py:{line}" in shown
+
+
+def test_an_endless_loop_and_a_deadlock_end_in_seconds(folder, capsys):
+    mine = folder / f"{NAME}.py"
+    started = time.monotonic()
+    mine.write_text(solve("broadcast_tree").replace("distance *= 2", "distance = int(np.sum(distance))"))
+    _, shown = checked(folder, capsys, "3.2")
+    # one of two ranks waits for ever for a rank that goes round for ever; both are in this function
+    assert "3.2 fails" in shown and "did not end within 10 s" in shown and shown.count(f"{NAME}.py:") == 2, shown
+    mine.write_text(solve("all_gather_ring").replace("sendrecv(outgoing, right, incoming", "recv(incoming"))
+    _, shown = checked(folder, capsys, "3.5")
+    assert "deadlock" in shown and f"{NAME}.py:" in shown
+    assert time.monotonic() - started < 60  # two runs of pytest, one of them with a call of ten seconds
+
+
+def test_a_file_that_is_not_python(folder, capsys):
+    (folder / f"{NAME}.py").write_text(STUB + "\ndef broken(:\n")
+    status, shown = checked(folder, capsys, "3.2")
+    assert status == 1 and "cannot be loaded" in shown and "SyntaxError" in shown
+
+
+def test_progress_is_kept(folder, capsys, monkeypatch):
+    """Only a chapter whose file has changed is judged again; the others are remembered."""
+    mine = folder / f"{NAME}.py"
+    mine.write_text(solve("broadcast_tree", "all_reduce_naive"))
+    checked(folder, capsys, "--all")
+    wished: list[list[str]] = []
+    monkeypatch.setattr(
+        "minidist.course.check.judge", lambda impl, wish, **more: wished.append(wish) or judge(impl, wish, **more)
+    )
+    _, shown = checked(folder, capsys, "--all")
+    assert shown.count("passed") == 2 and "5 of" in shown and "2 of" in shown
+    wished.clear()
+    mine.write_text(solve("broadcast_tree"))
+    _, shown = checked(folder, capsys)
+    assert "3" in wished[0] and "3 of" in shown and "1 of" in shown
+
+
+def test_hint(capsys):
+    assert main(["check", "--hint", "3.4"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.startswith("3.4 reduce_scatter_ring") and "sendrecv does both at once" in shown and "3.5" not in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["3.99"], "there is no task 3.99; there are 0.1"),
+        (["77"], "there is no chapter '77'"),
+        (["--impl", "/nowhere"], "there is no such folder"),
+        (["--hint", "3.99"], "there is no task 3.99"),
+    ],
+)
+def test_unusable_input(arguments, message, capsys):
+    assert main(["check", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_watch(folder):
+    """It judges at once, and again when a file is saved."""
+    pytest.importorskip("watchfiles", reason="watchfiles is not installed")
+    command = [sys.executable, "-m", "minidist.cli", "check", "3.2", "--watch", "--impl", str(folder)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ | {"COLUMNS": "100"}
+    )
+    try:
+        seen = read_until(process, "waiting for you")
+        assert "to do" in seen
+        (folder / f"{NAME}.py").write_text(solve("broadcast_tree"))
+        seen = read_until(process, "waiting for you")
+        assert f"changed: {NAME}.py" in seen and "passed" in seen
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def read_until(process, text: str) -> str:
+    """What a process prints up to the line with the text; pytest's timeout is the limit."""
+    seen = ""
+    for line in process.stdout:
+        seen += line
+        if text in line:
+            return seen
+    raise AssertionError(f"it ended after printing {seen!r}")
+
+
+# The course proves itself
+
+
+def test_untouched_stubs_score_nothing(tmp_path):
+    for name, source in read_answers(course_folder("solutions")).items():
+        (tmp_path / f"{name}.py").write_text(stub_of(source.text))
+    judged = judge(str(tmp_path))
+    assert {one.state for one in judged} == {"todo"} and sum(one.points for one in judged) == 0
+
+
+def test_solutions_score_everything():
+    judged = judge("solutions")
+    assert {one.task.number for one in judged if one.state != "passed"} == set()
+    assert sum(one.points for one in judged) == sum(one.task.points for one in judged) > 0
+    assert len(judged) >= 24
+
+
+def test_every_planted_bug_is_caught():
+    judged = judge("solutions", [], "--mutants")
+    caught = {(v.task, v.mutant) for one in judged for v in one.verdicts if v.state != "passed"}
+    assert [m for m in all_mutants() if (m.task, m.bug) not in caught] == []
+    for one in judged:  # what is given never counts as solved, and what is planted is more than a stub
+        mutants = [mutant for mutant in all_mutants() if mutant.task == one.task.number]
+        assert sum(isinstance(mutant, AsGiven) for mutant in mutants) == 1
+        planted = sum(isinstance(mutant, Mutant) for mutant in mutants)
+        assert planted >= {"code": 3, "worksheet": 2, "debugging": 1}[one.task.kind], one.task
+
+
+def test_a_bug_that_is_not_caught_is_told(monkeypatch, capsys):
+    """A planted bug that changes nothing stands for a grader that sees nothing."""
+    harmless = Mutant("3.5", "a bug that is none", "right, left = (rank + 1) % size", "right, left = (1 + rank) % size")
+    real = next(mutant for mutant in all_mutants() if mutant.task == "3.5")
+    task = Task("3.5", 4, "hint", "code", "title", NAME)
+    caught = Judged(task, [Verdict("3.5", "test_values", "failed", "wrong", mutant=real.bug)])
+    monkeypatch.setattr("minidist.course.mutants.all_mutants", lambda: [harmless, real])
+    monkeypatch.setattr("minidist.course.mutants.judge", lambda *_, **__: [caught])
+    assert main(["mutants", "3.5"]) == 1
+    shown = capsys.readouterr().out
+    assert shown.count("NOT CAUGHT") == 1 and "1 of 2 planted bugs are caught" in shown
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("rank", "x", "exactly once"),
+        ("no such text", "x", "exactly once"),
+        ("range(size - 1)", "range(", "is not Python"),
+    ],
+)
+def test_a_planted_bug_that_does_not_fit(old, new, message):
+    with pytest.raises(ValueError, match=message):
+        Mutant("3.5", "unfit", old, new).source()

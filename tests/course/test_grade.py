@@ -1,0 +1,220 @@
+"""minidist grade: one broken submission never stops the rest, and each gets its fair points and a clear remark."""
+
+import csv
+import json
+import os
+import re
+import zipfile
+from pathlib import Path
+
+import psutil
+import pytest
+
+from minidist.cli import main
+from minidist.course.answers import course_folder, read_answers
+from minidist.course.grade import find_submissions, take_answers
+from minidist.course.stubs import stub_of
+from minidist.course.supervise import MARK
+
+NAME = "ch03_collectives"
+SOLUTION = read_answers(course_folder("solutions"))[NAME].text
+TASKS = {"3.3": 2, "3.5": 4, "3.6": 4}  # what is graded here, and the points
+HEART = "    chunks = chunks_of(flat, group.size)\n"  # the first line of task 3.6
+
+
+def in_3_6(code: str) -> str:
+    """The solutions, with code in front of the answer of task 3.6."""
+    assert SOLUTION.count(HEART) == 1
+    return SOLUTION.replace(HEART, "".join(f"    {line}\n" for line in code.splitlines()) + HEART)
+
+
+# student -> (the file, points for 3.3, 3.5 and 3.6, what the remarks say)
+SUBMISSIONS = {
+    "solves_all": (SOLUTION, (2, 4, 4), None),
+    "untouched": (stub_of(SOLUTION), (0, 0, 0), None),
+    "hangs": (
+        in_3_6("while True:\n    pass"),
+        (2, 4, 0),
+        rf"3\.6: the run did not end within .*{NAME}\.py:\d+ in all_reduce",
+    ),
+    "hangs_when_loaded": (SOLUTION + "\nwhile True:\n    pass\n", (0, 0, 0), r"cannot be loaded: the run did not end"),
+    "forks": (in_3_6("import os\nos.fork()"), (2, 4, 0), r"3\.6: Forked: .*os\.fork"),
+    "fork_bomb": (in_3_6("import os\nwhile True:\n    os.fork()"), (2, 4, 0), r"3\.6: the run did not end within"),
+    "exits": (in_3_6("import sys\nsys.exit(0)"), (2, 4, 0), r"3\.6: Exited: the answer ends the process: exit\(0\)"),
+    "exits_hard": (in_3_6("import os\nos._exit(0)"), (2, 4, 0), r"3\.6: left with exit status 0"),
+    "prints_megabytes": (in_3_6("print('x' * 20_000_000)"), (2, 4, 4), r"3\.6: printed more than 20,000 characters"),
+    "deletes_files": (
+        "import os, shutil\nfor folder in ('.', os.path.dirname(__file__)):\n"
+        "    shutil.rmtree(folder, ignore_errors=True)\n" + SOLUTION,
+        (2, 4, 4),
+        None,
+    ),
+    "patches_graders": (
+        "import numpy as np, minidist.comm.group as g\n"
+        "np.flatnonzero = lambda a: a[:0]\ng.ProcessGroup.traffic = None\n"
+        + SOLUTION.replace("range(size - 1)", "range(size - 2)"),
+        (2, 0, 0),
+        r"replaces .*numpy\.flatnonzero; it was put back",
+    ),
+    "calls_the_library": (
+        "from minidist.comm.algorithms import all_reduce_ring as theirs\n"
+        + in_3_6("return theirs(flat, combine, group)"),
+        (2, 4, 0),
+        r"3\.6: LibraryAnswer: the answer calls minidist's own all_reduce_ring",
+    ),
+    "kills_its_judge": (
+        in_3_6("import os, signal\nos.killpg(0, signal.SIGKILL)"),
+        (2, 4, 0),
+        r"3\.6: it ended the process that judges it",
+    ),
+    "leaves_a_daemon": (
+        in_3_6(
+            "import subprocess\n"
+            "if group.size == 7 and group.rank == 0:\n"
+            "    subprocess.Popen(['sleep', '3600'], start_new_session=True)"
+        ),
+        (2, 4, 4),
+        None,
+    ),
+    "eats_memory": (in_3_6("hoard = np.ones((1 << 20, 1 << 12))"), (2, 4, 0), None),
+    "is_no_python": ("def broken(:\n", (0, 0, 0), r"3\.3, 3\.5, 3\.6: .*cannot be loaded: SyntaxError"),
+}
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    """All these submissions, graded in one run: (exit status, folder of results)."""
+    place = tmp_path_factory.mktemp("course")
+    for student, (text, _, _) in SUBMISSIONS.items():
+        (place / "in" / student / "deeper").mkdir(parents=True)
+        (place / "in" / student / "deeper" / f"{NAME}.py").write_text(text)
+    with zipfile.ZipFile(place / "in" / "sends_a_zip.zip", "w") as archive:
+        archive.writestr(f"homework/{NAME}.py", SOLUTION)
+        archive.writestr("homework/../../../conftest.py", "raise SystemExit")
+        archive.writestr(f"__MACOSX/homework/._{NAME}.py", "\0\0")
+    (place / "in" / "is_no_zip.zip").write_bytes(b"not a zip")
+    (place / "in" / "sends_nothing").mkdir()
+    (place / "in" / ".DS_Store").write_bytes(b"")
+    tasks = [argument for task in TASKS for argument in ("--task", task)]
+    patch = pytest.MonkeyPatch()
+    patch.setenv("COLUMNS", "200")
+    status = main(["grade", str(place / "in"), "--out", str(place / "out"), "--jobs", "2", *tasks])
+    patch.undo()
+    return status, place / "out"
+
+
+def grade_of(graded, student: str) -> dict:
+    grades = json.loads((graded[1] / "grades.json").read_text())
+    return next(grade for grade in grades if grade["student"] == student)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("student", SUBMISSIONS)
+def test_fair_points_and_a_clear_remark(graded, student):
+    _, points, remark = SUBMISSIONS[student]
+    grade = grade_of(graded, student)
+    found = {task: one["points"] for task, one in grade["tasks"].items()}
+    assert found == dict(zip(TASKS, points, strict=True)), grade
+    assert grade["points"] == sum(points) and grade["of"] == sum(TASKS.values())
+    if remark is None:
+        assert grade["remarks"] == []
+    else:
+        assert any(re.search(remark, found) for found in grade["remarks"]), grade["remarks"]
+
+
+@pytest.mark.timeout(600)
+def test_zips_and_what_is_none(graded):
+    assert graded[0] == 0
+    assert grade_of(graded, "sends_a_zip")["points"] == 10
+    assert "the zip file cannot be read" in grade_of(graded, "is_no_zip")["remarks"][0]
+    assert grade_of(graded, "sends_nothing")["remarks"] == ["there is no file chNN_name.py in it"]
+
+
+@pytest.mark.timeout(600)
+def test_tables_and_gradescope(graded):
+    with open(graded[1] / "grades.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(SUBMISSIONS) + 3
+    row = next(row for row in rows if row["student"] == "hangs")
+    assert (row["points"], row["of"], row["3.3"], row["3.6"]) == ("6", "10", "2", "0") and "did not end" in row[
+        "remarks"
+    ]
+    results = json.loads((graded[1] / "hangs" / "results.json").read_text())
+    assert results["score"] == 6 == sum(test["score"] for test in results["tests"])
+    last = results["tests"][-1]
+    assert (last["number"], last["max_score"], last["status"]) == ("3.6", 4, "failed") and "did not end" in last[
+        "output"
+    ]
+
+
+@pytest.mark.timeout(600)
+def test_nothing_is_left(graded):
+    marked = []
+    for process in psutil.process_iter():
+        try:
+            if MARK in process.environ() and process.status() != psutil.STATUS_ZOMBIE:
+                marked.append(process)
+        except (psutil.Error, OSError):
+            continue
+    assert marked == []
+    if Path("/dev/shm").is_dir():
+        owners = {int(name.split("-")[1]) for name in os.listdir("/dev/shm") if name.startswith("minidist-")}
+        assert {pid for pid in owners if not psutil.pid_exists(pid)} == set()
+
+
+@pytest.mark.timeout(120)
+def test_a_submission_that_takes_too_long(tmp_path):
+    """The time limit is for the whole submission: what is not judged then is said."""
+    (tmp_path / "in" / "slow").mkdir(parents=True)
+    (tmp_path / "in" / "slow" / f"{NAME}.py").write_text(SOLUTION + "\nimport time\ntime.sleep(2)\n")
+    arguments = ["--timeout", "5", "--task", "3.3", "--task", "3.6"]
+    assert main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"), *arguments]) == 0
+    (grade,) = json.loads((tmp_path / "out" / "grades.json").read_text())
+    assert "not judged within 5 s: 3.3, 3.6" in grade["remarks"] and grade["points"] == 0
+    assert grade["seconds"] < 30
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["/nowhere"], "is not a folder of submissions"),
+        (["{empty}"], "holds no submission"),
+        (["{some}", "--jobs", "0"], "--jobs 0 must be at least 1"),
+        (["{some}", "--timeout", "0"], "--timeout 0 must be more than 0"),
+        (["{some}", "--memory", "0.1"], "--memory 0.1 must be at least 1"),
+        (["{some}", "--task", "3.99"], "there is no task 3.99"),
+        (["{some}", "--out", "/dev/null/x"], "cannot make this folder"),
+        (["{twice}"], "two submissions of ann"),
+    ],
+)
+def test_unusable_input(arguments, message, tmp_path, capsys):
+    for name in ("empty", "some/ann", "twice/ann"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "twice" / "ann.zip").write_bytes(b"")
+    places = {name: tmp_path / name for name in ("empty", "some", "twice")}
+    assert main(["grade", *(argument.format(**places) for argument in arguments)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_what_is_taken_from_a_submission(tmp_path):
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    for folder in (theirs / "a", theirs / "b", ours):
+        folder.mkdir(parents=True)
+    (theirs / "a" / f"{NAME}.py").write_text("first")
+    (theirs / "b" / f"{NAME}.py").write_text("second")
+    (theirs / "conftest.py").write_text("bad")
+    (theirs / "ch77_other.py").write_text("")
+    (theirs / "ch00_walls.py").symlink_to("/etc/passwd")
+    (theirs / "ch01_transformer.py").write_text("#" * (2 << 20))
+    remarks = "\n".join(take_answers(theirs, ours))
+    assert [path.name for path in ours.iterdir()] == [f"{NAME}.py"] and (ours / f"{NAME}.py").read_text() == "first"
+    for remark in ("there twice", "ch77_other.py is no chapter's file", "ch01_transformer.py has 2,097,152 bytes"):
+        assert remark in remarks
+    assert find_submissions(tmp_path) == [("ours", ours), ("theirs", theirs)]
+
+
+def test_a_spreadsheet_gets_no_formula(tmp_path):
+    from minidist.course.grade import Grade, write_grades
+
+    write_grades(tmp_path, [Grade("=cmd()", [], ["+1"])])
+    assert "'=cmd()" in (tmp_path / "grades.csv").read_text()

@@ -1,0 +1,171 @@
+"""What an answer may not do, and what becomes of it."""
+
+import numpy as np
+import pytest
+
+import minidist as md
+from minidist.course.answers import Source
+from minidist.course.guard import PRINTED_CHARACTERS
+from minidist.course.student import Student, WarmRanks
+
+
+@pytest.fixture(scope="module")
+def warm():
+    ranks = WarmRanks()
+    yield ranks
+    ranks.close()
+
+
+@pytest.fixture
+def student(warm, tmp_path):
+    """``student(code, *closed)``: a Student whose file of answers has that text."""
+
+    def make(code: str, *closed: str) -> Student:
+        return Student(Source("ch09_test", str(tmp_path / "ch09_test.py"), code), closed, warm)
+
+    return make
+
+
+def failure(student, name="f", *args) -> md.RankFailed:
+    with pytest.raises(md.RankFailed) as caught:
+        student.call(name, *args)
+    return caught.value
+
+
+def test_values_come_back(student):
+    code = "import numpy as np\ndef f(x):\n    return {'twice': x * 2, 'shape': x.shape, 'word': 'yes', 'none': None}"
+    found = student(code).call("f", np.arange(3))
+    assert found["twice"].tolist() == [0, 2, 4] and found["shape"] == (3,) and found["word"] == "yes"
+
+
+def test_only_plain_values_are_let_out(student):
+    code = "class Equal:\n    def __eq__(self, other):\n        return True\ndef f():\n    return [1, Equal()]"
+    assert "returns a Equal" in failure(student(code)).summary
+    code = "import numpy as np\nclass A(np.ndarray):\n    pass\ndef f():\n    return np.ones(3).view(A)"
+    assert "returns a A" in failure(student(code)).summary
+
+
+def test_what_is_replaced_while_loading_is_put_back(student):
+    code = """
+import numpy as np, minidist as md, builtins
+from minidist.comm import group
+np.add = np.subtract
+group.send = md.send = print
+group.ProcessGroup.traffic = None
+builtins.len = lambda x: 0
+def f(a):
+    return [np.add(a, a), len([1, 2])]
+"""
+    one = student(code)
+    total, length = one.call("f", np.ones(2))
+    assert total.tolist() == [2, 2] and length == 2
+    (remark,) = one.remarks
+    for name in ("numpy.add", "minidist.comm.group.send", "ProcessGroup.traffic", "builtins.len"):
+        assert name in remark
+    assert student("def f():\n    return len([1])").call("f") == 1  # the same process, the next answer
+
+
+def test_what_is_replaced_during_a_call_fails(student):
+    code = "import numpy as np\ndef f():\n    np.add = np.subtract\n    return 1"
+    assert failure(student(code)).summary == "Tampering: the answer replaces numpy.add"
+    assert student("import numpy as np\ndef f():\n    return int(np.add(1, 1))").call("f") == 2
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import minidist as md\ndef f(w):\n    md.all_reduce(x, group=w, algorithm='ring')",
+        "from minidist import all_reduce as mine\ndef f(w):\n    mine(x, group=w)",
+        "from minidist.comm.algorithms import all_reduce_ring as mine\ndef f(w):\n    mine(x, np.add, w)",
+        "from minidist.comm import algorithms\ndef f(w):\n    algorithms.ALL_REDUCE['ring'](x, np.add, w)",
+    ],
+)
+def test_the_librarys_own_answer(student, code):
+    one = student(
+        "import numpy as np\nx = np.ones(3)\n" + code, "minidist.comm.algorithms", "minidist.comm.collectives"
+    )
+    with pytest.raises(md.RankFailed) as caught:
+        one.on_ranks(2, lambda world, answers: answers.f(world))
+    assert caught.value.summary.startswith("LibraryAnswer: the answer calls minidist's own all_reduce")
+    assert md.all_reduce.__code__.co_name == "all_reduce"  # here nothing is closed
+
+
+def test_closed_modules_open_again(student, warm):
+    student("def f():\n    return 1", "minidist.comm.collectives").call("f")
+
+    def all_reduce(world):
+        x = np.ones(2)
+        md.all_reduce(x, group=world)
+        return x
+
+    assert warm(1).run(all_reduce)[0].tolist() == [1, 1]
+
+
+def test_one_function_or_class_is_closed(student):
+    """ "module:name": what stands beside it in the module may be called."""
+    code = "import minidist as md, numpy as np\nfrom minidist.parallel import data\n"
+    code += "def f(w):\n    md.sendrecv(np.ones(1), 1 - w.rank, np.ones(1), 1 - w.rank, w)\n"
+    code += "def g(w):\n    md.barrier(w)\ndef h(w):\n    data.BucketedDataParallel([], w).finish()\n"
+    code += "def i(w):\n    return list(data.share_of(0, 2, 4))"
+    one = student(code, "minidist.comm.group:barrier", "minidist.parallel.data:BucketedDataParallel")
+    assert one.on_ranks(2, lambda world, answers: answers.i(world))[0].value == [0, 1]
+    one.on_ranks(2, lambda world, answers: answers.f(world))
+    for name, closed in (("g", "barrier"), ("h", "BucketedDataParallel.finish")):
+        with pytest.raises(md.RankFailed) as caught:
+            one.on_ranks(2, lambda world, answers, name=name: getattr(answers, name)(world))
+        assert caught.value.summary.startswith(f"LibraryAnswer: the answer calls minidist's own {closed}:")
+
+
+def test_forks_end_at_once(student):
+    error = failure(student("import os\ndef f():\n    return [os.fork() for _ in range(3)] and 1"))
+    assert error.summary.startswith("Forked:")
+    assert student("def f():\n    return 5").call("f") == 5
+
+
+def test_exits(student):
+    assert "exit(3)" in failure(student("import sys\ndef f():\n    sys.exit(3)")).summary
+    error = failure(student("import os\ndef f():\n    os._exit(4)"))
+    assert error.exitcode == 4
+    assert student("def f():\n    return 5").call("f") == 5
+
+
+def test_an_endless_loop_is_told_by_its_line(student, monkeypatch):
+    monkeypatch.setattr("minidist.course.student.SECONDS", 0.5)
+    code = "import numpy as np\ndef f():\n    while True:\n        try:\n            np.array_split(np.ones(9), 3)\n"
+    code += "        except BaseException:\n            pass"
+    with pytest.raises(TimeoutError, match=r"within 0\.5 s:\n  rank 0 is at ch09_test\.py:[3-7] in f"):
+        student(code).call("f")
+
+
+def test_a_deadlock_is_told_by_its_line(student):
+    code = "import minidist as md, numpy as np\ndef f(w):\n    md.recv(np.ones(1), 1 - w.rank, w)"
+    with pytest.raises(md.Deadlock, match=r"at ch09_test\.py:3 in f"):
+        student(code).on_ranks(2, lambda world, answers: answers.f(world))
+
+
+def test_messages_that_nobody_receives(student):
+    code = "import minidist as md, numpy as np\ndef f(w):\n    if w.rank == 0:\n        md.send(np.ones(2), 1, w)"
+    with pytest.raises(AssertionError, match="never received"):
+        student(code).on_ranks(2, lambda world, answers: answers.f(world))
+
+
+def test_printing_is_limited(student, capfd):
+    one = student("def f():\n    for _ in range(50):\n        print('x' * 10_000)\n    return 1")
+    assert one.call("f") == 1
+    assert one.remarks == [f"printed more than {PRINTED_CHARACTERS:,} characters; the rest was dropped"]
+    assert capfd.readouterr().out.count("x") == PRINTED_CHARACTERS - 1  # and a line end
+
+
+def test_a_file_that_deletes_itself_and_its_folder(student, tmp_path):
+    (tmp_path / "ch09_test.py").write_text("")
+    code = (
+        "import os, shutil\nshutil.rmtree(os.path.dirname(__file__), ignore_errors=True)\ndef f(w):\n    return w.rank"
+    )
+    one = student(code)
+    for _ in range(3):
+        assert [seen.value for seen in one.on_ranks(3, lambda world, answers: answers.f(world))] == [0, 1, 2]
+
+
+def test_tracebacks_quote_a_file_that_is_gone(student):
+    error = failure(student("def f():\n    x = 1\n    return x / 0  # here"))
+    assert "return x / 0  # here" in error.traceback_text and 'ch09_test.py", line 3, in f' in error.traceback_text

@@ -1,0 +1,155 @@
+"""Exercises are their solutions with the bodies taken out, and nobody's work is overwritten."""
+
+import pytest
+
+from minidist.course.answers import chapter_names, course_folder, read_answers
+from minidist.course.reset import plan_reset, write_reset
+from minidist.course.stubs import owners_of, put_back, stub_of, untouched, write_stubs
+
+SOLUTION = '''
+"""A chapter."""
+
+LIMIT = 3
+
+
+def first(x):
+    """Add one."""
+    # >>> 9.1
+    y = x + 1
+    return y
+    # <<<
+
+
+class Second:
+    def begin(self):
+        # >>> 9.2
+        self.x = 0
+        # <<<
+
+    def go(self, step):
+        if step:
+            # >>> 9.2
+            return step
+            # === given to the learner
+            # for i in range(3):
+            #     step += i
+            # <<<
+        return 0
+'''
+
+STUB = '''
+"""A chapter."""
+
+LIMIT = 3
+
+
+def first(x):
+    """Add one."""
+    raise NotImplementedError("task 9.1")
+
+
+class Second:
+    def begin(self):
+        raise NotImplementedError("task 9.2")
+
+    def go(self, step):
+        if step:
+            for i in range(3):
+                step += i
+        return 0
+'''
+
+
+def test_bodies_are_taken_out():
+    assert stub_of(SOLUTION) == STUB
+
+
+def test_owners():
+    assert owners_of(SOLUTION) == {"9.1": ["first"], "9.2": ["Second"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def f():\n    # >>> 9.1\n    return 1\n", "task 9.1 has no end"),
+        ("def f():\n    # <<<\n    return 1\n", "line 2"),
+        ("def f():\n    # >>> 9.1\n    # >>> 9.2\n    # <<<\n", "line 3"),
+    ],
+)
+def test_markers_that_do_not_pair(text, message):
+    with pytest.raises(ValueError, match=message):
+        stub_of(text)
+
+
+def test_a_marker_outside_any_function():
+    with pytest.raises(ValueError, match="outside any function"):
+        owners_of("# >>> 9.1\nx = 1\n# <<<\n")
+
+
+def test_untouched():
+    assert untouched(STUB, STUB, ["first", "Second"])
+    assert untouched(STUB.replace('"""Add one."""\n', '"""Add one."""\n    # where to begin?\n\n'), STUB, ["first"])
+    begun = STUB.replace('raise NotImplementedError("task 9.1")', "return x")
+    assert not untouched(begun, STUB, ["first"]) and untouched(begun, STUB, ["Second"])
+    assert not untouched("def first(:", STUB, ["first"])
+
+
+def test_put_back_changes_one_task_alone():
+    mine = STUB.replace("LIMIT = 3", "LIMIT = 4  # mine").replace("step += i", "step += 2 * i")
+    begun = mine.replace('raise NotImplementedError("task 9.1")', "y = x + 1\n    return y")
+    assert begun != mine and put_back(begun, STUB, ["first"]) == mine
+    assert 'NotImplementedError("task 9.1")' in put_back("x = 1\n", STUB, ["first"])  # also where it was deleted
+
+
+def test_committed_exercises_are_those_of_the_solutions():
+    """In a clone where you solve the exercises this fails, as it should; `minidist check` is what judges them."""
+    exercises = read_answers(course_folder("exercises"))
+    for name, source in read_answers(course_folder("solutions")).items():
+        assert exercises[name].text == stub_of(source.text, name), f"{name}: run `minidist stubs --force`"
+    assert list(exercises) == chapter_names()
+
+
+def test_stubs_are_not_written_over_work(tmp_path, monkeypatch):
+    from minidist.course import stubs
+
+    for name in ("solutions", "exercises"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "solutions" / "ch09_a.py").write_text(SOLUTION)
+    monkeypatch.setattr(stubs, "course_folder", lambda name: tmp_path / name)
+    assert write_stubs() == ["ch09_a.py"] and write_stubs() == []
+    mine = tmp_path / "exercises" / "ch09_a.py"
+    assert mine.read_text() == STUB
+    mine.write_text("my work")
+    with pytest.raises(ValueError, match=r"ch09_a\.py in exercises/ would be overwritten.*minidist reset"):
+        write_stubs()
+    assert mine.read_text() == "my work"
+    assert write_stubs(force=True) == ["ch09_a.py"] and mine.read_text() == STUB
+
+
+def test_reset_of_one_task(tmp_path):
+    solution = read_answers(course_folder("solutions"))["ch03_collectives"].text
+    mine = tmp_path / "ch03_collectives.py"
+    mine.write_text(solution)
+    file, text, lost = plan_reset("3.4", tmp_path)
+    assert file == mine and mine.read_text() == solution  # nothing has happened yet
+    assert lost == "what you wrote in reduce_scatter_ring of ch03_collectives.py"
+    copy = write_reset(file, text)
+    assert copy.read_text() == solution
+    stub = stub_of(solution)
+    assert untouched(mine.read_text(), stub, ["reduce_scatter_ring"])
+    assert untouched(mine.read_text(), solution, ["all_gather_ring", "all_reduce_ring", "broadcast_tree"])
+
+
+def test_reset_of_a_chapter_and_of_what_is_not_there(tmp_path):
+    stub = stub_of(read_answers(course_folder("solutions"))["ch03_collectives"].text)
+    mine = tmp_path / "ch03_collectives.py"
+    assert write_reset(*plan_reset("3.4", tmp_path)[:2]) is None  # there was no file: the whole chapter comes
+    assert mine.read_text() == stub
+    mine.write_text("def broken(:\n")
+    with pytest.raises(ValueError, match=r"line 1.*minidist reset 3"):
+        plan_reset("3.4", tmp_path)
+    assert plan_reset("3", tmp_path)[1] == stub
+    for wish, message in (("3.99", "no task 3.99"), ("77", "no chapter '77'"), ("x", "no chapter 'x'")):
+        with pytest.raises(ValueError, match=message):
+            mine.write_text(stub)
+            plan_reset(wish, tmp_path)

@@ -1,0 +1,178 @@
+"""Planted bugs of chapter 2."""
+
+from minidist.course.mutants import WHOLE, Mutant
+
+MUTANTS = [
+    # 2.1 exchange
+    Mutant("2.1", "all send first: deadlocks with large messages", "elif group.rank % 2 == 0:", "elif True:"),
+    Mutant("2.1", "all receive first", "elif group.rank % 2 == 0:", "elif False:"),
+    Mutant(
+        "2.1",
+        "the wrong way round",
+        "right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size",
+        "left, right = (group.rank + 1) % group.size, (group.rank - 1) % group.size",
+    ),
+    Mutant("2.1", "a rank that is alone sends to itself", "if group.size == 1:", "if group.size == 0:"),
+    Mutant("2.1", "the symmetry is broken in one place only", "group.rank % 2 == 0", "group.rank > 0"),
+    Mutant(
+        "2.1",
+        "pairs swap: for an even number of ranks only",
+        WHOLE,
+        """
+        other = group.rank ^ 1
+        if group.rank < other:
+            send(outgoing, other, group)
+            recv(incoming, other, group)
+        else:
+            recv(incoming, other, group)
+            send(outgoing, other, group)
+        """,
+    ),
+    Mutant(
+        "2.1",
+        "small messages trust the queues",
+        "elif group.rank % 2 == 0:",
+        "elif group.rank % 2 == 0 or outgoing.nbytes < 10_000:",
+    ),
+    Mutant(
+        "2.1",
+        "sendrecv, which was not to be used",
+        WHOLE,
+        """
+        right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+        if group.size == 1:
+            incoming[:] = outgoing
+        else:
+            sendrecv(outgoing, right, incoming, left, group)
+        """,
+    ),
+    # 2.2 ring_shift
+    Mutant("2.2", "to the left", "(group.rank + places)", "(group.rank - places)"),
+    Mutant(
+        "2.2",
+        "the other way round",
+        "(group.rank + places) % group.size, arrived, (group.rank - places) % group.size",
+        "(group.rank - places) % group.size, arrived, (group.rank + places) % group.size",
+    ),
+    Mutant("2.2", "only 0 places are no message", "if places % group.size == 0:", "if places == 0:"),
+    Mutant("2.2", "the argument itself is returned", "return array.copy()", "return array"),
+    Mutant("2.2", "received over the argument", "np.empty_like(array)", "array"),
+    Mutant(
+        "2.2",
+        "place by place",
+        WHOLE,
+        """
+        array = array.copy()
+        for _ in range(places % group.size):
+            arrived = np.empty_like(array)
+            sendrecv(array, (group.rank + 1) % group.size, arrived, (group.rank - 1) % group.size, group)
+            array = arrived
+        return array
+        """,
+    ),
+    Mutant(
+        "2.2",
+        "a send before the receive: deadlocks with large arrays",
+        "sendrecv(array, (group.rank + places) % group.size, arrived, (group.rank - places) % group.size, group)",
+        "send(array, (group.rank + places) % group.size, group); "
+        "recv(arrived, (group.rank - places) % group.size, group)",
+    ),
+    # 2.3 barrier
+    Mutant("2.3", "one round too few", "while distance < group.size:", "while 2 * distance < group.size:"),
+    Mutant("2.3", "one round too many", "while distance < group.size:", "while distance < 2 * group.size - 1:"),
+    Mutant(
+        "2.3",
+        "a payload that nobody needs",
+        "nothing, arrived = np.empty(0), np.empty(0)",
+        "nothing, arrived = np.empty(1), np.empty(1)",
+    ),
+    Mutant("2.3", "one step further each round", "distance *= 2", "distance += 1"),
+    Mutant("2.3", "no message at all: a pause instead", WHOLE, "import time; time.sleep(0.01)"),
+    Mutant(
+        "2.3",
+        "as many rounds, but always to the right neighbour",
+        "right, left = (group.rank + distance) % group.size, (group.rank - distance) % group.size",
+        "right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size",
+    ),
+    Mutant(
+        "2.3",
+        "it tells, and does not listen",
+        WHOLE,
+        """
+        distance = 1
+        while distance < group.size:
+            isend(np.empty(0), (group.rank + distance) % group.size, group)
+            irecv(np.empty(0), (group.rank - distance) % group.size, group)
+            distance *= 2
+        """,
+    ),
+    Mutant(
+        "2.3",
+        "by way of rank 0",
+        WHOLE,
+        """
+        nothing = np.empty(0)
+        if group.rank == 0:
+            for rank in range(1, group.size):
+                recv(nothing, rank, group)
+            for rank in range(1, group.size):
+                send(nothing, rank, group)
+        else:
+            send(nothing, 0, group)
+            recv(nothing, 0, group)
+        """,
+    ),
+    Mutant("2.3", "the library's own", WHOLE, "import minidist; minidist.barrier(group)"),
+    # 2.4 deadlocks
+    Mutant("2.4", "odd receives first, so all is well", 'found = {"a"}', "found = set()"),
+    Mutant("2.4", "rank 0 alone does not help", 'found = {"a"}', 'found = {"a", "b"} if message > QUEUE else {"a"}'),
+    Mutant("2.4", "both messages of c share a queue", "if message > QUEUE:", "if 2 * message > QUEUE:"),
+    Mutant("2.4", "each message of d has a queue", "if 2 * message > QUEUE:", "if message > QUEUE:"),
+    Mutant("2.4", "the header is forgotten", "message = HEADER +", "message ="),
+    Mutant("2.4", "elements taken for bytes", "-8 * n // LINE", "-n // LINE"),
+    # 2.5 pass_on
+    Mutant(
+        "2.5",
+        "nothing is waited for before the end",
+        """
+        if i >= 2:
+            sending[i - 2].wait()  # the block before last has left this buffer
+        """,
+        "",
+    ),
+    Mutant(
+        "2.5",
+        "one buffer for all blocks, filled before it is free",
+        """
+        if i >= 2:
+            sending[i - 2].wait()  # the block before last has left this buffer
+        np.multiply(block, factor, out=buffer)
+        """,
+        """
+        np.multiply(block, factor, out=buffers[0])
+        if i >= 1:
+            sending[i - 1].wait()
+        """,
+    ),
+    Mutant(
+        "2.5",
+        "every block is waited for at once",
+        """
+        sending.append(isend(buffer, right, group))
+        """,
+        """
+        sending.append(isend(buffer, right, group))
+        sending[-1].wait()
+        """,
+    ),
+    Mutant(
+        "2.5",
+        "a copy of every block",
+        """
+        if i >= 2:
+            sending[i - 2].wait()  # the block before last has left this buffer
+        np.multiply(block, factor, out=buffer)
+        """,
+        "buffer = block * factor",
+    ),
+]

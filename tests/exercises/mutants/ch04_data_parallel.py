@@ -1,0 +1,308 @@
+"""Planted bugs of chapter 4."""
+
+from minidist.course.mutants import WHOLE, Mutant
+
+MUTANTS = [
+    # 4.1 order_free_sum
+    Mutant("4.1", "summed in float32", "np.float64", "np.float32"),
+    Mutant("4.1", "rounded after each term", "total += term", "total += term; total[:] = total.astype(np.float32)"),
+    Mutant(
+        "4.1",
+        "every second rounding is left out, the others not",
+        WHOLE,
+        """
+        pairs = [sum(terms[i : i + 2]) for i in range(0, len(terms), 2)]
+        return sum(pair.astype(np.float64) for pair in pairs).astype(np.float32)
+        """,
+    ),
+    Mutant("4.1", "not rounded at all", ".astype(np.float32)", ""),
+    Mutant("4.1", "the first term is summed into", "np.zeros(terms[0].shape, np.float64)", "terms[0]"),
+    Mutant(
+        "4.1",
+        "sorted first: free of order, but not exact",
+        WHOLE,
+        "return np.sort(np.stack(terms), axis=0).sum(axis=0)",
+    ),
+    Mutant(
+        "4.1",
+        "compensated in float32 (Kahan)",
+        WHOLE,
+        """
+        total = np.zeros_like(terms[0])
+        lost = np.zeros_like(terms[0])
+        for term in terms:
+            corrected = term - lost
+            new = total + corrected
+            lost = (new - total) - corrected
+            total = new
+        return total
+        """,
+    ),
+    Mutant(
+        "4.1",
+        "all terms are gathered first",
+        WHOLE,
+        "return np.stack(terms).sum(axis=0, dtype=np.float64).astype(np.float32)",
+    ),
+    # 4.2 accumulate
+    Mutant(
+        "4.2",
+        "the mean of the means",
+        WHOLE,
+        """
+        loss, gradient = 0.0, 0.0
+        for micro_batch in micro_batches:
+            mean_loss, mean_gradient = loss_and_gradient(micro_batch)
+            loss += mean_loss
+            gradient += mean_gradient.astype(np.float64)
+        return loss / len(micro_batches), (gradient / len(micro_batches)).astype(np.float32)
+        """,
+    ),
+    Mutant("4.2", "the loss alone is a mean of means", "loss += len(micro_batch) * mean_loss", "loss += mean_loss"),
+    Mutant("4.2", "summed in float32", "mean_gradient.astype(np.float64)", "mean_gradient"),
+    Mutant("4.2", "not divided", "(gradient / samples)", "gradient"),
+    Mutant(
+        "4.2",
+        "the gradients are kept, and all are the last one",
+        WHOLE,
+        """
+        results = [loss_and_gradient(micro_batch) for micro_batch in micro_batches]
+        sizes = [len(micro_batch) for micro_batch in micro_batches]
+        loss = sum(size * loss for size, (loss, _) in zip(sizes, results))
+        gradient = sum(size * gradient.astype(np.float64) for size, (_, gradient) in zip(sizes, results))
+        return loss / sum(sizes), (gradient / sum(sizes)).astype(np.float32)
+        """,
+    ),
+    Mutant(
+        "4.2",
+        "a copy of every gradient is kept",
+        WHOLE,
+        """
+        sizes = [len(micro_batch) for micro_batch in micro_batches]
+        losses, gradients = [], []
+        for micro_batch in micro_batches:
+            loss, gradient = loss_and_gradient(micro_batch)
+            losses.append(loss)
+            gradients.append(gradient.copy())
+        loss = sum(size * loss for size, loss in zip(sizes, losses)) / sum(sizes)
+        gradient = sum(size * gradient.astype(np.float64) for size, gradient in zip(sizes, gradients)) / sum(sizes)
+        return loss, gradient.astype(np.float32)
+        """,
+    ),
+    Mutant(
+        "4.2",
+        "divided before it is summed",
+        WHOLE,
+        """
+        samples = sum(len(micro_batch) for micro_batch in micro_batches)
+        loss, gradient = 0.0, 0.0
+        for micro_batch in micro_batches:
+            mean_loss, mean_gradient = loss_and_gradient(micro_batch)
+            weight = len(micro_batch) / samples
+            loss += weight * mean_loss
+            gradient += weight * mean_gradient.astype(np.float64)
+        return loss, gradient.astype(np.float32)
+        """,
+    ),
+    Mutant(
+        "4.2",
+        "two passes: each micro-batch is computed twice",
+        WHOLE,
+        """
+        samples = sum(len(micro_batch) for micro_batch in micro_batches)
+        loss = sum(len(micro_batch) * loss_and_gradient(micro_batch)[0] for micro_batch in micro_batches)
+        gradient = 0.0
+        for micro_batch in micro_batches:
+            gradient += len(micro_batch) * loss_and_gradient(micro_batch)[1].astype(np.float64)
+        return loss / samples, (gradient / samples).astype(np.float32)
+        """,
+    ),
+    # 4.3 fill_buckets
+    Mutant("4.3", "an exact fit is taken for too large", "parameter.size > room", "parameter.size >= room"),
+    Mutant(
+        "4.3", "the first bucket is empty", "if not buckets or parameter.size > room:", "if parameter.size >= room:"
+    ),
+    Mutant("4.3", "parameters of all buckets are counted against one", "room = elements", "room = room or elements"),
+    Mutant("4.3", "a bucket's room never shrinks", "room -= parameter.size", "pass"),
+    Mutant("4.3", "one parameter to a bucket", "room = elements", "room = 0"),
+    Mutant(
+        "4.3",
+        "a bucket is closed when it is over-full",
+        WHOLE,
+        """
+        buckets, filled = [], elements
+        for parameter in parameters:
+            if filled >= elements:
+                buckets.append([])
+                filled = 0
+            buckets[-1].append(parameter)
+            filled += parameter.size
+        return buckets
+        """,
+    ),
+    Mutant(
+        "4.3",
+        "the last bucket is forgotten",
+        WHOLE,
+        """
+        buckets, bucket, filled = [], [], 0
+        for parameter in parameters:
+            if bucket and filled + parameter.size > elements:
+                buckets.append(bucket)
+                bucket, filled = [], 0
+            bucket.append(parameter)
+            filled += parameter.size
+        return buckets
+        """,
+    ),
+    Mutant(
+        "4.3",
+        "parameters go back to any bucket with room",
+        WHOLE,
+        """
+        buckets = []
+        for parameter in parameters:
+            for bucket in buckets:
+                if sum(other.size for other in bucket) + parameter.size <= elements:
+                    bucket.append(parameter)
+                    break
+            else:
+                buckets.append([parameter])
+        return buckets
+        """,
+    ),
+    Mutant(
+        "4.3",
+        "the library's own",
+        WHOLE,
+        "from minidist.parallel import data; return data.fill_buckets(parameters, elements)",
+    ),
+    # 4.4 BucketedDataParallel
+    Mutant(
+        "4.4",
+        "finish starts the rest and does not wait",
+        """
+        for work in self.works:
+            work.wait()
+        """,
+        "",
+    ),
+    Mutant(
+        "4.4",
+        "what has not started when backward is over never starts",
+        """
+        while len(self.works) < len(self.buckets):
+            self.start_next()
+        """,
+        "",
+    ),
+    Mutant("4.4", "the all-reduce stops backward", "async_op=True", "async_op=False"),
+    Mutant("4.4", "sends within no_sync", "if not self.syncing:", "if False:"),
+    Mutant("4.4", "always the first buffer", "self.buffers[len(self.works)]", "self.buffers[0]"),
+    Mutant("4.4", "averages, which happens elsewhere already", "ReduceOp.SUM", "ReduceOp.AVG"),
+    Mutant("4.4", "a copy is all-reduced", "all_reduce(buffer,", "all_reduce(buffer.copy(),"),
+    Mutant("4.4", "the algorithm is not passed on", ", algorithm=self.algorithm", ""),
+    Mutant(
+        "4.4",
+        "one bucket at most is started for each gradient",
+        "while len(self.works) < len(self.buckets) and not",
+        "if len(self.works) < len(self.buckets) and not",
+    ),
+    Mutant(
+        "4.4",
+        "all start when the last bucket is full",
+        "and not self.awaited[len(self.works)]:",
+        "and not any(self.awaited):",
+    ),
+    Mutant(
+        "4.4",
+        "nothing starts before finish",
+        """
+        while len(self.works) < len(self.buckets) and not self.awaited[len(self.works)]:
+            self.start_next()
+        """,
+        "",
+    ),
+    Mutant(
+        "4.4",
+        "a bucket starts when it is full, out of turn",
+        """
+        while len(self.works) < len(self.buckets) and not self.awaited[len(self.works)]:
+            self.start_next()
+        """,
+        """
+        number = self.number_of[parameter]
+        if not self.awaited[number]:
+            buffer = self.buffers[number]
+            self.works.append(all_reduce(buffer, ReduceOp.SUM, self.group, async_op=True, algorithm=self.algorithm))
+        """,
+    ),
+    Mutant(
+        "4.4",
+        "each bucket is sent with its first gradient",
+        "and not self.awaited[len(self.works)]:",
+        "and len(self.awaited[len(self.works)]) < len(self.buckets[len(self.works)]):",
+    ),
+    Mutant(
+        "4.4",
+        "one all-reduce for each gradient",
+        """
+        self.awaited[self.number_of[parameter]].discard(parameter)
+        while len(self.works) < len(self.buckets) and not self.awaited[len(self.works)]:
+            self.start_next()
+        """,
+        """
+        all_reduce(parameter.grad, ReduceOp.SUM, self.group, algorithm=self.algorithm)
+        self.works.append(all_reduce(np.zeros(0), ReduceOp.SUM, self.group, async_op=True))
+        """,
+    ),
+    # 4.5 fit
+    Mutant("4.5", "nothing is summed", "all_reduce(message, ReduceOp.SUM, group)", "pass"),
+    Mutant(
+        "4.5",
+        "the mean of the ranks' means",
+        """
+        message = np.append(gradient, loss)  # both in one message
+        all_reduce(message, ReduceOp.SUM, group)
+        """,
+        """
+        message = np.append(gradient, loss) * samples / max(1, len(targets))
+        all_reduce(message, ReduceOp.AVG, group)
+        """,
+    ),
+    Mutant(
+        "4.5",
+        "the gradient is mended, the loss is not",
+        "all_reduce(message, ReduceOp.SUM, group)",
+        "all_reduce(message, ReduceOp.SUM, group); message[-1] /= group.size",
+    ),
+    # 4.6 train_net
+    Mutant("4.6", "any seed that the ranks share", "default_rng(seed)", "default_rng(0)"),
+    Mutant("4.6", "all ranks but the first share a seed", "default_rng(seed)", "default_rng(seed + (group.rank > 0))"),
+    # 4.7 worksheet
+    Mutant("4.7", "half of the ring", "2 * (ranks - 1)", "(ranks - 1)"),
+    Mutant("4.7", "the whole gradient to every other rank", "2 * (ranks - 1) / ranks", "(ranks - 1)"),
+    Mutant(
+        "4.7",
+        "communication hides behind forward too",
+        "forward + (max(backward, communication)",
+        "(max(compute, communication)",
+    ),
+    Mutant("4.7", "overlap hides everything", "max(backward, communication)", "backward"),
+    Mutant(
+        "4.7", "more than all of it is hidden", "min(1.0, 2 * compute / 3 / communication)", "compute / communication"
+    ),
+    Mutant(
+        "4.7",
+        "the ranks meet at the end only",
+        "float(seconds.max(axis=1).sum())",
+        "float(seconds.sum(axis=0).max())",
+    ),
+    Mutant(
+        "4.7",
+        "the mean of the steps' efficiencies",
+        "float(seconds.sum(axis=0).mean() / run_seconds(seconds))",
+        "float((seconds.mean(axis=1) / seconds.max(axis=1)).mean())",
+    ),
+    Mutant("4.7", "the ranks' hiccups add up", "1 - (1 - probability) ** ranks", "probability * ranks"),
+]

@@ -1,0 +1,388 @@
+"""Graders of chapter 0: real arrays, counted products and loads, a ring that is run, and the famous numbers."""
+
+from fractions import Fraction
+from itertools import pairwise
+from math import isclose
+
+import numpy as np
+import pytest
+
+from minidist.show.replay import replay
+
+pytestmark = pytest.mark.answers("ch00_walls")
+
+H100_PEAK, H100_BANDWIDTH, H100_MEMORY = 989e12, 3350e9, 80 * 10**9  # FLOP/s in BF16, bytes/s, bytes
+DAY, YEAR = 24 * 3600, 365 * 24 * 3600  # seconds
+ROUNDING = 1e-9  # relative; a handful of float64 operations in any order stay far below
+
+
+def run_each(world, answers, name, inputs):
+    return [getattr(answers, name)(*args) for args in inputs]
+
+
+def found_for(student, name: str, inputs: list[tuple]) -> list:
+    """What the function returns for each of these arguments."""
+    return student.on_ranks(1, run_each, name, inputs)[0].value
+
+
+def shown(name: str, args: tuple) -> str:
+    """The call as one may type it."""
+    return f"{name}({', '.join(map(argument, args))})"
+
+
+def argument(value) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:_}"
+    return f"{value:.12g}" if isinstance(value, float) and value > 1e5 else repr(value)
+
+
+def check(student, name: str, cases: dict[tuple, float], rel: float = ROUNDING, because: str = "") -> None:
+    """Assert that the function returns the right number for each of these arguments."""
+    for args, found in zip(cases, found_for(student, name, list(cases)), strict=True):
+        right = isinstance(found, int | float | np.number) and isclose(found, cases[args], rel_tol=rel)
+        assert right, f"{shown(name, args)} is {plainly(found)}; {plainly(cases[args])} is right{because}"
+
+
+def plainly(value) -> str:
+    """A number as people write it: whole ones up to a quadrillion with all their digits."""
+    if not isinstance(value, int | float | np.number):
+        return repr(value)
+    return f"{value:,.0f}" if value == round(value, 0) and abs(value) < 1e15 else f"{value:.6g}"
+
+
+# 0.1
+
+DTYPES = {  # NumPy has no bf16: uint16 is as wide
+    "mixed": {"parameters": ["u2"], "gradients": ["u2"], "optimizer": ["f4", "f4", "f4"]},
+    "fp32": {"parameters": ["f4"], "gradients": ["f4"], "optimizer": ["f4", "f4"]},
+    "bf16": {"parameters": ["u2"], "gradients": ["u2"], "optimizer": ["f4", "f4"]},
+}
+
+
+def real_bytes(parameters: int, recipe: str) -> dict[str, int]:
+    """The bytes of real arrays, in each bucket."""
+    return {
+        bucket: sum(np.empty(parameters, dtype).nbytes for dtype in dtypes) for bucket, dtypes in DTYPES[recipe].items()
+    }
+
+
+def bytes_of_a_model() -> tuple[int, dict[str, int]]:
+    """Parameters of a small GPT that was really trained for a step, all in float32, and what its arrays hold."""
+    from minidist.nn.gpt import GPT, GPTConfig
+    from minidist.nn.optim import AdamW, average_gradients
+
+    model = GPT(GPTConfig(layers=1, heads=2, width=16, context=8))
+    parameters = list(model.parameters())
+    optimizer = AdamW(parameters, lr=1e-3)
+    tokens = np.arange(8)[None]  # (1, 8)
+    model(tokens, tokens).backward()
+    average_gradients(parameters, 1)
+    return sum(p.size for p in parameters), {
+        "parameters": sum(p.data.nbytes for p in parameters),
+        "gradients": sum(p.grad.nbytes for p in parameters),
+        "optimizer": sum(array.nbytes for array in optimizer.state().values()),
+    }
+
+
+@pytest.mark.task(
+    "0.1",
+    points=2,
+    kind="worksheet",
+    hint="bf16 has 2 bytes, float32 has 4. mixed is 2 + 2 + (4 + 4 + 4), the famous 16. Half a device cannot be "
+    "bought: round up, with ceil.",
+)
+class TestMemoryBuckets:
+    """memory_buckets, devices_needed: three buckets in bytes, and the GPUs that hold them"""
+
+    @pytest.mark.parametrize("recipe", list(DTYPES))
+    def test_like_real_arrays(self, student, recipe):
+        for parameters in (1, 1000, 12_345):
+            found = student.call("memory_buckets", parameters, recipe)
+            self.same(found, real_bytes(parameters, recipe), parameters, recipe)
+
+    def test_like_a_real_model(self, student):
+        parameters, expected = bytes_of_a_model()
+        self.same(student.call("memory_buckets", parameters, "fp32"), expected, parameters, "fp32")
+
+    def test_70_billion(self, student):
+        for recipe, expected in (("mixed", 1120), ("fp32", 1120), ("bf16", 840)):
+            found = student.call("memory_buckets", 70 * 10**9, recipe)
+            total = sum(found.values()) / 1e9
+            assert total == expected, f"70 billion parameters, {recipe}: {total:,.0f} GB; {expected:,} GB is right"
+
+    def test_devices(self, student):
+        billion, big = 10**9, 80 * 10**9
+        cases = {
+            (70 * billion, "mixed", H100_MEMORY): 14,  # full to the brim
+            (70 * billion + 1, "mixed", H100_MEMORY): 15,
+            (70 * billion, "bf16", H100_MEMORY): 11,  # 10.5
+            (1, "mixed", big): 1,
+            (5, "fp32", 16): 5,
+            (5, "bf16", 16): 4,  # 3.75
+            (405 * billion, "mixed", H100_MEMORY): 81,
+        }
+        check(student, "devices_needed", cases, rel=0)
+
+    def same(self, found, expected: dict, parameters: int, recipe: str) -> None:
+        call = shown("memory_buckets", (parameters, recipe))
+        assert isinstance(found, dict), f"{call} returns {found!r}; a dict of three numbers is asked for"
+        assert found.keys() == expected.keys(), (
+            f"{call} has the keys {', '.join(map(str, found)) or '(none)'}; {', '.join(expected)} are asked for"
+        )
+        for bucket, nbytes in expected.items():
+            assert found[bucket] == nbytes, (
+                f"{call}: {bucket} has {plainly(found[bucket])} bytes; the real arrays have {nbytes:,}"
+            )
+
+
+# 0.2
+
+
+def counted_flops(widths: list[int], tokens: int) -> int:
+    """FLOPs of all matrix products in training a chain of linear layers, counted product by product."""
+    count = 0
+    for inputs, outputs in pairwise(widths):
+        count += product_flops(tokens, inputs, outputs)  # forward: x @ w
+        count += product_flops(tokens, outputs, inputs)  # backward, to the layer before: gradient @ w.T
+        count += product_flops(inputs, tokens, outputs)  # backward, to the weight: x.T @ gradient
+    return count
+
+
+def product_flops(m: int, k: int, n: int) -> int:
+    """(m, k) @ (k, n): k multiplications and k additions for each element of the result."""
+    return m * n * (k + k)
+
+
+@pytest.mark.task(
+    "0.2",
+    points=2,
+    kind="worksheet",
+    hint="6 N D: a multiplication and an addition for each weight and token in the forward pass, and twice as much in "
+    "the backward pass. Seconds are FLOPs over attained FLOP/s, which is peak times utilisation, times the GPUs.",
+)
+class TestCompute:
+    """training_flops, gpu_years, days_on_cluster: 6 N D, and how long that takes"""
+
+    def test_flops_like_counted_products(self, student):
+        cases = {}
+        for widths in ([1, 1], [8, 8], [3, 5, 7], [16, 64, 64, 16]):
+            parameters = sum(a * b for a, b in pairwise(widths))
+            for tokens in (1, 10, 999):
+                cases[parameters, tokens] = counted_flops(widths, tokens)
+        check(student, "training_flops", cases, because=", if each matrix product of a real model is counted")
+
+    def test_llama_3(self, student):
+        (flops,) = found_for(student, "training_flops", [(405e9, 15e12)])
+        assert isclose(flops, 3.645e25, rel_tol=ROUNDING), (
+            f"405 billion parameters on 15 trillion tokens: {plainly(flops)} FLOPs; 3.645e25 is right"
+        )
+        (years,) = found_for(student, "gpu_years", [(3.645e25, H100_PEAK, 1.0)])
+        assert round(years, -1) == 1170, f"on one H100 at its peak: {plainly(years)} years; about 1,170 is right"
+
+    def test_years(self, student):
+        cases = {
+            (flops, peak, utilisation): float(Fraction(flops) / (Fraction(peak) * Fraction(utilisation)) / YEAR)
+            for flops in (1.0, 3.645e25, 6e15)
+            for peak in (1.0, H100_PEAK, 312e12)
+            for utilisation in (1.0, 0.5, 0.4, 0.01)
+        }
+        # A year of 365.25 days, as astronomers have it, is 0.07 % longer, and not wrong.
+        check(student, "gpu_years", cases, rel=1e-3)
+
+    def test_days(self, student):
+        cases = {
+            (flops, gpus, peak, utilisation): float(Fraction(flops) / Fraction(peak) / Fraction(utilisation) / gpus)
+            / DAY
+            for flops in (3.645e25, 6e15)
+            for gpus in (1, 8, 16384)
+            for peak in (H100_PEAK, 312e12)
+            for utilisation in (1.0, 0.4, 0.35)
+        }
+        check(student, "days_on_cluster", cases)
+
+    def test_the_claim_of_17_days(self, student):
+        """«1,170 GPU-years on 24,576 GPUs take 17 days at about 40 % utilisation»: 17 is at 100 %."""
+        inputs = [(3.645e25, 24576, H100_PEAK, utilisation) for utilisation in (1.0, 0.4)]
+        at_peak, at_40 = found_for(student, "days_on_cluster", inputs)
+        assert (round(at_peak), round(at_40)) == (17, 43), (
+            f"Llama 3 405B on 24,576 H100s takes {at_peak:.1f} days at their peak and {at_40:.1f} at 40 %; "
+            "17 and 43 are right, whatever is said about 17 days at 40 %"
+        )
+
+
+# 0.3
+
+
+def counted_intensity(m: int, k: int, n: int, dtype: str) -> float:
+    """From real arrays: their bytes, and two FLOPs for each of the k terms of each element of the result."""
+    a, b, c = np.empty((m, k), dtype), np.empty((k, n), dtype), np.empty((m, n), dtype)
+    return 2 * k * c.size / (a.nbytes + b.nbytes + c.nbytes)
+
+
+@pytest.mark.task(
+    "0.3",
+    points=2,
+    kind="worksheet",
+    hint="2 m k n FLOPs; the three matrices have m k + k n + m n elements. In one second at most intensity * bandwidth "
+    "FLOPs have their bytes, and at most peak can be computed: the smaller one counts. At the ridge both are equal.",
+)
+class TestRoofline:
+    """matmul_intensity, attainable_flops, ridge: which of arithmetic and memory you wait for"""
+
+    def test_intensity_like_real_arrays(self, student):
+        sizes = [(1, 1, 1), (4, 4, 4), (64, 64, 64), (1, 1000, 500), (500, 1000, 1), (3, 5, 7), (128, 1, 32)]
+        cases = {
+            (m, k, n, np.dtype(dtype).itemsize): counted_intensity(m, k, n, dtype)
+            for m, k, n in sizes
+            for dtype in ("u1", "u2", "f4", "f8")
+        }
+        check(student, "matmul_intensity", cases)
+
+    def test_square_matrices_in_bf16(self, student):
+        check(student, "matmul_intensity", {(n, n, n, 2): n / 3 for n in (1, 30, 886, 4096, 10**6)})
+
+    def test_attainable(self, student):
+        cases = {}
+        for peak, bandwidth in ((H100_PEAK, H100_BANDWIDTH), (312e12, 2039e9), (1.0, 1.0), (1e9, 4e9)):
+            for flops, nbytes in ((1e6, 6e6), (1e12, 1e9), (1e15, 1e10), (295e9, 1e9), (1.0, 64.0)):
+                seconds = max(flops / peak, nbytes / bandwidth)  # computing and moving at the same time
+                cases[flops / nbytes, peak, bandwidth] = flops / seconds
+        check(student, "attainable_flops", cases)
+
+    def test_ridge(self, student):
+        cases = {(H100_PEAK, H100_BANDWIDTH): H100_PEAK / H100_BANDWIDTH, (125e12, 900e9): 1250 / 9, (3.0, 4.0): 0.75}
+        check(student, "ridge", cases)
+        (found,) = found_for(student, "ridge", [(H100_PEAK, H100_BANDWIDTH)])
+        assert round(found) == 295, f"the ridge of an H100 lies at {found:.0f} FLOPs a byte; 295 is right"
+
+
+# 0.4
+
+
+def counted_loads(n: int, tile: int) -> int:
+    """Elements of A and B that a tiled product loads: really computed, and held against the plain product."""
+    a, b = np.random.default_rng(n).integers(-9, 10, (2, n, n))
+    c, loaded = np.zeros((n, n), int), 0
+    for i in range(0, n, tile):
+        for j in range(0, n, tile):
+            for k in range(0, n, tile):
+                tile_a, tile_b = a[i : i + tile, k : k + tile], b[k : k + tile, j : j + tile]
+                loaded += tile_a.size + tile_b.size
+                c[i : i + tile, j : j + tile] += tile_a @ tile_b
+    assert (c == a @ b).all()
+    return loaded
+
+
+@pytest.mark.task(
+    "0.4",
+    points=2,
+    kind="worksheet",
+    hint="How many tiles of C lie side by side? ceil(n / tile). All of A is loaded once for each column of tiles of C. "
+    "And all of B?",
+)
+class TestTiledTraffic:
+    """tiled_traffic: what a tile size costs in loads"""
+
+    def test_tiles_that_divide(self, student):
+        cases = {(n, tile): counted_loads(n, tile) for n, tile in ((1, 1), (4, 1), (4, 2), (4, 4), (24, 3), (24, 8))}
+        check(student, "tiled_traffic", cases, rel=0, because=", as a loop that does it counts")
+
+    def test_tiles_that_do_not_divide(self, student):
+        pairs = ((3, 2), (5, 2), (5, 3), (5, 4), (7, 3), (10, 4), (20, 7), (20, 19), (23, 8))
+        cases = {(n, tile): counted_loads(n, tile) for n, tile in pairs}
+        check(student, "tiled_traffic", cases, rel=0, because=", as a loop that does it counts")
+
+    def test_tiles_larger_than_the_matrix(self, student):
+        cases = {(n, tile): counted_loads(n, tile) for n, tile in ((1, 2), (3, 4), (5, 1000), (8, 9))}
+        check(student, "tiled_traffic", cases, rel=0, because=", as a loop that does it counts")
+
+    def test_large(self, student):
+        check(student, "tiled_traffic", {(4096, 128): 2 * 4096**3 // 128, (4096, 64): 2 * 4096**3 // 64}, rel=0)
+
+
+# 0.5
+
+
+def recorded_ring(world, elements):
+    import minidist as md
+    from minidist import trace
+
+    trace.start()
+    md.all_reduce(np.ones(elements, np.float32), group=world, algorithm="ring")
+    return trace.stop()
+
+
+@pytest.mark.task(
+    "0.5",
+    points=3,
+    kind="worksheet",
+    hint="A byte has 8 bits; with both directions added up, each has half. In least_tokens write down the seconds of "
+    "the all-reduce, then the seconds that the FLOPs of one token take, at peak * utilisation; divide and round up.",
+)
+class TestLinks:
+    """nvlink_bandwidth, infiniband_bandwidth, all_reduce_seconds, step_seconds, least_tokens: what the wires cost"""
+
+    H100S = (1024, 50e9, H100_PEAK, 0.4)  # GPUs, InfiniBand's bytes/s, peak, utilisation
+
+    def test_units_of_data_sheets(self, student):
+        check(student, "nvlink_bandwidth", {(900e9,): 450e9, (600e9,): 300e9, (1.0,): 0.5})
+        check(student, "infiniband_bandwidth", {(400e9,): 50e9, (200e9,): 25e9, (1.0,): 0.125})
+
+    def test_all_reduce_like_a_real_ring(self, student, warm_ranks):
+        """Against the library's ring, really run and then replayed on links without latency."""
+        cases = {}
+        for size in (1, 2, 3, 5):
+            logs = warm_ranks(size).run(recorded_ring, 840, timeout=10)
+            for bandwidth in (50e9, 1.0):
+                flights = replay(logs, lambda n, bandwidth=bandwidth: n / bandwidth)
+                cases[840 * 4, size, bandwidth] = max((flight.end for flight in flights), default=0.0)
+        check(student, "all_reduce_seconds", cases, because=", as a real ring takes")
+
+    def test_70_billion_on_1024_gpus(self, student):
+        cases = {(140e9, 1024, 50e9): 5.59453125, (140e9, 8, 450e9): 140 / 450 * 1.75}
+        check(student, "all_reduce_seconds", cases)
+
+    def test_step(self, student):
+        cases = {
+            (compute, communication, overlap): max(compute, communication) if overlap else compute + communication
+            for compute, communication in ((4.0, 5.5), (5.5, 4.0), (1.0, 1.0), (0.0, 2.0), (3.0, 0.0))
+            for overlap in (True, False)
+        }
+        check(student, "step_seconds", cases)
+
+    def test_least_tokens(self, student):
+        inputs = [
+            (parameters, each, *cluster)
+            for parameters in (10**6, 70 * 10**9)
+            for each in (2, 4, 8)
+            for cluster in (self.H100S, (8, 450e9, H100_PEAK, 0.4), (3, 64e9, 312e12, 0.55), (2, 1e9, 1e12, 1.0))
+        ]
+        for args, found in zip(inputs, found_for(student, "least_tokens", inputs), strict=True):
+            self.judge(args, found)
+
+    def test_exactly_enough(self, student):
+        # Powers of two, so that no operation rounds: 2 * (2-1)/2 * 2 * 2^20 bytes take as long as 4096 tokens.
+        args = (2**20, 2, 2, 2.0**20, 3 * 2.0**32, 1.0)
+        self.judge(args, student.call("least_tokens", *args))
+
+    def test_one_gpu(self, student):
+        args = (10**6, 2, 1, 50e9, H100_PEAK, 0.4)
+        found = student.call("least_tokens", *args)
+        assert found == 0, f"{shown('least_tokens', args)} is {plainly(found)}; one GPU has nothing to send: 0"
+
+    def judge(self, args: tuple, found) -> None:
+        """Its tokens must be enough, and one fewer must not: in exact fractions."""
+        call = shown("least_tokens", args)
+        assert isinstance(found, int | float | np.number) and found == round(found, 0), (
+            f"{call} is {plainly(found)}; a whole number of tokens is asked for"
+        )
+        parameters, each, gpus, bandwidth, peak, utilisation = map(Fraction, args)
+        sending = 2 * (gpus - 1) * parameters * each / gpus / bandwidth
+        one_token = 6 * parameters / (peak * utilisation)
+        assert int(found) * one_token >= sending, (
+            f"{call} is {plainly(found)}: too few, they compute for {float(int(found) * one_token):.4g} s, and the "
+            f"all-reduce takes {float(sending):.4g} s"
+        )
+        assert (int(found) - 1) * one_token < sending, (
+            f"{call} is {plainly(found)}: more than needed, one token fewer would do"
+        )

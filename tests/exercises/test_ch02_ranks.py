@@ -1,0 +1,421 @@
+"""Graders of chapter 2: values, who sends what to whom, deadlocks with queues that hold nothing, what ranks know."""
+
+import runpy
+import time
+from functools import cache
+from math import ceil, log2
+
+import numpy as np
+import pytest
+
+from minidist.comm.failures import Deadlock
+from minidist.comm.launch import Cluster
+from minidist.course.answers import course_folder
+from minidist.course.student import peak_bytes
+from minidist.show.replay import steps
+from minidist.trace import PointToPoint
+
+COLLECTIVES = ("minidist.comm.algorithms", "minidist.comm.collectives", "minidist.comm.group:barrier")
+pytestmark = pytest.mark.answers("ch02_ranks", closed=COLLECTIVES)
+
+SIZES = (2, 3, 4, 5, 7)  # numbers of ranks; every task has to work for any
+LARGE = 3 << 18  # elements: more than any queue between two ranks holds
+
+
+def numbers(rank: int, elements: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, rank]).integers(-1000, 1000, elements).astype(np.float64)
+
+
+def same(found, expected, what: str) -> None:
+    """Assert that a rank holds what it should, saying where it does not."""
+    assert isinstance(found, np.ndarray) and found.dtype == expected.dtype, (
+        f"{what}: it should be an array of {expected.dtype}, but is {getattr(found, 'dtype', type(found).__name__)}"
+    )
+    assert found.shape == expected.shape, f"{what}: shape {found.shape} where {expected.shape} is right"
+    wrong = np.flatnonzero(found.ravel() != expected.ravel())
+    assert not len(wrong), (
+        f"{what}: element {wrong[0]} is {found.flat[wrong[0]]:g} where {expected.flat[wrong[0]]:g} is right"
+        f" ({len(wrong)} of {found.size} elements differ)"
+    )
+
+
+def calls_of(log: list) -> list[PointToPoint]:
+    return [entry for entry in log if isinstance(entry, PointToPoint)]
+
+
+def check_messages(seen, places: int, count: int = 1) -> None:
+    """Every rank sends so many messages to the one so many places to its right, and nothing to others."""
+    size = len(seen)
+    for rank, one in enumerate(seen):
+        sent = one.traffic.sent[:, 1].tolist()
+        right = [count * (peer == (rank + places) % size) for peer in range(size)]
+        assert sent == right, (
+            f"rank {rank} of {size} sends {sent} messages to the ranks in their order; {right} is right"
+        )
+
+
+# 2.1
+
+ONLY_SEND_AND_RECV = tuple(
+    f"minidist.comm.group:{name}" for name in ("sendrecv", "isend", "irecv", "batch_isend_irecv", "recv_reduce")
+)
+
+
+def run_exchange(world, answers, elements):
+    outgoing, incoming = numbers(world.rank, elements), np.full(elements, -1.0)
+    answers.exchange(outgoing, incoming, world)
+    return incoming, np.array_equal(outgoing, numbers(world.rank, elements))
+
+
+def run_exchange_of_tables(world, answers):
+    outgoing, incoming = np.full((2, 3), world.rank, np.int32), np.zeros((2, 3), np.int32)
+    answers.exchange(outgoing, incoming, world)
+    return incoming
+
+
+def rendezvous(logs: list[list]) -> tuple[int, list[int]]:
+    """The same calls with queues that hold nothing: a send and its receive are one step, which both wait for.
+
+    Returns the steps, and the ranks that never come to their end.
+    """
+    programs = []
+    for log in logs:
+        calls = [(c.kind, c.source, c.destination) for c in calls_of(log) if (c.kind, c.call) != ("send", "wait")]
+        programs.append(calls[::-1])  # the next call is the last of the list
+    clock = [0] * len(programs)
+    moved = True
+    while moved:
+        moved = False
+        for rank, program in enumerate(programs):
+            if program and program[-1][0] == "send":
+                other = program[-1][2]
+                if programs[other] and programs[other][-1] == ("receive", rank, other):
+                    clock[rank] = clock[other] = max(clock[rank], clock[other]) + 1
+                    program.pop()
+                    programs[other].pop()
+                    moved = True
+    return max(clock), [rank for rank, program in enumerate(programs) if program]
+
+
+@pytest.mark.answers("ch02_ranks", closed=COLLECTIVES + ONLY_SEND_AND_RECV)
+@pytest.mark.task(
+    "2.1",
+    points=3,
+    hint="If all send first, nobody takes; if all receive first, nobody gives. Let the ranks differ, by group.rank % 2:"
+    " with an odd number of ranks draw who waits for whom: is there still somebody who can go on?",
+)
+class TestExchange:
+    """exchange: to the right and from the left, without deadlock"""
+
+    def test_values(self, student):
+        for size in SIZES:
+            for elements in (10, 1, 0):
+                for rank, seen in enumerate(student.on_ranks(size, run_exchange, elements)):
+                    what = f"rank {rank} of {size}, {elements} elements"
+                    same(seen.value[0], numbers((rank - 1) % size, elements), what)
+                    assert seen.value[1], f"{what}: outgoing is changed"
+
+    def test_other_arrays(self, student):
+        for rank, seen in enumerate(student.on_ranks(3, run_exchange_of_tables)):
+            same(seen.value, np.full((2, 3), (rank - 1) % 3, np.int32), f"rank {rank} of 3, a table of int32")
+
+    def test_one_rank(self, student):
+        same(student.on_ranks(1, run_exchange, 4)[0].value[0], numbers(0, 4), "the only rank")
+
+    def test_large(self, student):
+        for size in (2, 3):
+            for rank, seen in enumerate(student.on_ranks(size, run_exchange, LARGE)):
+                same(seen.value[0], numbers((rank - 1) % size, LARGE), f"rank {rank} of {size}, a large message")
+
+    def test_messages(self, student):
+        for size in SIZES:
+            check_messages(student.on_ranks(size, run_exchange, 10), places=1)
+
+    def test_without_queues(self, student):
+        for size in (*SIZES, 8):
+            taken, stuck = rendezvous([seen.log for seen in student.on_ranks(size, run_exchange, 10)])
+            assert not stuck, f"if no queue held anything, ranks {stuck} of {size} would wait for ever"
+            assert taken <= 3, (
+                f"if no queue held anything, {size} ranks would take {taken} steps, one waiting for the next; 3 are "
+                "enough for any number of ranks"
+            )
+
+
+# 2.2
+
+
+def run_shift(world, answers, places, shape=(3,), dtype="float64"):
+    array = (100 * world.rank + np.arange(np.prod(shape))).astype(dtype).reshape(shape)
+    before = array.copy()
+    shifted = answers.ring_shift(array, places, world)
+    return shifted, np.array_equal(array, before), bool(np.shares_memory(array, shifted))
+
+
+def check_shift(student, size, places, shape=(3,), dtype="float64") -> list:
+    seen = student.on_ranks(size, run_shift, places, shape, dtype)
+    for rank, one in enumerate(seen):
+        what = f"rank {rank} of {size}, shifted by {places}"
+        right = (100 * ((rank - places) % size) + np.arange(np.prod(shape))).astype(dtype).reshape(shape)
+        same(one.value[0], right, what)
+        assert one.value[1], f"{what}: the argument is changed"
+        assert not one.value[2], f"{what}: what is returned is not a new array, but shares memory with the argument"
+    return seen
+
+
+@pytest.mark.task(
+    "2.2",
+    points=2,
+    hint="Send to rank + places and receive from rank - places, both % group.size, at the same time, with sendrecv. A "
+    "rank cannot send to itself: what does places % group.size tell?",
+)
+class TestRingShift:
+    """ring_shift: everybody's array moves on by k places"""
+
+    def test_one_place(self, student):
+        for size in SIZES:
+            check_shift(student, size, 1)
+
+    def test_any_number_of_places(self, student):
+        for size in (1, *SIZES):
+            for places in (0, -1, 2, -3, size, size + 1, -2 * size, 1001):
+                check_shift(student, size, places)
+
+    def test_other_arrays(self, student):
+        for shape, dtype in (((2, 3), "int32"), ((0,), "float64"), ((4, 1, 2), "float32"), ((LARGE,), "float64")):
+            check_shift(student, 3, 2, shape, dtype)
+
+    def test_messages_and_steps(self, student):
+        for size in SIZES:
+            for places in (1, -1, 2, size, size + 2):
+                seen = check_shift(student, size, places)
+                needed = int(places % size != 0)
+                check_messages(seen, places, count=needed)
+                taken = steps([one.log for one in seen])
+                assert taken == needed, f"{size} ranks take {taken} steps for {places} places; {needed} are enough"
+
+
+# 2.3
+
+
+def run_barriers(world, answers, late, count=1):
+    """When this rank enters and leaves, in ns. Rank ``late`` enters last, long after all the others."""
+    from minidist import recv, send
+
+    nothing, stamps = np.empty(0), []
+    for _ in range(count):
+        if world.rank == late:
+            for other in range(world.size):
+                if other != late:
+                    recv(nothing, other, world, tag=5)  # it is about to enter
+            time.sleep(0.02)
+        else:
+            send(nothing, late, world, tag=5)
+        entered = time.perf_counter_ns()  # the same clock in all processes of a machine
+        answers.barrier(world)
+        stamps.append((entered, time.perf_counter_ns()))
+    return stamps
+
+
+def run_barrier(world, answers):
+    answers.barrier(world)
+
+
+def heard_of(logs: list[list]) -> list[set[int]]:
+    """Of which ranks' coming each rank can know in the end, from the messages alone, whatever the times."""
+    programs = [calls_of(log) for log in logs]
+    known, told, done = [{rank} for rank in range(len(logs))], {}, [0] * len(logs)
+    before = -1
+    while sum(done) > before:
+        before = sum(done)
+        for rank, program in enumerate(programs):
+            while done[rank] < len(program):
+                call = program[done[rank]]
+                message = (call.source, call.destination, call.number)
+                if call.call == "post":
+                    told[message] = set(known[rank])
+                elif call.kind == "receive":
+                    if message not in told:
+                        break
+                    known[rank] |= told[message]
+                done[rank] += 1
+    return known
+
+
+@pytest.mark.task(
+    "2.3",
+    points=3,
+    hint="Start with distance = 1, and double it while it is less than group.size. In each round sendrecv an empty "
+    "array to rank + distance, and another from rank - distance, both going round.",
+)
+class TestBarrier:
+    """barrier: nobody leaves before the last has come"""
+
+    def test_nobody_leaves_early(self, student):
+        for size in (2, 3, 4, 5):
+            for late in range(size):
+                seen = student.on_ranks(size, run_barriers, late)
+                last_entered = max(one.value[0][0] for one in seen)
+                for rank, one in enumerate(seen):
+                    early = (last_entered - one.value[0][1]) / 1e6
+                    assert early <= 0, (
+                        f"of {size} ranks, rank {late} comes late: rank {rank} leaves {early:.1f} ms before it has come"
+                    )
+
+    def test_one_after_another(self, student):
+        stamps = [one.value for one in student.on_ranks(3, run_barriers, 1, 4)]
+        for number, of_one in enumerate(zip(*stamps, strict=True)):
+            assert max(entered for entered, _ in of_one) <= min(left for _, left in of_one), (
+                f"of several barriers in a row number {number} (from 0) lets a rank go before the last has come"
+            )
+
+    def test_everybody_hears_of_everybody(self, student):
+        for size in (*SIZES, 6, 8):
+            known = heard_of([one.log for one in student.on_ranks(size, run_barrier)])
+            for rank, heard in enumerate(known):
+                missing = set(range(size)) - heard
+                assert not missing, f"with {size} ranks, rank {rank} leaves without having heard of {sorted(missing)}"
+
+    def test_one_rank(self, student):
+        student.on_ranks(1, run_barrier)
+
+    def test_messages(self, student):
+        for size in (*SIZES, 8):
+            for rank, one in enumerate(student.on_ranks(size, run_barrier)):
+                messages, nbytes = one.traffic.sent[:, 1].sum(), one.traffic.sent[:, 0].sum()
+                assert messages == ceil(log2(size)), (
+                    f"rank {rank} of {size} sends {messages} messages; ceil(log2 {size}) = {ceil(log2(size))} are right"
+                )
+                assert nbytes == 0, f"rank {rank} of {size} sends {nbytes} bytes; empty messages say enough"
+
+    def test_steps(self, student):
+        for size in (*SIZES, 8):
+            taken = steps([one.log for one in student.on_ranks(size, run_barrier)])
+            assert taken == ceil(log2(size)), (
+                f"{size} ranks take {taken} steps, {ceil(log2(size))} are enough: all speak at the same time"
+            )
+
+
+# 2.4
+
+
+@cache
+def really_deadlock(n: int) -> frozenset[str]:
+    """Run the programs, as they were given."""
+    given = runpy.run_path(str(course_folder("solutions") / "ch02_ranks.py"))
+    stuck = set()
+    with Cluster(4, queue_bytes=given["QUEUE"]) as cluster:
+        for letter in "abcd":
+            try:
+                cluster.run(given[f"program_{letter}"], n, timeout=10)
+            except Deadlock:
+                stuck.add(letter)
+    return frozenset(stuck)
+
+
+@pytest.mark.task(
+    "2.4",
+    points=3,
+    kind="worksheet",
+    hint="Draw who waits for whom. A send waits only if its message does not fit what is left of its queue, so ask for "
+    "each program: is there a circle even with empty messages? With messages that never fit? Which messages share a "
+    "queue, and how many elements fit it, headers included?",
+)
+class TestDeadlocks:
+    """deadlocks: which of four programs can never end"""
+
+    def check(self, student, n):
+        found, right = student.call("deadlocks", n), really_deadlock(n)
+        assert isinstance(found, set), f"deadlocks({n}) should be a set of letters, but is {found!r}"
+        wrong = sorted(found ^ right)
+        told = ", ".join(f"{letter} {'deadlocks' if letter in right else 'ends well'}" for letter in wrong)
+        assert found == right, f"deadlocks({n}) is {sorted(found)}, but when they are run with n = {n}, {told}"
+
+    def test_small(self, student):
+        self.check(student, 1)
+
+    def test_large(self, student):
+        self.check(student, 10_000)
+
+    def test_in_between(self, student):
+        self.check(student, 6_000)
+
+    def test_a_queue_that_is_just_full(self, student):
+        for n in (4_072, 4_073, 8_168, 8_169):
+            self.check(student, n)
+
+
+# 2.5
+
+
+def blocks_of(rank: int, count: int, elements: int) -> list[np.ndarray]:
+    return [numbers(rank, elements, seed) for seed in range(count)]
+
+
+def run_pass_on(world, answers, count, elements):
+    blocks = blocks_of(world.rank, count, elements)
+    arrived = answers.pass_on(blocks, 3.0, world)
+    kept = all(map(np.array_equal, blocks, blocks_of(world.rank, count, elements)))
+    return arrived, kept
+
+
+def peak_of_pass_on(world, answers, count, elements):
+    blocks = blocks_of(world.rank, count, elements)
+    return peak_bytes(lambda: answers.pass_on(blocks, 3.0, world))
+
+
+@pytest.mark.task(
+    "2.5",
+    points=3,
+    kind="debugging",
+    hint="isend only begins to send: until its wait returns, its array must not change. Follow one buffer for three "
+    "blocks, and write down when it is filled, when its message begins, when that is waited for, and when it is filled "
+    "again.",
+)
+class TestPassOn:
+    """pass_on: right for small blocks, wrong for large ones. Find it and mend it"""
+
+    def check(self, student, size, count, elements):
+        seen = student.on_ranks(size, run_pass_on, count, elements)
+        for rank, one in enumerate(seen):
+            arrived, kept = one.value
+            what = f"rank {rank} of {size}, {count} blocks of {elements:,} elements"
+            assert len(arrived) == count, f"{what}: {len(arrived)} blocks are returned"
+            for number, right in enumerate(blocks_of((rank - 1) % size, count, elements)):
+                same(arrived[number], 3 * right, f"{what}, block {number}")
+            assert kept, f"{what}: its own blocks are changed"
+        return seen
+
+    def test_small(self, student):
+        for size in (1, 2, 3, 5):
+            for count in (1, 2, 5):
+                self.check(student, size, count, 10)
+
+    def test_large(self, student):
+        for size, count in ((2, 5), (3, 4), (2, 3)):
+            self.check(student, size, count, LARGE // 2)
+
+    def test_of_queue_size(self, student):
+        for elements in (1 << 15, 1 << 16, 1 << 17):
+            self.check(student, 3, 6, elements)
+
+    def test_messages(self, student):
+        for size in (2, 3, 5):
+            check_messages(self.check(student, size, 4, 10), places=1, count=4)
+
+    def test_overlap(self, student):
+        for one in student.on_ranks(2, run_pass_on, 4, 10):
+            sends = [call for call in calls_of(one.log) if call.kind == "send"]
+            numbered = sorted({call.number for call in sends})
+            order = [(call.call, numbered.index(call.number)) for call in sends]
+            for number in range(3):
+                assert order.index(("post", number + 1)) < order.index(("wait", number)), (
+                    f"block {number} is waited for before block {number + 1} begins to leave: two should be under way"
+                )
+
+    def test_memory(self, student):
+        elements, count = 1 << 16, 8
+        for one in student.on_ranks(2, peak_of_pass_on, count, elements):
+            blocks = one.value / 8 / elements
+            assert blocks < count + 2.5, (  # and some room
+                f"{count} blocks are returned, and {blocks:.1f} held at once: there is room for two more"
+            )

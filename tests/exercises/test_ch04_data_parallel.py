@@ -1,0 +1,738 @@
+"""Graders of chapter 4: bits and exact sums, when all-reduces start and what they send, and what one rank gets."""
+
+import time
+from contextlib import nullcontext
+from fractions import Fraction
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+
+from minidist.course.student import peak_bytes
+from minidist.course.watch import watch_collectives
+from minidist.layout import Layout
+from minidist.train import TrainConfig, Wishes, run
+
+CLOSED = tuple(
+    f"minidist.parallel.data:{name}" for name in ("NaiveDataParallel", "Bucket", "BucketedDataParallel", "fill_buckets")
+)
+pytestmark = pytest.mark.answers("ch04_data_parallel", closed=CLOSED)
+
+SIZES = (1, 2, 3, 5)  # numbers of ranks
+
+
+def exact_sum(terms: list[np.ndarray], divisor: int = 1) -> np.ndarray:
+    """The sum of float32 arrays, divided, without any rounding but the last, to float32."""
+    columns = zip(*(term.ravel().tolist() for term in terms), strict=True)
+    sums = [float(sum(map(Fraction, column)) / divisor) for column in columns]
+    return np.array(sums).astype(np.float32).reshape(terms[0].shape)
+
+
+def same_bits(found, expected, what: str) -> None:
+    """Assert that an array is the right one to the last bit, saying where it is not."""
+    assert isinstance(found, np.ndarray) and found.dtype == expected.dtype, (
+        f"{what}: the result should be an array of {expected.dtype}, but is {getattr(found, 'dtype', type(found))}"
+    )
+    assert found.shape == expected.shape, f"{what}: shape {found.shape} where {expected.shape} is right"
+    wrong = np.flatnonzero(found.ravel() != expected.ravel())
+    assert not len(wrong), (
+        f"{what}: element {wrong[0]} is {found.flat[wrong[0]]:.9g} where {expected.flat[wrong[0]]:.9g} is right"
+        f" ({len(wrong)} of {found.size} elements differ)"
+    )
+
+
+# 4.1
+
+
+def spread_terms(n: int, shape: tuple[int, ...], seed: int = 0) -> list[np.ndarray]:
+    """Terms whose sizes lie as far apart as the contract allows, 2^29 / n: powers of two times 1 to 2."""
+    rng = np.random.default_rng([seed, n])
+    bits = 28 - int(np.ceil(np.log2(n)))
+    sizes = 2.0 ** rng.integers(-bits // 2, bits // 2, (n, *shape)) * rng.uniform(1, 2, (n, *shape))
+    return list((sizes * rng.choice([-1, 1], (n, *shape))).astype(np.float32))
+
+
+def run_sums(world, answers, terms, orders):
+    sums = [answers.order_free_sum([terms[i] for i in order]) for order in orders]
+    return sums, terms
+
+
+def peak_of_sum(world, answers, n, elements):
+    terms = [np.full(elements, 1.5, np.float32) for _ in range(n)]
+    return peak_bytes(lambda: answers.order_free_sum(terms))
+
+
+@pytest.mark.task(
+    "4.1",
+    points=3,
+    hint="A float64 has room for the exact sum of such terms, so nothing is rounded before the end. Add one term after "
+    "the other into an array of np.float64, then astype(np.float32).",
+)
+class TestOrderFreeSum:
+    """order_free_sum: a sum whose bits do not depend on the order of its terms"""
+
+    def test_small_sums(self, student):
+        whole = [np.array([[1, 2], [3, 4]], np.float32), np.array([[10, 20], [30, 40]], np.float32)]
+        (found,), kept = student.on_ranks(1, run_sums, whole, [[0, 1]])[0].value
+        same_bits(found, np.array([[11, 22], [33, 44]], np.float32), "the sum of two arrays")
+        for before, after in zip(whole, kept, strict=True):
+            same_bits(after, before, "a term, which must not be changed")
+
+    def test_one_term_and_no_elements(self, student):
+        one = spread_terms(1, (5,))
+        same_bits(student.on_ranks(1, run_sums, one, [[0]])[0].value[0][0], one[0], "the sum of one term")
+        none = [np.zeros((0, 3), np.float32)] * 2
+        same_bits(student.on_ranks(1, run_sums, none, [[0, 1]])[0].value[0][0], none[0], "arrays without elements")
+
+    def test_any_order(self, student):
+        """Every order of 4 and 5 terms, and many orders of more."""
+        for n in (4, 5, 8, 24):
+            terms = spread_terms(n, (150,))
+            rng = np.random.default_rng(n)
+            orders = list(permutations(range(n))) if n < 6 else [rng.permutation(n).tolist() for _ in range(100)]
+            sums = np.stack(student.on_ranks(1, run_sums, terms, orders)[0].value[0])  # (orders, elements)
+            different = np.flatnonzero((sums != sums[0]).any(axis=0))
+            assert not len(different), (
+                f"{len(different)} of {sums.shape[1]} sums of {n} terms change with the order of the terms; one of "
+                f"them is {sums[0, different[0]]:.9g} or {sums[:, different[0]].max():.9g}"
+            )
+
+    def test_exact(self, student):
+        for n in (2, 4, 8, 31):
+            for shape in ((200,), (7, 5, 3)):
+                terms = spread_terms(n, shape, seed=1)
+                found = student.on_ranks(1, run_sums, terms, [range(n)])[0].value[0][0]
+                same_bits(found, exact_sum(terms), f"the sum of {n} terms, against the exact one")
+        terms = [np.array([x], np.float32) for x in (2.0**24, 1, -(2.0**24), 2.0**-1)]
+        same_bits(
+            student.on_ranks(1, run_sums, terms, [range(4)])[0].value[0][0],
+            np.array([1.5], np.float32),
+            "2^24 + 1 - 2^24 + 1/2",
+        )
+
+    def test_memory(self, student):
+        elements = 1 << 16
+        peak = student.on_ranks(1, peak_of_sum, 32, elements)[0].value
+        # the sum, and a term or another sum on the way there, and some room
+        assert peak < 3.2 * 8 * elements, (
+            f"the sum of 32 terms holds {peak / 8 / elements:.1f} float64 arrays of a term's size; two or three are "
+            "enough, however many terms there are"
+        )
+
+
+# 4.2
+
+
+def run_accumulate(world, answers, sizes, losses, gradients):
+    """Micro-batch k has ``sizes[k]`` samples, and the given mean loss and gradient."""
+    calls, scratch = [], np.empty_like(gradients[0])
+
+    def loss_and_gradient(micro_batch):
+        calls.append(int(micro_batch[0]))
+        scratch[:] = gradients[calls[-1]]
+        return losses[calls[-1]], scratch
+
+    loss, gradient = answers.accumulate([np.full(size, k) for k, size in enumerate(sizes)], loss_and_gradient)
+    scratch[:] = np.nan  # the result must not be this array
+    return loss, gradient, calls
+
+
+def run_regression(world, answers, samples, sizes):
+    """Linear regression on weights of one half, the last column being the target."""
+
+    def loss_and_gradient(micro_batch):
+        errors = micro_batch[:, :-1].sum(axis=1) / 2 - micro_batch[:, -1]
+        mean_gradient = 2 * micro_batch[:, :-1].T @ errors / len(micro_batch)
+        return float((errors**2).mean()), mean_gradient.astype(np.float32)
+
+    return answers.accumulate(np.split(samples, np.cumsum(sizes)[:-1]), loss_and_gradient)
+
+
+def peak_of_accumulate(world, answers, count, elements):
+    gradient = np.ones(elements, np.float32)
+    micro_batches = [np.zeros(1 + k) for k in range(count)]
+    return peak_bytes(lambda: answers.accumulate(micro_batches, lambda micro_batch: (1.0, gradient)))
+
+
+@pytest.mark.task(
+    "4.2",
+    points=3,
+    hint="len(micro_batch) times its mean gradient is the sum over its samples. Add those up in float64 "
+    "(mean_gradient.astype(np.float64)), count the samples, and divide at the very end; the same for the loss.",
+)
+class TestAccumulate:
+    """accumulate: one mean over micro-batches that are not equally large"""
+
+    def test_uneven(self, student):
+        loss, gradient, _ = student.on_ranks(
+            1, run_accumulate, [1, 3], [8.0, 4.0], np.array([[4, 0], [0, 8]], np.float32)
+        )[0].value
+        same_bits(gradient, np.array([1, 6], np.float32), "1 sample with gradient (4, 0), 3 with a mean of (0, 8)")
+        assert loss == 5.0, f"1 sample with loss 8 and 3 with a mean of 4: the mean loss is {loss}, 5 is right"
+
+    def test_like_the_whole_batch(self, student):
+        samples = np.random.default_rng(5).normal(size=(29, 4))
+        errors = samples[:, :3].sum(axis=1) / 2 - samples[:, 3]
+        expected = 2 * samples[:, :3].T @ errors / 29
+        for sizes in ([29], [1] * 29, [2, 9, 1, 17]):
+            loss, gradient = student.on_ranks(1, run_regression, samples, sizes)[0].value
+            # each micro-batch's gradient was rounded to float32, to a part in 2^24
+            assert np.allclose(gradient, expected, rtol=1e-6, atol=1e-6), (
+                f"29 samples in micro-batches of {sizes}: the gradient is {gradient}, at once it is {expected}"
+            )
+            # float64, in another order
+            assert loss == pytest.approx((errors**2).mean(), rel=1e-12), (
+                f"29 samples in micro-batches of {sizes}: the loss is {loss}, at once it is {(errors**2).mean()}"
+            )
+
+    def test_each_is_called_once_in_order(self, student):
+        calls = student.on_ranks(1, run_accumulate, [2, 1, 5], [0.0] * 3, np.zeros((3, 2), np.float32))[0].value[2]
+        assert calls == [0, 1, 2], f"loss_and_gradient is called for the micro-batches {calls}, where 0, 1, 2 are given"
+
+    def test_bits(self, student):
+        """Summed in float64, divided once, rounded once; so the order of the micro-batches does not show."""
+        rng = np.random.default_rng(7)
+        sizes = np.array([3, 1, 8, 2, 13])
+        gradients = (rng.normal(size=(5, 400)) * 2.0 ** rng.integers(-6, 6, (5, 400))).astype(np.float32)
+        cancelling = np.array([2, 1, 0, -3.5, 0])  # 3 * 2 + 1 * 1 = 2 * 3.5
+        gradients[:, :50] = 2.0**12 * rng.integers(1, 256, 50) * cancelling[:, None]
+        gradients[4, :50] = 2.0**-16  # all that is left
+        expected = exact_sum(
+            [size * gradient.astype(np.float64) for size, gradient in zip(sizes, gradients, strict=True)], 27
+        )
+        for order in ([0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [2, 0, 4, 1, 3]):
+            run_of = student.on_ranks(1, run_accumulate, sizes[order].tolist(), [0.0] * 5, gradients[order])
+            same_bits(
+                run_of[0].value[1],
+                expected,
+                f"the mean of micro-batches of {sizes[order].tolist()} samples, summed in float64 and then divided",
+            )
+
+    def test_memory(self, student):
+        elements = 1 << 16
+        peak = student.on_ranks(1, peak_of_accumulate, 32, elements)[0].value
+        # the sum, one gradient in float64, that times its samples, and some room
+        assert peak < 4.2 * 8 * elements, (
+            f"with 32 micro-batches it holds {peak / 8 / elements:.1f} float64 arrays of the gradient's size; three "
+            "are enough, however many micro-batches there are"
+        )
+
+
+# 4.3
+
+
+class Sized:
+    """What fill_buckets needs to know of a parameter."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+def run_fill(world, answers, sizes, elements):
+    """The buckets as the positions of their parameters; -1 for a thing that was not given."""
+    parameters = [Sized(size) for size in sizes]
+    given = list(parameters)
+    buckets = answers.fill_buckets(parameters, elements)
+    found = [[next((i for i, p in enumerate(given) if p is one), -1) for one in bucket] for bucket in buckets]
+    return found, [p.size for p in parameters] == sizes
+
+
+def right_buckets(sizes: list[int], elements: float) -> list[list[int]]:
+    """Each bucket as long as it may be; written to be read, not to be fast."""
+    positions, buckets = list(range(len(sizes))), []
+    while positions:
+        fitting = [k for k in range(1, len(positions) + 1) if sum(sizes[i] for i in positions[:k]) <= elements]
+        length = max(fitting, default=1)
+        buckets.append(positions[:length])
+        positions = positions[length:]
+    return buckets
+
+
+def check_buckets(student, sizes, elements) -> None:
+    found, kept = student.on_ranks(1, run_fill, sizes, elements)[0].value
+    right = right_buckets(sizes, elements)
+    in_sizes = [[sizes[i] if i >= 0 else "a stranger" for i in bucket] for bucket in found]
+    assert found == right, (
+        f"parameters of {sizes} elements in buckets of {elements:g}: the buckets hold {in_sizes}, where "
+        f"{[[sizes[i] for i in bucket] for bucket in right]} is right"
+    )
+    assert kept, f"the list of parameters of {sizes} elements is changed, and must not be"
+
+
+@pytest.mark.task(
+    "4.3",
+    points=2,
+    hint="Keep the room that is left in the last bucket. A parameter that is larger than it begins a new bucket, which "
+    "has room for ``elements`` again; in any case the room shrinks by its size.",
+)
+class TestFillBuckets:
+    """fill_buckets: parameters side by side, in their order"""
+
+    def test_buckets(self, student):
+        check_buckets(student, [3, 3, 3, 1, 1, 1], 7)
+        check_buckets(student, [5, 1, 4, 2, 2], 8.5)
+
+    def test_exact_fit(self, student):
+        check_buckets(student, [4, 4, 4, 4, 8, 1], 8)
+        check_buckets(student, [7], 7)
+
+    def test_larger_than_a_bucket(self, student):
+        for sizes in ([100], [1, 100, 1, 1], [100, 100, 2], [3, 3, 3, 100, 1, 1, 5, 5], [2, 9, 2]):
+            check_buckets(student, sizes, 7)
+        check_buckets(student, [1, 2, 3], 0.1)
+
+    def test_no_parameters_and_one_bucket(self, student):
+        check_buckets(student, [], 7)
+        check_buckets(student, [3, 1, 2, 5], 1e9)
+
+    def test_many(self, student):
+        rng = np.random.default_rng(3)
+        for elements in (1, 10, 31.7, 64):
+            check_buckets(student, rng.integers(1, 40, 60).tolist(), elements)
+
+
+# 4.4
+
+SHAPES = [(2, 3), (4,), (10,), (), (2, 2), (6,)]  # of the parameters
+IN_BUCKET = 8  # elements
+BUCKETS = [[5], [4, 3], [2], [1], [0]]  # the parameters' numbers, filled from the last
+BACKWARD = [5, 4, 3, 2, 1, 0]  # the order in which gradients are usually complete
+
+
+def gradient_of(rank: int, step: int, micro_batch: int, parameter: int) -> np.ndarray:
+    """Whole numbers, whose sums are exact."""
+    rng = np.random.default_rng([rank, step, micro_batch, parameter])
+    return rng.integers(-1000, 1000, SHAPES[parameter]).astype(np.float32)
+
+
+def train_by_hand(world, answers, orders, algorithm="ring", overlap=True, steps=1, late=-1):
+    """Some steps of a model without a forward pass: what came of it, and when each collective was called.
+
+    ``orders[rank]`` has, for each micro-batch of that rank, the order in which its gradients are complete.
+    """
+    from minidist.nn.layers import Parameter
+
+    parameters = [Parameter(shape) for shape in SHAPES]
+    complete: list[int] = []  # parameters whose gradients are complete in this backward pass
+    phase, calls = "", []
+    for number, parameter in enumerate(parameters):  # registered before the answer's own hooks, so called before them
+        parameter.register_post_accumulate_grad_hook(lambda _, number=number: complete.append(number))
+
+    def noted(name, nbytes, async_op):
+        calls.append((name, phase, list(complete), bool(async_op), nbytes))
+
+    watch_collectives(world, noted)
+    replicas = answers.BucketedDataParallel(parameters, world, algorithm, np.float64, IN_BUCKET * 8 / 2**20, overlap)
+    found, mine = [], orders[world.rank]
+    for step in range(steps):
+        replicas.zero_grad()
+        calls.clear()
+        views = [parameter.grad for parameter in parameters]
+        if world.rank == late:
+            time.sleep(0.2)
+        for number, order in enumerate(mine):
+            last = number == len(mine) - 1
+            phase = "last" if last else "no_sync"
+            complete.clear()
+            with nullcontext() if last else replicas.no_sync():
+                for i in order:
+                    parameters[i].backward(gradient_of(world.rank, step, number, i))
+        phase = "finish"
+        replicas.finish()
+        found.append([parameter.grad.copy() for parameter in parameters])
+        kept = [parameter.grad is view for parameter, view in zip(parameters, views, strict=True)]
+    buffers = [id(parameter.grad.base) if parameter.grad.base is not None else -1 for parameter in parameters]
+    return {"gradients": found, "calls": calls, "kept": kept, "buffers": buffers}
+
+
+def in_backward_order(size: int, micro_batches: int = 1) -> list:
+    return [[BACKWARD] * micro_batches for _ in range(size)]
+
+
+def check_sums(seen, orders) -> None:
+    steps = len(seen[0].value["gradients"])
+    for step, i in product(range(steps), range(len(SHAPES))):
+        right = sum(
+            (
+                gradient_of(rank, step, number, i).astype(np.float64)
+                for rank, micro_batches in enumerate(orders)
+                for number, order in enumerate(micro_batches)
+                if i in order
+            ),
+            np.zeros(SHAPES[i]),
+        )
+        for rank, one in enumerate(seen):
+            what = f"step {step}, rank {rank} of {len(seen)}, the gradient of parameter {i}"
+            same_bits(one.value["gradients"][step][i], right, what)
+
+
+def train_small(world, answers, config, layout):
+    """The library's training on the answer's class: the fingerprint, and how often the class was asked for."""
+    from minidist import sockets
+    from minidist.train import train_rank
+
+    sockets.plug({"BucketedDataParallel": answers.BucketedDataParallel})
+    try:
+        result = train_rank(world, config, layout, Wishes())
+        return result.fingerprint, sockets.calls["BucketedDataParallel"]
+    finally:
+        sockets.plug({})
+
+
+@pytest.mark.task(
+    "4.4",
+    points=6,
+    hint="len(self.works) is the number of the bucket whose turn it is. start_next appends to it what all_reduce(..., "
+    "async_op=True) returns. on_gradient takes the parameter out of its bucket's awaited set, and then one bucket or "
+    "several may be ready: go on while there is a next one and nothing is awaited for it. finish has two loops: one "
+    "that starts, one that waits.",
+)
+class TestBucketedDataParallel:
+    """BucketedDataParallel: gradients travel while backward goes on"""
+
+    def test_sums(self, student):
+        for size in SIZES:
+            orders = in_backward_order(size)
+            check_sums(student.on_ranks(size, train_by_hand, orders), orders)
+
+    def test_accumulation_and_a_second_step(self, student):
+        for size in SIZES:
+            orders = in_backward_order(size, micro_batches=3)
+            seen = student.on_ranks(size, train_by_hand, orders, "auto", True, 2)
+            check_sums(seen, orders)
+            for rank, one in enumerate(seen):
+                early = [phase for _, phase, *_ in one.value["calls"] if phase == "no_sync"]
+                assert not early, f"rank {rank} of {size} starts {len(early)} all-reduces within no_sync"
+
+    def test_one_all_reduce_for_each_bucket(self, student):
+        for size in (2, 3, 5):
+            for rank, one in enumerate(student.on_ranks(size, train_by_hand, in_backward_order(size))):
+                calls = [(name, nbytes) for name, *_, nbytes in one.value["calls"]]
+                right = [("all_reduce", 8 * sum(int(np.prod(SHAPES[i])) for i in bucket)) for bucket in BUCKETS]
+                assert calls == right, (
+                    f"rank {rank} of {size} calls, with so many bytes each, {calls}; one all-reduce for each bucket, "
+                    f"in their order, is {right}"
+                )
+                messages = one.traffic.sent[:, 1].sum()
+                assert messages == len(BUCKETS) * 2 * (size - 1), (
+                    f"rank {rank} of {size} sends {messages} messages; {len(BUCKETS)} buckets round a ring, which is "
+                    f"the algorithm asked for, are {len(BUCKETS) * 2 * (size - 1)}"
+                )
+
+    def test_a_bucket_starts_as_soon_as_it_is_full(self, student):
+        for order in (BACKWARD, [3, 5, 4, 0, 1, 2], [0, 1, 2, 3, 4, 5]):
+            orders = [[BACKWARD, order]] * 2  # the first micro-batch within no_sync
+            for rank, one in enumerate(student.on_ranks(2, train_by_hand, orders)):
+                for number, (_, phase, complete, asynchronous, _) in enumerate(one.value["calls"]):
+                    needed = {i for bucket in BUCKETS[: number + 1] for i in bucket}
+                    right = max(order.index(i) for i in needed) + 1  # gradients complete when it can start
+                    told = f"gradients are complete in the order {order}, buckets are {BUCKETS}; bucket {number}"
+                    assert phase == "last" and len(complete) == right, (
+                        f"{told} can start with gradient {right} of 6, but rank {rank} starts it "
+                        + (f"with gradient {len(complete)}" if phase == "last" else "after backward")
+                    )
+                    assert asynchronous, f"{told} is all-reduced while backward waits: that takes async_op=True"
+
+    def test_other_orders_on_other_ranks(self, student):
+        for size in (2, 3, 5):
+            orders = [[np.roll(BACKWARD, 2 * rank).tolist(), np.roll(BACKWARD, rank).tolist()] for rank in range(size)]
+            check_sums(student.on_ranks(size, train_by_hand, orders), orders)
+
+    def test_fewer_micro_batches_or_none(self, student):
+        for orders in ([[BACKWARD] * 2, [BACKWARD], []], [[], [BACKWARD]], [[], []]):
+            check_sums(student.on_ranks(len(orders), train_by_hand, orders, "auto", True, 2), orders)
+
+    def test_parameters_that_are_not_used(self, student):
+        for orders in ([[[5, 3, 0]], [[4, 1]]], [[[0, 2]], [BACKWARD], [[]]]):
+            check_sums(student.on_ranks(len(orders), train_by_hand, orders), orders)
+
+    def test_finish_waits_for_a_late_rank(self, student):
+        orders = in_backward_order(3)
+        check_sums(student.on_ranks(3, train_by_hand, orders, "auto", True, 1, 1), orders)
+
+    def test_without_overlap(self, student):
+        orders = in_backward_order(3, micro_batches=2)
+        seen = student.on_ranks(3, train_by_hand, orders, "auto", False)
+        check_sums(seen, orders)
+        for one in seen:
+            phases = [phase for _, phase, *_ in one.value["calls"]]
+            assert phases == ["finish"] * len(BUCKETS), f"without overlap all-reduces start in {phases}, not in finish"
+
+    def test_gradients_are_views_of_the_buffers(self, student):
+        for rank, one in enumerate(student.on_ranks(2, train_by_hand, in_backward_order(2))):
+            assert all(one.value["kept"]), f"rank {rank}: after finish the gradients are other arrays than before"
+            for number, bucket in enumerate(BUCKETS):
+                buffers = {one.value["buffers"][i] for i in bucket}
+                assert len(buffers) == 1 and -1 not in buffers, (
+                    f"rank {rank}: the gradients of bucket {number} are not views of one buffer"
+                )
+            assert len(set(one.value["buffers"])) == len(BUCKETS), f"rank {rank}: a buffer belongs to two buckets"
+
+    def test_trains_a_transformer(self, student, warm_ranks):
+        """The library's training loop on this class ends on the bits that it ends on by itself."""
+        config = TrainConfig(layers=1, heads=2, width=16, context=16, global_batch=10, micro_batch=2, steps=3)
+        for text in ("dp=3,bucket_mb=0.005", "dp=3,algorithm=ring,sync=bucketed,bucket_mb=0.02"):
+            layout = Layout.parse(text)
+            right = run(warm_ranks(3), config, layout).fingerprint
+            for rank, seen in enumerate(student.on_ranks(3, train_small, config, layout)):
+                assert seen.value[1] == 1, "the training loop did not get this class"
+                assert seen.value[0] == right, (
+                    f"{text}: trained on this class, rank {rank} ends on the fingerprint {seen.value[0][:16]}, on the "
+                    f"library's on {right[:16]}"
+                )
+
+
+# 4.5
+
+
+def regression_data(counts: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For each rank so many samples, three features and a target."""
+    rng = np.random.default_rng(sum(counts))
+    samples = rng.normal(size=(sum(counts), 4))
+    return [(part[:, :3], part[:, 3]) for part in np.split(samples, np.cumsum(counts)[:-1])]
+
+
+def run_fit(world, answers, parts, steps, lr):
+    features, targets = parts[world.rank]
+    kept = features.copy()
+    samples = sum(len(part) for _, part in parts)
+    losses, weights = answers.fit(features, targets, samples, steps, lr, world)
+    return losses, weights, np.array_equal(features, kept)
+
+
+def fit_alone(parts, steps, lr) -> tuple[list[float], np.ndarray]:
+    """What one process does with all samples."""
+    features, targets = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+    weights, losses = np.zeros(3), []
+    for _ in range(steps):
+        errors = features @ weights - targets
+        losses.append(float(np.mean(errors**2)))
+        weights = weights - lr * 2 * np.mean(errors[:, None] * features, axis=0)
+    return losses, weights
+
+
+@pytest.mark.task(
+    "4.5",
+    points=3,
+    kind="debugging",
+    hint="Compare the first loss, whose weights are zero on any number of ranks, with the mean of targets**2. Count "
+    "the divisions on the way from a squared error to the loss that is returned: averaging has to happen in one place. "
+    "Ranks may have different numbers of samples.",
+)
+class TestFit:
+    """fit: slower with every rank. Find out why and mend it"""
+
+    def check(self, student, counts, steps=6):
+        parts = regression_data(counts)
+        right_losses, right_weights = fit_alone(parts, steps, 0.1)
+        for rank, seen in enumerate(student.on_ranks(len(counts), run_fit, parts, steps, 0.1)):
+            losses, weights, kept = seen.value
+            what = f"rank {rank} of {len(counts)}, which have {counts} samples"
+            # float64: a few steps, whose sums are taken in another order
+            assert losses == pytest.approx(right_losses, rel=1e-10), (
+                f"{what}: the losses are {np.round(losses, 4)}, on one rank {np.round(right_losses, 4)}"
+            )
+            assert weights == pytest.approx(right_weights, rel=1e-9, abs=1e-12), (
+                f"{what}: the weights become {weights}, on one rank {right_weights}"
+            )
+            assert kept, f"{what}: its features are changed"
+
+    def test_one_rank(self, student):
+        self.check(student, [12])
+
+    def test_equal_shares(self, student):
+        for counts in ([6, 6], [4, 4, 4], [3] * 5):
+            self.check(student, counts)
+
+    def test_uneven_shares(self, student):
+        for counts in ([11, 2], [1, 7, 3], [5, 0, 4], [0, 2, 9, 1, 0]):
+            self.check(student, counts)
+
+
+# 4.6
+
+
+def net_data() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(11)
+    features = rng.normal(size=(22, 3))
+    return features, np.sin(features).sum(axis=1)
+
+
+def run_net(world, answers, settings):
+    features, targets = net_data()
+    losses, first, second = answers.train_net(features, targets, *settings, world)
+    return losses, first, second
+
+
+def net_alone(hidden, epochs, batch, lr, seed) -> tuple[list[float], np.ndarray, np.ndarray]:
+    """What one process trains: the same draws, the gradients from the chain rule, sample by sample."""
+    features, targets = net_data()
+    rng = np.random.default_rng(seed)
+    first = rng.normal(size=(3, hidden))
+    second = rng.normal(size=hidden) / np.sqrt(hidden)
+    losses = []
+    for _ in range(epochs):
+        order = rng.permutation(len(features))
+        for start in range(0, len(order), batch):
+            chosen = order[start : start + batch]
+            loss, grad_first, grad_second = 0.0, np.zeros_like(first), np.zeros_like(second)
+            for x, y in zip(features[chosen], targets[chosen], strict=True):
+                a = np.tanh(x @ first)
+                error = a @ second - y
+                loss += error**2 / 2
+                grad_second += error * a
+                grad_first += np.outer(x, error * second * (1 - a**2))
+            losses.append(loss / len(chosen))
+            first -= lr * grad_first / len(chosen)
+            second -= lr * grad_second / len(chosen)
+    return losses, first, second
+
+
+@pytest.mark.task(
+    "4.6",
+    points=3,
+    kind="debugging",
+    hint="Which samples does each rank use in a step? Together they should be the batch, each sample once. Note them "
+    "for an epoch on two ranks and look for doubles; then ask where the order comes from. That the ranks agree on the "
+    "weights is no proof: they would agree on wrong ones, too.",
+)
+class TestTrainNet:
+    """train_net: replicas that agree with each other, and not with one rank. Find out why and mend it"""
+
+    def check(self, student, size, settings):
+        right = net_alone(*settings)
+        seen = student.on_ranks(size, run_net, settings)
+        for rank, one in enumerate(seen):
+            what = f"rank {rank} of {size}, batches of {settings[2]} of the 22 samples, seed {settings[4]}"
+            wrong = [
+                i
+                for i, (a, b) in enumerate(zip(one.value[0], right[0], strict=False))
+                if a != pytest.approx(b, rel=1e-9)  # float64, summed in another order
+            ]
+            assert not wrong and len(one.value[0]) == len(right[0]), (
+                f"{what}: of {len(one.value[0])} losses (one process has {len(right[0])}) the first that differs is "
+                f"number {wrong[:1]}: " + ", ".join(f"{one.value[0][i]:.6f} for {right[0][i]:.6f}" for i in wrong[:1])
+            )
+            for name, found, expected in zip(("first", "second"), one.value[1:], right[1:], strict=True):
+                assert found == pytest.approx(expected, rel=1e-8, abs=1e-10), (  # the same, grown by some steps
+                    f"{what}: the weights of the {name} layer are not those that one process trains"
+                )
+
+    def test_one_rank(self, student):
+        self.check(student, 1, (5, 2, 8, 0.1, 0))
+
+    def test_one_epoch(self, student):
+        for size in (2, 3, 5):
+            self.check(student, size, (5, 1, 10, 0.1, 0))
+
+    def test_more_epochs_and_other_seeds(self, student):
+        for size, seed in product((2, 3), (1, 7)):
+            self.check(student, size, (4, 3, 6, 0.05, seed))
+
+    def test_fewer_samples_than_ranks(self, student):
+        self.check(student, 5, (4, 2, 3, 0.05, 2))
+
+
+# 4.7
+
+
+def ring_bytes(world, elements, dtype):
+    import minidist as md
+
+    before = world.traffic
+    md.all_reduce(np.zeros(elements, dtype), group=world, algorithm="ring")
+    return int((world.traffic - before).sent[:, 0].sum())
+
+
+def played_step(compute: float, communication: float, overlap: bool, buckets: int = 20_000) -> float:
+    """The end of a step whose gradients leave in so many buckets, one after another, as backward completes them."""
+    backward, now = 2 * compute / 3, compute / 3
+    full = now + backward * np.arange(1, buckets + 1) / buckets  # when each bucket is full
+    free = now  # when the network is
+    for moment in full:
+        free = max(free, moment if overlap else full[-1]) + communication / buckets
+    return max(free, full[-1])
+
+
+def played_mean(ranks: int, probability: Fraction, factor: float) -> float:
+    """Over all ways in which the ranks can have hiccups or not, each with its probability."""
+    mean = Fraction(0)
+    for slow in product((False, True), repeat=ranks):
+        chance = Fraction(1)
+        for one in slow:
+            chance *= probability if one else 1 - probability
+        mean += chance * (Fraction(factor) if any(slow) else 1)
+    return float(mean)
+
+
+@pytest.mark.task(
+    "4.7",
+    points=3,
+    kind="worksheet",
+    hint="Bytes: chapter 3's ring. With overlap, backward and communication run side by side, so the longer one "
+    "counts, and forward comes on top. A step takes the largest of its ranks' times: seconds.max(axis=1). For the mean "
+    "step ask how likely it is that no rank at all has a hiccup.",
+)
+class TestStepWorksheet:
+    """sent_bytes, step_seconds and four more: what a data-parallel step costs"""
+
+    def test_sent_bytes(self, student, warm_ranks):
+        for size, dtype in product((1, 2, 3, 5), ("float32", "float64")):
+            real = warm_ranks(size).run(ring_bytes, 840, dtype, timeout=10)
+            found = student.call("sent_bytes", 840, np.dtype(dtype).itemsize, size)
+            assert found == pytest.approx(real[0], rel=1e-12), (
+                f"840 parameters in {dtype} on {size} ranks: {found:g} bytes; rank 0 of a real run sends {real[0]}"
+            )
+
+    def test_step_seconds(self, student):
+        for compute, communication in ((3.0, 1.0), (3.0, 2.0), (3.0, 5.0), (0.6, 0.1), (1.0, 0.0), (0.3, 9.0)):
+            for overlap in (False, True):
+                found = student.call("step_seconds", compute, communication, overlap)
+                played = played_step(compute, communication, overlap)
+                # the 20,000 buckets that are played are not infinitely small
+                assert found == pytest.approx(played, rel=2e-4), (
+                    f"{compute} s of compute and {communication} s of communication "
+                    f"{'with' if overlap else 'without'} overlap: {found:g} s, but played through it takes {played:g} s"
+                )
+
+    def test_hidden_share(self, student):
+        for compute, communication in ((3.0, 1.0), (3.0, 2.0), (3.0, 5.0), (0.6, 4.0)):
+            found = student.call("hidden_share", compute, communication)
+            saved = played_step(compute, communication, False) - played_step(compute, communication, True)
+            # as above
+            assert found == pytest.approx(saved / communication, rel=2e-4), (
+                f"{compute} s of compute, {communication} s of communication: a share of {found:g} is hidden, but "
+                f"played through overlap saves {saved:.4f} s, {saved / communication:.4f} of it"
+            )
+
+    def test_straggler(self, student):
+        rng = np.random.default_rng(2)
+        for steps, ranks in ((1, 1), (1, 4), (6, 1), (50, 3), (20, 64)):
+            seconds = rng.uniform(0.5, 1.5, (steps, ranks))
+            clock = np.zeros(ranks)
+            for step in seconds:
+                clock[:] = (clock + step).max()  # everybody waits for the last
+            busy = seconds.sum() / (ranks * clock[0])
+            found = [student.call(name, seconds) for name in ("run_seconds", "efficiency")]
+            # a sum of 50 numbers in another order
+            assert found[0] == pytest.approx(clock[0], rel=1e-12), (
+                f"{steps} steps on {ranks} ranks: {found[0]:g} s, but played through they take {clock[0]:g} s"
+            )
+            assert found[1] == pytest.approx(busy, rel=1e-12), (
+                f"{steps} steps on {ranks} ranks: the efficiency is {found[1]:g}, but the ranks compute {busy:g} of "
+                "the time"
+            )
+
+    def test_mean_step(self, student):
+        cases = product((1, 2, 7), (Fraction(1, 4), Fraction(1, 1000), Fraction(0), Fraction(1)), (1.0, 2.0, 3.5))
+        for ranks, probability, factor in cases:
+            found = student.call("mean_step", ranks, float(probability), factor)
+            played = played_mean(ranks, probability, factor)
+            # the same number but for the rounding of a handful of operations
+            assert found == pytest.approx(played, rel=1e-12), (
+                f"{ranks} ranks that take {factor} s with probability {float(probability)}: {found:g} s, but over all "
+                f"ways in which it can go the mean is {played:g} s"
+            )
+        found = student.call("mean_step", 1024, 0.001, 2.0)
+        # 1 + 1 - 0.999^1024
+        assert found == pytest.approx(1.641, abs=1e-3), f"1,024 ranks, once in 1,000 steps twice as long: {found:g} s"
