@@ -18,7 +18,7 @@ from minidist import __version__, backend
 from minidist.comm import Cluster, Deadlock, RankFailed
 from minidist.comm.algorithms import ALL_REDUCE
 from minidist.course.commands import add_commands
-from minidist.course.plug import Piece, pieces_of, training_on
+from minidist.course.plug import pieces_as_dict, pieces_of, print_pieces, training_on
 from minidist.layout import SYNCS, Layout
 from minidist.nn.data import load_corpus
 from minidist.train import Run, TrainConfig, Wishes, run
@@ -211,7 +211,7 @@ def _train(options) -> int:
             progress.update(task, completed=step + 1, loss=f"loss {loss:.4f}", speed=text)
 
         result = run(cluster, config, layout, wishes, on_step, training_on(pieces) if pieces else None)
-    _write_json(options.json, result.as_dict())
+    _write_json(options.json, result.as_dict() | pieces_as_dict(pieces, [result]))
     logs = [rank.log for rank in result.ranks]
     if options.trace:
         from minidist.show import perfetto
@@ -225,7 +225,7 @@ def _train(options) -> int:
             timeline.save(options.png, logs, f"the last steps of minidist train, {layout}")
     _print_run(console, result)
     if pieces:
-        _print_pieces(console, pieces, [result])
+        print_pieces(console, pieces, [result])
     if options.trace:
         console.print(f"trace of the last steps: {options.trace} (open it at https://ui.perfetto.dev)", soft_wrap=True)
     if options.png:
@@ -267,18 +267,6 @@ def _print_run(console: Console, result: Run) -> None:
     console.print(f"validation loss: {first.validation_loss:.4f} nats a byte")
     console.print(f"speed: {result.tokens_per_second:,.0f} tokens/s")
     console.print(f"fingerprint: {result.fingerprint}", soft_wrap=True)
-
-
-def _print_pieces(console: Console, pieces: list[Piece], runs: list[Run]) -> None:
-    """Whose function was in each socket, and how often rank 0 of these runs called it."""
-    table = Table(title="whose code it was", title_justify="left")
-    for column in ("piece", "whose", "where", "calls by rank 0"):
-        table.add_column(column, justify="right" if column.startswith("calls") else "left")
-    for piece in pieces:
-        calls = sum(run.ranks[0].socket_calls.get(piece.socket, 0) for run in runs)
-        whose = Text("yours", "green") if piece.source else Text("the library's", "dim")
-        table.add_row(piece.socket, whose, piece.why, f"{calls:,}" if piece.source else "")
-    console.print(table)
 
 
 def _printable(text: bytes) -> str:
@@ -327,9 +315,9 @@ def _verify(options) -> int:
             place = first_difference(runs[0], result, rank_function)
             places[id(result)] = str(place or "agreed when run again: this layout does not repeat its own bits")
     report = [run.as_dict() | {"same": agrees(runs[0], run), "difference": places.get(id(run))} for run in runs]
-    _write_json(options.json, {"all_same": not places, "runs": report})
+    _write_json(options.json, {"all_same": not places, "runs": report} | pieces_as_dict(pieces, runs))
     if pieces:
-        _print_pieces(console, pieces, runs)
+        print_pieces(console, pieces, runs)
     if not places:
         how_many = "The layout ends" if len(runs) == 2 else f"All {len(runs) - 1} layouts end"
         console.print(f"{how_many} on the bits of one process, SHA-256:\n{runs[0].fingerprint}", soft_wrap=True)

@@ -106,7 +106,7 @@ def test_verify_fails_on_a_planted_fault(capsys, monkeypatch):
         train.share_of = lambda rank, size, count: range(count // 2)
         return train_rank(world, config, layout, wishes)
 
-    monkeypatch.setattr(cli, "verify", lambda *arguments: verify.verify(*arguments, rank_function=half_the_batch))
+    monkeypatch.setattr(cli, "verify", lambda *arguments: verify.verify(*arguments[:3], rank_function=half_the_batch))
     assert cli.main(["verify", "dp=2", *SIZES]) == 1
     assert "NO" in capsys.readouterr().out
 

@@ -4,10 +4,14 @@ import ast
 from dataclasses import dataclass
 from functools import partial
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from minidist import sockets
 from minidist.course.answers import Source, implementation_folder, read_answers
 from minidist.course.guard import keep_lines
-from minidist.train import train_rank
+from minidist.train import Run, train_rank
 
 
 @dataclass(frozen=True)
@@ -82,3 +86,29 @@ def _run_file(source: Source) -> dict:
     keep_lines(source)
     exec(compile(source.text, source.path, "exec"), namespace)
     return namespace
+
+
+def pieces_as_dict(pieces: list[Piece], runs: list[Run]) -> dict:
+    """Whose function was in each socket, and how often rank 0 of these runs called it; nothing without ``--impl``."""
+    rows = [
+        {
+            "socket": piece.socket,
+            "whose": "yours" if piece.source else "the library's",
+            "where": piece.why,
+            "calls": sum(run.ranks[0].socket_calls.get(piece.socket, 0) for run in runs),
+        }
+        for piece in pieces
+    ]
+    return {"pieces": rows} if rows else {}
+
+
+def print_pieces(console: Console, pieces: list[Piece], runs: list[Run]) -> None:
+    """The same as a table."""
+    table = Table(title="whose code it was", title_justify="left")
+    for column in ("piece", "whose", "where", "calls by rank 0"):
+        table.add_column(column, justify="right" if column.startswith("calls") else "left")
+    for row in pieces_as_dict(pieces, runs)["pieces"]:
+        yours = row["whose"] == "yours"
+        whose = Text(row["whose"], "green" if yours else "dim")
+        table.add_row(row["socket"], whose, row["where"], f"{row['calls']:,}" if yours else "")
+    console.print(table)

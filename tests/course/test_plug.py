@@ -1,0 +1,132 @@
+"""Training on a learner's own code: their pieces, the library's where a stub still is, and who is who."""
+
+import json
+
+import pytest
+
+from minidist import sockets
+from minidist.cli import main
+from minidist.course.answers import course_folder, read_answers
+from minidist.course.plug import pieces_of
+from minidist.course.stubs import put_back, stub_of
+
+SMALL = "--steps=3 --layers=1 --width=16 --heads=2 --context=8 --global-batch=8 --micro-batch=1".split()  # noqa: SIM905
+SOLUTIONS = {name: source.text for name, source in read_answers(course_folder("solutions")).items()}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """``folder(names)``: a learner's folder in which these functions are solved."""
+
+    def make(*names: str):
+        for chapter, solution in SOLUTIONS.items():
+            text = stub_of(solution)
+            solved = [
+                name for name in names if f"def {name}(" in text or f"class {name}(" in text or f"class {name}:" in text
+            ]
+            (tmp_path / f"{chapter}.py").write_text(put_back(text, solution, solved))
+        return tmp_path
+
+    return make
+
+
+def owners(folder) -> dict[str, bool]:
+    return {piece.socket: piece.source is not None for piece in pieces_of(str(folder))}
+
+
+def test_the_sockets_that_are_promised():
+    promised = {"all_reduce_ring", "broadcast_tree", "all_gather_ring", "reduce_scatter_ring", "all_to_all_pairwise"}
+    assert promised | {"BucketedDataParallel"} <= sockets.SOCKETS.keys()
+    assert all(owners(course_folder("solutions")).values())  # each has a task, and each solution fits
+
+
+def test_stubs_fall_back(folder):
+    mine = owners(folder("all_reduce_ring", "fill_buckets"))
+    assert [name for name, own in mine.items() if own] == ["all_reduce_ring", "fill_buckets"]
+    why = {piece.socket: piece.why for piece in pieces_of(str(folder()))}
+    assert why["broadcast_tree"] == "still a stub in ch03_collectives.py"
+
+
+def verify(folder, *arguments) -> int:
+    return main(["verify", "--impl", str(folder), *SMALL, *arguments])
+
+
+def test_all_solutions_reach_the_librarys_fingerprint(capsys):
+    layouts = ["dp=4,algorithm=ring", "dp=3,algorithm=naive,sync=naive", "dp=5,algorithm=tree,bucket_mb=0.01", "dp=1"]
+    assert main(["verify", "--impl", "solutions", *SMALL, *layouts]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("  yes") == 4 and shown.count("yours") == len(sockets.SOCKETS)
+
+
+def test_a_ring_of_ones_own_on_top_of_stubs(folder, capsys):
+    """all_reduce_ring calls two functions that are still stubs: the library's stand in for them."""
+    assert verify(folder("all_reduce_ring"), "dp=4,algorithm=ring") == 0
+    shown = capsys.readouterr().out
+    assert shown.count("yours") == 1 and "still a stub" in " ".join(shown.split())
+
+
+def test_a_wrong_ring_is_found(folder, capsys):
+    place = folder("all_gather_ring")
+    file = place / "ch03_collectives.py"
+    file.write_text(file.read_text().replace("range(size - 1)", "range(size - 2)"))
+    assert verify(place, "dp=3,algorithm=ring") == 1
+    shown = capsys.readouterr().out
+    assert "NO" in shown and "first differs after step 0" in shown
+
+
+def test_calls_are_counted(folder, capsys):
+    place = folder(
+        "all_reduce_ring",
+        "all_gather_ring",
+        "reduce_scatter_ring",
+        "adamw_update",
+        "BucketedDataParallel",
+        "fill_buckets",
+    )
+    assert main(["train", "--dp", "2", "--algorithm", "ring", "--impl", str(place), *SMALL, "--json", "-"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    calls = {piece["socket"]: piece["calls"] for piece in result["pieces"]}
+    assert (
+        calls["all_reduce_ring"] == calls["all_gather_ring"] == calls["reduce_scatter_ring"] == 3
+    )  # one bucket a step
+    assert calls["BucketedDataParallel"] == calls["fill_buckets"] == 1 and calls["adamw_update"] % 3 == 0
+    yours = {piece["socket"] for piece in result["pieces"] if piece["whose"] == "yours"}
+    assert "broadcast_tree" not in yours and "adamw_update" in yours
+
+
+def test_an_error_of_ones_own_is_told_with_its_line(folder, capsys):
+    place = folder("all_reduce_ring")
+    file = place / "ch03_collectives.py"
+    file.write_text(file.read_text().replace("    chunks = chunks_of(flat, group.size)", "    chunks = 1 / 0"))
+    line = file.read_text().splitlines().index("    chunks = 1 / 0") + 1
+    assert main(["train", "--dp", "2", "--algorithm", "ring", "--impl", str(place), *SMALL]) == 2
+    told = capsys.readouterr().err
+    assert "ZeroDivisionError" in told and f'ch03_collectives.py", line {line}' in told
+
+
+def test_unusable_input(tmp_path, capsys):
+    assert main(["train", "--impl", str(tmp_path / "nowhere"), *SMALL]) == 2
+    assert "there is no such folder" in capsys.readouterr().err
+    (tmp_path / "ch03_collectives.py").write_text("x = 1\ndef broken(:\n")
+    assert main(["verify", "--impl", str(tmp_path), *SMALL, "dp=2"]) == 2
+    assert "ch03_collectives.py:2: this is not Python" in capsys.readouterr().err
+
+
+def test_plug_refuses_what_has_no_socket():
+    with pytest.raises(KeyError, match="there is no socket 'nonsense'"):
+        sockets.plug({"nonsense": print})
+
+
+def test_a_socket_looks_its_function_up_at_each_call():
+    @sockets.socket
+    def double(x):
+        return 2 * x
+
+    try:
+        alias = double
+        sockets.plug({"double": lambda x: 3 * x})
+        assert alias(1) == 3 and sockets.calls["double"] == 1
+        sockets.plug({})
+        assert alias(1) == 2
+    finally:
+        del sockets.SOCKETS["double"]

@@ -1,0 +1,81 @@
+"""Every chapter runs from its first cell to its last, is committed with its outputs, and sends to all of its tasks."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from minidist.course.answers import ROOT
+from minidist.course.judge import judge
+
+nbformat = pytest.importorskip("nbformat", reason="Jupyter is not installed")
+nbclient = pytest.importorskip("nbclient", reason="Jupyter is not installed")
+
+CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
+CELL_SECONDS = 120
+BYTES = 500_000  # of a notebook with its pictures
+
+
+def read(path: Path):
+    return nbformat.read(path, as_version=4)
+
+
+def text_of(path: Path) -> str:
+    return "\n".join(cell.source for cell in read(path).cells)
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    return [one.task for one in judge("solutions", [], "--collect-only")]
+
+
+def test_chapters_and_exercises_belong_together():
+    assert [path.name[:2] for path in CHAPTERS] == [
+        path.name[2:4] for path in sorted((ROOT / "solutions").glob("ch*.py"))
+    ]
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_it_runs(path, tmp_path):
+    """An error in a cell, also a failed assertion about a number, is raised here."""
+    notebook = read(path)
+    nbclient.NotebookClient(notebook, timeout=CELL_SECONDS, resources={"metadata": {"path": tmp_path}}).execute()
+    for before, after in zip(code_cells(read(path)), code_cells(notebook), strict=True):
+        assert kinds(before) == kinds(after), f"committed with other outputs than it has now:\n{before.source}"
+
+
+def code_cells(notebook) -> list:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def kinds(cell) -> list[tuple]:
+    """What comes out of a cell, whatever its numbers: pictures, tables, and printed text as one piece."""
+    found = [
+        ("printed", output.name) if output.output_type == "stream" else (output.output_type, *sorted(output.data))
+        for output in cell.outputs
+    ]
+    return list(dict.fromkeys(found))
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_it_is_committed_with_outputs(path):
+    cells = code_cells(read(path))
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1)), "run it from the top, in order"
+    printed = [output for cell in cells for output in cell.outputs]
+    assert not [output for output in printed if output.output_type == "error" or output.get("name") == "stderr"]
+    assert sum("image/png" in output.get("data", {}) for output in printed) >= 5
+    assert path.stat().st_size < BYTES
+    raw = json.loads(path.read_text(encoding="utf-8"))
+    assert raw["metadata"]["kernelspec"]["name"] == "python3"
+    assert not re.search(r"/(home|root|tmp|Users|work)/", path.read_text(encoding="utf-8")), "a path of this machine"
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_it_sends_to_every_task(path, tasks):
+    mine = [task.number for task in tasks if task.chapter[2:4] == path.name[:2]]
+    text = text_of(path)
+    assert mine and [number for number in mine if f"Task {number}" not in text and f"task {number}" not in text] == []
+    for named in re.findall(r"minidist (?:check|reset|check --hint) (\d+\.\d+)", text):
+        assert named in [task.number for task in tasks], named
