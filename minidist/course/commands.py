@@ -8,7 +8,6 @@ from rich.console import Console
 
 from minidist.course.answers import implementation_folder
 from minidist.course.check import check, hint, watch
-from minidist.course.grade import Limits, grade
 from minidist.course.mutants import catch_all
 from minidist.course.reset import plan_reset, write_reset
 from minidist.course.stubs import write_stubs
@@ -105,15 +104,14 @@ def _reset(options) -> int:
 
 
 def _grade(options) -> int:
+    try:  # what no other command needs
+        from minidist.course.grade import grade
+        from minidist.course.supervise import Limits
+    except ImportError as error:
+        raise ValueError(f"grading needs {error.name}, on Linux or macOS: pip install -e '.[course]'") from None
     limits = Limits(options.timeout, options.memory, options.processes)
-    grade(
-        Console(highlight=False, markup=False),
-        Path(options.submissions),
-        Path(options.out),
-        limits,
-        options.jobs,
-        options.task,
-    )
+    console = Console(highlight=False, markup=False)
+    grade(console, Path(options.submissions), Path(options.out), limits, options.jobs, options.task)
     return 0
 
 

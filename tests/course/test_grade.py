@@ -4,6 +4,8 @@ import csv
 import json
 import os
 import re
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import psutil
 import pytest
 
 from minidist.cli import main
-from minidist.course.answers import course_folder, read_answers
+from minidist.course.answers import ROOT, course_folder, read_answers
 from minidist.course.grade import find_submissions, take_answers
 from minidist.course.stubs import stub_of
 from minidist.course.supervise import MARK
@@ -213,8 +215,36 @@ def test_what_is_taken_from_a_submission(tmp_path):
     assert find_submissions(tmp_path) == [("ours", ours), ("theirs", theirs)]
 
 
+@pytest.mark.timeout(120)
+def test_the_autograder_of_the_documentation(tmp_path):
+    """run_autograder as Gradescope runs it, with another folder in the place of /autograder."""
+    (tmp_path / "submission").mkdir()
+    (tmp_path / "submission" / f"{NAME}.py").write_text(SOLUTION)
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    wrapper = tmp_path / "venv" / "bin" / "minidist"
+    wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} -m minidist.cli "$@" --task 3.3\n')
+    wrapper.chmod(0o755)
+    script = ROOT / "docs" / "autograder" / "run_autograder"
+    environment = os.environ | {"AUTOGRADER": str(tmp_path)}
+    subprocess.run([script], env=environment, check=True, timeout=100, capture_output=True)
+    results = json.loads((tmp_path / "results" / "results.json").read_text())
+    assert results["score"] == 2 and [test["number"] for test in results["tests"]] == ["3.3"]
+
+
+def test_the_other_commands_do_without_the_courses_packages():
+    hidden = (
+        "import sys; sys.modules |= dict.fromkeys(['psutil', 'watchfiles', 'pytest', 'pytest_timeout', 'nbclient'])\n"
+    )
+    code = hidden + "import minidist.cli as cli; sys.exit(cli.main(['grade', '.']))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2 and "grading needs psutil" in result.stderr and "[course]" in result.stderr
+    code = hidden + "import minidist.cli as cli; sys.exit(cli.main(['check', '3']))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2 and "the course needs pytest" in result.stderr
+
+
 def test_a_spreadsheet_gets_no_formula(tmp_path):
-    from minidist.course.grade import Grade, write_grades
+    from minidist.course.grades import Grade, write_grades
 
     write_grades(tmp_path, [Grade("=cmd()", [], ["+1"])])
     assert "'=cmd()" in (tmp_path / "grades.csv").read_text()
