@@ -2,7 +2,6 @@
 
 import os
 import sys
-import tracemalloc
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -115,16 +114,6 @@ def _enter(folder: str) -> None:
             return
         except FileNotFoundError:
             continue
-
-
-def peak_bytes(call: Callable[[], object]) -> int:
-    """The most bytes that Python and NumPy held at once of what they allocated during the call. For use in a rank."""
-    tracemalloc.start()
-    try:
-        call()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 def plain(value):

@@ -11,32 +11,12 @@ import pytest
 from minidist.comm.failures import Deadlock
 from minidist.comm.launch import Cluster
 from minidist.course.answers import course_folder
-from minidist.course.student import peak_bytes
+from minidist.course.judging import LARGE, SIZES, numbers, peak_bytes, same
 from minidist.show.replay import steps
 from minidist.trace import PointToPoint
 
 COLLECTIVES = ("minidist.comm.algorithms", "minidist.comm.collectives", "minidist.comm.group:barrier")
 pytestmark = pytest.mark.answers("ch02_ranks", closed=COLLECTIVES)
-
-SIZES = (2, 3, 4, 5, 7)  # numbers of ranks; every task has to work for any
-LARGE = 3 << 18  # elements: more than any queue between two ranks holds
-
-
-def numbers(rank: int, elements: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng([seed, rank]).integers(-1000, 1000, elements).astype(np.float64)
-
-
-def same(found, expected, what: str) -> None:
-    """Assert that a rank holds what it should, saying where it does not."""
-    assert isinstance(found, np.ndarray) and found.dtype == expected.dtype, (
-        f"{what}: it should be an array of {expected.dtype}, but is {getattr(found, 'dtype', type(found).__name__)}"
-    )
-    assert found.shape == expected.shape, f"{what}: shape {found.shape} where {expected.shape} is right"
-    wrong = np.flatnonzero(found.ravel() != expected.ravel())
-    assert not len(wrong), (
-        f"{what}: element {wrong[0]} is {found.flat[wrong[0]]:g} where {expected.flat[wrong[0]]:g} is right"
-        f" ({len(wrong)} of {found.size} elements differ)"
-    )
 
 
 def calls_of(log: list) -> list[PointToPoint]:

@@ -5,49 +5,14 @@ from math import ceil, log2
 import numpy as np
 import pytest
 
-from minidist.course.student import peak_bytes
-from minidist.show.replay import replay, steps
+from minidist.course.judging import LARGE, SIZES, bytes_sent, in_steps, numbers, peak_bytes, same, to_the_right_only
+from minidist.show.replay import replay
 
 pytestmark = pytest.mark.answers("ch03_collectives", closed=("minidist.comm.algorithms", "minidist.comm.collectives"))
-
-SIZES = (2, 3, 4, 5, 7)  # numbers of ranks; every task has to work for any
-LARGE = 3 << 18  # elements: more than any queue between two ranks holds
-
-
-def numbers(rank: int, elements: int, seed: int = 0) -> np.ndarray:
-    """Whole numbers in float64, other ones on each rank: their sums are exact in any order."""
-    return np.random.default_rng([seed, rank]).integers(-1000, 1000, elements).astype(np.float64)
 
 
 def chunked(rank: int, sizes: list[int]) -> list[np.ndarray]:
     return np.split(numbers(rank, sum(sizes)), np.cumsum(sizes)[:-1])
-
-
-def same(found, expected, what: str) -> None:
-    """Assert that a rank holds what it should, saying where it does not."""
-    assert found.shape == expected.shape, f"{what}: shape {found.shape} where {expected.shape} is right"
-    wrong = np.flatnonzero(found != expected)
-    assert not len(wrong), (
-        f"{what}: element {wrong[0]} is {found.flat[wrong[0]]:g} where {expected.flat[wrong[0]]:g} is right"
-        f" ({len(wrong)} of {found.size} elements differ)"
-    )
-
-
-def sent_to(seen) -> np.ndarray:
-    """(ranks, peers): the bytes that each rank sent to each other."""
-    return np.stack([one.traffic.sent[:, 0] for one in seen])
-
-
-def to_the_right_only(seen) -> None:
-    sent = sent_to(seen)
-    for rank, row in enumerate(sent):
-        wrong = [peer for peer in np.flatnonzero(row) if peer != (rank + 1) % len(sent)]
-        assert not wrong, f"rank {rank} of {len(sent)} sends to rank {wrong[0]}, which is not its right neighbour"
-
-
-def in_steps(seen, expected: int) -> None:
-    taken = steps([one.log for one in seen])
-    assert taken == expected, f"{len(seen)} ranks take {taken} steps where {expected} are enough"
 
 
 # 3.1
@@ -140,7 +105,7 @@ class TestBroadcastTree:
     def test_bytes(self, student):
         for size in SIZES:
             seen = student.on_ranks(size, run_broadcast, 1, 10)
-            sent, source = sent_to(seen), sent_to(seen)[1].sum()
+            sent, source = bytes_sent(seen), bytes_sent(seen)[1].sum()
             assert (sent.sum(axis=0) == [80 * (rank != 1) for rank in range(size)]).all(), (
                 f"with {size} ranks every rank but the source has to receive the 80 bytes once, but they receive "
                 f"{sent.sum(axis=0).tolist()}"
@@ -201,7 +166,7 @@ class TestAllReduceNaive:
 
     def test_bytes(self, student):
         for size in SIZES:
-            sent = sent_to(student.on_ranks(size, run_all_reduce, "all_reduce_naive", 10)).sum(axis=1)
+            sent = bytes_sent(student.on_ranks(size, run_all_reduce, "all_reduce_naive", 10)).sum(axis=1)
             assert sent.tolist() == [80 * (size - 1)] + [80] * (size - 1), (
                 f"with {size} ranks rank 0 should send {80 * (size - 1)} bytes and the others 80, "
                 f"but they send {sent.tolist()}"

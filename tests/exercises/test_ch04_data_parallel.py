@@ -8,7 +8,7 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 
-from minidist.course.student import peak_bytes
+from minidist.course.judging import peak_bytes, same
 from minidist.course.watch import watch_collectives
 from minidist.layout import Layout
 from minidist.train import TrainConfig, Wishes, run
@@ -26,19 +26,6 @@ def exact_sum(terms: list[np.ndarray], divisor: int = 1) -> np.ndarray:
     columns = zip(*(term.ravel().tolist() for term in terms), strict=True)
     sums = [float(sum(map(Fraction, column)) / divisor) for column in columns]
     return np.array(sums).astype(np.float32).reshape(terms[0].shape)
-
-
-def same_bits(found, expected, what: str) -> None:
-    """Assert that an array is the right one to the last bit, saying where it is not."""
-    assert isinstance(found, np.ndarray) and found.dtype == expected.dtype, (
-        f"{what}: the result should be an array of {expected.dtype}, but is {getattr(found, 'dtype', type(found))}"
-    )
-    assert found.shape == expected.shape, f"{what}: shape {found.shape} where {expected.shape} is right"
-    wrong = np.flatnonzero(found.ravel() != expected.ravel())
-    assert not len(wrong), (
-        f"{what}: element {wrong[0]} is {found.flat[wrong[0]]:.9g} where {expected.flat[wrong[0]]:.9g} is right"
-        f" ({len(wrong)} of {found.size} elements differ)"
-    )
 
 
 # 4.1
@@ -74,15 +61,15 @@ class TestOrderFreeSum:
     def test_small_sums(self, student):
         whole = [np.array([[1, 2], [3, 4]], np.float32), np.array([[10, 20], [30, 40]], np.float32)]
         (found,), kept = student.on_ranks(1, run_sums, whole, [[0, 1]])[0].value
-        same_bits(found, np.array([[11, 22], [33, 44]], np.float32), "the sum of two arrays")
+        same(found, np.array([[11, 22], [33, 44]], np.float32), "the sum of two arrays")
         for before, after in zip(whole, kept, strict=True):
-            same_bits(after, before, "a term, which must not be changed")
+            same(after, before, "a term, which must not be changed")
 
     def test_one_term_and_no_elements(self, student):
         one = spread_terms(1, (5,))
-        same_bits(student.on_ranks(1, run_sums, one, [[0]])[0].value[0][0], one[0], "the sum of one term")
+        same(student.on_ranks(1, run_sums, one, [[0]])[0].value[0][0], one[0], "the sum of one term")
         none = [np.zeros((0, 3), np.float32)] * 2
-        same_bits(student.on_ranks(1, run_sums, none, [[0, 1]])[0].value[0][0], none[0], "arrays without elements")
+        same(student.on_ranks(1, run_sums, none, [[0, 1]])[0].value[0][0], none[0], "arrays without elements")
 
     def test_any_order(self, student):
         """Every order of 4 and 5 terms, and many orders of more."""
@@ -102,9 +89,9 @@ class TestOrderFreeSum:
             for shape in ((200,), (7, 5, 3)):
                 terms = spread_terms(n, shape, seed=1)
                 found = student.on_ranks(1, run_sums, terms, [range(n)])[0].value[0][0]
-                same_bits(found, exact_sum(terms), f"the sum of {n} terms, against the exact one")
+                same(found, exact_sum(terms), f"the sum of {n} terms, against the exact one")
         terms = [np.array([x], np.float32) for x in (2.0**24, 1, -(2.0**24), 2.0**-1)]
-        same_bits(
+        same(
             student.on_ranks(1, run_sums, terms, [range(4)])[0].value[0][0],
             np.array([1.5], np.float32),
             "2^24 + 1 - 2^24 + 1/2",
@@ -167,7 +154,7 @@ class TestAccumulate:
         loss, gradient, _ = student.on_ranks(
             1, run_accumulate, [1, 3], [8.0, 4.0], np.array([[4, 0], [0, 8]], np.float32)
         )[0].value
-        same_bits(gradient, np.array([1, 6], np.float32), "1 sample with gradient (4, 0), 3 with a mean of (0, 8)")
+        same(gradient, np.array([1, 6], np.float32), "1 sample with gradient (4, 0), 3 with a mean of (0, 8)")
         assert loss == 5.0, f"1 sample with loss 8 and 3 with a mean of 4: the mean loss is {loss}, 5 is right"
 
     def test_like_the_whole_batch(self, student):
@@ -202,7 +189,7 @@ class TestAccumulate:
         )
         for order in ([0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [2, 0, 4, 1, 3]):
             run_of = student.on_ranks(1, run_accumulate, sizes[order].tolist(), [0.0] * 5, gradients[order])
-            same_bits(
+            same(
                 run_of[0].value[1],
                 expected,
                 f"the mean of micro-batches of {sizes[order].tolist()} samples, summed in float64 and then divided",
@@ -363,7 +350,7 @@ def check_sums(seen, orders) -> None:
         )
         for rank, one in enumerate(seen):
             what = f"step {step}, rank {rank} of {len(seen)}, the gradient of parameter {i}"
-            same_bits(one.value["gradients"][step][i], right, what)
+            same(one.value["gradients"][step][i], right, what)
 
 
 def train_small(world, answers, config, layout):
