@@ -51,7 +51,7 @@ def check(console: Console, impl: str, wish: str | None, everything: bool) -> bo
     elif not everything:
         current = (next_task(shown) or shown[-1]).task.chapter
         shown = [one for one in shown if one.task.chapter == current]
-    console.print(_report(shown, progress.judged, wish is not None))
+    console.print(_report(progress.folder, shown, progress.judged, wish is not None))
     return all(one.state == "passed" for one in shown)
 
 
@@ -74,11 +74,11 @@ def next_task(judged: list[Judged]) -> Judged | None:
     return next((one for one in judged if one.state != "passed"), None)
 
 
-def _report(shown: list[Judged], all_tasks: list[Judged], in_full: bool) -> Group:
+def _report(folder: Path, shown: list[Judged], all_tasks: list[Judged], in_full: bool) -> Group:
     parts: list = []
     for chapter in dict.fromkeys(one.task.chapter for one in shown):
         tasks = [one for one in shown if one.task.chapter == chapter]
-        table = Table(title=f"chapter {number_of(chapter)}: exercises/{chapter}.py", title_justify="left")
+        table = Table(title=f"chapter {number_of(chapter)}: {folder.name}/{chapter}.py", title_justify="left")
         table.add_column("task", justify="right", no_wrap=True)
         table.add_column("what")
         table.add_column("kind", no_wrap=True)
@@ -92,7 +92,7 @@ def _report(shown: list[Judged], all_tasks: list[Judged], in_full: bool) -> Grou
     if failing := [one for one in shown if one.state == "failed"]:
         parts += [_failure(one, in_full) for one in failing]
     if (task := next_task(shown) or next_task(all_tasks)) is not None:
-        parts.append(_what_next(task))
+        parts.append(_what_next(folder, task))
     else:
         parts.append(Text("Everything is solved. Now train on it: minidist train --dp 4 --impl exercises", "green"))
     parts.append(_bar(all_tasks))
@@ -108,16 +108,15 @@ def _failure(one: Judged, in_full: bool) -> Panel:
         lines = [*lines[:LINES], "..."]
     said = " ".join(verdict.message.split())
     lines += [f"note: {remark}" for remark in verdict.remarks if remark not in said]
-    if not in_full:
-        lines.append(f"more: minidist check {one.task.number}    hint: minidist check --hint {one.task.number}")
     return Panel(Text("\n".join(lines)), title=f"{one.task.number} fails in {verdict.test}", title_align="left")
 
 
-def _what_next(one: Judged) -> Text:
-    where = f"exercises/{one.task.chapter}.py"
+def _what_next(folder: Path, one: Judged) -> Text:
+    where = f"{folder.name}/{one.task.chapter}.py"
     text = Text.assemble(("next: ", "bold"), (f"{one.task.number}  {one.task.title}", "bold"), f"  in {where}\n")
     if one.state == "failed":
-        return text.append(f"It fails; see above, or: minidist check {one.task.number}")
+        number = one.task.number
+        return text.append(f"it fails; in full: minidist check {number}    a hint: minidist check --hint {number}")
     return text.append(f"hint: {one.task.hint}", "yellow")
 
 
