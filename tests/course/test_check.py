@@ -22,8 +22,10 @@ STUB = stub_of(SOLUTION)
 @pytest.fixture
 def folder(tmp_path):
     """A learner's folder with the stub of chapter 3."""
-    (tmp_path / f"{NAME}.py").write_text(STUB)
-    return tmp_path
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / f"{NAME}.py").write_text(STUB)
+    return mine
 
 
 def solve(*names: str, start: str = STUB) -> str:
