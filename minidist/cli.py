@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from contextlib import contextmanager
@@ -44,6 +45,14 @@ HELP = {
     "backend": "what computes; cupy needs an NVIDIA GPU",
 }
 CHOICES = {"reduce_dtype": ("float64", "float32"), "backend": ("numpy", "cupy")}
+
+
+def program() -> int:
+    """The command ``minidist``: asked to end, or left by its terminal, it ends as at Ctrl-C, its ranks with it."""
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.default_int_handler)
+    return main()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -348,4 +357,4 @@ def _say_error(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program())

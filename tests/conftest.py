@@ -1,5 +1,8 @@
 """Warm ranks that tests share, so that processes are not started over and over."""
 
+import tempfile
+from pathlib import Path
+
 import pytest
 
 import minidist as md
@@ -18,3 +21,10 @@ def ranks():
     yield get
     for cluster in clusters.values():
         cluster.close()
+
+
+@pytest.fixture
+def scratch():
+    """A folder for temporary files with a short path: sockets may have no long one."""
+    with tempfile.TemporaryDirectory(prefix="t") as folder:
+        yield Path(folder)

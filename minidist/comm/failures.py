@@ -63,13 +63,15 @@ def describe_frame(frame) -> str:
 
 _LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
 _PACKAGE = os.path.dirname(_HERE)
-# the course runs a learner's code, and a socket calls it: the learner looks for neither
-_ROOMS = (_HERE, os.path.join(_PACKAGE, "course"), os.path.join(_PACKAGE, "sockets.py"))
+# The course runs a learner's code, and a socket calls it; the log is written everywhere: nobody looks for them.
+_OURS = (_HERE + os.sep, os.path.join(_PACKAGE, "course", ""))
+_OUR_FILES = tuple(os.path.join(_PACKAGE, name) for name in ("sockets.py", "trace.py"))
 
 
 def is_plumbing(filename: str) -> bool:
     """Whether a file is none of the user's own: of this room, of Python, or of an installed package."""
-    return filename.startswith((*_ROOMS, *_LIBRARIES))
+    made_up = filename.startswith(("<string>", "<frozen"))  # code without a file
+    return made_up or filename in _OUR_FILES or filename.startswith((*_OURS, *_LIBRARIES))
 
 
 _LIKELY_CAUSES = {

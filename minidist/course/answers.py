@@ -50,9 +50,26 @@ def implementation_folder(impl: str) -> Path:
 def read_answers(folder: Path) -> dict[str, Source]:
     """The answers in a folder, by module name. A file that is not text is left in, as what cannot be loaded."""
     files = sorted(file for file in folder.glob("ch*.py") if CHAPTER_FILE.fullmatch(file.name) and file.is_file())
-    return {
-        file.stem: Source(file.stem, str(file), file.read_text(encoding="utf-8", errors="replace")) for file in files
-    }
+    return {file.stem: Source(file.stem, str(file), _text_of(file)) for file in files}
+
+
+def _text_of(file: Path) -> str:
+    """The text of a file as Python reads it: UTF-8, with or without the mark that some editors put first."""
+    content = file.read_bytes()
+    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return f"raise SyntaxError('{file.name} is saved as UTF-16: save it as UTF-8')"
+    return content.decode("utf-8-sig", errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Write a file in one go: whatever happens meanwhile, it holds the old text or the new."""
+    new = file.with_name(file.name + ".new")
+    try:
+        new.write_text(text, encoding="utf-8", errors="backslashreplace")
+        new.replace(file)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
 
 
 def chapter_names() -> list[str]:

@@ -1,6 +1,7 @@
 """What grading ends in: a table to read, grades.csv, grades.json, and a file for Gradescope."""
 
 import csv
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,7 +9,9 @@ from pathlib import Path
 
 from rich.table import Table
 
+from minidist.course.answers import write_whole
 from minidist.course.judge import Judged
+from minidist.course.tasks import Task
 
 
 @dataclass
@@ -42,22 +45,23 @@ def table_of(grades: Sequence[Grade]) -> Table:
     return table
 
 
-def write_grades(out: Path, grades: Sequence[Grade]) -> None:
-    """grades.csv (a line a student), grades.json (everything), and <student>/results.json for Gradescope."""
-    numbers = [one.task.number for one in grades[0].judged]
-    with open(out / "grades.csv", "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["student", "points", "of", *numbers, "remarks"])
-        for grade in grades:
-            points = [one.points for one in grade.judged]
-            writer.writerow([_cell(grade.student), grade.points, grade.total, *points, _cell("; ".join(grade.remarks))])
-    with open(out / "grades.json", "w", encoding="utf-8") as file:
-        json.dump([_as_dict(grade) for grade in grades], file, indent=1)
+def write_grades(out: Path, tasks: Sequence[Task], grades: Sequence[Grade]) -> None:
+    """grades.csv, a line a student, and grades.json, everything."""
+    rows = [["student", "points", "of", *(task.number for task in tasks), "remarks"]]
     for grade in grades:
-        folder = out / grade.student
-        folder.mkdir(exist_ok=True)
-        with open(folder / "results.json", "w", encoding="utf-8") as file:
-            json.dump(gradescope(grade), file, indent=1)
+        points = [one.points for one in grade.judged]
+        rows.append([_cell(grade.student), grade.points, grade.total, *points, _cell("; ".join(grade.remarks))])
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    write_whole(out / "grades.csv", text.getvalue())
+    write_whole(out / "grades.json", json.dumps([_as_dict(grade) for grade in grades], indent=1))
+
+
+def write_results(out: Path, grade: Grade) -> None:
+    """students/<name>/results.json for Gradescope."""
+    folder = out / "students" / grade.student
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / "results.json", json.dumps(gradescope(grade), indent=1))
 
 
 def _cell(text: str) -> str:

@@ -1,43 +1,31 @@
 """Running a learner's code inside a rank, so that an accident or a trick there does not reach the next task.
 
-Answers run in ranks only, never in the process that judges them: whatever they patch, print, exit or kill, the judge
+Answers run in ranks only, never in the process that judges: whatever they patch, print, exit or kill, the judge
 compares what came back with its own, untouched NumPy. Inside the rank ``guarded``
 
-- puts back what was replaced in minidist, NumPy and the builtins, and says so;
-- closes the modules that hold the library's own answers;
+- puts back what was replaced in minidist, NumPy and Python, and says so (restore.py);
+- closes the library's own answers (closed.py);
 - ends processes that the answer forks, and says so;
 - lets a limited amount of printing through.
 
 This is no sandbox: code that means harm can undo all of it. docs/grading.md says how to add one.
 """
 
-import builtins
+import io
 import linecache
 import os
+import signal
 import sys
+import threading
 import types
-from contextlib import contextmanager
-from inspect import unwrap
+from contextlib import contextmanager, suppress
 
-import numpy as np
+from minidist.course.breaches import Exited, Forked, Tampering
+from minidist.course.closed import closed_files, closed_functions
+from minidist.course.restore import functions_now, put_back
 
 PRINTED_CHARACTERS = 20_000
-
-
-class LibraryAnswer(RuntimeError):
-    """The answer calls the library's own, which the task asks the learner to write."""
-
-
-class Tampering(RuntimeError):
-    """The answer replaces functions of Python, NumPy or minidist."""
-
-
-class Exited(RuntimeError):
-    """The answer ends the process with exit()."""
-
-
-class Forked(RuntimeError):
-    """The answer starts processes of its own."""
+NAMES = 5  # of replaced functions that are told
 
 
 @contextmanager
@@ -45,125 +33,64 @@ def guarded(closed: tuple[str, ...], remarks: list[str]):
     """Run what stands within under the rules above. What is noticed, but does not fail the task, goes to ``remarks``.
 
     Raises:
-        Tampering, LibraryAnswer, Forked: for a breach of the rules.
+        Tampering, LibraryAnswer, Forked, Exited: for a breach of the rules.
     """
-    before, outputs, forks = _functions_now(), (sys.stdout, sys.stderr), _forks.count
-    streams = [_Limited(output, remarks) for output in outputs]
+    before, outputs, forks = functions_now(), (sys.stdout, sys.stderr), _forks.count
     _forks.forbidden = True
-    sys.stdout, sys.stderr = streams
+    sys.stdout, sys.stderr = (_Limited(output, remarks) for output in outputs)
     try:
-        with _closed(closed):
+        with closed_functions(closed), closed_files(closed):
             yield
     except SystemExit as error:
         raise Exited(f"the answer ends the process: exit({error.code!r})") from error
     finally:
         _forks.forbidden = False
         sys.stdout, sys.stderr = outputs
-        replaced = _put_back(before)
+        replaced = put_back(before)
+        if hasattr(signal, "alarm"):
+            signal.alarm(0)
     if replaced:
-        raise Tampering(f"the answer replaces {', '.join(replaced)}")
+        more = f" and {len(replaced) - NAMES} more" if len(replaced) > NAMES else ""
+        raise Tampering(f"the answer replaces {', '.join(replaced[:NAMES])}{more}")
     if _forks.count > forks:
         raise Forked("the answer starts processes with os.fork, which no task needs; they were ended")
 
 
 def load(source, closed: tuple[str, ...], remarks: list[str]) -> types.ModuleType:
     """Run the text of a file of answers as a module, and return it."""
+    found: list[types.ModuleType] = []
+    try:
+        with guarded((), remarks), closed_files(closed):
+            found.append(run_file(source))
+    except Tampering as error:  # it was put back, so what the file defines can be judged fairly
+        remarks.append(f"{source.name}.py: {error}; it was put back")
+    return found[0]
+
+
+def run_file(source) -> types.ModuleType:
+    """The module that the text of a file of answers makes, whether or not the file is still there."""
     module = types.ModuleType(source.name)
     module.__file__ = source.path
-    keep_lines(source)
-    replaced: list[str] = []
+    linecache.cache[source.path] = (len(source.text), None, source.text.splitlines(keepends=True), source.path)
+    before = sys.modules.get(source.name)
+    sys.modules[source.name] = module  # while it runs: dataclasses look themselves up there
     try:
-        with guarded((), remarks):
-            exec(compile(source.text, source.path, "exec"), module.__dict__)
-    except Tampering as error:  # it was put back, so what the file defines can be judged fairly
-        replaced.append(f"{source.name}.py: {error}; it was put back")
-    remarks += replaced
+        exec(compile(source.text, source.path, "exec"), module.__dict__)
+    finally:
+        if before is None:
+            sys.modules.pop(source.name, None)
+        else:
+            sys.modules[source.name] = before
     return module
 
 
-def keep_lines(source) -> None:
-    """Let tracebacks quote the file even when it is gone."""
-    linecache.cache[source.path] = (len(source.text), None, source.text.splitlines(keepends=True), source.path)
-
-
-# What is replaced
-
-
-def _functions_now() -> dict[tuple[str, str, str], object]:
-    """(module, class or "", name) -> every function and class of minidist, NumPy's top level and the builtins."""
-    modules = {name: module for name, module in sys.modules.items() if name.split(".")[0] == "minidist"}
-    modules |= {"numpy": np, "builtins": builtins}
-    found = {}
-    for module_name, module in modules.items():
-        for name, value in list(vars(module).items()):
-            if callable(value):
-                found[module_name, "", name] = value
-            if isinstance(value, type) and value.__module__ == module_name and module_name not in ("builtins", "numpy"):
-                for attribute, member in list(vars(value).items()):
-                    if callable(member) or isinstance(member, property | staticmethod | classmethod):
-                        found[module_name, name, attribute] = member
-    return found
-
-
-def _put_back(before: dict) -> list[str]:
-    """Restore what differs from ``before``, and return the names of it."""
-    replaced = []
-    for (module_name, class_name, name), value in before.items():
-        owner = sys.modules.get(module_name) if module_name != "builtins" else builtins
-        if class_name:
-            owner = before[module_name, "", class_name]
-        if vars(owner).get(name) is not value:
-            setattr(owner, name, value)
-            replaced.append(".".join(filter(None, (module_name, class_name, name))))
-    return replaced
-
-
-# The library's own answers
-
-
-@contextmanager
-def _closed(modules: tuple[str, ...]):
-    """While it is entered, every function of these modules refuses to be called, however it was imported.
-
-    "module:name" closes only the function, or the class, of that name.
-    """
-    opened = {}
-    for entry in modules:
-        name, _, part = entry.partition(":")
-        __import__(name)
-        for function in _functions_of(sys.modules[name], part):
-            if not function.__code__.co_freevars:  # code with captured variables cannot be exchanged
-                opened[function] = function.__code__
-    for function in opened:
-        function.__code__ = _refuse.__code__.replace(co_name=function.__qualname__)
-    try:
-        yield
-    finally:
-        for function, code in opened.items():
-            function.__code__ = code
-
-
-def _functions_of(module: types.ModuleType, part: str = ""):
-    """The functions that a module defines, also those in its classes and under decorators; or those of one part."""
-    members = {part: vars(module)[part]} if part else vars(module)
-    classes = [value for value in members.values() if isinstance(value, type) and value.__module__ == module.__name__]
-    for attributes in (members, *map(vars, classes)):
-        for value in list(attributes.values()):
-            function = unwrap(value.__func__ if isinstance(value, staticmethod | classmethod) else value)
-            if isinstance(function, types.FunctionType) and function.__module__ == module.__name__:
-                yield function
-
-
-def _refuse(*args, **kwargs):
-    import sys
-
-    from minidist.course.guard import LibraryAnswer
-
-    name = sys._getframe().f_code.co_name
-    raise LibraryAnswer(f"the answer calls minidist's own {name}: this task asks you to write it yourself")
-
-
-# Processes
+def threads_left(before: set[threading.Thread]) -> int:
+    """How many threads run that did not run before, besides those that carry collectives."""
+    left = [thread for thread in set(threading.enumerate()) - before if thread.name != "collectives"]
+    for thread in left:
+        with suppress(RuntimeError):
+            thread.join(timeout=0.1)  # one that is about to end may do so
+    return sum(thread.is_alive() for thread in left)
 
 
 class _Forks:
@@ -185,14 +112,14 @@ class _Forks:
 _forks = _Forks()
 
 
-# Printing
-
-
-class _Limited:
+class _Limited(io.TextIOBase):
     """A stream that drops what goes beyond the limit."""
 
     def __init__(self, stream, remarks: list[str]) -> None:
         self._stream, self._remarks, self._left = stream, remarks, PRINTED_CHARACTERS
+
+    def writable(self) -> bool:
+        return True
 
     def write(self, text: str) -> int:
         if self._left > 0:
@@ -205,5 +132,5 @@ class _Limited:
         self._left -= len(text)
         return len(text)
 
-    def __getattr__(self, name: str):
-        return getattr(self._stream, name)
+    def flush(self) -> None:
+        self._stream.flush()

@@ -1,11 +1,14 @@
 """Running the graders, in a process of their own, and adding their verdicts up to the state of each task."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +16,9 @@ from pathlib import Path
 from minidist.course.answers import course_folder
 from minidist.course.tasks import Task, Verdict
 
+SHORT = "md-"  # the name of a folder for temporary files: the sockets in it may have no long path
 POLL_SECONDS = 0.05
+END_SECONDS = 5.0  # for the judge to end its ranks
 USAGE_ERROR = 4  # pytest's exit status
 
 
@@ -71,11 +76,17 @@ def judge(
     Raises:
         ValueError: where the graders cannot run, with what they printed.
     """
-    with tempfile.TemporaryDirectory(prefix="minidist-judge-") as folder:
+    with tempfile.TemporaryDirectory(prefix=SHORT) as folder:
         verdicts, output = Path(folder) / "verdicts", Path(folder) / "output"
         command = grader_command(course_folder("tests/exercises"), verdicts, impl, wished, *more)
         with open(output, "w") as file:
-            process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+            process = subprocess.Popen(
+                command,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=os.environ | {"TMPDIR": folder},
+            )
         try:
             seen = 0
             while process.poll() is None:
@@ -86,14 +97,23 @@ def judge(
                         on_verdict(verdict)
                 seen = len(entries)
         finally:
-            process.kill()
-            process.wait()
+            _end(process)
         tasks, entries = read_verdicts(verdicts)
         if process.returncode == USAGE_ERROR:
             raise ValueError(output.read_text(errors="replace").partition("ERROR: ")[2].strip())
         if process.returncode not in (0, 1, 5) or not tasks:  # 5: no test was chosen
             raise ValueError(f"the graders did not run:\n{output.read_text(errors='replace').strip()[-3000:]}")
     return add_up(tasks, entries)
+
+
+def _end(process: subprocess.Popen) -> None:
+    """Interrupt the judge, if it still runs, so that it ends its ranks; kill it only if it does not."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(END_SECONDS)
+    process.kill()
+    process.wait()
 
 
 def read_verdicts(path: Path) -> tuple[list[Task], list[Verdict]]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from minidist.course.breaches import Tampering
 from minidist.course.student import Seen
 from minidist.show.replay import steps
 
@@ -54,6 +55,8 @@ def peak_bytes(call: Callable[[], object]) -> int:
     tracemalloc.start()
     try:
         call()
+        if not tracemalloc.is_tracing():
+            raise Tampering("the answer ends the measurement of its memory")
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from minidist import sockets
 from minidist.course.answers import Source, implementation_folder, read_answers
-from minidist.course.guard import keep_lines
+from minidist.course.guard import run_file
 from minidist.train import Run, train_rank
 
 
@@ -58,9 +58,9 @@ def parse(source: Source) -> ast.Module:
 
 
 def is_stub(node: ast.FunctionDef | ast.ClassDef) -> bool:
-    """Whether a definition still raises NotImplementedError somewhere."""
-    raised = [getattr(n.exc, "func", n.exc) for n in ast.walk(node) if isinstance(n, ast.Raise)]
-    return any(isinstance(error, ast.Name) and error.id == "NotImplementedError" for error in raised)
+    """Whether a definition still holds a line ``raise NotImplementedError("task ...")`` of its stub."""
+    raised = [n.exc for n in ast.walk(node) if isinstance(n, ast.Raise) and n.exc is not None]
+    return any(ast.unparse(error).startswith("NotImplementedError('task ") for error in raised)
 
 
 def training_on(pieces: list[Piece]):
@@ -69,7 +69,7 @@ def training_on(pieces: list[Piece]):
 
 
 def _train_rank(own: list[tuple[str, Source]], *arguments):
-    namespaces = {source.name: _run_file(source) for _, source in own}
+    namespaces = {source.name: vars(run_file(source)) for _, source in own}
     sockets.plug({name: namespaces[source.name][name] for name, source in own})
     for namespace in namespaces.values():
         # where the learner's functions call each other they go through the sockets too: a stub may be among them
@@ -78,14 +78,6 @@ def _train_rank(own: list[tuple[str, Source]], *arguments):
         return train_rank(*arguments)
     finally:
         sockets.plug({})
-
-
-def _run_file(source: Source) -> dict:
-    """The names that a file of answers defines."""
-    namespace = {"__name__": source.name, "__file__": source.path}
-    keep_lines(source)
-    exec(compile(source.text, source.path, "exec"), namespace)
-    return namespace
 
 
 def pieces_as_dict(pieces: list[Piece], runs: list[Run]) -> dict:

@@ -22,13 +22,15 @@ import pytest
 
 from minidist.comm.failures import Deadlock, RankFailed
 from minidist.course.answers import Source, chapter_names, course_folder, implementation_folder, read_answers
-from minidist.course.guard import Exited, Forked, LibraryAnswer, Tampering
+from minidist.course.breaches import BREACHES
 from minidist.course.mutants import Mutant, all_mutants
 from minidist.course.stubs import owners_of, stub_of, untouched
 from minidist.course.student import Student, WarmRanks
 from minidist.course.tasks import KINDS, Task, Verdict
 
 REMARK_CHARACTERS = 200
+FILE_BYTES = 512 << 20  # that any file may grow to; the shared memory of the ranks is one
+MESSAGE_CHARACTERS = 2000
 TEST_SECONDS = 60  # for one test with all its calls, each of which has a shorter limit of its own
 
 
@@ -41,13 +43,29 @@ def pytest_addoption(parser):
     group.addoption("--impl", default="solutions", help="judge these answers: exercises, solutions or a folder")
     group.addoption("--task", action="append", default=[], help="judge only this task (3.4) or chapter (3)")
     group.addoption("--mutants", action="store_true", help="judge the planted bugs, which must all fail")
+    group.addoption("--memory-limit", type=float, metavar="GIB", help="of the judge, and of each rank")
     group.addoption("--verdicts", metavar="FILE", help="write tasks and verdicts to this file, a JSON object a line")
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "task(number, points, hint, kind='code'): the task that this test belongs to")
     config.addinivalue_line("markers", "answers(module, closed=()): the file of answers that a file of graders judges")
+    if config.getoption("verdicts"):
+        set_limits(config.getoption("memory_limit"))
     config.pluginmanager.register(Grading(config), "minidist-grading")
+
+
+def set_limits(memory: float | None) -> None:
+    """Of this process and the ranks that it starts: GiB of memory, and how far any file may grow."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    limits = [(resource.RLIMIT_FSIZE, FILE_BYTES), (resource.RLIMIT_CORE, 0)]
+    if memory is not None:
+        limits.append((resource.RLIMIT_AS, int(memory * 2**30)))
+    for kind, limit in limits:
+        resource.setrlimit(kind, (limit, limit))
 
 
 def pytest_generate_tests(metafunc):
@@ -88,6 +106,7 @@ class Grading:
         self.stubs: dict[str, str] = {}
         self.unloadable: dict[str, str] = {}  # file of answers -> why it cannot be loaded
         self.over: set[tuple[str, str]] = set()  # (task, mutant) of which nothing more need be judged
+        self.chapter, self.trouble = "", False  # what was judged last, and whether something went wrong there
 
     # Choosing
 
@@ -123,6 +142,9 @@ class Grading:
         name, closed = answers.args[0], answers.kwargs.get("closed", ())
         if mutant is not None:
             return Student(mutant.source(), closed, warm_ranks)
+        if self.trouble or self.chapter != name:  # what one answer leaves behind in its ranks must not meet another
+            warm_ranks.close()
+        self.chapter, self.trouble = name, False
         source = self._source(name)
         solution = read_answers(course_folder("solutions"))[name].text
         stub = self.stubs.setdefault(name, stub_of(solution, name))
@@ -134,7 +156,10 @@ class Grading:
 
     def _source(self, name: str) -> Source:
         if self.sources is None:
-            self.sources = read_answers(implementation_folder(self.config.getoption("impl")))
+            try:
+                self.sources = read_answers(implementation_folder(self.config.getoption("impl")))
+            except ValueError as error:
+                pytest.exit(str(error), returncode=4)
         if name not in self.sources:
             raise ToDo(f"there is no file {name}.py among the answers")
         return self.sources[name]
@@ -165,16 +190,18 @@ class Grading:
         if report.failed:
             name = item.get_closest_marker("answers").args[0]
             verdict.state = "todo" if is_to_do(call.excinfo.value) else "failed"
-            verdict.message, verdict.details = explain(call.excinfo.value, name)
+            verdict.message, verdict.details = map(readable, explain(call.excinfo.value, name))
             if verdict.state == "todo":
                 report.longrepr = f"task {verdict.task} is still to do: {marker.kwargs['hint']}"
             elif report.capstdout:
-                verdict.details += f"\nit printed:\n{report.capstdout[-2000:]}"
+                verdict.details += f"\nit printed:\n{readable(report.capstdout[-MESSAGE_CHARACTERS:])}"
             self.over.add((verdict.task, verdict.mutant))
+            self.trouble = True
             if is_breach(call.excinfo.value):
                 verdict.remarks.append(" ".join(verdict.message.split())[:REMARK_CHARACTERS])
         if student is not None:
             verdict.remarks += student.remarks
+            self.trouble |= bool(student.remarks)
         self._write({"verdict": asdict(verdict)})
         return report
 
@@ -228,9 +255,14 @@ def is_to_do(error: BaseException) -> bool:
 def is_breach(error: BaseException) -> bool:
     """Whether the error is more than a wrong result: the answer hangs, ends its process, or breaks a rule."""
     if isinstance(error, RankFailed):
-        kinds = (LibraryAnswer, Tampering, Forked, Exited)
-        return error.exitcode is not None or error.summary.startswith(tuple(kind.__name__ for kind in kinds))
+        return error.exitcode is not None or error.summary.startswith(tuple(kind.__name__ for kind in BREACHES))
     return isinstance(error, TimeoutError | pytest.fail.Exception)
+
+
+def readable(text: str) -> str:
+    """The text as any file and any terminal can take it: not too long, and without characters that steer a terminal."""
+    text = text if len(text) <= MESSAGE_CHARACTERS else text[:MESSAGE_CHARACTERS] + " [...]"
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
 
 
 def explain(error: BaseException, name: str) -> tuple[str, str]:

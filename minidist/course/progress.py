@@ -2,10 +2,11 @@
 
 import hashlib
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from minidist.course.answers import course_folder, read_answers
+from minidist.course.answers import course_folder, read_answers, write_whole
 from minidist.course.judge import Judged
 from minidist.course.tasks import Task, Verdict
 
@@ -30,7 +31,7 @@ class Progress:
                 Judged(Task(**one["task"]), [Verdict(**verdict) for verdict in one["verdicts"]])
                 for one in kept["tasks"]
             ]
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             self.judged, self._files = [], {}  # there is none, or another version's: judge everything anew
 
     def stale_chapters(self, chapters: list[str]) -> list[str]:
@@ -49,7 +50,10 @@ class Progress:
         self.judged = [Judged(one.task, one.verdicts or before.get(one.task.number, [])) for one in judged]
         self._files |= hashes
         tasks = [{"task": asdict(one.task), "verdicts": [asdict(v) for v in one.verdicts]} for one in self.judged]
-        (self.folder / FILE).write_text(json.dumps({"files": self._files, "tasks": tasks}), encoding="utf-8")
+        try:
+            write_whole(self.folder / FILE, json.dumps({"files": self._files, "tasks": tasks}))
+        except OSError as error:
+            print(f"minidist: your progress cannot be kept in {self.folder / FILE}: {error.strerror}", file=sys.stderr)
 
     def hashes(self, chapters: list[str]) -> dict[str, str]:
         """The hashes of these chapters' files as they are now."""

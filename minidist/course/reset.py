@@ -1,9 +1,8 @@
 """``minidist reset``: begin a task, or a chapter, anew. What was there is kept in a copy."""
 
-import time
 from pathlib import Path
 
-from minidist.course.answers import chapter_of, course_folder, read_answers
+from minidist.course.answers import chapter_of, course_folder, read_answers, write_whole
 from minidist.course.stubs import owners_of, put_back, stub_of
 
 BACKUPS = ".backups"
@@ -42,8 +41,10 @@ def write_reset(file: Path, text: str) -> Path | None:
     """Write the new text; returns the copy of the old one, None where there was none."""
     copy = None
     if file.exists():
-        copy = file.parent / BACKUPS / f"{file.stem}-{time.strftime('%Y%m%d-%H%M%S')}.py"
-        copy.parent.mkdir(exist_ok=True)
+        folder = file.parent / BACKUPS
+        folder.mkdir(exist_ok=True)
+        numbers = [int(old.stem.rpartition("-")[2]) for old in folder.glob(f"{file.stem}-*.py")]
+        copy = folder / f"{file.stem}-{max(numbers, default=0) + 1}.py"
         copy.write_bytes(file.read_bytes())
-    file.write_text(text, encoding="utf-8")
+    write_whole(file, text)
     return copy

@@ -90,7 +90,8 @@ def _code_of(text: str, name: str) -> str | None:
         body = ast.parse(text).body
     except (SyntaxError, ValueError):  # nothing in it can be as it was
         return None
-    return next((ast.dump(node) for node in body if getattr(node, "name", None) == name), "")
+    same_name = [ast.dump(node) for node in body if getattr(node, "name", None) == name]
+    return same_name[-1] if same_name else ""  # of two with one name Python calls the last
 
 
 def put_back(text: str, stub: str, names: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,8 +13,11 @@ from minidist import trace
 from minidist.comm.failures import RankFailed
 from minidist.comm.launch import Cluster
 from minidist.course.answers import Source
-from minidist.course.guard import guarded, load
+from minidist.course.guard import guarded, load, threads_left
 
+NUMBERS = set(np.sctypeDict.values())  # NumPy's own, and no subclass that brings its own equality
+START_SECONDS = 120.0  # for ranks to start
+QUEUE_BYTES = 1 << 16  # between two ranks: containers often have little shared memory
 SECONDS = 10.0  # that one call may take on all its ranks; the reference takes milliseconds
 
 
@@ -25,6 +29,7 @@ class Seen:
     traffic: trace.Traffic  # of the whole call
     log: list  # the messages, for show/replay.py
     remarks: list[str]
+    spoiled: bool  # whether something of it still runs there
 
 
 class WarmRanks:
@@ -35,7 +40,8 @@ class WarmRanks:
 
     def __call__(self, size: int) -> Cluster:
         if size not in self.clusters:
-            self.clusters[size] = Cluster(size)
+            self.clusters[size] = Cluster(size, queue_bytes=QUEUE_BYTES)
+        warm_up(self.clusters[size])
         return self.clusters[size]
 
     def close(self) -> None:
@@ -71,6 +77,8 @@ class Student:
             AssertionError: where messages were sent that nobody received.
         """
         call = (self.source, self.closed, function, args)
+        if cluster is not None:
+            warm_up(cluster)
         with warnings.catch_warnings():
             warnings.filterwarnings("error", ".*never received", RuntimeWarning)
             try:
@@ -81,6 +89,8 @@ class Student:
                 if error.exitcode is not None:  # whatever ended one process may have ended others that wait
                     self.ranks.close()
                 raise
+        if any(seen.spoiled for seen in found):
+            self.ranks.close()
         for seen in found:
             self.remarks += [remark for remark in seen.remarks if remark not in self.remarks]
         return found
@@ -94,7 +104,7 @@ def _in_rank(world, source: Source, closed: tuple[str, ...], function: Callable,
     remarks: list[str] = []
     _enter(os.path.dirname(source.path))
     answers = load(source, closed, remarks)
-    before = world.traffic
+    before, threads = world.traffic, set(threading.enumerate())
     trace.start()
     try:
         with guarded(closed, remarks):
@@ -102,7 +112,10 @@ def _in_rank(world, source: Source, closed: tuple[str, ...], function: Callable,
     finally:
         log = trace.stop()
     sys.stdout.flush()
-    return Seen(plain(value), world.traffic - before, log, remarks)
+    left = threads_left(threads)
+    if left:
+        remarks.append("leaves threads running; they were ended")
+    return Seen(plain(value), world.traffic - before, log, remarks, bool(left))
 
 
 def _enter(folder: str) -> None:
@@ -116,13 +129,22 @@ def _enter(folder: str) -> None:
             continue
 
 
+def warm_up(cluster: Cluster) -> None:
+    """Have the ranks ready, however long a busy machine takes to start them: the time of an answer begins later."""
+    cluster.run(_nothing, timeout=START_SECONDS)
+
+
+def _nothing(world) -> None:
+    from minidist.course import guard, judging  # noqa: F401  imported before the clock runs
+
+
 def plain(value):
     """The value, if it is made of numbers, strings and arrays alone: nothing else is let out of a rank.
 
     Raises:
         TypeError: naming what it is otherwise.
     """
-    if type(value) in (bool, int, float, complex, str, bytes, type(None)) or isinstance(value, np.generic):
+    if type(value) in (bool, int, float, complex, str, bytes, type(None)) or type(value) in NUMBERS:
         return value
     if type(value) is np.ndarray and value.dtype.kind in "biufcSU":
         return value

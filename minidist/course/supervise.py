@@ -8,8 +8,8 @@ network.
 """
 
 import os
-import resource
 import subprocess
+import threading
 import time
 import uuid
 from collections.abc import Sequence
@@ -21,7 +21,6 @@ import psutil
 MARK = "MINIDIST_SUPERVISED"
 SHARED_MEMORY = Path("/dev/shm")
 POLL_SECONDS = 0.1
-FILE_BYTES = 512 << 20  # that any file may grow to; the shared memory of eight ranks is one
 
 
 @dataclass(frozen=True)
@@ -45,15 +44,18 @@ class Limits:
             raise ValueError(f"--processes {self.processes} must be at least 16: the ranks of a task are processes too")
 
 
-def supervise(command: Sequence[str], scratch: Path, output: Path, limits: Limits, seconds: float) -> str:
+def supervise(
+    command: Sequence[str], scratch: Path, output: Path, limits: Limits, seconds: float, stop: threading.Event
+) -> str:
     """Run a command to its end, or to a limit, and end everything that it has started.
 
     Args:
         command: what to run.
         scratch: where it runs; its HOME and folder for temporary files too.
         output: a file for what it prints.
-        limits: for memory and processes.
+        limits: for the number of processes. (That for memory the command sets itself.)
         seconds: for it all.
+        stop: when set, end it at once.
 
     Returns:
         "" where it came to its own end, or which limit it met.
@@ -67,19 +69,15 @@ def supervise(command: Sequence[str], scratch: Path, output: Path, limits: Limit
     }
     deadline = time.monotonic() + seconds
 
-    def limit() -> None:
-        nbytes = int(limits.memory * 2**30)
-        resource.setrlimit(resource.RLIMIT_AS, (nbytes, nbytes))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
     with open(output, "wb") as file:
         process = subprocess.Popen(
             command, cwd=scratch, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
-            start_new_session=True, preexec_fn=limit,
+            start_new_session=True,
         )  # fmt: skip
     try:
         while process.poll() is None:
+            if stop.is_set():
+                return "an interrupt"
             if time.monotonic() > deadline:
                 return f"the time limit of {limits.seconds:g} s"
             if len(marked(mark)) > limits.processes:

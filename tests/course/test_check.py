@@ -108,6 +108,30 @@ def test_progress_is_kept(folder, capsys, monkeypatch):
     assert "3" in wished[0] and "3 of" in shown and "1 of" in shown
 
 
+def test_where_progress_cannot_be_kept(folder, capsys):
+    """Where it cannot be written, or is damaged, that is said, and everything shown all the same."""
+    (folder / ".progress.json").mkdir()
+    assert main(["check", "--impl", str(folder), "3.2"]) == 1
+    seen = capsys.readouterr()
+    assert "next: 3.2" in seen.out and "your progress cannot be kept" in seen.err
+    (folder / ".progress.json").rmdir()
+    (folder / ".progress.json").write_text("[" * 5000)
+    assert "next: 3.2" in checked(folder, capsys, "3.2")[1]
+
+
+def test_ended_by_a_signal_it_leaves_nothing(folder, scratch):
+    (folder / f"{NAME}.py").write_text(
+        solve("broadcast_tree").replace("distance *= 2", "distance = int(np.sum(distance))")
+    )
+    environment = os.environ | {"TMPDIR": str(scratch)}
+    command = [sys.executable, "-m", "minidist.cli", "check", "3.2", "--impl", str(folder)]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    time.sleep(3)  # it judges, and the answer loops for ever
+    process.terminate()
+    assert process.wait(timeout=30) == 130
+    assert list(scratch.iterdir()) == []
+
+
 def test_hint(capsys):
     assert main(["check", "--hint", "3.4"]) == 0
     shown = " ".join(capsys.readouterr().out.split())

@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
+import time
 import zipfile
 from pathlib import Path
 
@@ -79,13 +81,68 @@ SUBMISSIONS = {
         None,
     ),
     "eats_memory": (in_3_6("hoard = np.ones((1 << 20, 1 << 12))"), (2, 4, 0), None),
+    "reads_the_solutions": (
+        in_3_6("from solutions.ch03_collectives import all_reduce_ring as a\nreturn a(flat, combine, group)"),
+        (2, 4, 0),
+        r"3\.6: LibraryAnswer: the answer reads solutions/",
+    ),
+    "copies_the_library": (
+        in_3_6(
+            "import importlib.util as u, minidist.comm.algorithms as a\n"
+            "u.spec_from_file_location('mine', a.__file__).loader.get_data(a.__file__)"
+        ),
+        (2, 4, 0),
+        r"3\.6: LibraryAnswer: the answer reads minidist/comm/algorithms\.py",
+    ),
+    "spoils_its_ranks": (  # in 3.3; what comes after it is right, and must not pay for it
+        SOLUTION.replace(
+            "    if group.rank == 0:\n        arrived",
+            "    import threading, os, signal, numpy.random\n    signal.alarm(1)\n"
+            "    threading.Timer(1.0, os._exit, (0,)).start()\n    if group.rank == 0:\n        arrived",
+            1,
+        ),
+        (2, 4, 4),
+        r"3\.3: leaves threads running",
+    ),
+    "raises_rubbish": (in_3_6("raise ValueError('\\x1b[2J\\ud83d' + 'x' * 5_000_000)"), (2, 4, 0), None),
+    "is_written_elsewhere": (
+        "\ufeffimport dataclasses\n"
+        + SOLUTION.replace("\n", "\r\n").replace(HEART, HEART)
+        + "\r\n@dataclasses.dataclass\r\nclass Pair:\r\n    x: 'int' = 1\r\n",
+        (2, 4, 4),
+        None,
+    ),
+    "writes_below_the_stubs": (
+        stub_of(SOLUTION) + SOLUTION.partition("import sendrecv")[2] + SOLUTION,
+        (2, 4, 4),
+        None,
+    ),
     "is_no_python": ("def broken(:\n", (0, 0, 0), r"3\.3, 3\.5, 3\.6: .*cannot be loaded: SyntaxError"),
 }
 
 
+def processes_in(folder: str) -> set[int]:
+    """The processes of submissions whose home lies there."""
+    found = set()
+    for process in psutil.process_iter():
+        try:
+            home = process.environ().get("HOME", "")
+            if MARK in process.environ() and home.startswith(folder) and process.status() != psutil.STATUS_ZOMBIE:
+                found.add(process.pid)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def dead_segments() -> set[str]:
+    """Shared memory of ranks whose parent has ended."""
+    names = os.listdir("/dev/shm") if Path("/dev/shm").is_dir() else []
+    return {name for name in names if name.startswith("minidist-") and not psutil.pid_exists(int(name.split("-")[1]))}
+
+
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory):
-    """All these submissions, graded in one run: (exit status, folder of results)."""
+    """All these submissions, graded in one run: exit status, folder of results, of temporary files, old segments."""
     place = tmp_path_factory.mktemp("course")
     for student, (text, _, _) in SUBMISSIONS.items():
         (place / "in" / student / "deeper").mkdir(parents=True)
@@ -97,12 +154,14 @@ def graded(tmp_path_factory):
     (place / "in" / "is_no_zip.zip").write_bytes(b"not a zip")
     (place / "in" / "sends_nothing").mkdir()
     (place / "in" / ".DS_Store").write_bytes(b"")
+    before, temporary = dead_segments(), tempfile.mkdtemp(prefix="t")
     tasks = [argument for task in TASKS for argument in ("--task", task)]
     patch = pytest.MonkeyPatch()
     patch.setenv("COLUMNS", "200")
+    patch.setattr(tempfile, "tempdir", temporary)
     status = main(["grade", str(place / "in"), "--out", str(place / "out"), "--jobs", "2", *tasks])
     patch.undo()
-    return status, place / "out"
+    return status, place / "out", temporary, before
 
 
 def grade_of(graded, student: str) -> dict:
@@ -141,7 +200,7 @@ def test_tables_and_gradescope(graded):
     assert (row["points"], row["of"], row["3.3"], row["3.6"]) == ("6", "10", "2", "0") and "did not end" in row[
         "remarks"
     ]
-    results = json.loads((graded[1] / "hangs" / "results.json").read_text())
+    results = json.loads((graded[1] / "students" / "hangs" / "results.json").read_text())
     assert results["score"] == 6 == sum(test["score"] for test in results["tests"])
     last = results["tests"][-1]
     assert (last["number"], last["max_score"], last["status"]) == ("3.6", 4, "failed") and "did not end" in last[
@@ -151,17 +210,38 @@ def test_tables_and_gradescope(graded):
 
 @pytest.mark.timeout(600)
 def test_nothing_is_left(graded):
-    marked = []
-    for process in psutil.process_iter():
-        try:
-            if MARK in process.environ() and process.status() != psutil.STATUS_ZOMBIE:
-                marked.append(process)
-        except (psutil.Error, OSError):
-            continue
-    assert marked == []
-    if Path("/dev/shm").is_dir():
-        owners = {int(name.split("-")[1]) for name in os.listdir("/dev/shm") if name.startswith("minidist-")}
-        assert {pid for pid in owners if not psutil.pid_exists(pid)} == set()
+    """Of the processes, files and shared memory that came while these submissions were graded, none are there."""
+    assert processes_in(graded[2]) == set()
+    assert os.listdir(graded[2]) == []
+    assert dead_segments() - graded[3] == set()
+
+
+@pytest.mark.timeout(120)
+def test_an_interrupt_keeps_what_is_done_and_leaves_nothing(tmp_path, scratch):
+    for student, text in (("a", SOLUTION), ("b", SOLUTION + "\nwhile True:\n    pass\n")):
+        (tmp_path / "in" / student).mkdir(parents=True)
+        (tmp_path / "in" / student / f"{NAME}.py").write_text(text)
+    command = [
+        sys.executable,
+        "-m",
+        "minidist.cli",
+        "grade",
+        tmp_path / "in",
+        "--out",
+        tmp_path / "out",
+        "--task",
+        "3.3",
+    ]
+    environment = os.environ | {"TMPDIR": str(scratch)}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not (tmp_path / "out" / "students" / "a").exists():
+        time.sleep(0.1)
+    time.sleep(2)  # b is under way
+    process.terminate()
+    assert process.wait(timeout=30) == 130
+    grades = json.loads((tmp_path / "out" / "grades.json").read_text())
+    assert [(grade["student"], grade["points"]) for grade in grades] == [("a", 2)]
+    assert list(scratch.iterdir()) == []
 
 
 @pytest.mark.timeout(120)
@@ -185,8 +265,9 @@ def test_a_submission_that_takes_too_long(tmp_path):
         (["{some}", "--timeout", "0"], "--timeout 0 must be more than 0"),
         (["{some}", "--memory", "0.1"], "--memory 0.1 must be at least 1"),
         (["{some}", "--task", "3.99"], "there is no task 3.99"),
-        (["{some}", "--out", "/dev/null/x"], "cannot make this folder"),
+        (["{some}", "--out", "/dev/null/x"], "cannot write there"),
         (["{twice}"], "two submissions of ann"),
+        (["{some}", "--out", "{some}/grades"], "lies among the submissions"),
     ],
 )
 def test_unusable_input(arguments, message, tmp_path, capsys):
@@ -210,9 +291,24 @@ def test_what_is_taken_from_a_submission(tmp_path):
     (theirs / "ch01_transformer.py").write_text("#" * (2 << 20))
     remarks = "\n".join(take_answers(theirs, ours))
     assert [path.name for path in ours.iterdir()] == [f"{NAME}.py"] and (ours / f"{NAME}.py").read_text() == "first"
-    for remark in ("there twice", "ch77_other.py is no chapter's file", "ch01_transformer.py has 2,097,152 bytes"):
+    for remark in ("there 2 times; a/", "ch77_other.py was not taken", "ch01_transformer.py has 2,097,152 bytes"):
         assert remark in remarks
-    assert find_submissions(tmp_path) == [("ours", ours), ("theirs", theirs)]
+    (tmp_path / "notes.txt").write_text("")
+    assert find_submissions(tmp_path) == ([("ours", ours), ("theirs", theirs)], ["notes.txt"])
+
+
+def test_which_of_several_files_is_taken(tmp_path):
+    """A whole repository handed in: the student's exercises, not the solutions, the tests or an old copy."""
+    ours = tmp_path / "ours"
+    ours.mkdir()
+    with zipfile.ZipFile(tmp_path / "repository.zip", "w") as archive:
+        for folder in ("solutions", "tests/exercises/mutants", "backup", "repository\\exercises", "exercises/.backups"):
+            archive.writestr(f"{folder}/{NAME}.py".replace("/", "\\" if "\\" in folder else "/"), folder)
+        archive.writestr("CH03_Collectives (1).py", "")
+    remarks = take_answers(tmp_path / "repository.zip", ours)
+    assert (ours / f"{NAME}.py").read_text() == "repository\\exercises"
+    assert remarks[0].startswith("CH03_Collectives (1).py was not taken")
+    assert remarks[1] == f"{NAME}.py is there 2 times; repository/exercises/{NAME}.py was graded"
 
 
 @pytest.mark.timeout(120)
@@ -246,5 +342,5 @@ def test_the_other_commands_do_without_the_courses_packages():
 def test_a_spreadsheet_gets_no_formula(tmp_path):
     from minidist.course.grades import Grade, write_grades
 
-    write_grades(tmp_path, [Grade("=cmd()", [], ["+1"])])
+    write_grades(tmp_path, [], [Grade("=cmd()", [], ["+1"])])
     assert "'=cmd()" in (tmp_path / "grades.csv").read_text()

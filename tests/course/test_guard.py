@@ -45,6 +45,13 @@ def test_only_plain_values_are_let_out(student):
     assert "returns a A" in failure(student(code)).summary
 
 
+def test_numbers_of_ones_own_making(student):
+    """What comes back brings no code along into the process that judges."""
+    code = "import numpy as np\nclass F(np.float64):\n    def __reduce__(self):\n        return print, ('here',)\n"
+    assert "returns a F" in failure(student(code + "def f():\n    return F(1.0)")).summary
+    assert student("import numpy as np\ndef f():\n    return np.float64(2.5)").call("f") == 2.5
+
+
 def test_what_is_replaced_while_loading_is_put_back(student):
     code = """
 import numpy as np, minidist as md, builtins
@@ -114,6 +121,21 @@ def test_one_function_or_class_is_closed(student):
         with pytest.raises(md.RankFailed) as caught:
             one.on_ranks(2, lambda world, answers, name=name: getattr(answers, name)(world))
         assert caught.value.summary.startswith(f"LibraryAnswer: the answer calls minidist's own {closed}:")
+
+
+def test_threads_that_stay_are_told_and_ended(student, warm):
+    code = "import threading, time\ndef f():\n    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
+    one = student(code)
+    one.call("f")
+    assert one.remarks == ["leaves threads running; they were ended"] and warm.clusters == {}
+
+
+def test_a_peak_cannot_be_hidden(student):
+    from minidist.course.judging import peak_bytes
+
+    one = student("import tracemalloc\ndef f():\n    tracemalloc.stop()")
+    with pytest.raises(md.RankFailed, match="ends the measurement of its memory"):
+        one.on_ranks(1, lambda world, answers: peak_bytes(answers.f))
 
 
 def test_forks_end_at_once(student):

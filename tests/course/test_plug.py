@@ -104,6 +104,18 @@ def test_an_error_of_ones_own_is_told_with_its_line(folder, capsys):
     assert "ZeroDivisionError" in told and f'ch03_collectives.py", line {line}' in told
 
 
+def test_an_answer_that_raises_not_implemented_error_is_none_the_less_an_answer(folder):
+    place = folder("all_reduce_ring")
+    file = place / "ch03_collectives.py"
+    file.write_text(
+        file.read_text().replace(
+            "    chunks = chunks_of(",
+            "    if flat is None:\n        raise NotImplementedError('sum only')\n    chunks = chunks_of(",
+        )
+    )
+    assert owners(place)["all_reduce_ring"]
+
+
 def test_unusable_input(tmp_path, capsys):
     assert main(["train", "--impl", str(tmp_path / "nowhere"), *SMALL]) == 2
     assert "there is no such folder" in capsys.readouterr().err

@@ -92,6 +92,8 @@ def test_untouched():
     begun = STUB.replace('raise NotImplementedError("task 9.1")', "return x")
     assert not untouched(begun, STUB, ["first"]) and untouched(begun, STUB, ["Second"])
     assert not untouched("def first(:", STUB, ["first"])
+    below = STUB + "\n\ndef first(x):\n    return x + 1\n"  # the stub left, and the answer below it: Python calls that
+    assert not untouched(below, STUB, ["first"])
 
 
 def test_put_back_changes_one_task_alone():
@@ -135,9 +137,11 @@ def test_reset_of_one_task(tmp_path):
     assert lost == "what you wrote in reduce_scatter_ring of ch03_collectives.py"
     copy = write_reset(file, text)
     assert copy.read_text() == solution
+    again = write_reset(*plan_reset("3.5", tmp_path)[:2])  # in the same second
+    assert again != copy and copy.read_text() == solution and again.read_text() == text
     stub = stub_of(solution)
     assert untouched(mine.read_text(), stub, ["reduce_scatter_ring"])
-    assert untouched(mine.read_text(), solution, ["all_gather_ring", "all_reduce_ring", "broadcast_tree"])
+    assert untouched(mine.read_text(), solution, ["all_reduce_ring", "broadcast_tree"])
 
 
 def test_reset_of_a_chapter_and_of_what_is_not_there(tmp_path):
