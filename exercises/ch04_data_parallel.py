@@ -190,7 +190,8 @@ def train_net(
     Every rank can read all samples. In each epoch they are shuffled and then used up, ``batch`` samples a step; of
     these, each rank works on its part. On one rank all is well. On several the loss falls too, and a checksum of the
     weights, taken after every step, finds no two ranks apart. But the net is not the one that one rank trains, from the
-    first step on, and not for rounding. Find out why, and mend it: any number of ranks has to train the same net.
+    first step on, and not for rounding. Find out why, and mend it: any number of ranks has to train the net that
+    one rank trains now.
 
     Args:
         features, targets: (samples, features) and (samples,), float64, the same on every rank.

@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar as Bar
 from rich.table import Table
 from rich.text import Text
 
-from minidist.course.answers import chapter_names, chapter_of, implementation_folder
+from minidist.course.answers import chapter_names, chapter_of, implementation_folder, read_answers
 from minidist.course.judge import Judged, judge
 from minidist.course.progress import Progress
 
@@ -151,10 +151,17 @@ def watch(console: Console, impl: str, wish: str | None, everything: bool) -> No
     except ImportError:
         raise ValueError("--watch needs watchfiles: pip install -e '.[course]'") from None
     folder = implementation_folder(impl)
-    check(console, impl, wish, everything)
-    console.print("waiting for you to save a file; Ctrl-C ends", style="dim")
-    for changed in changes(folder, watch_filter=lambda change, path: path.endswith(".py"), raise_interrupt=False):
-        console.clear()
-        console.print("changed: " + ", ".join(sorted({Path(path).name for _, path in changed})), style="dim")
+    # Woken also when nothing was seen, twice a second: a file may have been saved while another was being judged.
+    saves = changes(folder, recursive=False, raise_interrupt=False, rust_timeout=500, yield_on_timeout=True)
+    judged = None
+    for _ in saves:
+        now = {name: source.text for name, source in read_answers(folder).items()}
+        if now == judged:
+            continue
+        if judged is not None:
+            console.clear()
+            changed = sorted(name for name in now.keys() | judged.keys() if now.get(name) != judged.get(name))
+            console.print("changed: " + ", ".join(f"{name}.py" for name in changed), style="dim")
+        judged = now
         check(console, impl, wish, everything)
         console.print("waiting for you to save a file; Ctrl-C ends", style="dim")

@@ -51,7 +51,7 @@ def _refuse(*args, **kwargs):
     from minidist.course.breaches import LibraryAnswer
 
     name = sys._getframe().f_code.co_name
-    raise LibraryAnswer(f"the answer calls minidist's own {name}: this task asks you to write it yourself")
+    raise LibraryAnswer(f"the answer calls minidist's own {name}, which this task has to do without")
 
 
 _files: tuple[str, ...] = ()  # that may not be opened now

@@ -20,6 +20,8 @@ import threading
 import types
 from contextlib import contextmanager, suppress
 
+import numpy as np
+
 from minidist.course.breaches import Exited, Forked, Tampering
 from minidist.course.closed import closed_files, closed_functions
 from minidist.course.restore import functions_now, put_back
@@ -36,10 +38,11 @@ def guarded(closed: tuple[str, ...], remarks: list[str]):
         Tampering, LibraryAnswer, Forked, Exited: for a breach of the rules.
     """
     before, outputs, forks = functions_now(), (sys.stdout, sys.stderr), _forks.count
+    recursion = sys.getrecursionlimit()
     _forks.forbidden = True
     sys.stdout, sys.stderr = (_Limited(output, remarks) for output in outputs)
     try:
-        with closed_functions(closed), closed_files(closed):
+        with np.errstate(), closed_functions(closed), closed_files(closed):
             yield
     except SystemExit as error:
         raise Exited(f"the answer ends the process: exit({error.code!r})") from error
@@ -47,6 +50,7 @@ def guarded(closed: tuple[str, ...], remarks: list[str]):
         _forks.forbidden = False
         sys.stdout, sys.stderr = outputs
         replaced = put_back(before)
+        sys.setrecursionlimit(recursion)
         if hasattr(signal, "alarm"):
             signal.alarm(0)
     if replaced:

@@ -31,6 +31,13 @@ def same(found, expected: np.ndarray, what: str) -> None:
     )
 
 
+def number(value, what: str):
+    """The value, asserted to be a number: a forgotten ``return`` is told as that."""
+    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    assert is_number, f"{what} returns {value!r:.60}, where a number is asked for"
+    return value
+
+
 def bytes_sent(seen: Sequence[Seen]) -> np.ndarray:
     """(ranks, peers): the bytes that each rank sent to each other."""
     return np.stack([one.traffic.sent[:, 0] for one in seen])
@@ -45,9 +52,9 @@ def to_the_right_only(seen: Sequence[Seen]) -> None:
 
 
 def in_steps(seen: Sequence[Seen], expected: int) -> None:
-    """Assert how many steps the messages take, one after another where one has to wait for another."""
+    """Assert that the messages take no more steps, one after another where one has to wait for another."""
     taken = steps([one.log for one in seen])
-    assert taken == expected, f"{len(seen)} ranks take {taken} steps where {expected} are enough"
+    assert taken <= expected, f"{len(seen)} ranks take {taken} steps where {expected} are enough"
 
 
 def peak_bytes(call: Callable[[], object]) -> int:

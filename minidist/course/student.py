@@ -64,25 +64,20 @@ class Student:
         self.source, self.closed, self.ranks = source, closed, ranks
         self.remarks: list[str] = []
 
-    def on_ranks(self, size: int, function: Callable, *args, cluster: Cluster | None = None) -> list[Seen]:
+    def on_ranks(self, size: int, function: Callable, *args) -> list[Seen]:
         """Run ``function(world, answers, *args)`` on so many ranks; ``answers`` has the learner's functions.
 
         The function is the grader's own and returns numbers, strings, arrays, or lists, tuples and dicts of those.
-
-        Args:
-            cluster: other ranks than the shared warm ones, with queues of another size, say.
 
         Raises:
             RankFailed, Deadlock, TimeoutError: as for ``Cluster.run``.
             AssertionError: where messages were sent that nobody received.
         """
         call = (self.source, self.closed, function, args)
-        if cluster is not None:
-            warm_up(cluster)
         with warnings.catch_warnings():
             warnings.filterwarnings("error", ".*never received", RuntimeWarning)
             try:
-                found = (cluster or self.ranks(size)).run(_in_rank, *call, timeout=SECONDS)
+                found = self.ranks(size).run(_in_rank, *call, timeout=SECONDS)
             except RuntimeWarning as leftover:
                 raise AssertionError(str(leftover)) from None
             except RankFailed as error:

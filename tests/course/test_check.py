@@ -102,6 +102,8 @@ def test_progress_is_kept(folder, capsys, monkeypatch):
     )
     _, shown = checked(folder, capsys, "--all")
     assert shown.count("passed") == 2 and "5 of" in shown and "2 of" in shown
+    _, shown = checked(folder, capsys, "3.5")  # one task alone; what is known of the others stays known
+    assert "5 of" in shown and "2 of" in shown
     wished.clear()
     mine.write_text(solve("broadcast_tree"))
     _, shown = checked(folder, capsys)
@@ -130,6 +132,19 @@ def test_ended_by_a_signal_it_leaves_nothing(folder, scratch):
     process.terminate()
     assert process.wait(timeout=30) == 130
     assert list(scratch.iterdir()) == []
+
+
+def test_reset_asks(folder, capsys, monkeypatch):
+    mine = folder / f"{NAME}.py"
+    mine.write_text(solve("broadcast_tree"))
+    assert main(["reset", "3.2", "--impl", str(folder)]) == 2
+    assert "this would replace what you wrote in broadcast_tree" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda question: "n")
+    assert main(["reset", "3.2", "--impl", str(folder)]) == 0 and mine.read_text() == solve("broadcast_tree")
+    monkeypatch.setattr("builtins.input", lambda question: "y")
+    assert main(["reset", "3.2", "--impl", str(folder)]) == 0 and mine.read_text() == STUB
+    assert "what was there is in .backups/" in capsys.readouterr().out
 
 
 def test_hint(capsys):

@@ -71,6 +71,14 @@ SUBMISSIONS = {
         (2, 4, 0),
         r"3\.6: it ended the process that judges it",
     ),
+    "kills_its_judge_in_the_middle": (
+        SOLUTION.replace(
+            "        outgoing = chunks[(rank - step) % size]",
+            "        import os\n        os.killpg(0, 9)\n        outgoing = chunks[(rank - step) % size]",
+        ),
+        (2, 0, 0),  # 3.6 is built on 3.5
+        r"3\.5: it ended the process that judges it",
+    ),
     "leaves_a_daemon": (
         in_3_6(
             "import subprocess\n"
@@ -309,6 +317,18 @@ def test_which_of_several_files_is_taken(tmp_path):
     assert (ours / f"{NAME}.py").read_text() == "repository\\exercises"
     assert remarks[0].startswith("CH03_Collectives (1).py was not taken")
     assert remarks[1] == f"{NAME}.py is there 2 times; repository/exercises/{NAME}.py was graded"
+
+
+@pytest.mark.timeout(120)
+def test_the_limit_of_processes(tmp_path):
+    (tmp_path / "in" / "crowd").mkdir(parents=True)
+    crowd = "import subprocess\nfor _ in range(60):\n    subprocess.Popen(['sleep', '60'])"
+    (tmp_path / "in" / "crowd" / f"{NAME}.py").write_text(in_3_6(crowd))
+    arguments = ["--processes", "44", "--task", "3.3", "--task", "3.6"]
+    assert main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"), *arguments]) == 0
+    (grade,) = json.loads((tmp_path / "out" / "grades.json").read_text())
+    assert grade["remarks"] == ["3.6: it ended the process that judges it by meeting the limit of 44 processes"]
+    assert grade["points"] == 2
 
 
 @pytest.mark.timeout(120)

@@ -120,7 +120,7 @@ def test_one_function_or_class_is_closed(student):
     for name, closed in (("g", "barrier"), ("h", "BucketedDataParallel.finish")):
         with pytest.raises(md.RankFailed) as caught:
             one.on_ranks(2, lambda world, answers, name=name: getattr(answers, name)(world))
-        assert caught.value.summary.startswith(f"LibraryAnswer: the answer calls minidist's own {closed}:")
+        assert caught.value.summary.startswith(f"LibraryAnswer: the answer calls minidist's own {closed},")
 
 
 def test_threads_that_stay_are_told_and_ended(student, warm):

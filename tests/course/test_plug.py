@@ -7,8 +7,11 @@ import pytest
 from minidist import sockets
 from minidist.cli import main
 from minidist.course.answers import course_folder, read_answers
-from minidist.course.plug import pieces_of
+from minidist.course.plug import pieces_of, training_on
 from minidist.course.stubs import put_back, stub_of
+from minidist.layout import Layout
+from minidist.train import TrainConfig, run
+from minidist.verify import verify as verify_layouts
 
 SMALL = "--steps=3 --layers=1 --width=16 --heads=2 --context=8 --global-batch=8 --micro-batch=1".split()  # noqa: SIM905
 SOLUTIONS = {name: source.text for name, source in read_answers(course_folder("solutions")).items()}
@@ -114,6 +117,15 @@ def test_an_answer_that_raises_not_implemented_error_is_none_the_less_an_answer(
         )
     )
     assert owners(place)["all_reduce_ring"]
+
+
+def test_the_reference_is_the_librarys_and_nothing_stays_plugged(ranks):
+    config = TrainConfig(layers=1, heads=2, width=16, context=8, global_batch=8, micro_batch=1, steps=2)
+    function = training_on(pieces_of("solutions"))
+    one, two = verify_layouts([Layout(2)], config, rank_function=function)
+    assert one.ranks[0].socket_calls == {} and two.ranks[0].socket_calls["adamw_update"] > 0
+    assert run(ranks(2), config, Layout(2), rank_function=function).ranks[0].socket_calls["adamw_update"] > 0
+    assert run(ranks(2), config, Layout(2)).ranks[0].socket_calls == {}  # the same ranks, afterwards
 
 
 def test_unusable_input(tmp_path, capsys):

@@ -47,7 +47,7 @@ def plainly(value) -> str:
     """A number as people write it: whole ones up to a quadrillion with all their digits."""
     if not isinstance(value, int | float | np.number):
         return repr(value)
-    return f"{value:,.0f}" if value == round(value, 0) and abs(value) < 1e15 else f"{value:.6g}"
+    return f"{value:,.0f}" if value == round(value, 0) and abs(value) < 1e15 else f"{value:,.10g}"
 
 
 # 0.1

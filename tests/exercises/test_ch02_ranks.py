@@ -388,6 +388,7 @@ class TestPassOn:
             numbered = sorted({call.number for call in sends})
             order = [(call.call, numbered.index(call.number)) for call in sends]
             for number in range(3):
+                assert ("wait", number) in order, f"the send of block {number} is never waited for"
                 assert order.index(("post", number + 1)) < order.index(("wait", number)), (
                     f"block {number} is waited for before block {number + 1} begins to leave: two should be under way"
                 )

@@ -5,7 +5,17 @@ from math import ceil, log2
 import numpy as np
 import pytest
 
-from minidist.course.judging import LARGE, SIZES, bytes_sent, in_steps, numbers, peak_bytes, same, to_the_right_only
+from minidist.course.judging import (
+    LARGE,
+    SIZES,
+    bytes_sent,
+    in_steps,
+    number,
+    numbers,
+    peak_bytes,
+    same,
+    to_the_right_only,
+)
 from minidist.show.replay import replay
 
 pytestmark = pytest.mark.answers("ch03_collectives", closed=("minidist.comm.algorithms", "minidist.comm.collectives"))
@@ -44,7 +54,7 @@ class TestAlphaBeta:
             logs = warm_ranks(size).run(recorded_all_reduce, 840, algorithm, timeout=10)
             for alpha, beta in self.NETWORKS:
                 real = max(flight.end for flight in replay(logs, lambda n, a=alpha, b=beta: a + b * n))
-                found = student.call(name, size, 840 * 4, alpha, beta)
+                found = number(student.call(name, size, 840 * 4, alpha, beta), name)
                 # the same number but for the rounding of a handful of operations
                 assert found == pytest.approx(real, rel=1e-12), (
                     f"{name}({size}, 3360, {alpha}, {beta}) is {found:g}, but a real run takes {real:g}"
@@ -53,7 +63,7 @@ class TestAlphaBeta:
     def test_crossover(self, student):
         for size in (4, 6, 8, 64, 1000):
             for alpha, beta in self.NETWORKS[:2]:
-                nbytes = student.call("crossover_bytes", size, alpha, beta)
+                nbytes = number(student.call("crossover_bytes", size, alpha, beta), "crossover_bytes")
                 tree = 2 * ceil(log2(size)) * (alpha + beta * nbytes)
                 ring = 2 * (size - 1) * (alpha + beta * nbytes / size)
                 assert nbytes > 0 and tree == pytest.approx(ring, rel=1e-9), (
@@ -73,8 +83,11 @@ def recorded_all_reduce(world, elements, algorithm):
 # 3.2
 
 
-def run_broadcast(world, answers, src, elements):
-    flat = numbers(world.rank, elements)
+DTYPES = ("int32", "float32", "complex128")
+
+
+def run_broadcast(world, answers, src, elements, dtype="float64"):
+    flat = numbers(world.rank, elements).astype(dtype)
     answers.broadcast_tree(flat, src, world)
     return flat
 
@@ -93,6 +106,11 @@ class TestBroadcastTree:
             for src in (0, 1, size - 1):
                 for rank, seen in enumerate(student.on_ranks(size, run_broadcast, src, 10)):
                     same(seen.value, numbers(src, 10), f"rank {rank} of {size}, from source {src}")
+
+    def test_other_dtypes(self, student):
+        for dtype in DTYPES:
+            for rank, seen in enumerate(student.on_ranks(3, run_broadcast, 1, 5, dtype)):
+                same(seen.value, numbers(1, 5).astype(dtype), f"rank {rank} of 3, {dtype}")
 
     def test_one_rank_and_no_elements(self, student):
         same(student.on_ranks(1, run_broadcast, 0, 4)[0].value, numbers(0, 4), "the only rank")
@@ -123,8 +141,8 @@ class TestBroadcastTree:
 # 3.3
 
 
-def run_all_reduce(world, answers, name, elements, combine="add"):
-    flat = numbers(world.rank, elements)
+def run_all_reduce(world, answers, name, elements, combine="add", dtype="float64"):
+    flat = numbers(world.rank, elements).astype(dtype)
     getattr(answers, name)(flat, getattr(np, combine), world)
     return flat
 
@@ -142,6 +160,10 @@ def check_other_operations(student, name: str) -> None:
         expected = getattr(np, combine).reduce([numbers(rank, 9) for rank in range(3)])
         for rank, seen in enumerate(student.on_ranks(3, run_all_reduce, name, 9, combine)):
             same(seen.value, expected, f"rank {rank} of 3 with np.{combine}")
+    for dtype in DTYPES:
+        total = sum(numbers(rank, 7) for rank in range(3)).astype(dtype)
+        for rank, seen in enumerate(student.on_ranks(3, run_all_reduce, name, 7, "add", dtype)):
+            same(seen.value, total, f"rank {rank} of 3, {dtype}")
 
 
 @pytest.mark.task(
@@ -176,8 +198,8 @@ class TestAllReduceNaive:
 # 3.4
 
 
-def run_reduce_scatter(world, answers, sizes, combine="add"):
-    chunks = [chunk.copy() for chunk in chunked(world.rank, sizes)]
+def run_reduce_scatter(world, answers, sizes, combine="add", dtype="float64"):
+    chunks = [chunk.astype(dtype) for chunk in chunked(world.rank, sizes)]
     answers.reduce_scatter_ring(chunks, getattr(np, combine), world)
     return chunks[world.rank]
 
@@ -226,6 +248,12 @@ class TestReduceScatterRing:
         for rank, seen in enumerate(student.on_ranks(3, run_reduce_scatter, [3] * 3, "maximum")):
             same(seen.value, expected[3 * rank : 3 * rank + 3], f"rank {rank} with np.maximum")
 
+    def test_other_dtypes(self, student):
+        for dtype in DTYPES:
+            total = sum(numbers(rank, 9) for rank in range(3)).astype(dtype)
+            for rank, seen in enumerate(student.on_ranks(3, run_reduce_scatter, [3] * 3, "add", dtype)):
+                same(seen.value, total[3 * rank : 3 * rank + 3], f"rank {rank} of 3, {dtype}")
+
     def test_large(self, student):
         sizes = [LARGE // 3] * 3
         total = sum(numbers(rank, LARGE) for rank in range(3))
@@ -259,11 +287,12 @@ class TestReduceScatterRing:
 # 3.5
 
 
-def run_all_gather(world, answers, sizes):
-    chunks = [np.full(size, -1.0) for size in sizes]
+def run_all_gather(world, answers, sizes, dtype="float64"):
+    buffer = np.full(sum(sizes), -1, dtype)
+    chunks = np.split(buffer, np.cumsum(sizes)[:-1])  # views: what is received has to arrive in the buffer
     chunks[world.rank][:] = chunked(world.rank, sizes)[world.rank]
     answers.all_gather_ring(chunks, world)
-    return np.concatenate(chunks)
+    return buffer
 
 
 @pytest.mark.task(
@@ -281,6 +310,12 @@ class TestAllGatherRing:
                 expected = np.concatenate([chunked(rank, sizes)[rank] for rank in range(size)])
                 for rank, seen in enumerate(student.on_ranks(size, run_all_gather, sizes)):
                     same(seen.value, expected, f"rank {rank} of {size}, chunks of {sizes}")
+
+    def test_other_dtypes(self, student):
+        for dtype in DTYPES:
+            expected = np.concatenate([chunked(rank, [2] * 3)[rank] for rank in range(3)]).astype(dtype)
+            for rank, seen in enumerate(student.on_ranks(3, run_all_gather, [2] * 3, dtype)):
+                same(seen.value, expected, f"rank {rank} of 3, {dtype}")
 
     def test_one_rank(self, student):
         same(student.on_ranks(1, run_all_gather, [5])[0].value, numbers(0, 5), "the only rank")
@@ -361,11 +396,13 @@ def pieces(size: int, equal: bool) -> np.ndarray:
     )
 
 
-def run_all_to_all(world, answers, counts):
-    outgoing = [100.0 * world.rank + 10 * to + np.arange(counts[world.rank, to]) for to in range(world.size)]
-    incoming = [np.full(counts[source, world.rank], -1.0) for source in range(world.size)]
+def run_all_to_all(world, answers, counts, dtype="float64"):
+    outgoing = [100 * world.rank + 10 * to + np.arange(counts[world.rank, to]) for to in range(world.size)]
+    outgoing = [piece.astype(dtype) for piece in outgoing]
+    buffer = np.full(counts[:, world.rank].sum(), -1, dtype)
+    incoming = np.split(buffer, np.cumsum(counts[:, world.rank])[:-1])  # views: what comes has to arrive in the buffer
     answers.all_to_all_pairwise(outgoing, incoming, world)
-    return np.concatenate(incoming)
+    return buffer
 
 
 @pytest.mark.task(
@@ -384,6 +421,12 @@ class TestAllToAll:
                 for rank, seen in enumerate(student.on_ranks(size, run_all_to_all, counts)):
                     expected = [100.0 * source + 10 * rank + np.arange(counts[source, rank]) for source in range(size)]
                     same(seen.value, np.concatenate(expected), f"rank {rank} of {size}")
+
+    def test_other_dtypes(self, student):
+        for dtype in DTYPES:
+            for rank, seen in enumerate(student.on_ranks(3, run_all_to_all, pieces(3, False), dtype)):
+                expected = [100 * src + 10 * rank + np.arange(pieces(3, False)[src, rank]) for src in range(3)]
+                same(seen.value, np.concatenate(expected).astype(dtype), f"rank {rank} of 3, {dtype}")
 
     def test_large(self, student):
         counts = np.full((3, 3), LARGE // 3)
@@ -415,7 +458,7 @@ class TestAllToAll:
 def run_global_max(world, answers, elements):
     values = numbers(world.rank, elements)
     best = answers.global_max(values, world)
-    return [best, values]
+    return [best, values, np.shares_memory(best, values)]
 
 
 @pytest.mark.task(
@@ -434,6 +477,7 @@ class TestGlobalMax:
             for rank, seen in enumerate(student.on_ranks(size, run_global_max, 20)):
                 same(seen.value[0], expected, f"rank {rank} of {size}")
                 same(seen.value[1], numbers(rank, 20), f"the argument of rank {rank} of {size}, which must not change")
+                assert not seen.value[2], f"rank {rank} of {size} returns its argument, where a new array is asked for"
 
     def test_messages(self, student):
         for size in SIZES:

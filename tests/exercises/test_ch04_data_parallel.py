@@ -119,9 +119,12 @@ def run_accumulate(world, answers, sizes, losses, gradients):
         scratch[:] = gradients[calls[-1]]
         return losses[calls[-1]], scratch
 
-    loss, gradient = answers.accumulate([np.full(size, k) for k, size in enumerate(sizes)], loss_and_gradient)
+    found = answers.accumulate([np.full(size, k) for k, size in enumerate(sizes)], loss_and_gradient)
+    assert isinstance(found, tuple) and len(found) == 2, (
+        "accumulate has to return two things: the loss and its gradient"
+    )
     scratch[:] = np.nan  # the result must not be this array
-    return loss, gradient, calls
+    return *found, calls
 
 
 def run_regression(world, answers, samples, sizes):
@@ -220,6 +223,7 @@ def run_fill(world, answers, sizes, elements):
     parameters = [Sized(size) for size in sizes]
     given = list(parameters)
     buckets = answers.fill_buckets(parameters, elements)
+    assert isinstance(buckets, list), f"fill_buckets returns {buckets!r:.60}, where a list of lists is asked for"
     found = [[next((i for i, p in enumerate(given) if p is one), -1) for one in bucket] for bucket in buckets]
     return found, [p.size for p in parameters] == sizes
 
@@ -292,11 +296,13 @@ def gradient_of(rank: int, step: int, micro_batch: int, parameter: int) -> np.nd
     return rng.integers(-1000, 1000, SHAPES[parameter]).astype(np.float32)
 
 
-def train_by_hand(world, answers, orders, algorithm="ring", overlap=True, steps=1, late=-1):
+def train_by_hand(world, answers, orders, algorithm="ring", overlap=True, steps=1, late=-1, one_by_one=False):
     """Some steps of a model without a forward pass: what came of it, and when each collective was called.
 
-    ``orders[rank]`` has, for each micro-batch of that rank, the order in which its gradients are complete.
+    ``orders[rank]`` has, for each micro-batch of that rank, the order in which its gradients are complete. With
+    ``one_by_one`` a rank begins its backward pass when the one before it has ended its own.
     """
+    import minidist as md
     from minidist.nn.layers import Parameter
 
     parameters = [Parameter(shape) for shape in SHAPES]
@@ -317,6 +323,8 @@ def train_by_hand(world, answers, orders, algorithm="ring", overlap=True, steps=
         views = [parameter.grad for parameter in parameters]
         if world.rank == late:
             time.sleep(0.2)
+        if one_by_one and world.rank > 0:
+            md.recv(np.empty(1), world.rank - 1, world)
         for number, order in enumerate(mine):
             last = number == len(mine) - 1
             phase = "last" if last else "no_sync"
@@ -324,6 +332,8 @@ def train_by_hand(world, answers, orders, algorithm="ring", overlap=True, steps=
             with nullcontext() if last else replicas.no_sync():
                 for i in order:
                     parameters[i].backward(gradient_of(world.rank, step, number, i))
+        if one_by_one and world.rank < world.size - 1:
+            md.send(np.empty(1), world.rank + 1, world)
         phase = "finish"
         replicas.finish()
         found.append([parameter.grad.copy() for parameter in parameters])
@@ -419,6 +429,12 @@ class TestBucketedDataParallel:
                         + (f"with gradient {len(complete)}" if phase == "last" else "after backward")
                     )
                     assert asynchronous, f"{told} is all-reduced while backward waits: that takes async_op=True"
+
+    def test_backward_goes_on(self, student):
+        """Nobody can all-reduce before the last rank does; whoever waits for that in backward holds the next one up."""
+        for micro_batches in (1, 2):
+            orders = in_backward_order(3, micro_batches)
+            check_sums(student.on_ranks(3, train_by_hand, orders, "auto", True, 2, -1, True), orders)
 
     def test_other_orders_on_other_ranks(self, student):
         for size in (2, 3, 5):

@@ -143,7 +143,14 @@ MUTANTS = [
         chunks[rank][:] = copies[rank]
         """,
     ),
+    Mutant("3.4", "receives into float64, whatever the chunks are", "np.empty_like(mine)", "np.empty(len(mine))"),
     # 3.5 all_gather_ring
+    Mutant(
+        "3.5",
+        "puts new arrays into the list",
+        "sendrecv(outgoing, right, incoming, left, group)",
+        "new = incoming.copy(); sendrecv(outgoing, right, new, left, group); chunks[(rank - 1 - step) % size] = new",
+    ),
     Mutant(
         "3.5",
         "passes its own chunk on in every step",
@@ -219,6 +226,12 @@ MUTANTS = [
             start = sizes[source, :rank].sum()
             incoming[source][:] = everything[start : start + sizes[source, rank]]
         """,
+    ),
+    Mutant(
+        "3.7",
+        "its own piece goes into the list, not into place",
+        "incoming[rank][:] = outgoing[rank]",
+        "incoming[rank] = outgoing[rank]",
     ),
     # 3.8 global_max
     Mutant("3.8", "the result goes round for ever", "group.rank != group.size - 2", "True"),

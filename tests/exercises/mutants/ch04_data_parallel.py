@@ -197,6 +197,12 @@ MUTANTS = [
         "",
     ),
     Mutant("4.4", "the all-reduce stops backward", "async_op=True", "async_op=False"),
+    Mutant(
+        "4.4",
+        "waits for each all-reduce that it starts",
+        "self.works.append(work)",
+        "self.works.append(work); work.wait()",
+    ),
     Mutant("4.4", "sends within no_sync", "if not self.syncing:", "if False:"),
     Mutant("4.4", "always the first buffer", "self.buffers[len(self.works)]", "self.buffers[0]"),
     Mutant("4.4", "averages, which happens elsewhere already", "ReduceOp.SUM", "ReduceOp.AVG"),
