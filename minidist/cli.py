@@ -330,9 +330,17 @@ def _verify(options) -> int:
     if not places:
         how_many = "The layout ends" if len(runs) == 2 else f"All {len(runs) - 1} layouts end"
         console.print(f"{how_many} on the bits of one process, SHA-256:\n{runs[0].fingerprint}", soft_wrap=True)
-    for result in runs:
-        if id(result) in places:
-            console.print(Text(str(result.layout), "bold red") + f" {places[id(result)]}", soft_wrap=True)
+    for place in dict.fromkeys(places.values()):  # each difference once, with the layouts that show it
+        which = [str(result.layout) for result in runs if places.get(id(result)) == place]
+        console.print(Text(" ".join(which), "bold red") + f" {place}", soft_wrap=True)
+    if pieces and len(places) == len(runs) - 1 and len({run.fingerprint for run in runs[1:]}) == 1:
+        shared = [
+            piece.socket for piece in pieces if all(piece.socket in run.ranks[0].socket_calls for run in runs[1:])
+        ]
+        console.print(
+            f"All of these layouts have the same bits, {runs[1].fingerprint[:8]}, only not the library's: what differs "
+            f"is something that all of them share. Of yours that is {', '.join(shared) or 'nothing'}."
+        )
     return 1 if places else 0
 
 

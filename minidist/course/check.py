@@ -43,13 +43,14 @@ def check(console: Console, impl: str, wish: str | None, everything: bool) -> bo
         wished = [number_of(name) for name in progress.stale_chapters(chapters)]
     whole = [name for name in chapters if number_of(name) in wished]
     hashes = progress.hashes(whole)
+    edited = progress.newest(whole) if wish is None and len(whole) < len(chapters) else None
     if wished or not progress.judged:
         progress.update(_judge(console, impl, wished), hashes)
     shown = progress.judged
     if wish is not None:
         shown = [one for one in shown if one.task.belongs(wish)]
-    elif not everything:
-        current = (next_task(shown) or shown[-1]).task.chapter
+    elif not everything:  # the chapter that was worked on, else the first that is not solved
+        current = edited or (next_task(shown) or shown[-1]).task.chapter
         shown = [one for one in shown if one.task.chapter == current]
     console.print(_report(progress.folder, shown, progress.judged, wish is not None))
     return all(one.state == "passed" for one in shown)
@@ -89,8 +90,11 @@ def _report(folder: Path, shown: list[Judged], all_tasks: list[Judged], in_full:
             points = f"{one.points} of {one.task.points}"
             table.add_row(one.task.number, one.task.title, one.task.kind, points, Text(word, style))
         parts.append(table)
-    if failing := [one for one in shown if one.state == "failed"]:
-        parts += [_failure(one, in_full) for one in failing]
+    failing: dict[str, list[Judged]] = {}
+    for one in shown:
+        if one.state == "failed":
+            failing.setdefault(one.failure.message, []).append(one)
+    parts += [_failure(some, in_full) for some in failing.values()]
     if (task := next_task(shown) or next_task(all_tasks)) is not None:
         parts.append(_what_next(folder, task))
     else:
@@ -99,8 +103,11 @@ def _report(folder: Path, shown: list[Judged], all_tasks: list[Judged], in_full:
     return Group(*parts)
 
 
-def _failure(one: Judged, in_full: bool) -> Panel:
-    verdict = one.failure
+def _failure(some: list[Judged], in_full: bool) -> Panel:
+    """What is wrong with a task, or with several for the same reason, such as a file that cannot be loaded."""
+    verdict = some[0].failure
+    numbers = ", ".join(one.task.number for one in some)
+    fails = f"{numbers} fails in {verdict.test}" if len(some) == 1 else f"{numbers} fail"
     lines = verdict.message.splitlines()
     if in_full:
         lines += ["", *verdict.details.splitlines()] if verdict.details.strip() else []
@@ -108,7 +115,7 @@ def _failure(one: Judged, in_full: bool) -> Panel:
         lines = [*lines[:LINES], "..."]
     said = " ".join(verdict.message.split())
     lines += [f"note: {remark}" for remark in verdict.remarks if remark not in said]
-    return Panel(Text("\n".join(lines)), title=f"{one.task.number} fails in {verdict.test}", title_align="left")
+    return Panel(Text("\n".join(lines)), title=fails, title_align="left")
 
 
 def _what_next(folder: Path, one: Judged) -> Text:
@@ -124,7 +131,9 @@ def _bar(all_tasks: list[Judged]) -> Group:
     points, total = sum(one.points for one in all_tasks), sum(one.task.points for one in all_tasks)
     passed = sum(one.state == "passed" for one in all_tasks)
     text = f"{points} of {total} points, {passed} of {len(all_tasks)} tasks"
-    return Group(Text(text, "bold"), Bar(total=total, completed=points, width=60))
+    bar = Table.grid()
+    bar.add_row(Bar(total=total, completed=points, width=60))
+    return Group(Text(text, "bold"), bar)
 
 
 def hint(console: Console, wish: str) -> None:

@@ -233,6 +233,19 @@ def describe(item, marker) -> Task:
     return Task(marker.args[0], keys["points"], keys["hint"], kind, title.strip().splitlines()[0], answers.args[0])
 
 
+def own_frames(traceback_text: str, name: str) -> str:
+    """Of a traceback, what stands in the file of answers of that name: each place, and the line there."""
+    kept, keeping = [], False
+    for line in traceback_text.splitlines():
+        if line.startswith("  File "):
+            keeping = f'{name}.py"' in line and f"test_{name}" not in line
+        elif not line.startswith("    "):
+            keeping = False
+        if keeping and not set(line) <= set(" ^~"):
+            kept.append(line.strip() if line.startswith("  File ") else line)
+    return "\n".join(kept)
+
+
 def _has_spec(item) -> bool:
     return hasattr(item, "callspec")
 
@@ -271,7 +284,7 @@ def explain(error: BaseException, name: str) -> tuple[str, str]:
         places = re.findall(rf'["/\\]{name}\.py", line (\d+), in (\S+)', error.traceback_text)
         where = f" (rank {error.rank}, {name}.py:{places[-1][0]} in {places[-1][1]})" if places else ""
         said = error.summary or "the process ended"
-        return f"{said}{where}", error.traceback_text.rstrip()
+        return f"{said}{where}", own_frames(error.traceback_text, name)
     if isinstance(error, Deadlock):
         return f"deadlock: {error}", ""
     said = str(error).partition("\nassert ")[0]  # the grader's own words, without pytest's analysis of the expression

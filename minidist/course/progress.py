@@ -55,6 +55,11 @@ class Progress:
         except OSError as error:
             print(f"minidist: your progress cannot be kept in {self.folder / FILE}: {error.strerror}", file=sys.stderr)
 
+    def newest(self, chapters: list[str]) -> str | None:
+        """Of these chapters, the one whose file of answers was saved last."""
+        files = {name: self.folder / f"{name}.py" for name in chapters if (self.folder / f"{name}.py").exists()}
+        return max(files, key=lambda name: files[name].stat().st_mtime, default=None)
+
     def hashes(self, chapters: list[str]) -> dict[str, str]:
         """The hashes of these chapters' files as they are now."""
         now = self._hashes()

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-STUCK, PATIENT, RUNNING, FINISHED = "#D55E00", "#E69F00", "#009E73", "#999999"
+STUCK, PATIENT, RUNNING, FINISHED = "#B00020", "#E69F00", "#009E73", "#999999"
 
 
 def edges(waiting: dict[int, str]) -> dict[int, int]:

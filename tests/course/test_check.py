@@ -89,6 +89,25 @@ def test_a_file_that_is_not_python(folder, capsys):
     (folder / f"{NAME}.py").write_text(STUB + "\ndef broken(:\n")
     status, shown = checked(folder, capsys, "3.2")
     assert status == 1 and "cannot be loaded" in shown and "SyntaxError" in shown
+    status, shown = checked(folder, capsys, "3")
+    assert shown.count("cannot be loaded") == 1  # told once, not for every task
+
+
+def test_the_chapter_that_is_worked_on_is_shown(folder, capsys):
+    """Chapter 0 is untouched; who works on chapter 3 sees chapter 3."""
+    for name, source in read_answers(course_folder("solutions")).items():
+        (folder / f"{name}.py").write_text(stub_of(source.text))
+    assert "chapter 0:" in checked(folder, capsys)[1]
+    (folder / f"{NAME}.py").write_text(solve("broadcast_tree"))
+    shown = checked(folder, capsys)[1]
+    assert "chapter 3:" in shown and "chapter 0:" not in shown and "next: 3.1" in shown
+
+
+def test_a_traceback_is_the_learners_own(folder, capsys):
+    mine = folder / f"{NAME}.py"
+    mine.write_text(solve("all_gather_ring").replace("incoming = chunks[(rank - 1 - step) % size]", "incoming = chunk"))
+    shown = checked(folder, capsys, "3.5")[1]
+    assert "incoming = chunk" in shown and "student.py" not in shown and "test_ch03" not in shown
 
 
 def test_progress_is_kept(folder, capsys, monkeypatch):

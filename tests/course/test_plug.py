@@ -77,6 +77,20 @@ def test_a_wrong_ring_is_found(folder, capsys):
     assert "NO" in shown and "first differs after step 0" in shown
 
 
+def test_what_all_layouts_share_is_named(folder, capsys):
+    """AdamW in another order of operations is right, but has other bits: no ring is to blame."""
+    place = folder("adamw_update", "all_gather_ring")
+    file = place / "ch01_transformer.py"
+    text = file.read_text()
+    assert text.count("data -= scratch") == 1 or "data -=" in text
+    start = text.index("data -=")
+    file.write_text(text[:start] + "data *= np.float32(1 + 2**-20)\n    " + text[start:])
+    assert verify(place, "dp=2,algorithm=ring", "dp=3,algorithm=ring") == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.count("first differs") == 1 and "dp=2,algorithm=ring dp=3,algorithm=ring" in shown
+    assert "something that all of them share. Of yours that is adamw_update, all_gather_ring." in shown
+
+
 def test_calls_are_counted(folder, capsys):
     place = folder(
         "all_reduce_ring",
