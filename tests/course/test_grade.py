@@ -22,7 +22,7 @@ from minidist.course.supervise import MARK
 
 NAME = "ch03_collectives"
 SOLUTION = read_answers(course_folder("solutions"))[NAME].text
-TASKS = {"3.3": 2, "3.5": 4, "3.6": 4}  # what is graded here, and the points
+TASKS = {"3.3": 2, "3.6": 4, "3.8": 3}  # what is graded here, and the points
 HEART = "    chunks = chunks_of(flat, group.size)\n"  # the first line of task 3.6
 
 
@@ -32,52 +32,44 @@ def in_3_6(code: str) -> str:
     return SOLUTION.replace(HEART, "".join(f"    {line}\n" for line in code.splitlines()) + HEART)
 
 
-# student -> (the file, points for 3.3, 3.5 and 3.6, what the remarks say)
+# student -> (the file, points for 3.3, 3.6 and 3.8, what the remarks say)
 SUBMISSIONS = {
-    "solves_all": (SOLUTION, (2, 4, 4), None),
+    "solves_all": (SOLUTION, (2, 4, 3), None),
     "untouched": (stub_of(SOLUTION), (0, 0, 0), None),
     "hangs": (
         in_3_6("while True:\n    pass"),
-        (2, 4, 0),
+        (2, 0, 3),
         rf"3\.6: the run did not end within .*{NAME}\.py:\d+ in all_reduce",
     ),
     "hangs_when_loaded": (SOLUTION + "\nwhile True:\n    pass\n", (0, 0, 0), r"cannot be loaded: the run did not end"),
-    "forks": (in_3_6("import os\nos.fork()"), (2, 4, 0), r"3\.6: Forked: .*os\.fork"),
-    "fork_bomb": (in_3_6("import os\nwhile True:\n    os.fork()"), (2, 4, 0), r"3\.6: the run did not end within"),
-    "exits": (in_3_6("import sys\nsys.exit(0)"), (2, 4, 0), r"3\.6: Exited: the answer ends the process: exit\(0\)"),
-    "exits_hard": (in_3_6("import os\nos._exit(0)"), (2, 4, 0), r"3\.6: left with exit status 0"),
-    "prints_megabytes": (in_3_6("print('x' * 20_000_000)"), (2, 4, 4), r"3\.6: printed more than 20,000 characters"),
+    "forks": (in_3_6("import os\nos.fork()"), (2, 0, 3), r"3\.6: Forked: .*os\.fork"),
+    "fork_bomb": (in_3_6("import os\nwhile True:\n    os.fork()"), (2, 0, 3), r"3\.6: the run did not end within"),
+    "exits": (in_3_6("import sys\nsys.exit(0)"), (2, 0, 3), r"3\.6: Exited: the answer ends the process: exit\(0\)"),
+    "exits_hard": (in_3_6("import os\nos._exit(0)"), (2, 0, 3), r"3\.6: left with exit status 0"),
+    "prints_megabytes": (in_3_6("print('x' * 20_000_000)"), (2, 4, 3), r"3\.6: printed more than 20,000 characters"),
     "deletes_files": (
         "import os, shutil\nfor folder in ('.', os.path.dirname(__file__)):\n"
         "    shutil.rmtree(folder, ignore_errors=True)\n" + SOLUTION,
-        (2, 4, 4),
+        (2, 4, 3),
         None,
     ),
     "patches_graders": (
         "import numpy as np, minidist.comm.group as g\n"
         "np.flatnonzero = lambda a: a[:0]\ng.ProcessGroup.traffic = None\n"
         + SOLUTION.replace("range(size - 1)", "range(size - 2)"),
-        (2, 0, 0),
+        (2, 0, 3),
         r"replaces .*numpy\.flatnonzero; it was put back",
     ),
     "calls_the_library": (
         "from minidist.comm.algorithms import all_reduce_ring as theirs\n"
         + in_3_6("return theirs(flat, combine, group)"),
-        (2, 4, 0),
+        (2, 0, 3),
         r"3\.6: LibraryAnswer: the answer calls minidist's own all_reduce_ring",
     ),
     "kills_its_judge": (
         in_3_6("import os, signal\nos.killpg(0, signal.SIGKILL)"),
-        (2, 4, 0),
+        (2, 0, 3),
         r"3\.6: it ended the process that judges it",
-    ),
-    "kills_its_judge_in_the_middle": (
-        SOLUTION.replace(
-            "        outgoing = chunks[(rank - step) % size]",
-            "        import os\n        os.killpg(0, 9)\n        outgoing = chunks[(rank - step) % size]",
-        ),
-        (2, 0, 0),  # 3.6 is built on 3.5
-        r"3\.5: it ended the process that judges it",
     ),
     "leaves_a_daemon": (
         in_3_6(
@@ -85,13 +77,13 @@ SUBMISSIONS = {
             "if group.size == 7 and group.rank == 0:\n"
             "    subprocess.Popen(['sleep', '3600'], start_new_session=True)"
         ),
-        (2, 4, 4),
+        (2, 4, 3),
         None,
     ),
-    "eats_memory": (in_3_6("hoard = np.ones((1 << 20, 1 << 12))"), (2, 4, 0), None),
+    "eats_memory": (in_3_6("hoard = np.ones((1 << 20, 1 << 12))"), (2, 0, 3), None),
     "reads_the_solutions": (
         in_3_6("from solutions.ch03_collectives import all_reduce_ring as a\nreturn a(flat, combine, group)"),
-        (2, 4, 0),
+        (2, 0, 3),
         r"3\.6: LibraryAnswer: the answer reads solutions/",
     ),
     "copies_the_library": (
@@ -99,7 +91,7 @@ SUBMISSIONS = {
             "import importlib.util as u, minidist.comm.algorithms as a\n"
             "u.spec_from_file_location('mine', a.__file__).loader.get_data(a.__file__)"
         ),
-        (2, 4, 0),
+        (2, 0, 3),
         r"3\.6: LibraryAnswer: the answer reads minidist/comm/algorithms\.py",
     ),
     "spoils_its_ranks": (  # in 3.3; what comes after it is right, and must not pay for it
@@ -109,23 +101,23 @@ SUBMISSIONS = {
             "    threading.Timer(1.0, os._exit, (0,)).start()\n    if group.rank == 0:\n        arrived",
             1,
         ),
-        (2, 4, 4),
+        (2, 4, 3),
         r"3\.3: leaves threads running",
     ),
-    "raises_rubbish": (in_3_6("raise ValueError('\\x1b[2J\\ud83d' + 'x' * 5_000_000)"), (2, 4, 0), None),
+    "raises_rubbish": (in_3_6("raise ValueError('\\x1b[2J\\ud83d' + 'x' * 5_000_000)"), (2, 0, 3), None),
     "is_written_elsewhere": (
         "\ufeffimport dataclasses\n"
         + SOLUTION.replace("\n", "\r\n").replace(HEART, HEART)
         + "\r\n@dataclasses.dataclass\r\nclass Pair:\r\n    x: 'int' = 1\r\n",
-        (2, 4, 4),
+        (2, 4, 3),
         None,
     ),
     "writes_below_the_stubs": (
         stub_of(SOLUTION) + SOLUTION.partition("import sendrecv")[2] + SOLUTION,
-        (2, 4, 4),
+        (2, 4, 3),
         None,
     ),
-    "is_no_python": ("def broken(:\n", (0, 0, 0), r"3\.3, 3\.5, 3\.6: .*cannot be loaded: SyntaxError"),
+    "is_no_python": ("def broken(:\n", (0, 0, 0), r"3\.3, 3\.6, 3\.8: .*cannot be loaded: SyntaxError"),
 }
 
 
@@ -194,7 +186,7 @@ def test_fair_points_and_a_clear_remark(graded, student):
 @pytest.mark.timeout(600)
 def test_zips_and_what_is_none(graded):
     assert graded[0] == 0
-    assert grade_of(graded, "sends_a_zip")["points"] == 10
+    assert grade_of(graded, "sends_a_zip")["points"] == 9
     assert "the zip file cannot be read" in grade_of(graded, "is_no_zip")["remarks"][0]
     assert grade_of(graded, "sends_nothing")["remarks"] == ["there is no file chNN_name.py in it"]
 
@@ -205,12 +197,12 @@ def test_tables_and_gradescope(graded):
         rows = list(csv.DictReader(file))
     assert len(rows) == len(SUBMISSIONS) + 3
     row = next(row for row in rows if row["student"] == "hangs")
-    assert (row["points"], row["of"], row["3.3"], row["3.6"]) == ("6", "10", "2", "0") and "did not end" in row[
+    assert (row["points"], row["of"], row["3.3"], row["3.6"]) == ("5", "9", "2", "0") and "did not end" in row[
         "remarks"
     ]
     results = json.loads((graded[1] / "students" / "hangs" / "results.json").read_text())
-    assert results["score"] == 6 == sum(test["score"] for test in results["tests"])
-    last = results["tests"][-1]
+    assert results["score"] == 5 == sum(test["score"] for test in results["tests"])
+    last = results["tests"][1]
     assert (last["number"], last["max_score"], last["status"]) == ("3.6", 4, "failed") and "did not end" in last[
         "output"
     ]
