@@ -67,7 +67,8 @@ class BackgroundWork(Work):
     """A collective under way on its group's thread."""
 
     def __init__(self, transport: Transport, label: str, body: Callable[[], None]) -> None:
-        self._transport, self._label, self._body = transport, label, body
+        self._transport, self._label = transport, label
+        self._body: Callable[[], None] | None = body
         self._caller = caller()
         self._context = contextvars.copy_context()  # NumPy keeps its error handling there
         self._ended = threading.Event()
@@ -82,6 +83,7 @@ class BackgroundWork(Work):
                 self._transport.background_error = error
 
     def end(self) -> None:
+        self._body = None  # it knows the arrays, which nobody needs to keep for it any longer
         self._ended.set()
 
     def is_completed(self) -> bool:

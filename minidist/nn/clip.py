@@ -30,12 +30,15 @@ from minidist.nn.loss import identity
 CHUNK = 1 << 16  # elements that a few passes go over while the cache holds them
 
 
-def clip_grad_norm(parameters: Iterable[Parameter], max_norm: float) -> float:
+def clip_grad_norm(
+    parameters: Iterable[Parameter], max_norm: float, all_max: Callable = identity, all_sum: Callable = identity
+) -> float:
     """Scale all gradients by one factor so that their global norm is at most ``max_norm``.
 
     Args:
         parameters: those without a gradient are passed over.
         max_norm: ``math.inf`` to measure the norm only.
+        all_max, all_sum: as for ``grad_norm``.
 
     Returns:
         The norm before clipping.
@@ -45,7 +48,7 @@ def clip_grad_norm(parameters: Iterable[Parameter], max_norm: float) -> float:
         FloatingPointError: if a gradient is not finite, naming its parameter.
     """
     parameters = list(parameters)
-    norm = grad_norm(parameters)
+    norm = grad_norm(parameters, all_max, all_sum)
     scale_gradients(parameters, clip_factor(norm, max_norm))
     return norm
 

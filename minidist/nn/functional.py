@@ -67,33 +67,36 @@ class Linear(Function):
     """A product for each block, on all the tokens of the micro-batch at once."""
 
     @staticmethod
-    def forward(ctx: Context, x, weight, bias):
-        blocks, inputs, outputs = weight.shape
+    def forward(ctx: Context, x, weight, bias, transposed):
+        matrix = weight.swapaxes(1, 2) if transposed else weight  # (H, in, out)
+        blocks, inputs, outputs = matrix.shape
         if x.shape[0] != blocks or x.shape[-1] != inputs:
             raise ValueError(
-                f"linear: x of shape {x.shape} does not fit a weight of shape {weight.shape}: "
+                f"linear: x of shape {x.shape} does not fit a weight of shape {matrix.shape}: "
                 f"it needs {blocks} blocks along its first axis and {inputs} values along its last"
             )
         rows = x.reshape(blocks, -1, inputs)  # (H, N, in)
-        y = rows @ weight  # (H, N, out)
+        y = rows @ matrix  # (H, N, out)
         if bias is not None:
             y += bias[:, None]
         ctx.save_for_backward(rows, weight)
-        ctx.input_shape = x.shape
+        ctx.input_shape, ctx.transposed = x.shape, transposed
         return y.reshape(*x.shape[:-1], outputs)  # (H, ..., out)
 
     @staticmethod
     def backward(ctx: Context, gradient):
         rows, weight = ctx.saved_arrays
+        matrix = weight.swapaxes(1, 2) if ctx.transposed else weight
         grad_rows = gradient.reshape(*rows.shape[:2], -1)  # (H, N, out)
         grad_x = grad_weight = grad_bias = None
         if ctx.needs_input_grad[0]:
-            grad_x = (grad_rows @ weight.swapaxes(1, 2)).reshape(ctx.input_shape)
+            grad_x = (grad_rows @ matrix.swapaxes(1, 2)).reshape(ctx.input_shape)
         if ctx.needs_input_grad[1]:
             grad_weight = rows.swapaxes(1, 2) @ grad_rows  # (H, in, out)
+            grad_weight = grad_weight.swapaxes(1, 2) if ctx.transposed else grad_weight
         if ctx.needs_input_grad[2]:
             grad_bias = xp.ones(rows.shape[1], gradient.dtype) @ grad_rows  # (H, out): a sum within the grain
-        return grad_x, grad_weight, grad_bias
+        return grad_x, grad_weight, grad_bias, None
 
 
 class Gelu(Function):
@@ -289,13 +292,14 @@ def reduce_from_blocks(y: Tensor) -> Tensor:
     return ReduceFromBlocks.apply(y)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, transposed: bool = False) -> Tensor:
     """``x @ weight + bias`` for each head block.
 
     Args:
         x: (H, ..., in)
         weight: (H, in, out). PyTorch keeps a weight as (out, in); here it stands in the order of the product.
         bias: (H, out), or None.
+        transposed: the weight is (H, out, in), as a tied embedding is.
 
     Returns:
         (H, ..., out)
@@ -303,7 +307,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Raises:
         ValueError: if the blocks or the widths do not match.
     """
-    return Linear.apply(x, weight, bias)
+    return Linear.apply(x, weight, bias, transposed)
 
 
 def gelu(x: Tensor) -> Tensor:

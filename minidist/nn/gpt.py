@@ -143,7 +143,7 @@ class Head(Module):
     def forward(self, x: Tensor) -> Tensor:
         """The logits in blocks: (B, T, C) -> (H, B, T, V/H)."""
         x = functional.copy_to_blocks(self.norm(x), len(self.token.weight.data))  # (H, B, T, C)
-        return functional.linear(x, self.token.weight.swapaxes(1, 2))
+        return functional.linear(x, self.token.weight, transposed=True)
 
     def loss(self, x: Tensor, targets) -> Tensor:
         """The mean cross-entropy of the targets (B, T): (B, T, C) -> a scalar."""

@@ -1,6 +1,6 @@
 """Modules and parameters, and the layers that a transformer is made of."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from minidist.backend import from_host, xp
 from minidist.nn import functional
@@ -35,10 +35,20 @@ class Parameter(Tensor):
 
 
 class Module:
-    """Something with parameters. Its attributes that are parameters, modules or lists of modules are its parts."""
+    """Something with parameters. Its attributes that are parameters, modules or lists of modules are its parts.
+
+    ``forward_pre_hook`` and ``forward_hook`` are for those who need to know when a module runs, as ZeRO's stage 3 does:
+    the one is called before forward, the other with its output, which it may replace. (PyTorch registers any number.)
+    """
+
+    forward_pre_hook: Callable[[], None] | None = None
+    forward_hook: Callable[[Tensor], Tensor] | None = None
 
     def __call__(self, *arguments, **options) -> Tensor:
-        return self.forward(*arguments, **options)
+        if self.forward_pre_hook is not None:
+            self.forward_pre_hook()
+        output = self.forward(*arguments, **options)
+        return output if self.forward_hook is None else self.forward_hook(output)
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
         """Each parameter once, in order of definition, with a dotted name such as ``blocks.0.attention.qkv.weight``."""

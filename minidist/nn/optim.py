@@ -14,6 +14,7 @@ Everything here works element by element, so it has the same bits on a whole par
 from collections.abc import Iterable
 from math import cos, pi, sqrt
 
+from minidist import ledger
 from minidist.backend import xp
 from minidist.nn.layers import Parameter
 from minidist.sockets import socket
@@ -37,6 +38,7 @@ def average_gradients(parameters: Iterable[Parameter], count: int) -> None:
     for parameter in parameters:
         if parameter.grad is not None:
             parameter.grad = (parameter.grad / count).astype(parameter.dtype)
+            ledger.hold("gradients", parameter.grad)
 
 
 def sgd_update(data, grad, momentum_buffer, lr: float, momentum: float) -> None:
@@ -126,6 +128,7 @@ class AdamW:
         self.steps = 0
         self.exp_avg = {parameter.name: xp.zeros_like(parameter.data) for parameter in self.parameters}
         self.exp_avg_sq = {parameter.name: xp.zeros_like(parameter.data) for parameter in self.parameters}
+        self.kinds = {"exp_avg.": self.exp_avg, "exp_avg_sq.": self.exp_avg_sq}
 
     def step(self) -> None:
         """Change each parameter that has a gradient."""
@@ -147,9 +150,7 @@ class AdamW:
 
     def state(self) -> dict:
         """Every array that the optimizer keeps, by name: ``exp_avg.<parameter>`` and ``exp_avg_sq.<parameter>``."""
-        return {f"exp_avg.{name}": array for name, array in self.exp_avg.items()} | {
-            f"exp_avg_sq.{name}": array for name, array in self.exp_avg_sq.items()
-        }
+        return {f"{kind}{name}": array for kind, arrays in self.kinds.items() for name, array in arrays.items()}
 
 
 def warmup_cosine(step: int, steps: int, peak: float, warmup: int = 0, final: float = 0.0) -> float:

@@ -12,7 +12,7 @@ are plain arrays, so there are no gradients of gradients.
 from collections.abc import Callable
 from contextlib import contextmanager
 
-from minidist import trace
+from minidist import ledger, trace
 from minidist.backend import xp
 
 _grad_enabled = True
@@ -141,6 +141,7 @@ class Tensor:
         gradient = gradient.astype(self.dtype, copy=False)
         if self.grad is None:
             self.grad = xp.array(gradient, dtype=self.grad_dtype, order="C")  # a copy: others may hold this array too
+            ledger.hold("gradients", self.grad)
             return
         if self.grad.dtype != self.grad_dtype or self.grad.shape != self.shape:
             raise RuntimeError(
@@ -170,7 +171,8 @@ class Context:
             (argument.grad_fn or argument) if needed else None
             for argument, needed in zip(arguments, self.needs_input_grad, strict=True)
         )
-        self.saved_arrays: tuple = ()
+        self.leaves = {id(a.data): a for a in arguments if isinstance(a, Tensor) and a.grad_fn is None}
+        self._saved: tuple = ()
         self.freed = False
 
     @property
@@ -178,9 +180,21 @@ class Context:
         return self.function.__name__
 
     def save_for_backward(self, *arrays) -> None:
-        """Keep arrays for ``backward``, which finds them in ``ctx.saved_arrays``. Nothing is kept if none is needed."""
+        """Keep arrays for ``backward``, which finds them in ``ctx.saved_arrays``. Nothing is kept if none is needed.
+
+        Of a leaf among the arguments the leaf is kept, not its array: backward gets what the leaf holds then. So a
+        parameter's array may be given up after forward and be fetched again, as ZeRO's stage 3 does.
+        """
         if any(self.needs_input_grad):
-            self.saved_arrays = arrays
+            self._saved = tuple(self.leaves.get(id(array), array) for array in arrays)
+            for array in self._saved:
+                if array is not None and not isinstance(array, Tensor):
+                    ledger.hold("activations", array)
+        self.leaves = {}
+
+    @property
+    def saved_arrays(self) -> tuple:
+        return tuple(saved.data if isinstance(saved, Tensor) else saved for saved in self._saved)
 
     def gradients(self, gradient) -> tuple:
         """From the gradient of the output to the gradients of the arguments. Frees the node.
@@ -207,7 +221,7 @@ class Context:
         return found
 
     def free(self) -> None:
-        self.saved_arrays, self.sources, self.freed = (), (), True
+        self._saved, self.sources, self.freed = (), (), True
 
 
 class Function:

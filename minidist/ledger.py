@@ -1,0 +1,100 @@
+"""What one rank holds in memory: bytes of parameters, gradients, optimizer state and activations, now and at peak.
+
+``hold(kind, array)`` enters an array where it is made or saved; it leaves by itself when the array is freed. So the
+ledger counts the arrays that really exist, each once: a view counts as the array that it is a view of, and an array
+that is entered twice keeps its first kind (a parameter that is saved for backward is no activation).
+
+Not entered: what operations hold for a moment while they run, and buffers of messages.
+"""
+
+import threading
+import weakref
+from dataclasses import dataclass, field
+
+KINDS = ("parameters", "gradients", "optimizer", "activations")
+
+
+@dataclass
+class Memory:
+    """Bytes of one rank, by kind."""
+
+    held: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))  # now
+    peaks: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))  # of each kind, at its own moment
+    at_peak: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))  # when most was held in all
+
+    @property
+    def total(self) -> int:
+        return sum(self.held.values())
+
+    @property
+    def peak(self) -> int:
+        """The most that was held at once."""
+        return sum(self.at_peak.values())
+
+    def change(self, kind: str, nbytes: int) -> None:
+        self.held[kind] += nbytes
+        self.peaks[kind] = max(self.peaks[kind], self.held[kind])
+        if self.total > self.peak:
+            self.at_peak = dict(self.held)
+
+    def forget_peaks(self) -> None:
+        """Peaks count from here on."""
+        self.peaks, self.at_peak = dict(self.held), dict(self.held)
+
+    def as_dict(self) -> dict[str, int]:
+        """What ``--json`` writes: for each kind its own peak, and the peak of all together."""
+        return self.peaks | {"peak": self.peak}
+
+
+class _Ledger:
+    def __init__(self) -> None:
+        self.memory = Memory()
+        self.entries: dict[int, weakref.ref] = {}  # id of an array -> a reference that tells when it is freed
+        self.lock = threading.RLock()  # an array may be freed in the middle of anything
+
+    def hold(self, kind: str, array) -> None:
+        owner = _owner(array)
+        key, nbytes = id(owner), owner.nbytes
+        with self.lock:
+            if key not in self.entries:
+                self.entries[key] = weakref.ref(owner, lambda _: self._release(key, kind, nbytes))
+                self.memory.change(kind, nbytes)
+
+    def _release(self, key: int, kind: str, nbytes: int) -> None:
+        with self.lock:
+            del self.entries[key]
+            self.memory.change(kind, -nbytes)
+
+
+_ledger: _Ledger | None = None
+
+
+def start() -> Memory:
+    """Open a new, empty ledger in this rank, and return what it writes into."""
+    global _ledger
+    _ledger = _Ledger()
+    return _ledger.memory
+
+
+def stop() -> None:
+    """Enter nothing more."""
+    global _ledger
+    _ledger = None
+
+
+def hold(kind: str, array) -> None:
+    """Enter an array, if a ledger is open.
+
+    Args:
+        kind: one of KINDS.
+        array: held until it is freed; of a view, the array behind it.
+    """
+    if _ledger is not None:
+        _ledger.hold(kind, array)
+
+
+def _owner(array):
+    """The array whose memory this one shows."""
+    while isinstance(array.base, type(array)):
+        array = array.base
+    return array
