@@ -21,6 +21,7 @@ from minidist.comm.algorithms import ALL_REDUCE
 from minidist.course.commands import add_commands
 from minidist.course.plug import pieces_as_dict, pieces_of, print_pieces, training_on
 from minidist.layout import SYNCS, Layout
+from minidist.ledger import KINDS
 from minidist.nn.data import load_corpus
 from minidist.train import Run, TrainConfig, Wishes, run
 from minidist.verify import DEFAULT_LAYOUTS, agrees, first_difference, verify
@@ -102,6 +103,28 @@ def _parser() -> argparse.ArgumentParser:
         metavar="MB",
         help="MiB of gradients in one message (default: 1)",
     )
+    split.add_argument(
+        "--zero",
+        type=int,
+        default=0,
+        choices=range(4),
+        help="the stage of ZeRO; 0 for plain data parallelism (default)",
+    )
+    split.add_argument("--shard", type=int, default=0, metavar="N", help="ranks that share one copy (default: all)")
+    split.add_argument(
+        "--prefetch",
+        type=int,
+        default=0,
+        choices=(0, 1),
+        help="gather the next block early, with --zero 3 (default: 0)",
+    )
+    split.add_argument(
+        "--reshard-after-forward",
+        type=int,
+        default=1,
+        choices=(0, 1),
+        help="give a block's parameters up between forward and backward, with --zero 3 (default: 1)",
+    )
     output = train.add_argument_group("output")
     output.add_argument(
         "--sample", type=int, default=0, metavar="N", help="print N bytes that the trained model writes after 'The '"
@@ -122,7 +145,8 @@ def _parser() -> argparse.ArgumentParser:
         "layouts",
         nargs="*",
         metavar="LAYOUT",
-        help="key=value,... with keys dp, algorithm, sync, bucket_mb: dp=4,algorithm=ring (default: a good dozen)",
+        help=f"key=value,... with keys {', '.join(field.name for field in fields(Layout))}: dp=4,algorithm=ring "
+        "(default: a good dozen)",
     )
     proof.add_argument("--json", metavar="PATH", help="write the results; - for standard output, alone")
     _add_config(proof, VERIFY_STEPS)
@@ -194,7 +218,7 @@ def _console(options) -> Console:
 
 def _train(options) -> int:
     config = _config(options)
-    layout = Layout(options.dp, options.algorithm, options.sync, options.bucket_mb)
+    layout = Layout(**{field.name: getattr(options, field.name) for field in fields(Layout)})
     config.check(layout)
     if options.sample < 0:
         raise ValueError(f"--sample must not be negative, but is {options.sample}")
@@ -269,6 +293,7 @@ def _print_run(console: Console, result: Run) -> None:
             columns = ("bytes_sent", "messages_sent", "bytes_received", "messages_received")
             table.add_row(str(number), *(f"{moved[column]:,}" for column in columns))
         console.print(table)
+    console.print(_memory_table(result))
     if first.sample is not None:
         console.print("what the model writes:", style="bold")
         console.print("The " + _printable(first.sample), soft_wrap=True)
@@ -276,6 +301,15 @@ def _print_run(console: Console, result: Run) -> None:
     console.print(f"validation loss: {first.validation_loss:.4f} nats a byte")
     console.print(f"speed: {result.tokens_per_second:,.0f} tokens/s")
     console.print(f"fingerprint: {result.fingerprint}", soft_wrap=True)
+
+
+def _memory_table(result: Run) -> Table:
+    table = Table(title="bytes that each rank held at most, of each kind and in all", title_justify="left")
+    for column in ("rank", *KINDS, "at once"):
+        table.add_column(column, justify="right")
+    for number, rank in enumerate(result.ranks):
+        table.add_row(str(number), *(f"{rank.memory[kind]:,}" for kind in (*KINDS, "peak")))
+    return table
 
 
 def _printable(text: bytes) -> str:

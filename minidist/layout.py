@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, fields
 
-from minidist.comm.algorithms import ALL_REDUCE
+from minidist.comm.algorithms import ALL_GATHER, ALL_REDUCE
 
+ZERO_ALGORITHMS = tuple(ALL_GATHER)  # reduce-scatter has the same
 SYNCS = ("naive", "bucketed", "overlapped")
 
 
@@ -19,6 +20,10 @@ class Layout:
     algorithm: str = "auto"  # of the gradients' all-reduce
     sync: str = "overlapped"  # when the gradients are summed: see parallel/data.py
     bucket_mb: float = 1.0  # MiB of gradients in one message
+    zero: int = 0  # the stage of ZeRO: see parallel/zero.py
+    shard: int = 0  # ranks that share one copy of what ZeRO shards; 0 for all of dp
+    prefetch: int = 0  # 1: stage 3 gathers the next block while the present one computes
+    reshard_after_forward: int = 1  # 0: stage 3 keeps a block's parameters from forward to backward
 
     def __post_init__(self) -> None:
         if not 1 <= self.dp <= 64:
@@ -27,6 +32,31 @@ class Layout:
         _choice("sync", self.sync, SYNCS)
         if not self.bucket_mb > 0:
             raise ValueError(f"bucket_mb={self.bucket_mb:g}: a bucket must be larger than 0 MiB")
+        self._check_zero()
+
+    def _check_zero(self) -> None:
+        if self.zero not in (0, 1, 2, 3):
+            raise ValueError(f"zero={self.zero}: ZeRO has the stages 1, 2 and 3, and 0 is plain data parallelism")
+        for key in ("prefetch", "reshard_after_forward"):
+            if getattr(self, key) not in (0, 1):
+                raise ValueError(f"{key}={getattr(self, key)}: choose 0 or 1")
+        if self.zero and self.dp == 1:
+            raise ValueError(
+                f"zero={self.zero} shards over data-parallel ranks, and dp=1 has none: set dp to 2 or more"
+            )
+        if self.shard and not self.zero:
+            raise ValueError(f"shard={self.shard} is for ZeRO: set zero to 1, 2 or 3 as well")
+        if self.shard < 0 or (self.shard and self.dp % self.shard):
+            raise ValueError(f"shard={self.shard} must divide dp={self.dp}: each group of so many ranks holds one copy")
+        if self.zero != 3 and (self.prefetch or not self.reshard_after_forward):
+            raise ValueError("prefetch and reshard_after_forward are about gathered parameters: they need zero=3")
+        if self.zero and (self.sync, self.bucket_mb) != (Layout.sync, Layout.bucket_mb):
+            raise ValueError(f"zero={self.zero} sums gradients block by block: leave sync and bucket_mb as they are")
+        if self.zero and self.algorithm not in ("auto", *ZERO_ALGORITHMS):
+            raise ValueError(
+                f"algorithm={self.algorithm} is an all-reduce, which zero={self.zero} does not make: choose auto, "
+                f"{' or '.join(ZERO_ALGORITHMS)}, of its reduce-scatters and all-gathers"
+            )
 
     @property
     def world_size(self) -> int:

@@ -8,10 +8,11 @@ from math import isfinite
 
 import numpy as np
 
-from minidist import backend, sockets, trace
+from minidist import backend, ledger, sockets, trace
 from minidist.comm.collectives import ReduceOp, all_reduce
 from minidist.comm.group import ProcessGroup
 from minidist.comm.launch import Cluster
+from minidist.comm.mesh import init_device_mesh
 from minidist.layout import Layout
 from minidist.nn.clip import clip_grad_norm
 from minidist.nn.data import load_corpus, micro_batch, validation_batches
@@ -19,8 +20,10 @@ from minidist.nn.gpt import GPT, GPTConfig, generate
 from minidist.nn.optim import AdamW, average_gradients, warmup_cosine
 from minidist.nn.random import Noise
 from minidist.nn.tensor import no_grad
-from minidist.parallel.data import NaiveDataParallel, bucketed_data_parallel, share_of
+from minidist.parallel.data import NaiveDataParallel, Replicated, bucketed_data_parallel, share_of
+from minidist.parallel.zero import STAGES, ZeroStage1
 
+DataParallel = Replicated | ZeroStage1
 TRACED_STEPS = 2  # a trace shows the last few steps: every one is like them, and a whole run would fill a disk
 
 
@@ -107,6 +110,7 @@ class RankResult:
     step_digests: list[str]  # of the weights and the optimizer state after each step, if wished for
     seconds: float  # for all steps
     traffic: trace.Traffic
+    memory: dict[str, int] = field(default_factory=dict)  # bytes at peak, by kind and in all: see ledger.py
     validation_loss: float | None = None
     sample: bytes | None = None
     log: list = field(default_factory=list)
@@ -146,6 +150,7 @@ class Run:
             "tokens_per_second": self.tokens_per_second,
             "seconds": self.seconds,
             "traffic": [rank.traffic.as_dict() for rank in self.ranks],
+            "memory": [rank.memory for rank in self.ranks],
         }
 
 
@@ -187,9 +192,11 @@ def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes:
     backend.use(config.backend, world.rank)
     corpus = load_corpus(config.text, config.context)
     model = GPT(config.model, seed=config.seed)
-    parameters = model.parameters()
-    optimizer = AdamW(parameters, config.lr, weight_decay=config.weight_decay)
-    replicas = data_parallel(parameters, world, layout, config.reduce_dtype)
+    memory = ledger.start()
+    replicas = data_parallel(model, world, layout, config)
+    optimizer = AdamW(replicas.trained, config.lr, weight_decay=config.weight_decay)
+    enter(replicas, optimizer)
+    memory.forget_peaks()  # every rank has drawn the whole model for a moment; real systems draw it in shards
     mine = share_of(world.rank, layout.dp, config.micro_batches)
 
     losses, digests, log = [], [], []
@@ -211,49 +218,79 @@ def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes:
             with trace.span("finish gradients", "wait"):
                 replicas.finish()
             with trace.span("optimizer"):
-                average_gradients(parameters, config.micro_batches)
+                average_gradients(replicas.trained, config.micro_batches)
                 try:
-                    clip_grad_norm(parameters, config.clip)
+                    clip_grad_norm(replicas.trained, config.clip, replicas.all_max, replicas.all_sum)
                 except FloatingPointError as error:
                     raise FloatingPointError(f"training diverged in step {step}: {error}") from None
                 optimizer.lr = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
                 optimizer.step()
+            with trace.span("publish parameters", "wait"):
+                replicas.publish()
             losses.append(mean_loss(total, config.micro_batches, world))
         if wishes.step_digests:
-            digests.append(digest(model, optimizer).hexdigest())
+            digests.append(digest(model, optimizer, replicas).hexdigest())
         if wishes.progress and world.rank == 0:
             world.report((step, losses[-1]))
         if wishes.stop_after == step:
             break
     seconds = time.perf_counter() - started
+    traffic = world.traffic - before
+    ledger.stop()
     if wishes.trace:
         log = trace.stop()
 
     result = RankResult(
         losses,
-        fingerprint(model, optimizer, losses),
+        fingerprint(model, optimizer, losses, replicas),
         digests,
         seconds,
-        world.traffic - before,
+        traffic,
+        memory.as_dict(),
         log=log,
         socket_calls=dict(sockets.calls),
     )
+    if wishes.stop_after is not None:
+        arrays = state(model, optimizer, replicas)
+        result.arrays = {name: backend.to_host(array).copy() for name, array in arrays.items()}
+    replicas.unshard()
     if wishes.validate and world.rank == 0:
         result.validation_loss = validation_loss(model, corpus, config)
     if wishes.sample and world.rank == 0:
         result.sample = generate(model, b"The ", wishes.sample, seed=config.seed)
-    if wishes.stop_after is not None:
-        result.arrays = {name: backend.to_host(array).copy() for name, array in state(model, optimizer).items()}
     return result
 
 
-def data_parallel(parameters, group: ProcessGroup, layout: Layout, reduce_dtype: str) -> NaiveDataParallel:
-    """What sums the gradients over the ranks, as the layout says."""
-    dtype = np.dtype(reduce_dtype)
+def data_parallel(model: GPT, world: ProcessGroup, layout: Layout, config: TrainConfig) -> DataParallel:
+    """What shares the work out over the ranks, and the memory, as the layout says."""
+    dtype, parameters = np.dtype(config.reduce_dtype), model.parameters()
+    if layout.zero:
+        return zero(model, world, layout, config, dtype)
     if layout.sync == "naive":
-        return NaiveDataParallel(parameters, group, layout.algorithm, dtype)
+        return Replicated(NaiveDataParallel(parameters, world, layout.algorithm, dtype), parameters)
     overlap = layout.sync == "overlapped"
-    return bucketed_data_parallel(parameters, group, layout.algorithm, dtype, layout.bucket_mb, overlap)
+    sums = bucketed_data_parallel(parameters, world, layout.algorithm, dtype, layout.bucket_mb, overlap)
+    return Replicated(sums, parameters)
+
+
+def zero(model: GPT, world: ProcessGroup, layout: Layout, config: TrainConfig, dtype) -> ZeroStage1:
+    """ZeRO of the layout's stage. With ``shard``, ranks side by side share a copy, and groups of them are replicas."""
+    shard = layout.shard or layout.dp
+    mesh = init_device_mesh((layout.dp // shard, shard), mesh_dim_names=("replicate", "shard"), group=world)
+    groups = mesh.get_group("shard"), mesh.get_group("replicate")
+    rounds = len(share_of(0, layout.dp, config.micro_batches))  # rank 0 has the most
+    arguments = model, model.blocks, *groups, rounds, layout.algorithm, dtype
+    if layout.zero == 3:
+        arguments += bool(layout.reshard_after_forward), bool(layout.prefetch)
+    return STAGES[layout.zero](*arguments)
+
+
+def enter(replicas: DataParallel, optimizer: AdamW) -> None:
+    """Enter what is there before the first step into the memory ledger."""
+    for parameter in replicas.trained:
+        ledger.hold("parameters", parameter.data)
+    for array in optimizer.state().values():
+        ledger.hold("optimizer", array)
 
 
 def forward_backward(model: GPT, corpus, config: TrainConfig, step: int, index: int) -> float:
@@ -285,22 +322,27 @@ def validation_loss(model: GPT, corpus, config: TrainConfig) -> float:
     return sum(loss * tokens for loss, tokens in losses) / sum(tokens for _, tokens in losses)
 
 
-def state(model: GPT, optimizer: AdamW) -> dict:
-    """Every array that a run changes, by name, in its full shape."""
-    return {name: parameter.data for name, parameter in model.named_parameters()} | optimizer.state()
+def state(model: GPT, optimizer: AdamW, replicas: DataParallel | None = None) -> dict:
+    """Every array that a run changes, by name, in its full shape. With ``replicas``, called by all of their ranks."""
+    data = {parameter.name: parameter.data for parameter in optimizer.parameters}
+    found = {}
+    for kind, arrays in ({"": data} | optimizer.kinds).items():
+        whole = arrays if replicas is None else replicas.whole(arrays)
+        found |= {f"{kind}{name}": whole[parameter.name] for name, parameter in model.named_parameters()}
+    return found
 
 
-def digest(model: GPT, optimizer: AdamW):
+def digest(model: GPT, optimizer: AdamW, replicas: DataParallel | None = None):
     """SHA-256 over the names and the bytes of every parameter and every optimizer state."""
     sha = hashlib.sha256()
-    for name, array in state(model, optimizer).items():
+    for name, array in state(model, optimizer, replicas).items():
         sha.update(name.encode())
         sha.update(np.ascontiguousarray(backend.to_host(array)))
     return sha
 
 
-def fingerprint(model: GPT, optimizer: AdamW, losses: list[float]) -> str:
+def fingerprint(model: GPT, optimizer: AdamW, losses: list[float], replicas: DataParallel | None = None) -> str:
     """The digest of the final state, continued over the loss of every step: what all layouts must share."""
-    sha = digest(model, optimizer)
+    sha = digest(model, optimizer, replicas)
     sha.update(np.array(losses, "<f8"))
     return sha.hexdigest()

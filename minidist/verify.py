@@ -30,6 +30,11 @@ DEFAULT_LAYOUTS = [
         "dp=4,algorithm=halving_doubling",
         "dp=4,algorithm=direct",
         "dp=7,algorithm=tree,bucket_mb=0.05",
+        "zero=1,dp=4",
+        "zero=2,dp=3",
+        "zero=3,dp=4",
+        "zero=3,dp=2,prefetch=1",
+        "zero=3,dp=4,shard=2,reshard_after_forward=0",
     )
 ]
 

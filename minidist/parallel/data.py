@@ -19,6 +19,7 @@ Gradients are summed in float64 by default, so that neither the order of the ran
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from minidist import ledger
 from minidist.backend import xp
 from minidist.comm.collectives import ReduceOp, all_reduce
 from minidist.comm.group import ProcessGroup
@@ -47,6 +48,7 @@ class NaiveDataParallel:
         """Begin a step: every gradient is zero, also on a rank that gets no micro-batch."""
         for parameter in self.parameters:
             parameter.grad = xp.zeros(parameter.shape, parameter.grad_dtype)
+            ledger.hold("gradients", parameter.grad)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -54,7 +56,7 @@ class NaiveDataParallel:
         yield  # nothing is sent during backward in any case
 
     def finish(self) -> None:
-        """End a step: return when every gradient is the sum over all ranks."""
+        """End backward: return when every gradient is the sum over all ranks."""
         for parameter in self.parameters:
             all_reduce(parameter.grad, ReduceOp.SUM, self.group, algorithm=self.algorithm)
 
@@ -65,6 +67,7 @@ class Bucket:
     def __init__(self, parameters: list[Parameter], reduce_dtype) -> None:
         self.parameters = parameters
         self.buffer = xp.zeros(sum(parameter.size for parameter in parameters), reduce_dtype)
+        ledger.hold("gradients", self.buffer)
         self.clear()
 
     def clear(self) -> None:
@@ -161,6 +164,39 @@ class BucketedDataParallel(NaiveDataParallel):
 
 
 bucketed_data_parallel = socket(BucketedDataParallel)  # makes one, or a learner's own of that name
+
+
+class Replicated:
+    """Any of these as the training loop uses it: every rank has all of everything, and does all the optimizer's work.
+
+    ZeRO (zero.py) has the same face, and less behind it.
+
+    Args:
+        sums: what sums the gradients over the ranks.
+        parameters: the model's.
+    """
+
+    def __init__(self, sums: NaiveDataParallel, parameters: Sequence[Parameter]) -> None:
+        self.zero_grad, self.no_sync, self.finish = sums.zero_grad, sums.no_sync, sums.finish
+        self.trained = list(parameters)  # what the optimizer updates on this rank
+
+    def publish(self) -> None:
+        """After the optimizer's step: nobody lacks anything."""
+
+    def unshard(self) -> None:
+        """Training is over: every rank has all parameters."""
+
+    def all_max(self, value: float) -> float:
+        """The largest of the values of ranks that hold other gradients: there are none."""
+        return value
+
+    def all_sum(self, value: int) -> int:
+        """The sum over ranks that hold other gradients: there are none."""
+        return value
+
+    def whole(self, arrays: dict) -> dict:
+        """From what ranks hold of each parameter to the whole, by its name: they hold the whole."""
+        return arrays
 
 
 @socket

@@ -1,0 +1,279 @@
+"""ZeRO: data parallelism in which no rank keeps what another rank keeps already.
+
+In plain data parallelism every rank holds all parameters, all gradients and all optimizer state, N times the same. Here
+the parameters lie side by side in flat *units* (the transformer's blocks, and what is left: the root), a unit is cut
+into N equal shards, and rank r answers for shard r. Each stage gives up one more thing, and is written as what it does
+otherwise than the one before:
+
+- ``ZeroStage1``: optimizer state. Gradients are reduce-scattered, each rank updates its shard of the parameters, and
+  the parameters are all-gathered.
+- ``ZeroStage2``: gradients too. A unit's gradients are reduce-scattered as soon as backward has completed them, and
+  only the shard is kept.
+- ``ZeroStage3``: parameters too. A unit's parameters are all-gathered just before it runs, in forward and again in
+  backward, and given up after it.
+
+Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (SC 2020); DeepSpeed's
+stages 1 to 3; PyTorch's FullyShardedDataParallel is stage 3, and its hybrid sharding is the ``replicas`` group here
+(Zhao et al., VLDB 2023). Simplified: shards are cut from the flat unit wherever N cuts it, as in FSDP's first version,
+and a unit's messages are not cut into buckets.
+
+An average over micro-batches is taken elsewhere, once (``average_gradients``); here gradients are only summed.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+
+from minidist.backend import xp
+from minidist.comm.collectives import ReduceOp, all_gather_into_tensor, all_reduce, reduce_scatter_tensor
+from minidist.comm.group import ProcessGroup
+from minidist.nn.layers import Module, Parameter
+from minidist.nn.tensor import Context, Function, Tensor
+from minidist.parallel.units import Unit, held
+from minidist.sockets import socket
+
+
+class ZeroStage1:
+    """Every rank keeps the optimizer state of its shard alone.
+
+    Args:
+        model: whose parameters are trained.
+        blocks: the modules of it that become units of their own; the rest is the root.
+        shards: the group that a unit is cut over.
+        replicas: the group of ranks that hold the same shard (hybrid sharding); of one rank where there are no others.
+        rounds: how many micro-batches the rank with the most of them has in a step.
+        algorithm: of reduce-scatters and all-gathers.
+        reduce_dtype: gradients are accumulated and summed in it.
+    """
+
+    def __init__(
+        self, model: Module, blocks: Sequence[Module], shards: ProcessGroup, replicas: ProcessGroup, rounds: int,
+        algorithm: str = "auto", reduce_dtype=xp.float64,
+    ) -> None:  # fmt: skip
+        self.shards, self.replicas, self.rounds, self.algorithm = shards, replicas, rounds, algorithm
+        inside = {parameter for block in blocks for parameter in block.parameters()}
+        rest = [parameter for parameter in model.parameters() if parameter not in inside]
+        self.root = Unit(model, rest, shards, reduce_dtype)
+        self.blocks = [Unit(block, block.parameters(), shards, reduce_dtype) for block in blocks]
+        self.units = [*self.blocks[::-1], self.root]  # as backward completes them: the root, with the embedding, last
+        self.reducing: tuple | None = None  # the sum of a unit's gradients that is under way
+        for parameter in model.parameters():
+            parameter.grad_dtype = reduce_dtype
+
+    @property
+    def trained(self) -> list[Parameter]:
+        """What the optimizer updates on this rank."""
+        return [piece for unit in self.units for piece in unit.pieces]
+
+    def zero_grad(self) -> None:
+        """Begin a step."""
+        for unit in self.units:
+            unit.clear_shard()
+            unit.begin_gradients()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """All micro-batches of a step but the last go here: gradients are summed over the ranks once a step."""
+        yield
+
+    def finish(self) -> None:
+        """End backward: return when each rank has the summed gradients of its shard."""
+        for unit in self.units:
+            self.reduce(unit)
+        self.settle()
+
+    def reduce(self, unit: Unit) -> None:
+        """Begin to sum a unit's gradients over the ranks, and end the sum that was begun before it."""
+        flat = unit.take_gradients()
+        total = xp.empty(unit.shard_size, unit.reduce_dtype)
+        work = reduce_scatter_tensor(total, flat, ReduceOp.SUM, self.shards, async_op=True, algorithm=self.algorithm)
+        self.settle()
+        self.reducing = unit, total, work, flat  # the flat gradients too: they belong to the work until it ends
+
+    def settle(self) -> None:
+        """End the sum that is under way: this rank's shard of it is added to what is there."""
+        if self.reducing is not None:
+            unit, total, work, _ = self.reducing
+            self.reducing = None
+            work.wait()
+            all_reduce(total, ReduceOp.SUM, self.replicas)
+            unit.grad_shard += total
+            unit.show_gradients()
+
+    def publish(self) -> None:
+        """After the optimizer's step: every rank gets the parameters that the others have updated."""
+        for unit in self.units:
+            all_gather_into_tensor(unit.full, unit.shard, self.shards, algorithm=self.algorithm)
+
+    def unshard(self) -> None:
+        """Training is over: every rank gets all parameters, for good."""
+
+    def all_max(self, value: float) -> float:
+        """The largest of all shards' values."""
+        return float(self._joined(np.array([value], np.float64), ReduceOp.MAX))
+
+    def all_sum(self, value: int) -> int:
+        """The sum of all shards' integers."""
+        return int(self._joined(np.array([value], np.int64), ReduceOp.SUM))
+
+    def _joined(self, value: np.ndarray, op: ReduceOp):
+        all_reduce(value, op, self.shards)
+        return value[0]
+
+    def whole(self, arrays: dict) -> dict:
+        """From what ranks hold of each parameter to the whole, for each parameter by its name. Called by all ranks.
+
+        Args:
+            arrays: for the name of each piece, an array of its shape: its data, or a state of the optimizer.
+        """
+        found = {}
+        for unit in self.units:
+            shard = xp.zeros(unit.shard_size, unit.shard.dtype)
+            for parameter, place in unit.parts():
+                shard[place] = arrays[parameter.name]
+            flat = xp.empty(unit.padded_size, shard.dtype)
+            all_gather_into_tensor(flat, shard, self.shards, algorithm=self.algorithm)
+            found |= {parameter.name: view for parameter, view in zip(unit.parameters, unit.views(flat), strict=True)}
+        return found
+
+
+class ZeroStage2(ZeroStage1):
+    """Every rank keeps the gradients of its shard alone, too: a unit's are summed as soon as backward has them.
+
+    That happens in every micro-batch, so the ranks have to agree on their number: one that has fewer than ``rounds``
+    adds zeros for those that it lacks.
+    """
+
+    def __init__(self, *arguments) -> None:
+        super().__init__(*arguments)
+        self.done = 0  # rounds of this step
+        self.awaited = {unit: set(unit.parameters) for unit in self.units}
+        for unit in self.units:
+            for parameter in unit.parameters:
+                parameter.register_post_accumulate_grad_hook(partial(self.on_gradient, unit))
+
+    def zero_grad(self) -> None:
+        for unit in self.units:
+            unit.clear_shard()
+        self.done = 0
+
+    def on_gradient(self, unit: Unit, parameter: Parameter) -> None:
+        """Called by backward when a parameter's gradient is complete."""
+        unit.collect(parameter)
+        self.awaited[unit].discard(parameter)
+        if not self.awaited[unit]:
+            self.complete(unit)
+
+    def complete(self, unit: Unit) -> None:
+        """All gradients of a unit are there."""
+        self.awaited[unit] = set(unit.parameters)
+        self.reduce(unit)
+        self.done += unit is self.root
+
+    def finish(self) -> None:
+        while self.done < self.rounds:
+            self.idle_round()
+        self.settle()
+
+    def idle_round(self) -> None:
+        """Take part in the messages of a micro-batch that only other ranks have."""
+        for unit in self.units:
+            self.complete(unit)
+
+
+class ZeroStage3(ZeroStage2):
+    """Every rank keeps the parameters of its shard alone, too: the others come when a unit runs, and go after it.
+
+    Args:
+        reshard_after_forward: give a unit's parameters up after forward and gather them again for backward: less
+            memory, 3 (N-1)/N M of traffic. Otherwise they stay, and it is 2 (N-1)/N M.
+        prefetch: gather the next unit's parameters while the present one computes.
+    """
+
+    def __init__(
+        self, model: Module, blocks: Sequence[Module], shards: ProcessGroup, replicas: ProcessGroup, rounds: int,
+        algorithm: str = "auto", reduce_dtype=xp.float64, reshard_after_forward: bool = True, prefetch: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(model, blocks, shards, replicas, rounds, algorithm, reduce_dtype)
+        self.reshard_after_forward, self.prefetch = reshard_after_forward, prefetch
+        self.gathering: dict[Unit, tuple] = {}  # unit -> its full parameters, and the all-gather that fills them
+        forwards, backwards = [self.root, *self.blocks], [self.root, *self.blocks[::-1]]
+        self.next_forward = dict(pairwise(forwards))
+        self.next_backward = dict(pairwise(backwards))
+        for unit in self.units:
+            unit.keep_shard_alone()
+            unit.module.forward_pre_hook = partial(self.before_forward, unit)
+            unit.module.forward_hook = partial(self.after_forward, unit)
+
+    def before_forward(self, unit: Unit) -> None:
+        self.fetch(unit, self.next_forward.get(unit))
+
+    def after_forward(self, unit: Unit, output: Tensor) -> Tensor:
+        if self.reshard_after_forward:
+            unit.give_up()
+        return BeforeBackward.apply(output, partial(self.before_backward, unit))
+
+    def before_backward(self, unit: Unit) -> None:
+        self.fetch(unit, self.next_backward.get(unit))
+
+    def complete(self, unit: Unit) -> None:
+        super().complete(unit)
+        unit.give_up()
+
+    def fetch(self, unit: Unit, following: Unit | None) -> None:
+        """Return when a unit has all its parameters, with those of the next one on their way."""
+        self.start_gather(unit)
+        if self.prefetch and following is not None:
+            self.start_gather(following)
+        if unit in self.gathering:
+            flat, work = self.gathering.pop(unit)
+            work.wait()
+            unit.full = flat
+            unit.show(flat)
+
+    def start_gather(self, unit: Unit) -> None:
+        if unit.full is None and unit not in self.gathering:
+            flat = held("parameters", xp.empty(unit.padded_size, unit.shard.dtype))
+            work = all_gather_into_tensor(flat, unit.shard, self.shards, async_op=True, algorithm=self.algorithm)
+            self.gathering[unit] = flat, work
+
+    def idle_round(self) -> None:
+        for unit in (self.root, *self.blocks):
+            self.before_forward(unit)
+            if self.reshard_after_forward and unit is not self.root:
+                unit.give_up()
+        if self.reshard_after_forward:
+            self.root.give_up()
+        self.before_backward(self.root)
+        for unit in self.blocks[::-1]:
+            self.before_backward(unit)
+            self.complete(unit)
+        self.complete(self.root)
+
+    def publish(self) -> None:
+        """Nothing to do: whoever needs a parameter gathers it."""
+
+    def unshard(self) -> None:
+        for unit in self.units:
+            self.fetch(unit, None)
+            unit.module.forward_pre_hook = unit.module.forward_hook = None
+
+
+class BeforeBackward(Function):
+    """Passes an array on, and in backward calls a function before the gradient goes on to what made the array."""
+
+    @staticmethod
+    def forward(ctx: Context, x, call: Callable[[], None]):
+        ctx.call = call
+        return x
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        ctx.call()
+        return gradient, None
+
+
+STAGES = {1: socket(ZeroStage1), 2: socket(ZeroStage2), 3: socket(ZeroStage3)}  # or a learner's own of that name
