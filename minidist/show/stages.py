@@ -1,0 +1,42 @@
+"""A picture of what one rank holds in several layouts: stacked bars side by side, from memory ledgers of real runs."""
+
+from collections.abc import Mapping
+
+from minidist.show.memory import COLOURS
+
+KINDS = ("parameters", "gradients", "optimizer", "activations")
+
+
+def stacks(memories: Mapping[str, Mapping[str, int]], kinds=KINDS) -> dict[str, list[tuple[str, int, int]]]:
+    """For each layout its pieces (kind, from, to) in bytes, from the bottom up."""
+    found = {}
+    for layout, memory in memories.items():
+        level, found[layout] = 0, []
+        for kind in kinds:
+            found[layout].append((kind, level, level + memory[kind]))
+            level += memory[kind]
+    return found
+
+
+def draw(memories: Mapping[str, Mapping[str, int]], title: str, kinds=KINDS):
+    """A matplotlib Figure: a bar for each layout, a piece for each kind.
+
+    Args:
+        memories: for each layout by its name, the bytes of each kind: ``RankResult.memory``, say.
+        kinds: which of them to show, from the bottom up.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(min(11, 2.6 + 1.3 * len(memories)), 3.4), layout="constrained")
+    axes = figure.subplots()
+    for place, pieces in enumerate(stacks(memories, kinds).values()):
+        for kind, low, high in pieces:
+            axes.bar(place, (high - low) / 1e6, 0.7, low / 1e6, color=COLOURS[kind])
+        axes.text(place, pieces[-1][2] / 1e6, f"{pieces[-1][2] / 1e6:.1f}", ha="center", va="bottom", fontsize=9)
+    axes.set_xticks(range(len(memories)), list(memories))
+    axes.set_ylabel("MB held by a rank")
+    axes.set_title(title, loc="left", fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+    handles = [axes.bar(0, 0, color=COLOURS[kind], label=kind) for kind in kinds[::-1]]
+    figure.legend(handles=handles, loc="outside right center", frameon=False)
+    return figure
