@@ -35,9 +35,10 @@ def pieces_of(impl: str) -> list[Piece]:
     folder = implementation_folder(impl)
     found = {name: Piece(name, None, f"not in {folder.name}/") for name in sorted(sockets.SOCKETS)}
     for source in read_answers(folder).values():
-        for node in parse(source).body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in found:
-                stub = is_stub(node)
+        here = {n.name: n for n in parse(source).body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+        for node in here.values():
+            if node.name in found:
+                stub = any(map(is_stub, with_bases(node, here)))
                 why = f"still a stub in {source.name}.py" if stub else f"{source.name}.py"
                 found[node.name] = Piece(node.name, None if stub else source, why)
     return list(found.values())
@@ -55,6 +56,12 @@ def parse(source: Source) -> ast.Module:
         line = getattr(error, "lineno", None)
         place = f"{source.path}:{line}" if line else source.path
         raise ValueError(f"{place}: this is not Python: {getattr(error, 'msg', error)}") from None
+
+
+def with_bases(node: ast.FunctionDef | ast.ClassDef, here: dict) -> list:
+    """A definition, and the classes of the same file that it is built on: it works when they do."""
+    bases = [here[base.id] for base in getattr(node, "bases", ()) if isinstance(base, ast.Name) and base.id in here]
+    return [node, *(one for base in bases for one in with_bases(base, here))]
 
 
 def is_stub(node: ast.FunctionDef | ast.ClassDef) -> bool:

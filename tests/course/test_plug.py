@@ -142,6 +142,14 @@ def test_the_reference_is_the_librarys_and_nothing_stays_plugged(ranks):
     assert run(ranks(2), config, Layout(2)).ranks[0].socket_calls == {}  # the same ranks, afterwards
 
 
+def test_a_class_on_a_stub_is_a_stub(folder):
+    """ZeroStage2 is written, and ZeroStage1, on which it is built, is not."""
+    mine = owners(folder("ZeroStage2", "ZeroStage3"))
+    assert not mine["ZeroStage2"] and not mine["ZeroStage3"]
+    mine = owners(folder("ZeroStage1", "ZeroStage2"))
+    assert mine["ZeroStage1"] and mine["ZeroStage2"] and not mine["ZeroStage3"]
+
+
 def test_unusable_input(tmp_path, capsys):
     assert main(["train", "--impl", str(tmp_path / "nowhere"), *SMALL]) == 2
     assert "there is no such folder" in capsys.readouterr().err
