@@ -120,7 +120,7 @@ def _enter(folder: str) -> None:
             os.makedirs(folder, exist_ok=True)
             os.chdir(folder)
             return
-        except FileNotFoundError:
+        except OSError:
             continue
 
 

@@ -4,11 +4,12 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from minidist.cli import main
-from minidist.course.answers import course_folder, read_answers
+from minidist.course.answers import chapter_names, course_folder, read_answers
 from minidist.course.judge import Judged, judge
 from minidist.course.mutants import AsGiven, Mutant, all_mutants
 from minidist.course.stubs import put_back, stub_of
@@ -222,19 +223,18 @@ def read_until(process, text: str) -> str:
 def test_untouched_stubs_score_nothing(tmp_path):
     for name, source in read_answers(course_folder("solutions")).items():
         (tmp_path / f"{name}.py").write_text(stub_of(source.text))
-    judged = judge(str(tmp_path))
+    judged = judge(str(tmp_path))  # (that solutions score everything is what tests/exercises shows)
+    assert len(judged) >= 24
     assert {one.state for one in judged} == {"todo"} and sum(one.points for one in judged) == 0
 
 
-def test_solutions_score_everything():
-    judged = judge("solutions")
-    assert {one.task.number for one in judged if one.state != "passed"} == set()
-    assert sum(one.points for one in judged) == sum(one.task.points for one in judged) > 0
-    assert len(judged) >= 24
-
-
 def test_every_planted_bug_is_caught():
-    judged = judge("solutions", [], "--mutants")
+    chapters = [name[3] for name in chapter_names()]
+    with ThreadPoolExecutor(
+        2
+    ) as pool:  # most of the time ranks wait for each other, so two judges share the cores well
+        halves = list(pool.map(lambda some: judge("solutions", some, "--mutants"), (chapters[::2], chapters[1::2])))
+    judged = [max(pair, key=lambda one: len(one.verdicts)) for pair in zip(*halves, strict=True)]
     caught = {(v.task, v.mutant) for one in judged for v in one.verdicts if v.state != "passed"}
     assert [m for m in all_mutants() if (m.task, m.bug) not in caught] == []
     for one in judged:  # what is given never counts as solved, and what is planted is more than a stub

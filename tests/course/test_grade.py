@@ -159,7 +159,7 @@ def graded(tmp_path_factory):
     patch = pytest.MonkeyPatch()
     patch.setenv("COLUMNS", "200")
     patch.setattr(tempfile, "tempdir", temporary)
-    status = main(["grade", str(place / "in"), "--out", str(place / "out"), "--jobs", "2", *tasks])
+    status = main(["grade", str(place / "in"), "--out", str(place / "out"), "--jobs", "3", *tasks])
     patch.undo()
     return status, place / "out", temporary, before
 
