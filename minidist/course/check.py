@@ -45,7 +45,7 @@ def check(console: Console, impl: str, wish: str | None, everything: bool) -> bo
     hashes = progress.hashes(whole)
     edited = progress.newest(whole) if wish is None and len(whole) < len(chapters) else None
     if wished or not progress.judged:
-        progress.update(_judge(console, impl, wished), hashes)
+        progress.update(_judge(impl, wished), hashes)
     shown = progress.judged
     if wish is not None:
         shown = [one for one in shown if one.task.belongs(wish)]
@@ -61,7 +61,7 @@ def number_of(chapter: str) -> str:
     return str(int(chapter[2:4]))
 
 
-def _judge(console: Console, impl: str, wished: list[str]) -> list[Judged]:
+def _judge(impl: str, wished: list[str]) -> list[Judged]:
     bar = ProgressBar(
         TextColumn("judging {task.description}"), BarColumn(), console=Console(stderr=True), transient=True
     )

@@ -103,7 +103,7 @@ class Grading:
     def __init__(self, config) -> None:
         self.config = config
         self.sources: dict[str, Source] | None = None  # read at the first task: a broken answer may delete its file
-        self.stubs: dict[str, str] = {}
+        self.given: dict[str, tuple[str, dict[str, list[str]]]] = {}  # chapter -> its stub, and whose each task is
         self.unloadable: dict[str, str] = {}  # file of answers -> why it cannot be loaded
         self.over: set[tuple[str, str]] = set()  # (task, mutant) of which nothing more need be judged
         self.chapter, self.trouble = "", False  # what was judged last, and whether something went wrong there
@@ -146,9 +146,11 @@ class Grading:
             warm_ranks.close()
         self.chapter, self.trouble = name, False
         source = self._source(name)
-        solution = read_answers(course_folder("solutions"))[name].text
-        stub = self.stubs.setdefault(name, stub_of(solution, name))
-        if untouched(source.text, stub, owners_of(solution)[task]):
+        if name not in self.given:
+            solution = read_answers(course_folder("solutions"))[name].text
+            self.given[name] = stub_of(solution, name), owners_of(solution)
+        stub, owners = self.given[name]
+        if untouched(source.text, stub, owners[task]):
             raise ToDo("this is still as it was given to you")
         student = Student(source, closed, warm_ranks)
         self._check_loads(student)
@@ -169,7 +171,7 @@ class Grading:
         name = student.source.name
         if name not in self.unloadable:
             try:
-                student.on_ranks(1, _load_again, student.source)
+                student.on_ranks(1, _nothing)
                 self.unloadable[name] = ""
             except (RankFailed, Deadlock, TimeoutError) as error:
                 self.unloadable[name] = f"{name}.py cannot be loaded: {explain(error, name)[0]}"
@@ -254,7 +256,7 @@ def _bug(mutant: Mutant | None) -> str:
     return mutant.bug if mutant else ""
 
 
-def _load_again(world, answers, source: Source) -> None:
+def _nothing(world, answers) -> None:
     """The file was loaded before this function was called; that was all."""
 
 
