@@ -19,7 +19,7 @@ from minidist import __version__, backend
 from minidist.comm import Cluster, Deadlock, RankFailed
 from minidist.comm.algorithms import ALL_REDUCE
 from minidist.course.commands import add_commands
-from minidist.course.plug import pieces_as_dict, pieces_of, print_pieces, training_on
+from minidist.course.plug import called_in_all, pieces_as_dict, pieces_of, print_pieces, training_on
 from minidist.layout import SYNCS, Layout
 from minidist.ledger import KINDS
 from minidist.nn.data import load_corpus
@@ -368,9 +368,7 @@ def _verify(options) -> int:
         which = [str(result.layout) for result in runs if places.get(id(result)) == place]
         console.print(Text(" ".join(which), "bold red") + f" {place}", soft_wrap=True)
     if pieces and len(places) == len(runs) - 1 and len({run.fingerprint for run in runs[1:]}) == 1:
-        shared = [
-            piece.socket for piece in pieces if all(piece.socket in run.ranks[0].socket_calls for run in runs[1:])
-        ]
+        shared = called_in_all(pieces, runs[1:])
         console.print(
             f"All of these layouts have the same bits, {runs[1].fingerprint[:8]}, only not the library's: what differs "
             f"is something that all of them share. Of yours that is {', '.join(shared) or 'nothing'}."

@@ -111,3 +111,8 @@ def print_pieces(console: Console, pieces: list[Piece], runs: list[Run]) -> None
         whose = Text(row["whose"], "green" if yours else "dim")
         table.add_row(row["socket"], whose, row["where"], f"{row['calls']:,}" if yours else "")
     console.print(table)
+
+
+def called_in_all(pieces: list[Piece], runs: list[Run]) -> list[str]:
+    """The sockets in which rank 0 of every one of these runs called the learner's function."""
+    return [piece.socket for piece in pieces if all(piece.socket in run.ranks[0].socket_calls for run in runs)]
