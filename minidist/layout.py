@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from minidist.comm.algorithms import ALL_GATHER, ALL_REDUCE
 
 ZERO_ALGORITHMS = tuple(ALL_GATHER)  # reduce-scatter has the same
+MOST_RANKS = 64
 SYNCS = ("naive", "bucketed", "overlapped")
 
 
@@ -24,14 +25,27 @@ class Layout:
     shard: int = 0  # ranks that share one copy of what ZeRO shards; 0 for all of dp
     prefetch: int = 0  # 1: stage 3 gathers the next block while the present one computes
     reshard_after_forward: int = 1  # 0: stage 3 keeps a block's parameters from forward to backward
+    tp: int = 1  # tensor-parallel ranks: see parallel/tensor.py
+    sp: int = 0  # 1: sequence parallelism among them
 
     def __post_init__(self) -> None:
-        if not 1 <= self.dp <= 64:
-            raise ValueError(f"dp={self.dp}: the number of data-parallel ranks must be from 1 to 64")
+        for key, kind in (("dp", "data"), ("tp", "tensor")):
+            if not 1 <= getattr(self, key) <= MOST_RANKS:
+                raise ValueError(
+                    f"{key}={getattr(self, key)}: the number of {kind}-parallel ranks must be from 1 to {MOST_RANKS}"
+                )
+        if self.world_size > MOST_RANKS:
+            raise ValueError(f"{self} makes {self.world_size} ranks, and there may be {MOST_RANKS} at most")
         _choice("algorithm", self.algorithm, ("auto", *ALL_REDUCE))
         _choice("sync", self.sync, SYNCS)
         if not self.bucket_mb > 0:
             raise ValueError(f"bucket_mb={self.bucket_mb:g}: a bucket must be larger than 0 MiB")
+        if self.sp not in (0, 1):
+            raise ValueError(f"sp={self.sp}: choose 0 or 1")
+        if self.sp and self.tp == 1:
+            raise ValueError(
+                "sp=1 splits the sequence over tensor-parallel ranks, and tp=1 has none: set tp to 2 or more"
+            )
         self._check_zero()
 
     def _check_zero(self) -> None:
@@ -60,12 +74,12 @@ class Layout:
 
     @property
     def world_size(self) -> int:
-        return self.dp
+        return self.dp * self.tp
 
     def __str__(self) -> str:
         """The settings that differ from the defaults, as ``parse`` reads them."""
-        changed = [f for f in fields(self) if f.name == "dp" or getattr(self, f.name) != f.default]
-        return ",".join(f"{f.name}={getattr(self, f.name)}" for f in changed)
+        changed = [f"{f.name}={getattr(self, f.name)}" for f in fields(self) if getattr(self, f.name) != f.default]
+        return ",".join(changed or ["dp=1"])
 
     @classmethod
     def parse(cls, text: str) -> "Layout":

@@ -5,9 +5,12 @@ opened where a collective, an operation or a phase of training is dispatched, an
 and takes them. Pictures, tables and the Perfetto export are all made from this one log.
 """
 
+import threading
 import time
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -115,6 +118,47 @@ class Traffic:
             for i, column in enumerate(self.COLUMNS)
         }
         return totals | {"bytes_sent_to": self.sent[:, 0].tolist(), "bytes_received_from": self.received[:, 0].tolist()}
+
+
+class Collective(NamedTuple):
+    """One kind of call, as a table of a step counts them."""
+
+    axis: str  # of the group that was called on: "dp", "tp"; "world" for all ranks
+    name: str  # "all_reduce"
+    dtype: str
+    elements: int  # of its largest array: what is summed, or gathered, in full
+
+
+class Collectives:
+    """How often one rank called each kind of collective, and how many bytes it sent for them, payload alone."""
+
+    def __init__(self, calls: Counter, bytes_sent: Counter) -> None:
+        self.calls, self.bytes_sent = calls, bytes_sent  # both by Collective
+
+    def __sub__(self, earlier: "Collectives") -> "Collectives":
+        return Collectives(self.calls - earlier.calls, self.bytes_sent - earlier.bytes_sent)
+
+    def as_list(self) -> list[dict]:
+        """A row for each kind, those that sent most first: what ``--json`` writes."""
+        kinds = sorted(self.calls, key=lambda kind: (-self.bytes_sent[kind], kind))
+        return [kind._asdict() | {"calls": self.calls[kind], "bytes_sent": self.bytes_sent[kind]} for kind in kinds]
+
+
+class CollectiveCounter:
+    """Where collectives are counted when they end."""
+
+    def __init__(self) -> None:
+        self.calls, self.bytes_sent = Counter(), Counter()
+        self.lock = threading.Lock()  # some end in the background
+
+    def count(self, kind: Collective, nbytes: int) -> None:
+        with self.lock:
+            self.calls[kind] += 1
+            self.bytes_sent[kind] += nbytes
+
+    def snapshot(self) -> Collectives:
+        with self.lock:
+            return Collectives(self.calls.copy(), self.bytes_sent.copy())
 
 
 class TrafficCounter:

@@ -21,6 +21,7 @@ from minidist.nn.optim import AdamW, average_gradients, warmup_cosine
 from minidist.nn.random import Noise
 from minidist.nn.tensor import no_grad
 from minidist.parallel.data import NaiveDataParallel, Replicated, bucketed_data_parallel, share_of
+from minidist.parallel.tensor import TensorParallel, gpt_plan
 from minidist.parallel.zero import STAGES, ZeroStage1
 
 DataParallel = Replicated | ZeroStage1
@@ -99,6 +100,16 @@ class TrainConfig:
                 f"dp={layout.dp} needs at least {layout.dp} micro-batches, but global_batch {self.global_batch} / "
                 f"micro_batch {self.micro_batch} makes {self.micro_batches}; enlarge the one or reduce the other"
             )
+        if self.heads % layout.tp:
+            raise ValueError(
+                f"tp={layout.tp} does not divide the {self.heads} attention heads, which are what it splits: choose tp "
+                f"from {', '.join(str(n) for n in range(1, self.heads + 1) if self.heads % n == 0)}, or other heads"
+            )
+        if layout.sp and self.context % layout.tp:
+            raise ValueError(
+                f"sp=1 splits the sequence over the tp={layout.tp} ranks, which do not divide a context of "
+                f"{self.context} tokens: choose a multiple of {layout.tp}"
+            )
 
 
 @dataclass
@@ -111,6 +122,7 @@ class RankResult:
     seconds: float  # for all steps
     traffic: trace.Traffic
     memory: dict[str, int] = field(default_factory=dict)  # bytes at peak, by kind and in all: see ledger.py
+    collectives: list[dict] = field(default_factory=list)  # of one step: see trace.Collectives
     validation_loss: float | None = None
     sample: bytes | None = None
     log: list = field(default_factory=list)
@@ -151,6 +163,7 @@ class Run:
             "seconds": self.seconds,
             "traffic": [rank.traffic.as_dict() for rank in self.ranks],
             "memory": [rank.memory for rank in self.ranks],
+            "collectives": [rank.collectives for rank in self.ranks],
         }
 
 
@@ -193,11 +206,14 @@ def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes:
     corpus = load_corpus(config.text, config.context)
     model = GPT(config.model, seed=config.seed)
     memory = ledger.start()
-    replicas = data_parallel(model, world, layout, config)
+    mesh = init_device_mesh((layout.dp, layout.tp), mesh_dim_names=("dp", "tp"), group=world)
+    group = mesh.get_group("dp")  # the ranks that hold the same part of the model
+    tensors = TensorParallel(model, mesh.get_group("tp"), gpt_plan(bool(layout.sp), np.dtype(config.reduce_dtype)))
+    replicas = data_parallel(model, group, layout, config)
     optimizer = AdamW(replicas.trained, config.lr, weight_decay=config.weight_decay)
     enter(replicas, optimizer)
     memory.forget_peaks()  # every rank has drawn the whole model for a moment; real systems draw it in shards
-    mine = share_of(world.rank, layout.dp, config.micro_batches)
+    mine = share_of(group.rank, layout.dp, config.micro_batches)
 
     losses, digests, log = [], [], []
     before = world.traffic
@@ -206,6 +222,7 @@ def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes:
     for step in range(config.steps):
         if wishes.trace and step == max(0, config.steps - TRACED_STEPS):
             trace.start()
+        earlier = world.collectives
         with trace.span(f"step {step}", "step"):
             replicas.zero_grad()
             total = 0.0  # of the losses of this rank's micro-batches
@@ -220,16 +237,17 @@ def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes:
             with trace.span("optimizer"):
                 average_gradients(replicas.trained, config.micro_batches)
                 try:
-                    clip_grad_norm(replicas.trained, config.clip, replicas.all_max, replicas.all_sum)
+                    clip(replicas, tensors, config.clip)
                 except FloatingPointError as error:
                     raise FloatingPointError(f"training diverged in step {step}: {error}") from None
                 optimizer.lr = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
                 optimizer.step()
             with trace.span("publish parameters", "wait"):
                 replicas.publish()
-            losses.append(mean_loss(total, config.micro_batches, world))
+            losses.append(mean_loss(total, config.micro_batches, group))
+        collectives = world.collectives - earlier
         if wishes.step_digests:
-            digests.append(digest(model, optimizer, replicas).hexdigest())
+            digests.append(digest(model, optimizer, replicas, tensors).hexdigest())
         if wishes.progress and world.rank == 0:
             world.report((step, losses[-1]))
         if wishes.stop_after == step:
@@ -242,18 +260,20 @@ def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes:
 
     result = RankResult(
         losses,
-        fingerprint(model, optimizer, losses, replicas),
+        fingerprint(model, optimizer, losses, replicas, tensors),
         digests,
         seconds,
         traffic,
         memory.as_dict(),
+        collectives.as_list(),
         log=log,
         socket_calls=dict(sockets.calls),
     )
     if wishes.stop_after is not None:
-        arrays = state(model, optimizer, replicas)
+        arrays = state(model, optimizer, replicas, tensors)
         result.arrays = {name: backend.to_host(array).copy() for name, array in arrays.items()}
     replicas.unshard()
+    model = whole_model(model, tensors, config)
     if wishes.validate and world.rank == 0:
         result.validation_loss = validation_loss(model, corpus, config)
     if wishes.sample and world.rank == 0:
@@ -261,28 +281,51 @@ def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes:
     return result
 
 
-def data_parallel(model: GPT, world: ProcessGroup, layout: Layout, config: TrainConfig) -> DataParallel:
-    """What shares the work out over the ranks, and the memory, as the layout says."""
+def data_parallel(model: GPT, group: ProcessGroup, layout: Layout, config: TrainConfig) -> DataParallel:
+    """What shares the work out over the data-parallel ranks, and the memory, as the layout says."""
     dtype, parameters = np.dtype(config.reduce_dtype), model.parameters()
     if layout.zero:
-        return zero(model, world, layout, config, dtype)
+        return zero(model, group, layout, config, dtype)
     if layout.sync == "naive":
-        return Replicated(NaiveDataParallel(parameters, world, layout.algorithm, dtype), parameters)
+        return Replicated(NaiveDataParallel(parameters, group, layout.algorithm, dtype), parameters)
     overlap = layout.sync == "overlapped"
-    sums = bucketed_data_parallel(parameters, world, layout.algorithm, dtype, layout.bucket_mb, overlap)
+    sums = bucketed_data_parallel(parameters, group, layout.algorithm, dtype, layout.bucket_mb, overlap)
     return Replicated(sums, parameters)
 
 
-def zero(model: GPT, world: ProcessGroup, layout: Layout, config: TrainConfig, dtype) -> ZeroStage1:
+def zero(model: GPT, group: ProcessGroup, layout: Layout, config: TrainConfig, dtype) -> ZeroStage1:
     """ZeRO of the layout's stage. With ``shard``, ranks side by side share a copy, and groups of them are replicas."""
     shard = layout.shard or layout.dp
-    mesh = init_device_mesh((layout.dp // shard, shard), mesh_dim_names=("replicate", "shard"), group=world)
+    mesh = init_device_mesh((layout.dp // shard, shard), mesh_dim_names=("replicate", "shard"), group=group)
     groups = mesh.get_group("shard"), mesh.get_group("replicate")
     rounds = len(share_of(0, layout.dp, config.micro_batches))  # rank 0 has the most
     arguments = model, model.blocks, *groups, rounds, layout.algorithm, dtype
     if layout.zero == 3:
         arguments += bool(layout.reshard_after_forward), bool(layout.prefetch)
     return STAGES[layout.zero](*arguments)
+
+
+def clip(replicas: DataParallel, tensors: TensorParallel, max_norm: float) -> float:
+    """Scale all gradients so that their global norm, over all ranks, is at most ``max_norm``; return what it was."""
+
+    def all_max(value: float) -> float:
+        return tensors.all_max(replicas.all_max(value))
+
+    def all_sum(value: int) -> int:
+        return tensors.all_sum(replicas.all_sum(value))
+
+    return clip_grad_norm(replicas.trained, max_norm, all_max, all_sum, tensors.counts_here)
+
+
+def whole_model(model: GPT, tensors: TensorParallel, config: TrainConfig) -> GPT:
+    """The trained model as one process would hold it, to be run by one rank. Called by all ranks."""
+    if not tensors.sharded:
+        return model
+    whole = tensors.whole({parameter.name: parameter.data for parameter in model.parameters()})
+    model = GPT(config.model)
+    for parameter in model.parameters():
+        parameter.data = whole[parameter.name]
+    return model
 
 
 def enter(replicas: DataParallel, optimizer: AdamW) -> None:
@@ -322,27 +365,33 @@ def validation_loss(model: GPT, corpus, config: TrainConfig) -> float:
     return sum(loss * tokens for loss, tokens in losses) / sum(tokens for _, tokens in losses)
 
 
-def state(model: GPT, optimizer: AdamW, replicas: DataParallel | None = None) -> dict:
-    """Every array that a run changes, by name, in its full shape. With ``replicas``, called by all of their ranks."""
+def state(
+    model: GPT, optimizer: AdamW, replicas: DataParallel | None = None, tensors: TensorParallel | None = None
+) -> dict:
+    """Every array that a run changes, by name, in its full shape.
+
+    With ``replicas``, called by all of their ranks; with ``tensors``, by all of theirs.
+    """
     data = {parameter.name: parameter.data for parameter in optimizer.parameters}
     found = {}
     for kind, arrays in ({"": data} | optimizer.kinds).items():
         whole = arrays if replicas is None else replicas.whole(arrays)
+        whole = whole if tensors is None else tensors.whole(whole)
         found |= {f"{kind}{name}": whole[parameter.name] for name, parameter in model.named_parameters()}
     return found
 
 
-def digest(model: GPT, optimizer: AdamW, replicas: DataParallel | None = None):
-    """SHA-256 over the names and the bytes of every parameter and every optimizer state."""
+def digest(model: GPT, optimizer: AdamW, *parts):
+    """SHA-256 over the names and the bytes of every parameter and every optimizer state; ``parts`` as of ``state``."""
     sha = hashlib.sha256()
-    for name, array in state(model, optimizer, replicas).items():
+    for name, array in state(model, optimizer, *parts).items():
         sha.update(name.encode())
         sha.update(np.ascontiguousarray(backend.to_host(array)))
     return sha
 
 
-def fingerprint(model: GPT, optimizer: AdamW, losses: list[float], replicas: DataParallel | None = None) -> str:
+def fingerprint(model: GPT, optimizer: AdamW, losses: list[float], *parts) -> str:
     """The digest of the final state, continued over the loss of every step: what all layouts must share."""
-    sha = digest(model, optimizer, replicas)
+    sha = digest(model, optimizer, *parts)
     sha.update(np.array(losses, "<f8"))
     return sha.hexdigest()

@@ -204,7 +204,8 @@ class Call:
             raise ValueError(f"{name}: unknown algorithm {algorithm!r}; choose auto, {', '.join(methods)}")
         self.name, self.group, self.algorithm, self.methods = name, group, algorithm, methods
         self.details = list(details)
-        self.nbytes = 0
+        self.nbytes = self.elements_moved = 0  # of the largest array
+        self.dtype = ""
         self.copies_back: list[Callable[[], None]] = []  # for arrays that lie on a GPU
 
     def array(self, argument: str, array, written: bool = False, described: bool = True) -> np.ndarray:
@@ -212,7 +213,8 @@ class Call:
         check_array(array, argument, self.name, written)
         if described:
             self.details.append(f"{dtype_name(array.dtype)} {tuple(array.shape)}")
-        self.nbytes = max(self.nbytes, array.nbytes)
+        if array.nbytes >= self.nbytes:
+            self.nbytes, self.elements_moved, self.dtype = array.nbytes, array.size, dtype_name(array.dtype)
         host = backend.to_host(array)
         if written and host is not array:  # what is written there is copied back when the call ends
             self.copies_back.append(partial(backend.copy_from_host, array, host))
@@ -264,7 +266,8 @@ class Call:
             for copy_back in self.copies_back:
                 copy_back()
 
-        return self.group.run_collective(description, self.nbytes, async_op, whole)
+        kind = self.name, self.dtype, self.elements_moved
+        return self.group.run_collective(description, self.nbytes, async_op, whole, kind)
 
 
 def check_op(op, dtype: np.dtype, function: str) -> None:

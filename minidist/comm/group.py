@@ -26,6 +26,7 @@ class ProcessGroup:
         rank: this process's place in the group, 0 to size - 1.
         size: the number of ranks in the group.
         ranks: for each place, the rank in the world.
+        axis: what its calls count as in ``collectives``: the mesh's dimension that it is a line of, if it is one.
         report: of the world alone: ``world.report(thing)`` hands anything to the parent process at once, where it
             reaches the ``on_report`` of ``Cluster.run``.
     """
@@ -39,6 +40,8 @@ class ProcessGroup:
         self.call = None if collective is None else shorten(collective)
         self.collective = collective  # the call that this group is the inside of, in words; None for a group of a user
         self.report: Callable[[object], None] | None = None
+        self.axis = "world" if self.size == transport.size else "group"
+        self.bytes_sent = 0  # within a collective, by this rank
         self._created: dict[tuple[int, ...], int] = {}
         self._collectives = 0
         self._background: Background | None = None
@@ -50,6 +53,11 @@ class ProcessGroup:
     def traffic(self) -> trace.Traffic:
         """A copy of this rank's counters since the run began, over all groups; its rows are ranks of the world."""
         return self.transport.traffic.snapshot()
+
+    @property
+    def collectives(self) -> trace.Collectives:
+        """A copy of this rank's counts of collectives since the run began, over all groups of more than one rank."""
+        return self.transport.collectives.snapshot()
 
     def new_group(self, ranks: list[int]) -> "ProcessGroup | None":
         """The group of some of this group's ranks; None on a rank that is not among them.
@@ -71,8 +79,12 @@ class ProcessGroup:
         self.transport.groups.append(group)
         return group
 
-    def run_collective(self, description: str, nbytes: int, async_op: bool, body: Callable) -> Work | None:
+    def run_collective(
+        self, description: str, nbytes: int, async_op: bool, body: Callable, kind: tuple[str, str, int] | None = None
+    ) -> Work | None:
         """Run ``body(inside)``, where ``inside`` is this group in a space of messages of its own.
+
+        ``kind`` is what to count it as, if at all: the collective's name, its dtype and its elements.
 
         Every message carries the description and the number of the call, so ranks that call different things find
         out. A synchronous call that finds asynchronous ones under way goes behind them.
@@ -85,6 +97,8 @@ class ProcessGroup:
         def traced() -> None:
             with trace.span(description, "communication", bytes=nbytes):
                 body(inside)
+            if kind is not None and self.size > 1:
+                self.transport.collectives.count(trace.Collective(self.axis, *kind), inside.bytes_sent)
 
         if not async_op and (self._background is None or not self._background.busy):
             traced()
@@ -191,6 +205,7 @@ def _isend(tensor, dst: int, group: ProcessGroup, tag: int, label: str) -> Work:
     peer = _peer(dst, group, label)
     flat = backend.to_host(tensor).reshape(-1)
     call, label = _names(flat, group, label)
+    group.bytes_sent += flat.nbytes
     return MessageWork(group.transport, group.transport.isend(flat, peer, group.context, _tag(tag), call, label))
 
 

@@ -75,4 +75,5 @@ def init_device_mesh(
         for ranks in np.moveaxis(mesh, axis, -1).reshape(-1, shape[axis]):  # every line of ranks along this axis
             if (line := group.new_group(ranks.tolist())) is not None:
                 groups[name] = line
+                line.axis = name
     return DeviceMesh(mesh, names, groups, group.rank)

@@ -42,6 +42,7 @@ class Transport:
         self.put_aside: dict[int, list[Arriving]] = {peer: [] for peer in peers}
         self.numbers = dict.fromkeys(peers, 0)  # messages begun in each direction
         self.traffic = trace.TrafficCounter(self.size)
+        self.collectives = trace.CollectiveCounter()
         self.groups: list = []  # the process groups of this run, to be closed at its end
         self.lock = threading.RLock()  # the main thread and those of asynchronous collectives share one engine
         self.status = segment.status[rank]

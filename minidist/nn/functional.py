@@ -45,22 +45,20 @@ class CopyToBlocks(Function):
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        partial = sum_over_blocks(gradient)  # (..., C) float64
-        return partial.astype(gradient.dtype), None
+        return sum_over_blocks(gradient), None  # (..., C) float64: rounded by whoever gets it, once
 
 
 class ReduceFromBlocks(Function):
     """Megatron-LM's g: the blocks' outputs add up, and the same gradient goes into every block."""
 
     @staticmethod
-    def forward(ctx: Context, y):
-        ctx.blocks = len(y)
-        partial = sum_over_blocks(y)  # (..., C) float64
-        return partial.astype(y.dtype)
+    def forward(ctx: Context, y, dtype):
+        ctx.blocks, ctx.grad_dtype = len(y), y.dtype
+        return sum_over_blocks(y).astype(dtype or y.dtype)  # (..., C)
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        return xp.broadcast_to(gradient, (ctx.blocks, *gradient.shape))  # (H, ..., C), a view
+        return xp.broadcast_to(gradient, (ctx.blocks, *gradient.shape)), None  # (H, ..., C), a view
 
 
 class Linear(Function):
@@ -242,19 +240,22 @@ class Dropout(Function):
 
 class Embedding(Function):
     @staticmethod
-    def forward(ctx: Context, weight, tokens):
+    def forward(ctx: Context, weight, tokens, first):
         rows = weight.reshape(-1, weight.shape[-1])  # (V, C): the blocks are consecutive parts of the vocabulary
-        ctx.save_for_backward(tokens)
+        row = tokens.astype(xp.int64) - first
+        here = (row >= 0) & (row < len(rows))
+        ctx.save_for_backward(row[here], here)
         ctx.weight_shape = weight.shape
-        return rows[tokens]  # (..., C)
+        output = xp.zeros((*tokens.shape, rows.shape[1]), rows.dtype)  # (..., C)
+        output[here] = rows[row[here]]
+        return output
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        (tokens,) = ctx.saved_arrays
-        width = gradient.shape[-1]
+        row, here = ctx.saved_arrays
         grad_weight = xp.zeros(ctx.weight_shape)  # float64: a token may occur many times
-        add_at(grad_weight.reshape(-1, width), tokens.reshape(-1), gradient.reshape(-1, width).astype(xp.float64))
-        return grad_weight, None
+        add_at(grad_weight.reshape(-1, gradient.shape[-1]), row, gradient[here].astype(xp.float64))
+        return grad_weight, None, None
 
 
 class AddPositions(Function):
@@ -283,13 +284,17 @@ def copy_to_blocks(x: Tensor, blocks: int) -> Tensor:
     return CopyToBlocks.apply(x, blocks)
 
 
-def reduce_from_blocks(y: Tensor) -> Tensor:
+def reduce_from_blocks(y: Tensor, dtype=None) -> Tensor:
     """Sum the outputs of the head blocks: (H, ..., C) -> (..., C), in float64, rounded once.
 
     Backward shows the same gradient to every block. This is g of Megatron-LM, the conjugate of ``copy_to_blocks``
     (``reduce_from_tensor_model_parallel_region``).
+
+    Args:
+        dtype: of the result; None for that of ``y``. Of some of the blocks float64 leaves the partial sum unrounded,
+            for whoever adds the others' to it.
     """
-    return ReduceFromBlocks.apply(y)
+    return ReduceFromBlocks.apply(y, dtype)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, transposed: bool = False) -> Tensor:
@@ -350,17 +355,18 @@ def dropout(x: Tensor, keep, rate: float) -> Tensor:
     return Dropout.apply(x, keep, rate)
 
 
-def embedding(weight: Tensor, tokens) -> Tensor:
+def embedding(weight: Tensor, tokens, first: int = 0) -> Tensor:
     """The weight's row for each token.
 
     Args:
         weight: (H, V/H, C), the vocabulary in H consecutive parts.
         tokens: integers below V, of any shape (...).
+        first: the token that the first row stands for. 0 where all the blocks are here.
 
     Returns:
-        (..., C)
+        (..., C), zeros for the tokens that the blocks here have no row of.
     """
-    return Embedding.apply(weight, tokens)
+    return Embedding.apply(weight, tokens, first)
 
 
 def add_positions(x: Tensor, weight: Tensor) -> Tensor:

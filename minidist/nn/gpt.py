@@ -142,7 +142,11 @@ class Head(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The logits in blocks: (B, T, C) -> (H, B, T, V/H)."""
-        x = functional.copy_to_blocks(self.norm(x), len(self.token.weight.data))  # (H, B, T, C)
+        return self.output(self.norm(x))
+
+    def output(self, x: Tensor) -> Tensor:
+        """The product with the tied weight: (B, T, C) -> (H, B, T, V/H)."""
+        x = functional.copy_to_blocks(x, len(self.token.weight.data))  # (H, B, T, C)
         return functional.linear(x, self.token.weight, transposed=True)
 
     def loss(self, x: Tensor, targets) -> Tensor:

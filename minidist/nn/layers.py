@@ -17,12 +17,16 @@ class Parameter(Tensor):
         shape: with the head blocks first, if the parameter has any.
         mean, std: of the normal distribution that its values are drawn from. 0 for ``std`` makes it constant.
         decay: whether weight decay applies to it. It does to the matrices that multiply or are looked up in.
+
+    Attributes:
+        sharded: whether some of its head blocks lie in other processes. (Megatron-LM: ``tensor_model_parallel``.)
     """
 
     def __init__(self, shape: tuple[int, ...], mean: float = 0.0, std: float = 0.0, decay: bool = False) -> None:
         super().__init__(xp.full(shape, mean, xp.float32), requires_grad=True)
         self.name = ""
         self.mean, self.std, self.decay = mean, std, decay
+        self.sharded = False
 
     def draw(self, name: str, seed: int, dtype) -> None:
         """Take a name, and the starting values that go with it and the seed: always the whole parameter's."""
@@ -168,5 +172,8 @@ class Dropout(Module):
     def forward(self, x: Tensor, noise: Noise | None) -> Tensor:
         if noise is None or self.rate == 0:
             return x
-        keep = functional.dropout_mask(noise.generator(self.layer, self.place), x.shape, self.rate)
-        return functional.dropout(x, keep, self.rate)
+        return functional.dropout(x, self.keep(x.shape, noise), self.rate)
+
+    def keep(self, shape: tuple[int, ...], noise: Noise):
+        """Which values of an array of that shape are kept."""
+        return functional.dropout_mask(noise.generator(self.layer, self.place), shape, self.rate)

@@ -160,7 +160,14 @@ class Context:
 
     A node points at the nodes its inputs came from, not at the inputs. An activation that nobody saved is therefore
     freed as soon as the forward pass lets go of it.
+
+    Attributes:
+        grad_dtype: in which the output's gradient is to arrive; the output's own dtype unless forward sets another.
+            A function whose backward adds it to the gradients of other processes asks for float64, so that the sum is
+            rounded once, at its end.
     """
+
+    grad_dtype = None
 
     def __init__(self, function: type["Function"], arguments: tuple) -> None:
         self.function = function
@@ -237,7 +244,7 @@ class Function:
         """The gradient of each argument of ``forward``, in order; None for one that has, or needs, none.
 
         A gradient may be more precise than the argument (a float64 sum over tokens, say): it is rounded to the
-        argument's dtype, once, when it gets there.
+        argument's dtype, or the ``grad_dtype`` of what made it, once, when it gets there.
         """
         raise NotImplementedError
 
@@ -252,13 +259,14 @@ class Function:
         else:
             output = xp.asarray(cls.forward(ctx, *arrays))
         ctx.shape, ctx.dtype = output.shape, output.dtype
+        ctx.grad_dtype = ctx.grad_dtype or output.dtype
         return Tensor(output, grad_fn=ctx if any(ctx.needs_input_grad) else None)
 
 
 def _walk(root: Context, gradient) -> None:
     """Run backward from ``root``: each node once, when all the nodes that used its output have run."""
     awaited = _count_uses(root)  # node or leaf: contributions still to come
-    gradients = {root: gradient.astype(root.dtype, copy=False)}
+    gradients = {root: gradient.astype(root.grad_dtype, copy=False)}
     ready = [root]
     while ready:
         node = ready.pop()
@@ -280,7 +288,7 @@ def _walk(root: Context, gradient) -> None:
                 if complete:
                     source.run_hooks()
             else:
-                contribution = contribution.astype(source.dtype, copy=False)
+                contribution = contribution.astype(source.grad_dtype, copy=False)
                 gradients[source] = gradients[source] + contribution if source in gradients else contribution
                 if complete:
                     ready.append(source)

@@ -16,7 +16,9 @@ Models", 2022.) Gathering and splitting are along one axis. Which partner an all
 all ranks compute the same from the gathered tensor, their gradients are equal and each keeps its part (split); if each
 computes something else, the gradients add up (reduce-scatter).
 
-Sums are taken in float64 and rounded once, so that their bits depend neither on the ranks' order nor on the algorithm.
+Sums are taken in ``reduce_dtype``, float64 by default, and rounded once: their bits then depend neither on the ranks'
+order nor on the algorithm. So a gradient that is to be summed must not be rounded on its way here (``ctx.grad_dtype``),
+and what is summed in forward may come as an unrounded float64 partial sum, with ``dtype`` the one to round to.
 A collective in place would overwrite what autograd has saved, so every mapping works on a copy.
 """
 
@@ -25,67 +27,94 @@ from collections.abc import Callable
 from minidist.backend import xp
 from minidist.comm.collectives import ReduceOp, all_gather_into_tensor, all_reduce, reduce_scatter_tensor
 from minidist.comm.group import ProcessGroup
+from minidist.nn.layers import Parameter
 from minidist.nn.tensor import Context, Function, Tensor
 
-Movement = Callable  # (array, group, axis) -> array
 
-
-def copy_to_group(x: Tensor, group: ProcessGroup) -> Tensor:
+def copy_to_group(x: Tensor, group: ProcessGroup, reduce_dtype=xp.float64) -> Tensor:
     """The same tensor, on its way into what each rank computes differently; its gradients are summed over the ranks."""
-    return Mapping.apply(x, keep, sum_over, group, None)
+    return Mapping.apply(x, keep, lambda gradient: sum_over(gradient, group, reduce_dtype), None, reduce_dtype)
 
 
-def reduce_from_group(x: Tensor, group: ProcessGroup) -> Tensor:
-    """The sum of all ranks' tensors, of the same shape on each."""
-    return Mapping.apply(x, sum_over, keep, group, None)
+def reduce_from_group(x: Tensor, group: ProcessGroup, reduce_dtype=xp.float64, dtype=None) -> Tensor:
+    """The sum of all ranks' tensors, of the same shape on each, rounded to ``dtype`` (None: that of ``x``)."""
+    return Mapping.apply(x, lambda array: sum_over(array, group, reduce_dtype), keep, dtype, None)
 
 
 def scatter_to_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
     """This rank's part of a tensor that all ranks have: ``x.shape[axis]`` is divided by the ranks."""
-    return Mapping.apply(x, split, join, group, axis)
+
+    def there(array):
+        return split(array, group, axis)
+
+    return Mapping.apply(x, there, lambda gradient: join(gradient, group, axis), None, None)
 
 
 def gather_from_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
     """All ranks' parts joined along an axis, for all ranks to compute the same from it."""
-    return Mapping.apply(x, join, split, group, axis)
+
+    def there(array):
+        return join(array, group, axis)
+
+    return Mapping.apply(x, there, lambda gradient: split(gradient, group, axis), None, None)
 
 
-def all_gather_in_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
+def all_gather_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dtype=xp.float64) -> Tensor:
     """All ranks' parts joined along an axis, for each rank to compute something else from it."""
-    return Mapping.apply(x, join, sum_and_split, group, axis)
+
+    def back(gradient):
+        return sum_and_split(gradient, group, axis, reduce_dtype)
+
+    return Mapping.apply(x, lambda array: join(array, group, axis), back, None, reduce_dtype)
 
 
-def reduce_scatter_in_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
-    """This rank's part, along an axis, of the sum of all ranks' tensors."""
-    return Mapping.apply(x, sum_and_split, join, group, axis)
+def reduce_scatter_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dtype=xp.float64, dtype=None) -> Tensor:
+    """This rank's part, along an axis, of the sum of all ranks' tensors, rounded to ``dtype`` (None: that of ``x``)."""
+
+    def there(array):
+        return sum_and_split(array, group, axis, reduce_dtype)
+
+    return Mapping.apply(x, there, lambda gradient: join(gradient, group, axis), dtype, None)
+
+
+def copy_parameter_to_group(parameter: Parameter, group: ProcessGroup, reduce_dtype=xp.float64) -> Tensor:
+    """A parameter that all ranks have and use on other tokens each: its gradient is the sum of theirs.
+
+    As ``copy_to_group``, but with a copy of the array, so that saving it for backward does not keep the parameter's own
+    from being given up meanwhile (ZeRO's stage 3 does). Megatron-LM instead marks such parameters
+    (``sequence_parallel``) and sums their gradients when the whole batch is through (``finalize_model_grads``).
+    """
+    return Mapping.apply(
+        parameter, xp.copy, lambda gradient: sum_over(gradient, group, reduce_dtype), None, reduce_dtype
+    )
 
 
 class Mapping(Function):
     """One movement forward, its conjugate backward."""
 
     @staticmethod
-    def forward(ctx: Context, x, there: Movement, back: Movement, group: ProcessGroup, axis: int | None):
-        ctx.back, ctx.group, ctx.axis = back, group, axis
-        return there(x, group, axis)
+    def forward(ctx: Context, x, there: Callable, back: Callable, dtype, grad_dtype):
+        ctx.back, ctx.grad_dtype = back, grad_dtype
+        return there(x).astype(dtype or x.dtype, copy=False)
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        return ctx.back(gradient, ctx.group, ctx.axis), None, None, None, None
+        return ctx.back(gradient), None, None, None, None
 
 
-# The movements, on arrays. None changes the array that it is given.
+# The movements, on arrays. None changes the array that it is given. Sums come unrounded.
 
 
-def keep(array, group: ProcessGroup, axis: int | None = None):
+def keep(array):
     """The array as it is."""
     return array
 
 
-def sum_over(array, group: ProcessGroup, axis: int | None = None):
-    """The sum over the ranks, taken in float64 and rounded once to the array's dtype."""
-    total = array.astype(xp.float64, order="C")  # a copy, also of a float64 array: autograd may have saved that one
+def sum_over(array, group: ProcessGroup, dtype=xp.float64):
+    """The sum over the ranks, taken in ``dtype``."""
+    total = array.astype(dtype, order="C")  # a copy, also where the dtype is the same: autograd may have saved that one
     all_reduce(total, ReduceOp.SUM, group)
-    return total.astype(array.dtype)
+    return total
 
 
 def split(array, group: ProcessGroup, axis: int):
@@ -100,12 +129,12 @@ def join(array, group: ProcessGroup, axis: int):
     return xp.concatenate(list(stacked), axis)
 
 
-def sum_and_split(array, group: ProcessGroup, axis: int):
-    """This rank's part, along an axis, of the sum over the ranks, taken in float64 and rounded once."""
-    stacked = xp.stack(_parts(array.astype(xp.float64), group, axis))  # (ranks, ...)
-    part = xp.empty(stacked.shape[1:], xp.float64)
+def sum_and_split(array, group: ProcessGroup, axis: int, dtype=xp.float64):
+    """This rank's part, along an axis, of the sum over the ranks, taken in ``dtype``."""
+    stacked = xp.stack(_parts(array.astype(dtype, copy=False), group, axis))  # (ranks, ...)
+    part = xp.empty(stacked.shape[1:], dtype)
     reduce_scatter_tensor(part, stacked, ReduceOp.SUM, group)
-    return part.astype(array.dtype)
+    return part
 
 
 def _parts(array, group: ProcessGroup, axis: int) -> list:
