@@ -35,6 +35,13 @@ DEFAULT_LAYOUTS = [
         "zero=3,dp=4",
         "zero=3,dp=2,prefetch=1",
         "zero=3,dp=4,shard=2,reshard_after_forward=0",
+        "tp=2",
+        "tp=4",
+        "tp=2,sp=1",
+        "tp=4,sp=1",
+        "dp=2,tp=2",
+        "zero=1,dp=2,tp=2,sp=1",
+        "zero=3,dp=2,tp=2",
     )
 ]
 
