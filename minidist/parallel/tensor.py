@@ -15,7 +15,12 @@ Shoeybi et al., "Megatron-LM" (2019); Korthikanti et al., "Reducing Activation R
 Models" (2022). Simplified: what f has gathered stays for backward, where Megatron-LM gathers it again; no collective
 overlaps with products; LayerNorm's gradients are summed in each micro-batch, and not once a step.
 
-**Bits.** Splitting a product that is not made of blocks would change its bits. WHY
+**Bits.** A product that is not made of blocks changes its bits when it is split. Cut by columns, it did in 138 of 620
+shapes tried, all with parts that are no multiple of 16 columns wide, in up to 64 % of the elements: another shape runs
+through another kernel of the BLAS. Cut by rows, with the partial products added in float32, in 70 to 90 % of the
+elements nearly always: another order of the same sum. (OpenBLAS 0.3.31, AVX-512; tests/parallel/test_tensor_bits.py
+does it again.) So one process multiplies block by block too, and what the blocks put out is added in float64 and
+rounded once, whoever adds it.
 """
 
 from collections.abc import Callable
@@ -279,8 +284,10 @@ def _owners(module: Module, path: str) -> list[Module]:
     owners: list = [module]
     *way, name = path.split(".")
     for step in way:
-        parts = [owner if step == "*" else [getattr(owner, step, None)] for owner in owners]
-        owners = [part for some in parts for part in some]
+        if step == "*":
+            owners = [part for owner in owners for part in (owner if isinstance(owner, list) else [])]
+        else:
+            owners = [getattr(owner, step, None) for owner in owners]
     if not owners or not all(hasattr(owner, name) for owner in owners):
         raise ValueError(f"the plan names {path!r}, but the {type(module).__name__} has no such module")
     return owners
