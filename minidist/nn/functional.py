@@ -242,20 +242,28 @@ class Embedding(Function):
     @staticmethod
     def forward(ctx: Context, weight, tokens, first):
         rows = weight.reshape(-1, weight.shape[-1])  # (V, C): the blocks are consecutive parts of the vocabulary
-        row = tokens.astype(xp.int64) - first
-        here = (row >= 0) & (row < len(rows))
-        ctx.save_for_backward(row[here], here)
-        ctx.weight_shape = weight.shape
+        ctx.save_for_backward(tokens)
+        ctx.weight_shape, ctx.first = weight.shape, first
+        row, here = _rows_here(tokens, first, len(rows))
         output = xp.zeros((*tokens.shape, rows.shape[1]), rows.dtype)  # (..., C)
-        output[here] = rows[row[here]]
+        output[here] = rows[row]
         return output
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        row, here = ctx.saved_arrays
+        (tokens,) = ctx.saved_arrays
         grad_weight = xp.zeros(ctx.weight_shape)  # float64: a token may occur many times
-        add_at(grad_weight.reshape(-1, gradient.shape[-1]), row, gradient[here].astype(xp.float64))
+        grad_rows = grad_weight.reshape(-1, gradient.shape[-1])  # (V, C), a view
+        row, here = _rows_here(tokens, ctx.first, len(grad_rows))
+        add_at(grad_rows, row, gradient[here].astype(xp.float64))
         return grad_weight, None, None
+
+
+def _rows_here(tokens, first: int, count: int):
+    """Which tokens, (...) bool, are among the ``count`` from ``first`` on; and the rows of those that are, in order."""
+    row = tokens.astype(xp.int64) - first
+    here = (row >= 0) & (row < count)
+    return row[here], here
 
 
 class AddPositions(Function):
