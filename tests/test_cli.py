@@ -4,11 +4,14 @@ import json
 import shlex
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 
 from minidist import cli, verify
-from minidist.train import train_rank
+from minidist.cli.train import printable
+from minidist.layout import Layout
+from minidist.train import TrainConfig, train_rank
 
 SIZES = [
     "--layers=1",
@@ -96,7 +99,7 @@ def test_a_closed_pipe_is_no_difference(command, tmp_path):
 
 
 def test_what_the_model_writes_cannot_steer_the_terminal():
-    assert cli._printable(b"a\x1b[31m\xff\x07\n\tb") == "a\ufffd[31m\ufffd\ufffd\n\tb"
+    assert printable(b"a\x1b[31m\xff\x07\n\tb") == "a\ufffd[31m\ufffd\ufffd\n\tb"
 
 
 def test_verify_fails_on_a_planted_fault(capsys, monkeypatch):
@@ -106,7 +109,10 @@ def test_verify_fails_on_a_planted_fault(capsys, monkeypatch):
         train.share_of = lambda rank, size, count: range(count // 2)
         return train_rank(world, config, layout, wishes)
 
-    monkeypatch.setattr(cli, "verify", lambda *arguments: verify.verify(*arguments[:3], rank_function=half_the_batch))
+    def verify_with_it(*arguments):
+        return verify.verify(*arguments[:3], rank_function=half_the_batch)
+
+    monkeypatch.setattr("minidist.cli.verify.verify", verify_with_it)
     assert cli.main(["verify", "dp=2", *SIZES]) == 1
     assert "NO" in capsys.readouterr().out
 
@@ -132,11 +138,21 @@ def test_verify_fails_on_a_planted_fault(capsys, monkeypatch):
     ],
 )
 def test_bad_input_is_one_line_before_any_rank_starts(arguments, message, capsys, monkeypatch):
-    monkeypatch.setattr(cli, "Cluster", None)
+    monkeypatch.setattr("minidist.cli.train.Cluster", None)
     monkeypatch.setattr(verify, "Cluster", None)
     assert cli.main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("minidist: ") and message in captured.err and captured.err.count("\n") == 1
+
+
+def test_every_setting_is_a_flag_with_its_default(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["train", "--help"])
+    parts = capsys.readouterr().out.split("\n  --")  # a flag's help begins on a line of its own
+    help_of = {part.split()[0]: " ".join(part.split()) for part in parts[1:]}
+    for field in (*fields(Layout), *fields(TrainConfig)):
+        default = "Python's own documentation" if field.default is None else field.default
+        assert f"(default: {default})" in help_of[field.name.replace("_", "-")]
 
 
 @pytest.mark.skipif("cupy" in sys.modules, reason="CuPy is here")

@@ -1,0 +1,85 @@
+"""The flags that describe a run. Layout's and TrainConfig's fields are flags: a new field needs a line of HELP here."""
+
+import argparse
+from dataclasses import fields
+
+from minidist import backend
+from minidist.comm.algorithms import ALL_REDUCE
+from minidist.layout import SYNCS, Layout
+from minidist.nn.data import load_corpus
+from minidist.train import TrainConfig
+
+HELP = {
+    # of Layout
+    "dp": "data-parallel ranks",
+    "algorithm": "of the gradients' all-reduce, or of ZeRO's collectives",
+    "sync": "when gradients are summed",
+    "bucket_mb": "MiB of gradients in one message",
+    "zero": "the stage of ZeRO; 0 for plain data parallelism",
+    "shard": "ranks that share one copy, with --zero; 0 for all",
+    "prefetch": "gather the next block early, with --zero 3",
+    "reshard_after_forward": "give a block's parameters up between forward and backward, with --zero 3",
+    # of TrainConfig
+    "layers": "transformer blocks",
+    "heads": "attention heads; they divide the width",
+    "width": "of the residual stream",
+    "context": "tokens that the model sees at once",
+    "global_batch": "samples in a step, over all ranks",
+    "micro_batch": "samples in one forward and backward pass",
+    "steps": "optimizer steps",
+    "lr": "peak learning rate",
+    "warmup": "steps of linear warm-up, before the cosine",
+    "clip": "greatest global gradient norm",
+    "weight_decay": "AdamW's decoupled decay",
+    "dropout": "share of activations dropped",
+    "seed": "of weights, data and dropout",
+    "reduce_dtype": "in which gradients are summed; float32 shows the drift that others live with",
+    "text": "train on this file (default: Python's own documentation)",
+    "backend": "what computes; cupy needs an NVIDIA GPU",
+}
+CHOICES = {
+    "algorithm": ("auto", *ALL_REDUCE),
+    "sync": SYNCS,
+    "zero": (0, 1, 2, 3),
+    "prefetch": (0, 1),
+    "reshard_after_forward": (0, 1),
+    "reduce_dtype": ("float64", "float32"),
+    "backend": ("numpy", "cupy"),
+}
+
+
+def add_layout(parser: argparse.ArgumentParser) -> None:
+    _add_fields(parser.add_argument_group("layout: how the run is split"), Layout)
+
+
+def add_config(parser: argparse.ArgumentParser, **defaults) -> None:
+    """Add the flags that say what is trained; ``defaults`` take the place of TrainConfig's."""
+    parser.add_argument(
+        "--impl", metavar="FOLDER", help="train on your own functions: exercises, solutions or a folder of chNN_*.py"
+    )
+    _add_fields(parser.add_argument_group("the run: what is trained"), TrainConfig, **defaults)
+
+
+def _add_fields(group, settings: type, **defaults) -> None:
+    """Add a flag for each field of a dataclass."""
+    for field in fields(settings):
+        default = defaults.get(field.name, field.default)
+        kind = field.type if isinstance(field.type, type) else str
+        flag = "--" + field.name.replace("_", "-")
+        text = HELP[field.name] + ("" if default is None else f" (default: {default})")
+        metavar = None if field.name in CHOICES else {int: "N", float: "X", str: "FILE"}[kind]
+        group.add_argument(
+            flag, type=kind, default=default, choices=CHOICES.get(field.name), metavar=metavar, help=text
+        )
+
+
+def layout_of(options: argparse.Namespace) -> Layout:
+    return Layout(**{field.name: getattr(options, field.name) for field in fields(Layout)})
+
+
+def config_of(options: argparse.Namespace) -> TrainConfig:
+    """The run that the options describe, with everything checked that can be before a rank starts."""
+    config = TrainConfig(**{field.name: getattr(options, field.name) for field in fields(TrainConfig)})
+    load_corpus(config.text, config.context)
+    backend.find(config.backend)
+    return config

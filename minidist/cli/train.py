@@ -1,0 +1,131 @@
+"""``minidist train``: one run in one layout, and what is shown of it."""
+
+import time
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from minidist.cli.flags import add_config, add_layout, config_of, layout_of
+from minidist.cli.output import check_outputs, console_of, telling, write_json
+from minidist.comm import Cluster
+from minidist.course.plug import pieces_as_dict, pieces_of, print_pieces, training_on
+from minidist.ledger import KINDS
+from minidist.train import Run, Wishes, run
+
+
+def add_train(commands) -> None:
+    """Add the command to the subparsers of the command line."""
+    command = commands.add_parser("train", help="train once, in one layout", description="Train once, in one layout.")
+    command.set_defaults(command=_train)
+    add_layout(command)
+    output = command.add_argument_group("output")
+    output.add_argument(
+        "--sample", type=int, default=0, metavar="N", help="print N bytes that the trained model writes after 'The '"
+    )
+    output.add_argument("--json", metavar="PATH", help="write the results; - for standard output, alone")
+    output.add_argument("--trace", metavar="PATH", help="write the last steps for https://ui.perfetto.dev")
+    output.add_argument("--png", metavar="PATH", help="draw the last steps")
+    add_config(command)
+
+
+def _train(options) -> int:
+    config = config_of(options)
+    layout = layout_of(options)
+    config.check(layout)
+    if options.sample < 0:
+        raise ValueError(f"--sample must not be negative, but is {options.sample}")
+    check_outputs({flag: getattr(options, flag) for flag in ("json", "trace", "png")}, options.text)
+    pieces = pieces_of(options.impl) if options.impl else []
+    console = console_of(options)
+    wishes = Wishes(
+        progress=True,
+        validate=True,
+        sample=options.sample,
+        trace=options.trace is not None or options.png is not None,
+    )
+    with _progress(Console(stderr=True)) as progress, Cluster(layout.world_size) as cluster:
+        task = progress.add_task(str(layout), total=config.steps, loss="", speed="")
+
+        first_end = 0.0
+
+        def on_step(step: int, loss: float) -> None:
+            nonlocal first_end
+            first_end = first_end or time.perf_counter()
+            speed = config.tokens_per_step * step / (time.perf_counter() - first_end + 1e-9)
+            text = f"{speed:,.0f} tokens/s" if step else ""
+            progress.update(task, completed=step + 1, loss=f"loss {loss:.4f}", speed=text)
+
+        result = run(cluster, config, layout, wishes, on_step, training_on(pieces) if pieces else None)
+    write_json(options.json, result.as_dict() | pieces_as_dict(pieces, [result]))
+    logs = [rank.log for rank in result.ranks]
+    if options.trace:
+        from minidist.show import perfetto
+
+        with telling("trace", options.trace):
+            perfetto.write(options.trace, logs)
+    if options.png:
+        from minidist.show import timeline
+
+        with telling("png", options.png):
+            timeline.save(options.png, logs, f"the last steps of minidist train, {layout}")
+    _print_run(console, result)
+    if pieces:
+        print_pieces(console, pieces, [result])
+    if options.trace:
+        console.print(f"trace of the last steps: {options.trace} (open it at https://ui.perfetto.dev)", soft_wrap=True)
+    if options.png:
+        console.print(f"picture of the last steps: {options.png}", soft_wrap=True)
+    return 0
+
+
+@contextmanager
+def _progress(console: Console):
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[loss]}"),
+        TextColumn("{task.fields[speed]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        yield progress
+
+
+def _print_run(console: Console, result: Run) -> None:
+    first = result.ranks[0]
+    if result.layout.world_size > 1:
+        table = Table(title="traffic of each rank, payload only", title_justify="left")
+        for column in ("rank", "bytes sent", "messages sent", "bytes received", "messages received"):
+            table.add_column(column, justify="right")
+        for number, rank in enumerate(result.ranks):
+            moved = rank.traffic.as_dict()
+            columns = ("bytes_sent", "messages_sent", "bytes_received", "messages_received")
+            table.add_row(str(number), *(f"{moved[column]:,}" for column in columns))
+        console.print(table)
+    console.print(_memory_table(result))
+    if first.sample is not None:
+        console.print("what the model writes:", style="bold")
+        console.print("The " + printable(first.sample), soft_wrap=True)
+    console.print(f"loss: {first.losses[0]:.4f} at first, {first.losses[-1]:.4f} at last")
+    console.print(f"validation loss: {first.validation_loss:.4f} nats a byte")
+    console.print(f"speed: {result.tokens_per_second:,.0f} tokens/s")
+    console.print(f"fingerprint: {result.fingerprint}", soft_wrap=True)
+
+
+def _memory_table(result: Run) -> Table:
+    table = Table(title="bytes that each rank held at most, of each kind and in all", title_justify="left")
+    for column in ("rank", *KINDS, "at once"):
+        table.add_column(column, justify="right")
+    for number, rank in enumerate(result.ranks):
+        table.add_row(str(number), *(f"{rank.memory[kind]:,}" for kind in (*KINDS, "peak")))
+    return table
+
+
+def printable(text: bytes) -> str:
+    """The text without control characters, which would steer the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text.decode("utf-8", errors="replace"))

@@ -1,0 +1,103 @@
+"""``minidist verify``: the same run in many layouts, a line for each, and where two part."""
+
+import sys
+from dataclasses import fields
+
+import numpy as np
+from rich.text import Text
+
+from minidist.cli.flags import add_config, config_of
+from minidist.cli.output import check_outputs, console_of, write_json
+from minidist.course.plug import called_in_all, pieces_as_dict, pieces_of, print_pieces, training_on
+from minidist.layout import Layout
+from minidist.train import Run, TrainConfig
+from minidist.verify import DEFAULT_LAYOUTS, agrees, first_difference, verify
+
+STEPS = 20  # by default; fewer than train's, because every layout makes them
+
+
+def add_verify(commands) -> None:
+    """Add the command to the subparsers of the command line."""
+    command = commands.add_parser(
+        "verify",
+        help="train in many layouts and compare fingerprints",
+        description="Train the same model in one process and in each layout, and compare the SHA-256 of weights, "
+        "optimizer state and losses. Exit status 0 when all agree, 1 when not.",
+    )
+    command.set_defaults(command=_verify)
+    command.add_argument(
+        "layouts",
+        nargs="*",
+        metavar="LAYOUT",
+        help=f"key=value,... with keys {', '.join(field.name for field in fields(Layout))}: dp=4,algorithm=ring "
+        "(default: a good dozen)",
+    )
+    command.add_argument("--json", metavar="PATH", help="write the results; - for standard output, alone")
+    add_config(command, steps=STEPS)
+
+
+def _verify(options) -> int:
+    config = config_of(options)
+    fitting = [layout for layout in DEFAULT_LAYOUTS if layout.dp <= config.micro_batches]
+    layouts = [Layout.parse(text) for text in options.layouts] or fitting
+    if not layouts:
+        raise ValueError(f"{config.micro_batches} micro-batch leaves nothing to split: enlarge --global-batch")
+    for layout in layouts:
+        config.check(layout)
+    check_outputs({"json": options.json}, options.text)
+    pieces = pieces_of(options.impl) if options.impl else []
+    rank_function = training_on(pieces) if pieces else None
+    console = console_of(options)
+    names = ["one process", *map(str, layouts)]
+    width = max(map(len, names))
+    console.print(_describe(config), style="dim", soft_wrap=True)
+    heading = f"{'layout':<{width}}  steps  final loss   time  SHA-256   same"
+    if not options.layouts and len(fitting) < len(DEFAULT_LAYOUTS):
+        console.print(f"left out: {len(DEFAULT_LAYOUTS) - len(fitting)} layouts with more ranks than micro-batches")
+    console.print(heading, style="bold", soft_wrap=True)
+
+    runs: list[Run] = []
+    with console.status("") as status:  # the running layout, below the lines of those that have ended
+
+        def on_step(layout: Layout, step: int) -> None:
+            status.update(f"{layout}: step {step + 1} of {config.steps}")
+
+        for name, result in zip(names, verify(layouts, config, on_step, rank_function), strict=True):
+            runs.append(result)
+            same = (
+                Text("") if len(runs) == 1 else Text("yes", "green") if agrees(runs[0], result) else Text("NO", "red")
+            )
+            line = (
+                f"{len(result.losses):5}  {result.losses[-1]:10.5f}  {result.seconds:4.1f}s  {result.fingerprint[:8]}  "
+            )
+            console.print(Text(f"{name:<{width}}  {line}") + same, soft_wrap=True)
+    places = {}
+    for result in runs[1:]:
+        if not agrees(runs[0], result):
+            place = first_difference(runs[0], result, rank_function)
+            places[id(result)] = str(place or "agreed when run again: this layout does not repeat its own bits")
+    report = [run.as_dict() | {"same": agrees(runs[0], run), "difference": places.get(id(run))} for run in runs]
+    write_json(options.json, {"all_same": not places, "runs": report} | pieces_as_dict(pieces, runs))
+    if pieces:
+        print_pieces(console, pieces, runs)
+    if not places:
+        how_many = "The layout ends" if len(runs) == 2 else f"All {len(runs) - 1} layouts end"
+        console.print(f"{how_many} on the bits of one process, SHA-256:\n{runs[0].fingerprint}", soft_wrap=True)
+    for place in dict.fromkeys(places.values()):  # each difference once, with the layouts that show it
+        which = [str(result.layout) for result in runs if places.get(id(result)) == place]
+        console.print(Text(" ".join(which), "bold red") + f" {place}", soft_wrap=True)
+    if pieces and len(places) == len(runs) - 1 and len({run.fingerprint for run in runs[1:]}) == 1:
+        shared = called_in_all(pieces, runs[1:])
+        console.print(
+            f"All of these layouts have the same bits, {runs[1].fingerprint[:8]}, only not the library's: what differs "
+            f"is something that all of them share. Of yours that is {', '.join(shared) or 'nothing'}."
+        )
+    return 1 if places else 0
+
+
+def _describe(config: TrainConfig) -> str:
+    text = config.text or "Python {}.{}'s documentation".format(*sys.version_info)
+    return (
+        f"GPT: {config.layers} layers, {config.heads} heads, width {config.width}, context {config.context}; "
+        f"{config.micro_batches} micro-batches of {config.micro_batch} a step\non {text}; NumPy {np.__version__}"
+    )
