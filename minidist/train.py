@@ -288,7 +288,7 @@ def data_parallel(model: GPT, group: ProcessGroup, layout: Layout, config: Train
         return zero(model, group, layout, config, dtype)
     if layout.sync == "naive":
         return Replicated(NaiveDataParallel(parameters, group, layout.algorithm, dtype), parameters)
-    overlap = layout.sync == "overlapped"
+    overlap = layout.sync == "overlapped" and group.size > 1  # alone there is nothing to overlap
     sums = bucketed_data_parallel(parameters, group, layout.algorithm, dtype, layout.bucket_mb, overlap)
     return Replicated(sums, parameters)
 

@@ -132,9 +132,14 @@ def test_verify_fails_on_a_planted_fault(capsys, monkeypatch):
         (["train", "--json", "x.json", "--trace", "./x.json"], "must be different files"),
         (["train", "--text", __file__, "--json", __file__], "--json, --text must be different files"),
         (["train", "--trace", "-"], "--trace needs a file; only --json writes to standard output"),
-        (["verify", "--global-batch", "2"], "1 micro-batch leaves nothing to split"),
+        (["verify", "--global-batch", "2", "--heads", "1"], "micro-batches: 1, heads: 1. That leaves nothing to split"),
         (["train", "--sample", "-5"], "--sample must not be negative"),
-        (["verify", "dp=2,tp=2"], "'tp=2' is not key=value with a key of dp"),
+        (["verify", "dp=2,np=2"], "'np=2' is not key=value with a key of dp"),
+        (
+            ["train", "--tp", "3"],
+            "tp=3 does not divide the 4 attention heads, which are what it splits: choose tp from 1, 2, 4",
+        ),
+        (["verify", "tp=4,sp=1", "--context", "30"], "which do not divide a context of 30 tokens"),
     ],
 )
 def test_bad_input_is_one_line_before_any_rank_starts(arguments, message, capsys, monkeypatch):

@@ -19,6 +19,8 @@ HELP = {
     "shard": "ranks that share one copy, with --zero; 0 for all",
     "prefetch": "gather the next block early, with --zero 3",
     "reshard_after_forward": "give a block's parameters up between forward and backward, with --zero 3",
+    "tp": "tensor-parallel ranks; they divide the heads",
+    "sp": "split the sequence over them too, where tensor parallelism does not",
     # of TrainConfig
     "layers": "transformer blocks",
     "heads": "attention heads; they divide the width",
@@ -33,7 +35,7 @@ HELP = {
     "weight_decay": "AdamW's decoupled decay",
     "dropout": "share of activations dropped",
     "seed": "of weights, data and dropout",
-    "reduce_dtype": "in which gradients are summed; float32 shows the drift that others live with",
+    "reduce_dtype": "in which sums cross micro-batches and ranks; float32 shows the drift that others live with",
     "text": "train on this file (default: Python's own documentation)",
     "backend": "what computes; cupy needs an NVIDIA GPU",
 }
@@ -43,6 +45,7 @@ CHOICES = {
     "zero": (0, 1, 2, 3),
     "prefetch": (0, 1),
     "reshard_after_forward": (0, 1),
+    "sp": (0, 1),
     "reduce_dtype": ("float64", "float32"),
     "backend": ("numpy", "cupy"),
 }

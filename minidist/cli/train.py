@@ -107,6 +107,7 @@ def _print_run(console: Console, result: Run) -> None:
             columns = ("bytes_sent", "messages_sent", "bytes_received", "messages_received")
             table.add_row(str(number), *(f"{moved[column]:,}" for column in columns))
         console.print(table)
+        console.print(_collectives_table(first.collectives))
     console.print(_memory_table(result))
     if first.sample is not None:
         console.print("what the model writes:", style="bold")
@@ -115,6 +116,18 @@ def _print_run(console: Console, result: Run) -> None:
     console.print(f"validation loss: {first.validation_loss:.4f} nats a byte")
     console.print(f"speed: {result.tokens_per_second:,.0f} tokens/s")
     console.print(f"fingerprint: {result.fingerprint}", soft_wrap=True)
+
+
+def _collectives_table(rows: list[dict]) -> Table:
+    table = Table(title="collectives of rank 0 in one step", title_justify="left")
+    for column in ("axis", "collective", "dtype"):
+        table.add_column(column)
+    for column in ("elements", "calls", "bytes sent"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        numbers = (f"{row[column]:,}" for column in ("elements", "calls", "bytes_sent"))
+        table.add_row(row["axis"], row["name"], row["dtype"], *numbers)
+    return table
 
 
 def _memory_table(result: Run) -> Table:

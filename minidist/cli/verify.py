@@ -38,10 +38,13 @@ def add_verify(commands) -> None:
 
 def _verify(options) -> int:
     config = config_of(options)
-    fitting = [layout for layout in DEFAULT_LAYOUTS if layout.dp <= config.micro_batches]
+    fitting = [layout for layout in DEFAULT_LAYOUTS if _fits(config, layout)]
     layouts = [Layout.parse(text) for text in options.layouts] or fitting
     if not layouts:
-        raise ValueError(f"{config.micro_batches} micro-batch leaves nothing to split: enlarge --global-batch")
+        raise ValueError(
+            f"micro-batches: {config.micro_batches}, heads: {config.heads}. That leaves nothing to split: "
+            "enlarge --global-batch or --heads"
+        )
     for layout in layouts:
         config.check(layout)
     check_outputs({"json": options.json}, options.text)
@@ -53,7 +56,9 @@ def _verify(options) -> int:
     console.print(_describe(config), style="dim", soft_wrap=True)
     heading = f"{'layout':<{width}}  steps  final loss   time  SHA-256   same"
     if not options.layouts and len(fitting) < len(DEFAULT_LAYOUTS):
-        console.print(f"left out: {len(DEFAULT_LAYOUTS) - len(fitting)} layouts with more ranks than micro-batches")
+        console.print(
+            f"left out: {len(DEFAULT_LAYOUTS) - len(fitting)} layouts that these micro-batches and heads do not fit"
+        )
     console.print(heading, style="bold", soft_wrap=True)
 
     runs: list[Run] = []
@@ -93,6 +98,14 @@ def _verify(options) -> int:
             f"is something that all of them share. Of yours that is {', '.join(shared) or 'nothing'}."
         )
     return 1 if places else 0
+
+
+def _fits(config: TrainConfig, layout: Layout) -> bool:
+    try:
+        config.check(layout)
+    except ValueError:
+        return False
+    return True
 
 
 def _describe(config: TrainConfig) -> str:
