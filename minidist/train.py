@@ -272,8 +272,9 @@ def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes:
     if wishes.stop_after is not None:
         arrays = state(model, optimizer, replicas, tensors)
         result.arrays = {name: backend.to_host(array).copy() for name, array in arrays.items()}
-    replicas.unshard()
-    model = whole_model(model, tensors, config)
+    if wishes.validate or wishes.sample:
+        replicas.unshard()
+        model = whole_model(model, tensors, config)
     if wishes.validate and world.rank == 0:
         result.validation_loss = validation_loss(model, corpus, config)
     if wishes.sample and world.rank == 0:

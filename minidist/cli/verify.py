@@ -30,7 +30,7 @@ def add_verify(commands) -> None:
         nargs="*",
         metavar="LAYOUT",
         help=f"key=value,... with keys {', '.join(field.name for field in fields(Layout))}: dp=4,algorithm=ring "
-        "(default: a good dozen)",
+        "(default: more than two dozen)",
     )
     command.add_argument("--json", metavar="PATH", help="write the results; - for standard output, alone")
     add_config(command, steps=STEPS)

@@ -95,9 +95,11 @@ class ProcessGroup:
         inside = ProcessGroup(self.transport, self.ranks, self.context | 1, label)
 
         def traced() -> None:
+            if self.size == 1:  # nobody to communicate with
+                return body(inside)
             with trace.span(description, "communication", bytes=nbytes):
                 body(inside)
-            if kind is not None and self.size > 1:
+            if kind is not None:
                 self.transport.collectives.count(trace.Collective(self.axis, *kind), inside.bytes_sent)
 
         if not async_op and (self._background is None or not self._background.busy):
