@@ -1,0 +1,53 @@
+"""The collectives of one step of several layouts: bars of the bytes a rank sent, in parts for each kind of call."""
+
+from collections.abc import Mapping, Sequence
+
+COLOURS = {
+    ("tp", "all_reduce"): "#E69F00",
+    ("tp", "reduce_scatter_tensor"): "#D55E00",
+    ("tp", "all_gather_into_tensor"): "#F0C566",
+    ("dp", "all_reduce"): "#0072B2",
+}
+OTHER = "#A0A0A0"
+NAMES = {"all_reduce": "all-reduce", "reduce_scatter_tensor": "reduce-scatter", "all_gather_into_tensor": "all-gather"}
+
+
+def sums(rows: Sequence[dict]) -> dict[tuple[str, str], tuple[int, int]]:
+    """(axis, name) -> calls and bytes sent, over all sizes and dtypes; the kinds in the order of COLOURS."""
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for row in rows:
+        kind = row["axis"], row["name"]
+        calls, nbytes = found.get(kind, (0, 0))
+        found[kind] = calls + row["calls"], nbytes + row["bytes_sent"]
+    order = list(COLOURS)
+    return dict(sorted(found.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
+
+
+def draw(layouts: Mapping[str, Sequence[dict]]):
+    """A matplotlib Figure: a bar for each layout, title -> the rows of ``RankResult.collectives``."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 0.9 + 0.62 * len(layouts)), layout="constrained")
+    axes = figure.subplots()
+    shown, longest = {}, max(sum(nbytes for _, nbytes in sums(rows).values()) for rows in layouts.values()) / 1e3
+    for place, rows in enumerate(layouts.values()):
+        left = 0.0
+        for (axis, name), (calls, nbytes) in sums(rows).items():
+            colour = COLOURS.get((axis, name), OTHER)
+            axes.barh(place, nbytes / 1e3, 0.66, left, color=colour, edgecolor="white")
+            if nbytes / 1e3 > 0.05 * longest:
+                ink = "white" if axis == "dp" or name == "reduce_scatter_tensor" else "black"
+                text = f"{calls} calls" if calls > 1 else "1 call"
+                axes.text(left + nbytes / 2e3, place, text, ha="center", va="center", fontsize=9, color=ink)
+            shown[f"{NAMES.get(name, name)} over {axis}"] = colour
+            left += nbytes / 1e3
+        axes.text(left + 0.01 * longest, place, f"{left:,.0f} kB", va="center", fontsize=10)
+    axes.set_yticks(range(len(layouts)), layouts)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.1 * longest)
+    axes.set_xlabel("kB that rank 0 sends in one step")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    handles = [axes.barh(0, 0, color=colour, label=name) for name, colour in shown.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(shown), frameon=False)
+    return figure

@@ -1,0 +1,57 @@
+"""The columns of a fused weight for queries, keys and values, and two ways to deal them to ranks."""
+
+from minidist.show.palette import ink_on, of_rank
+
+LETTERS = "qkv"
+
+
+def columns(heads: int) -> list[str]:
+    """The groups of columns of a fused weight (C, 3C), one for each head: q0 q1 ... k0 k1 ... v0 v1 ..."""
+    return [f"{letter}{head}" for letter in LETTERS for head in range(heads)]
+
+
+def contiguous(heads: int, ranks: int) -> list[list[str]]:
+    """What each rank gets if the columns are cut where they lie, in equal parts."""
+    fused = columns(heads)
+    each = len(fused) // ranks
+    return [fused[rank * each : (rank + 1) * each] for rank in range(ranks)]
+
+
+def by_heads(heads: int, ranks: int) -> list[list[str]]:
+    """What each rank gets if whole heads are dealt: the queries, keys and values of its own."""
+    each = heads // ranks
+    return [[f"{letter}{rank * each + i}" for letter in LETTERS for i in range(each)] for rank in range(ranks)]
+
+
+def complete(part: list[str]) -> list[int]:
+    """The heads whose queries, keys and values are all there: those whose attention can be computed."""
+    found = {int(name[1:]) for name in part}
+    return [head for head in sorted(found) if all(f"{letter}{head}" in part for letter in LETTERS)]
+
+
+def draw(heads: int, ranks: int):
+    """A matplotlib Figure: the fused weight, and below it what each rank gets; a head has the colour of its rank."""
+    from matplotlib.figure import Figure
+
+    rows = [("the fused weight", columns(heads))]
+    for title, dealt in (("contiguous", contiguous(heads, ranks)), ("by heads", by_heads(heads, ranks))):
+        rows += [(f"{title}: rank {rank}", part) for rank, part in enumerate(dealt)]
+    figure = Figure(figsize=(11, 0.5 + 0.5 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    each, place = heads // ranks, {name: i for i, name in enumerate(columns(heads))}
+    for row, (title, part) in enumerate(rows):
+        y = row + 0.45 * (row > 0) + 0.45 * (row > ranks)
+        for i, name in enumerate(part):
+            head = int(name[1:])
+            x = place[name] if row <= ranks else i
+            colour = of_rank(head // each)
+            axes.barh(y, 0.96, 0.8, x + 0.02, color=colour, align="center", alpha=1 - 0.45 * (head % each) / each)
+            axes.text(x + 0.5, y, name, ha="center", va="center", color=ink_on(colour), fontsize=10)
+        axes.text(-0.15, y, title, ha="right", va="center", fontsize=10)
+        if row:
+            heads_here = complete(part)
+            said = f"heads {', '.join(map(str, heads_here))}" if heads_here else "not one whole head"
+            axes.text(len(place) + 0.2, y, said, va="center", fontsize=10)
+    axes.set(xlim=(-2.6, len(place) + 2.6), ylim=(len(rows) + 0.4, -0.6))
+    axes.axis("off")
+    return figure
