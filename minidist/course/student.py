@@ -19,6 +19,8 @@ NUMBERS = set(np.sctypeDict.values())  # NumPy's own, and no subclass that bring
 START_SECONDS = 120.0  # for ranks to start
 QUEUE_BYTES = 1 << 16  # between two ranks: containers often have little shared memory
 SECONDS = 10.0  # that one call may take on all its ranks; the reference takes milliseconds
+# What ranks of graders import. (A grader's function travels by the name of its module, and that imports pytest.)
+PRELOADED = ["minidist.comm.worker", "minidist.course.guard", "minidist.course.judging", "minidist.train", "pytest"]
 
 
 @dataclass
@@ -32,6 +34,18 @@ class Seen:
     spoiled: bool  # whether something of it still runs there
 
 
+def start_server() -> None:
+    """Have the server that ranks are forked from import once what each of them needs: it takes longer than they do.
+
+    One that runs already goes on as it is.
+    """
+    if sys.platform == "linux":  # elsewhere ranks are not forked
+        from multiprocess import forkserver
+
+        forkserver.set_forkserver_preload(PRELOADED)
+        forkserver.ensure_running()
+
+
 class WarmRanks:
     """``ranks(n)`` is a warm Cluster of n ranks, the same one every time."""
 
@@ -40,6 +54,7 @@ class WarmRanks:
 
     def __call__(self, size: int) -> Cluster:
         if size not in self.clusters:
+            start_server()
             self.clusters[size] = Cluster(size, queue_bytes=QUEUE_BYTES)
         warm_up(self.clusters[size])
         return self.clusters[size]
