@@ -57,7 +57,7 @@ def grader_command(graders: Path, verdicts: Path, impl: str, wished: Sequence[st
         if find_spec(needed) is None:
             raise ValueError(f"the course needs {needed.replace('_', '-')}: pip install -e '.[course]'")
     tasks = [argument for wish in wished for argument in ("--task", wish)]
-    plain = ["--rootdir", str(graders), "-c", "/dev/null", "--tb", "short", "-p", "no:cacheprovider", "-q"]
+    plain = ["--rootdir", str(graders), "-c", "/dev/null", "--tb", "native", "-p", "no:cacheprovider", "-q"]
     plugin = ["-p", "minidist.course.plugin", "--impl", impl, "--verdicts", str(verdicts)]
     return [sys.executable, "-m", "pytest", str(graders), *plain, *plugin, *tasks, *more]
 

@@ -6,6 +6,7 @@ or the program with the bug, is one of them without being listed.
 
 import runpy
 from dataclasses import dataclass
+from functools import cache
 from textwrap import dedent, indent
 
 from rich.console import Console
@@ -86,6 +87,7 @@ def _cut_out(text: str, task: str) -> tuple[str, str, str]:
     return text[:first], text[first:last], text[last:]
 
 
+@cache
 def all_mutants() -> list[Mutant | AsGiven]:
     """Every planted bug, in the order of the chapters."""
     found: list[Mutant | AsGiven] = []

@@ -3,6 +3,7 @@
 from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from itertools import product
 from math import ceil
 
@@ -698,7 +699,8 @@ def watched(forward, notice):
     return call
 
 
-def train_alone(counts, steps: int) -> tuple[list, list]:
+@cache
+def train_alone(counts: tuple[int, ...], steps: int) -> tuple[list, list]:
     """One process with all micro-batches: for each step the flat gradients of each unit, and the weights at the end."""
     model = GPT(MODEL, seed=0)
     own = {parameter for block in model.blocks for parameter in block.parameters()}
@@ -715,6 +717,7 @@ def train_alone(counts, steps: int) -> tuple[list, list]:
     return gradients, [parameter.data for parameter in model.parameters()]
 
 
+@cache
 def model_units() -> list[int]:
     """The elements of each unit, the root's first."""
     model = GPT(MODEL)
@@ -730,7 +733,7 @@ def check_model(seen, counts, shard: int = 0) -> None:
     """Gradients of every step and the weights at the end have the bits of one process."""
     size = len(seen)
     shard = shard or size
-    gradients, weights = train_alone(counts, len(seen[0].value["gradients"]))
+    gradients, weights = train_alone(tuple(counts), len(seen[0].value["gradients"]))
     for rank, one in enumerate(seen):
         for step, number in product(range(len(gradients)), range(len(UNIT_NAMES))):
             right = np.zeros(shard * model_shards(shard)[number], np.float32)
