@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 import minidist as md
+from minidist.course.student import start_server
 
 
 @pytest.fixture(scope="session")
 def ranks():
     """``ranks(n)`` is a warm Cluster of n ranks, the same one in every test. Each run has a limit of its own."""
+    start_server()  # ranks import the file of a test, and that imports pytest
     clusters: dict[int, md.Cluster] = {}
 
     def get(size: int) -> md.Cluster:
