@@ -2,6 +2,7 @@
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -36,12 +37,25 @@ def test_chapters_and_exercises_belong_together():
     ]
 
 
+@pytest.fixture(scope="module")
+def running(request, tmp_path_factory):
+    """path -> the future of the notebook, run. Two run at a time: one process computes in much of what they do."""
+
+    def run(path: Path):
+        notebook, resources = read(path), {"metadata": {"path": tmp_path_factory.mktemp(path.stem)}}
+        return nbclient.NotebookClient(notebook, timeout=CELL_SECONDS, resources=resources).execute()
+
+    chosen = [item.callspec.params["path"] for item in request.session.items if item.function is test_it_runs]
+    with ThreadPoolExecutor(2) as pool:
+        yield {path: pool.submit(run, path) for path in chosen}
+        pool.shutdown(cancel_futures=True)
+
+
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
-def test_it_runs(path, tmp_path):
+def test_it_runs(path, running):
     """An error in a cell, also a failed assertion about a number, is raised here."""
-    notebook = read(path)
-    nbclient.NotebookClient(notebook, timeout=CELL_SECONDS, resources={"metadata": {"path": tmp_path}}).execute()
+    notebook = running[path].result()
     for before, after in zip(code_cells(read(path)), code_cells(notebook), strict=True):
         assert kinds(before) == kinds(after), f"committed with other outputs than it has now:\n{before.source}"
 
