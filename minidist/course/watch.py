@@ -12,8 +12,8 @@ def watch_collectives(group: ProcessGroup, noted: Callable[[str, int, bool], Non
     """
     run_collective = group.run_collective
 
-    def watched(description: str, nbytes: int, async_op: bool, body: Callable):
+    def watched(description: str, nbytes: int, async_op: bool, body: Callable, kind: tuple | None = None):
         noted(description.partition("(")[0], nbytes, async_op)
-        return run_collective(description, nbytes, async_op, body)
+        return run_collective(description, nbytes, async_op, body, kind)
 
     group.run_collective = watched

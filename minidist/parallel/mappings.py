@@ -136,7 +136,7 @@ def join(array, group: ProcessGroup, axis: int):
 
 def sum_and_split(array, group: ProcessGroup, axis: int, dtype=xp.float64):
     """This rank's part, along an axis, of the sum over the ranks, taken in ``dtype``."""
-    stacked = xp.stack(_parts(array.astype(dtype, copy=False), group, axis))  # (ranks, ...)
+    stacked = xp.stack(_parts(array.astype(dtype, order="C", copy=False), group, axis))  # (ranks, ...)
     part = xp.empty(stacked.shape[1:], dtype)
     reduce_scatter_tensor(part, stacked, ReduceOp.SUM, group)
     return part

@@ -82,7 +82,12 @@ def test_any_axis_and_sizes_that_do_not_divide(ranks):
 
 def sums(world):
     x = np.random.default_rng(world.rank).standard_normal(5000).astype(np.float32)
-    return mappings.sum_over(x, world), mappings.sum_and_split(x, world, 0)
+    total, part = mappings.sum_over(x, world), mappings.sum_and_split(x, world, 0)
+    assert total.dtype == part.dtype == np.float64  # not rounded yet
+    tensor = Tensor(x)
+    mapped = mappings.reduce_from_group(tensor, world), mappings.reduce_scatter_in_group(tensor, world, 0)
+    assert np.array_equal(mapped[0].data, total.astype(np.float32))
+    return mapped[0].data, mapped[1].data
 
 
 def any_order_and_dtype(world):
@@ -92,6 +97,8 @@ def any_order_and_dtype(world):
     assert np.array_equal(x.grad, world.size * whole(7))
     y = mappings.reduce_from_group(Tensor(whole(world.rank)).transpose(), world)
     assert np.array_equal(y.data, sum(whole(rank) for rank in range(world.size)).T)
+    part_of_sum = mappings.reduce_scatter_in_group(Tensor(whole(world.rank)).transpose(), world, 1)
+    assert np.array_equal(part_of_sum.data, mappings.split(y.data, world, 1))
     z = whole(world.rank).astype(np.float64)
     assert mappings.sum_over(z, world).sum() == sum(whole(rank).sum() for rank in range(world.size))
     assert np.array_equal(z, whole(world.rank))
