@@ -123,7 +123,7 @@ class Traffic:
 class Collective(NamedTuple):
     """One kind of call, as a table of a step counts them."""
 
-    axis: str  # of the group that was called on: "dp", "tp"; "world" for all ranks
+    axis: str  # of the group that was called on: "dp", "tp"; of ZeRO's "shard", "replicate"; "world" for all ranks
     name: str  # "all_reduce"
     dtype: str
     elements: int  # of its largest array: what is summed, or gathered, in full

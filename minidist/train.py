@@ -274,7 +274,7 @@ def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes:
         result.arrays = {name: backend.to_host(array).copy() for name, array in arrays.items()}
     if wishes.validate or wishes.sample:
         replicas.unshard()
-        model = whole_model(model, tensors, config)
+        model = whole_model(model, tensors, config, world.rank == 0)
     if wishes.validate and world.rank == 0:
         result.validation_loss = validation_loss(model, corpus, config)
     if wishes.sample and world.rank == 0:
@@ -318,11 +318,13 @@ def clip(replicas: DataParallel, tensors: TensorParallel, max_norm: float) -> fl
     return clip_grad_norm(replicas.trained, max_norm, all_max, all_sum, tensors.counts_here)
 
 
-def whole_model(model: GPT, tensors: TensorParallel, config: TrainConfig) -> GPT:
-    """The trained model as one process would hold it, to be run by one rank. Called by all ranks."""
+def whole_model(model: GPT, tensors: TensorParallel, config: TrainConfig, wanted: bool) -> GPT:
+    """The trained model as one process would hold it, where it is wanted, to be run there. Called by all ranks."""
     if not tensors.sharded:
         return model
     whole = tensors.whole({parameter.name: parameter.data for parameter in model.parameters()})
+    if not wanted:
+        return model
     model = GPT(config.model)
     for parameter in model.parameters():
         parameter.data = whole[parameter.name]

@@ -59,6 +59,15 @@ def test_json_on_standard_output_is_alone_there(capsys):
     assert json.loads(captured.out)["layout"] == "dp=1" and "fingerprint" in captured.err
 
 
+def test_a_step_s_collectives_by_axis(capsys):
+    assert cli.main(["train", *SIZES, "--dp", "2", "--tp", "2", "--json", "-"]) == 0
+    captured = capsys.readouterr()
+    rows = json.loads(captured.out)["collectives"][0]
+    assert {"dp", "tp"} == {row["axis"] for row in rows} and all(row["calls"] > 0 for row in rows)
+    sent = [row["bytes_sent"] for row in rows]
+    assert sent == sorted(sent, reverse=True) and "collectives of rank 0 in one step" in captured.err
+
+
 def test_verify_says_yes(capsys, tmp_path):
     path = tmp_path / "verify.json"
     assert cli.main(["verify", "dp=2", "dp=3,algorithm=tree", *SIZES, "--json", str(path)]) == 0

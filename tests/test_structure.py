@@ -24,7 +24,7 @@ MAY_IMPORT = {  # a room or file -> the others that it may import
     "cli": {"backend", "ledger", "comm", "nn", "layout", "train", "verify", "show", "course", "__version__"},
     "__init__": {"backend", "comm"},
 }
-TOOLS = {"mappings", "units"}  # of parallel: not axes, but what axes are made of
+TOOLS = {"mappings", "units", "scalars"}  # of parallel: not axes, but what axes are made of
 FILES = sorted(ROOT.rglob("*.py"))
 
 

@@ -12,7 +12,7 @@ from minidist.train import TrainConfig
 HELP = {
     # of Layout
     "dp": "data-parallel ranks",
-    "algorithm": "of the gradients' all-reduce, or of ZeRO's collectives",
+    "algorithm": "of the gradients' all-reduce, or of ZeRO's collectives; tensor parallelism chooses for itself",
     "sync": "when gradients are summed",
     "bucket_mb": "MiB of gradients in one message",
     "zero": "the stage of ZeRO; 0 for plain data parallelism",

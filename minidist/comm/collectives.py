@@ -204,7 +204,7 @@ class Call:
             raise ValueError(f"{name}: unknown algorithm {algorithm!r}; choose auto, {', '.join(methods)}")
         self.name, self.group, self.algorithm, self.methods = name, group, algorithm, methods
         self.details = list(details)
-        self.nbytes = self.elements_moved = 0  # of the largest array
+        self.nbytes = self.largest_size = 0  # of the largest array
         self.dtype = ""
         self.copies_back: list[Callable[[], None]] = []  # for arrays that lie on a GPU
 
@@ -214,7 +214,7 @@ class Call:
         if described:
             self.details.append(f"{dtype_name(array.dtype)} {tuple(array.shape)}")
         if array.nbytes >= self.nbytes:
-            self.nbytes, self.elements_moved, self.dtype = array.nbytes, array.size, dtype_name(array.dtype)
+            self.nbytes, self.largest_size, self.dtype = array.nbytes, array.size, dtype_name(array.dtype)
         host = backend.to_host(array)
         if written and host is not array:  # what is written there is copied back when the call ends
             self.copies_back.append(partial(backend.copy_from_host, array, host))
@@ -266,7 +266,7 @@ class Call:
             for copy_back in self.copies_back:
                 copy_back()
 
-        kind = self.name, self.dtype, self.elements_moved
+        kind = self.name, self.dtype, self.largest_size
         return self.group.run_collective(description, self.nbytes, async_op, whole, kind)
 
 

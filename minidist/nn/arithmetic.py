@@ -4,7 +4,7 @@ Shapes broadcast as in NumPy. Where forward repeats a value, backward sums its g
 numbers and plain arrays may stand in for any tensor; they are constants. The operators are bound to Tensor at the end.
 """
 
-from minidist.backend import add_at, xp
+from minidist.backend import add_at, rounded, xp
 from minidist.nn.tensor import Context, Function, Tensor
 
 
@@ -97,7 +97,7 @@ class Sum(Function):
     def forward(ctx: Context, a, axis, keepdims):
         total = a.sum(axis=axis, keepdims=True, dtype=xp.float64)
         ctx.input_shape, ctx.kept_shape = a.shape, total.shape
-        return (total if keepdims else total.squeeze(axis)).astype(a.dtype)
+        return rounded(total if keepdims else total.squeeze(axis), a.dtype)
 
     @staticmethod
     def backward(ctx: Context, gradient):

@@ -14,7 +14,7 @@ from math import pi, sqrt
 
 import numpy as np
 
-from minidist.backend import add_at, from_host, xp
+from minidist.backend import add_at, from_host, rounded, xp
 from minidist.nn.tensor import Context, Function, Tensor
 
 CHUNK = 1 << 15  # elements that a dozen passes go over while the cache holds them
@@ -53,8 +53,8 @@ class ReduceFromBlocks(Function):
 
     @staticmethod
     def forward(ctx: Context, y, dtype):
-        ctx.blocks, ctx.grad_dtype = len(y), y.dtype
-        return sum_over_blocks(y).astype(dtype or y.dtype)  # (..., C)
+        ctx.blocks, ctx.grad_dtype = len(y), y.dtype  # an unrounded sum's gradient need not be float64 as well
+        return rounded(sum_over_blocks(y), dtype or y.dtype)  # (..., C)
 
     @staticmethod
     def backward(ctx: Context, gradient):

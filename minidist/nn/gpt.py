@@ -197,11 +197,13 @@ class GPT(Module):
         """The logits of the next token after each token: integers (B, T) -> (B, T, vocab).
 
         Raises:
-            ValueError: as ``forward``.
+            ValueError: as ``forward``; or if some of the vocabulary is elsewhere.
         """
         self._check(tokens)
         blocks = self.head(self.hidden(tokens))  # (H, B, T, V/H)
         joined = blocks.transpose(1, 2, 0, 3).reshape(*tokens.shape, -1)  # (B, T, V)
+        if joined.shape[-1] < self.config.vocab:
+            raise ValueError(f"only {joined.shape[-1]} of the {self.config.vocab} tokens' logits are in this process")
         return joined[..., : self.config.vocab]
 
     def _check(self, tokens) -> None:

@@ -5,7 +5,7 @@ exponentials, and the target's logit (both added in float64). So the blocks may 
 then join those three numbers and no logits. Megatron-LM calls that ``vocab_parallel_cross_entropy``.
 """
 
-from minidist.backend import xp
+from minidist.backend import rounded, xp
 from minidist.nn.functional import sum_over_blocks
 from minidist.nn.tensor import Context, Function, Tensor
 
@@ -43,7 +43,7 @@ class CrossEntropy(Function):
         largest = all_max(rows.max(axis=0).max(axis=-1))  # (N,)
         exps = rows - largest[:, None]
         xp.exp(exps, out=exps)  # (H, N, V/H)
-        total = all_sum(sum_over_blocks(exps.sum(axis=-1))).astype(rows.dtype)  # (N,)
+        total = rounded(all_sum(sum_over_blocks(exps.sum(axis=-1))), rows.dtype)  # (N,)
         at_target = xp.zeros(count)
         at_target[token] = rows[block, token, column]
         losses = xp.log(total) + largest - all_sum(at_target).astype(rows.dtype)  # (N,)
@@ -82,6 +82,8 @@ def cross_entropy(logits: Tensor, targets, vocab: int, first: int = 0, all_max=i
     """
     if logits.shape[1:-1] != targets.shape:
         raise ValueError(f"cross_entropy: targets of shape {targets.shape} do not fit logits of shape {logits.shape}")
+    if all_sum is identity and logits.shape[0] * logits.shape[-1] < vocab:
+        raise ValueError(f"cross_entropy: only {logits.shape[0] * logits.shape[-1]} of {vocab} tokens' logits are here")
     if targets.size == 0 or targets.min() < 0 or targets.max() >= vocab:
         raise ValueError(f"cross_entropy needs targets, all from 0 to {vocab - 1}")
     return CrossEntropy.apply(logits, targets, vocab, first, all_max, all_sum)

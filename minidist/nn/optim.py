@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from math import cos, pi, sqrt
 
 from minidist import ledger
-from minidist.backend import xp
+from minidist.backend import rounded, xp
 from minidist.nn.layers import Parameter
 from minidist.sockets import socket
 
@@ -37,7 +37,7 @@ def average_gradients(parameters: Iterable[Parameter], count: int) -> None:
         raise ValueError(f"gradients are averaged over at least one micro-batch, not {count}")
     for parameter in parameters:
         if parameter.grad is not None:
-            parameter.grad = (parameter.grad / count).astype(parameter.dtype)
+            parameter.grad = rounded(parameter.grad / count, parameter.dtype)
             ledger.hold("gradients", parameter.grad)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 
 from minidist import ledger, trace
-from minidist.backend import xp
+from minidist.backend import rounded, xp
 
 _grad_enabled = True
 
@@ -138,7 +138,7 @@ class Tensor:
         Raises:
             RuntimeError: if the array there has another dtype or shape than this leaf's gradients.
         """
-        gradient = gradient.astype(self.dtype, copy=False)
+        gradient = rounded(gradient, self.dtype)
         if self.grad is None:
             self.grad = xp.array(gradient, dtype=self.grad_dtype, order="C")  # a copy: others may hold this array too
             ledger.hold("gradients", self.grad)
@@ -266,7 +266,7 @@ class Function:
 def _walk(root: Context, gradient) -> None:
     """Run backward from ``root``: each node once, when all the nodes that used its output have run."""
     awaited = _count_uses(root)  # node or leaf: contributions still to come
-    gradients = {root: gradient.astype(root.grad_dtype, copy=False)}
+    gradients = {root: rounded(gradient, root.grad_dtype)}
     ready = [root]
     while ready:
         node = ready.pop()
@@ -288,7 +288,7 @@ def _walk(root: Context, gradient) -> None:
                 if complete:
                     source.run_hooks()
             else:
-                contribution = contribution.astype(source.grad_dtype, copy=False)
+                contribution = rounded(contribution, source.grad_dtype)
                 gradients[source] = gradients[source] + contribution if source in gradients else contribution
                 if complete:
                     ready.append(source)

@@ -24,7 +24,7 @@ A collective in place would overwrite what autograd has saved, so every mapping 
 
 from collections.abc import Callable
 
-from minidist.backend import xp
+from minidist.backend import rounded, xp
 from minidist.comm.collectives import ReduceOp, all_gather_into_tensor, all_reduce, reduce_scatter_tensor
 from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Parameter
@@ -100,7 +100,7 @@ class Mapping(Function):
     @staticmethod
     def forward(ctx: Context, x, there: Callable, back: Callable, dtype, grad_dtype):
         ctx.back, ctx.grad_dtype = back, grad_dtype
-        return there(x).astype(dtype or x.dtype, copy=False)
+        return rounded(there(x), dtype or x.dtype)
 
     @staticmethod
     def backward(ctx: Context, gradient):

@@ -19,14 +19,13 @@ overlaps with products; LayerNorm's gradients are summed in each micro-batch, an
 shapes tried, all with parts that are no multiple of 16 columns wide, in up to 64 % of the elements: another shape runs
 through another kernel of the BLAS. Cut by rows, with the partial products added in float32, in 70 to 90 % of the
 elements nearly always: another order of the same sum. (OpenBLAS 0.3.31, AVX-512; tests/parallel/test_tensor_bits.py
-does it again.) So one process multiplies block by block too, and what the blocks put out is added in float64 and
-rounded once, whoever adds it.
+shows it for other shapes.) So one process multiplies block by block too, and what the blocks put out is added in
+float64 and rounded once, whoever adds it. That is for float32 models: of a float64 model the last bit depends on the
+split.
 """
 
 from collections.abc import Callable
 from functools import partial
-
-import numpy as np
 
 from minidist.backend import xp
 from minidist.comm.collectives import ReduceOp, all_gather_into_tensor, all_reduce
@@ -37,6 +36,7 @@ from minidist.nn.layers import ColumnLinear, Dropout, Embedding, LayerNorm, Modu
 from minidist.nn.loss import cross_entropy
 from minidist.nn.random import Noise
 from minidist.nn.tensor import Tensor
+from minidist.parallel import scalars
 from minidist.parallel.mappings import (
     all_gather_in_group,
     copy_parameter_to_group,
@@ -64,7 +64,13 @@ def blocks_of(rank: int, ranks: int, blocks: int) -> range:
 
 
 def shard(parameter: Parameter, group: ProcessGroup) -> Parameter:
-    """Keep this rank's head blocks of a parameter, (H, ...) -> (H/N, ...), and return it."""
+    """Keep this rank's head blocks of a parameter, (H, ...) -> (H/N, ...), and return it.
+
+    Raises:
+        ValueError: if the ranks do not divide the blocks, or the parameter is not whole.
+    """
+    if parameter.sharded:
+        raise ValueError(f"{parameter.name or 'a parameter'} is split already: parallelize_module takes whole ones")
     mine = blocks_of(group.rank, group.size, len(parameter.data))
     parameter.data = parameter.data[mine.start : mine.stop].copy()
     parameter.sharded = True
@@ -75,7 +81,7 @@ class ColumnParallelLinear(ColumnLinear):
     """Into the blocks of all ranks: (B, T, C) -> (H/N, B, T, out), with the columns of this rank's blocks.
 
     Args:
-        linear: the layer of one process, whose parameters this one takes over and shards.
+        linear: the layer of one process, whose weight (H, C, out) and bias (H, out) this one takes over and shards.
         group: the tensor-parallel ranks, N of them.
         sequence: whether what comes in is split along the tokens: (B, T/N, C). Megatron-LM's ``sequence_parallel``.
         reduce_dtype: in which the ranks' gradients of what comes in are summed.
@@ -95,7 +101,8 @@ class RowParallelLinear(RowLinear):
     """Out of the blocks of all ranks: (H/N, B, T, in) -> (B, T, C), the sum over all blocks, plus the bias once.
 
     Args:
-        linear, group: as for ``ColumnParallelLinear``. The bias lies on every rank.
+        linear: the layer of one process: its weight (H, in, C) is sharded, (H/N, in, C); its bias (C,) stays whole.
+        group: the tensor-parallel ranks, N of them.
         sequence: whether what goes out is split along the tokens: (B, T/N, C).
         reduce_dtype: in which the ranks' outputs are summed.
     """
@@ -137,13 +144,13 @@ class VocabParallelEmbedding(Embedding):
     def forward(self, tokens) -> Tensor:
         blocks, each, _ = self.weight.shape
         rows = functional.embedding(self.weight, tokens, first=self.group.rank * blocks * each)  # (B, T, C)
-        return reduce_from_group(rows, self.group, rows.dtype)  # one row and zeros: exact in any dtype
+        return reduce_from_group(rows, self.group, rows.dtype)  # a row and zeros: exact in any dtype
 
 
 class VocabParallelHead(Head):
     """The logits of this rank's part of the vocabulary, and the loss from all parts without joining them.
 
-    Its weight is the embedding's, so it is sharded already.
+    Its weight is the embedding's, so it is sharded already. In a plan it stands behind the embedding.
 
     Args:
         head: of one process, whose parts this one takes over.
@@ -151,6 +158,10 @@ class VocabParallelHead(Head):
     """
 
     def __init__(self, head: Head, group: ProcessGroup, sequence: bool, reduce_dtype=xp.float64) -> None:
+        if not head.token.weight.sharded:
+            raise ValueError(
+                "the head's weight is the embedding's: a plan for the head needs one for the embedding first"
+            )
         self.norm, self.token, self.vocab = head.norm, head.token, head.vocab
         self.group, self.sequence, self.reduce_dtype = group, sequence, reduce_dtype
 
@@ -192,7 +203,12 @@ def vocab_parallel_cross_entropy(logits: Tensor, targets, vocab: int, group: Pro
 
 
 class SequenceParallelLayerNorm(LayerNorm):
-    """Normalises this rank's tokens, (B, T/N, C); the gradients of gain and bias are summed over the ranks' tokens."""
+    """Normalises this rank's tokens, (B, T/N, C); the gradients of gain and bias are summed over the ranks' tokens.
+
+    Args:
+        norm: the layer of one process, whose gain and bias (C,) this one takes over.
+        group, reduce_dtype: as for ``ColumnParallelLinear``; it is the token sums of those gradients that are added.
+    """
 
     def __init__(self, norm: LayerNorm, group: ProcessGroup, reduce_dtype=xp.float64) -> None:
         self.gain, self.bias = norm.gain, norm.bias
@@ -205,7 +221,12 @@ class SequenceParallelLayerNorm(LayerNorm):
 
 
 class SequenceParallelDropout(Dropout):
-    """Drops of this rank's tokens, (B, T/N, C), what one process would drop of them: drawn for all, then cut."""
+    """Drops of this rank's tokens, (B, T/N, C), what one process would drop of them: drawn for all, then cut.
+
+    Args:
+        dropout: the layer of one process.
+        group: the tensor-parallel ranks, N of them.
+    """
 
     def __init__(self, dropout: Dropout, group: ProcessGroup) -> None:
         super().__init__(dropout.rate, dropout.layer, dropout.place)
@@ -218,9 +239,18 @@ class SequenceParallelDropout(Dropout):
 
 
 class ScatterAndDropout(SequenceParallelDropout):
-    """Where the tokens are split: (B, T, C) -> (B, T/N, C)."""
+    """Where the tokens are split: (B, T, C) -> (B, T/N, C).
+
+    Raises:
+        ValueError: if the ranks do not divide the tokens.
+    """
 
     def forward(self, x: Tensor, noise: Noise | None) -> Tensor:
+        if x.shape[SEQUENCE] % self.group.size:
+            raise ValueError(
+                f"{x.shape[SEQUENCE]} tokens cannot be split over {self.group.size} sequence-parallel ranks: "
+                f"pass a multiple of {self.group.size}"
+            )
         return super().forward(scatter_to_group(x, self.group, SEQUENCE), noise)
 
 
@@ -267,10 +297,11 @@ def parallelize_module(module: Module, group: ProcessGroup, plan: Plan) -> Modul
     Args:
         module: all of whose parameters are whole.
         group: the tensor-parallel ranks.
-        plan: for a module's dotted name, with * for every entry of a list, a function of the module and the group.
+        plan: for a module's dotted name, with * for all entries of a list on the way to it, a function of the module
+            and the group. They are called in the plan's order.
 
     Raises:
-        ValueError: if the plan names a module that there is not.
+        ValueError: if the plan names a module that there is not, or one whose parameters are split already.
     """
     for path, style in plan.items():
         name = path.split(".")[-1]
@@ -288,7 +319,7 @@ def _owners(module: Module, path: str) -> list[Module]:
             owners = [part for owner in owners for part in (owner if isinstance(owner, list) else [])]
         else:
             owners = [getattr(owner, step, None) for owner in owners]
-    if not owners or not all(hasattr(owner, name) for owner in owners):
+    if not owners or not all(isinstance(getattr(owner, name, None), Module) for owner in owners):
         raise ValueError(f"the plan names {path!r}, but the {type(module).__name__} has no such module")
     return owners
 
@@ -318,15 +349,11 @@ class TensorParallel:
 
     def all_max(self, value: float) -> float:
         """The largest of the ranks' values."""
-        return float(self._joined(np.array([value], np.float64), ReduceOp.MAX))
+        return scalars.largest(value, self.group)
 
     def all_sum(self, value: int) -> int:
         """The sum of the ranks' integers."""
-        return int(self._joined(np.array([value], np.int64), ReduceOp.SUM))
-
-    def _joined(self, value: np.ndarray, op: ReduceOp):
-        all_reduce(value, op, self.group)
-        return value[0]
+        return scalars.total(value, self.group)
 
     def whole(self, arrays: dict) -> dict:
         """From this rank's arrays, by parameter name, to those of one process. Called by all ranks."""

@@ -25,13 +25,12 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 
-import numpy as np
-
 from minidist.backend import xp
 from minidist.comm.collectives import ReduceOp, all_gather_into_tensor, all_reduce, reduce_scatter_tensor
 from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Module, Parameter
 from minidist.nn.tensor import Context, Function, Tensor
+from minidist.parallel import scalars
 from minidist.parallel.units import Unit, held
 from minidist.sockets import socket
 
@@ -113,15 +112,11 @@ class ZeroStage1:
 
     def all_max(self, value: float) -> float:
         """The largest of all shards' values."""
-        return float(self._joined(np.array([value], np.float64), ReduceOp.MAX))
+        return scalars.largest(value, self.shards)
 
     def all_sum(self, value: int) -> int:
         """The sum of all shards' integers."""
-        return int(self._joined(np.array([value], np.int64), ReduceOp.SUM))
-
-    def _joined(self, value: np.ndarray, op: ReduceOp):
-        all_reduce(value, op, self.shards)
-        return value[0]
+        return scalars.total(value, self.shards)
 
     def whole(self, arrays: dict) -> dict:
         """From what ranks hold of each parameter to the whole, for each parameter by its name. Called by all ranks.

@@ -175,3 +175,24 @@ def test_ring_with_sizes_that_do_not_divide(ranks):
     chunks = [3, 2, 2]
     # reduce-scatter leaves out the rank's own chunk, all-gather the one that its right neighbour has
     assert [row.sent[:, 2].sum() for row in rows] == [14 - chunks[rank] - chunks[(rank + 1) % 3] for rank in range(3)]
+
+
+def count_collectives(world):
+    alone = world.new_group([world.rank])
+    before = world.collectives
+    for group in (world, alone):
+        md.all_reduce(np.ones(5, np.float32), group=group)
+    md.all_gather_into_tensor(np.ones(3 * world.size), np.ones(3), group=world)
+    md.all_reduce(np.ones(5, np.float32), group=world)
+    return (world.collectives - before).as_list()
+
+
+def test_collectives_are_counted_by_kind(ranks):
+    """Largest traffic first; a group of one rank sends nothing, and is not counted."""
+    for rows in ranks(3).run(count_collectives, timeout=30):
+        found = {(row["axis"], row["name"], row["dtype"], row["elements"], row["calls"]) for row in rows}
+        gathered = ("world", "all_gather_into_tensor", "float64", 9, 1)
+        assert found == {gathered, ("world", "all_reduce", "float32", 5, 2)} and len(rows) == 2
+        sent = {row["name"]: row["bytes_sent"] for row in rows}
+        assert sent["all_gather_into_tensor"] == 48  # 24 bytes to each of the others
+        assert list(sent.values()) == sorted(sent.values(), reverse=True)

@@ -1,5 +1,6 @@
 """The rules that make every layout land on the same bits, held in one process."""
 
+import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -7,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from minidist.backend import rounded
 from minidist.nn import functional
 from minidist.nn.data import load_corpus, micro_batch
 from minidist.nn.gpt import GPT, GPTConfig
@@ -246,3 +248,26 @@ def test_names_are_not_run_together():
 def test_a_generator_is_the_same_for_ever():
     """A change here changes every run: weights, data and dropout."""
     assert generator("weight", 0, "embeddings.position").bit_generator.random_raw() == 13907866679542851271
+
+
+def test_a_tie_is_rounded_alike_in_every_order_of_its_terms():
+    """Pairs of float32 numbers, half of whose sums lie in the middle between two, and a term that some orders lose."""
+    rng = np.random.default_rng(0)
+    plain = 0
+    for _ in range(500):
+        terms = [*rng.uniform(2.0**-6, 2.0**-5, 2).astype(np.float32).astype(np.float64), 1.25 * 2.0**-58]
+        sums = np.array([(a + b) + c for a, b, c in itertools.permutations(terms)])
+        plain += len(set(sums.astype(np.float32))) > 1
+        assert len(set(rounded(sums, np.float32))) == 1
+    assert plain > 20  # rounded in one go they differ
+
+
+def test_rounding_is_that_of_the_hardware_elsewhere():
+    """Exact ties go to even, and of a million random sums hardly one is rounded otherwise than once."""
+    ties = (np.arange(1000, dtype=np.float64) + 0.5) * 2.0**-3 + 2.0**20  # in the middle of float32 numbers there
+    assert same_bits(rounded(ties, np.float32), ties.astype(np.float32))
+    values = np.random.default_rng(0).standard_normal(1_000_000)
+    assert np.mean(rounded(values, np.float32) != values.astype(np.float32)) < 1e-5
+    special = np.array([0.0, -0.0, 1e-45, -1e-300, 3e38])
+    assert same_bits(rounded(special, np.float32), special.astype(np.float32))
+    assert rounded(values, np.float64) is values

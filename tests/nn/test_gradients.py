@@ -7,7 +7,7 @@ import pytest
 
 from minidist.nn import functional
 from minidist.nn.loss import cross_entropy
-from minidist.nn.tensor import Tensor
+from minidist.nn.tensor import Function, Tensor
 
 STEP = 1e-6  # an error of about STEP^2 from the curvature and 1e-16 / STEP from rounding: 1e-10, on values around 1
 
@@ -165,3 +165,31 @@ def test_the_checker_finds_a_wrong_gradient(monkeypatch):
     monkeypatch.setattr(functional.Gelu, "backward", staticmethod(lambda ctx, g: right(ctx, g) * 1.0001))
     with pytest.raises(AssertionError, match="argument 0"):
         check_gradients(functional.gelu, draw(3))
+
+
+def test_an_embedding_of_a_part_of_the_vocabulary():
+    """Rows of the tokens from ``first`` on, zeros for all others: also at the very edges."""
+    weight = draw(2, 3, 4)  # tokens 5 to 10
+    found = functional.embedding(Tensor(weight), np.arange(14), first=5).data
+    assert np.array_equal(found[5:11], weight.reshape(6, 4)) and not found[:5].any() and not found[11:].any()
+    check_gradients(lambda w: functional.embedding(w, np.array([4, 5, 10, 11, 10]), first=5), weight)
+
+
+def test_the_root_of_a_backward_keeps_an_unrounded_gradient():
+    """Where a node asks for float64, also the gradient that backward() is given stays so."""
+
+    class Same(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.grad_dtype = np.float64
+            return x
+
+        @staticmethod
+        def backward(ctx, gradient):
+            seen.append(gradient)
+            return gradient
+
+    seen = []
+    x = Tensor(np.ones(2, np.float32), requires_grad=True)
+    Same.apply(x).backward(np.array([1 + 2.0**-40, 1.0]))
+    assert seen[0].dtype == np.float64 and seen[0][0] == 1 + 2.0**-40

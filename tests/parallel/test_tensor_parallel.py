@@ -54,6 +54,13 @@ def test_every_layout_ends_on_the_bits_of_one_process(ranks, one_process, name, 
     assert agrees(one_process[name], result) and result.losses == one_process[name].losses
 
 
+@pytest.mark.parametrize("text", ["tp=2", "zero=3,dp=2,tp=2"])
+def test_writing_alone(ranks, text):
+    config, layout, wishes = replace(SIX_HEADS, context=30), Layout.parse(text), Wishes(sample=5)
+    one, found = run(ranks(1), config, Layout(), wishes), run(ranks(layout.world_size), config, layout, wishes)
+    assert found.ranks[0].sample == one.ranks[0].sample and found.ranks[0].validation_loss is None
+
+
 @pytest.mark.parametrize("text", ["tp=2", "tp=3,sp=1", "zero=3,dp=2,tp=2,sp=1"])
 def test_every_step_and_what_comes_after_training(ranks, text):
     """The state after each step; the loss on held-out text and what the model writes, of lengths that sp cannot cut."""
@@ -156,12 +163,40 @@ def test_a_step_has_a_table(ranks):
     assert summed == sharded // 2 + whole
 
 
+def test_sums_are_taken_in_the_dtype_that_is_asked_for(ranks):
+    """Of float32 nothing of the size of activations or of the width crosses in float64, with sp and without."""
+    config = replace(SIX_HEADS, reduce_dtype="float32")
+    for sp in (0, 1):
+        for rank in run(ranks(2), config, Layout(tp=2, sp=sp)).ranks:
+            wide = {row["elements"] for row in rank.collectives if row["dtype"] == "float64"}
+            assert wide == {
+                1,
+                config.micro_batch * config.context,
+            }  # the norm's maximum; the loss's three numbers a token
+
+
+def test_tensor_parallel_ranks_are_neighbours(ranks):
+    """Megatron-LM's order: tp changes fastest, so that its many messages stay on one machine."""
+    result = run(ranks(4), replace(SIX_HEADS, steps=1), Layout(dp=2, tp=2))
+    sent = result.ranks[0].traffic.sent[:, 1]  # messages to each rank
+    assert sent[1] > 50 > sent[2] > 0 == sent[3]
+
+
+def numbers_joined(world):
+    tensors = TensorParallel(GPT(EVEN), world, gpt_plan())
+    return tensors.all_sum((1 << 60) + world.rank), tensors.all_max(float(world.rank))
+
+
+def test_what_the_norm_joins_is_exact(ranks):
+    assert ranks(4).run(numbers_joined, timeout=LIMIT) == [((1 << 62) + 6, 3.0)] * 4
+
+
 # Memory
 
 
 def test_memory(ranks):
-    """A rank holds 1/N of what is in blocks. With sp it saves 1/N of what LayerNorm keeps, too, to the byte."""
-    config = replace(SIX_HEADS, steps=1, global_batch=2)
+    """A rank holds 1/N of what is in blocks. With sp it saves 1/N of what LayerNorm and dropout keep, too."""
+    config = replace(SIX_HEADS, steps=1, global_batch=2, dropout=0.2)
     size, tokens, norms = 3, 2 * config.context, 2 * config.layers + 1
     one = run(ranks(1), config, Layout()).ranks[0].memory
     tp = run(ranks(size), config, Layout(tp=size)).ranks[0].memory
@@ -173,7 +208,8 @@ def test_memory(ranks):
     assert one["activations"] > tp["activations"] > sp["activations"]
     kept = norms * tokens * (config.width + 1) * 4  # by LayerNorm: a normalised copy, and a number for each token
     gains = norms * config.width * 4  # copies of the gains
-    assert tp["activations"] - sp["activations"] == kept - kept // size - gains
+    masks = norms * tokens * config.width  # a byte for each element: after the embeddings, and two a block
+    assert tp["activations"] - sp["activations"] == (kept + masks) - (kept + masks) // size - gains
 
 
 # A part of a model
@@ -372,10 +408,52 @@ def test_blocks_of():
         blocks_of(0, 4, 6)
 
 
-@pytest.mark.parametrize("path", ["blocks.*.mixer", "decoder.*.mlp.fc", "blocks.*.mlp.up.fc"])
+@pytest.mark.parametrize("path", ["blocks.*.mixer", "decoder.*.mlp.fc", "blocks.*.mlp.up.fc", "embeddings.position"])
 def test_a_plan_that_names_nothing(path):
     with pytest.raises(ValueError, match=f"the plan names '{path}'".replace(".", r"\.").replace("*", r"\*")):
         parallelize_module(GPT(EVEN), None, {path: lambda module, group: module})
+
+
+def parts_and_halves(world):
+    """What goes wrong when a model is put together by hand, and the right way."""
+    tokens = np.arange(16).reshape(2, 8)
+
+    def message(make) -> str:
+        try:
+            make()
+        except ValueError as error:
+            return str(error)
+        return "no error"
+
+    def twice():
+        TensorParallel(TensorParallel(model, world, gpt_plan()) and model, world, gpt_plan())
+
+    def without(*names):
+        plan = {name: style for name, style in gpt_plan().items() if name not in names}
+        return parallelize_module(GPT(EVEN), world, plan)
+
+    model = GPT(EVEN)
+    found = [
+        message(twice),
+        message(lambda: model.logits(tokens)),
+        message(lambda: without("embeddings.token")),
+        message(lambda: without("head")(tokens, tokens)),
+    ]
+    sequence = GPT(EVEN)
+    TensorParallel(sequence, world, gpt_plan(True))
+    return [*found, message(lambda: sequence(tokens[:, :7], tokens[:, :7]))]
+
+
+def test_models_put_together_wrongly(ranks):
+    for twice, half, no_embedding, no_head, odd in ranks(2).run(parts_and_halves, timeout=LIMIT):
+        assert twice == "embeddings.token.weight is split already: parallelize_module takes whole ones"
+        assert half == "only 128 of the 256 tokens' logits are in this process"
+        assert (
+            no_embedding
+            == "the head's weight is the embedding's: a plan for the head needs one for the embedding first"
+        )
+        assert no_head == "cross_entropy: only 128 of 256 tokens' logits are here"
+        assert odd == "7 tokens cannot be split over 2 sequence-parallel ranks: pass a multiple of 2"
 
 
 def test_dropout_without_noise_is_none(ranks):
