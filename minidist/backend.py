@@ -98,17 +98,3 @@ def copy_from_host(target, array: np.ndarray) -> None:
 def add_at(target, index, values) -> None:
     """``target[index] += values`` where an index may occur more than once (``np.add.at``), along the first axis."""
     xp.add.at(target, index, values)
-
-
-def rounded(total, dtype):
-    """A float64 sum rounded to ``dtype``: the same in whatever order its terms were added.
-
-    A sum of a few float32 numbers often lies exactly in the middle between two of them. Then a term of 2^-58, which one
-    order of adding keeps and another one loses, would decide which of the two it becomes. So a float32 is not made of
-    all of a sum's 53 bits, but of its 43 highest, rounded (Veltkamp's splitting, in Dekker, 1971), to which such a term
-    does not reach.
-    """
-    if xp.dtype(dtype).itemsize >= total.dtype.itemsize:
-        return total.astype(dtype, copy=False)
-    scaled = total * (2.0**10 + 1)
-    return (scaled - (scaled - total)).astype(dtype)

@@ -4,7 +4,8 @@ Shapes broadcast as in NumPy. Where forward repeats a value, backward sums its g
 numbers and plain arrays may stand in for any tensor; they are constants. The operators are bound to Tensor at the end.
 """
 
-from minidist.backend import add_at, rounded, xp
+from minidist.backend import add_at, xp
+from minidist.nn.rounding import rounded
 from minidist.nn.tensor import Context, Function, Tensor
 
 

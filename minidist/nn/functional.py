@@ -14,7 +14,8 @@ from math import pi, sqrt
 
 import numpy as np
 
-from minidist.backend import add_at, from_host, rounded, xp
+from minidist.backend import add_at, from_host, xp
+from minidist.nn.rounding import rounded
 from minidist.nn.tensor import Context, Function, Tensor
 
 CHUNK = 1 << 15  # elements that a dozen passes go over while the cache holds them

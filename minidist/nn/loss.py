@@ -5,8 +5,9 @@ exponentials, and the target's logit (both added in float64). So the blocks may 
 then join those three numbers and no logits. Megatron-LM calls that ``vocab_parallel_cross_entropy``.
 """
 
-from minidist.backend import rounded, xp
+from minidist.backend import xp
 from minidist.nn.functional import sum_over_blocks
+from minidist.nn.rounding import rounded
 from minidist.nn.tensor import Context, Function, Tensor
 
 

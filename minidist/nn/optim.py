@@ -15,8 +15,9 @@ from collections.abc import Iterable
 from math import cos, pi, sqrt
 
 from minidist import ledger
-from minidist.backend import rounded, xp
+from minidist.backend import xp
 from minidist.nn.layers import Parameter
+from minidist.nn.rounding import rounded
 from minidist.sockets import socket
 
 

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from contextlib import contextmanager
 
 from minidist import ledger, trace
-from minidist.backend import rounded, xp
+from minidist.backend import xp
+from minidist.nn.rounding import rounded
 
 _grad_enabled = True
 

@@ -24,10 +24,11 @@ A collective in place would overwrite what autograd has saved, so every mapping 
 
 from collections.abc import Callable
 
-from minidist.backend import rounded, xp
+from minidist.backend import xp
 from minidist.comm.collectives import ReduceOp, all_gather_into_tensor, all_reduce, reduce_scatter_tensor
 from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Parameter
+from minidist.nn.rounding import rounded
 from minidist.nn.tensor import Context, Function, Tensor
 from minidist.sockets import socket
 

@@ -8,13 +8,13 @@ from functools import partial
 import numpy as np
 import pytest
 
-from minidist.backend import rounded
 from minidist.nn import functional
 from minidist.nn.data import load_corpus, micro_batch
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.loss import cross_entropy
 from minidist.nn.optim import average_gradients
 from minidist.nn.random import Noise, generator
+from minidist.nn.rounding import rounded
 from minidist.nn.tensor import Tensor
 
 SHAPES = [(4, 2, 64, 64), (6, 1, 33, 48), (4, 3, 128, 128), (8, 2, 17, 40)]  # heads, samples, tokens, width
