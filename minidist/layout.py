@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields
 
 from minidist.comm.algorithms import ALL_GATHER, ALL_REDUCE
+from minidist.parallel.schedules import SCHEDULES
 
 ZERO_ALGORITHMS = tuple(ALL_GATHER)  # reduce-scatter has the same
 MOST_RANKS = 64
@@ -27,9 +28,13 @@ class Layout:
     reshard_after_forward: int = 1  # 0: stage 3 keeps a block's parameters from forward to backward
     tp: int = 1  # tensor-parallel ranks: see parallel/tensor.py
     sp: int = 0  # 1: sequence parallelism among them
+    pp: int = 1  # pipeline-parallel ranks: see parallel/pipeline.py
+    schedule: str = "1f1b"  # see parallel/schedules.py
+    virtual: int = 1  # stages on each of these ranks; more than one makes the schedule interleaved
+    stages: str = ""  # how many layers each stage has, as in 2+3+3; "" spreads them evenly
 
     def __post_init__(self) -> None:
-        for key, kind in (("dp", "data"), ("tp", "tensor")):
+        for key, kind in (("dp", "data"), ("tp", "tensor"), ("pp", "pipeline")):
             if not 1 <= getattr(self, key) <= MOST_RANKS:
                 raise ValueError(
                     f"{key}={getattr(self, key)}: the number of {kind}-parallel ranks must be from 1 to {MOST_RANKS}"
@@ -47,6 +52,7 @@ class Layout:
                 "sp=1 splits the sequence over tensor-parallel ranks, and tp=1 has none: set tp to 2 or more"
             )
         self._check_zero()
+        self._check_pipeline()
 
     def _check_zero(self) -> None:
         if self.zero not in (0, 1, 2, 3):
@@ -72,9 +78,44 @@ class Layout:
                 f"{' or '.join(ZERO_ALGORITHMS)}, of its reduce-scatters and all-gathers"
             )
 
+    def _check_pipeline(self) -> None:
+        _choice("schedule", self.schedule, tuple(SCHEDULES))
+        if self.virtual < 1:
+            raise ValueError(f"virtual={self.virtual}: a rank has at least one stage")
+        if self.virtual > 1 and self.schedule == Layout.schedule:
+            object.__setattr__(self, "schedule", "interleaved")  # the only one that has several stages on a rank
+        if self.virtual > 1 and self.schedule != "interleaved":
+            raise ValueError(f"virtual={self.virtual} needs schedule=interleaved, not {self.schedule}")
+        if self.pp == 1:
+            for key in ("schedule", "virtual", "stages"):
+                if getattr(self, key) != getattr(Layout, key):
+                    raise ValueError(
+                        f"{key}={getattr(self, key)} is for a pipeline, and pp=1 is none: set pp to 2 or more"
+                    )
+            return
+        if self.stages:
+            counts = self.stages.split("+")
+            if not all(count.isdigit() and int(count) for count in counts):
+                raise ValueError(f"stages={self.stages}: write how many layers each stage has, as in stages=2+3+3")
+            if len(counts) != self.pp * self.virtual:
+                raise ValueError(
+                    f"stages={self.stages} has {len(counts)} stages, but pp={self.pp} x virtual={self.virtual} makes "
+                    f"{self.pp * self.virtual}"
+                )
+        if self.zero == 2:
+            raise ValueError(
+                "zero=2 with pp would sum every micro-batch's gradients over the ranks, since a pipeline has many of "
+                "them under way: all the traffic of one step once for each of them. Use zero=1"
+            )
+        if self.zero == 3:
+            raise ValueError(
+                "zero=3 with pp would gather a stage's parameters twice for every micro-batch, to hold what pp has cut "
+                "already: use zero=1"
+            )
+
     @property
     def world_size(self) -> int:
-        return self.dp * self.tp
+        return self.dp * self.tp * self.pp
 
     def __str__(self) -> str:
         """The settings that differ from the defaults, as ``parse`` reads them."""

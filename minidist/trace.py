@@ -124,7 +124,7 @@ class Collective(NamedTuple):
     """One kind of call, as a table of a step counts them."""
 
     axis: str  # of the group that was called on: "dp", "tp"; of ZeRO's "shard", "replicate"; "world" for all ranks
-    name: str  # "all_reduce"
+    name: str  # "all_reduce"; "send" for a message that is not part of a collective
     dtype: str
     elements: int  # of its largest array: what is summed, or gathered, in full
 

@@ -1,10 +1,9 @@
 """The one training loop, for every layout, and what a run of it leaves behind."""
 
-import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from math import isfinite
+from functools import partial
 
 import numpy as np
 
@@ -13,103 +12,25 @@ from minidist.comm.collectives import ReduceOp, all_reduce
 from minidist.comm.group import ProcessGroup
 from minidist.comm.launch import Cluster
 from minidist.comm.mesh import init_device_mesh
+from minidist.config import TrainConfig
+from minidist.fingerprint import digest, fingerprint, state
 from minidist.layout import Layout
 from minidist.nn.clip import clip_grad_norm
 from minidist.nn.data import load_corpus, micro_batch, validation_batches
-from minidist.nn.gpt import GPT, GPTConfig, generate
+from minidist.nn.gpt import GPT, generate
+from minidist.nn.layers import Parameter
 from minidist.nn.optim import AdamW, average_gradients, warmup_cosine
 from minidist.nn.random import Noise
 from minidist.nn.tensor import no_grad
 from minidist.parallel.data import NaiveDataParallel, Replicated, bucketed_data_parallel, share_of
+from minidist.parallel.pipeline import Pipeline
+from minidist.parallel.schedule_check import check_schedule
+from minidist.parallel.schedules import schedule
 from minidist.parallel.tensor import TensorParallel, gpt_plan
 from minidist.parallel.zero import STAGES, ZeroStage1
 
 DataParallel = Replicated | ZeroStage1
 TRACED_STEPS = 2  # a trace shows the last few steps: every one is like them, and a whole run would fill a disk
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    """What is trained, and how. Nothing here says how the run is split: that is the Layout.
-
-    Raises:
-        ValueError: for sizes that do not fit together.
-    """
-
-    layers: int = 2
-    heads: int = 4
-    width: int = 64
-    context: int = 64  # tokens
-    global_batch: int = 48  # samples in a step, over all ranks
-    micro_batch: int = 2  # samples in one forward and backward pass: the grain that no layout cuts
-    steps: int = 100
-    lr: float = 3e-3
-    warmup: int = 10  # steps
-    clip: float = 1.0  # greatest global gradient norm
-    weight_decay: float = 0.1
-    dropout: float = 0.0
-    seed: int = 0
-    reduce_dtype: str = "float64"  # in which sums that cross micro-batches and ranks are taken
-    text: str | None = None  # a file to train on; None for Python's own documentation
-    backend: str = "numpy"
-
-    def __post_init__(self) -> None:
-        self.model  # noqa: B018  checks the sizes of the model
-        for name in ("global_batch", "micro_batch", "steps", "warmup", "seed"):
-            if not isinstance(getattr(self, name), int):
-                raise ValueError(f"{name} must be a whole number, but is {getattr(self, name)!r}")
-        for name in ("global_batch", "micro_batch", "steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, but is {getattr(self, name)}")
-        for name in ("lr", "weight_decay"):
-            if not isfinite(getattr(self, name)):
-                raise ValueError(f"{name} must be a finite number, but is {getattr(self, name)}")
-        for name in ("warmup", "weight_decay", "seed"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}")
-        for name in ("lr", "clip"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be larger than 0, but is {getattr(self, name)}")
-        if self.global_batch % self.micro_batch:
-            raise ValueError(
-                f"global_batch {self.global_batch} must be a multiple of micro_batch {self.micro_batch}: "
-                "a step consists of whole micro-batches"
-            )
-        if self.reduce_dtype not in ("float32", "float64"):
-            raise ValueError(f"reduce_dtype must be float32 or float64, but is {self.reduce_dtype}")
-
-    @property
-    def model(self) -> GPTConfig:
-        return GPTConfig(
-            layers=self.layers, heads=self.heads, width=self.width, context=self.context, dropout=self.dropout
-        )
-
-    @property
-    def micro_batches(self) -> int:
-        """How many there are in one step, over all ranks."""
-        return self.global_batch // self.micro_batch
-
-    @property
-    def tokens_per_step(self) -> int:
-        return self.global_batch * self.context
-
-    def check(self, layout: Layout) -> None:
-        """Raises ValueError where this run cannot be split that way. Called before any rank starts."""
-        if layout.dp > self.micro_batches:
-            raise ValueError(
-                f"dp={layout.dp} needs at least {layout.dp} micro-batches, but global_batch {self.global_batch} / "
-                f"micro_batch {self.micro_batch} makes {self.micro_batches}; enlarge the one or reduce the other"
-            )
-        if self.heads % layout.tp:
-            raise ValueError(
-                f"tp={layout.tp} does not divide the {self.heads} attention heads, which are what it splits: choose tp "
-                f"from {', '.join(str(n) for n in range(1, self.heads + 1) if self.heads % n == 0)}, or other heads"
-            )
-        if layout.sp and self.context % layout.tp:
-            raise ValueError(
-                f"sp=1 splits the sequence over the tp={layout.tp} ranks, which do not divide a context of "
-                f"{self.context} tokens: choose a multiple of {layout.tp}"
-            )
 
 
 @dataclass
@@ -206,14 +127,19 @@ def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes:
     corpus = load_corpus(config.text, config.context)
     model = GPT(config.model, seed=config.seed)
     memory = ledger.start()
-    mesh = init_device_mesh((layout.dp, layout.tp), mesh_dim_names=("dp", "tp"), group=world)
+    mesh = init_device_mesh((layout.pp, layout.dp, layout.tp), mesh_dim_names=("pp", "dp", "tp"), group=world)
     group = mesh.get_group("dp")  # the ranks that hold the same part of the model
     tensors = TensorParallel(model, mesh.get_group("tp"), gpt_plan(bool(layout.sp), np.dtype(config.reduce_dtype)))
-    replicas = data_parallel(model, group, layout, config)
+    pipeline = Pipeline(model, mesh.get_group("pp"), config.stages(layout), config.activations(layout))
+    replicas = data_parallel(pipeline.part, group, layout, config)
+    parts = replicas, pipeline, tensors  # from the last cut to the first
     optimizer = AdamW(replicas.trained, config.lr, weight_decay=config.weight_decay)
     enter(replicas, optimizer)
     memory.forget_peaks()  # every rank has drawn the whole model for a moment; real systems draw it in shards
     mine = share_of(group.rank, layout.dp, config.micro_batches)
+    if layout.pp > 1:
+        planned = schedule(layout.schedule, layout.pp, len(mine), layout.virtual)
+        check_schedule(planned, len(mine))
 
     losses, digests, log = [], [], []
     before = world.traffic
@@ -226,28 +152,33 @@ def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes:
         with trace.span(f"step {step}", "step"):
             replicas.zero_grad()
             total = 0.0  # of the losses of this rank's micro-batches
-            for index in mine:
-                if index == mine[-1]:
-                    total += forward_backward(model, corpus, config, step, index)
-                else:
-                    with replicas.no_sync():
+            if layout.pp == 1:
+                for index in mine:
+                    if index == mine[-1]:
                         total += forward_backward(model, corpus, config, step, index)
+                    else:
+                        with replicas.no_sync():
+                            total += forward_backward(model, corpus, config, step, index)
+            else:
+                with replicas.no_sync():
+                    total = pipeline.run(planned[pipeline.group.rank], mine, partial(batch_of, corpus, config, step))
+                pipeline.sum_tied()
             with trace.span("finish gradients", "wait"):
                 replicas.finish()
             with trace.span("optimizer"):
                 average_gradients(replicas.trained, config.micro_batches)
                 try:
-                    clip(replicas, tensors, config.clip)
+                    clip(config.clip, *parts)
                 except FloatingPointError as error:
                     raise FloatingPointError(f"training diverged in step {step}: {error}") from None
                 optimizer.lr = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
                 optimizer.step()
             with trace.span("publish parameters", "wait"):
                 replicas.publish()
-            losses.append(mean_loss(total, config.micro_batches, group))
+            losses.append(mean_loss(total, config.micro_batches, group, pipeline.group))
         collectives = world.collectives - earlier
         if wishes.step_digests:
-            digests.append(digest(model, optimizer, replicas, tensors).hexdigest())
+            digests.append(digest(model, optimizer, *parts).hexdigest())
         if wishes.progress and world.rank == 0:
             world.report((step, losses[-1]))
         if wishes.stop_after == step:
@@ -260,7 +191,7 @@ def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes:
 
     result = RankResult(
         losses,
-        fingerprint(model, optimizer, losses, replicas, tensors),
+        fingerprint(model, optimizer, losses, *parts),
         digests,
         seconds,
         traffic,
@@ -270,11 +201,11 @@ def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes:
         socket_calls=dict(sockets.calls),
     )
     if wishes.stop_after is not None:
-        arrays = state(model, optimizer, replicas, tensors)
+        arrays = state(model, optimizer, *parts)
         result.arrays = {name: backend.to_host(array).copy() for name, array in arrays.items()}
     if wishes.validate or wishes.sample:
         replicas.unshard()
-        model = whole_model(model, tensors, config, world.rank == 0)
+        model = whole_model(model, config, pipeline, tensors, world.rank == 0)
     if wishes.validate and world.rank == 0:
         result.validation_loss = validation_loss(model, corpus, config)
     if wishes.sample and world.rank == 0:
@@ -306,28 +237,32 @@ def zero(model: GPT, group: ProcessGroup, layout: Layout, config: TrainConfig, d
     return STAGES[layout.zero](*arguments)
 
 
-def clip(replicas: DataParallel, tensors: TensorParallel, max_norm: float) -> float:
+def clip(max_norm: float, replicas: DataParallel, pipeline: Pipeline, tensors: TensorParallel) -> float:
     """Scale all gradients so that their global norm, over all ranks, is at most ``max_norm``; return what it was."""
 
     def all_max(value: float) -> float:
-        return tensors.all_max(replicas.all_max(value))
+        return pipeline.all_max(tensors.all_max(replicas.all_max(value)))
 
     def all_sum(value: int) -> int:
-        return tensors.all_sum(replicas.all_sum(value))
+        return pipeline.all_sum(tensors.all_sum(replicas.all_sum(value)))
 
-    return clip_grad_norm(replicas.trained, max_norm, all_max, all_sum, tensors.counts_here)
+    def counts_here(parameter: Parameter) -> bool:
+        return tensors.counts_here(parameter) and pipeline.counts_here(parameter)
+
+    return clip_grad_norm(replicas.trained, max_norm, all_max, all_sum, counts_here)
 
 
-def whole_model(model: GPT, tensors: TensorParallel, config: TrainConfig, wanted: bool) -> GPT:
+def whole_model(model: GPT, config: TrainConfig, pipeline: Pipeline, tensors: TensorParallel, wanted: bool) -> GPT:
     """The trained model as one process would hold it, where it is wanted, to be run there. Called by all ranks."""
-    if not tensors.sharded:
+    if tensors.group.size == pipeline.group.size == 1:
         return model
-    whole = tensors.whole({parameter.name: parameter.data for parameter in model.parameters()})
+    mine = {parameter.name: parameter.data for parameter in pipeline.part.parameters()}
+    arrays = tensors.whole(pipeline.whole(mine))
     if not wanted:
         return model
     model = GPT(config.model)
     for parameter in model.parameters():
-        parameter.data = whole[parameter.name]
+        parameter.data = arrays[parameter.name]
     return model
 
 
@@ -341,20 +276,26 @@ def enter(replicas: DataParallel, optimizer: AdamW) -> None:
 
 def forward_backward(model: GPT, corpus, config: TrainConfig, step: int, index: int) -> float:
     """Run one micro-batch, add its gradients to those that are there, and return its loss."""
-    first = index * config.micro_batch
-    batch = micro_batch(corpus, config.seed, step, first, config.micro_batch, config.context)
-    tokens, targets = map(backend.from_host, batch)  # (B, T) each
+    tokens, targets, noise = batch_of(corpus, config, step, index)
     with trace.span(f"forward {index}"):
-        loss = model(tokens, targets, Noise(config.seed, step, index))
+        loss = model(tokens, targets, noise)
     with trace.span(f"backward {index}"):
         loss.backward()
     return float(loss.item())
 
 
-def mean_loss(total: float, count: int, group: ProcessGroup) -> float:
-    """The mean over all micro-batches of all ranks, from the sum over this rank's."""
+def batch_of(corpus, config: TrainConfig, step: int, index: int) -> tuple:
+    """One micro-batch of a step: tokens and targets (B, T), and the noise of its dropout."""
+    first = index * config.micro_batch
+    batch = micro_batch(corpus, config.seed, step, first, config.micro_batch, config.context)
+    return *map(backend.from_host, batch), Noise(config.seed, step, index)
+
+
+def mean_loss(total: float, count: int, *groups: ProcessGroup) -> float:
+    """The mean over all micro-batches, from the sum over this rank's: added up over each of the groups in turn."""
     sums = np.array([total], np.float64)
-    all_reduce(sums, ReduceOp.SUM, group)
+    for group in groups:
+        all_reduce(sums, ReduceOp.SUM, group)
     return float(sums[0] / count)
 
 
@@ -366,35 +307,3 @@ def validation_loss(model: GPT, corpus, config: TrainConfig) -> float:
         for tokens, targets in validation_batches(corpus, 8, config.context)
     ]
     return sum(loss * tokens for loss, tokens in losses) / sum(tokens for _, tokens in losses)
-
-
-def state(
-    model: GPT, optimizer: AdamW, replicas: DataParallel | None = None, tensors: TensorParallel | None = None
-) -> dict:
-    """Every array that a run changes, by name, in its full shape.
-
-    With ``replicas``, called by all of their ranks; with ``tensors``, by all of theirs.
-    """
-    data = {parameter.name: parameter.data for parameter in optimizer.parameters}
-    found = {}
-    for kind, arrays in ({"": data} | optimizer.kinds).items():
-        whole = arrays if replicas is None else replicas.whole(arrays)
-        whole = whole if tensors is None else tensors.whole(whole)
-        found |= {f"{kind}{name}": whole[parameter.name] for name, parameter in model.named_parameters()}
-    return found
-
-
-def digest(model: GPT, optimizer: AdamW, *parts):
-    """SHA-256 over the names and the bytes of every parameter and every optimizer state; ``parts`` as of ``state``."""
-    sha = hashlib.sha256()
-    for name, array in state(model, optimizer, *parts).items():
-        sha.update(name.encode())
-        sha.update(np.ascontiguousarray(backend.to_host(array)))
-    return sha
-
-
-def fingerprint(model: GPT, optimizer: AdamW, losses: list[float], *parts) -> str:
-    """The digest of the final state, continued over the loss of every step: what all layouts must share."""
-    sha = digest(model, optimizer, *parts)
-    sha.update(np.array(losses, "<f8"))
-    return sha.hexdigest()

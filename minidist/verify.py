@@ -18,8 +18,6 @@ DEFAULT_LAYOUTS = [
         "dp=2",
         "dp=3,bucket_mb=0.1",
         "dp=4",
-        "dp=5",
-        "dp=6",
         "dp=8,bucket_mb=0.02",
         "dp=2,sync=naive",
         "dp=3,sync=bucketed,bucket_mb=0.01",
@@ -42,6 +40,11 @@ DEFAULT_LAYOUTS = [
         "dp=2,tp=2",
         "zero=1,dp=2,tp=2,sp=1",
         "zero=3,dp=2,tp=2",
+        "pp=2",
+        "pp=2,schedule=gpipe",
+        "pp=2,schedule=zb-h1",
+        "pp=2,dp=2,zero=1",
+        "pp=2,dp=2,tp=2,zero=1",
     )
 ]
 

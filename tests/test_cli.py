@@ -65,7 +65,7 @@ def test_a_step_s_collectives_by_axis(capsys):
     rows = json.loads(captured.out)["collectives"][0]
     assert {"dp", "tp"} == {row["axis"] for row in rows} and all(row["calls"] > 0 for row in rows)
     sent = [row["bytes_sent"] for row in rows]
-    assert sent == sorted(sent, reverse=True) and "collectives of rank 0 in one step" in captured.err
+    assert sent == sorted(sent, reverse=True) and "collectives and sends of rank 0 in one step" in captured.err
 
 
 def test_verify_says_yes(capsys, tmp_path):

@@ -16,15 +16,35 @@ MAY_IMPORT = {  # a room or file -> the others that it may import
     "comm": {"backend", "trace", "sockets"},
     "nn": {"backend", "trace", "sockets", "ledger"},
     "parallel": {"backend", "trace", "sockets", "ledger", "comm", "nn"},
-    "layout": {"comm"},
-    "train": {"backend", "trace", "sockets", "ledger", "comm", "nn", "parallel", "layout"},
+    "layout": {"comm", "parallel"},
+    "config": {"nn", "parallel", "layout"},
+    "fingerprint": {"backend", "nn"},
+    "train": {"backend", "trace", "sockets", "ledger", "comm", "nn", "parallel", "layout", "config", "fingerprint"},
     "verify": {"comm", "layout", "train"},
-    "show": {"trace", "layout", "train"},
+    "show": {"trace", "parallel", "layout", "train"},
     "course": {"comm", "sockets", "trace", "train", "show"},
-    "cli": {"backend", "ledger", "comm", "nn", "layout", "train", "verify", "show", "course", "__version__"},
+    "cli": {
+        "backend",
+        "ledger",
+        "comm",
+        "nn",
+        "parallel",
+        "layout",
+        "train",
+        "verify",
+        "show",
+        "course",
+        "__version__",
+    },
     "__init__": {"backend", "comm"},
 }
-TOOLS = {"mappings", "units", "scalars"}  # of parallel: not axes, but what axes are made of
+TOOLS = {
+    "mappings",
+    "units",
+    "scalars",
+    "schedules",
+    "schedule_check",
+}  # of parallel: not axes, but what axes are made of
 FILES = sorted(ROOT.rglob("*.py"))
 
 

@@ -7,6 +7,7 @@ from minidist import backend
 from minidist.comm.algorithms import ALL_REDUCE
 from minidist.layout import SYNCS, Layout
 from minidist.nn.data import load_corpus
+from minidist.parallel.schedules import SCHEDULES
 from minidist.train import TrainConfig
 
 HELP = {
@@ -21,6 +22,10 @@ HELP = {
     "reshard_after_forward": "give a block's parameters up between forward and backward, with --zero 3",
     "tp": "tensor-parallel ranks; they divide the heads",
     "sp": "split the sequence over them too, where tensor parallelism does not",
+    "pp": "pipeline-parallel ranks",
+    "schedule": "of the pipeline",
+    "virtual": "stages on each of its ranks; more than 1 makes the schedule interleaved",
+    "stages": "how many layers each stage has, as in 2+3+3; default: spread evenly",
     # of TrainConfig
     "layers": "transformer blocks",
     "heads": "attention heads; they divide the width",
@@ -46,6 +51,7 @@ CHOICES = {
     "prefetch": (0, 1),
     "reshard_after_forward": (0, 1),
     "sp": (0, 1),
+    "schedule": tuple(SCHEDULES),
     "reduce_dtype": ("float64", "float32"),
     "backend": ("numpy", "cupy"),
 }

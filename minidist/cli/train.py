@@ -119,7 +119,7 @@ def _print_run(console: Console, result: Run) -> None:
 
 
 def _collectives_table(rows: list[dict]) -> Table:
-    table = Table(title="collectives of rank 0 in one step", title_justify="left")
+    table = Table(title="collectives and sends of rank 0 in one step", title_justify="left")
     for column in ("axis", "collective", "dtype"):
         table.add_column(column)
     for column in ("elements", "calls", "bytes sent"):

@@ -56,7 +56,7 @@ class ProcessGroup:
 
     @property
     def collectives(self) -> trace.Collectives:
-        """A copy of this rank's counts of collectives since the run began, over all groups of more than one rank."""
+        """A copy of this rank's counts of collectives, and of sends, since the run began, over all groups."""
         return self.transport.collectives.snapshot()
 
     def new_group(self, ranks: list[int]) -> "ProcessGroup | None":
@@ -208,6 +208,10 @@ def _isend(tensor, dst: int, group: ProcessGroup, tag: int, label: str) -> Work:
     flat = backend.to_host(tensor).reshape(-1)
     call, label = _names(flat, group, label)
     group.bytes_sent += flat.nbytes
+    if group.collective is None:  # a message of its own, not part of a collective
+        group.transport.collectives.count(
+            trace.Collective(group.axis, "send", dtype_name(flat.dtype), flat.size), flat.nbytes
+        )
     return MessageWork(group.transport, group.transport.isend(flat, peer, group.context, _tag(tag), call, label))
 
 

@@ -9,7 +9,7 @@ PyTorch's names throughout (``torch.autograd.Function``, ``ctx.save_for_backward
 are plain arrays, so there are no gradients of gradients.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 
 from minidist import ledger, trace
@@ -129,6 +129,18 @@ class Tensor:
             self.run_hooks()
         else:
             _walk(self.grad_fn, gradient)
+
+    def backward_inputs(self, gradient, inputs: "Sequence[Tensor]") -> Callable[[], None]:
+        """The first half of ``backward()``: the gradients of the leaves ``inputs`` alone. Returns the second half.
+
+        The second half adds the gradients of all other leaves; until then the graph stays. A pipeline stage whose
+        neighbour waits for the gradient of its input sends that first (Qi et al., "Zero Bubble Pipeline Parallelism",
+        2023).
+
+        Args:
+            gradient: as for ``backward``.
+        """
+        return _walk(self.grad_fn, xp.ones(self.shape, self.dtype) if gradient is None else gradient, inputs)
 
     def accumulate(self, gradient) -> None:
         """Add one contribution to this leaf's gradient: in place, if there is an array already.
@@ -264,35 +276,60 @@ class Function:
         return Tensor(output, grad_fn=ctx if any(ctx.needs_input_grad) else None)
 
 
-def _walk(root: Context, gradient) -> None:
-    """Run backward from ``root``: each node once, when all the nodes that used its output have run."""
+def _walk(root: Context, gradient, inputs: Sequence[Tensor] | None = None) -> Callable[[], None]:
+    """Run backward from ``root``: each node once, when all the nodes that used its output have run.
+
+    With ``inputs``, only these leaves get their gradients; the function that is returned then sees to the others.
+    """
     awaited = _count_uses(root)  # node or leaf: contributions still to come
     gradients = {root: rounded(gradient, root.grad_dtype)}
     ready = [root]
-    while ready:
-        node = ready.pop()
-        found = node.gradients(gradients.pop(node))
-        sources = node.sources
-        node.free()
-        for source, contribution in zip(sources, found, strict=True):
-            if source is None:
+    later: list[tuple[Context, object]] = []  # nodes with leaves that are not among the inputs, and their gradients
+
+    def give(source: Context | Tensor, contribution) -> None:
+        awaited[source] -= 1
+        if isinstance(source, Tensor):
+            source.accumulate(contribution)
+            if awaited[source] == 0:
+                source.run_hooks()
+        else:
+            contribution = rounded(contribution, source.grad_dtype)
+            gradients[source] = gradients[source] + contribution if source in gradients else contribution
+            if awaited[source] == 0:
+                ready.append(source)
+
+    def run(node: Context, incoming, wanted: tuple[bool, ...]) -> None:
+        node.needs_input_grad = wanted
+        for source, contribution, needed in zip(node.sources, node.gradients(incoming), wanted, strict=True):
+            if not needed:
                 continue
             if contribution.shape != source.shape:
                 raise RuntimeError(
                     f"{node.name}.backward returned a gradient of shape {contribution.shape} "
                     f"for an argument of shape {source.shape}"
                 )
-            awaited[source] -= 1
-            complete = awaited[source] == 0
-            if isinstance(source, Tensor):
-                source.accumulate(contribution)
-                if complete:
-                    source.run_hooks()
-            else:
-                contribution = rounded(contribution, source.grad_dtype)
-                gradients[source] = gradients[source] + contribution if source in gradients else contribution
-                if complete:
-                    ready.append(source)
+            give(source, contribution)
+
+    while ready:
+        node = ready.pop()
+        incoming = gradients.pop(node)
+        waits = [inputs is not None and isinstance(s, Tensor) and s not in inputs for s in node.sources]
+        now = tuple(needed and not wait for needed, wait in zip(node.needs_input_grad, waits, strict=True))
+        if any(now):
+            run(node, incoming, now)
+        if any(waits):
+            node.needs_input_grad = tuple(waits)
+            later.append((node, incoming))
+        else:
+            node.free()
+
+    def rest() -> None:
+        for node, incoming in later:
+            run(node, incoming, node.needs_input_grad)
+            node.free()
+        later.clear()
+
+    return rest
 
 
 def _count_uses(root: Context) -> dict:

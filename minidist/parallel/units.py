@@ -44,7 +44,7 @@ class Unit:
         self.mine = shard_slice(self.size, group.rank, group.size)
         self.shard_size = self.mine.stop - self.mine.start
         self.padded_size = self.shard_size * group.size
-        self.full = xp.zeros(self.padded_size, parameters[0].dtype)
+        self.full = xp.zeros(self.padded_size, parameters[0].dtype if parameters else xp.float32)
         for parameter, view in zip(parameters, self.views(self.full), strict=True):
             view[...] = parameter.data
         self.show(self.full)

@@ -57,9 +57,10 @@ def verify(folder, *arguments) -> int:
 def test_all_solutions_reach_the_librarys_fingerprint(capsys):
     layouts = ["dp=4,algorithm=ring", "dp=3,algorithm=naive,sync=naive", "dp=5,algorithm=tree,bucket_mb=0.01", "dp=1"]
     layouts += ["tp=2", "zero=1,dp=2,tp=2,sp=1"]
-    assert main(["verify", "--impl", "solutions", *SMALL, *layouts]) == 0
+    layouts += ["pp=2", "pp=2,schedule=gpipe", "pp=2,virtual=2", "pp=2,schedule=zb-h1"]
+    assert main(["verify", "--impl", "solutions", *SMALL, "--layers=4", *layouts]) == 0
     shown = capsys.readouterr().out
-    assert shown.count("  yes") == 6 and shown.count("yours") == len(sockets.SOCKETS)
+    assert shown.count("  yes") == 10 and shown.count("yours") == len(sockets.SOCKETS)
 
 
 def test_a_ring_of_ones_own_on_top_of_stubs(folder, capsys):

@@ -1,0 +1,208 @@
+"""Pipeline parallelism: every rank has some of the layers, and micro-batches go through the ranks one behind the other.
+
+What each rank does when is a schedule, plain data (schedules.py). ``Pipeline.run`` is the one executor that runs any of
+them. Between two stages go two kinds of messages: a micro-batch's activations on the way forward, and on the way back
+their gradient. They are labelled with stage and micro-batch, so that it does not matter in which order the other rank
+asks for them, and no rank ever waits for a send.
+
+The first stage has the embeddings, the last one the head, whose output weight is the embedding's (tied weights). So
+that weight lies on two ranks, and its gradient is the sum of theirs, as in Megatron-LM.
+
+Huang et al., "GPipe" (2019); Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters" (2021).
+"""
+
+from collections.abc import Callable, Sequence
+
+from minidist import trace
+from minidist.backend import xp
+from minidist.comm.collectives import ReduceOp, all_reduce, broadcast
+from minidist.comm.group import ProcessGroup, irecv, isend
+from minidist.nn.gpt import GPT
+from minidist.nn.layers import Module, Parameter
+from minidist.nn.tensor import Tensor
+from minidist.parallel import scalars
+from minidist.parallel.schedules import Action
+
+Batch = tuple  # tokens and targets (B, T), and the micro-batch's Noise
+
+
+def spread(layers: int, stages: int) -> list[int]:
+    """How many layers each stage has: as even as can be, the first stages one more where it does not divide."""
+    each, more = divmod(layers, stages)
+    return [each + (stage < more) for stage in range(stages)]
+
+
+class Stage(Module):
+    """Some consecutive blocks of a GPT; the first stage has the embeddings too, the last one the head."""
+
+    def __init__(self, model: GPT, blocks: slice, first: bool, last: bool) -> None:
+        self.embeddings = model.embeddings if first else None
+        self.blocks = model.blocks[blocks]
+        self.head = model.head if last else None
+
+    def forward(self, x, targets, noise) -> Tensor:
+        """From tokens or activations to activations (B, T, C), or to the loss, a scalar."""
+        if self.embeddings is not None:
+            x = self.embeddings(x, noise)
+        for block in self.blocks:
+            x = block(x, noise)
+        return x if self.head is None else self.head.loss(x, targets)
+
+
+class Part(Module):
+    """All that a rank has of the model: its stages. (``blocks`` are theirs, for whoever wants to shard them.)"""
+
+    def __init__(self, stages: dict[int, Stage]) -> None:
+        self.stages = list(stages.values())
+
+    @property
+    def blocks(self) -> list[Module]:
+        return [block for stage in self.stages for block in stage.blocks]
+
+
+class Pipeline:
+    """One rank of a pipeline.
+
+    Args:
+        model: the whole, drawn, and tensor parallel already if it is to be. What belongs to other ranks is given up.
+        group: the ranks of the pipeline, N of them.
+        layers: how many layers each stage has, from the first stage to the last; rank r has stages r, r + N, ...
+        activations: the shape of what goes from stage to stage, (B, T, C), or (B, T/tp, C) with sequence parallelism.
+    """
+
+    def __init__(
+        self, model: GPT, group: ProcessGroup, layers: Sequence[int], activations: tuple[int, ...], dtype=xp.float32
+    ) -> None:
+        self.group, self.activations, self.dtype = group, activations, dtype
+        self.last = len(layers) - 1
+        ends = [sum(layers[: stage + 1]) for stage in range(len(layers))]
+        stages = [
+            Stage(model, slice(end - count, end), stage == 0, stage == self.last)
+            for stage, (end, count) in enumerate(zip(ends, layers, strict=True))
+        ]
+        self.stages = {number: stages[number] for number in range(group.rank, len(stages), group.size)}
+        self.part = model if group.size == 1 else Part(self.stages)
+        self.owners: dict[str, int] = {}  # of each parameter by name, the first rank that has it
+        for number, stage in enumerate(stages):
+            for parameter in stage.parameters():
+                self.owners.setdefault(parameter.name, number % group.size)
+        self.shapes = {parameter.name: parameter.shape for parameter in model.parameters()}
+        self.tied = [p for p in stages[0].parameters() if p in stages[-1].parameters()]
+        self.ends = group.new_group(sorted({0, self.last % group.size}))  # Megatron-LM's embedding group
+        if self.ends is not None:
+            self.ends.axis = "embedding"
+        mine = set(self.part.parameters())
+        for parameter in model.parameters():
+            if parameter not in mine:
+                parameter.data = xp.broadcast_to(xp.asarray(xp.nan, parameter.dtype), parameter.shape)  # a hole
+
+    def run(self, actions: Sequence[Action], micro_batches: Sequence[int], batch: Callable[[int], Batch]) -> float:
+        """Run a schedule: add the gradients of these micro-batches, and return the sum of their losses.
+
+        The losses are known where the last stage is; elsewhere the sum is 0.
+
+        Args:
+            actions: this rank's.
+            micro_batches: for each one of the schedule, its number within the step.
+            batch: for such a number its tokens, targets and noise.
+        """
+        self.micro_batches, self.batch = micro_batches, batch
+        self.inputs: dict[tuple[int, int], Tensor] = {}  # (stage, micro-batch) -> what the stage got
+        self.outputs: dict[tuple[int, int], Tensor] = {}  # and what it made of it
+        self.rests: dict[tuple[int, int], Callable[[], None]] = {}  # the second half of a backward
+        self.sends: list = []
+        self.total = 0.0
+        run = {"F": self.forward, "B": self.backward, "I": self.backward_input, "W": self.backward_weight}
+        for action in actions:
+            run[action.kind](action.stage, action.micro_batch)
+            self.sends = [work for work in self.sends if not work.is_completed()]
+        with trace.span("send the rest", "wait"):
+            for work in self.sends:
+                work.wait()
+        return self.total
+
+    def forward(self, stage: int, i: int) -> None:
+        tokens, targets, noise = self.batch(self.micro_batches[i])
+        x = tokens
+        if stage > 0:
+            x = self.inputs[stage, i] = Tensor(self.receive(stage - 1, i, "forward"), requires_grad=True)
+            # its two gradients, the residual's and LayerNorm's, are added as in one process: in float32, at once
+            x.grad_dtype = self.dtype
+        with trace.span(f"forward {i}", action=f"{stage}F{i}"):
+            y = self.outputs[stage, i] = self.stages[stage](x, targets, noise)
+        if stage < self.last:
+            self.send(y.data, stage, i, "forward")
+        else:
+            self.total += float(y.item())
+
+    def backward(self, stage: int, i: int) -> None:
+        gradient = self.gradient(stage, i)
+        with trace.span(f"backward {i}", action=f"{stage}B{i}"):
+            self.outputs.pop((stage, i)).backward(gradient)
+        self.send_gradient(stage, i)
+
+    def backward_input(self, stage: int, i: int) -> None:
+        gradient = self.gradient(stage, i)
+        inputs = [self.inputs[stage, i]] if stage > 0 else []
+        with trace.span(f"backward {i}", action=f"{stage}I{i}"):
+            self.rests[stage, i] = self.outputs.pop((stage, i)).backward_inputs(gradient, inputs)
+        self.send_gradient(stage, i)
+
+    def backward_weight(self, stage: int, i: int) -> None:
+        with trace.span(f"backward {i}, weights", action=f"{stage}W{i}"):
+            self.rests.pop((stage, i))()
+
+    def gradient(self, stage: int, i: int):
+        """That of the stage's output; None for the loss, where backward begins."""
+        return None if stage == self.last else self.receive(stage, i, "backward")
+
+    def send_gradient(self, stage: int, i: int) -> None:
+        """That of the stage's input, to the stage before."""
+        if stage > 0:
+            self.send(self.inputs.pop((stage, i)).grad, stage - 1, i, "backward")
+
+    # Messages. ``stage`` is the one before the border that they cross.
+
+    def send(self, array, stage: int, i: int, way: str) -> None:
+        receiver = (stage + (way == "forward")) % self.group.size
+        self.sends.append(isend(xp.ascontiguousarray(array), receiver, self.group, self.tag(stage, i, way)))
+
+    def receive(self, stage: int, i: int, way: str):
+        sender = (stage + (way == "backward")) % self.group.size
+        array = xp.empty(self.activations, self.dtype)
+        with trace.span(f"receive {i}", "wait"):
+            irecv(array, sender, self.group, self.tag(stage, i, way)).wait()
+        return array
+
+    def tag(self, stage: int, i: int, way: str) -> int:
+        return 2 * (stage * len(self.micro_batches) + i) + (way == "backward")
+
+    # What lies on more than one rank
+
+    def sum_tied(self) -> None:
+        """Add up the gradients of what both ends of the pipeline have: the embedding, the head's weight too."""
+        if self.ends is not None and self.ends.size > 1:
+            for parameter in self.tied:
+                all_reduce(parameter.grad, ReduceOp.SUM, self.ends)
+
+    def counts_here(self, parameter: Parameter) -> bool:
+        """Whether a parameter's gradient enters the global norm on this rank: what two ranks have, on the first."""
+        return self.owners[parameter.name] == self.group.rank
+
+    def all_max(self, value: float) -> float:
+        """The largest of the ranks' values."""
+        return scalars.largest(value, self.group)
+
+    def all_sum(self, value: int) -> int:
+        """The sum of the ranks' integers."""
+        return scalars.total(value, self.group)
+
+    def whole(self, arrays: dict) -> dict:
+        """From this rank's arrays, by parameter name, to those of all stages. Called by all ranks."""
+        found = {}
+        for name, owner in self.owners.items():
+            mine = arrays.get(name)
+            array = xp.empty(self.shapes[name], self.dtype) if mine is None else xp.ascontiguousarray(mine).copy()
+            broadcast(array, owner, self.group)
+            found[name] = array if mine is None else mine  # each rank shows its own copy, not what it should be
+        return found

@@ -1,0 +1,82 @@
+"""Pipelines in the usual form: ranks down, time across, and in each cell the number of the micro-batch.
+
+The same picture from a schedule, in slots (``parallel/schedule_check.timeline``), and from the trace of a real run.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from minidist.parallel.schedule_check import Slot, bubble
+from minidist.parallel.schedules import Action
+from minidist.show.overlap import last_step
+
+COLOURS = {"F": "#56B4E9", "B": "#0072B2", "I": "#0072B2", "W": "#009E73"}  # of Okabe and Ito, as in timeline.py
+NAMES = {"F": "forward", "B": "backward", "I": "backward, inputs", "W": "backward, weights"}
+
+
+def slots_of(logs: Sequence[list]) -> list[list[Slot]]:
+    """What each rank did in the last step of a traced run, and when, in seconds from the first action on.
+
+    Args:
+        logs: one for each rank of one pipeline.
+    """
+    found = [
+        [Slot(Action.parse(e.details["action"]), e.start / 1e9, e.end / 1e9) for e in events if "action" in e.details]
+        for events in last_step(logs)
+    ]
+    zero = min(slot.start for rank in found for slot in rank)
+    return [[Slot(slot.action, slot.start - zero, slot.end - zero) for slot in rank] for rank in found]
+
+
+def draw(pipelines: Mapping[str, Sequence[Sequence[Slot]]], unit: str = "slots"):
+    """A matplotlib Figure: a panel for each pipeline, its title with its bubble.
+
+    Args:
+        pipelines: by title, for each rank its actions and their times.
+        unit: of the times.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    rows = [len(pipeline) for pipeline in pipelines.values()]
+    figure = Figure(figsize=(11, sum(0.34 * count + 0.75 for count in rows) + 0.3), layout="constrained")
+    panels = figure.subplots(len(rows), 1, squeeze=False, height_ratios=[count + 0.6 for count in rows])[:, 0]
+    longest = max(slot.end for pipeline in pipelines.values() for rank in pipeline for slot in rank)
+    kinds = {slot.action.kind for pipeline in pipelines.values() for rank in pipeline for slot in rank}
+    for axes, (title, pipeline) in zip(panels, pipelines.items(), strict=True):
+        for place, rank in enumerate(pipeline):
+            for slot in rank:
+                _cell(axes, place, slot, len(pipeline), longest)
+        axes.set_title(f"{title}: bubble {100 * bubble(pipeline):.1f} %", loc="left", fontsize=10)
+        axes.set_yticks(range(len(pipeline)), [f"rank {place}" for place in range(len(pipeline))], fontsize=8)
+        axes.set_ylim(len(pipeline) - 0.5, -0.5)
+        axes.set_xlim(0, longest * 1.001)
+        axes.tick_params(length=0)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        if axes is not panels[-1]:
+            axes.set_xticks([])
+    panels[-1].set_xlabel(unit, fontsize=9)
+    handles = [Patch(color=COLOURS[kind], label=NAMES[kind]) for kind in "FBIW" if kind in kinds]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9)
+    return figure
+
+
+def _cell(axes, place: int, slot: Slot, ranks: int, longest: float) -> None:
+    """A box for an action. Later stages of the same rank are paler."""
+    width = slot.end - slot.start
+    chunk = slot.action.stage // ranks
+    axes.barh(
+        place, width, 0.86, slot.start, color=COLOURS[slot.action.kind], alpha=1 / (1 + 0.55 * chunk),
+        edgecolor="white", linewidth=0.6,
+    )  # fmt: skip
+    if width > 0.012 * longest:
+        number = str(slot.action.micro_batch)
+        dark = slot.action.kind != "F" and chunk == 0
+        axes.text(
+            slot.start + width / 2,
+            place,
+            number,
+            ha="center",
+            va="center",
+            fontsize=7,
+            color="white" if dark else "black",
+        )

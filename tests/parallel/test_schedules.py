@@ -1,0 +1,152 @@
+"""Schedules as data: what is proved of each, when its actions happen, and schedules that the checker must refuse."""
+
+import itertools
+
+import pytest
+
+from minidist.parallel.schedule_check import ScheduleError, bubble, check_schedule, in_flight, timeline
+from minidist.parallel.schedules import SCHEDULES, Action, schedule, written
+
+RANKS, MICRO_BATCHES = range(1, 9), range(1, 17)
+
+
+def all_schedules():
+    """(name, ranks, micro-batches, virtual) of every schedule that there is, of these sizes."""
+    for ranks, count in itertools.product(RANKS, MICRO_BATCHES):
+        yield from ((name, ranks, count, 1) for name in SCHEDULES if name != "interleaved")
+        if count % ranks == 0:
+            yield from (("interleaved", ranks, count, virtual) for virtual in (1, 2, 3))
+
+
+def test_every_schedule_is_proved():
+    tried = list(all_schedules())
+    assert len(tried) > 600
+    for name, ranks, count, virtual in tried:
+        actions = schedule(name, ranks, count, virtual)
+        check_schedule(actions, count)
+        backward = 2 if name == "zb-h1" else 1
+        assert [len(rank) for rank in actions] == [count * virtual * (1 + backward)] * ranks
+
+
+def test_bubbles_are_those_of_the_formulas():
+    """(p-1)/(m+p-1) with a forward of 1 and a backward of 2; the other values beside it."""
+    for name, p, m, v in all_schedules():
+        expected = {
+            "naive": (p - 1) / p,
+            "gpipe": (p - 1) / (m + p - 1),
+            "1f1b": (p - 1) / (m + p - 1),
+            "interleaved": (p - 1) / (v * m + p - 1),  # a stage takes 1/v of the time
+            "zb-h1": (p - 1) / (3 * m + p - 1),  # idle for F + I - W, and not for F + I + W, p - 1 times
+        }[name]
+        if name == "zb-h1" and m < p:
+            continue  # too few micro-batches to fill the gaps with
+        assert bubble(timeline(schedule(name, p, m, v))) == pytest.approx(expected, abs=1e-12), (name, p, m, v)
+
+
+def test_micro_batches_in_flight():
+    for name, p, m, v in all_schedules():
+        found = [in_flight(rank) for rank in schedule(name, p, m, v)]
+        if name == "naive":
+            assert found == [1] * p
+        elif name == "gpipe":
+            assert found == [m] * p
+        elif name == "1f1b" or (name == "interleaved" and v == 1):
+            assert all(count <= 2 * (p - rank) for rank, count in enumerate(found))
+            if name == "1f1b":
+                assert found == [min(m, p - rank) for rank in range(p)]
+        elif name == "zb-h1":
+            assert max(found) <= min(p, m)  # no more than 1F1B's first rank
+        else:  # in stages, each 1/v of a rank's layers
+            assert all(count <= min(m * v, 2 * (p - 1 - rank) + (v - 1) * p + 1) for rank, count in enumerate(found))
+
+
+def test_as_the_papers_write_them():
+    assert written(schedule("gpipe", 2, 3)[1]) == "1F0 1F1 1F2 1B0 1B1 1B2"
+    assert [written(rank) for rank in schedule("1f1b", 3, 4)] == [
+        "0F0 0F1 0F2 0B0 0F3 0B1 0B2 0B3",
+        "1F0 1F1 1B0 1F2 1B1 1F3 1B2 1B3",
+        "2F0 2B0 2F1 2B1 2F2 2B2 2F3 2B3",
+    ]
+    # Megatron-LM's figure: 2 ranks, 2 stages each; a round through the first stage, then the second
+    assert written(schedule("interleaved", 2, 4, 2)[0]).startswith("0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1")
+    assert written(schedule("zb-h1", 3, 4)[2]) == "2F0 2I0 2F1 2I1 2F2 2I2 2W0 2F3 2I3 2W1 2W2 2W3"
+
+
+def test_actions_as_text():
+    for text in ("0F0", "12B3", "2I10", "7W0"):
+        assert str(Action.parse(text)) == text
+    for text in ("F0", "1X2", "1F", "1f2", " 1F2", "-1F0", ""):
+        with pytest.raises(ValueError, match="is not an action: write stage"):
+            Action.parse(text)
+
+
+def parsed(*ranks: str) -> list[list[Action]]:
+    return [[Action.parse(text) for text in rank.split()] for rank in ranks]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "message"),
+    [
+        (
+            ("0F0 0B0", "1F0"),
+            "micro-batch 0 must go through stage 1 once forward .* but there are 1 F, 0 B, 0 I and 0 W",
+        ),
+        (("0F0 0F0 0B0", "1F0 1B0"), "stage 0 once forward .* 2 F"),
+        (("0F0 0B0 0I0 0W0", "1F0 1B0"), "1 F, 1 B, 1 I and 1 W"),
+        (("0F0 0I0", "1F0 1B0"), "1 F, 0 B, 1 I and 0 W"),
+        (("0F0 0B0", "1F0 1B0 0F1"), "stage 0 is on rank 0, and 0F1 on rank 1"),
+        (("0F0 0B0", "2F0 2B0"), "no rank has stage 1, and there is a stage 2"),
+        (("0F0 0B0 0F1 0B1", "1F0 1B0 1F1 1B1"), "0[FB]1: there are only 1 micro-batches"),
+        (("0B0 0F0", "1F0 1B0"), "rank 0 is at 0B0, which needs 0F0 and 1B0 or 1I0"),
+        (("0F0 0W0 0I0", "1F0 1B0"), "rank 0 is at 0W0, which needs 0I0"),
+    ],
+)
+def test_what_the_checker_refuses(ranks, message):
+    with pytest.raises(ScheduleError, match=message):
+        check_schedule(parsed(*ranks), 1)
+
+
+def test_a_circle_of_ranks_is_told():
+    """Rank 0 wants a backward before its second forward, rank 1 the second forward first."""
+    with pytest.raises(ScheduleError) as caught:
+        check_schedule(parsed("0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1"), 2)
+    assert str(caught.value) == (
+        "this schedule can never end: rank 0 is at 0B0, which needs 1B0 or 1I0; rank 1 is at 1F1, which needs 0F1"
+    )
+
+
+def test_every_swap_of_two_neighbours_is_judged_like_the_simulation():
+    """Of all schedules that differ from 1F1B by one swap, exactly those are refused that could never end: found out
+    here by doing one action after the other, with a set of what is there."""
+    original = schedule("1f1b", 3, 4)
+    refused = 0
+    for rank, place in itertools.product(range(3), range(7)):
+        swapped = [list(actions) for actions in original]
+        swapped[rank][place : place + 2] = swapped[rank][place : place + 2][::-1]
+        there, positions = set(), [0] * 3
+        for _ in range(100):
+            for r in range(3):
+                if positions[r] == len(swapped[r]):
+                    continue
+                action = swapped[r][positions[r]]
+                if action.kind == "F":
+                    ready = r == 0 or ("F", r - 1, action.micro_batch) in there
+                else:
+                    ready = ("F", r, action.micro_batch) in there
+                    ready &= r == 2 or ("B", r + 1, action.micro_batch) in there
+                if ready:
+                    there.add((action.kind, r, action.micro_batch))
+                    positions[r] += 1
+        ends = positions == [8] * 3
+        if ends:
+            check_schedule(swapped, 4)
+        else:
+            refused += 1
+            with pytest.raises(ScheduleError):
+                check_schedule(swapped, 4)
+    assert refused == 4  # most swaps only make a rank wait longer
+
+
+def test_interleaved_needs_whole_rounds():
+    with pytest.raises(ValueError, match="takes micro-batches in rounds of 4, which do not divide 6"):
+        schedule("interleaved", 4, 6, 2)
