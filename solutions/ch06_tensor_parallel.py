@@ -13,7 +13,7 @@ head blocks of the whole model, N the ranks, which divide H.
 
 It is called with ``TheFunction.apply(*arguments)``, which returns a Tensor. ``ctx`` goes from one method to the other:
 
-    ctx.group = group                 keeps anything at all
+    ctx.group = group                 keeps anything, under any name but those below, shape, dtype and name
     ctx.save_for_backward(a, b)       keeps arrays, which backward finds in ctx.saved_arrays
     ctx.grad_dtype = np.float64       in which dtype the output's gradient is to come. If nothing is said, it is rounded
                                       to the output's own on its way, which is too early where it is still to be added

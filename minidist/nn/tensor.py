@@ -240,6 +240,20 @@ class Context:
                 )
         return found
 
+    def made(self, output) -> None:
+        """Note the shape and the dtypes of the output of ``forward``.
+
+        Raises:
+            RuntimeError: if ``forward`` keeps something under a name that the graph itself needs.
+        """
+        taken = {"shape", "dtype"} & vars(self).keys()
+        if taken:
+            raise RuntimeError(
+                f"{self.name}.forward sets ctx.{min(taken)}, where the graph keeps the output's: choose another name"
+            )
+        self.shape, self.dtype = output.shape, output.dtype
+        self.grad_dtype = self.grad_dtype or output.dtype
+
     def free(self) -> None:
         self._saved, self.sources, self.freed = (), (), True
 
@@ -271,8 +285,7 @@ class Function:
                 output = xp.asarray(cls.forward(ctx, *arrays))
         else:
             output = xp.asarray(cls.forward(ctx, *arrays))
-        ctx.shape, ctx.dtype = output.shape, output.dtype
-        ctx.grad_dtype = ctx.grad_dtype or output.dtype
+        ctx.made(output)
         return Tensor(output, grad_fn=ctx if any(ctx.needs_input_grad) else None)
 
 

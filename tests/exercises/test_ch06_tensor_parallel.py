@@ -274,6 +274,30 @@ def run_mapping(world, module, name, options, data, gradient, transposed=False):
     }
 
 
+def run_summed_gradients(world, module, name):
+    """Backward of a mapping: its calls with reduce_dtype=float32; and the gradient of a float64 leaf."""
+    axis = () if name == "copy_to_group" else (0,)
+    calls: list = []
+    x = Tensor(np.ones(1, np.float32), requires_grad=True)
+    y = getattr(module, name)(x, world, *axis, reduce_dtype=np.dtype("float32"))
+    with counted(world, calls):
+        y.backward(np.ones(y.shape, np.float32))
+    x = Tensor(np.ones(1), requires_grad=True)
+    y = getattr(module, name)(x, world, *axis)
+    y.backward(np.full(y.shape, 2.0**24 + 1))
+    return calls, x.grad
+
+
+def check_summed_gradients(student, name: str, collective: str) -> None:
+    for rank, one in enumerate(student.on_ranks(3, run_summed_gradients, name)):
+        calls, grad = one.value
+        elements = 1 if collective == "all_reduce" else 3
+        what = f"{name}, {on(rank, 3)}, with reduce_dtype=float32, in backward"
+        check_calls(calls, [(collective, "float32", elements, 1)], what)
+        what = f"{name}, {on(rank, 3)}: the gradient of a float64 x, 3 x ({2**24} + 1), handed on as it is"
+        same(grad, np.full(1, 3 * (2.0**24 + 1)), what)
+
+
 def check_mapping(student, name, size, data, gradient, y, grad, calls, what="", transposed=False, **options) -> None:
     """Each rank's output, gradient and calls: ``y``, ``grad`` and ``calls`` are functions of the rank."""
     seen = student.on_ranks(size, run_mapping, name, options, data, gradient, transposed)
@@ -395,6 +419,9 @@ class TestCopyAndReduce:
                 f"{where}: 3 ranks' gradients, each {2**24} + 1 and not rounded yet, arrive at f and are summed. Is "
                 "ctx.grad_dtype set?",
             )  # fmt: skip
+
+    def test_what_f_sums(self, student):
+        check_summed_gradients(student, "copy_to_group", "all_reduce")
 
     def test_together(self, student):
         for size in SIZES:
@@ -1005,6 +1032,9 @@ class TestSequenceParallelPair:
                 f"{where}: 3 ranks' gradients, each {2**24} + 1 and not rounded yet, arrive at all_gather_in_group and "
                 "are summed. Is ctx.grad_dtype set?",
             )  # fmt: skip
+
+    def test_what_the_gather_sums(self, student):
+        check_summed_gradients(student, "all_gather_in_group", "reduce_scatter_tensor")
 
     @answers(f"{MAPPINGS}:all_gather_in_group", f"{MAPPINGS}:reduce_scatter_in_group")
     def test_trains_a_transformer(self, student, warm_ranks):

@@ -281,3 +281,17 @@ class TestErrors:
     def test_matmul_of_vectors(self):
         with pytest.raises(ValueError, match="two or more axes"):
             leaf(2) @ leaf(2)
+
+
+@pytest.mark.parametrize("name", ["shape", "dtype"])
+def test_names_that_the_graph_needs_are_refused(name):
+    """Kept under such a name, something of forward's would be overwritten without a word."""
+
+    class Forgetful(Function):
+        @staticmethod
+        def forward(ctx, x):
+            setattr(ctx, name, getattr(x, name))
+            return x
+
+    with pytest.raises(RuntimeError, match=f"Forgetful.forward sets ctx.{name}, where the graph keeps the output's"):
+        Forgetful.apply(Tensor([1.0]))

@@ -37,6 +37,18 @@ MUTANTS = [
     # 6.2 f and g
     Mutant(
         "6.2",
+        "float64, whatever is asked for",
+        "ctx.group, ctx.grad_dtype = group, reduce_dtype\n        return x\n",
+        "ctx.group, ctx.grad_dtype = group, np.float64\n        return x\n",
+    ),
+    Mutant(
+        "6.2",
+        "the sum is rounded before it is handed on",
+        "return sum_over(gradient, ctx.group, ctx.grad_dtype), None, None",
+        "return sum_over(gradient, ctx.group, ctx.grad_dtype).astype(np.float32), None, None",
+    ),
+    Mutant(
+        "6.2",
         "the sum overwrites its input where the dtype is the same",
         'total = array.astype(dtype, order="C")  # a copy, even where the dtype is the same',
         'total = array.astype(dtype, order="C", copy=False)',
