@@ -16,7 +16,6 @@ DEFAULT_LAYOUTS = [
     Layout.parse(text)
     for text in (
         "dp=2",
-        "dp=3,bucket_mb=0.1",
         "dp=4",
         "dp=8,bucket_mb=0.02",
         "dp=2,sync=naive",
@@ -36,7 +35,6 @@ DEFAULT_LAYOUTS = [
         "tp=2",
         "tp=4",
         "tp=2,sp=1",
-        "tp=4,sp=1",
         "dp=2,tp=2",
         "zero=1,dp=2,tp=2,sp=1",
         "zero=3,dp=2,tp=2",

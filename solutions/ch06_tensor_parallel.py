@@ -344,12 +344,13 @@ class VocabParallelCrossEntropy(Function):
     So that it has the bits of one process, in this order:
 
     1. The largest logit of each token, over all ranks.
-    2. exp(logit - largest), summed over the columns of each block as it comes (``sum(axis=-1)``), over the blocks in
-       float64 (``functional.sum_over_blocks``), over the ranks in float64; then rounded to the logits' dtype.
+    2. exp(logit - largest), summed over the columns of each block in the logits' own dtype (``sum(axis=-1)``), over the
+       blocks in float64 (``functional.sum_over_blocks``), over the ranks in float64; then rounded to the logits' dtype.
     3. The target's logit: it is on one rank. In float64 over the ranks, then rounded to the logits' dtype.
     4. ``np.log(total) + largest - at_target`` in that dtype, and the mean of all tokens in float64, rounded to it.
-    5. The gradient: with ``share``, one token's part of the gradient of the mean, it is the probabilities times
-       ``share``, and at the target ``share`` less. The probabilities are exp(logit - largest) / total.
+    5. The gradient, all of it in the logits' dtype: with ``share = gradient / tokens``, it is the probabilities times
+       ``share``, and then at the target ``share`` less. The probabilities are exp(logit - largest) / total. (Other
+       orders, or float64, are as right, and have other bits.)
     """
 
     @staticmethod
