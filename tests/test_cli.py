@@ -4,6 +4,7 @@ import json
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 from dataclasses import fields
 
 import pytest
@@ -45,6 +46,19 @@ def test_train_writes_json_trace_and_picture(tmp_path, capsys):
 def test_a_picture_alone_is_traced_too(tmp_path):
     assert cli.main(["train", *SIZES, "--png", str(tmp_path / "x.png")]) == 0
     assert (tmp_path / "x.png").stat().st_size > 5000
+
+
+def test_a_picture_of_a_pipeline(tmp_path, monkeypatch):
+    """Of pp=2,dp=2 the first of two pipelines, ranks 0 and 2, in the usual form."""
+    from minidist.show import pipelines
+
+    drawn, draw = [], pipelines.draw
+    monkeypatch.setattr(pipelines, "draw", lambda found, unit: drawn.append(found) or draw(found, unit))
+    path = str(tmp_path / "x.png")
+    assert cli.main(["train", *SIZES, "--layers", "2", "--pp", "2", "--dp", "2", "--png", path]) == 0
+    ((title, rows),) = drawn[0].items()
+    assert title == "dp=2,pp=2" and [row[0].action.stage for row in rows] == [0, 1]
+    assert Path(path).stat().st_size > 5000
 
 
 def test_default_layouts_that_do_not_fit_are_left_out(capsys):

@@ -11,6 +11,7 @@ from minidist.cli.flags import add_config, add_layout, config_of, layout_of
 from minidist.cli.output import check_outputs, console_of, telling, write_json
 from minidist.comm import Cluster
 from minidist.course.plug import pieces_as_dict, pieces_of, print_pieces, training_on
+from minidist.layout import Layout
 from minidist.ledger import KINDS
 from minidist.train import Run, Wishes, run
 
@@ -66,10 +67,8 @@ def _train(options) -> int:
         with telling("trace", options.trace):
             perfetto.write(options.trace, logs)
     if options.png:
-        from minidist.show import timeline
-
         with telling("png", options.png):
-            timeline.save(options.png, logs, f"the last steps of minidist train, {layout}")
+            _draw(options.png, logs, layout)
     _print_run(console, result)
     if pieces:
         print_pieces(console, pieces, [result])
@@ -78,6 +77,17 @@ def _train(options) -> int:
     if options.png:
         console.print(f"picture of the last steps: {options.png}", soft_wrap=True)
     return 0
+
+
+def _draw(path: str, logs: list[list], layout: Layout) -> None:
+    """What each rank did: of a pipeline in the usual form, one of its replicas; otherwise lanes of spans."""
+    from minidist.show import pipelines, timeline
+
+    if layout.pp > 1:
+        one = logs[:: layout.dp * layout.tp]  # the ranks of the first pipeline
+        pipelines.draw({str(layout): pipelines.slots_of(one)}, "seconds").savefig(path, dpi=110)
+    else:
+        timeline.save(path, logs, f"the last steps of minidist train, {layout}")
 
 
 @contextmanager
