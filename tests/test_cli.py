@@ -4,8 +4,8 @@ import json
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
