@@ -42,8 +42,8 @@ def _verify(options) -> int:
     layouts = [Layout.parse(text) for text in options.layouts] or fitting
     if not layouts:
         raise ValueError(
-            f"micro-batches: {config.micro_batches}, heads: {config.heads}. That leaves nothing to split: "
-            "enlarge --global-batch or --heads"
+            f"micro-batches: {config.micro_batches}, heads: {config.heads}, layers: {config.layers}. That leaves nothing "
+            "to split: enlarge --global-batch, --heads or --layers"
         )
     for layout in layouts:
         config.check(layout)
@@ -56,9 +56,7 @@ def _verify(options) -> int:
     console.print(_describe(config), style="dim", soft_wrap=True)
     heading = f"{'layout':<{width}}  steps  final loss   time  SHA-256   same"
     if not options.layouts and len(fitting) < len(DEFAULT_LAYOUTS):
-        console.print(
-            f"left out: {len(DEFAULT_LAYOUTS) - len(fitting)} layouts that these micro-batches and heads do not fit"
-        )
+        console.print(f"left out: {len(DEFAULT_LAYOUTS) - len(fitting)} layouts that do not fit this model and batch")
     console.print(heading, style="bold", soft_wrap=True)
 
     runs: list[Run] = []
