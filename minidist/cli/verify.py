@@ -42,8 +42,8 @@ def _verify(options) -> int:
     layouts = [Layout.parse(text) for text in options.layouts] or fitting
     if not layouts:
         raise ValueError(
-            f"micro-batches: {config.micro_batches}, heads: {config.heads}, layers: {config.layers}. That leaves nothing "
-            "to split: enlarge --global-batch, --heads or --layers"
+            f"micro-batches: {config.micro_batches}, heads: {config.heads}, layers: {config.layers}. That leaves "
+            "nothing to split: enlarge --global-batch, --heads or --layers"
         )
     for layout in layouts:
         config.check(layout)
