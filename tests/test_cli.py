@@ -92,6 +92,18 @@ def test_verify_says_yes(capsys, tmp_path):
     assert len({run["fingerprint"] for run in report["runs"]}) == 1
 
 
+@pytest.mark.parametrize(
+    ("layout", "layers"), [("dp=2", 2), ("pp=3", 3), ("pp=2,virtual=2", 4), ("pp=2,stages=1+4", 5)]
+)
+def test_verify_takes_as_many_layers_as_a_pipeline_needs(layout, layers, capsys):
+    """Unless told how many."""
+    sizes = SIZES[1:]  # all but the layers
+    assert cli.main(["verify", layout, *sizes]) == 0
+    assert f"GPT: {layers} layers" in capsys.readouterr().out
+    assert cli.main(["verify", "pp=3", *sizes, "--layers", "2"]) == 2
+    assert "more than the 2 layers" in capsys.readouterr().err
+
+
 def test_verify_says_no_and_where(capsys):
     assert cli.main(["verify", "dp=2", *SIZES, "--reduce-dtype", "float32", "--global-batch", "24"]) == 1
     out = " ".join(capsys.readouterr().out.split())

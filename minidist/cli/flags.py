@@ -62,7 +62,7 @@ def add_layout(parser: argparse.ArgumentParser) -> None:
 
 
 def add_config(parser: argparse.ArgumentParser, **defaults) -> None:
-    """Add the flags that say what is trained; ``defaults`` take the place of TrainConfig's."""
+    """Add the flags that say what is trained. ``defaults`` take the place of TrainConfig's; None is found out later."""
     parser.add_argument(
         "--impl", metavar="FOLDER", help="train on your own functions: exercises, solutions or a folder of chNN_*.py"
     )
@@ -75,7 +75,9 @@ def _add_fields(group, settings: type, **defaults) -> None:
         default = defaults.get(field.name, field.default)
         kind = field.type if isinstance(field.type, type) else str
         flag = "--" + field.name.replace("_", "-")
-        text = HELP[field.name] + ("" if default is None else f" (default: {default})")
+        usual = field.default if default is None else default
+        more = ", or more if a layout needs them" if default is None and usual is not None else ""
+        text = HELP[field.name] + ("" if usual is None else f" (default: {usual}{more})")
         metavar = None if field.name in CHOICES else {int: "N", float: "X", str: "FILE"}[kind]
         group.add_argument(
             flag, type=kind, default=default, choices=CHOICES.get(field.name), metavar=metavar, help=text

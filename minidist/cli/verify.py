@@ -33,13 +33,16 @@ def add_verify(commands) -> None:
         "(default: more than two dozen)",
     )
     command.add_argument("--json", metavar="PATH", help="write the results; - for standard output, alone")
-    add_config(command, steps=STEPS)
+    add_config(command, steps=STEPS, layers=None)
 
 
 def _verify(options) -> int:
+    asked = [Layout.parse(text) for text in options.layouts]
+    if options.layers is None:
+        options.layers = max([TrainConfig.layers, *map(_fewest_layers, asked)])
     config = config_of(options)
     fitting = [layout for layout in DEFAULT_LAYOUTS if _fits(config, layout)]
-    layouts = [Layout.parse(text) for text in options.layouts] or fitting
+    layouts = asked or fitting
     if not layouts:
         raise ValueError(
             f"micro-batches: {config.micro_batches}, heads: {config.heads}, layers: {config.layers}. That leaves "
@@ -96,6 +99,11 @@ def _verify(options) -> int:
             f"is something that all of them share. Of yours that is {', '.join(shared) or 'nothing'}."
         )
     return 1 if places else 0
+
+
+def _fewest_layers(layout: Layout) -> int:
+    """How many layers a model must have, to be cut into this layout's stages."""
+    return sum(map(int, layout.stages.split("+"))) if layout.stages else layout.pp * layout.virtual
 
 
 def _fits(config: TrainConfig, layout: Layout) -> bool:
