@@ -95,11 +95,9 @@ class TrainConfig:
             self._check_pipeline(layout)
 
     def _check_pipeline(self, layout: Layout) -> None:
-        count = layout.pp * layout.virtual
-        if layout.stages and sum(self.stages(layout)) != self.layers:
-            raise ValueError(
-                f"stages={layout.stages} makes {sum(self.stages(layout))} layers, but the model has {self.layers}"
-            )
+        count, chosen = layout.stage_count, layout.layers_of_stages
+        if chosen and sum(chosen) != self.layers:
+            raise ValueError(f"stages={layout.stages} makes {sum(chosen)} layers, but the model has {self.layers}")
         if self.layers < count:
             kind = f"{count} stages" if layout.virtual == 1 else f"{layout.pp} x {layout.virtual} = {count} stages"
             raise ValueError(
@@ -117,9 +115,7 @@ class TrainConfig:
 
     def stages(self, layout: Layout) -> list[int]:
         """How many layers each stage of the pipeline has."""
-        if layout.stages:
-            return [int(count) for count in layout.stages.split("+")]
-        return spread(self.layers, layout.pp * layout.virtual)
+        return layout.layers_of_stages or spread(self.layers, layout.stage_count)
 
     def activations(self, layout: Layout) -> tuple[int, int, int]:
         """The shape of what one block hands to the next on a rank: (B, T, C), or (B, T/tp, C) with sp."""

@@ -97,10 +97,10 @@ class Layout:
             counts = self.stages.split("+")
             if not all(count.isdigit() and int(count) for count in counts):
                 raise ValueError(f"stages={self.stages}: write how many layers each stage has, as in stages=2+3+3")
-            if len(counts) != self.pp * self.virtual:
+            if len(counts) != self.stage_count:
                 raise ValueError(
                     f"stages={self.stages} has {len(counts)} stages, but pp={self.pp} x virtual={self.virtual} makes "
-                    f"{self.pp * self.virtual}"
+                    f"{self.stage_count}"
                 )
         if self.zero == 2:
             raise ValueError(
@@ -116,6 +116,16 @@ class Layout:
     @property
     def world_size(self) -> int:
         return self.dp * self.tp * self.pp
+
+    @property
+    def stage_count(self) -> int:
+        """How many stages the model is cut into."""
+        return self.pp * self.virtual
+
+    @property
+    def layers_of_stages(self) -> list[int]:
+        """How many layers each stage has, where that was chosen by hand; otherwise empty."""
+        return [int(count) for count in self.stages.split("+")] if self.stages else []
 
     def __str__(self) -> str:
         """The settings that differ from the defaults, as ``parse`` reads them."""

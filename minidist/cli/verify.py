@@ -103,7 +103,7 @@ def _verify(options) -> int:
 
 def _fewest_layers(layout: Layout) -> int:
     """How many layers a model must have, to be cut into this layout's stages."""
-    return sum(map(int, layout.stages.split("+"))) if layout.stages else layout.pp * layout.virtual
+    return sum(layout.layers_of_stages) or layout.stage_count
 
 
 def _fits(config: TrainConfig, layout: Layout) -> bool:

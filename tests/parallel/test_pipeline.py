@@ -1,8 +1,8 @@
 """Pipeline parallelism: the bits, what goes between the ranks, what they hold, and faults that must be found."""
 
 import itertools
-from contextlib import contextmanager
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -133,16 +133,6 @@ def test_parameters_lie_on_their_stages(ranks):
 # What verify must find
 
 
-@contextmanager
-def changed(owner, name: str, value):
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
-
-
 def stages_swapped(world, config, layout, wishes):
     """The second and the third stage have each other's blocks."""
     init = Pipeline.__init__
@@ -151,7 +141,7 @@ def stages_swapped(world, config, layout, wishes):
         model.blocks[1], model.blocks[2] = model.blocks[2], model.blocks[1]
         init(self, model, *others)
 
-    with changed(Pipeline, "__init__", swapped):
+    with mock.patch.object(Pipeline, "__init__", swapped):
         return train_rank(world, config, layout, wishes)
 
 
@@ -163,12 +153,12 @@ def a_gradient_dropped(world, config, layout, wishes):
         array = receive(self, stage, i, way)
         return array * 0 if (stage, i, way) == (0, 3, "backward") else array
 
-    with changed(Pipeline, "receive", damaged):
+    with mock.patch.object(Pipeline, "receive", damaged):
         return train_rank(world, config, layout, wishes)
 
 
 def tied_not_summed(world, config, layout, wishes):
-    with changed(Pipeline, "sum_tied", lambda self: None):
+    with mock.patch.object(Pipeline, "sum_tied", lambda self: None):
         return train_rank(world, config, layout, wishes)
 
 
@@ -177,12 +167,12 @@ def loss_over_the_wrong_axis(world, config, layout, wishes):
     from minidist import train
 
     mean_loss = train.mean_loss
-    with changed(train, "mean_loss", lambda total, count, dp, pp: mean_loss(total, count, pp)):
+    with mock.patch.object(train, "mean_loss", lambda total, count, dp, pp: mean_loss(total, count, pp)):
         return train_rank(world, config, layout, wishes)
 
 
 def tied_counted_twice(world, config, layout, wishes):
-    with changed(Pipeline, "counts_here", lambda self, parameter: True):
+    with mock.patch.object(Pipeline, "counts_here", lambda self, parameter: True):
         return train_rank(world, config, layout, wishes)
 
 
@@ -194,7 +184,7 @@ def micro_batches_exchanged(world, config, layout, wishes):
         mine = self.group.rank == 1 and way == "forward"
         return tag(self, stage, {1: 2, 2: 1}.get(i, i) if mine else i, way)
 
-    with changed(Pipeline, "tag", mixed):
+    with mock.patch.object(Pipeline, "tag", mixed):
         return train_rank(world, config, layout, wishes)
 
 

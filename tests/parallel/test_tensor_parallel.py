@@ -1,8 +1,8 @@
 """Tensor and sequence parallelism: the bits, the calls and their sizes, the memory, and faults that must be found."""
 
 import itertools
-from contextlib import contextmanager
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -241,19 +241,9 @@ def test_parallelize_a_module_by_itself(ranks, size):
 # What verify must find
 
 
-@contextmanager
-def changed(owner, name: str, value):
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
-
-
 def f_without_its_backward(world, config, layout, wishes):
     """What goes into the column layers: each rank keeps its own blocks' part of the gradient."""
-    with changed(tensor, "copy_to_group", lambda x, *others: x):
+    with mock.patch.object(tensor, "copy_to_group", lambda x, *others: x):
         return train_rank(world, config, layout, wishes)
 
 
@@ -265,7 +255,7 @@ def bias_on_every_rank(world, config, layout, wishes):
         bias = tensor.copy_parameter_to_group(self.bias, self.group)
         return tensor.reduce_from_group(total + bias, self.group, self.reduce_dtype, x.dtype)
 
-    with changed(tensor.RowParallelLinear, "forward", forward):
+    with mock.patch.object(tensor.RowParallelLinear, "forward", forward):
         return train_rank(world, config, layout, wishes)
 
 
@@ -295,19 +285,22 @@ def qkv_cut_contiguously(world, config, layout, wishes):
         found = whole(self, arrays)
         return {name: unfused(array) if name.endswith("qkv.weight") else array for name, array in found.items()}
 
-    with changed(tensor, "column_parallel_linear", shard_fused), changed(TensorParallel, "whole", joined):
+    with (
+        mock.patch.object(tensor, "column_parallel_linear", shard_fused),
+        mock.patch.object(TensorParallel, "whole", joined),
+    ):
         return train_rank(world, config, layout, wishes)
 
 
 def norms_not_summed(world, config, layout, wishes):
     """Under sequence parallelism each rank keeps its own tokens' part of the gradients of gains and biases."""
-    with changed(tensor, "copy_parameter_to_group", lambda parameter, *others: parameter):
+    with mock.patch.object(tensor, "copy_parameter_to_group", lambda parameter, *others: parameter):
         return train_rank(world, config, layout, wishes)
 
 
 def copies_counted_everywhere(world, config, layout, wishes):
     """The global norm has what all ranks hold N times."""
-    with changed(tensor.TensorParallel, "counts_here", lambda self, parameter: True):
+    with mock.patch.object(tensor.TensorParallel, "counts_here", lambda self, parameter: True):
         return train_rank(world, config, layout, wishes)
 
 
@@ -318,20 +311,20 @@ def heads_counted_from_zero(world, config, layout, wishes):
         attention.heads = attention.heads[: len(attention.heads) // group.size]
         return attention
 
-    with changed(tensor, "local_heads", first_heads):
+    with mock.patch.object(tensor, "local_heads", first_heads):
         return train_rank(world, config, layout, wishes)
 
 
 def dropout_drawn_for_the_part(world, config, layout, wishes):
     """Every rank drops of its tokens what one process would drop of the first ones."""
-    with changed(tensor.SequenceParallelDropout, "keep", tensor.Dropout.keep):
+    with mock.patch.object(tensor.SequenceParallelDropout, "keep", tensor.Dropout.keep):
         return train_rank(world, config, layout, wishes)
 
 
 def partial_sums_rounded(world, config, layout, wishes):
     """Each rank rounds its blocks' sum to float32 before the sum over the ranks."""
     reduce_from_blocks = tensor.functional.reduce_from_blocks
-    with changed(tensor.functional, "reduce_from_blocks", lambda y, dtype=None: reduce_from_blocks(y)):
+    with mock.patch.object(tensor.functional, "reduce_from_blocks", lambda y, dtype=None: reduce_from_blocks(y)):
         return train_rank(world, config, layout, wishes)
 
 
