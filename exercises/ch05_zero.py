@@ -9,7 +9,8 @@ library gives you: some parameters side by side in one flat array, padded so tha
     unit.padded_size       those with the padding; a multiple of N
     unit.shard_size        padded_size / N
     unit.full              all parameters, (padded_size,) float32; None where they are given up
-    unit.shard             this rank's part of them, (shard_size,) float32; in stages 1 and 2 a view of full
+    unit.master            this rank's part of them, (shard_size,) float32, which the optimizer updates
+    unit.shard             the same as it is sent: the master itself, unless the run has a --precision of 16 bits
     unit.grad_shard        this rank's part of the summed gradients, (shard_size,) of reduce_dtype
     unit.reduce_dtype      in which gradients are summed
     unit.collect(p)        move the gradient of its parameter p to its place among the unit's; p.grad is None then
@@ -177,7 +178,7 @@ class ZeroStage1:
         """From what ranks hold of each parameter to the whole, by its name: for fingerprints. Called by all ranks."""
         found = {}
         for unit in self.units:
-            shard = np.zeros(unit.shard_size, unit.shard.dtype)
+            shard = np.zeros(unit.shard_size, unit.master.dtype)
             for parameter, place in unit.parts():
                 shard[place] = arrays[parameter.name]
             flat = np.empty(unit.padded_size, shard.dtype)

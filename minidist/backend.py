@@ -95,6 +95,13 @@ def copy_from_host(target, array: np.ndarray) -> None:
             target.set(array)
 
 
+def read_only(array):
+    """The array, which now refuses to be written to; CuPy's cannot refuse."""
+    if isinstance(array, np.ndarray):
+        array.flags.writeable = False
+    return array
+
+
 def add_at(target, index, values) -> None:
     """``target[index] += values`` where an index may occur more than once (``np.add.at``), along the first axis."""
     xp.add.at(target, index, values)

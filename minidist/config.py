@@ -1,10 +1,11 @@
 """What is trained, and how. Nothing here says how the run is split: that is the Layout (layout.py)."""
 
 from dataclasses import dataclass
-from math import isfinite
+from math import frexp, isfinite
 
 from minidist.layout import Layout
 from minidist.nn.gpt import GPTConfig
+from minidist.nn.precision import POLICIES
 from minidist.parallel.data import share_of
 from minidist.parallel.pipeline import spread
 
@@ -30,6 +31,8 @@ class TrainConfig:
     weight_decay: float = 0.1
     dropout: float = 0.0
     seed: int = 0
+    precision: str = "fp32"  # of parameters and activations in the model: see nn/precision.py
+    loss_scale: float = 0.0  # fixed, for fp16; 0 to have it found
     reduce_dtype: str = "float64"  # in which sums that cross micro-batches and ranks are taken
     text: str | None = None  # a file to train on; None for Python's own documentation
     backend: str = "numpy"
@@ -56,6 +59,16 @@ class TrainConfig:
                 f"global_batch {self.global_batch} must be a multiple of micro_batch {self.micro_batch}: "
                 "a step consists of whole micro-batches"
             )
+        if self.precision not in POLICIES:
+            raise ValueError(f"precision must be one of {', '.join(POLICIES)}, but is {self.precision}")
+        if self.loss_scale and self.precision != "fp16":
+            raise ValueError(f"loss_scale {self.loss_scale:g} is for precision fp16; {self.precision} needs none")
+        if (
+            self.loss_scale < 0
+            or not isfinite(self.loss_scale)
+            or (self.loss_scale and frexp(self.loss_scale)[0] != 0.5)
+        ):
+            raise ValueError(f"loss_scale must be a power of two, or 0 to have it found, but is {self.loss_scale:g}")
         if self.reduce_dtype not in ("float32", "float64"):
             raise ValueError(f"reduce_dtype must be float32 or float64, but is {self.reduce_dtype}")
 

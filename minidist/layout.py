@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields
 
 from minidist.comm.algorithms import ALL_GATHER, ALL_REDUCE
+from minidist.nn.recompute import MODES
 from minidist.parallel.schedules import SCHEDULES
 
 ZERO_ALGORITHMS = tuple(ALL_GATHER)  # reduce-scatter has the same
@@ -32,6 +33,7 @@ class Layout:
     schedule: str = "1f1b"  # see parallel/schedules.py
     virtual: int = 1  # stages on each of these ranks; more than one makes the schedule interleaved
     stages: str = ""  # how many layers each stage has, as in 2+3+3; "" spreads them evenly
+    recompute: str = "none"  # which activations are computed again in backward: see nn/recompute.py
 
     def __post_init__(self) -> None:
         for key, kind in (("dp", "data"), ("tp", "tensor"), ("pp", "pipeline")):
@@ -51,6 +53,7 @@ class Layout:
             raise ValueError(
                 "sp=1 splits the sequence over tensor-parallel ranks, and tp=1 has none: set tp to 2 or more"
             )
+        _choice("recompute", self.recompute, MODES)
         self._check_zero()
         self._check_pipeline()
 

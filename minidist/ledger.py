@@ -53,11 +53,11 @@ class _Ledger:
         self.lock = threading.RLock()  # an array may be freed in the middle of anything
 
     def hold(self, kind: str, array) -> None:
-        owner = _owner(array)
-        key, nbytes = id(owner), owner.nbytes
+        whole = owner(array)
+        key, nbytes = id(whole), whole.nbytes
         with self.lock:
             if key not in self.entries:
-                self.entries[key] = weakref.ref(owner, lambda _: self._release(key, kind, nbytes))
+                self.entries[key] = weakref.ref(whole, lambda _: self._release(key, kind, nbytes))
                 self.memory.change(kind, nbytes)
 
     def _release(self, key: int, kind: str, nbytes: int) -> None:
@@ -93,7 +93,7 @@ def hold(kind: str, array) -> None:
         _ledger.hold(kind, array)
 
 
-def _owner(array):
+def owner(array):
     """The array whose memory this one shows."""
     while isinstance(array.base, type(array)):
         array = array.base

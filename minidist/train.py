@@ -7,7 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from minidist import backend, ledger, sockets, trace
+from minidist import backend, flops, ledger, sockets, trace
+from minidist.backend import xp
 from minidist.comm.collectives import ReduceOp, all_reduce
 from minidist.comm.group import ProcessGroup
 from minidist.comm.launch import Cluster
@@ -19,8 +20,11 @@ from minidist.nn.clip import clip_grad_norm
 from minidist.nn.data import load_corpus, micro_batch, validation_batches
 from minidist.nn.gpt import GPT, generate
 from minidist.nn.layers import Parameter
+from minidist.nn.loss_scaling import GradScaler, grad_scaler
 from minidist.nn.optim import AdamW, average_gradients, warmup_cosine
+from minidist.nn.precision import POLICIES, autocast
 from minidist.nn.random import Noise
+from minidist.nn.recompute import recompute_blocks
 from minidist.nn.tensor import no_grad
 from minidist.parallel.data import NaiveDataParallel, Replicated, bucketed_data_parallel, share_of
 from minidist.parallel.pipeline import Pipeline
@@ -44,6 +48,9 @@ class RankResult:
     traffic: trace.Traffic
     memory: dict[str, int] = field(default_factory=dict)  # bytes at peak, by kind and in all: see ledger.py
     collectives: list[dict] = field(default_factory=list)  # of one step: see trace.Collectives
+    flops: dict[str, int] = field(default_factory=dict)  # of all steps' matrix products, by phase: see flops.py
+    loss_scale: float = 1.0  # at the end
+    skipped_steps: int = 0  # for an overflow of float16
     validation_loss: float | None = None
     sample: bytes | None = None
     log: list = field(default_factory=list)
@@ -85,6 +92,9 @@ class Run:
             "traffic": [rank.traffic.as_dict() for rank in self.ranks],
             "memory": [rank.memory for rank in self.ranks],
             "collectives": [rank.collectives for rank in self.ranks],
+            "flops": [rank.flops for rank in self.ranks],
+            "loss_scale": self.ranks[0].loss_scale,
+            "skipped_steps": self.ranks[0].skipped_steps,
         }
 
 
@@ -124,16 +134,23 @@ def run(
 def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes: Wishes) -> RankResult:
     """One rank's part of a training run."""
     backend.use(config.backend, world.rank)
+    with autocast(config.precision):
+        return _train_rank(world, config, layout, wishes)
+
+
+def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes: Wishes) -> RankResult:
     corpus = load_corpus(config.text, config.context)
     model = GPT(config.model, seed=config.seed)
     memory = ledger.start()
     mesh = init_device_mesh((layout.pp, layout.dp, layout.tp), mesh_dim_names=("pp", "dp", "tp"), group=world)
     group = mesh.get_group("dp")  # the ranks that hold the same part of the model
     tensors = TensorParallel(model, mesh.get_group("tp"), gpt_plan(bool(layout.sp), np.dtype(config.reduce_dtype)))
+    recompute_blocks(model, layout.recompute)
     pipeline = Pipeline(model, mesh.get_group("pp"), config.stages(layout), config.activations(layout))
     replicas = data_parallel(pipeline.part, group, layout, config)
     parts = replicas, pipeline, tensors  # from the last cut to the first
     optimizer = AdamW(replicas.trained, config.lr, weight_decay=config.weight_decay)
+    scaler = loss_scaler(config)
     enter(replicas, optimizer)
     memory.forget_peaks()  # every rank has drawn the whole model for a moment; real systems draw it in shards
     mine = share_of(group.rank, layout.dp, config.micro_batches)
@@ -142,7 +159,7 @@ def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes:
         check_schedule(planned, len(mine))
 
     losses, digests, log = [], [], []
-    before = world.traffic
+    before, flops_before = world.traffic, flops.snapshot()
     started = time.perf_counter()
     np.seterr(over="ignore", invalid="ignore")  # a run that diverges ends with an error of its own, which says more
     for step in range(config.steps):
@@ -155,24 +172,26 @@ def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes:
             if layout.pp == 1:
                 for index in mine:
                     if index == mine[-1]:
-                        total += forward_backward(model, corpus, config, step, index)
+                        total += forward_backward(model, corpus, config, step, index, scaler.scale)
                     else:
                         with replicas.no_sync():
-                            total += forward_backward(model, corpus, config, step, index)
+                            total += forward_backward(model, corpus, config, step, index, scaler.scale)
             else:
+                batches = partial(batch_of, corpus, config, step)
                 with replicas.no_sync():
-                    total = pipeline.run(planned[pipeline.group.rank], mine, partial(batch_of, corpus, config, step))
+                    total = pipeline.run(planned[pipeline.group.rank], mine, batches, scaler.scale)
                 pipeline.sum_tied()
             with trace.span("finish gradients", "wait"):
                 replicas.finish()
             with trace.span("optimizer"):
-                average_gradients(replicas.trained, config.micro_batches)
-                try:
-                    clip(config.clip, *parts)
-                except FloatingPointError as error:
-                    raise FloatingPointError(f"training diverged in step {step}: {error}") from None
-                optimizer.lr = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
-                optimizer.step()
+                if not overflowed(scaler, *parts):
+                    average_gradients(replicas.trained, config.micro_batches)
+                    try:
+                        clip(config.clip, *parts)
+                    except FloatingPointError as error:
+                        raise FloatingPointError(f"training diverged in step {step}: {error}") from None
+                    optimizer.lr = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
+                    optimizer.step()
             with trace.span("publish parameters", "wait"):
                 replicas.publish()
             losses.append(mean_loss(total, config.micro_batches, group, pipeline.group))
@@ -197,6 +216,9 @@ def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes:
         traffic,
         memory.as_dict(),
         collectives.as_list(),
+        dict(flops.snapshot() - flops_before),
+        scaler.scale,
+        scaler.skipped,
         log=log,
         socket_calls=dict(sockets.calls),
     )
@@ -240,16 +262,38 @@ def zero(model: GPT, group: ProcessGroup, layout: Layout, config: TrainConfig, d
 def clip(max_norm: float, replicas: DataParallel, pipeline: Pipeline, tensors: TensorParallel) -> float:
     """Scale all gradients so that their global norm, over all ranks, is at most ``max_norm``; return what it was."""
 
-    def all_max(value: float) -> float:
-        return pipeline.all_max(tensors.all_max(replicas.all_max(value)))
-
     def all_sum(value: int) -> int:
         return pipeline.all_sum(tensors.all_sum(replicas.all_sum(value)))
 
     def counts_here(parameter: Parameter) -> bool:
         return tensors.counts_here(parameter) and pipeline.counts_here(parameter)
 
+    all_max = partial(largest, replicas, pipeline, tensors)
     return clip_grad_norm(replicas.trained, max_norm, all_max, all_sum, counts_here)
+
+
+def overflowed(scaler: GradScaler, replicas: DataParallel, pipeline: Pipeline, tensors: TensorParallel) -> bool:
+    """Take the loss's scale out of all gradients, and have it follow what they were. True if the step is left out.
+
+    All ranks agree: a rank that stepped while another did not would never have its weights again.
+    """
+    overflow = scaler.unscale(replicas.trained, partial(largest, replicas, pipeline, tensors))
+    scaler.update(overflow)
+    return overflow
+
+
+def largest(replicas: DataParallel, pipeline: Pipeline, tensors: TensorParallel, value: float) -> float:
+    """The largest of all ranks' values."""
+    return pipeline.all_max(tensors.all_max(replicas.all_max(value)))
+
+
+def loss_scaler(config: TrainConfig) -> GradScaler:
+    """What scales the loss: one that does nothing where no gradient is too small for the precision."""
+    if not POLICIES[config.precision].scales_loss:
+        return GradScaler(enabled=False)
+    if config.loss_scale:
+        return grad_scaler(init_scale=config.loss_scale, growth_interval=0)
+    return grad_scaler()
 
 
 def whole_model(model: GPT, config: TrainConfig, pipeline: Pipeline, tensors: TensorParallel, wanted: bool) -> GPT:
@@ -267,20 +311,20 @@ def whole_model(model: GPT, config: TrainConfig, pipeline: Pipeline, tensors: Te
 
 
 def enter(replicas: DataParallel, optimizer: AdamW) -> None:
-    """Enter what is there before the first step into the memory ledger."""
+    """Enter what is there before the first step into the memory ledger; master weights are entered already."""
     for parameter in replicas.trained:
         ledger.hold("parameters", parameter.data)
     for array in optimizer.state().values():
         ledger.hold("optimizer", array)
 
 
-def forward_backward(model: GPT, corpus, config: TrainConfig, step: int, index: int) -> float:
-    """Run one micro-batch, add its gradients to those that are there, and return its loss."""
+def forward_backward(model: GPT, corpus, config: TrainConfig, step: int, index: int, scale: float = 1.0) -> float:
+    """Run one micro-batch, add its gradients, times ``scale``, to those that are there, and return its loss."""
     tokens, targets, noise = batch_of(corpus, config, step, index)
     with trace.span(f"forward {index}"):
         loss = model(tokens, targets, noise)
     with trace.span(f"backward {index}"):
-        loss.backward()
+        loss.backward(xp.full((), scale, loss.dtype))
     return float(loss.item())
 
 

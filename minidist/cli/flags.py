@@ -7,6 +7,8 @@ from minidist import backend
 from minidist.comm.algorithms import ALL_REDUCE
 from minidist.layout import SYNCS, Layout
 from minidist.nn.data import load_corpus
+from minidist.nn.precision import POLICIES
+from minidist.nn.recompute import MODES
 from minidist.parallel.schedules import SCHEDULES
 from minidist.train import TrainConfig
 
@@ -26,6 +28,7 @@ HELP = {
     "schedule": "of the pipeline",
     "virtual": "stages on each of its ranks; more than 1 makes the schedule interleaved",
     "stages": "how many layers each stage has, as in 2+3+3; default: spread evenly",
+    "recompute": "activations to compute again in backward: of attention what grows with context squared, or all",
     # of TrainConfig
     "layers": "transformer blocks",
     "heads": "attention heads; they divide the width",
@@ -40,6 +43,8 @@ HELP = {
     "weight_decay": "AdamW's decoupled decay",
     "dropout": "share of activations dropped",
     "seed": "of weights, data and dropout",
+    "precision": "of parameters and activations in the model; the optimizer's weights stay float32",
+    "loss_scale": "a fixed scale of the loss, with --precision fp16; 0 to have it found, 1 for none",
     "reduce_dtype": "in which sums cross micro-batches and ranks; float32 shows the drift that others live with",
     "text": "train on this file (default: Python's own documentation)",
     "backend": "what computes; cupy needs an NVIDIA GPU",
@@ -52,6 +57,8 @@ CHOICES = {
     "reshard_after_forward": (0, 1),
     "sp": (0, 1),
     "schedule": tuple(SCHEDULES),
+    "recompute": MODES,
+    "precision": tuple(POLICIES),
     "reduce_dtype": ("float64", "float32"),
     "backend": ("numpy", "cupy"),
 }

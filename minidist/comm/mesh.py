@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from minidist.comm.group import ProcessGroup, check_group
+from minidist.sockets import socket
 
 
 class DeviceMesh:
@@ -22,7 +23,7 @@ class DeviceMesh:
 
     def __init__(self, mesh: np.ndarray, names: tuple[str, ...], groups: dict[str, ProcessGroup], rank: int) -> None:
         self.mesh, self.mesh_dim_names, self._groups = mesh, names, groups
-        self._coordinate = dict(zip(names, (int(place[0]) for place in np.nonzero(mesh == rank)), strict=True))
+        self._coordinate = dict(zip(names, mesh_coordinate(rank, mesh.shape), strict=True))
 
     def __repr__(self) -> str:
         shape = ", ".join(f"{name}={size}" for name, size in zip(self.mesh_dim_names, self.mesh.shape, strict=True))
@@ -69,11 +70,27 @@ def init_device_mesh(
         raise ValueError(
             f"mesh_shape {factors} = {math.prod(shape)} must hold exactly the {group.size} ranks of the group"
         )
-    mesh = np.arange(group.size).reshape(shape)
     groups: dict[str, ProcessGroup] = {}
-    for axis, name in enumerate(names):
-        for ranks in np.moveaxis(mesh, axis, -1).reshape(-1, shape[axis]):  # every line of ranks along this axis
-            if (line := group.new_group(ranks.tolist())) is not None:
+    for dim, name in enumerate(names):
+        for ranks in mesh_groups(shape, dim):
+            if (line := group.new_group(ranks)) is not None:
                 groups[name] = line
                 line.axis = name
-    return DeviceMesh(mesh, names, groups, group.rank)
+    return DeviceMesh(np.arange(group.size).reshape(shape), names, groups, group.rank)
+
+
+@socket
+def mesh_coordinate(rank: int, mesh_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A rank's place along every dimension of a mesh: the digits of its number, the last dimension's change fastest."""
+    place = []
+    for length in reversed(mesh_shape):
+        rank, digit = divmod(rank, length)
+        place.append(digit)
+    return tuple(reversed(place))
+
+
+@socket
+def mesh_groups(mesh_shape: tuple[int, ...], dim: int) -> list[list[int]]:
+    """The ranks that differ along one dimension alone: every line of the mesh along it, each rank in one of them."""
+    mesh = np.arange(math.prod(mesh_shape)).reshape(mesh_shape)
+    return np.moveaxis(mesh, dim, -1).reshape(-1, mesh_shape[dim]).tolist()

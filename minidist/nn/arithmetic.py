@@ -76,6 +76,12 @@ class Divide(Function):
 class MatMul(Function):
     """Products of the last two axes, (..., n, k) @ (..., k, m) -> (..., n, m); the axes before them broadcast."""
 
+    gradient_flops = 1, 1
+
+    @staticmethod
+    def flops(output, a, b) -> int:
+        return 2 * output.size * a.shape[-1]
+
     @staticmethod
     def forward(ctx: Context, a, b):
         if a.ndim < 2 or b.ndim < 2:

@@ -42,6 +42,7 @@ class CopyToBlocks(Function):
 
     @staticmethod
     def forward(ctx: Context, x, blocks):
+        ctx.rounds = False  # the blocks' gradients are terms of a sum
         return xp.broadcast_to(x, (blocks, *x.shape))  # (H, ..., C), a view
 
     @staticmethod
@@ -65,28 +66,34 @@ class ReduceFromBlocks(Function):
 class Linear(Function):
     """A product for each block, on all the tokens of the micro-batch at once."""
 
+    gradient_flops = 1, 1
+
     @staticmethod
-    def forward(ctx: Context, x, weight, bias, transposed):
-        matrix = weight.swapaxes(1, 2) if transposed else weight  # (H, in, out)
-        blocks, inputs, outputs = matrix.shape
+    def flops(output, x, *rest) -> int:
+        return 2 * output.size * x.shape[-1]
+
+    @staticmethod
+    def forward(ctx: Context, x, weight, bias, transposed, partial):
+        blocks, inputs = weight.shape[0], weight.shape[2 if transposed else 1]
         if x.shape[0] != blocks or x.shape[-1] != inputs:
             raise ValueError(
-                f"linear: x of shape {x.shape} does not fit a weight of shape {matrix.shape}: "
+                f"linear: x of shape {x.shape} does not fit a weight of shape {weight.shape}: "
                 f"it needs {blocks} blocks along its first axis and {inputs} values along its last"
             )
         rows = x.reshape(blocks, -1, inputs)  # (H, N, in)
-        y = rows @ matrix  # (H, N, out)
+        ctx.rounds, ctx.input_shape, ctx.transposed = not partial, x.shape, transposed
+        ctx.save_for_backward(rows, weight)
+        matrix = weight.swapaxes(1, 2) if transposed else weight  # (H, in, out)
+        y = ctx.policy.round_operand(rows) @ ctx.policy.round_operand(matrix)  # (H, N, out)
         if bias is not None:
             y += bias[:, None]
-        ctx.save_for_backward(rows, weight)
-        ctx.input_shape, ctx.transposed = x.shape, transposed
-        return y.reshape(*x.shape[:-1], outputs)  # (H, ..., out)
+        return y.reshape(*x.shape[:-1], matrix.shape[2])  # (H, ..., out)
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        rows, weight = ctx.saved_arrays
+        rows, weight = map(ctx.policy.round_operand, ctx.saved_arrays)
         matrix = weight.swapaxes(1, 2) if ctx.transposed else weight
-        grad_rows = gradient.reshape(*rows.shape[:2], -1)  # (H, N, out)
+        grad_rows = ctx.policy.round_grad_operand(gradient.reshape(*rows.shape[:2], -1))  # (H, N, out)
         grad_x = grad_weight = grad_bias = None
         if ctx.needs_input_grad[0]:
             grad_x = (grad_rows @ matrix.swapaxes(1, 2)).reshape(ctx.input_shape)
@@ -95,7 +102,7 @@ class Linear(Function):
             grad_weight = grad_weight.swapaxes(1, 2) if ctx.transposed else grad_weight
         if ctx.needs_input_grad[2]:
             grad_bias = xp.ones(rows.shape[1], gradient.dtype) @ grad_rows  # (H, out): a sum within the grain
-        return grad_x, grad_weight, grad_bias, None
+        return grad_x, grad_weight, grad_bias, None, None
 
 
 class Gelu(Function):
@@ -146,14 +153,14 @@ class LayerNorm(Function):
         inverse_std = 1 / xp.sqrt(variance + eps)
         normal = centred
         normal *= inverse_std  # (..., C)
-        ctx.save_for_backward(normal, inverse_std, gain)
+        ctx.save_for_backward(normal, gain, exact=(inverse_std,))
         y = normal * gain
         y += bias
         return y
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        normal, inverse_std, gain = ctx.saved_arrays
+        normal, gain, inverse_std = ctx.saved_arrays
         gradient = xp.ascontiguousarray(gradient)
         width = gradient.shape[-1]
         grad_x = grad_gain = grad_bias = None
@@ -178,13 +185,22 @@ class CausalAttention(Function):
     Scores are held as keys by queries, the transpose of the usual: softmax then runs over the leading one of the two
     axes, where NumPy's reductions and broadcasts are faster. The softmax's division is left to the output, which is
     smaller, as in FlashAttention. That never holds (T, T) scores at all; here their exponentials are saved.
+
+    In 16 bits the factors of all products are rounded; scores, exponentials and their sums are float32.
     """
+
+    gradient_flops = (2,)
+
+    @staticmethod
+    def flops(output, qkv, *rest) -> int:
+        return 2 * 2 * output.size * qkv.shape[-2]
 
     @staticmethod
     def forward(ctx: Context, qkv, keep, rate):
         blocks, batch, length, _ = qkv.shape
+        cast = ctx.policy.round
         q, k, v = xp.split(qkv, 3, axis=-1)  # (H, B, T, D) each, views
-        q = q * q.shape[-1] ** -0.5  # scaled here, where there are fewer numbers than in the scores
+        q = cast(q * q.shape[-1] ** -0.5)  # scaled here, where there are fewer numbers than in the scores
         hidden = xp.tril(xp.full((length, length), -xp.inf, qkv.dtype), -1)  # (T, T): -inf where the key comes later
 
         exps = xp.empty((blocks, batch, length, length), qkv.dtype)
@@ -196,25 +212,28 @@ class CausalAttention(Function):
             scores -= scores.max(axis=-2, keepdims=True)
             xp.exp(scores, out=scores)
             totals[h] = scores.sum(axis=-2)[..., None]  # (B, T, 1)
-            xp.matmul(_dropped(scores, keep, h, rate).swapaxes(-1, -2), v[h], out=output[h])  # (B, T, D)
+            weights = cast(_dropped(cast(scores), keep, h, rate))
+            xp.matmul(weights.swapaxes(-1, -2), v[h], out=output[h])  # (B, T, D)
         output /= totals
-        ctx.save_for_backward(q, k, v, exps, totals, output, keep)
+        ctx.save_for_backward(q, k, v, exps, output, keep, exact=(totals,))
         ctx.rate = rate
         return output
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        q, k, v, exps, totals, output, keep = ctx.saved_arrays
+        q, k, v, exps, output, keep, totals = ctx.saved_arrays
+        cast = ctx.policy.round
         grad_qkv = xp.empty((*q.shape[:-1], 3 * q.shape[-1]), q.dtype)
         grad_q, grad_k, grad_v = xp.split(grad_qkv, 3, axis=-1)  # views: what fills them fills grad_qkv
-        gradient = gradient / totals  # (H, B, T, D): so that exps may stand for softmax P = exps / totals
+        gradient = cast(gradient / totals)  # (H, B, T, D): so that exps may stand for softmax P = exps / totals
         # Softmax: dS = P (dP - sum over keys of P dP), and that sum is also the one over D of output times gradient.
         shift = xp.einsum("hbtd,hbtd->hbt", gradient, output)[:, :, None]  # (H, B, 1, queries)
         for h in range(len(q)):
-            xp.matmul(_dropped(exps[h], keep, h, ctx.rate), gradient[h], out=grad_v[h])
+            xp.matmul(cast(_dropped(exps[h], keep, h, ctx.rate)), gradient[h], out=grad_v[h])
             grad_scores = _dropped(v[h] @ gradient[h].swapaxes(-1, -2), keep, h, ctx.rate)  # (B, keys, queries)
             grad_scores -= shift[h]
             grad_scores *= exps[h]
+            grad_scores = cast(grad_scores)
             xp.matmul(grad_scores.swapaxes(-1, -2), k[h], out=grad_q[h])
             xp.matmul(grad_scores, q[h], out=grad_k[h])
         grad_q *= q.shape[-1] ** -0.5
@@ -306,7 +325,9 @@ def reduce_from_blocks(y: Tensor, dtype=None) -> Tensor:
     return ReduceFromBlocks.apply(y, dtype)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, transposed: bool = False) -> Tensor:
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, transposed: bool = False, partial: bool = False
+) -> Tensor:
     """``x @ weight + bias`` for each head block.
 
     Args:
@@ -314,6 +335,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, transposed: bo
         weight: (H, in, out). PyTorch keeps a weight as (out, in); here it stands in the order of the product.
         bias: (H, out), or None.
         transposed: the weight is (H, out, in), as a tied embedding is.
+        partial: the blocks' outputs are terms of a sum, so that none is rounded to 16 bits before the sum is.
 
     Returns:
         (H, ..., out)
@@ -321,7 +343,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, transposed: bo
     Raises:
         ValueError: if the blocks or the widths do not match.
     """
-    return Linear.apply(x, weight, bias, transposed)
+    return Linear.apply(x, weight, bias, transposed, partial)
 
 
 def gelu(x: Tensor) -> Tensor:

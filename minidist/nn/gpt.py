@@ -67,8 +67,12 @@ class Attention(Module):
 
     def forward(self, x: Tensor, noise: Noise | None) -> Tensor:
         qkv = self.qkv(x)  # (H, B, T, 3 D)
-        y = functional.causal_attention(qkv, self._keep(qkv.shape, noise), self.rate)  # (H, B, T, D)
+        y = self.core(qkv, noise)  # (H, B, T, D)
         return self.out(y)  # (B, T, C)
+
+    def core(self, qkv: Tensor, noise: Noise | None) -> Tensor:
+        """What attention does between its two linear layers: (H, B, T, 3 D) -> (H, B, T, D)."""
+        return functional.causal_attention(qkv, self._keep(qkv.shape, noise), self.rate)
 
     def _keep(self, shape: tuple[int, ...], noise: Noise | None):
         """The attention weights that dropout keeps, (H, B, T, T), drawn for each head by itself; None for all."""
@@ -146,7 +150,7 @@ class Head(Module):
 
     def output(self, x: Tensor) -> Tensor:
         """The product with the tied weight: (B, T, C) -> (H, B, T, V/H)."""
-        x = functional.copy_to_blocks(x, len(self.token.weight.data))  # (H, B, T, C)
+        x = functional.copy_to_blocks(x, self.token.weight.shape[0])  # (H, B, T, C)
         return functional.linear(x, self.token.weight, transposed=True)
 
     def loss(self, x: Tensor, targets) -> Tensor:

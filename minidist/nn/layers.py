@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterator
 
-from minidist.backend import from_host, xp
+from minidist.backend import from_host, read_only, xp
 from minidist.nn import functional
+from minidist.nn.formats import Format
+from minidist.nn.precision import Policy
 from minidist.nn.random import Noise, generator
 from minidist.nn.tensor import Tensor
 
@@ -20,13 +22,44 @@ class Parameter(Tensor):
 
     Attributes:
         sharded: whether some of its head blocks lie in other processes. (Megatron-LM: ``tensor_model_parallel``.)
+        format: in which it is stored; None for that of its array.
+        stored: what is in memory: ``data`` itself, or the bits of a smaller format, from which ``data`` is made each
+            time. The latter is read-only: an update in place would be lost.
     """
+
+    format: Format | None = None
 
     def __init__(self, shape: tuple[int, ...], mean: float = 0.0, std: float = 0.0, decay: bool = False) -> None:
         super().__init__(xp.full(shape, mean, xp.float32), requires_grad=True)
         self.name = ""
         self.mean, self.std, self.decay = mean, std, decay
         self.sharded = False
+
+    @property
+    def data(self):
+        if self.format is None:
+            return self.stored
+        return read_only(self.format.decode(self.stored))
+
+    @data.setter
+    def data(self, values) -> None:
+        self.stored = values if self.format is None else self.format.encode(values)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.stored.shape
+
+    @property
+    def size(self) -> int:
+        return self.stored.size
+
+    @property
+    def dtype(self):
+        """That of ``data``."""
+        return self.stored.dtype if self.format is None else xp.dtype(xp.float32)
+
+    def cast(self, policy: Policy):
+        return self.data if self.format is not None and self.format is policy.compute else policy.round(self.data)
 
     def draw(self, name: str, seed: int, dtype) -> None:
         """Take a name, and the starting values that go with it and the seed: always the whole parameter's."""
@@ -102,7 +135,7 @@ class ColumnLinear(Module):
         self.bias = Parameter((blocks, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = functional.copy_to_blocks(x, len(self.weight.data))  # (H, ..., in)
+        x = functional.copy_to_blocks(x, self.weight.shape[0])  # (H, ..., in)
         return functional.linear(x, self.weight, self.bias)  # (H, ..., out)
 
 
@@ -123,7 +156,7 @@ class RowLinear(Module):
         self.bias = Parameter((outputs,))
 
     def forward(self, x: Tensor) -> Tensor:
-        y = functional.linear(x, self.weight)  # (H, ..., out)
+        y = functional.linear(x, self.weight, partial=True)  # (H, ..., out)
         return functional.reduce_from_blocks(y) + self.bias  # (..., out)
 
 

@@ -51,13 +51,14 @@ class CrossEntropy(Function):
 
         if ctx.needs_input_grad[0]:
             exps /= total[:, None]  # the probabilities
-        ctx.save_for_backward(exps, block, token, column)
+        ctx.save_for_backward(block, token, column, exact=(exps,))  # in float32 all through, as is the loss
+        ctx.rounds = False
         ctx.logits_shape = logits.shape
         return (losses.sum(dtype=xp.float64) / count).astype(rows.dtype)
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        probabilities, block, token, column = ctx.saved_arrays
+        block, token, column, probabilities = ctx.saved_arrays
         share = gradient / probabilities.shape[1]  # of one token in the mean
         grad_logits = probabilities * share  # (H, N, V/H)
         grad_logits[block, token, column] -= share

@@ -12,22 +12,43 @@ are plain arrays, so there are no gradients of gradients.
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 
-from minidist import ledger, trace
+from minidist import flops, ledger, trace
 from minidist.backend import xp
+from minidist.nn.precision import Packed, Policy, current, repeats
 from minidist.nn.rounding import rounded
 
 _grad_enabled = True
+_on_save: "Callable[[Context], None] | None" = None
 
 
 @contextmanager
-def no_grad():
-    """Within it no graph is built and nothing is saved for backward. Also usable as a decorator."""
+def grad_mode(enabled: bool):
+    """Within it graphs are built, or are not. (``torch.set_grad_enabled``.)"""
     global _grad_enabled
-    before, _grad_enabled = _grad_enabled, False
+    before, _grad_enabled = _grad_enabled, enabled
     try:
         yield
     finally:
         _grad_enabled = before
+
+
+def no_grad():
+    """Within it no graph is built and nothing is saved for backward. Also usable as a decorator."""
+    return grad_mode(False)
+
+
+@contextmanager
+def saving(on_save: "Callable[[Context], None]"):
+    """Within it, ``on_save(node)`` sees to what a node saves for backward: ``node.store()`` would keep it.
+
+    (PyTorch's ``saved_tensors_hooks`` see single tensors instead.)
+    """
+    global _on_save
+    before, _on_save = _on_save, on_save
+    try:
+        yield
+    finally:
+        _on_save = before
 
 
 class Tensor:
@@ -52,6 +73,7 @@ class Tensor:
 
     def __init__(self, data, requires_grad: bool = False, grad_fn: "Context | None" = None) -> None:
         self.data = xp.asarray(data)
+        self.packed: Packed | None = None  # the same in 16 bits, once someone has saved it so
         self.grad_fn = grad_fn  # the node that made this tensor; None for a leaf
         self.requires_grad = requires_grad or grad_fn is not None
         if self.requires_grad and self.data.dtype.kind != "f":
@@ -75,6 +97,15 @@ class Tensor:
     @property
     def size(self) -> int:
         return self.data.size
+
+    def cast(self, policy: Policy):
+        """The array as an operation under this policy takes it: a leaf's rounded, the others have been already."""
+        return policy.round(self.data) if self.grad_fn is None else self.data
+
+    def pack(self, policy: Policy) -> Packed:
+        """The array in the policy's 16 bits, made once."""
+        self.packed = self.packed or policy.pack(self.data)
+        return self.packed
 
     def item(self) -> float:
         """The value of a tensor that has one element."""
@@ -178,9 +209,13 @@ class Context:
         grad_dtype: in which the output's gradient is to arrive; the output's own dtype unless forward sets another.
             A function whose backward adds it to the gradients of other processes asks for float64, so that the sum is
             rounded once, at its end.
+        policy: the precision that was asked for when the node was made (``autocast``).
+        rounds: whether the output, and the gradient that comes back to it, are rounded to the policy's format. A
+            function whose output is a term of a sum yet to be taken, or which must stay in float32, says no.
     """
 
     grad_dtype = None
+    rounds = True
 
     def __init__(self, function: type["Function"], arguments: tuple) -> None:
         self.function = function
@@ -191,30 +226,65 @@ class Context:
             (argument.grad_fn or argument) if needed else None
             for argument, needed in zip(arguments, self.needs_input_grad, strict=True)
         )
-        self.leaves = {id(a.data): a for a in arguments if isinstance(a, Tensor) and a.grad_fn is None}
-        self._saved: tuple = ()
+        self.policy = current()
+        self._saved: tuple = ()  # leaves, packed arrays and arrays
+        self.exact: tuple = ()
+        self.again: Callable[[], None] | None = None  # brings back what was saved, if that was given up
+        self.flops = 0
         self.freed = False
 
     @property
     def name(self) -> str:
         return self.function.__name__
 
-    def save_for_backward(self, *arrays) -> None:
+    def save_for_backward(self, *arrays, exact: tuple = ()) -> None:
         """Keep arrays for ``backward``, which finds them in ``ctx.saved_arrays``. Nothing is kept if none is needed.
+
+        Args:
+            arrays: float32 ones are stored in the 16 bits of the policy, if it has any.
+            exact: arrays that are stored as they are: statistics, one number for many.
+        """
+        if any(self.needs_input_grad):
+            self._saved, self.exact = arrays, exact
+
+    @property
+    def saved_arrays(self) -> tuple:
+        """The arrays given to ``save_for_backward``, and behind them the exact ones."""
+        if self.again is not None:
+            self.again()
+        return tuple(self._load(saved) for saved in self._saved) + self.exact
+
+    def _load(self, saved):
+        if isinstance(saved, Packed):
+            return saved.array()
+        return saved.cast(self.policy) if isinstance(saved, Tensor) else saved
+
+    def store(self) -> None:
+        """Put what was saved into the form in which it waits for backward, and enter it into the ledger.
 
         Of a leaf among the arguments the leaf is kept, not its array: backward gets what the leaf holds then. So a
         parameter's array may be given up after forward and be fetched again, as ZeRO's stage 3 does.
         """
-        if any(self.needs_input_grad):
-            self._saved = tuple(self.leaves.get(id(array), array) for array in arrays)
-            for array in self._saved:
-                if array is not None and not isinstance(array, Tensor):
-                    ledger.hold("activations", array)
-        self.leaves = {}
+        self._saved = tuple(None if array is None else self._stored(array) for array in self._saved)
+        for array in (*self._saved, *self.exact):
+            if array is not None and not isinstance(array, Tensor):
+                ledger.hold("activations", array.codes if isinstance(array, Packed) else array)
 
-    @property
-    def saved_arrays(self) -> tuple:
-        return tuple(saved.data if isinstance(saved, Tensor) else saved for saved in self._saved)
+    def forget(self, again: Callable[[], None]) -> None:
+        """Keep nothing of what was saved. Before backward, ``again()`` has another node ``hand_over`` the same."""
+        self._saved, self.exact, self.again = (), (), again
+
+    def hand_over(self, node: "Context") -> None:
+        """Give what was saved here to the node that forgot the same."""
+        node._saved, node.exact, node.again = self._saved, self.exact, None
+
+    def _stored(self, array):
+        for tensor, itself in self.known:
+            if array is itself and tensor.grad_fn is None:
+                return tensor
+            if self.policy.packs(array) and shows_all_of(array, itself):  # packed once, whoever else saves it
+                return tensor.pack(self.policy).reshape(array.shape)
+        return self.policy.pack(array) if self.policy.packs(array) else array
 
     def gradients(self, gradient) -> tuple:
         """From the gradient of the output to the gradients of the arguments. Frees the node.
@@ -227,6 +297,8 @@ class Context:
                 found = self.function.backward(self, gradient)
         else:
             found = self.function.backward(self, gradient)
+        costs = zip(self.function.gradient_flops, self.needs_input_grad, strict=False)
+        flops.add(self.flops * sum(cost for cost, needed in costs if needed), "backward")
         found = found if isinstance(found, tuple) else (found,)
         if len(found) != len(self.needs_input_grad):
             raise RuntimeError(
@@ -240,8 +312,12 @@ class Context:
                 )
         return found
 
-    def made(self, output) -> None:
-        """Note the shape and the dtypes of the output of ``forward``.
+    def made(self, output, known: list) -> Tensor:
+        """Note the shape and the dtypes of the output of ``forward``, and make it a tensor.
+
+        Args:
+            output: the array that forward returned.
+            known: for each tensor among the arguments, the tensor and the array that forward got of it.
 
         Raises:
             RuntimeError: if ``forward`` keeps something under a name that the graph itself needs.
@@ -253,13 +329,36 @@ class Context:
             )
         self.shape, self.dtype = output.shape, output.dtype
         self.grad_dtype = self.grad_dtype or output.dtype
+        tensor = Tensor(
+            self.policy.round(output) if self.rounds else output,
+            grad_fn=self if any(self.needs_input_grad) else None,
+        )
+        if self._saved or self.exact:
+            self.known = [*known, (tensor, output)]
+            (_on_save or Context.store)(self)
+            del self.known
+        return tensor
 
     def free(self) -> None:
-        self._saved, self.sources, self.freed = (), (), True
+        self._saved, self.exact, self.sources, self.again, self.freed = (), (), (), None, True
+
+
+def shows_all_of(array, other) -> bool:
+    """Whether an array is the other one, or that one reshaped."""
+    same = array.size == other.size and ledger.owner(array) is ledger.owner(other)
+    return same and all((a[0] if repeats(a) else a).flags.c_contiguous for a in (array, other))
 
 
 class Function:
-    """A differentiable operation: subclass it and write the two static methods, the one right below the other."""
+    """A differentiable operation: subclass it and write the two static methods, the one right below the other.
+
+    Attributes:
+        flops: how many operations the products of forward take, from its output and its arguments; None if it has none.
+        gradient_flops: for each argument, how many times as many its gradient takes.
+    """
+
+    flops: Callable | None = None
+    gradient_flops: tuple[int, ...] = ()
 
     @staticmethod
     def forward(ctx: Context, *arguments):
@@ -279,14 +378,18 @@ class Function:
     def apply(cls, *arguments) -> Tensor:
         """Run ``forward``, and record the call if a gradient may flow back through it."""
         ctx = Context(cls, arguments)
-        arrays = [argument.data if isinstance(argument, Tensor) else argument for argument in arguments]
+        arrays = [argument.cast(ctx.policy) if isinstance(argument, Tensor) else argument for argument in arguments]
         if trace.recording():
             with trace.span(cls.__name__):
                 output = xp.asarray(cls.forward(ctx, *arrays))
         else:
             output = xp.asarray(cls.forward(ctx, *arrays))
-        ctx.made(output)
-        return Tensor(output, grad_fn=ctx if any(ctx.needs_input_grad) else None)
+        if cls.flops is not None:
+            ctx.flops = cls.flops(output, *arrays)
+            flops.add(ctx.flops)
+        return ctx.made(
+            output, [(a, array) for a, array in zip(arguments, arrays, strict=True) if isinstance(a, Tensor)]
+        )
 
 
 def _walk(root: Context, gradient, inputs: Sequence[Tensor] | None = None) -> Callable[[], None]:
@@ -326,6 +429,8 @@ def _walk(root: Context, gradient, inputs: Sequence[Tensor] | None = None) -> Ca
     while ready:
         node = ready.pop()
         incoming = gradients.pop(node)
+        if node.rounds:
+            incoming = node.policy.round(incoming)
         waits = [inputs is not None and isinstance(s, Tensor) and s not in inputs for s in node.sources]
         now = tuple(needed and not wait for needed, wait in zip(node.needs_input_grad, waits, strict=True))
         if any(now):

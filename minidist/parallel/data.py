@@ -24,6 +24,8 @@ from minidist.backend import xp
 from minidist.comm.collectives import ReduceOp, all_reduce
 from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Parameter
+from minidist.nn.master_weights import master_weights
+from minidist.nn.precision import current
 from minidist.sockets import socket
 
 
@@ -173,15 +175,27 @@ class Replicated:
 
     Args:
         sums: what sums the gradients over the ranks.
-        parameters: the model's.
+        parameters: the model's. Where the policy in force (``autocast``) has 16 bits, they are stored so from now on.
     """
 
     def __init__(self, sums: NaiveDataParallel, parameters: Sequence[Parameter]) -> None:
-        self.zero_grad, self.no_sync, self.finish = sums.zero_grad, sums.no_sync, sums.finish
+        self.zero_grad, self.no_sync, self.sums = sums.zero_grad, sums.no_sync, sums
         self.trained = list(parameters)  # what the optimizer updates on this rank
+        self.weights = None
+        if (format := current().compute) is not None:
+            self.weights = master_weights(parameters, format)
+            self.trained = self.weights.masters
+
+    def finish(self) -> None:
+        """End a step's backward passes: return when every gradient is the sum over all ranks."""
+        self.sums.finish()
+        if self.weights is not None:
+            self.weights.take_gradients()
 
     def publish(self) -> None:
-        """After the optimizer's step: nobody lacks anything."""
+        """After the optimizer's step: nobody lacks anything, but what is stored in 16 bits follows its masters."""
+        if self.weights is not None:
+            self.weights.publish()
 
     def unshard(self) -> None:
         """Training is over: every rank has all parameters."""

@@ -28,6 +28,7 @@ from minidist.backend import xp
 from minidist.comm.collectives import ReduceOp, all_gather_into_tensor, all_reduce, reduce_scatter_tensor
 from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Parameter
+from minidist.nn.precision import POLICIES, Policy, current
 from minidist.nn.rounding import rounded
 from minidist.nn.tensor import Context, Function, Tensor
 from minidist.sockets import socket
@@ -51,14 +52,17 @@ def scatter_to_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
     def there(array):
         return split(array, group, axis)
 
-    return Mapping.apply(x, there, lambda gradient: join(gradient, group, axis), None, None)
+    policy = current()
+    return Mapping.apply(x, there, lambda gradient: join(gradient, group, axis, policy), None, None)
 
 
 def gather_from_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
     """All ranks' parts joined along an axis, for all ranks to compute the same from it."""
 
+    policy = current()
+
     def there(array):
-        return join(array, group, axis)
+        return join(array, group, axis, policy)
 
     return Mapping.apply(x, there, lambda gradient: split(gradient, group, axis), None, None)
 
@@ -70,7 +74,8 @@ def all_gather_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dtype=
     def back(gradient):
         return sum_and_split(gradient, group, axis, reduce_dtype)
 
-    return Mapping.apply(x, lambda array: join(array, group, axis), back, None, reduce_dtype)
+    policy = current()
+    return Mapping.apply(x, lambda array: join(array, group, axis, policy), back, None, reduce_dtype)
 
 
 @socket
@@ -80,7 +85,8 @@ def reduce_scatter_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dt
     def there(array):
         return sum_and_split(array, group, axis, reduce_dtype)
 
-    return Mapping.apply(x, there, lambda gradient: join(gradient, group, axis), dtype, None)
+    policy = current()
+    return Mapping.apply(x, there, lambda gradient: join(gradient, group, axis, policy), dtype, None)
 
 
 def copy_parameter_to_group(parameter: Parameter, group: ProcessGroup, reduce_dtype=xp.float64) -> Tensor:
@@ -128,11 +134,12 @@ def split(array, group: ProcessGroup, axis: int):
     return xp.ascontiguousarray(_parts(array, group, axis)[group.rank])
 
 
-def join(array, group: ProcessGroup, axis: int):
-    """All ranks' arrays, of one shape, one behind the other along an axis."""
-    stacked = xp.empty((group.size, *array.shape), array.dtype)  # (ranks, ...)
-    all_gather_into_tensor(stacked, xp.ascontiguousarray(array), group)
-    return xp.concatenate(list(stacked), axis)
+def join(array, group: ProcessGroup, axis: int, policy: Policy = POLICIES["fp32"]):
+    """All ranks' arrays, of one shape, one behind the other along an axis; sent as the policy says."""
+    mine = policy.outgoing(array)
+    stacked = xp.empty((group.size, *array.shape), mine.dtype)  # (ranks, ...)
+    all_gather_into_tensor(stacked, mine, group)
+    return xp.concatenate(list(policy.incoming(stacked)), axis)
 
 
 def sum_and_split(array, group: ProcessGroup, axis: int, dtype=xp.float64):

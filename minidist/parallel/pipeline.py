@@ -19,6 +19,7 @@ from minidist.comm.collectives import ReduceOp, all_reduce, broadcast
 from minidist.comm.group import ProcessGroup, irecv, isend
 from minidist.nn.gpt import GPT
 from minidist.nn.layers import Module, Parameter
+from minidist.nn.precision import current
 from minidist.nn.tensor import Tensor
 from minidist.parallel import scalars
 from minidist.parallel.schedules import Action
@@ -73,7 +74,7 @@ class Pipeline:
     def __init__(
         self, model: GPT, group: ProcessGroup, layers: Sequence[int], activations: tuple[int, ...], dtype=xp.float32
     ) -> None:
-        self.group, self.activations, self.dtype = group, activations, dtype
+        self.group, self.activations, self.dtype, self.policy = group, activations, dtype, current()
         self.last = len(layers) - 1
         ends = [sum(layers[: stage + 1]) for stage in range(len(layers))]
         stages = [
@@ -94,9 +95,11 @@ class Pipeline:
         mine = set(self.part.parameters())
         for parameter in model.parameters():
             if parameter not in mine:
-                parameter.data = xp.broadcast_to(xp.asarray(xp.nan, parameter.dtype), parameter.shape)  # a hole
+                parameter.stored = xp.broadcast_to(xp.asarray(xp.nan, parameter.dtype), parameter.shape)  # a hole
 
-    def run(self, actions: Sequence[Action], micro_batches: Sequence[int], batch: Callable[[int], Batch]) -> float:
+    def run(
+        self, actions: Sequence[Action], micro_batches: Sequence[int], batch: Callable[[int], Batch], scale: float = 1.0
+    ) -> float:
         """Run a schedule: add the gradients of these micro-batches, and return the sum of their losses.
 
         The losses are known where the last stage is; elsewhere the sum is 0.
@@ -105,8 +108,9 @@ class Pipeline:
             actions: this rank's.
             micro_batches: for each one of the schedule, its number within the step.
             batch: for such a number its tokens, targets and noise.
+            scale: what the loss is multiplied by, and with it all gradients (nn/loss_scaling.py).
         """
-        self.micro_batches, self.batch = micro_batches, batch
+        self.micro_batches, self.batch, self.scale = micro_batches, batch, scale
         self.inputs: dict[tuple[int, int], Tensor] = {}  # (stage, micro-batch) -> what the stage got
         self.outputs: dict[tuple[int, int], Tensor] = {}  # and what it made of it
         self.rests: dict[tuple[int, int], Callable[[], None]] = {}  # the second half of a backward
@@ -153,8 +157,8 @@ class Pipeline:
             self.rests.pop((stage, i))()
 
     def gradient(self, stage: int, i: int):
-        """That of the stage's output; None for the loss, where backward begins."""
-        return None if stage == self.last else self.receive(stage, i, "backward")
+        """That of the stage's output; of the loss, where backward begins, the scale."""
+        return xp.full((), self.scale, self.dtype) if stage == self.last else self.receive(stage, i, "backward")
 
     def send_gradient(self, stage: int, i: int) -> None:
         """That of the stage's input, to the stage before."""
@@ -165,14 +169,14 @@ class Pipeline:
 
     def send(self, array, stage: int, i: int, way: str) -> None:
         receiver = (stage + (way == "forward")) % self.group.size
-        self.sends.append(isend(xp.ascontiguousarray(array), receiver, self.group, self.tag(stage, i, way)))
+        self.sends.append(isend(self.policy.outgoing(array), receiver, self.group, self.tag(stage, i, way)))
 
     def receive(self, stage: int, i: int, way: str):
         sender = (stage + (way == "backward")) % self.group.size
-        array = xp.empty(self.activations, self.dtype)
+        array = xp.empty(self.activations, self.policy.wire_dtype(self.dtype))
         with trace.span(f"receive {i}", "wait"):
             irecv(array, sender, self.group, self.tag(stage, i, way)).wait()
-        return array
+        return self.policy.incoming(array)
 
     def tag(self, stage: int, i: int, way: str) -> int:
         return 2 * (stage * len(self.micro_batches) + i) + (way == "backward")

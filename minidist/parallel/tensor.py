@@ -93,7 +93,7 @@ class ColumnParallelLinear(ColumnLinear):
 
     def forward(self, x: Tensor) -> Tensor:
         x = enter_blocks(x, self.group, self.sequence, self.reduce_dtype)  # (B, T, C)
-        x = functional.copy_to_blocks(x, len(self.weight.data))  # (H/N, B, T, C)
+        x = functional.copy_to_blocks(x, self.weight.shape[0])  # (H/N, B, T, C)
         return functional.linear(x, self.weight, self.bias)  # (H/N, B, T, out)
 
 
@@ -112,7 +112,7 @@ class RowParallelLinear(RowLinear):
         self.group, self.sequence, self.reduce_dtype = group, sequence, reduce_dtype
 
     def forward(self, x: Tensor) -> Tensor:
-        y = functional.linear(x, self.weight)  # (H/N, B, T, C)
+        y = functional.linear(x, self.weight, partial=True)  # (H/N, B, T, C)
         total = functional.reduce_from_blocks(y, self.reduce_dtype)  # (B, T, C) over the blocks here, not rounded yet
         if self.sequence:
             y = reduce_scatter_in_group(total, self.group, SEQUENCE, self.reduce_dtype, y.dtype)  # (B, T/N, C)

@@ -6,6 +6,7 @@ from minidist import ledger
 from minidist.backend import xp
 from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Module, Parameter
+from minidist.nn.precision import current
 from minidist.sockets import socket
 
 
@@ -32,10 +33,12 @@ class Unit:
         reduce_dtype: of the gradients while they are summed.
 
     Attributes:
-        shard: this rank's part of the parameters, (shard_size,) float32.
+        master: this rank's part of the parameters, (shard_size,) float32: what the optimizer updates.
+        full: all parameters, (padded_size,), as the model computes with them: float32, or the bits of the 16-bit format
+            of the policy in force (``autocast``). None where they have been given up.
         grad_shard: this rank's part of the summed gradients, (shard_size,) of reduce_dtype.
-        pieces: what the optimizer updates: of each parameter that reaches into the shard, that part, as a Parameter of
-            the same name whose data and gradient are views of the shards.
+        pieces: of each parameter that reaches into the shard, that part, as a Parameter of the same name whose data and
+            gradient are views of ``master`` and ``grad_shard``.
     """
 
     def __init__(self, module: Module, parameters: list[Parameter], group: ProcessGroup, reduce_dtype) -> None:
@@ -44,14 +47,24 @@ class Unit:
         self.mine = shard_slice(self.size, group.rank, group.size)
         self.shard_size = self.mine.stop - self.mine.start
         self.padded_size = self.shard_size * group.size
+        self.format = current().compute
         self.full = xp.zeros(self.padded_size, parameters[0].dtype if parameters else xp.float32)
         for parameter, view in zip(parameters, self.views(self.full), strict=True):
             view[...] = parameter.data
+            parameter.format = self.format
+        self.master = self.full[self.mine]
+        if self.format is not None:
+            self.master = held("optimizer", self.master.copy())
+            self.full = self.format.encode(self.full)
         self.show(self.full)
-        self.shard = self.full[self.mine]
         self.grad_shard = held("gradients", xp.zeros(self.shard_size, reduce_dtype))
         self.grads = None  # (padded_size,) of reduce_dtype: the gradients of all parameters, while there are any
         self.pieces = list(self._pieces())
+
+    @property
+    def shard(self):
+        """This rank's part of the parameters as the model computes with it, (shard_size,): what other ranks get."""
+        return self.master if self.format is None else self.format.encode(self.master)
 
     def views(self, flat) -> list:
         """Of a flat array, the part of each parameter in its shape."""
@@ -65,7 +78,7 @@ class Unit:
         """Make the parameters views of a flat array."""
         ledger.hold("parameters", flat)
         for parameter, view in zip(self.parameters, self.views(flat), strict=True):
-            parameter.data = view
+            parameter.stored = view
 
     def parts(self) -> Iterator[tuple[Parameter, slice]]:
         """Each parameter that reaches into this rank's shard, and where in the shard it lies."""
@@ -80,22 +93,24 @@ class Unit:
     def _pieces(self) -> Iterator[Parameter]:
         for parameter, place in self.parts():
             piece = Parameter((0,), decay=parameter.decay)
-            piece.name, piece.data = parameter.name, self.shard[place]
+            piece.name, piece.data = parameter.name, self.master[place]
             yield piece
 
     def keep_shard_alone(self) -> None:
         """Of all parameters, keep this rank's shard."""
-        self.shard = held("parameters", self.shard.copy())
+        if self.format is None:
+            self.master = held("parameters", self.master.copy())  # until here a view of all
         for piece, (_, place) in zip(self.pieces, self.parts(), strict=True):
-            piece.data = self.shard[place]
+            piece.data = self.master[place]
         self.give_up()
 
     def give_up(self) -> None:
         """Let go of the parameters of other ranks. Until they come again, a use of one is a NaN that spreads."""
         self.full = None
         for parameter in self.parameters:
-            hole = xp.asarray(xp.nan, parameter.dtype)
-            parameter.data = xp.broadcast_to(hole, parameter.shape)  # the right shape, in four bytes
+            hole = xp.full((), xp.nan, parameter.dtype)
+            hole = hole if self.format is None else self.format.encode(hole)
+            parameter.stored = xp.broadcast_to(hole, parameter.shape)  # the right shape, in four bytes or two
 
     def clear_shard(self) -> None:
         """Of the last step's gradients, summed and averaged, nothing is left."""

@@ -126,7 +126,7 @@ class ZeroStage1:
         """
         found = {}
         for unit in self.units:
-            shard = xp.zeros(unit.shard_size, unit.shard.dtype)
+            shard = xp.zeros(unit.shard_size, unit.master.dtype)
             for parameter, place in unit.parts():
                 shard[place] = arrays[parameter.name]
             flat = xp.empty(unit.padded_size, shard.dtype)
@@ -231,8 +231,9 @@ class ZeroStage3(ZeroStage2):
 
     def start_gather(self, unit: Unit) -> None:
         if unit.full is None and unit not in self.gathering:
-            flat = held("parameters", xp.empty(unit.padded_size, unit.shard.dtype))
-            work = all_gather_into_tensor(flat, unit.shard, self.shards, async_op=True, algorithm=self.algorithm)
+            shard = unit.shard
+            flat = held("parameters", xp.empty(unit.padded_size, shard.dtype))
+            work = all_gather_into_tensor(flat, shard, self.shards, async_op=True, algorithm=self.algorithm)
             self.gathering[unit] = flat, work
 
     def idle_round(self) -> None:
@@ -262,7 +263,7 @@ class BeforeBackward(Function):
 
     @staticmethod
     def forward(ctx: Context, x, call: Callable[[], None]):
-        ctx.call = call
+        ctx.call, ctx.rounds = call, False  # what it passes on may be the loss
         return x
 
     @staticmethod

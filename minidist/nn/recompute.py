@@ -1,0 +1,113 @@
+"""Activation recomputation: save less in forward, and compute it again in backward when it is needed.
+
+``checkpoint(function, *inputs)`` runs a function whose nodes forget what they saved for backward. When backward reaches
+the first of them, the function is run once more, from its inputs, which were kept, and each node gets back what it had
+saved. The graph stays as it was and so do the bits: it is the same operations on the same numbers, and the dropout is
+the same because its random numbers go by name (nn/random.py) and not by turn.
+
+    none        a block keeps everything                               about s b h (34 + 5 a s / h) bytes, see below
+    selective   of attention, queries, keys and values alone are kept  about s b h 34
+    full        a block keeps its input alone                          s b h 2, and one more forward pass to compute
+
+Those are the bytes of one block in 16 bits, with s tokens, b samples, h the width and a heads (Korthikanti et al.,
+"Reducing Activation Recomputation in Large Transformer Models", 2022, section 4). Selective recomputation is theirs:
+what depends on s squared is most of the memory and costs little to compute. ``saved_bytes`` says what this model saves.
+
+Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016); PyTorch's ``torch.utils.checkpoint`` with
+``use_reentrant=False``. Simplified: the function is always run to its end.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from minidist import flops, ledger, trace
+from minidist.nn.gpt import GPT
+from minidist.nn.precision import Packed, Policy, autocast, current
+from minidist.nn.tensor import Context, Tensor, grad_mode, saving
+from minidist.sockets import socket
+
+MODES = ("none", "selective", "full")
+
+
+@socket
+def checkpoint(function: Callable[..., Tensor], *inputs) -> Tensor:
+    """``function(*inputs)``, of which only the inputs are kept for backward.
+
+    Args:
+        function: called again in backward. It must then do what it did: use the same parameters, and no random
+            numbers but those that have a name.
+        inputs: tensors, whose arrays are kept, and anything else.
+    """
+    region = Region(function, inputs)
+    with saving(region.forget):
+        return function(*inputs)
+
+
+class Region:
+    """One call under ``checkpoint``: the nodes that have forgotten what they saved, and what brings it back."""
+
+    def __init__(self, function: Callable[..., Tensor], inputs: tuple) -> None:
+        self.function, self.policy = function, current()
+        self.inputs = [Input(value, self.policy) if isinstance(value, Tensor) else value for value in inputs]
+        self.nodes: list[Context] = []
+
+    def forget(self, node: Context) -> None:
+        """What becomes of what a node saves in forward."""
+        node.forget(self.run_again)
+        self.nodes.append(node)
+
+    def run_again(self) -> None:
+        """Give every node back what it had saved."""
+        nodes = iter(self.nodes)
+
+        def give_back(again: Context) -> None:
+            node = next(nodes, None)
+            if node is None or (node.name, node.shape) != (again.name, again.shape):
+                had = "nothing more" if node is None else f"{node.name} of shape {node.shape}"
+                raise RuntimeError(
+                    f"checkpoint: run again, the function did {again.name} of shape {again.shape} where it had done "
+                    f"{had}. It must do the same each time, whatever has changed in between"
+                )
+            again.store()
+            again.hand_over(node)
+
+        inputs = [value.tensor() if isinstance(value, Input) else value for value in self.inputs]
+        instruments = trace.span("recompute"), flops.phase("recompute")
+        with instruments[0], instruments[1], grad_mode(True), saving(give_back), autocast(self.policy):
+            self.function(*inputs)
+        if (missing := next(nodes, None)) is not None:
+            raise RuntimeError(
+                f"checkpoint: run again, the function did not do {missing.name} of shape {missing.shape} as before. "
+                "It must do the same each time, whatever has changed in between"
+            )
+        self.nodes, self.inputs = [], []
+
+
+class Input:
+    """A tensor that a checkpointed function got, without the graph behind it."""
+
+    def __init__(self, tensor: Tensor, policy: Policy) -> None:
+        self.requires_grad = tensor.requires_grad
+        self.kept = tensor.pack(policy) if policy.packs(tensor.data) else tensor.data
+        ledger.hold("activations", self.kept.codes if isinstance(self.kept, Packed) else self.kept)
+
+    def tensor(self) -> Tensor:
+        return Tensor(self.kept.array() if isinstance(self.kept, Packed) else self.kept, self.requires_grad)
+
+
+def recompute_blocks(model: GPT, mode: str) -> None:
+    """Have a model's blocks recompute activations in backward.
+
+    Args:
+        mode: one of MODES.
+
+    Raises:
+        ValueError: for another.
+    """
+    if mode not in MODES:
+        raise ValueError(f"recompute={mode}: choose from {', '.join(MODES)}")
+    for block in model.blocks:
+        if mode == "full":
+            block.forward = partial(checkpoint, block.forward)
+        elif mode == "selective":
+            block.attention.core = partial(checkpoint, block.attention.core)
