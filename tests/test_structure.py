@@ -34,7 +34,8 @@ MAY_IMPORT = {  # a room or file -> the others that it may import
         "fingerprint",
     },
     "verify": {"comm", "layout", "train"},
-    "show": {"trace", "parallel", "layout", "train"},
+    "matrix": {"comm", "nn", "parallel", "sockets", "layout", "config", "train"},
+    "show": {"trace", "parallel", "layout", "train", "matrix"},
     "course": {"comm", "sockets", "trace", "train", "show"},
     "cli": {
         "backend",
@@ -45,6 +46,7 @@ MAY_IMPORT = {  # a room or file -> the others that it may import
         "layout",
         "train",
         "verify",
+        "matrix",
         "show",
         "course",
         "__version__",

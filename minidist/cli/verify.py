@@ -7,6 +7,7 @@ import numpy as np
 from rich.text import Text
 
 from minidist.cli.flags import add_config, config_of
+from minidist.cli.matrix import run_matrix
 from minidist.cli.output import check_outputs, console_of, write_json
 from minidist.course.plug import called_in_all, pieces_as_dict, pieces_of, print_pieces, training_on
 from minidist.layout import Layout
@@ -14,6 +15,7 @@ from minidist.train import Run, TrainConfig
 from minidist.verify import DEFAULT_LAYOUTS, agrees, first_difference, verify
 
 STEPS = 20  # by default; fewer than train's, because every layout makes them
+MATRIX_STEPS, MATRIX_LAYERS, MATRIX_RANKS = 3, 4, 4  # by default with --matrix
 
 
 def add_verify(commands) -> None:
@@ -32,12 +34,25 @@ def add_verify(commands) -> None:
         help=f"key=value,... with keys {', '.join(field.name for field in fields(Layout))}: dp=4,algorithm=ring "
         "(default: more than two dozen)",
     )
+    command.add_argument(
+        "--matrix", action="store_true", help="run a set of layouts and precisions in which all pairs of settings meet"
+    )
+    command.add_argument(
+        "--max-ranks", type=int, default=MATRIX_RANKS, metavar="N", help=f"with --matrix (default: {MATRIX_RANKS})"
+    )
+    command.add_argument("--png", metavar="PATH", help="draw the matrix")
     command.add_argument("--json", metavar="PATH", help="write the results; - for standard output, alone")
-    add_config(command, steps=STEPS, layers=None)
+    add_config(command, steps=None, layers=None)
 
 
 def _verify(options) -> int:
     asked = [Layout.parse(text) for text in options.layouts]
+    if options.steps is None:
+        options.steps = MATRIX_STEPS if options.matrix else STEPS
+    if options.matrix:
+        return _matrix(options)
+    if options.png:
+        raise ValueError("--png draws the matrix: give --matrix too")
     if options.layers is None:
         options.layers = max([TrainConfig.layers, *map(_fewest_layers, asked)])
     config = config_of(options)
@@ -99,6 +114,19 @@ def _verify(options) -> int:
             f"is something that all of them share. Of yours that is {', '.join(shared) or 'nothing'}."
         )
     return 1 if places else 0
+
+
+def _matrix(options) -> int:
+    if options.layouts or options.impl:
+        raise ValueError("--matrix chooses the layouts itself, and runs the library's own code: leave the others out")
+    if options.precision != TrainConfig.precision:
+        raise ValueError("--matrix runs every precision: leave --precision out")
+    options.layers = options.layers or MATRIX_LAYERS
+    config = config_of(options)
+    check_outputs({"json": options.json, "png": options.png}, options.text)
+    console = console_of(options)
+    console.print(_describe(config), style="dim", soft_wrap=True)
+    return run_matrix(config, options.max_ranks, console, options.json, options.png)
 
 
 def _fewest_layers(layout: Layout) -> int:
