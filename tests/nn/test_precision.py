@@ -1,0 +1,221 @@
+"""Mixed precision in one process: what is rounded, what is stored in 16 bits, and what must not be."""
+
+import numpy as np
+import pytest
+
+from minidist import ledger
+from minidist.nn import functional
+from minidist.nn.formats import BFLOAT16, E4M3, E5M2
+from minidist.nn.gpt import GPT, GPTConfig
+from minidist.nn.layers import Parameter
+from minidist.nn.loss_scaling import GradScaler
+from minidist.nn.master_weights import MasterWeights
+from minidist.nn.optim import AdamW, adamw_update, average_gradients
+from minidist.nn.precision import POLICIES, autocast, current
+from minidist.nn.tensor import Context, Tensor
+
+CONFIG = GPTConfig(vocab=64, layers=2, heads=4, width=32, context=16)
+SIXTEEN = ["bf16", "fp16", "fp8"]
+
+
+def random(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+def is_rounded(array, form) -> bool:
+    return bool((form.round(np.ascontiguousarray(array)) == array).all())
+
+
+def batch(config: GPTConfig = CONFIG):
+    return np.random.default_rng(0).integers(0, config.vocab, (2, 3, config.context))
+
+
+@pytest.mark.parametrize("precision", SIXTEEN)
+def test_every_output_and_every_gradient_between_operations_is_rounded(precision, monkeypatch):
+    policy, seen = POLICIES[precision], []
+    gradients = Context.gradients
+
+    def spy(node, gradient):
+        seen.append((node.name, node.rounds, np.array(gradient)))
+        return gradients(node, gradient)
+
+    monkeypatch.setattr(Context, "gradients", spy)
+    model = GPT(CONFIG)
+    with autocast(policy):
+        hidden = model.hidden(batch()[0])
+        loss = model.head.loss(hidden, batch()[1])
+    loss.backward()
+    assert is_rounded(hidden.data, policy.compute)
+    assert loss.dtype == np.float32 and not is_rounded(loss.data, policy.compute)
+    assert {"Linear", "LayerNorm", "CausalAttention", "Gelu", "Add"} <= {name for name, *_ in seen}
+    for name, rounds, gradient in seen:
+        assert not rounds or is_rounded(gradient, policy.compute), name
+    terms = {name for name, rounds, _ in seen if not rounds}
+    assert terms == {"CopyToBlocks", "CrossEntropy", "Linear"}  # Linear where its blocks' outputs are added up
+
+
+def test_fp32_rounds_nothing():
+    model, loss = GPT(CONFIG), GPT(CONFIG)(*batch())
+    with autocast("fp32"):
+        assert model(*batch()).item() == loss.item()
+    with autocast("bf16"):
+        assert model(*batch()).item() != loss.item()
+    assert current() is POLICIES["fp32"]
+
+
+def test_a_product_accumulates_in_float32_as_pytorch_does():
+    torch = pytest.importorskip("torch")
+    x, w = BFLOAT16.round(random(1, 33, 300)), BFLOAT16.round(random(1, 300, 17))
+    with autocast("bf16"):
+        mine = functional.linear(Tensor(x), Tensor(w, requires_grad=True)).data[0]
+    theirs = (torch.tensor(x[0]).bfloat16() @ torch.tensor(w[0]).bfloat16()).float().numpy()
+    exact = x[0].astype(np.float64) @ w[0].astype(np.float64)
+    # the two add in different orders, which decides a rounding to bfloat16 only where the sum is next to a tie
+    assert (mine == theirs).mean() > 0.98
+    np.testing.assert_allclose(mine, exact, rtol=2**-8, atol=1e-4)
+
+
+@pytest.mark.parametrize("precision", SIXTEEN)
+def test_what_is_saved_takes_half_the_bytes(precision):
+    saved = {}
+    for name in ("fp32", precision):
+        memory = ledger.start()
+        with autocast(name):
+            hidden = GPT(CONFIG).hidden(batch()[0])
+        saved[name] = memory.held["activations"]
+        ledger.stop()
+        del hidden
+    blocks, rows, width = 2, 3 * 16, 32
+    others = 2 * rows * 8  # tokens, int64, a part of the whole batch
+    others += blocks * (2 * rows + 4 * rows) * 4  # statistics, float32 in both: of two norms, of four heads' softmax
+    queries = blocks * rows * width * 4  # keys and values are views in float32, and hold the queries beside them
+    assert 2 * (saved[precision] - others) == saved["fp32"] - others - queries
+
+
+@pytest.mark.parametrize("form", [E4M3, E5M2])
+def test_fp8_rounds_the_factors_of_linear_layers_block_by_block(form):
+    x = random(3, 5, 8) * np.float32([[[1]], [[1e-3]], [[1e3]]])
+    policy = POLICIES["fp8"]
+    rounded = policy.round_operand(x) if form is E4M3 else policy.round_grad_operand(x)
+    for block in range(3):  # the same alone: a block's bits do not depend on who holds the others
+        alone = x[block : block + 1]
+        alone = policy.round_operand(alone) if form is E4M3 else policy.round_grad_operand(alone)
+        np.testing.assert_array_equal(alone[0], rounded[block])
+    np.testing.assert_allclose(rounded, x, atol=0.1 * np.abs(x).max(axis=(1, 2), keepdims=True).max())
+    repeated = np.broadcast_to(x[0], (3, 5, 8))
+    np.testing.assert_array_equal(policy.round_operand(repeated), np.repeat(policy.round_operand(x[:1]), 3, axis=0))
+
+
+def test_an_unknown_precision():
+    with pytest.raises(ValueError, match="precision 'bf17': choose from fp32, bf16, fp16, fp8"), autocast("bf17"):
+        pass
+
+
+# Master weights
+
+
+def parameter(values, name: str = "weight") -> Parameter:
+    made = Parameter((0,))
+    made.name, made.data = name, np.float32(values)
+    return made
+
+
+def test_a_parameter_in_16_bits():
+    weight = parameter([1.0, 1.001, -3.3])
+    masters = MasterWeights([weight], BFLOAT16)
+    assert weight.stored.dtype == np.uint16 and weight.shape == (3,) and weight.size == 3
+    assert weight.dtype == np.float32
+    np.testing.assert_array_equal(weight.data, BFLOAT16.round(np.float32([1.0, 1.001, -3.3])))
+    np.testing.assert_array_equal(masters.masters[0].data, np.float32([1.0, 1.001, -3.3]))
+
+
+def test_a_parameter_in_16_bits_refuses_updates_that_would_be_lost():
+    weight = parameter(np.ones(3))
+    MasterWeights([weight], BFLOAT16)
+    with pytest.raises(ValueError, match="read-only"):
+        adamw_update(weight.data, *np.ones((3, 3), np.float32), 1, 1e-3, (0.9, 0.99), 1e-8, 0.0)
+
+
+def test_updates_vanish_without_master_weights():
+    """100 updates of 0.001 to a weight of 1: half of the distance to the next bfloat16 number is 0.0039."""
+    weight, plain = parameter([1.0]), parameter([1.0])
+    weights = MasterWeights([weight], BFLOAT16)
+    for _ in range(100):
+        weights.masters[0].data += np.float32(0.001)
+        weights.publish()
+        plain.data = BFLOAT16.round(plain.data + np.float32(0.001))
+    assert plain.data == 1.0
+    assert abs(weight.data[0] - 1.1) <= 2**-8
+
+
+def test_masters_get_the_gradients_and_hand_on_the_weights():
+    weights = MasterWeights([parameter([1.0], "a"), parameter([2.0, 3.0], "b")], BFLOAT16)
+    for number, weight in enumerate(weights.parameters):
+        weight.grad = np.full(weight.shape, 8.0 * (number + 1))
+    weights.take_gradients()
+    average_gradients(weights.masters, 2)
+    AdamW(weights.masters, lr=0.5, weight_decay=0.0).step()
+    weights.publish()
+    np.testing.assert_allclose([w.data[0] for w in weights.parameters], [0.5, 1.5], rtol=1e-6)  # Adam's first step: lr
+
+
+# Loss scaling
+
+
+def with_gradient(values) -> Parameter:
+    found = parameter(np.zeros(len(values)))
+    found.grad = np.array(values, np.float64)
+    return found
+
+
+def test_the_scale_follows_the_overflows():
+    scaler = GradScaler(init_scale=8.0, growth_interval=2)
+    history = []
+    for overflow in (False, True, False, False, True, True, False, False, False, False):
+        weight = with_gradient([np.inf if overflow else 16.0, 8.0])
+        before = scaler.scale
+        assert scaler.unscale([weight, parameter([0.0])]) is overflow
+        assert weight.grad[1] == 8.0 / before
+        scaler.update(overflow)
+        history.append(scaler.scale)
+    assert history == [8, 4, 4, 8, 4, 2, 2, 4, 4, 8]
+    assert scaler.skipped == 3
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_an_overflow_anywhere_counts_everywhere(bad):
+    scaler = GradScaler()
+    assert scaler.unscale([with_gradient([1.0]), with_gradient([1.0, bad])])
+    assert scaler.unscale([with_gradient([1.0])], all_max=lambda mine: max(mine, 1.0))
+    assert not scaler.unscale([with_gradient([1.0])], all_max=lambda mine: max(mine, 0.0))
+
+
+def test_a_fixed_scale_stays_and_still_skips():
+    scaler = GradScaler(init_scale=4.0, growth_interval=0)
+    for overflow in (True, False, False):
+        scaler.update(overflow)
+    assert (scaler.scale, scaler.skipped) == (4.0, 1)
+
+
+def lost(precision: str, scale: float) -> float:
+    """The share of the gradients of activations that were not 0 in float32 and are now."""
+    model, zeros, found = GPT(CONFIG), [0, 0], {}
+    for name in ("fp32", precision):
+        with autocast(name):
+            x = Tensor(model.embeddings(batch()[0], None).data, requires_grad=True)
+            y = x
+            for block in model.blocks:
+                y = block(y, None)
+            loss = model.head.loss(y, batch()[1])
+        loss.backward(np.float32(scale))
+        found[name] = x.grad
+    nonzero = found["fp32"] != 0
+    zeros = (found[precision] == 0) & nonzero
+    return zeros.sum() / nonzero.sum()
+
+
+def test_float16_loses_gradients_unless_the_loss_is_scaled_and_bfloat16_does_not():
+    tiny = 2.0**-16  # as of a loss that is a mean over more tokens
+    assert lost("fp16", tiny) > 0.1
+    assert lost("fp16", 2.0**16 * tiny) < 0.001
+    assert lost("bf16", tiny) == 0

@@ -1,0 +1,304 @@
+"""The whole matrix, small: every pair of settings in some run, each on the bits of one process in its precision."""
+
+import itertools
+import json
+import random
+from dataclasses import replace
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from minidist import cli
+from minidist.comm import Deadlock, RankFailed
+from minidist.layout import Layout
+from minidist.matrix import KEYS, Combination, Outcome, covering, every_combination, pairs_of
+from minidist.nn.loss_scaling import GradScaler
+from minidist.nn.precision import POLICIES
+from minidist.nn.recompute import MODES
+from minidist.show import matrix
+from minidist.train import TrainConfig, Wishes, run, train_rank
+from minidist.verify import agrees, first_difference
+
+SMALL = TrainConfig(
+    layers=4, heads=4, width=16, context=12, global_batch=8, micro_batch=1, steps=3, warmup=2, lr=1e-2, clip=0.5,
+    dropout=0.1,
+)  # fmt: skip
+ODD = replace(SMALL, layers=3, heads=3, width=15, context=9, global_batch=12, micro_batch=2, steps=2, dropout=0.0)
+
+
+def chosen(config: TrainConfig, max_ranks: int) -> list[Combination]:
+    everything = every_combination(config, max_ranks)
+    return [everything[i] for i in covering([combination.settings for combination in everything])]
+
+
+@pytest.fixture(scope="module")
+def one_process(ranks):
+    return {
+        (config, precision): run(ranks(1), replace(config, precision=precision), Layout(), Wishes(step_digests=True))
+        for config in (SMALL, ODD)
+        for precision in POLICIES
+    }
+
+
+@pytest.mark.parametrize(("config", "size"), [(SMALL, n) for n in (1, 2, 3, 4, 5, 6)] + [(ODD, n) for n in (1, 2, 3)])
+def test_every_pair_of_settings_keeps_the_bits(ranks, one_process, config, size):
+    tried = [c for c in chosen(config, 6 if config is SMALL else 3) if c.layout.world_size == size]
+    for combination in tried:
+        result = run(ranks(size), replace(config, precision=combination.precision), combination.layout)
+        assert agrees(one_process[config, combination.precision], result), combination
+
+
+def test_each_precision_has_bits_of_its_own(one_process):
+    assert len({result.fingerprint for result in one_process.values()}) == 2 * len(POLICIES)
+
+
+def test_losses_of_16_bits_stay_near(one_process):
+    for precision in ("bf16", "fp16", "fp8"):
+        losses = np.array([one_process[ODD, name].losses for name in ("fp32", precision)])
+        # three steps: what rounding to 8 bits of mantissa, or 4 in fp8's products, does to a loss of 5.5; a wrong
+        # format or a missing scale is off by tenths
+        assert np.abs(losses[0] - losses[1]).max() < 0.02, precision
+
+
+# The combinations
+
+
+def test_every_legal_combination_is_found():
+    values = {
+        "precision": POLICIES, "dp": range(1, 6), "zero": range(4), "shard": (0, 2), "tp": range(1, 6), "sp": (0, 1),
+        "pp": range(1, 6), "schedule": ("naive", "gpipe", "1f1b", "interleaved", "zb-h1"), "virtual": (1, 2),
+        "recompute": MODES,
+    }  # fmt: skip
+    draws = random.Random(0)
+    found = {(c.precision, c.layout) for c in every_combination(SMALL, 5)}
+    legal = 0
+    for _ in range(60_000):
+        row = {key: draws.choice(list(value)) for key, value in values.items()}
+        precision = row.pop("precision")
+        if row["shard"] == row["dp"]:
+            continue  # the same as 0
+        try:
+            layout = Layout(**row)
+            SMALL.check(layout)
+        except ValueError:
+            continue
+        if layout.world_size <= 5:
+            legal += 1
+            assert (precision, layout) in found
+    assert legal > 200
+    for precision, layout in found:
+        SMALL.check(layout)
+        assert layout.world_size <= 5 and precision in POLICIES
+    assert len(found) == len(every_combination(SMALL, 5))
+
+
+def test_a_covering_set_has_every_pair():
+    everything = every_combination(SMALL, 4)
+    rows = [combination.settings for combination in everything]
+    places = covering(rows)
+    possible = set().union(*map(pairs_of, rows))
+    assert set().union(*(pairs_of(rows[i]) for i in places)) == possible
+    assert len(set(places)) == len(places) < len(rows) / 10
+    gains, met = [], set()
+    for place in places:
+        gains.append(len(pairs_of(rows[place]) - met))
+        met |= pairs_of(rows[place])
+    assert gains == sorted(gains, reverse=True) and gains[-1] > 0  # greedy: none is for nothing
+
+
+@pytest.mark.parametrize("sizes", [(1,), (2, 3), (3, 4, 2), (2,) * 6])
+def test_covering_sets_of_full_products(sizes):
+    rows = [dict(enumerate(row)) for row in itertools.product(*map(range, sizes))]
+    places = covering(rows)
+    largest, second = sorted((1, *sizes))[-2:]
+    if len(sizes) > 1:
+        assert second * largest <= len(places) <= 2 * second * largest
+    else:
+        assert places == []  # nothing to meet
+
+
+def test_settings_without_a_meaning_meet_nothing():
+    settings = Combination("bf16", Layout()).settings
+    assert set(settings) == set(KEYS)
+    assert {key for key, value in settings.items() if value is None} == {"zero", "shard", "sp", "schedule", "virtual"}
+
+
+# The command and its picture
+
+
+def test_verify_matrix(tmp_path, capsys):
+    paths = [str(tmp_path / name) for name in ("m.json", "m.png")]
+    sizes = ["--layers=2", "--heads=2", "--width=8", "--context=8", "--global-batch=4", "--micro-batch=1", "--steps=1"]
+    assert cli.main(["verify", "--matrix", "--max-ranks=2", *sizes, "--json", paths[0], "--png", paths[1]]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    result = json.loads((tmp_path / "m.json").read_text())
+    legal = every_combination(
+        TrainConfig(layers=2, heads=2, width=8, context=8, global_batch=4, micro_batch=1, steps=1), 2
+    )
+    assert result["all_same"] and result["legal"] == len(legal)
+    assert f"{len(legal)} combinations of settings are legal on up to 2 ranks. Running" in out
+    assert f"in which all {result['pairs']} pairs of settings occur" in out
+    assert (
+        f"{len(result['runs'])} runs of {len(legal)} legal combinations on up to 2 ranks: each ended on the bits" in out
+    )
+    assert {run["settings"]["precision"] for run in result["runs"]} == set(POLICIES)
+    assert all(run["same"] and run["memory"] > 0 and run["seconds"] > 0 for run in result["runs"])
+    assert (tmp_path / "m.png").stat().st_size > 20_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["dp=2"], "--matrix chooses the layouts itself"),
+        (["--impl", "solutions"], "--matrix chooses the layouts itself"),
+        (["--precision", "bf16"], "--matrix runs every precision"),
+        (["--max-ranks", "0"], "--max-ranks must be at least 1"),
+    ],
+)
+def test_what_matrix_refuses(arguments, message, capsys):
+    assert cli.main(["verify", "--matrix", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_png_needs_the_matrix(capsys):
+    assert cli.main(["verify", "dp=2", "--png", "x.png"]) == 2
+    assert "give --matrix too" in capsys.readouterr().err
+
+
+def test_the_grid_shows_where_bits_differ():
+    layouts = ["dp=2", "dp=2,recompute=full", "tp=2,recompute=full", "tp=2"]
+    outcomes = [
+        Outcome(Combination("fp32", Layout.parse(text)), text != "tp=2,recompute=full", 0.1, 10, 5) for text in layouts
+    ]
+    values, rows = matrix.grid(outcomes)
+    cell = {frozenset((values[y], values[x])): rows[y][x] for y in range(len(values)) for x in range(y)}
+    assert cell[frozenset((("tp", 2), ("recompute", "full")))] == "different"
+    assert cell[frozenset((("tp", 2), ("recompute", "none")))] == "same"
+    assert cell[frozenset((("dp", 2), ("recompute", "full")))] == "same"
+    assert cell[frozenset((("dp", 2), ("tp", 2)))] == "impossible"
+    assert matrix.as_text(outcomes).splitlines()[-1].split() == ["recompute=full", *"XX+++XXX."]
+    figure = matrix.draw(outcomes, "title")
+    whole, seconds, *_ = figure.axes
+    assert [label.get_text() for label in whole.get_yticklabels()] == [f"{key}={value}" for key, value in values]
+    assert [bar.get_width() for bar in seconds.patches] == [0.1] * 4
+
+
+# Planted faults
+
+
+def rounding_cut_off(world, config, layout, wishes):
+    """Truncation in place of rounding."""
+
+    def truncated(values):
+        return (values.view(np.uint32) >> 16).astype(np.uint16)
+
+    with mock.patch("minidist.nn.formats.bfloat16_bits", truncated):
+        return train_rank(world, config, layout, wishes)
+
+
+def no_master_weights(world, config, layout, wishes):
+    """The optimizer trains what the model computes with, so that small updates vanish."""
+    from minidist.nn.master_weights import MasterWeights
+
+    publish = MasterWeights.publish
+
+    def rounded(self):
+        publish(self)
+        for parameter, master in zip(self.parameters, self.masters, strict=True):
+            master.data[...] = parameter.data
+
+    with mock.patch.object(MasterWeights, "publish", rounded):
+        return train_rank(world, config, layout, wishes)
+
+
+def dropout_redrawn(world, config, layout, wishes):
+    """Recomputed blocks get new random numbers."""
+    from minidist import flops
+    from minidist.nn.random import Noise
+
+    by_name = Noise.generator
+
+    def generator(self, layer, place, *block):
+        return by_name(self, layer, place + (" again" if flops._phase == "recompute" else ""), *block)
+
+    with mock.patch.object(Noise, "generator", generator):
+        return train_rank(world, config, layout, wishes)
+
+
+def scale_not_taken_out(world, config, layout, wishes):
+    from minidist.nn.loss_scaling import GradScaler
+
+    with mock.patch.object(GradScaler, "unscale", lambda *arguments: False):
+        return train_rank(world, config, layout, wishes)
+
+
+@pytest.mark.parametrize(
+    ("fault", "precision", "text"),
+    [
+        (rounding_cut_off, "bf16", "dp=2"),
+        (no_master_weights, "bf16", "dp=2"),
+        (dropout_redrawn, "fp32", "recompute=full"),
+        (dropout_redrawn, "fp32", "recompute=selective"),
+        (scale_not_taken_out, "fp16", "dp=2"),
+    ],
+)
+def test_verify_finds(ranks, one_process, fault, precision, text):
+    config, layout, wishes = replace(SMALL, precision=precision), Layout.parse(text), Wishes(step_digests=True)
+    reference = one_process[SMALL, precision]
+    found = run(ranks(layout.world_size), config, layout, wishes, rank_function=fault)
+    assert not agrees(reference, found)
+    assert first_difference(reference, found, rank_function=fault) is not None
+    assert agrees(reference, run(ranks(layout.world_size), config, layout, wishes))  # the fault is gone, not hidden
+
+
+def vanished(config: TrainConfig, ranks, rank_function) -> float:
+    """The share of the weights that one small step leaves as they were."""
+    arrays = [
+        run(ranks(1), replace(config, lr=lr), Layout(), Wishes(stop_after=0), rank_function=rank_function)
+        .ranks[0]
+        .arrays
+        for lr in (1e-30, 1e-5)
+    ]
+    weights = [name for name in arrays[0] if name.endswith("weight") and not name.startswith("exp_avg")]
+    same = sum(int((arrays[0][name] == arrays[1][name]).sum()) for name in weights)
+    return same / sum(arrays[0][name].size for name in weights)
+
+
+def test_updates_vanish_without_master_weights(ranks):
+    config = replace(SMALL, precision="bf16", warmup=0, weight_decay=0.0)
+    # not all move in float32 either: rows of bytes that the batch has not
+    assert vanished(config, ranks, no_master_weights) > vanished(config, ranks, None) + 0.3
+
+
+def one_overflow(world, config, layout, wishes):
+    """No fault: in the second step one gradient overflows, of a parameter that rank 0 alone holds in these layouts."""
+    unscale, steps = GradScaler.unscale, []
+
+    def overflowing(self, parameters, all_max):
+        steps.append(None)
+        if len(steps) == 2 and world.rank == 0:
+            (bias,) = [parameter for parameter in parameters if parameter.name == "blocks.0.attention.qkv.bias"]
+            bias.grad.reshape(-1)[0] = np.inf
+        return unscale(self, parameters, all_max)
+
+    with mock.patch.object(GradScaler, "unscale", overflowing):
+        return train_rank(world, config, layout, wishes)
+
+
+def overflow_not_agreed(world, config, layout, wishes):
+    """Every rank looks at its own gradients alone."""
+    with mock.patch("minidist.train.largest", lambda *arguments: arguments[-1]):
+        return one_overflow(world, config, layout, wishes)
+
+
+@pytest.mark.parametrize("text", ["dp=2,zero=1", "pp=2", "tp=2", "dp=2,zero=3,recompute=full"])
+def test_an_overflow_that_one_rank_sees_is_agreed_by_all(ranks, text):
+    config, layout = replace(SMALL, precision="fp16"), Layout.parse(text)
+    one = run(ranks(1), config, Layout(), rank_function=one_overflow)
+    assert (one.ranks[0].skipped_steps, one.ranks[0].loss_scale) == (1, 2.0**15)
+    found = run(ranks(layout.world_size), config, layout, rank_function=one_overflow)
+    assert agrees(one, found)
+    assert {(rank.skipped_steps, rank.loss_scale) for rank in found.ranks} == {(1, 2.0**15)}
+    with pytest.raises((RankFailed, Deadlock)):  # one rank has gone on to the norm, the other to the next step
+        run(ranks(layout.world_size), config, layout, rank_function=overflow_not_agreed)
