@@ -43,6 +43,9 @@ DEFAULT_LAYOUTS = [
         "pp=2,schedule=zb-h1",
         "pp=2,dp=2,zero=1",
         "pp=2,dp=2,tp=2,zero=1",
+        "recompute=full",
+        "pp=2,schedule=zb-h1,recompute=full",
+        "tp=2,sp=1,recompute=selective",
     )
 ]
 

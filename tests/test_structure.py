@@ -40,6 +40,7 @@ MAY_IMPORT = {  # a room or file -> the others that it may import
     "cli": {
         "backend",
         "ledger",
+        "flops",
         "comm",
         "nn",
         "parallel",

@@ -11,6 +11,7 @@ from minidist.cli.flags import add_config, add_layout, config_of, layout_of
 from minidist.cli.output import check_outputs, console_of, telling, write_json
 from minidist.comm import Cluster
 from minidist.course.plug import pieces_as_dict, pieces_of, print_pieces, training_on
+from minidist.flops import PHASES
 from minidist.layout import Layout
 from minidist.ledger import KINDS
 from minidist.train import Run, Wishes, run
@@ -119,9 +120,13 @@ def _print_run(console: Console, result: Run) -> None:
         console.print(table)
         console.print(_collectives_table(first.collectives))
     console.print(_memory_table(result))
+    console.print(_compute(result), soft_wrap=True)
     if first.sample is not None:
         console.print("what the model writes:", style="bold")
         console.print("The " + printable(first.sample), soft_wrap=True)
+    if first.loss_scale != 1:
+        left_out = f"{first.skipped_steps} of {len(first.losses)} steps left out for an overflow"
+        console.print(f"loss scale: {first.loss_scale:,.0f} at last, {left_out}")
     console.print(f"loss: {first.losses[0]:.4f} at first, {first.losses[-1]:.4f} at last")
     console.print(f"validation loss: {first.validation_loss:.4f} nats a byte")
     console.print(f"speed: {result.tokens_per_second:,.0f} tokens/s")
@@ -147,6 +152,13 @@ def _memory_table(result: Run) -> Table:
     for number, rank in enumerate(result.ranks):
         table.add_row(str(number), *(f"{rank.memory[kind]:,}" for kind in (*KINDS, "peak")))
     return table
+
+
+def _compute(result: Run) -> str:
+    steps = len(result.losses)
+    counted = [(phase, result.ranks[0].flops.get(phase, 0) / steps) for phase in PHASES]
+    found = ", ".join(f"{count / 1e6:,.1f} MFLOP {phase}" for phase, count in counted if count)
+    return f"matrix products of rank 0 in one step: {found}"
 
 
 def printable(text: bytes) -> str:

@@ -11,7 +11,11 @@ the same because its random numbers go by name (nn/random.py) and not by turn.
 
 Those are the bytes of one block in 16 bits, with s tokens, b samples, h the width and a heads (Korthikanti et al.,
 "Reducing Activation Recomputation in Large Transformer Models", 2022, section 4). Selective recomputation is theirs:
-what depends on s squared is most of the memory and costs little to compute. ``saved_bytes`` says what this model saves.
+what depends on s squared is most of the memory and costs little to compute. The blocks here save as much, but for two
+things (tests/nn/test_recompute.py counts them, to the byte):
+
+- 3 a s / h in place of 5: what is left of the softmax after dropout is not saved, but multiplied again in backward.
+- Statistics come on top, 4 bytes for each row: of the two norms 8 s b, of the softmax 4 a s b.
 
 Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016); PyTorch's ``torch.utils.checkpoint`` with
 ``use_reentrant=False``. Simplified: the function is always run to its end.
