@@ -1,9 +1,9 @@
 """Activation recomputation: save less in forward, and compute it again in backward when it is needed.
 
-``checkpoint(function, *inputs)`` runs a function whose nodes forget what they saved for backward. When backward reaches
-the first of them, the function is run once more, from its inputs, which were kept, and each node gets back what it had
-saved. The graph stays as it was and so do the bits: it is the same operations on the same numbers, and the dropout is
-the same because its random numbers go by name (nn/random.py) and not by turn.
+``checkpoint(function, *inputs)`` runs a function whose operations forget what they saved for backward. When backward
+reaches the first of them, the function is run once more, from its inputs, which were kept, and each gets back what it
+had saved. The graph stays as it was and so do the bits: it is the same operations on the same numbers, and the dropout
+is the same because its random numbers go by name (nn/random.py) and not by turn.
 
     none        a block keeps everything                               about s b h (34 + 5 a s / h) bytes, see below
     selective   of attention, queries, keys and values alone are kept  about s b h 34
@@ -27,7 +27,8 @@ from functools import partial
 from minidist import flops, ledger, trace
 from minidist.nn.gpt import GPT
 from minidist.nn.precision import Packed, Policy, autocast, current
-from minidist.nn.tensor import Context, Tensor, grad_mode, saving
+from minidist.nn.saved import Known, Saved, saving
+from minidist.nn.tensor import Tensor, grad_mode
 from minidist.sockets import socket
 
 MODES = ("none", "selective", "full")
@@ -48,43 +49,43 @@ def checkpoint(function: Callable[..., Tensor], *inputs) -> Tensor:
 
 
 class Region:
-    """One call under ``checkpoint``: the nodes that have forgotten what they saved, and what brings it back."""
+    """One call under ``checkpoint``: the operations that have forgotten what they saved, and what brings it back."""
 
     def __init__(self, function: Callable[..., Tensor], inputs: tuple) -> None:
         self.function, self.policy = function, current()
         self.inputs = [Input(value, self.policy) if isinstance(value, Tensor) else value for value in inputs]
-        self.nodes: list[Context] = []
+        self.forgotten: list[Saved] = []
 
-    def forget(self, node: Context) -> None:
-        """What becomes of what a node saves in forward."""
-        node.forget(self.run_again)
-        self.nodes.append(node)
+    def forget(self, saved: Saved, known: Known) -> None:
+        """What becomes of what an operation saves in forward."""
+        saved.forget(self.run_again)
+        self.forgotten.append(saved)
 
     def run_again(self) -> None:
-        """Give every node back what it had saved."""
-        nodes = iter(self.nodes)
+        """Give every operation back what it had saved."""
+        forgotten = iter(self.forgotten)
 
-        def give_back(again: Context) -> None:
-            node = next(nodes, None)
-            if node is None or (node.name, node.shape) != (again.name, again.shape):
-                had = "nothing more" if node is None else f"{node.name} of shape {node.shape}"
+        def give_back(again: Saved, known: Known) -> None:
+            saved = next(forgotten, None)
+            if saved is None or (saved.operation, saved.shape) != (again.operation, again.shape):
+                had = "nothing more" if saved is None else f"{saved.operation} of shape {saved.shape}"
                 raise RuntimeError(
-                    f"checkpoint: run again, the function did {again.name} of shape {again.shape} where it had done "
-                    f"{had}. It must do the same each time, whatever has changed in between"
+                    f"checkpoint: run again, the function did {again.operation} of shape {again.shape} where it had "
+                    f"done {had}. It must do the same each time, whatever has changed in between"
                 )
-            again.store()
-            again.hand_over(node)
+            again.store(known)
+            again.hand_over(saved)
 
         inputs = [value.tensor() if isinstance(value, Input) else value for value in self.inputs]
         instruments = trace.span("recompute"), flops.phase("recompute")
         with instruments[0], instruments[1], grad_mode(True), saving(give_back), autocast(self.policy):
             self.function(*inputs)
-        if (missing := next(nodes, None)) is not None:
+        if (missing := next(forgotten, None)) is not None:
             raise RuntimeError(
-                f"checkpoint: run again, the function did not do {missing.name} of shape {missing.shape} as before. "
-                "It must do the same each time, whatever has changed in between"
+                f"checkpoint: run again, the function did not do {missing.operation} of shape {missing.shape} as "
+                "before. It must do the same each time, whatever has changed in between"
             )
-        self.nodes, self.inputs = [], []
+        self.forgotten, self.inputs = [], []
 
 
 class Input:

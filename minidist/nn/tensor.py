@@ -14,11 +14,11 @@ from contextlib import contextmanager
 
 from minidist import flops, ledger, trace
 from minidist.backend import xp
-from minidist.nn.precision import Packed, Policy, current, repeats
+from minidist.nn.precision import Packed, Policy, current
 from minidist.nn.rounding import rounded
+from minidist.nn.saved import Known, Saved
 
 _grad_enabled = True
-_on_save: "Callable[[Context], None] | None" = None
 
 
 @contextmanager
@@ -35,20 +35,6 @@ def grad_mode(enabled: bool):
 def no_grad():
     """Within it no graph is built and nothing is saved for backward. Also usable as a decorator."""
     return grad_mode(False)
-
-
-@contextmanager
-def saving(on_save: "Callable[[Context], None]"):
-    """Within it, ``on_save(node)`` sees to what a node saves for backward: ``node.store()`` would keep it.
-
-    (PyTorch's ``saved_tensors_hooks`` see single tensors instead.)
-    """
-    global _on_save
-    before, _on_save = _on_save, on_save
-    try:
-        yield
-    finally:
-        _on_save = before
 
 
 class Tensor:
@@ -227,9 +213,8 @@ class Context:
             for argument, needed in zip(arguments, self.needs_input_grad, strict=True)
         )
         self.policy = current()
-        self._saved: tuple = ()  # leaves, packed arrays and arrays
-        self.exact: tuple = ()
-        self.again: Callable[[], None] | None = None  # brings back what was saved, if that was given up
+        self.to_save: tuple | None = None  # arrays and exact ones, while forward runs
+        self.saved: Saved | None = None
         self.flops = 0
         self.freed = False
 
@@ -245,46 +230,12 @@ class Context:
             exact: arrays that are stored as they are: statistics, one number for many.
         """
         if any(self.needs_input_grad):
-            self._saved, self.exact = arrays, exact
+            self.to_save = arrays, exact
 
     @property
     def saved_arrays(self) -> tuple:
         """The arrays given to ``save_for_backward``, and behind them the exact ones."""
-        if self.again is not None:
-            self.again()
-        return tuple(self._load(saved) for saved in self._saved) + self.exact
-
-    def _load(self, saved):
-        if isinstance(saved, Packed):
-            return saved.array()
-        return saved.cast(self.policy) if isinstance(saved, Tensor) else saved
-
-    def store(self) -> None:
-        """Put what was saved into the form in which it waits for backward, and enter it into the ledger.
-
-        Of a leaf among the arguments the leaf is kept, not its array: backward gets what the leaf holds then. So a
-        parameter's array may be given up after forward and be fetched again, as ZeRO's stage 3 does.
-        """
-        self._saved = tuple(None if array is None else self._stored(array) for array in self._saved)
-        for array in (*self._saved, *self.exact):
-            if array is not None and not isinstance(array, Tensor):
-                ledger.hold("activations", array.codes if isinstance(array, Packed) else array)
-
-    def forget(self, again: Callable[[], None]) -> None:
-        """Keep nothing of what was saved. Before backward, ``again()`` has another node ``hand_over`` the same."""
-        self._saved, self.exact, self.again = (), (), again
-
-    def hand_over(self, node: "Context") -> None:
-        """Give what was saved here to the node that forgot the same."""
-        node._saved, node.exact, node.again = self._saved, self.exact, None
-
-    def _stored(self, array):
-        for tensor, itself in self.known:
-            if array is itself and tensor.grad_fn is None:
-                return tensor
-            if self.policy.packs(array) and shows_all_of(array, itself):  # packed once, whoever else saves it
-                return tensor.pack(self.policy).reshape(array.shape)
-        return self.policy.pack(array) if self.policy.packs(array) else array
+        return () if self.saved is None else self.saved.arrays()
 
     def gradients(self, gradient) -> tuple:
         """From the gradient of the output to the gradients of the arguments. Frees the node.
@@ -312,12 +263,12 @@ class Context:
                 )
         return found
 
-    def made(self, output, known: list) -> Tensor:
-        """Note the shape and the dtypes of the output of ``forward``, and make it a tensor.
+    def made(self, output, known: Known) -> Tensor:
+        """Note the shape and the dtypes of the output of ``forward``, make it a tensor, and store what was saved.
 
         Args:
             output: the array that forward returned.
-            known: for each tensor among the arguments, the tensor and the array that forward got of it.
+            known: the tensors among the arguments, each with the array that forward got of it.
 
         Raises:
             RuntimeError: if ``forward`` keeps something under a name that the graph itself needs.
@@ -333,20 +284,14 @@ class Context:
             self.policy.round(output) if self.rounds else output,
             grad_fn=self if any(self.needs_input_grad) else None,
         )
-        if self._saved or self.exact:
-            self.known = [*known, (tensor, output)]
-            (_on_save or Context.store)(self)
-            del self.known
+        if self.to_save is not None:
+            self.saved = Saved(self.name, self.shape, *self.to_save, self.policy)
+            self.saved.keep([*known, (tensor, output)])
+            self.to_save = None
         return tensor
 
     def free(self) -> None:
-        self._saved, self.exact, self.sources, self.again, self.freed = (), (), (), None, True
-
-
-def shows_all_of(array, other) -> bool:
-    """Whether an array is the other one, or that one reshaped."""
-    same = array.size == other.size and ledger.owner(array) is ledger.owner(other)
-    return same and all((a[0] if repeats(a) else a).flags.c_contiguous for a in (array, other))
+        self.saved, self.sources, self.freed = None, (), True
 
 
 class Function:
