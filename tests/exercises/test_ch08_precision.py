@@ -1,0 +1,1065 @@
+"""Graders of chapter 8: exact numbers, what is kept and what is computed twice, and the bits that training ends on."""
+
+import gc
+import weakref
+from fractions import Fraction
+from functools import partial
+from itertools import product
+from math import inf, isfinite, nan, sqrt
+
+import numpy as np
+import pytest
+
+from minidist.course.judging import number, same
+from minidist.layout import Layout
+from minidist.nn import functional
+from minidist.nn.formats import FORMATS
+from minidist.nn.gpt import Block, GPTConfig
+from minidist.nn.layers import Parameter
+from minidist.nn.precision import autocast
+from minidist.nn.random import Noise
+from minidist.nn.tensor import Tensor, no_grad
+from minidist.train import TrainConfig, Wishes, run
+
+NN = "minidist.nn"
+
+
+def answers(*closed):
+    """While these tests run, these pieces of the library are closed."""
+    return pytest.mark.answers("ch08_precision", closed=tuple(f"{NN}.{name}" for name in closed))
+
+
+pytestmark = answers()
+
+# In a rank
+
+
+def run_each(world, module, name, inputs):
+    return [getattr(module, name)(*args) for args in inputs]
+
+
+def plugged_training(world, module, name, config, layout):
+    """The library's training on one of these answers: the fingerprint, and how often it was called."""
+    from minidist import sockets
+    from minidist.train import train_rank
+
+    sockets.plug({name: getattr(module, name)})
+    try:
+        return train_rank(world, config, layout, Wishes()).fingerprint, sockets.calls[name]
+    finally:
+        sockets.plug({})
+
+
+# In the grader
+
+
+def found_for(student, name: str, inputs) -> list[tuple]:
+    """Each of these arguments, and what the function returns for them."""
+    inputs = list(inputs)
+    return list(zip(inputs, student.on_ranks(1, run_each, name, inputs)[0].value, strict=True))
+
+
+def config_of(precision: str) -> TrainConfig:
+    return TrainConfig(
+        layers=2, heads=2, width=8, context=8, steps=3, global_batch=4, micro_batch=2, dropout=0.2, warmup=1,
+        precision=precision,
+    )  # fmt: skip
+
+
+fingerprints: dict[str, str] = {}  # of the library's own run in one process, by precision, once it was needed
+
+
+def check_training(student, warm_ranks, name: str, precision: str, layout: str = "dp=1") -> None:
+    """The library's training loop on one answer ends on the bits of one process."""
+    config = config_of(precision)
+    if precision not in fingerprints:
+        fingerprints[precision] = run(warm_ranks(1), config, Layout()).fingerprint
+    right = fingerprints[precision]
+    fingerprint, calls = student.on_ranks(1, plugged_training, name, config, Layout.parse(layout))[0].value
+    assert calls, f"{precision}, {layout}: the training loop did not get your {name}"
+    assert fingerprint == right, (
+        f"{precision}, {layout}: trained on your {name} it ends on the fingerprint {fingerprint[:16]}, and on the "
+        f"library's own on {right[:16]}"
+    )
+
+
+# 8.1
+
+BITS = {"float32": (8, 23, True), "float64": (11, 52, True)} | {
+    name: (format.exponent, format.mantissa, format.infinite) for name, format in FORMATS.items()
+}
+
+
+def numbers_of(name: str) -> np.ndarray:
+    """All finite numbers from 0 up that a format of 16 or 8 bits has, in float64."""
+    format = FORMATS[name]
+    values = format.decode(np.arange(1 << (format.bits - 1)).astype(format.dtype))
+    return values[np.isfinite(values)].astype(np.float64)
+
+
+@answers("formats:Format")
+@pytest.mark.task(
+    "8.1",
+    points=3,
+    kind="worksheet",
+    hint="Add up each row: a bfloat16 has 2 bytes, a float32 4, a float64 8, and there are two moments. Of a format, "
+    "write down the code of the number that is asked for, exponent and mantissa, and then its value by the rule at the "
+    "top of the file. The numbers with one exponent are equally far apart, and the subnormal ones as far as those with "
+    "the exponent 1.",
+)
+class TestWorksheet:
+    """Bytes of the model's states, and the largest, the smallest and the next number of a format"""
+
+    def test_bytes(self, student):
+        kinds = {"fp32": (4, 4, 8), "mixed": (2, 2, 12), "megatron": (2, 4, 12), "minidist": (2, 8, 12)}
+        cases = product(kinds, (0, 1, 2, 3), (1, 2, 3, 64))
+        for (recipe, stage, ranks), found in found_for(student, "bytes_per_parameter", cases):
+            weights, gradients, optimizer = map(Fraction, kinds[recipe])
+            right = (
+                weights / (ranks if stage == 3 else 1)
+                + gradients / (ranks if stage >= 2 else 1)
+                + optimizer / (ranks if stage >= 1 else 1)
+            )
+            # a few operations of float64
+            assert number(found, "bytes_per_parameter") == pytest.approx(float(right), rel=1e-12), (
+                f"{recipe}, stage {stage}, {ranks} rank{'s' if ranks > 1 else ''}: {found:g} bytes, where "
+                f"{float(right):g} is right"
+            )
+
+    def check(self, what: str, found, right: float) -> None:
+        assert number(found, what) == right, f"{what} is {found!r:.40}, where {right!r} is right"
+
+    def test_largest(self, student):
+        right = {name: float(numbers_of(name)[-1]) for name in FORMATS}
+        right |= {name: float(np.finfo(name).max) for name in ("float32", "float64")}
+        cases = [BITS[name] for name in right]
+        for name, (_, found) in zip(right, found_for(student, "largest_number", cases), strict=True):
+            self.check(f"the largest number of {name}", found, right[name])
+
+    def test_smallest(self, student):
+        right = {name: float(numbers_of(name)[1]) for name in FORMATS}
+        right |= {name: float(np.finfo(name).smallest_subnormal) for name in ("float32", "float64")}
+        cases = [BITS[name][:2] for name in right]
+        for name, (_, found) in zip(right, found_for(student, "smallest_number", cases), strict=True):
+            self.check(f"the smallest number above 0 of {name}", found, right[name])
+
+    def test_spacing(self, student):
+        for name in FORMATS:
+            values = numbers_of(name)
+            chosen = np.unique(np.concatenate([np.arange(1, min(len(values) - 1, 40)), np.searchsorted(values, [1.0])]))
+            chosen = np.append(chosen, [len(values) // 2, len(values) - 2])
+            cases = [(i, share) for i in chosen for share in (0.0, 0.75)]
+            between = [float(values[i] + share * (values[i + 1] - values[i])) for i, share in cases]
+            found = found_for(student, "spacing", [(*BITS[name][:2], value) for value in between])
+            for (i, _), value, (_, one) in zip(cases, between, found, strict=True):
+                self.check(f"the spacing of {name} at {value!r}", one, float(values[i + 1] - values[i]))
+
+
+# 8.2
+
+BFLOAT16 = np.append((np.arange(0x7F80, dtype=np.uint32) << 16).view(np.float32).astype(np.float64), 2.0**128)
+
+
+def nearest_bfloat16(values: np.ndarray) -> np.ndarray:
+    """The codes of the nearest numbers in a table of all; float64 has room for all differences. No NaN here."""
+    magnitude = np.abs(values.astype(np.float64))
+    below = np.minimum(np.searchsorted(BFLOAT16, magnitude, "right") - 1, len(BFLOAT16) - 2)
+    down, up = magnitude - BFLOAT16[below], BFLOAT16[below + 1] - magnitude
+    codes = below + ((up < down) | ((up == down) & (below % 2 == 1)))
+    return (codes + (np.signbit(values) * 0x8000)).astype(np.uint16)
+
+
+def of_bits(*bits: int) -> np.ndarray:
+    return np.array(bits, np.uint32).view(np.float32)
+
+
+def run_bits(world, module, values):
+    kept = values.copy()
+    codes = module.bfloat16_bits(values)
+    return codes, bool((kept.view(np.uint32) == values.view(np.uint32)).all())
+
+
+def check_bits(student, values: np.ndarray) -> None:
+    codes, untouched = student.on_ranks(1, run_bits, values)[0].value
+    assert isinstance(codes, np.ndarray), f"it returns a {type(codes).__name__}, where an array is asked for"
+    assert codes.dtype == np.uint16, f"it returns an array of {codes.dtype}, where uint16 is asked for"
+    assert codes.shape == values.shape, f"of values of shape {values.shape} it makes codes of shape {codes.shape}"
+    assert untouched, "it changes the values that it is given"
+    right = nearest_bfloat16(values)
+    wrong = np.flatnonzero(codes != right)
+    if len(wrong):
+        first = wrong[0]
+        found, value, bits = codes[first : first + 1], values[first], values.view(np.uint32)[first]
+        came, due = (float((c.astype(np.uint32) << 16).view(np.float32)[0]) for c in (found, right[first : first + 1]))
+        raise AssertionError(
+            f"{float(value)!r}, of the bits 0x{bits:08x}, becomes 0x{found[0]:04x}, which is {came!r}, where "
+            f"0x{right[first]:04x}, {due!r}, is right ({len(wrong):,} of {len(values):,} values are wrong)"
+        )
+
+
+HALVES = (0x0000, 0x0001, 0x7FFF, 0x8000, 0x8001, 0xFFFF)
+
+
+@answers("formats:bfloat16_bits", "formats:drop_bits")
+@pytest.mark.task(
+    "8.2",
+    points=4,
+    hint="The code is the upper half of the float32's bits, if the lower half is nearer to 0 than to 65,536. Adding "
+    "0x7fff to all 32 bits before the lower half is cut off rounds up whatever is above the middle; add one more where "
+    "the last bit that stays is 1, and ties are right as well. A full mantissa then carries into the exponent, as it "
+    "should, up to infinity. NaN has to be seen to by itself.",
+)
+class TestBfloat16Bits:
+    """bfloat16_bits: half of a float32, rounded to the nearest"""
+
+    def test_numbers_that_it_has(self, student):
+        check_bits(student, np.array([0.0, 1.0, -2.0, 0.5, 3.140625, -0.0, 2.0**100, 2.0**-126], np.float32))
+
+    def test_nearest(self, student):
+        check_bits(student, np.array([1.001, 1.005, 3.14159, -0.1, 1e-20, -7e30, 1.9999], np.float32))
+
+    def test_ties_go_to_even(self, student):
+        check_bits(student, of_bits(0x3F808000, 0x3F818000, 0xBF808000, 0xBF818000, 0x3FFF8000))
+
+    def test_around_every_number(self, student):
+        """Subnormal ones and the largest too: each, the middle behind it, and what lies beside the two."""
+        codes = np.arange(0x7F80, dtype=np.uint32)
+        bits = np.concatenate([(codes << 16) + np.uint32(half) for half in HALVES])
+        values = bits.view(np.float32)
+        check_bits(student, np.concatenate([values, -values]))
+
+    def test_infinity(self, student):
+        check_bits(student, np.array([inf, -inf, np.finfo(np.float32).max, -3.4e38, 3.3895e38], np.float32))
+
+    def test_nan(self, student):
+        values = of_bits(0x7FC00000, 0xFFC00000, 0x7F800001, 0xFF800001, 0x7FFFFFFF, 0xFFFFFFFF, 0x7F80FFFF, 0x7FA00000)
+        codes = student.call("bfloat16_bits", values)
+        back = (np.asarray(codes).astype(np.uint32) << 16).view(np.float32)
+        for bits, code, value in zip(values.view(np.uint32), codes, back, strict=True):
+            assert np.isnan(value), f"NaN with the bits 0x{bits:08x} becomes 0x{code:04x}, which is {value}"
+
+    def test_none_and_one(self, student):
+        for values in (np.zeros(0, np.float32), of_bits(0x3F80C000)):
+            check_bits(student, values)
+
+    def test_random(self, student):
+        bits = np.random.default_rng(82).integers(0, 1 << 32, 100_000, dtype=np.uint32)
+        values = bits.view(np.float32)
+        check_bits(student, values[~np.isnan(values)])
+
+    def test_training(self, student, warm_ranks):
+        check_training(student, warm_ranks, "bfloat16_bits", "bf16")
+
+
+# 8.3
+
+
+def right_scale(largest: float, values) -> float:
+    """The greatest power of two with which nothing is too large, found by trying; 1 where there is nothing to go by."""
+    values = [abs(float(value)) for value in values]
+    if not all(map(isfinite, values)) or not any(values):
+        return 1.0
+    greatest, bound, scale = Fraction(max(values)), Fraction(largest), Fraction(1)
+    while greatest * scale > bound:
+        scale /= 2
+    while greatest * scale * 2 <= bound:
+        scale *= 2
+    return float(scale) if scale <= Fraction(2) ** 127 else 1.0
+
+
+def run_scales(world, module, name, cases):
+    found = []
+    for values, axes in cases:
+        kept = values.copy()
+        scale = module.scale_to(FORMATS[name], values, axes)
+        found.append((scale, bool((kept.view(np.uint32) == values.view(np.uint32)).all())))
+    return found
+
+
+def check_scales(student, name: str, *cases) -> None:
+    """Each case: the values, and the axes over which there is one scale."""
+    cases = [(np.asarray(values, np.float32), axes) for values, axes in cases]
+    for (values, axes), (found, untouched) in zip(
+        cases, student.on_ranks(1, run_scales, name, cases)[0].value, strict=True
+    ):
+        what = f"{name}, values of shape {values.shape}, axes {axes}"
+        shape = tuple(1 if axis in axes else length for axis, length in enumerate(values.shape))
+        assert isinstance(found, np.ndarray | np.float32) and found.dtype == np.float32, (
+            f"{what}: it returns {getattr(found, 'dtype', type(found).__name__)}, where float32 is asked for"
+        )
+        assert found.shape == shape, f"{what}: scales of shape {found.shape}, where {shape} is right"
+        assert untouched, f"{what}: it changes the values that it is given"
+        for index in np.ndindex(shape):
+            part = values[tuple(slice(None) if axis in axes else i for axis, i in enumerate(index))].ravel()
+            right = right_scale(FORMATS[name].largest, part)
+            told = ", ".join(f"{value:.9g}" for value in part[:4]) + (", ..." if part.size > 4 else "")
+            assert found[index] == right, (
+                f"{what}: for the values {told or 'none'} the scale is {found[index]:.9g}, where {right:.9g} is right: "
+                f"the format goes up to {FORMATS[name].largest:g}"
+            )
+
+
+@answers("formats:scale_to")
+@pytest.mark.task(
+    "8.3",
+    points=4,
+    hint="Take the greatest of the absolute values along the axes, with keepdims=True, and initial=0 for the case that "
+    "there are none. format.largest divided by it is how much room there is; frexp says between which powers of two "
+    "that lies. Where the room is infinite, 0 or NaN, put 1 in its place first.",
+)
+class TestScaleTo:
+    """scale_to: the power of two that brings numbers into a format's range"""
+
+    def test_one_scale(self, student):
+        for name in ("e4m3", "e5m2"):
+            check_scales(student, name, ([1.0, 2.0, 3.0], (0,)), ([1e-6, 2e-5], (0,)), ([1e9, 1.0], (0,)))
+
+    def test_negative(self, student):
+        check_scales(student, "e4m3", ([-1000.0, 3.0], (0,)), ([-1.0, -0.25], (0,)))
+
+    def test_a_scale_for_each_block(self, student):
+        values = np.random.default_rng(83).standard_normal((3, 4, 5)) * np.array([1e-8, 1.0, 1e8])[:, None, None]
+        check_scales(student, "e4m3", (values, (1, 2)), (values, (0, 1, 2)), (values, (0,)), (values, (2,)))
+
+    def test_nothing_to_go_by(self, student):
+        check_scales(
+            student, "e4m3", (np.zeros((2, 3)), (1,)), (np.zeros((2, 0)), (1,)), ([[1.0, inf], [8.0, 4.0]], (1,)),
+            ([[nan, 1.0], [0.5, -inf], [0.0, 3.0]], (1,)),
+        )  # fmt: skip
+
+    def test_at_the_border(self, student):
+        """The largest number times a power of two, and what lies beside it."""
+        for name in ("e4m3", "e5m2", "float16"):
+            borders = np.float32(FORMATS[name].largest) * np.float32(2.0) ** np.arange(-60, 60, 7, dtype=np.float32)
+            beside = [np.nextafter(borders, np.float32(towards)) for towards in (0, inf)]
+            check_scales(student, name, (np.stack([borders, *beside], -1)[..., None], (2,)))
+
+    def test_wide_range(self, student):
+        values = np.float32(2.0) ** np.arange(-149, 128, dtype=np.float32)
+        for name in ("e4m3", "e5m2"):
+            check_scales(student, name, (np.stack([values, values * np.float32(1.4)], -1)[..., None], (2,)))
+
+    def test_training(self, student, warm_ranks):
+        check_training(student, warm_ranks, "scale_to", "fp8")
+
+
+# 8.4
+
+
+def parameters_for(seed: int) -> list[Parameter]:
+    """Three parameters, one of them with weight decay, one without an element."""
+    made = []
+    for i, shape in enumerate(((3, 4), (5,), (0,))):
+        parameter = Parameter(shape, decay=i == 0)
+        parameter.name = f"layer{i}.weight"
+        parameter.data = np.random.default_rng([84, seed, i]).standard_normal(shape).astype(np.float32)
+        made.append(parameter)
+    return made
+
+
+def state_of(parameter: Parameter) -> dict:
+    format = parameter.format and parameter.format.name
+    return {"name": parameter.name, "decay": parameter.decay, "format": format, "stored": parameter.stored.copy()}
+
+
+def run_masters(world, module, name):
+    """What is there once the masters are made."""
+    weights = module.MasterWeights(parameters_for(1), FORMATS[name])
+    return [state_of(p) for p in weights.parameters], [state_of(m) for m in weights.masters]
+
+
+def run_steps(world, module, name, gradients, lr):
+    """After each step of plain gradient descent: what the masters hold and what the model computes with."""
+    parameter = parameters_for(2)[1]
+    weights = module.MasterWeights([parameter], FORMATS[name])
+    seen = []
+    for gradient in gradients:
+        parameter.grad = np.full(parameter.shape, gradient, np.float32)
+        weights.take_gradients()
+        (master,) = weights.masters
+        master.data -= np.float32(lr) * master.grad
+        weights.publish()
+        seen.append((weights.masters[0].data.copy(), parameter.data.copy(), parameter.stored.dtype.name))
+    return seen
+
+
+def run_gradients(world, module):
+    """For each of three rounds and each parameter: whether the master has the very gradient."""
+    parameters = parameters_for(3)
+    weights = module.MasterWeights(parameters, FORMATS["bfloat16"])
+    seen = []
+    for turn in range(3):
+        for i, parameter in enumerate(parameters):
+            parameter.grad = None if (i + turn) % 3 == 0 else np.full(parameter.shape, turn + 0.1)
+        weights.take_gradients()
+        seen.append(
+            [
+                ("None" if m.grad is None else "same" if m.grad is p.grad else "other", p.grad is None)
+                for p, m in zip(parameters, weights.masters, strict=True)
+            ]
+        )
+    return seen
+
+
+@answers("master_weights")
+@pytest.mark.task(
+    "8.4",
+    points=4,
+    hint="The masters have to be made before the parameters get their format: after it the float32 values are gone. "
+    "publish() assigns to the parameter's data, which rounds; nothing goes the other way, or what the masters have "
+    "summed up is lost again. A gradient of None has to arrive too.",
+)
+class TestMasterWeights:
+    """MasterWeights: what is too small for 16 bits is summed up in 32"""
+
+    def test_made(self, student):
+        for name, stored in (("bfloat16", "uint16"), ("float16", "uint16"), ("e5m2", "uint8")):
+            parameters, masters = student.on_ranks(1, run_masters, name)[0].value
+            originals = parameters_for(1)
+            for kind, states in (("parameters", parameters), ("masters", masters)):
+                names, right = [state["name"] for state in states], [p.name for p in originals]
+                assert names == right, f"the {kind} are {names}, where {right} is right"
+            for original, parameter, master in zip(originals, parameters, masters, strict=True):
+                assert master["format"] is None, f"the master of {original.name} has the format {master['format']}"
+                same(master["stored"], original.data, f"the master of {original.name}, {name}")
+                assert master["decay"] == original.decay, f"{original.name}: its master has another decay"
+                assert parameter["format"] == name, (
+                    f"{original.name} has the format {parameter['format']}, where {name} is asked for"
+                )
+                assert parameter["stored"].dtype == stored, (
+                    f"{original.name} is stored as {parameter['stored'].dtype}, where {name} is {stored}: it has not "
+                    "been published"
+                )
+                same(parameter["stored"], FORMATS[name].encode(original.data), f"the codes of {original.name}, {name}")
+
+    def test_gradients(self, student):
+        for turn, row in enumerate(student.on_ranks(1, run_gradients)[0].value):
+            for i, (found, none) in enumerate(row):
+                right = "None" if none else "same"
+                words = {"None": "no gradient", "same": "its gradient", "other": "another array than its gradient"}
+                assert found == right, (
+                    f"step {turn}, parameter {i} has {'no' if none else 'a'} gradient: its master has {words[found]}"
+                )
+
+    def check_steps(self, student, name: str, gradients, lr: float) -> None:
+        format, right = FORMATS[name], parameters_for(2)[1].data
+        for step, (master, data, stored) in enumerate(student.on_ranks(1, run_steps, name, gradients, lr)[0].value, 1):
+            right = right - np.float32(lr) * np.full(right.shape, gradients[step - 1], np.float32)
+            what = f"{name}, after step {step} of {len(gradients)}, gradient {gradients[step - 1]:g}, lr {lr:g}"
+            same(master, right, f"{what}, the master")
+            same(data, format.round(right), f"{what}, what the model computes with")
+            assert stored == format.dtype.__name__, f"{what}: the parameter is stored as {stored}"
+
+    def test_one_step(self, student):
+        self.check_steps(student, "bfloat16", [1.0], 0.5)
+
+    def test_updates_that_would_vanish(self, student):
+        """Each is far below half of the distance between two bfloat16 numbers."""
+        self.check_steps(student, "bfloat16", [-1.0] * 100, 1e-4)
+
+    def test_there_and_back(self, student):
+        self.check_steps(student, "float16", [1.0, -1.0, 0.5, 0.0, -0.5] * 3, 3e-4)
+
+    def test_training(self, student, warm_ranks):
+        check_training(student, warm_ranks, "MasterWeights", "bf16")
+
+
+# 8.5
+
+
+def gradients_for(rank: int, broken: dict) -> list:
+    """Of three parameters on this rank: powers of two in several dtypes, and one None. Rank 0 may be left bare."""
+    arrays = [np.array([[1.0, -8.0], [0.5, 4.0]], np.float64), None, np.array([2.0, 1024.0, -2.0], np.float32)]
+    if rank in broken:
+        arrays[0 if broken[rank] == inf else 2].flat[1] = broken[rank]
+    return arrays
+
+
+def run_unscale(world, module, scale, broken, bare, enabled=True):
+    """The verdict, the gradients, whether they are the same arrays, and how often all_max was called."""
+    import minidist as md
+
+    scaler = module.GradScaler(init_scale=scale, enabled=enabled)
+    arrays = [] if world.rank in bare else gradients_for(world.rank, broken)
+    parameters = []
+    for array in arrays:
+        parameter = Parameter(() if array is None else array.shape)
+        parameter.grad = array
+        parameters.append(parameter)
+    calls = []
+
+    def all_max(value):
+        calls.append(value)
+        box = np.array([value], np.float64)
+        md.all_reduce(box, md.ReduceOp.MAX, world)
+        return float(box[0])
+
+    verdict = scaler.unscale(iter(parameters), all_max)
+    kept = all(parameter.grad is array for parameter, array in zip(parameters, arrays, strict=True))
+    return bool(verdict), [p.grad for p in parameters if p.grad is not None], kept, len(calls), scaler.scale
+
+
+def run_alone(world, module, value):
+    """Without all_max."""
+    parameter = Parameter((2,))
+    parameter.grad = np.array([64.0, value])
+    return bool(module.GradScaler(init_scale=4.0).unscale([parameter]))
+
+
+def run_updates(world, module, settings, overflows):
+    scaler = module.GradScaler(**settings)
+    seen = []
+    for overflow in overflows:
+        scaler.update(overflow)
+        seen.append((float(scaler.scale), int(scaler.skipped)))
+    return seen
+
+
+def right_updates(settings, overflows):
+    """The same from the whole history each time: how many steps lie behind the last change."""
+    scale = settings.get("init_scale", 2.0**16)
+    interval = settings.get("growth_interval", 2000)
+    last, seen = 0, []
+    for step, overflow in enumerate(overflows, 1):
+        if interval and overflow:
+            scale, last = scale * settings.get("backoff_factor", 0.5), step
+        elif interval and step - last == interval:
+            scale, last = scale * settings.get("growth_factor", 2.0), step
+        seen.append((scale, sum(overflows[:step])))
+    return seen
+
+
+@answers("loss_scaling")
+@pytest.mark.task(
+    "8.5",
+    points=4,
+    hint="grad /= scale works in place. Look at all gradients first, then call all_max once, on every rank, whatever "
+    "was found here: a rank that leaves it out lets the others wait. In update, an overflow also begins the count of "
+    "good steps anew, and so does a growth.",
+)
+class TestGradScaler:
+    """GradScaler: the scale of the loss, and all ranks of one mind"""
+
+    def check_unscale(self, student, size: int, scale: float, broken: dict, bare=()) -> None:
+        there = [rank for rank in broken if rank not in bare]
+        where = f"{broken[there[0]]} on rank {there[0]} alone" if there else "no overflow"
+        for rank, seen in enumerate(student.on_ranks(size, run_unscale, scale, broken, bare)):
+            verdict, gradients, kept, calls, _ = seen.value
+            what = f"rank {rank} of {size}, scale {scale:g}, {where}"
+            assert verdict == bool(there), f"{what}: unscale returns {verdict}"
+            assert kept, f"{what}: a gradient is another array than before; divide in place"
+            assert calls == 1, f"{what}: all_max is called {calls} times, where every rank has to call it once"
+            right = [] if rank in bare else [a for a in gradients_for(rank, broken) if a is not None]
+            for found, array in zip(gradients, right, strict=True):
+                assert found.dtype == array.dtype, f"{what}: a gradient of {array.dtype} is now {found.dtype}"
+                assert np.array_equal(found, array / array.dtype.type(scale), equal_nan=True), (
+                    f"{what}: {array.ravel()[:3]} becomes {found.ravel()[:3]}, where {scale:g} divides"
+                )
+
+    def test_divides(self, student):
+        for scale in (1.0, 4.0, 2.0**16):
+            self.check_unscale(student, 1, scale, {})
+
+    def test_overflow(self, student):
+        for value in (inf, -inf, nan):
+            self.check_unscale(student, 1, 8.0, {0: value})
+            assert student.on_ranks(1, run_alone, value)[0].value is True, f"alone, with {value}: False is returned"
+        assert student.on_ranks(1, run_alone, 1.0)[0].value is False, "alone, with finite gradients: True is returned"
+
+    def test_all_ranks_agree(self, student):
+        for broken in ({}, {1: inf}, {2: nan}):
+            self.check_unscale(student, 3, 2.0, broken, bare=(0,))
+
+    def test_not_enabled(self, student):
+        verdict, gradients, _, calls, scale = student.on_ranks(1, run_unscale, 8.0, {0: inf}, (), False)[0].value
+        assert (verdict, calls, scale) == (False, 0, 1.0), (
+            f"not enabled: unscale returns {verdict} after {calls} calls of all_max, and the scale is {scale:g}"
+        )
+        for found, array in zip(gradients, [a for a in gradients_for(0, {0: inf}) if a is not None], strict=True):
+            same(found, array, "not enabled, a gradient")
+        found = student.on_ranks(1, run_updates, {"enabled": False, "growth_interval": 1}, [False] * 3)[0].value
+        assert found == [(1.0, 0)] * 3, f"not enabled, three good steps: scale and skipped are {found}"
+
+    def test_update(self, student):
+        history = [False, True, False, False, False, True, True] + [False] * 9 + [True, False, False]
+        cases = [
+            ({}, [True, False, True]),
+            ({"growth_interval": 3}, history),
+            ({"growth_interval": 1, "init_scale": 8.0}, history),
+            ({"growth_interval": 2, "growth_factor": 4.0, "backoff_factor": 0.125}, history),
+            ({"growth_interval": 0, "init_scale": 128.0}, history),
+            ({"growth_interval": 4}, ([False] * 3 + [True]) * 3 + [False] * 8),
+        ]
+        for settings, overflows in cases:
+            found = student.on_ranks(1, run_updates, settings, overflows)[0].value
+            for step, (came, right) in enumerate(zip(found, right_updates(settings, overflows), strict=True), 1):
+                told = "".join("x" if overflow else "." for overflow in overflows[:step])
+                assert came == right, (
+                    f"{settings or 'as it is made'}, after {told} (x is an overflow): scale {came[0]:g} and "
+                    f"{came[1]} skipped, where {right[0]:g} and {right[1]} are right"
+                )
+
+    def test_training(self, student, warm_ranks):
+        check_training(student, warm_ranks, "GradScaler", "fp16")
+
+
+# 8.6
+
+
+def directly(function, *inputs):
+    return function(*inputs)
+
+
+class Cell:
+    """A function with a parameter of its own, which counts its calls."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.weight = Parameter((4,))
+        self.weight.data = np.random.default_rng([86, seed]).integers(1, 9, 4).astype(np.float32)
+        self.calls, self.got = 0, []
+
+    def __call__(self, x, *others):
+        self.calls += 1
+        self.got.append(
+            [
+                ("tensor", value.requires_grad, value.data.copy()) if isinstance(value, Tensor) else value
+                for value in (x, *others)
+            ]
+        )
+        return x * self.weight * x + x
+
+
+def run_simple(world, module, wrap=None):
+    """Output, gradients and calls of one function, two backward passes one after the other."""
+    checkpoint = directly if module is None else module.checkpoint
+    cell, leaf = Cell(), Tensor(np.array([1.0, -2.0, 3.0, 5.0], np.float32), requires_grad=True)
+    seen = []
+    for _ in range(2):
+        before = cell.calls
+        output = checkpoint(cell, leaf + 0.0)
+        forward = cell.calls - before
+        (output * np.array([1.0, 2.0, -1.0, 3.0], np.float32)).sum().backward()
+        seen.append((output.data.copy(), leaf.grad.copy(), cell.weight.grad.copy(), forward, cell.calls - before))
+    return seen
+
+
+def mixed(x, scale, y, name, mask, z):
+    """Tensors and others by turns; y needs no gradient."""
+    return x * (scale * len(name)) + y * z * mask
+
+
+def run_mixed(world, module):
+    checkpoint = directly if module is None else module.checkpoint
+    leaves = [
+        Tensor(np.arange(1, 4, dtype=np.float32) + i, requires_grad=i != 1) for i in range(3)
+    ]  # x, y (no gradient), z
+    output = checkpoint(mixed, leaves[0], 3, leaves[1], "name", np.array([1.0, 0.0, 2.0], np.float32), leaves[2])
+    output.backward(np.array([1.0, 10.0, 100.0], np.float32))
+    return output.data, [leaf.grad for leaf in leaves]
+
+
+def run_arguments(world, module):
+    """What the function gets for its arguments, in forward and in backward."""
+    cell = Cell()
+    x, y = (Tensor(np.full(4, value, np.float32), requires_grad=value == 1) for value in (1, 2))
+    array = np.ones(2)
+    module.checkpoint(cell, x, None, y, 7, array).sum().backward()
+    return [
+        [(v[0], v[1], v[2]) if isinstance(v, tuple) else ("array" if v is array else v) for v in got]
+        for got in cell.got
+    ]
+
+
+def run_uses(world, module, precision):
+    """The gradient of an input that is used four times, of numbers that no order of adding leaves alone."""
+    checkpoint = directly if module is None else module.checkpoint
+    rng = np.random.default_rng(861)
+    factors = [rng.standard_normal(300).astype(np.float32) * 10.0 ** rng.integers(-3, 4) for _ in range(4)]
+    x = Tensor(rng.standard_normal(300).astype(np.float32), requires_grad=True)
+    with autocast(precision):
+        y = x + x
+
+        def function(y):
+            total = y * factors[0]
+            for factor in factors[1:]:
+                total = total + y * factor
+            return total
+
+        checkpoint(function, y).sum().backward()
+    return x.grad
+
+
+def run_blocks(world, module, inside=None):
+    """Two transformer blocks with dropout: the output, and the gradients of all parameters and of the input."""
+    checkpoint = directly if module is None else module.checkpoint
+    config = GPTConfig(context=6, layers=2, heads=2, width=8, dropout=0.3)
+    blocks = [Block(config, layer) for layer in range(2)]
+    for i, block in enumerate(blocks):
+        block.draw_parameters(seed=i)
+    noise = Noise(1, 2, 3)
+    x = Tensor(np.random.default_rng(862).standard_normal((2, 6, 8)).astype(np.float32), requires_grad=True)
+    y = x + x  # no leaf: of those the library's own graph adds gradients up in float64
+    for block in blocks:
+        y = checkpoint(block.forward, y, noise)
+    y.backward(np.random.default_rng(863).standard_normal(y.shape).astype(np.float32))
+    found = {f"blocks.{i}.{p.name}": p.grad for i, block in enumerate(blocks) for p in block.parameters()}
+    return {"the output": y.data, "the input's gradient": x.grad} | {
+        f"the gradient of {k}": v for k, v in found.items()
+    }
+
+
+def run_precision(world, module, precision):
+    """Forward in a precision, backward outside of it."""
+    checkpoint = directly if module is None else module.checkpoint
+    rng = np.random.default_rng(864)
+    weight = Parameter((2, 5, 5))
+    weight.data = rng.standard_normal((2, 5, 5)).astype(np.float32)
+    x = Tensor(rng.standard_normal((2, 3, 5)).astype(np.float32), requires_grad=True)
+
+    def function(x):
+        return functional.gelu(functional.linear(functional.gelu(functional.linear(x, weight)), weight))
+
+    with autocast(precision):
+        output = checkpoint(function, x + x).sum()
+    output.backward()
+    return {"the output": output.data, "the input's gradient": x.grad, "the parameter's gradient": weight.grad}
+
+
+def run_kept(world, module, precision, layers):
+    """Bytes of activations in the ledger after forward and after backward, and tensors that are still alive."""
+    from minidist import ledger
+
+    rng = np.random.default_rng(865)
+    alive: list[weakref.ref] = []
+
+    def function(x, factor):
+        for _ in range(5):
+            x = functional.gelu(x) + factor
+            alive.append(weakref.ref(x))
+        return x
+
+    with autocast(precision):
+        leaf = Tensor(rng.standard_normal((16, 32)).astype(np.float32), requires_grad=True)
+        memory = ledger.start()
+        x = leaf + 1.0
+        for _ in range(layers):
+            alive.append(weakref.ref(x))
+            x = module.checkpoint(function, x, 0.5)
+        gc.collect()
+        held, most = memory.held["activations"], memory.peaks["activations"]
+        output = x
+        still = sum(ref() not in (None, output) for ref in alive)
+        output.backward(np.ones(output.shape, np.float32))
+        del x, output
+        gc.collect()
+        return held, most, still, memory.held["activations"]
+
+
+def run_no_grad(world, module):
+    cell, leaf = Cell(), Tensor(np.ones(4, np.float32), requires_grad=True)
+    with no_grad():
+        output = module.checkpoint(cell, leaf)
+    return output.data, bool(output.requires_grad), cell.calls
+
+
+def run_flops(world, module, layers):
+    from minidist import flops
+
+    weight = Parameter((1, 8, 8), std=1.0)
+    weight.data = np.ones((1, 8, 8), np.float32)
+    x = Tensor(np.ones((1, 5, 8), np.float32), requires_grad=True)
+    before = flops.snapshot()
+    y = x
+    for _ in range(layers):
+        y = module.checkpoint(partial(functional.linear, weight=weight), y)
+    y.sum().backward()
+    return dict(flops.snapshot() - before)
+
+
+def same_bits(found: dict, right: dict, what: str) -> None:
+    for name, array in right.items():
+        assert found[name] is not None, f"{what}: {name} is None"
+        same(np.asarray(found[name]), np.asarray(array), f"{what}, {name}")
+
+
+@answers("recompute:checkpoint", "recompute:Region", "recompute:Input")
+@pytest.mark.task(
+    "8.6",
+    points=6,
+    hint="Forward: keep what is needed, then under no_grad() call the function on Tensor(array) for each array, and "
+    "return the data of what comes out. Backward: make leaves of the saved arrays, each with a grad_dtype of its own "
+    "dtype; call the function on them, under recomputing() and autocast, so that there is a graph; walk it from its "
+    "output. What the leaves have then is to be returned, behind a None for whatever else forward gets.",
+)
+class TestCheckpoint:
+    """checkpoint: compute it twice, and keep only the inputs"""
+
+    def test_simple(self, student):
+        right = run_simple(None, None)
+        for turn, (found, due) in enumerate(zip(student.on_ranks(1, run_simple)[0].value, right, strict=True)):
+            what = f"x * w * x + x, pass {turn + 1}"
+            for name, came, correct in zip(("output", "gradient of x", "gradient of w"), found, due, strict=False):
+                same(came, correct, f"{what}, the {name}")
+            assert found[3] == 1, f"{what}: forward calls the function {found[3]} times, where once is right"
+            assert found[4] == 2, (
+                f"{what}: the function is called {found[4]} times in forward and backward, where twice is right"
+            )
+
+    def test_arguments(self, student):
+        got = student.on_ranks(1, run_arguments)[0].value
+        assert len(got) == 2, f"the function is called {len(got)} times in forward and backward, where twice is right"
+        for when, arguments in zip(("forward", "backward"), got, strict=True):
+            told = [v[0] if isinstance(v, tuple) else v for v in arguments]
+            assert told == ["tensor", None, "tensor", 7, "array"], (
+                f"in {when} the function gets {told}, where tensor, None, tensor, 7 and the array are right"
+            )
+            for value, (_, needs, data) in zip((1, 2), (arguments[0], arguments[2]), strict=True):
+                same(data, np.full(4, value, np.float32), f"in {when}, the tensor of {value}s")
+                assert when == "forward" or needs == (value == 1), (
+                    f"in backward the tensor of {value}s {'requires' if needs else 'does not require'} a gradient, "
+                    f"and the one that was given {'does not' if needs else 'does'}"
+                )
+
+    def test_tensors_and_others(self, student):
+        output, grads = student.on_ranks(1, run_mixed)[0].value
+        right, right_grads = run_mixed(None, None)
+        same(output, right, "two tensors with a gradient, one without, and three other arguments: the output")
+        for name, found, due in zip("xyz", grads, right_grads, strict=True):
+            if due is None:
+                assert found is None, f"{name} needs no gradient, and gets one"
+            else:
+                assert found is not None, f"{name} gets no gradient"
+                same(found, due, f"the gradient of {name}, one of three tensors among six arguments")
+
+    def test_several_uses(self, student):
+        for precision in ("fp32", "bf16"):
+            found, right = student.on_ranks(1, run_uses, precision)[0].value, run_uses(None, None, precision)
+            same(found, right, f"{precision}: the gradient of an input that the function uses four times")
+
+    def test_blocks(self, student):
+        same_bits(student.on_ranks(1, run_blocks)[0].value, run_blocks(None, None), "two blocks with dropout")
+
+    def test_precision(self, student):
+        for precision in ("bf16", "fp16", "fp8"):
+            same_bits(
+                student.on_ranks(1, run_precision, precision)[0].value,
+                run_precision(None, None, precision),
+                f"forward within autocast({precision!r}), backward outside of it",
+            )
+
+    def test_what_is_kept(self, student):
+        for precision, itemsize in (("fp32", 4), ("bf16", 2)):
+            for layers in (1, 4):
+                held, most, alive, after = student.on_ranks(1, run_kept, precision, layers)[0].value
+                right = layers * 16 * 32 * itemsize
+                what = f"{precision}, {'four functions one after another' if layers > 1 else 'one function'}"
+                assert held <= right, (
+                    f"{what}: after forward {held:,} bytes are kept for backward, where the inputs are {right:,}"
+                )
+                assert held == right, (
+                    f"{what}: after forward {held:,} bytes are entered as kept for backward, and the inputs are "
+                    f"{right:,}: keep them by ctx.save_for_backward"
+                )
+                assert most == right, (
+                    f"{what}: in forward up to {most:,} bytes are kept for backward, where the inputs are {right:,}: "
+                    "the function runs with a graph"
+                )
+                assert not alive, (
+                    f"{what}: after forward something still holds {alive} tensor{'s' if alive > 1 else ''} that the "
+                    "function was given, or made: the graph is to keep arrays alone"
+                )
+                assert after == 0, f"{what}: after backward {after:,} bytes are still kept"
+
+    def test_without_a_graph(self, student):
+        output, requires_grad, calls = student.on_ranks(1, run_no_grad)[0].value
+        same(output, Cell()(Tensor(np.ones(4, np.float32))).data, "under no_grad(), the output")
+        assert not requires_grad, "under no_grad() the output requires a gradient"
+        assert calls == 1, f"under no_grad() the function is called {calls} times"
+
+    def test_flops(self, student):
+        for layers in (1, 3):
+            each = 2 * 5 * 8 * 8 * layers
+            found = student.on_ranks(1, run_flops, layers)[0].value
+            right = {"forward": each, "backward": 2 * each, "recompute": each}
+            assert found == right, (
+                f"{layers} product{'s' if layers > 1 else ''}: the FLOPs are {found}, where {right} is right"
+            )
+
+    def test_training(self, student, warm_ranks):
+        check_training(student, warm_ranks, "checkpoint", "fp32", "recompute=full")
+        check_training(student, warm_ranks, "checkpoint", "bf16", "recompute=selective")
+
+
+# 8.7
+
+SIZES = [(1, 16, 8, 2), (4, 1024, 768, 12), (1, 2048, 12288, 96), (3, 5, 6, 3)]  # samples, tokens, width, heads
+MODES = ("none", "selective", "full")
+
+
+def right_layer(b, s, h, a, mode, n=1, sequence=False) -> Fraction:
+    """Korthikanti et al., table 2, and for whole inputs its text."""
+    sbh = Fraction(b * s * h)
+    if mode == "full":
+        return 2 * sbh / (n if sequence else 1)
+    squared = Fraction(5 * a * s, h) if mode == "none" else 0
+    if sequence:
+        return sbh * (34 + squared) / n
+    return sbh * (10 + Fraction(24, n) + squared / n)
+
+
+def sizes_told(b, s, h, a, *more) -> str:
+    *layers, mode, n, sequence = more
+    told = [f"samples {b}, tokens {s}, width {h}, heads {a}", *(f"layers {one}" for one in layers), mode, f"ranks {n}"]
+    return ", ".join(told + ["with sequence parallelism"] * sequence)
+
+
+def flops_of_a_block(tokens: int, width: int, mode: str) -> dict:
+    """What a real block takes, with the library's own recomputation."""
+    from minidist import flops
+    from minidist.nn.gpt import GPT
+    from minidist.nn.recompute import recompute_blocks
+
+    model = GPT(GPTConfig(vocab=4, context=tokens, layers=1, heads=2, width=width), seed=1)
+    recompute_blocks(model, mode)
+    x = Tensor(np.ones((1, tokens, width), np.float32), requires_grad=True)
+    before = flops.snapshot()
+    model.blocks[0](x, None).backward(np.ones((1, tokens, width), np.float32))
+    return dict(flops.snapshot() - before)
+
+
+@pytest.mark.task(
+    "8.7",
+    points=3,
+    kind="worksheet",
+    hint="Write three sums: the bytes of all rows that are split, those of the rows that are not, each for one s b h, "
+    "and those with a s s b. The last layer has, while its backward runs, what a layer keeps with mode none; all "
+    "layers before it have what the mode lets them keep.",
+)
+class TestActivationBytes:
+    """layer_bytes, activation_bytes and recompute_share: what recomputation saves, and what it costs"""
+
+    def check(self, what: str, found, right: Fraction) -> None:
+        # a few operations of float64
+        assert number(found, what.partition(":")[0]) == pytest.approx(float(right), rel=1e-12), (
+            f"{what}: {found:,.6g}, where {float(right):,.6g} is right"
+        )
+
+    def test_one_rank(self, student):
+        for args, found in found_for(student, "layer_bytes", [(*size, mode) for size in SIZES for mode in MODES]):
+            self.check(f"layer_bytes: {sizes_told(*args, 1, False)}", found, right_layer(*args))
+
+    def test_tensor_parallel(self, student):
+        cases = [
+            (*size, mode, n, sequence)
+            for size in SIZES
+            for mode in MODES
+            for n in (1, 2, 8)
+            for sequence in (False, True)
+        ]
+        for args, found in found_for(student, "layer_bytes", cases):
+            self.check(f"layer_bytes: {sizes_told(*args)}", found, right_layer(*args))
+
+    def test_all_layers(self, student):
+        cases = [
+            (*size, layers, mode, n, sequence)
+            for size, layers, mode in product(SIZES, (1, 2, 24), MODES)
+            for n, sequence in ((1, False), (4, False), (4, True))
+        ]
+        for args, found in found_for(student, "activation_bytes", cases):
+            *size, layers, mode, n, sequence = args
+            kept, all_of_it = (right_layer(*size, m, n, sequence) for m in (mode, "none"))
+            self.check(f"activation_bytes: {sizes_told(*args)}", found, layers * kept + (all_of_it - kept))
+
+    def test_flops_of_a_real_block(self, student):
+        cases = [(tokens, width, mode) for tokens, width in ((4, 8), (32, 8), (7, 12)) for mode in MODES]
+        for (tokens, width, mode), found in found_for(student, "recompute_share", cases):
+            counted = flops_of_a_block(tokens, width, mode)
+            right = Fraction(counted.get("recompute", 0), counted["forward"] + counted["backward"])
+            self.check(f"recompute_share: {tokens} tokens, width {width}, {mode}", found, right)
+
+    def test_flops_of_large_models(self, student):
+        cases = [(s, h, mode) for s, h in ((2048, 12288), (131072, 4096), (1, 64)) for mode in MODES]
+        for (s, h, mode), found in found_for(student, "recompute_share", cases):
+            again = {"none": 0, "selective": 2 * s * h, "full": 12 * h * h + 2 * s * h}[mode]
+            self.check(
+                f"recompute_share: {s} tokens, width {h}, {mode}", found, Fraction(again, 3 * (12 * h * h + 2 * s * h))
+            )
+
+
+# 8.8
+
+
+def problem(samples: int, inputs: int, size: float) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng([88, samples, inputs])
+    features = rng.standard_normal((samples, inputs)).astype(np.float16)
+    targets = size * (features.astype(np.float64) @ rng.standard_normal(inputs))
+    return features, targets.astype(np.float16)
+
+
+def regression(features, targets, steps: int, lr: float, max_norm: float) -> tuple[list[float], np.ndarray]:
+    """The same training in float64, where nothing needs to be scaled."""
+    features, targets = features.astype(np.float64), targets.astype(np.float64)
+    weight, losses = np.zeros(features.shape[1]), []
+    for _ in range(steps):
+        errors = features @ weight - targets
+        losses.append(float(np.mean(errors**2)))
+        grad = 2 * features.T @ errors / len(errors)
+        weight -= lr * grad * min(1.0, max_norm / sqrt(float(np.sum(grad**2))))
+    return losses, weight
+
+
+PROBLEMS = [(256, 3, 1.0), (1000, 8, 0.5), (64, 1, 2.0)]  # samples, inputs, size of the targets
+# float16 weights and errors have three digits, and the weight passes through them in each step
+DIGITS = {"rel": 0.02, "abs": 0.002}
+
+
+@pytest.mark.task(
+    "8.8",
+    points=3,
+    kind="debugging",
+    hint="Print the norm of the first step's gradient where it is clipped, once with a scale of 1 and once with "
+    "65,536. Of which gradient does max_norm speak?",
+)
+class TestTrainInFloat16:
+    """train_in_float16: a scaled loss, and a run that stalls"""
+
+    def check(self, student, steps: int, lr: float, max_norm: float, scale: float, skipped: int = 0) -> None:
+        for features, targets in (problem(*size) for size in PROBLEMS):
+            samples, inputs = features.shape
+            losses, weight, left_out = student.call("train_in_float16", features, targets, steps, lr, max_norm, scale)
+            what = f"{samples} samples of {inputs}, max_norm {max_norm:g}, scale {scale:g}"
+            assert left_out == skipped, f"{what}: {left_out} steps are left out, where {skipped or 'none'} should be"
+            right_losses, right = regression(features, targets, steps - skipped, lr, max_norm)
+            assert len(losses) == steps, f"{what}: {len(losses)} losses of {steps} steps"
+            for step, (found, due) in enumerate(zip(losses[skipped:], right_losses, strict=True)):
+                assert found == pytest.approx(due, **DIGITS), (
+                    f"{what}: before step {step + skipped} the loss is {found:.4g}, where in float64 it is {due:.4g}"
+                )
+            assert weight == pytest.approx(right, **DIGITS), f"{what}: the weight is {weight}, in float64 it is {right}"
+
+    def test_without_clipping(self, student):
+        self.check(student, 30, 0.1, inf, 2.0**10)
+
+    def test_with_clipping(self, student):
+        self.check(student, 60, 0.1, 1.0, 2.0**10)
+        self.check(student, 60, 0.1, 0.25, 2.0**10)
+
+    def test_scales(self, student):
+        for scale in (2.0**4, 2.0**16):
+            self.check(student, 40, 0.1, 0.5, scale)
+
+    def test_overflow(self, student):
+        features, targets = problem(*PROBLEMS[0])
+        wide = features.astype(np.float64)
+        losses, weight, left_out = student.call("train_in_float16", features, targets, 60, 0.1, 0.5, 2.0**40)
+        biggest = float(np.abs(wide @ np.zeros(wide.shape[1]) - targets.astype(np.float64)).max())
+        skipped = 0
+        while 2 * 2.0 ** (40 - skipped) / len(targets) * biggest >= 65520:  # rounds to more than float16 has
+            skipped += 1
+        assert left_out == skipped, f"scale 2^40: {left_out} steps are left out, where {skipped} overflow"
+        right_losses, right = regression(features, targets, 60 - skipped, 0.1, 0.5)
+        assert losses[-1] == pytest.approx(right_losses[-1], **DIGITS), (
+            f"scale 2^40, of which the first {skipped} steps overflow: the loss ends at {losses[-1]:.4g}, where in "
+            f"float64 it is {right_losses[-1]:.4g}"
+        )
+        assert weight == pytest.approx(right, **DIGITS), f"scale 2^40: the weight is {weight}, in float64 it is {right}"
