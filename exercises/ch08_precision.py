@@ -36,7 +36,7 @@ from then on is rounded to that, and stored as codes, in ``stored``.
 and is called with ``TheFunction.apply(*arguments)``. ``ctx`` goes from the one to the other:
 
     ctx.what = ...                    keeps anything, under a name that the graph does not need: it needs those below,
-                                      function, name, shape, dtype, sources, exact, again, flops and freed
+                                      function, name, own, policy, shape, dtype, sources, saved, flops and freed
     ctx.save_for_backward(a, b)       keeps arrays, in the 16 bits of the precision, if it has any; backward finds them,
                                       as float32, in ctx.saved_arrays
     ctx.needs_input_grad              for each argument of forward, whether a gradient is to come for it

@@ -38,7 +38,7 @@ class Saved:
     Args:
         operation: its name.
         shape: of its output.
-        arrays: to be stored as the policy says; None among them stays None.
+        arrays: to be stored as the policy says. None and numbers among them stay what they are.
         exact: arrays that are stored as they are.
         policy: the precision in force.
     """
@@ -58,10 +58,13 @@ class Saved:
         Args:
             known: the tensors among the operation's arguments and its output, and their arrays.
         """
-        self.entries = tuple(None if array is None else self._stored(array, known) for array in self.entries)
+        self.entries = tuple(
+            self._stored(array, known) if hasattr(array, "nbytes") else array for array in self.entries
+        )
         for entry in (*self.entries, *self.exact):
-            if entry is not None and not isinstance(entry, Leaf):
-                ledger.hold("activations", entry.codes if isinstance(entry, Packed) else entry)
+            array = entry.codes if isinstance(entry, Packed) else entry
+            if hasattr(array, "nbytes"):
+                ledger.hold("activations", array)
 
     def _stored(self, array, known: Known):
         for tensor, itself in known:

@@ -59,6 +59,7 @@ class Tensor:
 
     def __init__(self, data, requires_grad: bool = False, grad_fn: "Context | None" = None) -> None:
         self.data = xp.asarray(data)
+        self.computed = False  # by an operation, and so rounded already
         self.packed: Packed | None = None  # the same in 16 bits, once someone has saved it so
         self.grad_fn = grad_fn  # the node that made this tensor; None for a leaf
         self.requires_grad = requires_grad or grad_fn is not None
@@ -86,7 +87,7 @@ class Tensor:
 
     def cast(self, policy: Policy):
         """The array as an operation under this policy takes it: a leaf's rounded, the others have been already."""
-        return policy.round(self.data) if self.grad_fn is None else self.data
+        return self.data if self.computed else policy.round(self.data)
 
     def pack(self, policy: Policy) -> Packed:
         """The array in the policy's 16 bits, made once."""
@@ -213,6 +214,7 @@ class Context:
             for argument, needed in zip(arguments, self.needs_input_grad, strict=True)
         )
         self.policy = current()
+        self.own = function, self.sources, self.policy
         self.to_save: tuple | None = None  # arrays and exact ones, while forward runs
         self.saved: Saved | None = None
         self.flops = 0
@@ -274,16 +276,18 @@ class Context:
             RuntimeError: if ``forward`` keeps something under a name that the graph itself needs.
         """
         taken = {"shape", "dtype"} & vars(self).keys()
+        own = zip(("function", "sources", "policy"), self.own, strict=True)
+        taken |= {name for name, value in own if getattr(self, name) is not value}
         if taken:
-            raise RuntimeError(
-                f"{self.name}.forward sets ctx.{min(taken)}, where the graph keeps the output's: choose another name"
-            )
+            forward = f"{self.own[0].__name__}.forward"
+            raise RuntimeError(f"{forward} sets ctx.{min(taken)}, where the graph keeps its own: choose another name")
         self.shape, self.dtype = output.shape, output.dtype
         self.grad_dtype = self.grad_dtype or output.dtype
         tensor = Tensor(
             self.policy.round(output) if self.rounds else output,
             grad_fn=self if any(self.needs_input_grad) else None,
         )
+        tensor.computed = True
         if self.to_save is not None:
             self.saved = Saved(self.name, self.shape, *self.to_save, self.policy)
             self.saved.keep([*known, (tensor, output)])

@@ -179,12 +179,18 @@ class Replicated:
     """
 
     def __init__(self, sums: NaiveDataParallel, parameters: Sequence[Parameter]) -> None:
-        self.zero_grad, self.no_sync, self.sums = sums.zero_grad, sums.no_sync, sums
+        self.no_sync, self.sums = sums.no_sync, sums
         self.trained = list(parameters)  # what the optimizer updates on this rank
         self.weights = None
         if (format := current().compute) is not None:
             self.weights = master_weights(parameters, format)
             self.trained = self.weights.masters
+
+    def zero_grad(self) -> None:
+        """Begin a step. Of the last one nothing is left, neither its sums nor its averages."""
+        self.sums.zero_grad()
+        for master in self.weights.masters if self.weights else ():
+            master.grad = None
 
     def finish(self) -> None:
         """End a step's backward passes: return when every gradient is the sum over all ranks."""

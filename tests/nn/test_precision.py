@@ -12,7 +12,7 @@ from minidist.nn.loss_scaling import GradScaler
 from minidist.nn.master_weights import MasterWeights
 from minidist.nn.optim import AdamW, adamw_update, average_gradients
 from minidist.nn.precision import POLICIES, autocast, current
-from minidist.nn.tensor import Context, Tensor
+from minidist.nn.tensor import Context, Tensor, grad_mode
 
 CONFIG = GPTConfig(vocab=64, layers=2, heads=4, width=32, context=16)
 SIXTEEN = ["bf16", "fp16", "fp8"]
@@ -90,6 +90,23 @@ def test_what_is_saved_takes_half_the_bytes(precision):
     others += blocks * (2 * rows + 4 * rows) * 4  # statistics, float32 in both: of two norms, of four heads' softmax
     queries = blocks * rows * width * 4  # keys and values are views in float32, and hold the queries beside them
     assert 2 * (saved[precision] - others) == saved["fp32"] - others - queries
+
+
+@pytest.mark.parametrize("precision", POLICIES)
+def test_without_a_graph_the_bits_are_the_same(precision):
+    """What an operation has put out is not rounded again: terms of a sum are not rounded at all."""
+    model, found = GPT(CONFIG), []
+    for mode in (False, True):
+        with autocast(precision), grad_mode(mode):
+            found.append(model(*batch()).item())
+    assert found[0] == found[1]
+
+
+def test_numbers_among_the_factors():
+    x = Tensor(random(3), requires_grad=True)
+    with autocast("bf16"):
+        (x * 2.0 / 4.0).mean().backward()
+    np.testing.assert_allclose(x.grad, 0.5 / 3, rtol=2**-8)
 
 
 @pytest.mark.parametrize("form", [E4M3, E5M2])

@@ -283,15 +283,15 @@ class TestErrors:
             leaf(2) @ leaf(2)
 
 
-@pytest.mark.parametrize("name", ["shape", "dtype"])
+@pytest.mark.parametrize("name", ["shape", "dtype", "function", "sources", "policy"])
 def test_names_that_the_graph_needs_are_refused(name):
     """Kept under such a name, something of forward's would be overwritten without a word."""
 
     class Forgetful(Function):
         @staticmethod
         def forward(ctx, x):
-            setattr(ctx, name, getattr(x, name))
+            setattr(ctx, name, getattr(x, name, "mine"))
             return x
 
-    with pytest.raises(RuntimeError, match=f"Forgetful.forward sets ctx.{name}, where the graph keeps the output's"):
+    with pytest.raises(RuntimeError, match=f"Forgetful.forward sets ctx.{name}, where the graph keeps its own"):
         Forgetful.apply(Tensor([1.0]))
