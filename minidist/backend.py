@@ -32,6 +32,9 @@ class ArrayModule:
     def __init__(self) -> None:
         self.__dict__.update(name="numpy", module=np)
 
+    def __reduce__(self):
+        return _own_xp, ()  # a function that is sent to a rank computes with the rank's own
+
     def __getattr__(self, attribute: str):
         value = getattr(self.module, attribute)
         self.__dict__[attribute] = value
@@ -39,6 +42,10 @@ class ArrayModule:
 
 
 xp = ArrayModule()
+
+
+def _own_xp() -> ArrayModule:
+    return xp
 
 
 def find(name: str) -> ModuleType:

@@ -131,11 +131,15 @@ def covering(rows: Sequence[dict[str, object]]) -> list[int]:
 
 
 def run_all(
-    chosen: Sequence[Combination], config: TrainConfig, on_start: Callable[[Combination], None] = lambda _: None
+    chosen: Sequence[Combination],
+    config: TrainConfig,
+    on_start: Callable[[Combination], None] = lambda _: None,
+    rank_function: Callable | None = None,
 ) -> Iterator[tuple[Outcome, Run, Run]]:
     """Run combinations, those of the fewest ranks first; yield what came of each, its run, and the one process's.
 
-    One process is run first in each of their precisions, and yielded too.
+    One process is run first in each of their precisions, and yielded too. ``rank_function`` stands in for
+    ``train_rank`` in all others: tests plant a fault with it.
     """
     references: dict[str, Run] = {}
     firsts = [Combination(precision, Layout()) for precision in dict.fromkeys(c.precision for c in chosen)]
@@ -147,7 +151,9 @@ def run_all(
                 if combination.layout.world_size != size:
                     continue
                 on_start(combination)
-                result = run(cluster, replace(config, precision=combination.precision), combination.layout)
+                function = rank_function if combination.precision in references else None
+                precise = replace(config, precision=combination.precision)
+                result = run(cluster, precise, combination.layout, rank_function=function)
                 reference = references.setdefault(combination.precision, result)
                 same = all(rank.fingerprint == reference.fingerprint for rank in result.ranks)
                 yield Outcome.of(combination, result, same), result, reference
