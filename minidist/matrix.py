@@ -16,7 +16,6 @@ from minidist.layout import Layout
 from minidist.nn.precision import POLICIES
 from minidist.nn.recompute import MODES
 from minidist.parallel.schedules import SCHEDULES
-from minidist.sockets import socket
 from minidist.train import Run, run
 
 KEYS = ("precision", "dp", "zero", "shard", "tp", "sp", "pp", "schedule", "virtual", "recompute")
@@ -107,7 +106,6 @@ def every_combination(config: TrainConfig, max_ranks: int) -> list[Combination]:
     ]
 
 
-@socket
 def covering(rows: Sequence[dict[str, object]]) -> list[int]:
     """Some of the rows in which every two settings meet that meet in any row. Greedy: near the fewest, not the fewest.
 

@@ -34,7 +34,7 @@ MAY_IMPORT = {  # a room or file -> the others that it may import
         "fingerprint",
     },
     "verify": {"comm", "layout", "train"},
-    "matrix": {"comm", "nn", "parallel", "sockets", "layout", "config", "train"},
+    "matrix": {"comm", "nn", "parallel", "layout", "config", "train"},
     "show": {"trace", "parallel", "layout", "train", "matrix"},
     "course": {"comm", "sockets", "trace", "train", "show"},
     "cli": {

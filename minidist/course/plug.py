@@ -76,7 +76,6 @@ def training_on(pieces: list[Piece]):
 
 
 def _train_rank(own: list[tuple[str, Source]], *arguments):
-    own = [(name, source) for name, source in own if name in sockets.SOCKETS]  # matrix.py's is not in ranks
     namespaces = {source.name: vars(run_file(source)) for _, source in own}
     sockets.plug({name: namespaces[source.name][name] for name, source in own})
     for namespace in namespaces.values():
