@@ -167,10 +167,6 @@ def test_verify_fails_on_a_planted_fault(capsys, monkeypatch):
         (["train", "--json", "x.json", "--trace", "./x.json"], "must be different files"),
         (["train", "--text", __file__, "--json", __file__], "--json, --text must be different files"),
         (["train", "--trace", "-"], "--trace needs a file; only --json writes to standard output"),
-        (
-            ["verify", "--global-batch", "2", "--heads", "1", "--layers", "1"],
-            "micro-batches: 1, heads: 1, layers: 1. That leaves nothing to split",
-        ),
         (["train", "--sample", "-5"], "--sample must not be negative"),
         (["verify", "dp=2,np=2"], "'np=2' is not key=value with a key of dp"),
         (

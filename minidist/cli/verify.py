@@ -58,11 +58,6 @@ def _verify(options) -> int:
     config = config_of(options)
     fitting = [layout for layout in DEFAULT_LAYOUTS if _fits(config, layout)]
     layouts = asked or fitting
-    if not layouts:
-        raise ValueError(
-            f"micro-batches: {config.micro_batches}, heads: {config.heads}, layers: {config.layers}. That leaves "
-            "nothing to split: enlarge --global-batch, --heads or --layers"
-        )
     for layout in layouts:
         config.check(layout)
     check_outputs({"json": options.json}, options.text)

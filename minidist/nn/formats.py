@@ -121,9 +121,10 @@ class Format:
             raise TypeError(f"{self.name} is made from float32 numbers, not from {values.dtype}: convert them first")
         result = xp.empty(values.shape, self.dtype)
         flat, into = xp.ascontiguousarray(values).reshape(-1), result.reshape(-1)
-        for start in range(0, flat.size, CHUNK):
-            encode = bfloat16_bits if self.bias == 127 else self._encode
-            into[start : start + CHUNK] = encode(flat[start : start + CHUNK])
+        encode = bfloat16_bits if self.bias == 127 else self._encode
+        with np.errstate(invalid="ignore"):  # NaN is as good a number as any here
+            for start in range(0, flat.size, CHUNK):
+                into[start : start + CHUNK] = encode(flat[start : start + CHUNK])
         return result
 
     def _encode(self, values):
@@ -133,12 +134,12 @@ class Format:
         lower = (127 - self.bias) << self.mantissa  # what a float32's exponent has more than this format's
         code = xp.maximum(drop_bits(magnitude, 23 - self.mantissa), lower) - xp.uint32(lower)
         code = xp.minimum(code, self.overflow)
-        if (is_small := magnitude < xp.uint32((128 - self.bias) << 23)).any():
-            # Below the smallest normal number the last place no longer shrinks: it is that of ``smallest``. float32's
-            # own addition rounds there, if a number is added that has its last place there.
-            anchor = xp.float32(2.0 ** (24 - self.bias - self.mantissa))
-            small = (magnitude[is_small].view(xp.float32) + anchor).view(xp.uint32)
-            code[is_small] = small - anchor.view(xp.uint32)
+        # Below the smallest normal number the last place no longer shrinks: it is that of ``smallest``. float32's own
+        # addition rounds there, if a number is added that has its last place there.
+        anchor = xp.float32(2.0 ** (24 - self.bias - self.mantissa))
+        small = (magnitude.view(xp.float32) + anchor).view(xp.uint32)
+        small -= anchor.view(xp.uint32)
+        xp.copyto(code, small, where=magnitude < xp.uint32((128 - self.bias) << 23))
         code[magnitude > INFINITY] = self.overflow | (1 << (self.mantissa - 1))  # NaN
         code |= (bits >> 31) << (self.bits - 1)
         return code
@@ -149,21 +150,19 @@ class Format:
         Args:
             codes: an array of ``dtype``, of any shape.
         """
-        dropped = 23 - self.mantissa
-        sign_bit = 1 << (self.bits - 1)
-        wide = codes.astype(xp.uint32, order="C")
-        if self.bias == 127:
-            wide <<= dropped  # sign, exponent and mantissa all go to where a float32 has them
+        spare = 23 - self.mantissa
+        if self.bias == 127:  # sign, exponent and mantissa go to where a float32 has them
+            wide = codes.astype(xp.uint32, order="C")
+            wide <<= spare
             return wide.view(xp.float32)
-        sign = (wide & xp.uint32(sign_bit)) << (32 - self.bits)
-        wide &= xp.uint32(sign_bit - 1)
-        special = wide >= self.overflow
-        wide <<= dropped
+        magnitude = (1 << (self.bits - 1)) - 1
+        wide = codes.view(f"i{codes.itemsize}").astype(xp.int32, order="C")  # a negative number fills up with its sign
+        wide <<= spare
+        wide &= xp.int32((magnitude << spare) - (1 << 31))  # of the sign one bit is left
         numbers = wide.view(xp.float32)
         numbers *= xp.float32(2.0 ** (127 - self.bias))  # shifts the exponent, and makes subnormal numbers normal
-        if special.any():
-            wide[special] |= xp.uint32(INFINITY)  # a mantissa that is not 0 makes it NaN
-        wide |= sign
+        if (special := (codes & codes.dtype.type(magnitude)) >= self.overflow).any():
+            wide[special] |= xp.int32(INFINITY)  # a mantissa that is not 0 makes it NaN
         return numbers
 
     def round(self, values):

@@ -228,6 +228,7 @@ def test_untouched_stubs_score_nothing(tmp_path):
     assert {one.state for one in judged} == {"todo"} and sum(one.points for one in judged) == 0
 
 
+@pytest.mark.timeout(400)  # it judges a thousand of them
 def test_every_planted_bug_is_caught():
     chapters = [str(int(name[2:4])) for name in chapter_names()]
     with ThreadPoolExecutor(2) as pool:  # two judges share the cores; the last chapters, which take longest, first
