@@ -21,7 +21,7 @@ from minidist.train import TrainConfig, Wishes, run, train_rank
 from minidist.verify import agrees, first_difference
 
 SMALL = TrainConfig(
-    layers=4, heads=4, width=16, context=12, global_batch=8, micro_batch=1, steps=3, warmup=2, lr=1e-2, clip=0.5,
+    layers=4, heads=4, width=16, context=12, global_batch=8, micro_batch=1, steps=2, warmup=1, lr=1e-2, clip=0.5,
     dropout=0.1,
 )  # fmt: skip
 ODD = replace(SMALL, layers=3, heads=3, width=15, context=9, global_batch=12, micro_batch=2, steps=2, dropout=0.0)
@@ -41,9 +41,11 @@ def one_process(ranks):
     }
 
 
-@pytest.mark.parametrize(("config", "size"), [(SMALL, n) for n in (1, 2, 3, 4, 5, 6)] + [(ODD, n) for n in (1, 2, 3)])
+@pytest.mark.parametrize(("config", "size"), [(SMALL, 3), (SMALL, 4), (ODD, 3)])
 def test_every_pair_of_settings_keeps_the_bits(ranks, one_process, config, size):
-    tried = [c for c in chosen(config, 6 if config is SMALL else 3) if c.layout.world_size == size]
+    most = 4 if config is SMALL else 3
+    tried = [c for c in chosen(config, most) if c.layout.world_size == size]
+    assert {c.layout.world_size for c in chosen(config, most)} <= {1, 3, most}  # larger layouts have more pairs
     for combination in tried:
         result = run(ranks(size), replace(config, precision=combination.precision), combination.layout)
         assert agrees(one_process[config, combination.precision], result), combination
