@@ -102,7 +102,7 @@ def draw(outcomes: Sequence[Outcome], title: str = ""):
     )
     for axes, (label, numbers, colour) in zip(columns, measures, strict=True):
         axes.barh(range(len(numbers)), numbers, height=0.8, color=colour)
-        axes.set(ylim=(len(numbers) - 0.5, -0.5), title=label)
+        axes.set(xlim=(0, 1.3 * max(*numbers, 1e-9)), ylim=(len(numbers) - 0.5, -0.5), title=label)
         for size, first in firsts.items():
             axes.axhline(first - 0.5, color="grey", linewidth=0.8)
             axes.text(
