@@ -50,6 +50,7 @@ tensor, and each leaf takes its sum in the dtype ``leaf.grad_dtype``, which is f
 has its arguments too, so the library can train on it:
 
     minidist verify --impl exercises --precision bf16 dp=2 recompute=full pp=2,recompute=full
+    minidist verify --impl exercises --precision fp16 dp=2          (your GradScaler; fp8 for your scale_to)
 """
 
 from collections.abc import Callable, Iterable, Sequence

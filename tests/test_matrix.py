@@ -139,9 +139,7 @@ def test_verify_matrix(tmp_path, capsys):
     assert result["all_same"] and result["legal"] == len(legal)
     assert f"{len(legal)} combinations of settings are legal on up to 2 ranks. Running" in out
     assert f"in which all {result['pairs']} pairs of settings occur" in out
-    assert (
-        f"{len(result['runs'])} runs of {len(legal)} legal combinations on up to 2 ranks: each ended on the bits" in out
-    )
+    assert f" of the {len(legal)} legal combinations on up to 2 ranks: each ended on the bits" in out
     assert {run["settings"]["precision"] for run in result["runs"]} == set(POLICIES)
     assert all(run["same"] and run["memory"] > 0 and run["seconds"] > 0 for run in result["runs"])
     assert (tmp_path / "m.png").stat().st_size > 20_000

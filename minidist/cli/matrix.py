@@ -20,7 +20,7 @@ def run_matrix(config: TrainConfig, max_ranks: int, console: Console, json: str 
     pairs = set().union(*(combination.pairs for combination in chosen))
     console.print(
         f"{len(everything):,} combinations of settings are legal on up to {max_ranks} ranks. Running {len(chosen)} of "
-        f"them, in which all {len(pairs):,} pairs of settings occur that can.",
+        f"them, in which all {len(pairs):,} pairs of settings occur that can; and one process in each precision.",
         soft_wrap=True,
     )
     width = max(len(str(combination.layout)) for combination in chosen)
@@ -52,7 +52,7 @@ def run_matrix(config: TrainConfig, max_ranks: int, console: Console, json: str 
         "\nTwo settings in one run: + the bits of one process, X others, . cannot meet. The columns are the rows:"
     )
     console.print(matrix.as_text(outcomes), soft_wrap=True)
-    title = f"{len(outcomes)} runs of {len(everything):,} legal combinations on up to {max_ranks} ranks"
+    title = f"{len(chosen)} of the {len(everything):,} legal combinations on up to {max_ranks} ranks"
     if png:
         with telling("png", png):
             matrix.draw(outcomes, title).savefig(png, dpi=110)
