@@ -87,7 +87,7 @@ def draw(outcomes: Sequence[Outcome], title: str = ""):
     whole.set_yticks([i + 0.5 for i in range(count)], names, fontsize=8)
     whole.set_xticks([i + 0.5 for i in range(count)], names, rotation=90, fontsize=8)
     whole.set_title(
-        "two settings in one run\ngreen: the bits of one process; orange: others in one of their runs; grey: cannot meet"
+        "two settings in one run\ngreen: the bits of one process; orange: others in one of their runs; grey: never meet"
     )
     whole.tick_params(length=0)
     whole.spines[:].set_visible(False)
