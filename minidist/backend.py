@@ -102,6 +102,11 @@ def copy_from_host(target, array: np.ndarray) -> None:
             target.set(array)
 
 
+def address(array) -> int:
+    """Where in memory the array's first element lies."""
+    return array.__array_interface__["data"][0] if isinstance(array, np.ndarray) else array.data.ptr
+
+
 def read_only(array):
     """The array, which now refuses to be written to; CuPy's cannot refuse."""
     if isinstance(array, np.ndarray):

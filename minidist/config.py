@@ -63,12 +63,11 @@ class TrainConfig:
             raise ValueError(f"precision must be one of {', '.join(POLICIES)}, but is {self.precision}")
         if self.loss_scale and self.precision != "fp16":
             raise ValueError(f"loss_scale {self.loss_scale:g} is for precision fp16; {self.precision} needs none")
-        if (
-            self.loss_scale < 0
-            or not isfinite(self.loss_scale)
-            or (self.loss_scale and frexp(self.loss_scale)[0] != 0.5)
-        ):
-            raise ValueError(f"loss_scale must be a power of two, or 0 to have it found, but is {self.loss_scale:g}")
+        in_range = 2.0**-24 <= self.loss_scale <= 2.0**64 and frexp(self.loss_scale)[0] == 0.5
+        if self.loss_scale != 0 and not in_range:
+            raise ValueError(
+                f"loss_scale must be a power of two from 2^-24 to 2^64, or 0 to have it found: not {self.loss_scale:g}"
+            )
         if self.reduce_dtype not in ("float32", "float64"):
             raise ValueError(f"reduce_dtype must be float32 or float64, but is {self.reduce_dtype}")
 

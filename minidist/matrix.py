@@ -16,7 +16,7 @@ from minidist.layout import Layout
 from minidist.nn.precision import POLICIES
 from minidist.nn.recompute import MODES
 from minidist.parallel.schedules import SCHEDULES
-from minidist.train import Run, run
+from minidist.train import Run, Wishes, run
 
 KEYS = ("precision", "dp", "zero", "shard", "tp", "sp", "pp", "schedule", "virtual", "recompute")
 Pair = frozenset[tuple[str, object]]
@@ -140,6 +140,7 @@ def run_all(
     ``train_rank`` in all others: tests plant a fault with it.
     """
     references: dict[str, Run] = {}
+    wishes = Wishes(step_digests=True)  # so that it can be told where two runs part
     firsts = [Combination(precision, Layout()) for precision in dict.fromkeys(c.precision for c in chosen)]
     ordered = firsts + sorted((c for c in chosen if c not in firsts), key=lambda c: c.layout.world_size)
     sizes = dict.fromkeys(c.layout.world_size for c in ordered)
@@ -151,7 +152,7 @@ def run_all(
                 on_start(combination)
                 function = rank_function if combination.precision in references else None
                 precise = replace(config, precision=combination.precision)
-                result = run(cluster, precise, combination.layout, rank_function=function)
+                result = run(cluster, precise, combination.layout, wishes, rank_function=function)
                 reference = references.setdefault(combination.precision, result)
                 same = all(rank.fingerprint == reference.fingerprint for rank in result.ranks)
                 yield Outcome.of(combination, result, same), result, reference

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from math import isfinite
 
 import numpy as np
 
@@ -34,6 +35,7 @@ from minidist.parallel.tensor import TensorParallel, gpt_plan
 from minidist.parallel.zero import STAGES, ZeroStage1
 
 DataParallel = Replicated | ZeroStage1
+LEAST_SCALE = 2.0**-24  # of the loss: gradients that overflow with less do so whatever the scale
 TRACED_STEPS = 2  # a trace shows the last few steps: every one is like them, and a whole run would fill a disk
 
 
@@ -184,17 +186,24 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes
             with trace.span("finish gradients", "wait"):
                 replicas.finish()
             with trace.span("optimizer"):
-                if not overflowed(scaler, *parts):
-                    average_gradients(replicas.trained, config.micro_batches)
-                    try:
+                try:
+                    left_out = overflowed(scaler, *parts)
+                    if not left_out:
+                        average_gradients(replicas.trained, config.micro_batches)
                         clip(config.clip, *parts)
-                    except FloatingPointError as error:
-                        raise FloatingPointError(f"training diverged in step {step}: {error}") from None
+                except FloatingPointError as error:
+                    raise FloatingPointError(f"training diverged in step {step}: {error}") from None
+                if not left_out:
                     optimizer.lr = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
                     optimizer.step()
             with trace.span("publish parameters", "wait"):
                 replicas.publish()
             losses.append(mean_loss(total, config.micro_batches, group, pipeline.group))
+            if not isfinite(losses[-1]):  # a lower scale of the loss would not help
+                raise FloatingPointError(
+                    f"training diverged in step {step}: the loss is {losses[-1]}. A lower learning rate or a longer "
+                    "warmup may help"
+                )
         collectives = world.collectives - earlier
         if wishes.step_digests:
             digests.append(digest(model, optimizer, *parts).hexdigest())
@@ -278,6 +287,10 @@ def overflowed(scaler: GradScaler, replicas: DataParallel, pipeline: Pipeline, t
     All ranks agree: a rank that stepped while another did not would never have its weights again.
     """
     overflow = scaler.unscale(replicas.trained, partial(largest, replicas, pipeline, tensors))
+    if overflow and scaler.scale < LEAST_SCALE:
+        raise FloatingPointError(
+            f"gradients overflow in {scaler.scale:g} of their size. A lower learning rate may help"
+        )
     scaler.update(overflow)
     return overflow
 

@@ -4,6 +4,7 @@ import itertools
 import json
 import random
 from dataclasses import replace
+from functools import partial
 from unittest import mock
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from minidist import cli
 from minidist.comm import Deadlock, RankFailed
 from minidist.layout import Layout
-from minidist.matrix import KEYS, Combination, Outcome, covering, every_combination, pairs_of
+from minidist.matrix import KEYS, Combination, Outcome, covering, every_combination, pairs_of, run_all
 from minidist.nn.loss_scaling import GradScaler
 from minidist.nn.precision import POLICIES
 from minidist.nn.recompute import MODES
@@ -151,7 +152,10 @@ def test_verify_matrix(tmp_path, capsys):
         (["dp=2"], "--matrix chooses the layouts itself"),
         (["--impl", "solutions"], "--matrix chooses the layouts itself"),
         (["--precision", "bf16"], "--matrix runs every precision"),
-        (["--max-ranks", "0"], "--max-ranks must be at least 1"),
+        (["--loss-scale", "8", "--precision", "fp16"], "leave --precision and --loss-scale out"),
+        (["--max-ranks", "0"], "--max-ranks must be from 1 to 64, but is 0"),
+        (["--max-ranks", "3000"], "--max-ranks must be from 1 to 64, but is 3000"),
+        (["--layers", "0"], "layers must be a whole number of at least 1, not 0"),
     ],
 )
 def test_what_matrix_refuses(arguments, message, capsys):
@@ -159,8 +163,9 @@ def test_what_matrix_refuses(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_png_needs_the_matrix(capsys):
-    assert cli.main(["verify", "dp=2", "--png", "x.png"]) == 2
+@pytest.mark.parametrize("flag", [["--png", "x.png"], ["--max-ranks", "4"]])
+def test_flags_that_need_the_matrix(flag, capsys):
+    assert cli.main(["verify", "dp=2", *flag]) == 2
     assert "give --matrix too" in capsys.readouterr().err
 
 
@@ -180,6 +185,41 @@ def test_the_grid_shows_where_bits_differ():
     whole, seconds, *_ = figure.axes
     assert [label.get_text() for label in whole.get_yticklabels()] == [f"{key}={value}" for key, value in values]
     assert [bar.get_width() for bar in seconds.patches] == [0.1] * 4
+
+
+def seed_by_rank_count(world, config, layout, wishes):
+    """A fault of layouts with two data-parallel ranks."""
+    return train_rank(world, replace(config, seed=config.seed + (layout.dp == 2)), layout, wishes)
+
+
+TINY = replace(SMALL, layers=1, heads=2, width=4, context=4, global_batch=2, steps=1)
+FEW = [Combination("fp32", Layout.parse(text)) for text in ("dp=2", "recompute=full")]
+
+
+def test_run_all_tells_what_it_cost_and_where_the_bits_differ():
+    outcomes = list(run_all(FEW, TINY, rank_function=seed_by_rank_count))
+    assert [str(outcome.combination.layout) for outcome, *_ in outcomes] == ["dp=1", "recompute=full", "dp=2"]
+    assert [outcome.same for outcome, *_ in outcomes] == [True, True, False]
+    for outcome, result, reference in outcomes:
+        assert reference.layout == Layout()
+        assert outcome.memory == max(rank.memory["peak"] for rank in result.ranks)
+        assert outcome.traffic == max(rank.traffic.as_dict()["bytes_sent"] for rank in result.ranks)
+        assert outcome.seconds == max(rank.seconds for rank in result.ranks)
+    assert outcomes[-1][0].traffic > 0
+
+
+def test_the_command_says_so(monkeypatch, capsys, tmp_path):
+    from minidist.cli import matrix as command
+
+    monkeypatch.setattr(command, "every_combination", lambda config, most: FEW)
+    monkeypatch.setattr(command, "covering", lambda rows: [0, 1])
+    monkeypatch.setattr(command, "run_all", partial(run_all, rank_function=seed_by_rank_count))
+    path = str(tmp_path / "m.json")
+    sizes = ["--layers=1", "--heads=2", "--width=4", "--context=4", "--global-batch=2", "--micro-batch=1", "--steps=1"]
+    assert cli.main(["verify", "--matrix", *sizes, "--json", path]) == 1
+    assert "NO" in capsys.readouterr().out
+    result = json.loads((tmp_path / "m.json").read_text())
+    assert not result["all_same"] and [run["same"] for run in result["runs"]] == [True, True, False]
 
 
 # Planted faults
@@ -300,3 +340,36 @@ def test_an_overflow_that_one_rank_sees_is_agreed_by_all(ranks, text):
     assert {(rank.skipped_steps, rank.loss_scale) for rank in found.ranks} == {(1, 2.0**15)}
     with pytest.raises((RankFailed, Deadlock)):  # one rank has gone on to the norm, the other to the next step
         run(ranks(layout.world_size), config, layout, rank_function=overflow_not_agreed)
+
+
+# A scale that is chosen by hand
+
+
+@pytest.mark.parametrize("scale", [3.0, -2.0, 2.0**200, 2.0**-200, float("inf"), float("nan")])
+def test_unusable_scales(scale):
+    with pytest.raises(ValueError, match=r"loss_scale must be a power of two from 2\^-24 to 2\^64"):
+        TrainConfig(precision="fp16", loss_scale=scale)
+
+
+def test_a_scale_is_for_fp16():
+    with pytest.raises(ValueError, match="loss_scale 8 is for precision fp16; bf16 needs none"):
+        TrainConfig(precision="bf16", loss_scale=8.0)
+
+
+def test_a_scale_chosen_by_hand_stays(ranks):
+    config = replace(SMALL, precision="fp16", loss_scale=2.0**40)
+    (rank,) = run(ranks(1), config, Layout()).ranks
+    assert (rank.loss_scale, rank.skipped_steps) == (2.0**40, config.steps)  # far too large
+
+
+def test_a_run_that_diverges_says_so(ranks):
+    with pytest.raises(RankFailed, match=r"training diverged in step \d+: the loss is"):
+        run(ranks(1), replace(SMALL, precision="fp16", lr=1e6, clip=1e9, steps=20), Layout())
+
+
+def test_the_command_tells_the_scale(capsys):
+    sizes = ["--layers=1", "--heads=2", "--width=4", "--context=4", "--global-batch=2", "--micro-batch=1", "--steps=2"]
+    assert cli.main(["train", "--precision", "fp16", "--loss-scale", str(2.0**40), *sizes]) == 0
+    out = capsys.readouterr().out
+    assert "loss scale: 1.09951e+12 at last, 2 of 2 steps left out for an overflow" in out
+    assert "matrix products of rank 0 in one step: " in out and "MFLOP forward" in out

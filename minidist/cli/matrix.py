@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from minidist.cli.output import telling, write_json
+from minidist.layout import MOST_RANKS
 from minidist.matrix import Combination, covering, every_combination, run_all
 from minidist.train import TrainConfig
 from minidist.verify import first_difference
@@ -13,8 +14,8 @@ from minidist.verify import first_difference
 
 def run_matrix(config: TrainConfig, max_ranks: int, console: Console, json: str | None, png: str | None) -> int:
     """Run a covering set of all combinations on up to so many ranks, and show how it went. Returns the exit status."""
-    if max_ranks < 1:
-        raise ValueError(f"--max-ranks must be at least 1, but is {max_ranks}")
+    if not 1 <= max_ranks <= MOST_RANKS:
+        raise ValueError(f"--max-ranks must be from 1 to {MOST_RANKS}, but is {max_ranks}")
     everything = every_combination(config, max_ranks)
     chosen = [everything[i] for i in covering([combination.settings for combination in everything])]
     pairs = set().union(*(combination.pairs for combination in chosen))

@@ -124,9 +124,9 @@ def _print_run(console: Console, result: Run) -> None:
     if first.sample is not None:
         console.print("what the model writes:", style="bold")
         console.print("The " + printable(first.sample), soft_wrap=True)
-    if first.loss_scale != 1:
+    if result.config.precision == "fp16":
         left_out = f"{first.skipped_steps} of {len(first.losses)} steps left out for an overflow"
-        console.print(f"loss scale: {first.loss_scale:,.0f} at last, {left_out}")
+        console.print(f"loss scale: {first.loss_scale:,g} at last, {left_out}")
     console.print(f"loss: {first.losses[0]:.4f} at first, {first.losses[-1]:.4f} at last")
     console.print(f"validation loss: {first.validation_loss:.4f} nats a byte")
     console.print(f"speed: {result.tokens_per_second:,.0f} tokens/s")

@@ -37,9 +37,7 @@ def add_verify(commands) -> None:
     command.add_argument(
         "--matrix", action="store_true", help="run a set of layouts and precisions in which all pairs of settings meet"
     )
-    command.add_argument(
-        "--max-ranks", type=int, default=MATRIX_RANKS, metavar="N", help=f"with --matrix (default: {MATRIX_RANKS})"
-    )
+    command.add_argument("--max-ranks", type=int, metavar="N", help=f"with --matrix (default: {MATRIX_RANKS})")
     command.add_argument("--png", metavar="PATH", help="draw the matrix")
     command.add_argument("--json", metavar="PATH", help="write the results; - for standard output, alone")
     add_config(command, steps=None, layers=None)
@@ -51,8 +49,8 @@ def _verify(options) -> int:
         options.steps = MATRIX_STEPS if options.matrix else STEPS
     if options.matrix:
         return _matrix(options)
-    if options.png:
-        raise ValueError("--png draws the matrix: give --matrix too")
+    if options.png is not None or options.max_ranks is not None:
+        raise ValueError("--png and --max-ranks are about the matrix: give --matrix too")
     if options.layers is None:
         options.layers = max([TrainConfig.layers, *map(_fewest_layers, asked)])
     config = config_of(options)
@@ -114,14 +112,15 @@ def _verify(options) -> int:
 def _matrix(options) -> int:
     if options.layouts or options.impl:
         raise ValueError("--matrix chooses the layouts itself, and runs the library's own code: leave the others out")
-    if options.precision != TrainConfig.precision:
-        raise ValueError("--matrix runs every precision: leave --precision out")
-    options.layers = options.layers or MATRIX_LAYERS
+    if options.precision != TrainConfig.precision or options.loss_scale:
+        raise ValueError("--matrix runs every precision: leave --precision and --loss-scale out")
+    options.layers = MATRIX_LAYERS if options.layers is None else options.layers
+    most = MATRIX_RANKS if options.max_ranks is None else options.max_ranks
     config = config_of(options)
     check_outputs({"json": options.json, "png": options.png}, options.text)
     console = console_of(options)
     console.print(_describe(config), style="dim", soft_wrap=True)
-    return run_matrix(config, options.max_ranks, console, options.json, options.png)
+    return run_matrix(config, most, console, options.json, options.png)
 
 
 def _fewest_layers(layout: Layout) -> int:

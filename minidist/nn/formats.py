@@ -190,7 +190,8 @@ def scale_to(format: Format, values, axes: tuple[int, ...]):
         axes: over which there is one scale; the others have one for each of their indices.
 
     Returns:
-        float32, of as many axes as ``values``, of length 1 along ``axes``; 1 where all values are 0 or one is infinite.
+        float32, of as many axes as ``values``, of length 1 along ``axes``; 1 where all values are 0, one is infinite or
+        NaN, or a float32 cannot hold the scale.
     """
     greatest = xp.abs(values).max(axis=axes, keepdims=True, initial=0)
     with np.errstate(divide="ignore", over="ignore"):

@@ -2,8 +2,8 @@
 
 The smallest float16 number is 6e-8, and many gradients of activations are smaller. So the loss is multiplied by a large
 power of two before backward, which multiplies every gradient by it, and the gradients of the parameters are divided by
-it before they are used. Both are exact. If the scale is too large, a gradient overflows to infinity: then the step is
-left out and the scale halved. After many steps without an overflow it is doubled again.
+it before they are used. Both are exact where nothing becomes subnormal. If the scale is too large, a gradient overflows
+to infinity: then the step is left out and the scale halved. After many steps without an overflow it is doubled again.
 
 bfloat16 has the range of float32 and needs none of this.
 

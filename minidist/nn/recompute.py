@@ -40,7 +40,8 @@ def checkpoint(function: Callable[..., Tensor], *inputs) -> Tensor:
 
     Args:
         function: called again in backward. It must then do what it did: use the same parameters, and no random
-            numbers but those that have a name.
+            numbers but those that have a name. That other operations are done, or of other shapes, is noticed and an
+            error; that they come in another order may not be.
         inputs: tensors, whose arrays are kept, and anything else.
     """
     region = Region(function, inputs)
@@ -92,12 +93,15 @@ class Input:
     """A tensor that a checkpointed function got, without the graph behind it."""
 
     def __init__(self, tensor: Tensor, policy: Policy) -> None:
-        self.requires_grad = tensor.requires_grad
-        self.kept = tensor.pack(policy) if policy.packs(tensor.data) else tensor.data
+        self.requires_grad, self.made_under, self.unrounded = tensor.requires_grad, tensor.made_under, tensor.unrounded
+        stays = tensor.made_under is policy and tensor.unrounded
+        self.kept = tensor.pack(policy) if policy.packs(tensor.data) and not stays else tensor.data
         ledger.hold("activations", self.kept.codes if isinstance(self.kept, Packed) else self.kept)
 
     def tensor(self) -> Tensor:
-        return Tensor(self.kept.array() if isinstance(self.kept, Packed) else self.kept, self.requires_grad)
+        again = Tensor(self.kept.array() if isinstance(self.kept, Packed) else self.kept, self.requires_grad)
+        again.made_under, again.unrounded = self.made_under, self.unrounded
+        return again
 
 
 def recompute_blocks(model: GPT, mode: str) -> None:

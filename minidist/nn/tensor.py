@@ -59,7 +59,8 @@ class Tensor:
 
     def __init__(self, data, requires_grad: bool = False, grad_fn: "Context | None" = None) -> None:
         self.data = xp.asarray(data)
-        self.computed = False  # by an operation, and so rounded already
+        self.made_under: Policy | None = None  # the precision of the operation that put it out
+        self.unrounded = False  # by it: a term of a sum, say
         self.packed: Packed | None = None  # the same in 16 bits, once someone has saved it so
         self.grad_fn = grad_fn  # the node that made this tensor; None for a leaf
         self.requires_grad = requires_grad or grad_fn is not None
@@ -86,13 +87,17 @@ class Tensor:
         return self.data.size
 
     def cast(self, policy: Policy):
-        """The array as an operation under this policy takes it: a leaf's rounded, the others have been already."""
-        return self.data if self.computed else policy.round(self.data)
+        """The array as an operation under this policy takes it: rounded, unless it comes from one under the same."""
+        return self.data if self.made_under is policy else policy.round(self.data)
 
     def pack(self, policy: Policy) -> Packed:
-        """The array in the policy's 16 bits, made once."""
-        self.packed = self.packed or policy.pack(self.data)
-        return self.packed
+        """The array in the policy's 16 bits; made once, if an operation has put it out: a leaf may change."""
+        if self.packed is not None and self.packed.format is policy.compute:
+            return self.packed
+        packed = policy.pack(self.data)
+        if self.made_under is not None:
+            self.packed = packed
+        return packed
 
     def item(self) -> float:
         """The value of a tensor that has one element."""
@@ -287,7 +292,7 @@ class Context:
             self.policy.round(output) if self.rounds else output,
             grad_fn=self if any(self.needs_input_grad) else None,
         )
-        tensor.computed = True
+        tensor.made_under, tensor.unrounded = self.policy, not self.rounds
         if self.to_save is not None:
             self.saved = Saved(self.name, self.shape, *self.to_save, self.policy)
             self.saved.keep([*known, (tensor, output)])

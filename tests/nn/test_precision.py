@@ -3,16 +3,18 @@
 import numpy as np
 import pytest
 
-from minidist import ledger
+from minidist import flops, ledger
 from minidist.nn import functional
-from minidist.nn.formats import BFLOAT16, E4M3, E5M2
+from minidist.nn.formats import BFLOAT16, E4M3, E5M2, round_scaled
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.layers import Parameter
+from minidist.nn.loss import cross_entropy
 from minidist.nn.loss_scaling import GradScaler
 from minidist.nn.master_weights import MasterWeights
 from minidist.nn.optim import AdamW, adamw_update, average_gradients
 from minidist.nn.precision import POLICIES, autocast, current
-from minidist.nn.tensor import Context, Tensor, grad_mode
+from minidist.nn.recompute import checkpoint
+from minidist.nn.tensor import Context, Function, Tensor, grad_mode
 
 CONFIG = GPTConfig(vocab=64, layers=2, heads=4, width=32, context=16)
 SIXTEEN = ["bf16", "fp16", "fp8"]
@@ -126,6 +128,114 @@ def test_fp8_rounds_the_factors_of_linear_layers_block_by_block(form):
 def test_an_unknown_precision():
     with pytest.raises(ValueError, match="precision 'bf17': choose from fp32, bf16, fp16, fp8"), autocast("bf17"):
         pass
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("dropped", [False, True])
+def test_attention_multiplies_rounded_factors(precision, dropped, monkeypatch):
+    policy, factors = POLICIES[precision], []
+
+    class Watched:
+        """NumPy, but for the products, whose factors are noted."""
+
+        def __getattr__(self, name):
+            return getattr(np, name)
+
+        def matmul(self, a, b, out=None):
+            factors.extend((a.copy(), b.copy()))
+            return np.matmul(a, b, out=out)
+
+    monkeypatch.setattr(functional, "xp", Watched())
+    qkv = Tensor(random(2, 3, 5, 12), requires_grad=True)  # (H, B, T, 3 D)
+    keep = np.random.default_rng(0).random((2, 3, 5, 5)) > 0.3 if dropped else None
+    with autocast(policy):
+        functional.causal_attention(qkv, keep, 0.3).sum().backward()
+    assert len(factors) == 2 * 2 * (2 + 3)  # two heads; q k and P v, and three of the four products in backward
+    for factor in factors:
+        assert is_rounded(factor, policy.compute)
+
+
+def test_fp8_products_against_a_product_by_hand():
+    x, w, gradient = random(1, 6, 8), random(1, 8, 4), BFLOAT16.round(random(1, 6, 4))
+    x, w = BFLOAT16.round(x), BFLOAT16.round(w)
+    inputs, weight = Tensor(x, requires_grad=True), Tensor(w, requires_grad=True)
+    with autocast("fp8") as policy:
+        y = functional.linear(inputs, weight)
+    y.backward(gradient)
+    assert (policy.operand, policy.grad_operand, policy.compute) == (E4M3, E5M2, BFLOAT16)
+    x8, w8, g8 = (
+        round_scaled(E4M3, x[0], (0, 1)),
+        round_scaled(E4M3, w[0], (0, 1)),
+        round_scaled(E5M2, gradient[0], (0, 1)),
+    )
+    assert (x8 != x[0]).any() and (w8 != w[0]).any() and (g8 != gradient[0]).any()
+    np.testing.assert_array_equal(y.data[0], BFLOAT16.round(x8 @ w8))
+    np.testing.assert_array_equal(inputs.grad[0], g8 @ w8.T)  # a leaf's gradient is a sum yet to be taken
+    np.testing.assert_array_equal(weight.grad[0], x8.T @ g8)
+
+
+def test_probabilities_of_the_loss_stay_in_float32():
+    logits = Tensor(random(2, 3, 5, 4), requires_grad=True)
+    with autocast("bf16"):
+        loss = cross_entropy(logits, np.zeros((3, 5), int), 8)
+    *_, probabilities = loss.grad_fn.saved_arrays
+    assert probabilities.shape == (2, 15, 4) and not is_rounded(probabilities, BFLOAT16)
+
+
+def test_a_leaf_is_read_anew_and_rounded():
+    x, w = Tensor(random(1, 5, 4), requires_grad=True), Tensor(random(1, 4, 3), requires_grad=True)
+    found = []
+    for factor in (1, 8):
+        x.data, w.grad = random(1, 5, 4) * np.float32(factor), None
+        with autocast("bf16"):
+            y = functional.linear(x, w)
+        y.backward(np.ones((1, 5, 3), np.float32))
+        found.append(w.grad)
+    np.testing.assert_array_equal(found[1], 8 * found[0])
+    np.testing.assert_array_equal(found[0][0], BFLOAT16.round(random(1, 5, 4))[0].T @ np.ones((5, 3), np.float32))
+    with autocast("bf16"):
+        y = functional.linear(x, w)
+    x.grad = None
+    y.backward(np.ones((1, 5, 3), np.float32))
+    np.testing.assert_array_equal(x.grad[0], np.ones((5, 3), np.float32) @ BFLOAT16.round(w.data)[0].T)
+
+
+def test_what_comes_from_another_precision_is_rounded():
+    x = Tensor(random(3, 4), requires_grad=True)
+    h = x * x
+    with autocast("bf16"):
+        y, z = h + 0.0, checkpoint(lambda h: h + 0.0, h)
+    np.testing.assert_array_equal(y.data, BFLOAT16.round(h.data))
+    np.testing.assert_array_equal(z.data, y.data)
+
+
+def test_two_parts_of_one_array_are_two():
+    class Slope(Function):
+        @staticmethod
+        def forward(ctx, x):
+            both = np.empty((2, *x.shape), np.float32)
+            np.tanh(x, out=both[0])
+            both[1] = 1 - both[0] ** 2
+            ctx.save_for_backward(both[1])
+            return both[0]
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * ctx.saved_arrays[0]
+
+    x = Tensor(np.float32([0.5, 1, 2]), requires_grad=True)
+    with autocast("bf16"):
+        Slope.apply(x).backward(np.ones(3, np.float32))
+    np.testing.assert_allclose(x.grad, 1 - np.tanh([0.5, 1, 2]) ** 2, rtol=2**-7)
+
+
+def test_a_policy_ends_with_its_block_however_it_ends():
+    with pytest.raises(KeyError), autocast("bf16"), flops.phase("recompute"):
+        raise KeyError
+    assert current() is POLICIES["fp32"]
+    before = flops.snapshot()
+    flops.add(1)
+    assert flops.snapshot() - before == {"forward": 1}
 
 
 # Master weights
