@@ -11,6 +11,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
+
 from minidist import ledger
 from minidist.backend import address
 from minidist.nn.precision import Packed, Policy, repeats
@@ -59,12 +61,10 @@ class Saved:
         Args:
             known: the tensors among the operation's arguments and its output, and their arrays.
         """
-        self.entries = tuple(
-            self._stored(array, known) if hasattr(array, "nbytes") else array for array in self.entries
-        )
+        self.entries = tuple(self._stored(entry, known) if is_array(entry) else entry for entry in self.entries)
         for entry in (*self.entries, *self.exact):
             array = entry.codes if isinstance(entry, Packed) else entry
-            if hasattr(array, "nbytes"):
+            if is_array(array):
                 ledger.hold("activations", array)
 
     def _stored(self, array, known: Known):
@@ -99,6 +99,11 @@ class Leaf:
 
     def array(self):
         return self.tensor.cast(self.policy)
+
+
+def is_array(value) -> bool:
+    """Whether it is an array, and not a number, of NumPy's kind or Python's."""
+    return hasattr(value, "nbytes") and not isinstance(value, np.generic)
 
 
 def shows_all_of(array, other) -> bool:

@@ -107,7 +107,7 @@ def test_without_a_graph_the_bits_are_the_same(precision):
 def test_numbers_among_the_factors():
     x = Tensor(random(3), requires_grad=True)
     with autocast("bf16"):
-        (x * 2.0 / 4.0).mean().backward()
+        (x * 2.0 / np.float32(4)).mean().backward()
     np.testing.assert_allclose(x.grad, 0.5 / 3, rtol=2**-8)
 
 
