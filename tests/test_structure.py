@@ -34,7 +34,7 @@ MAY_IMPORT = {  # a room or file -> the others that it may import
         "fingerprint",
     },
     "verify": {"comm", "layout", "train"},
-    "matrix": {"comm", "nn", "parallel", "layout", "config", "train"},
+    "matrix": {"comm", "nn", "parallel", "layout", "config", "train", "verify"},
     "show": {"trace", "parallel", "layout", "train", "matrix"},
     "course": {"comm", "sockets", "trace", "train", "show"},
     "cli": {

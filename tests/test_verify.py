@@ -10,6 +10,7 @@ import pytest
 import minidist as md
 from minidist.comm.algorithms import ALL_REDUCE
 from minidist.layout import SYNCS, Layout
+from minidist.matrix import covering
 from minidist.train import TrainConfig, Wishes, run, train_rank
 from minidist.verify import agrees, first_difference, ulps_between, verify
 
@@ -35,24 +36,10 @@ def layouts_to_try() -> list[tuple[str, Layout]]:
         "sync": list(SYNCS),
         "bucket_mb": [1e-6, 0.01, 10.0],  # a parameter each, a few, all in one
     }
-    everything = list(itertools.product(*settings.values()))
+    everything = [dict(zip(settings, row, strict=True)) for row in itertools.product(*settings.values())]
     random.Random(0).shuffle(everything)
-    missing = {
-        ((a, x), (b, y)) for (a, xs), (b, ys) in itertools.combinations(settings.items(), 2) for x in xs for y in ys
-    }
-    chosen = []
-    for row in everything:
-        pairs = set(itertools.combinations(zip(settings, row, strict=True), 2)) & missing
-        if len(pairs) >= min(4, len(missing)):
-            chosen.append(row)
-            missing -= pairs
-    for row in everything:  # the last few pairs, one row each
-        pairs = set(itertools.combinations(zip(settings, row, strict=True), 2)) & missing
-        if pairs:
-            chosen.append(row)
-            missing -= pairs
-    assert not missing
-    return [(config, Layout(dp, algorithm, sync, bucket)) for config, dp, algorithm, sync, bucket in chosen]
+    rows = [everything[place] for place in covering(everything)]
+    return [(row.pop("config"), Layout(**row)) for row in rows]
 
 
 @pytest.fixture(scope="module")

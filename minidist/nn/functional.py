@@ -212,7 +212,7 @@ class CausalAttention(Function):
             scores -= scores.max(axis=-2, keepdims=True)
             xp.exp(scores, out=scores)
             totals[h] = scores.sum(axis=-2)[..., None]  # (B, T, 1)
-            weights = cast(_dropped(cast(scores), keep, h, rate))
+            weights = _dropped(cast(scores), keep, h, rate, cast)
             xp.matmul(weights.swapaxes(-1, -2), v[h], out=output[h])  # (B, T, D)
         output /= totals
         ctx.save_for_backward(q, k, v, exps, output, keep, exact=(totals,))
@@ -229,7 +229,7 @@ class CausalAttention(Function):
         # Softmax: dS = P (dP - sum over keys of P dP), and that sum is also the one over D of output times gradient.
         shift = xp.einsum("hbtd,hbtd->hbt", gradient, output)[:, :, None]  # (H, B, 1, queries)
         for h in range(len(q)):
-            xp.matmul(cast(_dropped(exps[h], keep, h, ctx.rate)), gradient[h], out=grad_v[h])
+            xp.matmul(_dropped(exps[h], keep, h, ctx.rate, cast), gradient[h], out=grad_v[h])
             grad_scores = _dropped(v[h] @ gradient[h].swapaxes(-1, -2), keep, h, ctx.rate)  # (B, keys, queries)
             grad_scores -= shift[h]
             grad_scores *= exps[h]
@@ -240,9 +240,9 @@ class CausalAttention(Function):
         return grad_qkv, None, None
 
 
-def _dropped(values, keep, block: int, rate: float):
-    """``values`` of one block after dropout: unchanged where there is none."""
-    return values if keep is None else values * keep[block] * (1 / (1 - rate))
+def _dropped(values, keep, block: int, rate: float, cast=lambda dropped: dropped):
+    """``values`` of one block after dropout, and after ``cast``: unchanged where there is no dropout."""
+    return values if keep is None else cast(values * keep[block] * (1 / (1 - rate)))
 
 
 class Dropout(Function):

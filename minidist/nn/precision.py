@@ -46,7 +46,7 @@ class Policy:
 
     def round(self, values):
         """Float32 values as an operation leaves them. Other dtypes stay as they are."""
-        return values if self.compute is None or values.dtype != xp.float32 else self.compute.round(values)
+        return self.compute.round(values) if self.packs(values) else values
 
     def round_operand(self, values):
         """A factor of a linear layer's product, (H, ...)."""

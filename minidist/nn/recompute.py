@@ -24,10 +24,10 @@ Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016); PyTorch's `
 from collections.abc import Callable
 from functools import partial
 
-from minidist import flops, ledger, trace
+from minidist import flops, trace
 from minidist.nn.gpt import GPT
-from minidist.nn.precision import Packed, Policy, autocast, current
-from minidist.nn.saved import Known, Saved, saving
+from minidist.nn.precision import Policy, autocast, current
+from minidist.nn.saved import Known, Saved, enter, load, saving
 from minidist.nn.tensor import Tensor, grad_mode
 from minidist.sockets import socket
 
@@ -78,8 +78,13 @@ class Region:
             again.hand_over(saved)
 
         inputs = [value.tensor() if isinstance(value, Input) else value for value in self.inputs]
-        instruments = trace.span("recompute"), flops.phase("recompute")
-        with instruments[0], instruments[1], grad_mode(True), saving(give_back), autocast(self.policy):
+        with (
+            trace.span("recompute"),
+            flops.phase("recompute"),
+            grad_mode(True),
+            saving(give_back),
+            autocast(self.policy),
+        ):
             self.function(*inputs)
         if (missing := next(forgotten, None)) is not None:
             raise RuntimeError(
@@ -96,10 +101,10 @@ class Input:
         self.requires_grad, self.made_under, self.unrounded = tensor.requires_grad, tensor.made_under, tensor.unrounded
         stays = tensor.made_under is policy and tensor.unrounded
         self.kept = tensor.pack(policy) if policy.packs(tensor.data) and not stays else tensor.data
-        ledger.hold("activations", self.kept.codes if isinstance(self.kept, Packed) else self.kept)
+        enter(self.kept)
 
     def tensor(self) -> Tensor:
-        again = Tensor(self.kept.array() if isinstance(self.kept, Packed) else self.kept, self.requires_grad)
+        again = Tensor(load(self.kept), self.requires_grad)
         again.made_under, again.unrounded = self.made_under, self.unrounded
         return again
 

@@ -63,9 +63,7 @@ class Saved:
         """
         self.entries = tuple(self._stored(entry, known) if is_array(entry) else entry for entry in self.entries)
         for entry in (*self.entries, *self.exact):
-            array = entry.codes if isinstance(entry, Packed) else entry
-            if is_array(array):
-                ledger.hold("activations", array)
+            enter(entry)
 
     def _stored(self, array, known: Known):
         for tensor, itself in known:
@@ -87,8 +85,7 @@ class Saved:
         """The arrays, and behind them the exact ones."""
         if self.again is not None:
             self.again()
-        loaded = (entry.array() if isinstance(entry, Packed | Leaf) else entry for entry in self.entries)
-        return (*loaded, *self.exact)
+        return (*map(load, self.entries), *self.exact)
 
 
 class Leaf:
@@ -99,6 +96,18 @@ class Leaf:
 
     def array(self):
         return self.tensor.cast(self.policy)
+
+
+def enter(entry) -> None:
+    """Enter what waits for backward into the memory ledger: arrays, packed or not."""
+    array = entry.codes if isinstance(entry, Packed) else entry
+    if is_array(array):
+        ledger.hold("activations", array)
+
+
+def load(entry):
+    """What an entry stands for: the array of one that is packed or a leaf; others stand for themselves."""
+    return entry.array() if isinstance(entry, Packed | Leaf) else entry
 
 
 def is_array(value) -> bool:
