@@ -8,6 +8,7 @@ and takes them. Pictures, tables and the Perfetto export are all made from this 
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -55,12 +56,16 @@ class PointToPoint:
 
 
 _log: list | None = None  # None while nothing is recorded
+_watch: Callable | None = None
 
 
-def start() -> None:
-    """Begin a new, empty log in this rank."""
-    global _log
-    _log = []
+def start(watch: Callable | None = None) -> None:
+    """Begin a new, empty log in this rank.
+
+    ``watch(entry)`` is called at once with each entry that is recorded, so that it can look at what is there then.
+    """
+    global _log, _watch
+    _log, _watch = [], watch
 
 
 def stop() -> list:
@@ -78,6 +83,8 @@ def record(entry: Event | Message | PointToPoint) -> None:
     log = _log  # another thread may stop recording meanwhile
     if log is not None:
         log.append(entry)
+        if _watch is not None:
+            _watch(entry)
 
 
 @contextmanager

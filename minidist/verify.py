@@ -1,6 +1,7 @@
 """The proof: train the same model in every layout and compare fingerprints; where two differ, find where they part."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import prod
 
@@ -100,10 +101,16 @@ def agrees(reference: Run, candidate: Run) -> bool:
     return all(rank.fingerprint == reference.fingerprint for rank in candidate.ranks)
 
 
-def first_difference(reference: Run, candidate: Run, rank_function: Callable | None = None) -> Difference | None:
+def first_difference(
+    reference: Run,
+    candidate: Run,
+    rank_function: Callable | None = None,
+    ranks: Callable[[int], AbstractContextManager[Cluster]] = Cluster,
+) -> Difference | None:
     """Where two runs that disagree part: both are run again up to the first step that differs, and compared.
 
     None if they agree this time: then a run does not repeat itself, as with a race between ranks.
+    ``ranks(n)`` gives the ranks to run on: by default new ones.
     """
     steps = [_first_step_apart(reference.ranks[0], rank) for rank in candidate.ranks]
     if all(step is None for step in steps):
@@ -112,7 +119,7 @@ def first_difference(reference: Run, candidate: Run, rank_function: Callable | N
     wishes = Wishes(stop_after=step)
     again = []
     for layout, function in ((reference.layout, None), (candidate.layout, rank_function)):
-        with Cluster(layout.world_size) as cluster:
+        with ranks(layout.world_size) as cluster:
             again.append(run(cluster, reference.config, layout, wishes, rank_function=function))
     expected, found = again[0].ranks[0], again[1].ranks[number]
     arrays = [(name, array, found.arrays[name]) for name, array in expected.arrays.items()]

@@ -1,1 +1,14 @@
-"""Pictures, tables and exports, made from logs and results alone."""
+"""Pictures, tables and demonstrations, made of traces, schedules and real runs.
+
+``show.ring(ranks=4)`` runs a demonstration: its film, which Jupyter displays as a player. There is one of each name
+that ``minidist demo`` lists, with an underscore for its dash.
+"""
+
+
+def __getattr__(name: str):
+    from minidist.show.demos import DEMONSTRATIONS  # not before somebody asks: it imports all of training
+
+    try:
+        return DEMONSTRATIONS[name.replace("_", "-")]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None

@@ -15,10 +15,11 @@ LETTERS = "abcdefgh"
 
 
 def marked(rank: int, size: int) -> np.ndarray:
-    """(size,) int64: one element for each chunk, which stands for this rank's own chunk."""
-    if size * size > 62:
-        raise ValueError(f"{size} ranks with {size} chunks each do not fit the bits of an int64: use at most 7")
-    return np.int64(1) << (rank * size + np.arange(size, dtype=np.int64))
+    """(size,) int64, or uint64 of 8 ranks: one element for each chunk, which stands for this rank's own chunk."""
+    if size > 8:
+        raise ValueError(f"{size} ranks with {size} chunks each do not fit 64 bits: use at most 8")
+    dtype = np.int64 if size < 8 else np.uint64  # of 8 x 8 the last bit is an int64's sign
+    return dtype(1) << (rank * size + np.arange(size)).astype(dtype)
 
 
 def held(value: int, size: int) -> list[tuple[int, int]]:

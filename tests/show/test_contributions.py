@@ -23,8 +23,10 @@ def test_a_sum_tells_whose_it_is():
 
 def test_the_largest_group_that_fits():
     assert int(show.marked(6, 7)[6]) == 1 << 48
-    with pytest.raises(ValueError, match="at most 7"):
-        show.marked(0, 8)
+    everything = sum(show.marked(rank, 8).sum() for rank in range(8))
+    assert int(everything) == 2**64 - 1 and len(show.held(everything, 8)) == 64
+    with pytest.raises(ValueError, match="at most 8"):
+        show.marked(0, 9)
 
 
 def test_a_stripe_for_each_contribution_and_a_frame_round_what_changed():

@@ -1,0 +1,94 @@
+"""The board of a collective: a row for each rank, a cell for each chunk, arrows for the messages of a step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from minidist.show.contributions import held, name
+from minidist.show.palette import of_rank
+from minidist.show.player.scene import Arrow, Box, Label, Shape
+
+LEFT, RIGHT = 8, 60  # where the cells begin and end: before them the rank's name, behind them its bytes
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message of one step, and which chunk of the receiver's array it changed; None for no or several chunks."""
+
+    source: int
+    destination: int
+    nbytes: int
+    source_chunk: int | None
+    chunk: int | None
+
+
+def height(ranks: int) -> float:
+    return 1 + ranks * pitch(ranks)
+
+
+def pitch(ranks: int) -> float:
+    """Lines from one rank's row to the next: a cell has two of them, and arrows want room where there is any."""
+    return 3 if ranks <= 5 else 2.25
+
+
+def draw(
+    values: np.ndarray, before: np.ndarray, messages: Sequence[Sent], nbytes: Sequence[int], wrong: np.ndarray
+) -> tuple[Shape, ...]:
+    """The shapes of one frame.
+
+    Args:
+        values: (ranks, chunks), marked as in show/contributions.py.
+        before: the same, one frame earlier; what has changed gets a frame.
+        messages: of the step from there to here.
+        nbytes: that each rank has sent so far.
+        wrong: (ranks, chunks) bool, what is not as in the run without the bug.
+    """
+    ranks, chunks = values.shape
+    width = (RIGHT - LEFT) / chunks
+    shapes: list[Shape] = [Label(LEFT + (c + 0.5) * width, 0.5, f"chunk {'abcdefgh'[c]}", "faint", "middle")
+                           for c in range(chunks)]  # fmt: skip
+    shapes.append(Label(71.5, 0.5, "sent", "faint", "end"))
+    for rank in range(ranks):
+        top = _top(rank, ranks)
+        shapes.append(Label(0, top + 1, f"rank {rank}", of_rank(rank)))
+        shapes.append(Label(71.5, top + 1, f"{nbytes[rank]:,} B", "ink", "end"))
+        for chunk in range(chunks):
+            changed = values[rank, chunk] != before[rank, chunk]
+            shapes += _cell(
+                LEFT + chunk * width, top, width - 0.6, values[rank, chunk], ranks, changed, wrong[rank, chunk]
+            )
+    return (*shapes, *(_arrow(message, ranks, width) for message in messages))
+
+
+def _top(rank: int, ranks: int) -> float:
+    return 1 + rank * pitch(ranks)
+
+
+def _cell(x: float, y: float, w: float, value: int, ranks: int, changed: bool, wrong: bool) -> list[Shape]:
+    """Above the name of what the cell holds, below it a stripe for each contribution."""
+    pairs = held(value, ranks)
+    outline = "wrong" if wrong else "ink" if changed else None
+    cell: list[Shape] = [Box(x, y, w, 1, "paper", name(value, ranks) or "·", " ")]
+    stripe = w / max(1, len(pairs))
+    for i, (rank, _) in enumerate(pairs):
+        cell.append(Box(x + i * stripe, y + 1, stripe, 1, of_rank(rank), "", str(rank)))
+    if not pairs:
+        cell.append(Box(x, y + 1, w, 1, "paper", "", " "))
+    return [*cell, Box(x, y, w, 2, None, outline=outline or "faint")]
+
+
+def _arrow(message: Sent, ranks: int, width: float) -> Arrow:
+    down = message.destination > message.source
+    chunk = message.chunk if message.chunk is not None else message.source_chunk
+    x, to_x = (
+        LEFT + (place + 0.5) * width - 0.3 if place is not None else (LEFT + RIGHT) / 2
+        for place in (message.source_chunk, chunk)
+    )
+    from_y = _top(message.source, ranks) + (1.9 if down else 0.1)
+    to_y = _top(message.destination, ranks) + (0.1 if down else 1.9)
+    far = abs(message.destination - message.source) > 1
+    bend = 0.42 * width if far and x == to_x else 0.0  # beside the cells between, not across them
+    what = "" if chunk is None else f" {'abcdefgh'[chunk]}"
+    label = f"{message.source} → {message.destination}{what} ({message.nbytes:,} B)"
+    return Arrow(x, from_y, to_x, to_y, of_rank(message.source), label, bend)

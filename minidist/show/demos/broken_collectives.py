@@ -1,0 +1,72 @@
+"""The collectives of comm/algorithms.py, each with one bug that neither hangs nor crashes.
+
+Two ranks are enough for any of them to do harm. A chunk that stands in for one of another length is cut or repeated.
+"""
+
+import numpy as np
+
+from minidist.comm.algorithms import all_gather_ring as right_all_gather_ring
+from minidist.comm.algorithms import chunks_of
+from minidist.comm.group import ProcessGroup, recv, send, sendrecv
+
+
+def broadcast_tree(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
+    """One rank sends too early, before its array is filled: the first that passes on, or the source if none does."""
+    before = np.zeros_like(flat)
+    place, distance = (group.rank - src) % group.size, 1
+    stale = place == (1 if group.size > 3 else 0)
+    while distance < group.size:
+        if place < distance and place + distance < group.size:
+            send(before if stale else flat, (group.rank + distance) % group.size, group)
+        elif distance <= place < 2 * distance:
+            recv(flat, (group.rank - distance) % group.size, group)
+        distance *= 2
+
+
+def all_reduce_ring(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
+    """Rank 1 sends in its first step the chunk of its second, and the other way round."""
+    chunks, size, rank = chunks_of(flat, group.size), group.size, group.rank
+    right, left = (rank + 1) % size, (rank - 1) % size
+    for step in range(size - 1):
+        wrong = 1 - step if rank == 1 and step < 2 else step
+        expected = chunks[(rank - 1 - step) % size]
+        outgoing = np.resize(chunks[(rank - 1 - wrong) % size], len(expected))
+        sendrecv(outgoing, right, chunks[(rank - 2 - step) % size], left, group, combine)
+    right_all_gather_ring(chunks, group)
+
+
+def reduce_scatter_ring(chunks: list[np.ndarray], combine: np.ufunc, group: ProcessGroup) -> None:
+    """Rank 1 forgets to add in the last step."""
+    size, rank = group.size, group.rank
+    right, left = (rank + 1) % size, (rank - 1) % size
+    for step in range(size - 1):
+        forgets = rank == 1 and step == size - 2
+        outgoing, incoming = chunks[(rank - 1 - step) % size], chunks[(rank - 2 - step) % size]
+        sendrecv(outgoing, right, incoming, left, group, None if forgets else combine)
+
+
+def all_gather_ring(chunks: list[np.ndarray], group: ProcessGroup) -> None:
+    """In the last step rank 1 sends what lay in a chunk before the all-gather (of two ranks: in the other one's)."""
+    size, rank = group.size, group.rank
+    right, left = (rank + 1) % size, (rank - 1) % size
+    before = [chunk.copy() for chunk in chunks]
+    for step in range(size - 1):
+        outgoing, incoming = chunks[(rank - step) % size], chunks[(rank - 1 - step) % size]
+        if rank == 1 and step == size - 2:
+            outgoing = np.resize(before[(rank - step - (size == 2)) % size], len(outgoing))
+        sendrecv(outgoing, right, incoming, left, group)
+
+
+def all_to_all_pairwise(outgoing: list[np.ndarray], incoming: list[np.ndarray], group: ProcessGroup) -> None:
+    """Rank 0 sends its right neighbour what is for the next but one (of two ranks: for itself), and the other way round.
+
+    Its pieces must be of one size.
+    """
+    size, rank = group.size, group.rank
+    if rank == 0:
+        outgoing = list(outgoing)
+        outgoing[1], outgoing[2 % size] = outgoing[2 % size], outgoing[1]
+    incoming[rank][:] = outgoing[rank]
+    for step in range(1, size):
+        right, left = (rank + step) % size, (rank - step) % size
+        sendrecv(outgoing[right], right, incoming[left], left, group)

@@ -1,0 +1,51 @@
+"""A demonstration: its name, what it shows, and the sizes that it can have."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from minidist.show.player.scene import Film
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """Call it to run it: ``show.ring(ranks=4)`` is a film, which Jupyter displays.
+
+    Args:
+        name: as the command line has it.
+        about: what is seen, in a line of the menu.
+        make: (ranks, size, seed) -> the film. It may raise ValueError for a size that it cannot have.
+        ranks, size: what it takes unless told otherwise.
+        size_is: what ``size`` counts.
+        least_ranks, most_ranks: that make a picture.
+    """
+
+    name: str
+    about: str
+    make: Callable[[int, int, int], Film]
+    ranks: int
+    size: int
+    size_is: str
+    least_ranks: int = 2
+    most_ranks: int = 8
+
+    def __call__(self, ranks: int | None = None, size: int | None = None, seed: int = 0) -> Film:
+        """Run it.
+
+        Raises:
+            ValueError: for numbers that it cannot have, naming the argument and what it may be.
+        """
+        ranks = self.ranks if ranks is None else ranks
+        size = self.size if size is None else size
+        for argument, value in (("ranks", ranks), ("size", size), ("seed", seed)):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ValueError(f"{argument} must be a whole number, but is {value!r}")
+        if not self.least_ranks <= ranks <= self.most_ranks:
+            can = f"{self.least_ranks} to {self.most_ranks}"
+            raise ValueError(
+                f"the demonstration {self.name} shows {can if can[0] != can[-1] else can[0]} ranks, not {ranks}"
+            )
+        if size < 1:
+            raise ValueError(f"size, {self.size_is}, must be at least 1, but is {size}")
+        if seed < 0:
+            raise ValueError(f"seed must not be negative, but is {seed}")
+        return self.make(ranks, size, seed)

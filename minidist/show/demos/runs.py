@@ -1,0 +1,71 @@
+"""What demonstrations of training share: warm ranks, a small model, and the question where a broken run parts."""
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack, contextmanager, nullcontext
+
+from minidist.comm.launch import Cluster
+from minidist.layout import Layout
+from minidist.train import Run, TrainConfig, Wishes, run
+from minidist.verify import ONE_PROCESS, Difference, agrees, first_difference
+
+RANKS = min(4, max(2, os.cpu_count() or 2))  # of a demonstration whose picture is of real time
+
+
+class WarmRanks:
+    """``ranks(n)`` gives n ranks, the same ones each time; they end with the ``with`` block that made this."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.stack, self.clusters = stack, {}
+
+    def __call__(self, size: int) -> nullcontext[Cluster]:
+        if size not in self.clusters:
+            self.clusters[size] = self.stack.enter_context(Cluster(size))
+        return nullcontext(self.clusters[size])
+
+    def train(
+        self, config: TrainConfig, layout: Layout, rank_function: Callable | None = None, trace: bool = False
+    ) -> Run:
+        """A training run, with the digest of every step."""
+        with self(layout.world_size) as cluster:
+            return run(cluster, config, layout, Wishes(step_digests=True, trace=trace), rank_function=rank_function)
+
+    def parting(self, config: TrainConfig, broken: Run, rank_function: Callable) -> Difference:
+        """Where a broken run parts from one process.
+
+        Raises:
+            RuntimeError: if it does not: the bug does no harm.
+        """
+        reference = self.train(config, ONE_PROCESS)
+        place = None if agrees(reference, broken) else first_difference(reference, broken, rank_function, self)
+        if place is None:
+            raise RuntimeError(f"the bug planted in {broken.layout} changes no bit: choose another size or seed")
+        return place
+
+    def prove(self, config: TrainConfig, right: Run) -> str:
+        """That a run has the bits of one process, in a sentence.
+
+        Raises:
+            RuntimeError: if it has not.
+        """
+        if not agrees(self.train(config, ONE_PROCESS), right):
+            raise RuntimeError(f"{right.layout} does not have the bits of one process: this is a fault of minidist")
+        steps = len(right.losses)
+        return f"After {steps} steps every bit is that of one process: SHA-256 {right.fingerprint[:8]}."
+
+
+@contextmanager
+def warm_ranks():
+    """Ranks that stay warm until the block ends."""
+    with ExitStack() as stack:
+        yield WarmRanks(stack)
+
+
+def told(place: Difference) -> str:
+    """Where a run parts, in two short sentences: step, parameter, ulps."""
+    where = place.name + (str(list(place.index)) if place.index else "")
+    distance = "1 ulp" if place.ulps == 1 else f"{place.ulps:,} ulps"
+    return (
+        f"Training parts from one process after step {place.step}, in {where}: "
+        f"{place.found!s} instead of {place.expected!s}, {distance} away."
+    )
