@@ -46,22 +46,19 @@ def reduce_scatter_ring(chunks: list[np.ndarray], combine: np.ufunc, group: Proc
 
 
 def all_gather_ring(chunks: list[np.ndarray], group: ProcessGroup) -> None:
-    """In the last step rank 1 sends what lay in a chunk before the all-gather (of two ranks: in the other one's)."""
+    """In the last step rank 1 sends the chunk of the step before again (of two ranks: zeros)."""
     size, rank = group.size, group.rank
     right, left = (rank + 1) % size, (rank - 1) % size
-    before = [chunk.copy() for chunk in chunks]
     for step in range(size - 1):
         outgoing, incoming = chunks[(rank - step) % size], chunks[(rank - 1 - step) % size]
         if rank == 1 and step == size - 2:
-            outgoing = np.resize(before[(rank - step - (size == 2)) % size], len(outgoing))
+            again = chunks[(rank - step + 1) % size] if step else np.zeros_like(outgoing)
+            outgoing = np.resize(again, len(outgoing))
         sendrecv(outgoing, right, incoming, left, group)
 
 
 def all_to_all_pairwise(outgoing: list[np.ndarray], incoming: list[np.ndarray], group: ProcessGroup) -> None:
-    """Rank 0 sends its right neighbour what is for the next but one (of two ranks: for itself), and the other way round.
-
-    Its pieces must be of one size.
-    """
+    """Rank 0 swaps the pieces, of one size, for its right neighbour and for the next but one (of two ranks: itself)."""
     size, rank = group.size, group.rank
     if rank == 0:
         outgoing = list(outgoing)

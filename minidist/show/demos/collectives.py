@@ -68,7 +68,8 @@ class Step:
 
 
 def film(kind: Kind, ranks: int, size: int, seed: int) -> Film:
-    """Run the collective as it should be and broken, on so many ranks with ``size`` numbers each."""
+    """Run the collective as it should be and broken, on so many ranks with ``size`` numbers in each chunk."""
+    size *= ranks  # from here on: numbers in each array
     with warm_ranks() as warm:
         runs = {name: _watched(kind, program, warm, ranks, size, seed) for name, program in kind.programs.items()}
         first = next(iter(kind.programs))
@@ -202,7 +203,8 @@ def _scene(kind: Kind, name: str, steps: list[Step], algorithm: str, right: list
     if not verdict:
         verdict = "At the end every number has the bits that one process computes."
     title = f"{kind.title} ({algorithm}, {ranks} ranks, {size:,} float64 numbers each)"
-    stills = tuple(range(len(steps))) if len(steps) <= 8 else (0, 1, 2, len(steps) - 1)
+    last = len(steps) - 1
+    stills = tuple(sorted({0, 1, 2, last // 2, last // 2 + 1, last} & set(range(last + 1))))
     key = {"just changed": "ink", "not as it should be": "wrong"} if parts_at is not None else {"just changed": "ink"}
     return Scene(name, title, tuple(frames), board.height(ranks), key, verdict, parts_at, stills)
 
@@ -355,7 +357,7 @@ ALL_GATHER = Kind(
     "All-gather: every rank's chunk on every rank",
     {"ring": _all_gather},
     lambda flat, world: _all_gather(flat, world, broken_collectives.all_gather_ring),
-    "in the last step rank 1 sends what lay there before: stale weights",
+    "in its last step rank 1 sends the wrong chunk",
     _own_chunk,
     _gathered,
     {"ring": ("formula (N−1)/N M", lambda n, m: (n - 1) / n * m)},

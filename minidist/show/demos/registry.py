@@ -7,7 +7,7 @@ from minidist.show.demos.demonstration import Demonstration
 
 
 def _collective(kind: collectives.Kind, about: str) -> Demonstration:
-    return Demonstration(kind.name, about, partial(collectives.film, kind), 4, 16, "numbers in each rank's array")
+    return Demonstration(kind.name, about, partial(collectives.film, kind), 4, 4, "numbers in each chunk")
 
 
 DEMONSTRATIONS = {

@@ -4,7 +4,7 @@ from minidist.show.palette import ink_on
 from minidist.show.player.scene import THEME, WIDTH, Arrow, Box, Film, Frame, Label
 
 LIGHT = dict(zip(THEME, ("#1A1A1A", "#B4B4B4", "#FFFFFF", "#C2002F", "#00734F"), strict=True))
-PER_ROW = 2
+PER_ROW = 3
 LINE = 2  # a line is twice as high as a character is wide
 INCHES = 0.078  # a character
 
