@@ -1,0 +1,103 @@
+"""A frame as characters, for a terminal: boxes are grounds of colour, half a line high at least."""
+
+from itertools import groupby
+
+from rich.color import Color
+from rich.style import Style
+from rich.text import Text
+
+from minidist.show.palette import ink_on
+from minidist.show.player.scene import WIDTH, Arrow, Box, Frame, Label
+
+TERMINAL = {"ink": "default", "faint": "bright_black", "wrong": "red", "right": "green"}  # as the terminal has them
+GROUNDS = {"ink": "#808080", "faint": "#5A5A5A", "wrong": "#C2002F", "right": "#00734F"}  # of boxes; paper has none
+
+
+def lines_of(frame: Frame, height: float, colours: bool = True) -> list[Text]:
+    """The frame as lines of WIDTH characters.
+
+    Args:
+        height: of the scene, in lines.
+        colours: where there are none, a box is filled with its mark.
+    """
+    canvas = _Canvas(max(1, -(-int(2 * height) // 2)), colours)
+    for shape in frame.shapes:
+        if isinstance(shape, Box):
+            canvas.box(shape)
+        elif isinstance(shape, Label):
+            canvas.label(shape)
+    return canvas.lines()
+
+
+def messages_of(frame: Frame) -> str:
+    """What the arrows say, in a line."""
+    return ", ".join(shape.label for shape in frame.shapes if isinstance(shape, Arrow) and shape.label)
+
+
+class _Canvas:
+    """Characters, their colours, and below them the ground: two half lines to a line."""
+
+    def __init__(self, height: int, colours: bool) -> None:
+        self.height, self.colours = height, colours
+        self.ground: list[list[str | None]] = [[None] * WIDTH for _ in range(2 * height)]
+        self.characters = [[" "] * WIDTH for _ in range(height)]
+        self.inks: list[list[str | None]] = [[None] * WIDTH for _ in range(height)]  # None: whatever the ground wants
+
+    def box(self, box: Box) -> None:
+        columns = range(max(0, round(box.x)), min(WIDTH, max(round(box.x + box.w), round(box.x) + 1)))
+        halves = range(max(0, round(2 * box.y)), min(2 * self.height, max(round(2 * (box.y + box.h)), 1)))
+        if not columns or not halves:
+            return
+        lines = range(halves.start // 2, (halves.stop + 1) // 2)
+        if box.fill is not None:
+            fill = None if box.fill == "paper" else GROUNDS.get(box.fill, box.fill)
+            for column in columns:
+                for half in halves:
+                    self.ground[half][column] = fill
+                for line in lines:  # what was written there lies below the box now
+                    self.characters[line][column] = " " if self.colours else box.mark
+                    self.inks[line][column] = None
+        if box.text:
+            text = box.text[: len(columns)]
+            self._write(columns.start + (len(columns) - len(text)) // 2, lines[(len(lines) - 1) // 2], text, None)
+        if box.outline in ("wrong", "ink"):
+            for line in lines:
+                for column, corner in ((columns.start, "["), (columns.stop - 1, "]")):
+                    self._write(column, line, "!" if box.outline == "wrong" else corner, TERMINAL[box.outline])
+
+    def label(self, label: Label) -> None:
+        left = {"start": 0.0, "middle": len(label.text) / 2, "end": float(len(label.text))}[label.anchor]
+        colour = TERMINAL.get(label.colour, label.colour)
+        self._write(round(label.x - left), min(self.height - 1, int(label.y)), label.text, colour)
+
+    def _write(self, column: int, line: int, text: str, ink: str | None) -> None:
+        for place, character in enumerate(text, column):
+            if 0 <= place < WIDTH:
+                self.characters[line][place], self.inks[line][place] = character, ink
+
+    def lines(self) -> list[Text]:
+        found = []
+        for line in range(self.height):
+            text = Text(no_wrap=True, end="")
+            cells = [self._cell(line, column) for column in range(WIDTH)]
+            for style, alike in groupby(cells, key=lambda cell: cell[1]):
+                text.append("".join(character for character, _ in alike), style)
+            found.append(text)
+        return found
+
+    def _cell(self, line: int, column: int) -> tuple[str, Style | None]:
+        character, ink = self.characters[line][column], self.inks[line][column]
+        upper, lower = self.ground[2 * line][column], self.ground[2 * line + 1][column]
+        if not self.colours:
+            return character, None
+        if character == " " and upper != lower:  # two colours in one character: half a block of the one on the other
+            if upper is None:  # what lies below is the terminal's own ground, of a colour that nobody knows
+                return "▄", Style(color=lower)
+            if lower is None:
+                return "▀", Style(color=upper)
+            return "▀", Style(color=upper, bgcolor=lower)
+        if upper is None:
+            return character, Style(color=ink) if ink else None
+        if ink is None or Color.parse(ink).is_default:
+            ink = "#000000" if ink_on(upper) == "black" else "#FFFFFF"
+        return character, Style(color=ink, bgcolor=upper)
