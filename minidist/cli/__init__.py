@@ -1,4 +1,4 @@
-"""The command line: ``minidist train``, ``minidist verify`` and the course's commands."""
+"""The command line: ``minidist train``, ``minidist verify``, ``minidist demo`` and the course's commands."""
 
 import argparse
 import os
@@ -6,6 +6,7 @@ import signal
 import sys
 
 from minidist import __version__
+from minidist.cli.demo import add_demo
 from minidist.cli.train import add_train
 from minidist.cli.verify import add_verify
 from minidist.comm import Deadlock, RankFailed
@@ -53,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     add_train(commands)
     add_verify(commands)
+    add_demo(commands)
     add_commands(commands)
     return parser
 

@@ -43,6 +43,7 @@ class Kind:
         begins: (rank, values of all ranks (N, M)) -> the array that the rank begins with.
         ends: (values of all ranks (N, M)) -> (N, M), NaN where it does not matter: what one process would compute.
         formula: by the scene's name, what the busiest rank sends, in words, and as a function of N and the bytes M.
+        says: by the scene's name, (step, N) -> what happens in that step.
         trains_on: a layout that uses this collective, by N, and the socket that the bug is plugged into.
     """
 
@@ -54,6 +55,7 @@ class Kind:
     begins: Callable
     ends: Callable
     formula: dict[str, tuple[str, Callable]]
+    says: dict[str, Callable[[int, int], str]]
     trains_on: tuple[Callable, str] | None = None
 
 
@@ -199,24 +201,20 @@ def _scene(kind: Kind, name: str, steps: list[Step], algorithm: str, right: list
             words: f"{limit:,.0f} B",
         }
         shapes = board.draw(step.values, before, step.messages, step.nbytes, wrong)
-        frames.append(Frame(shapes, _note(number, step, wrong), facts))
+        frames.append(Frame(shapes, _note(number, kind.says[algorithm](number, ranks), wrong), facts))
     if not verdict:
         verdict = "At the end every number has the bits that one process computes."
-    title = f"{kind.title} ({algorithm}, {ranks} ranks, {size:,} float64 numbers each)"
+    title = f"{kind.title} · {algorithm}, {ranks} ranks, {size:,} float64 each"
     last = len(steps) - 1
     stills = tuple(sorted({0, 1, 2, last // 2, last // 2 + 1, last} & set(range(last + 1))))
     key = {"just changed": "ink", "not as it should be": "wrong"} if parts_at is not None else {"just changed": "ink"}
     return Scene(name, title, tuple(frames), board.height(ranks), key, verdict, parts_at, stills)
 
 
-def _note(number: int, step: Step, wrong: np.ndarray) -> str:
+def _note(number: int, says: str, wrong: np.ndarray) -> str:
     if not number:
         return "Before: a letter is a chunk, a digit and a colour the rank that it comes from."
-    changed = [
-        f"{m.source} → {m.destination}" + ("" if m.chunk is None else f" ({'abcdefgh'[m.chunk]})")
-        for m in step.messages
-    ]
-    text = f"Step {number}: " + ", ".join(changed) + "."
+    text = f"Step {number}: {says}."
     if wrong.any():
         rank, chunk = (int(i) for i in np.argwhere(wrong)[0])
         text += f" Rank {rank}'s chunk {'abcdefgh'[chunk]} is not what it should be."
@@ -306,6 +304,9 @@ def _all_to_all(flat: np.ndarray, world: ProcessGroup, algorithm=algorithms.all_
     algorithm(outgoing, chunks_of(flat, world.size), world)
 
 
+ADDS = "reduce-scatter, each rank adds the chunk that its left neighbour sends"
+PASSES = "all-gather, each rank keeps the chunk that its left neighbour passes on"
+
 BROADCAST = Kind(
     "broadcast",
     "Broadcast: rank 0's array on every rank",
@@ -323,6 +324,11 @@ BROADCAST = Kind(
         "naive": ("formula (N−1) M", lambda n, m: (n - 1) * m),
         "ring": ("formula M", lambda n, m: m),
     },
+    {
+        "tree": lambda step, n: "whoever has the array passes it on",
+        "naive": lambda step, n: "rank 0 sends to the next rank",
+        "ring": lambda step, n: "the array goes one rank further",
+    },
 )
 RING = Kind(
     "ring",
@@ -339,6 +345,10 @@ RING = Kind(
         "ring": ("formula 2 (N−1)/N M", lambda n, m: 2 * (n - 1) / n * m),
         "naive": ("formula (N−1) M", lambda n, m: (n - 1) * m),
     },
+    {
+        "ring": lambda step, n: ADDS if step < n else PASSES,
+        "naive": lambda step, n: "rank 0 adds the next rank's array" if step < n else "rank 0 sends the sum to a rank",
+    },
     (lambda ranks: Layout(dp=ranks, algorithm="ring"), "all_reduce_ring"),
 )
 REDUCE_SCATTER = Kind(
@@ -350,6 +360,7 @@ REDUCE_SCATTER = Kind(
     _everything,
     _own_total,
     {"ring": ("formula (N−1)/N M", lambda n, m: (n - 1) / n * m)},
+    {"ring": lambda step, n: ADDS},
     (lambda ranks: Layout(dp=ranks, zero=1, algorithm="ring"), "reduce_scatter_ring"),
 )
 ALL_GATHER = Kind(
@@ -361,6 +372,7 @@ ALL_GATHER = Kind(
     _own_chunk,
     _gathered,
     {"ring": ("formula (N−1)/N M", lambda n, m: (n - 1) / n * m)},
+    {"ring": lambda step, n: PASSES},
     (lambda ranks: Layout(dp=ranks, zero=1, algorithm="ring"), "all_gather_ring"),
 )
 ALL_TO_ALL = Kind(
@@ -372,4 +384,5 @@ ALL_TO_ALL = Kind(
     _everything,
     _transposed,
     {"pairwise": ("formula (N−1)/N M", lambda n, m: (n - 1) / n * m)},
+    {"pairwise": lambda step, n: f"each rank sends to the one {step} to its right"},
 )

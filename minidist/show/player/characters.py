@@ -9,7 +9,7 @@ from rich.text import Text
 from minidist.show.palette import ink_on
 from minidist.show.player.scene import WIDTH, Arrow, Box, Frame, Label
 
-TERMINAL = {"ink": "default", "faint": "bright_black", "wrong": "red", "right": "green"}  # as the terminal has them
+TERMINAL = {"ink": "default", "faint": "grey58", "wrong": "red", "right": "green"}  # as the terminal has them
 GROUNDS = {"ink": "#808080", "faint": "#5A5A5A", "wrong": "#C2002F", "right": "#00734F"}  # of boxes; paper has none
 
 
@@ -61,9 +61,11 @@ class _Canvas:
             text = box.text[: len(columns)]
             self._write(columns.start + (len(columns) - len(text)) // 2, lines[(len(lines) - 1) // 2], text, None)
         if box.outline in ("wrong", "ink"):
-            for line in lines:
-                for column, corner in ((columns.start, "["), (columns.stop - 1, "]")):
-                    self._write(column, line, "!" if box.outline == "wrong" else corner, TERMINAL[box.outline])
+            for column, bracket in ((columns.start, "["), (columns.stop - 1, "]")):
+                for line in lines:
+                    self._write(column, line, "!" if box.outline == "wrong" else bracket, None)
+                    if box.outline == "wrong":
+                        self.ground[2 * line][column] = self.ground[2 * line + 1][column] = GROUNDS["wrong"]
 
     def label(self, label: Label) -> None:
         left = {"start": 0.0, "middle": len(label.text) / 2, "end": float(len(label.text))}[label.anchor]

@@ -142,11 +142,11 @@ class Film:
 
         return still.draw(self)
 
-    def html(self) -> str:
-        """One page with everything in it, that works without a network."""
+    def html(self, first: Scene | None = None) -> str:
+        """One page with everything in it, that works without a network; ``first`` is the scene that it begins with."""
         from minidist.show.player import page
 
-        return page.whole(self)
+        return page.whole(self, first)
 
     def _repr_html_(self) -> str:
         from minidist.show.player import page

@@ -1,0 +1,116 @@
+"""A film as a page for a browser: everything in one file, nothing to download.
+
+page.html is the page, player.css how it looks, player.js what plays it. Here the film becomes the JSON that lies in it:
+of each scene its shapes once, with the first and the last frame in which each is seen, and for each frame its note and
+its facts. The broken scene is the last one.
+"""
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from string import Template
+
+from minidist.show.player.scene import Box, Film, Label, Scene, Shape
+
+HERE = Path(__file__).parent
+SPEEDS = range(1, 10)
+USUAL_SPEED = 3
+FALLBACK_DPI = 56  # of the picture that stands in a notebook until the player runs
+
+
+def whole(film: Film, first: Scene | None = None) -> str:
+    """The page, beginning with a scene: the first one, if not said."""
+    return Template(_file("page.html")).substitute(
+        TITLE=html.escape(film.title),
+        STYLE=_file("player.css"),
+        SCRIPT=_file("player.js"),
+        SPEEDS="".join(f"<option{' selected' * (speed == USUAL_SPEED)}>{speed}</option>" for speed in SPEEDS),
+        FILM=_json(as_dict(film, first)),
+    )
+
+
+def in_notebook(film: Film) -> str:
+    """What a notebook shows: the player in a frame of its own; and where no script may run, as in an untrusted
+    notebook or on GitHub, the still picture."""
+    from minidist.show.notebook import png
+
+    page = whole(film)
+    name = hashlib.sha256(page.encode()).hexdigest()[:12]
+    picture = base64.b64encode(png(film.figure(), FALLBACK_DPI)).decode()
+    tallest = max(scene.height for scene in (*film.scenes, film.broken))
+    return Template(_file("notebook.html")).substitute(
+        NAME=name, TITLE=html.escape(film.title, quote=True), PICTURE=picture, LINES=f"{tallest:g}", PAGE=_json(page)
+    )
+
+
+def as_dict(film: Film, first: Scene | None = None) -> dict:
+    """The film as the player reads it."""
+    scenes = [*film.scenes, film.broken]
+    number = next((i for i, scene in enumerate(scenes) if scene is first), 0)
+    return {"bug": film.bug, "scenes": [_scene(scene) for scene in scenes], "first": number}
+
+
+def _scene(scene: Scene) -> dict:
+    return {
+        "name": scene.name,
+        "title": scene.title,
+        "verdict": scene.verdict,
+        "height": scene.height,
+        "parts_at": scene.parts_at,
+        "key": dict(scene.key),
+        "shapes": _lasting([frame.shapes for frame in scene.frames]),
+        "notes": [frame.note for frame in scene.frames],
+        "facts": [list(frame.facts.items()) for frame in scene.frames],
+    }
+
+
+def _lasting(frames: Sequence[Sequence[Shape]]) -> list[list]:
+    """Every shape once, with the first and the last frame in which it is seen, those below first.
+
+    The order within a frame is kept: a shape that lasts stays where it is, and one that is new in a frame is put before
+    the first lasting one that it lies below.
+    """
+    order: list[list] = []  # [shape, first, last]
+    for number, shapes in enumerate(frames):
+        lasting = [entry for entry in order if entry[2] == number - 1]
+        place = 0  # in ``order``: all that comes now lies above what is before it
+        for shape in shapes:
+            found = next((e for e in lasting if e[0] == shape and _index(order, e) >= place), None)
+            if found is None:
+                found = [shape, number, number]
+                order.insert(place, found)
+            found[2] = number
+            place = _index(order, found) + 1
+    return [_shape(*entry) for entry in order]
+
+
+def _index(order: list, entry: list) -> int:
+    return next(i for i, one in enumerate(order) if one is entry)
+
+
+def _shape(shape: Shape, first: int, last: int) -> list:
+    if isinstance(shape, Box):
+        numbers = (shape.x, shape.y, shape.w, shape.h)
+        return ["box", first, last, *map(_short, numbers), shape.fill, shape.text, shape.outline]
+    if isinstance(shape, Label):
+        return ["label", first, last, _short(shape.x), _short(shape.y), shape.text, shape.colour, shape.anchor]
+    numbers = (shape.x, shape.y, shape.to_x, shape.to_y)
+    return ["arrow", first, last, *map(_short, numbers), shape.colour, _short(shape.bend)]
+
+
+def _short(number: float) -> float:
+    return round(float(number), 3)
+
+
+def _json(thing) -> str:
+    """For the inside of a script element, which ends at the first ``</``."""
+    return json.dumps(thing, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
+
+
+@cache
+def _file(name: str) -> str:
+    return (HERE / name).read_text(encoding="utf-8")

@@ -1,0 +1,184 @@
+"use strict";
+// Plays the film that lies in the page as JSON: show/player/page.py writes it, and says what its parts mean.
+const CHARACTER = 10, LINE = 20; // pixels of the picture: its grid is one of characters
+const film = JSON.parse(document.getElementById("film").textContent);
+const $ = (id) => document.getElementById(id);
+const state = { scene: 0, frame: 0, speed: 3, timer: null, whole: 0 }; // whole: the scene seen before the bug
+
+function colour(name) {
+  return name === null ? "none" : name.startsWith("#") ? name : `var(--${name})`;
+}
+
+function inkOn(name) { // black or white, or the theme's, whatever can be read on that colour
+  if (name === null || name === "paper" || name === "faint") return "var(--ink)";
+  if (!name.startsWith("#")) return "var(--paper)";
+  const [r, g, b] = [1, 3, 5].map((i) => parseInt(name.slice(i, i + 2), 16));
+  return 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#000" : "#fff";
+}
+
+function svg(name, attributes, text = "") {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.textContent = text;
+  return element;
+}
+
+const draw = {
+  box([x, y, w, h, fill, text, outline]) {
+    const place = { x: x * CHARACTER, y: y * LINE, width: w * CHARACTER, height: h * LINE };
+    const thick = outline === null || outline === "faint" ? 1 : 3;
+    const found = [svg("rect", { ...place, style: `fill:${colour(fill)};stroke:${colour(outline)};stroke-width:${thick}` })];
+    const fits = text.slice(0, Math.floor(w + 0.5));
+    if (fits) {
+      const middle = { x: (x + w / 2) * CHARACTER, y: (y + h / 2) * LINE, "text-anchor": "middle" };
+      found.push(svg("text", { ...middle, style: `fill:${inkOn(fill)}` }, fits));
+    }
+    return found;
+  },
+  label([x, y, text, name, anchor]) {
+    // mixed with the ink, so that a blue is read on black and a yellow on white
+    const fill = name === "faint" ? "var(--quiet)" : `color-mix(in srgb, ${colour(name)} 72%, var(--ink))`;
+    return [svg("text", { x: x * CHARACTER, y: y * LINE, "text-anchor": anchor, style: `fill:${fill}` }, text)];
+  },
+  arrow([x, y, toX, toY, name, bend]) {
+    const [x1, y1, x2, y2] = [x * CHARACTER, y * LINE, toX * CHARACTER, toY * LINE];
+    const [cx, cy] = [(x1 + x2) / 2 + 2 * bend * CHARACTER, (y1 + y2) / 2];
+    const angle = Math.atan2(y2 - cy, x2 - cx);
+    const corner = (turn) => `${x2 - 11 * Math.cos(angle + turn)},${y2 - 11 * Math.sin(angle + turn)}`;
+    const line = { d: `M${x1},${y1}Q${cx},${cy} ${x2},${y2}`, pathLength: 1 };
+    return [
+      svg("path", { ...line, style: `fill:none;stroke:${colour(name)};stroke-width:3` }),
+      svg("polygon", { points: `${x2},${y2} ${corner(0.45)} ${corner(-0.45)}`, style: `fill:${colour(name)}` }),
+    ];
+  },
+};
+
+function showScene(number, frame = 0) {
+  state.scene = number;
+  const scene = film.scenes[number], broken = number === film.scenes.length - 1;
+  if (!broken) state.whole = number;
+  const picture = svg("svg", { viewBox: `-4 -4 ${72 * CHARACTER + 8} ${scene.height * LINE + 8}`, role: "img" });
+  picture.setAttribute("aria-label", scene.title);
+  scene.drawn = scene.shapes.map(([kind, first, last, ...rest]) => {
+    const elements = draw[kind](rest);
+    for (const element of elements) picture.append(element);
+    return { first, last, elements };
+  });
+  $("stage").replaceChildren(picture);
+  document.body.classList.toggle("broken", broken);
+  $("title").textContent = scene.title;
+  $("verdict").textContent = (broken ? `Broken: ${film.bug}. ` : "") + scene.verdict;
+  $("break").setAttribute("aria-pressed", broken);
+  $("break").textContent = broken ? "mend it" : "break it";
+  [...$("scenes").children].forEach((button, i) => button.setAttribute("aria-pressed", i === number));
+  $("key").replaceChildren(...Object.entries(scene.key).map(([name, fill]) => {
+    const entry = document.createElement("span"), box = document.createElement("i");
+    box.style.background = colour(fill);
+    entry.append(box, name);
+    return entry;
+  }));
+  $("slider").max = scene.notes.length - 1;
+  $("tick").hidden = scene.parts_at === null;
+  if (scene.parts_at !== null) $("tick").style.left = `${(100 * scene.parts_at) / Math.max(1, scene.notes.length - 1)}%`;
+  state.frame = -1; // nothing is seen yet, so that nothing fades in
+  showFrame(frame);
+}
+
+function showFrame(number) {
+  const scene = film.scenes[state.scene], before = state.frame;
+  state.frame = Math.max(0, Math.min(scene.notes.length - 1, number));
+  for (const { first, last, elements } of scene.drawn) {
+    const seen = first <= state.frame && state.frame <= last;
+    const isNew = seen && before >= 0 && !(first <= before && before <= last);
+    for (const element of elements) {
+      element.style.display = seen ? "" : "none";
+      element.classList.toggle("new", isNew);
+    }
+  }
+  $("note").textContent = scene.notes[state.frame];
+  $("facts").replaceChildren(...scene.facts[state.frame].map(([what, value]) => {
+    const pair = document.createElement("div"), dt = document.createElement("dt"), dd = document.createElement("dd");
+    [dt.textContent, dd.textContent] = [what, value];
+    pair.append(dt, dd);
+    return pair;
+  }));
+  $("slider").value = state.frame;
+  $("place").textContent = `${state.frame} of ${scene.notes.length - 1}`;
+  if (state.timer && state.frame === scene.notes.length - 1) pause();
+}
+
+const step = (by) => { pause(); showFrame(state.frame + by); };
+
+function play() {
+  if (state.frame === film.scenes[state.scene].notes.length - 1) showFrame(0);
+  state.timer = setInterval(() => showFrame(state.frame + 1), 2400 / 1.5 ** state.speed);
+  $("play").textContent = "⏸ pause";
+  $("play").setAttribute("aria-label", "pause");
+}
+
+function pause() {
+  clearInterval(state.timer);
+  state.timer = null;
+  $("play").textContent = "▶ play";
+  $("play").setAttribute("aria-label", "play");
+}
+
+const toggle = () => (state.timer ? pause() : play());
+
+function setSpeed(speed) {
+  state.speed = Number(speed);
+  $("speed").value = speed;
+  if (state.timer) { pause(); play(); }
+}
+
+function breakIt() { // the same step, right and wrong, where there is one
+  const last = film.scenes.length - 1;
+  showScene(state.scene === last ? state.whole : last, state.frame);
+}
+
+function setTheme(theme) { document.documentElement.dataset.theme = theme; }
+
+const keys = {
+  " ": () => step(1), ArrowRight: () => step(1), PageDown: () => step(1),
+  ArrowLeft: () => step(-1), PageUp: () => step(-1),
+  Home: () => step(-Infinity), End: () => step(Infinity),
+  p: toggle, b: breakIt,
+  s: () => showScene((state.whole + 1) % (film.scenes.length - 1)),
+  d: () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"),
+};
+addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.altKey || event.metaKey) return;
+  const pressed = event.target.tagName === "BUTTON" && event.key === " "; // that presses the button
+  if (pressed || event.target.tagName === "SELECT") return;
+  const action = /^[1-9]$/.test(event.key) ? () => setSpeed(event.key) : keys[event.key];
+  if (!action) return;
+  event.preventDefault();
+  action();
+});
+addEventListener("click", (event) => { // with a mouse: the next space is a step again
+  if (event.detail && event.target.tagName === "BUTTON") event.target.blur();
+});
+
+film.scenes.slice(0, -1).forEach((scene, i) => {
+  const button = document.createElement("button");
+  button.textContent = scene.name;
+  button.onclick = () => { pause(); showScene(i); };
+  $("scenes").append(button);
+});
+$("scenes").hidden = film.scenes.length === 2; // nothing to choose from
+$("break").onclick = breakIt;
+$("theme").onclick = keys.d;
+$("first").onclick = keys.Home;
+$("back").onclick = keys.ArrowLeft;
+$("next").onclick = keys.ArrowRight;
+$("play").onclick = toggle;
+$("slider").oninput = () => { pause(); showFrame(Number($("slider").value)); };
+$("speed").onchange = () => setSpeed($("speed").value);
+
+let dark = matchMedia("(prefers-color-scheme: dark)").matches;
+if (window.frameElement) { // in a notebook: as dark as the notebook
+  const light = parent.document.body.dataset.jpThemeLight;
+  if (light) dark = light === "false";
+}
+setTheme(dark ? "dark" : "light");
+showScene(film.first);

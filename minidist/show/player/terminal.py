@@ -1,0 +1,158 @@
+"""A film in a terminal: a player with keys, or without a terminal its frames one below the other."""
+
+from rich.console import Console
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding
+from textual.containers import VerticalScroll
+from textual.widgets import Footer, Static
+
+from minidist.show.player.characters import GROUNDS, lines_of, messages_of
+from minidist.show.player.scene import WIDTH, Film, Scene
+
+SLOWEST = 2.4  # seconds a frame, before the speed
+USUAL_SPEED = 3
+
+
+def print_film(film: Film, scene: Scene, console: Console) -> None:
+    """Print every frame of a scene."""
+    colours = console.color_system is not None
+    console.print(Text(scene.title, "bold"))
+    if scene is film.broken:
+        console.print(Text(f"broken: {film.bug}", "red"))
+    for number, frame in enumerate(scene.frames):
+        console.print()
+        console.print(Text(f"── {number} of {len(scene.frames) - 1} ──"))
+        console.print(_picture(scene, number, colours), soft_wrap=True)
+        console.print(Text(frame.note))
+        console.print(Text(_facts(scene, number)))
+    console.print()
+    console.print(Text(scene.verdict, "red" if scene is film.broken else "green"))
+
+
+def play(film: Film, scene: Scene) -> None:
+    """Show the player, beginning with a scene, until its user leaves it."""
+    Player(film, scene).run()
+
+
+class Player(App):
+    """Keys: those of the page's player, and q to end."""
+
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    #title, #verdict, #note, #facts, #key { padding: 0 2; }
+    #title { text-style: bold; }
+    #picture { padding: 1 2; min-width: 76; }
+    #facts { padding: 1 2 0 2; color: $text-muted; }
+    """
+    BINDINGS = [  # noqa: RUF012  as Textual has it
+        Binding("space,right,pagedown", "step(1)", "step", key_display="space →"),
+        Binding("left,pageup", "step(-1)", "back", key_display="←"),
+        Binding("p", "toggle", "play/pause"),
+        Binding("b", "break_it", "break it"),
+        Binding("s", "next_scene", "next scene"),
+        Binding("home", "go(0)", "begin", show=False),
+        Binding("end", "go(-1)", "end", show=False),
+        *(
+            Binding(str(speed), f"speed({speed})", "speed", show=speed == 1, key_display="1-9")
+            for speed in range(1, 10)
+        ),
+        Binding("q,escape", "quit", "quit"),
+    ]
+
+    def __init__(self, film: Film, scene: Scene) -> None:
+        super().__init__()
+        self.film, self.scene, self.frame = film, scene, 0
+        self.whole = film.scenes[0] if scene is film.broken else scene  # to come back to from the broken one
+        self.speed, self.timer = USUAL_SPEED, None
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll():
+            for part in ("title", "verdict", "picture", "note", "facts", "key"):
+                yield Static(id=part, markup=False)
+        yield Footer()
+
+    def on_mount(self) -> None:
+        self.show_frame()
+
+    def show_frame(self) -> None:
+        """Show what the player has come to."""
+        scene, broken = self.scene, self.scene is self.film.broken
+        names = [f"[{one.name}]" if one is scene else one.name for one in (*self.film.scenes, self.film.broken)]
+        verdict = f"broken: {self.film.bug}. {scene.verdict}" if broken else scene.verdict
+        parts = {
+            "title": Text(f"{'  '.join(names)}\n{scene.title}"),
+            "verdict": Text(verdict, "#FF5C77" if broken else "#3DDBA5"),
+            "picture": _picture(scene, self.frame, True),
+            "note": Text(scene.frames[self.frame].note),
+            "facts": Text(_facts(scene, self.frame)),
+            "key": _key(scene),
+        }
+        for name, text in parts.items():
+            self.query_one(f"#{name}", Static).update(text)
+        if self.timer is not None and self.frame == len(scene.frames) - 1:
+            self._pause()
+
+    def action_step(self, by: int) -> None:
+        self._pause()
+        self._advance(by)
+
+    def action_go(self, frame: int) -> None:
+        self._pause()
+        self.frame = frame % len(self.scene.frames)
+        self.show_frame()
+
+    def action_toggle(self) -> None:
+        if self.timer is not None:
+            self._pause()
+            return
+        if self.frame == len(self.scene.frames) - 1:
+            self.frame = 0
+            self.show_frame()
+        self.timer = self.set_interval(SLOWEST / 1.5**self.speed, lambda: self._advance(1))
+
+    def action_speed(self, speed: int) -> None:
+        self.speed = speed
+        if self.timer is not None:
+            self._pause()
+            self.action_toggle()
+
+    def action_break_it(self) -> None:
+        self._choose(self.whole if self.scene is self.film.broken else self.film.broken, self.frame)
+
+    def action_next_scene(self) -> None:
+        scenes = self.film.scenes
+        self._choose(scenes[(scenes.index(self.whole) + 1) % len(scenes)], 0)
+
+    def _choose(self, scene: Scene, frame: int) -> None:
+        self.scene, self.frame = scene, min(frame, len(scene.frames) - 1)
+        if scene is not self.film.broken:
+            self.whole = scene
+        self.show_frame()
+
+    def _advance(self, by: int) -> None:
+        self.frame = min(max(0, self.frame + by), len(self.scene.frames) - 1)
+        self.show_frame()
+
+    def _pause(self) -> None:
+        if self.timer is not None:
+            self.timer.stop()
+            self.timer = None
+
+
+def _picture(scene: Scene, number: int, colours: bool) -> Text:
+    frame = scene.frames[number]
+    picture = Text("\n").join(lines_of(frame, scene.height, colours))
+    messages = messages_of(frame)
+    return picture if not messages else Text("\n").join([picture, Text(f"messages: {messages}"[: 2 * WIDTH])])
+
+
+def _facts(scene: Scene, number: int) -> str:
+    return "   ".join(f"{what}: {value}" for what, value in scene.frames[number].facts.items())
+
+
+def _key(scene: Scene) -> Text:
+    text = Text()
+    for name, colour in scene.key.items():
+        text.append("■ ", GROUNDS.get(colour, colour) if colour != "paper" else "default").append(f"{name}   ")
+    return text
