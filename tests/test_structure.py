@@ -35,7 +35,7 @@ MAY_IMPORT = {  # a room or file -> the others that it may import
     },
     "verify": {"comm", "layout", "train"},
     "matrix": {"comm", "nn", "parallel", "layout", "config", "train", "verify"},
-    "show": {"trace", "parallel", "layout", "train", "matrix"},
+    "show": {"trace", "sockets", "comm", "parallel", "layout", "train", "verify", "matrix"},
     "course": {"comm", "sockets", "trace", "train", "show"},
     "cli": {
         "backend",

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import cache
 
 from minidist.comm.launch import Cluster
 from minidist.layout import Layout
@@ -13,15 +14,17 @@ RANKS = min(4, max(2, os.cpu_count() or 2))  # of a demonstration whose picture 
 
 
 class WarmRanks:
-    """``ranks(n)`` gives n ranks, the same ones each time; they end with the ``with`` block that made this."""
+    """``with warm(n) as cluster`` gives n ranks, the same ones each time; they do not end with that block.
 
-    def __init__(self, stack: ExitStack) -> None:
-        self.stack, self.clusters = stack, {}
+    Args:
+        clusters: n -> a Cluster of n ranks.
+    """
+
+    def __init__(self, clusters: Callable[[int], Cluster]) -> None:
+        self.clusters = clusters
 
     def __call__(self, size: int) -> nullcontext[Cluster]:
-        if size not in self.clusters:
-            self.clusters[size] = self.stack.enter_context(Cluster(size))
-        return nullcontext(self.clusters[size])
+        return nullcontext(self.clusters(size))
 
     def train(
         self, config: TrainConfig, layout: Layout, rank_function: Callable | None = None, trace: bool = False
@@ -58,7 +61,7 @@ class WarmRanks:
 def warm_ranks():
     """Ranks that stay warm until the block ends."""
     with ExitStack() as stack:
-        yield WarmRanks(stack)
+        yield WarmRanks(cache(lambda size: stack.enter_context(Cluster(size))))
 
 
 def told(place: Difference) -> str:

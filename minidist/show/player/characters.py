@@ -1,6 +1,7 @@
 """A frame as characters, for a terminal: boxes are grounds of colour, half a line high at least."""
 
 from itertools import groupby
+from math import ceil
 
 from rich.color import Color
 from rich.style import Style
@@ -20,7 +21,7 @@ def lines_of(frame: Frame, height: float, colours: bool = True) -> list[Text]:
         height: of the scene, in lines.
         colours: where there are none, a box is filled with its mark.
     """
-    canvas = _Canvas(max(1, -(-int(2 * height) // 2)), colours)
+    canvas = _Canvas(ceil(height), colours)
     for shape in frame.shapes:
         if isinstance(shape, Box):
             canvas.box(shape)

@@ -9,6 +9,7 @@ import base64
 import hashlib
 import html
 import json
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -71,25 +72,30 @@ def _scene(scene: Scene) -> dict:
 def _lasting(frames: Sequence[Sequence[Shape]]) -> list[list]:
     """Every shape once, with the first and the last frame in which it is seen, those below first.
 
-    The order within a frame is kept: a shape that lasts stays where it is, and one that is new in a frame is put before
-    the first lasting one that it lies below.
+    A shape that is seen in the next frame too, above the same ones, lasts. One that is new lies right above the lasting
+    one before it, and below whatever came to lie there earlier: that is what its key in the order of all says.
     """
-    order: list[list] = []  # [shape, first, last]
+    seen: list[tuple] = []  # in the frame before: (key, shape, first)
+    ended: list[tuple] = []  # (key, shape, first, last)
     for number, shapes in enumerate(frames):
-        lasting = [entry for entry in order if entry[2] == number - 1]
-        place = 0  # in ``order``: all that comes now lies above what is before it
-        for shape in shapes:
-            found = next((e for e in lasting if e[0] == shape and _index(order, e) >= place), None)
-            if found is None:
-                found = [shape, number, number]
-                order.insert(place, found)
-            found[2] = number
-            place = _index(order, found) + 1
-    return [_shape(*entry) for entry in order]
-
-
-def _index(order: list, entry: list) -> int:
-    return next(i for i, one in enumerate(order) if one is entry)
+        places = defaultdict(deque)  # of each shape of the frame before, from below
+        for place, (_, shape, _) in enumerate(seen):
+            places[shape].append(place)
+        now, lasted, below, least = [], set(), (), 0
+        for count, shape in enumerate(shapes):
+            while places[shape] and places[shape][0] < least:
+                places[shape].popleft()
+            if places[shape]:
+                place = places[shape].popleft()
+                now.append(seen[place])
+                lasted.add(place)
+                below, least = seen[place][0], place + 1
+            else:
+                now.append(((*below, -number, count), shape, number))
+        ended += [(*entry, number - 1) for place, entry in enumerate(seen) if place not in lasted]
+        seen = now
+    ended += [(*entry, len(frames) - 1) for entry in seen]
+    return [_shape(shape, first, last) for _, shape, first, last in sorted(ended, key=lambda entry: entry[0])]
 
 
 def _shape(shape: Shape, first: int, last: int) -> list:

@@ -1,0 +1,257 @@
+"""The page: what lies in it, and what it does in a browser."""
+
+import json
+import random
+import re
+import shutil
+
+import pytest
+
+from minidist.show.player import page
+from minidist.show.player.scene import Arrow, Box, Film, Frame, Label, Scene
+
+STEPS = 5
+
+
+def a_scene(name: str, shift: float = 0, parts_at: int | None = None) -> Scene:
+    """A box that walks to the right over one that stays, and an arrow in every second frame."""
+    frames = []
+    for step in range(STEPS):
+        shapes = (
+            Box(0, 0, 60, 2, "faint", "road"),
+            Label(71, 0.5, f"mile {step}", "#0072B2", "end"),
+            Box(10 * step + shift, 0, 8, 2, "#D55E00", "cart", "c", "wrong" if parts_at == step else None),
+            *([Arrow(1, 1, 5, 3, "#009E73", "whoa")] if step % 2 else []),
+        )
+        frames.append(Frame(shapes, f"{name}, step {step}", {"step": f"{step} of 4", "miles": f"{step * 10}"}))
+    return Scene(name, f"A cart, {name}", tuple(frames), 4, {"road": "faint", "cart": "#D55E00"}, "It moves.", parts_at)
+
+
+@pytest.fixture(scope="module")
+def film() -> Film:
+    scenes = a_scene("slow"), a_scene("fast", 2)
+    return Film("cart", "A cart <on> its road", scenes, a_scene("broken", 5, 2), "</script> & a wheel is off")
+
+
+def test_every_frame_can_be_had_back_from_what_lasts():
+    draw = random.Random(0)
+    for _ in range(200):
+        some = [Box(i, 0, 1, 1) for i in range(5)]
+        frames = [[draw.choice(some) for _ in range(draw.randrange(7))] for _ in range(draw.randrange(1, 7))]
+        lasting = page._lasting(frames)
+        for number, shapes in enumerate(frames):
+            seen = [entry[3] for entry in lasting if entry[1] <= number <= entry[2]]
+            assert seen == [shape.x for shape in shapes]
+
+
+def test_a_shape_that_stays_is_stored_once(film):
+    shapes = page.as_dict(film)["scenes"][0]["shapes"]
+    assert [shape[:3] for shape in shapes if "road" in shape] == [["box", 0, STEPS - 1]]
+    assert sorted(shape[1] for shape in shapes if "cart" in shape) == list(range(STEPS))
+
+
+def test_the_page_holds_the_film_and_loads_nothing(film):
+    text = film.html()
+    (found,) = re.findall(r'<script id="film" type="application/json">(.*?)</script>', text, re.DOTALL)
+    assert json.loads(found) == json.loads(json.dumps(page.as_dict(film)))
+    assert "A cart &lt;on&gt; its road" in text and text.count("</script>") == 2
+    assert not re.search(r"\b(src|href)=|https?://(?!www\.w3\.org/2000/svg)|@import|url\(", text)
+
+
+def test_a_notebook_gets_the_player_and_a_picture_for_where_no_script_runs(film):
+    text = film._repr_html_()
+    assert text.count("<img") == 1 and "data:image/png;base64," in text and text.count("</script>") == 1
+    assert json.dumps(film.html(), ensure_ascii=False).replace("</", "<\\/") in text
+
+
+# ── in a browser ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    with playwright.sync_playwright() as started:
+        names = ("chromium", "chromium-browser", "google-chrome", "chrome")
+        found = next(filter(None, map(shutil.which, names)), None)
+        try:
+            browser = started.chromium.launch(executable_path=found, args=["--no-sandbox"], timeout=30_000)
+        except playwright.Error as error:
+            pytest.skip(f"there is no Chromium that starts: {str(error).splitlines()[0]}")
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser, film, tmp_path):
+    """``opened(width, height, ...)`` opens the page; at the end no script has failed, nothing been asked for."""
+    (tmp_path / "cart.html").write_text(film.html(), encoding="utf-8")
+    troubles, pages = [], []
+
+    def open_page(width: int = 1280, height: int = 720, url: str | None = None, **settings):
+        one = browser.new_page(viewport={"width": width, "height": height}, **settings)
+        one.set_default_timeout(10_000)
+        one.on("pageerror", lambda error: troubles.append(str(error)))
+        one.on("console", lambda message: troubles.append(message.text))
+        one.on("request", lambda request: troubles.append(request.url) if request.url.startswith("http") else None)
+        one.goto(url or (tmp_path / "cart.html").as_uri())
+        pages.append(one)
+        return one
+
+    yield open_page
+    for one in pages:
+        one.close()
+    assert not troubles
+
+
+def seen(one) -> list[str]:
+    """The texts that are drawn, from below."""
+    return one.eval_on_selector_all(
+        "#stage text", "all => all.filter(e => e.style.display !== 'none').map(e => e.textContent)"
+    )
+
+
+def note(one) -> str:
+    return one.text_content("#note")
+
+
+def test_keys_step_forth_and_back(opened):
+    one = opened()
+    assert note(one) == "slow, step 0" and seen(one) == ["road", "mile 0", "cart"]
+    for key, step in ((" ", 1), ("ArrowRight", 2), ("PageDown", 3), ("ArrowLeft", 2), ("PageUp", 1), ("End", 4),
+                      (" ", 4), ("Home", 0), ("ArrowLeft", 0)):  # fmt: skip
+        one.keyboard.press(key)
+        assert note(one) == f"slow, step {step}" and f"mile {step}" in seen(one)
+        assert one.text_content("#facts") == f"step{step} of 4miles{10 * step}"
+        assert one.input_value("#slider") == str(step)
+    arrows = "all => all.filter(e => e.style.display !== 'none').length"
+    assert one.eval_on_selector_all("#stage polygon", arrows) == 0
+    one.keyboard.press(" ")
+    assert one.eval_on_selector_all("#stage polygon", arrows) == 1
+
+
+def test_buttons_do_the_same_and_leave_the_keys_alone(opened):
+    one = opened()
+    for button, step in (("#next", 1), ("#next", 2), ("#back", 1), ("#first", 0)):
+        one.click(button)
+        assert note(one) == f"slow, step {step}"
+    one.keyboard.press(" ")  # the button that was clicked last is not pressed again
+    assert note(one) == "slow, step 1"
+    one.focus("#back")
+    one.keyboard.press(" ")  # but one that was reached by the keyboard is
+    assert note(one) == "slow, step 0"
+
+
+def test_the_slider(opened):
+    one = opened()
+    one.fill("#slider", "3")
+    assert note(one) == "slow, step 3" and "mile 3" in seen(one)
+    box = one.locator("#slider").bounding_box()
+    one.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    assert note(one) == "slow, step 2"
+
+
+def test_play_goes_to_the_end_and_stops_there_and_pauses(opened):
+    one = opened()
+    one.keyboard.press("9")
+    assert one.input_value("#speed") == "9"
+    one.keyboard.press("p")
+    one.wait_for_function("document.getElementById('note').textContent === 'slow, step 4'")
+    assert one.get_attribute("#play", "aria-label") == "play"
+    one.keyboard.press("1")
+    one.click("#play")  # from the beginning again, slowly
+    assert note(one) == "slow, step 0" and one.get_attribute("#play", "aria-label") == "pause"
+    one.click("#play")
+    assert one.get_attribute("#play", "aria-label") == "play"
+    one.wait_for_timeout(50)
+    assert note(one) == "slow, step 0"
+
+
+def test_break_it_shows_the_same_step_broken_and_comes_back_to_where_one_was(opened):
+    one = opened()
+    one.keyboard.press("s")
+    one.keyboard.press("ArrowRight")
+    assert note(one) == "fast, step 1" and not one.is_visible("#tick")
+    one.keyboard.press("b")
+    assert note(one) == "broken, step 1"
+    assert one.text_content("#verdict") == "Broken: </script> & a wheel is off. It moves."
+    assert one.is_visible("#tick") and one.evaluate("document.getElementById('tick').style.left") == "50%"
+    assert one.get_attribute("#break", "aria-pressed") == "true"
+    one.click("#break")
+    assert note(one) == "fast, step 1" and one.text_content("#verdict") == "It moves."
+    one.click("text=slow")
+    assert note(one) == "slow, step 0"
+
+
+def ground(one) -> list[int]:
+    return one.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
+
+
+def contrasts(one) -> list[float]:
+    """Of every text of the page that is seen, its contrast with the ground, as WCAG 2 counts it."""
+    return one.evaluate(
+        """() => {
+        const light = (c) => c.match(/[\\d.]+/g).slice(0, 3).map(v => c.startsWith('color(') ? +v : v / 255)
+          .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+          .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+        const of = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+        const ground = light(getComputedStyle(document.body).backgroundColor);
+        const texts = [...document.querySelectorAll('h1, p, dt, dd, button, label, output, #key span')]
+          .filter(e => e.textContent.trim())
+          .map(e => of(light(getComputedStyle(e).color), e.getAttribute('aria-pressed') === 'true'
+            ? light(getComputedStyle(e).backgroundColor) : ground));
+        const labels = [...document.querySelectorAll('#stage text[text-anchor=end]')]
+          .map(e => of(light(getComputedStyle(e).fill), ground));
+        return [...texts, ...labels];
+        }"""
+    )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_light_and_dark_can_be_read(opened, scheme):
+    one = opened(color_scheme=scheme)
+    assert (sum(ground(one)) > 600) == (scheme == "light")
+    assert min(contrasts(one)) >= 4.5  # what WCAG asks of text
+    one.keyboard.press("b")
+    assert min(contrasts(one)) >= 4.5
+    one.keyboard.press("d")  # the other way round
+    assert (sum(ground(one)) > 600) == (scheme == "dark")
+    assert min(contrasts(one)) >= 4.5
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 720), (1920, 1080)])
+def test_on_a_projector_everything_fits_and_is_large(opened, width, height):
+    one = opened(width, height)
+    assert one.evaluate("[document.documentElement.scrollWidth, document.documentElement.scrollHeight]") == [
+        width,
+        height,
+    ]
+    text = one.locator("#stage text").first.bounding_box()
+    assert text["height"] >= height / 32  # as large as the type of a slide
+    for name in ("#title", "#break", "#note", "#facts", "#slider", "#speed"):
+        box = one.locator(name).bounding_box()
+        assert box["x"] >= 0 and box["x"] + box["width"] <= width and box["y"] + box["height"] <= height
+
+
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (844, 390), (320, 568)])
+def test_on_a_phone_nothing_is_lost(opened, width, height):
+    one = opened(width, height, is_mobile=True, has_touch=True, device_scale_factor=2)
+    assert one.evaluate("document.documentElement.scrollWidth") <= width  # the picture alone scrolls sideways
+    one.tap("#next")
+    assert note(one) == "slow, step 1"
+    assert one.locator("#stage text").first.bounding_box()["height"] >= 9
+    for name in ("#next", "#break", "#play"):
+        assert one.locator(name).bounding_box()["height"] >= 24  # what WCAG asks of a target
+
+
+def test_in_a_notebook_the_player_takes_the_picture_s_place(opened, film, tmp_path):
+    output = film._repr_html_()
+    (tmp_path / "notebook.html").write_text(f"<body data-jp-theme-light='false'>{output}<p>after</p>{output}</body>")
+    one = opened(url=(tmp_path / "notebook.html").as_uri())
+    assert one.locator("iframe").count() == 2 and one.locator("img").count() == 0
+    for number in range(2):
+        player = one.frame_locator("iframe").nth(number)
+        player.locator("#next").click()
+        assert player.locator("#note").text_content() == "slow, step 1"
+        assert player.locator("html").get_attribute("data-theme") == "dark"  # as dark as the notebook
+    quiet = opened(url=(tmp_path / "notebook.html").as_uri(), java_script_enabled=False)
+    assert quiet.locator("img").count() == 2 and quiet.locator("iframe").count() == 0

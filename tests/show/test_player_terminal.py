@@ -1,0 +1,129 @@
+"""A film as characters, and the player's keys."""
+
+import asyncio
+import io
+
+from rich.color import ColorType
+from rich.console import Console
+
+from minidist.show.player.characters import lines_of, messages_of
+from minidist.show.player.scene import WIDTH, Arrow, Box, Film, Frame, Label, Scene
+from minidist.show.player.terminal import Player, print_film
+
+
+def drawn(*shapes, height: float = 3, colours: bool = False):
+    return lines_of(Frame(shapes, ""), height, colours)
+
+
+def plain(*shapes, height: float = 3) -> list[str]:
+    return [line.plain.rstrip() for line in drawn(*shapes, height=height)]
+
+
+def style_at(line, column: int):
+    return next(span.style for span in line.spans if span.start <= column < span.end)
+
+
+def test_a_line_is_always_as_wide_as_the_grid():
+    lines = drawn(Label(70, 0, "too long for what is left"), Box(-3, -1, 200, 9, text="x" * 300), height=2.2)
+    assert [line.cell_len for line in lines] == [WIDTH] * 3
+
+
+def test_without_colours_a_box_is_its_mark_with_its_text_in_the_middle():
+    assert plain(Box(2, 0, 6, 3, "#D55E00", "ab", "F")) == ["  FFFFFF", "  FFabFF", "  FFFFFF"]
+
+
+def test_what_comes_later_lies_above_and_paper_hides():
+    lines = plain(
+        Box(0, 0, 6, 1, "#D55E00", "", "F"), Label(1, 0.5, "abc"), Box(2, 0, 9, 1, "paper", "", " "), height=1
+    )
+    assert lines == ["Fa"]
+
+
+def test_texts_are_cut_to_their_box_and_placed_by_their_anchor():
+    assert plain(Box(0, 0, 3, 1, "faint", "abcdef"), height=1) == ["abc"]
+    assert plain(Label(9, 0.5, "end", anchor="end"), Label(20, 0.5, "mid", anchor="middle"), height=1) == [
+        "      end         mid"
+    ]
+
+
+def test_frames_mark_what_changed_and_what_is_wrong():
+    changed, wrong = Box(0, 0, 4, 1, None, "a", outline="ink"), Box(5, 0, 4, 1, None, "b", outline="wrong")
+    assert plain(changed, wrong, height=1) == ["[a ] !b !"]
+    assert plain(Box(0, 0, 4, 1, None, "a", outline="faint"), height=1) == [" a"]
+
+
+def test_half_a_line_is_half_a_block():
+    (line,) = drawn(Box(0, 0.5, 2, 0.5, "#D55E00"), Box(4, 0, 2, 0.5, "#0072B2"), height=1, colours=True)
+    assert line.plain.rstrip() == "▄▄  ▀▀"
+    (line,) = drawn(Box(0, 0, 2, 1, "#D55E00"), Box(0, 0, 2, 0.5, "#0072B2"), height=1, colours=True)
+    style = style_at(line, 0)
+    assert (line.plain[:2], style.color.name, style.bgcolor.name) == ("▀▀", "#0072b2", "#d55e00")
+
+
+def test_a_thin_box_is_seen_and_its_ink_can_be_read():
+    (line,) = drawn(Box(3, 0, 0.1, 1, "#0072B2"), Box(10, 0, 5, 1, "#F0E442", "pale"), height=1, colours=True)
+    assert style_at(line, 3).bgcolor.name == "#0072b2" and style_at(line, 11).color.name == "#000000"
+    assert style_at(line, 11).color.type is ColorType.TRUECOLOR
+
+
+def test_messages_are_told():
+    frame = Frame((Arrow(0, 0, 1, 1, label="0 → 1"), Box(0, 0, 1, 1), Arrow(0, 0, 1, 1, label="1 → 2")), "")
+    assert messages_of(frame) == "0 → 1, 1 → 2"
+
+
+# ── a film ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def a_film() -> Film:
+    def scene(name: str) -> Scene:
+        frames = [Frame((Box(0, 0, 9, 1, "#D55E00", f"{name}{i}"),), f"note {i}", {"step": str(i)}) for i in range(4)]
+        return Scene(name, f"title of {name}", tuple(frames), 1, {"cart": "#D55E00"}, f"verdict of {name}", None)
+
+    return Film("cart", "A cart", (scene("one"), scene("two")), scene("bad"), "a wheel is off")
+
+
+def test_without_a_terminal_every_frame_is_printed():
+    film, out = a_film(), io.StringIO()
+    print_film(film, film.broken, Console(file=out, width=100))
+    lines = [line.rstrip() for line in out.getvalue().splitlines() if line.strip()]
+    frames = [line for i in range(4) for line in (f"── {i} of 3 ──", f"##bad{i}###", f"note {i}", f"step: {i}")]
+    assert lines == ["title of bad", "broken: a wheel is off", *frames, "verdict of bad"]
+
+
+def play(*keys: str, wait: float = 0) -> tuple[str, int, str]:
+    """Press keys, and return the player's scene, its frame and the picture that is seen."""
+
+    async def session():
+        film = a_film()
+        player = Player(film, film.scenes[0])
+        async with player.run_test(size=(90, 24)) as pilot:
+            await pilot.press(*keys)
+            if wait:
+                await pilot.pause(wait)
+            picture = str(player.query_one("#picture").render())
+            return player.scene.name, player.frame, picture.strip()
+
+    return asyncio.run(asyncio.wait_for(session(), 30))
+
+
+def test_space_and_arrows_step():
+    assert play("space", "right", "left", "pagedown") == ("one", 2, "one2")
+    assert play("left") == ("one", 0, "one0")
+    assert play("end") == ("one", 3, "one3") and play("end", "space", "home") == ("one", 0, "one0")
+
+
+def test_b_breaks_it_in_the_same_step_and_mends_it_again():
+    assert play("s", "space", "b") == ("bad", 1, "bad1")
+    assert play("s", "space", "b", "space", "b") == ("two", 2, "two2")
+
+
+def test_s_goes_round_the_scenes():
+    assert play("s", "s")[0] == "one" and play("b", "s")[0] == "two"
+
+
+def test_p_plays_to_the_end_at_the_speed_of_a_number():
+    assert play("9", "p", wait=1.0)[1] == 3
+    assert play("p", "9", wait=1.0)[1] == 3  # the speed may change on the way
+    assert play("end", "9", "p", wait=1.0)[1] == 3  # from the beginning again
+    assert play("1", "p", wait=0.05)[1] == 0
+    assert play("9", "p", "p", wait=0.3)[1] < 3  # paused
