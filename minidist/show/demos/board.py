@@ -14,13 +14,13 @@ LEFT, RIGHT = 8, 60  # where the cells begin and end: before them the rank's nam
 
 @dataclass(frozen=True)
 class Sent:
-    """A message of one step, and which chunk of the receiver's array it changed; None for no or several chunks."""
+    """A message of one step: from which chunks of the sender's array it came, and which of the receiver's it changed."""
 
     source: int
     destination: int
     nbytes: int
-    source_chunk: int | None
-    chunk: int | None
+    from_chunks: tuple[int, ...]
+    to_chunks: tuple[int, ...]
 
 
 def height(ranks: int) -> float:
@@ -80,15 +80,22 @@ def _cell(x: float, y: float, w: float, value: int, ranks: int, changed: bool, w
 
 def _arrow(message: Sent, ranks: int, width: float) -> Arrow:
     down = message.destination > message.source
-    chunk = message.chunk if message.chunk is not None else message.source_chunk
-    x, to_x = (
-        LEFT + (place + 0.5) * width - 0.3 if place is not None else (LEFT + RIGHT) / 2
-        for place in (message.source_chunk, chunk)
-    )
+    x, to_x = (_middle(chunks, width) for chunks in (message.from_chunks, message.to_chunks))
     from_y = _top(message.source, ranks) + (1.9 if down else 0.1)
     to_y = _top(message.destination, ranks) + (0.1 if down else 1.9)
     far = abs(message.destination - message.source) > 1
     bend = 0.42 * width if far and x == to_x else 0.0  # beside the cells between, not across them
-    what = "" if chunk is None else f" {'abcdefgh'[chunk]}"
-    label = f"{message.source} → {message.destination}{what} ({message.nbytes:,} B)"
-    return Arrow(x, from_y, to_x, to_y, of_rank(message.source), label, bend)
+    return Arrow(x, from_y, to_x, to_y, of_rank(message.source), told(message), bend)
+
+
+def told(message: Sent) -> str:
+    """From whom to whom, which chunks, how many bytes."""
+    chunks = "".join("abcdefgh"[chunk] for chunk in message.to_chunks)
+    return f"{message.source} → {message.destination} {chunks} ({message.nbytes:,} B)".replace("  ", " ")
+
+
+def _middle(chunks: tuple[int, ...], width: float) -> float:
+    """Of the chunks; of the row, if there are none."""
+    if not chunks:
+        return (LEFT + RIGHT) / 2
+    return LEFT + (sum(chunks) / len(chunks) + 0.5) * width - 0.3

@@ -73,7 +73,7 @@ def film(kind: Kind, ranks: int, size: int, seed: int) -> Film:
     """Run the collective as it should be and broken, on so many ranks with ``size`` numbers in each chunk."""
     size *= ranks  # from here on: numbers in each array
     with warm_ranks() as warm:
-        runs = {name: _watched(kind, program, warm, ranks, size, seed) for name, program in kind.programs.items()}
+        runs = {name: _watched(kind, program, warm, ranks, size, seed) for name, program in _shown(kind, ranks).items()}
         first = next(iter(kind.programs))
         bad, _ = _watched(kind, kind.broken, warm, ranks, size, seed)
         right = _one_process(kind, ranks, size, seed)
@@ -85,6 +85,13 @@ def film(kind: Kind, ranks: int, size: int, seed: int) -> Film:
     verdict = " ".join(filter(None, (_verdict(bad, runs[first][0], right), consequence)))
     broken = _scene(kind, "broken", bad, first, runs[first][0], verdict)
     return Film(kind.name, kind.title, scenes, broken, kind.bug, runs[first][1])
+
+
+def _shown(kind: Kind, ranks: int) -> dict[str, Callable]:
+    """The programs that make a picture: halving-doubling works on equal chunks with a power of two of ranks only."""
+    return {
+        name: program for name, program in kind.programs.items() if name != "halving-doubling" or ranks.bit_count() == 1
+    }
 
 
 # ── the runs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -151,10 +158,9 @@ def _steps(kind: Kind, logs: list[list], marks: list[list], numbers: list[list])
         for rank, arrivals in enumerate(received):
             for place, flight in enumerate(arrivals, 1):
                 if flight.end == step:
-                    changed = np.flatnonzero(cells[rank][place] != cells[rank][place - 1])
-                    chunk = int(changed[0]) if len(changed) == 1 else None
-                    source_chunk = rank if kind.name == "all-to-all" else chunk
-                    messages.append(board.Sent(flight.source, rank, flight.nbytes, source_chunk, chunk))
+                    changed = tuple(np.flatnonzero(cells[rank][place] != cells[rank][place - 1]).tolist())
+                    came_from = (rank,) if kind.name == "all-to-all" else changed
+                    messages.append(board.Sent(flight.source, rank, flight.nbytes, came_from, changed))
         sent = [sum(f.nbytes for f in flights if f.source == rank and f.end <= step) for rank in range(ranks)]
         found.append(
             Step(
@@ -336,6 +342,7 @@ RING = Kind(
     {
         "ring": lambda flat, world: algorithms.all_reduce_ring(flat, np.add, world),
         "naive": lambda flat, world: algorithms.all_reduce_naive(flat, np.add, world),
+        "halving-doubling": lambda flat, world: algorithms.all_reduce_halving_doubling(flat, np.add, world),
     },
     lambda flat, world: broken_collectives.all_reduce_ring(flat, np.add, world),
     "rank 1 sends two chunks in the wrong order",
@@ -344,10 +351,12 @@ RING = Kind(
     {
         "ring": ("formula 2 (N−1)/N M", lambda n, m: 2 * (n - 1) / n * m),
         "naive": ("formula (N−1) M", lambda n, m: (n - 1) * m),
+        "halving-doubling": ("formula 2 (N−1)/N M", lambda n, m: 2 * (n - 1) / n * m),
     },
     {
         "ring": lambda step, n: ADDS if step < n else PASSES,
         "naive": lambda step, n: "rank 0 adds the next rank's array" if step < n else "rank 0 sends the sum to a rank",
+        "halving-doubling": lambda step, n: "partners swap halves of what they work on, or give them back",
     },
     (lambda ranks: Layout(dp=ranks, algorithm="ring"), "all_reduce_ring"),
 )
