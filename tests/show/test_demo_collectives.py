@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 
 from minidist.show.contributions import name
-from minidist.show.demos import DEMONSTRATIONS, board
+from minidist.show.demos import DEMONSTRATIONS, board, kinds
 from minidist.show.demos import collectives as demo
+from minidist.show.demos import steps as steps_of
 from minidist.show.demos.runs import WarmRanks
 from minidist.show.player.scene import Arrow, Box
 
-KINDS = {kind.name: kind for kind in (demo.BROADCAST, demo.RING, demo.REDUCE_SCATTER, demo.ALL_GATHER, demo.ALL_TO_ALL)}
+KINDS = {
+    kind.name: kind for kind in (kinds.BROADCAST, kinds.RING, kinds.REDUCE_SCATTER, kinds.ALL_GATHER, kinds.ALL_TO_ALL)
+}
 SIZES = [2, 3, 5, 8]
 
 
@@ -22,7 +25,7 @@ def warm(ranks):
 
 
 def watched(warm, kind, program, n, each=2, seed=0):
-    return demo._watched(kind, program, warm, n, each * n, seed)[0]
+    return steps_of.watched(kind, program, warm, n, each * n, seed)[0]
 
 
 def letters(marks: np.ndarray) -> list[list[str]]:
@@ -32,9 +35,9 @@ def letters(marks: np.ndarray) -> list[list[str]]:
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_the_last_step_is_the_collective_s_result_and_the_bytes_are_the_formula_s(warm, kind, n):
-    for algorithm, program in demo._shown(kind, n).items():
+    for algorithm, program in kinds.programs_for(kind, n).items():
         steps = watched(warm, kind, program, n)
-        right = kind.ends(np.stack([demo._numbers(rank, 2 * n, 0) for rank in range(n)]))
+        right = kind.ends(np.stack([steps_of.numbers_of(rank, 2 * n, 0) for rank in range(n)]))
         assert demo._same(steps[-1].numbers, right).all()
         assert max(steps[-1].nbytes) == kind.formula[algorithm][1](n, 8 * 2 * n)
         assert sum(message.nbytes for step in steps for message in step.messages) == sum(steps[-1].nbytes)
@@ -58,13 +61,13 @@ def test_the_last_step_is_the_collective_s_result_and_the_bytes_are_the_formula_
     ],
 )
 def test_as_many_steps_as_the_textbook_says(warm, kind, algorithm, count):
-    for n in (n for n in SIZES if algorithm in demo._shown(KINDS[kind], n)):
+    for n in (n for n in SIZES if algorithm in kinds.programs_for(KINDS[kind], n)):
         assert len(watched(warm, KINDS[kind], KINDS[kind].programs[algorithm], n)) - 1 == count(n)
 
 
 def test_the_ring_step_by_step(warm):
     """Chunk c begins its way round at the right neighbour of rank c, and each rank on it adds its own."""
-    steps = watched(warm, demo.RING, demo.RING.programs["ring"], 3)
+    steps = watched(warm, kinds.RING, kinds.RING.programs["ring"], 3)
     assert letters(steps[0].values) == [["a0", "b0", "c0"], ["a1", "b1", "c1"], ["a2", "b2", "c2"]]
     assert letters(steps[1].values) == [["a0", "b02", "c0"], ["a1", "b1", "c01"], ["a12", "b2", "c2"]]
     assert letters(steps[2].values) == [["Σa", "b02", "c0"], ["a1", "Σb", "c01"], ["a12", "b2", "Σc"]]
@@ -84,7 +87,7 @@ def test_the_bug_does_harm_and_is_marked_where_it_begins(warm, kind, n, seed):
     assert scene.parts_at == first > 0
     marked = [sum(isinstance(s, Box) and s.outline == "wrong" for s in frame.shapes) for frame in scene.frames]
     assert marked == [int((one.values != other.values).sum()) for one, other in zip(bad, good, strict=True)]
-    right = kind.ends(np.stack([demo._numbers(rank, n, seed) for rank in range(n)]))
+    right = kind.ends(np.stack([steps_of.numbers_of(rank, n, seed) for rank in range(n)]))
     assert not demo._same(bad[-1].numbers, right).all()
     assert "ulps away" in demo._verdict(bad, good, right)
 

@@ -14,7 +14,7 @@ LEFT, RIGHT = 8, 60  # where the cells begin and end: before them the rank's nam
 
 @dataclass(frozen=True)
 class Sent:
-    """A message of one step: from which chunks of the sender's array it came, and which of the receiver's it changed."""
+    """A message of one step: the chunks of the sender's array that it came from, those of the receiver's it changed."""
 
     source: int
     destination: int

@@ -1,0 +1,184 @@
+"""The five collectives that are demonstrated: what each begins and ends with, its algorithms, its bill, and its bug."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from minidist.comm import algorithms
+from minidist.comm.algorithms import chunks_of
+from minidist.comm.group import ProcessGroup
+from minidist.layout import Layout
+from minidist.show.demos import broken_collectives
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is particular about one collective.
+
+    Args:
+        name: as the command line has it.
+        title: what it does, in a line.
+        programs: by the scene's name, the algorithm: ``program(array, world)`` works on a rank's flat array.
+        broken: the same with a bug.
+        bug: what that is.
+        begins: (rank, values of all ranks (N, M)) -> the array that the rank begins with.
+        ends: (values of all ranks (N, M)) -> (N, M), NaN where it does not matter: what one process would compute.
+        formula: by the scene's name, what the busiest rank sends, in words, and as a function of N and the bytes M.
+        says: by the scene's name, (step, N) -> what happens in that step.
+        trains_on: a layout that uses this collective, by N, and the socket that the bug is plugged into.
+    """
+
+    name: str
+    title: str
+    programs: dict[str, Callable]
+    broken: Callable
+    bug: str
+    begins: Callable
+    ends: Callable
+    formula: dict[str, tuple[str, Callable]]
+    says: dict[str, Callable[[int, int], str]]
+    trains_on: tuple[Callable, str] | None = None
+
+
+def programs_for(kind: Kind, ranks: int) -> dict[str, Callable]:
+    """The programs that make a picture: halving-doubling works on equal chunks with a power of two of ranks only."""
+    return {
+        name: program for name, program in kind.programs.items() if name != "halving-doubling" or ranks.bit_count() == 1
+    }
+
+
+def _everything(rank: int, values: np.ndarray) -> np.ndarray:
+    return values[rank].copy()
+
+
+def _only_root(rank: int, values: np.ndarray) -> np.ndarray:
+    return values[rank].copy() if rank == 0 else np.zeros_like(values[rank])
+
+
+def _own_chunk(rank: int, values: np.ndarray) -> np.ndarray:
+    flat = np.zeros_like(values[rank])
+    chunks_of(flat, len(values))[rank][:] = chunks_of(values[rank], len(values))[rank]
+    return flat
+
+
+def _total(values: np.ndarray) -> np.ndarray:
+    return np.stack([values.sum(axis=0)] * len(values))
+
+
+def _own_total(values: np.ndarray) -> np.ndarray:
+    found = np.full_like(values, np.nan)  # what stays half-way does not matter
+    for rank, flat in enumerate(found):
+        chunks_of(flat, len(values))[rank][:] = chunks_of(values.sum(axis=0), len(values))[rank]
+    return found
+
+
+def _gathered(values: np.ndarray) -> np.ndarray:
+    whole = np.concatenate([chunks_of(flat, len(values))[rank] for rank, flat in enumerate(values)])
+    return np.stack([whole] * len(values))
+
+
+def _transposed(values: np.ndarray) -> np.ndarray:
+    return np.stack(
+        [np.concatenate([chunks_of(flat, len(values))[rank] for flat in values]) for rank in range(len(values))]
+    )
+
+
+def _reduce_scatter(flat: np.ndarray, world: ProcessGroup, algorithm=algorithms.reduce_scatter_ring) -> None:
+    algorithm(chunks_of(flat, world.size), np.add, world)
+
+
+def _all_gather(flat: np.ndarray, world: ProcessGroup, algorithm=algorithms.all_gather_ring) -> None:
+    algorithm(chunks_of(flat, world.size), world)
+
+
+def _all_to_all(flat: np.ndarray, world: ProcessGroup, algorithm=algorithms.all_to_all_pairwise) -> None:
+    outgoing = [chunk.copy() for chunk in chunks_of(flat, world.size)]
+    algorithm(outgoing, chunks_of(flat, world.size), world)
+
+
+ADDS = "reduce-scatter, each rank adds the chunk that its left neighbour sends"
+PASSES = "all-gather, each rank keeps the chunk that its left neighbour passes on"
+
+BROADCAST = Kind(
+    "broadcast",
+    "Broadcast: rank 0's array on every rank",
+    {
+        "tree": lambda flat, world: algorithms.broadcast_tree(flat, 0, world),
+        "naive": lambda flat, world: algorithms.broadcast_naive(flat, 0, world),
+        "ring": lambda flat, world: algorithms.broadcast_ring(flat, 0, world),
+    },
+    lambda flat, world: broken_collectives.broadcast_tree(flat, 0, world),
+    "one rank sends too early, before its array is filled",
+    _only_root,
+    lambda values: np.stack([values[0]] * len(values)),
+    {
+        "tree": ("formula ⌈log2 N⌉ M", lambda n, m: (n - 1).bit_length() * m),
+        "naive": ("formula (N−1) M", lambda n, m: (n - 1) * m),
+        "ring": ("formula M", lambda n, m: m),
+    },
+    {
+        "tree": lambda step, n: "whoever has the array passes it on",
+        "naive": lambda step, n: "rank 0 sends to the next rank",
+        "ring": lambda step, n: "the array goes one rank further",
+    },
+)
+RING = Kind(
+    "ring",
+    "All-reduce: the sum of all arrays on every rank",
+    {
+        "ring": lambda flat, world: algorithms.all_reduce_ring(flat, np.add, world),
+        "naive": lambda flat, world: algorithms.all_reduce_naive(flat, np.add, world),
+        "halving-doubling": lambda flat, world: algorithms.all_reduce_halving_doubling(flat, np.add, world),
+    },
+    lambda flat, world: broken_collectives.all_reduce_ring(flat, np.add, world),
+    "rank 1 sends two chunks in the wrong order",
+    _everything,
+    _total,
+    {
+        "ring": ("formula 2 (N−1)/N M", lambda n, m: 2 * (n - 1) / n * m),
+        "naive": ("formula (N−1) M", lambda n, m: (n - 1) * m),
+        "halving-doubling": ("formula 2 (N−1)/N M", lambda n, m: 2 * (n - 1) / n * m),
+    },
+    {
+        "ring": lambda step, n: ADDS if step < n else PASSES,
+        "naive": lambda step, n: "rank 0 adds the next rank's array" if step < n else "rank 0 sends the sum to a rank",
+        "halving-doubling": lambda step, n: "partners swap halves of what they work on, or give them back",
+    },
+    (lambda ranks: Layout(dp=ranks, algorithm="ring"), "all_reduce_ring"),
+)
+REDUCE_SCATTER = Kind(
+    "reduce-scatter",
+    "Reduce-scatter: of the sum of all arrays one chunk on each rank",
+    {"ring": _reduce_scatter},
+    lambda flat, world: _reduce_scatter(flat, world, broken_collectives.reduce_scatter_ring),
+    "rank 1 stores what arrives in the last step instead of adding it",
+    _everything,
+    _own_total,
+    {"ring": ("formula (N−1)/N M", lambda n, m: (n - 1) / n * m)},
+    {"ring": lambda step, n: ADDS},
+    (lambda ranks: Layout(dp=ranks, zero=1, algorithm="ring"), "reduce_scatter_ring"),
+)
+ALL_GATHER = Kind(
+    "all-gather",
+    "All-gather: every rank's chunk on every rank",
+    {"ring": _all_gather},
+    lambda flat, world: _all_gather(flat, world, broken_collectives.all_gather_ring),
+    "in its last step rank 1 sends the wrong chunk",
+    _own_chunk,
+    _gathered,
+    {"ring": ("formula (N−1)/N M", lambda n, m: (n - 1) / n * m)},
+    {"ring": lambda step, n: PASSES},
+    (lambda ranks: Layout(dp=ranks, zero=1, algorithm="ring"), "all_gather_ring"),
+)
+ALL_TO_ALL = Kind(
+    "all-to-all",
+    "All-to-all: chunk r of every rank on rank r, a transpose",
+    {"pairwise": _all_to_all},
+    lambda flat, world: _all_to_all(flat, world, broken_collectives.all_to_all_pairwise),
+    "rank 0 swaps two of its chunks",
+    _everything,
+    _transposed,
+    {"pairwise": ("formula (N−1)/N M", lambda n, m: (n - 1) / n * m)},
+    {"pairwise": lambda step, n: f"each rank sends to the one {step} to its right"},
+)
