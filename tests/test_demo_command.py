@@ -1,0 +1,117 @@
+"""``minidist demo``, as a lecturer types it."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+from minidist import cli, show
+from minidist.show.demos import DEMONSTRATIONS
+
+
+def test_alone_it_prints_the_menu(capsys):
+    assert cli.main(["demo"]) == 0
+    out = capsys.readouterr().out
+    for name in DEMONSTRATIONS:
+        assert re.search(rf"\b{name}\b", out)
+
+
+def test_without_a_terminal_it_prints_the_frames(capsys):
+    assert cli.main(["demo", "all-gather", "--ranks", "3", "--size", "2"]) == 0
+    out = capsys.readouterr().out
+    assert [out.count(f"── {step} of 2 ──") for step in range(3)] == [1, 1, 1]
+    assert "formula (N−1)/N M: 32 B" in out and "At the end every number has the bits" in out
+
+
+def test_break_shows_the_bug(capsys):
+    assert cli.main(["demo", "all-to-all", "--ranks", "2", "--break"]) == 0
+    out = capsys.readouterr().out
+    assert "broken: rank 0 swaps two of its chunks" in out and "ulps away" in out
+
+
+def test_scene_chooses_what_to_begin_with(capsys):
+    assert cli.main(["demo", "broadcast", "--ranks", "2", "--scene", "ring"]) == 0
+    assert "Broadcast: rank 0's array on every rank · ring" in capsys.readouterr().out
+    assert cli.main(["demo", "broadcast", "--ranks", "2", "--scene", "round"]) == 2
+    assert "no scene 'round', but 'tree', 'naive', 'ring'" in capsys.readouterr().err
+
+
+def test_files_for_the_slides(tmp_path, capsys):
+    paths = {flag: tmp_path / name for flag, name in (("html", "a.html"), ("png", "a.png"), ("trace", "a.json"))}
+    flags = [part for flag, path in paths.items() for part in (f"--{flag}", str(path))]
+    assert cli.main(["demo", "ring", "--ranks", "2", "--break", *flags]) == 0
+    out = capsys.readouterr().out
+    assert out.count("\n") == 3 and all(str(path) in out for path in paths.values())
+    page = paths["html"].read_text(encoding="utf-8")
+    film = json.loads(re.search(r'type="application/json">(.*?)</script>', page, re.DOTALL)[1])
+    assert film["first"] == len(film["scenes"]) - 1  # it begins with the bug
+    assert paths["png"].read_bytes().startswith(b"\x89PNG")
+    assert {event["pid"] for event in json.loads(paths["trace"].read_text())["traceEvents"]} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ring", "--ranks", "99"], "the demonstration ring shows 2 to 8 ranks, not 99"),
+        (["ring", "--size", "0"], "size, numbers in each chunk, must be at least 1, but is 0"),
+        (["ring", "--html", "/nowhere/a.html"], "--html: cannot write '/nowhere/a.html'"),
+        (["ring", "--png", "a.jpg"], "--png: a.jpg must end in .png"),
+        (["--html", "a.html"], "say which demonstration: minidist demo NAME"),
+    ],
+)
+def test_bad_input_is_told_before_a_rank_starts(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["demo", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1 and message in captured.err and not captured.out
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_name_is_refused_with_those_that_there_are(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["demo", "rng"])
+    assert "all-gather" in capsys.readouterr().err
+
+
+def test_each_has_a_name_in_show():
+    for name, demonstration in DEMONSTRATIONS.items():
+        assert getattr(show, name.replace("-", "_")) is demonstration
+    with pytest.raises(AttributeError, match="no attribute 'rng'"):
+        show.rng  # noqa: B018
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a terminal of this kind is Unix's")
+def test_in_a_terminal_the_player_takes_keys():
+    import pty
+    import select
+
+    leader, follower = pty.openpty()
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
+    command = [sys.executable, "-m", "minidist.cli", "demo", "all-to-all", "--ranks", "2"]
+    player = subprocess.Popen(
+        command, stdin=follower, stdout=follower, stderr=follower, env=environment, close_fds=True
+    )
+    os.close(follower)
+    seen, pressed, deadline = b"", [], time.monotonic() + 60
+    keys = [(b"Before: a letter", b" "), (b"Step 1", b"b"), (b"mend|broken: rank 0 swaps", b"q")]
+    try:
+        while time.monotonic() < deadline:
+            if select.select([leader], [], [], 0.2)[0]:
+                try:
+                    more = os.read(leader, 65536)
+                except OSError:  # Linux: the other end is closed
+                    break
+                if not more:
+                    break
+                seen += more
+            if keys and re.search(keys[0][0], re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", seen)):
+                os.write(leader, keys[0][1])
+                pressed.append(keys.pop(0)[1])
+        assert player.wait(timeout=20) == 0 and pressed == [b" ", b"b", b"q"]
+    finally:
+        player.kill()
+        os.close(leader)
