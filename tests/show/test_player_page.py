@@ -1,5 +1,7 @@
 """The page: what lies in it, and what it does in a browser."""
 
+import base64
+import gzip
 import json
 import random
 import re
@@ -61,7 +63,9 @@ def test_the_page_holds_the_film_and_loads_nothing(film):
 def test_a_notebook_gets_the_player_and_a_picture_for_where_no_script_runs(film):
     text = film._repr_html_()
     assert text.count("<img") == 1 and "data:image/png;base64," in text and text.count("</script>") == 1
-    assert json.dumps(film.html(), ensure_ascii=False).replace("</", "<\\/") in text
+    (packed,) = re.findall(r'atob\("(.*?)"\)', text)
+    assert gzip.decompress(base64.b64decode(packed)).decode() == film.html()
+    assert text == film._repr_html_()  # a notebook that is run again does not change
 
 
 # ── in a browser ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -148,6 +152,12 @@ def test_the_slider(opened):
     box = one.locator("#slider").bounding_box()
     one.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     assert note(one) == "slow, step 2"
+
+
+def test_where_there_is_nothing_to_choose_there_are_no_buttons_for_it(opened, film, tmp_path):
+    assert opened().is_visible("#scenes")
+    (tmp_path / "alone.html").write_text(film.only("slow").html(), encoding="utf-8")
+    assert not opened(url=(tmp_path / "alone.html").as_uri()).is_visible("#scenes")
 
 
 def test_play_goes_to_the_end_and_stops_there_and_pauses(opened):
@@ -247,6 +257,7 @@ def test_in_a_notebook_the_player_takes_the_picture_s_place(opened, film, tmp_pa
     output = film._repr_html_()
     (tmp_path / "notebook.html").write_text(f"<body data-jp-theme-light='false'>{output}<p>after</p>{output}</body>")
     one = opened(url=(tmp_path / "notebook.html").as_uri())
+    one.wait_for_selector("iframe >> nth=1")
     assert one.locator("iframe").count() == 2 and one.locator("img").count() == 0
     for number in range(2):
         player = one.frame_locator("iframe").nth(number)

@@ -46,8 +46,11 @@ def draw(
     """
     ranks, chunks = values.shape
     width = (RIGHT - LEFT) / chunks
-    shapes: list[Shape] = [Label(LEFT + (c + 0.5) * width, 0.5, f"chunk {'abcdefgh'[c]}", "faint", "middle")
-                           for c in range(chunks)]  # fmt: skip
+    heading = "chunk {}" if width > 8 else "{}"
+    shapes: list[Shape] = [
+        Label(LEFT + (chunk + 0.5) * width - 0.3, 0.5, heading.format("abcdefgh"[chunk]), "faint", "middle")
+        for chunk in range(chunks)
+    ]
     shapes.append(Label(71.5, 0.5, "sent", "faint", "end"))
     for rank in range(ranks):
         top = _top(rank, ranks)

@@ -6,6 +6,7 @@ its facts. The broken scene is the last one.
 """
 
 import base64
+import gzip
 import hashlib
 import html
 import json
@@ -39,12 +40,13 @@ def in_notebook(film: Film) -> str:
     notebook or on GitHub, the still picture."""
     from minidist.show.notebook import png
 
-    page = whole(film)
-    name = hashlib.sha256(page.encode()).hexdigest()[:12]
-    picture = base64.b64encode(png(film.figure(), FALLBACK_DPI)).decode()
-    tallest = max(scene.height for scene in (*film.scenes, film.broken))
+    page = gzip.compress(whole(film).encode(), mtime=0)  # a tenth: notebooks are committed with their outputs
     return Template(_file("notebook.html")).substitute(
-        NAME=name, TITLE=html.escape(film.title, quote=True), PICTURE=picture, LINES=f"{tallest:g}", PAGE=_json(page)
+        NAME=hashlib.sha256(page).hexdigest()[:12],
+        TITLE=html.escape(film.title, quote=True),
+        PICTURE=base64.b64encode(png(film.figure(), FALLBACK_DPI)).decode(),
+        LINES=f"{max(scene.height for scene in (*film.scenes, film.broken)):g}",
+        PAGE=base64.b64encode(page).decode(),
     )
 
 

@@ -104,7 +104,7 @@ class Scene:
             raise ValueError(f"scene {self.name!r} has no frames")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Film:
     """A demonstration: scenes to choose from, and one in which something is broken. Jupyter shows it as a player.
 
@@ -122,7 +122,10 @@ class Film:
     scenes: tuple[Scene, ...]
     broken: Scene
     bug: str
-    logs: Sequence[list] = field(default=(), repr=False)
+    logs: Sequence[list] = ()
+
+    def __repr__(self) -> str:
+        return f"<film {self.name}: {', '.join(scene.name for scene in self.scenes)}; to be broken>"
 
     def only(self, *names: str) -> "Film":
         """The same with these scenes alone.
