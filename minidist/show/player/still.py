@@ -68,7 +68,10 @@ def _frame(axes, frame: Frame, height: float, size: float) -> None:
     axes.set_ylim(LINE * height, -0.5)
     axes.set_aspect("equal")
     for shape in frame.shapes:
+        already = set(axes.get_children())
         {Box: _box, Arrow: _arrow, Label: _label}[type(shape)](axes, shape, min(size, 10))
+        for artist in set(axes.get_children()) - already:
+            artist.set_zorder(3)  # all the same: of two things the later one lies above, a text like a box
 
 
 def _colour(name: str | None) -> str:
