@@ -9,6 +9,7 @@ Not entered: what operations hold for a moment while they run, and buffers of me
 
 import threading
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 KINDS = ("parameters", "gradients", "optimizer", "activations")
@@ -47,8 +48,8 @@ class Memory:
 
 
 class _Ledger:
-    def __init__(self) -> None:
-        self.memory = Memory()
+    def __init__(self, watch: Callable[[Memory], None] | None) -> None:
+        self.memory, self.watch = Memory(), watch
         self.entries: dict[int, weakref.ref] = {}  # id of an array -> a reference that tells when it is freed
         self.lock = threading.RLock()  # an array may be freed in the middle of anything
 
@@ -58,21 +59,29 @@ class _Ledger:
         with self.lock:
             if key not in self.entries:
                 self.entries[key] = weakref.ref(whole, lambda _: self._release(key, kind, nbytes))
-                self.memory.change(kind, nbytes)
+                self._change(kind, nbytes)
 
     def _release(self, key: int, kind: str, nbytes: int) -> None:
         with self.lock:
             del self.entries[key]
-            self.memory.change(kind, -nbytes)
+            self._change(kind, -nbytes)
+
+    def _change(self, kind: str, nbytes: int) -> None:
+        self.memory.change(kind, nbytes)
+        if self.watch is not None:
+            self.watch(self.memory)
 
 
 _ledger: _Ledger | None = None
 
 
-def start() -> Memory:
-    """Open a new, empty ledger in this rank, and return what it writes into."""
+def start(watch: Callable[[Memory], None] | None = None) -> Memory:
+    """Open a new, empty ledger in this rank, and return what it writes into.
+
+    ``watch(memory)`` is called after each change. It must not enter anything itself.
+    """
     global _ledger
-    _ledger = _Ledger()
+    _ledger = _Ledger(watch)
     return _ledger.memory
 
 

@@ -53,6 +53,20 @@ def test_a_new_array_in_an_old_ones_place_counts(memory):
     assert memory.total == 0 and memory.peak == 8000
 
 
+def test_a_watch_sees_every_change():
+    seen = []
+    memory = ledger.start(lambda memory: seen.append(memory.total))
+    try:
+        x = np.zeros(100)
+        ledger.hold("parameters", x)
+        ledger.hold("parameters", x)  # no change
+        ledger.hold("gradients", np.zeros(50))  # freed at once
+        del x
+    finally:
+        ledger.stop()
+    assert seen == [800, 1200, 800, 0] and memory.peak == 1200
+
+
 def test_without_a_ledger_nothing_is_entered():
     ledger.stop()
     ledger.hold("parameters", np.zeros(3))

@@ -21,7 +21,7 @@ class WarmRanks:
     """
 
     def __init__(self, clusters: Callable[[int], Cluster]) -> None:
-        self.clusters = clusters
+        self.clusters, self.references = clusters, {}
 
     def __call__(self, size: int) -> nullcontext[Cluster]:
         return nullcontext(self.clusters(size))
@@ -33,13 +33,19 @@ class WarmRanks:
         with self(layout.world_size) as cluster:
             return run(cluster, config, layout, Wishes(step_digests=True, trace=trace), rank_function=rank_function)
 
+    def one_process(self, config: TrainConfig) -> Run:
+        """The run that all others must equal; a config is trained once."""
+        if config not in self.references:
+            self.references[config] = self.train(config, ONE_PROCESS)
+        return self.references[config]
+
     def parting(self, config: TrainConfig, broken: Run, rank_function: Callable) -> Difference:
         """Where a broken run parts from one process.
 
         Raises:
             RuntimeError: if it does not: the bug does no harm.
         """
-        reference = self.train(config, ONE_PROCESS)
+        reference = self.one_process(config)
         place = None if agrees(reference, broken) else first_difference(reference, broken, rank_function, self)
         if place is None:
             raise RuntimeError(f"the bug planted in {broken.layout} changes no bit: choose another size or seed")
@@ -51,7 +57,7 @@ class WarmRanks:
         Raises:
             RuntimeError: if it has not.
         """
-        if not agrees(self.train(config, ONE_PROCESS), right):
+        if not agrees(self.one_process(config), right):
             raise RuntimeError(f"{right.layout} does not have the bits of one process: this is a fault of minidist")
         steps = len(right.losses)
         return f"After {steps} steps every bit is that of one process: SHA-256 {right.fingerprint[:8]}."

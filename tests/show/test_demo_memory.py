@@ -1,0 +1,189 @@
+"""The demonstrations of memory: what films claim, against formulas, the ledger's own peaks, and the bug's moment."""
+
+import re
+
+import pytest
+
+from minidist.layout import Layout
+from minidist.nn.gpt import GPT
+from minidist.show.demos import DEMONSTRATIONS, recompute, zero
+from minidist.show.demos.runs import warm_ranks
+from minidist.show.demos.stacks import Panel, bytes_told, panels_of
+from minidist.show.demos.watched import KINDS, Change, Held, last_steps, train_watched
+from minidist.show.memory import COLOURS
+from minidist.show.player.scene import WIDTH, Box
+from minidist.trace import Event
+from minidist.train import TrainConfig
+
+
+@pytest.fixture(scope="module")
+def warm():
+    with warm_ranks() as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="module")
+def stages():
+    return zero.film(2, 16, 0)
+
+
+@pytest.fixture(scope="module")
+def modes():
+    return recompute.film(2, 16, 0)
+
+
+CONFIG = TrainConfig(layers=2, heads=4, width=16, context=16, global_batch=2, micro_batch=1, steps=2)
+
+
+def test_what_is_held_is_what_the_ledger_says(warm):
+    run = warm.train(CONFIG, Layout(dp=2, zero=1), train_watched, trace=True)
+    total = sum(parameter.size for parameter in GPT(CONFIG.model).parameters())
+    for rank in run.ranks:
+        two, one = last_steps(rank.log, 2), last_steps(rank.log)
+        assert {kind: two.highest(kind) for kind in KINDS} == {kind: rank.memory[kind] for kind in KINDS}
+        assert two.highest() == rank.memory["peak"]
+        assert one.highest("parameters") == 4 * total and one.highest("gradients") == 8 * total + 8 * total / 2
+        assert [change.time for change in one.changes] == sorted(change.time for change in one.changes)
+        step = [entry for entry in rank.log if getattr(entry, "track", "") == "step"][-1]
+        assert one.changes[0].time <= step.start < one.changes[1].time and one.changes[-1].time <= step.end
+        assert len(one.places("forward")) == 1 and len(two.places("forward")) == 2
+        (forward, backward), (update, end) = one.places("forward")[0], one.places("optimizer")[0]
+        assert 0 < forward < backward < update < end <= 1
+        assert one.between(0, 1)["activations"] > 0 == one.at(1)["activations"]
+
+
+def test_places_count_changes():
+    changes = [Change(10 * i, dict.fromkeys(KINDS, 0) | {"gradients": size}) for i, size in enumerate((5, 9, 1, 2))]
+    held = Held(changes, [Event("forward 0", "compute", 10, 25)])
+    assert held.places("forward") == [(0.5, 0.75)] and held.places("backward") == []
+    assert [held.at(place)["gradients"] for place in (0, 0.25, 0.5, 0.75, 1)] == [5, 5, 9, 1, 2]
+    assert held.between(0, 0.5)["gradients"] == 9 and held.between(0.5, 0.6)["gradients"] == 1
+    assert held.highest("gradients", end=0.25) == 5 and held.highest("optimizer") == 0
+
+
+@pytest.mark.parametrize("ranks", range(1, 9))
+def test_panels_lie_beside_each_other(ranks):
+    panels, height = panels_of(ranks, lane=True)
+    places = {(panel.x, panel.y) for panel in panels}
+    assert len(panels) == len(places) == ranks and height <= 16
+    for panel in panels:
+        assert panel.x + panel.width <= WIDTH and panel.bottom + 1 == panel.floor == panel.y + height / rows(panels) - 1
+
+
+def rows(panels: list[Panel]) -> int:
+    return len({panel.y for panel in panels})
+
+
+def heights(scene, frame: int, kind: str) -> float:
+    """The greatest height of a kind's boxes."""
+    return max(box.h for box in scene.frames[frame].shapes if isinstance(box, Box) and box.fill == COLOURS[kind])
+
+
+def test_zero_shows_what_each_stage_keeps(stages):
+    assert [scene.name for scene in stages.scenes] == ["replicated", "stage 1", "stage 2", "stage 3"]
+    peaks = []
+    for stage, scene in enumerate(stages.scenes):
+        facts = scene.frames[-1].facts
+        measured = {
+            key.split(",")[0]: tuple(map(float, v.split(", "))) for key, v in facts.items() if "0" <= v[0] <= "9"
+        }
+        for kind, (_, formula) in zero.FORMULAS[stage].items():
+            assert measured[kind][0] == pytest.approx(formula(2), abs=0.02), (scene.name, kind)
+        peaks.append(measured["all together"][1])
+        assert scene.parts_at is None and "every bit is that of one process" in scene.verdict
+    # of 2 ranks, stage 1 holds in backward both all gradients and its half of the sum: nothing is won at the peak
+    assert peaks[0] == peaks[1] > peaks[2] > peaks[3]
+    plain, shard = (heights(stages.scenes[stage], -1, "optimizer") for stage in (0, 1))
+    assert shard == pytest.approx(plain / 2, rel=0.02)
+
+
+def test_kinds_lie_on_each_other(stages):
+    for scene in stages.scenes:
+        frame = scene.frames[-1]
+        boxes = [shape for shape in frame.shapes if isinstance(shape, Box) and shape.fill in COLOURS.values()]
+        panel = panels_of(2, lane=False)[0][0]
+        for column in range(panel.width):
+            here = [box for box in boxes if box.x <= column < box.x + box.w]
+            assert [box.mark for box in here] == ["p", "o", "g", "a"][: len(here)]
+            edge = panel.bottom
+            for box in here:
+                assert box.y + box.h == pytest.approx(edge)
+                edge = box.y
+            assert edge >= panel.y + 1
+
+
+def test_frames_hide_what_has_not_happened(stages):
+    for scene in (*stages.scenes, stages.broken):
+        hidden = [
+            sum(box.w for box in frame.shapes if isinstance(box, Box) and box.fill == "paper") for frame in scene.frames
+        ]
+        assert hidden[0] == 2 * 34 and hidden[-1] == 0 and hidden == sorted(hidden, reverse=True)
+        assert len({tuple(frame.facts) for frame in scene.frames}) == 1
+        boxes = {shape for frame in scene.frames for shape in frame.shapes if isinstance(shape, Box)}
+        assert sum(box.fill != "paper" for box in boxes) < 400
+
+
+def test_a_bug_is_marked_from_its_moment_on(stages, modes):
+    for film in (stages, modes):
+        scene = film.broken
+        wrong = ["wrong" in [getattr(shape, "fill", "") for shape in frame.shapes] for frame in scene.frames]
+        assert wrong.index(True) == scene.parts_at > 0 and all(wrong[scene.parts_at :])
+        assert "Wrong here" in scene.frames[scene.parts_at].note and "Wrong" not in scene.frames[0].note
+        assert re.search(r"parts from one process after step \d, in .*, [\d,]+ ulps? away", scene.verdict)
+    assert "after step 2" in stages.broken.verdict and "after step 1" in modes.broken.verdict
+
+
+def test_recomputation_trades_memory_for_work(modes):
+    assert [scene.name for scene in modes.scenes] == ["none", "selective", "full"]
+    last = [list(scene.frames[-1].facts.values()) for scene in modes.scenes]
+    peaks = [number(facts[1]) for facts in last]
+    kept = [number(facts[2]) for facts in last]
+    assert peaks == sorted(peaks, reverse=True) and all(k < peak for k, peak in zip(kept, peaks, strict=True))
+    assert [facts[3] for facts in last] == ["0 of 0 times", "4 of 4 times", "4 of 4 times"]
+    assert all(facts[4] == facts[5] for facts in last)
+    assert [float(facts[4][:-1]) for facts in last] == sorted(float(facts[4][:-1]) for facts in last)
+
+
+def number(text: str) -> float:
+    value, unit = text.split()
+    return float(value) * {"kB": 1e3, "MB": 1e6}[unit]
+
+
+def test_what_blocks_keep_is_the_formula(warm):
+    """Of two runs the deeper one holds more, by what the formula says of its further blocks."""
+    for mode in recompute.MODES:
+        found = {}
+        for layers in (2, 3):
+            config = TrainConfig(
+                layers=layers, heads=4, width=16, context=16, global_batch=4, micro_batch=2, steps=1, dropout=0.1,
+                precision="bf16",
+            )  # fmt: skip
+            found[layers] = warm.train(config, Layout(dp=2, recompute=mode)).ranks[0].memory["activations"]
+        assert found[3] - found[2] == recompute.bytes_of_block(config, mode), mode
+
+
+@pytest.mark.parametrize("ranks", (3, 4))
+def test_the_bugs_do_harm_on_more_ranks(ranks):
+    config = TrainConfig(
+        layers=2, heads=1, width=5, context=8, global_batch=ranks, micro_batch=1, steps=3, dropout=0.1,
+        precision="bf16", seed=ranks,
+    )  # fmt: skip
+    with warm_ranks() as warm:
+        for layout, bug in (
+            (Layout(dp=ranks, zero=1), zero.train_stale),
+            (Layout(dp=ranks, recompute="full"), recompute.train_redrawn),
+        ):
+            assert warm.parting(config, warm.train(config, layout, bug), bug).step == 2
+
+
+@pytest.mark.parametrize("name", ("zero", "recompute", "bf16"))
+def test_sizes_that_make_no_picture(name):
+    for size in (3, 257):
+        with pytest.raises(ValueError, match="size, the model's width, must be from 4 to 256"):
+            DEMONSTRATIONS[name](size=size)
+    with pytest.raises(ValueError, match="2 to 8 ranks, not 9"):
+        DEMONSTRATIONS[name](ranks=9)
+
+
+def test_bytes_told():
+    assert bytes_told(999_900) == "999.9 kB" and bytes_told(1_234_567) == "1.23 MB"
