@@ -90,8 +90,8 @@ def test_without_a_terminal_every_frame_is_printed():
     assert lines == ["title of bad", "broken: a wheel is off", *frames, "verdict of bad"]
 
 
-def play(*keys: str, wait: float = 0) -> tuple[str, int, str]:
-    """Press keys, and return the player's scene, its frame and the picture that is seen."""
+def play(*keys: str, wait: float = 0, then: tuple = ()) -> tuple[str, int, str]:
+    """Press keys, wait, press others, and return the player's scene, its frame and the picture that is seen."""
 
     async def session():
         film = a_film()
@@ -100,6 +100,7 @@ def play(*keys: str, wait: float = 0) -> tuple[str, int, str]:
             await pilot.press(*keys)
             if wait:
                 await pilot.pause(wait)
+            await pilot.press(*then)
             picture = str(player.query_one("#picture").render())
             return player.scene.name, player.frame, picture.strip()
 
@@ -126,4 +127,5 @@ def test_p_plays_to_the_end_at_the_speed_of_a_number():
     assert play("p", "9", wait=1.0)[1] == 3  # the speed may change on the way
     assert play("end", "9", "p", wait=1.0)[1] == 3  # from the beginning again
     assert play("1", "p", wait=0.05)[1] == 0
+    assert play("9", "p", "1", wait=1.0, then=("p",))[1] < 3  # at the end it has stopped: p begins anew
     assert play("9", "p", "p", wait=0.3)[1] < 3  # paused
