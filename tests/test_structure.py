@@ -36,6 +36,7 @@ MAY_IMPORT = {  # a room or file -> the others that it may import
     "verify": {"comm", "layout", "train"},
     "matrix": {"comm", "nn", "parallel", "layout", "config", "train", "verify"},
     "show": {
+        "backend",
         "trace",
         "sockets",
         "ledger",

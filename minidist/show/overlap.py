@@ -30,6 +30,18 @@ def last_step(logs: Sequence[list]) -> list[list[Event]]:
     ]
 
 
+def traced_step(logs: Sequence[list]) -> list[list[Event]]:
+    """As ``last_step``, without what a rank did after it, such as comparing its weights with other ranks'."""
+    steps = last_step(logs)
+    ends = [next(event.end for event in log if event.track == "step") for log in steps]
+    return [[event for event in log if event.start < end] for log, end in zip(steps, ends, strict=True)]
+
+
+def length(step: Sequence[Sequence[Event]]) -> int:
+    """How long a traced step took, in ns, until its last rank ended it."""
+    return max(event.end for log in step for event in log if event.track == "step")
+
+
 def hidden_share(log: Sequence[Event]) -> float:
     """Of the time that one rank's collectives took, the part that lay under its forward and backward: 0 to 1.
 

@@ -3,15 +3,20 @@
 from collections.abc import Callable
 from functools import partial
 
-from minidist.show.demos import bf16, collectives, kinds, recompute, zero
+from minidist.show.demos import bf16, collectives, data_parallel, kinds, recompute, tensor_parallel, zero
 from minidist.show.demos.demonstration import Demonstration
+from minidist.show.demos.runs import RANKS
 
 
 def _collective(kind: kinds.Kind, about: str) -> Demonstration:
     return Demonstration(kind.name, about, partial(collectives.film, kind), 4, 4, "numbers in each chunk")
 
 
-def _of_width(name: str, about: str, film: Callable, ranks: int) -> Demonstration:
+def _lanes(name: str, about: str, film: Callable) -> Demonstration:
+    return Demonstration(name, about, film, RANKS, 96, "the model's width")
+
+
+def _memory(name: str, about: str, film: Callable, ranks: int) -> Demonstration:
     return Demonstration(name, about, film, ranks, 32, "the model's width")
 
 
@@ -23,8 +28,11 @@ DEMONSTRATIONS = {
         _collective(kinds.REDUCE_SCATTER, "of a sum one chunk on each rank"),
         _collective(kinds.ALL_GATHER, "every rank's chunk on every rank"),
         _collective(kinds.ALL_TO_ALL, "every rank something else for every other"),
-        _of_width("zero", "what each rank holds over a step, in every stage", zero.film, 4),
-        _of_width("recompute", "activations over a step: all kept, or computed again", recompute.film, 2),
-        _of_width("bf16", "the bits of a master weight, and of what is stored and sent", bf16.film, 2),
+        _lanes("dp", "gradients summed under backward: overlapped, bucketed, naive", data_parallel.film),
+        _memory("zero", "what each rank holds over a step, in every stage", zero.film, 4),
+        _lanes("tp", "heads on several ranks: two all-reduces a block each way", tensor_parallel.tp),
+        _lanes("sp", "tokens on several ranks, too: less to hold", tensor_parallel.sp),
+        _memory("recompute", "activations over a step: all kept, or computed again", recompute.film, 2),
+        _memory("bf16", "the bits of a master weight, and of what is stored and sent", bf16.film, 2),
     )
 }

@@ -7,10 +7,12 @@ from functools import cache
 
 from minidist.comm.launch import Cluster
 from minidist.layout import Layout
+from minidist.show.overlap import length, traced_step
 from minidist.train import Run, TrainConfig, Wishes, run
 from minidist.verify import ONE_PROCESS, Difference, agrees, first_difference
 
 RANKS = min(4, max(2, os.cpu_count() or 2))  # of a demonstration whose picture is of real time
+TRIES = 3  # of which that picture shows the fastest
 
 
 class WarmRanks:
@@ -21,7 +23,8 @@ class WarmRanks:
     """
 
     def __init__(self, clusters: Callable[[int], Cluster]) -> None:
-        self.clusters, self.references = clusters, {}
+        self.clusters = clusters
+        self.references: dict[TrainConfig, Run] = {}
 
     def __call__(self, size: int) -> nullcontext[Cluster]:
         return nullcontext(self.clusters(size))
@@ -33,8 +36,8 @@ class WarmRanks:
         with self(layout.world_size) as cluster:
             return run(cluster, config, layout, Wishes(step_digests=True, trace=trace), rank_function=rank_function)
 
-    def one_process(self, config: TrainConfig) -> Run:
-        """The run that all others must equal; a config is trained once."""
+    def reference(self, config: TrainConfig) -> Run:
+        """The run of one process, trained once however often it is asked for."""
         if config not in self.references:
             self.references[config] = self.train(config, ONE_PROCESS)
         return self.references[config]
@@ -45,7 +48,7 @@ class WarmRanks:
         Raises:
             RuntimeError: if it does not: the bug does no harm.
         """
-        reference = self.one_process(config)
+        reference = self.reference(config)
         place = None if agrees(reference, broken) else first_difference(reference, broken, rank_function, self)
         if place is None:
             raise RuntimeError(f"the bug planted in {broken.layout} changes no bit: choose another size or seed")
@@ -57,7 +60,7 @@ class WarmRanks:
         Raises:
             RuntimeError: if it has not.
         """
-        if not agrees(self.one_process(config), right):
+        if not agrees(self.reference(config), right):
             raise RuntimeError(f"{right.layout} does not have the bits of one process: this is a fault of minidist")
         steps = len(right.losses)
         return f"After {steps} steps every bit is that of one process: SHA-256 {right.fingerprint[:8]}."
@@ -78,3 +81,9 @@ def told(place: Difference) -> str:
         f"Training parts from one process after step {place.step}, in {where}: "
         f"{place.found!s} instead of {place.expected!s}, {distance} away."
     )
+
+
+def fastest(warm: WarmRanks, config: TrainConfig, layout: Layout, rank_function: Callable | None = None) -> Run:
+    """Of several runs, traced, the one whose last step was the fastest: this machine disturbed it least."""
+    tried = [warm.train(config, layout, rank_function, trace=True) for _ in range(TRIES)]
+    return min(tried, key=lambda run: length(traced_step([rank.log for rank in run.ranks])))

@@ -1,0 +1,55 @@
+"""Tensor parallelism with one bug: a sum over the ranks that is left out, and traced at its place."""
+
+from functools import partial
+from unittest.mock import patch
+
+from minidist.backend import xp
+from minidist.comm.group import ProcessGroup
+from minidist.nn import functional
+from minidist.parallel import tensor
+from minidist.parallel.mappings import Mapping, keep
+from minidist.show.demos.halves import DROPPED_G, DROPPED_GAIN
+from minidist.train import train_rank
+
+WITHOUT_G = "blocks.0.mlp.proj"
+
+
+def drops_g(world, config, layout, wishes):
+    """Of one layer each rank goes on with the sum over its own blocks alone."""
+
+    def left_out(x, group: ProcessGroup, reduce_dtype, dtype):
+        _leave_out(DROPPED_G, group)
+        return Mapping.apply(x, keep, keep, dtype, None)
+
+    class WithoutG(tensor.RowParallelLinear):
+        def forward(self, x):
+            with patch.object(tensor, "reduce_from_group", left_out):
+                return super().forward(x)
+
+    def row_parallel_linear(linear, group, **options):
+        broken = linear.weight.name == f"{WITHOUT_G}.weight"
+        return (WithoutG if broken else tensor.RowParallelLinear)(linear, group, **options)
+
+    with patch.object(tensor, "row_parallel_linear", row_parallel_linear):
+        return train_rank(world, config, layout, wishes)
+
+
+def drops_gains(world, config, layout, wishes):
+    """Of each LayerNorm's gain a rank has the gradient of its own tokens alone."""
+
+    def left_out(gradient, group: ProcessGroup):
+        _leave_out(DROPPED_GAIN, group)
+        return gradient
+
+    def forward(self: tensor.SequenceParallelLayerNorm, x):
+        gain = Mapping.apply(self.gain, xp.copy, partial(left_out, group=self.group), None, self.reduce_dtype)
+        bias = tensor.copy_parameter_to_group(self.bias, self.group, self.reduce_dtype)
+        return functional.layer_norm(x, gain, bias)
+
+    with patch.object(tensor.SequenceParallelLayerNorm, "forward", forward):
+        return train_rank(world, config, layout, wishes)
+
+
+def _leave_out(name: str, group: ProcessGroup) -> None:
+    """Nothing, at the place of a collective."""
+    group.run_collective(name, 0, False, lambda inside: None)

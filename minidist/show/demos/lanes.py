@@ -1,0 +1,196 @@
+"""Lanes of time: for each rank what it computed and, below it, what it communicated, and a cursor that moves on.
+
+Compute is drawn to scale. A message or a wait shorter than a character is drawn one character wide, and what is too
+short to be told apart is drawn as one.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from minidist.show.calls import COLOURS as OF_CALLS
+from minidist.show.palette import of_rank
+from minidist.show.player.scene import Box, Frame, Label, Shape
+from minidist.show.timeline import COLOURS as OF_KINDS
+from minidist.show.timeline import kind_of
+from minidist.trace import Event
+
+LEFT, RIGHT = 9, 71  # where time begins and the longest step ends: before them the ranks' names
+MS = 1_000_000  # ns
+NARROWEST, WIDEST = 8, 512  # models: of fewer values LayerNorm leaves next to nothing, of more a step takes long
+COLOURS = OF_KINDS | {
+    "hidden": "#CC79A7",
+    "all-gather": OF_CALLS["tp", "all_gather_into_tensor"],
+    "reduce-scatter": OF_CALLS["tp", "reduce_scatter_tensor"],
+}
+MARKS = {
+    "forward": "F",
+    "backward": "B",
+    "optimizer": "O",
+    "wait": ".",
+    "communication": "c",
+    "hidden": "h",
+    "all-gather": "g",
+    "reduce-scatter": "s",
+}
+DROPPED = "dropped"  # the first word in the name of a collective that a planted bug leaves out
+APART = 0.5  # characters: a shorter gap is not seen
+SHORTEST = 0.3  # characters: of compute, which is drawn to scale
+GAP = 0.15  # characters between bars that follow each other at once
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A stretch of one lane.
+
+    Args:
+        lane: "compute" or "communication".
+        start, end: ns from the beginning of the step.
+        colour: "#RRGGBB", or a name that a film knows.
+        mark: for terminals without colours.
+        texts: the longest that fits is written on it; none if none does.
+        outline: the colour of a frame.
+    """
+
+    lane: str
+    start: int
+    end: int
+    colour: str
+    mark: str
+    texts: tuple[str, ...] = ()
+    outline: str | None = None
+
+    @property
+    def computes(self) -> bool:
+        return self.colour in (COLOURS["forward"], COLOURS["backward"], COLOURS["optimizer"])
+
+
+def joined(first: Bar, second: Bar) -> Bar:
+    """Two bars as one: of numbered ones with the range of numbers, of others with what is said of the longer one."""
+    if first.texts and second.texts and second.texts[-1].isdigit():
+        texts = (f"{first.texts[-1].split('–')[0]}–{second.texts[-1]}",)
+    else:
+        texts = max(first, second, key=lambda one: one.end - one.start).texts
+    return replace(first, end=max(first.end, second.end), texts=texts)
+
+
+def bar(event: Event, kind: str, *texts: str, start: int | None = None, end: int | None = None) -> Bar:
+    """An event, or the part of it from start to end, as a bar of this kind, a key of COLOURS."""
+    lane = "compute" if kind in ("forward", "backward", "optimizer", "wait") else "communication"
+    times = event.start if start is None else start, event.end if end is None else end
+    return Bar(lane, *times, COLOURS[kind], MARKS[kind], texts)
+
+
+def missing(event: Event, text: str) -> Bar:
+    """The place of a collective that was left out."""
+    return Bar("communication", event.start, event.end, "wrong", "X", (text,))
+
+
+def update(log: Sequence[Event]) -> Bar:
+    """The optimizer's part of a step; with a frame where it has wrong gradients, because a collective was left out."""
+    event = next(event for event in log if kind_of(event) == "optimizer")
+    wrong = any(is_dropped(event) for event in log)
+    return replace(bar(event, "optimizer", "optimizer", "step"), outline="wrong" if wrong else None)
+
+
+def is_dropped(event: Event) -> bool:
+    return event.name.startswith(DROPPED)
+
+
+def communications(log: Sequence[Event]) -> list[Event]:
+    """One rank's collectives in their order, those left out among them."""
+    return sorted((event for event in log if event.track == "communication"), key=lambda event: event.start)
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """The picture of one step.
+
+    Args:
+        bars: of each rank.
+        end: of this step, in ns.
+        longest: of the steps that are to be compared: all have one axis of time.
+    """
+
+    bars: Sequence[Sequence[Bar]]
+    end: int
+    longest: int
+
+    @property
+    def pitch(self) -> int:
+        """Lines from one rank to the next."""
+        return 3 if len(self.bars) <= 4 else 2
+
+    @property
+    def height(self) -> int:
+        return 2 + len(self.bars) * self.pitch
+
+    def x(self, time: float) -> float:
+        return LEFT + (RIGHT - LEFT) * time / self.longest
+
+    @cached_property
+    def seen(self) -> list[tuple[int, Bar]]:
+        """Each bar that is drawn, and its line: waits above compute, and what tells of a bug above all others."""
+        found: list[tuple[int, Bar]] = []
+        for rank, bars in enumerate(self.bars):
+            for line, lane in enumerate(("compute", "communication"), 1 + rank * self.pitch):
+                found += [(line, one) for one in self._merged([one for one in bars if one.lane == lane])]
+        return sorted(found, key=lambda entry: entry[1].colour == "wrong")
+
+    @cached_property
+    def names(self) -> list[Shape]:
+        """Of the ranks, and of their lanes."""
+        tops = [1 + rank * self.pitch for rank in range(len(self.bars))]
+        ranks = [Label(0, top + 0.5, f"rank {rank}", of_rank(rank)) for rank, top in enumerate(tops)]
+        return [*ranks, *(Label(0, top + 1.5, "  sends", "faint") for top in tops)]
+
+    def frame(self, time: int, note: str, facts: Mapping[str, str]) -> Frame:
+        """What has happened until a time, in ns."""
+        bars = [self._box(one, line, time) for line, one in self.seen if one.start < time]
+        reached = [box.x + box.w for box in bars if box.w == 1]  # these may be drawn longer than they lasted
+        x = max([self.x(time), *reached])
+        cursor = Box(x, 1, 0.25, self.height - 2, "ink", "", "|")
+        clock = Label(min(RIGHT - 4, max(LEFT + 4, x)), 0.5, f"▼ {time / MS:.1f} ms", "ink", "middle")
+        return Frame((*self.names, *self._axis, *bars, cursor, clock), note, facts)
+
+    def _box(self, one: Bar, line: int, time: int) -> Box:
+        start, end = self.x(one.start), self.x(min(time, one.end))
+        width = max(SHORTEST if one.computes else 1, end - start - GAP)
+        fitting = [text for text in one.texts if len(text) <= width]
+        x = min(start, RIGHT - width)
+        return Box(x, line, width, 1, one.colour, max(fitting, key=len, default=""), one.mark, one.outline)
+
+    def _merged(self, bars: Sequence[Bar]) -> list[Bar]:
+        """Bars of one lane, of which neighbours of one colour are one where they are too short to be told apart."""
+        merged: dict[str, list[Bar]] = {}
+        for one in sorted(bars, key=lambda one: one.start):
+            alike = merged.setdefault(one.colour, [])
+            if alike and self.x(one.start) - self.x(alike[-1].end) < APART and self._short(alike[-1], one):
+                alike[-1] = joined(alike[-1], one)
+            else:
+                alike.append(one)
+        return sorted(
+            (one for alike in merged.values() for one in alike), key=lambda one: (not one.computes, one.start)
+        )
+
+    def _short(self, *bars: Bar) -> bool:
+        return min(self.x(one.end) - self.x(one.start) for one in bars) < 1
+
+    @cached_property
+    def _axis(self) -> list[Shape]:
+        """Below the lanes: round times, and the time at which the step ended."""
+        y, end = self.height - 0.5, self.x(self.end)
+        tick = next(t for t in (1, 2, 5, 10, 20, 50, 100, 200, 500, 10**3, 10**4, 10**9) if self.longest / MS / t <= 7)
+        shapes: list[Shape] = [Label(0, y, "ms", "faint")]
+        for number in range(int(self.longest / MS / tick) + 1):
+            x = self.x(number * tick * MS)
+            if not -11 < x - end < 3:  # there stands the end
+                shapes.append(Label(x, y, str(number * tick), "faint", "middle"))
+        shapes.append(Label(min(end, RIGHT), y, f"ends {self.end / MS:.1f}", "ink", "end"))
+        return shapes
+
+
+def check_width(size: int) -> None:
+    """Raises ValueError for a model's width at which there is nothing to be seen, or too much to wait for."""
+    if not NARROWEST <= size <= WIDEST:
+        raise ValueError(f"size, the width of the model, must be from {NARROWEST} to {WIDEST}, but is {size}")

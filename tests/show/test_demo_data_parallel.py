@@ -1,0 +1,108 @@
+"""The demonstration dp: what its film claims is what was traced, and its bug does harm."""
+
+import pytest
+
+from minidist.nn.gpt import GPT
+from minidist.parallel.data import fill_buckets
+from minidist.show.demos import DEMONSTRATIONS, data_parallel
+from minidist.show.demos.broken_buckets import DROPPED_BUCKET, drops_a_bucket
+from minidist.show.demos.lanes import COLOURS
+from minidist.show.demos.runs import warm_ranks
+from minidist.show.overlap import hidden_share, traced_step
+from minidist.show.player.scene import Box
+from minidist.train import TrainConfig
+
+RANKS, SIZE = 3, 12
+SENT, FORMULA = "sent in a step, all ranks", "formula 2 (N−1) 8 (P+1)"
+
+
+@pytest.fixture(scope="module")
+def film():
+    return DEMONSTRATIONS["dp"](ranks=RANKS, size=SIZE, seed=1)
+
+
+@pytest.fixture(scope="module")
+def warm():
+    with warm_ranks() as found:
+        yield found
+
+
+def parameters(config: TrainConfig) -> int:
+    return sum(parameter.size for parameter in GPT(config.model).parameters())
+
+
+def fills(frame) -> set:
+    return {shape.fill for shape in frame.shapes if isinstance(shape, Box)}
+
+
+def test_three_ways_and_one_that_is_broken(film):
+    assert [scene.name for scene in film.scenes] == ["overlapped", "bucketed", "naive"]
+    for scene in film.scenes:
+        assert scene.parts_at is None and "every bit is that of one process" in scene.verdict
+        assert not any("wrong" in fills(frame) for frame in scene.frames)
+    assert f"bucket {DROPPED_BUCKET} is never sent" in film.bug
+
+
+def test_bytes_are_those_of_the_formula(film):
+    expected = 2 * (RANKS - 1) * 8 * (parameters(data_parallel.config_of(RANKS, SIZE, 1)) + 1)
+    for scene in (*film.scenes, film.broken):
+        facts = scene.frames[0].facts
+        assert facts[FORMULA] == f"{expected:,} B"
+        assert (facts[SENT] == facts[FORMULA]) == (scene is not film.broken)
+
+
+def test_nothing_that_is_sent_after_backward_is_hidden(film):
+    for scene in film.scenes[1:]:
+        assert COLOURS["hidden"] not in fills(scene.frames[-1])
+        assert scene.frames[-1].facts["of it under backward"] == "0.0 ms (0%)"
+
+
+def test_bars_are_the_spans_of_the_trace(film):
+    for log in traced_step(film.logs):
+        bars = [one for one in data_parallel._bars(log) if one.lane == "communication"]
+        spent = sum(one.end - one.start for one in bars)
+        hidden = sum(one.end - one.start for one in bars if one.colour == COLOURS["hidden"])
+        assert spent == sum(event.end - event.start for event in log if event.track == "communication")
+        assert hidden / spent == pytest.approx(hidden_share(log))
+
+
+def test_facts_grow_and_have_the_same_names(film):
+    for scene in (*film.scenes, film.broken):
+        assert len({tuple(frame.facts) for frame in scene.frames}) == 1
+        for name in ("all-reduces ended", "communication so far", "of it under backward", "time"):
+            values = [float(frame.facts[name].split()[0]) for frame in scene.frames]
+            assert values == sorted(values) and values[0] == 0
+        ended, _, all_of_them = scene.frames[-1].facts["all-reduces ended"].split()
+        assert ended == all_of_them
+    counts = [scene.frames[-1].facts["all-reduces ended"] for scene in (*film.scenes, film.broken)]
+    overlapped, bucketed, naive, broken = (int(count.split()[0]) for count in counts)
+    assert naive == 52 > overlapped == bucketed == broken + 1  # four layers of 12 parameters, and four more
+
+
+def test_the_broken_one_says_when_and_where(film):
+    scene = film.broken
+    assert "parts from one process after step 0, in blocks." in scene.verdict and "ulp" in scene.verdict
+    assert f"{RANKS} different sets of weights" in scene.verdict
+    assert "nobody sends it" in scene.frames[scene.parts_at].note
+    marked = [number for number, frame in enumerate(scene.frames) if "wrong" in fills(frame)]
+    assert marked == list(range(scene.parts_at, len(scene.frames)))
+    assert any(box.outline == "wrong" for box in scene.frames[-1].shapes if isinstance(box, Box))  # the optimizer's
+
+
+@pytest.mark.parametrize(("size", "seed"), [(8, 0), (9, 5), (13, 1)])
+@pytest.mark.parametrize("count", [2, 4])
+def test_the_bug_does_harm_in_its_bucket_alone(warm, count, size, seed):
+    config = data_parallel.config_of(count, size, seed)
+    layout = data_parallel.layouts_of(count, parameters(config))["overlapped"]
+    broken = warm.train(config, layout, drops_a_bucket)
+    place = warm.parting(config, broken, drops_a_bucket)
+    buckets = fill_buckets(GPT(config.model).parameters()[::-1], parameters(config) / data_parallel.BUCKETS)
+    assert place.step == 0 and place.name in [parameter.name for parameter in buckets[DROPPED_BUCKET - 1]]
+    assert len({rank.fingerprint for rank in broken.ranks}) == count
+
+
+def test_what_it_cannot_do():
+    with pytest.raises(ValueError, match="size, the width of the model, must be from 8 to 512, but is 4"):
+        DEMONSTRATIONS["dp"](size=4)
+    with pytest.raises(ValueError, match="the demonstration dp shows 2 to 8 ranks, not 1"):
+        DEMONSTRATIONS["dp"](ranks=1)

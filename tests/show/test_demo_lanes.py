@@ -1,0 +1,88 @@
+"""Lanes: what is drawn when, what is drawn as one, and what lies above what."""
+
+import pytest
+
+from minidist.show import overlap
+from minidist.show.demos import lanes
+from minidist.show.demos.lanes import MS, RIGHT, Bar, Lanes
+from minidist.show.player.scene import Box
+from minidist.trace import Event
+
+BLUE, ORANGE, GREY = (lanes.COLOURS[kind] for kind in ("forward", "communication", "wait"))
+
+
+def picture(*bars: Bar, end: int = 62) -> Lanes:
+    """One rank; a millisecond is a character."""
+    return Lanes([bars], end * MS, 62 * MS)
+
+
+def bar(lane: str, start: float, end: float, colour: str, *texts: str) -> Bar:
+    return Bar(lane, int(start * MS), int(end * MS), colour, "x", texts)
+
+
+def boxes(shown: Lanes, time: float) -> list[Box]:
+    """All but the cursor."""
+    shapes = shown.frame(int(time * MS), "", {}).shapes
+    return [shape for shape in shapes if isinstance(shape, Box) and shape.fill != "ink"]
+
+
+def test_a_bar_grows_with_time_and_is_not_there_before_it_begins():
+    shown = picture(bar("compute", 10, 20, BLUE, "forward", "F"))
+    assert boxes(shown, 10) == []
+    (half,), (whole,) = boxes(shown, 14), boxes(shown, 40)
+    assert half.x == whole.x == shown.x(10 * MS)
+    assert half.w == pytest.approx(4 - lanes.GAP) and whole.w == pytest.approx(10 - lanes.GAP)
+    assert (half.text, whole.text) == ("F", "forward")  # the longest that fits
+
+
+def test_what_is_short_is_seen_and_compute_stays_to_scale():
+    shown = picture(bar("communication", 10, 10.2, ORANGE), bar("compute", 10, 10.5, BLUE))
+    assert sorted(box.w for box in boxes(shown, 60)) == pytest.approx([0.5 - lanes.GAP, 1])
+    late = picture(bar("communication", 62, 62, ORANGE))
+    assert boxes(late, 63)[0].x + boxes(late, 63)[0].w == RIGHT
+
+
+def test_short_neighbours_of_one_colour_are_drawn_as_one():
+    sums = [bar("communication", 10 + i / 2, 10.4 + i / 2, ORANGE, str(i)) for i in range(1, 20)]
+    (one,) = boxes(picture(*sums), 60)
+    assert one.text == "1–19" and one.w == pytest.approx(9.4 - lanes.GAP)
+    apart = boxes(picture(bar("communication", 10, 14, ORANGE, "1"), bar("communication", 14.1, 17, ORANGE, "2")), 60)
+    assert [box.text for box in apart] == ["1", "2"]
+    long, short = bar("compute", 10, 20, BLUE, "attn"), bar("compute", 20.2, 20.5, BLUE, "N")
+    assert [box.text for box in boxes(picture(long, short), 60)] == ["attn"]
+
+
+def test_waits_lie_above_compute_and_bugs_above_all():
+    dropped = lanes.missing(Event(f"{lanes.DROPPED} sum", "communication", 10 * MS, 10 * MS), "2")
+    shown = picture(dropped, bar("compute", 11, 11.4, GREY), bar("compute", 5, 30, BLUE))
+    assert [box.fill for box in boxes(shown, 60)] == [BLUE, GREY, "wrong"]
+
+
+def test_the_cursor_moves_and_says_the_time():
+    shown = picture(bar("compute", 0, 60, BLUE))
+    at = [shown.frame(time * MS, "note", {"time": "x"}) for time in (0, 20, 60)]
+    cursors = [next(s for s in frame.shapes if isinstance(s, Box) and s.fill == "ink") for frame in at]
+    assert [cursor.x for cursor in cursors] == [lanes.LEFT, lanes.LEFT + 20, lanes.LEFT + 60]
+    assert [frame.shapes[-1].text for frame in at] == ["▼ 0.0 ms", "▼ 20.0 ms", "▼ 60.0 ms"]
+    assert at[0].note == "note" and at[0].facts == {"time": "x"}
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 5, 8])
+def test_lanes_do_not_overlap_and_fit(ranks):
+    each = [bar("compute", 0, 9, BLUE), bar("communication", 3, 7, ORANGE)]
+    shown = Lanes([each] * ranks, 10 * MS, 10 * MS)
+    tops = [box.y for box in boxes(shown, 10)]
+    assert len(set(tops)) == 2 * ranks and max(tops) + 1 < shown.height <= 18
+
+
+def test_what_comes_after_the_step_is_left_out():
+    log = [Event("all_gather", "communication", 12, 13), Event("step 1", "step", 5, 10), Event("wait", "wait", 6, 7)]
+    (found,) = overlap.traced_step([log])
+    assert [(event.name, event.start) for event in found] == [("step 1", 0), ("wait", 1)]
+    assert overlap.length([found]) == 5
+
+
+@pytest.mark.parametrize("size", [7, 513])
+def test_widths_that_it_cannot_have(size):
+    with pytest.raises(ValueError, match=f"size, the width of the model, must be from 8 to 512, but is {size}"):
+        lanes.check_width(size)

@@ -1,0 +1,126 @@
+"""The demonstrations tp and sp: calls and bytes of the real run beside the formula, and bugs that do harm."""
+
+from itertools import pairwise
+
+import pytest
+
+from minidist.layout import Layout
+from minidist.show.demos import DEMONSTRATIONS, halves, tensor_parallel
+from minidist.show.demos.broken_tensors import drops_g, drops_gains
+from minidist.show.demos.runs import warm_ranks
+from minidist.show.overlap import traced_step
+from minidist.show.player.scene import Box
+
+RANKS, SIZE, LAYERS = 3, 10, 2
+BYTES = "sent for them, all ranks"
+
+
+@pytest.fixture(scope="module")
+def films():
+    return {name: DEMONSTRATIONS[name](ranks=RANKS, size=SIZE, seed=2) for name in ("tp", "sp")}
+
+
+@pytest.fixture(scope="module")
+def warm():
+    with warm_ranks() as found:
+        yield found
+
+
+def fills(frame) -> set:
+    return {shape.fill for shape in frame.shapes if isinstance(shape, Box)}
+
+
+def count(scene, name: str) -> int:
+    return int(scene.frames[-1].facts[f"{name}s of activations"].split()[0])
+
+
+def formula(scene) -> str:
+    """Of the bytes."""
+    return next(value for name, value in scene.frames[0].facts.items() if name.startswith("formula"))
+
+
+def test_scenes(films):
+    assert [scene.name for scene in films["tp"].scenes] == ["tp"]
+    assert [scene.name for scene in films["sp"].scenes] == ["tp + sp", "tp"]
+    for film in films.values():
+        for scene in film.scenes:
+            assert scene.parts_at is None and "every bit is that of one process" in scene.verdict
+            assert not any("wrong" in fills(frame) for frame in scene.frames)
+
+
+def test_calls_and_bytes_are_those_of_the_formula(films):
+    (alone,), (split, same) = films["tp"].scenes, films["sp"].scenes
+    assert count(alone, "all-reduce") == count(same, "all-reduce") == 4 * LAYERS + 1
+    assert (count(split, "all-gather"), count(split, "reduce-scatter")) == (4 * LAYERS + 2, 4 * LAYERS + 1)
+    for scene in (alone, split, same):
+        assert scene.frames[-1].facts[BYTES] == formula(scene)
+    elements = 8 * 66 * 12  # samples, tokens and width, which three ranks divide
+    assert formula(alone) == f"{9 * 2 * (RANKS - 1) * 8 * elements:,} B"
+    assert formula(split) == f"{(10 * 4 + 9 * 8) * (RANKS - 1) * elements:,} B"
+
+
+def test_sp_holds_less(films):
+    held = [
+        float(scene.frames[-1].facts["activations at peak"].split()[0].replace(",", "")) for scene in films["sp"].scenes
+    ]
+    assert held[0] < held[1]
+
+
+def test_compute_is_cut_where_the_rank_communicates(films):
+    """Pieces of compute and collectives follow each other without a gap, and the last g leads into the head."""
+    scene = films["tp"]
+    config = tensor_parallel.config_of(RANKS, SIZE, 2)
+    for log in traced_step(scene.logs):
+        parts = [part for part in halves.parts(log, config, Layout(tp=RANKS)) if part.phase == "forward"]
+        assert all(one.event.end == next_one.event.start for one, next_one in pairwise(parts))
+        places = [part.place for part in parts if part.kind == "all-reduce"]
+        assert places == ["attention 0", "MLP 0", "attention 1", "MLP 1"]
+        assert (parts[-1].kind, parts[-1].place) == ("compute", "head")
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+def test_places_are_one_more_than_calls(sequence):
+    for layers in (1, 3):
+        between = sum(len(halves.places(phase, layers, sequence)) - 1 for phase in ("forward", "backward"))
+        assert between == sum(halves.calls(layers, sequence).values())
+
+
+def test_facts_grow_and_have_the_same_names(films):
+    for film in films.values():
+        for scene in (*film.scenes, film.broken):
+            assert len({tuple(frame.facts) for frame in scene.frames}) == 1
+            for name in ("time", "compute stood still"):
+                values = [float(frame.facts[name].split()[0]) for frame in scene.frames]
+                assert values == sorted(values)
+
+
+def test_the_broken_ones_say_when_and_where(films):
+    for film, where in ((films["tp"], "embeddings.token.weight"), (films["sp"], "norm1.gain")):
+        scene = film.broken
+        assert "parts from one process after step 0" in scene.verdict and "ulp" in scene.verdict
+        assert where in scene.verdict
+        marked = [number for number, frame in enumerate(scene.frames) if "wrong" in fills(frame)]
+        assert marked[0] <= scene.parts_at and marked[-1] == len(scene.frames) - 1
+        assert "left out" in scene.frames[scene.parts_at].note or "not summed" in scene.frames[scene.parts_at].note
+    good, bad = films["tp"].scenes[0], films["tp"].broken
+    assert count(bad, "all-reduce") == count(good, "all-reduce") - 1
+    assert bad.frames[-1].facts[BYTES] != formula(bad)
+
+
+@pytest.mark.parametrize(("size", "seed"), [(8, 0), (9, 5)])
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize(("bug", "sp"), [(drops_g, 0), (drops_gains, 1)])
+def test_the_bugs_do_harm(warm, bug, sp, count, size, seed):
+    config, layout = tensor_parallel.config_of(count, size, seed), Layout(tp=count, sp=sp)
+    assert warm.parting(config, warm.train(config, layout, bug), bug).step == 0
+    warm.prove(config, warm.train(config, layout))  # the bug is gone, not only hidden
+
+
+@pytest.mark.parametrize("name", ["tp", "sp"])
+def test_any_size_fits_but_for_the_smallest(name):
+    for ranks in range(2, 9):
+        config = tensor_parallel.config_of(ranks, 8 + ranks, 0)
+        config.check(Layout(tp=ranks, sp=1))
+        assert 8 + ranks <= config.width < 8 + 2 * ranks
+    with pytest.raises(ValueError, match="size, the width of the model, must be from 8 to 512, but is 7"):
+        DEMONSTRATIONS[name](size=7)
