@@ -3,7 +3,17 @@
 from collections.abc import Callable
 from functools import partial
 
-from minidist.show.demos import bf16, collectives, data_parallel, kinds, recompute, tensor_parallel, zero
+from minidist.show.demos import (
+    bf16,
+    collectives,
+    data_parallel,
+    deadlock,
+    kinds,
+    pipeline,
+    recompute,
+    tensor_parallel,
+    zero,
+)
 from minidist.show.demos.demonstration import Demonstration
 from minidist.show.demos.runs import RANKS
 
@@ -32,7 +42,9 @@ DEMONSTRATIONS = {
         _memory("zero", "what each rank holds over a step, in every stage", zero.film, 4),
         _lanes("tp", "heads on several ranks: two all-reduces a block each way", tensor_parallel.tp),
         _lanes("sp", "tokens on several ranks, too: less to hold", tensor_parallel.sp),
+        Demonstration("pp", "pipelines: five schedules, and their bubbles", pipeline.film, RANKS, 8, "micro-batches"),
         _memory("recompute", "activations over a step: all kept, or computed again", recompute.film, 2),
         _memory("bf16", "the bits of a master weight, and of what is stored and sent", bf16.film, 2),
+        Demonstration("deadlock", "who waits for whom", deadlock.film, 4, 2000, "numbers in a message"),
     )
 }

@@ -30,11 +30,17 @@ class WarmRanks:
         return nullcontext(self.clusters(size))
 
     def train(
-        self, config: TrainConfig, layout: Layout, rank_function: Callable | None = None, trace: bool = False
+        self,
+        config: TrainConfig,
+        layout: Layout,
+        rank_function: Callable | None = None,
+        trace: bool = False,
+        digests: bool = True,
     ) -> Run:
-        """A training run, with the digest of every step."""
+        """A training run, with the digest of every step unless it is not wanted: on many ranks it takes its time."""
+        wishes = Wishes(step_digests=digests, trace=trace)
         with self(layout.world_size) as cluster:
-            return run(cluster, config, layout, Wishes(step_digests=True, trace=trace), rank_function=rank_function)
+            return run(cluster, config, layout, wishes, rank_function=rank_function)
 
     def reference(self, config: TrainConfig) -> Run:
         """The run of one process, trained once however often it is asked for."""
@@ -62,8 +68,8 @@ class WarmRanks:
         """
         if not agrees(self.reference(config), right):
             raise RuntimeError(f"{right.layout} does not have the bits of one process: this is a fault of minidist")
-        steps = len(right.losses)
-        return f"After {steps} steps every bit is that of one process: SHA-256 {right.fingerprint[:8]}."
+        steps = "one step" if len(right.losses) == 1 else f"{len(right.losses)} steps"
+        return f"After {steps} every bit is that of one process: SHA-256 {right.fingerprint[:8]}."
 
 
 @contextmanager

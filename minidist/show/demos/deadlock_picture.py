@@ -1,0 +1,88 @@
+"""The picture of a deadlock: on the left what each rank is in, on the right who waits for whom, on a circle."""
+
+from collections.abc import Mapping, Set
+
+from minidist.show.palette import of_rank
+from minidist.show.player.scene import Arrow, Box, Label, Shape
+from minidist.show.waits import FINISHED, PATIENT, RUNNING, STUCK, colour_of, positions
+
+KEY = {
+    "can act": RUNNING, "waits": PATIENT, "waits for ever": STUCK, "finished": FINISHED
+}  # fmt: skip
+MARKS = {RUNNING: "+", PATIENT: ".", STUCK: "X", FINISHED: " "}
+MIDDLE, RADIUS = 54, 14  # of the circle, across, in characters
+NODE = 5, 1.5  # width and height of a rank on it
+
+
+def height(ranks: int) -> float:
+    return max(11, 2 + ranks * _pitch(ranks))
+
+
+def _pitch(ranks: int) -> float:
+    return 2 if ranks <= 6 else 1.5
+
+
+def draw(
+    ranks: int,
+    program: str,
+    calls: Mapping[int, str],
+    waiting: Mapping[int, int],
+    finished: Set[int],
+    deadlock: bool,
+) -> tuple[Shape, ...]:
+    """The shapes of one moment.
+
+    Args:
+        program: what all ranks run, in a line.
+        calls: of each rank that has made one, the call that it is in; "" where it has finished.
+        waiting: rank -> the rank that it waits for.
+        finished: ranks that will make no more calls.
+        deadlock: whether the parent has ended the run.
+    """
+    shapes: list[Shape] = [Label(0, 0.5, program, "ink")]
+    colours = {rank: colour_of(rank, dict(waiting), set(finished)) for rank in range(ranks)}
+    for rank, colour in colours.items():
+        y = 2 + rank * _pitch(ranks)
+        shapes.append(Label(0, y + 0.5, f"rank {rank}", of_rank(rank)))
+        text = "ended" if rank in finished else calls.get(rank, "not there yet")
+        shapes.append(Box(7, y, 24, 1, colour, text, MARKS[colour], _outline(colour)))
+    places = _places(ranks)
+    shapes += [_arrow(rank, awaited, places, colours[rank]) for rank, awaited in waiting.items()]
+    w, h = NODE
+    shapes += [
+        Box(x - w / 2, y - h / 2, w, h, colours[rank], str(rank), MARKS[colours[rank]], _outline(colours[rank]))
+        for rank, (x, y) in enumerate(places)
+    ]
+    if deadlock:
+        shapes.append(Label(MIDDLE, _middle(ranks), "Deadlock", "wrong", "middle"))
+    return tuple(shapes)
+
+
+def _outline(colour: str) -> str | None:
+    return "wrong" if colour == STUCK else None
+
+
+def _places(ranks: int) -> list[tuple[float, float]]:
+    """The middle of each rank on the circle, which is as high as the room below the first line allows."""
+    radius = (height(ranks) - 1 - NODE[1]) / 2
+    return [(MIDDLE + RADIUS * x, _middle(ranks) - radius * y) for x, y in positions(ranks)]
+
+
+def _middle(ranks: int) -> float:
+    return 1 + (height(ranks) - 1) / 2
+
+
+def _arrow(rank: int, awaited: int, places: list, colour: str) -> Arrow:
+    """From the border of one node to that of the other. Of two ranks the ways there and back lie beside each other."""
+    (x, y), (to_x, to_y) = places[rank], places[awaited]
+    start, end = _border((x, y), (to_x, to_y)), _border((to_x, to_y), (x, y))
+    line = "wrong" if colour == STUCK else "ink"
+    bend = 0.0 if len(places) > 2 else 6.0 if to_y > y else -6.0
+    return Arrow(*start, *end, line, f"{rank} waits for {awaited}", bend)
+
+
+def _border(place: tuple[float, float], towards: tuple[float, float]) -> tuple[float, float]:
+    """Where the way from the middle of a node leaves it, and a little more."""
+    across, down = towards[0] - place[0], towards[1] - place[1]
+    reach = min(0.5 * side / abs(way) if way else float("inf") for side, way in zip(NODE, (across, down), strict=True))
+    return place[0] + 1.1 * reach * across, place[1] + 1.1 * reach * down

@@ -1,0 +1,95 @@
+"""The picture of a pipeline: above as planned, in slots, below as it ran; a curtain hides what has not happened yet.
+
+A row is a rank, a cell an action with the number of its micro-batch, and grey what lies between them: the bubble.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from math import floor
+
+from minidist.parallel.schedule_check import Slot, bubble
+from minidist.parallel.schedules import Action
+from minidist.show.palette import of_rank
+from minidist.show.pipelines import COLOURS
+from minidist.show.player.scene import WIDTH, Box, Label, Shape
+
+LEFT, RIGHT = 7, 71.5  # where time begins and ends: before it the rank's name
+GAP = 0.2  # between two cells, in characters
+
+
+def height(ranks: int) -> float:
+    return 2 * _panel(ranks)
+
+
+def _panel(ranks: int) -> float:
+    return 1 + ranks * _pitch(ranks)
+
+
+def _pitch(ranks: int) -> int:
+    """Lines from one rank's row to the next."""
+    return 2 if ranks <= 3 else 1
+
+
+def panels(
+    planned: Sequence[Sequence[Slot]], ran: Sequence[Sequence[Slot]], titles: tuple[str, str], mistaken: Mapping,
+    spoilt: Collection[Action],
+) -> list[tuple[float, Shape]]:  # fmt: skip
+    """All shapes of both panels, each stretched to the whole width, and the share of its time after which they appear.
+
+    Args:
+        planned, ran: for each rank its actions and their times, from 0 on.
+        titles: of the two panels; the bubble is added, counted in each.
+        mistaken: of actions that take the wrong micro-batch, which one they take.
+        spoilt: actions that come out wrong because of those.
+    """
+    ranks, shapes = len(planned), []
+    for place, (rows, title) in enumerate(zip((planned, ran), titles, strict=True)):
+        top = place * _panel(ranks)
+        end = max(slot.end for row in rows for slot in row)
+        shapes.append((-1.0, Label(0, top + 0.5, f"{title}: bubble {bubble(rows):.1%}", "ink")))
+        for rank, row in enumerate(rows):
+            y, h = top + 1 + rank * _pitch(ranks), _row(ranks)
+            shapes.append((-1.0, Label(0, y + h / 2, f"rank {rank}", of_rank(rank))))
+            shapes.append((-1.0, Box(LEFT, y, RIGHT - LEFT, h, "faint", mark="·")))
+            shapes += [(slot.start / end, _cell(slot, y, h, end, ranks, mistaken, spoilt)) for slot in row]
+    return shapes
+
+
+def until(share: float, shapes: Sequence[tuple[float, Shape]], ranks: int) -> tuple[Shape, ...]:
+    """What is there after this share of the time, 0 to 1. A curtain hides the rest of the rows, and of the cells that
+    are under way."""
+    begun = tuple(shape for start, shape in shapes if start < share)
+    x = LEFT + share * (RIGHT - LEFT)
+    if share == 1:
+        return begun
+    height_of_rows = ranks * _pitch(ranks)
+    return (*begun, *(Box(x, p * _panel(ranks) + 1, WIDTH - x, height_of_rows, "paper", mark=" ") for p in (0, 1)))
+
+
+def _row(ranks: int) -> float:
+    """The height of a row. A terminal draws it a line high, or a line and a half."""
+    return 1.5 if _pitch(ranks) == 2 else 0.9
+
+
+def _cell(slot: Slot, y: float, h: float, end: float, ranks: int, mistaken: Mapping, spoilt: Collection) -> Box:
+    action, scale = slot.action, (RIGHT - LEFT) / end
+    x, w = LEFT + slot.start * scale, _width(LEFT + slot.start * scale, LEFT + slot.end * scale)
+    if action in mistaken:
+        return Box(x, y, w, h, "wrong", str(mistaken[action]), "!")
+    outline = "wrong" if action in spoilt else None
+    return Box(x, y, w, h, colour_of(action, ranks), str(action.micro_batch), action.kind, outline)
+
+
+def _width(x: float, end: float) -> float:
+    """Of a cell from x to the end, so that a gap remains. But where a terminal, which rounds, would make a whole column
+    of the gap, it is smaller: a column between cells is idle time."""
+    cut = max(end - GAP, (x + end) / 2)
+    half = floor(end) + 0.51
+    return (half if cut < half <= end else cut) - x
+
+
+def colour_of(action: Action, ranks: int) -> str:
+    """As in show/pipelines.py: that of its kind, and paler for the later stages of a rank."""
+    strength = 1 / (1 + 0.55 * (action.stage // ranks))
+    colour = COLOURS[action.kind]
+    parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(255 - strength * (255 - part)):02X}" for part in parts)

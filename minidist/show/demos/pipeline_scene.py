@@ -1,0 +1,155 @@
+"""What is told of a pipeline that ran: frames with the plan and the run side by side, and the figures of both."""
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+
+from minidist.layout import Layout
+from minidist.parallel.schedule_check import SLOTS, Slot, bubble, in_flight, needs, timeline
+from minidist.parallel.schedules import Action, schedule
+from minidist.show.demos import pipeline_picture
+from minidist.show.pipelines import COLOURS, NAMES, slots_of
+from minidist.show.player.scene import Frame, Scene
+from minidist.train import Run
+
+MOST_FRAMES = 40
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A schedule: its name here and in a Layout, the formula of its bubble, and stages on each rank."""
+
+    name: str
+    schedule: str
+    formula: str
+    share: Callable[[int, int], Fraction]  # of (ranks, micro-batches), what the formula says
+    virtual: int = 1
+
+    def layout(self, ranks: int) -> Layout:
+        return Layout(pp=ranks, schedule=self.schedule, virtual=self.virtual)
+
+    def planned(self, ranks: int, micro_batches: int) -> list[list[Action]]:
+        return schedule(self.schedule, ranks, micro_batches, self.virtual)
+
+    def slots(self, ranks: int, micro_batches: int) -> list[list[Slot]]:
+        """The plan in slots: those of a stage that is one of ``virtual`` are as much shorter."""
+        return timeline(self.planned(ranks, micro_batches), lambda action: SLOTS[action.kind] / self.virtual)
+
+
+def cores() -> int:
+    return os.cpu_count() or 1
+
+
+def length(run: Run) -> float:
+    """Seconds from the first action of its last step to the end of the last one."""
+    return max(slot.end for row in slots_of([rank.log for rank in run.ranks]) for slot in row)
+
+
+def spoilt_by(mistaken: Collection[Action], slots: Sequence[Sequence[Slot]]) -> set[Action]:
+    """All actions that work on what a mistaken one made, or on what that spoilt, and so on."""
+    stages = 1 + max(slot.action.stage for row in slots for slot in row)
+    found = set(mistaken)
+    for slot in sorted((slot for row in slots for slot in row), key=lambda slot: slot.start):
+        if any(found & set(some) for some in needs(slot.action, stages)):
+            found.add(slot.action)
+    return found
+
+
+def scene(kind: Kind, run: Run, verdict: str, rounded: str, mistaken: Mapping[Action, int] | None = None) -> Scene:
+    """A scene of the last step of a run.
+
+    Args:
+        rounded: what to add to the number of micro-batches in the title.
+        mistaken: of a broken run, actions that take the wrong micro-batch, and which one they take.
+    """
+    mistaken, broken = mistaken or {}, bool(mistaken)
+    ranks, count = run.layout.pp, run.config.micro_batches
+    planned, ran = kind.slots(ranks, count), slots_of([rank.log for rank in run.ranks])
+    seconds = length(run)
+    squeezed = f", {ranks} ranks on {cores()} cores" if ranks > cores() else ""
+    titles = "as planned, in slots", f"as it ran, {1e3 * seconds:.0f} ms{squeezed}"
+    all_shapes = pipeline_picture.panels(planned, ran, titles, mistaken, spoilt_by(mistaken, planned))
+
+    total = max(slot.end for row in planned for slot in row)
+    step = ceil(total / MOST_FRAMES)
+    times = [min(number * step, total) for number in range(ceil(total / step) + 1)]
+    frames = []
+    for before, now in zip([0, *times], times, strict=False):
+        note = _note(kind, planned, before, now, mistaken)
+        if now == total:
+            note += f" The bubble is {bubble(planned):.1%} of the plan and {bubble(ran):.1%} of the run, "
+            note += f"in which {ranks} ranks share {cores()} cores." if squeezed else "where messages take time too."
+        shapes = pipeline_picture.until(now / total, all_shapes, ranks)
+        frames.append(Frame(shapes, note, _facts(kind, planned, ran, total, now)))
+    parts_at = None
+    if broken:
+        first = min(_share_before(mistaken, planned), _share_before(mistaken, ran))
+        parts_at = next(number for number, time in enumerate(times) if time / total > first)
+    title = f"{kind.name}: {ranks} ranks, {count} micro-batches{rounded}"
+    last = len(frames) - 1
+    return Scene(
+        "broken" if broken else kind.name,
+        title,
+        tuple(frames),
+        pipeline_picture.height(ranks),
+        _key(planned, broken),
+        verdict,
+        parts_at,
+        tuple(sorted({last // 3, last})),
+    )
+
+
+def _share_before(mistaken: Collection[Action], rows: Sequence[Sequence[Slot]]) -> float:
+    """Of the time of all rows, what is over when the first of these actions begins."""
+    slots = [slot for row in rows for slot in row]
+    return min(slot.start for slot in slots if slot.action in mistaken) / max(slot.end for slot in slots)
+
+
+def _key(planned: Sequence[Sequence[Slot]], broken: bool) -> dict[str, str]:
+    kinds = {slot.action.kind for row in planned for slot in row}
+    key = {NAMES[kind]: COLOURS[kind] for kind in "FBIW" if kind in kinds} | {"idle: the bubble": "faint"}
+    return key | {"the wrong micro-batch, and what comes of it": "wrong"} if broken else key
+
+
+def _facts(kind: Kind, planned: list, ran: list, total: float, now: float) -> dict[str, str]:
+    ranks, micro_batches = len(planned), sum(slot.action.kind == "F" for slot in planned[0]) // kind.virtual
+    idle = sum(_idle(row, now) for row in planned)
+    begun = [slot.action for slot in planned[0] if slot.start < now]
+    ended = sum(slot.end <= now for slot in planned[0] if slot.action.kind in "BW")
+    held = sum(action.kind == "F" for action in begun) - ended
+    most = in_flight([slot.action for slot in planned[0]])
+    return {
+        "slot": f"{now:g} of {total:g}",
+        "idle so far": f"{idle:g} of {sum(_idle(row, total) for row in planned):g} slots",
+        f"bubble {kind.formula}": f"{float(kind.share(ranks, micro_batches)):.1%}",
+        "as it ran": f"{bubble(ran):.1%}",
+        "rank 0 holds": f"{held / kind.virtual:g} of at most {most / kind.virtual:g} micro-batches",
+    }
+
+
+def _idle(row: list[Slot], now: float) -> float:
+    return now - sum(min(slot.end, now) - slot.start for slot in row if slot.start < now)
+
+
+def _note(kind: Kind, planned: list, before: float, now: float, mistaken: dict) -> str:
+    """What each rank does at the end of the time from ``before`` to ``now``."""
+    if not now:
+        return "A row is a rank, a number a micro-batch, grey is idle time: above the plan, below the real run."
+    at_work = {}
+    for rank, row in enumerate(planned):
+        for slot in row:
+            if slot.start < now <= slot.end:
+                at_work[rank] = _told(slot.action, kind)
+    idle = len(planned) - len(at_work)
+    text = f"Slot {now:g} of the plan: " + ", ".join(f"rank {rank} {action}" for rank, action in at_work.items())
+    text += f", {idle} idle." if idle else "."
+    for slot in planned[1]:
+        if slot.action in mistaken and before <= slot.start < now:
+            text += f" Rank 1 takes {mistaken[slot.action]} for {slot.action.micro_batch}."
+    return text
+
+
+def _told(action: Action, kind: Kind) -> str:
+    return f"{action.kind}{action.micro_batch}" + (f" of stage {action.stage}" if kind.virtual > 1 else "")

@@ -1,0 +1,93 @@
+"""The demonstration of a deadlock: the graph that is drawn is the one that the parent finds."""
+
+import os
+
+import multiprocess
+import pytest
+
+from minidist.show.demos import DEMONSTRATIONS, deadlock
+from minidist.show.demos.deadlock import FITS, moments
+from minidist.show.demos.deadlock_programs import Event
+from minidist.show.player.scene import WIDTH, Arrow, Box, Label
+from minidist.show.waits import STUCK
+from minidist.trace import Message
+
+DEMO = DEMONSTRATIONS["deadlock"]
+
+
+@pytest.fixture(scope="module")
+def film():
+    return DEMO(ranks=3)
+
+
+def arrows(frame) -> set[str]:
+    return {shape.label for shape in frame.shapes if isinstance(shape, Arrow)}
+
+
+def test_every_rank_enters_its_calls_and_ends(film):
+    for scene, calls in zip(film.scenes, (1, 2, 2), strict=True):
+        assert len(scene.frames) == 1 + 3 * (calls + 1)  # before, and each call and each end
+        assert not arrows(scene.frames[0]) and not arrows(scene.frames[-1])
+        assert scene.frames[-1].note.endswith("and ends.") and scene.parts_at is None
+        assert STUCK not in {shape.fill for frame in scene.frames for shape in frame.shapes if isinstance(shape, Box)}
+        assert "bits of one process" in scene.verdict
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_the_circle_is_what_the_parent_finds(ranks):
+    broken = DEMO(ranks=ranks, size=FITS + 1, seed=ranks).broken
+    everybody = {f"{rank} waits for {(rank + 1) % ranks}" for rank in range(ranks)}
+    assert len(broken.frames) == 1 + ranks + 1 and broken.parts_at == ranks
+    assert [len(arrows(frame)) for frame in broken.frames] == [*range(ranks + 1), ranks]
+    assert arrows(broken.frames[-2]) == arrows(broken.frames[-1]) == everybody  # drawn from the calls, and told
+    for number, frame in enumerate(broken.frames):
+        red = [shape for shape in frame.shapes if isinstance(shape, Arrow) and shape.colour == "wrong"]
+        assert len(red) == (ranks if number >= broken.parts_at else 0)
+    ring = " → ".join(map(str, [*range(ranks), 0]))
+    assert f"waits for rank 1 to take {8 * (FITS + 1):,} bytes" in broken.verdict and ring in broken.verdict
+    assert "in send_first" in broken.verdict  # the line
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="the list of shared memory is Linux's")
+def test_it_leaves_nothing_behind():
+    def segments() -> set[str]:
+        return {name for name in os.listdir("/dev/shm") if name.startswith(f"minidist-{os.getpid()}-")}
+
+    before, children = segments(), set(multiprocess.active_children())
+    DEMO(ranks=2)
+    assert segments() <= before and set(multiprocess.active_children()) <= children
+
+
+def test_who_waits_after_each_call():
+    send, recv = {"sends": ((0, 1),)}, {"receives": ((0, 1),)}
+    events = [Event(1, 0, "send", **send), Event(2, 1, "recv", **recv), Event(3, 0, ""), Event(4, 1, "")]
+    assert [moment.waiting for moment in moments(events, fits=False)] == [{0: 1}, {}, {}, {}]
+    assert [moment.waiting for moment in moments(events, fits=True)] == [{}, {}, {}, {}]
+    assert [moment.waiting for moment in moments(events[1::-1], fits=True)] == [{1: 0}, {}]
+    assert moments(events, fits=False)[-1].finished == {0, 1}
+
+
+def test_everything_is_in_the_picture():
+    for ranks in (2, 8):
+        film = DEMO(ranks=ranks)
+        for scene in (*film.scenes, film.broken):
+            for shape in (shape for frame in scene.frames for shape in frame.shapes):
+                if isinstance(shape, Box):
+                    assert 0 <= shape.x <= shape.x + shape.w <= WIDTH
+                    assert 0 <= shape.y <= shape.y + shape.h <= scene.height
+                    assert len(shape.text) <= shape.w
+                if isinstance(shape, Label) and shape.anchor == "start":
+                    assert shape.x + len(shape.text) <= WIDTH
+
+
+def test_the_log_has_every_message(film):
+    messages = [entry for log in film.logs for entry in log if isinstance(entry, Message)]
+    assert {(m.kind, m.source, m.destination) for m in messages} == {
+        (kind, rank, (rank + 1) % 3) for rank in range(3) for kind in ("send", "receive")
+    }
+
+
+def test_sizes():
+    for size in (FITS, deadlock.MOST + 1):
+        with pytest.raises(ValueError, match="numbers in a message, must be from 1,001 to 1,000,000, but is"):
+            DEMO(size=size)

@@ -1,0 +1,132 @@
+"""The demonstration pp: its pictures show the plan and the real run, its bug is where the picture marks it."""
+
+import zlib
+from unittest import mock
+
+import pytest
+
+from minidist.layout import Layout
+from minidist.parallel.pipeline import Pipeline
+from minidist.parallel.schedule_check import bubble, in_flight, timeline
+from minidist.parallel.schedules import Action, schedule
+from minidist.show.demos import DEMONSTRATIONS, pipeline
+from minidist.show.demos.pipeline_scene import spoilt_by
+from minidist.show.pipelines import slots_of
+from minidist.show.player.scene import WIDTH, Box
+from minidist.train import TrainConfig, Wishes, run, train_rank
+
+SMALL = TrainConfig(layers=6, heads=2, width=16, context=8, global_batch=6, micro_batch=1, steps=1)
+MARKS = set("FBIW!")
+
+
+@pytest.fixture(scope="module")
+def film():
+    with mock.patch.object(pipeline, "_tries", lambda ranks: 1):
+        return DEMONSTRATIONS["pp"](ranks=2, size=3)
+
+
+def cells(frame) -> list[Box]:
+    return [shape for shape in frame.shapes if isinstance(shape, Box) and shape.mark in MARKS]
+
+
+def last_cells(scene) -> list[list[Box]]:
+    """Of the last frame, for each row of the picture its cells from left to right."""
+    rows: dict[float, list[Box]] = {}
+    for cell in cells(scene.frames[-1]):
+        rows.setdefault(cell.y, []).append(cell)
+    return [sorted(rows[y], key=lambda cell: cell.x) for y in sorted(rows)]
+
+
+def test_both_panels_show_every_action_in_the_order_of_the_schedule(film):
+    for kind, scene in zip(pipeline.KINDS, film.scenes, strict=True):
+        planned = schedule(kind.schedule, 2, 4, kind.virtual)
+        expected = [[f"{action.kind}{action.micro_batch}" for action in row] for row in planned]
+        assert [[cell.mark + cell.text for cell in row] for row in last_cells(scene)] == 2 * expected
+
+
+def test_the_figures_are_those_of_schedule_and_trace(film):
+    for kind, scene in zip(pipeline.KINDS, film.scenes, strict=True):
+        planned = schedule(kind.schedule, 2, 4, kind.virtual)
+        counted = f"{bubble(timeline(planned)):.1%}"
+        facts = scene.frames[-1].facts
+        assert facts[f"bubble {kind.formula}"] == counted and counted in scene.frames[-1].note
+        idle, _, all_idle, _ = facts["idle so far"].split()
+        assert idle == all_idle
+        held = [float(frame.facts["rank 0 holds"].split()[0]) * kind.virtual for frame in scene.frames]
+        assert max(held) == in_flight(planned[0]) and held[0] == held[-1] == 0
+        assert "that of one process" in scene.verdict
+    assert film.scenes[0].frames[-1].facts["as it ran"] == f"{bubble(slots_of(film.logs)):.1%}"
+
+
+def test_the_lower_panel_is_the_real_trace(film):
+    ran = slots_of(film.logs)
+    end = max(slot.end for row in ran for slot in row)
+    for row, boxes in zip(ran, last_cells(film.scenes[0])[2:], strict=True):
+        for slot, box in zip(row, boxes, strict=True):
+            assert box.x == pytest.approx(7 + slot.start / end * 64.5)
+
+
+def test_time_only_uncovers(film):
+    """A cell that is there stays; it appears when the curtain passes its beginning; nothing leaves the picture."""
+    for scene in (*film.scenes, film.broken):
+        assert len(scene.frames) <= 41
+        for before, after in zip(scene.frames, scene.frames[1:], strict=False):
+            assert set(cells(before)) <= set(cells(after))
+            curtain = min(shape.x for shape in before.shapes if isinstance(shape, Box) and shape.fill == "paper")
+            assert all(cell.x < curtain for cell in cells(before))
+            assert all(cell.x > curtain - 1e-9 for cell in set(cells(after)) - set(cells(before)))
+            assert list(before.facts) == list(after.facts)
+        for frame in scene.frames:
+            for box in (shape for shape in frame.shapes if isinstance(shape, Box)):
+                assert 0 <= box.x <= box.x + box.w <= WIDTH and 0 <= box.y <= box.y + box.h <= scene.height
+
+
+def test_the_broken_run_parts_where_it_is_marked(film):
+    wrong = [[cell for cell in cells(frame) if cell.fill == "wrong"] for frame in film.broken.frames]
+    at = film.broken.parts_at
+    assert not any(wrong[:at]) and all(wrong[at:])
+    assert [cell.text for cell in wrong[-1]] == ["1", "0", "1", "0"]
+    assert "after step 0" in film.broken.verdict and "weight[" in film.broken.verdict and "ulp" in film.broken.verdict
+
+
+@pytest.mark.parametrize("ranks_", [2, 3])
+def test_exactly_what_is_marked_as_spoilt_comes_out_wrong(ranks, ranks_):
+    """Each message of a real run is an action's outcome: compared with the run without the bug."""
+
+    def outcomes(world, rank_function):
+        sent, send = {}, Pipeline.send
+
+        def watched(self, array, stage, i, way):
+            sent[Action(stage, "F", i) if way == "forward" else Action(stage + 1, "B", i)] = zlib.crc32(array.tobytes())
+            send(self, array, stage, i, way)
+
+        with mock.patch.object(Pipeline, "send", watched):
+            rank_function(world, SMALL, Layout(pp=ranks_), Wishes())
+        return sent
+
+    found = []
+    for function in (train_rank, pipeline._activations_swapped):
+        results = ranks(ranks_).run(outcomes, function, timeout=60)
+        found.append({action: digest for sent in results for action, digest in sent.items()})
+    right, wrong = found
+    mistaken = [Action(1, "F", 0), Action(1, "F", 1)]
+    marked = spoilt_by(mistaken, timeline(schedule("1f1b", ranks_, 6)))
+    assert {action for action in right if right[action] != wrong[action]} == marked & set(right)
+    assert {action.micro_batch for action in marked} == {0, 1}
+
+
+@pytest.mark.parametrize(("count", "micro_batches"), [(2, 2), (3, 3), (4, 8)])
+def test_the_bug_does_harm(ranks, count, micro_batches):
+    config = TrainConfig(**(vars(SMALL) | {"layers": 4, "global_batch": micro_batches, "seed": count}))
+    one, bad = run(ranks(1), config, Layout()), run(
+        ranks(count), config, Layout(pp=count), rank_function=pipeline._activations_swapped
+    )  # fmt: skip
+    assert one.losses != bad.losses and one.fingerprint != bad.fingerprint
+
+
+def test_sizes(film):
+    assert film.scenes[3].title == "interleaved: 2 ranks, 4 micro-batches, 3 rounded up to whole rounds of 2 ranks"
+    with pytest.raises(ValueError, match="size, the micro-batches of a step, may be at most 16"):
+        DEMONSTRATIONS["pp"](ranks=2, size=17)
+    with pytest.raises(ValueError, match="shows 2 to 8 ranks, not 9"):
+        DEMONSTRATIONS["pp"](ranks=9)
