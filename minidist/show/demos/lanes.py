@@ -146,19 +146,30 @@ class Lanes:
 
     def frame(self, time: int, note: str, facts: Mapping[str, str]) -> Frame:
         """What has happened until a time, in ns."""
-        bars = [self._box(one, line, time) for line, one in self.seen if one.start < time]
+        begun = [(line, one) for line, one in self.seen if one.start < time]
+        waits = [self._box(one, line, time) for line, one in begun if one.lane == "compute" and not one.computes]
+        bars = [self._box(one, line, time, waits if one.computes else ()) for line, one in begun]
         reached = [box.x + box.w for box in bars if box.w == 1]  # these may be drawn longer than they lasted
         x = max([self.x(time), *reached])
         cursor = Box(x, 1, 0.25, self.height - 2, "ink", "", "|")
         clock = Label(min(RIGHT - 4, max(LEFT + 4, x)), 0.5, f"▼ {time / MS:.1f} ms", "ink", "middle")
         return Frame((*self.names, *self._axis, *bars, cursor, clock), note, facts)
 
-    def _box(self, one: Bar, line: int, time: int) -> Box:
+    def _box(self, one: Bar, line: int, time: int, above: Sequence[Box] = ()) -> Box:
+        """A bar until a time: what is seen of it below others of its line, and a text where that is in one piece."""
         start, end = self.x(one.start), self.x(min(time, one.end))
         width = max(SHORTEST if one.computes else 1, end - start - GAP)
-        fitting = [text for text in one.texts if len(text) <= width]
-        x = min(start, RIGHT - width)
-        return Box(x, line, width, 1, one.colour, max(fitting, key=len, default=""), one.mark, one.outline)
+        left = min(start, RIGHT - width)
+        right, texts = left + width, one.texts
+        for other in (box for box in above if box.y == line and box.x < right and box.x + box.w > left):
+            if other.x <= left:
+                left = min(other.x + other.w, right - SHORTEST)
+            elif other.x + other.w >= right:
+                right = max(other.x, left + SHORTEST)
+            else:
+                texts = ()
+        fitting = [text for text in texts if len(text) <= right - left]
+        return Box(left, line, right - left, 1, one.colour, max(fitting, key=len, default=""), one.mark, one.outline)
 
     def _merged(self, bars: Sequence[Bar]) -> list[Bar]:
         """Bars of one lane, of which neighbours of one colour are one where they are too short to be told apart."""
