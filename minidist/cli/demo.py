@@ -67,7 +67,7 @@ def _menu() -> Table:
         table.add_column(column)
     for number, one in enumerate(DEMONSTRATIONS.values(), 1):
         ranks = f"{one.ranks} ({one.least_ranks} to {one.most_ranks})"
-        table.add_row(str(number), Text(one.name, "bold"), one.about, ranks, f"{one.size} {one.size_is}")
+        table.add_row(str(number), Text(one.name, "bold"), one.about, ranks, f"{one.size} ({one.size_is})")
     return table
 
 

@@ -33,7 +33,12 @@ def pitch(ranks: int) -> float:
 
 
 def draw(
-    values: np.ndarray, before: np.ndarray, messages: Sequence[Sent], nbytes: Sequence[int], wrong: np.ndarray
+    values: np.ndarray,
+    before: np.ndarray,
+    messages: Sequence[Sent],
+    nbytes: Sequence[int],
+    wrong: np.ndarray,
+    columns: str,
 ) -> tuple[Shape, ...]:
     """The shapes of one frame.
 
@@ -43,10 +48,11 @@ def draw(
         messages: of the step from there to here.
         nbytes: that each rank has sent so far.
         wrong: (ranks, chunks) bool, what is not as in the run without the bug.
+        columns: what the columns are called, with a place for a letter.
     """
     ranks, chunks = values.shape
     width = (RIGHT - LEFT) / chunks
-    heading = "chunk {}" if width > 8 else "{}"
+    heading = columns if width > 8 else "{}"
     shapes: list[Shape] = [
         Label(LEFT + (chunk + 0.5) * width - 0.3, 0.5, heading.format("abcdefgh"[chunk]), "faint", "middle")
         for chunk in range(chunks)
@@ -93,7 +99,7 @@ def _arrow(message: Sent, ranks: int, width: float) -> Arrow:
 
 def told(message: Sent) -> str:
     """From whom to whom, which chunks, how many bytes."""
-    chunks = "".join("abcdefgh"[chunk] for chunk in message.to_chunks)
+    chunks = "".join("abcdefgh"[chunk] for chunk in message.from_chunks)
     return f"{message.source} → {message.destination} {chunks} ({message.nbytes:,} B)".replace("  ", " ")
 
 

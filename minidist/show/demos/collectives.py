@@ -5,7 +5,7 @@ import numpy as np
 from minidist import sockets
 from minidist.show.demos import board, broken_collectives
 from minidist.show.demos.kinds import Kind, programs_for
-from minidist.show.demos.runs import WarmRanks, told, warm_ranks
+from minidist.show.demos.runs import WarmRanks, told, ulps, warm_ranks
 from minidist.show.demos.steps import Step, numbers_of, watched
 from minidist.show.player.scene import Film, Frame, Scene
 from minidist.train import TrainConfig, train_rank
@@ -29,7 +29,7 @@ def film(kind: Kind, ranks: int, size: int, seed: int) -> Film:
                 raise RuntimeError(f"{kind.name}, {name}, differs from one process: this is a fault of minidist")
         consequence = _consequence(kind, warm, ranks, seed)
     scenes = tuple(_scene(kind, name, steps, name, steps) for name, (steps, _) in runs.items())
-    verdict = " ".join(filter(None, (_verdict(bad, runs[first][0], right), consequence)))
+    verdict = " ".join(filter(None, (_verdict(kind, bad, runs[first][0], right), consequence)))
     broken = _scene(kind, "broken", bad, first, runs[first][0], verdict)
     return Film(kind.name, kind.title, scenes, broken, kind.bug, runs[first][1])
 
@@ -44,10 +44,10 @@ def _same(found: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def _scene(kind: Kind, name: str, steps: list[Step], algorithm: str, right: list[Step], verdict: str = "") -> Scene:
-    words, count = kind.formula[algorithm]
+    formula, count = kind.formula[algorithm]
     ranks, size = steps[0].numbers.shape
     limit = count(ranks, 8 * size)
-    frames, parts_at = [], None
+    frames, parts_at, was_wrong = [], None, np.zeros((ranks, ranks), bool)
     for number, step in enumerate(steps):
         as_it_should_be = right[min(number, len(right) - 1)].values
         wrong = step.values != as_it_should_be
@@ -57,12 +57,16 @@ def _scene(kind: Kind, name: str, steps: list[Step], algorithm: str, right: list
         facts = {
             "step": f"{number} of {len(steps) - 1}",
             "busiest rank so far": f"{max(step.nbytes):,} B",
-            words: f"{limit:,.0f} B",
+            f"formula {formula}": f"{limit:,.0f} B",
+            "M": f"{8 * size:,} B",
         }
-        shapes = board.draw(step.values, before, step.messages, step.nbytes, wrong)
-        frames.append(Frame(shapes, _note(number, kind.says[algorithm](number, ranks), wrong), facts))
+        shapes = board.draw(step.values, before, step.messages, step.nbytes, wrong, kind.columns)
+        frames.append(
+            Frame(shapes, _note(number, kind.says[algorithm](number, ranks), wrong & ~was_wrong, wrong), facts)
+        )
+        was_wrong = wrong
     if not verdict:
-        verdict = "At the end every number has the bits that one process computes."
+        verdict = "At the end every number is the same as in one process, bit for bit."
     title = f"{kind.title} · {algorithm}, {ranks} ranks, {size:,} float64 each"
     last = len(steps) - 1
     stills = tuple(sorted({0, 1, 2, last // 2, last // 2 + 1, last} & set(range(last + 1))))
@@ -70,26 +74,28 @@ def _scene(kind: Kind, name: str, steps: list[Step], algorithm: str, right: list
     return Scene(name, title, tuple(frames), board.height(ranks), key, verdict, parts_at, stills)
 
 
-def _note(number: int, says: str, wrong: np.ndarray) -> str:
+def _note(number: int, says: str, newly_wrong: np.ndarray, wrong: np.ndarray) -> str:
     if not number:
         return "Before: a letter is a chunk, a digit and a colour the rank that it comes from."
     text = f"Step {number}: {says}."
-    if wrong.any():
-        rank, chunk = (int(i) for i in np.argwhere(wrong)[0])
-        text += f" Rank {rank}'s chunk {'abcdefgh'[chunk]} is not what it should be."
+    if newly_wrong.any():
+        places = [f"{'abcdefgh'[chunk]} on rank {rank}" for rank, chunk in np.argwhere(newly_wrong)]
+        text += f" Wrong from now on: {', '.join(places[:3])}{' and more' if len(places) > 3 else ''}."
+    elif wrong.any():
+        text += f" {wrong.sum()} of {wrong.size} chunks are wrong."
     return text
 
 
-def _verdict(bad: list[Step], good: list[Step], right: np.ndarray) -> str:
+def _verdict(kind: Kind, bad: list[Step], good: list[Step], right: np.ndarray) -> str:
     """Where the broken collective parts: step, rank, and of its result the first wrong number."""
     step = next(i for i, (one, other) in enumerate(zip(bad, good, strict=True)) if (one.values != other.values).any())
     rank, chunk = (int(i) for i in np.argwhere(bad[step].values != good[step].values)[0])
-    text = f"Parts in step {step}, on rank {rank}, in chunk {'abcdefgh'[chunk]}."
+    text = f"First wrong in step {step}: {kind.columns.format('abcdefgh'[chunk])} on rank {rank}."
     place = np.argwhere(~_same(bad[-1].numbers, right))[0]
     found, expected = bad[-1].numbers[tuple(place)], right[tuple(place)]
     return text + (
-        f" At the end element {place[1]} of rank {place[0]} is {found:.6g}, in one process {expected:.6g}: "
-        f"{ulps_between(found, expected):,} ulps away."
+        f" At the end element {place[1]} of rank {place[0]} is {found:.6g} instead of {expected:.6g}, "
+        f"{ulps(ulps_between(found, expected))} away."
     )
 
 

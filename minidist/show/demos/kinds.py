@@ -27,6 +27,7 @@ class Kind:
         formula: by the scene's name, what the busiest rank sends, in words, and as a function of N and the bytes M.
         says: by the scene's name, (step, N) -> what happens in that step.
         trains_on: a layout that uses this collective, by N, and the socket that the bug is plugged into.
+        columns: what a column of the board is called, with a place for its letter.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Kind:
     formula: dict[str, tuple[str, Callable]]
     says: dict[str, Callable[[int, int], str]]
     trains_on: tuple[Callable, str] | None = None
+    columns: str = "chunk {}"
 
 
 def programs_for(kind: Kind, ranks: int) -> dict[str, Callable]:
@@ -97,8 +99,10 @@ def _all_to_all(flat: np.ndarray, world: ProcessGroup, algorithm=algorithms.all_
     algorithm(outgoing, chunks_of(flat, world.size), world)
 
 
-ADDS = "reduce-scatter, each rank adds the chunk that its left neighbour sends"
-PASSES = "all-gather, each rank keeps the chunk that its left neighbour passes on"
+ADDS = "reduce-scatter, each rank adds the chunk that the rank before it sends"
+PASSES = "all-gather, each rank keeps the chunk that the rank before it passes on"
+HALVE = "partners swap halves of what they still work on, and add"
+DOUBLE = "partners give each other the sums that they have"
 
 BROADCAST = Kind(
     "broadcast",
@@ -113,9 +117,9 @@ BROADCAST = Kind(
     _only_root,
     lambda values: np.stack([values[0]] * len(values)),
     {
-        "tree": ("formula ⌈log2 N⌉ M", lambda n, m: (n - 1).bit_length() * m),
-        "naive": ("formula (N−1) M", lambda n, m: (n - 1) * m),
-        "ring": ("formula M", lambda n, m: m),
+        "tree": ("M ⌈log2 N⌉", lambda n, m: (n - 1).bit_length() * m),
+        "naive": ("M (N−1)", lambda n, m: (n - 1) * m),
+        "ring": ("M", lambda n, m: m),
     },
     {
         "tree": lambda step, n: "whoever has the array passes it on",
@@ -136,26 +140,26 @@ RING = Kind(
     _everything,
     _total,
     {
-        "ring": ("formula 2 (N−1)/N M", lambda n, m: 2 * (n - 1) / n * m),
-        "naive": ("formula (N−1) M", lambda n, m: (n - 1) * m),
-        "halving-doubling": ("formula 2 (N−1)/N M", lambda n, m: 2 * (n - 1) / n * m),
+        "ring": ("2 M (N−1)/N", lambda n, m: 2 * (n - 1) / n * m),
+        "naive": ("M (N−1)", lambda n, m: (n - 1) * m),
+        "halving-doubling": ("2 M (N−1)/N", lambda n, m: 2 * (n - 1) / n * m),
     },
     {
         "ring": lambda step, n: ADDS if step < n else PASSES,
         "naive": lambda step, n: "rank 0 adds the next rank's array" if step < n else "rank 0 sends the sum to a rank",
-        "halving-doubling": lambda step, n: "partners swap halves of what they work on, or give them back",
+        "halving-doubling": lambda step, n: HALVE if step < n.bit_length() else DOUBLE,
     },
     (lambda ranks: Layout(dp=ranks, algorithm="ring"), "all_reduce_ring"),
 )
 REDUCE_SCATTER = Kind(
     "reduce-scatter",
-    "Reduce-scatter: of the sum of all arrays one chunk on each rank",
+    "Reduce-scatter: each rank gets one chunk of the sum",
     {"ring": _reduce_scatter},
     lambda flat, world: _reduce_scatter(flat, world, broken_collectives.reduce_scatter_ring),
     "rank 1 stores what arrives in the last step instead of adding it",
     _everything,
     _own_total,
-    {"ring": ("formula (N−1)/N M", lambda n, m: (n - 1) / n * m)},
+    {"ring": ("M (N−1)/N", lambda n, m: (n - 1) / n * m)},
     {"ring": lambda step, n: ADDS},
     (lambda ranks: Layout(dp=ranks, zero=1, algorithm="ring"), "reduce_scatter_ring"),
 )
@@ -167,18 +171,19 @@ ALL_GATHER = Kind(
     "in its last step rank 1 sends the wrong chunk",
     _own_chunk,
     _gathered,
-    {"ring": ("formula (N−1)/N M", lambda n, m: (n - 1) / n * m)},
+    {"ring": ("M (N−1)/N", lambda n, m: (n - 1) / n * m)},
     {"ring": lambda step, n: PASSES},
     (lambda ranks: Layout(dp=ranks, zero=1, algorithm="ring"), "all_gather_ring"),
 )
 ALL_TO_ALL = Kind(
     "all-to-all",
-    "All-to-all: chunk r of every rank on rank r, a transpose",
+    "All-to-all: chunk r of every rank goes to rank r",
     {"pairwise": _all_to_all},
     lambda flat, world: _all_to_all(flat, world, broken_collectives.all_to_all_pairwise),
     "rank 0 swaps two of its chunks",
     _everything,
     _transposed,
-    {"pairwise": ("formula (N−1)/N M", lambda n, m: (n - 1) / n * m)},
-    {"pairwise": lambda step, n: f"each rank sends to the one {step} to its right"},
+    {"pairwise": ("M (N−1)/N", lambda n, m: (n - 1) / n * m)},
+    {"pairwise": lambda step, n: f"each rank sends to the rank that comes {step} after it"},
+    columns="place {}",
 )

@@ -152,8 +152,10 @@ class Lanes:
         reached = [box.x + box.w for box in bars if box.w == 1]  # these may be drawn longer than they lasted
         x = max([self.x(time), *reached])
         cursor = Box(x, 1, 0.25, self.height - 2, "ink", "", "|")
-        clock = Label(min(RIGHT - 4, max(LEFT + 4, x)), 0.5, f"▼ {time / MS:.1f} ms", "ink", "middle")
-        return Frame((*self.names, *self._axis, *bars, cursor, clock), note, facts)
+        right = x < RIGHT - 12  # is there room for the time?
+        clock = Label(x + (1 if right else -1), 0.5, f"{time / MS:.1f} ms", "ink", "start" if right else "end")
+        tip = Label(x + 0.12, 0.5, "▼", "ink", "middle")
+        return Frame((*self.names, *self._axis, *bars, cursor, tip, clock), note, facts)
 
     def _box(self, one: Bar, line: int, time: int, above: Sequence[Box] = ()) -> Box:
         """A bar until a time: what is seen of it below others of its line, and a text where that is in one piece."""

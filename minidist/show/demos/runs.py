@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache
+from math import log10, prod
 
 from minidist.comm.launch import Cluster
 from minidist.layout import Layout
@@ -80,13 +81,19 @@ def warm_ranks():
 
 
 def told(place: Difference) -> str:
-    """Where a run parts, in two short sentences: step, parameter, ulps."""
+    """Where a run parts, in a sentence: step, parameter, ulps, and how much of the parameter."""
     where = place.name + (str(list(place.index)) if place.index else "")
-    distance = "1 ulp" if place.ulps == 1 else f"{place.ulps:,} ulps"
     return (
-        f"Training parts from one process after step {place.step}, in {where}: "
-        f"{place.found!s} instead of {place.expected!s}, {distance} away."
+        f"After step {place.step} training differs from one process: {where} is {place.found!s} instead of "
+        f"{place.expected!s}, {ulps(place.ulps)} away; {place.elements:,} of its {prod(place.shape):,} elements differ."
     )
+
+
+def ulps(count: int) -> str:
+    """A distance in units in the last place; of a great one the order of magnitude."""
+    if count == 1:
+        return "1 ulp (the last bit)"
+    return f"{count:,} ulps" if count < 10**6 else f"about 10^{round(log10(count))} ulps"
 
 
 def fastest(warm: WarmRanks, config: TrainConfig, layout: Layout, rank_function: Callable | None = None) -> Run:

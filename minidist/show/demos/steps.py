@@ -8,7 +8,7 @@ The numbers are float64 with float32 values, so that sums are exact and one proc
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,9 +95,11 @@ def _steps(kind: Kind, logs: list[list], marks: list[list], numbers: list[list])
         for rank, arrivals in enumerate(received):
             for place, flight in enumerate(arrivals, 1):
                 if flight.end == step:
-                    changed = tuple(np.flatnonzero(cells[rank][place] != cells[rank][place - 1]).tolist())
-                    came_from = (rank,) if kind.name == "all-to-all" else changed
-                    messages.append(board.Sent(flight.source, rank, flight.nbytes, came_from, changed))
+                    old, new = cells[rank][place - 1], cells[rank][place]
+                    changed = np.flatnonzero(new != old).tolist()
+                    senders = found[-1].values[flight.source], found[0].values[flight.source]
+                    came_from = _origins(senders, old, new, changed)
+                    messages.append(board.Sent(flight.source, rank, flight.nbytes, came_from, tuple(changed)))
         sent = [sum(f.nbytes for f in flights if f.source == rank and f.end <= step) for rank in range(ranks)]
         found.append(
             Step(
@@ -108,6 +110,19 @@ def _steps(kind: Kind, logs: list[list], marks: list[list], numbers: list[list])
             )
         )
     return found
+
+
+def _origins(senders: Sequence[np.ndarray], old: np.ndarray, new: np.ndarray, changed: list[int]) -> tuple[int, ...]:
+    """From which chunks of the sender's array the changes came: those that hold what was stored or added there.
+
+    ``senders`` is that array now, and as it was at first: an all-to-all sends from a copy of that.
+    """
+    origins = set()
+    for chunk in changed:
+        arrived = (new[chunk], new[chunk] - old[chunk])
+        holding = [place for array in senders for value in arrived for place in np.flatnonzero(array == value).tolist()]
+        origins.add(chunk if chunk in holding or not holding else holding[0])
+    return tuple(sorted(origins))
 
 
 def _cells(photo: np.ndarray, ranks: int) -> np.ndarray:

@@ -43,10 +43,12 @@ class _Canvas:
         self.ground: list[list[str | None]] = [[None] * WIDTH for _ in range(2 * height)]
         self.characters = [[" "] * WIDTH for _ in range(height)]
         self.inks: list[list[str | None]] = [[None] * WIDTH for _ in range(height)]  # None: whatever the ground wants
+        self.written = [[False] * WIDTH for _ in range(height)]  # where a text stands
 
     def box(self, box: Box) -> None:
         columns = range(max(0, round(box.x)), min(WIDTH, max(round(box.x + box.w), round(box.x) + 1)))
-        halves = range(max(0, round(2 * box.y)), min(2 * self.height, max(round(2 * (box.y + box.h)), 1)))
+        top = round(2 * box.y)
+        halves = range(max(0, top), min(2 * self.height, max(round(2 * (box.y + box.h)), top + 1)))
         if not columns or not halves:
             return
         lines = range(halves.start // 2, (halves.stop + 1) // 2)
@@ -57,16 +59,21 @@ class _Canvas:
                     self.ground[half][column] = fill
                 for line in lines:  # what was written there lies below the box now
                     self.characters[line][column] = " " if self.colours else box.mark
-                    self.inks[line][column] = None
+                    self.inks[line][column], self.written[line][column] = None, False
         if box.text:
             text = box.text[: len(columns)]
             self._write(columns.start + (len(columns) - len(text)) // 2, lines[(len(lines) - 1) // 2], text, None)
         if box.outline in ("wrong", "ink"):
-            for column, bracket in ((columns.start, "["), (columns.stop - 1, "]")):
-                for line in lines:
-                    self._write(column, line, "!" if box.outline == "wrong" else bracket, None)
-                    if box.outline == "wrong":
-                        self.ground[2 * line][column] = self.ground[2 * line + 1][column] = GROUNDS["wrong"]
+            self._frame(columns, lines, box.outline == "wrong")
+
+    def _frame(self, columns: range, lines: range, wrong: bool) -> None:
+        """Brackets at both ends, where no text stands."""
+        for column, bracket in ((columns.start, "["), (columns.stop - 1, "]")):
+            for line in lines:
+                if wrong:
+                    self.ground[2 * line][column] = self.ground[2 * line + 1][column] = GROUNDS["wrong"]
+                if not self.written[line][column]:
+                    self._write(column, line, "!" if wrong else bracket, None)
 
     def label(self, label: Label) -> None:
         left = {"start": 0.0, "middle": len(label.text) / 2, "end": float(len(label.text))}[label.anchor]
@@ -77,6 +84,7 @@ class _Canvas:
         for place, character in enumerate(text, column):
             if 0 <= place < WIDTH:
                 self.characters[line][place], self.inks[line][place] = character, ink
+                self.written[line][place] = True
 
     def lines(self) -> list[Text]:
         found = []

@@ -64,7 +64,7 @@ def _scene(scene: Scene) -> dict:
         "verdict": scene.verdict,
         "height": scene.height,
         "parts_at": scene.parts_at,
-        "key": dict(scene.key),
+        "key": [[name, colour, mark is not None] for name, colour, mark in scene.marks()],
         "shapes": _lasting([frame.shapes for frame in scene.frames]),
         "notes": [frame.note for frame in scene.frames],
         "facts": [list(frame.facts.items()) for frame in scene.frames],

@@ -71,9 +71,9 @@ function showScene(number, frame = 0) {
   $("break").setAttribute("aria-pressed", broken);
   $("break").textContent = broken ? "mend it" : "break it";
   [...$("scenes").children].forEach((button, i) => button.setAttribute("aria-pressed", i === number));
-  $("key").replaceChildren(...Object.entries(scene.key).map(([name, fill]) => {
+  $("key").replaceChildren(...scene.key.map(([name, fill, filled]) => {
     const entry = document.createElement("span"), box = document.createElement("i");
-    box.style.background = colour(fill);
+    box.style[filled ? "background" : "border"] = filled ? colour(fill) : `3px solid ${colour(fill)}`;
     entry.append(box, name);
     return entry;
   }));

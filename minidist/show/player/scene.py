@@ -103,6 +103,12 @@ class Scene:
         if not self.frames:
             raise ValueError(f"scene {self.name!r} has no frames")
 
+    def marks(self) -> list[tuple[str, str, str | None]]:
+        """The key: each name, its colour, and the mark of a box that is filled so; None for the colour of frames."""
+        boxes = {shape: None for frame in self.frames for shape in frame.shapes if isinstance(shape, Box)}
+        fills = {box.fill: box.mark for box in reversed(boxes)}
+        return [(name, colour, fills.get(colour)) for name, colour in self.key.items()]
+
 
 @dataclass(frozen=True, repr=False)
 class Film:
@@ -136,7 +142,7 @@ class Film:
         known = {scene.name: scene for scene in self.scenes}
         for name in names:
             if name not in known:
-                raise ValueError(f"the film {self.name} has no scene {name!r}, but {', '.join(map(repr, known))}")
+                raise ValueError(f"{self.name} has no scene {name!r}: choose from {', '.join(map(repr, known))}")
         return replace(self, scenes=tuple(known[name] for name in names))
 
     def figure(self):

@@ -32,8 +32,8 @@ def save(film: Film, path) -> None:
 
 
 def _heading(film: Film, scene: Scene) -> str:
-    title = f"broken, {film.bug}: {scene.title}" if scene is film.broken else scene.title
-    return "\n".join(fill(text, 150) for text in (title, scene.verdict) if text)
+    bug = f"Broken: {film.bug}." if scene is film.broken else ""
+    return "\n".join(fill(text, 150) for text in (scene.title, bug, scene.verdict) if text)
 
 
 def _columns(scene: Scene) -> int:
@@ -45,9 +45,14 @@ def _character(scene: Scene) -> float:
     return INCHES / _columns(scene) / (WIDTH + 4)
 
 
+def _note(scene: Scene, number: int) -> str:
+    return fill(scene.frames[number].note, 150 // _columns(scene))
+
+
 def _height(scene: Scene, heading: str) -> float:
     rows = -(-len(scene.stills) // _columns(scene))
-    return rows * (LINE * scene.height * _character(scene) + 0.32) + 0.17 * (heading.count("\n") + 2)
+    note = 1 + max(_note(scene, number).count("\n") for number in scene.stills)
+    return rows * (LINE * scene.height * _character(scene) + 0.13 * note + 0.1) + 0.17 * (heading.count("\n") + 2)
 
 
 def _scene(part, scene: Scene, heading: str) -> None:
@@ -58,8 +63,7 @@ def _scene(part, scene: Scene, heading: str) -> None:
         axes.axis("off")
     for axes, number in zip(panels, scene.stills, strict=False):
         _frame(axes, scene.frames[number], scene.height, 72 * 1.55 * _character(scene))
-        note = fill(scene.frames[number].note, 150 // columns)
-        axes.set_title(note, loc="left", fontsize=7.5, color=FAINT_TEXT)
+        axes.set_title(_note(scene, number), loc="left", fontsize=7.5, color=FAINT_TEXT)
 
 
 def _frame(axes, frame: Frame, height: float, size: float) -> None:

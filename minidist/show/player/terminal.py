@@ -15,12 +15,16 @@ USUAL_SPEED = 3
 
 
 def print_film(film: Film, scene: Scene, console: Console) -> None:
-    """Print every frame of a scene."""
+    """Print the frames of a scene: of those with one note, which differ by a little more of the same, the last."""
     colours = console.color_system is not None
     console.print(Text(scene.title, "bold"))
     if scene is film.broken:
         console.print(Text(f"broken: {film.bug}", "red"))
+    console.print(_key(scene, colours))
+    notes = [frame.note for frame in scene.frames]
     for number, frame in enumerate(scene.frames):
+        if notes[number + 1 : number + 2] == [frame.note]:
+            continue
         console.print()
         console.print(Text(f"── {number} of {len(scene.frames) - 1} ──"))
         console.print(_picture(scene, number, colours), soft_wrap=True)
@@ -42,14 +46,14 @@ class Player(App):
     CSS = """
     #title, #verdict, #note, #facts, #key { padding: 0 2; }
     #title { text-style: bold; }
-    #picture { padding: 1 2; min-width: 76; }
-    #facts { padding: 1 2 0 2; color: $text-muted; }
+    #picture { padding: 1 2 0 2; min-width: 76; }
+    #facts { color: $text-muted; }
     """
     BINDINGS = [  # noqa: RUF012  as Textual has it
         Binding("space,right,pagedown", "step(1)", "step", key_display="space →"),
         Binding("left,pageup", "step(-1)", "back", key_display="←"),
         Binding("p", "toggle", "play/pause"),
-        Binding("b", "break_it", "break it"),
+        Binding("b", "break_it", "break/mend"),
         Binding("s", "next_scene", "next scene"),
         Binding("home", "go(0)", "begin", show=False),
         Binding("end", "go(-1)", "end", show=False),
@@ -62,12 +66,13 @@ class Player(App):
 
     def __init__(self, film: Film, scene: Scene) -> None:
         super().__init__()
+        self.title = film.title
         self.film, self.scene, self.frame = film, scene, 0
         self.whole = film.scenes[0] if scene is film.broken else scene  # to come back to from the broken one
         self.speed, self.timer = USUAL_SPEED, None
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll():
+        with VerticalScroll(can_focus=False):  # which would take keys such as those of a presenter
             for part in ("title", "verdict", "picture", "note", "facts", "key"):
                 yield Static(id=part, markup=False)
         yield Footer()
@@ -86,7 +91,7 @@ class Player(App):
             "picture": _picture(scene, self.frame, True),
             "note": Text(scene.frames[self.frame].note),
             "facts": Text(_facts(scene, self.frame)),
-            "key": _key(scene),
+            "key": _key(scene, True),
         }
         for name, text in parts.items():
             self.query_one(f"#{name}", Static).update(text)
@@ -151,8 +156,12 @@ def _facts(scene: Scene, number: int) -> str:
     return "   ".join(f"{what}: {value}" for what, value in scene.frames[number].facts.items())
 
 
-def _key(scene: Scene) -> Text:
+def _key(scene: Scene, colours: bool) -> Text:
     text = Text()
-    for name, colour in scene.key.items():
-        text.append("■ ", GROUNDS.get(colour, colour) if colour != "paper" else "default").append(f"{name}   ")
+    for name, colour, mark in scene.marks():
+        if mark is None:  # frames
+            mark = "! !" if colour == "wrong" else "[ ]"
+        if colours and colour != "paper":
+            mark = Text("■", GROUNDS.get(colour, colour)) if mark not in ("! !", "[ ]") else Text(mark)
+        text.append_text(Text.assemble(mark, f" {name}   "))
     return text
