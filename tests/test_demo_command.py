@@ -24,20 +24,20 @@ def test_without_a_terminal_it_prints_the_frames(capsys):
     assert cli.main(["demo", "all-gather", "--ranks", "3", "--size", "2"]) == 0
     out = capsys.readouterr().out
     assert [out.count(f"── {step} of 2 ──") for step in range(3)] == [1, 1, 1]
-    assert "formula (N−1)/N M: 32 B" in out and "At the end every number has the bits" in out
+    assert "formula M (N−1)/N: 32 B   M: 48 B" in out and "the same as in one process, bit for bit" in out
 
 
 def test_break_shows_the_bug(capsys):
     assert cli.main(["demo", "all-to-all", "--ranks", "2", "--break"]) == 0
     out = capsys.readouterr().out
-    assert "broken: rank 0 swaps two of its chunks" in out and "ulps away" in out
+    assert "broken: rank 0 swaps two of its chunks" in out and "First wrong in step 1: place a on rank 0" in out
 
 
 def test_scene_chooses_what_to_begin_with(capsys):
     assert cli.main(["demo", "broadcast", "--ranks", "2", "--scene", "ring"]) == 0
     assert "Broadcast: rank 0's array on every rank · ring" in capsys.readouterr().out
     assert cli.main(["demo", "broadcast", "--ranks", "2", "--scene", "round"]) == 2
-    assert "no scene 'round', but 'tree', 'naive', 'ring'" in capsys.readouterr().err
+    assert "broadcast has no scene 'round': choose from 'tree', 'naive', 'ring'" in capsys.readouterr().err
 
 
 def test_files_for_the_slides(tmp_path, capsys):
@@ -57,7 +57,7 @@ def test_files_for_the_slides(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["ring", "--ranks", "99"], "the demonstration ring shows 2 to 8 ranks, not 99"),
-        (["ring", "--size", "0"], "size, numbers in each chunk, must be at least 1, but is 0"),
+        (["ring", "--size", "0"], "size, numbers in each chunk, must be from 1 to 10,000, but is 0"),
         (["ring", "--html", "/nowhere/a.html"], "--html: cannot write '/nowhere/a.html'"),
         (["ring", "--png", "a.jpg"], "--png: a.jpg must end in .png"),
         (["--html", "a.html"], "say which demonstration: minidist demo NAME"),

@@ -7,7 +7,7 @@ from rich.prompt import Prompt
 from rich.table import Table
 from rich.text import Text
 
-from minidist.cli.output import check_outputs, telling
+from minidist.cli.output import check_outputs, telling, terminal_console
 from minidist.show.demos import DEMONSTRATIONS, Demonstration
 from minidist.show.player.scene import Film, Scene
 
@@ -41,16 +41,22 @@ def add_demo(commands) -> None:
 def _demo(options) -> int:
     files = {flag: getattr(options, flag) for flag in FILES}
     check_outputs(files, None)
-    console = Console(highlight=False, markup=False)
+    if options.broken and options.scene is not None:
+        raise ValueError("--break begins with the broken scene, and --scene with another: leave one of them out")
+    console = terminal_console()
     if options.name is not None:
         _show(DEMONSTRATIONS[options.name], options, console)
         return 0
-    if any(files.values()) or options.ranks or options.size or options.scene:
+    chosen = (*files.values(), options.ranks, options.size, options.scene)
+    if options.broken or any(value is not None for value in chosen):
         raise ValueError(f"say which demonstration: minidist demo NAME, one of {', '.join(DEMONSTRATIONS)}")
     console.print(_menu())
     while _is_watched(console):
         names = dict(zip(map(str, range(1, len(DEMONSTRATIONS) + 1)), DEMONSTRATIONS, strict=True))
-        answer = Prompt.ask("which one, by number or name? (q ends)", console=console).strip()
+        try:
+            answer = Prompt.ask("which one, by number or name? (q ends)", console=console).strip()
+        except EOFError:  # Ctrl-D
+            break
         if answer in ("q", "quit", ""):
             break
         name = names.get(answer, answer)
@@ -81,8 +87,8 @@ def _show(demonstration: Demonstration, options, console: Console) -> None:
     from minidist.show.player import terminal  # Textual takes a while to import
 
     if _is_watched(console):
-        terminal.play(film, scene)
-        console.print(Text(scene.verdict), soft_wrap=True)
+        last = terminal.play(film, scene)
+        console.print(Text(last.verdict), soft_wrap=True)
     else:
         terminal.print_film(film, scene, console)
 
@@ -114,4 +120,4 @@ def _write(film: Film, scene: Scene, options, console: Console) -> None:
 
 def _is_watched(console: Console) -> bool:
     """Whether there is a terminal to show the player in, and to read keys from."""
-    return console.is_terminal and sys.stdin.isatty()
+    return console.is_terminal and not console.is_dumb_terminal and sys.stdin is not None and sys.stdin.isatty()

@@ -14,7 +14,12 @@ class _OurConsole(Console):
 
 def console_of(options) -> Console:
     """Where people read: standard output, unless that belongs to the JSON."""
-    return _OurConsole(stderr=options.json == "-", highlight=False, markup=False)
+    return terminal_console(stderr=options.json == "-")
+
+
+def terminal_console(stderr: bool = False) -> Console:
+    """A console that writes what it is given as it is."""
+    return _OurConsole(stderr=stderr, highlight=False, markup=False)
 
 
 def check_outputs(paths: dict[str, str | None], text: str | None) -> None:
@@ -26,7 +31,7 @@ def check_outputs(paths: dict[str, str | None], text: str | None) -> None:
         raise ValueError(f"{', '.join(flags)} must be different files")
     for flag, path in files.items():
         if path == "-":
-            raise ValueError(f"--{flag} needs a file; only --json writes to standard output")
+            raise ValueError(f"--{flag} needs a file; only the JSON of train and verify goes to standard output")
         if flag == "png" and not path.lower().endswith(".png"):
             raise ValueError(f"--png: {path} must end in .png")
         with telling(flag, path):

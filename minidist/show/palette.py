@@ -10,6 +10,8 @@ def of_rank(rank: int) -> str:
 
 
 def ink_on(colour: str) -> str:
-    """Black or white, whichever is easier to read on the colour."""
-    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else "white"
+    """Black or white, whichever has more contrast with the colour, as WCAG 2 counts it."""
+    light = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in light)
+    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    return "black" if (luminance + 0.05) ** 2 > 1.05 * 0.05 else "white"

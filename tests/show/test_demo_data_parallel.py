@@ -38,7 +38,7 @@ def fills(frame) -> set:
 def test_three_ways_and_one_that_is_broken(film):
     assert [scene.name for scene in film.scenes] == ["overlapped", "bucketed", "naive"]
     for scene in film.scenes:
-        assert scene.parts_at is None and "every bit is that of one process" in scene.verdict
+        assert scene.parts_at is None and "the same as one process, bit for bit" in scene.verdict
         assert not any("wrong" in fills(frame) for frame in scene.frames)
     assert f"bucket {DROPPED_BUCKET} is never sent" in film.bug
 
@@ -81,7 +81,7 @@ def test_facts_grow_and_have_the_same_names(film):
 
 def test_the_broken_one_says_when_and_where(film):
     scene = film.broken
-    assert "parts from one process after step 0, in blocks." in scene.verdict and "ulp" in scene.verdict
+    assert "After step 0 training differs from one process: blocks." in scene.verdict and "ulp" in scene.verdict
     assert f"{RANKS} different sets of weights" in scene.verdict
     assert "nobody sends it" in scene.frames[scene.parts_at].note
     marked = [number for number, frame in enumerate(scene.frames) if "wrong" in fills(frame)]

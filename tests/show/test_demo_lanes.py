@@ -63,7 +63,8 @@ def test_the_cursor_moves_and_says_the_time():
     at = [shown.frame(time * MS, "note", {"time": "x"}) for time in (0, 20, 60)]
     cursors = [next(s for s in frame.shapes if isinstance(s, Box) and s.fill == "ink") for frame in at]
     assert [cursor.x for cursor in cursors] == [lanes.LEFT, lanes.LEFT + 20, lanes.LEFT + 60]
-    assert [frame.shapes[-1].text for frame in at] == ["▼ 0.0 ms", "▼ 20.0 ms", "▼ 60.0 ms"]
+    assert [frame.shapes[-1].text for frame in at] == ["0.0 ms", "20.0 ms", "60.0 ms"]
+    assert [(frame.shapes[-2].text, frame.shapes[-2].x) for frame in at] == [("▼", c.x + 0.12) for c in cursors]
     assert at[0].note == "note" and at[0].facts == {"time": "x"}
 
 

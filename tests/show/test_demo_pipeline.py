@@ -54,7 +54,7 @@ def test_the_figures_are_those_of_schedule_and_trace(film):
         assert idle == all_idle
         held = [float(frame.facts["rank 0 holds"].split()[0]) * kind.virtual for frame in scene.frames]
         assert max(held) == in_flight(planned[0]) and held[0] == held[-1] == 0
-        assert "that of one process" in scene.verdict
+        assert "the same as one process" in scene.verdict
     assert film.scenes[0].frames[-1].facts["as it ran"] == f"{bubble(slots_of(film.logs)):.1%}"
 
 
@@ -86,7 +86,7 @@ def test_the_broken_run_parts_where_it_is_marked(film):
     at = film.broken.parts_at
     assert not any(wrong[:at]) and all(wrong[at:])
     assert [cell.text for cell in wrong[-1]] == ["1", "0", "1", "0"]
-    assert "after step 0" in film.broken.verdict and "weight[" in film.broken.verdict and "ulp" in film.broken.verdict
+    assert "After step 0 " in film.broken.verdict and "weight[" in film.broken.verdict and "ulp" in film.broken.verdict
 
 
 @pytest.mark.parametrize("ranks_", [2, 3])

@@ -44,7 +44,7 @@ def test_scenes(films):
     assert [scene.name for scene in films["sp"].scenes] == ["tp + sp", "tp"]
     for film in films.values():
         for scene in film.scenes:
-            assert scene.parts_at is None and "every bit is that of one process" in scene.verdict
+            assert scene.parts_at is None and "the same as one process, bit for bit" in scene.verdict
             assert not any("wrong" in fills(frame) for frame in scene.frames)
 
 
@@ -97,7 +97,7 @@ def test_facts_grow_and_have_the_same_names(films):
 def test_the_broken_ones_say_when_and_where(films):
     for film, where in ((films["tp"], "embeddings.token.weight"), (films["sp"], "norm1.gain")):
         scene = film.broken
-        assert "parts from one process after step 0" in scene.verdict and "ulp" in scene.verdict
+        assert "After step 0 training differs from one process" in scene.verdict and "ulp" in scene.verdict
         assert where in scene.verdict
         marked = [number for number, frame in enumerate(scene.frames) if "wrong" in fills(frame)]
         assert marked[0] <= scene.parts_at and marked[-1] == len(scene.frames) - 1

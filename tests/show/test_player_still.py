@@ -27,7 +27,7 @@ def figure():
 def test_every_scene_has_its_stills_under_its_title(figure):
     titles = [part.get_suptitle() for part in figure.subfigs]
     assert titles == ["title of one\nverdict of one", "title of two\nverdict of two",
-                      "broken, no wheel: title of bad\nverdict of bad"]  # fmt: skip
+                      "title of bad\nBroken: no wheel.\nverdict of bad"]  # fmt: skip
     notes = [[axes.get_title(loc="left") for axes in part.axes] for part in figure.subfigs]
     assert notes == [["note 0", "note 1", "note 2", "note 5", "", ""], ["note 5"], ["note 3"]]
 

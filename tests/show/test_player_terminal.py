@@ -52,6 +52,15 @@ def test_frames_mark_what_changed_and_what_is_wrong():
     assert plain(Box(0, 0, 4, 1, None, "a", outline="faint"), height=1) == [" a"]
 
 
+def test_a_frame_does_not_hide_a_text():
+    assert plain(Box(0, 0, 4, 1, "faint", "abcd", outline="ink"), height=1) == ["abcd"]
+
+
+def test_a_line_thinner_than_half_a_line_is_seen():
+    (line,) = drawn(Box(0, 0.1, 3, 0.1, "#D55E00"), height=1, colours=True)
+    assert line.plain.rstrip() == "▀▀▀"
+
+
 def test_half_a_line_is_half_a_block():
     (line,) = drawn(Box(0, 0.5, 2, 0.5, "#D55E00"), Box(4, 0, 2, 0.5, "#0072B2"), height=1, colours=True)
     assert line.plain.rstrip() == "▄▄  ▀▀"
@@ -87,7 +96,26 @@ def test_without_a_terminal_every_frame_is_printed():
     print_film(film, film.broken, Console(file=out, width=100))
     lines = [line.rstrip() for line in out.getvalue().splitlines() if line.strip()]
     frames = [line for i in range(4) for line in (f"── {i} of 3 ──", f"##bad{i}###", f"note {i}", f"step: {i}")]
-    assert lines == ["title of bad", "broken: a wheel is off", *frames, "verdict of bad"]
+    assert lines == ["title of bad", "broken: a wheel is off", "# cart", *frames, "verdict of bad"]
+
+
+def test_of_frames_with_one_note_the_last_is_printed():
+    frames = [Frame((Label(0, 0.5, f"mile {i}"),), note) for i, note in enumerate(("off", "on", "on", "on", "end"))]
+    scene, out = Scene("cart", "A cart", tuple(frames), 1), io.StringIO()
+    print_film(Film("cart", "A cart", (scene,), scene, "none"), scene, Console(file=out, width=100))
+    assert [line.strip() for line in out.getvalue().splitlines() if "mile" in line] == ["mile 0", "mile 3", "mile 4"]
+
+
+def test_the_key_has_marks_for_where_there_are_no_colours():
+    shapes = (
+        Box(0, 0, 9, 1, "#D55E00", "", "F"),
+        Box(0, 0, 9, 1, None, outline="wrong"),
+        Box(0, 0, 1, 1, None, outline="ink"),
+    )
+    key = {"forward": "#D55E00", "bad": "wrong", "new": "ink"}
+    scene, out = Scene("cart", "A cart", (Frame(shapes, ""),), 1, key), io.StringIO()
+    print_film(Film("cart", "A cart", (scene,), scene, "none"), scene, Console(file=out, width=100))
+    assert "F forward   ! ! bad   [ ] new" in out.getvalue()
 
 
 def play(*keys: str, wait: float = 0, then: tuple = ()) -> tuple[str, int, str]:

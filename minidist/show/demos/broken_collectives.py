@@ -11,13 +11,13 @@ from minidist.comm.group import ProcessGroup, recv, send, sendrecv
 
 
 def broadcast_tree(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
-    """One rank sends too early, before its array is filled: the first that passes on, or the source if none does."""
-    before = np.zeros_like(flat)
+    """One rank sends zeros: the first that passes the array on, or the source if none does."""
+    zeros = np.zeros_like(flat)
     place, distance = (group.rank - src) % group.size, 1
-    stale = place == (1 if group.size > 3 else 0)
+    bad = place == (1 if group.size > 3 else 0)
     while distance < group.size:
         if place < distance and place + distance < group.size:
-            send(before if stale else flat, (group.rank + distance) % group.size, group)
+            send(zeros if bad else flat, (group.rank + distance) % group.size, group)
         elif distance <= place < 2 * distance:
             recv(flat, (group.rank - distance) % group.size, group)
         distance *= 2

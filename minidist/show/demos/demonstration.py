@@ -17,6 +17,7 @@ class Demonstration:
         ranks, size: what it takes unless told otherwise.
         size_is: what ``size`` counts.
         least_ranks, most_ranks: that make a picture.
+        most: the largest size.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Demonstration:
     size_is: str
     least_ranks: int = 2
     most_ranks: int = 8
+    most: int = 10**6
 
     def __call__(self, ranks: int | None = None, size: int | None = None, seed: int = 0) -> Film:
         """Run it.
@@ -40,12 +42,11 @@ class Demonstration:
             if isinstance(value, bool) or not isinstance(value, int):
                 raise ValueError(f"{argument} must be a whole number, but is {value!r}")
         if not self.least_ranks <= ranks <= self.most_ranks:
-            can = f"{self.least_ranks} to {self.most_ranks}"
             raise ValueError(
-                f"the demonstration {self.name} shows {can if can[0] != can[-1] else can[0]} ranks, not {ranks}"
+                f"the demonstration {self.name} shows {self.least_ranks} to {self.most_ranks} ranks, not {ranks}"
             )
-        if size < 1:
-            raise ValueError(f"size, {self.size_is}, must be at least 1, but is {size}")
+        if not 1 <= size <= self.most:
+            raise ValueError(f"size, {self.size_is}, must be from 1 to {self.most:,}, but is {size:,}")
         if seed < 0:
             raise ValueError(f"seed must not be negative, but is {seed}")
         return self.make(ranks, size, seed)

@@ -113,7 +113,7 @@ BROADCAST = Kind(
         "ring": lambda flat, world: algorithms.broadcast_ring(flat, 0, world),
     },
     lambda flat, world: broken_collectives.broadcast_tree(flat, 0, world),
-    "one rank sends too early, before its array is filled",
+    "one rank sends zeros instead of its array",
     _only_root,
     lambda values: np.stack([values[0]] * len(values)),
     {
@@ -136,7 +136,7 @@ RING = Kind(
         "halving-doubling": lambda flat, world: algorithms.all_reduce_halving_doubling(flat, np.add, world),
     },
     lambda flat, world: broken_collectives.all_reduce_ring(flat, np.add, world),
-    "rank 1 sends two chunks in the wrong order",
+    "rank 1 sends the wrong chunk first",
     _everything,
     _total,
     {

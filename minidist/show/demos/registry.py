@@ -19,7 +19,7 @@ from minidist.show.demos.runs import RANKS
 
 
 def _collective(kind: kinds.Kind, about: str) -> Demonstration:
-    return Demonstration(kind.name, about, partial(collectives.film, kind), 4, 4, "numbers in each chunk")
+    return Demonstration(kind.name, about, partial(collectives.film, kind), 4, 4, "numbers in each chunk", most=10**4)
 
 
 def _lanes(name: str, about: str, film: Callable) -> Demonstration:

@@ -70,7 +70,7 @@ class WarmRanks:
         if not agrees(self.reference(config), right):
             raise RuntimeError(f"{right.layout} does not have the bits of one process: this is a fault of minidist")
         steps = "one step" if len(right.losses) == 1 else f"{len(right.losses)} steps"
-        return f"After {steps} every bit is that of one process: SHA-256 {right.fingerprint[:8]}."
+        return f"After {steps} the same as one process, bit for bit (SHA-256 {right.fingerprint[:8]})."
 
 
 @contextmanager

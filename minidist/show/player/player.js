@@ -12,8 +12,9 @@ function colour(name) {
 function inkOn(name) { // black or white, or the theme's, whatever can be read on that colour
   if (name === null || name === "paper" || name === "faint") return "var(--ink)";
   if (!name.startsWith("#")) return "var(--paper)";
-  const [r, g, b] = [1, 3, 5].map((i) => parseInt(name.slice(i, i + 2), 16));
-  return 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#000" : "#fff";
+  const light = [1, 3, 5].map((i) => parseInt(name.slice(i, i + 2), 16) / 255);
+  const [r, g, b] = light.map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+  return (0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05) ** 2 > 1.05 * 0.05 ? "#000" : "#fff"; // WCAG's contrast
 }
 
 function svg(name, attributes, text = "") {
@@ -68,7 +69,6 @@ function showScene(number, frame = 0) {
   document.body.classList.toggle("broken", broken);
   $("title").textContent = scene.title;
   $("verdict").textContent = (broken ? `Broken: ${film.bug}. ` : "") + scene.verdict;
-  $("break").setAttribute("aria-pressed", broken);
   $("break").textContent = broken ? "mend it" : "break it";
   [...$("scenes").children].forEach((button, i) => button.setAttribute("aria-pressed", i === number));
   $("key").replaceChildren(...scene.key.map(([name, fill, filled]) => {
@@ -103,6 +103,7 @@ function showFrame(number) {
     return pair;
   }));
   $("slider").value = state.frame;
+  $("slider").setAttribute("aria-valuetext", scene.notes[state.frame]);
   $("place").textContent = `${state.frame} of ${scene.notes.length - 1}`;
   if (state.timer && state.frame === scene.notes.length - 1) pause();
 }
@@ -173,7 +174,7 @@ $("back").onclick = keys.ArrowLeft;
 $("next").onclick = keys.ArrowRight;
 $("play").onclick = toggle;
 $("slider").oninput = () => { pause(); showFrame(Number($("slider").value)); };
-$("speed").onchange = () => setSpeed($("speed").value);
+$("speed").onchange = () => { setSpeed($("speed").value); $("speed").blur(); };
 
 let dark = matchMedia("(prefers-color-scheme: dark)").matches;
 if (window.frameElement) { // in a notebook: as dark as the notebook

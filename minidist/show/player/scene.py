@@ -143,7 +143,8 @@ class Film:
         for name in names:
             if name not in known:
                 raise ValueError(f"{self.name} has no scene {name!r}: choose from {', '.join(map(repr, known))}")
-        return replace(self, scenes=tuple(known[name] for name in names))
+        logs = self.logs if names[0] == self.scenes[0].name else ()  # they are the first scene's
+        return replace(self, scenes=tuple(known[name] for name in names), logs=logs)
 
     def figure(self):
         """A matplotlib Figure of the scenes' stills."""

@@ -9,6 +9,7 @@ LIGHT = dict(zip(THEME, ("#1A1A1A", "#B4B4B4", "#FFFFFF", "#C2002F", "#00734F"),
 FAINT_TEXT = "#6A6A6A"  # a text must be read
 INCHES = 11.0  # the width of the picture
 PER_ROW = 3  # frames; one alone takes the whole width
+CROWDED = 16  # lines: of a higher scene only two stand side by side
 LINE = 2  # a line is twice as high as a character is wide
 
 
@@ -37,7 +38,7 @@ def _heading(film: Film, scene: Scene) -> str:
 
 
 def _columns(scene: Scene) -> int:
-    return min(PER_ROW, len(scene.stills))
+    return min(PER_ROW if scene.height <= CROWDED else 2, len(scene.stills))
 
 
 def _character(scene: Scene) -> float:

@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding
-from textual.containers import VerticalScroll
+from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Footer, Static
 
 from minidist.show.player.characters import GROUNDS, lines_of, messages_of
@@ -34,9 +34,11 @@ def print_film(film: Film, scene: Scene, console: Console) -> None:
     console.print(Text(scene.verdict, "red" if scene is film.broken else "green"))
 
 
-def play(film: Film, scene: Scene) -> None:
-    """Show the player, beginning with a scene, until its user leaves it."""
-    Player(film, scene).run()
+def play(film: Film, scene: Scene) -> Scene:
+    """Show the player, beginning with a scene, until its user leaves it; return the scene that was seen last."""
+    player = Player(film, scene)
+    player.run()
+    return player.scene
 
 
 class Player(App):
@@ -48,6 +50,8 @@ class Player(App):
     #title { text-style: bold; }
     #picture { padding: 1 2 0 2; min-width: 76; }
     #facts { color: $text-muted; }
+    #below { dock: bottom; height: auto; }
+    #below Footer { dock: none; }
     """
     BINDINGS = [  # noqa: RUF012  as Textual has it
         Binding("space,right,pagedown", "step(1)", "step", key_display="space →"),
@@ -72,10 +76,13 @@ class Player(App):
         self.speed, self.timer = USUAL_SPEED, None
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll(can_focus=False):  # which would take keys such as those of a presenter
-            for part in ("title", "verdict", "picture", "note", "facts", "key"):
+        with VerticalScroll(can_focus=False):  # with the focus it would take keys such as those of a presenter
+            for part in ("title", "verdict", "picture", "key"):
                 yield Static(id=part, markup=False)
-        yield Footer()
+        with Vertical(id="below"):  # always seen, also in a low window
+            for part in ("note", "facts"):
+                yield Static(id=part, markup=False)
+            yield Footer()
 
     def on_mount(self) -> None:
         self.show_frame()
@@ -88,10 +95,10 @@ class Player(App):
         parts = {
             "title": Text(f"{'  '.join(names)}\n{scene.title}"),
             "verdict": Text(verdict, "#FF5C77" if broken else "#3DDBA5"),
-            "picture": _picture(scene, self.frame, True),
+            "picture": _picture(scene, self.frame, not self.no_color),
             "note": Text(scene.frames[self.frame].note),
             "facts": Text(_facts(scene, self.frame)),
-            "key": _key(scene, True),
+            "key": _key(scene, not self.no_color),
         }
         for name, text in parts.items():
             self.query_one(f"#{name}", Static).update(text)
