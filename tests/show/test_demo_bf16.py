@@ -74,7 +74,8 @@ def test_a_weight_in_steps_of_its_format():
     weight = Weight(BFLOAT16, values, BFLOAT16.encode(values))
     assert [weight.dropped(step) for step in range(4)] == [0, 0.25, 0.625, 0]
     assert [weight.number(step) for step in range(4)] == [1, 1, 1 + 2**-7, 0.75]
-    assert [weight.distance(step) for step in range(4)] == [2**-7, 2**-7, 2**-7, 2**-8]
+    assert [weight.distance(step, up=True) for step in range(4)] == [2**-7, 2**-7, 2**-7, 2**-8]
+    assert [weight.distance(step, up=False) for step in range(4)] == [2**-8, 2**-8, 2**-7, 2**-8]
     assert [weight.moves(step) for step in range(4)] == [0, 0, 1, 2]
     assert list(bitboard._lines(BFLOAT16, 0.99, 1.01)) == [0.9921875, 0.99609375, 1, 1.0078125]
     assert 1.0 in bitboard._lines(FLOAT16, 0.98, 1.01) and len(bitboard._lines(FLOAT16, 0.98, 1.01)) <= bitboard.FEW

@@ -102,7 +102,7 @@ def test_the_bug_does_harm_in_its_bucket_alone(warm, count, size, seed):
 
 
 def test_what_it_cannot_do():
-    with pytest.raises(ValueError, match="size, the width of the model, must be from 8 to 512, but is 4"):
+    with pytest.raises(ValueError, match="size, the model's width, must be from 8 to 512, but is 4"):
         DEMONSTRATIONS["dp"](size=4)
     with pytest.raises(ValueError, match="the demonstration dp shows 2 to 8 ranks, not 1"):
         DEMONSTRATIONS["dp"](ranks=1)

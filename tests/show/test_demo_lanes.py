@@ -81,9 +81,3 @@ def test_what_comes_after_the_step_is_left_out():
     (found,) = overlap.traced_step([log])
     assert [(event.name, event.start) for event in found] == [("step 1", 0), ("wait", 1)]
     assert overlap.length([found]) == 5
-
-
-@pytest.mark.parametrize("size", [7, 513])
-def test_widths_that_it_cannot_have(size):
-    with pytest.raises(ValueError, match=f"size, the width of the model, must be from 8 to 512, but is {size}"):
-        lanes.check_width(size)

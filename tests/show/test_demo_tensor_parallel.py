@@ -122,5 +122,5 @@ def test_any_size_fits_but_for_the_smallest(name):
         config = tensor_parallel.config_of(ranks, 8 + ranks, 0)
         config.check(Layout(tp=ranks, sp=1))
         assert 8 + ranks <= config.width < 8 + 2 * ranks
-    with pytest.raises(ValueError, match="size, the width of the model, must be from 8 to 512, but is 7"):
+    with pytest.raises(ValueError, match="size, the model's width, must be from 8 to 512, but is 7"):
         DEMONSTRATIONS[name](size=7)

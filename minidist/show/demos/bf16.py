@@ -36,7 +36,7 @@ class Published:
 
 def film(ranks: int, size: int, seed: int) -> Film:
     """So many ranks train a model of width ``size`` in bf16, in fp16, and in bf16 without master weights."""
-    check_width(size)
+    check_width(size, 4, 256)
     config = TrainConfig(
         layers=1, heads=heads_of(size), width=size, context=16, global_batch=ranks, micro_batch=1, steps=STEPS,
         lr=1e-3, warmup=0, precision="bf16", seed=seed,
@@ -47,11 +47,12 @@ def film(ranks: int, size: int, seed: int) -> Film:
         right, finer = (warm.train(one, layout, train_noted, trace=True) for one in (config, fp16))
         proofs = warm.prove(config, right), warm.prove(fp16, finer)
         bad = warm.train(config, layout, train_without_masters, trace=True)
-        verdict = told(warm.parting(config, bad, train_without_masters))
+        place = warm.parting(config, bad, train_without_masters)
     index = _liveliest(right)
     weight, fine, lost = (_weight(run, index) for run in (right, finer, bad))
+    ends = f"This weight ends at {lost.number(STEPS):g} instead of {weight.number(STEPS):g}."
     scenes = _scene("bf16", weight, index, ranks, proofs[0]), _scene("fp16", fine, index, ranks, proofs[1])
-    broken = _scene("broken", lost, index, ranks, verdict, weight)
+    broken = _scene("broken", lost, index, ranks, f"{ends} {told(place)}", weight)
     title = "Mixed precision: a master weight, and the 16 bits that are stored and sent"
     return Film("bf16", title, scenes, broken, BUG, [rank.log for rank in right.ranks])
 
@@ -126,16 +127,17 @@ def _facts(weight: Weight, step: int, has_master: bool) -> dict[str, str]:
     return {
         "steps done": f"{step} of {STEPS}",
         "update": f"{update:+.6f}",
-        f"to the next {format.name}": f"{weight.distance(step):.6f}",
-        f"formula 2^-{format.mantissa + 1} below 1, 2^-{format.mantissa} above": _formula(weight, step),
+        f"from the stored number to the next {format.name} that way": f"{weight.distance(before, update > 0):.6f}",
+        f"formula 2^-{format.mantissa + 1} below 1, 2^-{format.mantissa} above": _formula(weight, before, update > 0),
         "moves of the stored number": str(weight.moves(step)),
         "bytes of it in a message": f"{format.bits // 8}, in float32 4",
     }
 
 
-def _formula(weight: Weight, step: int) -> str:
-    """The distance from a number of [1/2, 2) to the next."""
-    return f"{2.0 ** -(weight.format.mantissa + (weight.number(step) < 1)):.6f}"
+def _formula(weight: Weight, step: int, up: bool) -> str:
+    """The distance from a number of (1/2, 2) to the next one above or below."""
+    number = weight.number(step)
+    return f"{2.0 ** -(weight.format.mantissa + (number < 1 or (number == 1 and not up))):.6f}"
 
 
 def _note(weight: Weight, step: int, right: Weight | None) -> str:

@@ -50,11 +50,12 @@ class Weight:
         """What is stored."""
         return float(self.format.decode(self.stored[step : step + 1])[0])
 
-    def distance(self, step: int) -> float:
-        """From the number that is stored to its upper neighbour."""
-        codes = self.stored[step] + np.arange(2, dtype=self.stored.dtype)
-        low, high = self.format.decode(codes)
-        return float(abs(high - low))
+    def distance(self, step: int, up: bool) -> float:
+        """From the number that is stored to its neighbour of 16 bits, above it or below; it is positive."""
+        code = int(self.stored[step])  # of positive numbers the codes are in their order
+        codes = np.array([code, code + 1 if up else code - 1], self.stored.dtype)
+        here, there = self.format.decode(codes)
+        return abs(float(there - here))
 
     def moves(self, step: int) -> int:
         """How often the stored number has changed up to a step."""

@@ -10,6 +10,7 @@ from minidist.show.demos import lanes
 from minidist.show.demos.broken_buckets import DROPPED_BUCKET, drops_a_bucket
 from minidist.show.demos.lanes import MS, Bar, Lanes
 from minidist.show.demos.runs import fastest, told, warm_ranks
+from minidist.show.demos.widths import check_width, heads_of
 from minidist.show.overlap import hidden_share, length, traced_step
 from minidist.show.player.scene import Film, Scene
 from minidist.show.timeline import kind_of
@@ -57,10 +58,10 @@ def film(ranks: int, size: int, seed: int) -> Film:
 
 
 def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
-    lanes.check_width(size)
+    check_width(size, *lanes.WIDTHS)
     return TrainConfig(
         layers=4,
-        heads=next(heads for heads in (4, 2, 1) if size % heads == 0),
+        heads=heads_of(size),
         width=size,
         context=32,
         global_batch=4 * ranks,  # one micro-batch on each rank: all of backward is there to hide in

@@ -6,7 +6,8 @@ enters, so that the wait-for graph can be drawn as it was after each of them:
     in a send    a rank waits until the receiver asks for the message, unless the message fits the queue
     in a recv    until the sender has sent
 
-In the end the parent finds the circle by itself, and tells who waits for whom, in which call and line.
+Who waits for whom follows from these calls, as above. In the end the parent finds the circle by itself, from what each
+rank says it is blocked on, and tells who waits for whom, in which call and line: the two must agree.
 """
 
 import time
@@ -41,7 +42,7 @@ class Moment:
     """What was so after an event: what each rank is in, who waits for whom, and who has finished."""
 
     calls: dict[int, str]
-    waiting: dict[int, int]
+    waiting: dict[int, list[int]]
     finished: frozenset[int]
 
 
@@ -59,7 +60,7 @@ def film(ranks: int, size: int, seed: int) -> Film:
         together, logs = _ends(cluster, posted_together, size, seed)
         others = _ends(cluster, odd_receive_first, size, seed)[0], _ends(cluster, send_first, FITS, seed)[0]
         stuck, error, seconds = _deadlocks(cluster, size, seed)
-    right = "Every rank has its left neighbour's numbers, with the bits of one process."
+    right = "Every rank has the numbers of the rank before it, the same as in one process, bit for bit."
     luck = f"{right} But by luck: with one number more per message everybody would wait for ever."
     scenes = (
         _scene("posted together", "Send and receive posted together", TOGETHER, together, size, right),
@@ -119,7 +120,7 @@ def moments(events: Sequence[Event], fits: bool) -> list[Moment]:
             awaited = [source for source, to in last.receives if ("send", source, to) not in posted]
             awaited += [to for source, to in last.sends if ("recv", source, to) not in posted and not fits]
             if awaited:
-                waiting[rank] = awaited[0]
+                waiting[rank] = list(dict.fromkeys(awaited))
         finished = frozenset(rank for rank, call in calls.items() if not call)
         found.append(Moment(dict(calls), waiting, finished))
     return found
@@ -139,15 +140,15 @@ def _scene(
     notes = ["No rank has called anything yet: they come one after the other."]
     notes += [_note(*pair) for pair in zip(events, states[1:], strict=True)]
     if circle is not None:
-        states.append(Moment(states[-1].calls, circle, frozenset()))
-        notes.append("The parent has looked three times: nobody can ever move, so it ends the run with Deadlock.")
+        states.append(Moment(states[-1].calls, {rank: [awaited] for rank, awaited in circle.items()}, frozenset()))
+        notes.append("The launcher has looked three times: nobody can ever move, so it ends the run with Deadlock.")
     frames = []
     for number, (state, note) in enumerate(zip(states, notes, strict=True)):
         facts = {
             "event": f"{number} of {len(states) - 1}",
             "waiting": f"{len(state.waiting)} of {ranks} ranks",
             "a message": f"{8 * size:,} bytes",
-            "fit the queue": f"{8 * FITS:,} bytes",
+            "a queue holds": f"{8 * FITS:,} bytes",
         }
         ended = circle is not None and number == len(states) - 1
         shapes = deadlock_picture.draw(ranks, program, state.calls, state.waiting, state.finished, ended)
@@ -163,12 +164,13 @@ def _scene(
 def _note(event: Event, state: Moment) -> str:
     if not event.call:
         return f"Rank {event.rank} has its neighbour's numbers, and ends."
-    text = f"Rank {event.rank} enters {event.call}"
+    text = f"Rank {event.rank} calls {event.call}"
     if event.rank not in state.waiting:
         return text + "."
-    if colour_of(event.rank, state.waiting, state.finished) == STUCK:
+    awaited = state.waiting[event.rank]
+    if colour_of(event.rank, deadlock_picture.first_of(state.waiting), set(state.finished)) == STUCK:
         return text + ": the circle is closed, and each waits for the next."
-    return text + f" and waits for rank {state.waiting[event.rank]}."
+    return text + f" and waits for rank {' and rank '.join(map(str, awaited))}."
 
 
 def _verdict(error: Deadlock, seconds: float) -> str:

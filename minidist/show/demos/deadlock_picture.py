@@ -1,6 +1,6 @@
 """The picture of a deadlock: on the left what each rank is in, on the right who waits for whom, on a circle."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 
 from minidist.show.palette import of_rank
 from minidist.show.player.scene import Arrow, Box, Label, Shape
@@ -26,7 +26,7 @@ def draw(
     ranks: int,
     program: str,
     calls: Mapping[int, str],
-    waiting: Mapping[int, int],
+    waiting: Mapping[int, Sequence[int]],
     finished: Set[int],
     deadlock: bool,
 ) -> tuple[Shape, ...]:
@@ -35,19 +35,19 @@ def draw(
     Args:
         program: what all ranks run, in a line.
         calls: of each rank that has made one, the call that it is in; "" where it has finished.
-        waiting: rank -> the rank that it waits for.
+        waiting: rank -> the ranks that it waits for.
         finished: ranks that will make no more calls.
         deadlock: whether the parent has ended the run.
     """
     shapes: list[Shape] = [Label(0, 0.5, program, "ink")]
-    colours = {rank: colour_of(rank, dict(waiting), set(finished)) for rank in range(ranks)}
+    colours = {rank: colour_of(rank, first_of(waiting), set(finished)) for rank in range(ranks)}
     for rank, colour in colours.items():
         y = 2 + rank * _pitch(ranks)
         shapes.append(Label(0, y + 0.5, f"rank {rank}", of_rank(rank)))
-        text = "ended" if rank in finished else calls.get(rank, "not there yet")
+        text = "ended" if rank in finished else calls.get(rank, "has called nothing yet")
         shapes.append(Box(7, y, 24, 1, colour, text, MARKS[colour], _outline(colour)))
     places = _places(ranks)
-    shapes += [_arrow(rank, awaited, places, colours[rank]) for rank, awaited in waiting.items()]
+    shapes += [_arrow(rank, other, places, colours[rank]) for rank, others in waiting.items() for other in others]
     w, h = NODE
     shapes += [
         Box(x - w / 2, y - h / 2, w, h, colours[rank], str(rank), MARKS[colours[rank]], _outline(colours[rank]))
@@ -56,6 +56,11 @@ def draw(
     if deadlock:
         shapes.append(Label(MIDDLE, _middle(ranks), "Deadlock", "wrong", "middle"))
     return tuple(shapes)
+
+
+def first_of(waiting: Mapping[int, Sequence[int]]) -> dict[int, int]:
+    """Of the ranks that each waits for, the first: enough to see who can never go on, where each waits for one."""
+    return {rank: awaited[0] for rank, awaited in waiting.items()}
 
 
 def _outline(colour: str) -> str | None:

@@ -17,7 +17,7 @@ from minidist.trace import Event
 
 LEFT, RIGHT = 9, 71  # where time begins and the longest step ends: before them the ranks' names
 MS = 1_000_000  # ns
-NARROWEST, WIDEST = 8, 512  # models: of fewer values LayerNorm leaves next to nothing, of more a step takes long
+WIDTHS = 8, 512  # of models: of fewer values LayerNorm leaves next to nothing, of more a step takes long
 COLOURS = OF_KINDS | {
     "hidden": "#CC79A7",
     "all-gather": OF_CALLS["tp", "all_gather_into_tensor"],
@@ -197,13 +197,7 @@ class Lanes:
         shapes: list[Shape] = [Label(0, y, "ms", "faint")]
         for number in range(int(self.longest / MS / tick) + 1):
             x = self.x(number * tick * MS)
-            if not -11 < x - end < 3:  # there stands the end
+            if not -13 - len(str(number * tick)) < x - end < 4:  # there stands the end
                 shapes.append(Label(x, y, str(number * tick), "faint", "middle"))
         shapes.append(Label(min(end, RIGHT), y, f"ends {self.end / MS:.1f}", "ink", "end"))
         return shapes
-
-
-def check_width(size: int) -> None:
-    """Raises ValueError for a model's width at which there is nothing to be seen, or too much to wait for."""
-    if not NARROWEST <= size <= WIDEST:
-        raise ValueError(f"size, the width of the model, must be from {NARROWEST} to {WIDEST}, but is {size}")

@@ -10,8 +10,8 @@ from unittest import mock
 
 from minidist.parallel.pipeline import Pipeline
 from minidist.parallel.schedules import Action
-from minidist.show.demos.pipeline_scene import Kind, cores, length, scene
-from minidist.show.demos.runs import told, warm_ranks
+from minidist.show.demos.pipeline_scene import Kind, scene
+from minidist.show.demos.runs import fastest, told, warm_ranks
 from minidist.show.player.scene import Film
 from minidist.train import TrainConfig, train_rank
 
@@ -31,31 +31,29 @@ BROKEN = KINDS[2]
 
 def film(ranks: int, size: int, seed: int) -> Film:
     """Run a step in each schedule, with ``size`` micro-batches, or what makes whole rounds of all ranks."""
-    if size > MOST_MICRO_BATCHES:
-        raise ValueError(
-            f"size, the micro-batches of a step, may be at most {MOST_MICRO_BATCHES}, or cells are too narrow to be "
-            f"read, but is {size}"
-        )
     micro_batches = ceil(size / ranks) * ranks  # interleaved 1F1B needs it; the others take as many, to be compared
+    if micro_batches > MOST_MICRO_BATCHES:
+        raise ValueError(
+            f"size, the micro-batches of a step, may be at most {MOST_MICRO_BATCHES // ranks * ranks} with {ranks} "
+            f"ranks, in whole rounds of them, or cells are too narrow to be read, but is {size}"
+        )
     config = _config(ranks, micro_batches, seed)
     with warm_ranks() as warm:
-        proofs, fastest = {}, {}
+        proofs, runs = {}, {}
         for kind in KINDS:
-            tries = [warm.train(config, kind.layout(ranks), trace=True, digests=False) for _ in range(_tries(ranks))]
-            fastest[kind.name] = min(tries, key=length)
-            proofs[kind.name] = warm.prove(config, fastest[kind.name])
+            runs[kind.name] = fastest(warm, config, kind.layout(ranks), digests=False)
+            proofs[kind.name] = warm.prove(config, runs[kind.name])
         bad = warm.train(config, BROKEN.layout(ranks), _activations_swapped, trace=True)
         place = warm.parting(config, bad, _activations_swapped)
     rounded = "" if micro_batches == size else f", {size} rounded up to whole rounds of {ranks} ranks"
-    scenes = tuple(scene(kind, fastest[kind.name], proofs[kind.name], rounded) for kind in KINDS)
-    verdict = f"Rank 1 takes micro-batch 1 for micro-batch 0, and 0 for 1. {told(place)}"
+    scenes = tuple(scene(kind, runs[kind.name], proofs[kind.name], rounded) for kind in KINDS)
     return Film(
         "pp",
         "Pipelines: the layers on different ranks, micro-batches one behind the other",
         scenes,
-        scene(BROKEN, bad, verdict, rounded, {Action(1, "F", i): other for i, other in SWAPPED.items()}),
-        "rank 1 takes the activations of micro-batches 0 and 1 for each other's",
-        [rank.log for rank in fastest[KINDS[0].name].ranks],
+        scene(BROKEN, bad, told(place), rounded, {Action(1, "F", i): other for i, other in SWAPPED.items()}),
+        "rank 1 takes the activations of micro-batch 1 for those of 0, and 0's for 1's",
+        [rank.log for rank in runs[KINDS[0].name].ranks],
     )
 
 
@@ -75,12 +73,6 @@ def _config(ranks: int, micro_batches: int, seed: int) -> TrainConfig:
         steps=2 if few else 1,
         seed=seed,
     )
-
-
-def _tries(ranks: int) -> int:
-    """The fastest run is shown: what else happens on this machine makes a step longer, and nothing makes it shorter.
-    But ranks that share cores are in each other's way in every run."""
-    return 2 if ranks <= cores() else 1
 
 
 def _activations_swapped(world, config, layout, wishes):

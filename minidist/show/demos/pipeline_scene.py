@@ -1,15 +1,16 @@
 """What is told of a pipeline that ran: frames with the plan and the run side by side, and the figures of both."""
 
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from math import ceil
 
 from minidist.layout import Layout
 from minidist.parallel.schedule_check import SLOTS, Slot, bubble, in_flight, needs, timeline
 from minidist.parallel.schedules import Action, schedule
 from minidist.show.demos import pipeline_picture
+from minidist.show.demos.runs import cores
 from minidist.show.pipelines import COLOURS, NAMES, slots_of
 from minidist.show.player.scene import Frame, Scene
 from minidist.train import Run
@@ -38,15 +39,6 @@ class Kind:
         return timeline(self.planned(ranks, micro_batches), lambda action: SLOTS[action.kind] / self.virtual)
 
 
-def cores() -> int:
-    return os.cpu_count() or 1
-
-
-def length(run: Run) -> float:
-    """Seconds from the first action of its last step to the end of the last one."""
-    return max(slot.end for row in slots_of([rank.log for rank in run.ranks]) for slot in row)
-
-
 def spoilt_by(mistaken: Collection[Action], slots: Sequence[Sequence[Slot]]) -> set[Action]:
     """All actions that work on what a mistaken one made, or on what that spoilt, and so on."""
     stages = 1 + max(slot.action.stage for row in slots for slot in row)
@@ -67,7 +59,7 @@ def scene(kind: Kind, run: Run, verdict: str, rounded: str, mistaken: Mapping[Ac
     mistaken, broken = mistaken or {}, bool(mistaken)
     ranks, count = run.layout.pp, run.config.micro_batches
     planned, ran = kind.slots(ranks, count), slots_of([rank.log for rank in run.ranks])
-    seconds = length(run)
+    seconds = max(slot.end for row in ran for slot in row)
     squeezed = f", {ranks} ranks on {cores()} cores" if ranks > cores() else ""
     titles = "as planned, in slots", f"as it ran, {1e3 * seconds:.0f} ms{squeezed}"
     all_shapes = pipeline_picture.panels(planned, ran, titles, mistaken, spoilt_by(mistaken, planned))
@@ -76,7 +68,7 @@ def scene(kind: Kind, run: Run, verdict: str, rounded: str, mistaken: Mapping[Ac
     step = ceil(total / MOST_FRAMES)
     times = [min(number * step, total) for number in range(ceil(total / step) + 1)]
     frames = []
-    for before, now in zip([0, *times], times, strict=False):
+    for before, now in pairwise(times):  # the first frame has an action: a class takes an empty picture for a fault
         note = _note(kind, planned, before, now, mistaken)
         if now == total:
             note += f" The bubble is {bubble(planned):.1%} of the plan and {bubble(ran):.1%} of the run, "
@@ -86,8 +78,8 @@ def scene(kind: Kind, run: Run, verdict: str, rounded: str, mistaken: Mapping[Ac
     parts_at = None
     if broken:
         first = min(_share_before(mistaken, planned), _share_before(mistaken, ran))
-        parts_at = next(number for number, time in enumerate(times) if time / total > first)
-    title = f"{kind.name}: {ranks} ranks, {count} micro-batches{rounded}"
+        parts_at = next(number for number, time in enumerate(times[1:]) if time / total > first)
+    title = f"Pipeline, {kind.name}: {ranks} ranks, {count} micro-batches{rounded}"
     last = len(frames) - 1
     return Scene(
         "broken" if broken else kind.name,
@@ -135,8 +127,6 @@ def _idle(row: list[Slot], now: float) -> float:
 
 def _note(kind: Kind, planned: list, before: float, now: float, mistaken: dict) -> str:
     """What each rank does at the end of the time from ``before`` to ``now``."""
-    if not now:
-        return "A row is a rank, a number a micro-batch, grey is idle time: above the plan, below the real run."
     at_work = {}
     for rank, row in enumerate(planned):
         for slot in row:
@@ -144,7 +134,7 @@ def _note(kind: Kind, planned: list, before: float, now: float, mistaken: dict) 
                 at_work[rank] = _told(slot.action, kind)
     idle = len(planned) - len(at_work)
     text = f"Slot {now:g} of the plan: " + ", ".join(f"rank {rank} {action}" for rank, action in at_work.items())
-    text += f", {idle} idle." if idle else "."
+    text += f"; {idle} {'rank is' if idle == 1 else 'ranks are'} idle." if idle else "."
     for slot in planned[1]:
         if slot.action in mistaken and before <= slot.start < now:
             text += f" Rank 1 takes {mistaken[slot.action]} for {slot.action.micro_batch}."
@@ -152,4 +142,5 @@ def _note(kind: Kind, planned: list, before: float, now: float, mistaken: dict) 
 
 
 def _told(action: Action, kind: Kind) -> str:
-    return f"{action.kind}{action.micro_batch}" + (f" of stage {action.stage}" if kind.virtual > 1 else "")
+    verb = {"F": "forward", "B": "backward", "I": "backward (inputs)", "W": "backward (weights)"}[action.kind]
+    return f"{verb} {action.micro_batch}" + (f" of stage {action.stage}" if kind.virtual > 1 else "")

@@ -19,7 +19,6 @@ from minidist.train import RankResult, Run, TrainConfig, Wishes
 AGAIN = "#F0E442"  # of Okabe and Ito: recomputing
 STATE = 2 + 12 + 8  # bytes a parameter in bf16: itself, its master and two moments, room for its gradients' sum
 NOTES = {
-    "before": "A step begins. Of the last one gradients are still there.",
     "zero grad": "Parameters, the optimizer's state and gradients are the same in every scene.",
     "optimizer": "No activations are left; every rank updates everything.",
 }
@@ -42,7 +41,7 @@ BUG = "in the last step the recomputed forward draws other dropout"
 
 def film(ranks: int, size: int, seed: int) -> Film:
     """A step in each mode, on so many ranks, of a model of width ``size``."""
-    check_width(size)
+    check_width(size, 4, 256)
     config = TrainConfig(
         layers=4, heads=heads_of(size), width=size, context=64, global_batch=4 * ranks, micro_batch=4, steps=2,
         dropout=0.1, precision="bf16", seed=seed,

@@ -69,7 +69,7 @@ class Stacks:
         ranks: what each rank held.
         most: bytes, as high as an area.
         kept: bytes of a rank, by formula: a line.
-        notes: what happens, by PHASES, and "before" them.
+        notes: what happens, by PHASES.
         facts: of rank 0, from what it held, up to a place.
         marks: of each rank.
         key: meanings of their colours, and of the line.
@@ -94,11 +94,12 @@ class Stacks:
             Frame(
                 (*still, *self._at(column / columns, panels)), self._note(column, columns), self._facts(column, columns)
             )
-            for column in range(columns + 1)
+            for column in range(1, columns + 1)  # a class takes an empty picture for a fault
         ]
         wrong = [mark.start for each in self.marks for mark in each if mark.colour == "wrong"]
-        parts_at = min(columns, int(min(wrong) * columns) + 1) if wrong else None
-        stills = (columns // 2, columns) if parts_at is None else (parts_at, (parts_at + columns) // 2, columns)
+        parts_at = min(columns - 1, int(min(wrong) * columns)) if wrong else None
+        last = columns - 1
+        stills = (last // 2, last) if parts_at is None else (parts_at, (parts_at + last) // 2, last)
         key = {kind: COLOURS[kind] for kind in KINDS[::-1]} | self.key
         return Scene(name, title, tuple(frames), height, key, verdict, parts_at, stills)
 
@@ -106,8 +107,6 @@ class Stacks:
         return self.facts(self.ranks[0], column / columns)
 
     def _note(self, column: int, columns: int) -> str:
-        if not column:
-            return self.notes["before"]
         place = (column - 1) / columns
         text = self.notes[[name for start, name in _starts(self.ranks[0]) if start < column / columns][-1]]
         wrong = [m.text for m in self.marks[0] if m.colour == "wrong" and m.start < column / columns and place < m.end]

@@ -7,6 +7,7 @@ from minidist.show.demos import broken_tensors, halves, lanes
 from minidist.show.demos.halves import Part
 from minidist.show.demos.lanes import MS, Bar, Lanes
 from minidist.show.demos.runs import fastest, told, warm_ranks
+from minidist.show.demos.widths import check_width
 from minidist.show.overlap import length, traced_step
 from minidist.show.player.scene import Film, Scene
 from minidist.show.timeline import kind_of
@@ -50,7 +51,7 @@ def sp(ranks: int, size: int, seed: int) -> Film:
 
 def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
     """A model whose heads and tokens the ranks divide."""
-    lanes.check_width(size)
+    check_width(size, *lanes.WIDTHS)
     width = _multiple(ranks, size)
     return TrainConfig(
         layers=2,

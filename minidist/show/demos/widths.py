@@ -1,12 +1,10 @@
 """The sizes of a demonstration's model where ``size`` is its width."""
 
-NARROWEST, WIDEST = 4, 256  # in a width of 1 a norm leaves nothing; wider ones take more than a few seconds
 
-
-def check_width(size: int) -> None:
+def check_width(size: int, least: int, most: int) -> None:
     """Raises ValueError for a width that shows nothing or takes too long. Called before any rank starts."""
-    if not NARROWEST <= size <= WIDEST:
-        raise ValueError(f"size, the model's width, must be from {NARROWEST} to {WIDEST}, but is {size}")
+    if not least <= size <= most:
+        raise ValueError(f"size, the model's width, must be from {least} to {most}, but is {size}")
 
 
 def heads_of(width: int) -> int:

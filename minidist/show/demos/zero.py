@@ -25,32 +25,27 @@ SHARDS = {
 }
 STAGE_1 = SHARDS | {"parameters": ALL["parameters"]}
 FORMULAS = (ALL, STAGE_1, STAGE_1, SHARDS)  # bytes a parameter that a rank keeps: in words, and of N ranks
-BEFORE = "A step begins. Of the last one gradients are still there."
 UPDATES_SHARD = "Each rank updates its shard, and the parameters are gathered from all."
 NOTES = (
     {
-        "before": BEFORE,
         "zero grad": "Every rank has all parameters and all of the optimizer's state; the old gradients go.",
         "forward": "Forward keeps activations.",
         "backward": "Activations go and gradients come, in float64; every rank gets the sum of all of them.",
         "optimizer": "Gradients are averaged into float32 copies, and every rank updates everything.",
     },
     {
-        "before": BEFORE,
-        "zero grad": "Room is made for all gradients; of the optimizer's state a rank has its shard alone.",
+        "zero grad": "Room is made for all gradients; each rank has only its own shard of the optimizer's state.",
         "forward": "Forward keeps activations.",
         "backward": "Gradients are filled in; after backward they are summed, and a rank keeps its shard of the sum.",
         "optimizer": UPDATES_SHARD,
     },
     {
-        "before": BEFORE,
-        "zero grad": "Of the optimizer's state and of the gradients a rank has its shard alone.",
+        "zero grad": "Each rank has only its own shard of the optimizer's state and of the gradients.",
         "forward": "Forward keeps activations.",
         "backward": "As soon as a block's gradients are complete they are summed, and a rank keeps its shard.",
         "optimizer": UPDATES_SHARD,
     },
     {
-        "before": "Between two steps a rank holds its shard of everything, and nothing else.",
         "zero grad": "Between two steps a rank holds its shard of everything, and nothing else.",
         "forward": "A block's parameters are gathered just before it runs, and given up after it.",
         "backward": "Parameters are gathered once more, and gradients are summed and cut, block by block.",
@@ -62,7 +57,7 @@ BUG = "after one step the last block's new parameters are not gathered: ranks go
 
 def film(ranks: int, size: int, seed: int) -> Film:
     """A step in each stage, on so many ranks, of a model of width ``size``."""
-    check_width(size)
+    check_width(size, 4, 256)
     config = TrainConfig(
         layers=6, heads=heads_of(size), width=size, context=16, global_batch=ranks, micro_batch=1, steps=3, seed=seed
     )
@@ -123,18 +118,19 @@ def _scene(
 
     def facts(rank: Held, place: float) -> dict[str, str]:
         now = rank.at(place)
-        found = {"rank 0, bytes a parameter": "now, most so far"}
+        found = {}
         for kind, (words, value) in keeps.items():
-            formula = f"formula {words}" + (f" = {value:g}" if words != f"{value:g}" else "")
-            found[f"{kind}, {formula}"] = f"{now[kind] / total:.2f}, {rank.highest(kind, end=place) / total:.2f}"
+            formula = words + (f" = {value:g}" if words != f"{value:g}" else "")
+            most_so_far = rank.highest(kind, end=place) / total
+            found[kind] = f"{now[kind] / total:.2f} B a parameter, peak {most_so_far:.2f}, keeps by formula {formula}"
         highest = rank.highest("activations", end=place)
-        found["activations, the same in every stage"] = f"{now['activations'] / total:.2f}, {highest / total:.2f}"
-        found["all together"] = f"{sum(now.values()) / total:.2f}, {rank.highest(end=place) / total:.2f}"
+        found["activations"] = f"{now['activations'] / total:.2f}, peak {highest / total:.2f}"
+        found["rank 0 in all"] = f"{sum(now.values()) / total:.2f}, peak {rank.highest(end=place) / total:.2f}"
         return found
 
     name = "broken" if marks else STAGES[stage]
-    steps = "two steps" if marks else "a step"
-    title = f"ZeRO, {STAGES[stage]}: {steps} of {ranks} ranks, {total:,} parameters in float32"
+    steps = "steps 1 and 2" if marks else "a step"
+    title = f"ZeRO, {STAGES[stage]}: {steps} on {ranks} ranks, {total:,} parameters in float32"
     kept = total * sum(value for _, value in keeps.values())
     key = {"kept, by formula": "ink"} | ({"stale parameters": "wrong"} if marks else {})
     shown = Stacks(held, most, kept, NOTES[stage], facts, marks or [()] * ranks, key)
