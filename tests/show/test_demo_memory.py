@@ -85,10 +85,10 @@ def test_zero_shows_what_each_stage_keeps(stages):
     for stage, scene in enumerate(stages.scenes):
         facts = scene.frames[-1].facts
         for kind, (words, formula) in zero.FORMULAS[stage].items():
-            now, text = facts[kind].split(" B a parameter, peak ")
+            now, text = facts[kind].split(", peak ")
             assert float(now) == pytest.approx(formula(2), abs=0.02), (scene.name, kind)
-            assert f"keeps by formula {words}" in text and text.endswith(f"{formula(2):g}")
-        peaks.append(float(facts["rank 0 in all"].split("peak ")[1]))
+            assert f"formula {words}" in text and text.endswith(f"{formula(2):g}")
+        peaks.append(float(facts["all of rank 0"].split("peak ")[1].removesuffix(" B a parameter")))
         assert scene.parts_at is None and "the same as one process, bit for bit" in scene.verdict
     # of 2 ranks, stage 1 holds in backward both all gradients and its half of the sum: nothing is won at the peak
     assert peaks[0] == peaks[1] > peaks[2] > peaks[3]

@@ -53,7 +53,7 @@ def test_the_figures_are_those_of_schedule_and_trace(film):
         idle, _, all_idle, _ = facts["idle so far"].split()
         assert idle == all_idle
         held = [float(frame.facts["rank 0 holds"].split()[0]) * kind.virtual for frame in scene.frames]
-        assert max(held) == in_flight(planned[0]) and held[0] == 1 and held[-1] == 0
+        assert max(held) == in_flight(planned[0]) and held[-1] == 0
         assert "the same as one process" in scene.verdict
     assert film.scenes[0].frames[-1].facts["as it ran"] == f"{bubble(slots_of(film.logs)):.1%}"
 
@@ -125,7 +125,10 @@ def test_the_bug_does_harm(ranks, count, micro_batches):
 
 
 def test_sizes(film):
-    assert film.scenes[3].title == "Pipeline, interleaved: 2 ranks, 4 micro-batches, 3 rounded up to whole rounds of 2 ranks"
+    assert (
+        film.scenes[3].title
+        == "Pipeline, interleaved: 2 ranks, 4 micro-batches, 3 rounded up to whole rounds of 2 ranks"
+    )
     with pytest.raises(ValueError, match="size, the micro-batches of a step, may be at most 16"):
         DEMONSTRATIONS["pp"](ranks=2, size=17)
     with pytest.raises(ValueError, match="shows 2 to 8 ranks, not 9"):

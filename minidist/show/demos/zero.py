@@ -122,10 +122,12 @@ def _scene(
         for kind, (words, value) in keeps.items():
             formula = words + (f" = {value:g}" if words != f"{value:g}" else "")
             most_so_far = rank.highest(kind, end=place) / total
-            found[kind] = f"{now[kind] / total:.2f} B a parameter, peak {most_so_far:.2f}, keeps by formula {formula}"
+            found[kind] = f"{now[kind] / total:.2f}, peak {most_so_far:.2f}, formula {formula}"
         highest = rank.highest("activations", end=place)
         found["activations"] = f"{now['activations'] / total:.2f}, peak {highest / total:.2f}"
-        found["rank 0 in all"] = f"{sum(now.values()) / total:.2f}, peak {rank.highest(end=place) / total:.2f}"
+        found["all of rank 0"] = (
+            f"{sum(now.values()) / total:.2f}, peak {rank.highest(end=place) / total:.2f} B a parameter"
+        )
         return found
 
     name = "broken" if marks else STAGES[stage]
