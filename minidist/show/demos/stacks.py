@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from minidist.show.demos.watched import Held
-from minidist.show.levels import KINDS
 from minidist.show.memory import COLOURS
 from minidist.show.palette import of_rank
 from minidist.show.player.scene import WIDTH, Box, Frame, Label, Scene, Shape
 
 MARKS = {"parameters": "p", "optimizer": "o", "gradients": "g", "activations": "a"}
+KINDS = tuple(MARKS)  # from the bottom up: what changes least
 PHASES = {"step": "zero grad", "forward": "forward", "backward": "backward", "optimizer": "optimizer"}  # by span
 
 
