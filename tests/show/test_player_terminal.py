@@ -157,3 +157,20 @@ def test_p_plays_to_the_end_at_the_speed_of_a_number():
     assert play("1", "p", wait=0.05)[1] == 0
     assert play("9", "p", "1", wait=1.0, then=("p",))[1] < 3  # at the end it has stopped: p begins anew
     assert play("9", "p", "p", wait=0.3)[1] < 3  # paused
+
+
+def test_in_a_low_window_the_keys_of_a_presenter_step_and_up_and_down_scroll():
+    async def session():
+        film = a_film()
+        player = Player(film, film.scenes[0])
+        async with player.run_test(size=(80, 6)) as pilot:
+            await pilot.press("pagedown", "pagedown", "pageup")
+            await pilot.pause()
+            seen = [player.query_one(name).region for name in ("#note", "#facts")]
+            assert all(0 <= region.y and region.bottom <= 6 for region in seen)  # whatever does not fit
+            await pilot.press("down")
+            await pilot.pause()
+            return player.frame, player.query_one("VerticalScroll").scroll_y
+
+    frame, scrolled = asyncio.run(asyncio.wait_for(session(), 30))
+    assert frame == 1 and scrolled > 0

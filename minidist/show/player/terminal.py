@@ -48,7 +48,7 @@ class Player(App):
     CSS = """
     #title, #verdict, #note, #facts, #key { padding: 0 2; }
     #title { text-style: bold; }
-    #picture { padding: 1 2 0 2; min-width: 76; }
+    #picture { padding: 0 2; min-width: 76; }
     #facts { color: $text-muted; }
     #below { dock: bottom; height: auto; }
     #below Footer { dock: none; }
@@ -59,6 +59,8 @@ class Player(App):
         Binding("p", "toggle", "play/pause"),
         Binding("b", "break_it", "break/mend"),
         Binding("s", "next_scene", "next scene"),
+        Binding("up", "look(-3)", "up", show=False),
+        Binding("down", "look(3)", "down", show=False),
         Binding("home", "go(0)", "begin", show=False),
         Binding("end", "go(-1)", "end", show=False),
         *(
@@ -77,7 +79,7 @@ class Player(App):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(can_focus=False):  # with the focus it would take keys such as those of a presenter
-            for part in ("title", "verdict", "picture", "key"):
+            for part in ("title", "picture", "key", "verdict"):
                 yield Static(id=part, markup=False)
         with Vertical(id="below"):  # always seen, also in a low window
             for part in ("note", "facts"):
@@ -91,10 +93,11 @@ class Player(App):
         """Show what the player has come to."""
         scene, broken = self.scene, self.scene is self.film.broken
         names = [f"[{one.name}]" if one is scene else one.name for one in (*self.film.scenes, self.film.broken)]
-        verdict = f"broken: {self.film.bug}. {scene.verdict}" if broken else scene.verdict
+        colour = "#FF5C77" if broken else "#3DDBA5"
+        bug = Text(f"\nbroken: {self.film.bug}", colour) if broken else ""
         parts = {
-            "title": Text(f"{'  '.join(names)}\n{scene.title}"),
-            "verdict": Text(verdict, "#FF5C77" if broken else "#3DDBA5"),
+            "title": Text.assemble(f"{'  '.join(names)}\n{scene.title}", bug),
+            "verdict": Text(scene.verdict, colour),
             "picture": _picture(scene, self.frame, not self.no_color),
             "note": Text(scene.frames[self.frame].note),
             "facts": Text(_facts(scene, self.frame)),
@@ -113,6 +116,10 @@ class Player(App):
         self._pause()
         self.frame = frame % len(self.scene.frames)
         self.show_frame()
+
+    def action_look(self, lines: int) -> None:
+        """Scroll, where the window is too low for everything."""
+        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
 
     def action_toggle(self) -> None:
         if self.timer is not None:
