@@ -119,7 +119,7 @@ def _origins(senders: Sequence[np.ndarray], old: np.ndarray, new: np.ndarray, ch
     """
     origins = set()
     for chunk in changed:
-        arrived = (new[chunk], new[chunk] - old[chunk])
+        arrived = (new[chunk], (new - old)[chunk])  # of arrays: scalars would warn of what wraps round
         holding = [place for array in senders for value in arrived for place in np.flatnonzero(array == value).tolist()]
         origins.add(chunk if chunk in holding or not holding else holding[0])
     return tuple(sorted(origins))
