@@ -1,5 +1,7 @@
 """What the demonstrations of collectives show, beside what collectives are."""
 
+import re
+import warnings
 from itertools import pairwise
 
 import numpy as np
@@ -10,6 +12,7 @@ from minidist.show.demos import DEMONSTRATIONS, board, kinds
 from minidist.show.demos import collectives as demo
 from minidist.show.demos import steps as steps_of
 from minidist.show.demos.runs import WarmRanks
+from minidist.show.palette import of_rank
 from minidist.show.player.scene import Arrow, Box
 
 KINDS = {
@@ -90,6 +93,163 @@ def test_the_bug_does_harm_and_is_marked_where_it_begins(warm, kind, n, seed):
     right = kind.ends(np.stack([steps_of.numbers_of(rank, n, seed) for rank in range(n)]))
     assert not demo._same(bad[-1].numbers, right).all()
     assert f"First wrong in step {first}: " in demo._verdict(kind, bad, good, right)
+
+
+# ── which chunk travels ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def in_a_ring(rank: int, step: int, n: int) -> tuple[int, int, int]:
+    """Of a message: the sender's chunk, to which rank, and there which chunk. The receiver's has the same place."""
+    return (rank - step) % n, (rank + 1) % n, (rank - step) % n
+
+
+def all_reduce(rank: int, step: int, n: int) -> tuple[int, int, int]:
+    return in_a_ring(rank, step if step < n else step - n, n)
+
+
+def all_gather(rank: int, step: int, n: int) -> tuple[int, int, int]:
+    return in_a_ring(rank, step - 1, n)
+
+
+def all_to_all(rank: int, step: int, n: int) -> tuple[int, int, int]:
+    return (rank + step) % n, (rank + step) % n, rank
+
+
+def wrong_all_reduce(rank: int, step: int, n: int) -> tuple[int, int, int]:
+    chunk, destination, place = all_reduce(rank, step, n)
+    return {1: n - 1, 2: 0}.get(step, chunk) if rank == 1 and step < n else chunk, destination, place
+
+
+def wrong_all_gather(rank: int, step: int, n: int) -> tuple[int, int, int]:
+    again = rank == 1 and step == n - 1
+    return all_gather(rank, step - again, n)[0], *all_gather(rank, step, n)[1:]
+
+
+def wrong_all_to_all(rank: int, step: int, n: int) -> tuple[int, int, int]:
+    chunk, destination, place = all_to_all(rank, step, n)
+    return {1: 2 % n, 2: 1}.get(chunk, chunk) if rank == 0 else chunk, destination, place
+
+
+TRAVELS = {
+    "ring": (all_reduce, wrong_all_reduce),
+    "reduce-scatter": (in_a_ring, in_a_ring),
+    "all-gather": (all_gather, wrong_all_gather),
+    "all-to-all": (all_to_all, wrong_all_to_all),
+}
+
+
+@pytest.mark.parametrize("n", [3, 5, 8])
+@pytest.mark.parametrize("is_broken", [False, True], ids=["right", "broken"])
+@pytest.mark.parametrize("kind", TRAVELS)
+def test_a_message_names_the_chunk_that_travelled_and_the_one_that_it_changed(warm, kind, is_broken, n):
+    one, travels = KINDS[kind], TRAVELS[kind][is_broken]
+    program = one.broken if is_broken else next(iter(one.programs.values()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a lecture is no place for those of NumPy
+        steps = watched(warm, one, program, n)
+    for number, step in enumerate(steps[1:], 1):
+        found = [(m.source, m.from_chunks, m.destination, m.to_chunks) for m in step.messages]
+        expected = [(rank, *travels(rank, number, n)) for rank in range(n)]
+        assert found == [(rank, (chunk,), to, (place,)) for rank, chunk, to, place in expected]
+
+
+@pytest.mark.parametrize(("kind", "algorithm"), [("all-to-all", "pairwise"), ("ring", "ring"), ("broadcast", "tree")])
+@pytest.mark.parametrize("n", [4, 8])
+def test_an_arrow_leads_from_the_chunk_that_travelled_to_the_one_that_changed_in_its_sender_s_colour(
+    warm, kind, algorithm, n
+):
+    steps = watched(warm, KINDS[kind], KINDS[kind].programs[algorithm], n)
+    frames = demo._scene(KINDS[kind], "right", steps, algorithm, steps).frames
+    for step, frame in zip(steps, frames, strict=True):
+        cells = sorted((s for s in frame.shapes if isinstance(s, Box) and s.fill is None), key=lambda s: (s.y, s.x))
+        arrows = [shape for shape in frame.shapes if isinstance(shape, Arrow)]
+        for message, arrow in zip(step.messages, arrows, strict=True):
+            ends = (message.source, message.from_chunks), (message.destination, message.to_chunks)
+            (left, top), (to_left, to_top) = (middle_of([cells[n * rank + c] for c in chunks]) for rank, chunks in ends)
+            assert (arrow.x, arrow.to_x) == pytest.approx((left, to_left))
+            side = 1 if to_top > top else -1  # both ends lie in the cells' halves that face each other
+            assert 0 < side * (arrow.y - top) <= 1 and 0 < side * (to_top - arrow.to_y) <= 1
+            assert arrow.colour == of_rank(message.source)
+            straight_down = arrow.x == arrow.to_x and abs(message.source - message.destination) > 1
+            assert (arrow.bend > 0) == straight_down  # across the cells between nothing could be read
+
+
+def middle_of(cells: list[Box]) -> tuple[float, float]:
+    return sum(c.x + c.w / 2 for c in cells) / len(cells), cells[0].y + cells[0].h / 2
+
+
+# ── what is said ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("n", [3, 4, 8])
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_a_step_is_said_to_add_where_it_added_and_to_pass_on_where_it_passed_on(warm, kind, n):
+    for algorithm, program in kinds.programs_for(kind, n).items():
+        steps = watched(warm, kind, program, n)
+        frames = demo._scene(kind, algorithm, steps, algorithm, steps).frames
+        for number, (before, after) in enumerate(pairwise(steps), 1):
+            did = {
+                what_happened(steps[0].values[m.source], before.values, after.values, m.source, m.destination, chunk)
+                for m in after.messages
+                for chunk in m.to_chunks
+            }
+            said = "added" if re.search(r"\badds?\b", frames[number].note) else "kept"
+            assert did == {said} and frames[number].note.startswith(f"Step {number}: ")
+
+
+def what_happened(at_first, before, after, source: int, destination: int, chunk: int) -> str:
+    """Whether a chunk became what the sender held, or the sum of that and of what was there."""
+    old, new, held = before[destination, chunk], after[destination, chunk], {*before[source], *at_first}
+    if new in held:
+        return "kept"
+    return "added" if new - old in held else "neither"
+
+
+@pytest.mark.parametrize(
+    ("kind", "algorithm", "sources", "way"),
+    [
+        ("broadcast", "naive", lambda step, n: {0}, lambda step: step),  # to the next rank
+        ("broadcast", "ring", lambda step, n: {step - 1}, lambda step: 1),  # one rank further
+        ("all-to-all", "pairwise", lambda step, n: set(range(n)), lambda step: step),  # to the one so many after it
+        ("ring", "ring", lambda step, n: set(range(n)), lambda step: 1),  # from the rank before
+    ],
+)
+def test_messages_go_the_way_that_the_sentence_says(warm, kind, algorithm, sources, way):
+    for n in (3, 5):
+        steps = watched(warm, KINDS[kind], KINDS[kind].programs[algorithm], n)
+        for number, step in enumerate(steps[1:], 1):
+            assert {message.source for message in step.messages} == sources(number, n)
+            assert {(m.destination - m.source) % n for m in step.messages} == {way(number)}
+    says = KINDS["all-to-all"].says["pairwise"]
+    assert [re.findall(r"\d+", says(step, 5)) for step in (1, 4)] == [["1"], ["4"]]
+
+
+@pytest.mark.parametrize("n", [3, 5])
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_note_and_verdict_of_the_bug_name_the_rank_and_the_place_in_its_array(warm, kind, n):
+    algorithm = next(iter(kind.programs))
+    good, bad = (watched(warm, kind, one, n) for one in (kind.programs[algorithm], kind.broken))
+    right = kind.ends(np.stack([steps_of.numbers_of(rank, 2 * n, 0) for rank in range(n)]))
+    scene = demo._scene(kind, "broken", bad, algorithm, good, "told")
+    wrong = []  # in the first frame that is, rank by rank and chunk by chunk
+    for rank in range(n):
+        for chunk, letter in zip(range(n), "abcde", strict=False):
+            if bad[scene.parts_at].values[rank, chunk] != good[scene.parts_at].values[rank, chunk]:
+                wrong.append(f"{letter} on rank {rank}")
+    note = scene.frames[scene.parts_at].note
+    assert f" Wrong from now on: {', '.join(wrong[:3])}{' and more' if len(wrong) > 3 else ''}." in note
+    verdict = demo._verdict(kind, bad, good, right)
+    assert f" {wrong[0]}. " in verdict
+    element, rank, found, expected = re.search(
+        r"element (\d+) of rank (\d+) is (\S+) instead of (\S+),", verdict
+    ).groups()
+    place = int(rank), int(element)
+    assert f"{bad[-1].numbers[place]:.6g}" == found != expected == f"{right[place]:.6g}"
+    earlier = [(r, e) for r in range(n) for e in range(2 * n) if (r, e) < place and not np.isnan(right[r, e])]
+    assert all(bad[-1].numbers[one] == right[one] for one in earlier)
+
+
+# ── the whole ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("kind", ["ring", "reduce-scatter", "all-gather"])
