@@ -174,6 +174,13 @@ def test_an_arrow_leads_from_the_chunk_that_travelled_to_the_one_that_changed_in
             assert (arrow.bend > 0) == straight_down  # across the cells between nothing could be read
 
 
+def test_what_a_rank_copies_within_its_own_array_is_no_message_s(warm):
+    """Of two ranks the broken all-to-all leaves b of rank 0 at its own place a; what comes from rank 1 is at b."""
+    (step,) = watched(warm, kinds.ALL_TO_ALL, kinds.ALL_TO_ALL.broken, 2)[1:]
+    assert letters(step.values) == [["b0", "a1"], ["a0", "b1"]]
+    assert [(m.source, m.from_chunks, m.to_chunks) for m in step.messages] == [(0, (0,), (0,)), (1, (0,), (1,))]
+
+
 def middle_of(cells: list[Box]) -> tuple[float, float]:
     return sum(c.x + c.w / 2 for c in cells) / len(cells), cells[0].y + cells[0].h / 2
 

@@ -96,10 +96,10 @@ def _steps(kind: Kind, logs: list[list], marks: list[list], numbers: list[list])
             for place, flight in enumerate(arrivals, 1):
                 if flight.end == step:
                     old, new = cells[rank][place - 1], cells[rank][place]
-                    changed = np.flatnonzero(new != old).tolist()
                     senders = found[-1].values[flight.source], found[0].values[flight.source]
-                    came_from = _origins(senders, old, new, changed)
-                    messages.append(board.Sent(flight.source, rank, flight.nbytes, came_from, tuple(changed)))
+                    origins = _origins(senders, old, new)
+                    came_from = tuple(sorted(set(origins.values())))
+                    messages.append(board.Sent(flight.source, rank, flight.nbytes, came_from, tuple(origins)))
         sent = [sum(f.nbytes for f in flights if f.source == rank and f.end <= step) for rank in range(ranks)]
         found.append(
             Step(
@@ -112,17 +112,20 @@ def _steps(kind: Kind, logs: list[list], marks: list[list], numbers: list[list])
     return found
 
 
-def _origins(senders: Sequence[np.ndarray], old: np.ndarray, new: np.ndarray, changed: list[int]) -> tuple[int, ...]:
-    """From which chunks of the sender's array the changes came: those that hold what was stored or added there.
+def _origins(senders: Sequence[np.ndarray], old: np.ndarray, new: np.ndarray) -> dict[int, int]:
+    """The chunks that a message changed, and from which chunk of the sender's array each of them came.
+
+    That is one that holds what was stored or added there; where none does, the receiver itself has changed the chunk.
 
     ``senders`` is that array now, and as it was at first: an all-to-all sends from a copy of that.
     """
-    origins = set()
-    for chunk in changed:
+    origins = {}
+    for chunk in np.flatnonzero(new != old).tolist():
         arrived = (new[chunk], (new - old)[chunk])  # of arrays: scalars would warn of what wraps round
         holding = [place for array in senders for value in arrived for place in np.flatnonzero(array == value).tolist()]
-        origins.add(chunk if chunk in holding or not holding else holding[0])
-    return tuple(sorted(origins))
+        if holding:
+            origins[chunk] = chunk if chunk in holding else holding[0]
+    return origins
 
 
 def _cells(photo: np.ndarray, ranks: int) -> np.ndarray:
