@@ -3,6 +3,7 @@
 import asyncio
 import io
 
+import pytest
 from rich.color import ColorType
 from rich.console import Console
 
@@ -78,6 +79,20 @@ def test_a_thin_box_is_seen_and_its_ink_can_be_read():
 def test_messages_are_told():
     frame = Frame((Arrow(0, 0, 1, 1, label="0 → 1"), Box(0, 0, 1, 1), Arrow(0, 0, 1, 1, label="1 → 2")), "")
     assert messages_of(frame) == "0 → 1, 1 → 2"
+
+
+@pytest.mark.parametrize("count", [1, 7, 9, 40])
+def test_messages_that_do_not_fit_two_lines_are_counted_and_none_is_cut(count):
+    labels = [f"{i} → {i + 1} a (8,000 B)" for i in range(count)]
+    frame = Frame(tuple(Arrow(0, 0, 1, 1, label=label) for label in labels), "")
+    scene, out = Scene("cart", "A cart", (frame,), 1), io.StringIO()
+    print_film(Film("cart", "A cart", (scene,), scene, "none"), scene, Console(file=out, width=100))
+    told = out.getvalue().split("messages: ")[1].splitlines()[0]
+    whole, _, more = told.partition(", and ")
+    named = whole.split(", ")
+    assert named == labels[: len(named)] and more == (f"{count - len(named)} more" if len(named) < count else "")
+    assert len(f"messages: {told}") <= 2 * WIDTH
+    assert len(named) == count or len(f"messages: {', '.join(labels[: len(named) + 1])}, and 9 more") > 2 * WIDTH
 
 
 # ── a film ───────────────────────────────────────────────────────────────────────────────────────────────────────────

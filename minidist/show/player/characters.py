@@ -30,9 +30,15 @@ def lines_of(frame: Frame, height: float, colours: bool = True) -> list[Text]:
     return canvas.lines()
 
 
-def messages_of(frame: Frame) -> str:
-    """What the arrows say, in a line."""
-    return ", ".join(shape.label for shape in frame.shapes if isinstance(shape, Arrow) and shape.label)
+def messages_of(frame: Frame, room: int = 2 * WIDTH) -> str:
+    """What the arrows say, in so many characters: as many of them as fit, none of them cut, and how many more."""
+    labels = [shape.label for shape in frame.shapes if isinstance(shape, Arrow) and shape.label]
+    for count in range(len(labels), 0, -1):
+        more = f", and {len(labels) - count} more" if count < len(labels) else ""
+        text = ", ".join(labels[:count]) + more
+        if len(text) <= room:
+            return text
+    return ""
 
 
 class _Canvas:

@@ -162,8 +162,8 @@ class Player(App):
 def _picture(scene: Scene, number: int, colours: bool) -> Text:
     frame = scene.frames[number]
     picture = Text("\n").join(lines_of(frame, scene.height, colours))
-    messages = messages_of(frame)
-    return picture if not messages else Text("\n").join([picture, Text(f"messages: {messages}"[: 2 * WIDTH])])
+    messages = messages_of(frame, 2 * WIDTH - len("messages: "))
+    return picture if not messages else Text("\n").join([picture, Text(f"messages: {messages}")])
 
 
 def _facts(scene: Scene, number: int) -> str:
