@@ -154,6 +154,19 @@ def test_the_slider(opened):
     assert note(one) == "slow, step 2"
 
 
+def test_an_arrow_with_a_bend_lies_to_the_right_of_the_straight_line_and_a_text_ends_with_its_box(opened, tmp_path):
+    shapes = Arrow(20, 1, 20, 5, bend=5), Arrow(50, 5, 50, 1, bend=5), Box(0, 5, 4.4, 1, "faint", "abcdefgh")
+    scene = Scene("bent", "Down, and up again", (Frame(shapes, "both"),), 6)
+    (tmp_path / "bent.html").write_text(Film("bent", "Bent", (scene,), scene, "none").html(), encoding="utf-8")
+    one = opened(url=(tmp_path / "bent.html").as_uri())
+    middles = one.eval_on_selector_all(
+        "#stage path",
+        "all => all.map(e => e.getPointAtLength(e.getTotalLength() / 2)).map(p => [Math.round(p.x), Math.round(p.y)])",
+    )
+    assert middles == [[250, 60], [550, 60]]  # of 10 pixels a character, 20 a line
+    assert seen(one) == ["abcd"]
+
+
 def test_where_there_is_nothing_to_choose_there_are_no_buttons_for_it(opened, film, tmp_path):
     assert opened().is_visible("#scenes")
     (tmp_path / "alone.html").write_text(film.only("slow").html(), encoding="utf-8")

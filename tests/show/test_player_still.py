@@ -41,5 +41,17 @@ def test_shapes_are_where_the_frame_says(figure):
     assert (arrow.xyann, arrow.xy) == ((0, 0), (9, 4))
 
 
+def test_an_arrow_with_a_bend_lies_to_the_right_of_the_straight_line():
+    shapes = Arrow(20, 1, 20, 5, bend=5), Arrow(50, 5, 50, 1, bend=5)
+    scene = Scene("bent", "Down, and up again", (Frame(shapes, "both"),), 6)
+    figure = still.draw(Film("bent", "Bent", (scene,), scene, "none"))
+    figure.draw_without_rendering()
+    axes = figure.subfigs[0].axes[0]
+    arrows = [text.arrow_patch for text in axes.texts if isinstance(text, Annotation)]
+    sides = [arrow.get_path().transformed(axes.transData.inverted()).get_extents() for arrow in arrows]
+    for x, side in zip((20, 50), sides, strict=True):
+        assert side.x1 == pytest.approx(x + 5, abs=0.5) and side.x0 > x - 2  # its head is as broad
+
+
 def test_the_key_names_every_colour_once(figure):
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["cart"]
