@@ -60,6 +60,63 @@ def test_the_bug_is_marked_where_bits_are_lost(film):
     assert not any(getattr(shape, "fill", None) == "wrong" for shape in scene.frames[0].shapes)
 
 
+def numbers_of(scene) -> tuple[np.ndarray, np.ndarray]:
+    """What the optimizer left and what is stored, in every frame, from the bits that are written there."""
+    masters = np.uint32([int(bits_of(frame, 1), 2) for frame in scene.frames]).view(np.float32)
+    codes = np.uint16([int(bits_of(frame, 4), 2) for frame in scene.frames])
+    return masters.astype(float), (FLOAT16 if scene.name == "fp16" else BFLOAT16).decode(codes).astype(float)
+
+
+def test_an_update_leads_from_what_was_there_before_to_what_the_optimizer_left(film):
+    """From the master before; where there is none, from the number of 16 bits."""
+    for scene in (*film.scenes, film.broken):
+        masters, stored = numbers_of(scene)
+        before = stored if scene is film.broken else masters
+        told = [float(frame.facts["update"]) for frame in scene.frames]
+        assert told == pytest.approx([0, *(masters[1:] - before[:-1])], abs=1e-6)
+    assert (stored != masters).any()  # so that it makes a difference
+
+
+def test_the_distance_is_that_to_the_neighbour_on_the_side_to_which_the_update_goes(film):
+    for scene in (*film.scenes, film.broken):
+        bits = 10 if scene.name == "fp16" else 7
+        _, stored = numbers_of(scene)
+        for frame, number in zip(scene.frames[1:], stored, strict=False):
+            up = float(frame.facts["update"]) > 0
+            below_one = number < 1 or (number == 1 and not up)
+            (told,) = (value for name, value in frame.facts.items() if name.startswith("from the stored number"))
+            assert told == f"{2.0 ** -(bits + below_one):.6f}"
+    assert stored[0] == 1  # from where the two sides differ
+
+
+def test_rounded_up_is_what_is_stored_above_the_master(film):
+    seen = set()
+    for scene in (*film.scenes, film.broken):
+        for frame, master, stored in zip(scene.frames, *numbers_of(scene), strict=True):
+            (text,) = (s.text for s in frame.shapes if isinstance(s, Label) and (s.x, s.y) == (bitboard.RIGHT, 2.5))
+            way = "up" if stored > master else "down"
+            assert (
+                text == "nothing to drop" if stored == master else text.endswith((f"rounded {way}", "to the even one"))
+            )
+            seen.add(text.split()[-1])
+    assert {"up", "down"} <= seen
+
+
+def test_a_curve_is_of_the_numbers_that_are_written_and_the_right_run_s_is_of_the_right_run(film):
+    for scene in (*film.scenes, film.broken):
+        masters, stored = numbers_of(scene)
+        found = {}  # (mark, step) -> height
+        for box in (s for s in scene.frames[-1].shapes if isinstance(s, Box) and s.y > 5 and s.mark in "sm!"):
+            found[box.mark, int((box.x - bitboard.FROM) / 2)] = box.y + box.h / 2
+        own = "!" if scene is film.broken else "m"
+        steps = range(1, bf16.STEPS + 1)
+        slope, zero = np.polyfit(masters[1:], [found[own, step] for step in steps], 1)
+        assert slope < 0  # what is larger is higher
+        right, _ = numbers_of(film.scenes[0] if scene is film.broken else scene)
+        for mark, numbers in ((own, masters), ("s", stored), ("m", right)):
+            assert [found[mark, step] for step in steps] == pytest.approx(zero + slope * numbers[1:], abs=1e-3)
+
+
 def test_every_frame_fits(film):
     for scene in (*film.scenes, film.broken):
         assert len({tuple(frame.facts) for frame in scene.frames}) == 1 and len(scene.frames) == bf16.STEPS + 1

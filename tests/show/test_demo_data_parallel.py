@@ -10,6 +10,7 @@ from minidist.show.demos.lanes import COLOURS
 from minidist.show.demos.runs import warm_ranks
 from minidist.show.overlap import hidden_share, traced_step
 from minidist.show.player.scene import Box
+from minidist.show.timeline import kind_of
 from minidist.train import TrainConfig
 
 RANKS, SIZE = 3, 12
@@ -77,6 +78,30 @@ def test_facts_grow_and_have_the_same_names(film):
     counts = [scene.frames[-1].facts["all-reduces ended"] for scene in (*film.scenes, film.broken)]
     overlapped, bucketed, naive, broken = (int(count.split()[0]) for count in counts)
     assert naive == 52 > overlapped == bucketed == broken + 1  # four layers of 12 parameters, and four more
+
+
+def test_what_is_told_is_what_rank_0_does_at_that_time(film):
+    log = traced_step(film.logs)[0]
+    end = next(event.end for event in log if event.track == "step")
+    phases = {
+        kind: next(event for event in log if kind_of(event) == kind) for kind in ("forward", "backward", "optimizer")
+    }
+    begins = (
+        ("forward", "Forward: "),
+        ("backward", ("Backward completes", "All-reduce")),
+        ("optimizer", "Every rank updates"),
+    )
+    for phase, begin in begins:
+        event = phases[phase]
+        for time in (event.start, (event.start + event.end) // 2, event.end - 1):
+            assert data_parallel._note(log, time, end, False).startswith(begin)
+    between = phases["backward"].end, phases["optimizer"].start - 1
+    assert all(data_parallel._note(log, time, end, False).startswith("Backward is over") for time in between)
+    losses = [event for event in log if event.track == "communication"][-1]
+    assert phases["optimizer"].end <= losses.start
+    for time in (phases["optimizer"].end, (losses.start + losses.end) // 2):
+        assert data_parallel._note(log, time, end, False) == "The ranks add up their losses."
+    assert data_parallel._note(log, end, end, False).startswith("The step has ended")
 
 
 def test_the_broken_one_says_when_and_where(film):

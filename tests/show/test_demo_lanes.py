@@ -68,6 +68,34 @@ def test_the_cursor_moves_and_says_the_time():
     assert at[0].note == "note" and at[0].facts == {"time": "x"}
 
 
+def test_the_cursor_stands_behind_what_is_drawn_longer_than_it_lasted():
+    shown = picture(bar("communication", 10, 10.2, ORANGE))
+    (box,) = boxes(shown, 10.2)
+    cursor = next(s for s in shown.frame(int(10.2 * MS), "", {}).shapes if isinstance(s, Box) and s.fill == "ink")
+    assert cursor.x == box.x + box.w == lanes.LEFT + 11
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "left", "right", "text"),
+    [
+        (20, 25, 10, 40, ""),  # in two pieces, of which none is the middle
+        (5, 25, 25 - lanes.GAP, 40, "forward"),
+        (25, 45, 10, 25, "forward"),
+        (14, 45, 10, 14, "F"),  # what fits the piece that is seen
+    ],
+)
+def test_no_text_lies_under_a_wait(start, end, left, right, text):
+    shown = picture(bar("compute", 10, 40, BLUE, "forward", "F"), bar("compute", start, end, GREY))
+    below, wait = boxes(shown, 60)
+    assert below.text == text and wait.fill == GREY
+    assert below.x - lanes.LEFT == pytest.approx(left) and below.x + below.w - lanes.LEFT == pytest.approx(
+        right, abs=lanes.GAP
+    )
+    if text:  # in the middle of its box
+        middle = below.x + below.w / 2
+        assert middle + len(text) / 2 <= wait.x or middle - len(text) / 2 >= wait.x + wait.w
+
+
 @pytest.mark.parametrize("ranks", [2, 4, 5, 8])
 def test_lanes_do_not_overlap_and_fit(ranks):
     each = [bar("compute", 0, 9, BLUE), bar("communication", 3, 7, ORANGE)]

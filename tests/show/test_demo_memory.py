@@ -1,6 +1,7 @@
 """The demonstrations of memory: what films claim, against formulas, the ledger's own peaks, and the bug's moment."""
 
 import re
+from unittest import mock
 
 import pytest
 
@@ -8,10 +9,10 @@ from minidist.layout import Layout
 from minidist.nn.gpt import GPT
 from minidist.show.demos import DEMONSTRATIONS, recompute, zero
 from minidist.show.demos.runs import warm_ranks
-from minidist.show.demos.stacks import Panel, bytes_told, panels_of
+from minidist.show.demos.stacks import Mark, Panel, Stacks, bytes_told, panels_of
 from minidist.show.demos.watched import KINDS, Change, Held, last_steps, train_watched
 from minidist.show.memory import COLOURS
-from minidist.show.player.scene import WIDTH, Box
+from minidist.show.player.scene import WIDTH, Box, Label
 from minidist.trace import Event
 from minidist.train import TrainConfig
 
@@ -23,8 +24,15 @@ def warm():
 
 
 @pytest.fixture(scope="module")
-def stages():
-    return zero.film(2, 16, 0)
+def stages_and_marks():
+    with mock.patch.object(zero, "Mark", wraps=Mark) as made:
+        film = zero.film(2, 16, 0)
+    return film, [Mark(*call.args) for call in made.call_args_list]
+
+
+@pytest.fixture(scope="module")
+def stages(stages_and_marks):
+    return stages_and_marks[0]
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +138,64 @@ def test_a_bug_is_marked_from_its_moment_on(stages, modes):
         assert "Wrong here" in scene.frames[scene.parts_at].note and "Wrong" not in scene.frames[0].note
         assert re.search(r"After step \d training differs from one process: .* ulps?\b.* away", scene.verdict)
     assert "After step 2" in stages.broken.verdict and "After step 1" in modes.broken.verdict
+
+
+def test_stale_is_what_the_other_ranks_update_of_the_last_block(stages_and_marks):
+    _, marks = stages_and_marks
+    block = 12 * 16**2 + 13 * 16  # of width 16: matrices, and their biases and both norms
+    assert [mark.nbytes for mark in marks] == [4 * block // 2] * 2  # half of it is a rank's own; float32
+
+
+def line(scene, lane: bool) -> float:
+    """How high the line lies above the bottom of rank 0's area."""
+    box = next(shape for shape in scene.frames[-1].shapes if isinstance(shape, Box) and shape.fill == "ink")
+    return panels_of(2, lane)[0][0].bottom - (box.y + box.h / 2)
+
+
+def test_the_line_is_as_high_as_the_formula_on_the_scale_of_the_areas(stages, modes):
+    """The area of the optimizer's state, which does not change in a step, gives the scale."""
+    for scene, kept, optimizer in zip(
+        (*stages.scenes, stages.broken), (24, 14, 14, 12, 14), (8, 4, 4, 4, 4), strict=True
+    ):  # bytes a parameter, of 2 ranks
+        expected = heights(scene, -1, "optimizer") * kept / optimizer
+        assert line(scene, lane=False) == pytest.approx(expected, rel=0.02)
+    state = last_steps(modes.logs[0]).highest("optimizer")  # master and two moments: 12 bytes a parameter
+    for scene in (*modes.scenes, modes.broken):
+        blocks = number(list(scene.frames[-1].facts.values())[2])
+        expected = heights(scene, -1, "optimizer") * (state / 12 * (2 + 12 + 8) + blocks) / state
+        assert line(scene, lane=True) == pytest.approx(expected, rel=0.02)
+
+
+def test_a_mark_is_as_high_as_its_bytes_and_can_always_be_seen():
+    changes = [Change(10 * i, dict.fromkeys(KINDS, 0) | {"parameters": 100}) for i in range(34)]
+    held = Held(changes, [Event("step 0", "step", 0, 400)])
+    for nbytes, high in ((50, 5), (20, 2), (1, 0.5)):
+        marks = [[Mark(0.5, 1, "wrong", "stale", nbytes)]]
+        scene = Stacks([held], 100, 100, {"zero grad": "x"}, lambda *_: {}, marks, {}).scene("x", "x", "x")
+        (box,) = (s for s in scene.frames[-1].shapes if isinstance(s, Box) and s.fill == "wrong")
+        assert (box.h, box.y + box.h) == (high, panels_of(1, False)[0][0].bottom) and (box.x, box.w) == (17, 17)
+        assert [s.text for s in scene.frames[-1].shapes if isinstance(s, Label) and s.colour == "wrong"] == ["stale"]
+
+
+def test_as_often_recomputed_as_is_marked_so_far(modes):
+    for scene in (*modes.scenes, modes.broken):
+        colour = "wrong" if scene is modes.broken else recompute.AGAIN
+        told = []
+        for frame in scene.frames:
+            marks = [s for s in frame.shapes if isinstance(s, Box) and s.fill == colour and s.x < 34]  # rank 0's
+            told.append(int(frame.facts["recomputed so far"].split()[0]))
+            assert told[-1] == len(marks)
+        assert told[0] == 0 and (scene.name == "none" or set(told) == {0, 1, 2, 3, 4})
+
+
+def test_the_recomputed_share_of_flops_is_that_of_the_shapes(modes):
+    """By hand, of a token: width 16, 64 tokens of context, 256 of vocabulary; a product counts 2 for each weight."""
+    core = 2 * (2 * 64 * 16)  # queries with keys, and attention weights with values
+    block = 2 * (16 * 48 + 16 * 16 + 2 * 16 * 64) + core
+    step = 3 * (4 * block + 2 * 16 * 256)  # backward is two forwards
+    for scene, again in zip(modes.scenes, (0, core, block), strict=True):
+        for frame in scene.frames:
+            assert list(frame.facts.values())[4:] == [f"{4 * again / step:.1%}"] * 2
 
 
 def test_recomputation_trades_memory_for_work(modes):

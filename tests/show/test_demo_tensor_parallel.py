@@ -1,6 +1,7 @@
 """The demonstrations tp and sp: calls and bytes of the real run beside the formula, and bugs that do harm."""
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +11,8 @@ from minidist.show.demos.broken_tensors import drops_g, drops_gains
 from minidist.show.demos.runs import warm_ranks
 from minidist.show.overlap import traced_step
 from minidist.show.player.scene import Box
+from minidist.show.timeline import kind_of
+from minidist.trace import Event
 
 RANKS, SIZE, LAYERS = 3, 10, 2
 BYTES = "sent for them, all ranks"
@@ -64,6 +67,58 @@ def test_sp_holds_less(films):
         float(scene.frames[-1].facts["activations at peak"].split()[0].replace(",", "")) for scene in films["sp"].scenes
     ]
     assert held[0] < held[1]
+
+
+def inside_of(log, name: str) -> list[Event]:
+    """The collectives of a rank's forward or backward."""
+    around = next(event for event in log if kind_of(event) == name)
+    return [e for e in log if e.track == "communication" and around.start <= e.start < around.end]
+
+
+def test_compute_stands_still_while_forward_and_backward_communicate(films):
+    for film in films.values():
+        step, scene = traced_step(film.logs), film.scenes[0]
+        still = sum(e.end - e.start for name in ("forward", "backward") for e in inside_of(step[0], name))
+        end = max(event.end for log in step for event in log if event.track == "step")
+        assert f" Rank 0's compute stood still for {still / end:.0%} of the step." in scene.verdict
+        assert scene.frames[-1].facts["compute stood still"] == f"{still / 1e6:.1f} ms"
+        assert scene.frames[-1].facts["time"] == f"{end / 1e6:.1f} of {end / 1e6:.1f} ms"
+
+
+def test_g_sums_in_forward_and_f_in_backward(films):
+    scene, log = films["tp"].scenes[0], traced_step(films["tp"].logs)[0]
+    notes = [frame.note for frame in scene.frames]
+    forward = [note for note in notes if " g adds " in note]
+    backward = [note for note in notes if " f adds " in note]
+    assert len(forward) == 2 * LAYERS and all(note.startswith("Forward, ") for note in forward)
+    assert len(backward) == 2 * LAYERS + 1 and all(note.startswith("Backward, ") for note in backward)
+    run = SimpleNamespace(config=tensor_parallel.config_of(RANKS, SIZE, 2), layout=Layout(tp=RANKS))
+    ends = {kind: next(event for event in log if kind_of(event) == kind).end for kind in ("forward", "backward")}
+    named = [one for one in tensor_parallel._bars(log, run) if one.texts and one.texts[0] in ("f", "g")]
+    assert {one.texts for one in named if one.end <= ends["forward"]} == {("g",)}
+    assert {one.texts for one in named if one.start >= ends["forward"]} == {("f",)}
+    assert len(named) == 4 * LAYERS + 1
+
+
+def test_forward_gathers_tokens_and_sums_parts_and_backward_gradients(films):
+    scene, log = films["sp"].scenes[0], traced_step(films["sp"].logs)[0]
+    for phase in ("forward", "backward"):
+        words = [frame.note for frame in scene.frames if frame.note.startswith(f"{phase.capitalize()}")]
+        words = [note for note in words if "is over" not in note]
+        names = [
+            e.name.split("(")[0] for e in inside_of(log, phase) if e.name.startswith(("all_gather", "reduce_scatter"))
+        ]
+        assert ["all_gather_into_tensor" if "gathers" in note else "reduce_scatter_tensor" for note in words] == names
+        assert {"gradients" in note for note in words} == {phase == "backward"}
+
+
+def test_activations_at_peak_are_those_alone(films, warm):
+    config = tensor_parallel.config_of(RANKS, SIZE, 2)
+    for scene, sp in zip(films["sp"].scenes, (1, 0), strict=True):
+        memory = warm.train(config, Layout(tp=RANKS, sp=sp), digests=False).ranks[0].memory
+        assert {frame.facts["activations at peak"] for frame in scene.frames} == {
+            f"{memory['activations'] / 2**10:,.0f} KiB"
+        }
 
 
 def test_compute_is_cut_where_the_rank_communicates(films):
