@@ -1,16 +1,21 @@
 """``minidist demo``, as a lecturer types it."""
 
+import io
 import json
 import os
 import re
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from minidist import cli, show
+from minidist.cli import demo
 from minidist.show.demos import DEMONSTRATIONS
+from minidist.show.player import terminal
 
 
 def test_alone_it_prints_the_menu(capsys):
@@ -50,7 +55,10 @@ def test_files_for_the_slides(tmp_path, capsys):
     film = json.loads(re.search(r'type="application/json">(.*?)</script>', page, re.DOTALL)[1])
     assert film["first"] == len(film["scenes"]) - 1  # it begins with the bug
     assert paths["png"].read_bytes().startswith(b"\x89PNG")
-    assert {event["pid"] for event in json.loads(paths["trace"].read_text())["traceEvents"]} == {0, 1}
+    events = json.loads(paths["trace"].read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == {0, 1}
+    peers = {(event["pid"], event["name"]) for event in events if event["ph"] == "X" and "rank" in event["name"]}
+    assert peers == {(rank, f"{way} rank {1 - rank}") for rank in (0, 1) for way in ("send to", "receive from")}
 
 
 @pytest.mark.parametrize(
@@ -82,6 +90,60 @@ def test_each_has_a_name_in_show():
         assert getattr(show, name.replace("-", "_")) is demonstration
     with pytest.raises(AttributeError, match="no attribute 'rng'"):
         show.rng  # noqa: B018
+
+
+@pytest.mark.parametrize("keyboard", ["redirected", "closed"])
+def test_without_a_keyboard_a_terminal_gets_the_frames(keyboard, monkeypatch):
+    out = io.StringIO()
+    monkeypatch.setattr(demo, "terminal_console", lambda: Console(file=out, force_terminal=True, width=100))
+    monkeypatch.setattr(terminal, "play", lambda film, scene: pytest.fail("nobody could end the player"))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    with open(os.devnull) as nothing:
+        monkeypatch.setattr(sys, "stdin", nothing if keyboard == "redirected" else None)
+        assert cli.main(["demo", "all-to-all", "--ranks", "2"]) == 0
+        assert "── 1 of 1 ──" in out.getvalue() and "bit for bit" in out.getvalue()
+        assert cli.main(["demo"]) == 0 and "which one" not in out.getvalue()  # the menu, and no question
+
+
+def test_with_a_keyboard_and_a_terminal_there_is_the_player(monkeypatch):
+    played = []
+    monkeypatch.setattr(demo, "terminal_console", lambda: Console(file=io.StringIO(), force_terminal=True))
+    monkeypatch.setattr(terminal, "play", lambda film, scene: played.append(scene.name) or scene)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert cli.main(["demo", "all-to-all", "--ranks", "2", "--break"]) == 0 and played == ["broken"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a terminal of this kind is Unix's")
+def test_ctrl_d_ends_the_menu():
+    import pty
+
+    leader, follower = pty.openpty()
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
+    menu = subprocess.Popen(
+        [sys.executable, "-m", "minidist.cli", "demo"], stdin=follower, stdout=subprocess.PIPE, stderr=follower,
+        env=environment | {"FORCE_COLOR": "1"}, close_fds=True,
+    )  # fmt: skip
+    os.close(follower)
+    try:
+        os.write(leader, b"\x04")
+        out, _ = menu.communicate(timeout=20)
+        assert menu.returncode == 0 and "which one, by number or name?" in out.decode()
+    finally:
+        menu.kill()
+        os.close(leader)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a pipe of this kind is Unix's")
+def test_if_nobody_reads_on_it_ends_with_the_status_of_a_broken_pipe():
+    command = [sys.executable, "-m", "minidist.cli", "demo", "all-to-all", "--ranks", "2"]
+    printing = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    printing.stdout.close()  # sooner than `| head -1` would
+    try:
+        assert (printing.stderr.read().count(b"Traceback"), printing.wait(timeout=20)) == (0, 141)
+    finally:
+        printing.kill()
+        printing.stderr.close()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a terminal of this kind is Unix's")

@@ -5,7 +5,7 @@ import os
 import multiprocess
 import pytest
 
-from minidist.show.demos import DEMONSTRATIONS, deadlock
+from minidist.show.demos import DEMONSTRATIONS, deadlock, deadlock_picture
 from minidist.show.demos.deadlock import FITS, moments
 from minidist.show.demos.deadlock_programs import Event
 from minidist.show.player.scene import WIDTH, Arrow, Box, Label
@@ -46,6 +46,39 @@ def test_the_circle_is_what_the_parent_finds(ranks):
     ring = " → ".join(map(str, [*range(ranks), 0]))
     assert f"waits for rank 1 to take {8 * (FITS + 1):,} bytes" in broken.verdict and ring in broken.verdict
     assert "in send_first" in broken.verdict  # the line
+
+
+def nodes(shapes) -> list[tuple[float, float]]:
+    """The middle of each rank on the circle."""
+    boxes = {s.text: s for s in shapes if isinstance(s, Box) and s.text.isdigit()}
+    return [
+        (boxes[str(rank)].x + boxes[str(rank)].w / 2, boxes[str(rank)].y + boxes[str(rank)].h / 2)
+        for rank in range(len(boxes))
+    ]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8])
+def test_rank_0_is_on_top_and_the_others_follow_clockwise(ranks):
+    waiting = {rank: [(rank + 1) % ranks] for rank in range(ranks)}
+    shapes = deadlock_picture.draw(ranks, "", {}, waiting, frozenset(), False)
+    places = nodes(shapes)
+    middle = [sum(place[axis] for place in places) / ranks for axis in (0, 1)]
+    assert places[0][1] == min(y for _, y in places) and places[0][0] == pytest.approx(middle[0])
+    for (x, y), (next_x, next_y) in zip(places, [*places[1:], places[0]], strict=True):
+        turn = (x - middle[0]) * (next_y - middle[1]) - (y - middle[1]) * (next_x - middle[0])
+        assert turn > 0 or ranks == 2  # y grows downwards
+    arrows = [shape for shape in shapes if isinstance(shape, Arrow)]
+    for arrow in arrows:
+        rank, awaited = (int(word) for word in arrow.label.split() if word.isdigit())
+        (x, y), (to_x, to_y) = places[rank], places[awaited]
+        for at, (end_x, end_y) in (((x, y), (arrow.x, arrow.y)), ((to_x, to_y), (arrow.to_x, arrow.to_y))):
+            across, down = abs(end_x - at[0]) / 2.5, abs(end_y - at[1]) / 0.75
+            assert 1 < max(across, down) < 1.5  # just outside the node at that end
+        assert (arrow.to_x - arrow.x) * (to_x - x) + (arrow.to_y - arrow.y) * (to_y - y) > 0
+    if ranks == 2:  # one way lies to the right of the nodes, and the other to the left
+        assert sorted(arrow.bend > 0 for arrow in arrows) == [False, True] and {abs(a.bend) > 2 for a in arrows} == {
+            True
+        }
 
 
 @pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="the list of shared memory is Linux's")

@@ -7,7 +7,7 @@ import pytest
 
 from minidist.layout import Layout
 from minidist.parallel.pipeline import Pipeline
-from minidist.parallel.schedule_check import bubble, in_flight, timeline
+from minidist.parallel.schedule_check import SLOTS, bubble, in_flight, timeline
 from minidist.parallel.schedules import Action, schedule
 from minidist.show.demos import DEMONSTRATIONS, pipeline, runs
 from minidist.show.demos.pipeline_scene import spoilt_by
@@ -79,6 +79,38 @@ def test_time_only_uncovers(film):
         for frame in scene.frames:
             for box in (shape for shape in frame.shapes if isinstance(shape, Box)):
                 assert 0 <= box.x <= box.x + box.w <= WIDTH and 0 <= box.y <= box.y + box.h <= scene.height
+
+
+def test_a_slot_is_told_while_the_curtain_passes_it(film):
+    """Each rank does what the schedule has at the end of that slot, and the curtain of the plan has come so far."""
+    verbs = {"F": "forward", "B": "backward", "I": "backward (inputs)", "W": "backward (weights)"}
+    for kind, scene in zip((*pipeline.KINDS, pipeline.BROKEN), (*film.scenes, film.broken), strict=True):
+        plan = timeline(
+            schedule(kind.schedule, 2, 4, kind.virtual), lambda action, v=kind.virtual: SLOTS[action.kind] / v
+        )
+        total = max(slot.end for row in plan for slot in row)
+        for frame in scene.frames:
+            now = float(frame.facts["slot"].split()[0])
+            curtains = [s.x for s in frame.shapes if isinstance(s, Box) and s.fill == "paper"]
+            assert curtains == ([pytest.approx(7 + now / total * 64.5)] * 2 if now < total else [])
+            told = {
+                rank: f"rank {rank} {verbs[slot.action.kind]} {slot.action.micro_batch}"
+                + (f" of stage {slot.action.stage}" if kind.virtual > 1 else "")
+                for rank, row in enumerate(plan)
+                for slot in row
+                if slot.start < now <= slot.end
+            }
+            idle = "; 1 rank is idle." if len(told) == 1 else "."
+            assert frame.note.startswith(f"Slot {now:g} of the plan: {', '.join(told.values())}{idle}")
+
+
+def test_a_mistake_is_told_when_it_appears_in_the_plan(film):
+    seen = 0
+    for frame in film.broken.frames:
+        new = [cell.text for cell in cells(frame) if cell.fill == "wrong" and cell.y < film.broken.height / 2][seen:]
+        assert [part.split()[0] for part in frame.note.split("Rank 1 takes ")[1:]] == new
+        seen += len(new)
+    assert seen == 2
 
 
 def test_the_broken_run_parts_where_it_is_marked(film):
