@@ -166,7 +166,7 @@ def test_verify_fails_on_a_planted_fault(capsys, monkeypatch):
         (["train", "--json", "x.png", "--png", "x.png"], "--json, --png must be different files"),
         (["train", "--json", "x.json", "--trace", "./x.json"], "must be different files"),
         (["train", "--text", __file__, "--json", __file__], "--json, --text must be different files"),
-        (["train", "--trace", "-"], "--trace needs a file; only --json writes to standard output"),
+        (["train", "--trace", "-"], "--trace needs a file; only the JSON of train and verify goes to standard output"),
         (["train", "--sample", "-5"], "--sample must not be negative"),
         (["verify", "dp=2,np=2"], "'np=2' is not key=value with a key of dp"),
         (

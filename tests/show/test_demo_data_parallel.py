@@ -14,7 +14,7 @@ from minidist.show.timeline import kind_of
 from minidist.train import TrainConfig
 
 RANKS, SIZE = 3, 12
-SENT, FORMULA = "sent in a step, all ranks", "formula 2 (N−1) 8 (P+1)"
+SENT, FORMULA = "sent in a step, all ranks", "formula 2 (N−1) 8 (P+1), with the loss"
 
 
 @pytest.fixture(scope="module")

@@ -98,11 +98,15 @@ def _scene(name: str, run: Run, elements: int, longest: int, proof: str) -> Scen
             parts_at = number
         facts = _facts(step[0], time, end) | {
             "sent in a step, all ranks": f"{sent:,} B",
-            "formula 2 (N−1) 8 (P+1)": f"{2 * (ranks - 1) * 8 * (elements + 1):,} B",
+            "formula 2 (N−1) 8 (P+1), with the loss": f"{2 * (ranks - 1) * 8 * (elements + 1):,} B",
         }
         frames.append(picture.frame(time, _note(step[0], time, end, dropping), facts))
     share = hidden_share(step[0])
     words = f"The step took {end / MS:.1f} ms; of rank 0's communication {share:.0%} lay under backward."
+    if share:
+        words += (
+            " (Here messages take the cores that compute, so that hiding them gains little. A GPU's network does not.)"
+        )
     if drops:
         words = f"The ranks end with {len({rank.fingerprint for rank in run.ranks})} different sets of weights."
     sizes = f"N = {ranks} ranks, width {run.config.width}, P = {elements:,} weights"
