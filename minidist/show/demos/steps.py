@@ -7,7 +7,7 @@ calls says (show/replay.py): there every message takes one step, and the clock o
 The numbers are float64 with float32 values, so that sums are exact and one process has the same bits, in any order.
 """
 
-from collections import Counter
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ from minidist.show.contributions import marked
 from minidist.show.demos import board
 from minidist.show.demos.kinds import Kind
 from minidist.show.demos.runs import WarmRanks
-from minidist.show.replay import replay
+from minidist.show.replay import Flight, replay
 from minidist.trace import PointToPoint
 
 
@@ -48,7 +48,7 @@ def watched(kind: Kind, program: Callable, warm: WarmRanks, ranks: int, size: in
     with warm(ranks) as cluster:
         results = cluster.run(_watched_rank, kind.begins, program, size, seed, timeout=60)
     logs = [log for log, *_ in results]
-    return _steps(kind, logs, [marks for _, marks, _ in results], [numbers for *_, numbers in results]), logs
+    return _steps(logs, [marks for _, marks, _ in results], [numbers for *_, numbers in results]), logs
 
 
 def _watched_rank(world: ProcessGroup, begins: Callable, program: Callable, size: int, seed: int):
@@ -60,7 +60,7 @@ def _watched_rank(world: ProcessGroup, begins: Callable, program: Callable, size
         photos.append(album)
 
         def look(entry, album=album, flat=flat) -> None:
-            if isinstance(entry, PointToPoint) and (entry.call, entry.kind) == ("wait", "receive"):
+            if _is_arrival(entry):
                 album.append(flat.copy())
 
         trace.start(look)
@@ -71,45 +71,53 @@ def _watched_rank(world: ProcessGroup, begins: Callable, program: Callable, size
     return log, *photos
 
 
-def _steps(kind: Kind, logs: list[list], marks: list[list], numbers: list[list]) -> list[Step]:
+def _steps(logs: list[list], marks: list[list], numbers: list[list]) -> list[Step]:
+    """What there was before the first step, and after each.
+
+    Args:
+        logs: of each rank.
+        marks, numbers: of each rank its array before, and after each message that it received.
+    """
     ranks = len(logs)
     cells = [[_cells(photo, ranks) for photo in album] for album in marks]
-    flights, nth = replay(logs), Counter()
-    numbered = {}  # (source, destination, how many before it between the two) -> its flight
-    for flight in sorted(flights, key=lambda flight: flight.start):
-        numbered[flight.source, flight.destination, nth[flight.source, flight.destination]] = flight
-        nth[flight.source, flight.destination] += 1
-    received = []  # for each rank the flights that came in, in the order of its photos
-    for log in logs:
-        waits = [e for e in log if isinstance(e, PointToPoint) and (e.call, e.kind) == ("wait", "receive")]
-        seen: Counter = Counter()
-        arrivals = []
-        for entry in waits:
-            arrivals.append(numbered[entry.source, entry.destination, seen[entry.source]])
-            seen[entry.source] += 1
-        received.append(arrivals)
-    found = [Step(np.stack([c[0] for c in cells]), np.stack([n[0] for n in numbers]), [], [0] * ranks)]
-    for step in range(1, int(max((flight.end for flight in flights), default=0)) + 1):
-        at = [sum(flight.end <= step for flight in arrivals) for arrivals in received]
+    flights = replay(logs)
+    received = _received(logs, flights)
+    last = int(max((flight.end for flight in flights), default=0))
+    found: list[Step] = []
+    for step in range(last + 1):
+        seen = [sum(flight.end <= step for flight in arrivals) for arrivals in received]  # of each rank's photos
         messages = []
         for rank, arrivals in enumerate(received):
             for place, flight in enumerate(arrivals, 1):
                 if flight.end == step:
-                    old, new = cells[rank][place - 1], cells[rank][place]
                     senders = found[-1].values[flight.source], found[0].values[flight.source]
-                    origins = _origins(senders, old, new)
+                    origins = _origins(senders, cells[rank][place - 1], cells[rank][place])
                     came_from = tuple(sorted(set(origins.values())))
                     messages.append(board.Sent(flight.source, rank, flight.nbytes, came_from, tuple(origins)))
-        sent = [sum(f.nbytes for f in flights if f.source == rank and f.end <= step) for rank in range(ranks)]
         found.append(
             Step(
-                np.stack([c[place] for c, place in zip(cells, at, strict=True)]),
-                np.stack([n[place] for n, place in zip(numbers, at, strict=True)]),
+                np.stack([album[place] for album, place in zip(cells, seen, strict=True)]),
+                np.stack([album[place] for album, place in zip(numbers, seen, strict=True)]),
                 sorted(messages, key=lambda message: message.source),
-                sent,
+                [sum(f.nbytes for f in flights if f.source == rank and f.end <= step) for rank in range(ranks)],
             )
         )
     return found
+
+
+def _received(logs: list[list], flights: Sequence[Flight]) -> list[list[Flight]]:
+    """For each rank the flights of the messages that it received, in the order in which its waits for them ended.
+
+    Between two ranks messages stay in their order, so that the third one sent is the third one received.
+    """
+    between = defaultdict(deque)
+    for flight in sorted(flights, key=lambda flight: flight.start):
+        between[flight.source, flight.destination].append(flight)
+    return [[between[entry.source, entry.destination].popleft() for entry in log if _is_arrival(entry)] for log in logs]
+
+
+def _is_arrival(entry) -> bool:
+    return isinstance(entry, PointToPoint) and (entry.call, entry.kind) == ("wait", "receive")
 
 
 def _origins(senders: Sequence[np.ndarray], old: np.ndarray, new: np.ndarray) -> dict[int, int]:
