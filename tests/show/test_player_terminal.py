@@ -166,11 +166,11 @@ def test_s_goes_round_the_scenes():
 
 
 def test_p_plays_to_the_end_at_the_speed_of_a_number():
-    assert play("9", "p", wait=1.0)[1] == 3
-    assert play("p", "9", wait=1.0)[1] == 3  # the speed may change on the way
-    assert play("end", "9", "p", wait=1.0)[1] == 3  # from the beginning again
+    assert play("9", "p", wait=0.6)[1] == 3
+    assert play("p", "9", wait=0.6)[1] == 3  # the speed may change on the way
+    assert play("end", "9", "p", wait=0.6)[1] == 3  # from the beginning again
     assert play("1", "p", wait=0.05)[1] == 0
-    assert play("9", "p", "1", wait=1.0, then=("p",))[1] < 3  # at the end it has stopped: p begins anew
+    assert play("9", "p", "1", wait=0.6, then=("p",))[1] < 3  # at the end it has stopped: p begins anew
     assert play("9", "p", "p", wait=0.3)[1] < 3  # paused
 
 
