@@ -60,17 +60,21 @@ def draw(pipelines: Mapping[str, Sequence[Sequence[Slot]]], unit: str = "slots")
     return figure
 
 
+def strength(action: Action, ranks: int) -> float:
+    """Of an action's colour: 1, and less for the later stages of the same rank."""
+    return 1 / (1 + 0.55 * (action.stage // ranks))
+
+
 def _cell(axes, place: int, slot: Slot, ranks: int, longest: float) -> None:
     """A box for an action. Later stages of the same rank are paler."""
     width = slot.end - slot.start
-    chunk = slot.action.stage // ranks
     axes.barh(
-        place, width, 0.86, slot.start, color=COLOURS[slot.action.kind], alpha=1 / (1 + 0.55 * chunk),
+        place, width, 0.86, slot.start, color=COLOURS[slot.action.kind], alpha=strength(slot.action, ranks),
         edgecolor="white", linewidth=0.6,
     )  # fmt: skip
     if width > 0.012 * longest:
         number = str(slot.action.micro_batch)
-        dark = slot.action.kind != "F" and chunk == 0
+        dark = slot.action.kind != "F" and slot.action.stage < ranks
         axes.text(
             slot.start + width / 2,
             place,

@@ -1,5 +1,7 @@
 """The films of collectives: their boards step by step, beside what each should cost, and where a bug shows."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from minidist import sockets
@@ -104,7 +106,7 @@ def _consequence(kind: Kind, warm: WarmRanks, ranks: int, seed: int) -> str:
     if kind.trains_on is None:
         return ""
     layout_of, socket = kind.trains_on
-    config = TrainConfig(**(vars(MODEL) | {"seed": seed}))
+    config = replace(MODEL, seed=seed)
 
     def plugged(world, config, layout, wishes):
         sockets.plug({socket: getattr(broken_collectives, socket)})

@@ -9,7 +9,7 @@ from math import floor
 from minidist.parallel.schedule_check import Slot, bubble
 from minidist.parallel.schedules import Action
 from minidist.show.palette import of_rank
-from minidist.show.pipelines import COLOURS
+from minidist.show.pipelines import COLOURS, strength
 from minidist.show.player.scene import WIDTH, Box, Label, Shape
 
 LEFT, RIGHT = 7, 71.5  # where time begins and ends: before it the rank's name
@@ -88,8 +88,7 @@ def _width(x: float, end: float) -> float:
 
 
 def colour_of(action: Action, ranks: int) -> str:
-    """As in show/pipelines.py: that of its kind, and paler for the later stages of a rank."""
-    strength = 1 / (1 + 0.55 * (action.stage // ranks))
-    colour = COLOURS[action.kind]
+    """That of its kind as it looks on white, paler for the later stages of a rank."""
+    share, colour = strength(action, ranks), COLOURS[action.kind]
     parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return "#" + "".join(f"{round(255 - strength * (255 - part)):02X}" for part in parts)
+    return "#" + "".join(f"{round(255 - share * (255 - part)):02X}" for part in parts)

@@ -45,6 +45,8 @@ DEMONSTRATIONS = {
         Demonstration("pp", "pipelines: five schedules, and their bubbles", pipeline.film, RANKS, 8, "micro-batches"),
         _memory("recompute", "activations over a step: all kept, or computed again", recompute.film, 2),
         _memory("bf16", "the bits of a master weight, and of what is stored and sent", bf16.film, 2),
-        Demonstration("deadlock", "who waits for whom", deadlock.film, 4, 2000, "numbers in a message"),
+        Demonstration(
+            "deadlock", "who waits for whom", deadlock.film, 4, 2000, "numbers in a message", most=deadlock.MOST
+        ),
     )
 }

@@ -16,11 +16,10 @@ from functools import cache
 from pathlib import Path
 from string import Template
 
-from minidist.show.player.scene import Box, Film, Label, Scene, Shape
+from minidist.show.player.scene import USUAL_SPEED, Box, Film, Label, Scene, Shape
 
 HERE = Path(__file__).parent
 SPEEDS = range(1, 10)
-USUAL_SPEED = 3
 FALLBACK_DPI = 56  # of the picture that stands in a notebook until the player runs
 
 

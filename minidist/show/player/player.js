@@ -3,7 +3,7 @@
 const CHARACTER = 10, LINE = 20; // pixels of the picture: its grid is one of characters
 const film = JSON.parse(document.getElementById("film").textContent);
 const $ = (id) => document.getElementById(id);
-const state = { scene: 0, frame: 0, speed: 3, timer: null, whole: 0 }; // whole: the scene seen before the bug
+const state = { scene: 0, frame: 0, speed: Number($("speed").value), timer: null, whole: 0 }; // whole: the scene seen before the bug
 
 function colour(name) {
   return name === null ? "none" : name.startsWith("#") ? name : `var(--${name})`;

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 WIDTH = 72  # characters; with its frame it fits a terminal of 80
+USUAL_SPEED = 3  # of the players' 1 to 9, each half as fast again as the one before
 THEME = ("ink", "faint", "paper", "wrong", "right")  # colours that are others on a dark ground
 
 

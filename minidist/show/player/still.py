@@ -10,6 +10,7 @@ FAINT_TEXT = "#6A6A6A"  # a text must be read
 INCHES = 11.0  # the width of the picture
 PER_ROW = 3  # frames; one alone takes the whole width
 CROWDED = 16  # lines: of a higher scene only two stand side by side
+ORDER = 3  # of all shapes: of two of them the later one lies above, a text like a box
 LINE = 2  # a line is twice as high as a character is wide
 
 
@@ -73,10 +74,7 @@ def _frame(axes, frame: Frame, height: float, size: float) -> None:
     axes.set_ylim(LINE * height, -0.5)
     axes.set_aspect("equal")
     for shape in frame.shapes:
-        already = set(axes.get_children())
         {Box: _box, Arrow: _arrow, Label: _label}[type(shape)](axes, shape, min(size, 10))
-        for artist in set(axes.get_children()) - already:
-            artist.set_zorder(3)  # all the same: of two things the later one lies above, a text like a box
 
 
 def _colour(name: str | None) -> str:
@@ -88,11 +86,13 @@ def _box(axes, box: Box, size: float) -> None:
 
     face, edge = _colour(box.fill), _colour(box.outline)
     width = 0.6 if box.outline in (None, "faint") else 1.8
-    axes.add_patch(Rectangle((box.x, LINE * box.y), box.w, LINE * box.h, facecolor=face, edgecolor=edge, lw=width))
+    axes.add_patch(
+        Rectangle((box.x, LINE * box.y), box.w, LINE * box.h, facecolor=face, edgecolor=edge, lw=width, zorder=ORDER)
+    )
     if text := box.text[: int(box.w + 0.5)]:
         ink = LIGHT["ink"] if face == "none" else ink_on(face)
         place = box.x + box.w / 2, LINE * (box.y + box.h / 2)
-        axes.text(*place, text, ha="center", va="center", fontsize=size, color=ink, clip_on=True)
+        axes.text(*place, text, ha="center", va="center", fontsize=size, color=ink, clip_on=True, zorder=ORDER)
 
 
 def _arrow(axes, arrow: Arrow, size: float) -> None:
@@ -100,6 +100,7 @@ def _arrow(axes, arrow: Arrow, size: float) -> None:
     side = 1 if arrow.to_y < arrow.y else -1  # matplotlib bends to the left of the way, on a picture upside down
     axes.annotate(
         "",
+        zorder=ORDER,
         xy=(arrow.to_x, LINE * arrow.to_y),
         xytext=(arrow.x, LINE * arrow.y),
         arrowprops={
@@ -117,7 +118,7 @@ def _arrow(axes, arrow: Arrow, size: float) -> None:
 def _label(axes, label: Label, size: float) -> None:
     side = {"start": "left", "middle": "center", "end": "right"}[label.anchor]
     colour = FAINT_TEXT if label.colour == "faint" else _colour(label.colour)
-    axes.text(label.x, LINE * label.y, label.text, ha=side, va="center", fontsize=size, color=colour)
+    axes.text(label.x, LINE * label.y, label.text, ha=side, va="center", fontsize=size, color=colour, zorder=ORDER)
 
 
 def _key(figure, keys: dict[str, str]) -> None:

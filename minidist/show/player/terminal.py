@@ -8,10 +8,9 @@ from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Footer, Static
 
 from minidist.show.player.characters import GROUNDS, lines_of, messages_of
-from minidist.show.player.scene import WIDTH, Film, Scene
+from minidist.show.player.scene import USUAL_SPEED, WIDTH, Film, Scene
 
 SLOWEST = 2.4  # seconds a frame, before the speed
-USUAL_SPEED = 3
 
 
 def print_film(film: Film, scene: Scene, console: Console) -> None:
@@ -174,8 +173,10 @@ def _key(scene: Scene, colours: bool) -> Text:
     text = Text()
     for name, colour, mark in scene.marks():
         if mark is None:  # frames
-            mark = "! !" if colour == "wrong" else "[ ]"
-        if colours and colour != "paper":
-            mark = Text("■", GROUNDS.get(colour, colour)) if mark not in ("! !", "[ ]") else Text(mark)
-        text.append_text(Text.assemble(mark, f" {name}   "))
+            sign = Text("! !" if colour == "wrong" else "[ ]")
+        elif colours and colour != "paper":
+            sign = Text("■", GROUNDS.get(colour, colour))
+        else:
+            sign = Text(mark)
+        text.append_text(Text.assemble(sign, f" {name}   "))
     return text
