@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 import minidist as md
-from minidist.layout import Layout
-from minidist.train import TrainConfig, Wishes, run, train_rank
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.trainer import Wishes, run, train_rank
 
 SIZES = {
     "small": TrainConfig(width=64, layers=2, context=64, global_batch=16, micro_batch=4, steps=60),

@@ -17,12 +17,12 @@ from rich.console import Console
 from rich.table import Table
 
 import minidist as md
-from minidist.config import TrainConfig
-from minidist.layout import Layout
-from minidist.parallel.schedule_check import bubble, timeline
-from minidist.parallel.schedules import schedule
+from minidist.parallel.tools.schedule_check import bubble, timeline
+from minidist.parallel.tools.schedules import schedule
 from minidist.show import pipelines
-from minidist.train import Wishes, run
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.trainer import Wishes, run
 
 CONFIG = TrainConfig(width=256, layers=4, heads=4, context=128, micro_batch=4, steps=4)
 LAYOUTS = ("pp=2,schedule=gpipe", "pp=2", "pp=2,virtual=2", "pp=2,schedule=zb-h1")

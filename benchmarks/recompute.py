@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.table import Table
 
 import minidist as md
-from minidist.config import TrainConfig
-from minidist.layout import Layout
-from minidist.nn.recompute import MODES
-from minidist.train import run
+from minidist.nn.memory.recompute import MODES
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.trainer import run
 
 SIZES = {  # width x layers, context
     "64 x 2, 64": TrainConfig(global_batch=16),

@@ -15,9 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 import minidist as md
-from minidist.layout import Layout
 from minidist.show import breakdown
-from minidist.train import TrainConfig, Wishes, run, train_rank
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.trainer import Wishes, run, train_rank
 
 BATCH = {"global_batch": 4, "micro_batch": 4, "context": 128, "layers": 4, "heads": 8, "steps": 8}
 SIZES = {width: TrainConfig(width=width, **BATCH) for width in (128, 256, 512)}

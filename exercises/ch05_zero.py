@@ -36,7 +36,7 @@ from minidist import ProcessGroup, ReduceOp, all_gather_into_tensor, all_reduce,
 from minidist.nn.clip import clip_factor
 from minidist.nn.layers import Module, Parameter
 from minidist.nn.tensor import Tensor
-from minidist.parallel.units import Unit
+from minidist.parallel.tools.units import Unit
 from minidist.parallel.zero import BeforeBackward
 
 # 5.1  Worksheet: what a rank holds

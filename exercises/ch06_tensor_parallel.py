@@ -48,8 +48,8 @@ from minidist.nn import functional
 from minidist.nn.layers import ColumnLinear, LayerNorm, Module, Parameter, RowLinear
 from minidist.nn.loss import mask_padding
 from minidist.nn.tensor import Context, Function, Tensor
-from minidist.parallel.mappings import copy_parameter_to_group
 from minidist.parallel.tensor import shard
+from minidist.parallel.tools.mappings import copy_parameter_to_group
 
 SEQUENCE = 1  # the axis of the tokens in (B, T, C)
 

@@ -43,8 +43,8 @@ class Message:
 class PointToPoint:
     """A call in the order of the program: a send posted, or a send or receive whose ``wait`` has returned.
 
-    Messages have times, which change from run to run. From these calls show/replay.py derives what does not: how many
-    steps an algorithm takes, and how long on a network of given speed.
+    Messages have times, which change from run to run. From these calls analysis/replay.py derives what does not: how
+    many steps an algorithm takes, and how long on a network of given speed.
     """
 
     call: str  # "post" or "wait"

@@ -38,8 +38,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from minidist import ProcessGroup, irecv, isend, recv, send, sendrecv
-from minidist.parallel.schedule_check import SLOTS, ScheduleError, Slot
-from minidist.parallel.schedules import Action
+from minidist.parallel.tools.schedule_check import SLOTS, ScheduleError, Slot
+from minidist.parallel.tools.schedules import Action
 
 # 7.1  Worksheet: the bubble, and what crosses the borders
 #

@@ -60,9 +60,9 @@ from math import frexp, inf, sqrt
 import numpy as np
 
 from minidist import flops, ledger, trace
-from minidist.nn.formats import Format
 from minidist.nn.layers import Parameter
-from minidist.nn.precision import autocast
+from minidist.nn.precision.formats import Format
+from minidist.nn.precision.policy import autocast
 from minidist.nn.tensor import Context, Function, Tensor, no_grad
 
 # 8.1  Worksheet: bytes of the model's states, and what a format can hold

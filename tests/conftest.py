@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import minidist as md
-from minidist.course.student import start_server
+from minidist.course.sandbox.student import start_server
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """Every chapter runs from its first cell to its last, is committed with its outputs, and sends to all of its tasks."""
 
 import json
+import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minidist.course.answers import ROOT
-from minidist.course.judge import judge
+from minidist.course.grading.judge import judge
 
 nbformat = pytest.importorskip("nbformat", reason="Jupyter is not installed")
 nbclient = pytest.importorskip("nbclient", reason="Jupyter is not installed")
@@ -40,6 +41,7 @@ def test_chapters_and_exercises_belong_together():
 @pytest.fixture(scope="module")
 def running(request, tmp_path_factory):
     """path -> the future of the notebook, run. Two run at a time: one process computes in much of what they do."""
+    os.environ["PYTHONPATH"] = str(ROOT / "chapters")  # where the figures are: a notebook runs in a folder of its own
 
     def run(path: Path):
         notebook, resources = read(path), {"metadata": {"path": tmp_path_factory.mktemp(path.stem)}}

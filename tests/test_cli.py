@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from minidist import cli, verify
+from minidist import cli
 from minidist.cli.train import printable
-from minidist.layout import Layout
-from minidist.train import TrainConfig, train_rank
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.trainer import train_rank
+from minidist.verify import comparison
 
 SIZES = [
     "--layers=1",
@@ -139,13 +141,13 @@ def test_what_the_model_writes_cannot_steer_the_terminal():
 
 def test_verify_fails_on_a_planted_fault(capsys, monkeypatch):
     def half_the_batch(world, config, layout, wishes):
-        import minidist.train as train
+        import minidist.train.trainer as train
 
         train.share_of = lambda rank, size, count: range(count // 2)
         return train_rank(world, config, layout, wishes)
 
     def verify_with_it(*arguments):
-        return verify.verify(*arguments[:3], rank_function=half_the_batch)
+        return comparison.verify(*arguments[:3], rank_function=half_the_batch)
 
     monkeypatch.setattr("minidist.cli.verify.verify", verify_with_it)
     assert cli.main(["verify", "dp=2", *SIZES]) == 1
@@ -178,7 +180,7 @@ def test_verify_fails_on_a_planted_fault(capsys, monkeypatch):
 )
 def test_bad_input_is_one_line_before_any_rank_starts(arguments, message, capsys, monkeypatch):
     monkeypatch.setattr("minidist.cli.train.Cluster", None)
-    monkeypatch.setattr(verify, "Cluster", None)
+    monkeypatch.setattr(comparison, "Cluster", None)
     assert cli.main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("minidist: ") and message in captured.err and captured.err.count("\n") == 1

@@ -128,8 +128,9 @@ def test_what_a_layer_saves():
 
 
 def test_a_run_brings_it_back(ranks):
-    from minidist.layout import Layout
-    from minidist.train import TrainConfig, run
+    from minidist.train.config import TrainConfig
+    from minidist.train.layout import Layout
+    from minidist.train.trainer import run
 
     config = TrainConfig(layers=1, heads=2, width=16, context=16, steps=2, global_batch=4)
     result = run(ranks(2), config, Layout(2))

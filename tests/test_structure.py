@@ -8,71 +8,28 @@ import pytest
 import minidist
 
 ROOT = Path(minidist.__file__).parent
-MAY_IMPORT = {  # a room or file -> the others that it may import
+MAY_IMPORT = {  # a package or file -> the others that it may import
     "backend": set(),
     "trace": set(),
-    "sockets": set(),
+    "overrides": set(),
     "ledger": set(),
     "flops": set(),
-    "comm": {"backend", "trace", "sockets"},
-    "nn": {"backend", "trace", "sockets", "ledger", "flops"},
-    "parallel": {"backend", "trace", "sockets", "ledger", "comm", "nn"},
-    "layout": {"comm", "nn", "parallel"},
-    "config": {"nn", "parallel", "layout"},
-    "fingerprint": {"backend", "nn"},
-    "train": {
-        "backend",
-        "trace",
-        "sockets",
-        "ledger",
-        "flops",
-        "comm",
-        "nn",
-        "parallel",
-        "layout",
-        "config",
-        "fingerprint",
-    },
-    "verify": {"comm", "layout", "train"},
-    "matrix": {"comm", "nn", "parallel", "layout", "config", "train", "verify"},
+    "comm": {"backend", "trace", "overrides"},
+    "nn": {"backend", "trace", "overrides", "ledger", "flops"},
+    "parallel": {"backend", "trace", "overrides", "ledger", "comm", "nn"},
+    "train": {"backend", "trace", "overrides", "ledger", "flops", "comm", "nn", "parallel"},
+    "verify": {"comm", "nn", "parallel", "train"},
+    "analysis": {"trace", "comm", "parallel", "verify"},
     "show": {
-        "backend",
-        "trace",
-        "sockets",
-        "ledger",
-        "comm",
-        "nn",
-        "parallel",
-        "layout",
-        "train",
-        "verify",
-        "matrix",
+        "backend", "trace", "overrides", "ledger", "comm", "nn", "parallel", "train", "verify", "analysis",
     },
-    "course": {"comm", "sockets", "trace", "train", "show"},
+    "course": {"comm", "overrides", "trace", "train", "analysis"},
     "cli": {
-        "backend",
-        "ledger",
-        "flops",
-        "comm",
-        "nn",
-        "parallel",
-        "layout",
-        "train",
-        "verify",
-        "matrix",
-        "show",
-        "course",
+        "backend", "ledger", "flops", "comm", "nn", "parallel", "train", "verify", "analysis", "show", "course",
         "__version__",
     },
     "__init__": {"backend", "comm"},
-}
-TOOLS = {
-    "mappings",
-    "units",
-    "scalars",
-    "schedules",
-    "schedule_check",
-}  # of parallel: not axes, but what axes are made of
+}  # fmt: skip
 FILES = sorted(ROOT.rglob("*.py"))
 
 
@@ -101,7 +58,7 @@ def test_imports_go_downwards(file):
             assert name[1] in MAY_IMPORT[room], f"{file} imports {'.'.join(name)}"
         if name[0] == "cupy":
             assert room == "backend", f"{file} imports cupy"
-        if room == "parallel" and name[:2] == ("minidist", "parallel") and name[2] not in TOOLS:
+        if room == "parallel" and name[:2] == ("minidist", "parallel") and name[2] != "tools":
             pytest.fail(f"{file} imports {'.'.join(name)}: the axes do not know each other")
 
 

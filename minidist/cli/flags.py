@@ -5,12 +5,12 @@ from dataclasses import fields
 
 from minidist import backend
 from minidist.comm.algorithms import ALL_REDUCE
-from minidist.layout import SYNCS, Layout
 from minidist.nn.data import load_corpus
-from minidist.nn.precision import POLICIES
-from minidist.nn.recompute import MODES
-from minidist.parallel.schedules import SCHEDULES
-from minidist.train import TrainConfig
+from minidist.nn.memory.recompute import MODES
+from minidist.nn.precision.policy import POLICIES
+from minidist.parallel.tools.schedules import SCHEDULES
+from minidist.train.config import TrainConfig
+from minidist.train.layout import SYNCS, Layout
 
 HELP = {
     # of Layout

@@ -10,11 +10,11 @@ from rich.table import Table
 from minidist.cli.flags import add_config, add_layout, config_of, layout_of
 from minidist.cli.output import check_outputs, console_of, telling, write_json
 from minidist.comm import Cluster
-from minidist.course.plug import pieces_as_dict, pieces_of, print_pieces, training_on
+from minidist.course.learner.implementations import pieces_as_dict, pieces_of, print_pieces, training_on
 from minidist.flops import PHASES
-from minidist.layout import Layout
 from minidist.ledger import KINDS
-from minidist.train import Run, Wishes, run
+from minidist.train.layout import Layout
+from minidist.train.trainer import Run, Wishes, run
 
 
 def add_train(commands) -> None:

@@ -7,12 +7,19 @@ import numpy as np
 from rich.text import Text
 
 from minidist.cli.flags import add_config, config_of
-from minidist.cli.matrix import run_matrix
 from minidist.cli.output import check_outputs, console_of, write_json
-from minidist.course.plug import called_in_all, pieces_as_dict, pieces_of, print_pieces, training_on
-from minidist.layout import Layout
-from minidist.train import Run, TrainConfig
-from minidist.verify import DEFAULT_LAYOUTS, agrees, first_difference, verify
+from minidist.cli.verify_matrix import run_matrix
+from minidist.course.learner.implementations import (
+    called_in_all,
+    pieces_as_dict,
+    pieces_of,
+    print_pieces,
+    training_on,
+)
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.trainer import Run
+from minidist.verify.comparison import DEFAULT_LAYOUTS, agrees, first_difference, verify
 
 STEPS = 20  # by default; fewer than train's, because every layout makes them
 MATRIX_STEPS, MATRIX_LAYERS, MATRIX_RANKS = 3, 4, 4  # by default with --matrix

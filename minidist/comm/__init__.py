@@ -13,8 +13,8 @@ from minidist.comm.collectives import (
 )
 from minidist.comm.failures import Deadlock, Mismatch, RankFailed
 from minidist.comm.group import P2POp, ProcessGroup, barrier, batch_isend_irecv, irecv, isend, recv, send, sendrecv
-from minidist.comm.launch import Cluster, launch
 from minidist.comm.mesh import DeviceMesh, init_device_mesh
+from minidist.comm.runtime.launch import Cluster, launch
 from minidist.comm.work import Work
 
 __all__ = [

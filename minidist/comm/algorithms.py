@@ -24,7 +24,7 @@ from minidist.comm.group import (
     send,
     sendrecv,
 )
-from minidist.sockets import socket
+from minidist.overrides import socket
 
 SEGMENT_BYTES = 128 << 10  # a pipelined broadcast passes pieces of this size on
 

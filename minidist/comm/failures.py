@@ -47,7 +47,7 @@ class Aborted(BaseException):
 
 
 def caller() -> str:
-    """Where the innermost code outside the comm room stands: 'at train.py:12 in main', or '' on a thread of its own."""
+    """Where the innermost code outside this package is: 'at train.py:12 in main', or '' on a thread of its own."""
     frame = sys._getframe(1)
     while frame is not None and is_plumbing(frame.f_code.co_filename):
         frame = frame.f_back
@@ -62,16 +62,20 @@ def describe_frame(frame) -> str:
 
 
 _LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
-_PACKAGE = os.path.dirname(_HERE)
-# The course runs a learner's code, and a socket calls it; the log is written everywhere: nobody looks for them.
-_OURS = (_HERE + os.sep, os.path.join(_PACKAGE, "course", ""))
-_OUR_FILES = tuple(os.path.join(_PACKAGE, name) for name in ("sockets.py", "trace.py"))
+_GROUND_FLOOR = os.path.dirname(_HERE)  # the log and the overrides are called from everywhere: nobody looks for them
+_plumbing = [_HERE + os.sep, *_LIBRARIES]
+
+
+def add_plumbing(folder: str) -> None:
+    """Have locations in error messages skip the files of one more folder: of a package that runs a user's code."""
+    if folder + os.sep not in _plumbing:
+        _plumbing.append(folder + os.sep)
 
 
 def is_plumbing(filename: str) -> bool:
-    """Whether a file is none of the user's own: of this room, of Python, or of an installed package."""
+    """Whether a file is none of the user's own: of this package, of Python, or of an installed package."""
     made_up = filename.startswith(("<string>", "<frozen"))  # code without a file
-    return made_up or filename in _OUR_FILES or filename.startswith((*_OURS, *_LIBRARIES))
+    return made_up or os.path.dirname(filename) == _GROUND_FLOOR or filename.startswith(tuple(_plumbing))
 
 
 _LIKELY_CAUSES = {

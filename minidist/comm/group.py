@@ -14,8 +14,8 @@ from operator import index
 import numpy as np
 
 from minidist import backend, trace
-from minidist.comm.messages import CALL_BYTES, Combine
-from minidist.comm.transport import Transport
+from minidist.comm.transports.messages import CALL_BYTES, Combine
+from minidist.comm.transports.transport import Transport
 from minidist.comm.work import Background, BackgroundWork, MessageWork, Work
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from minidist.comm.group import ProcessGroup, check_group
-from minidist.sockets import socket
+from minidist.overrides import socket
 
 
 class DeviceMesh:

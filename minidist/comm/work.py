@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from minidist import trace
 from minidist.comm.failures import Aborted, caller
-from minidist.comm.messages import Receive, Send
-from minidist.comm.transport import Transport, Waiting
+from minidist.comm.transports.messages import Receive, Send
+from minidist.comm.transports.transport import Transport, Waiting
 
 ABORT_CHECK_SECONDS = 0.05
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from rich.console import Console
 
 from minidist.course.answers import implementation_folder
-from minidist.course.check import check, hint, watch
-from minidist.course.mutants import catch_all
-from minidist.course.reset import plan_reset, write_reset
-from minidist.course.stubs import write_stubs
+from minidist.course.authoring.mutants import catch_all
+from minidist.course.authoring.stubs import write_stubs
+from minidist.course.learner.check import check, hint, watch
+from minidist.course.learner.reset import plan_reset, write_reset
 
 
 def add_commands(commands) -> None:
@@ -105,8 +105,8 @@ def _reset(options) -> int:
 
 def _grade(options) -> int:
     try:  # what no other command needs
-        from minidist.course.grade import grade
-        from minidist.course.supervise import Limits
+        from minidist.course.grading.grade import grade
+        from minidist.course.grading.supervise import Limits
     except ImportError as error:
         raise ValueError(f"grading needs {error.name}, on Linux or macOS: pip install -e '.[course]'") from None
     limits = Limits(options.timeout, options.memory, options.processes)

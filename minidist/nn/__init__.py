@@ -1,6 +1,6 @@
 """A transformer and how one process trains it. Knows nothing of ranks."""
 
 import minidist.nn.arithmetic  # noqa: F401 (gives Tensor its operators)
-from minidist.nn.heap import keep_freed_memory
+from minidist.nn.memory.heap import keep_freed_memory
 
 keep_freed_memory()

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 from minidist.backend import from_host, read_only, xp
 from minidist.nn import functional
-from minidist.nn.formats import Format
-from minidist.nn.precision import Policy
+from minidist.nn.precision.formats import Format
+from minidist.nn.precision.policy import Policy
 from minidist.nn.random import Noise, generator
 from minidist.nn.tensor import Tensor
 

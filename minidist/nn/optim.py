@@ -18,7 +18,7 @@ from minidist import ledger
 from minidist.backend import xp
 from minidist.nn.layers import Parameter
 from minidist.nn.rounding import rounded
-from minidist.sockets import socket
+from minidist.overrides import socket
 
 
 def average_gradients(parameters: Iterable[Parameter], count: int) -> None:

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 
 from minidist import flops, ledger, trace
 from minidist.backend import xp
-from minidist.nn.precision import Packed, Policy, current
+from minidist.nn.memory.saved import Known, Saved
+from minidist.nn.precision.policy import Packed, Policy, current
 from minidist.nn.rounding import rounded
-from minidist.nn.saved import Known, Saved
 
 _grad_enabled = True
 

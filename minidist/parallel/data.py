@@ -24,9 +24,9 @@ from minidist.backend import xp
 from minidist.comm.collectives import ReduceOp, all_reduce
 from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Parameter
-from minidist.nn.master_weights import master_weights
-from minidist.nn.precision import current
-from minidist.sockets import socket
+from minidist.nn.precision.master_weights import master_weights
+from minidist.nn.precision.policy import current
+from minidist.overrides import socket
 
 
 class NaiveDataParallel:

@@ -19,10 +19,10 @@ from minidist.comm.collectives import ReduceOp, all_reduce, broadcast
 from minidist.comm.group import ProcessGroup, irecv, isend
 from minidist.nn.gpt import GPT
 from minidist.nn.layers import Module, Parameter
-from minidist.nn.precision import current
+from minidist.nn.precision.policy import current
 from minidist.nn.tensor import Tensor
-from minidist.parallel import scalars
-from minidist.parallel.schedules import Action
+from minidist.parallel.tools import scalars
+from minidist.parallel.tools.schedules import Action
 
 Batch = tuple  # tokens and targets (B, T), and the micro-batch's Noise
 
@@ -108,7 +108,7 @@ class Pipeline:
             actions: this rank's.
             micro_batches: for each one of the schedule, its number within the step.
             batch: for such a number its tokens, targets and noise.
-            scale: what the loss is multiplied by, and with it all gradients (nn/loss_scaling.py).
+            scale: what the loss is multiplied by, and with it all gradients (nn/precision/loss_scaling.py).
         """
         self.micro_batches, self.batch, self.scale = micro_batches, batch, scale
         self.inputs: dict[tuple[int, int], Tensor] = {}  # (stage, micro-batch) -> what the stage got

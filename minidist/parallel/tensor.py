@@ -36,8 +36,9 @@ from minidist.nn.layers import ColumnLinear, Dropout, Embedding, LayerNorm, Modu
 from minidist.nn.loss import cross_entropy
 from minidist.nn.random import Noise
 from minidist.nn.tensor import Tensor
-from minidist.parallel import scalars
-from minidist.parallel.mappings import (
+from minidist.overrides import socket
+from minidist.parallel.tools import scalars
+from minidist.parallel.tools.mappings import (
     all_gather_in_group,
     copy_parameter_to_group,
     copy_to_group,
@@ -45,7 +46,6 @@ from minidist.parallel.mappings import (
     reduce_scatter_in_group,
     scatter_to_group,
 )
-from minidist.sockets import socket
 
 SEQUENCE = 1  # the axis of the tokens in activations (B, T, C)
 

@@ -30,9 +30,9 @@ from minidist.comm.collectives import ReduceOp, all_gather_into_tensor, all_redu
 from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Module, Parameter
 from minidist.nn.tensor import Context, Function, Tensor
-from minidist.parallel import scalars
-from minidist.parallel.units import Unit, held
-from minidist.sockets import socket
+from minidist.overrides import socket
+from minidist.parallel.tools import scalars
+from minidist.parallel.tools.units import Unit, held
 
 
 class ZeroStage1:

@@ -1,4 +1,4 @@
-"""One number in several floating-point formats, bit by bit; a format here is one of nn/formats.py."""
+"""One number in several floating-point formats, bit by bit; a format here is one of nn/precision/formats.py."""
 
 from collections.abc import Sequence
 

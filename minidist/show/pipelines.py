@@ -5,8 +5,8 @@ The same picture from a schedule, in slots (``parallel/schedule_check.timeline``
 
 from collections.abc import Mapping, Sequence
 
-from minidist.parallel.schedule_check import Slot, bubble
-from minidist.parallel.schedules import Action
+from minidist.parallel.tools.schedule_check import Slot, bubble
+from minidist.parallel.tools.schedules import Action
 from minidist.show.overlap import last_step
 
 COLOURS = {"F": "#56B4E9", "B": "#0072B2", "I": "#0072B2", "W": "#009E73"}  # of Okabe and Ito, as in timeline.py

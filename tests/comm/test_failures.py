@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import minidist as md
-from minidist.comm.deadlock import find_deadlock
-from minidist.comm.segment import BLOCKED, FINISHED, RUNNING, Status
+from minidist.comm.runtime.deadlock import find_deadlock
+from minidist.comm.transports.shared_memory import BLOCKED, FINISHED, RUNNING, Status
 
 LIMIT = 20  # seconds: far more than any of these may take
 TOLD_WITHIN = 2.0  # seconds from the failure to the error

@@ -10,9 +10,9 @@ import pytest
 
 from minidist.cli import main
 from minidist.course.answers import chapter_names, course_folder, read_answers
-from minidist.course.judge import Judged, judge
-from minidist.course.mutants import AsGiven, Mutant, all_mutants
-from minidist.course.stubs import put_back, stub_of
+from minidist.course.authoring.mutants import AsGiven, Mutant, all_mutants
+from minidist.course.authoring.stubs import put_back, stub_of
+from minidist.course.grading.judge import Judged, judge
 from minidist.course.tasks import Task, Verdict
 
 NAME = "ch03_collectives"
@@ -118,7 +118,8 @@ def test_progress_is_kept(folder, capsys, monkeypatch):
     checked(folder, capsys, "--all")
     wished: list[list[str]] = []
     monkeypatch.setattr(
-        "minidist.course.check.judge", lambda impl, wish, **more: wished.append(wish) or judge(impl, wish, **more)
+        "minidist.course.learner.check.judge",
+        lambda impl, wish, **kw: wished.append(wish) or judge(impl, wish, **kw),
     )
     _, shown = checked(folder, capsys)
     assert "5 of" in shown and "2 of" in shown
@@ -249,8 +250,8 @@ def test_a_bug_that_is_not_caught_is_told(monkeypatch, capsys):
     real = next(mutant for mutant in all_mutants() if mutant.task == "3.5")
     task = Task("3.5", 4, "hint", "code", "title", NAME)
     caught = Judged(task, [Verdict("3.5", "test_values", "failed", "wrong", mutant=real.bug)])
-    monkeypatch.setattr("minidist.course.mutants.all_mutants", lambda: [harmless, real])
-    monkeypatch.setattr("minidist.course.mutants.judge", lambda *_, **__: [caught])
+    monkeypatch.setattr("minidist.course.authoring.mutants.all_mutants", lambda: [harmless, real])
+    monkeypatch.setattr("minidist.course.authoring.mutants.judge", lambda *_, **__: [caught])
     assert main(["mutants", "3.5"]) == 1
     shown = capsys.readouterr().out
     assert shown.count("NOT CAUGHT") == 1 and "1 of 2 planted bugs are caught" in shown

@@ -16,9 +16,9 @@ import pytest
 
 from minidist.cli import main
 from minidist.course.answers import ROOT, course_folder, read_answers
-from minidist.course.grade import find_submissions, take_answers
-from minidist.course.stubs import stub_of
-from minidist.course.supervise import MARK
+from minidist.course.authoring.stubs import stub_of
+from minidist.course.grading.grade import find_submissions, take_answers
+from minidist.course.grading.supervise import MARK
 
 NAME = "ch03_collectives"
 SOLUTION = read_answers(course_folder("solutions"))[NAME].text
@@ -352,7 +352,7 @@ def test_the_other_commands_do_without_the_courses_packages():
 
 
 def test_a_spreadsheet_gets_no_formula(tmp_path):
-    from minidist.course.grades import Grade, write_grades
+    from minidist.course.grading.grades import Grade, write_grades
 
     write_grades(tmp_path, [], [Grade("=cmd()", [], ["+1"])])
     assert "'=cmd()" in (tmp_path / "grades.csv").read_text()

@@ -5,8 +5,8 @@ import pytest
 
 import minidist as md
 from minidist.course.answers import Source
-from minidist.course.guard import PRINTED_CHARACTERS
-from minidist.course.student import Student, WarmRanks
+from minidist.course.sandbox.guard import PRINTED_CHARACTERS
+from minidist.course.sandbox.student import Student, WarmRanks
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ def test_threads_that_stay_are_told_and_ended(student, warm):
 
 
 def test_a_peak_cannot_be_hidden(student):
-    from minidist.course.judging import peak_bytes
+    from minidist.course.authoring.assertions import peak_bytes
 
     one = student("import tracemalloc\ndef f():\n    tracemalloc.stop()")
     with pytest.raises(md.RankFailed, match="ends the measurement of its memory"):
@@ -152,7 +152,7 @@ def test_exits(student):
 
 
 def test_an_endless_loop_is_told_by_its_line(student, monkeypatch):
-    monkeypatch.setattr("minidist.course.student.SECONDS", 0.5)
+    monkeypatch.setattr("minidist.course.sandbox.student.SECONDS", 0.5)
     code = "import numpy as np\ndef f():\n    while True:\n        try:\n            np.array_split(np.ones(9), 3)\n"
     code += "        except BaseException:\n            pass"
     with pytest.raises(TimeoutError, match=r"within 0\.5 s:\n  rank 0 is at ch09_test\.py:[3-7] in f"):

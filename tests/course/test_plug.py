@@ -4,14 +4,15 @@ import json
 
 import pytest
 
-from minidist import sockets
+from minidist import overrides
 from minidist.cli import main
 from minidist.course.answers import course_folder, read_answers
-from minidist.course.plug import pieces_of, training_on
-from minidist.course.stubs import put_back, stub_of
-from minidist.layout import Layout
-from minidist.train import TrainConfig, run
-from minidist.verify import verify as verify_layouts
+from minidist.course.authoring.stubs import put_back, stub_of
+from minidist.course.learner.implementations import pieces_of, training_on
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.trainer import run
+from minidist.verify.comparison import verify as verify_layouts
 
 SMALL = "--steps=3 --layers=1 --width=16 --heads=2 --context=8 --global-batch=8 --micro-batch=1".split()  # noqa: SIM905
 SOLUTIONS = {name: source.text for name, source in read_answers(course_folder("solutions")).items()}
@@ -39,7 +40,7 @@ def owners(folder) -> dict[str, bool]:
 
 def test_the_sockets_that_are_promised():
     promised = {"all_reduce_ring", "broadcast_tree", "all_gather_ring", "reduce_scatter_ring", "all_to_all_pairwise"}
-    assert promised | {"BucketedDataParallel"} <= sockets.SOCKETS.keys()
+    assert promised | {"BucketedDataParallel"} <= overrides.SOCKETS.keys()
     assert all(owners(course_folder("solutions")).values())  # each has a task, and each solution fits
 
 
@@ -60,7 +61,7 @@ def test_all_solutions_reach_the_librarys_fingerprint(capsys):
     layouts += ["pp=2", "pp=2,schedule=gpipe", "pp=2,virtual=2", "pp=2,schedule=zb-h1"]
     assert main(["verify", "--impl", "solutions", *SMALL, "--layers=4", *layouts]) == 0
     shown = capsys.readouterr().out
-    assert shown.count("  yes") == 10 and shown.count("yours") == len(sockets.SOCKETS)
+    assert shown.count("  yes") == 10 and shown.count("yours") == len(overrides.SOCKETS)
 
 
 def test_a_ring_of_ones_own_on_top_of_stubs(folder, capsys):
@@ -162,19 +163,19 @@ def test_unusable_input(tmp_path, capsys):
 
 def test_plug_refuses_what_has_no_socket():
     with pytest.raises(KeyError, match="there is no socket 'nonsense'"):
-        sockets.plug({"nonsense": print})
+        overrides.plug({"nonsense": print})
 
 
 def test_a_socket_looks_its_function_up_at_each_call():
-    @sockets.socket
+    @overrides.socket
     def double(x):
         return 2 * x
 
     try:
         alias = double
-        sockets.plug({"double": lambda x: 3 * x})
-        assert alias(1) == 3 and sockets.calls["double"] == 1
-        sockets.plug({})
+        overrides.plug({"double": lambda x: 3 * x})
+        assert alias(1) == 3 and overrides.calls["double"] == 1
+        overrides.plug({})
         assert alias(1) == 2
     finally:
-        del sockets.SOCKETS["double"]
+        del overrides.SOCKETS["double"]

@@ -3,8 +3,8 @@
 import pytest
 
 from minidist.course.answers import chapter_names, course_folder, read_answers
-from minidist.course.reset import plan_reset, write_reset
-from minidist.course.stubs import owners_of, put_back, stub_of, untouched, write_stubs
+from minidist.course.authoring.stubs import owners_of, put_back, stub_of, untouched, write_stubs
+from minidist.course.learner.reset import plan_reset, write_reset
 
 SOLUTION = '''
 """A chapter."""
@@ -112,7 +112,7 @@ def test_committed_exercises_are_those_of_the_solutions():
 
 
 def test_stubs_are_not_written_over_work(tmp_path, monkeypatch):
-    from minidist.course import stubs
+    from minidist.course.authoring import stubs
 
     for name in ("solutions", "exercises"):
         (tmp_path / name).mkdir()

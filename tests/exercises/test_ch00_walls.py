@@ -7,7 +7,7 @@ from math import isclose
 import numpy as np
 import pytest
 
-from minidist.show.replay import replay
+from minidist.analysis.replay import replay
 
 pytestmark = pytest.mark.answers("ch00_walls")
 

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from minidist.course.judging import peak_bytes
+from minidist.course.authoring.assertions import peak_bytes
 
 pytestmark = pytest.mark.answers(
     "ch01_transformer",

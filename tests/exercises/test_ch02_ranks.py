@@ -8,11 +8,11 @@ from math import ceil, log2
 import numpy as np
 import pytest
 
+from minidist.analysis.replay import steps
 from minidist.comm.failures import Deadlock
-from minidist.comm.launch import Cluster
+from minidist.comm.runtime.launch import Cluster
 from minidist.course.answers import course_folder
-from minidist.course.judging import LARGE, SIZES, numbers, peak_bytes, same
-from minidist.show.replay import steps
+from minidist.course.authoring.assertions import LARGE, SIZES, numbers, peak_bytes, same
 from minidist.trace import PointToPoint
 
 COLLECTIVES = ("minidist.comm.algorithms", "minidist.comm.collectives", "minidist.comm.group:barrier")

@@ -5,7 +5,8 @@ from math import ceil, log2
 import numpy as np
 import pytest
 
-from minidist.course.judging import (
+from minidist.analysis.replay import replay
+from minidist.course.authoring.assertions import (
     LARGE,
     SIZES,
     bytes_sent,
@@ -16,7 +17,6 @@ from minidist.course.judging import (
     same,
     to_the_right_only,
 )
-from minidist.show.replay import replay
 
 pytestmark = pytest.mark.answers("ch03_collectives", closed=("minidist.comm.algorithms", "minidist.comm.collectives"))
 

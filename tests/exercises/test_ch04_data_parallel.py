@@ -8,10 +8,11 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 
-from minidist.course.judging import peak_bytes, same
-from minidist.course.watch import watch_collectives
-from minidist.layout import Layout
-from minidist.train import TrainConfig, Wishes, run
+from minidist.course.authoring.assertions import peak_bytes, same
+from minidist.course.sandbox.watch import watch_collectives
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.trainer import Wishes, run
 
 CLOSED = tuple(
     f"minidist.parallel.data:{name}" for name in ("NaiveDataParallel", "Bucket", "BucketedDataParallel", "fill_buckets")
@@ -365,15 +366,15 @@ def check_sums(seen, orders) -> None:
 
 def train_small(world, answers, config, layout):
     """The library's training on the answer's class: the fingerprint, and how often the class was asked for."""
-    from minidist import sockets
-    from minidist.train import train_rank
+    from minidist import overrides
+    from minidist.train.trainer import train_rank
 
-    sockets.plug({"BucketedDataParallel": answers.BucketedDataParallel})
+    overrides.plug({"BucketedDataParallel": answers.BucketedDataParallel})
     try:
         result = train_rank(world, config, layout, Wishes())
-        return result.fingerprint, sockets.calls["BucketedDataParallel"]
+        return result.fingerprint, overrides.calls["BucketedDataParallel"]
     finally:
-        sockets.plug({})
+        overrides.plug({})
 
 
 @pytest.mark.task(

@@ -11,14 +11,18 @@ import numpy as np
 import pytest
 
 from minidist import ledger
-from minidist.course.judging import same
-from minidist.course.watch import watch_collectives
-from minidist.layout import Layout
+from minidist.course.authoring.assertions import same
+from minidist.course.sandbox.watch import watch_collectives
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.layers import Module, Parameter
-from minidist.train import TrainConfig, Wishes, run
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.trainer import Wishes, run
 
-CLOSED = (*(f"minidist.parallel.zero:ZeroStage{stage}" for stage in (1, 2, 3)), "minidist.parallel.units:shard_slice")
+CLOSED = (
+    *(f"minidist.parallel.zero:ZeroStage{stage}" for stage in (1, 2, 3)),
+    "minidist.parallel.tools.units:shard_slice",
+)
 pytestmark = pytest.mark.answers("ch05_zero", closed=CLOSED)
 
 SIZES = (1, 2, 3, 5)  # numbers of ranks
@@ -34,13 +38,13 @@ def right_slice(elements: int, rank: int, ranks: int) -> slice:
 @contextmanager
 def plugged(**functions):
     """In a rank: these functions in the library's sockets."""
-    from minidist import sockets
+    from minidist import overrides
 
-    sockets.plug(functions)
+    overrides.plug(functions)
     try:
-        yield sockets.calls
+        yield overrides.calls
     finally:
-        sockets.plug({})
+        overrides.plug({})
 
 
 @contextmanager
@@ -165,7 +169,7 @@ def run_slices(world, answers, elements, ranks):
 def run_unit(world, answers):
     """A unit of five parameters that is cut by the answer: this rank's shard, and all of it gathered again."""
     from minidist import all_gather_into_tensor
-    from minidist.parallel.units import Unit
+    from minidist.parallel.tools.units import Unit
 
     part = Part([(2, 3), (), (4, 2), (1,), (3,)])
     part.draw_parameters(7)
@@ -427,7 +431,7 @@ CONFIG = TrainConfig(  # 7 micro-batches, which few numbers of ranks divide; the
 
 def train_small(world, answers, config, layout):
     """The library's training on the answer's class: the fingerprint, and how often the class was asked for."""
-    from minidist.train import train_rank
+    from minidist.train.trainer import train_rank
 
     name = f"ZeroStage{layout.zero}"
     with plugged(**{name: getattr(answers, name), "shard_slice": right_slice}) as calls:

@@ -8,17 +8,18 @@ from math import isfinite
 import numpy as np
 import pytest
 
-from minidist.course.judging import number, same
-from minidist.layout import Layout
+from minidist.course.authoring.assertions import number, same
 from minidist.nn import functional
 from minidist.nn.clip import grad_norm
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.layers import ColumnLinear, LayerNorm, Parameter, RowLinear
 from minidist.nn.loss import cross_entropy
 from minidist.nn.tensor import Tensor
-from minidist.train import TrainConfig, Wishes, run
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.trainer import Wishes, run
 
-MAPPINGS, TENSOR = "minidist.parallel.mappings", "minidist.parallel.tensor"
+MAPPINGS, TENSOR = "minidist.parallel.tools.mappings", "minidist.parallel.tensor"
 
 
 def answers(*closed):
@@ -36,7 +37,8 @@ SIZES = (1, 2, 3)  # numbers of ranks; 6 head blocks divide by all of them
 
 def lend(module, *names) -> None:
     """The library's own functions in the place of the learner's that belong to other tasks."""
-    from minidist.parallel import mappings, tensor
+    from minidist.parallel import tensor
+    from minidist.parallel.tools import mappings
 
     for name in names:
         setattr(module, name, getattr(mappings if hasattr(mappings, name) else tensor, name))
@@ -56,15 +58,15 @@ def counted(world, calls: list):
 
 def plugged_training(world, module, names, config, layout):
     """The library's training on these answers: the fingerprint, and how often each of them was called."""
-    from minidist import sockets
-    from minidist.train import train_rank
+    from minidist import overrides
+    from minidist.train.trainer import train_rank
 
     lend(module, *(name for name in (*PAIRS, "blocks_of") if name not in names))
-    sockets.plug({name: getattr(module, name) for name in names})
+    overrides.plug({name: getattr(module, name) for name in names})
     try:
-        return train_rank(world, config, layout, Wishes()).fingerprint, dict(sockets.calls)
+        return train_rank(world, config, layout, Wishes()).fingerprint, dict(overrides.calls)
     finally:
-        sockets.plug({})
+        overrides.plug({})
 
 
 # In the grader

@@ -8,12 +8,12 @@ from itertools import product
 import numpy as np
 import pytest
 
-from minidist.course.judging import number, peak_bytes
-from minidist.parallel import schedule_check, schedules
-from minidist.parallel.schedule_check import ScheduleError
-from minidist.parallel.schedules import Action, schedule, written
+from minidist.course.authoring.assertions import number, peak_bytes
+from minidist.parallel.tools import schedule_check, schedules
+from minidist.parallel.tools.schedule_check import ScheduleError
+from minidist.parallel.tools.schedules import Action, schedule, written
 
-SCHEDULES, CHECK = "minidist.parallel.schedules", "minidist.parallel.schedule_check"
+SCHEDULES, CHECK = "minidist.parallel.tools.schedules", "minidist.parallel.tools.schedule_check"
 
 
 def answers(*closed):
@@ -424,18 +424,19 @@ def run_checks(world, module, cases):
 
 def check_by_training(world, module) -> tuple:
     """The library's training asks the learner's checker before it begins."""
-    from minidist import sockets
-    from minidist.layout import Layout
-    from minidist.train import TrainConfig, Wishes, train_rank
+    from minidist import overrides
+    from minidist.train.config import TrainConfig
+    from minidist.train.layout import Layout
+    from minidist.train.trainer import Wishes, train_rank
 
     lend(module)
-    sockets.plug({"check_schedule": module.check_schedule})
+    overrides.plug({"check_schedule": module.check_schedule})
     try:
         config = TrainConfig(layers=2, heads=2, width=4, context=4, steps=1, global_batch=2, micro_batch=1, warmup=1)
         train_rank(world, config, Layout.parse("pp=2"), Wishes())
-        return dict(sockets.calls)
+        return dict(overrides.calls)
     finally:
-        sockets.plug({})
+        overrides.plug({})
 
 
 @answers(f"{CHECK}:check_schedule")

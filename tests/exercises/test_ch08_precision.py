@@ -10,16 +10,17 @@ from math import inf, isfinite, nan, sqrt
 import numpy as np
 import pytest
 
-from minidist.course.judging import number, same
-from minidist.layout import Layout
+from minidist.course.authoring.assertions import number, same
 from minidist.nn import functional
-from minidist.nn.formats import FORMATS
 from minidist.nn.gpt import Block, GPTConfig
 from minidist.nn.layers import Parameter
-from minidist.nn.precision import autocast
+from minidist.nn.precision.formats import FORMATS
+from minidist.nn.precision.policy import autocast
 from minidist.nn.random import Noise
 from minidist.nn.tensor import Tensor, no_grad
-from minidist.train import TrainConfig, Wishes, run
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.trainer import Wishes, run
 
 NN = "minidist.nn"
 
@@ -40,14 +41,14 @@ def run_each(world, module, name, inputs):
 
 def plugged_training(world, module, name, config, layout):
     """The library's training on one of these answers: the fingerprint, and how often it was called."""
-    from minidist import sockets
-    from minidist.train import train_rank
+    from minidist import overrides
+    from minidist.train.trainer import train_rank
 
-    sockets.plug({name: getattr(module, name)})
+    overrides.plug({name: getattr(module, name)})
     try:
-        return train_rank(world, config, layout, Wishes()).fingerprint, sockets.calls[name]
+        return train_rank(world, config, layout, Wishes()).fingerprint, overrides.calls[name]
     finally:
-        sockets.plug({})
+        overrides.plug({})
 
 
 # In the grader
@@ -917,7 +918,7 @@ def flops_of_a_block(tokens: int, width: int, mode: str) -> dict:
     """What a real block takes, with the library's own recomputation."""
     from minidist import flops
     from minidist.nn.gpt import GPT
-    from minidist.nn.recompute import recompute_blocks
+    from minidist.nn.memory.recompute import recompute_blocks
 
     model = GPT(GPTConfig(vocab=4, context=tokens, layers=1, heads=2, width=width), seed=1)
     recompute_blocks(model, mode)

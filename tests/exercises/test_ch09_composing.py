@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from minidist.comm import mesh
-from minidist.course.judging import number
-from minidist.layout import Layout
-from minidist.matrix import every_combination
+from minidist.course.authoring.assertions import number
 from minidist.nn.gpt import GPT
-from minidist.train import TrainConfig, Wishes, run
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.trainer import Wishes, run
+from minidist.verify.matrix import every_combination
 
 MESH = "minidist.comm.mesh"
 
@@ -73,14 +74,14 @@ def coordinate(rank: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def places_in_a_mesh(world, module, shape, names):
     """For each dimension of the library's mesh, where it says that this rank is, and its rank in the group there."""
-    from minidist import init_device_mesh, sockets
+    from minidist import init_device_mesh, overrides
 
-    sockets.plug({"mesh_coordinate": module.mesh_coordinate})
+    overrides.plug({"mesh_coordinate": module.mesh_coordinate})
     try:
         made = init_device_mesh(shape, mesh_dim_names=names, group=world)
-        return [(made.get_local_rank(name), made.get_group(name).rank) for name in names], dict(sockets.calls)
+        return [(made.get_local_rank(name), made.get_group(name).rank) for name in names], dict(overrides.calls)
     finally:
-        sockets.plug({})
+        overrides.plug({})
 
 
 @answers(f"{MESH}:mesh_coordinate")
@@ -133,15 +134,15 @@ def groups(shape: tuple[int, ...], dim: int) -> list[list[int]]:
 
 def train_on_groups(world, module, config, layout):
     """The library's training on the learner's groups: the fingerprint, and how often they were asked for."""
-    from minidist import sockets
-    from minidist.train import train_rank
+    from minidist import overrides
+    from minidist.train.trainer import train_rank
 
     lend(module, "mesh_groups")
-    sockets.plug({"mesh_groups": module.mesh_groups})
+    overrides.plug({"mesh_groups": module.mesh_groups})
     try:
-        return train_rank(world, config, layout, Wishes()).fingerprint, dict(sockets.calls)
+        return train_rank(world, config, layout, Wishes()).fingerprint, dict(overrides.calls)
     finally:
-        sockets.plug({})
+        overrides.plug({})
 
 
 TINY = TrainConfig(layers=2, heads=2, width=8, context=4, steps=2, global_batch=4, micro_batch=1, warmup=1)
@@ -591,7 +592,7 @@ def full(**values) -> list[dict]:
     return [dict(zip(values, row, strict=True)) for row in product(*values.values())]
 
 
-@answers("minidist.matrix")
+@answers("minidist.verify.matrix")
 @pytest.mark.task(
     "9.5",
     points=4,

@@ -5,8 +5,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from minidist.nn import formats
-from minidist.nn.formats import BFLOAT16, E4M3, E5M2, FLOAT16, FORMATS, drop_bits, round_scaled, scale_to
+from minidist.nn.precision import formats
+from minidist.nn.precision.formats import BFLOAT16, E4M3, E5M2, FLOAT16, FORMATS, drop_bits, round_scaled, scale_to
 
 
 def oracle(name: str):

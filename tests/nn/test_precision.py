@@ -5,15 +5,15 @@ import pytest
 
 from minidist import flops, ledger
 from minidist.nn import functional
-from minidist.nn.formats import BFLOAT16, E4M3, E5M2, round_scaled
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.layers import Parameter
 from minidist.nn.loss import cross_entropy
-from minidist.nn.loss_scaling import GradScaler
-from minidist.nn.master_weights import MasterWeights
+from minidist.nn.memory.recompute import checkpoint
 from minidist.nn.optim import AdamW, adamw_update, average_gradients
-from minidist.nn.precision import POLICIES, autocast, current
-from minidist.nn.recompute import checkpoint
+from minidist.nn.precision.formats import BFLOAT16, E4M3, E5M2, round_scaled
+from minidist.nn.precision.loss_scaling import GradScaler
+from minidist.nn.precision.master_weights import MasterWeights
+from minidist.nn.precision.policy import POLICIES, autocast, current
 from minidist.nn.tensor import Context, Function, Tensor, grad_mode
 
 CONFIG = GPTConfig(vocab=64, layers=2, heads=4, width=32, context=16)

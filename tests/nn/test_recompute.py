@@ -7,9 +7,9 @@ import pytest
 
 from minidist import flops, ledger
 from minidist.nn.gpt import GPT, GPTConfig
-from minidist.nn.precision import POLICIES, autocast
+from minidist.nn.memory.recompute import MODES, checkpoint, recompute_blocks
+from minidist.nn.precision.policy import POLICIES, autocast
 from minidist.nn.random import Noise
-from minidist.nn.recompute import MODES, checkpoint, recompute_blocks
 from minidist.nn.tensor import Tensor, no_grad
 
 CONFIG = GPTConfig(vocab=64, layers=3, heads=3, width=24, context=10, dropout=0.2)

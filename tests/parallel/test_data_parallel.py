@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 import minidist as md
-from minidist.layout import Layout
 from minidist.parallel.data import fill_buckets, share_of
-from minidist.train import TrainConfig, Wishes, run
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.trainer import Wishes, run
 
 LIMIT = 30
 
@@ -128,7 +129,7 @@ def when_buckets_are_sent(world, layout):
     """For each all-reduce of a bucket, whether backward was still going on when it was started."""
     import minidist.parallel.data as data
     from minidist.nn.tensor import Tensor
-    from minidist.train import train_rank
+    from minidist.train.trainer import train_rank
 
     sent_during_backward, inside = [], []
     all_reduce, backward = data.all_reduce, Tensor.backward

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from minidist.nn.tensor import Tensor
-from minidist.parallel import mappings
+from minidist.parallel.tools import mappings
 
 LIMIT = 30
 ROWS, COLUMNS = 6, 4

@@ -7,14 +7,14 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from minidist.config import TrainConfig
-from minidist.layout import Layout
 from minidist.nn.gpt import GPT
 from minidist.nn.tensor import Tensor
 from minidist.parallel import pipeline
 from minidist.parallel.pipeline import Pipeline, spread
-from minidist.train import Wishes, run, train_rank
-from minidist.verify import agrees, first_difference
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.trainer import Wishes, run, train_rank
+from minidist.verify.comparison import agrees, first_difference
 
 LIMIT = 60
 # 12 micro-batches, which 1, 2, 3 and 4 ranks take in whole rounds; clipping works hard, and the layers do not divide.
@@ -164,10 +164,10 @@ def tied_not_summed(world, config, layout, wishes):
 
 def loss_over_the_wrong_axis(world, config, layout, wishes):
     """The mean of the losses over the stages instead of the data-parallel ranks."""
-    from minidist import train
+    from minidist.train import trainer
 
-    mean_loss = train.mean_loss
-    with mock.patch.object(train, "mean_loss", lambda total, count, dp, pp: mean_loss(total, count, pp)):
+    mean_loss = trainer.mean_loss
+    with mock.patch.object(trainer, "mean_loss", lambda total, count, dp, pp: mean_loss(total, count, pp)):
         return train_rank(world, config, layout, wishes)
 
 

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from minidist.parallel.schedule_check import ScheduleError, bubble, check_schedule, in_flight, timeline
-from minidist.parallel.schedules import SCHEDULES, Action, schedule, written
+from minidist.parallel.tools.schedule_check import ScheduleError, bubble, check_schedule, in_flight, timeline
+from minidist.parallel.tools.schedules import SCHEDULES, Action, schedule, written
 
 RANKS, MICRO_BATCHES = range(1, 9), range(1, 17)
 

@@ -7,14 +7,15 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from minidist.layout import Layout
 from minidist.nn.gpt import GPT, MLP, GPTConfig
 from minidist.nn.random import Noise
 from minidist.nn.tensor import Tensor
 from minidist.parallel import tensor
 from minidist.parallel.tensor import TensorParallel, blocks_of, gpt_plan, parallelize_module
-from minidist.train import TrainConfig, Wishes, run, train_rank
-from minidist.verify import agrees, first_difference
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.trainer import Wishes, run, train_rank
+from minidist.verify.comparison import agrees, first_difference
 
 LIMIT = 60
 # 7 micro-batches: some ranks have fewer than others. Clipping works hard, and the vocabulary has 2 rows of padding.

@@ -7,10 +7,11 @@ import pytest
 
 import minidist as md
 from minidist import ledger
-from minidist.layout import Layout
 from minidist.nn.gpt import GPT
-from minidist.train import TrainConfig, Wishes, run, train_rank
-from minidist.verify import agrees, first_difference
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.trainer import Wishes, run, train_rank
+from minidist.verify.comparison import agrees, first_difference
 
 # 7 micro-batches: some ranks have fewer than others. Clipping works hard, dropout is on, and nothing divides evenly.
 CONFIG = TrainConfig(
@@ -239,7 +240,7 @@ def stale_gather(world, config, layout, wishes):
 
 def bounds_off_by_one(world, config, layout, wishes):
     """A rank's pieces begin one element too far to the right."""
-    import minidist.parallel.units as units
+    import minidist.parallel.tools.units as units
 
     parts = units.Unit.parts
 

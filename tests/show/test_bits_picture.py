@@ -1,6 +1,6 @@
 """The bits that are drawn are those of the number."""
 
-from minidist.nn.formats import BFLOAT16, E4M3, FLOAT16
+from minidist.nn.precision.formats import BFLOAT16, E4M3, FLOAT16
 from minidist.show.bits import EXPONENT, MANTISSA, SIGN, draw, rows
 
 

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from minidist.layout import Layout
 from minidist.show import breakdown
 from minidist.trace import Event
-from minidist.train import TrainConfig, Wishes, run
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.trainer import Wishes, run
 
 
 def log(shift: int, *calls: tuple[int, int]) -> list[Event]:

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from minidist.layout import Layout
-from minidist.nn.formats import BFLOAT16, FLOAT16
+from minidist.nn.precision.formats import BFLOAT16, FLOAT16
 from minidist.show.demos import bf16, bitboard
 from minidist.show.demos.bitboard import Weight
 from minidist.show.demos.runs import warm_ranks
 from minidist.show.player.scene import Box, Label
-from minidist.train import TrainConfig
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from minidist.show.demos.runs import warm_ranks
 from minidist.show.overlap import hidden_share, traced_step
 from minidist.show.player.scene import Box
 from minidist.show.timeline import kind_of
-from minidist.train import TrainConfig
+from minidist.train.config import TrainConfig
 
 RANKS, SIZE = 3, 12
 SENT, FORMULA = "sent in a step, all ranks", "formula 2 (N−1) 8 (P+1), with the loss"

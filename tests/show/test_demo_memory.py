@@ -5,7 +5,6 @@ from unittest import mock
 
 import pytest
 
-from minidist.layout import Layout
 from minidist.nn.gpt import GPT
 from minidist.show.demos import DEMONSTRATIONS, recompute, zero
 from minidist.show.demos.runs import warm_ranks
@@ -14,7 +13,8 @@ from minidist.show.demos.watched import KINDS, Change, Held, last_steps, train_w
 from minidist.show.memory import COLOURS
 from minidist.show.player.scene import WIDTH, Box, Label
 from minidist.trace import Event
-from minidist.train import TrainConfig
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
 
 
 @pytest.fixture(scope="module")

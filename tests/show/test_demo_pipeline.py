@@ -5,15 +5,16 @@ from unittest import mock
 
 import pytest
 
-from minidist.layout import Layout
 from minidist.parallel.pipeline import Pipeline
-from minidist.parallel.schedule_check import SLOTS, bubble, in_flight, timeline
-from minidist.parallel.schedules import Action, schedule
+from minidist.parallel.tools.schedule_check import SLOTS, bubble, in_flight, timeline
+from minidist.parallel.tools.schedules import Action, schedule
 from minidist.show.demos import DEMONSTRATIONS, pipeline, runs
 from minidist.show.demos.pipeline_scene import spoilt_by
 from minidist.show.pipelines import slots_of
 from minidist.show.player.scene import WIDTH, Box
-from minidist.train import TrainConfig, Wishes, run, train_rank
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.trainer import Wishes, run, train_rank
 
 SMALL = TrainConfig(layers=6, heads=2, width=16, context=8, global_batch=6, micro_batch=1, steps=1)
 MARKS = set("FBIW!")

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from minidist.layout import Layout
 from minidist.show.demos import DEMONSTRATIONS, halves, tensor_parallel
 from minidist.show.demos.broken_tensors import drops_g, drops_gains
 from minidist.show.demos.runs import warm_ranks
@@ -13,6 +12,7 @@ from minidist.show.overlap import traced_step
 from minidist.show.player.scene import Box
 from minidist.show.timeline import kind_of
 from minidist.trace import Event
+from minidist.train.layout import Layout
 
 RANKS, SIZE, LAYERS = 3, 10, 2
 BYTES = "sent for them, all ranks"

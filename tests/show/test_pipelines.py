@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from minidist.config import TrainConfig
-from minidist.layout import Layout
-from minidist.parallel.schedule_check import bubble, needs, timeline
-from minidist.parallel.schedules import schedule
+from minidist.parallel.tools.schedule_check import bubble, needs, timeline
+from minidist.parallel.tools.schedules import schedule
 from minidist.show import pipelines
-from minidist.train import Wishes, run
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.trainer import Wishes, run
 
 
 def test_a_cell_for_each_action():

@@ -11,16 +11,17 @@ from unittest.mock import patch
 import numpy as np
 
 from minidist.comm.group import ProcessGroup
-from minidist.layout import Layout
 from minidist.nn.gpt import GPT
-from minidist.nn.precision import POLICIES
+from minidist.nn.precision.policy import POLICIES
 from minidist.parallel.zero import ZeroStage1
 from minidist.show.demos import bitboard
 from minidist.show.demos.bitboard import Weight
 from minidist.show.demos.runs import told, warm_ranks
 from minidist.show.demos.widths import check_width, heads_of
 from minidist.show.player.scene import Film, Frame, Scene
-from minidist.train import RankResult, Run, TrainConfig, Wishes, train_rank
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.trainer import RankResult, Run, Wishes, train_rank
 
 STEPS = 24
 BUG = "no master weights: each update is added to the 16 bits"

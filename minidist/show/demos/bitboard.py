@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minidist.nn.formats import Format
+from minidist.nn.precision.formats import Format
 from minidist.show.bits import EXPONENT, MANTISSA, SIGN, fields
 from minidist.show.memory import COLOURS
 from minidist.show.player.scene import Box, Label, Shape

@@ -4,7 +4,7 @@ from unittest.mock import patch
 
 from minidist.parallel.data import BucketedDataParallel
 from minidist.show.demos.lanes import DROPPED
-from minidist.train import train_rank
+from minidist.train.trainer import train_rank
 
 DROPPED_BUCKET = 2  # counted from 1, in the order of sending
 

@@ -7,9 +7,9 @@ from minidist.backend import xp
 from minidist.comm.group import ProcessGroup
 from minidist.nn import functional
 from minidist.parallel import tensor
-from minidist.parallel.mappings import Mapping, keep
+from minidist.parallel.tools.mappings import Mapping, keep
 from minidist.show.demos.halves import DROPPED_G, DROPPED_GAIN
-from minidist.train import train_rank
+from minidist.train.trainer import train_rank
 
 WITHOUT_G = "blocks.0.mlp.proj"
 

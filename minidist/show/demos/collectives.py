@@ -4,14 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from minidist import sockets
+from minidist import overrides
 from minidist.show.demos import board, broken_collectives
 from minidist.show.demos.kinds import Kind, programs_for
 from minidist.show.demos.runs import WarmRanks, told, ulps, warm_ranks
 from minidist.show.demos.steps import Step, numbers_of, watched
 from minidist.show.player.scene import Film, Frame, Scene
-from minidist.train import TrainConfig, train_rank
-from minidist.verify import ulps_between
+from minidist.train.config import TrainConfig
+from minidist.train.trainer import train_rank
+from minidist.verify.comparison import ulps_between
 
 MODEL = TrainConfig(layers=2, heads=4, width=32, context=16, global_batch=16, micro_batch=1, steps=2)
 
@@ -109,11 +110,11 @@ def _consequence(kind: Kind, warm: WarmRanks, ranks: int, seed: int) -> str:
     config = replace(MODEL, seed=seed)
 
     def plugged(world, config, layout, wishes):
-        sockets.plug({socket: getattr(broken_collectives, socket)})
+        overrides.plug({socket: getattr(broken_collectives, socket)})
         try:
             return train_rank(world, config, layout, wishes)
         finally:
-            sockets.plug({})
+            overrides.plug({})
 
     layout = layout_of(ranks)
     return told(warm.parting(config, warm.train(config, layout, plugged), plugged))

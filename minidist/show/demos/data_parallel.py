@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import partial
 
-from minidist.layout import Layout
 from minidist.nn.gpt import GPT
 from minidist.parallel.data import fill_buckets
 from minidist.show.demos import lanes
@@ -15,7 +14,9 @@ from minidist.show.overlap import hidden_share, length, traced_step
 from minidist.show.player.scene import Film, Scene
 from minidist.show.timeline import kind_of
 from minidist.trace import Event
-from minidist.train import Run, TrainConfig
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.trainer import Run
 
 BUCKETS = 6  # about so many
 FRAMES = 32

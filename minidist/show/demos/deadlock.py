@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from minidist.comm.failures import Deadlock
-from minidist.comm.launch import Cluster
-from minidist.comm.messages import HEADER_BYTES
+from minidist.comm.runtime.launch import Cluster
+from minidist.comm.transports.messages import HEADER_BYTES
 from minidist.show.demos import deadlock_picture
 from minidist.show.demos.deadlock_programs import (
     Event,

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from minidist.layout import Layout
 from minidist.show.demos import lanes
 from minidist.show.timeline import kind_of as phase_of
 from minidist.trace import Event
-from minidist.train import TrainConfig
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
 
 PHASES = ("forward", "backward")
 NORM = "norm"  # what sp leaves to each rank's own tokens: LayerNorm, dropout and residual

@@ -8,8 +8,8 @@ import numpy as np
 from minidist.comm import algorithms
 from minidist.comm.algorithms import chunks_of
 from minidist.comm.group import ProcessGroup
-from minidist.layout import Layout
 from minidist.show.demos import broken_collectives
+from minidist.train.layout import Layout
 
 
 @dataclass(frozen=True)

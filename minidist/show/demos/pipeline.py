@@ -9,11 +9,12 @@ from math import ceil
 from unittest import mock
 
 from minidist.parallel.pipeline import Pipeline
-from minidist.parallel.schedules import Action
+from minidist.parallel.tools.schedules import Action
 from minidist.show.demos.pipeline_scene import Kind, scene
 from minidist.show.demos.runs import fastest, told, warm_ranks
 from minidist.show.player.scene import Film
-from minidist.train import TrainConfig, train_rank
+from minidist.train.config import TrainConfig
+from minidist.train.trainer import train_rank
 
 MOST_MICRO_BATCHES = 16  # cells narrower than a character show nothing
 SWAPPED = {0: 1, 1: 0}  # micro-batches; no rank waits for a backward before it has sent both

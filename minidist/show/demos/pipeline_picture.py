@@ -6,8 +6,8 @@ A row is a rank, a cell an action with the number of its micro-batch, and grey w
 from collections.abc import Collection, Mapping, Sequence
 from math import floor
 
-from minidist.parallel.schedule_check import Slot, bubble
-from minidist.parallel.schedules import Action
+from minidist.parallel.tools.schedule_check import Slot, bubble
+from minidist.parallel.tools.schedules import Action
 from minidist.show.palette import of_rank
 from minidist.show.pipelines import COLOURS, strength
 from minidist.show.player.scene import WIDTH, Box, Label, Shape

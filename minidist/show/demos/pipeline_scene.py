@@ -6,14 +6,14 @@ from fractions import Fraction
 from itertools import pairwise
 from math import ceil
 
-from minidist.layout import Layout
-from minidist.parallel.schedule_check import SLOTS, Slot, bubble, in_flight, needs, timeline
-from minidist.parallel.schedules import Action, schedule
+from minidist.parallel.tools.schedule_check import SLOTS, Slot, bubble, in_flight, needs, timeline
+from minidist.parallel.tools.schedules import Action, schedule
 from minidist.show.demos import pipeline_picture
 from minidist.show.demos.runs import cores
 from minidist.show.pipelines import COLOURS, NAMES, slots_of
 from minidist.show.player.scene import Frame, Scene
-from minidist.train import Run
+from minidist.train.layout import Layout
+from minidist.train.trainer import Run
 
 MOST_FRAMES = 40
 

@@ -5,16 +5,17 @@ from dataclasses import replace
 from unittest.mock import patch
 
 from minidist.comm.group import ProcessGroup
-from minidist.layout import Layout
 from minidist.nn.gpt import GPT
+from minidist.nn.memory.recompute import MODES, Region
 from minidist.nn.random import Noise
-from minidist.nn.recompute import MODES, Region
 from minidist.show.demos.runs import told, warm_ranks
 from minidist.show.demos.stacks import Mark, Stacks, bytes_told
 from minidist.show.demos.watched import Held, last_steps, train_watched
 from minidist.show.demos.widths import check_width, heads_of
 from minidist.show.player.scene import Film, Scene
-from minidist.train import RankResult, Run, TrainConfig, Wishes
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.trainer import RankResult, Run, Wishes
 
 AGAIN = "#F0E442"  # of Okabe and Ito: recomputing
 STATE = 2 + 12 + 8  # bytes a parameter in bf16: itself, its master and two moments, room for its gradients' sum
@@ -76,7 +77,7 @@ def train_redrawn(world: ProcessGroup, config: TrainConfig, layout: Layout, wish
 
 
 def bytes_of_block(config: TrainConfig, mode: str) -> int:
-    """What one block keeps in 16 bits from forward to backward, by the formulas of nn/recompute.py."""
+    """What one block keeps in 16 bits from forward to backward, by the formulas of nn/memory/recompute.py."""
     s, b, h, a = config.context, config.micro_batch, config.width, config.heads
     statistics = s * b * 8  # of the norms
     return {

@@ -6,11 +6,12 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache
 from math import log10, prod
 
-from minidist.comm.launch import Cluster
-from minidist.layout import Layout
+from minidist.comm.runtime.launch import Cluster
 from minidist.show.overlap import length, traced_step
-from minidist.train import Run, TrainConfig, Wishes, run
-from minidist.verify import ONE_PROCESS, Difference, agrees, first_difference
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.trainer import Run, Wishes, run
+from minidist.verify.comparison import ONE_PROCESS, Difference, agrees, first_difference
 
 
 def cores() -> int:

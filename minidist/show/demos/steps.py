@@ -2,7 +2,7 @@
 
 A rank runs the algorithm twice: on marks, which say whose contributions a chunk holds (show/contributions.py), and on
 random numbers. It looks at its array whenever a message has arrived. In which step that was, the replay of all ranks'
-calls says (show/replay.py): there every message takes one step, and the clock of this machine does not matter.
+calls says (analysis/replay.py): there every message takes one step, and the clock of this machine does not matter.
 
 The numbers are float64 with float32 values, so that sums are exact and one process has the same bits, in any order.
 """
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from minidist import trace
+from minidist.analysis.replay import Flight, replay
 from minidist.comm.algorithms import chunks_of
 from minidist.comm.group import ProcessGroup
 from minidist.show.contributions import marked
 from minidist.show.demos import board
 from minidist.show.demos.kinds import Kind
 from minidist.show.demos.runs import WarmRanks
-from minidist.show.replay import Flight, replay
 from minidist.trace import PointToPoint
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from minidist.layout import Layout
 from minidist.show.demos import broken_tensors, halves, lanes
 from minidist.show.demos.halves import Part
 from minidist.show.demos.lanes import MS, Bar, Lanes
@@ -12,7 +11,9 @@ from minidist.show.overlap import length, traced_step
 from minidist.show.player.scene import Film, Scene
 from minidist.show.timeline import kind_of
 from minidist.trace import Event
-from minidist.train import Run, TrainConfig
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.trainer import Run
 
 TITLES = {0: "Each half of a block ends with an all-reduce", 1: "A reduce-scatter and an all-gather between two halves"}
 

@@ -5,7 +5,6 @@ from itertools import count
 from unittest.mock import patch
 
 from minidist.comm.group import ProcessGroup
-from minidist.layout import Layout
 from minidist.nn.gpt import GPT
 from minidist.nn.layers import Module
 from minidist.parallel.zero import ZeroStage1
@@ -14,7 +13,9 @@ from minidist.show.demos.stacks import Mark, Stacks
 from minidist.show.demos.watched import Held, last_steps, train_watched
 from minidist.show.demos.widths import check_width, heads_of
 from minidist.show.player.scene import Film, Scene
-from minidist.train import RankResult, TrainConfig, Wishes
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.trainer import RankResult, Wishes
 
 STAGES = ("replicated", "stage 1", "stage 2", "stage 3")
 ALL = {"parameters": ("4", lambda n: 4), "optimizer": ("8", lambda n: 8), "gradients": ("8 + 4", lambda n: 12)}

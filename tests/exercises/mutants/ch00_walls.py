@@ -1,6 +1,6 @@
 """Planted bugs of chapter 0."""
 
-from minidist.course.mutants import WHOLE, Mutant
+from minidist.course.authoring.mutants import WHOLE, Mutant
 
 MUTANTS = [
     # 0.1 memory_buckets, devices_needed

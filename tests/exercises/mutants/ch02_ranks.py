@@ -1,6 +1,6 @@
 """Planted bugs of chapter 2."""
 
-from minidist.course.mutants import WHOLE, Mutant
+from minidist.course.authoring.mutants import WHOLE, Mutant
 
 MUTANTS = [
     # 2.1 exchange

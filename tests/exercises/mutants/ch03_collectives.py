@@ -1,6 +1,6 @@
 """Planted bugs of chapter 3."""
 
-from minidist.course.mutants import WHOLE, Mutant
+from minidist.course.authoring.mutants import WHOLE, Mutant
 
 MUTANTS = [
     # 3.1 alpha-beta

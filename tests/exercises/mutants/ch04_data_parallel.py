@@ -1,6 +1,6 @@
 """Planted bugs of chapter 4."""
 
-from minidist.course.mutants import WHOLE, Mutant
+from minidist.course.authoring.mutants import WHOLE, Mutant
 
 MUTANTS = [
     # 4.1 order_free_sum

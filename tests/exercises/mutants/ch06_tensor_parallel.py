@@ -1,6 +1,6 @@
 """Planted bugs of chapter 6."""
 
-from minidist.course.mutants import Mutant
+from minidist.course.authoring.mutants import Mutant
 
 MUTANTS = [
     # 6.1 worksheet

@@ -1,6 +1,6 @@
 """Planted bugs of chapter 7."""
 
-from minidist.course.mutants import WHOLE, Mutant
+from minidist.course.authoring.mutants import WHOLE, Mutant
 
 MUTANTS = [
     # 7.1 worksheet
@@ -78,7 +78,7 @@ MUTANTS = [
         "the library's own",
         WHOLE,
         """
-        from minidist.parallel.schedules import schedule
+        from minidist.parallel.tools.schedules import schedule
 
         return schedule("gpipe", ranks, micro_batches)[rank]
         """,
@@ -120,7 +120,7 @@ MUTANTS = [
         "the library's zero bubble, its halves put together",
         WHOLE,
         """
-        from minidist.parallel.schedules import zero_bubble_h1
+        from minidist.parallel.tools.schedules import zero_bubble_h1
 
         kinds = {"F": "F", "I": "B"}
         found = zero_bubble_h1(rank, ranks, micro_batches)

@@ -1,6 +1,6 @@
 """Planted bugs of chapter 8."""
 
-from minidist.course.mutants import WHOLE, Mutant
+from minidist.course.authoring.mutants import WHOLE, Mutant
 
 MUTANTS = [
     # 8.1 worksheet
@@ -72,7 +72,7 @@ MUTANTS = [
         "the library's own",
         WHOLE,
         """
-        from minidist.nn.formats import BFLOAT16
+        from minidist.nn.precision.formats import BFLOAT16
 
         return BFLOAT16.encode(values)
         """,
@@ -387,7 +387,7 @@ MUTANTS = [
         "8.6",
         "the library's own",
         "others = [Tensor if isinstance(value, Tensor) else value for value in inputs]",
-        "from minidist.nn.recompute import checkpoint as own; return own(function, *inputs)",
+        "from minidist.nn.memory.recompute import checkpoint as own; return own(function, *inputs)",
     ),
     # 8.7 worksheet
     Mutant("8.7", "the masks take two bytes", "squared = 5 * heads", "squared = 6 * heads"),

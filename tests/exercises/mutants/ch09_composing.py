@@ -1,6 +1,6 @@
 """Planted bugs of chapter 9."""
 
-from minidist.course.mutants import WHOLE, Mutant
+from minidist.course.authoring.mutants import WHOLE, Mutant
 
 MUTANTS = [
     # 9.1 mesh_coordinate

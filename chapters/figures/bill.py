@@ -1,0 +1,77 @@
+"""What a layout holds and what it pays: for each a bar of parts on the left, and a bar of parts on the right."""
+
+from collections.abc import Mapping, Sequence
+
+from figures import axes as mesh_axes
+from minidist.show import memory
+
+COLOURS = {
+    **memory.COLOURS,
+    **mesh_axes.COLOURS,
+    "compute": "#56B4E9",
+    "recompute": "#A6D8F2",
+    "bubble": "#D0D0D0",
+}
+OTHER = "#A0A0A0"
+AXIS_OF = {"shard": "dp", "replicate": "dp", "embedding": "pp"}  # groups inside an axis of the mesh
+
+Parts = Mapping[str, float]
+
+
+def by_axis(rows: Sequence[dict]) -> dict[str, int]:
+    """The bytes that a rank sent along each axis of the mesh, from its ``RankResult.collectives``."""
+    found = dict.fromkeys(mesh_axes.COLOURS, 0)
+    for row in rows:
+        axis = AXIS_OF.get(row["axis"], row["axis"])
+        found[axis] = found.get(axis, 0) + row["bytes_sent"]
+    return found
+
+
+def draw(
+    bills: Mapping[str, tuple[Parts, Parts]],
+    titles: tuple[str, str],
+    limits: tuple[float | None, float | None] = (None, None),
+    longest: tuple[float | None, float | None] = (None, None),
+):
+    """A matplotlib Figure: a row for each layout, title -> (the parts of the left bar, those of the right).
+
+    Args:
+        titles: of the two sides, with their units.
+        limits: a line for each side that bars should not pass.
+        longest: where each side ends; a bar that is longer is cut there, with its length written beside it.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 1.1 + 0.42 * len(bills)), layout="constrained")
+    for side, axes in enumerate(figure.subplots(1, 2, sharey=True)):
+        shown: dict[str, str] = {}
+        sums = [sum(both[side].values()) for both in bills.values()]
+        end = longest[side] or max(sums)
+        for place, both in enumerate(bills.values()):
+            left = 0.0
+            for name, amount in both[side].items():
+                colour = COLOURS.get(name, OTHER)
+                axes.barh(place, max(0.0, min(amount, end - left)), 0.7, left, color=colour)
+                left += amount
+                if amount:
+                    shown.setdefault(name, colour)
+            cut = "» " if left > end else ""
+            axes.text(min(left, end) + 0.01 * end, place, cut + short(left), va="center", fontsize=9)
+        if limits[side]:
+            axes.axvline(limits[side], color="#D55E00", linewidth=1.2, linestyle="--")
+        axes.set_xlim(0, 1.16 * end)
+        axes.set_title(titles[side], fontsize=10, loc="left")
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.tick_params(axis="y", length=0)
+        handles = [axes.barh(0, 0, color=colour, label=name) for name, colour in shown.items()]
+        place = {"loc": "upper center", "bbox_to_anchor": (0.45, -0.5 / (0.42 * len(bills)))}
+        axes.legend(handles=handles, ncols=3 if len(shown) > 4 else 4, frameon=False, fontsize=9, **place)
+    axes = figure.axes[0]
+    axes.set_yticks(range(len(bills)), bills, fontsize=9)
+    axes.invert_yaxis()
+    return figure
+
+
+def short(number: float) -> str:
+    """Three digits, and whole numbers from 100 on."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"

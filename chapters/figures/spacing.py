@@ -1,0 +1,87 @@
+"""Which numbers a format of nn/precision/formats.py has: its range, and how far apart neighbours are."""
+
+from collections.abc import Sequence
+from math import log2
+
+import numpy as np
+
+COLOURS = {  # of Okabe and Ito; a format keeps its colour, and so does the precision that is named after it
+    "float32": "#444444",
+    "bfloat16": "#0072B2",
+    "float16": "#D55E00",
+    "e4m3": "#009E73",
+    "e5m2": "#CC79A7",
+}
+FLOAT32 = (
+    8,
+    23,
+    127,
+    -149,
+    2.0**128,
+)  # exponent, mantissa, bias, exponent of the smallest number, first beyond the largest
+
+
+def corners(format) -> list[tuple[float, float]]:
+    """The line of a format: the exponent of a number, and that of the distance to the next over the number itself.
+
+    Between two powers of two the distance stays the same, so its share of the number falls by half and jumps back. The
+    line leaves that out: it is for the powers of two alone. None is float32.
+    """
+    if format is None:
+        _, mantissa, bias, smallest, end = FLOAT32
+    else:
+        mantissa, bias, end = format.mantissa, format.bias, format.largest
+        smallest = round(log2(format.smallest))
+    normal = 1 - bias
+    return [(smallest, 0.0), (normal, -mantissa), (log2(end), -mantissa)]
+
+
+def numbers_between(format, low: float, high: float) -> np.ndarray:
+    """All numbers of an 8-bit or 16-bit format from ``low`` to ``high``, in order."""
+    every = format.decode(np.arange(1 << format.bits, dtype=np.uint32).astype(format.dtype))
+    return np.unique(every[(every >= low) & (every <= high)])
+
+
+def draw(formats: Sequence):
+    """A matplotlib Figure: to the right what can be written at all, downwards how precisely. float32 goes along."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.3), layout="constrained")
+    axes = figure.subplots()
+    for name, format in {"float32": None, **{format.name: format for format in formats}}.items():
+        line = corners(format)
+        exponents, spacings = zip(*line, strict=True)
+        axes.plot(exponents, spacings, color=COLOURS[name], linewidth=2.4, solid_capstyle="butt")
+        axes.plot(exponents[::2], spacings[::2], "o", color=COLOURS[name], markersize=5)
+        if name in ("float32", "bfloat16"):
+            axes.text(60, spacings[-1] + 0.5, name, color=COLOURS[name], fontsize=10)
+        else:
+            axes.text(exponents[-1] + 2.5, spacings[-1], name, color=COLOURS[name], va="center", fontsize=10)
+    axes.set_xlabel("the number, as a power of two: 2^x")
+    axes.set_ylabel("distance to the next number,\nover the number: 2^y")
+    axes.set_yticks([0, -2, -3, -7, -10, -23])
+    axes.set_xticks([-149, -126, -100, -75, -50, -24, -14, 0, 16, 50, 75, 100, 128])
+    axes.set_ylim(-25, 1.5)
+    axes.grid(color="#EAEAEA", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def draw_ticks(formats: Sequence, low: float, high: float):
+    """A matplotlib Figure: a line for each format, with a tick at each of its numbers from ``low`` to ``high``."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 0.7 + 0.36 * len(formats)), layout="constrained")
+    axes = figure.subplots()
+    for row, format in enumerate(formats):
+        numbers = numbers_between(format, low, high)
+        axes.vlines(
+            numbers, row - 0.3, row + 0.3, color=COLOURS[format.name], linewidth=1 if len(numbers) > 200 else 1.8
+        )
+    axes.set_yticks(range(len(formats)), [format.name for format in formats])
+    axes.set_ylim(len(formats) - 0.5, -0.5)
+    axes.set_xlim(low, high)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    return figure

@@ -1,0 +1,37 @@
+"""Runs as cells: green where the bits are those of one process, red where they are others, yellow where it stopped."""
+
+from collections.abc import Mapping, Sequence
+
+from minidist.show.grid import COLOURS, DIFFERENT, SAME
+from minidist.show.palette import ink_on
+
+STOPS = "stops"
+VERDICTS = {SAME: (COLOURS[SAME], "same"), DIFFERENT: (COLOURS[DIFFERENT], "others"), STOPS: ("#E69F00", "stops")}
+
+
+def draw(rows: Mapping[str, Sequence[str]], columns: Sequence[str], gaps: Sequence[int] = ()):
+    """A matplotlib Figure: a row for each name, a cell for each column.
+
+    Args:
+        rows: name -> for each column how its run ended, one of VERDICTS.
+        columns: what each column is.
+        gaps: the columns that begin a new family, set off from those before.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+    figure = Figure(figsize=(11, 0.7 + 0.36 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    at = [column + 0.15 * sum(gap <= column for gap in gaps) for column in range(len(columns))]
+    for y, verdicts in enumerate(rows.values()):
+        for x, verdict in zip(at, verdicts, strict=True):
+            colour, text = VERDICTS[verdict]
+            axes.add_patch(Rectangle((x + 0.03, y + 0.05), 0.94, 0.9, color=colour))
+            ink = ink_on(colour)
+            axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", color=ink, fontsize=9)
+    axes.set(xlim=(0, at[-1] + 1), ylim=(len(rows), 0))
+    axes.set_xticks([x + 0.5 for x in at], columns, fontsize=9)
+    axes.set_yticks([y + 0.5 for y in range(len(rows))], rows, fontsize=9)
+    axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
+    axes.spines[:].set_visible(False)
+    return figure

@@ -1,0 +1,1 @@
+"""The life of ranks: started, given functions to run, watched, ended."""

@@ -1,0 +1,68 @@
+"""Telling a deadlock from patience, from what the ranks say of themselves.
+
+A blocked rank names the ranks that it waits for. A set of blocked ranks is deadlocked when each of them waits only
+for ranks of the set, or for ranks that have finished: then nobody is left who could send what they wait for (Holt,
+"Some Deadlock Properties of Computer Systems", 1972). No timeout is involved: a rank that computes for an hour is
+not blocked, and a deadlock of milliseconds is one.
+
+The ranks go on while they are looked at, so one look at all of them is no picture of one moment. Three scans are
+compared: two right after each other, and one later. A rank counts as stuck if it says the same in all three, and if
+between the second and the third it looked at all its queues at least twice in vain. Suppose that some rank of a stuck
+set did move after the first scan, and take the first to do so. It found a message, or room, in its last look; its two
+looks in vain were before that, so it moved after the third scan or says something else there. And before that nobody
+else of the set had moved since the first scan: whatever it found had been there for both looks in vain.
+"""
+
+from collections.abc import Sequence
+
+from minidist.comm.transports.shared_memory import BLOCKED, FINISHED, Status
+
+
+def find_deadlock(first: Sequence[Status], second: Sequence[Status], third: Sequence[Status]) -> set[int]:
+    """The ranks that can never go on, empty if there are none. Each argument is a scan: one status for each rank."""
+    finished = {rank for rank, status in enumerate(first) if status.state == FINISHED}
+    stuck = {
+        rank
+        for rank, (a, b, c) in enumerate(zip(first, second, third, strict=True))
+        if a.state == b.state == c.state == BLOCKED
+        and a.awaited == b.awaited == c.awaited != 0
+        and a.moved == b.moved == c.moved
+        and c.polls - b.polls >= 2
+    }
+    while True:  # whoever waits for a rank that may still act is not stuck, nor who waits for that one, and so on
+        hopeful = {rank for rank in stuck if awaited_ranks(third[rank]) - stuck - finished}
+        if not hopeful:
+            return stuck
+        stuck -= hopeful
+
+
+def awaited_ranks(status: Status) -> set[int]:
+    return {rank for rank in range(status.awaited.bit_length()) if status.awaited >> rank & 1}
+
+
+def describe(stuck: set[int], statuses: Sequence[Status], waiting: dict[int, str]) -> str:
+    """The message of a Deadlock: who waits for whom, in which call and where, and what to do."""
+    finished = {rank for rank, status in enumerate(statuses) if status.state == FINISHED}
+    ranks = "ranks " + ", ".join(map(str, sorted(stuck))) if len(stuck) > 1 else f"rank {min(stuck)}"
+    lines = [f"{ranks} of {len(statuses)} can never go on:"]
+    lines += [f"  rank {rank} is in {waiting[rank]}" for rank in sorted(stuck)]
+    awaited = set().union(*(awaited_ranks(statuses[rank]) for rank in stuck))
+    lines += [
+        f"  rank {rank} has finished: it will send and receive nothing more" for rank in sorted(awaited & finished)
+    ]
+    bystanders = set(range(len(statuses))) - stuck - finished
+    lines += [f"  rank {rank} was still running: it is not part of the deadlock" for rank in sorted(bystanders)]
+    calls = {waiting[rank].split(": waits for")[0] for rank in stuck}
+    if awaited & finished or (len(calls) > 1 and any(", collective " in call for call in calls)):
+        lines.append("Every rank of a group must make the same collective calls in the same order,")
+        lines.append("and every receive needs its send.")
+    elif all("to take" in waiting[rank] for rank in stuck):
+        lines.append(
+            "Each sends before it receives, and the messages do not fit the queues: post both at once with "
+            "batch_isend_irecv, or let every other rank receive first."
+        )
+    else:
+        lines.append(
+            "Have one of them send before it receives, or post sends and receives together with batch_isend_irecv."
+        )
+    return "\n".join(lines)

@@ -1,0 +1,378 @@
+"""Starting ranks, running functions on them, and ending them, come what may.
+
+A rank is a process, standing for one GPU with the process that drives it (what ``torchrun`` starts). The parent owns
+everything that is shared: it creates and unlinks the shared memory, notices the first failure, and ends the others.
+"""
+
+import os
+import sys
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable
+from contextlib import contextmanager, suppress
+
+import multiprocess
+from multiprocess import connection
+
+from minidist.comm.failures import Deadlock, RankFailed, describe_exit
+from minidist.comm.runtime import serialization
+from minidist.comm.runtime.deadlock import describe, find_deadlock
+from minidist.comm.runtime.worker import rank_main
+from minidist.comm.transports.shared_memory import BLOCKED, MAX_RANKS, RUNNING, Segment, queue_capacity
+
+WATCH_SECONDS = 0.05  # between two looks at the ranks' statuses
+GRACE_SECONDS = 0.5  # for the other ranks to say where they were, after one has failed
+STOP_SECONDS = 2.0  # for an idle rank to leave by itself
+
+
+def launch(fn: Callable, world_size: int, *args, timeout: float | None = None, start_method: str | None = None) -> list:
+    """Start ``world_size`` ranks, run ``fn(world, *args)`` on each, and return their results in the order of ranks.
+
+    Args:
+        fn: any function, also one defined in a notebook's cell or a lambda.
+        timeout: seconds after which the run is ended; None for as long as it takes.
+        start_method: "forkserver", "spawn" or "fork"; None for forkserver where there is one (Linux), else spawn.
+
+    Raises:
+        RankFailed: when a rank raises an exception, exits or is killed.
+        Deadlock: when ranks wait for each other so that none can go on.
+        TimeoutError: when the time is over, with what each rank was doing.
+    """
+    with Cluster(world_size, start_method=start_method) as cluster:
+        return cluster.run(fn, *args, timeout=timeout)
+
+
+class Cluster:
+    """Ranks that stay warm: ``run`` may be called again and again. A context manager.
+
+    After a failed run the ranks are ended, and the next run starts new ones.
+
+    Args:
+        world_size: the number of ranks, 1 to 64.
+        start_method: as for ``launch``.
+        queue_bytes: the capacity of the queue from each rank to each other, a multiple of 64.
+    """
+
+    def __init__(self, world_size: int, start_method: str | None = None, queue_bytes: int | None = None) -> None:
+        if isinstance(world_size, bool) or not isinstance(world_size, int) or not 1 <= world_size <= MAX_RANKS:
+            raise ValueError(f"world_size must be a whole number from 1 to {MAX_RANKS}, but is {world_size!r}")
+        methods = multiprocess.get_all_start_methods()
+        if start_method is None:
+            start_method = "forkserver" if "forkserver" in methods and sys.platform == "linux" else "spawn"
+        if start_method not in methods:
+            raise ValueError(f"start_method {start_method!r} is not to be had here; choose from {', '.join(methods)}")
+        if queue_bytes is not None and (queue_bytes < 1024 or queue_bytes % 64):
+            raise ValueError(f"queue_bytes must be a multiple of 64, at least 1024, but is {queue_bytes}")
+        self.world_size = world_size
+        self._context = multiprocess.get_context(start_method)
+        self._capacity = queue_bytes or queue_capacity(world_size)
+        self._ranks: list[_Rank] = []
+        self._segment: Segment | None = None
+        self._end: Callable[[], None] = lambda: None
+        self._closed = False
+        self._running = threading.Lock()
+
+    def __enter__(self) -> "Cluster":
+        self._start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the ranks and give the shared memory back."""
+        self._closed = True
+        self._stop(kill=False)
+
+    def run(
+        self, fn: Callable, *args, timeout: float | None = None, on_report: Callable[[int, object], None] | None = None
+    ) -> list:
+        """Run ``fn(world, *args)`` on every rank; see ``launch``.
+
+        ``on_report(rank, thing)`` is called here, during the run, for each ``world.report(thing)`` of a rank.
+        """
+        if not callable(fn):
+            raise TypeError(f"the first argument must be a function fn(world, ...), but is {fn!r}")
+        if self._closed:
+            raise RuntimeError("this Cluster is closed; make a new one, or do the work inside its with block")
+        if not self._running.acquire(blocking=False):
+            raise RuntimeError(
+                "this Cluster is in the middle of a run; use a second Cluster for another at the same time"
+            )
+        try:
+            return self._run(fn, args, timeout, on_report)
+        finally:
+            self._running.release()
+
+    def _run(self, fn: Callable, args: tuple, timeout: float | None, on_report: Callable | None) -> list:
+        function = serialization.dumps((fn, args))
+        payload = serialization.dumps(((sys.path, os.getcwd()), function))
+        self._start()
+        try:
+            for line in self._segment.status:  # a rank that has not begun yet must not count as finished
+                line.write(RUNNING, 0, 0)
+            for rank in self._ranks:
+                rank.send("run", payload)
+            return self._collect(timeout, on_report)
+        except BaseException:  # KeyboardInterrupt too
+            self._stop(kill=True)
+            raise
+
+    # Starting and stopping
+
+    def _start(self) -> None:
+        if self._ranks:
+            return
+        self._segment = Segment(self.world_size, self._capacity)
+        ranks: list[_Rank] = []
+        # also when the Cluster is forgotten, or Python ends, without close()
+        self._owner = os.getpid()
+        self._end = weakref.finalize(self, _end_ranks, ranks, self._segment, True, self._owner)
+        try:
+            if self._context.get_start_method() == "forkserver":  # its server imports NumPy once, for all ranks
+                self._context.set_forkserver_preload(["minidist.comm.runtime.worker"])
+            with _script_hidden():
+                for rank in range(self.world_size):
+                    ranks.append(_Rank(self._context, rank, self.world_size, self._segment))
+        except BaseException:
+            self._end()
+            raise
+        self._ranks = ranks
+
+    def _stop(self, kill: bool) -> None:
+        if self._ranks:
+            _end_ranks(self._ranks, self._segment, kill, self._owner)
+            self._end.detach()
+        self._ranks, self._segment = [], None
+
+    # Waiting for the results
+
+    def _collect(self, timeout: float | None, on_report: Callable[[int, object], None] | None) -> list:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        results: list = [None] * self.world_size
+        pending = dict(enumerate(self._ranks))
+        put_aside = False
+        before, looked = self._scan_twice(), time.monotonic()
+        while pending:
+            for rank in _speaking(pending.values(), WATCH_SECONDS):
+                kind, content = rank.receive()
+                if kind == "done":
+                    result, leftover = content
+                    results[rank.number] = result
+                    put_aside |= leftover
+                    del pending[rank.number]
+                elif kind == "report" and on_report is not None:
+                    on_report(rank.number, content)
+                elif kind in ("failed", "gone", "aborted"):
+                    raise self._failure(rank, kind, content, pending)
+            if time.monotonic() - looked >= WATCH_SECONDS:
+                for rank in pending.values():
+                    if rank.has_died_silently:
+                        raise self._failure(rank, "gone", rank.process.exitcode, pending)
+                now = self._scan()
+                if stuck := find_deadlock(*before, now):
+                    raise self._deadlock(stuck, now, pending)
+                before, looked = self._scan_twice(), time.monotonic()
+            if deadline is not None and time.monotonic() > deadline:
+                raise self._timeout(timeout, pending)
+        if put_aside or any(self._segment.queue(*pair).unread for pair in self._pairs()):
+            self._warn_of_leftovers()
+        return [self._unpickled(number, result) for number, result in enumerate(results)]
+
+    def _unpickled(self, number: int, result: bytes):
+        try:
+            return serialization.loads(result)
+        except Exception as error:
+            summary = f"its result cannot be unpickled here: {type(error).__name__}: {error}"
+            raise RankFailed(f"rank {number} of {self.world_size} failed: {summary}", number, summary) from error
+
+    def _scan(self) -> list:
+        return [line.read() for line in self._segment.status]
+
+    def _scan_twice(self) -> tuple[list, list]:
+        return self._scan(), self._scan()
+
+    def _deadlock(self, stuck: set[int], statuses: list, pending: dict[int, "_Rank"]) -> Deadlock:
+        told = self._abort(pending)
+        waiting = {rank: told.get(rank, "a wait that it did not describe") for rank in stuck}
+        return Deadlock(describe(stuck, statuses, waiting), waiting)
+
+    def _timeout(self, timeout: float, pending: dict[int, "_Rank"]) -> TimeoutError:
+        for rank in pending.values():
+            rank.ask_where()
+        deadline = time.monotonic() + GRACE_SECONDS
+        doing = {number: f"at {rank.where(deadline)}" for number, rank in pending.items()}
+        doing |= {number: f"in {text}" for number, text in self._abort(pending).items()}
+        lines = [f"  rank {number} is {text}" for number, text in sorted(doing.items())]
+        return TimeoutError("\n".join([f"the run did not end within {timeout:g} s:", *lines]))
+
+    def _pairs(self) -> list[tuple[int, int]]:
+        return [(a, b) for a in range(self.world_size) for b in range(self.world_size) if a != b]
+
+    def _failure(self, rank: "_Rank", kind: str, content, pending: dict[int, "_Rank"]) -> RankFailed:
+        """The one error of a run in which ``rank`` was the first to fail; the others are ended."""
+        del pending[rank.number]
+        waiting = self._abort(pending)
+        if kind == "gone":
+            exitcode, summary, own_traceback = content, describe_exit(content), ""
+        elif kind == "aborted":  # though nobody has ended the run
+            exitcode, summary, own_traceback = None, f"Aborted: {content}", ""
+        else:
+            exitcode, (summary, own_traceback) = None, content
+        message = f"rank {rank.number} of {self.world_size} " + (summary if kind == "gone" else f"failed: {summary}")
+        if own_traceback:
+            message += f"\n\nrank {rank.number}'s own traceback:\n{own_traceback.rstrip()}"
+        if pending:
+            message += f"\n\n{_name_ranks(pending)} ended because of it:"
+            message += "".join(
+                f"\n  rank {number} was " + (f"in {waiting[number]}" if number in waiting else "computing")
+                for number in pending
+            )
+        return RankFailed(message, rank.number, summary, own_traceback, exitcode)
+
+    def _abort(self, pending: dict[int, "_Rank"]) -> dict[int, str]:
+        """Tell the other ranks to give up, and learn from those that wait what they wait for."""
+        self._segment.abort()
+        waiting: dict[int, str] = {}
+        silent = dict(pending)
+        blocked = {number for number in pending if self._segment.status[number].read().state == BLOCKED}
+        started = time.monotonic()
+        # those that are blocked answer at once; one that computes may be about to block, or never
+        while silent and time.monotonic() < started + (GRACE_SECONDS if blocked & silent.keys() else WATCH_SECONDS):
+            for rank in _speaking(silent.values(), WATCH_SECONDS):
+                kind, content = rank.receive()
+                if kind == "aborted":
+                    waiting[rank.number] = content
+                if kind not in ("print", "report"):
+                    del silent[rank.number]
+        return waiting
+
+    def _warn_of_leftovers(self) -> None:
+        for rank in self._ranks:
+            rank.send("leftovers", None)
+        for rank in self._ranks:
+            kind = None
+            while kind not in ("leftovers", "gone"):
+                kind, content = rank.receive()
+            for line in content if kind == "leftovers" else ():
+                warnings.warn(line, RuntimeWarning, stacklevel=4)
+
+
+class _Rank:
+    """The parent's end of one rank."""
+
+    def __init__(self, context, number: int, size: int, segment: Segment) -> None:
+        self.number = number
+        self.reports, commands = context.Pipe()
+        self._questions, questions = context.Pipe()
+        arguments = (number, size, segment.capacity, segment.name, commands, questions)
+        self.process = context.Process(target=rank_main, args=arguments, daemon=True, name=f"rank {number}")
+        self.process.start()
+        commands.close()
+        questions.close()
+
+    def send(self, command: str, payload) -> None:
+        with suppress(OSError):  # where it is gone, ``receive`` will tell that, with the reason
+            self.reports.send_bytes(serialization.dumps((command, payload)))
+
+    def receive(self) -> tuple[str, object]:
+        """The next report, of kind done, failed, aborted, leftovers, report or print (which is printed); or
+        ("gone", exitcode)."""
+        try:
+            message = self.reports.recv_bytes()
+        except (EOFError, OSError):
+            self.process.join(STOP_SECONDS)
+            return "gone", self.process.exitcode if self.process.exitcode is not None else 1
+        try:
+            kind, content = serialization.loads(message)
+        except Exception as error:
+            return "failed", (f"what it sent cannot be unpickled here: {type(error).__name__}: {error}", "")
+        if kind == "print":
+            name, text = content
+            stream = getattr(sys, name)
+            stream.write(text)
+            stream.flush()
+        return kind, content
+
+    def ask_where(self) -> None:
+        with suppress(OSError):
+            self._questions.send(None)
+
+    def where(self, deadline: float) -> str:
+        """What the rank is doing now, in words, after ``ask_where``."""
+        with suppress(EOFError, OSError):
+            if self._questions.poll(max(0.0, deadline - time.monotonic())):
+                return self._questions.recv()
+        return "a place in compiled code that does not let Python answer"
+
+    @property
+    def has_died_silently(self) -> bool:
+        """True where the process has ended, but a child that it left behind keeps its end of the pipe open."""
+        return self.process.exitcode is not None and not self.reports.poll()
+
+    def ask_to_end(self, kill: bool) -> None:
+        if kill:
+            self.process.kill()
+        else:
+            self.send("stop", None)
+
+    def end(self) -> None:
+        self.process.join(STOP_SECONDS)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        self.reports.close()
+        self._questions.close()
+
+
+def _speaking(ranks, timeout: float) -> list[_Rank]:
+    """The ranks that have something to say (or have ended), within the time."""
+    by_pipe = {rank.reports: rank for rank in ranks}
+    return [by_pipe[pipe] for pipe in connection.wait(list(by_pipe), timeout)]
+
+
+def _end_ranks(ranks: list[_Rank], segment: Segment, kill: bool, owner: int) -> None:
+    """End all ranks, then unlink the shared memory. Not a method: it also runs when the Cluster is gone."""
+    if os.getpid() == owner:  # a fork of the parent has a copy of the Cluster, but the ranks are not its own
+        for rank in ranks:
+            rank.ask_to_end(kill)
+        while ranks:
+            ranks[-1].end()
+            ranks.pop()
+        segment.unlink()
+    segment.close()
+
+
+def _name_ranks(ranks) -> str:
+    return f"rank {next(iter(ranks))} was" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} were"
+
+
+_hiding = threading.Lock()
+
+
+def _renew_lock() -> None:
+    global _hiding
+    _hiding = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # a forked rank is born while its parent holds the lock
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
+@contextmanager
+def _script_hidden():
+    """While ranks start, hide the user's script from multiprocess, which would import it in each of them.
+
+    Functions travel by value (dill), so no rank needs the script; and a script without the line
+    ``if __name__ == "__main__"`` would otherwise start ranks that start ranks.
+    """
+    with _hiding:
+        main = sys.modules["__main__"]
+        hidden = {name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__}
+        main.__spec__ = None
+        try:
+            yield
+        finally:
+            main.__dict__.update(hidden)

@@ -1,0 +1,81 @@
+"""One message at its two ends: what travels ahead of it, and how far each end has come with it."""
+
+import struct
+from collections.abc import Callable
+
+import numpy as np
+
+from minidist.comm.transports.byte_queue import ALIGNMENT
+
+# number in this direction, context, tag, bytes, elements, the sender's clock (ns), the call in words
+HEADER = struct.Struct("<QQqQQq144s")
+HEADER_BYTES = HEADER.size  # 192
+CALL_BYTES = 144
+
+assert HEADER_BYTES % ALIGNMENT == 0
+
+Combine = Callable[..., np.ndarray]  # a ufunc such as np.add: combine(mine, arriving, out=mine)
+
+
+class Send:
+    """One posted message on its way out."""
+
+    __slots__ = ("done", "elements", "header", "label", "nbytes", "number", "offset", "payload", "peer")
+
+    def __init__(self, peer: int, payload: np.ndarray, elements: int, label: str) -> None:
+        self.peer, self.payload, self.elements, self.label = peer, payload, elements, label
+        self.nbytes = len(payload)
+        self.offset = 0  # payload bytes already in the queue
+        self.header: bytes | None = None  # None once it is in the queue
+        self.number = 0
+        self.done = False
+
+    def waits(self) -> str:
+        return f"{self.label}: waits for rank {self.peer} to take {self.nbytes:,} bytes"
+
+
+class Receive:
+    """One posted wish for a message.
+
+    With ``combine`` the payload is not stored over ``target`` but combined with it as it arrives, without a copy in
+    between. NCCL has the same primitive under the name recvReduce.
+    """
+
+    __slots__ = ("call", "combine", "context", "done", "error", "label", "number", "peer", "tag", "target")
+
+    def __init__(self, peer, target, context, tag, call: bytes, label: str, combine: Combine | None) -> None:
+        self.peer, self.target, self.context, self.tag = peer, target, context, tag
+        self.call, self.label, self.combine = call, label, combine
+        self.number = -1  # of the message, once there is one
+        self.error: Exception | None = None
+        self.done = False
+
+    @property
+    def nbytes(self) -> int:
+        return self.target.nbytes
+
+    def waits(self) -> str:
+        return f"{self.label}: waits for a message from rank {self.peer}"
+
+    def take(self, piece: np.ndarray, offset: int) -> None:
+        """Store or combine a piece of uint8 payload that starts at byte ``offset`` of the message."""
+        itemsize = self.target.itemsize
+        mine = self.target[offset // itemsize : (offset + len(piece)) // itemsize]
+        arriving = piece.view(self.target.dtype)
+        if self.combine is None:
+            mine[...] = arriving
+        else:
+            self.combine(mine, arriving, out=mine)
+
+
+class Arriving:
+    """A message that is on its way in: its header has been read, its payload not wholly."""
+
+    __slots__ = ("call", "context", "elements", "nbytes", "number", "offset", "receive", "sent_at", "tag", "unasked")
+
+    def __init__(self, header: np.ndarray) -> None:
+        (self.number, self.context, self.tag, self.nbytes, self.elements, self.sent_at, call) = HEADER.unpack(header)
+        self.call = call.rstrip(b"\0")
+        self.offset = 0
+        self.receive: Receive | None = None
+        self.unasked: np.ndarray | None = None  # (nbytes,) uint8, where no receive has asked for it yet

@@ -1,0 +1,136 @@
+"""The one piece of shared memory of a cluster: a status line for each rank, then a queue for each ordered pair.
+
+The parent creates and unlinks it; ranks only attach. It is ``multiprocess.shared_memory``, never the standard
+library's beside it: a child of one has a resource tracker that the other does not know, and it would unlink a live
+segment when that child ends.
+"""
+
+import os
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass
+
+from multiprocess import shared_memory
+
+from minidist.comm.transports.byte_queue import ALIGNMENT, COUNTERS, ByteQueue, padded
+
+MAX_RANKS = 64  # the ranks that one rank waits for are published as the bits of one 64-bit word
+MIB = 1 << 20
+
+RUNNING, BLOCKED, FINISHED = 0, 1, 2
+
+
+@dataclass(slots=True, frozen=True)
+class Status:
+    """What a rank says of itself. ``awaited`` has bit p set where the rank waits for rank p; ``moved`` counts the
+    pieces of messages that it has moved, ``polls`` the times that it looked while blocked and could move nothing."""
+
+    state: int
+    awaited: int
+    moved: int
+    polls: int
+
+
+class StatusLine:
+    """One cache line of shared memory: written by its rank, and by the parent between runs; read by the parent."""
+
+    def __init__(self, memory: memoryview) -> None:
+        self._words = memory[:ALIGNMENT].cast("Q")  # state, awaited, moved, polls
+
+    def write(self, state: int, awaited: int, moved: int) -> None:
+        self._words[1] = awaited
+        self._words[2] = moved
+        self._words[0] = state
+
+    def tell_moved(self, moved: int) -> None:
+        self._words[2] = moved
+
+    def count_poll(self) -> None:
+        self._words[3] += 1
+
+    def read(self) -> Status:
+        return Status(*self._words[:4])
+
+    def release(self) -> None:
+        self._words.release()
+
+
+def queue_capacity(world_size: int) -> int:
+    """Bytes for each queue by default: 1 MiB, or less where many ranks would make it more than 32 MiB in all."""
+    pairs = max(1, world_size * (world_size - 1))
+    return max(8 << 10, min(MIB, padded(32 * MIB // pairs)))
+
+
+class Segment:
+    """The shared memory of ``world_size`` ranks.
+
+    With ``name=None`` the memory is created, otherwise attached to.
+
+    Raises:
+        MemoryError: when the system has too little shared memory left, told before a rank could touch it.
+    """
+
+    def __init__(self, world_size: int, capacity: int, name: str | None = None) -> None:
+        self.world_size, self.capacity = world_size, capacity
+        self._queues_start = (1 + world_size) * ALIGNMENT  # one line for the abort flag, then the status lines
+        nbytes = self._queues_start + world_size * (world_size - 1) * (COUNTERS + capacity)
+        if name is None:
+            name = f"minidist-{os.getpid()}-{secrets.token_hex(3)}"  # macOS allows 30 characters
+            self._memory = shared_memory.SharedMemory(name, create=True, size=nbytes)
+            try:
+                _reserve(self._memory.name, nbytes)
+            except BaseException:
+                self._memory.close()
+                self._memory.unlink()
+                raise
+        else:
+            self._memory = shared_memory.SharedMemory(name=name)
+        self.name = self._memory.name
+        view = self._memory.buf
+        self._abort = view[:8].cast("Q")
+        self.status = [StatusLine(view[(1 + rank) * ALIGNMENT :]) for rank in range(world_size)]
+
+    def queue(self, source: int, destination: int) -> ByteQueue:
+        step = COUNTERS + self.capacity
+        peer = destination - (destination > source)  # no rank has a queue to itself
+        start = self._queues_start + (source * (self.world_size - 1) + peer) * step
+        return ByteQueue(self._memory.buf[start : start + step], self.capacity)
+
+    @property
+    def aborted(self) -> bool:
+        """True once the parent has ended the run: a rank that waits must give up."""
+        return self._abort[0] != 0
+
+    def abort(self) -> None:
+        self._abort[0] = 1
+
+    def unlink(self) -> None:
+        """Take the segment's name away. The memory goes when the last process has let go of it."""
+        with suppress(FileNotFoundError):  # an interrupted end is run again
+            self._memory.unlink()
+
+    def close(self) -> None:
+        """Let go of the memory, in this process."""
+        for view in (self._abort, *self.status):
+            view.release()
+        self._memory.close()
+
+
+def _reserve(name: str, nbytes: int) -> None:
+    """Have the pages for certain. Linux hands out shared memory that it does not have, and kills with SIGBUS
+    whoever touches it."""
+    path = f"/dev/shm/{name}"
+    if not (hasattr(os, "posix_fallocate") and os.path.exists(path)):
+        return  # macOS and Windows refuse at creation
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.posix_fallocate(descriptor, 0, nbytes)
+    except OSError as error:
+        free = os.statvfs("/dev/shm")
+        raise MemoryError(
+            f"the queues between the ranks need {nbytes / MIB:.1f} MiB of shared memory, but /dev/shm has only "
+            f"{free.f_bavail * free.f_frsize / MIB:.1f} MiB free ({error.strerror}). Pass a smaller queue_bytes=, or "
+            "enlarge /dev/shm (docker run --shm-size=1g; mount -o remount,size=1g /dev/shm)"
+        ) from None
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""For those who write tasks: the pytest plugin, assertions, mutants, and stubs made from solutions."""

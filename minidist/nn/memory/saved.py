@@ -1,0 +1,121 @@
+"""What an operation saves for backward, and how that waits: as it is, in 16 bits, as a leaf, or not at all.
+
+``ctx.save_for_backward`` collects arrays while forward runs. When it has returned, ``Saved.store`` sees to each:
+
+- Of a leaf among the arguments the leaf is kept, not its array: backward gets what the leaf holds then. So the array of
+  a parameter may be given up after forward and be fetched again, as ZeRO's stage 3 does.
+- Under a policy of 16 bits, float32 arrays are packed, and what two operations save is packed once.
+- Under ``saving``, someone else decides. That is how recomputation has operations forget (recompute.py).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from minidist import ledger
+from minidist.backend import address
+from minidist.nn.precision.policy import Packed, Policy, repeats
+
+Known = Sequence[tuple]  # pairs of a tensor and the array that an operation got of it, or made for it
+_on_save: "Callable[[Saved, Known], None] | None" = None
+
+
+@contextmanager
+def saving(on_save: "Callable[[Saved, Known], None]") -> Iterator[None]:
+    """Within it, ``on_save(saved, known)`` is called in place of ``saved.store(known)``.
+
+    (PyTorch's ``saved_tensors_hooks`` see single tensors instead.)
+    """
+    global _on_save
+    before, _on_save = _on_save, on_save
+    try:
+        yield
+    finally:
+        _on_save = before
+
+
+class Saved:
+    """What one call of an operation has saved.
+
+    Args:
+        operation: its name.
+        shape: of its output.
+        arrays: to be stored as the policy says. None and numbers among them stay what they are.
+        exact: arrays that are stored as they are.
+        policy: the precision in force.
+    """
+
+    def __init__(self, operation: str, shape: tuple[int, ...], arrays: tuple, exact: tuple, policy: Policy) -> None:
+        self.operation, self.shape, self.policy = operation, shape, policy
+        self.entries, self.exact = arrays, exact
+        self.again: Callable[[], None] | None = None  # has another one hand over what was forgotten here
+
+    def keep(self, known: Known) -> None:
+        """Store what was saved, unless someone else decides."""
+        (_on_save or Saved.store)(self, known)
+
+    def store(self, known: Known) -> None:
+        """Put everything into the form in which it waits, and enter it into the memory ledger.
+
+        Args:
+            known: the tensors among the operation's arguments and its output, and their arrays.
+        """
+        self.entries = tuple(self._stored(entry, known) if is_array(entry) else entry for entry in self.entries)
+        for entry in (*self.entries, *self.exact):
+            enter(entry)
+
+    def _stored(self, array, known: Known):
+        for tensor, itself in known:
+            if array is itself and tensor.grad_fn is None:
+                return Leaf(tensor, self.policy)
+            if self.policy.packs(array) and shows_all_of(array, itself):
+                return tensor.pack(self.policy).reshape(array.shape)
+        return self.policy.pack(array) if self.policy.packs(array) else array
+
+    def forget(self, again: Callable[[], None]) -> None:
+        """Keep nothing. When backward asks for it, ``again()`` has another one hand over the same."""
+        self.entries, self.exact, self.again = (), (), again
+
+    def hand_over(self, other: "Saved") -> None:
+        """Give what is stored here to one that forgot it."""
+        other.entries, other.exact, other.again = self.entries, self.exact, None
+
+    def arrays(self) -> tuple:
+        """The arrays, and behind them the exact ones."""
+        if self.again is not None:
+            self.again()
+        return (*map(load, self.entries), *self.exact)
+
+
+class Leaf:
+    """A tensor made by hand: what it holds when asked, as an operation of the policy takes it."""
+
+    def __init__(self, tensor, policy: Policy) -> None:
+        self.tensor, self.policy = tensor, policy
+
+    def array(self):
+        return self.tensor.cast(self.policy)
+
+
+def enter(entry) -> None:
+    """Enter what waits for backward into the memory ledger: arrays, packed or not."""
+    array = entry.codes if isinstance(entry, Packed) else entry
+    if is_array(array):
+        ledger.hold("activations", array)
+
+
+def load(entry):
+    """What an entry stands for: the array of one that is packed or a leaf; others stand for themselves."""
+    return entry.array() if isinstance(entry, Packed | Leaf) else entry
+
+
+def is_array(value) -> bool:
+    """Whether it is an array, and not a number, of NumPy's kind or Python's."""
+    return hasattr(value, "nbytes") and not isinstance(value, np.generic)
+
+
+def shows_all_of(array, other) -> bool:
+    """Whether an array is the other one, or that one reshaped."""
+    same = (array.size, array.dtype, address(array)) == (other.size, other.dtype, address(other))
+    return same and all((a[0] if repeats(a) else a).flags.c_contiguous for a in (array, other))

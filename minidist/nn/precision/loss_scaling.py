@@ -1,0 +1,74 @@
+"""Loss scaling: float16 gradients, lifted out of the range where they vanish.
+
+The smallest float16 number is 6e-8, and many gradients of activations are smaller. So the loss is multiplied by a large
+power of two before backward, which multiplies every gradient by it, and the gradients of the parameters are divided by
+it before they are used. Both are exact where nothing becomes subnormal. If the scale is too large, a gradient overflows
+to infinity: then the step is left out and the scale halved. After many steps without an overflow it is doubled again.
+
+bfloat16 has the range of float32 and needs none of this.
+
+Micikevicius et al., "Mixed Precision Training" (2018), section 3.2; ``torch.amp.GradScaler``, whose names these are.
+"""
+
+from collections.abc import Callable, Iterable
+
+from minidist.backend import xp
+from minidist.nn.layers import Parameter
+from minidist.nn.loss import identity
+from minidist.overrides import socket
+
+
+class GradScaler:
+    """The scale of the loss, and how it changes.
+
+    Args:
+        init_scale: to begin with, a power of two.
+        growth_factor, backoff_factor: by which the scale is multiplied after many good steps, and after an overflow.
+        growth_interval: how many good steps in a row make it grow. 0: the scale never changes.
+        enabled: False for one that does nothing.
+
+    Attributes:
+        skipped: steps that were left out, in all.
+    """
+
+    def __init__(
+        self, init_scale: float = 2.0**16, growth_factor: float = 2.0, backoff_factor: float = 0.5,
+        growth_interval: int = 2000, enabled: bool = True,
+    ) -> None:  # fmt: skip
+        self.enabled, self.scale, self.growth_interval = enabled, init_scale if enabled else 1.0, growth_interval
+        self.growth_factor, self.backoff_factor = growth_factor, backoff_factor
+        self.good_steps = 0  # since the scale last changed
+        self.skipped = 0
+
+    def unscale(self, parameters: Iterable[Parameter], all_max: Callable = identity) -> bool:
+        """Divide all gradients by the scale, in place. Returns whether any of any process overflowed.
+
+        Args:
+            parameters: those without a gradient are passed over.
+            all_max: joins a float with those of the processes that hold other gradients, so that all of them agree.
+        """
+        if not self.enabled:
+            return False
+        overflow = 0.0
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad /= self.scale
+                overflow = max(overflow, float(not xp.isfinite(parameter.grad).all()))
+        return all_max(overflow) > 0
+
+    def update(self, overflow: bool) -> None:
+        """After a step: change the scale if it is time to. A step with an overflow is to be left out."""
+        self.skipped += overflow
+        if not self.enabled or not self.growth_interval:
+            return
+        if overflow:
+            self.scale *= self.backoff_factor
+            self.good_steps = 0
+            return
+        self.good_steps += 1
+        if self.good_steps == self.growth_interval:
+            self.scale *= self.growth_factor
+            self.good_steps = 0
+
+
+grad_scaler = socket(GradScaler)  # makes one, or a learner's own of that name

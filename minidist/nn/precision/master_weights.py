@@ -1,0 +1,51 @@
+"""Master weights: what the optimizer trains in float32, while the model computes with copies in 16 bits.
+
+bfloat16 numbers near 1 lie 0.0078 apart. An update of 0.001 is less than half of that, and a weight of 16 bits that it
+is added to does not change at all, however many such updates follow. So the sum of all updates is kept in float32, and
+rounded to 16 bits anew after each step (Micikevicius et al., "Mixed Precision Training", 2018, section 3.1; Megatron-LM
+keeps them in its ``Float16OptimizerWithFloat16Params``).
+"""
+
+from collections.abc import Sequence
+
+from minidist import ledger
+from minidist.nn.layers import Parameter
+from minidist.nn.precision.formats import Format
+from minidist.overrides import socket
+
+
+class MasterWeights:
+    """float32 copies of parameters, which from now on are stored in a smaller format themselves.
+
+    Args:
+        parameters: of the model, float32 so far; changed here.
+        format: in which the model keeps them.
+
+    Attributes:
+        masters: what the optimizer trains: for each parameter one of the same name, with its values in float32.
+    """
+
+    def __init__(self, parameters: Sequence[Parameter], format: Format) -> None:
+        self.parameters = list(parameters)
+        self.masters = []
+        for parameter in self.parameters:
+            master = Parameter((0,), decay=parameter.decay)
+            master.name, master.data = parameter.name, parameter.data
+            ledger.hold("optimizer", master.data)
+            self.masters.append(master)
+            parameter.format = format
+        self.publish()
+
+    def take_gradients(self) -> None:
+        """Before the optimizer's step: the gradients of the model's parameters are the masters'."""
+        for parameter, master in zip(self.parameters, self.masters, strict=True):
+            master.grad = parameter.grad
+
+    def publish(self) -> None:
+        """After it: the model's parameters are the masters, rounded."""
+        for parameter, master in zip(self.parameters, self.masters, strict=True):
+            parameter.data = master.data
+            ledger.hold("parameters", parameter.stored)
+
+
+master_weights = socket(MasterWeights)  # makes them, or a learner's own of that name

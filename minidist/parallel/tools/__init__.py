@@ -1,0 +1,1 @@
+"""What the axes are made of. No tool imports an axis."""

@@ -1,0 +1,150 @@
+"""What a schedule does, found without running it: a proof that it can run, when each action happens, what it holds.
+
+An action may begin when the rank's action before it has ended, and when what it needs is there:
+
+    sFi    sF(i) of the stage before, whose output it takes
+    sBi    its own forward, and the backward (B or I) of the stage behind, whose gradient it takes
+    sIi    the same
+    sWi    its own I
+
+What comes from another rank comes as a message. Sending never waits, so that this is all that an action waits for. If
+at some point no rank's next action can begin, the ranks wait for each other for ever.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from minidist.overrides import socket
+from minidist.parallel.tools.schedules import Action
+
+SLOTS = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}  # a backward multiplies twice as much as a forward
+
+
+@dataclass(frozen=True)
+class Slot:
+    """An action and its time, from ``start`` to ``end``, in whatever unit durations have."""
+
+    action: Action
+    start: float
+    end: float
+
+
+class ScheduleError(ValueError):
+    """A schedule that cannot run, or that does not do what it should."""
+
+
+@socket
+def needs(action: Action, stages: int) -> list[tuple[Action, ...]]:
+    """What an action waits for: of each tuple one."""
+    stage, i = action.stage, action.micro_batch
+    if action.kind == "W":
+        return [(Action(stage, "I", i),)]
+    before = [(Action(stage - 1, "F", i),)] if stage else []
+    if action.kind == "F":
+        return before
+    behind = [(Action(stage + 1, "B", i), Action(stage + 1, "I", i))] if stage + 1 < stages else []
+    return [(Action(stage, "F", i),), *behind]
+
+
+@socket
+def check_schedule(schedule: Sequence[Sequence[Action]], micro_batches: int) -> None:
+    """Prove that a schedule can run, and that it takes every micro-batch forward and backward once through every stage.
+
+    Args:
+        schedule: the actions of each rank.
+
+    Raises:
+        ScheduleError: if not, naming the first action that is missing, doubled or on two ranks, or who waits for what.
+    """
+    ranks_of = _ranks_of(schedule)
+    stages = max(ranks_of, default=-1) + 1
+    done = Counter(action for rank in schedule for action in rank)
+    for stage in range(stages):
+        if stage not in ranks_of:
+            raise ScheduleError(f"no rank has stage {stage}, and there is a stage {stages - 1}")
+        for i in range(micro_batches):
+            forward, whole, halves = ([done[Action(stage, kind, i)] for kind in kinds] for kinds in ("F", "B", "IW"))
+            if forward != [1] or sorted((whole, halves)) not in ([[0], [1, 1]], [[0, 0], [1]]):
+                raise ScheduleError(
+                    f"micro-batch {i} must go through stage {stage} once forward (F) and once backward (B, or I and "
+                    f"W), but there are {forward[0]} F, {whole[0]} B, {halves[0]} I and {halves[1]} W"
+                )
+    for action in done:
+        if action.micro_batch >= micro_batches:
+            raise ScheduleError(f"{action}: there are only {micro_batches} micro-batches, counted from 0")
+    timeline(schedule)
+
+
+def _ranks_of(schedule: Sequence[Sequence[Action]]) -> dict[int, int]:
+    """Stage -> the rank that has it."""
+    found: dict[int, int] = {}
+    for rank, actions in enumerate(schedule):
+        for action in actions:
+            if found.setdefault(action.stage, rank) != rank:
+                raise ScheduleError(
+                    f"stage {action.stage} is on rank {found[action.stage]}, and {action} on rank {rank}"
+                )
+    return found
+
+
+@socket
+def timeline(
+    schedule: Sequence[Sequence[Action]], duration: Callable[[Action], float] = lambda action: SLOTS[action.kind]
+) -> list[list[Slot]]:
+    """When each rank does what, if messages take no time: every action begins as soon as it can.
+
+    Args:
+        schedule: the actions of each rank.
+        duration: of an action.
+
+    Raises:
+        ScheduleError: if ranks wait for each other for ever, or for what no rank does; it says who waits for what.
+    """
+    stages = max(_ranks_of(schedule), default=-1) + 1
+    ended: dict[Action, float] = {}
+    found: list[list[Slot]] = [[] for _ in schedule]
+    moved = True
+    while moved:
+        moved = False
+        for actions, slots in zip(schedule, found, strict=True):
+            while len(slots) < len(actions):
+                action = actions[len(slots)]
+                times = [
+                    max((ended[one] for one in some if one in ended), default=None) for some in needs(action, stages)
+                ]
+                if None in times:
+                    break  # something that it waits for has not happened yet
+                start = max([*times, slots[-1].end if slots else 0.0])
+                slots.append(Slot(action, start, start + duration(action)))
+                ended[action] = slots[-1].end
+                moved = True
+    stuck = {rank: len(slots) for rank, slots in enumerate(found) if len(slots) < len(schedule[rank])}
+    if stuck:
+        lines = []
+        for rank, place in stuck.items():
+            action = schedule[rank][place]
+            missing = [" or ".join(map(str, some)) for some in needs(action, stages) if not set(some) & ended.keys()]
+            lines.append(f"rank {rank} is at {action}, which needs {' and '.join(missing)}")
+        raise ScheduleError("this schedule can never end: " + "; ".join(lines))
+    return found
+
+
+def bubble(slots: Sequence[Sequence[Slot]]) -> float:
+    """The share of all ranks' time, from the first action to the last, in which they are idle: 0 to 1."""
+    busy = sum(slot.end - slot.start for rank in slots for slot in rank)
+    begin = min(slot.start for rank in slots for slot in rank)
+    end = max(slot.end for rank in slots for slot in rank)
+    return 1 - busy / (len(slots) * (end - begin))
+
+
+def in_flight(actions: Sequence[Action]) -> int:
+    """The most micro-batches that a rank holds activations of at once, each counted for each of the rank's stages.
+
+    From a forward on, until the backward is over: with halves, until W.
+    """
+    held = most = 0
+    for action in actions:
+        held += (action.kind == "F") - (action.kind in "BW")
+        most = max(most, held)
+    return most

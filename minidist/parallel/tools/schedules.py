@@ -1,0 +1,147 @@
+"""Pipeline schedules as plain data: for each rank the list of what it does, in order.
+
+The layers are cut into stages 0, 1, ...; a micro-batch goes forward through all of them and backward again. An action
+says which stage does what for which micro-batch, and is written in the field's form: ``2F0`` is stage 2's forward of
+micro-batch 0. There are
+
+    F    forward
+    B    backward: the gradient of the stage's input and those of its weights
+    I    the first half of a backward, the gradient of the input, for which the stage before is waiting
+    W    the second half, the gradients of the weights, for which nobody waits
+
+(PyTorch's ``torch.distributed.pipelining.schedules`` writes them alike.) A schedule is a pure function of the rank, the
+number of ranks and of micro-batches; nothing here runs or sends anything. ``schedule_check.py`` proves a schedule and
+says when each of its actions happens; ``pipeline.py`` runs any.
+"""
+
+import re
+from dataclasses import dataclass
+
+from minidist.overrides import socket
+
+
+@dataclass(frozen=True, order=True)
+class Action:
+    """What one stage does for one micro-batch; both are counted from 0."""
+
+    stage: int
+    kind: str  # "F", "B", "I" or "W"
+    micro_batch: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind}{self.micro_batch}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Action":
+        """The action written ``2F0``.
+
+        Raises:
+            ValueError: if it is not written so.
+        """
+        match = re.fullmatch(r"(\d+)([FBIW])(\d+)", text)
+        if not match:
+            raise ValueError(f"{text!r} is not an action: write stage, F, B, I or W, and micro-batch, as in 2F0")
+        return cls(int(match[1]), match[2], int(match[3]))
+
+
+def naive(rank: int, ranks: int, micro_batches: int) -> list[Action]:
+    """One micro-batch at a time: only one rank ever works."""
+    return [Action(rank, kind, i) for i in range(micro_batches) for kind in "FB"]
+
+
+@socket
+def gpipe(rank: int, ranks: int, micro_batches: int) -> list[Action]:
+    """All forwards, then all backwards (Huang et al., "GPipe", 2019). Every micro-batch is in flight at once."""
+    return [Action(rank, kind, i) for kind in "FB" for i in range(micro_batches)]
+
+
+@socket
+def one_f_one_b(rank: int, ranks: int, micro_batches: int) -> list[Action]:
+    """1F1B: as soon as a backward can run, backward and forward take turns, so that few micro-batches are in flight.
+
+    (PipeDream-Flush: Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", 2021.) Before its first
+    backward a rank runs as many forwards as there are ranks behind it, and one more.
+    """
+    ahead = min(ranks - 1 - rank, micro_batches)
+    actions = [Action(rank, "F", i) for i in range(ahead)]
+    for i in range(micro_batches - ahead):
+        actions += [Action(rank, "F", ahead + i), Action(rank, "B", i)]
+    return actions + [Action(rank, "B", i) for i in range(micro_batches - ahead, micro_batches)]
+
+
+@socket
+def interleaved_1f1b(rank: int, ranks: int, micro_batches: int, virtual: int) -> list[Action]:
+    """1F1B with several stages on each rank: rank r has stages r, r + ranks, r + 2 ranks, ... (``virtual`` of them).
+
+    A stage is shorter, so that the pipeline fills and drains in 1/virtual of the time; there are as many times more
+    messages, and more micro-batches in flight (with ``virtual`` 1 too: up to 2 (ranks - rank) - 1). Micro-batches go
+    through in rounds of ``ranks``: a round through a rank's first stage, then its second...
+    (Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters", 2021.)
+
+    Raises:
+        ValueError: if the micro-batches are no multiple of the ranks.
+    """
+    if micro_batches % ranks:
+        raise ValueError(
+            f"interleaved 1F1B takes micro-batches in rounds of {ranks}, which do not divide {micro_batches}"
+        )
+    total = micro_batches * virtual
+
+    def nth(kind: str, n: int) -> Action:
+        """The rank's n-th forward, or backward, over all of its stages."""
+        round_of_all, place = divmod(n, ranks * virtual)
+        turn, within = divmod(place, ranks)
+        chunk = turn if kind == "F" else virtual - 1 - turn
+        return Action(chunk * ranks + rank, kind, round_of_all * ranks + within)
+
+    ahead = min((ranks - 1 - rank) * 2 + (virtual - 1) * ranks, total)
+    actions = [nth("F", n) for n in range(ahead)]
+    for n in range(total - ahead):
+        actions += [nth("F", ahead + n), nth("B", n)]
+    return actions + [nth("B", n) for n in range(total - ahead, total)]
+
+
+@socket
+def zero_bubble_h1(rank: int, ranks: int, micro_batches: int) -> list[Action]:
+    """ZB-H1: 1F1B with each backward in two halves, the second of which fills what would be idle time.
+
+    What the rank before waits for, I, comes at once; W, which nobody waits for, comes ``rank`` micro-batches later. So
+    a rank holds what 1F1B's first rank holds, and no more. (Qi et al., "Zero Bubble Pipeline Parallelism", 2023.)
+    """
+    ahead = min(ranks - 1 - rank, micro_batches)
+    actions = [Action(rank, "F", i) for i in range(ahead)]
+    for i in range(micro_batches):
+        if ahead + i < micro_batches:
+            actions.append(Action(rank, "F", ahead + i))
+        actions.append(Action(rank, "I", i))
+        if i >= rank:
+            actions.append(Action(rank, "W", i - rank))
+    return actions + [Action(rank, "W", i) for i in range(max(0, micro_batches - rank), micro_batches)]
+
+
+SCHEDULES = {
+    "naive": naive,
+    "gpipe": gpipe,
+    "1f1b": one_f_one_b,
+    "interleaved": interleaved_1f1b,
+    "zb-h1": zero_bubble_h1,
+}
+
+
+def schedule(name: str, ranks: int, micro_batches: int, virtual: int = 1) -> list[list[Action]]:
+    """The actions of every rank.
+
+    Args:
+        name: one of SCHEDULES.
+        virtual: stages on each rank, for the interleaved schedule.
+
+    Raises:
+        ValueError: if the schedule cannot take so many micro-batches.
+    """
+    more = (virtual,) if name == "interleaved" else ()
+    return [SCHEDULES[name](rank, ranks, micro_batches, *more) for rank in range(ranks)]
+
+
+def written(actions: list[Action]) -> str:
+    """A rank's actions in one line: ``0F0 0F1 0B0 0B1``."""
+    return " ".join(map(str, actions))

@@ -1,0 +1,134 @@
+"""What is trained, and how. Nothing here says how the run is split: that is the Layout (layout.py)."""
+
+from dataclasses import dataclass
+from math import frexp, isfinite
+
+from minidist.nn.gpt import GPTConfig
+from minidist.nn.precision.policy import POLICIES
+from minidist.parallel.data import share_of
+from minidist.parallel.pipeline import spread
+from minidist.train.layout import Layout
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The settings of a run.
+
+    Raises:
+        ValueError: for sizes that do not fit together.
+    """
+
+    layers: int = 2
+    heads: int = 4
+    width: int = 64
+    context: int = 64  # tokens
+    global_batch: int = 48  # samples in a step, over all ranks
+    micro_batch: int = 2  # samples in one forward and backward pass: the grain that no layout cuts
+    steps: int = 100
+    lr: float = 3e-3
+    warmup: int = 10  # steps
+    clip: float = 1.0  # greatest global gradient norm
+    weight_decay: float = 0.1
+    dropout: float = 0.0
+    seed: int = 0
+    precision: str = "fp32"  # of parameters and activations in the model: see nn/precision/policy.py
+    loss_scale: float = 0.0  # fixed, for fp16; 0 to have it found
+    reduce_dtype: str = "float64"  # in which sums that cross micro-batches and ranks are taken
+    text: str | None = None  # a file to train on; None for Python's own documentation
+    backend: str = "numpy"
+
+    def __post_init__(self) -> None:
+        self.model  # noqa: B018  checks the sizes of the model
+        for name in ("global_batch", "micro_batch", "steps", "warmup", "seed"):
+            if not isinstance(getattr(self, name), int):
+                raise ValueError(f"{name} must be a whole number, but is {getattr(self, name)!r}")
+        for name in ("global_batch", "micro_batch", "steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, but is {getattr(self, name)}")
+        for name in ("lr", "weight_decay"):
+            if not isfinite(getattr(self, name)):
+                raise ValueError(f"{name} must be a finite number, but is {getattr(self, name)}")
+        for name in ("warmup", "weight_decay", "seed"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}")
+        for name in ("lr", "clip"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be larger than 0, but is {getattr(self, name)}")
+        if self.global_batch % self.micro_batch:
+            raise ValueError(
+                f"global_batch {self.global_batch} must be a multiple of micro_batch {self.micro_batch}: "
+                "a step consists of whole micro-batches"
+            )
+        if self.precision not in POLICIES:
+            raise ValueError(f"precision must be one of {', '.join(POLICIES)}, but is {self.precision}")
+        if self.loss_scale and self.precision != "fp16":
+            raise ValueError(f"loss_scale {self.loss_scale:g} is for precision fp16; {self.precision} needs none")
+        in_range = 2.0**-24 <= self.loss_scale <= 2.0**64 and frexp(self.loss_scale)[0] == 0.5
+        if self.loss_scale != 0 and not in_range:
+            raise ValueError(
+                f"loss_scale must be a power of two from 2^-24 to 2^64, or 0 to have it found: not {self.loss_scale:g}"
+            )
+        if self.reduce_dtype not in ("float32", "float64"):
+            raise ValueError(f"reduce_dtype must be float32 or float64, but is {self.reduce_dtype}")
+
+    @property
+    def model(self) -> GPTConfig:
+        return GPTConfig(
+            layers=self.layers, heads=self.heads, width=self.width, context=self.context, dropout=self.dropout
+        )
+
+    @property
+    def micro_batches(self) -> int:
+        """How many there are in one step, over all ranks."""
+        return self.global_batch // self.micro_batch
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.global_batch * self.context
+
+    def check(self, layout: Layout) -> None:
+        """Raises ValueError where this run cannot be split that way. Called before any rank starts."""
+        if layout.dp > self.micro_batches:
+            raise ValueError(
+                f"dp={layout.dp} needs at least {layout.dp} micro-batches, but global_batch {self.global_batch} / "
+                f"micro_batch {self.micro_batch} makes {self.micro_batches}; enlarge the one or reduce the other"
+            )
+        if self.heads % layout.tp:
+            raise ValueError(
+                f"tp={layout.tp} does not divide the {self.heads} attention heads, which are what it splits: choose tp "
+                f"from {', '.join(str(n) for n in range(1, self.heads + 1) if self.heads % n == 0)}, or other heads"
+            )
+        if layout.sp and self.context % layout.tp:
+            raise ValueError(
+                f"sp=1 splits the sequence over the tp={layout.tp} ranks, which do not divide a context of "
+                f"{self.context} tokens: choose a multiple of {layout.tp}"
+            )
+        if layout.pp > 1:
+            self._check_pipeline(layout)
+
+    def _check_pipeline(self, layout: Layout) -> None:
+        count, chosen = layout.stage_count, layout.layers_of_stages
+        if chosen and sum(chosen) != self.layers:
+            raise ValueError(f"stages={layout.stages} makes {sum(chosen)} layers, but the model has {self.layers}")
+        if self.layers < count:
+            kind = f"{count} stages" if layout.virtual == 1 else f"{layout.pp} x {layout.virtual} = {count} stages"
+            raise ValueError(
+                f"{layout} makes {kind}, more than the {self.layers} layers: each stage needs one at least"
+            )
+        least = len(share_of(layout.dp - 1, layout.dp, self.micro_batches))
+        most = len(share_of(0, layout.dp, self.micro_batches))
+        if layout.schedule == "interleaved" and (least % layout.pp or most % layout.pp):
+            raise ValueError(
+                f"the interleaved schedule takes micro-batches in rounds of pp={layout.pp}, but global_batch "
+                f"{self.global_batch} / micro_batch {self.micro_batch} / dp={layout.dp} makes {least}"
+                + (f" or {most}" if most > least else "")
+                + " on a rank: change one of them"
+            )
+
+    def stages(self, layout: Layout) -> list[int]:
+        """How many layers each stage of the pipeline has."""
+        return layout.layers_of_stages or spread(self.layers, layout.stage_count)
+
+    def activations(self, layout: Layout) -> tuple[int, int, int]:
+        """The shape of what one block hands to the next on a rank: (B, T, C), or (B, T/tp, C) with sp."""
+        return self.micro_batch, self.context // layout.tp if layout.sp else self.context, self.width

@@ -1,0 +1,163 @@
+"""A layout: how one training run is split over ranks. Written ``dp=4,algorithm=ring``, here and in every table."""
+
+from dataclasses import dataclass, fields
+
+from minidist.comm.algorithms import ALL_GATHER, ALL_REDUCE
+from minidist.nn.memory.recompute import MODES
+from minidist.parallel.tools.schedules import SCHEDULES
+
+ZERO_ALGORITHMS = tuple(ALL_GATHER)  # reduce-scatter has the same
+MOST_RANKS = 64
+SYNCS = ("naive", "bucketed", "overlapped")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Everything that may differ between two runs whose fingerprints must agree.
+
+    Raises:
+        ValueError: for a value that no run can have, naming it and what it may be.
+    """
+
+    dp: int = 1  # data-parallel ranks
+    algorithm: str = "auto"  # of the gradients' all-reduce
+    sync: str = "overlapped"  # when the gradients are summed: see parallel/data.py
+    bucket_mb: float = 1.0  # MiB of gradients in one message
+    zero: int = 0  # the stage of ZeRO: see parallel/zero.py
+    shard: int = 0  # ranks that share one copy of what ZeRO shards; 0 for all of dp
+    prefetch: int = 0  # 1: stage 3 gathers the next block while the present one computes
+    reshard_after_forward: int = 1  # 0: stage 3 keeps a block's parameters from forward to backward
+    tp: int = 1  # tensor-parallel ranks: see parallel/tensor.py
+    sp: int = 0  # 1: sequence parallelism among them
+    pp: int = 1  # pipeline-parallel ranks: see parallel/pipeline.py
+    schedule: str = "1f1b"  # see parallel/tools/schedules.py
+    virtual: int = 1  # stages on each of these ranks; more than one makes the schedule interleaved
+    stages: str = ""  # how many layers each stage has, as in 2+3+3; "" spreads them evenly
+    recompute: str = "none"  # which activations are computed again in backward: see nn/memory/recompute.py
+
+    def __post_init__(self) -> None:
+        for key, kind in (("dp", "data"), ("tp", "tensor"), ("pp", "pipeline")):
+            if not 1 <= getattr(self, key) <= MOST_RANKS:
+                raise ValueError(
+                    f"{key}={getattr(self, key)}: the number of {kind}-parallel ranks must be from 1 to {MOST_RANKS}"
+                )
+        if self.world_size > MOST_RANKS:
+            raise ValueError(f"{self} makes {self.world_size} ranks, and there may be {MOST_RANKS} at most")
+        _choice("algorithm", self.algorithm, ("auto", *ALL_REDUCE))
+        _choice("sync", self.sync, SYNCS)
+        if not self.bucket_mb > 0:
+            raise ValueError(f"bucket_mb={self.bucket_mb:g}: a bucket must be larger than 0 MiB")
+        if self.sp not in (0, 1):
+            raise ValueError(f"sp={self.sp}: choose 0 or 1")
+        if self.sp and self.tp == 1:
+            raise ValueError(
+                "sp=1 splits the sequence over tensor-parallel ranks, and tp=1 has none: set tp to 2 or more"
+            )
+        _choice("recompute", self.recompute, MODES)
+        self._check_zero()
+        self._check_pipeline()
+
+    def _check_zero(self) -> None:
+        if self.zero not in (0, 1, 2, 3):
+            raise ValueError(f"zero={self.zero}: ZeRO has the stages 1, 2 and 3, and 0 is plain data parallelism")
+        for key in ("prefetch", "reshard_after_forward"):
+            if getattr(self, key) not in (0, 1):
+                raise ValueError(f"{key}={getattr(self, key)}: choose 0 or 1")
+        if self.zero and self.dp == 1:
+            raise ValueError(
+                f"zero={self.zero} shards over data-parallel ranks, and dp=1 has none: set dp to 2 or more"
+            )
+        if self.shard and not self.zero:
+            raise ValueError(f"shard={self.shard} is for ZeRO: set zero to 1, 2 or 3 as well")
+        if self.shard < 0 or (self.shard and self.dp % self.shard):
+            raise ValueError(f"shard={self.shard} must divide dp={self.dp}: each group of so many ranks holds one copy")
+        if self.zero != 3 and (self.prefetch or not self.reshard_after_forward):
+            raise ValueError("prefetch and reshard_after_forward are about gathered parameters: they need zero=3")
+        if self.zero and (self.sync, self.bucket_mb) != (Layout.sync, Layout.bucket_mb):
+            raise ValueError(f"zero={self.zero} sums gradients block by block: leave sync and bucket_mb as they are")
+        if self.zero and self.algorithm not in ("auto", *ZERO_ALGORITHMS):
+            raise ValueError(
+                f"algorithm={self.algorithm} is an all-reduce, which zero={self.zero} does not make: choose auto, "
+                f"{' or '.join(ZERO_ALGORITHMS)}, of its reduce-scatters and all-gathers"
+            )
+
+    def _check_pipeline(self) -> None:
+        _choice("schedule", self.schedule, tuple(SCHEDULES))
+        if self.virtual < 1:
+            raise ValueError(f"virtual={self.virtual}: a rank has at least one stage")
+        if self.virtual > 1 and self.schedule == Layout.schedule:
+            object.__setattr__(self, "schedule", "interleaved")  # the only one that has several stages on a rank
+        if self.virtual > 1 and self.schedule != "interleaved":
+            raise ValueError(f"virtual={self.virtual} needs schedule=interleaved, not {self.schedule}")
+        if self.pp == 1:
+            for key in ("schedule", "virtual", "stages"):
+                if getattr(self, key) != getattr(Layout, key):
+                    raise ValueError(
+                        f"{key}={getattr(self, key)} is for a pipeline, and pp=1 is none: set pp to 2 or more"
+                    )
+            return
+        if self.stages:
+            counts = self.stages.split("+")
+            if not all(count.isdigit() and int(count) for count in counts):
+                raise ValueError(f"stages={self.stages}: write how many layers each stage has, as in stages=2+3+3")
+            if len(counts) != self.stage_count:
+                raise ValueError(
+                    f"stages={self.stages} has {len(counts)} stages, but pp={self.pp} x virtual={self.virtual} makes "
+                    f"{self.stage_count}"
+                )
+        if self.zero == 2:
+            raise ValueError(
+                "zero=2 with pp would sum every micro-batch's gradients over the ranks, since a pipeline has many of "
+                "them under way: all the traffic of one step once for each of them. Use zero=1"
+            )
+        if self.zero == 3:
+            raise ValueError(
+                "zero=3 with pp would gather a stage's parameters twice for every micro-batch, to hold what pp has cut "
+                "already: use zero=1"
+            )
+
+    @property
+    def world_size(self) -> int:
+        return self.dp * self.tp * self.pp
+
+    @property
+    def stage_count(self) -> int:
+        """How many stages the model is cut into."""
+        return self.pp * self.virtual
+
+    @property
+    def layers_of_stages(self) -> list[int]:
+        """How many layers each stage has, where that was chosen by hand; otherwise empty."""
+        return [int(count) for count in self.stages.split("+")] if self.stages else []
+
+    def __str__(self) -> str:
+        """The settings that differ from the defaults, as ``parse`` reads them."""
+        changed = [f"{f.name}={getattr(self, f.name)}" for f in fields(self) if getattr(self, f.name) != f.default]
+        return ",".join(changed or ["dp=1"])
+
+    @classmethod
+    def parse(cls, text: str) -> "Layout":
+        """The layout written ``key=value,key=value``.
+
+        Raises:
+            ValueError: for an unknown key, a key given twice, or a value of the wrong kind.
+        """
+        types = {f.name: f.type for f in fields(cls)}
+        settings: dict = {}
+        for part in text.replace(" ", "").split(","):
+            key, equals, value = part.partition("=")
+            if key not in types or not equals:
+                raise ValueError(f"layout {text!r}: {part!r} is not key=value with a key of {', '.join(types)}")
+            if key in settings:
+                raise ValueError(f"layout {text!r}: {key} is given twice")
+            try:
+                settings[key] = types[key](value)
+            except ValueError:
+                kind = {int: "a whole number", float: "a number"}[types[key]]
+                raise ValueError(f"layout {text!r}: {key}={value} is not {kind}") from None
+        return cls(**settings)
+
+
+def _choice(key: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{key}={value}: choose from {', '.join(choices)}")

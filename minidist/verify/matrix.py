@@ -1,0 +1,158 @@
+"""The matrix: every legal combination of the settings that split a run, and a small set of them that tries every pair.
+
+There are thousands of combinations, too many to run. Most faults need only two settings to meet: a schedule and
+recomputation, sequence parallelism and an odd number of ranks. So a set is run in which every two settings that can
+stand together do so at least once ("pairwise testing"; Cohen et al., "The AETG System", 1997; Kuhn et al., "Software
+Fault Interactions", 2004, count how many faults that finds).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+
+from minidist.comm.runtime.launch import Cluster
+from minidist.nn.memory.recompute import MODES
+from minidist.nn.precision.policy import POLICIES
+from minidist.parallel.tools.schedules import SCHEDULES
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.trainer import Run, Wishes, run
+from minidist.verify.comparison import agrees
+
+KEYS = ("precision", "dp", "zero", "shard", "tp", "sp", "pp", "schedule", "virtual", "recompute")
+Pair = frozenset[tuple[str, object]]
+
+
+@dataclass(frozen=True)
+class Combination:
+    """A precision and a layout."""
+
+    precision: str
+    layout: Layout
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """The value of each of KEYS; None for one that has no meaning here, such as a schedule without a pipeline."""
+        layout = self.layout
+        found = {"precision": self.precision} | {key: getattr(layout, key) for key in KEYS[1:]}
+        if layout.dp == 1:
+            found["zero"] = None
+        if not layout.zero:
+            found["shard"] = None
+        if layout.tp == 1:
+            found["sp"] = None
+        if layout.pp == 1:
+            found["schedule"] = found["virtual"] = None
+        if layout.schedule != "interleaved":
+            found["virtual"] = None
+        return found
+
+    @property
+    def pairs(self) -> set[Pair]:
+        """Every two settings that meet here."""
+        return pairs_of(self.settings)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of running one combination."""
+
+    combination: Combination
+    same: bool  # the bits of one process in this precision
+    seconds: float  # a step
+    memory: int  # bytes that the fullest rank held at most
+    traffic: int  # bytes a step that the busiest rank sent
+
+    @classmethod
+    def of(cls, combination: Combination, result: Run, same: bool) -> "Outcome":
+        steps = len(result.losses)
+        return cls(
+            combination,
+            same,
+            max(rank.seconds for rank in result.ranks) / steps,
+            max(rank.memory["peak"] for rank in result.ranks),
+            max(rank.traffic.as_dict()["bytes_sent"] for rank in result.ranks) // steps,
+        )
+
+
+def pairs_of(settings: dict[str, object]) -> set[Pair]:
+    """Every two settings of a combination that have a meaning in it."""
+    known = [(key, value) for key, value in settings.items() if value is not None]
+    return {frozenset(pair) for pair in combinations(known, 2)}
+
+
+def every_combination(config: TrainConfig, max_ranks: int) -> list[Combination]:
+    """All legal combinations for a run on up to so many ranks, those of the fewest ranks first."""
+    sizes = range(1, max_ranks + 1)
+    layouts = []
+    for dp, tp, pp in product(sizes, repeat=3):
+        if dp * tp * pp > max_ranks or config.heads % tp:
+            continue
+        zeros = (0, 1, 2, 3) if dp > 1 else (0,)
+        shards = (0, *(n for n in range(2, dp) if dp % n == 0))
+        schedules = SCHEDULES if pp > 1 else (Layout.schedule,)
+        for zero, shard, sp, schedule, virtual in product(zeros, shards, (0, 1), schedules, (1, 2)):
+            try:
+                layout = Layout(dp=dp, zero=zero, shard=shard, tp=tp, sp=sp, pp=pp, schedule=schedule, virtual=virtual)
+                config.check(layout)
+            except ValueError:
+                continue
+            layouts.append(layout)
+    layouts = sorted(dict.fromkeys(layouts), key=lambda layout: layout.world_size)
+    return [
+        Combination(precision, replace(layout, recompute=mode))
+        for layout in layouts
+        for precision in POLICIES
+        for mode in MODES
+    ]
+
+
+def covering(rows: Sequence[dict[str, object]]) -> list[int]:
+    """Some of the rows in which every two settings meet that meet in any row. Greedy: near the fewest, not the fewest.
+
+    Args:
+        rows: combinations, each a value for every setting, None where it has no meaning. Of two that add as much, the
+            earlier is taken.
+
+    Returns:
+        The places of the chosen rows, in the order of choice.
+    """
+    pairs = [pairs_of(row) for row in rows]
+    number = {pair: n for n, pair in enumerate(set().union(*pairs))}
+    masks = [sum(1 << number[pair] for pair in found) for found in pairs]  # a bit for each pair: much faster than sets
+    missing = (1 << len(number)) - 1
+    chosen = []
+    while missing:
+        best = max(range(len(rows)), key=lambda i: (masks[i] & missing).bit_count())
+        chosen.append(best)
+        missing &= ~masks[best]
+    return chosen
+
+
+def run_all(
+    chosen: Sequence[Combination],
+    config: TrainConfig,
+    on_start: Callable[[Combination], None] = lambda _: None,
+    rank_function: Callable | None = None,
+) -> Iterator[tuple[Outcome, Run, Run]]:
+    """Run combinations, those of the fewest ranks first; yield what came of each, its run, and the one process's.
+
+    One process is run first in each of their precisions, and yielded too. ``rank_function`` stands in for
+    ``train_rank`` in all others: tests plant a fault with it.
+    """
+    references: dict[str, Run] = {}
+    wishes = Wishes(step_digests=True)  # so that it can be told where two runs part
+    firsts = [Combination(precision, Layout()) for precision in dict.fromkeys(c.precision for c in chosen)]
+    ordered = firsts + sorted((c for c in chosen if c not in firsts), key=lambda c: c.layout.world_size)
+    sizes = dict.fromkeys(c.layout.world_size for c in ordered)
+    for size in sizes:
+        with Cluster(size) as cluster:
+            for combination in ordered:
+                if combination.layout.world_size != size:
+                    continue
+                on_start(combination)
+                function = rank_function if combination.precision in references else None
+                precise = replace(config, precision=combination.precision)
+                result = run(cluster, precise, combination.layout, wishes, rank_function=function)
+                reference = references.setdefault(combination.precision, result)
+                yield Outcome.of(combination, result, agrees(reference, result)), result, reference

@@ -1,0 +1,223 @@
+"""The promise: every layout ends on the bits of one process. And its opposite: planted faults do not."""
+
+import itertools
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import minidist as md
+from minidist.comm.algorithms import ALL_REDUCE
+from minidist.train.config import TrainConfig
+from minidist.train.layout import SYNCS, Layout
+from minidist.train.trainer import Wishes, run, train_rank
+from minidist.verify.comparison import agrees, first_difference, ulps_between, verify
+from minidist.verify.matrix import covering
+
+SMALL = TrainConfig(
+    layers=1, heads=2, width=16, context=16, global_batch=24, micro_batch=1, steps=4, warmup=2, lr=1e-2, clip=0.5
+)
+CONFIGS = {
+    "plain": SMALL,
+    "dropout": replace(SMALL, dropout=0.2),
+    "odd": replace(
+        SMALL, layers=2, heads=3, width=15, context=7, global_batch=22, micro_batch=2, dropout=0.1, clip=1e9
+    ),
+}
+LIMIT = 60
+
+
+def layouts_to_try() -> list[tuple[str, Layout]]:
+    """A sample of all settings: every value of each, and every pair of values of two, at least once."""
+    settings = {
+        "config": list(CONFIGS),
+        "dp": [1, 2, 3, 4, 5, 6, 7, 8],
+        "algorithm": ["auto", *ALL_REDUCE],
+        "sync": list(SYNCS),
+        "bucket_mb": [1e-6, 0.01, 10.0],  # a parameter each, a few, all in one
+    }
+    everything = [dict(zip(settings, row, strict=True)) for row in itertools.product(*settings.values())]
+    random.Random(0).shuffle(everything)
+    rows = [everything[place] for place in covering(everything)]
+    return [(row.pop("config"), Layout(**row)) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def one_process(ranks):
+    return {name: run(ranks(1), config, Layout()) for name, config in CONFIGS.items()}
+
+
+@pytest.mark.parametrize("dp", range(1, 9))
+def test_every_layout_ends_on_the_bits_of_one_process(ranks, one_process, dp):
+    tried = [(name, layout) for name, layout in layouts_to_try() if layout.dp == dp]
+    assert len(tried) >= 5
+    for name, layout in tried:
+        result = run(ranks(layout.world_size), CONFIGS[name], layout)
+        assert agrees(one_process[name], result), f"{name}: {layout}"
+        assert result.losses == one_process[name].losses
+
+
+def test_configs_differ(one_process):
+    assert len({result.fingerprint for result in one_process.values()}) == len(CONFIGS)
+
+
+def test_training_learns(ranks):
+    result = run(
+        ranks(2), TrainConfig(steps=40, global_batch=16), Layout.parse("dp=2"), Wishes(validate=True, sample=5)
+    )
+    assert result.losses[0] > 5.3  # about log(256) nats before it has seen anything
+    assert result.losses[-1] < 3.3 and result.ranks[0].validation_loss < 3.3
+    assert len(result.ranks[0].sample) == 5
+
+
+def test_float32_sums_drift(ranks):
+    """What float64 sums are for: without them two layouts part, at the first step, by an ulp or so."""
+    config = replace(SMALL, reduce_dtype="float32")
+    reference, *others = verify(
+        [Layout.parse("dp=2"), Layout.parse("dp=3"), Layout.parse("dp=4,algorithm=tree")], config
+    )
+    differing = [other for other in others if not agrees(reference, other)]
+    assert differing
+    place = first_difference(reference, differing[0])
+    assert place.step == 0 and 1 <= place.ulps < 10_000 and place.elements > 0
+    assert place.expected != place.found
+    losses = np.array([run.losses for run in (reference, *others)])
+    assert np.allclose(losses, losses[0], atol=1e-3)  # it is drift, not an error
+
+
+def test_float32_sums_alone_are_reproducible(ranks):
+    config = replace(SMALL, reduce_dtype="float32")
+    layout = Layout.parse("dp=4,algorithm=ring")
+    assert run(ranks(4), config, layout).fingerprint == run(ranks(4), config, layout).fingerprint
+
+
+# Planted faults. Each is put into the ranks of every run but the reference.
+
+
+def without_all_reduce(world, config, layout, wishes):
+    import minidist.parallel.data as data
+
+    class Done:
+        def wait(self):
+            return True
+
+    data.all_reduce = lambda *arguments, **options: Done()
+    return train_rank(world, config, layout, wishes)
+
+
+def sum_for_mean(world, config, layout, wishes):
+    import minidist.train.trainer as train
+
+    average = train.average_gradients
+    train.average_gradients = lambda parameters, count: average(parameters, count // layout.dp)
+    return train_rank(world, config, layout, wishes)
+
+
+def same_batch_on_two_ranks(world, config, layout, wishes):
+    import minidist.train.trainer as train
+
+    share = train.share_of
+    train.share_of = lambda rank, size, count: share(0 if rank == 1 else rank, size, count)
+    return train_rank(world, config, layout, wishes)
+
+
+def seed_by_rank(world, config, layout, wishes):
+    return train_rank(world, replace(config, seed=config.seed + world.rank), layout, wishes)
+
+
+def a_gradient_arrives_damaged(world, config, layout, wishes):
+    from minidist.parallel.data import BucketedDataParallel
+
+    finish = BucketedDataParallel.finish
+
+    def finish_then_damage(self):
+        finish(self)
+        self.buckets[-1].buffer[:1] = 0  # as if the start of its message had been lost
+
+    BucketedDataParallel.finish = finish_then_damage
+    return train_rank(world, config, layout, wishes)
+
+
+FAULTS = [without_all_reduce, sum_for_mean, same_batch_on_two_ranks, seed_by_rank, a_gradient_arrives_damaged]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_planted_faults_are_found(fault):
+    reference, broken = verify([Layout.parse("dp=2")], SMALL, rank_function=fault)
+    assert not agrees(reference, broken)
+    place = first_difference(reference, broken, fault)
+    assert place.step == 0
+    assert place.name in reference_names(SMALL) and place.ulps >= 1
+    assert "first differs after step 0, in " in str(place)
+
+
+def reference_names(config) -> set[str]:
+    with md.Cluster(1) as cluster:
+        return set(run(cluster, config, Layout(), Wishes(stop_after=0)).ranks[0].arrays) | {"loss"}
+
+
+def three_weights_move_on_rank_one_in_step_two(world, config, layout, wishes):
+    import minidist.train.trainer as train
+
+    class Nudging(train.AdamW):
+        def step(self):
+            super().step()
+            if world.rank == 1 and self.steps == 3:
+                weight = next(p for p in self.parameters if p.name == "blocks.0.mlp.fc.weight").data
+                for place in ((0, 3, 5), (1, 0, 0), (1, 2, 2)):
+                    weight[place] = np.nextafter(np.nextafter(weight[place], np.float32(9)), np.float32(9))
+
+    train.AdamW = Nudging
+    return train_rank(world, config, layout, wishes)
+
+
+def test_the_first_difference_is_the_planted_one():
+    fault = three_weights_move_on_rank_one_in_step_two
+    reference, broken = verify([Layout.parse("dp=2")], SMALL, rank_function=fault)
+    place = first_difference(reference, broken, fault)
+    assert (place.step, place.name, place.index) == (2, "blocks.0.mlp.fc.weight", (0, 3, 5))
+    assert (place.ulps, place.elements, place.shape) == (2, 3, (2, 16, 32))
+    assert place.found > place.expected and ulps_between(place.found, place.expected) == 2
+    text = "first differs after step 2, in blocks.0.mlp.fc.weight[0, 3, 5]: one process has"
+    assert str(place).startswith(text) and "2 ulps away; 3 of the 1,024 elements" in str(place)
+
+
+def a_wrong_loss_in_step_one(world, config, layout, wishes):
+    import minidist.train.trainer as train
+
+    mean_loss, calls = train.mean_loss, []
+
+    def wrong(*arguments):
+        calls.append(None)
+        return mean_loss(*arguments) + (len(calls) == 2) * 1e-9
+
+    train.mean_loss = wrong
+    return train_rank(world, config, layout, wishes)
+
+
+def test_a_loss_alone_can_differ():
+    reference, broken = verify([Layout.parse("dp=2")], SMALL, rank_function=a_wrong_loss_in_step_one)
+    place = first_difference(reference, broken, a_wrong_loss_in_step_one)
+    assert (place.step, place.name, place.index) == (1, "loss", ())
+
+
+def only_rank_one_is_wrong(world, config, layout, wishes):
+    result = train_rank(world, config, layout, wishes)
+    if world.rank == 1:
+        result.fingerprint = "another"
+    return result
+
+
+def test_replicas_that_differ_from_rank_0_are_found():
+    reference, broken = verify([Layout.parse("dp=2")], SMALL, rank_function=only_rank_one_is_wrong)
+    assert broken.fingerprint == reference.fingerprint and not agrees(reference, broken)
+
+
+def test_ulps():
+    one = np.float32(1)
+    assert ulps_between(one, np.nextafter(one, np.float32(2))) == 1
+    assert ulps_between(np.float32(0), np.float32(-0.0)) == 0
+    tiny = np.float32(1e-45)  # the least above zero
+    assert ulps_between(tiny, -tiny) == 2
+    assert ulps_between(np.float64(1), np.float64(2)) == 2**52
