@@ -16,7 +16,7 @@ from rich.table import Table
 import minidist as md
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import Wishes, run, train_rank
+from minidist.train.trainer import RunOptions, run, train_rank
 
 SIZES = {
     "small": TrainConfig(width=64, layers=2, context=64, global_batch=16, micro_batch=4, steps=60),
@@ -24,10 +24,10 @@ SIZES = {
 }
 
 
-def independent(world, config: TrainConfig, layout: Layout, wishes: Wishes):
+def independent(world, config: TrainConfig, layout: Layout, options: RunOptions):
     """A training run of this rank's own, of its share of the batch, at the same time as the other ranks' runs."""
     alone = world.new_group([world.rank])
-    return train_rank(alone, replace(config, global_batch=config.global_batch // world.size), Layout(), wishes)
+    return train_rank(alone, replace(config, global_batch=config.global_batch // world.size), Layout(), options)
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from minidist.parallel.tools.schedules import schedule
 from minidist.show import pipelines
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import Wishes, run
+from minidist.train.trainer import RunOptions, run
 
 CONFIG = TrainConfig(width=256, layers=4, heads=4, context=128, micro_batch=4, steps=4)
 LAYOUTS = ("pp=2,schedule=gpipe", "pp=2", "pp=2,virtual=2", "pp=2,schedule=zb-h1")
@@ -56,7 +56,7 @@ def main() -> None:
         clusters = {layout.world_size: md.Cluster(layout.world_size) for layout in layouts}
         for _ in range(options.rounds):
             for layout in layouts:  # in turns, so that a machine that slows down slows all
-                result = run(clusters[layout.world_size], config, layout, Wishes(trace=True))
+                result = run(clusters[layout.world_size], config, layout, RunOptions(trace=True))
                 slots = pipelines.slots_of([rank.log for rank in result.ranks])
                 planned = schedule(layout.schedule, layout.pp, count, layout.virtual)
                 measured.setdefault(layout, []).append(bubble(slots))

@@ -18,14 +18,14 @@ import minidist as md
 from minidist.show import breakdown
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import Wishes, run, train_rank
+from minidist.train.trainer import RunOptions, run, train_rank
 
 BATCH = {"global_batch": 4, "micro_batch": 4, "context": 128, "layers": 4, "heads": 8, "steps": 8}
 SIZES = {width: TrainConfig(width=width, **BATCH) for width in (128, 256, 512)}
 
 
-def apart(world, config: TrainConfig, layout: Layout, wishes: Wishes):
-    return train_rank(world.new_group([world.rank]), config, Layout(), wishes)
+def apart(world, config: TrainConfig, layout: Layout, options: RunOptions):
+    return train_rank(world.new_group([world.rank]), config, Layout(), options)
 
 
 def main() -> None:
@@ -40,14 +40,14 @@ def main() -> None:
 
     pictures = {}
     for width in options.width:
-        config, wishes = SIZES[width], Wishes(trace=True)
+        config, options = SIZES[width], RunOptions(trace=True)
         times: dict[str, list[float]] = {}
         shares: dict[str, list[dict[str, float]]] = {}
         clusters = {size: md.Cluster(size) for size in {1, most, *(layout.world_size for layout in layouts)}}
         tried = [(str(layout), layout, None) for layout in (Layout(), *layouts)]
         for _ in range(options.rounds):
             for name, layout, function in (*tried, (f"{most} apart", Layout(tp=most), apart)):
-                result = run(clusters[layout.world_size], config, layout, wishes, rank_function=function)
+                result = run(clusters[layout.world_size], config, layout, options, rank_function=function)
                 times.setdefault(name, []).append(max(rank.seconds for rank in result.ranks) / config.steps)
                 if function is None:
                     found = breakdown.seconds([rank.log for rank in result.ranks])

@@ -83,7 +83,8 @@ class BucketedDataParallel:
     in front of it waits for its turn, and what has not started when backward is over is started then.
 
     It is built on ``fill_buckets``, task 4.3. A step goes like this: ``zero_grad``; backward of all micro-batches but
-    the last within ``no_sync``; backward of the last one; ``finish``. Nothing is divided: gradients are summed.
+    the last within ``no_sync``; backward of the last one; ``wait_for_gradients``. Nothing is divided: gradients are
+    summed.
 
     Args:
         parameters: the model's, in the same order on every rank.
@@ -138,7 +139,7 @@ class BucketedDataParallel:
         """
         raise NotImplementedError("task 4.4")
 
-    def finish(self) -> None:
+    def wait_for_gradients(self) -> None:
         """End a step: start the buckets that have not started, and return when every gradient is the sum of all."""
         raise NotImplementedError("task 4.4")
 

@@ -18,7 +18,7 @@ library gives you: some parameters side by side in one flat array, padded so tha
                            afterwards
     unit.show_gradients()  after grad_shard has changed: the optimizer is to see it
     unit.show(flat)        the parameters become views of ``flat``, (padded_size,)
-    unit.give_up()         full becomes None, and the parameters of all ranks become NaN until they are shown again
+    unit.reshard()         full becomes None, and the parameters of all ranks become NaN until they are shown again
 
 ``minidist check 5`` judges, ``minidist check --hint 5.3`` helps. ``shard_slice`` and the three stages have the names
 and arguments of minidist's own, so the library can train on them:
@@ -96,8 +96,8 @@ class ZeroStage1:
     """5.3  Every rank keeps the optimizer's states of its shards alone.
 
     A step goes like this: ``zero_grad``; backward of all micro-batches but the last within ``no_sync``; backward of the
-    last one; ``finish``; the optimizer updates ``trained``, this rank's shards; ``publish``. Nothing is divided:
-    gradients are summed.
+    last one; ``wait_for_gradients``; the optimizer updates ``trained``, this rank's shards; ``sync_params``. Nothing is
+    divided: gradients are summed.
 
     Args:
         model: whose parameters are trained.
@@ -139,7 +139,7 @@ class ZeroStage1:
         """All micro-batches of a step but the last go here."""
         yield  # nothing is sent during backward in any case
 
-    def finish(self) -> None:
+    def wait_for_gradients(self) -> None:
         """End backward: return when each rank has the summed gradients of its shards."""
         for unit in self.units:
             self.reduce(unit)
@@ -152,14 +152,14 @@ class ZeroStage1:
         """
         raise NotImplementedError("task 5.3")
 
-    def publish(self) -> None:
+    def sync_params(self) -> None:
         """After the optimizer's step: every rank gets the parameters that the others have updated, unit by unit.
 
         The parameters stay views of ``unit.full``. Cost: (N-1)/N of each unit's padded elements.
         """
         raise NotImplementedError("task 5.3")
 
-    def unshard(self) -> None:
+    def unshard_all(self) -> None:
         """Training is over: every rank gets all parameters, for good. It has them already."""
 
     def all_max(self, value: float) -> float:
@@ -228,7 +228,7 @@ class ZeroStage2(ZeroStage1):
         """Take part in the sums of a micro-batch that only other ranks have, in the same order of units as they do."""
         raise NotImplementedError("task 5.4")
 
-    def finish(self) -> None:
+    def wait_for_gradients(self) -> None:
         """End backward: return when each rank has the summed gradients of its shards, of all ``rounds``."""
         raise NotImplementedError("task 5.4")
 
@@ -299,10 +299,10 @@ class ZeroStage3(ZeroStage2):
             self.complete(unit)
         self.complete(self.root)
 
-    def publish(self) -> None:
+    def sync_params(self) -> None:
         """Nothing to do: whoever needs a parameter gathers it."""
 
-    def unshard(self) -> None:
+    def unshard_all(self) -> None:
         for unit in self.units:
             self.gather(unit)
             unit.module.forward_pre_hook = unit.module.forward_hook = None

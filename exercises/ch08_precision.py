@@ -163,7 +163,7 @@ def master_of(parameter: Parameter) -> Parameter:
 class MasterWeights:
     """8.4  What the optimizer trains in float32, while the model computes with copies in fewer bits.
 
-    A step is: backward, ``take_gradients()``, the optimizer's step on ``masters``, ``publish()``.
+    A step is: backward, ``take_gradients()``, the optimizer's step on ``masters``, ``sync_params()``.
 
     Args:
         parameters: of the model, float32 so far. From now on they have the format.
@@ -184,7 +184,7 @@ class MasterWeights:
         """Each master gets the gradient of its parameter, the very array; None where that has none."""
         raise NotImplementedError("task 8.4")
 
-    def publish(self) -> None:
+    def sync_params(self) -> None:
         """Each parameter gets the values of its master, rounded."""
         raise NotImplementedError("task 8.4")
         for parameter in self.parameters:

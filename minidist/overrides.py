@@ -1,43 +1,43 @@
-"""Sockets: library functions that a learner's own may stand in for.
+"""Overridable functions: library functions that a learner's own may replace.
 
-``@socket`` marks such a function. Whoever calls it, under whatever name it was imported, gets the function that is
-plugged in at that moment, or the library's own where none is. Nothing else in the library knows.
+``@overridable`` marks such a function. Whoever calls it, under whatever name it was imported, gets the override in
+force at that moment, or the library's own function where there is none. Nothing else in the library knows of overrides.
 """
 
 from collections import Counter
 from collections.abc import Callable
 from functools import wraps
 
-SOCKETS: dict[str, Callable] = {}  # every socket by its name
-calls: Counter[str] = Counter()  # in this process, of what was plugged in
-_plugged: dict[str, Callable] = {}
+OVERRIDABLE: dict[str, Callable] = {}  # every overridable function by its name
+calls: Counter[str] = Counter()  # of overrides, in this process
+_overrides: dict[str, Callable] = {}
 
 
-def socket(own: Callable) -> Callable:
-    """Mark a function, or a class that is called to make an object, as one that ``plug`` may replace by its name."""
+def overridable(own: Callable) -> Callable:
+    """Mark a function, or a class that makes an object, as one that ``override`` may replace by its name."""
     name = own.__name__
 
     @wraps(own)
     def call(*args, **kwargs):
-        standing_in = _plugged.get(name)
-        if standing_in is None:
+        replacement = _overrides.get(name)
+        if replacement is None:
             return own(*args, **kwargs)
         calls[name] += 1
-        return standing_in(*args, **kwargs)
+        return replacement(*args, **kwargs)
 
-    SOCKETS[name] = call
+    OVERRIDABLE[name] = call
     return call
 
 
-def plug(functions: dict[str, Callable]) -> None:
+def override(functions: dict[str, Callable]) -> None:
     """From now on, in this process, call these functions in place of the library's own of the same names.
 
     Raises:
-        KeyError: for a name that no socket has.
+        KeyError: for a name of which there is no overridable function.
     """
     for name in functions:
-        if name not in SOCKETS:
-            raise KeyError(f"there is no socket {name!r}; there are {', '.join(sorted(SOCKETS))}")
-    _plugged.clear()
-    _plugged.update(functions)
+        if name not in OVERRIDABLE:
+            raise KeyError(f"there is no overridable function {name!r}; there are {', '.join(sorted(OVERRIDABLE))}")
+    _overrides.clear()
+    _overrides.update(functions)
     calls.clear()

@@ -200,7 +200,7 @@ def master_of(parameter: Parameter) -> Parameter:
 class MasterWeights:
     """8.4  What the optimizer trains in float32, while the model computes with copies in fewer bits.
 
-    A step is: backward, ``take_gradients()``, the optimizer's step on ``masters``, ``publish()``.
+    A step is: backward, ``take_gradients()``, the optimizer's step on ``masters``, ``sync_params()``.
 
     Args:
         parameters: of the model, float32 so far. From now on they have the format.
@@ -220,7 +220,7 @@ class MasterWeights:
         self.masters = [master_of(parameter) for parameter in self.parameters]
         for parameter in self.parameters:
             parameter.format = format
-        self.publish()
+        self.sync_params()
         # <<<
 
     def take_gradients(self) -> None:
@@ -230,7 +230,7 @@ class MasterWeights:
             master.grad = parameter.grad
         # <<<
 
-    def publish(self) -> None:
+    def sync_params(self) -> None:
         """Each parameter gets the values of its master, rounded."""
         # >>> 8.4
         for parameter, master in zip(self.parameters, self.masters, strict=True):

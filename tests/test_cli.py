@@ -140,11 +140,11 @@ def test_what_the_model_writes_cannot_steer_the_terminal():
 
 
 def test_verify_fails_on_a_planted_fault(capsys, monkeypatch):
-    def half_the_batch(world, config, layout, wishes):
+    def half_the_batch(world, config, layout, options):
         import minidist.train.trainer as train
 
         train.share_of = lambda rank, size, count: range(count // 2)
-        return train_rank(world, config, layout, wishes)
+        return train_rank(world, config, layout, options)
 
     def verify_with_it(*arguments):
         return comparison.verify(*arguments[:3], rank_function=half_the_batch)

@@ -52,8 +52,8 @@ def test_files_for_the_slides(tmp_path, capsys):
     out = capsys.readouterr().out
     assert out.count("\n") == 3 and all(str(path) in out for path in paths.values())
     page = paths["html"].read_text(encoding="utf-8")
-    film = json.loads(re.search(r'type="application/json">(.*?)</script>', page, re.DOTALL)[1])
-    assert film["first"] == len(film["scenes"]) - 1  # it begins with the bug
+    animation = json.loads(re.search(r'type="application/json">(.*?)</script>', page, re.DOTALL)[1])
+    assert animation["first"] == len(animation["scenes"]) - 1  # it begins with the bug
     assert paths["png"].read_bytes().startswith(b"\x89PNG")
     events = json.loads(paths["trace"].read_text())["traceEvents"]
     assert {event["pid"] for event in events} == {0, 1}
@@ -98,7 +98,7 @@ def test_each_has_a_name_in_show():
 def test_without_a_keyboard_a_terminal_gets_the_frames(keyboard, monkeypatch):
     out = io.StringIO()
     monkeypatch.setattr(demo, "terminal_console", lambda: Console(file=out, force_terminal=True, width=100))
-    monkeypatch.setattr(terminal, "play", lambda film, scene: pytest.fail("nobody could end the player"))
+    monkeypatch.setattr(terminal, "play", lambda animation, scene: pytest.fail("nobody could end the player"))
     monkeypatch.setenv("TERM", "xterm-256color")
     with open(os.devnull) as nothing:
         monkeypatch.setattr(sys, "stdin", nothing if keyboard == "redirected" else None)
@@ -110,7 +110,7 @@ def test_without_a_keyboard_a_terminal_gets_the_frames(keyboard, monkeypatch):
 def test_with_a_keyboard_and_a_terminal_there_is_the_player(monkeypatch):
     played = []
     monkeypatch.setattr(demo, "terminal_console", lambda: Console(file=io.StringIO(), force_terminal=True))
-    monkeypatch.setattr(terminal, "play", lambda film, scene: played.append(scene.name) or scene)
+    monkeypatch.setattr(terminal, "play", lambda animation, scene: played.append(scene.name) or scene)
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
     monkeypatch.setenv("TERM", "xterm-256color")
     assert cli.main(["demo", "all-to-all", "--ranks", "2", "--break"]) == 0 and played == ["broken"]

@@ -7,14 +7,14 @@ from minidist.show.palette import of_rank
 from minidist.trace import Event
 
 COMMUNICATION = "#E69F00"
-OPERATIONS = ("LayerNorm", "CopyToBlocks", "Linear", "CausalAttention", "Gelu", "ReduceFromBlocks", "Residual")
+OPERATIONS = ("LayerNorm", "CopyToHeads", "Linear", "CausalAttention", "Gelu", "ReduceFromHeads", "Residual")
 NAMES = {
     "LayerNorm": "LayerNorm",
-    "CopyToBlocks": "input of\nthe pair",
+    "CopyToHeads": "input of\nthe pair",
     "Linear": "cut by\ncolumns",
     "CausalAttention": "attention",
     "Gelu": "GELU",
-    "ReduceFromBlocks": "cut by\nrows",
+    "ReduceFromHeads": "cut by\nrows",
     "Residual": "x + …",
 }
 
@@ -74,7 +74,7 @@ def _walk(entries: Sequence[Event], smallest: int) -> tuple[list[str], list[Talk
 def _is_rows(names: Sequence[str], backwards: bool) -> bool:
     """Whether a Linear is the one that leads out of the blocks: its summands are shown after they are added up."""
     last = names[-1] if names else ""
-    return last == "ReduceFromBlocks" if backwards else last in ("CausalAttention", "Gelu")
+    return last == "ReduceFromHeads" if backwards else last in ("CausalAttention", "Gelu")
 
 
 def _short(name: str) -> str:
@@ -102,7 +102,7 @@ def draw(names: Sequence[str], shares: Sequence[tuple[float, float]], passes: di
                 top, left = rank + 0.1, column + 0.17
                 part, across = rank if tokens < 1 else 0, rank if values < 1 else 0
                 corner = (left + 0.66 * across * values, top + 0.8 * part * tokens)
-                summand = name == ("CopyToBlocks" if title.startswith("backward") else "ReduceFromBlocks")
+                summand = name == ("CopyToHeads" if title.startswith("backward") else "ReduceFromHeads")
                 axes.add_patch(Rectangle((left, top), 0.66, 0.8, facecolor="#F0F0F0", edgecolor="#C0C0C0", lw=0.6))
                 hatch = {"hatch": "/////", "edgecolor": "white"} if summand else {}
                 axes.add_patch(
@@ -113,7 +113,7 @@ def draw(names: Sequence[str], shares: Sequence[tuple[float, float]], passes: di
             axes.axvline(column + 1, 0.2, 0.85, color="#909090", linewidth=0.8, linestyle=":")
         for talk in talks:
             axes.add_patch(Rectangle((talk.place - 0.11, -0.12), 0.22, ranks + 0.24, color=COMMUNICATION, lw=0))
-            letter = "f" if names[talk.place] == "CopyToBlocks" else "g"
+            letter = "f" if names[talk.place] == "CopyToHeads" else "g"
             axes.text(talk.place, -0.2, f"{letter}: {_short(talk.name)}", ha="center", va="bottom", fontsize=9)
         ends = (0.05, len(names) - 0.05)
         ends = ends[::-1] if title.startswith("backward") else ends

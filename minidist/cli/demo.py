@@ -9,7 +9,7 @@ from rich.text import Text
 
 from minidist.cli.output import check_outputs, telling, terminal_console
 from minidist.show.demos import DEMONSTRATIONS, Demonstration
-from minidist.show.player.scene import Film, Scene
+from minidist.show.player.scene import Animation, Scene
 
 FILES = ("html", "png", "trace")
 
@@ -79,42 +79,42 @@ def _menu() -> Table:
 
 def _show(demonstration: Demonstration, options, console: Console) -> None:
     with Console(stderr=True).status(f"{demonstration.name}: real ranks are running"):
-        film = demonstration(options.ranks, options.size, options.seed)
-    scene = _scene(film, options.scene, options.broken)
+        animation = demonstration(options.ranks, options.size, options.seed)
+    scene = _scene(animation, options.scene, options.broken)
     if any(getattr(options, flag) for flag in FILES):
-        _write(film, scene, options, console)
+        _write(animation, scene, options, console)
         return
     from minidist.show.player import terminal  # Textual takes a while to import
 
     if _is_watched(console):
-        last = terminal.play(film, scene)
+        last = terminal.play(animation, scene)
         console.print(Text(last.verdict), soft_wrap=True)
     else:
-        terminal.print_film(film, scene, console)
+        terminal.print_animation(animation, scene, console)
 
 
-def _scene(film: Film, name: str | None, broken: bool) -> Scene:
+def _scene(animation: Animation, name: str | None, broken: bool) -> Scene:
     if broken:
-        return film.broken
-    return film.scenes[0] if name is None else film.only(name).scenes[0]
+        return animation.broken
+    return animation.scenes[0] if name is None else animation.only(name).scenes[0]
 
 
-def _write(film: Film, scene: Scene, options, console: Console) -> None:
+def _write(animation: Animation, scene: Scene, options, console: Console) -> None:
     if options.html:
         with telling("html", options.html), open(options.html, "w", encoding="utf-8") as file:
-            file.write(film.html(scene))
+            file.write(animation.html(scene))
         console.print(f"page: {options.html} (open it in a browser)", soft_wrap=True)
     if options.png:
         from minidist.show.player import still
 
         with telling("png", options.png):
-            still.save(film, options.png)
+            still.save(animation, options.png)
         console.print(f"picture: {options.png}", soft_wrap=True)
     if options.trace:
         from minidist.show import perfetto
 
         with telling("trace", options.trace):
-            perfetto.write(options.trace, film.logs)
+            perfetto.write(options.trace, animation.logs)
         console.print(f"trace: {options.trace} (open it at https://ui.perfetto.dev)", soft_wrap=True)
 
 

@@ -10,11 +10,16 @@ from rich.table import Table
 from minidist.cli.flags import add_config, add_layout, config_of, layout_of
 from minidist.cli.output import check_outputs, console_of, telling, write_json
 from minidist.comm import Cluster
-from minidist.course.learner.implementations import pieces_as_dict, pieces_of, print_pieces, training_on
+from minidist.course.learner.implementations import (
+    implementations_as_dict,
+    implementations_of,
+    print_implementations,
+    training_on,
+)
 from minidist.flops import PHASES
 from minidist.ledger import KINDS
 from minidist.train.layout import Layout
-from minidist.train.trainer import Run, Wishes, run
+from minidist.train.trainer import Run, RunOptions, run
 
 
 def add_train(commands) -> None:
@@ -39,9 +44,9 @@ def _train(options) -> int:
     if options.sample < 0:
         raise ValueError(f"--sample must not be negative, but is {options.sample}")
     check_outputs({flag: getattr(options, flag) for flag in ("json", "trace", "png")}, options.text)
-    pieces = pieces_of(options.impl) if options.impl else []
+    implementations = implementations_of(options.impl) if options.impl else []
     console = console_of(options)
-    wishes = Wishes(
+    run_options = RunOptions(
         progress=True,
         validate=True,
         sample=options.sample,
@@ -59,8 +64,10 @@ def _train(options) -> int:
             text = f"{speed:,.0f} tokens/s" if step else ""
             progress.update(task, completed=step + 1, loss=f"loss {loss:.4f}", speed=text)
 
-        result = run(cluster, config, layout, wishes, on_step, training_on(pieces) if pieces else None)
-    write_json(options.json, result.as_dict() | pieces_as_dict(pieces, [result]))
+        result = run(
+            cluster, config, layout, run_options, on_step, training_on(implementations) if implementations else None
+        )
+    write_json(options.json, result.as_dict() | implementations_as_dict(implementations, [result]))
     logs = [rank.log for rank in result.ranks]
     if options.trace:
         from minidist.show import perfetto
@@ -71,8 +78,8 @@ def _train(options) -> int:
         with telling("png", options.png):
             _draw(options.png, logs, layout)
     _print_run(console, result)
-    if pieces:
-        print_pieces(console, pieces, [result])
+    if implementations:
+        print_implementations(console, implementations, [result])
     if options.trace:
         console.print(f"trace of the last steps: {options.trace} (open it at https://ui.perfetto.dev)", soft_wrap=True)
     if options.png:
@@ -125,8 +132,8 @@ def _print_run(console: Console, result: Run) -> None:
         console.print("what the model writes:", style="bold")
         console.print("The " + printable(first.sample), soft_wrap=True)
     if result.config.precision == "fp16":
-        left_out = f"{first.skipped_steps} of {len(first.losses)} steps left out for an overflow"
-        console.print(f"loss scale: {first.loss_scale:,g} at last, {left_out}")
+        skipped = f"{first.skipped_steps} of {len(first.losses)} steps left out for an overflow"
+        console.print(f"loss scale: {first.loss_scale:,g} at last, {skipped}")
     console.print(f"loss: {first.losses[0]:.4f} at first, {first.losses[-1]:.4f} at last")
     console.print(f"validation loss: {first.validation_loss:.4f} nats a byte")
     console.print(f"speed: {result.tokens_per_second:,.0f} tokens/s")

@@ -11,9 +11,9 @@ from minidist.cli.output import check_outputs, console_of, write_json
 from minidist.cli.verify_matrix import run_matrix
 from minidist.course.learner.implementations import (
     called_in_all,
-    pieces_as_dict,
-    pieces_of,
-    print_pieces,
+    implementations_as_dict,
+    implementations_of,
+    print_implementations,
     training_on,
 )
 from minidist.train.config import TrainConfig
@@ -66,8 +66,8 @@ def _verify(options) -> int:
     for layout in layouts:
         config.check(layout)
     check_outputs({"json": options.json}, options.text)
-    pieces = pieces_of(options.impl) if options.impl else []
-    rank_function = training_on(pieces) if pieces else None
+    implementations = implementations_of(options.impl) if options.impl else []
+    rank_function = training_on(implementations) if implementations else None
     console = console_of(options)
     names = ["one process", *map(str, layouts)]
     width = max(map(len, names))
@@ -98,17 +98,17 @@ def _verify(options) -> int:
             place = first_difference(runs[0], result, rank_function)
             places[id(result)] = str(place or "agreed when run again: this layout does not repeat its own bits")
     report = [run.as_dict() | {"same": agrees(runs[0], run), "difference": places.get(id(run))} for run in runs]
-    write_json(options.json, {"all_same": not places, "runs": report} | pieces_as_dict(pieces, runs))
-    if pieces:
-        print_pieces(console, pieces, runs)
+    write_json(options.json, {"all_same": not places, "runs": report} | implementations_as_dict(implementations, runs))
+    if implementations:
+        print_implementations(console, implementations, runs)
     if not places:
         how_many = "The layout ends" if len(runs) == 2 else f"All {len(runs) - 1} layouts end"
         console.print(f"{how_many} on the bits of one process, SHA-256:\n{runs[0].fingerprint}", soft_wrap=True)
     for place in dict.fromkeys(places.values()):  # each difference once, with the layouts that show it
         which = [str(result.layout) for result in runs if places.get(id(result)) == place]
         console.print(Text(" ".join(which), "bold red") + f" {place}", soft_wrap=True)
-    if pieces and len(places) == len(runs) - 1 and len({run.fingerprint for run in runs[1:]}) == 1:
-        shared = called_in_all(pieces, runs[1:])
+    if implementations and len(places) == len(runs) - 1 and len({run.fingerprint for run in runs[1:]}) == 1:
+        shared = called_in_all(implementations, runs[1:])
         console.print(
             f"All of these layouts have the same bits, {runs[1].fingerprint[:8]}, only not the library's: what differs "
             f"is something that all of them share. Of yours that is {', '.join(shared) or 'nothing'}."

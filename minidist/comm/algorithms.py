@@ -6,7 +6,7 @@ the whole buffer. "Sends" is what one rank sends; what the algorithm costs in ti
 a message and beta seconds a byte, about (steps x alpha + bytes x beta) (the model of Hockney, 1994; the costs of most
 of these are in Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005).
 
-Those that a learner writes in the exercises have a socket: see sockets.py.
+Those that a learner writes in the exercises are overridable: see overrides.py.
 
 A ``combine`` is a ufunc: ``np.add`` for a sum. ``sendrecv(..., combine=np.add)`` adds what arrives to what is there.
 """
@@ -24,7 +24,7 @@ from minidist.comm.group import (
     send,
     sendrecv,
 )
-from minidist.overrides import socket
+from minidist.overrides import overridable
 
 SEGMENT_BYTES = 128 << 10  # a pipelined broadcast passes pieces of this size on
 
@@ -49,7 +49,7 @@ def broadcast_naive(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
         recv(flat, src, group)
 
 
-@socket
+@overridable
 def broadcast_tree(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
     """Binomial tree: whoever has the array passes it on, so twice as many have it after each step.
 
@@ -112,7 +112,7 @@ def reduce_tree(flat: np.ndarray, dst: int, combine: np.ufunc, group: ProcessGro
 # ── reduce-scatter: the combination of all arrays, one chunk of it on each rank ──────────────────────────────────────
 
 
-@socket
+@overridable
 def reduce_scatter_ring(chunks: list[np.ndarray], combine: np.ufunc, group: ProcessGroup) -> None:
     """After it, ``chunks[rank]`` is the combination of all ranks' chunks of that number; the others are half-way.
 
@@ -152,7 +152,7 @@ def reduce_scatter_direct(chunks: list[np.ndarray], combine: np.ufunc, group: Pr
 # ── all-gather: every rank's chunk on every rank ─────────────────────────────────────────────────────────────────────
 
 
-@socket
+@overridable
 def all_gather_ring(chunks: list[np.ndarray], group: ProcessGroup) -> None:
     """Before it, a rank has ``chunks[rank]``; after it, all of them. Each chunk travels round the ring once.
 
@@ -181,7 +181,7 @@ def all_gather_direct(chunks: list[np.ndarray], group: ProcessGroup) -> None:
 # ── all-reduce: the combination of all arrays on every rank ──────────────────────────────────────────────────────────
 
 
-@socket
+@overridable
 def all_reduce_naive(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
     """Everybody sends to rank 0, which combines and sends the result to everybody.
 
@@ -200,7 +200,7 @@ def all_reduce_tree(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) ->
     broadcast_tree(flat, 0, group)
 
 
-@socket
+@overridable
 def all_reduce_ring(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
     """A ring reduce-scatter, then a ring all-gather.
 
@@ -276,7 +276,7 @@ def all_reduce_halving_doubling(flat: np.ndarray, combine: np.ufunc, group: Proc
 # ── all-to-all, scatter, gather ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@socket
+@overridable
 def all_to_all_pairwise(outgoing: list[np.ndarray], incoming: list[np.ndarray], group: ProcessGroup) -> None:
     """``outgoing[r]`` of this rank becomes ``incoming[this rank]`` of rank r. Sizes may differ from pair to pair.
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from minidist.comm.group import ProcessGroup, check_group
-from minidist.overrides import socket
+from minidist.overrides import overridable
 
 
 class DeviceMesh:
@@ -79,7 +79,7 @@ def init_device_mesh(
     return DeviceMesh(np.arange(group.size).reshape(shape), names, groups, group.rank)
 
 
-@socket
+@overridable
 def mesh_coordinate(rank: int, mesh_shape: tuple[int, ...]) -> tuple[int, ...]:
     """A rank's place along every dimension of a mesh: the digits of its number, the last dimension's change fastest."""
     place = []
@@ -89,7 +89,7 @@ def mesh_coordinate(rank: int, mesh_shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(place))
 
 
-@socket
+@overridable
 def mesh_groups(mesh_shape: tuple[int, ...], dim: int) -> list[list[int]]:
     """The ranks that differ along one dimension alone: every line of the mesh along it, each rank in one of them."""
     mesh = np.arange(math.prod(mesh_shape)).reshape(mesh_shape)

@@ -35,7 +35,7 @@ def clip_grad_norm(
     max_norm: float,
     all_max: Callable = identity,
     all_sum: Callable = identity,
-    counts_here: Callable[[Parameter], bool] = lambda parameter: True,
+    owns: Callable[[Parameter], bool] = lambda parameter: True,
 ) -> float:
     """Scale all gradients by one factor so that their global norm is at most ``max_norm``.
 
@@ -43,7 +43,7 @@ def clip_grad_norm(
         parameters: those without a gradient are passed over.
         max_norm: ``math.inf`` to measure the norm only.
         all_max, all_sum: as for ``grad_norm``.
-        counts_here: whether a parameter enters the norm in this process. Where several hold the same gradient, it must
+        owns: whether a parameter enters the norm in this process. Where several hold the same gradient, it must
             in one of them alone.
 
     Returns:
@@ -54,7 +54,7 @@ def clip_grad_norm(
         FloatingPointError: if a gradient is not finite, naming its parameter.
     """
     parameters = list(parameters)
-    norm = grad_norm(filter(counts_here, parameters), all_max, all_sum)
+    norm = grad_norm(filter(owns, parameters), all_max, all_sum)
     scale_gradients(parameters, clip_factor(norm, max_norm))
     return norm
 

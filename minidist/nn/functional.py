@@ -3,8 +3,8 @@
 **Head blocks.** Whatever tensor parallelism can split has a leading axis of H blocks, one for each attention head: the
 queries, keys and values of that head, 1/H of the MLP's hidden units, 1/H of the vocabulary. A product is taken block by
 block, so it has the same bits whether one process holds all the blocks or each of several holds some of them. Two
-operations, conjugate to each other, lead into the blocks and out of them again: ``copy_to_blocks`` and
-``reduce_from_blocks``.
+operations, conjugate to each other, lead into the blocks and out of them again: ``copy_to_heads`` and
+``reduce_from_heads``.
 
 **Sums.** What is summed across blocks, or across tokens, is summed in float64 and rounded once. The order then leaves
 no trace in the result.
@@ -21,7 +21,7 @@ from minidist.nn.tensor import Context, Function, Tensor
 CHUNK = 1 << 15  # elements that a dozen passes go over while the cache holds them
 
 
-def sum_over_blocks(blocks):
+def sum_over_heads(blocks):
     """Sum (H, ...) over its blocks to (...), in float64 and not yet rounded.
 
     Of some of the blocks, this is a partial sum: to be added to the others' before it is rounded.
@@ -37,7 +37,7 @@ def sum_over_tokens(values):
     return values.reshape(-1, values.shape[-1]).sum(axis=0, dtype=xp.float64)
 
 
-class CopyToBlocks(Function):
+class CopyToHeads(Function):
     """Megatron-LM's f: the same activations go into every block, and the blocks' gradients add up."""
 
     @staticmethod
@@ -47,16 +47,16 @@ class CopyToBlocks(Function):
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        return sum_over_blocks(gradient), None  # (..., C) float64: rounded by whoever gets it, once
+        return sum_over_heads(gradient), None  # (..., C) float64: rounded by whoever gets it, once
 
 
-class ReduceFromBlocks(Function):
+class ReduceFromHeads(Function):
     """Megatron-LM's g: the blocks' outputs add up, and the same gradient goes into every block."""
 
     @staticmethod
     def forward(ctx: Context, y, dtype):
         ctx.blocks, ctx.grad_dtype = len(y), y.dtype  # an unrounded sum's gradient need not be float64 as well
-        return rounded(sum_over_blocks(y), dtype or y.dtype)  # (..., C)
+        return rounded(sum_over_heads(y), dtype or y.dtype)  # (..., C)
 
     @staticmethod
     def backward(ctx: Context, gradient):
@@ -303,26 +303,26 @@ class AddPositions(Function):
         return gradient, grad_weight
 
 
-def copy_to_blocks(x: Tensor, blocks: int) -> Tensor:
+def copy_to_heads(x: Tensor, blocks: int) -> Tensor:
     """Show the same activations to every head block: (..., C) -> (H, ..., C).
 
     Backward sums the blocks' gradients. This is f of Megatron-LM (Shoeybi et al., 2019, section 3), there the identity
     forward and an all-reduce backward (``copy_to_tensor_model_parallel_region``); here the blocks are in one process.
     """
-    return CopyToBlocks.apply(x, blocks)
+    return CopyToHeads.apply(x, blocks)
 
 
-def reduce_from_blocks(y: Tensor, dtype=None) -> Tensor:
+def reduce_from_heads(y: Tensor, dtype=None) -> Tensor:
     """Sum the outputs of the head blocks: (H, ..., C) -> (..., C), in float64, rounded once.
 
-    Backward shows the same gradient to every block. This is g of Megatron-LM, the conjugate of ``copy_to_blocks``
+    Backward shows the same gradient to every block. This is g of Megatron-LM, the conjugate of ``copy_to_heads``
     (``reduce_from_tensor_model_parallel_region``).
 
     Args:
         dtype: of the result; None for that of ``y``. Of some of the blocks float64 leaves the partial sum unrounded,
             for whoever adds the others' to it.
     """
-    return ReduceFromBlocks.apply(y, dtype)
+    return ReduceFromHeads.apply(y, dtype)
 
 
 def linear(

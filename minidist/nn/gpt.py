@@ -16,7 +16,7 @@ from minidist.backend import from_host, to_host, xp
 from minidist.nn import functional
 from minidist.nn.layers import ColumnLinear, Dropout, Embedding, LayerNorm, Module, Parameter, RowLinear
 from minidist.nn.loss import cross_entropy
-from minidist.nn.random import Noise, generator
+from minidist.nn.random import DropoutRNG, generator
 from minidist.nn.tensor import Tensor, no_grad
 
 STD = 0.02  # of the starting weights, as in GPT-2
@@ -65,24 +65,24 @@ class Attention(Module):
         self.heads = range(config.heads)  # the heads computed here
         self.rate, self.layer = config.dropout, layer
 
-    def forward(self, x: Tensor, noise: Noise | None) -> Tensor:
+    def forward(self, x: Tensor, dropout_rng: DropoutRNG | None) -> Tensor:
         qkv = self.qkv(x)  # (H, B, T, 3 D)
-        y = self.core(qkv, noise)  # (H, B, T, D)
+        y = self.core(qkv, dropout_rng)  # (H, B, T, D)
         return self.out(y)  # (B, T, C)
 
-    def core(self, qkv: Tensor, noise: Noise | None) -> Tensor:
+    def core(self, qkv: Tensor, dropout_rng: DropoutRNG | None) -> Tensor:
         """What attention does between its two linear layers: (H, B, T, 3 D) -> (H, B, T, D)."""
-        return functional.causal_attention(qkv, self._keep(qkv.shape, noise), self.rate)
+        return functional.causal_attention(qkv, self._keep(qkv.shape, dropout_rng), self.rate)
 
-    def _keep(self, shape: tuple[int, ...], noise: Noise | None):
+    def _keep(self, shape: tuple[int, ...], dropout_rng: DropoutRNG | None):
         """The attention weights that dropout keeps, (H, B, T, T), drawn for each head by itself; None for all."""
-        if noise is None or self.rate == 0:
+        if dropout_rng is None or self.rate == 0:
             return None
         _, batch, length, _ = shape
         return xp.stack(
             [
                 functional.dropout_mask(
-                    noise.generator(self.layer, "attention weights", head), (batch, length, length), self.rate
+                    dropout_rng.generator(self.layer, "attention weights", head), (batch, length, length), self.rate
                 )
                 for head in self.heads
             ]
@@ -113,9 +113,9 @@ class Block(Module):
         self.mlp = MLP(config)
         self.dropout2 = Dropout(config.dropout, layer, "mlp")
 
-    def forward(self, x: Tensor, noise: Noise | None) -> Tensor:
-        x = x + self.dropout1(self.attention(self.norm1(x), noise), noise)
-        return x + self.dropout2(self.mlp(self.norm2(x)), noise)
+    def forward(self, x: Tensor, dropout_rng: DropoutRNG | None) -> Tensor:
+        x = x + self.dropout1(self.attention(self.norm1(x), dropout_rng), dropout_rng)
+        return x + self.dropout2(self.mlp(self.norm2(x)), dropout_rng)
 
 
 class Embeddings(Module):
@@ -126,9 +126,9 @@ class Embeddings(Module):
         self.position = Parameter((config.context, config.width), std=STD)
         self.dropout = Dropout(config.dropout, 0, "embeddings")
 
-    def forward(self, tokens, noise: Noise | None) -> Tensor:
+    def forward(self, tokens, dropout_rng: DropoutRNG | None) -> Tensor:
         x = functional.add_positions(self.token(tokens), self.position)  # (B, T, C)
-        return self.dropout(x, noise)
+        return self.dropout(x, dropout_rng)
 
 
 class Head(Module):
@@ -150,7 +150,7 @@ class Head(Module):
 
     def output(self, x: Tensor) -> Tensor:
         """The product with the tied weight: (B, T, C) -> (H, B, T, V/H)."""
-        x = functional.copy_to_blocks(x, self.token.weight.shape[0])  # (H, B, T, C)
+        x = functional.copy_to_heads(x, self.token.weight.shape[0])  # (H, B, T, C)
         return functional.linear(x, self.token.weight, transposed=True)
 
     def loss(self, x: Tensor, targets) -> Tensor:
@@ -172,14 +172,14 @@ class GPT(Module):
         self.embeddings = Embeddings(config)
         self.blocks = [Block(config, layer) for layer in range(config.layers)]
         self.head = Head(config, self.embeddings.token)
-        self.draw_parameters(seed, dtype)
+        self.init_parameters(seed, dtype)
 
-    def forward(self, tokens, targets, noise: Noise | None = None) -> Tensor:
+    def forward(self, tokens, targets, dropout_rng: DropoutRNG | None = None) -> Tensor:
         """The loss of one micro-batch.
 
         Args:
             tokens, targets: integers (B, T) below the vocabulary, T at most the context.
-            noise: names the dropout of this pass; None for none, as in evaluation.
+            dropout_rng: names the dropout of this pass; None for none, as in evaluation.
 
         Returns:
             A scalar: the mean cross-entropy, in nats per token.
@@ -188,13 +188,13 @@ class GPT(Module):
             ValueError: for tokens out of range, too many of them, or shapes that differ.
         """
         self._check(tokens)
-        return self.head.loss(self.hidden(tokens, noise), targets)
+        return self.head.loss(self.hidden(tokens, dropout_rng), targets)
 
-    def hidden(self, tokens, noise: Noise | None = None) -> Tensor:
+    def hidden(self, tokens, dropout_rng: DropoutRNG | None = None) -> Tensor:
         """What the last layer puts out: integers (B, T) -> (B, T, C)."""
-        x = self.embeddings(tokens, noise)
+        x = self.embeddings(tokens, dropout_rng)
         for block in self.blocks:
-            x = block(x, noise)
+            x = block(x, dropout_rng)
         return x
 
     def logits(self, tokens) -> Tensor:

@@ -6,7 +6,7 @@ from minidist.backend import from_host, read_only, xp
 from minidist.nn import functional
 from minidist.nn.precision.formats import Format
 from minidist.nn.precision.policy import Policy
-from minidist.nn.random import Noise, generator
+from minidist.nn.random import DropoutRNG, generator
 from minidist.nn.tensor import Tensor
 
 
@@ -61,7 +61,7 @@ class Parameter(Tensor):
     def cast(self, policy: Policy):
         return self.data if self.format is not None and self.format is policy.compute else policy.round(self.data)
 
-    def draw(self, name: str, seed: int, dtype) -> None:
+    def init(self, name: str, seed: int, dtype) -> None:
         """Take a name, and the starting values that go with it and the seed: always the whole parameter's."""
         self.name = name
         if self.std == 0:
@@ -107,10 +107,10 @@ class Module:
     def parameters(self) -> list[Parameter]:
         return [parameter for _, parameter in self.named_parameters()]
 
-    def draw_parameters(self, seed: int, dtype=xp.float32) -> None:
+    def init_parameters(self, seed: int, dtype=xp.float32) -> None:
         """Give every parameter its name and its starting values, a function of (seed, name) alone."""
         for name, parameter in self.named_parameters():
-            parameter.draw(name, seed, dtype)
+            parameter.init(name, seed, dtype)
 
     def zero_grad(self) -> None:
         """Forget every gradient."""
@@ -135,7 +135,7 @@ class ColumnLinear(Module):
         self.bias = Parameter((blocks, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = functional.copy_to_blocks(x, self.weight.shape[0])  # (H, ..., in)
+        x = functional.copy_to_heads(x, self.weight.shape[0])  # (H, ..., in)
         return functional.linear(x, self.weight, self.bias)  # (H, ..., out)
 
 
@@ -157,7 +157,7 @@ class RowLinear(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = functional.linear(x, self.weight, partial=True)  # (H, ..., out)
-        return functional.reduce_from_blocks(y) + self.bias  # (..., out)
+        return functional.reduce_from_heads(y) + self.bias  # (..., out)
 
 
 class LayerNorm(Module):
@@ -192,7 +192,7 @@ class Embedding(Module):
 
 
 class Dropout(Module):
-    """Sets values to 0 at random, each with probability ``rate``, where the forward pass is given noise.
+    """Sets values to 0 at random, each with probability ``rate``, where the forward pass is given dropout_rng.
 
     Args:
         rate: 0 for no dropout.
@@ -202,11 +202,11 @@ class Dropout(Module):
     def __init__(self, rate: float, layer: int, place: str) -> None:
         self.rate, self.layer, self.place = rate, layer, place
 
-    def forward(self, x: Tensor, noise: Noise | None) -> Tensor:
-        if noise is None or self.rate == 0:
+    def forward(self, x: Tensor, dropout_rng: DropoutRNG | None) -> Tensor:
+        if dropout_rng is None or self.rate == 0:
             return x
-        return functional.dropout(x, self.keep(x.shape, noise), self.rate)
+        return functional.dropout(x, self.keep(x.shape, dropout_rng), self.rate)
 
-    def keep(self, shape: tuple[int, ...], noise: Noise):
+    def keep(self, shape: tuple[int, ...], dropout_rng: DropoutRNG):
         """Which values of an array of that shape are kept."""
-        return functional.dropout_mask(noise.generator(self.layer, self.place), shape, self.rate)
+        return functional.dropout_mask(dropout_rng.generator(self.layer, self.place), shape, self.rate)

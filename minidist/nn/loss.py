@@ -6,7 +6,7 @@ then join those three numbers and no logits. Megatron-LM calls that ``vocab_para
 """
 
 from minidist.backend import xp
-from minidist.nn.functional import sum_over_blocks
+from minidist.nn.functional import sum_over_heads
 from minidist.nn.rounding import rounded
 from minidist.nn.tensor import Context, Function, Tensor
 
@@ -44,7 +44,7 @@ class CrossEntropy(Function):
         largest = all_max(rows.max(axis=0).max(axis=-1))  # (N,)
         exps = rows - largest[:, None]
         xp.exp(exps, out=exps)  # (H, N, V/H)
-        total = rounded(all_sum(sum_over_blocks(exps.sum(axis=-1))), rows.dtype)  # (N,)
+        total = rounded(all_sum(sum_over_heads(exps.sum(axis=-1))), rows.dtype)  # (N,)
         at_target = xp.zeros(count)
         at_target[token] = rows[block, token, column]
         losses = xp.log(total) + largest - all_sum(at_target).astype(rows.dtype)  # (N,)

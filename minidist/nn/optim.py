@@ -18,7 +18,7 @@ from minidist import ledger
 from minidist.backend import xp
 from minidist.nn.layers import Parameter
 from minidist.nn.rounding import rounded
-from minidist.overrides import socket
+from minidist.overrides import overridable
 
 
 def average_gradients(parameters: Iterable[Parameter], count: int) -> None:
@@ -49,7 +49,7 @@ def sgd_update(data, grad, momentum_buffer, lr: float, momentum: float) -> None:
     data -= lr * momentum_buffer
 
 
-@socket
+@overridable
 def adamw_update(
     data, grad, exp_avg, exp_avg_sq, step: int, lr: float, betas: tuple[float, float], eps: float, weight_decay: float
 ) -> None:

@@ -35,7 +35,7 @@ def generator(*names: str | int) -> np.random.Generator:
 
 
 @dataclass(frozen=True)
-class Noise:
+class DropoutRNG:
     """Which dropout a forward pass gets. ``micro_batch`` is counted over the whole step, not over one rank's share."""
 
     seed: int

@@ -26,7 +26,7 @@ from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Parameter
 from minidist.nn.precision.master_weights import master_weights
 from minidist.nn.precision.policy import current
-from minidist.overrides import socket
+from minidist.overrides import overridable
 
 
 class NaiveDataParallel:
@@ -57,7 +57,7 @@ class NaiveDataParallel:
         """Within it, backward only accumulates. All micro-batches of a step but the last go here."""
         yield  # nothing is sent during backward in any case
 
-    def finish(self) -> None:
+    def wait_for_gradients(self) -> None:
         """End backward: return when every gradient is the sum over all ranks."""
         for parameter in self.parameters:
             all_reduce(parameter.grad, ReduceOp.SUM, self.group, algorithm=self.algorithm)
@@ -128,7 +128,7 @@ class BucketedDataParallel(NaiveDataParallel):
         finally:
             self.syncing = before
 
-    def finish(self) -> None:
+    def wait_for_gradients(self) -> None:
         """End a step: return when every gradient is the sum over all ranks.
 
         Raises:
@@ -165,7 +165,7 @@ class BucketedDataParallel(NaiveDataParallel):
         self.next += 1
 
 
-bucketed_data_parallel = socket(BucketedDataParallel)  # makes one, or a learner's own of that name
+bucketed_data_parallel = overridable(BucketedDataParallel)  # makes one, or a learner's own of that name
 
 
 class Replicated:
@@ -192,18 +192,18 @@ class Replicated:
         for master in self.weights.masters if self.weights else ():
             master.grad = None
 
-    def finish(self) -> None:
+    def wait_for_gradients(self) -> None:
         """End a step's backward passes: return when every gradient is the sum over all ranks."""
-        self.sums.finish()
+        self.sums.wait_for_gradients()
         if self.weights is not None:
             self.weights.take_gradients()
 
-    def publish(self) -> None:
+    def sync_params(self) -> None:
         """After the optimizer's step: nobody lacks anything, but what is stored in 16 bits follows its masters."""
         if self.weights is not None:
-            self.weights.publish()
+            self.weights.sync_params()
 
-    def unshard(self) -> None:
+    def unshard_all(self) -> None:
         """Training is over: every rank has all parameters."""
 
     def all_max(self, value: float) -> float:
@@ -219,7 +219,7 @@ class Replicated:
         return arrays
 
 
-@socket
+@overridable
 def fill_buckets(parameters: Sequence[Parameter], elements: float) -> list[list[Parameter]]:
     """Consecutive parameters in lists of at most so many elements; a larger parameter is alone."""
     buckets: list[list[Parameter]] = []

@@ -24,7 +24,7 @@ from minidist.nn.tensor import Tensor
 from minidist.parallel.tools import scalars
 from minidist.parallel.tools.schedules import Action
 
-Batch = tuple  # tokens and targets (B, T), and the micro-batch's Noise
+Batch = tuple  # tokens and targets (B, T), and the micro-batch's DropoutRNG
 
 
 def spread(layers: int, stages: int) -> list[int]:
@@ -41,12 +41,12 @@ class Stage(Module):
         self.blocks = model.blocks[blocks]
         self.head = model.head if last else None
 
-    def forward(self, x, targets, noise) -> Tensor:
+    def forward(self, x, targets, dropout_rng) -> Tensor:
         """From tokens or activations to activations (B, T, C), or to the loss, a scalar."""
         if self.embeddings is not None:
-            x = self.embeddings(x, noise)
+            x = self.embeddings(x, dropout_rng)
         for block in self.blocks:
-            x = block(x, noise)
+            x = block(x, dropout_rng)
         return x if self.head is None else self.head.loss(x, targets)
 
 
@@ -107,7 +107,7 @@ class Pipeline:
         Args:
             actions: this rank's.
             micro_batches: for each one of the schedule, its number within the step.
-            batch: for such a number its tokens, targets and noise.
+            batch: for such a number its tokens, targets and dropout_rng.
             scale: what the loss is multiplied by, and with it all gradients (nn/precision/loss_scaling.py).
         """
         self.micro_batches, self.batch, self.scale = micro_batches, batch, scale
@@ -126,14 +126,14 @@ class Pipeline:
         return self.total
 
     def forward(self, stage: int, i: int) -> None:
-        tokens, targets, noise = self.batch(self.micro_batches[i])
+        tokens, targets, dropout_rng = self.batch(self.micro_batches[i])
         x = tokens
         if stage > 0:
             x = self.inputs[stage, i] = Tensor(self.receive(stage - 1, i, "forward"), requires_grad=True)
             # its two gradients, the residual's and LayerNorm's, are added as in one process: in float32, at once
             x.grad_dtype = self.dtype
         with trace.span(f"forward {i}", action=f"{stage}F{i}"):
-            y = self.outputs[stage, i] = self.stages[stage](x, targets, noise)
+            y = self.outputs[stage, i] = self.stages[stage](x, targets, dropout_rng)
         if stage < self.last:
             self.send(y.data, stage, i, "forward")
         else:
@@ -189,7 +189,7 @@ class Pipeline:
             for parameter in self.tied:
                 all_reduce(parameter.grad, ReduceOp.SUM, self.ends)
 
-    def counts_here(self, parameter: Parameter) -> bool:
+    def owns(self, parameter: Parameter) -> bool:
         """Whether a parameter's gradient enters the global norm on this rank: what two ranks have, on the first."""
         return self.owners[parameter.name] == self.group.rank
 

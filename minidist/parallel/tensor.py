@@ -34,9 +34,9 @@ from minidist.nn import functional
 from minidist.nn.gpt import Attention, Head
 from minidist.nn.layers import ColumnLinear, Dropout, Embedding, LayerNorm, Module, Parameter, RowLinear
 from minidist.nn.loss import cross_entropy
-from minidist.nn.random import Noise
+from minidist.nn.random import DropoutRNG
 from minidist.nn.tensor import Tensor
-from minidist.overrides import socket
+from minidist.overrides import overridable
 from minidist.parallel.tools import scalars
 from minidist.parallel.tools.mappings import (
     all_gather_in_group,
@@ -50,8 +50,8 @@ from minidist.parallel.tools.mappings import (
 SEQUENCE = 1  # the axis of the tokens in activations (B, T, C)
 
 
-@socket
-def blocks_of(rank: int, ranks: int, blocks: int) -> range:
+@overridable
+def heads_of(rank: int, ranks: int, blocks: int) -> range:
     """Which head blocks lie on a rank: as many on each, one behind the other.
 
     Raises:
@@ -71,7 +71,7 @@ def shard(parameter: Parameter, group: ProcessGroup) -> Parameter:
     """
     if parameter.sharded:
         raise ValueError(f"{parameter.name or 'a parameter'} is split already: parallelize_module takes whole ones")
-    mine = blocks_of(group.rank, group.size, len(parameter.data))
+    mine = heads_of(group.rank, group.size, len(parameter.data))
     parameter.data = parameter.data[mine.start : mine.stop].copy()
     parameter.sharded = True
     return parameter
@@ -92,8 +92,8 @@ class ColumnParallelLinear(ColumnLinear):
         self.group, self.sequence, self.reduce_dtype = group, sequence, reduce_dtype
 
     def forward(self, x: Tensor) -> Tensor:
-        x = enter_blocks(x, self.group, self.sequence, self.reduce_dtype)  # (B, T, C)
-        x = functional.copy_to_blocks(x, self.weight.shape[0])  # (H/N, B, T, C)
+        x = enter_heads(x, self.group, self.sequence, self.reduce_dtype)  # (B, T, C)
+        x = functional.copy_to_heads(x, self.weight.shape[0])  # (H/N, B, T, C)
         return functional.linear(x, self.weight, self.bias)  # (H/N, B, T, out)
 
 
@@ -113,18 +113,18 @@ class RowParallelLinear(RowLinear):
 
     def forward(self, x: Tensor) -> Tensor:
         y = functional.linear(x, self.weight, partial=True)  # (H/N, B, T, C)
-        total = functional.reduce_from_blocks(y, self.reduce_dtype)  # (B, T, C) over the blocks here, not rounded yet
+        total = functional.reduce_from_heads(y, self.reduce_dtype)  # (B, T, C) over the blocks here, not rounded yet
         if self.sequence:
             y = reduce_scatter_in_group(total, self.group, SEQUENCE, self.reduce_dtype, y.dtype)  # (B, T/N, C)
             return y + copy_parameter_to_group(self.bias, self.group, self.reduce_dtype)
         return reduce_from_group(total, self.group, self.reduce_dtype, y.dtype) + self.bias  # (B, T, C)
 
 
-column_parallel_linear = socket(ColumnParallelLinear)  # makes one, or a learner's own of that name
-row_parallel_linear = socket(RowParallelLinear)
+column_parallel_linear = overridable(ColumnParallelLinear)  # makes one, or a learner's own of that name
+row_parallel_linear = overridable(RowParallelLinear)
 
 
-def enter_blocks(x: Tensor, group: ProcessGroup, sequence: bool, reduce_dtype) -> Tensor:
+def enter_heads(x: Tensor, group: ProcessGroup, sequence: bool, reduce_dtype) -> Tensor:
     """f: every rank gets all tokens, for its own blocks. Of (B, T, C), or split along the tokens, comes (B, T, C)."""
     if sequence:
         return all_gather_in_group(x, group, SEQUENCE, reduce_dtype)
@@ -166,13 +166,13 @@ class VocabParallelHead(Head):
         self.group, self.sequence, self.reduce_dtype = group, sequence, reduce_dtype
 
     def output(self, x: Tensor) -> Tensor:
-        return super().output(enter_blocks(x, self.group, self.sequence, self.reduce_dtype))  # (H/N, B, T, V/H)
+        return super().output(enter_heads(x, self.group, self.sequence, self.reduce_dtype))  # (H/N, B, T, V/H)
 
     def loss(self, x: Tensor, targets) -> Tensor:
         return vocab_parallel_cross_entropy(self(x), targets, self.vocab, self.group)
 
 
-@socket
+@overridable
 def vocab_parallel_cross_entropy(logits: Tensor, targets, vocab: int, group: ProcessGroup) -> Tensor:
     """The mean cross-entropy, with the same bits on every rank, of logits that no rank has all of.
 
@@ -232,9 +232,9 @@ class SequenceParallelDropout(Dropout):
         super().__init__(dropout.rate, dropout.layer, dropout.place)
         self.group = group
 
-    def keep(self, shape: tuple[int, ...], noise: Noise):
+    def keep(self, shape: tuple[int, ...], dropout_rng: DropoutRNG):
         batch, length, width = shape
-        keep = super().keep((batch, length * self.group.size, width), noise)  # (B, T, C)
+        keep = super().keep((batch, length * self.group.size, width), dropout_rng)  # (B, T, C)
         return xp.split(keep, self.group.size, SEQUENCE)[self.group.rank].copy()
 
 
@@ -245,18 +245,18 @@ class ScatterAndDropout(SequenceParallelDropout):
         ValueError: if the ranks do not divide the tokens.
     """
 
-    def forward(self, x: Tensor, noise: Noise | None) -> Tensor:
+    def forward(self, x: Tensor, dropout_rng: DropoutRNG | None) -> Tensor:
         if x.shape[SEQUENCE] % self.group.size:
             raise ValueError(
                 f"{x.shape[SEQUENCE]} tokens cannot be split over {self.group.size} sequence-parallel ranks: "
                 f"pass a multiple of {self.group.size}"
             )
-        return super().forward(scatter_to_group(x, self.group, SEQUENCE), noise)
+        return super().forward(scatter_to_group(x, self.group, SEQUENCE), dropout_rng)
 
 
 def local_heads(attention: Attention, group: ProcessGroup) -> Attention:
     """Tell attention which heads are computed here: their dropout goes by their numbers."""
-    mine = blocks_of(group.rank, group.size, len(attention.heads))
+    mine = heads_of(group.rank, group.size, len(attention.heads))
     attention.heads = attention.heads[mine.start : mine.stop]
     return attention
 
@@ -339,7 +339,7 @@ class TensorParallel:
             parallelize_module(model, group, plan)
         self.sharded = {parameter.name for parameter in model.parameters() if parameter.sharded}
 
-    def counts_here(self, parameter: Parameter) -> bool:
+    def owns(self, parameter: Parameter) -> bool:
         """Whether a parameter's gradient enters the global norm on this rank.
 
         What is sharded does on every rank; what every rank has a copy of, on one. Otherwise a norm over all ranks has N

@@ -30,7 +30,7 @@ from minidist.comm.collectives import ReduceOp, all_gather_into_tensor, all_redu
 from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Module, Parameter
 from minidist.nn.tensor import Context, Function, Tensor
-from minidist.overrides import socket
+from minidist.overrides import overridable
 from minidist.parallel.tools import scalars
 from minidist.parallel.tools.units import Unit, held
 
@@ -78,21 +78,21 @@ class ZeroStage1:
         """All micro-batches of a step but the last go here: gradients are summed over the ranks once a step."""
         yield
 
-    def finish(self) -> None:
+    def wait_for_gradients(self) -> None:
         """End backward: return when each rank has the summed gradients of its shard."""
         for unit in self.units:
             self.reduce(unit)
-        self.settle()
+        self.wait_for_pending()
 
     def reduce(self, unit: Unit) -> None:
         """Begin to sum a unit's gradients over the ranks, and end the sum that was begun before it."""
         flat = unit.take_gradients()
         total = xp.empty(unit.shard_size, unit.reduce_dtype)
         work = reduce_scatter_tensor(total, flat, ReduceOp.SUM, self.shards, async_op=True, algorithm=self.algorithm)
-        self.settle()
+        self.wait_for_pending()
         self.reducing = unit, total, work, flat  # the flat gradients too: they belong to the work until it ends
 
-    def settle(self) -> None:
+    def wait_for_pending(self) -> None:
         """End the sum that is under way: this rank's shard of it is added to what is there."""
         if self.reducing is not None:
             unit, total, work, _ = self.reducing
@@ -102,12 +102,12 @@ class ZeroStage1:
             unit.grad_shard += total
             unit.show_gradients()
 
-    def publish(self) -> None:
+    def sync_params(self) -> None:
         """After the optimizer's step: every rank gets the parameters that the others have updated."""
         for unit in self.units:
             all_gather_into_tensor(unit.full, unit.shard, self.shards, algorithm=self.algorithm)
 
-    def unshard(self) -> None:
+    def unshard_all(self) -> None:
         """Training is over: every rank gets all parameters, for good."""
 
     def all_max(self, value: float) -> float:
@@ -168,10 +168,10 @@ class ZeroStage2(ZeroStage1):
         self.reduce(unit)
         self.done += unit is self.root
 
-    def finish(self) -> None:
+    def wait_for_gradients(self) -> None:
         while self.done < self.rounds:
             self.idle_round()
-        self.settle()
+        self.wait_for_pending()
 
     def idle_round(self) -> None:
         """Take part in the messages of a micro-batch that only other ranks have."""
@@ -204,21 +204,21 @@ class ZeroStage3(ZeroStage2):
             unit.module.forward_hook = partial(self.after_forward, unit)
 
     def before_forward(self, unit: Unit) -> None:
-        self.fetch(unit, self.next_forward.get(unit))
+        self.unshard(unit, self.next_forward.get(unit))
 
     def after_forward(self, unit: Unit, output: Tensor) -> Tensor:
         if self.reshard_after_forward:
-            unit.give_up()
+            unit.reshard()
         return BeforeBackward.apply(output, partial(self.before_backward, unit))
 
     def before_backward(self, unit: Unit) -> None:
-        self.fetch(unit, self.next_backward.get(unit))
+        self.unshard(unit, self.next_backward.get(unit))
 
     def complete(self, unit: Unit) -> None:
         super().complete(unit)
-        unit.give_up()
+        unit.reshard()
 
-    def fetch(self, unit: Unit, following: Unit | None) -> None:
+    def unshard(self, unit: Unit, following: Unit | None) -> None:
         """Return when a unit has all its parameters, with those of the next one on their way."""
         self.start_gather(unit)
         if self.prefetch and following is not None:
@@ -240,21 +240,21 @@ class ZeroStage3(ZeroStage2):
         for unit in (self.root, *self.blocks):
             self.before_forward(unit)
             if self.reshard_after_forward and unit is not self.root:
-                unit.give_up()
+                unit.reshard()
         if self.reshard_after_forward:
-            self.root.give_up()
+            self.root.reshard()
         self.before_backward(self.root)
         for unit in self.blocks[::-1]:
             self.before_backward(unit)
             self.complete(unit)
         self.complete(self.root)
 
-    def publish(self) -> None:
+    def sync_params(self) -> None:
         """Nothing to do: whoever needs a parameter gathers it."""
 
-    def unshard(self) -> None:
+    def unshard_all(self) -> None:
         for unit in self.units:
-            self.fetch(unit, None)
+            self.unshard(unit, None)
             unit.module.forward_pre_hook = unit.module.forward_hook = None
 
 
@@ -272,4 +272,8 @@ class BeforeBackward(Function):
         return gradient, None
 
 
-STAGES = {1: socket(ZeroStage1), 2: socket(ZeroStage2), 3: socket(ZeroStage3)}  # or a learner's own of that name
+STAGES = {
+    1: overridable(ZeroStage1),
+    2: overridable(ZeroStage2),
+    3: overridable(ZeroStage3),
+}  # or a learner's own of that name

@@ -1,7 +1,7 @@
 """Pictures, tables and demonstrations, made of traces, schedules and real runs.
 
-``show.ring(ranks=4)`` runs a demonstration: its film, which Jupyter displays as a player. There is one of each name
-that ``minidist demo`` lists, with an underscore for its dash.
+``show.ring(ranks=4)`` runs a demonstration and returns its animation, which Jupyter displays as a player. There is one
+of each name that ``minidist demo`` lists, with an underscore for its dash.
 """
 
 from importlib.util import find_spec

@@ -22,7 +22,7 @@ from minidist.nn.memory.recompute import recompute_blocks
 from minidist.nn.optim import AdamW, average_gradients, warmup_cosine
 from minidist.nn.precision.loss_scaling import GradScaler, grad_scaler
 from minidist.nn.precision.policy import POLICIES, autocast
-from minidist.nn.random import Noise
+from minidist.nn.random import DropoutRNG
 from minidist.nn.tensor import no_grad
 from minidist.parallel.data import NaiveDataParallel, Replicated, bucketed_data_parallel, share_of
 from minidist.parallel.pipeline import Pipeline
@@ -57,7 +57,7 @@ class RankResult:
     sample: bytes | None = None
     log: list = field(default_factory=list)
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
-    socket_calls: dict[str, int] = field(default_factory=dict)  # how often each plugged-in function was called
+    override_calls: dict[str, int] = field(default_factory=dict)  # how often each plugged-in function was called
 
 
 @dataclass
@@ -101,7 +101,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Wishes:
+class RunOptions:
     """What a run brings back beside its losses and its fingerprint."""
 
     step_digests: bool = False
@@ -116,7 +116,7 @@ def run(
     cluster: Cluster,
     config: TrainConfig,
     layout: Layout,
-    wishes: Wishes = Wishes(),
+    options: RunOptions = RunOptions(),
     on_step: Callable[[int, float], None] | None = None,
     rank_function: Callable | None = None,
 ) -> Run:
@@ -129,18 +129,18 @@ def run(
         raise ValueError(f"layout {layout} needs {layout.world_size} ranks, but the cluster has {cluster.world_size}")
     started = time.perf_counter()
     on_report = None if on_step is None else lambda rank, report: on_step(*report)
-    ranks = cluster.run(rank_function or train_rank, config, layout, wishes, on_report=on_report)
+    ranks = cluster.run(rank_function or train_rank, config, layout, options, on_report=on_report)
     return Run(layout, config, ranks, time.perf_counter() - started)
 
 
-def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes: Wishes) -> RankResult:
+def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions) -> RankResult:
     """One rank's part of a training run."""
     backend.use(config.backend, world.rank)
     with autocast(config.precision):
-        return _train_rank(world, config, layout, wishes)
+        return _train_rank(world, config, layout, options)
 
 
-def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes: Wishes) -> RankResult:
+def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions) -> RankResult:
     corpus = load_corpus(config.text, config.context)
     model = GPT(config.model, seed=config.seed)
     memory = ledger.start()
@@ -165,7 +165,7 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes
     started = time.perf_counter()
     np.seterr(over="ignore", invalid="ignore")  # a run that diverges ends with an error of its own, which says more
     for step in range(config.steps):
-        if wishes.trace and step == max(0, config.steps - TRACED_STEPS):
+        if options.trace and step == max(0, config.steps - TRACED_STEPS):
             trace.start()
         earlier = world.collectives
         with trace.span(f"step {step}", "step"):
@@ -184,20 +184,20 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes
                     total = pipeline.run(planned[pipeline.group.rank], mine, batches, scaler.scale)
                 pipeline.sum_tied()
             with trace.span("finish gradients", "wait"):
-                replicas.finish()
+                replicas.wait_for_gradients()
             with trace.span("optimizer"):
                 try:
-                    left_out = overflowed(scaler, *parts)
-                    if not left_out:
+                    skipped = overflowed(scaler, *parts)
+                    if not skipped:
                         average_gradients(replicas.trained, config.micro_batches)
                         clip(config.clip, *parts)
                 except FloatingPointError as error:
                     raise FloatingPointError(f"training diverged in step {step}: {error}") from None
-                if not left_out:
+                if not skipped:
                     optimizer.lr = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
                     optimizer.step()
-            with trace.span("publish parameters", "wait"):
-                replicas.publish()
+            with trace.span("sync_params parameters", "wait"):
+                replicas.sync_params()
             losses.append(mean_loss(total, config.micro_batches, group, pipeline.group))
             if not isfinite(losses[-1]):  # a lower scale of the loss would not help
                 raise FloatingPointError(
@@ -205,16 +205,16 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes
                     "warmup may help"
                 )
         collectives = world.collectives - earlier
-        if wishes.step_digests:
+        if options.step_digests:
             digests.append(digest(model, optimizer, *parts).hexdigest())
-        if wishes.progress and world.rank == 0:
+        if options.progress and world.rank == 0:
             world.report((step, losses[-1]))
-        if wishes.stop_after == step:
+        if options.stop_after == step:
             break
     seconds = time.perf_counter() - started
     traffic = world.traffic - before
     ledger.stop()
-    if wishes.trace:
+    if options.trace:
         log = trace.stop()
 
     result = RankResult(
@@ -229,18 +229,18 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes
         scaler.scale,
         scaler.skipped,
         log=log,
-        socket_calls=dict(overrides.calls),
+        override_calls=dict(overrides.calls),
     )
-    if wishes.stop_after is not None:
+    if options.stop_after is not None:
         arrays = state(model, optimizer, *parts)
         result.arrays = {name: backend.to_host(array).copy() for name, array in arrays.items()}
-    if wishes.validate or wishes.sample:
-        replicas.unshard()
+    if options.validate or options.sample:
+        replicas.unshard_all()
         model = whole_model(model, config, pipeline, tensors, world.rank == 0)
-    if wishes.validate and world.rank == 0:
+    if options.validate and world.rank == 0:
         result.validation_loss = validation_loss(model, corpus, config)
-    if wishes.sample and world.rank == 0:
-        result.sample = generate(model, b"The ", wishes.sample, seed=config.seed)
+    if options.sample and world.rank == 0:
+        result.sample = generate(model, b"The ", options.sample, seed=config.seed)
     return result
 
 
@@ -274,11 +274,11 @@ def clip(max_norm: float, replicas: DataParallel, pipeline: Pipeline, tensors: T
     def all_sum(value: int) -> int:
         return pipeline.all_sum(tensors.all_sum(replicas.all_sum(value)))
 
-    def counts_here(parameter: Parameter) -> bool:
-        return tensors.counts_here(parameter) and pipeline.counts_here(parameter)
+    def owns(parameter: Parameter) -> bool:
+        return tensors.owns(parameter) and pipeline.owns(parameter)
 
     all_max = partial(largest, replicas, pipeline, tensors)
-    return clip_grad_norm(replicas.trained, max_norm, all_max, all_sum, counts_here)
+    return clip_grad_norm(replicas.trained, max_norm, all_max, all_sum, owns)
 
 
 def overflowed(scaler: GradScaler, replicas: DataParallel, pipeline: Pipeline, tensors: TensorParallel) -> bool:
@@ -333,19 +333,19 @@ def enter(replicas: DataParallel, optimizer: AdamW) -> None:
 
 def forward_backward(model: GPT, corpus, config: TrainConfig, step: int, index: int, scale: float = 1.0) -> float:
     """Run one micro-batch, add its gradients, times ``scale``, to those that are there, and return its loss."""
-    tokens, targets, noise = batch_of(corpus, config, step, index)
+    tokens, targets, dropout_rng = batch_of(corpus, config, step, index)
     with trace.span(f"forward {index}"):
-        loss = model(tokens, targets, noise)
+        loss = model(tokens, targets, dropout_rng)
     with trace.span(f"backward {index}"):
         loss.backward(xp.full((), scale, loss.dtype))
     return float(loss.item())
 
 
 def batch_of(corpus, config: TrainConfig, step: int, index: int) -> tuple:
-    """One micro-batch of a step: tokens and targets (B, T), and the noise of its dropout."""
+    """One micro-batch of a step: tokens and targets (B, T), and the dropout_rng of its dropout."""
     first = index * config.micro_batch
     batch = micro_batch(corpus, config.seed, step, first, config.micro_batch, config.context)
-    return *map(backend.from_host, batch), Noise(config.seed, step, index)
+    return *map(backend.from_host, batch), DropoutRNG(config.seed, step, index)
 
 
 def mean_loss(total: float, count: int, *groups: ProcessGroup) -> float:

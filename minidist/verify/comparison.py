@@ -10,7 +10,7 @@ import numpy as np
 from minidist.comm.runtime.launch import Cluster
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import RankResult, Run, Wishes, run
+from minidist.train.trainer import RankResult, Run, RunOptions, run
 
 ONE_PROCESS = Layout()
 
@@ -93,8 +93,8 @@ def verify(
     for number, layout in enumerate([ONE_PROCESS, *layouts]):
         report = None if on_step is None else (lambda step, loss, layout=layout: on_step(layout, step))
         with Cluster(layout.world_size) as cluster:
-            wishes = Wishes(step_digests=True, progress=on_step is not None)
-            yield run(cluster, config, layout, wishes, report, rank_function if number else None)
+            options = RunOptions(step_digests=True, progress=on_step is not None)
+            yield run(cluster, config, layout, options, report, rank_function if number else None)
 
 
 def agrees(reference: Run, candidate: Run) -> bool:
@@ -117,11 +117,11 @@ def first_difference(
     if all(step is None for step in steps):
         return None
     step, number = min((step, number) for number, step in enumerate(steps) if step is not None)
-    wishes = Wishes(stop_after=step)
+    options = RunOptions(stop_after=step)
     again = []
     for layout, function in ((reference.layout, None), (candidate.layout, rank_function)):
         with ranks(layout.world_size) as cluster:
-            again.append(run(cluster, reference.config, layout, wishes, rank_function=function))
+            again.append(run(cluster, reference.config, layout, options, rank_function=function))
     expected, found = again[0].ranks[0], again[1].ranks[number]
     arrays = [(name, array, found.arrays[name]) for name, array in expected.arrays.items()]
     arrays.append(("loss", np.array(expected.losses[step]), np.array(found.losses[step])))

@@ -16,7 +16,7 @@ from minidist.nn.precision.policy import POLICIES
 from minidist.parallel.tools.schedules import SCHEDULES
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import Run, Wishes, run
+from minidist.train.trainer import Run, RunOptions, run
 from minidist.verify.comparison import agrees
 
 KEYS = ("precision", "dp", "zero", "shard", "tp", "sp", "pp", "schedule", "virtual", "recompute")
@@ -141,7 +141,7 @@ def run_all(
     ``train_rank`` in all others: tests plant a fault with it.
     """
     references: dict[str, Run] = {}
-    wishes = Wishes(step_digests=True)  # so that it can be told where two runs part
+    options = RunOptions(step_digests=True)  # so that it can be told where two runs part
     firsts = [Combination(precision, Layout()) for precision in dict.fromkeys(c.precision for c in chosen)]
     ordered = firsts + sorted((c for c in chosen if c not in firsts), key=lambda c: c.layout.world_size)
     sizes = dict.fromkeys(c.layout.world_size for c in ordered)
@@ -153,6 +153,6 @@ def run_all(
                 on_start(combination)
                 function = rank_function if combination.precision in references else None
                 precise = replace(config, precision=combination.precision)
-                result = run(cluster, precise, combination.layout, wishes, rank_function=function)
+                result = run(cluster, precise, combination.layout, options, rank_function=function)
                 reference = references.setdefault(combination.precision, result)
                 yield Outcome.of(combination, result, agrees(reference, result)), result, reference

@@ -327,19 +327,19 @@ class TestDeadlocks:
 # 2.5
 
 
-def blocks_of(rank: int, count: int, elements: int) -> list[np.ndarray]:
+def heads_of(rank: int, count: int, elements: int) -> list[np.ndarray]:
     return [numbers(rank, elements, seed) for seed in range(count)]
 
 
 def run_pass_on(world, answers, count, elements):
-    blocks = blocks_of(world.rank, count, elements)
+    blocks = heads_of(world.rank, count, elements)
     arrived = answers.pass_on(blocks, 3.0, world)
-    kept = all(map(np.array_equal, blocks, blocks_of(world.rank, count, elements)))
+    kept = all(map(np.array_equal, blocks, heads_of(world.rank, count, elements)))
     return arrived, kept
 
 
 def peak_of_pass_on(world, answers, count, elements):
-    blocks = blocks_of(world.rank, count, elements)
+    blocks = heads_of(world.rank, count, elements)
     return peak_bytes(lambda: answers.pass_on(blocks, 3.0, world))
 
 
@@ -360,7 +360,7 @@ class TestPassOn:
             arrived, kept = one.value
             what = f"rank {rank} of {size}, {count} blocks of {elements:,} elements"
             assert len(arrived) == count, f"{what}: {len(arrived)} blocks are returned"
-            for number, right in enumerate(blocks_of((rank - 1) % size, count, elements)):
+            for number, right in enumerate(heads_of((rank - 1) % size, count, elements)):
                 same(arrived[number], 3 * right, f"{what}, block {number}")
             assert kept, f"{what}: its own blocks are changed"
         return seen

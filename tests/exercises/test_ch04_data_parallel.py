@@ -12,7 +12,7 @@ from minidist.course.authoring.assertions import peak_bytes, same
 from minidist.course.sandbox.watch import watch_collectives
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import Wishes, run
+from minidist.train.trainer import RunOptions, run
 
 CLOSED = tuple(
     f"minidist.parallel.data:{name}" for name in ("NaiveDataParallel", "Bucket", "BucketedDataParallel", "fill_buckets")
@@ -335,8 +335,8 @@ def train_by_hand(world, answers, orders, algorithm="ring", overlap=True, steps=
                     parameters[i].backward(gradient_of(world.rank, step, number, i))
         if one_by_one and world.rank < world.size - 1:
             md.send(np.empty(1), world.rank + 1, world)
-        phase = "finish"
-        replicas.finish()
+        phase = "wait_for_gradients"
+        replicas.wait_for_gradients()
         found.append([parameter.grad.copy() for parameter in parameters])
         kept = [parameter.grad is view for parameter, view in zip(parameters, views, strict=True)]
     buffers = [id(parameter.grad.base) if parameter.grad.base is not None else -1 for parameter in parameters]
@@ -369,12 +369,12 @@ def train_small(world, answers, config, layout):
     from minidist import overrides
     from minidist.train.trainer import train_rank
 
-    overrides.plug({"BucketedDataParallel": answers.BucketedDataParallel})
+    overrides.override({"BucketedDataParallel": answers.BucketedDataParallel})
     try:
-        result = train_rank(world, config, layout, Wishes())
+        result = train_rank(world, config, layout, RunOptions())
         return result.fingerprint, overrides.calls["BucketedDataParallel"]
     finally:
-        overrides.plug({})
+        overrides.override({})
 
 
 @pytest.mark.task(
@@ -460,7 +460,9 @@ class TestBucketedDataParallel:
         check_sums(seen, orders)
         for one in seen:
             phases = [phase for _, phase, *_ in one.value["calls"]]
-            assert phases == ["finish"] * len(BUCKETS), f"without overlap all-reduces start in {phases}, not in finish"
+            assert phases == ["wait_for_gradients"] * len(BUCKETS), (
+                f"without overlap all-reduces start in {phases}, not in wait_for_gradients"
+            )
 
     def test_gradients_are_views_of_the_buffers(self, student):
         for rank, one in enumerate(student.on_ranks(2, train_by_hand, in_backward_order(2))):

@@ -17,7 +17,7 @@ from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.layers import Module, Parameter
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import Wishes, run
+from minidist.train.trainer import RunOptions, run
 
 CLOSED = (
     *(f"minidist.parallel.zero:ZeroStage{stage}" for stage in (1, 2, 3)),
@@ -40,11 +40,11 @@ def plugged(**functions):
     """In a rank: these functions in the library's sockets."""
     from minidist import overrides
 
-    overrides.plug(functions)
+    overrides.override(functions)
     try:
         yield overrides.calls
     finally:
-        overrides.plug({})
+        overrides.override({})
 
 
 @contextmanager
@@ -172,7 +172,7 @@ def run_unit(world, answers):
     from minidist.parallel.tools.units import Unit
 
     part = Part([(2, 3), (), (4, 2), (1,), (3,)])
-    part.draw_parameters(7)
+    part.init_parameters(7)
     with plugged(shard_slice=answers.shard_slice):
         unit = Unit(part, part.parameters(), world, np.float64)
     gathered = np.full(world.size * len(unit.shard), np.nan, np.float32)
@@ -271,7 +271,7 @@ def train_by_hand(world, answers, stage, orders, shard=0, algorithm="ring", step
     phase, complete = "construction", []
     with plugged(shard_slice=right_slice), measured() as memory:
         model = HandModel()
-        model.draw_parameters(0)
+        model.init_parameters(0)
         parameters = model.parameters()
         for number, parameter in enumerate(parameters):  # before the answer's own hooks, so called before them
             parameter.register_post_accumulate_grad_hook(lambda _, number=number: complete.append(number))
@@ -303,8 +303,8 @@ def train_by_hand(world, answers, stage, orders, shard=0, algorithm="ring", step
                     for unit in zero.units:
                         zero.reduce(unit)
                         unit.begin_gradients()
-            phase = "finish"
-            zero.finish()
+            phase = "wait_for_gradients"
+            zero.wait_for_gradients()
             found["held"].append(memory.held["gradients"])
             found["sent"].append((world.traffic - before).sent[:, 0].tolist())
             found["shards"].append([unit.grad_shard.copy() for unit in zero.units])
@@ -315,8 +315,8 @@ def train_by_hand(world, answers, stage, orders, shard=0, algorithm="ring", step
             for piece in zero.trained:
                 piece.data *= np.float32(-2)
                 piece.data += np.float32(step + 1)
-            phase, before = "publish", world.traffic
-            zero.publish()
+            phase, before = "sync_params", world.traffic
+            zero.sync_params()
             found["sent"].append((world.traffic - before).sent[:, 0].tolist())
             found["after"].append([parameter.data.copy() for parameter in parameters])
         found["views"] = all(
@@ -389,15 +389,15 @@ def check_published(seen, shard: int = 0) -> None:
             for i in indices:
                 right = one.value["before"][step][i] * np.float32(-2) + np.float32(step + 1)
                 what = (
-                    f"{ranks_in_words(size, shard)}, step {step}, after publish: on rank {rank}, a parameter of "
+                    f"{ranks_in_words(size, shard)}, step {step}, after sync_params: on rank {rank}, a parameter of "
                     f"{NAMES[number]}"
                 )
                 same(one.value["after"][step][i], right, what)
 
 
 def check_calls(seen, shard: int, rounds: int, steps: int = 1) -> None:
-    """One reduce-scatter for each unit and micro-batch, and with replicas an all-reduce of the shard; in publish one
-    all-gather for each unit.
+    """One reduce-scatter for each unit and micro-batch, and with replicas an all-reduce of the shard; in sync_params
+    one all-gather for each unit.
     """
     size, right = len(seen), []
     for _ in range(steps):
@@ -435,7 +435,7 @@ def train_small(world, answers, config, layout):
 
     name = f"ZeroStage{layout.zero}"
     with plugged(**{name: getattr(answers, name), "shard_slice": right_slice}) as calls:
-        result = train_rank(world, config, layout, Wishes())
+        result = train_rank(world, config, layout, RunOptions())
         return result.fingerprint, calls[name]
 
 
@@ -457,7 +457,7 @@ def check_training(student, warm_ranks, *layouts: str, config=CONFIG) -> None:
     "5.3",
     points=5,
     hint="reduce: take_gradients; an empty array of shard_size elements for the output of reduce_scatter_tensor over "
-    "self.shards; all_reduce that array over self.replicas; add it to grad_shard, and show_gradients. publish: one "
+    "self.shards; all_reduce that array over self.replicas; add it to grad_shard, and show_gradients. sync_params: one "
     "all_gather_into_tensor for each unit, from unit.shard into unit.full.",
 )
 class TestZeroStage1:
@@ -473,7 +473,7 @@ class TestZeroStage1:
             seen = student.on_ranks(size, train_by_hand, 1, in_backward_order(size), 0, "ring", 2)
             check_published(seen)
             for rank, one in enumerate(seen):
-                assert one.value["views"], f"rank {rank} of {size}: after publish the parameters are no views of full"
+                assert one.value["views"], f"rank {rank} of {size}: parameters are no views of full after sync_params"
 
     def test_accumulation_and_fewer_micro_batches(self, student):
         for counts in ([3, 3], [2, 1], [2, 1, 0], [1, 0, 0, 0, 0]):
@@ -499,7 +499,9 @@ class TestZeroStage1:
             check_calls(seen, size, 1)
             elements = sum(shard_sizes(size))
             for rank, one in enumerate(seen):
-                for what, itemsize, found in zip(("finish", "publish"), (8, 4), one.value["sent"], strict=True):
+                for what, itemsize, found in zip(
+                    ("wait_for_gradients", "sync_params"), (8, 4), one.value["sent"], strict=True
+                ):
                     right = [0 if peer == rank else itemsize * elements for peer in range(size)]
                     if algorithm == "ring":
                         right = [0] * size
@@ -519,7 +521,7 @@ class TestZeroStage1:
                 )
                 held, right = one.value["parameters"], 4 * shards * size
                 assert held == right, (
-                    f"after publish rank {rank} of {size} holds {held} bytes of parameters, which are {right}"
+                    f"after sync_params rank {rank} of {size} holds {held} bytes of parameters, which are {right}"
                 )
 
     def test_trains_a_transformer(self, student, warm_ranks):
@@ -554,7 +556,7 @@ class TestZeroStage2:
     def test_a_unit_is_summed_as_soon_as_it_is_complete(self, student):
         orders = [[BACKWARD, [7, 6, 5, 3, 2, 4, 0, 1, 8]]] * 2
         for rank, one in enumerate(student.on_ranks(2, train_by_hand, 2, orders)):
-            calls = [(phase, number) for _, group, phase, number, _ in one.value["calls"] if phase != "publish"]
+            calls = [(phase, number) for _, group, phase, number, _ in one.value["calls"] if phase != "sync_params"]
             right = [
                 (f"micro-batch {k}", max(order.index(i) for i in indices) + 1)
                 for k, order in enumerate(orders[0])
@@ -595,7 +597,7 @@ class TestZeroStage2:
             for rank, one in enumerate(seen):
                 found = sum(one.value["sent"][0])
                 assert found == right, (
-                    f"{size} ranks with {counts} micro-batches: up to publish rank {rank} sends {found} bytes; two "
+                    f"{size} ranks with {counts} micro-batches: up to sync_params rank {rank} sends {found} bytes; two "
                     f"reduce-scatters of each unit are {right}"
                 )
 
@@ -681,16 +683,16 @@ def run_model(world, answers, counts, shard=0, reshard=True, steps=1):
                 else:
                     loss.backward()
                 moment("the time after backward")
-            zero.finish()
+            zero.wait_for_gradients()
             moment("the time after finish")
             found["held"]["end"] = memory.held["parameters"]
             found["sent"].append((world.traffic - before).sent[:, 0].tolist())
             found["gradients"].append([unit.grad_shard.astype(np.float32) for unit in [zero.root, *zero.blocks]])
             for piece in zero.trained:
                 piece.data -= np.float32(0.25) * piece.grad.astype(np.float32)
-            zero.publish()
+            zero.sync_params()
         found["peak"] = memory.peaks["parameters"]
-        zero.unshard()
+        zero.unshard_all()
         found["weights"] = [parameter.data.copy() for parameter in model.parameters()]
     return found
 
@@ -903,9 +905,9 @@ def count_step(world, stage, shard, rounds, reshard):
                 loss.backward()
         else:
             loss.backward()
-    zero.finish()
+    zero.wait_for_gradients()
     if stage:
-        zero.publish()
+        zero.sync_params()
     nbytes, _, elements = (world.traffic - before).sent.sum(axis=0).tolist()
     gradients = (nbytes - 4 * elements) // 4  # 8 bytes an element, parameters 4
     return elements - gradients, gradients

@@ -17,7 +17,7 @@ from minidist.nn.loss import cross_entropy
 from minidist.nn.tensor import Tensor
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import Wishes, run
+from minidist.train.trainer import RunOptions, run
 
 MAPPINGS, TENSOR = "minidist.parallel.tools.mappings", "minidist.parallel.tensor"
 
@@ -61,12 +61,12 @@ def plugged_training(world, module, names, config, layout):
     from minidist import overrides
     from minidist.train.trainer import train_rank
 
-    lend(module, *(name for name in (*PAIRS, "blocks_of") if name not in names))
-    overrides.plug({name: getattr(module, name) for name in names})
+    lend(module, *(name for name in (*PAIRS, "heads_of") if name not in names))
+    overrides.override({name: getattr(module, name) for name in names})
     try:
-        return train_rank(world, config, layout, Wishes()).fingerprint, dict(overrides.calls)
+        return train_rank(world, config, layout, RunOptions()).fingerprint, dict(overrides.calls)
     finally:
-        overrides.plug({})
+        overrides.override({})
 
 
 # In the grader
@@ -356,7 +356,7 @@ def run_rounding(world, module):
     # each rank's gradient is a sum over two blocks, 2^24 + 1, not rounded yet
     w = Tensor(np.zeros(3, np.float32), requires_grad=True)
     y = module.copy_to_group(w, world)
-    functional.copy_to_blocks(y, 2).backward(np.stack([np.full(3, term, np.float32) for term in (2.0**24, 1.0)]))
+    functional.copy_to_heads(y, 2).backward(np.stack([np.full(3, term, np.float32) for term in (2.0**24, 1.0)]))
     return total.data, as_it_came.data, single.data, calls, w.grad
 
 
@@ -477,7 +477,7 @@ def grads_of(column, row) -> dict:
 
 def run_mlp(world, module, sequence=False, reduce_dtype="float64", dtype="float32"):
     """The same on the answers' layers: output, gradients, and what was called in forward and in backward."""
-    lend(module, *PAIRS, "blocks_of")
+    lend(module, *PAIRS, "heads_of")
     column, row, _ = layers(dtype)
     fc = module.ColumnParallelLinear(column, world, sequence, np.dtype(reduce_dtype))
     proj = module.RowParallelLinear(row, world, sequence, np.dtype(reduce_dtype))
@@ -495,7 +495,7 @@ def run_mlp(world, module, sequence=False, reduce_dtype="float64", dtype="float3
 
 
 def run_column(world, module):
-    lend(module, *PAIRS, "blocks_of")
+    lend(module, *PAIRS, "heads_of")
     column, _, _ = layers(make=whole)
     fc = module.ColumnParallelLinear(column, world, False)
     x = Tensor(whole(20, (BATCH, TOKENS, WIDTH)), requires_grad=True)
@@ -505,7 +505,7 @@ def run_column(world, module):
 
 
 def run_row(world, module):
-    lend(module, *PAIRS, "blocks_of")
+    lend(module, *PAIRS, "heads_of")
     _, row, _ = layers(make=whole)
     proj = module.RowParallelLinear(row, world, False)
     mine = part(whole(20, (BLOCKS, BATCH, TOKENS, HIDDEN)), world.rank, world.size)
@@ -517,7 +517,7 @@ def run_row(world, module):
 
 def run_loss(world, module, nudges):
     """sum(y * c) in float64, with one number of x or of this rank's parameters nudged at a time; and its gradient."""
-    lend(module, *PAIRS, "blocks_of")
+    lend(module, *PAIRS, "heads_of")
 
     def loss(name, index, by):
         column, row, _ = layers("float64")
@@ -557,8 +557,8 @@ def check_mlp(seen, right: dict, size: int, sequence: bool, what: str) -> None:
 @pytest.mark.task(
     "6.3",
     points=5,
-    hint="Columns: enter_blocks, copy_to_blocks for as many blocks as the weight here has, linear with weight and "
-    "bias. Rows: linear without a bias; reduce_from_blocks with reduce_dtype, so that the sum over the blocks here "
+    hint="Columns: enter_heads, copy_to_heads for as many blocks as the weight here has, linear with weight and "
+    "bias. Rows: linear without a bias; reduce_from_heads with reduce_dtype, so that the sum over the blocks here "
     "stays unrounded; leave_blocks with the dtype of the products; and then, when the sum over all ranks is there, "
     "the bias.",
 )
@@ -652,7 +652,7 @@ def run_blocks_of(world, module, cases):
     found = []
     for case in cases:
         try:
-            mine = module.blocks_of(*case)
+            mine = module.heads_of(*case)
             found.append([mine.start, mine.stop, mine.step] if isinstance(mine, range) else repr(mine))
         except ValueError as error:
             found.append(f"ValueError: {error}")
@@ -695,16 +695,16 @@ def attention_of(x: np.ndarray, fused: np.ndarray, heads: int) -> np.ndarray:
     return weights / weights.sum(axis=-1, keepdims=True) @ v
 
 
-@answers(f"{TENSOR}:blocks_of")
+@answers(f"{TENSOR}:heads_of")
 @pytest.mark.task(
     "6.4",
     points=4,
     hint="split_qkv: reshape the columns to (C, 3, H, D): queries, keys and values, in each the heads, in each head "
-    "its D. Bring the heads to the front with transpose, take those of blocks_of(rank, ranks, heads), and join the "
+    "its D. Bring the heads to the front with transpose, take those of heads_of(rank, ranks, heads), and join the "
     "last two axes again. A slice is a view: copy it.",
 )
 class TestHeads:
-    """blocks_of and split_qkv: which heads lie where, and what belongs to a head"""
+    """heads_of and split_qkv: which heads lie where, and what belongs to a head"""
 
     def test_blocks(self, student):
         cases = [
@@ -723,7 +723,7 @@ class TestHeads:
     def test_blocks_that_cannot_be_split(self, student):
         cases = [(0, 3, 4), (1, 2, 5), (2, 4, 6), (0, 8, 4)]
         for (rank, ranks, blocks), found in zip(cases, student.on_ranks(1, run_blocks_of, cases)[0].value, strict=True):
-            what = f"{blocks} blocks cannot be split over {ranks} ranks: blocks_of({rank}, {ranks}, {blocks})"
+            what = f"{blocks} blocks cannot be split over {ranks} ranks: heads_of({rank}, {ranks}, {blocks})"
             assert str(found).startswith("ValueError"), f"{what} should raise ValueError, but returns {found}"
             assert str(ranks) in found and str(blocks) in found, f"{what} should name both numbers, but says {found!r}"
 
@@ -750,7 +750,7 @@ class TestHeads:
         right = attention_of(x, fused, heads)
         for rank in range(ranks):
             mine = student.on_ranks(1, run_split_qkv, fused, heads, rank, ranks)[0].value[0]
-            qkv = functional.linear(functional.copy_to_blocks(Tensor(x), len(mine)), Tensor(mine))
+            qkv = functional.linear(functional.copy_to_heads(Tensor(x), len(mine)), Tensor(mine))
             found = functional.causal_attention(qkv).data
             # other orders of the same float64 sums
             assert np.allclose(found, part(right, rank, ranks), rtol=1e-9, atol=1e-9), (
@@ -775,7 +775,7 @@ class TestHeads:
             )
 
     def test_trains_a_transformer(self, student, warm_ranks):
-        check_training(student, warm_ranks, ("blocks_of",), "tp=2", "tp=3")
+        check_training(student, warm_ranks, ("heads_of",), "tp=2", "tp=3")
 
 
 # 6.5
@@ -980,7 +980,7 @@ def run_unrounded(world, module):
         module.reduce_scatter_in_group(Tensor(np.ones(3, np.float32)), world, 0, np.float32)
     w = Tensor(np.zeros(1, np.float32), requires_grad=True)
     y = module.all_gather_in_group(w, world, 0)
-    functional.copy_to_blocks(y, 2).backward(np.stack([np.full(3, term, np.float32) for term in (2.0**24, 1.0)]))
+    functional.copy_to_heads(y, 2).backward(np.stack([np.full(3, term, np.float32) for term in (2.0**24, 1.0)]))
     return total.data, calls, w.grad
 
 
@@ -1250,7 +1250,7 @@ def run_half_layer(world, module):
     """The same, on the library's parallel layers."""
     from minidist.parallel.tensor import ColumnParallelLinear, RowParallelLinear
 
-    lend(module, *PAIRS, "blocks_of")
+    lend(module, *PAIRS, "heads_of")
     column, row, norm = layers()
     fc, proj = ColumnParallelLinear(column, world, True), RowParallelLinear(row, world, True)
     found, calls = {}, []

@@ -427,16 +427,16 @@ def check_by_training(world, module) -> tuple:
     from minidist import overrides
     from minidist.train.config import TrainConfig
     from minidist.train.layout import Layout
-    from minidist.train.trainer import Wishes, train_rank
+    from minidist.train.trainer import RunOptions, train_rank
 
     lend(module)
-    overrides.plug({"check_schedule": module.check_schedule})
+    overrides.override({"check_schedule": module.check_schedule})
     try:
         config = TrainConfig(layers=2, heads=2, width=4, context=4, steps=1, global_batch=2, micro_batch=1, warmup=1)
-        train_rank(world, config, Layout.parse("pp=2"), Wishes())
+        train_rank(world, config, Layout.parse("pp=2"), RunOptions())
         return dict(overrides.calls)
     finally:
-        overrides.plug({})
+        overrides.override({})
 
 
 @answers(f"{CHECK}:check_schedule")

@@ -16,11 +16,11 @@ from minidist.nn.gpt import Block, GPTConfig
 from minidist.nn.layers import Parameter
 from minidist.nn.precision.formats import FORMATS
 from minidist.nn.precision.policy import autocast
-from minidist.nn.random import Noise
+from minidist.nn.random import DropoutRNG
 from minidist.nn.tensor import Tensor, no_grad
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import Wishes, run
+from minidist.train.trainer import RunOptions, run
 
 NN = "minidist.nn"
 
@@ -44,11 +44,11 @@ def plugged_training(world, module, name, config, layout):
     from minidist import overrides
     from minidist.train.trainer import train_rank
 
-    overrides.plug({name: getattr(module, name)})
+    overrides.override({name: getattr(module, name)})
     try:
-        return train_rank(world, config, layout, Wishes()).fingerprint, overrides.calls[name]
+        return train_rank(world, config, layout, RunOptions()).fingerprint, overrides.calls[name]
     finally:
-        overrides.plug({})
+        overrides.override({})
 
 
 # In the grader
@@ -379,7 +379,7 @@ def run_steps(world, module, name, gradients, lr):
         weights.take_gradients()
         (master,) = weights.masters
         master.data -= np.float32(lr) * master.grad
-        weights.publish()
+        weights.sync_params()
         seen.append((weights.masters[0].data.copy(), parameter.data.copy(), parameter.stored.dtype.name))
     return seen
 
@@ -407,7 +407,7 @@ def run_gradients(world, module):
     "8.4",
     points=4,
     hint="The masters have to be made before the parameters get their format: after it the float32 values are gone. "
-    "publish() assigns to the parameter's data, which rounds; nothing goes the other way, or what the masters have "
+    "sync_params() assigns to the parameter's data, which rounds; nothing goes the other way, or what the masters have "
     "summed up is lost again. A gradient of None has to arrive too.",
 )
 class TestMasterWeights:
@@ -696,12 +696,12 @@ def run_blocks(world, module, inside=None):
     config = GPTConfig(context=6, layers=2, heads=2, width=8, dropout=0.3)
     blocks = [Block(config, layer) for layer in range(2)]
     for i, block in enumerate(blocks):
-        block.draw_parameters(seed=i)
-    noise = Noise(1, 2, 3)
+        block.init_parameters(seed=i)
+    dropout_rng = DropoutRNG(1, 2, 3)
     x = Tensor(np.random.default_rng(862).standard_normal((2, 6, 8)).astype(np.float32), requires_grad=True)
     y = x + x  # no leaf: of those the library's own graph adds gradients up in float64
     for block in blocks:
-        y = checkpoint(block.forward, y, noise)
+        y = checkpoint(block.forward, y, dropout_rng)
     y.backward(np.random.default_rng(863).standard_normal(y.shape).astype(np.float32))
     found = {f"blocks.{i}.{p.name}": p.grad for i, block in enumerate(blocks) for p in block.parameters()}
     return {"the output": y.data, "the input's gradient": x.grad} | {
@@ -1027,9 +1027,9 @@ class TestTrainInFloat16:
     def check(self, student, steps: int, lr: float, max_norm: float, scale: float, skipped: int = 0) -> None:
         for features, targets in (problem(*size) for size in PROBLEMS):
             samples, inputs = features.shape
-            losses, weight, left_out = student.call("train_in_float16", features, targets, steps, lr, max_norm, scale)
+            losses, weight, skipped = student.call("train_in_float16", features, targets, steps, lr, max_norm, scale)
             what = f"{samples} samples of {inputs}, max_norm {max_norm:g}, scale {scale:g}"
-            assert left_out == skipped, f"{what}: {left_out} steps are left out, where {skipped or 'none'} should be"
+            assert skipped == skipped, f"{what}: {skipped} steps are left out, where {skipped or 'none'} should be"
             right_losses, right = regression(features, targets, steps - skipped, lr, max_norm)
             assert len(losses) == steps, f"{what}: {len(losses)} losses of {steps} steps"
             for step, (found, due) in enumerate(zip(losses[skipped:], right_losses, strict=True)):
@@ -1052,12 +1052,12 @@ class TestTrainInFloat16:
     def test_overflow(self, student):
         features, targets = problem(*PROBLEMS[0])
         wide = features.astype(np.float64)
-        losses, weight, left_out = student.call("train_in_float16", features, targets, 60, 0.1, 0.5, 2.0**40)
+        losses, weight, skipped = student.call("train_in_float16", features, targets, 60, 0.1, 0.5, 2.0**40)
         biggest = float(np.abs(wide @ np.zeros(wide.shape[1]) - targets.astype(np.float64)).max())
         skipped = 0
         while 2 * 2.0 ** (40 - skipped) / len(targets) * biggest >= 65520:  # rounds to more than float16 has
             skipped += 1
-        assert left_out == skipped, f"scale 2^40: {left_out} steps are left out, where {skipped} overflow"
+        assert skipped == skipped, f"scale 2^40: {skipped} steps are left out, where {skipped} overflow"
         right_losses, right = regression(features, targets, 60 - skipped, 0.1, 0.5)
         assert losses[-1] == pytest.approx(right_losses[-1], **DIGITS), (
             f"scale 2^40, of which the first {skipped} steps overflow: the loss ends at {losses[-1]:.4g}, where in "

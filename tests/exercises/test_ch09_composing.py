@@ -15,7 +15,7 @@ from minidist.course.authoring.assertions import number
 from minidist.nn.gpt import GPT
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import Wishes, run
+from minidist.train.trainer import RunOptions, run
 from minidist.verify.matrix import every_combination
 
 MESH = "minidist.comm.mesh"
@@ -76,12 +76,12 @@ def places_in_a_mesh(world, module, shape, names):
     """For each dimension of the library's mesh, where it says that this rank is, and its rank in the group there."""
     from minidist import init_device_mesh, overrides
 
-    overrides.plug({"mesh_coordinate": module.mesh_coordinate})
+    overrides.override({"mesh_coordinate": module.mesh_coordinate})
     try:
         made = init_device_mesh(shape, mesh_dim_names=names, group=world)
         return [(made.get_local_rank(name), made.get_group(name).rank) for name in names], dict(overrides.calls)
     finally:
-        overrides.plug({})
+        overrides.override({})
 
 
 @answers(f"{MESH}:mesh_coordinate")
@@ -138,11 +138,11 @@ def train_on_groups(world, module, config, layout):
     from minidist.train.trainer import train_rank
 
     lend(module, "mesh_groups")
-    overrides.plug({"mesh_groups": module.mesh_groups})
+    overrides.override({"mesh_groups": module.mesh_groups})
     try:
-        return train_rank(world, config, layout, Wishes()).fingerprint, dict(overrides.calls)
+        return train_rank(world, config, layout, RunOptions()).fingerprint, dict(overrides.calls)
     finally:
-        overrides.plug({})
+        overrides.override({})
 
 
 TINY = TrainConfig(layers=2, heads=2, width=8, context=4, steps=2, global_batch=4, micro_batch=1, warmup=1)

@@ -5,10 +5,10 @@ from figures.block import COMMUNICATION, Talk, block, draw, operations
 
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import Wishes, run
+from minidist.train.trainer import RunOptions, run
 
-ATTENTION = ["LayerNorm", "CopyToBlocks", "Linear", "CausalAttention", "ReduceFromBlocks", "Residual"]
-MLP = ["LayerNorm", "CopyToBlocks", "Linear", "Gelu", "ReduceFromBlocks", "Residual"]
+ATTENTION = ["LayerNorm", "CopyToHeads", "Linear", "CausalAttention", "ReduceFromHeads", "Residual"]
+MLP = ["LayerNorm", "CopyToHeads", "Linear", "Gelu", "ReduceFromHeads", "Residual"]
 ELEMENTS = 16 * 24  # of a micro-batch of one sample
 
 
@@ -26,7 +26,7 @@ ELEMENTS = 16 * 24  # of a micro-batch of one sample
 @pytest.mark.parametrize("layers", [1, 2])
 def test_a_real_run(ranks, layers, layout, forward, backward):
     config = TrainConfig(layers=layers, heads=4, width=24, context=16, global_batch=1, micro_batch=1, steps=1)
-    for rank in run(ranks(2), config, Layout.parse(layout), Wishes(trace=True)).ranks:
+    for rank in run(ranks(2), config, Layout.parse(layout), RunOptions(trace=True)).ranks:
         names, there, back = block(rank.log, smallest=4 * ELEMENTS)
         assert names == ATTENTION + MLP
         assert {talk.place: talk.name for talk in there} == forward

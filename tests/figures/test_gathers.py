@@ -5,7 +5,7 @@ from figures.gathers import COLOURS, draw, kind_of, overlapped
 from minidist.trace import Event
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import Wishes, run
+from minidist.train.trainer import RunOptions, run
 
 
 def event(name, start, end, track="compute"):
@@ -32,7 +32,7 @@ def test_overlapped():
 
 def test_a_real_run(ranks):
     config = TrainConfig(layers=2, width=16, context=16, global_batch=2, micro_batch=1, steps=1)
-    result = run(ranks(2), config, Layout(2, zero=3), Wishes(trace=True))
+    result = run(ranks(2), config, Layout(2, zero=3), RunOptions(trace=True))
     kinds = {kind_of(entry) for entry in result.ranks[0].log if isinstance(entry, Event)}
     assert kinds - {None} == set(COLOURS)
     (axes,) = draw({"a run": [rank.log for rank in result.ranks]}, rank=1).axes

@@ -13,7 +13,7 @@ from minidist.nn.data import load_corpus, micro_batch
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.loss import cross_entropy
 from minidist.nn.optim import average_gradients
-from minidist.nn.random import Noise, generator
+from minidist.nn.random import DropoutRNG, generator
 from minidist.nn.rounding import rounded
 from minidist.nn.tensor import Tensor
 
@@ -84,12 +84,12 @@ def test_some_of_the_heads_have_the_bits_of_all_of_them(shape):
 def test_sums_over_blocks_have_the_same_bits_from_partial_sums(shape):
     heads, samples, length, width = shape
     y = draw(heads, samples, length, width)
-    whole = functional.reduce_from_blocks(Tensor(y)).data
+    whole = functional.reduce_from_heads(Tensor(y)).data
     x = Tensor(y[0], requires_grad=True)
-    functional.copy_to_blocks(x, heads).backward(y)  # the conjugate: its backward is the same sum
+    functional.copy_to_heads(x, heads).backward(y)  # the conjugate: its backward is the same sum
     assert same_bits(x.grad.astype(np.float32), whole) and (x.grad == whole).all()
     for parts in cuts(heads):
-        partials = [functional.sum_over_blocks(y[part]) for part in parts]  # (B, T, C) each
+        partials = [functional.sum_over_heads(y[part]) for part in parts]  # (B, T, C) each
         assert all(array.dtype == np.float64 for array in partials)
         for order in (partials, partials[::-1]):
             assert same_bits(np.sum(order, axis=0).astype(np.float32), whole)
@@ -181,7 +181,7 @@ def train_gradients(order, dtype=np.float64, config=None) -> list[np.ndarray]:
     for parameter in model.parameters():
         parameter.grad_dtype = dtype
     for index in order:
-        model(*micro_batch(corpus, 0, 0, 2 * index, 2, config.context), Noise(0, 0, index)).backward()
+        model(*micro_batch(corpus, 0, 0, 2 * index, 2, config.context), DropoutRNG(0, 0, index)).backward()
     average_gradients(model.parameters(), len(order))
     return [parameter.grad for parameter in model.parameters()]
 
@@ -205,25 +205,25 @@ def test_dropout_repeats_by_name_and_differs_by_each_part_of_it():
     tokens = np.arange(16).reshape(2, 8)
 
     def loss(*names):
-        return model(tokens, tokens, Noise(*names)).item()
+        return model(tokens, tokens, DropoutRNG(*names)).item()
 
     first = loss(0, 1, 2)
     assert loss(0, 1, 3) != first and loss(0, 2, 2) != first and loss(1, 1, 2) != first
     assert loss(0, 1, 2) == first
     assert model(tokens, tokens).item() == model(tokens, tokens, None).item() != first
     names = [(0, "mlp"), (0, "attention"), (1, "mlp"), (0, "attention", 0), (0, "attention", 1)]
-    drawn = [Noise(0, 0, 0).generator(*name).random() for name in names]
+    drawn = [DropoutRNG(0, 0, 0).generator(*name).random() for name in names]
     assert len(set(drawn)) == len(drawn)
 
 
 def test_dropout_of_some_heads_is_that_of_all_of_them():
     config = GPTConfig(context=8, layers=1, heads=4, width=16, dropout=0.5)
     attention = GPT(config).blocks[0].attention
-    whole = attention._keep((4, 2, 8, 12), Noise(0, 0, 0))
+    whole = attention._keep((4, 2, 8, 12), DropoutRNG(0, 0, 0))
     assert whole.shape == (4, 2, 8, 8) and 0.4 < whole.mean() < 0.6
     assert not same_bits(whole[0], whole[1])
     attention.heads = range(1, 3)
-    assert same_bits(attention._keep((2, 2, 8, 12), Noise(0, 0, 0)), whole[1:3])
+    assert same_bits(attention._keep((2, 2, 8, 12), DropoutRNG(0, 0, 0)), whole[1:3])
 
 
 def test_weights_are_drawn_by_name_and_seed():

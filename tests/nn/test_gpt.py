@@ -8,7 +8,7 @@ from minidist.nn.data import load_corpus, micro_batch
 from minidist.nn.gpt import GPT, GPTConfig, generate
 from minidist.nn.layers import Dropout, Module, Parameter
 from minidist.nn.optim import AdamW, average_gradients
-from minidist.nn.random import Noise
+from minidist.nn.random import DropoutRNG
 from minidist.nn.tensor import Tensor, no_grad
 
 TINY = GPTConfig(context=8, layers=2, heads=2, width=8)
@@ -65,7 +65,7 @@ def test_starting_weights_are_those_of_gpt2():
 def test_float32_stays_float32():
     model = GPT(GPTConfig(context=8, layers=1, heads=2, width=8, dropout=0.1))
     tokens = np.zeros((1, 8), np.uint8)
-    loss = model(tokens, tokens, Noise(0, 0, 0))
+    loss = model(tokens, tokens, DropoutRNG(0, 0, 0))
     assert loss.dtype == np.float32 and loss.shape == ()
     unvisited = [loss.grad_fn]
     while unvisited:
@@ -101,7 +101,7 @@ def test_training_lowers_the_loss_below_that_of_single_bytes():
     losses = []
     for step in range(400):
         model.zero_grad()
-        loss = model(*micro_batch(corpus, 0, step, 0, 8, config.context), Noise(0, step, 0))
+        loss = model(*micro_batch(corpus, 0, step, 0, 8, config.context), DropoutRNG(0, step, 0))
         loss.backward()
         average_gradients(model.parameters(), 1)
         clip_grad_norm(model.parameters(), 1.0)
@@ -113,8 +113,8 @@ def test_training_lowers_the_loss_below_that_of_single_bytes():
 def test_dropout_keeps_the_mean_and_is_off_without_noise():
     layer = Dropout(0.25, 0, "here")
     x = Tensor(np.ones((100, 100), np.float32))
-    assert layer(x, None) is x and Dropout(0.0, 0, "here")(x, Noise(0, 0, 0)) is x
-    y = layer(x, Noise(0, 0, 0)).data
+    assert layer(x, None) is x and Dropout(0.0, 0, "here")(x, DropoutRNG(0, 0, 0)) is x
+    y = layer(x, DropoutRNG(0, 0, 0)).data
     assert set(np.unique(y).tolist()) == {0.0, np.float32(4 / 3)} and y.mean() == pytest.approx(1, abs=0.03)
 
 

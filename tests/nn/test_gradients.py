@@ -92,8 +92,8 @@ def test_shapes():
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (1, 1, 5)])
 @pytest.mark.parametrize("blocks", [1, 3])
 def test_into_the_blocks_and_out(shape, blocks):
-    check_gradients(lambda x: functional.copy_to_blocks(x, blocks), draw(*shape))
-    check_gradients(functional.reduce_from_blocks, draw(blocks, *shape))
+    check_gradients(lambda x: functional.copy_to_heads(x, blocks), draw(*shape))
+    check_gradients(functional.reduce_from_heads, draw(blocks, *shape))
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_linear(blocks, tokens, inputs, outputs):
     check_gradients(functional.linear, x, weight, bias)
     check_gradients(functional.linear, x, weight)
     check_gradients(
-        lambda x, w, b: functional.linear(functional.copy_to_blocks(x, blocks), w, b),
+        lambda x, w, b: functional.linear(functional.copy_to_heads(x, blocks), w, b),
         draw(*tokens, inputs),
         weight,
         bias,

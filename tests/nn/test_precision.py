@@ -53,7 +53,7 @@ def test_every_output_and_every_gradient_between_operations_is_rounded(precision
     for name, rounds, gradient in seen:
         assert not rounds or is_rounded(gradient, policy.compute), name
     terms = {name for name, rounds, _ in seen if not rounds}
-    assert terms == {"CopyToBlocks", "CrossEntropy", "Linear"}  # Linear where its blocks' outputs are added up
+    assert terms == {"CopyToHeads", "CrossEntropy", "Linear"}  # Linear where its blocks' outputs are added up
 
 
 def test_fp32_rounds_nothing():
@@ -269,7 +269,7 @@ def test_updates_vanish_without_master_weights():
     weights = MasterWeights([weight], BFLOAT16)
     for _ in range(100):
         weights.masters[0].data += np.float32(0.001)
-        weights.publish()
+        weights.sync_params()
         plain.data = BFLOAT16.round(plain.data + np.float32(0.001))
     assert plain.data == 1.0
     assert abs(weight.data[0] - 1.1) <= 2**-8
@@ -282,7 +282,7 @@ def test_masters_get_the_gradients_and_hand_on_the_weights():
     weights.take_gradients()
     average_gradients(weights.masters, 2)
     AdamW(weights.masters, lr=0.5, weight_decay=0.0).step()
-    weights.publish()
+    weights.sync_params()
     np.testing.assert_allclose([w.data[0] for w in weights.parameters], [0.5, 1.5], rtol=1e-6)  # Adam's first step: lr
 
 

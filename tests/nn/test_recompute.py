@@ -9,7 +9,7 @@ from minidist import flops, ledger
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.memory.recompute import MODES, checkpoint, recompute_blocks
 from minidist.nn.precision.policy import POLICIES, autocast
-from minidist.nn.random import Noise
+from minidist.nn.random import DropoutRNG
 from minidist.nn.tensor import Tensor, no_grad
 
 CONFIG = GPTConfig(vocab=64, layers=3, heads=3, width=24, context=10, dropout=0.2)
@@ -23,7 +23,7 @@ def step(config: GPTConfig, mode: str, precision: str = "fp32", samples: int = 2
     memory, before = ledger.start(), flops.snapshot()
     try:
         with autocast(precision):
-            loss = model(tokens, targets, Noise(0, 0, 0))
+            loss = model(tokens, targets, DropoutRNG(0, 0, 0))
         saved = memory.held["activations"]
         loss.backward()
         peak = memory.peaks["activations"]
@@ -49,8 +49,8 @@ def test_dropout_that_is_drawn_differently_is_noticed_in_the_gradients(mode, mon
     """The planted fault: random numbers that go by turn, so that the second run gets others."""
     _, gradients, *_ = step(CONFIG, "none")
     turn = iter(range(10**6))
-    by_name = Noise.generator
-    monkeypatch.setattr(Noise, "generator", lambda self, *names: by_name(self, next(turn), *map(str, names)))
+    by_name = DropoutRNG.generator
+    monkeypatch.setattr(DropoutRNG, "generator", lambda self, *names: by_name(self, next(turn), *map(str, names)))
     found = step(CONFIG, mode)[1]
     unchecked = step(CONFIG, "none")[1]
     assert any((found[name] != gradients[name]).any() for name in gradients)

@@ -8,7 +8,7 @@ import pytest
 
 from minidist import trace
 from minidist.nn.gpt import GPT, GPTConfig
-from minidist.nn.random import Noise
+from minidist.nn.random import DropoutRNG
 from minidist.nn.tensor import Context, Function, Tensor, no_grad
 
 
@@ -165,7 +165,7 @@ def test_what_was_saved_is_freed_by_backward():
     tokens = np.zeros((1, 4), np.int64)
     kept = {id(array) for array in (tokens, *(parameter.data for parameter in model.parameters()))}
 
-    loss = model(tokens, tokens, Noise(0, 0, 0))
+    loss = model(tokens, tokens, DropoutRNG(0, 0, 0))
     saved = {}
     unvisited = [loss.grad_fn]
     while unvisited:

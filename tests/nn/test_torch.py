@@ -28,8 +28,8 @@ def batch(config: GPTConfig, seed: int = 0, samples: int = 3):
 def shaken(model: GPT) -> GPT:
     """Weights far from their start: biases that are not 0, gains that are not 1, attention that is not flat."""
     for index, parameter in enumerate(model.parameters()):
-        noise = np.random.default_rng(index).standard_normal(parameter.shape)
-        parameter.data = (parameter.data + 0.3 * noise).astype(parameter.dtype)
+        dropout_rng = np.random.default_rng(index).standard_normal(parameter.shape)
+        parameter.data = (parameter.data + 0.3 * dropout_rng).astype(parameter.dtype)
     return model
 
 
@@ -97,7 +97,7 @@ def test_gradients_of_a_shorter_sequence_than_the_context():
 def test_twenty_steps_of_adamw_in_float32_with_clipping():
     """float32 has 24 bits, 6e-8. The losses may differ by some of that in each of the few sums that make one.
 
-    AdamW divides a gradient by its own size, so where a gradient is mere rounding noise (the key bias, whose true
+    AdamW divides a gradient by its own size, so where a gradient is mere rounding dropout_rng (the key bias, whose true
     gradient is 0), a step of the full lr may go either way. Elsewhere a weight's relative error is the gradient's, of
     about 1e-5, times lr, on each step: 20 * 1e-3 * 1e-5 = 2e-7. The tolerance is 1e-5, a hundredth of one step.
     """

@@ -7,7 +7,7 @@ import minidist as md
 from minidist.parallel.data import fill_buckets, share_of
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import Wishes, run
+from minidist.train.trainer import RunOptions, run
 
 LIMIT = 30
 
@@ -57,7 +57,7 @@ def gradients_of(world, kind, micro_batches):
         sent.append((world.traffic - before).sent[:, 1].sum())  # messages during accumulation
         for index in mine[-1:]:
             backward(index)
-        replicas.finish()
+        replicas.wait_for_gradients()
     summed = {name: parameter.grad.copy() for name, parameter in model.named_parameters()}
 
     alone = GPT(GPTConfig(layers=1, heads=2, width=8, context=4), seed=3)
@@ -91,10 +91,10 @@ def misuse(world, kind):
         model.zero_grad()
     model(tokens[:, :-1], tokens[:, 1:]).backward()
     if kind == "two steps without zero_grad":
-        replicas.finish()
+        replicas.wait_for_gradients()
     if kind != "model.zero_grad":
         model(tokens[:, :-1], tokens[:, 1:]).backward()
-    replicas.finish()
+    replicas.wait_for_gradients()
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def when_buckets_are_sent(world, layout):
     data.all_reduce, Tensor.backward = noticed, noted
     try:
         config = TrainConfig(layers=3, width=32, global_batch=8, micro_batch=2, steps=1)
-        train_rank(world, config, Layout.parse(layout), Wishes())
+        train_rank(world, config, Layout.parse(layout), RunOptions())
     finally:
         data.all_reduce, Tensor.backward = all_reduce, backward
     return sent_during_backward

@@ -13,7 +13,7 @@ from minidist.parallel import pipeline
 from minidist.parallel.pipeline import Pipeline, spread
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import Wishes, run, train_rank
+from minidist.train.trainer import RunOptions, run, train_rank
 from minidist.verify.comparison import agrees, first_difference
 
 LIMIT = 60
@@ -59,8 +59,8 @@ def test_ranks_with_unlike_numbers_of_micro_batches(ranks, text):
 @pytest.mark.parametrize("text", ["pp=2", "pp=2,virtual=2,tp=2,sp=1"])
 def test_every_step_and_what_comes_after_training(ranks, text):
     config, layout = replace(CONFIG, context=32), Layout.parse(text)
-    wishes = Wishes(step_digests=True, validate=True, sample=35)
-    one, found = run(ranks(1), config, Layout(), wishes), run(ranks(layout.world_size), config, layout, wishes)
+    options = RunOptions(step_digests=True, validate=True, sample=35)
+    one, found = run(ranks(1), config, Layout(), options), run(ranks(layout.world_size), config, layout, options)
     assert all(rank.step_digests == one.ranks[0].step_digests for rank in found.ranks)
     assert found.ranks[0].validation_loss == one.ranks[0].validation_loss
     assert found.ranks[0].sample == one.ranks[0].sample
@@ -133,7 +133,7 @@ def test_parameters_lie_on_their_stages(ranks):
 # What verify must find
 
 
-def stages_swapped(world, config, layout, wishes):
+def stages_swapped(world, config, layout, options):
     """The second and the third stage have each other's blocks."""
     init = Pipeline.__init__
 
@@ -142,10 +142,10 @@ def stages_swapped(world, config, layout, wishes):
         init(self, model, *others)
 
     with mock.patch.object(Pipeline, "__init__", swapped):
-        return train_rank(world, config, layout, wishes)
+        return train_rank(world, config, layout, options)
 
 
-def a_gradient_dropped(world, config, layout, wishes):
+def a_gradient_dropped(world, config, layout, options):
     """What comes back of micro-batch 3 at the first border is taken for zero."""
     receive = Pipeline.receive
 
@@ -154,29 +154,29 @@ def a_gradient_dropped(world, config, layout, wishes):
         return array * 0 if (stage, i, way) == (0, 3, "backward") else array
 
     with mock.patch.object(Pipeline, "receive", damaged):
-        return train_rank(world, config, layout, wishes)
+        return train_rank(world, config, layout, options)
 
 
-def tied_not_summed(world, config, layout, wishes):
+def tied_not_summed(world, config, layout, options):
     with mock.patch.object(Pipeline, "sum_tied", lambda self: None):
-        return train_rank(world, config, layout, wishes)
+        return train_rank(world, config, layout, options)
 
 
-def loss_over_the_wrong_axis(world, config, layout, wishes):
+def loss_over_the_wrong_axis(world, config, layout, options):
     """The mean of the losses over the stages instead of the data-parallel ranks."""
     from minidist.train import trainer
 
     mean_loss = trainer.mean_loss
     with mock.patch.object(trainer, "mean_loss", lambda total, count, dp, pp: mean_loss(total, count, pp)):
-        return train_rank(world, config, layout, wishes)
+        return train_rank(world, config, layout, options)
 
 
-def tied_counted_twice(world, config, layout, wishes):
-    with mock.patch.object(Pipeline, "counts_here", lambda self, parameter: True):
-        return train_rank(world, config, layout, wishes)
+def tied_counted_twice(world, config, layout, options):
+    with mock.patch.object(Pipeline, "owns", lambda self, parameter: True):
+        return train_rank(world, config, layout, options)
 
 
-def micro_batches_exchanged(world, config, layout, wishes):
+def micro_batches_exchanged(world, config, layout, options):
     """Stage 1 takes micro-batch 2's activations for micro-batch 1's and the other way round: no shape tells."""
     tag = Pipeline.tag
 
@@ -185,7 +185,7 @@ def micro_batches_exchanged(world, config, layout, wishes):
         return tag(self, stage, {1: 2, 2: 1}.get(i, i) if mine else i, way)
 
     with mock.patch.object(Pipeline, "tag", mixed):
-        return train_rank(world, config, layout, wishes)
+        return train_rank(world, config, layout, options)
 
 
 @pytest.mark.parametrize(
@@ -202,12 +202,12 @@ def micro_batches_exchanged(world, config, layout, wishes):
     ],
 )
 def test_verify_finds(ranks, one_process, fault, text):
-    layout, wishes = Layout.parse(text), Wishes(step_digests=True)
-    one = run(ranks(1), CONFIG, Layout(), wishes)
-    found = run(ranks(layout.world_size), CONFIG, layout, wishes, rank_function=fault)
+    layout, options = Layout.parse(text), RunOptions(step_digests=True)
+    one = run(ranks(1), CONFIG, Layout(), options)
+    found = run(ranks(layout.world_size), CONFIG, layout, options, rank_function=fault)
     assert not agrees(one, found)
     assert first_difference(one, found, rank_function=fault) is not None
-    assert agrees(one, run(ranks(layout.world_size), CONFIG, layout, wishes))  # the fault is gone, not only hidden
+    assert agrees(one, run(ranks(layout.world_size), CONFIG, layout, options))  # the fault is gone, not only hidden
 
 
 # Bad input

@@ -53,8 +53,8 @@ def test_blocks_and_float64_sums_do_not(tokens, inputs, outputs):
     out = draw(heads, outputs // heads, inputs)
 
     def partial_sum(part: slice):
-        hidden = functional.linear(functional.copy_to_blocks(x, len(into[part])), Tensor(into[part]))
-        return hidden.data, functional.reduce_from_blocks(functional.linear(hidden, Tensor(out[part])), np.float64).data
+        hidden = functional.linear(functional.copy_to_heads(x, len(into[part])), Tensor(into[part]))
+        return hidden.data, functional.reduce_from_heads(functional.linear(hidden, Tensor(out[part])), np.float64).data
 
     whole, total = partial_sum(slice(None))
     for parts in (2, 3, 4, 6, 12):

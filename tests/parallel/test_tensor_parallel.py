@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from minidist.nn.gpt import GPT, MLP, GPTConfig
-from minidist.nn.random import Noise
+from minidist.nn.random import DropoutRNG
 from minidist.nn.tensor import Tensor
 from minidist.parallel import tensor
-from minidist.parallel.tensor import TensorParallel, blocks_of, gpt_plan, parallelize_module
+from minidist.parallel.tensor import TensorParallel, gpt_plan, heads_of, parallelize_module
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import Wishes, run, train_rank
+from minidist.train.trainer import RunOptions, run, train_rank
 from minidist.verify.comparison import agrees, first_difference
 
 LIMIT = 60
@@ -57,8 +57,8 @@ def test_every_layout_ends_on_the_bits_of_one_process(ranks, one_process, name, 
 
 @pytest.mark.parametrize("text", ["tp=2", "zero=3,dp=2,tp=2"])
 def test_writing_alone(ranks, text):
-    config, layout, wishes = replace(SIX_HEADS, context=30), Layout.parse(text), Wishes(sample=5)
-    one, found = run(ranks(1), config, Layout(), wishes), run(ranks(layout.world_size), config, layout, wishes)
+    config, layout, options = replace(SIX_HEADS, context=30), Layout.parse(text), RunOptions(sample=5)
+    one, found = run(ranks(1), config, Layout(), options), run(ranks(layout.world_size), config, layout, options)
     assert found.ranks[0].sample == one.ranks[0].sample and found.ranks[0].validation_loss is None
 
 
@@ -66,8 +66,8 @@ def test_writing_alone(ranks, text):
 def test_every_step_and_what_comes_after_training(ranks, text):
     """The state after each step; the loss on held-out text and what the model writes, of lengths that sp cannot cut."""
     config = replace(SIX_HEADS, context=30, dropout=0.2)
-    layout, wishes = Layout.parse(text), Wishes(step_digests=True, validate=True, sample=35)
-    one, found = run(ranks(1), config, Layout(), wishes), run(ranks(layout.world_size), config, layout, wishes)
+    layout, options = Layout.parse(text), RunOptions(step_digests=True, validate=True, sample=35)
+    one, found = run(ranks(1), config, Layout(), options), run(ranks(layout.world_size), config, layout, options)
     assert all(rank.step_digests == one.ranks[0].step_digests for rank in found.ranks)
     assert found.ranks[0].validation_loss == one.ranks[0].validation_loss
     assert found.ranks[0].sample == one.ranks[0].sample
@@ -219,7 +219,7 @@ def test_memory(ranks):
 def mlp_alone(world):
     config = GPTConfig(heads=6, width=24)
     mlp = MLP(config)
-    mlp.draw_parameters(seed=0)
+    mlp.init_parameters(seed=0)
     if world.size > 1:
         plan = {"fc": tensor.ColumnParallelLinear, "proj": tensor.RowParallelLinear}
         plan = {name: lambda module, group, kind=kind: kind(module, group, False) for name, kind in plan.items()}
@@ -242,22 +242,22 @@ def test_parallelize_a_module_by_itself(ranks, size):
 # What verify must find
 
 
-def f_without_its_backward(world, config, layout, wishes):
+def f_without_its_backward(world, config, layout, options):
     """What goes into the column layers: each rank keeps its own blocks' part of the gradient."""
     with mock.patch.object(tensor, "copy_to_group", lambda x, *others: x):
-        return train_rank(world, config, layout, wishes)
+        return train_rank(world, config, layout, options)
 
 
-def bias_on_every_rank(world, config, layout, wishes):
+def bias_on_every_rank(world, config, layout, options):
     """A row layer's bias is added before the sum over the ranks, so N times."""
 
     def forward(self, x):
-        total = tensor.functional.reduce_from_blocks(tensor.functional.linear(x, self.weight), self.reduce_dtype)
+        total = tensor.functional.reduce_from_heads(tensor.functional.linear(x, self.weight), self.reduce_dtype)
         bias = tensor.copy_parameter_to_group(self.bias, self.group)
         return tensor.reduce_from_group(total + bias, self.group, self.reduce_dtype, x.dtype)
 
     with mock.patch.object(tensor.RowParallelLinear, "forward", forward):
-        return train_rank(world, config, layout, wishes)
+        return train_rank(world, config, layout, options)
 
 
 def fused(blocks):
@@ -273,7 +273,7 @@ def unfused(parts):
     return np.ascontiguousarray(apart.transpose(2, 0, 1, 3).reshape(heads, width, outputs))
 
 
-def qkv_cut_contiguously(world, config, layout, wishes):
+def qkv_cut_contiguously(world, config, layout, options):
     """The fused weight is cut into N equal parts: rank 0 has no values. Joined, they are the whole, as it was."""
     whole = TensorParallel.whole
 
@@ -290,22 +290,22 @@ def qkv_cut_contiguously(world, config, layout, wishes):
         mock.patch.object(tensor, "column_parallel_linear", shard_fused),
         mock.patch.object(TensorParallel, "whole", joined),
     ):
-        return train_rank(world, config, layout, wishes)
+        return train_rank(world, config, layout, options)
 
 
-def norms_not_summed(world, config, layout, wishes):
+def norms_not_summed(world, config, layout, options):
     """Under sequence parallelism each rank keeps its own tokens' part of the gradients of gains and biases."""
     with mock.patch.object(tensor, "copy_parameter_to_group", lambda parameter, *others: parameter):
-        return train_rank(world, config, layout, wishes)
+        return train_rank(world, config, layout, options)
 
 
-def copies_counted_everywhere(world, config, layout, wishes):
+def copies_counted_everywhere(world, config, layout, options):
     """The global norm has what all ranks hold N times."""
-    with mock.patch.object(tensor.TensorParallel, "counts_here", lambda self, parameter: True):
-        return train_rank(world, config, layout, wishes)
+    with mock.patch.object(tensor.TensorParallel, "owns", lambda self, parameter: True):
+        return train_rank(world, config, layout, options)
 
 
-def heads_counted_from_zero(world, config, layout, wishes):
+def heads_counted_from_zero(world, config, layout, options):
     """Every rank draws dropout for heads 0, 1, ..., whichever it has."""
 
     def first_heads(attention, group):
@@ -313,20 +313,20 @@ def heads_counted_from_zero(world, config, layout, wishes):
         return attention
 
     with mock.patch.object(tensor, "local_heads", first_heads):
-        return train_rank(world, config, layout, wishes)
+        return train_rank(world, config, layout, options)
 
 
-def dropout_drawn_for_the_part(world, config, layout, wishes):
+def dropout_drawn_for_the_part(world, config, layout, options):
     """Every rank drops of its tokens what one process would drop of the first ones."""
     with mock.patch.object(tensor.SequenceParallelDropout, "keep", tensor.Dropout.keep):
-        return train_rank(world, config, layout, wishes)
+        return train_rank(world, config, layout, options)
 
 
-def partial_sums_rounded(world, config, layout, wishes):
+def partial_sums_rounded(world, config, layout, options):
     """Each rank rounds its blocks' sum to float32 before the sum over the ranks."""
-    reduce_from_blocks = tensor.functional.reduce_from_blocks
-    with mock.patch.object(tensor.functional, "reduce_from_blocks", lambda y, dtype=None: reduce_from_blocks(y)):
-        return train_rank(world, config, layout, wishes)
+    reduce_from_heads = tensor.functional.reduce_from_heads
+    with mock.patch.object(tensor.functional, "reduce_from_heads", lambda y, dtype=None: reduce_from_heads(y)):
+        return train_rank(world, config, layout, options)
 
 
 @pytest.mark.parametrize(
@@ -346,13 +346,13 @@ def partial_sums_rounded(world, config, layout, wishes):
     ],
 )
 def test_verify_finds(ranks, one_process, fault, text):
-    layout, wishes, config = Layout.parse(text), Wishes(step_digests=True), CONFIGS["six heads, dropout"]
-    one = run(ranks(1), config, Layout(), wishes)
+    layout, options, config = Layout.parse(text), RunOptions(step_digests=True), CONFIGS["six heads, dropout"]
+    one = run(ranks(1), config, Layout(), options)
     assert agrees(one_process["six heads, dropout"], one)
-    found = run(ranks(layout.world_size), config, layout, wishes, rank_function=fault)
+    found = run(ranks(layout.world_size), config, layout, options, rank_function=fault)
     assert not agrees(one, found)
     assert first_difference(one, found, rank_function=fault) is not None
-    assert agrees(one, run(ranks(layout.world_size), config, layout, wishes))  # the fault is gone, not only hidden
+    assert agrees(one, run(ranks(layout.world_size), config, layout, options))  # the fault is gone, not only hidden
 
 
 def test_fused_and_back():
@@ -397,9 +397,9 @@ def test_layouts_that_do_not_fit_the_run(text, change, message):
 
 
 def test_blocks_of():
-    assert [list(blocks_of(rank, 3, 6)) for rank in range(3)] == [[0, 1], [2, 3], [4, 5]]
+    assert [list(heads_of(rank, 3, 6)) for rank in range(3)] == [[0, 1], [2, 3], [4, 5]]
     with pytest.raises(ValueError, match="6 head blocks cannot be split over 4 ranks"):
-        blocks_of(0, 4, 6)
+        heads_of(0, 4, 6)
 
 
 @pytest.mark.parametrize("path", ["blocks.*.mixer", "decoder.*.mlp.fc", "blocks.*.mlp.up.fc", "embeddings.position"])
@@ -458,7 +458,7 @@ def test_dropout_without_noise_is_none(ranks):
         if world.size > 1:
             TensorParallel(model, world, gpt_plan(sequence))
         tokens = np.arange(16).reshape(2, 8)
-        return model(tokens, tokens).item(), model(tokens, tokens, Noise(0, 0, 0)).item()
+        return model(tokens, tokens).item(), model(tokens, tokens, DropoutRNG(0, 0, 0)).item()
 
     expected = ranks(1).run(loss, False, timeout=LIMIT)
     for sequence in (False, True):

@@ -10,7 +10,7 @@ from minidist import ledger
 from minidist.nn.gpt import GPT
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import Wishes, run, train_rank
+from minidist.train.trainer import RunOptions, run, train_rank
 from minidist.verify.comparison import agrees, first_difference
 
 # 7 micro-batches: some ranks have fewer than others. Clipping works hard, dropout is on, and nothing divides evenly.
@@ -50,10 +50,10 @@ def test_every_stage_ends_on_the_bits_of_one_process(ranks, one_process, text):
 def test_eight_ranks_and_every_step(ranks):
     """Also the state after every step, which is gathered in the middle of training."""
     config = replace(CONFIG, global_batch=16)
-    wishes = Wishes(step_digests=True)
-    expected = run(ranks(1), config, Layout(), wishes)
+    options = RunOptions(step_digests=True)
+    expected = run(ranks(1), config, Layout(), options)
     for text in ("zero=1,dp=8", "zero=2,dp=8", "zero=3,dp=8,prefetch=1", "zero=3,dp=8,shard=4"):
-        found = run(ranks(8), config, Layout.parse(text), wishes)
+        found = run(ranks(8), config, Layout.parse(text), options)
         assert agrees(expected, found)
         assert all(rank.step_digests == expected.ranks[0].step_digests for rank in found.ranks)
 
@@ -61,9 +61,9 @@ def test_eight_ranks_and_every_step(ranks):
 @pytest.mark.parametrize("text", ["zero=1,dp=2", "zero=2,dp=2", "zero=3,dp=2", "zero=3,dp=2,reshard_after_forward=0"])
 def test_validation_and_writing_afterwards(ranks, text):
     """The model is whole again when training is over, on the rank that validates and writes."""
-    wishes = Wishes(validate=True, sample=20)
+    options = RunOptions(validate=True, sample=20)
     config = replace(CONFIG, width=12, context=32)
-    one, other = run(ranks(1), config, Layout(), wishes), run(ranks(2), config, Layout.parse(text), wishes)
+    one, other = run(ranks(1), config, Layout(), options), run(ranks(2), config, Layout.parse(text), options)
     assert one.ranks[0].validation_loss == other.ranks[0].validation_loss
     assert one.ranks[0].sample == other.ranks[0].sample
 
@@ -113,7 +113,7 @@ def test_bytes_exactly(ranks):
     """The same to the byte: what a rank sends to its right neighbour in the collectives of units."""
 
     def measured(world, stage, reshard):
-        from minidist.nn.random import Noise
+        from minidist.nn.random import DropoutRNG
         from minidist.parallel.zero import ZeroStage1, ZeroStage2, ZeroStage3
 
         model = GPT(EVEN.model)
@@ -124,9 +124,9 @@ def test_bytes_exactly(ranks):
         tokens = np.arange(16)[None] % 7
         before = world.traffic
         zero.zero_grad()
-        model(tokens, tokens, Noise(0, 0, 0)).backward()
-        zero.finish()
-        zero.publish()
+        model(tokens, tokens, DropoutRNG(0, 0, 0)).backward()
+        zero.wait_for_gradients()
+        zero.sync_params()
         return (world.traffic - before).sent[:, 0].tolist()
 
     for size in (2, 4):
@@ -181,7 +181,7 @@ def test_prefetch_overlaps(ranks):
 
     def overlap(prefetch: int) -> float:
         """The share of forward and backward time during which an all-gather was under way."""
-        result = run(ranks(2), config, Layout(2, zero=3, prefetch=prefetch), Wishes(trace=True))
+        result = run(ranks(2), config, Layout(2, zero=3, prefetch=prefetch), RunOptions(trace=True))
         gathers, computing = [], []
         for entry in result.ranks[0].log:
             if getattr(entry, "track", "") == "communication" and entry.name.startswith("all_gather"):
@@ -196,27 +196,27 @@ def test_prefetch_overlaps(ranks):
 # What verify must find
 
 
-def stale_block(world, config, layout, wishes):
+def stale_block(world, config, layout, options):
     """Block 1 is not gathered again after the optimizer's step: its parameters are those of the first step."""
     import minidist.parallel.zero as zero
 
-    publish = zero.ZeroStage1.publish
+    sync_params = zero.ZeroStage1.sync_params
 
     def forgetful(self):
         kept = self.blocks[1]
         others = self.units
         self.units = [unit for unit in others if unit is not kept]
-        publish(self)
+        sync_params(self)
         self.units = others
 
-    zero.ZeroStage1.publish = forgetful
+    zero.ZeroStage1.sync_params = forgetful
     try:
-        return train_rank(world, config, layout, wishes)
+        return train_rank(world, config, layout, options)
     finally:
-        zero.ZeroStage1.publish = publish
+        zero.ZeroStage1.sync_params = sync_params
 
 
-def stale_gather(world, config, layout, wishes):
+def stale_gather(world, config, layout, options):
     """Block 1 is gathered in the first step only; afterwards the parameters of that time are used."""
     import minidist.parallel.zero as zero
 
@@ -233,12 +233,12 @@ def stale_gather(world, config, layout, wishes):
 
     zero.ZeroStage3.start_gather = once
     try:
-        return train_rank(world, config, layout, wishes)
+        return train_rank(world, config, layout, options)
     finally:
         zero.ZeroStage3.start_gather = start
 
 
-def bounds_off_by_one(world, config, layout, wishes):
+def bounds_off_by_one(world, config, layout, options):
     """A rank's pieces begin one element too far to the right."""
     import minidist.parallel.tools.units as units
 
@@ -251,12 +251,12 @@ def bounds_off_by_one(world, config, layout, wishes):
 
     units.Unit.parts = shifted
     try:
-        return train_rank(world, config, layout, wishes)
+        return train_rank(world, config, layout, options)
     finally:
         units.Unit.parts = parts
 
 
-def no_reduce_scatter(world, config, layout, wishes):
+def no_reduce_scatter(world, config, layout, options):
     """Each rank keeps its own gradients of its shard."""
     import minidist.parallel.zero as zero
 
@@ -268,7 +268,7 @@ def no_reduce_scatter(world, config, layout, wishes):
 
     zero.reduce_scatter_tensor = alone
     try:
-        return train_rank(world, config, layout, wishes)
+        return train_rank(world, config, layout, options)
     finally:
         zero.reduce_scatter_tensor = reduce_scatter
 
@@ -288,11 +288,11 @@ def no_reduce_scatter(world, config, layout, wishes):
 )
 def test_verify_finds(ranks, fault, text):
     layout = Layout.parse(text)
-    wishes = Wishes(step_digests=True)
+    options = RunOptions(step_digests=True)
     config = replace(CONFIG, clip=100.0)
-    one = run(ranks(1), config, Layout(), wishes)
+    one = run(ranks(1), config, Layout(), options)
     try:
-        found = run(ranks(layout.dp), config, layout, wishes, rank_function=fault)
+        found = run(ranks(layout.dp), config, layout, options, rank_function=fault)
     except md.RankFailed as error:  # a hole in a parameter is a NaN, which is told as what it is
         assert "KeyError" in str(error) or "not finite" in str(error)
         return

@@ -7,7 +7,7 @@ from minidist.show import breakdown
 from minidist.trace import Event
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import Wishes, run
+from minidist.train.trainer import RunOptions, run
 
 
 def log(shift: int, *calls: tuple[int, int]) -> list[Event]:
@@ -30,7 +30,7 @@ def test_ranks_that_call_something_else_are_refused():
 
 def test_a_real_run_adds_up(ranks):
     config = TrainConfig(layers=1, heads=2, width=16, context=16, steps=2, global_batch=4)
-    result = run(ranks(2), config, Layout.parse("tp=2"), Wishes(trace=True))
+    result = run(ranks(2), config, Layout.parse("tp=2"), RunOptions(trace=True))
     logs = [rank.log for rank in result.ranks]
     for found, entries in zip(breakdown.seconds(logs), logs, strict=True):
         whole = [entry for entry in entries if getattr(entry, "track", "") == "step"][-1]

@@ -13,8 +13,8 @@ from minidist.train.layout import Layout
 
 
 @pytest.fixture(scope="module")
-def film():
-    return bf16.film(2, 16, 0)
+def animation():
+    return bf16.animation(2, 16, 0)
 
 
 def bits_of(frame, line: int) -> str:
@@ -28,8 +28,8 @@ def number_of(frame, line: float) -> float:
     return float(text)
 
 
-def test_the_bits_are_those_of_the_numbers(film):
-    for scene, format in zip((*film.scenes, film.broken), (BFLOAT16, FLOAT16, BFLOAT16), strict=True):
+def test_the_bits_are_those_of_the_numbers(animation):
+    for scene, format in zip((*animation.scenes, animation.broken), (BFLOAT16, FLOAT16, BFLOAT16), strict=True):
         for frame in scene.frames:
             master, stored = np.uint32([int(bits_of(frame, 1), 2)]).view(np.float32), int(bits_of(frame, 4), 2)
             assert len(bits_of(frame, 1)) == 32 and len(bits_of(frame, 4)) == 16
@@ -38,21 +38,23 @@ def test_the_bits_are_those_of_the_numbers(film):
             assert number_of(frame, 3.5) == pytest.approx(float(format.decode(np.uint16([stored]))[0]), abs=1e-9)
 
 
-def test_a_master_remembers_what_sixteen_bits_forget(film):
-    rough, fine, lost = (int(s.frames[-1].facts["moves of the stored number"]) for s in (*film.scenes, film.broken))
+def test_a_master_remembers_what_sixteen_bits_forget(animation):
+    rough, fine, lost = (
+        int(s.frames[-1].facts["moves of the stored number"]) for s in (*animation.scenes, animation.broken)
+    )
     assert lost <= rough < fine and rough > 0
-    masters = [[bits_of(frame, 1) for frame in scene.frames] for scene in (film.scenes[0], film.broken)]
+    masters = [[bits_of(frame, 1) for frame in scene.frames] for scene in (animation.scenes[0], animation.broken)]
     assert masters[0][:2] == masters[1][:2] and masters[0][2:] != masters[1][2:]
     assert len(set(masters[0])) > bf16.STEPS / 2  # it moves, whatever is stored
-    for scene in film.scenes:
+    for scene in animation.scenes:
         assert scene.parts_at is None and "After 24 steps the same as one process, bit for bit" in scene.verdict
         assert {frame.facts[next(k for k in frame.facts if "formula" in k)] for frame in scene.frames} == {
             frame.facts[next(k for k in frame.facts if "to the next" in k)] for frame in scene.frames
         }
 
 
-def test_the_bug_is_marked_where_bits_are_lost(film):
-    scene = film.broken
+def test_the_bug_is_marked_where_bits_are_lost(animation):
+    scene = animation.broken
     assert scene.parts_at == 1 and "After step 0 " in scene.verdict and "ulps away" in scene.verdict
     for frame in scene.frames:
         lost = [shape for shape in frame.shapes if isinstance(shape, Box) and shape.fill == "wrong" and shape.y == 1]
@@ -67,18 +69,18 @@ def numbers_of(scene) -> tuple[np.ndarray, np.ndarray]:
     return masters.astype(float), (FLOAT16 if scene.name == "fp16" else BFLOAT16).decode(codes).astype(float)
 
 
-def test_an_update_leads_from_what_was_there_before_to_what_the_optimizer_left(film):
+def test_an_update_leads_from_what_was_there_before_to_what_the_optimizer_left(animation):
     """From the master before; where there is none, from the number of 16 bits."""
-    for scene in (*film.scenes, film.broken):
+    for scene in (*animation.scenes, animation.broken):
         masters, stored = numbers_of(scene)
-        before = stored if scene is film.broken else masters
+        before = stored if scene is animation.broken else masters
         told = [float(frame.facts["update"]) for frame in scene.frames]
         assert told == pytest.approx([0, *(masters[1:] - before[:-1])], abs=1e-6)
     assert (stored != masters).any()  # so that it makes a difference
 
 
-def test_the_distance_is_that_to_the_neighbour_on_the_side_to_which_the_update_goes(film):
-    for scene in (*film.scenes, film.broken):
+def test_the_distance_is_that_to_the_neighbour_on_the_side_to_which_the_update_goes(animation):
+    for scene in (*animation.scenes, animation.broken):
         bits = 10 if scene.name == "fp16" else 7
         _, stored = numbers_of(scene)
         for frame, number in zip(scene.frames[1:], stored, strict=False):
@@ -89,9 +91,9 @@ def test_the_distance_is_that_to_the_neighbour_on_the_side_to_which_the_update_g
     assert stored[0] == 1  # from where the two sides differ
 
 
-def test_rounded_up_is_what_is_stored_above_the_master(film):
+def test_rounded_up_is_what_is_stored_above_the_master(animation):
     seen = set()
-    for scene in (*film.scenes, film.broken):
+    for scene in (*animation.scenes, animation.broken):
         for frame, master, stored in zip(scene.frames, *numbers_of(scene), strict=True):
             (text,) = (s.text for s in frame.shapes if isinstance(s, Label) and (s.x, s.y) == (bitboard.RIGHT, 2.5))
             way = "up" if stored > master else "down"
@@ -102,23 +104,23 @@ def test_rounded_up_is_what_is_stored_above_the_master(film):
     assert {"up", "down"} <= seen
 
 
-def test_a_curve_is_of_the_numbers_that_are_written_and_the_right_run_s_is_of_the_right_run(film):
-    for scene in (*film.scenes, film.broken):
+def test_a_curve_is_of_the_numbers_that_are_written_and_the_right_run_s_is_of_the_right_run(animation):
+    for scene in (*animation.scenes, animation.broken):
         masters, stored = numbers_of(scene)
         found = {}  # (mark, step) -> height
         for box in (s for s in scene.frames[-1].shapes if isinstance(s, Box) and s.y > 5 and s.mark in "sm!"):
             found[box.mark, int((box.x - bitboard.FROM) / 2)] = box.y + box.h / 2
-        own = "!" if scene is film.broken else "m"
+        own = "!" if scene is animation.broken else "m"
         steps = range(1, bf16.STEPS + 1)
         slope, zero = np.polyfit(masters[1:], [found[own, step] for step in steps], 1)
         assert slope < 0  # what is larger is higher
-        right, _ = numbers_of(film.scenes[0] if scene is film.broken else scene)
+        right, _ = numbers_of(animation.scenes[0] if scene is animation.broken else scene)
         for mark, numbers in ((own, masters), ("s", stored), ("m", right)):
             assert [found[mark, step] for step in steps] == pytest.approx(zero + slope * numbers[1:], abs=1e-3)
 
 
-def test_every_frame_fits(film):
-    for scene in (*film.scenes, film.broken):
+def test_every_frame_fits(animation):
+    for scene in (*animation.scenes, animation.broken):
         assert len({tuple(frame.facts) for frame in scene.frames}) == 1 and len(scene.frames) == bf16.STEPS + 1
         for frame in scene.frames:
             for shape in frame.shapes:

@@ -265,21 +265,21 @@ def test_the_bug_parts_training_from_one_process(warm, kind):
     assert text.startswith("After step 0 training differs from one process: ") and "ulp" in text
 
 
-def test_the_film():
-    film = DEMONSTRATIONS["ring"](ranks=3, size=5, seed=1)
-    assert [scene.name for scene in film.scenes] == ["ring", "naive"] and film.broken.parts_at == 1
-    assert [len(scene.frames) for scene in film.scenes] == [5, 5]
-    last = film.scenes[0].frames[-1]
+def test_the_animation():
+    animation = DEMONSTRATIONS["ring"](ranks=3, size=5, seed=1)
+    assert [scene.name for scene in animation.scenes] == ["ring", "naive"] and animation.broken.parts_at == 1
+    assert [len(scene.frames) for scene in animation.scenes] == [5, 5]
+    last = animation.scenes[0].frames[-1]
     assert last.facts == {
         "step": "4 of 4",
         "busiest rank so far": "160 B",
         "formula 2 M (N−1)/N": "160 B",
         "M": "120 B",
     }
-    assert sorted(s.label for s in film.scenes[0].frames[1].shapes if isinstance(s, Arrow)) == [
+    assert sorted(s.label for s in animation.scenes[0].frames[1].shapes if isinstance(s, Arrow)) == [
         "0 → 1 c (40 B)", "1 → 2 a (40 B)", "2 → 0 b (40 B)"
     ]  # fmt: skip
-    assert len(film.logs) == 3 and all(film.logs)
+    assert len(animation.logs) == 3 and all(animation.logs)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The demonstration dp: what its film claims is what was traced, and its bug does harm."""
+"""The demonstration dp: what its animation claims is what was traced, and its bug does harm."""
 
 import pytest
 
@@ -18,7 +18,7 @@ SENT, FORMULA = "sent in a step, all ranks", "formula 2 (N−1) 8 (P+1), with th
 
 
 @pytest.fixture(scope="module")
-def film():
+def animation():
     return DEMONSTRATIONS["dp"](ranks=RANKS, size=SIZE, seed=1)
 
 
@@ -36,30 +36,30 @@ def fills(frame) -> set:
     return {shape.fill for shape in frame.shapes if isinstance(shape, Box)}
 
 
-def test_three_ways_and_one_that_is_broken(film):
-    assert [scene.name for scene in film.scenes] == ["overlapped", "bucketed", "naive"]
-    for scene in film.scenes:
+def test_three_ways_and_one_that_is_broken(animation):
+    assert [scene.name for scene in animation.scenes] == ["overlapped", "bucketed", "naive"]
+    for scene in animation.scenes:
         assert scene.parts_at is None and "the same as one process, bit for bit" in scene.verdict
         assert not any("wrong" in fills(frame) for frame in scene.frames)
-    assert f"bucket {DROPPED_BUCKET} is never sent" in film.bug
+    assert f"bucket {DROPPED_BUCKET} is never sent" in animation.bug
 
 
-def test_bytes_are_those_of_the_formula(film):
+def test_bytes_are_those_of_the_formula(animation):
     expected = 2 * (RANKS - 1) * 8 * (parameters(data_parallel.config_of(RANKS, SIZE, 1)) + 1)
-    for scene in (*film.scenes, film.broken):
+    for scene in (*animation.scenes, animation.broken):
         facts = scene.frames[0].facts
         assert facts[FORMULA] == f"{expected:,} B"
-        assert (facts[SENT] == facts[FORMULA]) == (scene is not film.broken)
+        assert (facts[SENT] == facts[FORMULA]) == (scene is not animation.broken)
 
 
-def test_nothing_that_is_sent_after_backward_is_hidden(film):
-    for scene in film.scenes[1:]:
+def test_nothing_that_is_sent_after_backward_is_hidden(animation):
+    for scene in animation.scenes[1:]:
         assert COLOURS["hidden"] not in fills(scene.frames[-1])
         assert scene.frames[-1].facts["of it under backward"] == "0.0 ms (0%)"
 
 
-def test_bars_are_the_spans_of_the_trace(film):
-    for log in traced_step(film.logs):
+def test_bars_are_the_spans_of_the_trace(animation):
+    for log in traced_step(animation.logs):
         bars = [one for one in data_parallel._bars(log) if one.lane == "communication"]
         spent = sum(one.end - one.start for one in bars)
         hidden = sum(one.end - one.start for one in bars if one.colour == COLOURS["hidden"])
@@ -67,21 +67,21 @@ def test_bars_are_the_spans_of_the_trace(film):
         assert hidden / spent == pytest.approx(hidden_share(log))
 
 
-def test_facts_grow_and_have_the_same_names(film):
-    for scene in (*film.scenes, film.broken):
+def test_facts_grow_and_have_the_same_names(animation):
+    for scene in (*animation.scenes, animation.broken):
         assert len({tuple(frame.facts) for frame in scene.frames}) == 1
         for name in ("all-reduces ended", "communication so far", "of it under backward", "time"):
             values = [float(frame.facts[name].split()[0]) for frame in scene.frames]
             assert values == sorted(values) and values[0] == 0
         ended, _, all_of_them = scene.frames[-1].facts["all-reduces ended"].split()
         assert ended == all_of_them
-    counts = [scene.frames[-1].facts["all-reduces ended"] for scene in (*film.scenes, film.broken)]
+    counts = [scene.frames[-1].facts["all-reduces ended"] for scene in (*animation.scenes, animation.broken)]
     overlapped, bucketed, naive, broken = (int(count.split()[0]) for count in counts)
     assert naive == 52 > overlapped == bucketed == broken + 1  # four layers of 12 parameters, and four more
 
 
-def test_what_is_told_is_what_rank_0_does_at_that_time(film):
-    log = traced_step(film.logs)[0]
+def test_what_is_told_is_what_rank_0_does_at_that_time(animation):
+    log = traced_step(animation.logs)[0]
     end = next(event.end for event in log if event.track == "step")
     phases = {
         kind: next(event for event in log if kind_of(event) == kind) for kind in ("forward", "backward", "optimizer")
@@ -104,8 +104,8 @@ def test_what_is_told_is_what_rank_0_does_at_that_time(film):
     assert data_parallel._note(log, end, end, False).startswith("The step has ended")
 
 
-def test_the_broken_one_says_when_and_where(film):
-    scene = film.broken
+def test_the_broken_one_says_when_and_where(animation):
+    scene = animation.broken
     assert "After step 0 training differs from one process: blocks." in scene.verdict and "ulp" in scene.verdict
     assert f"{RANKS} different sets of weights" in scene.verdict
     assert "nobody sends it" in scene.frames[scene.parts_at].note

@@ -16,7 +16,7 @@ DEMO = DEMONSTRATIONS["deadlock"]
 
 
 @pytest.fixture(scope="module")
-def film():
+def animation():
     return DEMO(ranks=3)
 
 
@@ -24,8 +24,8 @@ def arrows(frame) -> set[str]:
     return {shape.label for shape in frame.shapes if isinstance(shape, Arrow)}
 
 
-def test_every_rank_enters_its_calls_and_ends(film):
-    for scene, calls in zip(film.scenes, (1, 2, 2), strict=True):
+def test_every_rank_enters_its_calls_and_ends(animation):
+    for scene, calls in zip(animation.scenes, (1, 2, 2), strict=True):
         assert len(scene.frames) == 1 + 3 * (calls + 1)  # before, and each call and each end
         assert not arrows(scene.frames[0]) and not arrows(scene.frames[-1])
         assert scene.frames[-1].note.endswith("and ends.") and scene.parts_at is None
@@ -102,8 +102,8 @@ def test_who_waits_after_each_call():
 
 def test_everything_is_in_the_picture():
     for ranks in (2, 8):
-        film = DEMO(ranks=ranks)
-        for scene in (*film.scenes, film.broken):
+        animation = DEMO(ranks=ranks)
+        for scene in (*animation.scenes, animation.broken):
             for shape in (shape for frame in scene.frames for shape in frame.shapes):
                 if isinstance(shape, Box):
                     assert 0 <= shape.x <= shape.x + shape.w <= WIDTH
@@ -113,8 +113,8 @@ def test_everything_is_in_the_picture():
                     assert shape.x + len(shape.text) <= WIDTH
 
 
-def test_the_log_has_every_message(film):
-    messages = [entry for log in film.logs for entry in log if isinstance(entry, Message)]
+def test_the_log_has_every_message(animation):
+    messages = [entry for log in animation.logs for entry in log if isinstance(entry, Message)]
     assert {(m.kind, m.source, m.destination) for m in messages} == {
         (kind, rank, (rank + 1) % 3) for rank in range(3) for kind in ("send", "receive")
     }

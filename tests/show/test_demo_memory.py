@@ -1,4 +1,4 @@
-"""The demonstrations of memory: what films claim, against formulas, the ledger's own peaks, and the bug's moment."""
+"""The demonstrations of memory: what they claim, against formulas, the ledger's own peaks, and the bug's moment."""
 
 import re
 from unittest import mock
@@ -26,8 +26,8 @@ def warm():
 @pytest.fixture(scope="module")
 def stages_and_marks():
     with mock.patch.object(zero, "Mark", wraps=Mark) as made:
-        film = zero.film(2, 16, 0)
-    return film, [Mark(*call.args) for call in made.call_args_list]
+        animation = zero.animation(2, 16, 0)
+    return animation, [Mark(*call.args) for call in made.call_args_list]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def stages(stages_and_marks):
 
 @pytest.fixture(scope="module")
 def modes():
-    return recompute.film(2, 16, 0)
+    return recompute.animation(2, 16, 0)
 
 
 CONFIG = TrainConfig(layers=2, heads=4, width=16, context=16, global_batch=2, micro_batch=1, steps=2)
@@ -131,8 +131,8 @@ def test_frames_hide_what_has_not_happened(stages):
 
 
 def test_a_bug_is_marked_from_its_moment_on(stages, modes):
-    for film in (stages, modes):
-        scene = film.broken
+    for animation in (stages, modes):
+        scene = animation.broken
         wrong = ["wrong" in [getattr(shape, "fill", "") for shape in frame.shapes] for frame in scene.frames]
         assert wrong.index(True) == scene.parts_at > 0 and all(wrong[scene.parts_at :])
         assert "Wrong here" in scene.frames[scene.parts_at].note and "Wrong" not in scene.frames[0].note

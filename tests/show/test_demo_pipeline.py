@@ -14,14 +14,14 @@ from minidist.show.pipelines import slots_of
 from minidist.show.player.scene import WIDTH, Box
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import Wishes, run, train_rank
+from minidist.train.trainer import RunOptions, run, train_rank
 
 SMALL = TrainConfig(layers=6, heads=2, width=16, context=8, global_batch=6, micro_batch=1, steps=1)
 MARKS = set("FBIW!")
 
 
 @pytest.fixture(scope="module")
-def film():
+def animation():
     with mock.patch.object(runs, "TRIES", 1):
         return DEMONSTRATIONS["pp"](ranks=2, size=3)
 
@@ -38,15 +38,15 @@ def last_cells(scene) -> list[list[Box]]:
     return [sorted(rows[y], key=lambda cell: cell.x) for y in sorted(rows)]
 
 
-def test_both_panels_show_every_action_in_the_order_of_the_schedule(film):
-    for kind, scene in zip(pipeline.KINDS, film.scenes, strict=True):
+def test_both_panels_show_every_action_in_the_order_of_the_schedule(animation):
+    for kind, scene in zip(pipeline.KINDS, animation.scenes, strict=True):
         planned = schedule(kind.schedule, 2, 4, kind.virtual)
         expected = [[f"{action.kind}{action.micro_batch}" for action in row] for row in planned]
         assert [[cell.mark + cell.text for cell in row] for row in last_cells(scene)] == 2 * expected
 
 
-def test_the_figures_are_those_of_schedule_and_trace(film):
-    for kind, scene in zip(pipeline.KINDS, film.scenes, strict=True):
+def test_the_figures_are_those_of_schedule_and_trace(animation):
+    for kind, scene in zip(pipeline.KINDS, animation.scenes, strict=True):
         planned = schedule(kind.schedule, 2, 4, kind.virtual)
         counted = f"{bubble(timeline(planned)):.1%}"
         facts = scene.frames[-1].facts
@@ -56,20 +56,20 @@ def test_the_figures_are_those_of_schedule_and_trace(film):
         held = [float(frame.facts["rank 0 holds"].split()[0]) * kind.virtual for frame in scene.frames]
         assert max(held) == in_flight(planned[0]) and held[-1] == 0
         assert "the same as one process" in scene.verdict
-    assert film.scenes[0].frames[-1].facts["as it ran"] == f"{bubble(slots_of(film.logs)):.1%}"
+    assert animation.scenes[0].frames[-1].facts["as it ran"] == f"{bubble(slots_of(animation.logs)):.1%}"
 
 
-def test_the_lower_panel_is_the_real_trace(film):
-    ran = slots_of(film.logs)
+def test_the_lower_panel_is_the_real_trace(animation):
+    ran = slots_of(animation.logs)
     end = max(slot.end for row in ran for slot in row)
-    for row, boxes in zip(ran, last_cells(film.scenes[0])[2:], strict=True):
+    for row, boxes in zip(ran, last_cells(animation.scenes[0])[2:], strict=True):
         for slot, box in zip(row, boxes, strict=True):
             assert box.x == pytest.approx(7 + slot.start / end * 64.5)
 
 
-def test_time_only_uncovers(film):
+def test_time_only_uncovers(animation):
     """A cell that is there stays; it appears when the curtain passes its beginning; nothing leaves the picture."""
-    for scene in (*film.scenes, film.broken):
+    for scene in (*animation.scenes, animation.broken):
         assert len(scene.frames) <= 41
         for before, after in zip(scene.frames, scene.frames[1:], strict=False):
             assert set(cells(before)) <= set(cells(after))
@@ -82,10 +82,10 @@ def test_time_only_uncovers(film):
                 assert 0 <= box.x <= box.x + box.w <= WIDTH and 0 <= box.y <= box.y + box.h <= scene.height
 
 
-def test_a_slot_is_told_while_the_curtain_passes_it(film):
+def test_a_slot_is_told_while_the_curtain_passes_it(animation):
     """Each rank does what the schedule has at the end of that slot, and the curtain of the plan has come so far."""
     verbs = {"F": "forward", "B": "backward", "I": "backward (inputs)", "W": "backward (weights)"}
-    for kind, scene in zip((*pipeline.KINDS, pipeline.BROKEN), (*film.scenes, film.broken), strict=True):
+    for kind, scene in zip((*pipeline.KINDS, pipeline.BROKEN), (*animation.scenes, animation.broken), strict=True):
         plan = timeline(
             schedule(kind.schedule, 2, 4, kind.virtual), lambda action, v=kind.virtual: SLOTS[action.kind] / v
         )
@@ -105,21 +105,27 @@ def test_a_slot_is_told_while_the_curtain_passes_it(film):
             assert frame.note.startswith(f"Slot {now:g} of the plan: {', '.join(told.values())}{idle}")
 
 
-def test_a_mistake_is_told_when_it_appears_in_the_plan(film):
+def test_a_mistake_is_told_when_it_appears_in_the_plan(animation):
     seen = 0
-    for frame in film.broken.frames:
-        new = [cell.text for cell in cells(frame) if cell.fill == "wrong" and cell.y < film.broken.height / 2][seen:]
+    for frame in animation.broken.frames:
+        new = [cell.text for cell in cells(frame) if cell.fill == "wrong" and cell.y < animation.broken.height / 2][
+            seen:
+        ]
         assert [part.split()[0] for part in frame.note.split("Rank 1 takes ")[1:]] == new
         seen += len(new)
     assert seen == 2
 
 
-def test_the_broken_run_parts_where_it_is_marked(film):
-    wrong = [[cell for cell in cells(frame) if cell.fill == "wrong"] for frame in film.broken.frames]
-    at = film.broken.parts_at
+def test_the_broken_run_parts_where_it_is_marked(animation):
+    wrong = [[cell for cell in cells(frame) if cell.fill == "wrong"] for frame in animation.broken.frames]
+    at = animation.broken.parts_at
     assert not any(wrong[:at]) and all(wrong[at:])
     assert [cell.text for cell in wrong[-1]] == ["1", "0", "1", "0"]
-    assert "After step 0 " in film.broken.verdict and "weight[" in film.broken.verdict and "ulp" in film.broken.verdict
+    assert (
+        "After step 0 " in animation.broken.verdict
+        and "weight[" in animation.broken.verdict
+        and "ulp" in animation.broken.verdict
+    )
 
 
 @pytest.mark.parametrize("ranks_", [2, 3])
@@ -134,7 +140,7 @@ def test_exactly_what_is_marked_as_spoilt_comes_out_wrong(ranks, ranks_):
             send(self, array, stage, i, way)
 
         with mock.patch.object(Pipeline, "send", watched):
-            rank_function(world, SMALL, Layout(pp=ranks_), Wishes())
+            rank_function(world, SMALL, Layout(pp=ranks_), RunOptions())
         return sent
 
     found = []
@@ -157,9 +163,9 @@ def test_the_bug_does_harm(ranks, count, micro_batches):
     assert one.losses != bad.losses and one.fingerprint != bad.fingerprint
 
 
-def test_sizes(film):
+def test_sizes(animation):
     assert (
-        film.scenes[3].title
+        animation.scenes[3].title
         == "Pipeline, interleaved: 2 ranks, 4 micro-batches, 3 rounded up to whole rounds of 2 ranks"
     )
     with pytest.raises(ValueError, match="size, the micro-batches of a step, may be at most 16"):

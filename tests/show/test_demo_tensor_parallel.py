@@ -19,7 +19,7 @@ BYTES = "sent for them, all ranks"
 
 
 @pytest.fixture(scope="module")
-def films():
+def animations():
     return {name: DEMONSTRATIONS[name](ranks=RANKS, size=SIZE, seed=2) for name in ("tp", "sp")}
 
 
@@ -42,17 +42,17 @@ def formula(scene) -> str:
     return next(value for name, value in scene.frames[0].facts.items() if name.startswith("formula"))
 
 
-def test_scenes(films):
-    assert [scene.name for scene in films["tp"].scenes] == ["tp"]
-    assert [scene.name for scene in films["sp"].scenes] == ["tp + sp", "tp"]
-    for film in films.values():
-        for scene in film.scenes:
+def test_scenes(animations):
+    assert [scene.name for scene in animations["tp"].scenes] == ["tp"]
+    assert [scene.name for scene in animations["sp"].scenes] == ["tp + sp", "tp"]
+    for animation in animations.values():
+        for scene in animation.scenes:
             assert scene.parts_at is None and "the same as one process, bit for bit" in scene.verdict
             assert not any("wrong" in fills(frame) for frame in scene.frames)
 
 
-def test_calls_and_bytes_are_those_of_the_formula(films):
-    (alone,), (split, same) = films["tp"].scenes, films["sp"].scenes
+def test_calls_and_bytes_are_those_of_the_formula(animations):
+    (alone,), (split, same) = animations["tp"].scenes, animations["sp"].scenes
     assert count(alone, "all-reduce") == count(same, "all-reduce") == 4 * LAYERS + 1
     assert (count(split, "all-gather"), count(split, "reduce-scatter")) == (4 * LAYERS + 2, 4 * LAYERS + 1)
     for scene in (alone, split, same):
@@ -62,9 +62,10 @@ def test_calls_and_bytes_are_those_of_the_formula(films):
     assert formula(split) == f"{(10 * 4 + 9 * 8) * (RANKS - 1) * elements:,} B"
 
 
-def test_sp_holds_less(films):
+def test_sp_holds_less(animations):
     held = [
-        float(scene.frames[-1].facts["activations at peak"].split()[0].replace(",", "")) for scene in films["sp"].scenes
+        float(scene.frames[-1].facts["activations at peak"].split()[0].replace(",", ""))
+        for scene in animations["sp"].scenes
     ]
     assert held[0] < held[1]
 
@@ -87,8 +88,8 @@ def test_compute_stands_still_while_forward_and_backward_communicate(warm, sp):
     assert scene.frames[-1].facts["time"] == f"{end / 1e6:.1f} of {end / 1e6:.1f} ms"
 
 
-def test_g_sums_in_forward_and_f_in_backward(films):
-    scene, log = films["tp"].scenes[0], traced_step(films["tp"].logs)[0]
+def test_g_sums_in_forward_and_f_in_backward(animations):
+    scene, log = animations["tp"].scenes[0], traced_step(animations["tp"].logs)[0]
     notes = [frame.note for frame in scene.frames]
     forward = [note for note in notes if " g adds " in note]
     backward = [note for note in notes if " f adds " in note]
@@ -102,8 +103,8 @@ def test_g_sums_in_forward_and_f_in_backward(films):
     assert len(named) == 4 * LAYERS + 1
 
 
-def test_forward_gathers_tokens_and_sums_parts_and_backward_gradients(films):
-    scene, log = films["sp"].scenes[0], traced_step(films["sp"].logs)[0]
+def test_forward_gathers_tokens_and_sums_parts_and_backward_gradients(animations):
+    scene, log = animations["sp"].scenes[0], traced_step(animations["sp"].logs)[0]
     for phase in ("forward", "backward"):
         words = [frame.note for frame in scene.frames if frame.note.startswith(f"{phase.capitalize()}")]
         words = [note for note in words if "is over" not in note]
@@ -114,18 +115,18 @@ def test_forward_gathers_tokens_and_sums_parts_and_backward_gradients(films):
         assert {"gradients" in note for note in words} == {phase == "backward"}
 
 
-def test_activations_at_peak_are_those_alone(films, warm):
+def test_activations_at_peak_are_those_alone(animations, warm):
     config = tensor_parallel.config_of(RANKS, SIZE, 2)
-    for scene, sp in zip(films["sp"].scenes, (1, 0), strict=True):
+    for scene, sp in zip(animations["sp"].scenes, (1, 0), strict=True):
         memory = warm.train(config, Layout(tp=RANKS, sp=sp), digests=False).ranks[0].memory
         assert {frame.facts["activations at peak"] for frame in scene.frames} == {
             f"{memory['activations'] / 2**10:,.0f} KiB"
         }
 
 
-def test_compute_is_cut_where_the_rank_communicates(films):
+def test_compute_is_cut_where_the_rank_communicates(animations):
     """Pieces of compute and collectives follow each other without a gap, and the last g leads into the head."""
-    scene = films["tp"]
+    scene = animations["tp"]
     config = tensor_parallel.config_of(RANKS, SIZE, 2)
     for log in traced_step(scene.logs):
         parts = [part for part in halves.parts(log, config, Layout(tp=RANKS)) if part.phase == "forward"]
@@ -142,24 +143,24 @@ def test_places_are_one_more_than_calls(sequence):
         assert between == sum(halves.calls(layers, sequence).values())
 
 
-def test_facts_grow_and_have_the_same_names(films):
-    for film in films.values():
-        for scene in (*film.scenes, film.broken):
+def test_facts_grow_and_have_the_same_names(animations):
+    for animation in animations.values():
+        for scene in (*animation.scenes, animation.broken):
             assert len({tuple(frame.facts) for frame in scene.frames}) == 1
             for name in ("time", "compute stood still"):
                 values = [float(frame.facts[name].split()[0]) for frame in scene.frames]
                 assert values == sorted(values)
 
 
-def test_the_broken_ones_say_when_and_where(films):
-    for film, where in ((films["tp"], "embeddings.token.weight"), (films["sp"], "norm1.gain")):
-        scene = film.broken
+def test_the_broken_ones_say_when_and_where(animations):
+    for animation, where in ((animations["tp"], "embeddings.token.weight"), (animations["sp"], "norm1.gain")):
+        scene = animation.broken
         assert "After step 0 training differs from one process" in scene.verdict and "ulp" in scene.verdict
         assert where in scene.verdict
         marked = [number for number, frame in enumerate(scene.frames) if "wrong" in fills(frame)]
         assert marked[0] <= scene.parts_at and marked[-1] == len(scene.frames) - 1
         assert "left out" in scene.frames[scene.parts_at].note or "not summed" in scene.frames[scene.parts_at].note
-    good, bad = films["tp"].scenes[0], films["tp"].broken
+    good, bad = animations["tp"].scenes[0], animations["tp"].broken
     assert count(bad, "all-reduce") == count(good, "all-reduce") - 1
     assert bad.frames[-1].facts[BYTES] != formula(bad)
 

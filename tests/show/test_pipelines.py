@@ -8,7 +8,7 @@ from minidist.parallel.tools.schedules import schedule
 from minidist.show import pipelines
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import Wishes, run
+from minidist.train.trainer import RunOptions, run
 
 
 def test_a_cell_for_each_action():
@@ -25,7 +25,7 @@ def test_a_cell_for_each_action():
 def test_a_real_run_does_what_the_schedule_says(ranks, text):
     """The same actions in the same order, and none before what it needs has ended."""
     layout, config = Layout.parse(text), TrainConfig(layers=4, width=16, heads=2, context=8, global_batch=8, steps=2)
-    result = run(ranks(2), config, layout, Wishes(trace=True))
+    result = run(ranks(2), config, layout, RunOptions(trace=True))
     slots = pipelines.slots_of([rank.log for rank in result.ranks])
     planned = schedule(layout.schedule, 2, 4, layout.virtual)
     assert [[slot.action for slot in row] for row in slots] == planned

@@ -10,7 +10,7 @@ import shutil
 import pytest
 
 from minidist.show.player import page
-from minidist.show.player.scene import Arrow, Box, Film, Frame, Label, Scene
+from minidist.show.player.scene import Animation, Arrow, Box, Frame, Label, Scene
 
 STEPS = 5
 
@@ -30,9 +30,9 @@ def a_scene(name: str, shift: float = 0, parts_at: int | None = None) -> Scene:
 
 
 @pytest.fixture(scope="module")
-def film() -> Film:
+def animation() -> Animation:
     scenes = a_scene("slow"), a_scene("fast", 2)
-    return Film("cart", "A cart <on> its road", scenes, a_scene("broken", 5, 2), "</script> & a wheel is off")
+    return Animation("cart", "A cart <on> its road", scenes, a_scene("broken", 5, 2), "</script> & a wheel is off")
 
 
 def test_every_frame_can_be_had_back_from_what_lasts():
@@ -46,25 +46,25 @@ def test_every_frame_can_be_had_back_from_what_lasts():
             assert seen == [shape.x for shape in shapes]
 
 
-def test_a_shape_that_stays_is_stored_once(film):
-    shapes = page.as_dict(film)["scenes"][0]["shapes"]
+def test_a_shape_that_stays_is_stored_once(animation):
+    shapes = page.as_dict(animation)["scenes"][0]["shapes"]
     assert [shape[:3] for shape in shapes if "road" in shape] == [["box", 0, STEPS - 1]]
     assert sorted(shape[1] for shape in shapes if "cart" in shape) == list(range(STEPS))
 
 
-def test_the_page_holds_the_film_and_loads_nothing(film):
-    text = film.html()
-    (found,) = re.findall(r'<script id="film" type="application/json">(.*?)</script>', text, re.DOTALL)
-    assert json.loads(found) == json.loads(json.dumps(page.as_dict(film)))
+def test_the_page_holds_the_film_and_loads_nothing(animation):
+    text = animation.html()
+    (found,) = re.findall(r'<script id="animation" type="application/json">(.*?)</script>', text, re.DOTALL)
+    assert json.loads(found) == json.loads(json.dumps(page.as_dict(animation)))
     assert "A cart &lt;on&gt; its road" in text and text.count("</script>") == 2
     assert not re.search(r"\b(src|href)=|https?://(?!www\.w3\.org/2000/svg)|@import|url\(", text)
 
 
-def test_a_notebook_gets_the_player_and_a_picture_for_where_no_script_runs(film):
-    text = film._repr_html_()
+def test_a_notebook_gets_the_player_and_a_picture_for_where_no_script_runs(animation):
+    text = animation._repr_html_()
     assert text.count("<img") == 1 and "data:image/png;base64," in text and text.count("</script>") == 1
     (packed,) = re.findall(r'atob\("(.*?)"\)', text)
-    assert gzip.decompress(base64.b64decode(packed)).decode() == film.html()
+    assert gzip.decompress(base64.b64decode(packed)).decode() == animation.html()
     assert not any(base64.b64decode(packed)[4:8])  # no time in it: a notebook that is run again does not change
 
 
@@ -86,9 +86,9 @@ def browser():
 
 
 @pytest.fixture
-def opened(browser, film, tmp_path):
+def opened(browser, animation, tmp_path):
     """``opened(width, height, ...)`` opens the page; at the end no script has failed, nothing been asked for."""
-    (tmp_path / "cart.html").write_text(film.html(), encoding="utf-8")
+    (tmp_path / "cart.html").write_text(animation.html(), encoding="utf-8")
     troubles, pages = [], []
 
     def open_page(width: int = 1280, height: int = 720, url: str | None = None, **settings):
@@ -157,7 +157,7 @@ def test_the_slider(opened):
 def test_an_arrow_with_a_bend_lies_to_the_right_of_the_straight_line_and_a_text_ends_with_its_box(opened, tmp_path):
     shapes = Arrow(20, 1, 20, 5, bend=5), Arrow(50, 5, 50, 1, bend=5), Box(0, 5, 4.4, 1, "faint", "abcdefgh")
     scene = Scene("bent", "Down, and up again", (Frame(shapes, "both"),), 6)
-    (tmp_path / "bent.html").write_text(Film("bent", "Bent", (scene,), scene, "none").html(), encoding="utf-8")
+    (tmp_path / "bent.html").write_text(Animation("bent", "Bent", (scene,), scene, "none").html(), encoding="utf-8")
     one = opened(url=(tmp_path / "bent.html").as_uri())
     middles = one.eval_on_selector_all(
         "#stage path",
@@ -167,9 +167,9 @@ def test_an_arrow_with_a_bend_lies_to_the_right_of_the_straight_line_and_a_text_
     assert seen(one) == ["abcd"]
 
 
-def test_where_there_is_nothing_to_choose_there_are_no_buttons_for_it(opened, film, tmp_path):
+def test_where_there_is_nothing_to_choose_there_are_no_buttons_for_it(opened, animation, tmp_path):
     assert opened().is_visible("#scenes")
-    (tmp_path / "alone.html").write_text(film.only("slow").html(), encoding="utf-8")
+    (tmp_path / "alone.html").write_text(animation.only("slow").html(), encoding="utf-8")
     assert not opened(url=(tmp_path / "alone.html").as_uri()).is_visible("#scenes")
 
 
@@ -266,8 +266,8 @@ def test_on_a_phone_nothing_is_lost(opened, width, height):
         assert one.locator(name).bounding_box()["height"] >= 24  # what WCAG asks of a target
 
 
-def test_in_a_notebook_the_player_takes_the_picture_s_place(opened, film, tmp_path):
-    output = film._repr_html_()
+def test_in_a_notebook_the_player_takes_the_picture_s_place(opened, animation, tmp_path):
+    output = animation._repr_html_()
     (tmp_path / "notebook.html").write_text(f"<body data-jp-theme-light='false'>{output}<p>after</p>{output}</body>")
     one = opened(url=(tmp_path / "notebook.html").as_uri())
     one.wait_for_selector("iframe >> nth=1")

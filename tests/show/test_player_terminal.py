@@ -1,4 +1,4 @@
-"""A film as characters, and the player's keys."""
+"""An animation as characters, and the player's keys."""
 
 import asyncio
 import io
@@ -8,8 +8,8 @@ from rich.color import ColorType
 from rich.console import Console
 
 from minidist.show.player.characters import lines_of, messages_of
-from minidist.show.player.scene import WIDTH, Arrow, Box, Film, Frame, Label, Scene
-from minidist.show.player.terminal import Player, print_film
+from minidist.show.player.scene import WIDTH, Animation, Arrow, Box, Frame, Label, Scene
+from minidist.show.player.terminal import Player, print_animation
 
 
 def drawn(*shapes, height: float = 3, colours: bool = False):
@@ -86,7 +86,7 @@ def test_messages_that_do_not_fit_two_lines_are_counted_and_none_is_cut(count):
     labels = [f"{i} → {i + 1} a (8,000 B)" for i in range(count)]
     frame = Frame(tuple(Arrow(0, 0, 1, 1, label=label) for label in labels), "")
     scene, out = Scene("cart", "A cart", (frame,), 1), io.StringIO()
-    print_film(Film("cart", "A cart", (scene,), scene, "none"), scene, Console(file=out, width=100))
+    print_animation(Animation("cart", "A cart", (scene,), scene, "none"), scene, Console(file=out, width=100))
     told = out.getvalue().split("messages: ")[1].splitlines()[0]
     whole, _, more = told.partition(", and ")
     named = whole.split(", ")
@@ -95,20 +95,20 @@ def test_messages_that_do_not_fit_two_lines_are_counted_and_none_is_cut(count):
     assert len(named) == count or len(f"messages: {', '.join(labels[: len(named) + 1])}, and 9 more") > 2 * WIDTH
 
 
-# ── a film ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── an animation ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def a_film() -> Film:
+def a_animation() -> Animation:
     def scene(name: str) -> Scene:
         frames = [Frame((Box(0, 0, 9, 1, "#D55E00", f"{name}{i}"),), f"note {i}", {"step": str(i)}) for i in range(4)]
         return Scene(name, f"title of {name}", tuple(frames), 1, {"cart": "#D55E00"}, f"verdict of {name}", None)
 
-    return Film("cart", "A cart", (scene("one"), scene("two")), scene("bad"), "a wheel is off")
+    return Animation("cart", "A cart", (scene("one"), scene("two")), scene("bad"), "a wheel is off")
 
 
 def test_without_a_terminal_every_frame_is_printed():
-    film, out = a_film(), io.StringIO()
-    print_film(film, film.broken, Console(file=out, width=100))
+    animation, out = a_animation(), io.StringIO()
+    print_animation(animation, animation.broken, Console(file=out, width=100))
     lines = [line.rstrip() for line in out.getvalue().splitlines() if line.strip()]
     frames = [line for i in range(4) for line in (f"── {i} of 3 ──", f"##bad{i}###", f"note {i}", f"step: {i}")]
     assert lines == ["title of bad", "broken: a wheel is off", "# cart", *frames, "verdict of bad"]
@@ -117,7 +117,7 @@ def test_without_a_terminal_every_frame_is_printed():
 def test_of_frames_with_one_note_the_last_is_printed():
     frames = [Frame((Label(0, 0.5, f"mile {i}"),), note) for i, note in enumerate(("off", "on", "on", "on", "end"))]
     scene, out = Scene("cart", "A cart", tuple(frames), 1), io.StringIO()
-    print_film(Film("cart", "A cart", (scene,), scene, "none"), scene, Console(file=out, width=100))
+    print_animation(Animation("cart", "A cart", (scene,), scene, "none"), scene, Console(file=out, width=100))
     assert [line.strip() for line in out.getvalue().splitlines() if "mile" in line] == ["mile 0", "mile 3", "mile 4"]
 
 
@@ -129,7 +129,7 @@ def test_the_key_has_marks_for_where_there_are_no_colours():
     )
     key = {"forward": "#D55E00", "bad": "wrong", "new": "ink"}
     scene, out = Scene("cart", "A cart", (Frame(shapes, ""),), 1, key), io.StringIO()
-    print_film(Film("cart", "A cart", (scene,), scene, "none"), scene, Console(file=out, width=100))
+    print_animation(Animation("cart", "A cart", (scene,), scene, "none"), scene, Console(file=out, width=100))
     assert "F forward   ! ! bad   [ ] new" in out.getvalue()
 
 
@@ -137,8 +137,8 @@ def play(*keys: str, wait: float = 0, then: tuple = ()) -> tuple[str, int, str]:
     """Press keys, wait, press others, and return the player's scene, its frame and the picture that is seen."""
 
     async def session():
-        film = a_film()
-        player = Player(film, film.scenes[0])
+        animation = a_animation()
+        player = Player(animation, animation.scenes[0])
         async with player.run_test(size=(90, 24)) as pilot:
             await pilot.press(*keys)
             if wait:
@@ -176,8 +176,8 @@ def test_p_plays_to_the_end_at_the_speed_of_a_number():
 
 def test_in_a_low_window_the_keys_of_a_presenter_step_and_up_and_down_scroll():
     async def session():
-        film = a_film()
-        player = Player(film, film.scenes[0])
+        animation = a_animation()
+        player = Player(animation, animation.scenes[0])
         async with player.run_test(size=(80, 6)) as pilot:
             await pilot.press("pagedown", "pagedown", "pageup")
             await pilot.pause()

@@ -10,11 +10,11 @@ from minidist.nn.clip import clip_grad_norm
 from minidist.nn.data import load_corpus, micro_batch, validation_batches
 from minidist.nn.gpt import GPT
 from minidist.nn.optim import AdamW, warmup_cosine
-from minidist.nn.random import Noise
+from minidist.nn.random import DropoutRNG
 from minidist.train.config import TrainConfig
 from minidist.train.fingerprint import digest, fingerprint, state
 from minidist.train.layout import Layout
-from minidist.train.trainer import Wishes, run
+from minidist.train.trainer import RunOptions, run
 
 CONFIG = TrainConfig(
     layers=1,
@@ -44,7 +44,7 @@ def by_hand(config):
             batch = micro_batch(
                 corpus, config.seed, step, index * config.micro_batch, config.micro_batch, config.context
             )
-            loss = model(*batch, Noise(config.seed, step, index))
+            loss = model(*batch, DropoutRNG(config.seed, step, index))
             loss.backward()
             loss_sum += float(loss.item())
         for parameter in model.parameters():
@@ -102,8 +102,8 @@ def test_the_fingerprint_covers_names_weights_moments_and_losses():
 
 def test_what_a_run_brings_back(ranks):
     seen = []
-    wishes = Wishes(step_digests=True, progress=True, validate=True, sample=7, trace=True)
-    result = run(ranks(2), CONFIG, Layout(dp=2), wishes, on_step=lambda step, loss: seen.append((step, loss)))
+    options = RunOptions(step_digests=True, progress=True, validate=True, sample=7, trace=True)
+    result = run(ranks(2), CONFIG, Layout(dp=2), options, on_step=lambda step, loss: seen.append((step, loss)))
     first = result.ranks[0]
     assert seen == list(enumerate(result.losses))
     assert len(first.step_digests) == CONFIG.steps and len(set(first.step_digests)) == CONFIG.steps
@@ -124,8 +124,8 @@ def test_what_a_run_brings_back(ranks):
 
 
 def test_stopping_early(ranks):
-    whole = run(ranks(1), CONFIG, Layout(), Wishes(step_digests=True))
-    part = run(ranks(1), CONFIG, Layout(), Wishes(step_digests=True, stop_after=1)).ranks[0]
+    whole = run(ranks(1), CONFIG, Layout(), RunOptions(step_digests=True))
+    part = run(ranks(1), CONFIG, Layout(), RunOptions(step_digests=True, stop_after=1)).ranks[0]
     assert part.losses == whole.losses[:2] and part.step_digests == whole.ranks[0].step_digests[:2]
     assert set(part.arrays) == set(state(*by_hand(CONFIG)[1:]))
 
@@ -136,12 +136,12 @@ def test_a_cluster_of_another_size_is_refused(ranks):
 
 
 def test_traffic_is_that_of_the_training_alone(ranks):
-    def noisy(world, config, layout, wishes):
+    def noisy(world, config, layout, options):
         import minidist as md
         from minidist.train.trainer import train_rank
 
         md.all_reduce(np.ones(1000), group=world)
-        return train_rank(world, config, layout, wishes)
+        return train_rank(world, config, layout, options)
 
     quiet = run(ranks(2), CONFIG, Layout(dp=2))
     other = run(ranks(2), CONFIG, Layout(dp=2), rank_function=noisy)

@@ -18,7 +18,7 @@ from minidist.nn.precision.policy import POLICIES
 from minidist.show import grid
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import Wishes, run, train_rank
+from minidist.train.trainer import RunOptions, run, train_rank
 from minidist.verify.comparison import agrees, first_difference
 from minidist.verify.matrix import KEYS, Combination, Outcome, covering, every_combination, pairs_of, run_all
 
@@ -37,7 +37,9 @@ def chosen(config: TrainConfig, max_ranks: int) -> list[Combination]:
 @pytest.fixture(scope="module")
 def one_process(ranks):
     return {
-        (config, precision): run(ranks(1), replace(config, precision=precision), Layout(), Wishes(step_digests=True))
+        (config, precision): run(
+            ranks(1), replace(config, precision=precision), Layout(), RunOptions(step_digests=True)
+        )
         for config in (SMALL, ODD)
         for precision in POLICIES
     }
@@ -188,9 +190,9 @@ def test_the_grid_shows_where_bits_differ():
     assert [bar.get_width() for bar in seconds.patches] == [0.1] * 4
 
 
-def seed_by_rank_count(world, config, layout, wishes):
+def seed_by_rank_count(world, config, layout, options):
     """A fault of layouts with two data-parallel ranks."""
-    return train_rank(world, replace(config, seed=config.seed + (layout.dp == 2)), layout, wishes)
+    return train_rank(world, replace(config, seed=config.seed + (layout.dp == 2)), layout, options)
 
 
 TINY = replace(SMALL, layers=1, heads=2, width=4, context=4, global_batch=2, steps=1)
@@ -226,32 +228,32 @@ def test_the_command_says_so(monkeypatch, capsys, tmp_path):
 # Planted faults
 
 
-def rounding_cut_off(world, config, layout, wishes):
+def rounding_cut_off(world, config, layout, options):
     """Truncation in place of rounding."""
 
     def truncated(values):
         return (values.view(np.uint32) >> 16).astype(np.uint16)
 
     with mock.patch("minidist.nn.precision.formats.bfloat16_bits", truncated):
-        return train_rank(world, config, layout, wishes)
+        return train_rank(world, config, layout, options)
 
 
-def no_master_weights(world, config, layout, wishes):
+def no_master_weights(world, config, layout, options):
     """The optimizer trains what the model computes with, so that small updates vanish."""
     from minidist.nn.precision.master_weights import MasterWeights
 
-    publish = MasterWeights.publish
+    sync_params = MasterWeights.sync_params
 
     def rounded(self):
-        publish(self)
+        sync_params(self)
         for parameter, master in zip(self.parameters, self.masters, strict=True):
             master.data[...] = parameter.data
 
-    with mock.patch.object(MasterWeights, "publish", rounded):
-        return train_rank(world, config, layout, wishes)
+    with mock.patch.object(MasterWeights, "sync_params", rounded):
+        return train_rank(world, config, layout, options)
 
 
-def dropout_redrawn(world, config, layout, wishes):
+def dropout_redrawn(world, config, layout, options):
     """Recomputed blocks get new random numbers."""
     from minidist import flops
     from minidist.nn.random import Noise
@@ -262,14 +264,14 @@ def dropout_redrawn(world, config, layout, wishes):
         return by_name(self, layer, place + (" again" if flops._phase == "recompute" else ""), *block)
 
     with mock.patch.object(Noise, "generator", generator):
-        return train_rank(world, config, layout, wishes)
+        return train_rank(world, config, layout, options)
 
 
-def scale_not_taken_out(world, config, layout, wishes):
+def scale_not_taken_out(world, config, layout, options):
     from minidist.nn.precision.loss_scaling import GradScaler
 
     with mock.patch.object(GradScaler, "unscale", lambda *arguments: False):
-        return train_rank(world, config, layout, wishes)
+        return train_rank(world, config, layout, options)
 
 
 @pytest.mark.parametrize(
@@ -283,18 +285,18 @@ def scale_not_taken_out(world, config, layout, wishes):
     ],
 )
 def test_verify_finds(ranks, one_process, fault, precision, text):
-    config, layout, wishes = replace(SMALL, precision=precision), Layout.parse(text), Wishes(step_digests=True)
+    config, layout, options = replace(SMALL, precision=precision), Layout.parse(text), RunOptions(step_digests=True)
     reference = one_process[SMALL, precision]
-    found = run(ranks(layout.world_size), config, layout, wishes, rank_function=fault)
+    found = run(ranks(layout.world_size), config, layout, options, rank_function=fault)
     assert not agrees(reference, found)
     assert first_difference(reference, found, rank_function=fault) is not None
-    assert agrees(reference, run(ranks(layout.world_size), config, layout, wishes))  # the fault is gone, not hidden
+    assert agrees(reference, run(ranks(layout.world_size), config, layout, options))  # the fault is gone, not hidden
 
 
 def vanished(config: TrainConfig, ranks, rank_function) -> float:
     """The share of the weights that one small step leaves as they were."""
     arrays = [
-        run(ranks(1), replace(config, lr=lr), Layout(), Wishes(stop_after=0), rank_function=rank_function)
+        run(ranks(1), replace(config, lr=lr), Layout(), RunOptions(stop_after=0), rank_function=rank_function)
         .ranks[0]
         .arrays
         for lr in (1e-30, 1e-5)
@@ -310,7 +312,7 @@ def test_updates_vanish_without_master_weights(ranks):
     assert vanished(config, ranks, no_master_weights) > vanished(config, ranks, None) + 0.3
 
 
-def one_overflow(world, config, layout, wishes):
+def one_overflow(world, config, layout, options):
     """No fault: in the second step one gradient overflows, of a parameter that rank 0 alone holds in these layouts."""
     unscale, steps = GradScaler.unscale, []
 
@@ -322,13 +324,13 @@ def one_overflow(world, config, layout, wishes):
         return unscale(self, parameters, all_max)
 
     with mock.patch.object(GradScaler, "unscale", overflowing):
-        return train_rank(world, config, layout, wishes)
+        return train_rank(world, config, layout, options)
 
 
-def overflow_not_agreed(world, config, layout, wishes):
+def overflow_not_agreed(world, config, layout, options):
     """Every rank looks at its own gradients alone."""
     with mock.patch("minidist.train.trainer.largest", lambda *arguments: arguments[-1]):
-        return one_overflow(world, config, layout, wishes)
+        return one_overflow(world, config, layout, options)
 
 
 @pytest.mark.parametrize("text", ["dp=2,zero=1", "pp=2", "tp=2", "dp=2,zero=3,recompute=full"])

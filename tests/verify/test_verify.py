@@ -11,7 +11,7 @@ import minidist as md
 from minidist.comm.algorithms import ALL_REDUCE
 from minidist.train.config import TrainConfig
 from minidist.train.layout import SYNCS, Layout
-from minidist.train.trainer import Wishes, run, train_rank
+from minidist.train.trainer import RunOptions, run, train_rank
 from minidist.verify.comparison import agrees, first_difference, ulps_between, verify
 from minidist.verify.matrix import covering
 
@@ -64,7 +64,7 @@ def test_configs_differ(one_process):
 
 def test_training_learns(ranks):
     result = run(
-        ranks(2), TrainConfig(steps=40, global_batch=16), Layout.parse("dp=2"), Wishes(validate=True, sample=5)
+        ranks(2), TrainConfig(steps=40, global_batch=16), Layout.parse("dp=2"), RunOptions(validate=True, sample=5)
     )
     assert result.losses[0] > 5.3  # about log(256) nats before it has seen anything
     assert result.losses[-1] < 3.3 and result.ranks[0].validation_loss < 3.3
@@ -95,7 +95,7 @@ def test_float32_sums_alone_are_reproducible(ranks):
 # Planted faults. Each is put into the ranks of every run but the reference.
 
 
-def without_all_reduce(world, config, layout, wishes):
+def without_all_reduce(world, config, layout, options):
     import minidist.parallel.data as data
 
     class Done:
@@ -103,40 +103,40 @@ def without_all_reduce(world, config, layout, wishes):
             return True
 
     data.all_reduce = lambda *arguments, **options: Done()
-    return train_rank(world, config, layout, wishes)
+    return train_rank(world, config, layout, options)
 
 
-def sum_for_mean(world, config, layout, wishes):
+def sum_for_mean(world, config, layout, options):
     import minidist.train.trainer as train
 
     average = train.average_gradients
     train.average_gradients = lambda parameters, count: average(parameters, count // layout.dp)
-    return train_rank(world, config, layout, wishes)
+    return train_rank(world, config, layout, options)
 
 
-def same_batch_on_two_ranks(world, config, layout, wishes):
+def same_batch_on_two_ranks(world, config, layout, options):
     import minidist.train.trainer as train
 
     share = train.share_of
     train.share_of = lambda rank, size, count: share(0 if rank == 1 else rank, size, count)
-    return train_rank(world, config, layout, wishes)
+    return train_rank(world, config, layout, options)
 
 
-def seed_by_rank(world, config, layout, wishes):
-    return train_rank(world, replace(config, seed=config.seed + world.rank), layout, wishes)
+def seed_by_rank(world, config, layout, options):
+    return train_rank(world, replace(config, seed=config.seed + world.rank), layout, options)
 
 
-def a_gradient_arrives_damaged(world, config, layout, wishes):
+def a_gradient_arrives_damaged(world, config, layout, options):
     from minidist.parallel.data import BucketedDataParallel
 
-    finish = BucketedDataParallel.finish
+    finish = BucketedDataParallel.wait_for_gradients
 
     def finish_then_damage(self):
         finish(self)
         self.buckets[-1].buffer[:1] = 0  # as if the start of its message had been lost
 
-    BucketedDataParallel.finish = finish_then_damage
-    return train_rank(world, config, layout, wishes)
+    BucketedDataParallel.wait_for_gradients = finish_then_damage
+    return train_rank(world, config, layout, options)
 
 
 FAULTS = [without_all_reduce, sum_for_mean, same_batch_on_two_ranks, seed_by_rank, a_gradient_arrives_damaged]
@@ -154,10 +154,10 @@ def test_planted_faults_are_found(fault):
 
 def reference_names(config) -> set[str]:
     with md.Cluster(1) as cluster:
-        return set(run(cluster, config, Layout(), Wishes(stop_after=0)).ranks[0].arrays) | {"loss"}
+        return set(run(cluster, config, Layout(), RunOptions(stop_after=0)).ranks[0].arrays) | {"loss"}
 
 
-def three_weights_move_on_rank_one_in_step_two(world, config, layout, wishes):
+def three_weights_move_on_rank_one_in_step_two(world, config, layout, options):
     import minidist.train.trainer as train
 
     class Nudging(train.AdamW):
@@ -169,7 +169,7 @@ def three_weights_move_on_rank_one_in_step_two(world, config, layout, wishes):
                     weight[place] = np.nextafter(np.nextafter(weight[place], np.float32(9)), np.float32(9))
 
     train.AdamW = Nudging
-    return train_rank(world, config, layout, wishes)
+    return train_rank(world, config, layout, options)
 
 
 def test_the_first_difference_is_the_planted_one():
@@ -183,7 +183,7 @@ def test_the_first_difference_is_the_planted_one():
     assert str(place).startswith(text) and "2 ulps away; 3 of the 1,024 elements" in str(place)
 
 
-def a_wrong_loss_in_step_one(world, config, layout, wishes):
+def a_wrong_loss_in_step_one(world, config, layout, options):
     import minidist.train.trainer as train
 
     mean_loss, calls = train.mean_loss, []
@@ -193,7 +193,7 @@ def a_wrong_loss_in_step_one(world, config, layout, wishes):
         return mean_loss(*arguments) + (len(calls) == 2) * 1e-9
 
     train.mean_loss = wrong
-    return train_rank(world, config, layout, wishes)
+    return train_rank(world, config, layout, options)
 
 
 def test_a_loss_alone_can_differ():
@@ -202,8 +202,8 @@ def test_a_loss_alone_can_differ():
     assert (place.step, place.name, place.index) == (1, "loss", ())
 
 
-def only_rank_one_is_wrong(world, config, layout, wishes):
-    result = train_rank(world, config, layout, wishes)
+def only_rank_one_is_wrong(world, config, layout, options):
+    result = train_rank(world, config, layout, options)
     if world.rank == 1:
         result.fingerprint = "another"
     return result

@@ -25,7 +25,7 @@ from minidist.course.answers import Source, chapter_names, course_folder, implem
 from minidist.course.authoring.mutants import Mutant, all_mutants
 from minidist.course.authoring.stubs import owners_of, stub_of, untouched
 from minidist.course.sandbox.student import Student, WarmRanks
-from minidist.course.sandbox.violations import BREACHES
+from minidist.course.sandbox.violations import VIOLATIONS
 from minidist.course.tasks import KINDS, Task, Verdict
 
 REMARK_CHARACTERS = 200
@@ -270,7 +270,7 @@ def is_to_do(error: BaseException) -> bool:
 def is_breach(error: BaseException) -> bool:
     """Whether the error is more than a wrong result: the answer hangs, ends its process, or breaks a rule."""
     if isinstance(error, RankFailed):
-        return error.exitcode is not None or error.summary.startswith(tuple(kind.__name__ for kind in BREACHES))
+        return error.exitcode is not None or error.summary.startswith(tuple(kind.__name__ for kind in VIOLATIONS))
     return isinstance(error, TimeoutError | pytest.fail.Exception)
 
 

@@ -1,4 +1,4 @@
-"""Training on a learner's own code: their functions in the library's sockets, and its own where a stub still is."""
+"""Training on a learner's own code: their functions override the library's, except where a stub still is."""
 
 import ast
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ from minidist.train.trainer import Run, train_rank
 
 
 @dataclass(frozen=True)
-class Piece:
-    """What is in one socket."""
+class Implementation:
+    """Which implementation of one overridable function runs."""
 
-    socket: str
-    source: Source | None  # the learner's file; None where the library's own function is in use
+    name: str  # of the function
+    source: Source | None  # the learner's file; None where the library's own function runs
     why: str  # in words: "ch03_collectives.py", or "still a stub in ch03_collectives.py"
 
 
-def pieces_of(impl: str) -> list[Piece]:
-    """For each socket, whose function is in it when training on these answers.
+def implementations_of(impl: str) -> list[Implementation]:
+    """For each overridable function, which implementation runs when training on these answers.
 
     Args:
         impl: "exercises", "solutions" or a folder.
@@ -33,14 +33,14 @@ def pieces_of(impl: str) -> list[Piece]:
         ValueError: for a folder that is not there, or a file in it that is not Python, before any rank starts.
     """
     folder = implementation_folder(impl)
-    found = {name: Piece(name, None, f"not in {folder.name}/") for name in sorted(overrides.SOCKETS)}
+    found = {name: Implementation(name, None, f"not in {folder.name}/") for name in sorted(overrides.OVERRIDABLE)}
     for source in read_answers(folder).values():
         here = {n.name: n for n in parse(source).body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
         for node in here.values():
             if node.name in found:
                 stub = any(map(is_stub, with_bases(node, here)))
                 why = f"still a stub in {source.name}.py" if stub else f"{source.name}.py"
-                found[node.name] = Piece(node.name, None if stub else source, why)
+                found[node.name] = Implementation(node.name, None if stub else source, why)
     return list(found.values())
 
 
@@ -70,49 +70,49 @@ def is_stub(node: ast.FunctionDef | ast.ClassDef) -> bool:
     return any(ast.unparse(error).startswith("NotImplementedError('task ") for error in raised)
 
 
-def training_on(pieces: list[Piece]):
-    """A rank function that trains as ``train_rank`` does, on the learner's functions among the pieces."""
-    return partial(_train_rank, [(piece.socket, piece.source) for piece in pieces if piece.source is not None])
+def training_on(implementations: list[Implementation]):
+    """A rank function that trains as ``train_rank`` does, on the learner's functions among the implementations."""
+    return partial(_train_rank, [(one.name, one.source) for one in implementations if one.source is not None])
 
 
 def _train_rank(own: list[tuple[str, Source]], *arguments):
     namespaces = {source.name: vars(run_file(source)) for _, source in own}
-    overrides.plug({name: namespaces[source.name][name] for name, source in own})
+    overrides.override({name: namespaces[source.name][name] for name, source in own})
     for namespace in namespaces.values():
-        # where the learner's functions call each other they go through the sockets too: a stub may be among them
-        namespace.update({name: call for name, call in overrides.SOCKETS.items() if name in namespace})
+        # where the learner's functions call each other they go through the overrides too: a stub may be among them
+        namespace.update({name: call for name, call in overrides.OVERRIDABLE.items() if name in namespace})
     try:
         return train_rank(*arguments)
     finally:
-        overrides.plug({})
+        overrides.override({})
 
 
-def pieces_as_dict(pieces: list[Piece], runs: list[Run]) -> dict:
-    """Whose function was in each socket, and how often rank 0 of these runs called it; nothing without ``--impl``."""
+def implementations_as_dict(implementations: list[Implementation], runs: list[Run]) -> dict:
+    """Which implementation ran, and how often rank 0 of these runs called it; nothing without ``--impl``."""
     rows = [
         {
-            "socket": piece.socket,
-            "whose": "yours" if piece.source else "the library's",
-            "where": piece.why,
-            "calls": sum(run.ranks[0].socket_calls.get(piece.socket, 0) for run in runs),
+            "function": one.name,
+            "implementation": "yours" if one.source else "minidist",
+            "where": one.why,
+            "calls": sum(run.ranks[0].override_calls.get(one.name, 0) for run in runs),
         }
-        for piece in pieces
+        for one in implementations
     ]
-    return {"pieces": rows} if rows else {}
+    return {"implementations": rows} if rows else {}
 
 
-def print_pieces(console: Console, pieces: list[Piece], runs: list[Run]) -> None:
+def print_implementations(console: Console, implementations: list[Implementation], runs: list[Run]) -> None:
     """The same as a table."""
-    table = Table(title="whose code it was", title_justify="left")
-    for column in ("piece", "whose", "where", "calls by rank 0"):
+    table = Table(title="which implementation ran", title_justify="left")
+    for column in ("function", "implementation", "where", "calls by rank 0"):
         table.add_column(column, justify="right" if column.startswith("calls") else "left")
-    for row in pieces_as_dict(pieces, runs)["pieces"]:
-        yours = row["whose"] == "yours"
-        whose = Text(row["whose"], "green" if yours else "dim")
-        table.add_row(row["socket"], whose, row["where"], f"{row['calls']:,}" if yours else "")
+    for row in implementations_as_dict(implementations, runs)["implementations"]:
+        yours = row["implementation"] == "yours"
+        which = Text(row["implementation"], "green" if yours else "dim")
+        table.add_row(row["function"], which, row["where"], f"{row['calls']:,}" if yours else "")
     console.print(table)
 
 
-def called_in_all(pieces: list[Piece], runs: list[Run]) -> list[str]:
-    """The sockets in which rank 0 of every one of these runs called the learner's function."""
-    return [piece.socket for piece in pieces if all(piece.socket in run.ranks[0].socket_calls for run in runs)]
+def called_in_all(implementations: list[Implementation], runs: list[Run]) -> list[str]:
+    """The functions of the learner that rank 0 of every one of these runs called."""
+    return [one.name for one in implementations if all(one.name in run.ranks[0].override_calls for run in runs)]

@@ -17,4 +17,4 @@ class Forked(RuntimeError):
     """The answer starts processes of its own."""
 
 
-BREACHES = (LibraryAnswer, Tampering, Exited, Forked)
+VIOLATIONS = (LibraryAnswer, Tampering, Exited, Forked)

@@ -29,12 +29,12 @@ from minidist.nn.gpt import GPT
 from minidist.nn.memory.saved import Known, Saved, enter, load, saving
 from minidist.nn.precision.policy import Policy, autocast, current
 from minidist.nn.tensor import Tensor, grad_mode
-from minidist.overrides import socket
+from minidist.overrides import overridable
 
 MODES = ("none", "selective", "full")
 
 
-@socket
+@overridable
 def checkpoint(function: Callable[..., Tensor], *inputs) -> Tensor:
     """``function(*inputs)``, of which only the inputs are kept for backward.
 

@@ -24,7 +24,7 @@ from functools import cached_property
 import numpy as np
 
 from minidist.backend import xp
-from minidist.overrides import socket
+from minidist.overrides import overridable
 
 CHUNK = 1 << 15  # elements that a dozen passes go over while the cache holds them
 INFINITY = 0x7F800000  # the bits of a float32 infinity; NaNs lie above
@@ -43,7 +43,7 @@ def drop_bits(integers, count: int):
     return result
 
 
-@socket
+@overridable
 def bfloat16_bits(values):
     """The bits of the nearest bfloat16 numbers: the upper halves of the float32s, rounded.
 
@@ -177,7 +177,7 @@ E4M3 = Format("e4m3", exponent=4, mantissa=3, infinite=False)
 FORMATS = {format.name: format for format in (BFLOAT16, FLOAT16, E5M2, E4M3)}
 
 
-@socket
+@overridable
 def scale_to(format: Format, values, axes: tuple[int, ...]):
     """The power of two for which the greatest |value * scale| is within the format's range and near its end.
 

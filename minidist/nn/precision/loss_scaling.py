@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from minidist.backend import xp
 from minidist.nn.layers import Parameter
 from minidist.nn.loss import identity
-from minidist.overrides import socket
+from minidist.overrides import overridable
 
 
 class GradScaler:
@@ -71,4 +71,4 @@ class GradScaler:
             self.good_steps = 0
 
 
-grad_scaler = socket(GradScaler)  # makes one, or a learner's own of that name
+grad_scaler = overridable(GradScaler)  # makes one, or a learner's own of that name

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from minidist import ledger
 from minidist.nn.layers import Parameter
 from minidist.nn.precision.formats import Format
-from minidist.overrides import socket
+from minidist.overrides import overridable
 
 
 class MasterWeights:
@@ -34,18 +34,18 @@ class MasterWeights:
             ledger.hold("optimizer", master.data)
             self.masters.append(master)
             parameter.format = format
-        self.publish()
+        self.sync_params()
 
     def take_gradients(self) -> None:
         """Before the optimizer's step: the gradients of the model's parameters are the masters'."""
         for parameter, master in zip(self.parameters, self.masters, strict=True):
             master.grad = parameter.grad
 
-    def publish(self) -> None:
+    def sync_params(self) -> None:
         """After it: the model's parameters are the masters, rounded."""
         for parameter, master in zip(self.parameters, self.masters, strict=True):
             parameter.data = master.data
             ledger.hold("parameters", parameter.stored)
 
 
-master_weights = socket(MasterWeights)  # makes them, or a learner's own of that name
+master_weights = overridable(MasterWeights)  # makes them, or a learner's own of that name

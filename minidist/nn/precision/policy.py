@@ -50,11 +50,11 @@ class Policy:
 
     def round_operand(self, values):
         """A factor of a linear layer's product, (H, ...)."""
-        return values if self.operand is None else _by_block(self.operand, values)
+        return values if self.operand is None else _by_head(self.operand, values)
 
     def round_grad_operand(self, values):
         """The gradient (H, ...) that a linear layer multiplies by its factors."""
-        return values if self.grad_operand is None else _by_block(self.grad_operand, values)
+        return values if self.grad_operand is None else _by_head(self.grad_operand, values)
 
     def packs(self, values) -> bool:
         """Whether an array is stored in the 16-bit format: float32 ones are, if there is such a format."""
@@ -104,10 +104,10 @@ def repeats(values) -> bool:
     return values.ndim > 0 and values.shape[0] > 1 and values.size > 0 and values.strides[0] == 0
 
 
-def _by_block(format: Format, values):
+def _by_head(format: Format, values):
     """Values rounded with a scale for each index of the first axis."""
     if repeats(values):
-        return xp.broadcast_to(_by_block(format, values[:1]), values.shape)
+        return xp.broadcast_to(_by_head(format, values[:1]), values.shape)
     return round_scaled(format, values, tuple(range(1, values.ndim)))
 
 

@@ -31,16 +31,16 @@ from minidist.nn.layers import Parameter
 from minidist.nn.precision.policy import POLICIES, Policy, current
 from minidist.nn.rounding import rounded
 from minidist.nn.tensor import Context, Function, Tensor
-from minidist.overrides import socket
+from minidist.overrides import overridable
 
 
-@socket
+@overridable
 def copy_to_group(x: Tensor, group: ProcessGroup, reduce_dtype=xp.float64) -> Tensor:
     """The same tensor, on its way into what each rank computes differently; its gradients are summed over the ranks."""
     return Mapping.apply(x, keep, lambda gradient: sum_over(gradient, group, reduce_dtype), None, reduce_dtype)
 
 
-@socket
+@overridable
 def reduce_from_group(x: Tensor, group: ProcessGroup, reduce_dtype=xp.float64, dtype=None) -> Tensor:
     """The sum of all ranks' tensors, of the same shape on each, rounded to ``dtype`` (None: that of ``x``)."""
     return Mapping.apply(x, lambda array: sum_over(array, group, reduce_dtype), keep, dtype, None)
@@ -67,7 +67,7 @@ def gather_from_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
     return Mapping.apply(x, there, lambda gradient: split(gradient, group, axis), None, None)
 
 
-@socket
+@overridable
 def all_gather_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dtype=xp.float64) -> Tensor:
     """All ranks' parts joined along an axis, for each rank to compute something else from it."""
 
@@ -78,7 +78,7 @@ def all_gather_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dtype=
     return Mapping.apply(x, lambda array: join(array, group, axis, policy), back, None, reduce_dtype)
 
 
-@socket
+@overridable
 def reduce_scatter_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dtype=xp.float64, dtype=None) -> Tensor:
     """This rank's part, along an axis, of the sum of all ranks' tensors, rounded to ``dtype`` (None: that of ``x``)."""
 

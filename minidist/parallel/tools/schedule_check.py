@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from minidist.overrides import socket
+from minidist.overrides import overridable
 from minidist.parallel.tools.schedules import Action
 
 SLOTS = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}  # a backward multiplies twice as much as a forward
@@ -34,7 +34,7 @@ class ScheduleError(ValueError):
     """A schedule that cannot run, or that does not do what it should."""
 
 
-@socket
+@overridable
 def needs(action: Action, stages: int) -> list[tuple[Action, ...]]:
     """What an action waits for: of each tuple one."""
     stage, i = action.stage, action.micro_batch
@@ -47,7 +47,7 @@ def needs(action: Action, stages: int) -> list[tuple[Action, ...]]:
     return [(Action(stage, "F", i),), *behind]
 
 
-@socket
+@overridable
 def check_schedule(schedule: Sequence[Sequence[Action]], micro_batches: int) -> None:
     """Prove that a schedule can run, and that it takes every micro-batch forward and backward once through every stage.
 
@@ -88,7 +88,7 @@ def _ranks_of(schedule: Sequence[Sequence[Action]]) -> dict[int, int]:
     return found
 
 
-@socket
+@overridable
 def timeline(
     schedule: Sequence[Sequence[Action]], duration: Callable[[Action], float] = lambda action: SLOTS[action.kind]
 ) -> list[list[Slot]]:

@@ -17,7 +17,7 @@ says when each of its actions happens; ``pipeline.py`` runs any.
 import re
 from dataclasses import dataclass
 
-from minidist.overrides import socket
+from minidist.overrides import overridable
 
 
 @dataclass(frozen=True, order=True)
@@ -49,13 +49,13 @@ def naive(rank: int, ranks: int, micro_batches: int) -> list[Action]:
     return [Action(rank, kind, i) for i in range(micro_batches) for kind in "FB"]
 
 
-@socket
+@overridable
 def gpipe(rank: int, ranks: int, micro_batches: int) -> list[Action]:
     """All forwards, then all backwards (Huang et al., "GPipe", 2019). Every micro-batch is in flight at once."""
     return [Action(rank, kind, i) for kind in "FB" for i in range(micro_batches)]
 
 
-@socket
+@overridable
 def one_f_one_b(rank: int, ranks: int, micro_batches: int) -> list[Action]:
     """1F1B: as soon as a backward can run, backward and forward take turns, so that few micro-batches are in flight.
 
@@ -69,7 +69,7 @@ def one_f_one_b(rank: int, ranks: int, micro_batches: int) -> list[Action]:
     return actions + [Action(rank, "B", i) for i in range(micro_batches - ahead, micro_batches)]
 
 
-@socket
+@overridable
 def interleaved_1f1b(rank: int, ranks: int, micro_batches: int, virtual: int) -> list[Action]:
     """1F1B with several stages on each rank: rank r has stages r, r + ranks, r + 2 ranks, ... (``virtual`` of them).
 
@@ -101,7 +101,7 @@ def interleaved_1f1b(rank: int, ranks: int, micro_batches: int, virtual: int) ->
     return actions + [nth("B", n) for n in range(total - ahead, total)]
 
 
-@socket
+@overridable
 def zero_bubble_h1(rank: int, ranks: int, micro_batches: int) -> list[Action]:
     """ZB-H1: 1F1B with each backward in two halves, the second of which fills what would be idle time.
 

@@ -7,7 +7,7 @@ from minidist.backend import xp
 from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Module, Parameter
 from minidist.nn.precision.policy import current
-from minidist.overrides import socket
+from minidist.overrides import overridable
 
 
 def held(kind: str, array):
@@ -16,7 +16,7 @@ def held(kind: str, array):
     return array
 
 
-@socket
+@overridable
 def shard_slice(elements: int, rank: int, ranks: int) -> slice:
     """Which part of a flat array a rank owns, when it is padded at its end so that all parts are equally long."""
     each = -(-elements // ranks)  # rounded up
@@ -102,9 +102,9 @@ class Unit:
             self.master = held("parameters", self.master.copy())  # until here a view of all
         for piece, (_, place) in zip(self.pieces, self.parts(), strict=True):
             piece.data = self.master[place]
-        self.give_up()
+        self.reshard()
 
-    def give_up(self) -> None:
+    def reshard(self) -> None:
         """Let go of the parameters of other ranks. Until they come again, a use of one is a NaN that spreads."""
         self.full = None
         for parameter in self.parameters:

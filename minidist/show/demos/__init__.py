@@ -1,4 +1,4 @@
-"""Demonstrations: each runs real ranks and makes a film of what happened, and of what happens with a bug planted."""
+"""Demonstrations: each runs real ranks and animates what happened, and what happens with an injected bug."""
 
 from minidist.show.demos.demonstration import Demonstration
 from minidist.show.demos.registry import DEMONSTRATIONS

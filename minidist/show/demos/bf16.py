@@ -18,10 +18,10 @@ from minidist.show.demos import bitboard
 from minidist.show.demos.bitboard import Weight
 from minidist.show.demos.runs import told, warm_ranks
 from minidist.show.demos.widths import check_width, heads_of
-from minidist.show.player.scene import Film, Frame, Scene
+from minidist.show.player.scene import Animation, Frame, Scene
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import RankResult, Run, Wishes, train_rank
+from minidist.train.trainer import RankResult, Run, RunOptions, train_rank
 
 STEPS = 24
 BUG = "no master weights: each update is added to the 16 bits"
@@ -35,7 +35,7 @@ class Published:
     stored: np.ndarray  # (width,) codes, as all ranks have them from then on
 
 
-def film(ranks: int, size: int, seed: int) -> Film:
+def animation(ranks: int, size: int, seed: int) -> Animation:
     """So many ranks train a model of width ``size`` in bf16, in fp16, and in bf16 without master weights."""
     check_width(size, 4, 256)
     config = TrainConfig(
@@ -55,16 +55,16 @@ def film(ranks: int, size: int, seed: int) -> Film:
     scenes = _scene("bf16", weight, index, ranks, proofs[0]), _scene("fp16", fine, index, ranks, proofs[1])
     broken = _scene("broken", lost, index, ranks, f"{ends} {told(place)}", weight)
     title = "Mixed precision: a master weight, and the 16 bits that are stored and sent"
-    return Film("bf16", title, scenes, broken, BUG, [rank.log for rank in right.ranks])
+    return Animation("bf16", title, scenes, broken, BUG, [rank.log for rank in right.ranks])
 
 
 def train_noted(
-    world: ProcessGroup, config: TrainConfig, layout: Layout, wishes: Wishes, keeps_masters: bool = True
+    world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions, keeps_masters: bool = True
 ) -> RankResult:
     """``train_rank``, with a ``Published`` in the log for each step."""
-    right, album = ZeroStage1.publish, []
+    right, album = ZeroStage1.sync_params, []
 
-    def publish(self: ZeroStage1) -> None:
+    def sync_params(self: ZeroStage1) -> None:
         masters = self.blocks[0].master[: config.width].copy() if world.rank == 0 else None
         right(self)
         album.append(Published(masters, self.blocks[0].full[: config.width].copy()))
@@ -72,8 +72,8 @@ def train_noted(
             for unit in self.units:
                 unit.master[...] = unit.format.decode(unit.shard)
 
-    with patch.object(ZeroStage1, "publish", publish):
-        result = train_rank(world, config, layout, wishes)
+    with patch.object(ZeroStage1, "sync_params", sync_params):
+        result = train_rank(world, config, layout, options)
     return replace(result, log=[*result.log, *album])
 
 

@@ -9,7 +9,7 @@ from minidist.train.trainer import train_rank
 DROPPED_BUCKET = 2  # counted from 1, in the order of sending
 
 
-def drops_a_bucket(world, config, layout, wishes):
+def drops_a_bucket(world, config, layout, options):
     """One bucket's gradients stay each rank's own."""
     send_next = BucketedDataParallel._send_next
 
@@ -21,4 +21,4 @@ def drops_a_bucket(world, config, layout, wishes):
         self.next += 1
 
     with patch.object(BucketedDataParallel, "_send_next", send_all_but_one):
-        return train_rank(world, config, layout, wishes)
+        return train_rank(world, config, layout, options)

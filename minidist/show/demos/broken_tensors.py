@@ -14,16 +14,16 @@ from minidist.train.trainer import train_rank
 WITHOUT_G = "blocks.0.mlp.proj"
 
 
-def drops_g(world, config, layout, wishes):
+def drops_g(world, config, layout, options):
     """Of one layer each rank goes on with the sum over its own blocks alone."""
 
-    def left_out(x, group: ProcessGroup, reduce_dtype, dtype):
+    def skipped(x, group: ProcessGroup, reduce_dtype, dtype):
         _leave_out(DROPPED_G, group)
         return Mapping.apply(x, keep, keep, dtype, None)
 
     class WithoutG(tensor.RowParallelLinear):
         def forward(self, x):
-            with patch.object(tensor, "reduce_from_group", left_out):
+            with patch.object(tensor, "reduce_from_group", skipped):
                 return super().forward(x)
 
     def row_parallel_linear(linear, group, **options):
@@ -31,23 +31,23 @@ def drops_g(world, config, layout, wishes):
         return (WithoutG if broken else tensor.RowParallelLinear)(linear, group, **options)
 
     with patch.object(tensor, "row_parallel_linear", row_parallel_linear):
-        return train_rank(world, config, layout, wishes)
+        return train_rank(world, config, layout, options)
 
 
-def drops_gains(world, config, layout, wishes):
+def drops_gains(world, config, layout, options):
     """Of each LayerNorm's gain a rank has the gradient of its own tokens alone."""
 
-    def left_out(gradient, group: ProcessGroup):
+    def skipped(gradient, group: ProcessGroup):
         _leave_out(DROPPED_GAIN, group)
         return gradient
 
     def forward(self: tensor.SequenceParallelLayerNorm, x):
-        gain = Mapping.apply(self.gain, xp.copy, partial(left_out, group=self.group), None, self.reduce_dtype)
+        gain = Mapping.apply(self.gain, xp.copy, partial(skipped, group=self.group), None, self.reduce_dtype)
         bias = tensor.copy_parameter_to_group(self.bias, self.group, self.reduce_dtype)
         return functional.layer_norm(x, gain, bias)
 
     with patch.object(tensor.SequenceParallelLayerNorm, "forward", forward):
-        return train_rank(world, config, layout, wishes)
+        return train_rank(world, config, layout, options)
 
 
 def _leave_out(name: str, group: ProcessGroup) -> None:

@@ -1,4 +1,4 @@
-"""The films of collectives: their boards step by step, beside what each should cost, and where a bug shows."""
+"""The animations of collectives: their boards step by step, beside what each should cost, and where a bug shows."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from minidist.show.demos import board, broken_collectives
 from minidist.show.demos.kinds import Kind, programs_for
 from minidist.show.demos.runs import WarmRanks, told, ulps, warm_ranks
 from minidist.show.demos.steps import Step, numbers_of, watched
-from minidist.show.player.scene import Film, Frame, Scene
+from minidist.show.player.scene import Animation, Frame, Scene
 from minidist.train.config import TrainConfig
 from minidist.train.trainer import train_rank
 from minidist.verify.comparison import ulps_between
@@ -17,7 +17,7 @@ from minidist.verify.comparison import ulps_between
 MODEL = TrainConfig(layers=2, heads=4, width=32, context=16, global_batch=16, micro_batch=1, steps=2)
 
 
-def film(kind: Kind, ranks: int, size: int, seed: int) -> Film:
+def animation(kind: Kind, ranks: int, size: int, seed: int) -> Animation:
     """Run the collective as it should be and broken, on so many ranks with ``size`` numbers in each chunk."""
     size *= ranks  # from here on: numbers in each array
     with warm_ranks() as warm:
@@ -34,7 +34,7 @@ def film(kind: Kind, ranks: int, size: int, seed: int) -> Film:
     scenes = tuple(_scene(kind, name, steps, name, steps) for name, (steps, _) in runs.items())
     verdict = " ".join(filter(None, (_verdict(kind, bad, runs[first][0], right), consequence)))
     broken = _scene(kind, "broken", bad, first, runs[first][0], verdict)
-    return Film(kind.name, kind.title, scenes, broken, kind.bug, runs[first][1])
+    return Animation(kind.name, kind.title, scenes, broken, kind.bug, runs[first][1])
 
 
 def _one_process(kind: Kind, ranks: int, size: int, seed: int) -> np.ndarray:
@@ -106,15 +106,15 @@ def _consequence(kind: Kind, warm: WarmRanks, ranks: int, seed: int) -> str:
     """What the bug does to a training run, where one uses this collective."""
     if kind.trains_on is None:
         return ""
-    layout_of, socket = kind.trains_on
+    layout_of, function = kind.trains_on
     config = replace(MODEL, seed=seed)
 
-    def plugged(world, config, layout, wishes):
-        overrides.plug({socket: getattr(broken_collectives, socket)})
+    def plugged(world, config, layout, options):
+        overrides.override({function: getattr(broken_collectives, function)})
         try:
-            return train_rank(world, config, layout, wishes)
+            return train_rank(world, config, layout, options)
         finally:
-            overrides.plug({})
+            overrides.override({})
 
     layout = layout_of(ranks)
     return told(warm.parting(config, warm.train(config, layout, plugged), plugged))

@@ -11,7 +11,7 @@ from minidist.show.demos.lanes import MS, Bar, Lanes
 from minidist.show.demos.runs import fastest, told, warm_ranks
 from minidist.show.demos.widths import check_width, heads_of
 from minidist.show.overlap import hidden_share, length, traced_step
-from minidist.show.player.scene import Film, Scene
+from minidist.show.player.scene import Animation, Scene
 from minidist.show.timeline import kind_of
 from minidist.trace import Event
 from minidist.train.config import TrainConfig
@@ -27,7 +27,7 @@ TITLES = {
 }
 
 
-def film(ranks: int, size: int, seed: int) -> Film:
+def animation(ranks: int, size: int, seed: int) -> Animation:
     """Train a model of width ``size`` on so many ranks, in three ways and with the sum of one bucket dropped.
 
     Raises:
@@ -48,7 +48,7 @@ def film(ranks: int, size: int, seed: int) -> Film:
     scene = partial(_scene, elements=elements, longest=longest)
     others = f" and {len(dropped) - 1} more" if len(dropped) > 1 else ""
     bug = f"bucket {DROPPED_BUCKET} is never sent ({dropped[0].name}{others})"
-    return Film(
+    return Animation(
         "dp",
         "Data parallelism: all-reduces under backward",
         tuple(scene(name, run, proof=proofs[name]) for name, run in runs.items()),

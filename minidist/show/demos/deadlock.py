@@ -26,7 +26,7 @@ from minidist.show.demos.deadlock_programs import (
     rank_of_a_ring,
     send_first,
 )
-from minidist.show.player.scene import Film, Frame, Scene
+from minidist.show.player.scene import Animation, Frame, Scene
 from minidist.show.waits import STUCK, colour_of, edges
 
 QUEUE_BYTES = 8 << 10
@@ -49,7 +49,7 @@ class Moment:
 # ── the runs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def film(ranks: int, size: int, seed: int) -> Film:
+def animation(ranks: int, size: int, seed: int) -> Animation:
     """Run all programs with messages of ``size`` numbers, and the one that deadlocks with some that fit, too."""
     if not FITS < size <= MOST:
         raise ValueError(
@@ -70,7 +70,7 @@ def film(ranks: int, size: int, seed: int) -> Film:
     circle, verdict = edges(error.waiting), _verdict(error, seconds)
     broken = _scene("broken", "Everybody sends first", SEND_FIRST, stuck, size, verdict, circle)
     bug = "every rank sends before it receives, and a message is larger than a queue"
-    return Film("deadlock", "Deadlock: who waits for whom", scenes, broken, bug, logs)
+    return Animation("deadlock", "Deadlock: who waits for whom", scenes, broken, bug, logs)
 
 
 def _ends(cluster: Cluster, program: Callable, size: int, seed: int) -> tuple[list[Event], list[list]]:

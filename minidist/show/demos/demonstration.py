@@ -3,17 +3,17 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from minidist.show.player.scene import Film
+from minidist.show.player.scene import Animation
 
 
 @dataclass(frozen=True)
 class Demonstration:
-    """Call it to run it: ``show.ring(ranks=4)`` is a film, which Jupyter displays.
+    """Call it to run it: ``show.ring(ranks=4)`` is an animation, which Jupyter displays.
 
     Args:
         name: as the command line has it.
         about: what is seen, in a line of the menu.
-        make: (ranks, size, seed) -> the film. It may raise ValueError for a size that it cannot have.
+        make: (ranks, size, seed) -> the animation. It may raise ValueError for a size that it cannot have.
         ranks, size: what it takes unless told otherwise.
         size_is: what ``size`` counts.
         least_ranks, most_ranks: that make a picture.
@@ -22,7 +22,7 @@ class Demonstration:
 
     name: str
     about: str
-    make: Callable[[int, int, int], Film]
+    make: Callable[[int, int, int], Animation]
     ranks: int
     size: int
     size_is: str
@@ -30,7 +30,7 @@ class Demonstration:
     most_ranks: int = 8
     most: int = 10**6
 
-    def __call__(self, ranks: int | None = None, size: int | None = None, seed: int = 0) -> Film:
+    def __call__(self, ranks: int | None = None, size: int | None = None, seed: int = 0) -> Animation:
         """Run it.
 
         Raises:

@@ -26,7 +26,7 @@ class Kind:
         ends: (values of all ranks (N, M)) -> (N, M), NaN where it does not matter: what one process would compute.
         formula: by the scene's name, what the busiest rank sends, in words, and as a function of N and the bytes M.
         says: by the scene's name, (step, N) -> what happens in that step.
-        trains_on: a layout that uses this collective, by N, and the socket that the bug is plugged into.
+        trains_on: a layout that uses this collective, by N, and the overridable function that the bug replaces.
         columns: what a column of the board is called, with a place for its letter.
     """
 

@@ -46,7 +46,7 @@ class Bar:
     Args:
         lane: "compute" or "communication".
         start, end: ns from the beginning of the step.
-        colour: "#RRGGBB", or a name that a film knows.
+        colour: "#RRGGBB", or a name that an animation knows.
         mark: for terminals without colours.
         texts: the longest that fits is written on it; none if none does.
         outline: the colour of a frame.

@@ -12,7 +12,7 @@ from minidist.parallel.pipeline import Pipeline
 from minidist.parallel.tools.schedules import Action
 from minidist.show.demos.pipeline_scene import Kind, scene
 from minidist.show.demos.runs import fastest, told, warm_ranks
-from minidist.show.player.scene import Film
+from minidist.show.player.scene import Animation
 from minidist.train.config import TrainConfig
 from minidist.train.trainer import train_rank
 
@@ -30,7 +30,7 @@ KINDS = (
 BROKEN = KINDS[2]
 
 
-def film(ranks: int, size: int, seed: int) -> Film:
+def animation(ranks: int, size: int, seed: int) -> Animation:
     """Run a step in each schedule, with ``size`` micro-batches, or what makes whole rounds of all ranks."""
     micro_batches = ceil(size / ranks) * ranks  # interleaved 1F1B needs it; the others take as many, to be compared
     if micro_batches > MOST_MICRO_BATCHES:
@@ -48,7 +48,7 @@ def film(ranks: int, size: int, seed: int) -> Film:
         place = warm.parting(config, bad, _activations_swapped)
     rounded = "" if micro_batches == size else f", {size} rounded up to whole rounds of {ranks} ranks"
     scenes = tuple(scene(kind, runs[kind.name], proofs[kind.name], rounded) for kind in KINDS)
-    return Film(
+    return Animation(
         "pp",
         "Pipelines: the layers on different ranks, micro-batches one behind the other",
         scenes,
@@ -76,7 +76,7 @@ def _config(ranks: int, micro_batches: int, seed: int) -> TrainConfig:
     )
 
 
-def _activations_swapped(world, config, layout, wishes):
+def _activations_swapped(world, config, layout, options):
     """Stage 1 asks for micro-batch 1's activations where it needs 0's, and the other way round: no shape tells."""
     tag = Pipeline.tag
 
@@ -85,4 +85,4 @@ def _activations_swapped(world, config, layout, wishes):
         return tag(self, stage, SWAPPED.get(i, i) if mine else i, way)
 
     with mock.patch.object(Pipeline, "tag", swapped):
-        return train_rank(world, config, layout, wishes)
+        return train_rank(world, config, layout, options)

@@ -7,15 +7,15 @@ from unittest.mock import patch
 from minidist.comm.group import ProcessGroup
 from minidist.nn.gpt import GPT
 from minidist.nn.memory.recompute import MODES, Region
-from minidist.nn.random import Noise
+from minidist.nn.random import DropoutRNG
 from minidist.show.demos.runs import told, warm_ranks
 from minidist.show.demos.stacks import Mark, Stacks, bytes_told
 from minidist.show.demos.watched import Held, last_steps, train_watched
 from minidist.show.demos.widths import check_width, heads_of
-from minidist.show.player.scene import Film, Scene
+from minidist.show.player.scene import Animation, Scene
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import RankResult, Run, Wishes
+from minidist.train.trainer import RankResult, Run, RunOptions
 
 AGAIN = "#F0E442"  # of Okabe and Ito: recomputing
 STATE = 2 + 12 + 8  # bytes a parameter in bf16: itself, its master and two moments, room for its gradients' sum
@@ -40,7 +40,7 @@ OF_MODE = {
 BUG = "in the last step the recomputed forward draws other dropout"
 
 
-def film(ranks: int, size: int, seed: int) -> Film:
+def animation(ranks: int, size: int, seed: int) -> Animation:
     """A step in each mode, on so many ranks, of a model of width ``size``."""
     check_width(size, 4, 256)
     config = TrainConfig(
@@ -57,15 +57,15 @@ def film(ranks: int, size: int, seed: int) -> Film:
     scenes = tuple(_scene(run, most, proof) for run, proof in zip(runs, proofs, strict=True))
     broken = _scene(bad, most, verdict, bug=True)
     title = "Recomputation: less memory for more work"
-    return Film("recompute", title, scenes, broken, BUG, [rank.log for rank in runs[0].ranks])
+    return Animation("recompute", title, scenes, broken, BUG, [rank.log for rank in runs[0].ranks])
 
 
-def train_redrawn(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes: Wishes) -> RankResult:
+def train_redrawn(world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions) -> RankResult:
     """In the last step, whatever is recomputed has the dropout of the step after it."""
     right = Region.run_again
 
     def other(value):
-        redrawn = isinstance(value, Noise) and value.step == config.steps - 1
+        redrawn = isinstance(value, DropoutRNG) and value.step == config.steps - 1
         return replace(value, step=value.step + 1) if redrawn else value
 
     def run_again(self) -> None:
@@ -73,7 +73,7 @@ def train_redrawn(world: ProcessGroup, config: TrainConfig, layout: Layout, wish
         right(self)
 
     with patch.object(Region, "run_again", run_again):
-        return train_watched(world, config, layout, wishes)
+        return train_watched(world, config, layout, options)
 
 
 def bytes_of_block(config: TrainConfig, mode: str) -> int:

@@ -19,15 +19,17 @@ from minidist.show.demos.runs import RANKS
 
 
 def _collective(kind: kinds.Kind, about: str) -> Demonstration:
-    return Demonstration(kind.name, about, partial(collectives.film, kind), 4, 4, "numbers in each chunk", most=10**4)
+    return Demonstration(
+        kind.name, about, partial(collectives.animation, kind), 4, 4, "numbers in each chunk", most=10**4
+    )
 
 
-def _lanes(name: str, about: str, film: Callable) -> Demonstration:
-    return Demonstration(name, about, film, RANKS, 96, "the model's width")
+def _lanes(name: str, about: str, animation: Callable) -> Demonstration:
+    return Demonstration(name, about, animation, RANKS, 96, "the model's width")
 
 
-def _memory(name: str, about: str, film: Callable, ranks: int) -> Demonstration:
-    return Demonstration(name, about, film, ranks, 32, "the model's width")
+def _memory(name: str, about: str, animation: Callable, ranks: int) -> Demonstration:
+    return Demonstration(name, about, animation, ranks, 32, "the model's width")
 
 
 DEMONSTRATIONS = {
@@ -38,15 +40,17 @@ DEMONSTRATIONS = {
         _collective(kinds.REDUCE_SCATTER, "of a sum one chunk on each rank"),
         _collective(kinds.ALL_GATHER, "every rank's chunk on every rank"),
         _collective(kinds.ALL_TO_ALL, "every rank something else for every other"),
-        _lanes("dp", "gradients summed under backward: overlapped, bucketed, naive", data_parallel.film),
-        _memory("zero", "what each rank holds over a step, in every stage", zero.film, 4),
+        _lanes("dp", "gradients summed under backward: overlapped, bucketed, naive", data_parallel.animation),
+        _memory("zero", "what each rank holds over a step, in every stage", zero.animation, 4),
         _lanes("tp", "heads on several ranks: two all-reduces a block each way", tensor_parallel.tp),
         _lanes("sp", "tokens on several ranks, too: less to hold", tensor_parallel.sp),
-        Demonstration("pp", "pipelines: five schedules, and their bubbles", pipeline.film, RANKS, 8, "micro-batches"),
-        _memory("recompute", "activations over a step: all kept, or computed again", recompute.film, 2),
-        _memory("bf16", "the bits of a master weight, and of what is stored and sent", bf16.film, 2),
         Demonstration(
-            "deadlock", "who waits for whom", deadlock.film, 4, 2000, "numbers in a message", most=deadlock.MOST
+            "pp", "pipelines: five schedules, and their bubbles", pipeline.animation, RANKS, 8, "micro-batches"
+        ),
+        _memory("recompute", "activations over a step: all kept, or computed again", recompute.animation, 2),
+        _memory("bf16", "the bits of a master weight, and of what is stored and sent", bf16.animation, 2),
+        Demonstration(
+            "deadlock", "who waits for whom", deadlock.animation, 4, 2000, "numbers in a message", most=deadlock.MOST
         ),
     )
 }

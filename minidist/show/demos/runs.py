@@ -10,7 +10,7 @@ from minidist.comm.runtime.launch import Cluster
 from minidist.show.overlap import length, traced_step
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import Run, Wishes, run
+from minidist.train.trainer import Run, RunOptions, run
 from minidist.verify.comparison import ONE_PROCESS, Difference, agrees, first_difference
 
 
@@ -46,9 +46,9 @@ class WarmRanks:
         digests: bool = True,
     ) -> Run:
         """A training run, with the digest of every step unless it is not wanted: on many ranks it takes its time."""
-        wishes = Wishes(step_digests=digests, trace=trace)
+        options = RunOptions(step_digests=digests, trace=trace)
         with self(layout.world_size) as cluster:
-            return run(cluster, config, layout, wishes, rank_function=rank_function)
+            return run(cluster, config, layout, options, rank_function=rank_function)
 
     def reference(self, config: TrainConfig) -> Run:
         """The run of one process, trained once however often it is asked for."""

@@ -8,7 +8,7 @@ from minidist.show.demos.lanes import MS, Bar, Lanes
 from minidist.show.demos.runs import fastest, told, warm_ranks
 from minidist.show.demos.widths import check_width
 from minidist.show.overlap import length, traced_step
-from minidist.show.player.scene import Film, Scene
+from minidist.show.player.scene import Animation, Scene
 from minidist.show.timeline import kind_of
 from minidist.trace import Event
 from minidist.train.config import TrainConfig
@@ -18,13 +18,13 @@ from minidist.train.trainer import Run
 TITLES = {0: "Each half of a block ends with an all-reduce", 1: "A reduce-scatter and an all-gather between two halves"}
 
 
-def tp(ranks: int, size: int, seed: int) -> Film:
+def tp(ranks: int, size: int, seed: int) -> Animation:
     """Train a model at least ``size`` wide, split over so many ranks; then with one of its all-reduces left out.
 
     Raises:
         ValueError: for a width at which there is nothing to be seen, or too much to wait for.
     """
-    return _film(
+    return _animation(
         "tp",
         "Tensor parallelism: two all-reduces a block each way",
         {"tp": Layout(tp=ranks)},
@@ -34,13 +34,13 @@ def tp(ranks: int, size: int, seed: int) -> Film:
     )
 
 
-def sp(ranks: int, size: int, seed: int) -> Film:
+def sp(ranks: int, size: int, seed: int) -> Animation:
     """The same with the tokens split where tensor parallelism splits nothing, and without; then a sum left out.
 
     Raises:
         ValueError: as ``tp``.
     """
-    return _film(
+    return _animation(
         "sp",
         "Sequence parallelism: the same bytes or fewer, and less to hold",
         {"tp + sp": Layout(tp=ranks, sp=1), "tp": Layout(tp=ranks)},
@@ -71,7 +71,9 @@ def _multiple(of: int, least: int) -> int:
     return -(-least // of) * of
 
 
-def _film(name: str, title: str, layouts: dict[str, Layout], config: TrainConfig, drops: Callable, bug: str) -> Film:
+def _animation(
+    name: str, title: str, layouts: dict[str, Layout], config: TrainConfig, drops: Callable, bug: str
+) -> Animation:
     layout = next(iter(layouts.values()))
     with warm_ranks() as warm:
         runs = {scene: fastest(warm, config, chosen) for scene, chosen in layouts.items()}
@@ -81,7 +83,7 @@ def _film(name: str, title: str, layouts: dict[str, Layout], config: TrainConfig
     longest = max(length(_step(run)) for run in (*runs.values(), broken))
     scenes = tuple(_scene(scene, run, longest, proofs[scene]) for scene, run in runs.items())
     logs = [rank.log for rank in next(iter(runs.values())).ranks]
-    return Film(name, title, scenes, _scene("broken", broken, longest, parting), bug, logs)
+    return Animation(name, title, scenes, _scene("broken", broken, longest, parting), bug, logs)
 
 
 def _step(run: Run) -> list[list[Event]]:

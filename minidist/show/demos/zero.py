@@ -12,10 +12,10 @@ from minidist.show.demos.runs import told, warm_ranks
 from minidist.show.demos.stacks import Mark, Stacks
 from minidist.show.demos.watched import Held, last_steps, train_watched
 from minidist.show.demos.widths import check_width, heads_of
-from minidist.show.player.scene import Film, Scene
+from minidist.show.player.scene import Animation, Scene
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import RankResult, Wishes
+from minidist.train.trainer import RankResult, RunOptions
 
 STAGES = ("replicated", "stage 1", "stage 2", "stage 3")
 ALL = {"parameters": ("4", lambda n: 4), "optimizer": ("8", lambda n: 8), "gradients": ("8 + 4", lambda n: 12)}
@@ -56,7 +56,7 @@ NOTES = (
 BUG = "after one step the last block's new parameters are not gathered: ranks go on with stale ones"
 
 
-def film(ranks: int, size: int, seed: int) -> Film:
+def animation(ranks: int, size: int, seed: int) -> Animation:
     """A step in each stage, on so many ranks, of a model of width ``size``."""
     check_width(size, 4, 256)
     config = TrainConfig(
@@ -77,14 +77,16 @@ def film(ranks: int, size: int, seed: int) -> Film:
     block = _elements(model.blocks[-1])
     marks = [[_stale_mark(rank, 4 * (block - block // ranks))] for rank in bad]
     broken = _scene(1, bad, most, total, verdict, marks)
-    return Film("zero", "ZeRO: who holds what, over a step", tuple(scenes), broken, BUG, [r.log for r in runs[0].ranks])
+    return Animation(
+        "zero", "ZeRO: who holds what, over a step", tuple(scenes), broken, BUG, [r.log for r in runs[0].ranks]
+    )
 
 
-def train_stale(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes: Wishes) -> RankResult:
+def train_stale(world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions) -> RankResult:
     """After the last step but one the parameters of the last block are not gathered."""
-    right, steps = ZeroStage1.publish, count()
+    right, steps = ZeroStage1.sync_params, count()
 
-    def publish(self) -> None:
+    def sync_params(self) -> None:
         if next(steps) != config.steps - 2:
             return right(self)
         everything = self.units
@@ -92,8 +94,8 @@ def train_stale(world: ProcessGroup, config: TrainConfig, layout: Layout, wishes
         right(self)
         self.units = everything
 
-    with patch.object(ZeroStage1, "publish", publish):
-        return train_watched(world, config, layout, wishes)
+    with patch.object(ZeroStage1, "sync_params", sync_params):
+        return train_watched(world, config, layout, options)
 
 
 def _elements(module: Module) -> int:
@@ -102,7 +104,7 @@ def _elements(module: Module) -> int:
 
 def _stale_mark(held: Held, nbytes: int) -> Mark:
     """From the gather that leaves a block out to the next one."""
-    (start, _), (end, _) = held.places("publish parameters")
+    (start, _), (end, _) = held.places("sync_params parameters")
     return Mark(start, end, "wrong", "last block stale", nbytes)
 
 

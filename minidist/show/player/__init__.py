@@ -1,4 +1,5 @@
-"""Films of real runs, and the three ways to see one: in a terminal, as a page in a browser, as a still picture.
+"""Animations of real runs, and the three ways to see one: in a terminal, as a page in a browser, as a still picture.
 
-A film (scene.py) is plain data: shapes on a grid of characters, frame by frame. What draws it knows nothing of ranks.
+An animation (scene.py) is plain data: shapes on a grid of characters, frame by frame. What draws it knows nothing of
+ranks.
 """

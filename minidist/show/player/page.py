@@ -1,6 +1,6 @@
-"""A film as a page for a browser: everything in one file, nothing to download.
+"""An animation as a page for a browser: everything in one file, nothing to download.
 
-page.html is the page, player.css how it looks, player.js what plays it. Here the film becomes the JSON that lies in it:
+page.html is the page, player.css how it looks, player.js what plays it. Here the animation becomes the JSON in it:
 of each scene its shapes once, with the first and the last frame in which each is seen, and for each frame its note and
 its facts. The broken scene is the last one.
 """
@@ -16,44 +16,44 @@ from functools import cache
 from pathlib import Path
 from string import Template
 
-from minidist.show.player.scene import USUAL_SPEED, Box, Film, Label, Scene, Shape
+from minidist.show.player.scene import USUAL_SPEED, Animation, Box, Label, Scene, Shape
 
 HERE = Path(__file__).parent
 SPEEDS = range(1, 10)
 FALLBACK_DPI = 56  # of the picture that stands in a notebook until the player runs
 
 
-def whole(film: Film, first: Scene | None = None) -> str:
+def whole(animation: Animation, first: Scene | None = None) -> str:
     """The page, beginning with a scene: the first one, if not said."""
     return Template(_file("page.html")).substitute(
-        TITLE=html.escape(film.title),
+        TITLE=html.escape(animation.title),
         STYLE=_file("player.css"),
         SCRIPT=_file("player.js"),
         SPEEDS="".join(f"<option{' selected' * (speed == USUAL_SPEED)}>{speed}</option>" for speed in SPEEDS),
-        FILM=_json(as_dict(film, first)),
+        FILM=_json(as_dict(animation, first)),
     )
 
 
-def in_notebook(film: Film) -> str:
+def in_notebook(animation: Animation) -> str:
     """What a notebook shows: the player in a frame of its own; and where no script may run, as in an untrusted
     notebook or on GitHub, the still picture."""
     from minidist.show.notebook import png
 
-    page = gzip.compress(whole(film).encode(), mtime=0)  # a tenth: notebooks are committed with their outputs
+    page = gzip.compress(whole(animation).encode(), mtime=0)  # a tenth: notebooks are committed with their outputs
     return Template(_file("notebook.html")).substitute(
         NAME=hashlib.sha256(page).hexdigest()[:12],
-        TITLE=html.escape(film.title, quote=True),
-        PICTURE=base64.b64encode(png(film.figure(), FALLBACK_DPI)).decode(),
-        LINES=f"{max(scene.height for scene in (*film.scenes, film.broken)):g}",
+        TITLE=html.escape(animation.title, quote=True),
+        PICTURE=base64.b64encode(png(animation.figure(), FALLBACK_DPI)).decode(),
+        LINES=f"{max(scene.height for scene in (*animation.scenes, animation.broken)):g}",
         PAGE=base64.b64encode(page).decode(),
     )
 
 
-def as_dict(film: Film, first: Scene | None = None) -> dict:
-    """The film as the player reads it."""
-    scenes = [*film.scenes, film.broken]
+def as_dict(animation: Animation, first: Scene | None = None) -> dict:
+    """The animation as the player reads it."""
+    scenes = [*animation.scenes, animation.broken]
     number = next((i for i, scene in enumerate(scenes) if scene is first), 0)
-    return {"bug": film.bug, "scenes": [_scene(scene) for scene in scenes], "first": number}
+    return {"bug": animation.bug, "scenes": [_scene(scene) for scene in scenes], "first": number}
 
 
 def _scene(scene: Scene) -> dict:

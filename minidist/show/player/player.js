@@ -1,7 +1,7 @@
 "use strict";
-// Plays the film that lies in the page as JSON: show/player/page.py writes it, and says what its parts mean.
+// Plays the animation that lies in the page as JSON: show/player/page.py writes it, and says what its parts mean.
 const CHARACTER = 10, LINE = 20; // pixels of the picture: its grid is one of characters
-const film = JSON.parse(document.getElementById("film").textContent);
+const animation = JSON.parse(document.getElementById("animation").textContent);
 const $ = (id) => document.getElementById(id);
 const state = { scene: 0, frame: 0, speed: Number($("speed").value), timer: null, whole: 0 }; // whole: the scene seen before the bug
 
@@ -56,7 +56,7 @@ const draw = {
 
 function showScene(number, frame = 0) {
   state.scene = number;
-  const scene = film.scenes[number], broken = number === film.scenes.length - 1;
+  const scene = animation.scenes[number], broken = number === animation.scenes.length - 1;
   if (!broken) state.whole = number;
   const picture = svg("svg", { viewBox: `-4 -4 ${72 * CHARACTER + 8} ${scene.height * LINE + 8}`, role: "img" });
   picture.setAttribute("aria-label", scene.title);
@@ -68,7 +68,7 @@ function showScene(number, frame = 0) {
   $("stage").replaceChildren(picture);
   document.body.classList.toggle("broken", broken);
   $("title").textContent = scene.title;
-  $("verdict").textContent = (broken ? `Broken: ${film.bug}. ` : "") + scene.verdict;
+  $("verdict").textContent = (broken ? `Broken: ${animation.bug}. ` : "") + scene.verdict;
   $("break").textContent = broken ? "mend it" : "break it";
   [...$("scenes").children].forEach((button, i) => button.setAttribute("aria-pressed", i === number));
   $("key").replaceChildren(...scene.key.map(([name, fill, filled]) => {
@@ -85,7 +85,7 @@ function showScene(number, frame = 0) {
 }
 
 function showFrame(number) {
-  const scene = film.scenes[state.scene], before = state.frame;
+  const scene = animation.scenes[state.scene], before = state.frame;
   state.frame = Math.max(0, Math.min(scene.notes.length - 1, number));
   for (const { first, last, elements } of scene.drawn) {
     const seen = first <= state.frame && state.frame <= last;
@@ -111,7 +111,7 @@ function showFrame(number) {
 const step = (by) => { pause(); showFrame(state.frame + by); };
 
 function play() {
-  if (state.frame === film.scenes[state.scene].notes.length - 1) showFrame(0);
+  if (state.frame === animation.scenes[state.scene].notes.length - 1) showFrame(0);
   state.timer = setInterval(() => showFrame(state.frame + 1), 2400 / 1.5 ** state.speed);
   $("play").textContent = "⏸ pause";
   $("play").setAttribute("aria-label", "pause");
@@ -133,7 +133,7 @@ function setSpeed(speed) {
 }
 
 function breakIt() { // the same step, right and wrong, where there is one
-  const last = film.scenes.length - 1;
+  const last = animation.scenes.length - 1;
   showScene(state.scene === last ? state.whole : last, state.frame);
 }
 
@@ -144,7 +144,7 @@ const keys = {
   ArrowLeft: () => step(-1), PageUp: () => step(-1),
   Home: () => step(-Infinity), End: () => step(Infinity),
   p: toggle, b: breakIt,
-  s: () => showScene((state.whole + 1) % (film.scenes.length - 1)),
+  s: () => showScene((state.whole + 1) % (animation.scenes.length - 1)),
   d: () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"),
 };
 addEventListener("keydown", (event) => {
@@ -160,13 +160,13 @@ addEventListener("click", (event) => { // with a mouse: the next space is a step
   if (event.detail && event.target.tagName === "BUTTON") event.target.blur();
 });
 
-film.scenes.slice(0, -1).forEach((scene, i) => {
+animation.scenes.slice(0, -1).forEach((scene, i) => {
   const button = document.createElement("button");
   button.textContent = scene.name;
   button.onclick = () => { pause(); showScene(i); };
   $("scenes").append(button);
 });
-$("scenes").hidden = film.scenes.length === 2; // nothing to choose from
+$("scenes").hidden = animation.scenes.length === 2; // nothing to choose from
 $("break").onclick = breakIt;
 $("theme").onclick = keys.d;
 $("first").onclick = keys.Home;
@@ -182,4 +182,4 @@ if (window.frameElement) { // in a notebook: as dark as the notebook
   if (light) dark = light === "false";
 }
 setTheme(dark ? "dark" : "light");
-showScene(film.first);
+showScene(animation.first);

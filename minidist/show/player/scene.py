@@ -1,4 +1,4 @@
-"""A film as plain data: scenes of frames, frames of shapes, on a grid of characters.
+"""An animation as plain data: scenes of frames, frames of shapes, on a grid of characters.
 
 Every place is in characters, from the top left: x to the right, up to WIDTH, and y downwards in lines, of which one is
 twice as high as a character is wide. So a terminal shows a frame as it is, and a page or a picture the same to scale.
@@ -112,7 +112,7 @@ class Scene:
 
 
 @dataclass(frozen=True, repr=False)
-class Film:
+class Animation:
     """A demonstration: scenes to choose from, and one in which something is broken. Jupyter shows it as a player.
 
     Args:
@@ -132,9 +132,9 @@ class Film:
     logs: Sequence[list] = ()
 
     def __repr__(self) -> str:
-        return f"<film {self.name}: {', '.join(scene.name for scene in self.scenes)}; to be broken>"
+        return f"<animation {self.name}: {', '.join(scene.name for scene in self.scenes)}; to be broken>"
 
-    def only(self, *names: str) -> "Film":
+    def only(self, *names: str) -> "Animation":
         """The same with these scenes alone.
 
         Raises:

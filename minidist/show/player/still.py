@@ -1,9 +1,9 @@
-"""A film as a still picture: for each scene the frames that it names, as matplotlib draws them."""
+"""An animation as a still picture: for each scene the frames that it names, as matplotlib draws them."""
 
 from textwrap import fill
 
 from minidist.show.palette import ink_on
-from minidist.show.player.scene import THEME, WIDTH, Arrow, Box, Film, Frame, Label, Scene
+from minidist.show.player.scene import THEME, WIDTH, Animation, Arrow, Box, Frame, Label, Scene
 
 LIGHT = dict(zip(THEME, ("#1A1A1A", "#B4B4B4", "#FFFFFF", "#C2002F", "#00734F"), strict=True))
 FAINT_TEXT = "#6A6A6A"  # a text must be read
@@ -14,27 +14,27 @@ ORDER = 3  # of all shapes: of two of them the later one lies above, a text like
 LINE = 2  # a line is twice as high as a character is wide
 
 
-def draw(film: Film):
+def draw(animation: Animation):
     """A matplotlib Figure: the stills of every scene, the broken one's last, each scene under its title."""
     from matplotlib.figure import Figure
 
-    scenes = [*film.scenes, film.broken]
-    heights = [_height(scene, _heading(film, scene)) for scene in scenes]
+    scenes = [*animation.scenes, animation.broken]
+    heights = [_height(scene, _heading(animation, scene)) for scene in scenes]
     figure = Figure(figsize=(INCHES, sum(heights) + 0.3), layout="constrained")
     parts = figure.subfigures(len(scenes), 1, height_ratios=heights, squeeze=False)[:, 0]
     for scene, part in zip(scenes, parts, strict=True):
-        _scene(part, scene, _heading(film, scene))
+        _scene(part, scene, _heading(animation, scene))
     _key(figure, {name: colour for scene in scenes for name, colour in scene.key.items()})
     return figure
 
 
-def save(film: Film, path) -> None:
+def save(animation: Animation, path) -> None:
     """Write the picture as a PNG file."""
-    draw(film).savefig(path, dpi=150)
+    draw(animation).savefig(path, dpi=150)
 
 
-def _heading(film: Film, scene: Scene) -> str:
-    bug = f"Broken: {film.bug}." if scene is film.broken else ""
+def _heading(animation: Animation, scene: Scene) -> str:
+    bug = f"Broken: {animation.bug}." if scene is animation.broken else ""
     return "\n".join(fill(text, 150) for text in (scene.title, bug, scene.verdict) if text)
 
 

@@ -1,4 +1,4 @@
-"""A film in a terminal: a player with keys, or without a terminal its frames one below the other."""
+"""An animation in a terminal: a player with keys, or without a terminal its frames one below the other."""
 
 from rich.console import Console
 from rich.text import Text
@@ -8,17 +8,17 @@ from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Footer, Static
 
 from minidist.show.player.characters import GROUNDS, lines_of, messages_of
-from minidist.show.player.scene import USUAL_SPEED, WIDTH, Film, Scene
+from minidist.show.player.scene import USUAL_SPEED, WIDTH, Animation, Scene
 
 SLOWEST = 2.4  # seconds a frame, before the speed
 
 
-def print_film(film: Film, scene: Scene, console: Console) -> None:
+def print_animation(animation: Animation, scene: Scene, console: Console) -> None:
     """Print the frames of a scene: of those with one note, which differ by a little more of the same, the last."""
     colours = console.color_system is not None
     console.print(Text(scene.title, "bold"))
-    if scene is film.broken:
-        console.print(Text(f"broken: {film.bug}", "red"))
+    if scene is animation.broken:
+        console.print(Text(f"broken: {animation.bug}", "red"))
     console.print(_key(scene, colours))
     notes = [frame.note for frame in scene.frames]
     for number, frame in enumerate(scene.frames):
@@ -30,12 +30,12 @@ def print_film(film: Film, scene: Scene, console: Console) -> None:
         console.print(Text(frame.note))
         console.print(Text(_facts(scene, number)))
     console.print()
-    console.print(Text(scene.verdict, "red" if scene is film.broken else "green"))
+    console.print(Text(scene.verdict, "red" if scene is animation.broken else "green"))
 
 
-def play(film: Film, scene: Scene) -> Scene:
+def play(animation: Animation, scene: Scene) -> Scene:
     """Show the player, beginning with a scene, until its user leaves it; return the scene that was seen last."""
-    player = Player(film, scene)
+    player = Player(animation, scene)
     player.run()
     return player.scene
 
@@ -69,11 +69,11 @@ class Player(App):
         Binding("q,escape", "quit", "quit"),
     ]
 
-    def __init__(self, film: Film, scene: Scene) -> None:
+    def __init__(self, animation: Animation, scene: Scene) -> None:
         super().__init__()
-        self.title = film.title
-        self.film, self.scene, self.frame = film, scene, 0
-        self.whole = film.scenes[0] if scene is film.broken else scene  # to come back to from the broken one
+        self.title = animation.title
+        self.animation, self.scene, self.frame = animation, scene, 0
+        self.whole = animation.scenes[0] if scene is animation.broken else scene  # to come back to from the broken one
         self.speed, self.timer = USUAL_SPEED, None
 
     def compose(self) -> ComposeResult:
@@ -90,10 +90,12 @@ class Player(App):
 
     def show_frame(self) -> None:
         """Show what the player has come to."""
-        scene, broken = self.scene, self.scene is self.film.broken
-        names = [f"[{one.name}]" if one is scene else one.name for one in (*self.film.scenes, self.film.broken)]
+        scene, broken = self.scene, self.scene is self.animation.broken
+        names = [
+            f"[{one.name}]" if one is scene else one.name for one in (*self.animation.scenes, self.animation.broken)
+        ]
         colour = "#FF5C77" if broken else "#3DDBA5"
-        bug = Text(f"\nbroken: {self.film.bug}", colour) if broken else ""
+        bug = Text(f"\nbroken: {self.animation.bug}", colour) if broken else ""
         parts = {
             "title": Text.assemble(f"{'  '.join(names)}\n{scene.title}", bug),
             "verdict": Text(scene.verdict, colour),
@@ -136,15 +138,15 @@ class Player(App):
             self.action_toggle()
 
     def action_break_it(self) -> None:
-        self._choose(self.whole if self.scene is self.film.broken else self.film.broken, self.frame)
+        self._choose(self.whole if self.scene is self.animation.broken else self.animation.broken, self.frame)
 
     def action_next_scene(self) -> None:
-        scenes = self.film.scenes
+        scenes = self.animation.scenes
         self._choose(scenes[(scenes.index(self.whole) + 1) % len(scenes)], 0)
 
     def _choose(self, scene: Scene, frame: int) -> None:
         self.scene, self.frame = scene, min(frame, len(scene.frames) - 1)
-        if scene is not self.film.broken:
+        if scene is not self.animation.broken:
             self.whole = scene
         self.show_frame()
 

@@ -187,9 +187,9 @@ MUTANTS = [
         from minidist.parallel import zero
 
         self.reducing = None
-        zero.ZeroStage1.settle(self)
+        zero.ZeroStage1.wait_for_pending(self)
         zero.ZeroStage1.reduce(self, unit)
-        zero.ZeroStage1.settle(self)
+        zero.ZeroStage1.wait_for_pending(self)
         """,
     ),
     # 5.4 ZeroStage2
@@ -425,7 +425,7 @@ MUTANTS = [
         "not given up after backward",
         """
         super().complete(unit)
-        unit.give_up()
+        unit.reshard()
         """,
         "super().complete(unit)",
     ),
@@ -434,13 +434,13 @@ MUTANTS = [
         "blocks are not given up after backward, the root is",
         """
         super().complete(unit)
-        unit.give_up()
+        unit.reshard()
         """,
         """
         super().complete(unit)
         if unit is self.root:
             for each in self.units:
-                each.give_up()
+                each.reshard()
         """,
     ),
     Mutant(
@@ -448,12 +448,12 @@ MUTANTS = [
         "given up after backward as after forward: not without resharding",
         """
         super().complete(unit)
-        unit.give_up()
+        unit.reshard()
         """,
         """
         super().complete(unit)
         if self.reshard_after_forward:
-            unit.give_up()
+            unit.reshard()
         """,
     ),
     Mutant(
@@ -461,14 +461,14 @@ MUTANTS = [
         "the gradients are not summed",
         """
         super().complete(unit)
-        unit.give_up()
+        unit.reshard()
         """,
         """
         self.awaited[unit] = set(unit.parameters)
         self.done += unit is self.root
         unit.grad_shard += unit.take_gradients()[unit.mine]
         unit.show_gradients()
-        unit.give_up()
+        unit.reshard()
         """,
     ),
     Mutant(

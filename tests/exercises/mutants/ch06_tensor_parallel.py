@@ -184,24 +184,24 @@ MUTANTS = [
         """,
     ),
     # 6.3 ColumnParallelLinear and RowParallelLinear
-    Mutant("6.3", "the columns' f is left out: backward has no all-reduce", "x = enter_blocks(x, self)", "pass"),
+    Mutant("6.3", "the columns' f is left out: backward has no all-reduce", "x = enter_heads(x, self)", "pass"),
     Mutant(
         "6.3",
         "as many blocks as all ranks have",
-        "x = functional.copy_to_blocks(x, len(self.weight.data))",
-        "x = functional.copy_to_blocks(x, len(self.weight.data) * self.group.size)",
+        "x = functional.copy_to_heads(x, len(self.weight.data))",
+        "x = functional.copy_to_heads(x, len(self.weight.data) * self.group.size)",
     ),
     Mutant(
         "6.3",
         "blocks first: f all-reduces all of them",
         """
-        x = enter_blocks(x, self)  # (B, T, C)
-        x = functional.copy_to_blocks(x, len(self.weight.data))  # (H/N, B, T, C)
+        x = enter_heads(x, self)  # (B, T, C)
+        x = functional.copy_to_heads(x, len(self.weight.data))  # (H/N, B, T, C)
         return functional.linear(x, self.weight, self.bias)  # (H/N, B, T, out)
         """,
         """
-        x = functional.copy_to_blocks(x, len(self.weight.data))
-        return functional.linear(enter_blocks(x, self), self.weight, self.bias)
+        x = functional.copy_to_heads(x, len(self.weight.data))
+        return functional.linear(enter_heads(x, self), self.weight, self.bias)
         """,
     ),
     Mutant(
@@ -231,8 +231,8 @@ MUTANTS = [
     Mutant(
         "6.3",
         "partial sums are rounded before they are added",
-        "partial = functional.reduce_from_blocks(y, self.reduce_dtype)",
-        "partial = functional.reduce_from_blocks(y)",
+        "partial = functional.reduce_from_heads(y, self.reduce_dtype)",
+        "partial = functional.reduce_from_heads(y)",
     ),
     Mutant(
         "6.3",
@@ -250,27 +250,27 @@ MUTANTS = [
         "6.3",
         "each block is all-reduced, and then they are summed",
         """
-        partial = functional.reduce_from_blocks(y, self.reduce_dtype)  # (B, T, C), over the blocks here
+        partial = functional.reduce_from_heads(y, self.reduce_dtype)  # (B, T, C), over the blocks here
         return leave_blocks(partial, self, y.dtype) + bias  # (B, T, C)
         """,
         """
         joined = reduce_from_group(y, self.group, self.reduce_dtype, np.float64)
-        return functional.reduce_from_blocks(joined, y.dtype) + bias
+        return functional.reduce_from_heads(joined, y.dtype) + bias
         """,
     ),
     Mutant(
         "6.3",
         "sequence parallelism is forgotten: always f",
-        "x = enter_blocks(x, self)",
+        "x = enter_heads(x, self)",
         "x = copy_to_group(x, self.group, self.reduce_dtype)",
     ),
     Mutant(
         "6.3",
         "reduce_dtype is not passed on",
-        "x = enter_blocks(x, self)",
-        "x = copy_to_group(x, self.group) if not self.sequence else enter_blocks(x, self)",
+        "x = enter_heads(x, self)",
+        "x = copy_to_group(x, self.group) if not self.sequence else enter_heads(x, self)",
     ),
-    # 6.4 blocks_of and split_qkv
+    # 6.4 heads_of and split_qkv
     Mutant("6.4", "what does not divide is rounded down", "if blocks % ranks:", "if False:"),
     Mutant(
         "6.4", "dealt out in turn", "return range(rank * each, (rank + 1) * each)", "return range(rank, blocks, ranks)"
@@ -322,8 +322,8 @@ MUTANTS = [
     Mutant(
         "6.4",
         "always the first rank's heads",
-        "mine = blocks_of(rank, ranks, heads)",
-        "mine = blocks_of(0, ranks, heads)",
+        "mine = heads_of(rank, ranks, heads)",
+        "mine = heads_of(0, ranks, heads)",
     ),
     Mutant(
         "6.4",
@@ -361,7 +361,7 @@ MUTANTS = [
     Mutant(
         "6.5",
         "the exponentials are summed in float32",
-        "total = functional.sum_over_blocks(exps.sum(axis=-1))  # (tokens,) float64",
+        "total = functional.sum_over_heads(exps.sum(axis=-1))  # (tokens,) float64",
         "total = exps.sum(axis=(0, 2))",
     ),
     Mutant(

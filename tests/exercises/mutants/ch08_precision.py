@@ -136,16 +136,16 @@ MUTANTS = [
         self.masters = [master_of(parameter) for parameter in self.parameters]
         """,
     ),
-    Mutant("8.4", "nothing is published to begin with", "self.publish()\n", "\n"),
+    Mutant("8.4", "nothing is published to begin with", "self.sync_params()\n", "\n"),
     Mutant("8.4", "the parameters stay float32", "parameter.format = format", "pass"),
     Mutant(
         "8.4",
         "the masters have the format too",
         """
-        self.publish()
+        self.sync_params()
         """,
         """
-        self.publish()
+        self.sync_params()
         for master in self.masters:
             values, master.format = master.data, format
             master.data = values

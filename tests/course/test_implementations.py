@@ -1,4 +1,4 @@
-"""Training on a learner's own code: their pieces, the library's where a stub still is, and who is who."""
+"""Training on a learner's own code: their implementations, the library's where a stub still is, and who is who."""
 
 import json
 
@@ -8,7 +8,7 @@ from minidist import overrides
 from minidist.cli import main
 from minidist.course.answers import course_folder, read_answers
 from minidist.course.authoring.stubs import put_back, stub_of
-from minidist.course.learner.implementations import pieces_of, training_on
+from minidist.course.learner.implementations import implementations_of, training_on
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.trainer import run
@@ -35,19 +35,19 @@ def folder(tmp_path):
 
 
 def owners(folder) -> dict[str, bool]:
-    return {piece.socket: piece.source is not None for piece in pieces_of(str(folder))}
+    return {piece.name: piece.source is not None for piece in implementations_of(str(folder))}
 
 
 def test_the_sockets_that_are_promised():
     promised = {"all_reduce_ring", "broadcast_tree", "all_gather_ring", "reduce_scatter_ring", "all_to_all_pairwise"}
-    assert promised | {"BucketedDataParallel"} <= overrides.SOCKETS.keys()
+    assert promised | {"BucketedDataParallel"} <= overrides.OVERRIDABLE.keys()
     assert all(owners(course_folder("solutions")).values())  # each has a task, and each solution fits
 
 
 def test_stubs_fall_back(folder):
     mine = owners(folder("all_reduce_ring", "fill_buckets"))
     assert [name for name, own in mine.items() if own] == ["all_reduce_ring", "fill_buckets"]
-    why = {piece.socket: piece.why for piece in pieces_of(str(folder()))}
+    why = {piece.name: piece.why for piece in implementations_of(str(folder()))}
     assert why["broadcast_tree"] == "still a stub in ch03_collectives.py"
 
 
@@ -61,7 +61,7 @@ def test_all_solutions_reach_the_librarys_fingerprint(capsys):
     layouts += ["pp=2", "pp=2,schedule=gpipe", "pp=2,virtual=2", "pp=2,schedule=zb-h1"]
     assert main(["verify", "--impl", "solutions", *SMALL, "--layers=4", *layouts]) == 0
     shown = capsys.readouterr().out
-    assert shown.count("  yes") == 10 and shown.count("yours") == len(overrides.SOCKETS)
+    assert shown.count("  yes") == 10 and shown.count("yours") == len(overrides.OVERRIDABLE)
 
 
 def test_a_ring_of_ones_own_on_top_of_stubs(folder, capsys):
@@ -105,12 +105,12 @@ def test_calls_are_counted(folder, capsys):
     )
     assert main(["train", "--dp", "2", "--algorithm", "ring", "--impl", str(place), *SMALL, "--json", "-"]) == 0
     result = json.loads(capsys.readouterr().out)
-    calls = {piece["socket"]: piece["calls"] for piece in result["pieces"]}
+    calls = {row["function"]: row["calls"] for row in result["implementations"]}
     assert (
         calls["all_reduce_ring"] == calls["all_gather_ring"] == calls["reduce_scatter_ring"] == 3
     )  # one bucket a step
     assert calls["BucketedDataParallel"] == calls["fill_buckets"] == 1 and calls["adamw_update"] % 3 == 0
-    yours = {piece["socket"] for piece in result["pieces"] if piece["whose"] == "yours"}
+    yours = {row["function"] for piece in result["implementations"] if piece["implementation"] == "yours"}
     assert "broadcast_tree" not in yours and "adamw_update" in yours
 
 
@@ -138,11 +138,11 @@ def test_an_answer_that_raises_not_implemented_error_is_none_the_less_an_answer(
 
 def test_the_reference_is_the_librarys_and_nothing_stays_plugged(ranks):
     config = TrainConfig(layers=1, heads=2, width=16, context=8, global_batch=8, micro_batch=1, steps=2)
-    function = training_on(pieces_of("solutions"))
+    function = training_on(implementations_of("solutions"))
     one, two = verify_layouts([Layout(2)], config, rank_function=function)
-    assert one.ranks[0].socket_calls == {} and two.ranks[0].socket_calls["adamw_update"] > 0
-    assert run(ranks(2), config, Layout(2), rank_function=function).ranks[0].socket_calls["adamw_update"] > 0
-    assert run(ranks(2), config, Layout(2)).ranks[0].socket_calls == {}  # the same ranks, afterwards
+    assert one.ranks[0].override_calls == {} and two.ranks[0].override_calls["adamw_update"] > 0
+    assert run(ranks(2), config, Layout(2), rank_function=function).ranks[0].override_calls["adamw_update"] > 0
+    assert run(ranks(2), config, Layout(2)).ranks[0].override_calls == {}  # the same ranks, afterwards
 
 
 def test_a_class_on_a_stub_is_a_stub(folder):
@@ -163,7 +163,7 @@ def test_unusable_input(tmp_path, capsys):
 
 def test_plug_refuses_what_has_no_socket():
     with pytest.raises(KeyError, match="there is no socket 'nonsense'"):
-        overrides.plug({"nonsense": print})
+        overrides.override({"nonsense": print})
 
 
 def test_a_socket_looks_its_function_up_at_each_call():
@@ -173,9 +173,9 @@ def test_a_socket_looks_its_function_up_at_each_call():
 
     try:
         alias = double
-        overrides.plug({"double": lambda x: 3 * x})
+        overrides.override({"double": lambda x: 3 * x})
         assert alias(1) == 3 and overrides.calls["double"] == 1
-        overrides.plug({})
+        overrides.override({})
         assert alias(1) == 2
     finally:
-        del overrides.SOCKETS["double"]
+        del overrides.OVERRIDABLE["double"]
