@@ -1,4 +1,4 @@
-"""Training on a learner's own code: their implementations, the library's where a stub still is, and who is who."""
+"""Training on a learner's own code: overrides for what is solved, the library's functions for what is still a stub."""
 
 import json
 
@@ -34,20 +34,21 @@ def folder(tmp_path):
     return make
 
 
-def owners(folder) -> dict[str, bool]:
-    return {piece.name: piece.source is not None for piece in implementations_of(str(folder))}
+def solved_in(folder) -> dict[str, bool]:
+    """Each overridable function -> whether this folder overrides it."""
+    return {function.name: function.source is not None for function in implementations_of(str(folder))}
 
 
-def test_the_sockets_that_are_promised():
+def test_the_functions_that_the_course_promises_to_override():
     promised = {"all_reduce_ring", "broadcast_tree", "all_gather_ring", "reduce_scatter_ring", "all_to_all_pairwise"}
     assert promised | {"BucketedDataParallel"} <= overrides.OVERRIDABLE.keys()
-    assert all(owners(course_folder("solutions")).values())  # each has a task, and each solution fits
+    assert all(solved_in(course_folder("solutions")).values())  # each has a task, and its solution loads
 
 
 def test_stubs_fall_back(folder):
-    mine = owners(folder("all_reduce_ring", "fill_buckets"))
+    mine = solved_in(folder("all_reduce_ring", "fill_buckets"))
     assert [name for name, own in mine.items() if own] == ["all_reduce_ring", "fill_buckets"]
-    why = {piece.name: piece.why for piece in implementations_of(str(folder()))}
+    why = {function.name: function.why for function in implementations_of(str(folder()))}
     assert why["broadcast_tree"] == "still a stub in ch03_collectives.py"
 
 
@@ -64,8 +65,8 @@ def test_all_solutions_reach_the_librarys_fingerprint(capsys):
     assert shown.count("  yes") == 10 and shown.count("yours") == len(overrides.OVERRIDABLE)
 
 
-def test_a_ring_of_ones_own_on_top_of_stubs(folder, capsys):
-    """all_reduce_ring calls two functions that are still stubs: the library's stand in for them."""
+def test_the_library_fills_in_for_stubs_that_an_answer_calls(folder, capsys):
+    """all_reduce_ring is solved; the two functions that it calls are still stubs."""
     assert verify(folder("all_reduce_ring"), "dp=4,algorithm=ring") == 0
     shown = capsys.readouterr().out
     assert shown.count("yours") == 1 and "still a stub" in " ".join(shown.split())
@@ -80,8 +81,8 @@ def test_a_wrong_ring_is_found(folder, capsys):
     assert "NO" in shown and "first differs after step 0" in shown
 
 
-def test_what_all_layouts_share_is_named(folder, capsys):
-    """AdamW in another order of operations is right, but has other bits: no ring is to blame."""
+def test_an_error_that_all_layouts_share_is_reported_once(folder, capsys):
+    """AdamW with a rounding of its own changes the bits of every layout: no ring is to blame."""
     place = folder("adamw_update", "all_gather_ring")
     file = place / "ch01_transformer.py"
     text = file.read_text()
@@ -106,15 +107,14 @@ def test_calls_are_counted(folder, capsys):
     assert main(["train", "--dp", "2", "--algorithm", "ring", "--impl", str(place), *SMALL, "--json", "-"]) == 0
     result = json.loads(capsys.readouterr().out)
     calls = {row["function"]: row["calls"] for row in result["implementations"]}
-    assert (
-        calls["all_reduce_ring"] == calls["all_gather_ring"] == calls["reduce_scatter_ring"] == 3
-    )  # one bucket a step
+    rings = [calls[name] for name in ("all_reduce_ring", "all_gather_ring", "reduce_scatter_ring")]
+    assert rings == [3, 3, 3]  # one bucket per step
     assert calls["BucketedDataParallel"] == calls["fill_buckets"] == 1 and calls["adamw_update"] % 3 == 0
-    yours = {row["function"] for piece in result["implementations"] if piece["implementation"] == "yours"}
+    yours = {row["function"] for row in result["implementations"] if row["implementation"] == "yours"}
     assert "broadcast_tree" not in yours and "adamw_update" in yours
 
 
-def test_an_error_of_ones_own_is_told_with_its_line(folder, capsys):
+def test_an_error_in_an_answer_names_its_line(folder, capsys):
     place = folder("all_reduce_ring")
     file = place / "ch03_collectives.py"
     file.write_text(file.read_text().replace("    chunks = chunks_of(flat, group.size)", "    chunks = 1 / 0"))
@@ -124,7 +124,7 @@ def test_an_error_of_ones_own_is_told_with_its_line(folder, capsys):
     assert "ZeroDivisionError" in told and f'ch03_collectives.py", line {line}' in told
 
 
-def test_an_answer_that_raises_not_implemented_error_is_none_the_less_an_answer(folder):
+def test_an_answer_that_raises_not_implemented_error_somewhere_is_not_a_stub(folder):
     place = folder("all_reduce_ring")
     file = place / "ch03_collectives.py"
     file.write_text(
@@ -133,10 +133,10 @@ def test_an_answer_that_raises_not_implemented_error_is_none_the_less_an_answer(
             "    if flat is None:\n        raise NotImplementedError('sum only')\n    chunks = chunks_of(",
         )
     )
-    assert owners(place)["all_reduce_ring"]
+    assert solved_in(place)["all_reduce_ring"]
 
 
-def test_the_reference_is_the_librarys_and_nothing_stays_plugged(ranks):
+def test_the_reference_runs_without_overrides_and_none_outlives_its_run(ranks):
     config = TrainConfig(layers=1, heads=2, width=16, context=8, global_batch=8, micro_batch=1, steps=2)
     function = training_on(implementations_of("solutions"))
     one, two = verify_layouts([Layout(2)], config, rank_function=function)
@@ -145,11 +145,11 @@ def test_the_reference_is_the_librarys_and_nothing_stays_plugged(ranks):
     assert run(ranks(2), config, Layout(2)).ranks[0].override_calls == {}  # the same ranks, afterwards
 
 
-def test_a_class_on_a_stub_is_a_stub(folder):
-    """ZeroStage2 is written, and ZeroStage1, on which it is built, is not."""
-    mine = owners(folder("ZeroStage2", "ZeroStage3"))
+def test_a_class_derived_from_a_stub_counts_as_a_stub(folder):
+    """ZeroStage2 is written, but its base class ZeroStage1 is not."""
+    mine = solved_in(folder("ZeroStage2", "ZeroStage3"))
     assert not mine["ZeroStage2"] and not mine["ZeroStage3"]
-    mine = owners(folder("ZeroStage1", "ZeroStage2"))
+    mine = solved_in(folder("ZeroStage1", "ZeroStage2"))
     assert mine["ZeroStage1"] and mine["ZeroStage2"] and not mine["ZeroStage3"]
 
 
@@ -161,13 +161,13 @@ def test_unusable_input(tmp_path, capsys):
     assert "ch03_collectives.py:2: this is not Python" in capsys.readouterr().err
 
 
-def test_plug_refuses_what_has_no_socket():
-    with pytest.raises(KeyError, match="there is no socket 'nonsense'"):
+def test_only_overridable_functions_can_be_overridden():
+    with pytest.raises(KeyError, match=r"nonsense.*all_reduce_ring"):
         overrides.override({"nonsense": print})
 
 
-def test_a_socket_looks_its_function_up_at_each_call():
-    @overrides.socket
+def test_an_override_is_looked_up_at_each_call():
+    @overrides.overridable
     def double(x):
         return 2 * x
 
