@@ -126,7 +126,7 @@ def first_difference(
     arrays = [(name, array, found.arrays[name]) for name, array in expected.arrays.items()]
     arrays.append(("loss", np.array(expected.losses[step]), np.array(found.losses[step])))
     for name, one, other in arrays:
-        differs = one.view(f"u{one.itemsize}") != other.view(f"u{one.itemsize}")  # bits: -0.0 is not 0.0, NaN is NaN
+        differs = bits(one) != bits(other)
         if differs.any():
             index = tuple(int(i) for i in np.argwhere(differs)[0])
             distance = ulps_between(one[index], other[index])
@@ -135,8 +135,13 @@ def first_difference(
 
 
 def _first_step_apart(expected: RankResult, found: RankResult) -> int | None:
-    pairs = [zip(rank.losses, rank.step_digests, strict=True) for rank in (expected, found)]
+    pairs = [zip(bits(np.array(rank.losses)), rank.step_digests, strict=True) for rank in (expected, found)]
     return next((step for step, (one, other) in enumerate(zip(*pairs, strict=True)) if one != other), None)
+
+
+def bits(array: np.ndarray) -> np.ndarray:
+    """Each element's bits as an unsigned integer, in the array's shape: -0.0 is not 0.0, and a NaN equals itself."""
+    return array.view(f"u{array.itemsize}")
 
 
 def ulps_between(one: np.floating, other: np.floating) -> int:

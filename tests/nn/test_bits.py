@@ -262,6 +262,18 @@ def test_a_tie_is_rounded_alike_in_every_order_of_its_terms():
     assert plain > 20  # rounded in one go they differ
 
 
+def test_of_a_float64_sum_43_bits_count():
+    """Beside a tie, the least bit that decides is the 43rd; what is below its half is not there."""
+    tie, up = 1 + 2.0**-24, 1 + 2.0**-23  # the middle between the float32 numbers 1 and ``up``
+    for extra, expected in ((2.0**-42, up), (0.75 * 2.0**-43, 1.0), (2.0**-48, 1.0), (-(2.0**-42), 1.0)):
+        for sign in (1, -1):
+            total = np.array([sign * (tie + extra)])
+            assert total[0] != sign * tie  # float64 holds it
+            assert rounded(total, np.float32)[0] == sign * expected, extra
+    beside = 1 + 3 * 2.0**-24  # the tie above: to even is up
+    assert rounded(np.array([beside - 2.0**-42, beside - 2.0**-48]), np.float32).tolist() == [up, 1 + 2 * 2.0**-23]
+
+
 def test_rounding_is_that_of_the_hardware_elsewhere():
     """Exact ties go to even, and of a million random sums hardly one is rounded otherwise than once."""
     ties = (np.arange(1000, dtype=np.float64) + 0.5) * 2.0**-3 + 2.0**20  # in the middle of float32 numbers there

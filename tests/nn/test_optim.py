@@ -100,6 +100,14 @@ def test_clipping_scales_all_gradients_alike():
     np.testing.assert_array_equal(a.grad, before)
 
 
+def test_the_factor_has_torchs_epsilon_in_its_denominator():
+    """It shows where the norm is small, and in the last bits everywhere."""
+    assert clip_factor(3e-6, 1e-6) == 1e-6 / (3e-6 + 1e-6) == pytest.approx(0.25)
+    assert clip_factor(4.0, 1.0) == 1.0 / (4.0 + 1e-6) != 0.25
+    assert clip_factor(1.0, 1.0) == 1.0 / (1.0 + 1e-6) < 1
+    assert clip_factor(1.0, 1.0 + 1e-6) == clip_factor(0.0, 1e-6) == 1.0
+
+
 def test_nothing_to_clip():
     assert clip_grad_norm([], 1.0) == 0.0
     assert clip_grad_norm([Parameter((2,)), parameter([0.0, 0.0]), parameter([])], 1.0) == 0.0

@@ -85,7 +85,7 @@ class ByteQueue:
         if not _STORES_KEEP_ORDER:
             _fence()
         start = self.read % self.capacity
-        return self.data[start : min(start + nbytes, self.capacity)]
+        return self.data[start : start + nbytes]  # a slice ends with the buffer
 
     def skip(self, nbytes: int) -> None:
         """Go past the next bytes and the padding behind them. The writer gets their room at ``release``."""
