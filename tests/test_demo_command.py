@@ -45,16 +45,19 @@ def test_scene_chooses_what_to_begin_with(capsys):
     assert "broadcast has no scene 'round': choose from 'tree', 'naive', 'ring'" in capsys.readouterr().err
 
 
+FILES = {"html": "a.html", "gif": "a.gif", "png": "a.png", "trace": "a.json"}
+
+
 def test_files_for_the_slides(tmp_path, capsys):
-    paths = {flag: tmp_path / name for flag, name in (("html", "a.html"), ("png", "a.png"), ("trace", "a.json"))}
+    paths = {flag: tmp_path / name for flag, name in FILES.items()}
     flags = [part for flag, path in paths.items() for part in (f"--{flag}", str(path))]
     assert cli.main(["demo", "ring", "--ranks", "2", "--break", *flags]) == 0
     out = capsys.readouterr().out
-    assert out.count("\n") == 3 and all(str(path) in out for path in paths.values())
+    assert out.count("\n") == 4 and all(str(path) in out for path in paths.values())
     page = paths["html"].read_text(encoding="utf-8")
     animation = json.loads(re.search(r'type="application/json">(.*?)</script>', page, re.DOTALL)[1])
     assert animation["first"] == len(animation["scenes"]) - 1  # it begins with the bug
-    assert paths["png"].read_bytes().startswith(b"\x89PNG")
+    assert paths["png"].read_bytes().startswith(b"\x89PNG") and paths["gif"].read_bytes().startswith(b"GIF89a")
     events = json.loads(paths["trace"].read_text())["traceEvents"]
     assert {event["pid"] for event in events} == {0, 1}
     messages = [event for event in events if event["ph"] == "X" and "bytes" in event["args"]]
@@ -70,6 +73,7 @@ def test_files_for_the_slides(tmp_path, capsys):
         (["ring", "--size", "0"], "size, numbers in each chunk, must be from 1 to 10,000, but is 0"),
         (["ring", "--html", "/nowhere/a.html"], "--html: cannot write '/nowhere/a.html'"),
         (["ring", "--png", "a.jpg"], "--png: a.jpg must end in .png"),
+        (["ring", "--gif", "a.png"], "--gif: a.png must end in .gif"),
         (["--html", "a.html"], "say which demonstration: minidist demo NAME"),
     ],
 )

@@ -11,7 +11,7 @@ from minidist.cli.output import check_outputs, telling, terminal_console
 from minidist.show.demos import DEMONSTRATIONS, Demonstration
 from minidist.show.player.scene import Animation, Scene
 
-FILES = ("html", "png", "trace")
+FILES = ("html", "gif", "png", "trace")
 
 
 def add_demo(commands) -> None:
@@ -34,6 +34,7 @@ def add_demo(commands) -> None:
     command.add_argument("--break", dest="broken", action="store_true", help="begin with the bug planted")
     output = command.add_argument_group("files: with one of these nothing is played")
     output.add_argument("--html", metavar="PATH", help="one page that plays in any browser, without a network")
+    output.add_argument("--gif", metavar="PATH", help="one scene as an animated picture, for a README or a slide")
     output.add_argument("--png", metavar="PATH", help="a still picture")
     output.add_argument("--trace", metavar="PATH", help="the run as it should be, for https://ui.perfetto.dev")
 
@@ -104,6 +105,12 @@ def _write(animation: Animation, scene: Scene, options, console: Console) -> Non
         with telling("html", options.html), open(options.html, "w", encoding="utf-8") as file:
             file.write(animation.html(scene))
         console.print(f"page: {options.html} (open it in a browser)", soft_wrap=True)
+    if options.gif:
+        from minidist.show.player import gif
+
+        with telling("gif", options.gif):
+            gif.save(animation, scene, options.gif)
+        console.print(f"animation: {options.gif}", soft_wrap=True)
     if options.png:
         from minidist.show.player import still
 

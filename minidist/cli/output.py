@@ -32,8 +32,8 @@ def check_outputs(paths: dict[str, str | None], text: str | None) -> None:
     for flag, path in files.items():
         if path == "-":
             raise ValueError(f"--{flag} needs a file; only the JSON of train and verify goes to standard output")
-        if flag == "png" and not path.lower().endswith(".png"):
-            raise ValueError(f"--png: {path} must end in .png")
+        if flag in ("png", "gif") and not path.lower().endswith(f".{flag}"):
+            raise ValueError(f"--{flag}: {path} must end in .{flag}")
         with telling(flag, path):
             is_new = not os.path.exists(path)
             open(path, "a").close()

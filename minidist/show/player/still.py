@@ -1,5 +1,6 @@
 """An animation as a still picture: for each scene the frames that it names, as matplotlib draws them."""
 
+from collections.abc import Mapping
 from textwrap import fill
 
 from minidist.show.palette import ink_on
@@ -24,7 +25,7 @@ def draw(animation: Animation):
     parts = figure.subfigures(len(scenes), 1, height_ratios=heights, squeeze=False)[:, 0]
     for scene, part in zip(scenes, parts, strict=True):
         _scene(part, scene, _heading(animation, scene))
-    _key(figure, {name: colour for scene in scenes for name, colour in scene.key.items()})
+    draw_key(figure, {name: colour for scene in scenes for name, colour in scene.key.items()})
     return figure
 
 
@@ -64,12 +65,12 @@ def _scene(part, scene: Scene, heading: str) -> None:
     for axes in panels:
         axes.axis("off")
     for axes, number in zip(panels, scene.stills, strict=False):
-        _frame(axes, scene.frames[number], scene.height, 72 * 1.55 * _character(scene))
+        draw_frame(axes, scene.frames[number], scene.height, 72 * 1.55 * _character(scene))
         axes.set_title(_note(scene, number), loc="left", fontsize=7.5, color=FAINT_TEXT)
 
 
-def _frame(axes, frame: Frame, height: float, size: float) -> None:
-    """``size`` is that of the type, in points."""
+def draw_frame(axes, frame: Frame, height: float, size: float) -> None:
+    """Draw a frame of a scene that is ``height`` lines high; ``size`` is the type size in points."""
     axes.set_xlim(-0.5, WIDTH + 0.5)
     axes.set_ylim(LINE * height, -0.5)
     axes.set_aspect("equal")
@@ -121,10 +122,11 @@ def _label(axes, label: Label, size: float) -> None:
     axes.text(label.x, LINE * label.y, label.text, ha=side, va="center", fontsize=size, color=colour, zorder=ORDER)
 
 
-def _key(figure, keys: dict[str, str]) -> None:
+def draw_key(figure, keys: Mapping[str, str], loc: str = "outside lower center") -> None:
+    """Draw the legend: the name of each colour."""
     from matplotlib.patches import Patch
 
     if keys:
         handles = [Patch(color=_colour(colour), label=name) for name, colour in keys.items()]
         columns = min(6, len(keys))
-        figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+        figure.legend(handles=handles, loc=loc, ncols=columns, frameon=False, fontsize=8)
