@@ -1,4 +1,4 @@
-"""Graders of chapter 0: real arrays, counted products and loads, a ring that is run, and the famous numbers."""
+"""Graders of chapter 0, against real arrays, counted products and loads, a ring that really runs, and known figures."""
 
 from fractions import Fraction
 from itertools import pairwise
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.answers("ch00_walls")
 
 H100_PEAK, H100_BANDWIDTH, H100_MEMORY = 989e12, 3350e9, 80 * 10**9  # FLOP/s in BF16, bytes/s, bytes
 DAY, YEAR = 24 * 3600, 365 * 24 * 3600  # seconds
-ROUNDING = 1e-9  # relative; a handful of float64 operations in any order stay far below
+ROUNDING = 1e-9  # relative; a handful of float64 operations in any order stays far below
 
 
 def run_each(world, answers, name, inputs):
@@ -21,12 +21,12 @@ def run_each(world, answers, name, inputs):
 
 
 def found_for(student, name: str, inputs: list[tuple]) -> list:
-    """What the function returns for each of these arguments."""
+    """What the function returns for each tuple of arguments."""
     return student.on_ranks(1, run_each, name, inputs)[0].value
 
 
 def shown(name: str, args: tuple) -> str:
-    """The call as one may type it."""
+    """The call, as you would type it."""
     return f"{name}({', '.join(map(argument, args))})"
 
 
@@ -37,14 +37,14 @@ def argument(value) -> str:
 
 
 def check(student, name: str, cases: dict[tuple, float], rel: float = ROUNDING, because: str = "") -> None:
-    """Assert that the function returns the right number for each of these arguments."""
+    """Assert that the function returns the right number for each tuple of arguments."""
     for args, found in zip(cases, found_for(student, name, list(cases)), strict=True):
         right = isinstance(found, int | float | np.number) and isclose(found, cases[args], rel_tol=rel)
-        assert right, f"{shown(name, args)} is {plainly(found)}; {plainly(cases[args])} is right{because}"
+        assert right, f"{shown(name, args)}: expected {plainly(cases[args])}{because}, got {plainly(found)}"
 
 
 def plainly(value) -> str:
-    """A number as people write it: whole ones up to a quadrillion with all their digits."""
+    """A number in readable form: integers below 10^15 with all their digits."""
     if not isinstance(value, int | float | np.number):
         return repr(value)
     return f"{value:,.0f}" if value == round(value, 0) and abs(value) < 1e15 else f"{value:,.10g}"
@@ -52,7 +52,7 @@ def plainly(value) -> str:
 
 # 0.1
 
-DTYPES = {  # NumPy has no bf16: uint16 is as wide
+DTYPES = {  # NumPy has no bf16: uint16 has its width
     "mixed": {"parameters": ["u2"], "gradients": ["u2"], "optimizer": ["f4", "f4", "f4"]},
     "fp32": {"parameters": ["f4"], "gradients": ["f4"], "optimizer": ["f4", "f4"]},
     "bf16": {"parameters": ["u2"], "gradients": ["u2"], "optimizer": ["f4", "f4"]},
@@ -60,14 +60,14 @@ DTYPES = {  # NumPy has no bf16: uint16 is as wide
 
 
 def real_bytes(parameters: int, recipe: str) -> dict[str, int]:
-    """The bytes of real arrays, in each bucket."""
+    """Bytes per bucket, measured on real arrays."""
     return {
         bucket: sum(np.empty(parameters, dtype).nbytes for dtype in dtypes) for bucket, dtypes in DTYPES[recipe].items()
     }
 
 
 def bytes_of_a_model() -> tuple[int, dict[str, int]]:
-    """Parameters of a small GPT that was really trained for a step, all in float32, and what its arrays hold."""
+    """Number of parameters of a small float32 GPT after one backward pass, and the bytes of its arrays."""
     from minidist.nn.gpt import GPT, GPTConfig
     from minidist.nn.optim import AdamW, average_gradients
 
@@ -88,11 +88,11 @@ def bytes_of_a_model() -> tuple[int, dict[str, int]]:
     "0.1",
     points=2,
     kind="worksheet",
-    hint="bf16 has 2 bytes, float32 has 4. mixed is 2 + 2 + (4 + 4 + 4), the famous 16. Half a device cannot be "
-    "bought: round up, with ceil.",
+    hint="A bf16 has 2 bytes, a float32 has 4. mixed is 2 + 2 + (4 + 4 + 4), the well-known 16. You cannot buy half a "
+    "device: round up with ceil.",
 )
 class TestMemoryBuckets:
-    """memory_buckets, devices_needed: three buckets in bytes, and the GPUs that hold them"""
+    """memory_buckets, devices_needed: bytes in three buckets, and how many GPUs hold them"""
 
     @pytest.mark.parametrize("recipe", list(DTYPES))
     def test_like_real_arrays(self, student, recipe):
@@ -108,12 +108,12 @@ class TestMemoryBuckets:
         for recipe, expected in (("mixed", 1120), ("fp32", 1120), ("bf16", 840)):
             found = student.call("memory_buckets", 70 * 10**9, recipe)
             total = sum(found.values()) / 1e9
-            assert total == expected, f"70 billion parameters, {recipe}: {total:,.0f} GB; {expected:,} GB is right"
+            assert total == expected, f"70 billion parameters, {recipe}: expected {expected:,} GB, got {total:,.0f} GB"
 
     def test_devices(self, student):
         billion, big = 10**9, 80 * 10**9
         cases = {
-            (70 * billion, "mixed", H100_MEMORY): 14,  # full to the brim
+            (70 * billion, "mixed", H100_MEMORY): 14,  # exactly full
             (70 * billion + 1, "mixed", H100_MEMORY): 15,
             (70 * billion, "bf16", H100_MEMORY): 11,  # 10.5
             (1, "mixed", big): 1,
@@ -125,13 +125,13 @@ class TestMemoryBuckets:
 
     def same(self, found, expected: dict, parameters: int, recipe: str) -> None:
         call = shown("memory_buckets", (parameters, recipe))
-        assert isinstance(found, dict), f"{call} returns {found!r}; a dict of three numbers is asked for"
+        assert isinstance(found, dict), f"{call}: expected a dict of three numbers, got {found!r}"
         assert found.keys() == expected.keys(), (
-            f"{call} has the keys {', '.join(map(str, found)) or '(none)'}; {', '.join(expected)} are asked for"
+            f"{call}: expected the keys {', '.join(expected)}, got {', '.join(map(str, found)) or 'none'}"
         )
         for bucket, nbytes in expected.items():
             assert found[bucket] == nbytes, (
-                f"{call}: {bucket} has {plainly(found[bucket])} bytes; the real arrays have {nbytes:,}"
+                f"{call}: {bucket}: expected {nbytes:,} bytes, as real arrays have, got {plainly(found[bucket])}"
             )
 
 
@@ -139,17 +139,17 @@ class TestMemoryBuckets:
 
 
 def counted_flops(widths: list[int], tokens: int) -> int:
-    """FLOPs of all matrix products in training a chain of linear layers, counted product by product."""
+    """FLOPs of all matrix products in training a chain of linear layers, product by product."""
     count = 0
     for inputs, outputs in pairwise(widths):
         count += product_flops(tokens, inputs, outputs)  # forward: x @ w
-        count += product_flops(tokens, outputs, inputs)  # backward, to the layer before: gradient @ w.T
-        count += product_flops(inputs, tokens, outputs)  # backward, to the weight: x.T @ gradient
+        count += product_flops(tokens, outputs, inputs)  # backward, for the previous layer: gradient @ w.T
+        count += product_flops(inputs, tokens, outputs)  # backward, for the weight: x.T @ gradient
     return count
 
 
 def product_flops(m: int, k: int, n: int) -> int:
-    """(m, k) @ (k, n): k multiplications and k additions for each element of the result."""
+    """(m, k) @ (k, n): k multiplications and k additions per element of the result."""
     return m * n * (k + k)
 
 
@@ -157,11 +157,11 @@ def product_flops(m: int, k: int, n: int) -> int:
     "0.2",
     points=2,
     kind="worksheet",
-    hint="6 N D: a multiplication and an addition for each weight and token in the forward pass, and twice as much in "
-    "the backward pass. Seconds are FLOPs over attained FLOP/s, which is peak times utilisation, times the GPUs.",
+    hint="6 N D: one multiplication and one addition per weight and token in the forward pass, twice as many in the "
+    "backward pass. Seconds are FLOPs / (peak * utilisation * GPUs).",
 )
 class TestCompute:
-    """training_flops, gpu_years, days_on_cluster: 6 N D, and how long that takes"""
+    """training_flops, gpu_years, days_on_cluster: 6 N D FLOPs, and how long they take"""
 
     def test_flops_like_counted_products(self, student):
         cases = {}
@@ -169,15 +169,15 @@ class TestCompute:
             parameters = sum(a * b for a, b in pairwise(widths))
             for tokens in (1, 10, 999):
                 cases[parameters, tokens] = counted_flops(widths, tokens)
-        check(student, "training_flops", cases, because=", if each matrix product of a real model is counted")
+        check(student, "training_flops", cases, because=", the count over all matrix products of a real model")
 
     def test_llama_3(self, student):
         (flops,) = found_for(student, "training_flops", [(405e9, 15e12)])
         assert isclose(flops, 3.645e25, rel_tol=ROUNDING), (
-            f"405 billion parameters on 15 trillion tokens: {plainly(flops)} FLOPs; 3.645e25 is right"
+            f"405 billion parameters on 15 trillion tokens: expected 3.645e25 FLOPs, got {plainly(flops)}"
         )
         (years,) = found_for(student, "gpu_years", [(3.645e25, H100_PEAK, 1.0)])
-        assert round(years, -1) == 1170, f"on one H100 at its peak: {plainly(years)} years; about 1,170 is right"
+        assert round(years, -1) == 1170, f"on one H100 at its peak: expected about 1,170 years, got {plainly(years)}"
 
     def test_years(self, student):
         cases = {
@@ -186,7 +186,7 @@ class TestCompute:
             for peak in (1.0, H100_PEAK, 312e12)
             for utilisation in (1.0, 0.5, 0.4, 0.01)
         }
-        # A year of 365.25 days, as astronomers have it, is 0.07 % longer, and not wrong.
+        # A year of 365.25 days is 0.07 % longer, and accepted.
         check(student, "gpu_years", cases, rel=1e-3)
 
     def test_days(self, student):
@@ -201,12 +201,12 @@ class TestCompute:
         check(student, "days_on_cluster", cases)
 
     def test_the_claim_of_17_days(self, student):
-        """«1,170 GPU-years on 24,576 GPUs take 17 days at about 40 % utilisation»: 17 is at 100 %."""
+        """The claim of 17 days at about 40 % utilisation: 17 is at 100 %."""
         inputs = [(3.645e25, 24576, H100_PEAK, utilisation) for utilisation in (1.0, 0.4)]
         at_peak, at_40 = found_for(student, "days_on_cluster", inputs)
         assert (round(at_peak), round(at_40)) == (17, 43), (
-            f"Llama 3 405B on 24,576 H100s takes {at_peak:.1f} days at their peak and {at_40:.1f} at 40 %; "
-            "17 and 43 are right, whatever is said about 17 days at 40 %"
+            f"Llama 3 405B on 24,576 H100s: expected 17 days at their peak and 43 at 40 %, got {at_peak:.1f} and "
+            f"{at_40:.1f}. (You may read of 17 days at 40 %; that claim is wrong.)"
         )
 
 
@@ -214,7 +214,7 @@ class TestCompute:
 
 
 def counted_intensity(m: int, k: int, n: int, dtype: str) -> float:
-    """From real arrays: their bytes, and two FLOPs for each of the k terms of each element of the result."""
+    """From the bytes of real arrays, and two FLOPs for each of the k terms of each element of the result."""
     a, b, c = np.empty((m, k), dtype), np.empty((k, n), dtype), np.empty((m, n), dtype)
     return 2 * k * c.size / (a.nbytes + b.nbytes + c.nbytes)
 
@@ -223,11 +223,12 @@ def counted_intensity(m: int, k: int, n: int, dtype: str) -> float:
     "0.3",
     points=2,
     kind="worksheet",
-    hint="2 m k n FLOPs; the three matrices have m k + k n + m n elements. In one second at most intensity * bandwidth "
-    "FLOPs have their bytes, and at most peak can be computed: the smaller one counts. At the ridge both are equal.",
+    hint="2 m k n FLOPs; the three matrices have m k + k n + m n elements. In one second, memory delivers the bytes of "
+    "intensity * bandwidth FLOPs, and the arithmetic does at most peak: the smaller one counts. At the ridge they are "
+    "equal.",
 )
 class TestRoofline:
-    """matmul_intensity, attainable_flops, ridge: which of arithmetic and memory you wait for"""
+    """matmul_intensity, attainable_flops, ridge: whether arithmetic or memory is the limit"""
 
     def test_intensity_like_real_arrays(self, student):
         sizes = [(1, 1, 1), (4, 4, 4), (64, 64, 64), (1, 1000, 500), (500, 1000, 1), (3, 5, 7), (128, 1, 32)]
@@ -253,14 +254,14 @@ class TestRoofline:
         cases = {(H100_PEAK, H100_BANDWIDTH): H100_PEAK / H100_BANDWIDTH, (125e12, 900e9): 1250 / 9, (3.0, 4.0): 0.75}
         check(student, "ridge", cases)
         (found,) = found_for(student, "ridge", [(H100_PEAK, H100_BANDWIDTH)])
-        assert round(found) == 295, f"the ridge of an H100 lies at {found:.0f} FLOPs a byte; 295 is right"
+        assert round(found) == 295, f"ridge of an H100: expected 295 FLOPs per byte, got {found:.0f}"
 
 
 # 0.4
 
 
 def counted_loads(n: int, tile: int) -> int:
-    """Elements of A and B that a tiled product loads: really computed, and held against the plain product."""
+    """Elements of A and B that a tiled product loads: counted in a real product, which is checked against A @ B."""
     a, b = np.random.default_rng(n).integers(-9, 10, (2, n, n))
     c, loaded = np.zeros((n, n), int), 0
     for i in range(0, n, tile):
@@ -277,24 +278,24 @@ def counted_loads(n: int, tile: int) -> int:
     "0.4",
     points=2,
     kind="worksheet",
-    hint="How many tiles of C lie side by side? ceil(n / tile). All of A is loaded once for each column of tiles of C. "
+    hint="How many columns of tiles does C have? ceil(n / tile). All of A is loaded once per column of tiles of C. "
     "And all of B?",
 )
 class TestTiledTraffic:
-    """tiled_traffic: what a tile size costs in loads"""
+    """tiled_traffic: the loads that a tile size causes"""
 
     def test_tiles_that_divide(self, student):
         cases = {(n, tile): counted_loads(n, tile) for n, tile in ((1, 1), (4, 1), (4, 2), (4, 4), (24, 3), (24, 8))}
-        check(student, "tiled_traffic", cases, rel=0, because=", as a loop that does it counts")
+        check(student, "tiled_traffic", cases, rel=0, because=", the count of a real loop")
 
     def test_tiles_that_do_not_divide(self, student):
         pairs = ((3, 2), (5, 2), (5, 3), (5, 4), (7, 3), (10, 4), (20, 7), (20, 19), (23, 8))
         cases = {(n, tile): counted_loads(n, tile) for n, tile in pairs}
-        check(student, "tiled_traffic", cases, rel=0, because=", as a loop that does it counts")
+        check(student, "tiled_traffic", cases, rel=0, because=", the count of a real loop")
 
     def test_tiles_larger_than_the_matrix(self, student):
         cases = {(n, tile): counted_loads(n, tile) for n, tile in ((1, 2), (3, 4), (5, 1000), (8, 9))}
-        check(student, "tiled_traffic", cases, rel=0, because=", as a loop that does it counts")
+        check(student, "tiled_traffic", cases, rel=0, because=", the count of a real loop")
 
     def test_large(self, student):
         check(student, "tiled_traffic", {(4096, 128): 2 * 4096**3 // 128, (4096, 64): 2 * 4096**3 // 64}, rel=0)
@@ -316,11 +317,11 @@ def recorded_ring(world, elements):
     "0.5",
     points=3,
     kind="worksheet",
-    hint="A byte has 8 bits; with both directions added up, each has half. In least_tokens write down the seconds of "
-    "the all-reduce, then the seconds that the FLOPs of one token take, at peak * utilisation; divide and round up.",
+    hint="A byte has 8 bits; where both directions are added, each has half. In least_tokens compute the seconds of "
+    "the all-reduce and the seconds that the FLOPs of one token take at peak * utilisation; divide and round up.",
 )
 class TestLinks:
-    """nvlink_bandwidth, infiniband_bandwidth, all_reduce_seconds, step_seconds, least_tokens: what the wires cost"""
+    """nvlink_bandwidth, infiniband_bandwidth, all_reduce_seconds, step_seconds, least_tokens: what the links cost"""
 
     H100S = (1024, 50e9, H100_PEAK, 0.4)  # GPUs, InfiniBand's bytes/s, peak, utilisation
 
@@ -329,14 +330,14 @@ class TestLinks:
         check(student, "infiniband_bandwidth", {(400e9,): 50e9, (200e9,): 25e9, (1.0,): 0.125})
 
     def test_all_reduce_like_a_real_ring(self, student, warm_ranks):
-        """Against the library's ring, really run and then replayed on links without latency."""
+        """Against a recorded run of the library's ring, replayed on links without latency."""
         cases = {}
         for size in (1, 2, 3, 5):
             logs = warm_ranks(size).run(recorded_ring, 840, timeout=10)
             for bandwidth in (50e9, 1.0):
                 flights = replay(logs, lambda n, bandwidth=bandwidth: n / bandwidth)
                 cases[840 * 4, size, bandwidth] = max((flight.end for flight in flights), default=0.0)
-        check(student, "all_reduce_seconds", cases, because=", as a real ring takes")
+        check(student, "all_reduce_seconds", cases, because=", the time of a real ring")
 
     def test_70_billion_on_1024_gpus(self, student):
         cases = {(140e9, 1024, 50e9): 5.59453125, (140e9, 8, 450e9): 140 / 450 * 1.75}
@@ -368,21 +369,23 @@ class TestLinks:
     def test_one_gpu(self, student):
         args = (10**6, 2, 1, 50e9, H100_PEAK, 0.4)
         found = student.call("least_tokens", *args)
-        assert found == 0, f"{shown('least_tokens', args)} is {plainly(found)}; one GPU has nothing to send: 0"
+        assert found == 0, (
+            f"{shown('least_tokens', args)}: expected 0, since one GPU has nothing to send, got {plainly(found)}"
+        )
 
     def judge(self, args: tuple, found) -> None:
-        """Its tokens must be enough, and one fewer must not: in exact fractions."""
+        """The tokens must suffice, and one fewer must not: in exact fractions."""
         call = shown("least_tokens", args)
         assert isinstance(found, int | float | np.number) and found == round(found, 0), (
-            f"{call} is {plainly(found)}; a whole number of tokens is asked for"
+            f"{call}: expected an integer, got {plainly(found)}"
         )
         parameters, each, gpus, bandwidth, peak, utilisation = map(Fraction, args)
         sending = 2 * (gpus - 1) * parameters * each / gpus / bandwidth
         one_token = 6 * parameters / (peak * utilisation)
         assert int(found) * one_token >= sending, (
-            f"{call} is {plainly(found)}: too few, they compute for {float(int(found) * one_token):.4g} s, and the "
-            f"all-reduce takes {float(sending):.4g} s"
+            f"{call}: {plainly(found)} are too few: they take {float(int(found) * one_token):.4g} s to compute, and "
+            f"the all-reduce takes {float(sending):.4g} s"
         )
         assert (int(found) - 1) * one_token < sending, (
-            f"{call} is {plainly(found)}: more than needed, one token fewer would do"
+            f"{call}: {plainly(found)} are too many: one token fewer suffices"
         )

@@ -1,13 +1,13 @@
-"""Planted bugs of chapter 0."""
+"""Mutants of chapter 0."""
 
 from minidist.course.authoring.mutants import WHOLE, Mutant
 
 MUTANTS = [
     # 0.1 memory_buckets, devices_needed
     Mutant("0.1", "the float32 copy of the weights is forgotten", "(2, 2, 4 + 4 + 4)", "(2, 2, 4 + 4)"),
-    Mutant("0.1", "the 12 bytes of mixed for bf16 too", '"bf16": (2, 2, 4 + 4)', '"bf16": (2, 2, 12)'),
+    Mutant("0.1", "12 bytes of optimizer state for bf16, as for mixed", '"bf16": (2, 2, 4 + 4)', '"bf16": (2, 2, 12)'),
     Mutant("0.1", "running means in 16 bits", '"bf16": (2, 2, 4 + 4)', '"bf16": (2, 2, 2 + 2)'),
-    Mutant("0.1", "gradients are left out", '"gradients": parameters * gradients', '"gradients": 0'),
+    Mutant("0.1", "gradients are not counted", '"gradients": parameters * gradients', '"gradients": 0'),
     Mutant(
         "0.1",
         "devices are rounded down",
@@ -16,48 +16,50 @@ MUTANTS = [
     ),
     Mutant(
         "0.1",
-        "always one device more",
+        "one device too many where it comes out even",
         "return ceil(sum(memory_buckets(parameters, recipe).values()) / device_bytes)",
         "return sum(memory_buckets(parameters, recipe).values()) // device_bytes + 1",
     ),
     # 0.2 training_flops, gpu_years, days_on_cluster
-    Mutant("0.2", "the forward pass only", "6 * parameters * tokens", "2 * parameters * tokens"),
-    Mutant("0.2", "an addition does not count", "6 * parameters * tokens", "3 * parameters * tokens"),
-    Mutant("0.2", "the years are at the peak", "flops / (peak * utilisation) / YEAR", "flops / peak / YEAR"),
+    Mutant("0.2", "forward pass only", "6 * parameters * tokens", "2 * parameters * tokens"),
+    Mutant("0.2", "additions are not counted", "6 * parameters * tokens", "3 * parameters * tokens"),
+    Mutant("0.2", "utilisation is ignored", "flops / (peak * utilisation) / YEAR", "flops / peak / YEAR"),
     Mutant(
         "0.2",
-        "more utilisation takes longer",
+        "multiplied by the utilisation",
         "flops / (gpus * peak * utilisation) / DAY",
         "flops / (gpus * peak) * utilisation / DAY",
     ),
     Mutant(
         "0.2",
-        "days for hours",
+        "hours instead of days",
         "flops / (gpus * peak * utilisation) / DAY",
         "flops / (gpus * peak * utilisation) / 3600",
     ),
     # 0.3 matmul_intensity, attainable_flops, ridge
-    Mutant("0.3", "a multiplication and an addition are one", "flops = 2 * m * k * n", "flops = m * k * n"),
-    Mutant("0.3", "the result is not written", "m * k + k * n + m * n", "m * k + k * n"),
+    Mutant("0.3", "a multiplication and an addition count as one FLOP", "flops = 2 * m * k * n", "flops = m * k * n"),
+    Mutant("0.3", "writing the result is not counted", "m * k + k * n + m * n", "m * k + k * n"),
     Mutant("0.3", "right for square matrices only", "m * k + k * n + m * n", "3 * m * n"),
-    Mutant("0.3", "the sizes of elements are forgotten", "(elements * bytes_per_element)", "elements"),
+    Mutant("0.3", "per element instead of per byte", "(elements * bytes_per_element)", "elements"),
     Mutant("0.3", "no roof", "min(peak, intensity * bandwidth)", "intensity * bandwidth"),
-    Mutant("0.3", "the higher of the two", "min(peak, intensity * bandwidth)", "max(peak, intensity * bandwidth)"),
+    Mutant("0.3", "max for min", "min(peak, intensity * bandwidth)", "max(peak, intensity * bandwidth)"),
     Mutant("0.3", "the ridge upside down", "return peak / bandwidth", "return bandwidth / peak"),
     # 0.4 tiled_traffic
-    Mutant("0.4", "the last, smaller tiles are left out", "tiles = ceil(n / tile)", "tiles = n // tile"),
+    Mutant("0.4", "the last, smaller tiles are skipped", "tiles = ceil(n / tile)", "tiles = n // tile"),
     Mutant("0.4", "as if tiles always divided", "2 * n * n * tiles", "2 * n * n * n / tile"),
-    Mutant("0.4", "a smaller tile counts as a whole one", "2 * n * n * tiles", "2 * tiles**3 * tile**2"),
+    Mutant("0.4", "a smaller tile counts as a full one", "2 * n * n * tiles", "2 * tiles**3 * tile**2"),
     Mutant("0.4", "B is forgotten", "2 * n * n * tiles", "n * n * tiles"),
     Mutant("0.4", "writing C counts too", "2 * n * n * tiles", "2 * n * n * tiles + n * n"),
-    Mutant("0.4", "a tile saves its area", WHOLE, "return 2 * n * n * ceil(n / tile**2)"),
+    Mutant(
+        "0.4", "loads shrink with the tile's area instead of its side", WHOLE, "return 2 * n * n * ceil(n / tile**2)"
+    ),
     # 0.5 links
-    Mutant("0.5", "both directions taken for one", "return data_sheet / 2", "return data_sheet"),
-    Mutant("0.5", "bits taken for bytes", "return data_sheet / 8", "return data_sheet"),
-    Mutant("0.5", "twice the buffer, whatever the number", "2 * (gpus - 1) / gpus * nbytes", "2 * nbytes"),
-    Mutant("0.5", "half of the all-reduce", "2 * (gpus - 1) / gpus * nbytes", "(gpus - 1) / gpus * nbytes"),
+    Mutant("0.5", "both directions taken as one", "return data_sheet / 2", "return data_sheet"),
+    Mutant("0.5", "bits taken as bytes", "return data_sheet / 8", "return data_sheet"),
+    Mutant("0.5", "twice the buffer for any number of GPUs", "2 * (gpus - 1) / gpus * nbytes", "2 * nbytes"),
+    Mutant("0.5", "one of the all-reduce's two phases", "2 * (gpus - 1) / gpus * nbytes", "(gpus - 1) / gpus * nbytes"),
     Mutant("0.5", "overlap makes communication free", "max(compute, communication) if overlap", "compute if overlap"),
-    Mutant("0.5", "overlap the wrong way round", "if overlap else", "if not overlap else"),
+    Mutant("0.5", "overlap inverted", "if overlap else", "if not overlap else"),
     Mutant(
         "0.5",
         "tokens are rounded down",
@@ -72,7 +74,7 @@ MUTANTS = [
     ),
     Mutant(
         "0.5",
-        "computation at the peak",
+        "computation at the peak, not at the utilisation",
         "training_flops(parameters, 1) / (peak * utilisation)",
         "training_flops(parameters, 1) / peak",
     ),
@@ -84,7 +86,7 @@ MUTANTS = [
     ),
     Mutant(
         "0.5",
-        "gradients counted in numbers",
+        "gradients counted in elements, not bytes",
         "all_reduce_seconds(parameters * bytes_per_gradient,",
         "all_reduce_seconds(parameters,",
     ),
