@@ -135,6 +135,24 @@ def test_a_closed_pipe_is_no_difference(command, tmp_path):
     assert command == "verify" or (tmp_path / "x.png").stat().st_size > 5000  # written before anything is printed
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--dp", "²"], "argument --dp: ² is not a whole number: write it in the digits 0 to 9, as in 12"),
+        (["train", "--layers", "１"], "argument --layers: １ is not a whole number"),
+        (["verify", "--steps", "1_0"], "argument --steps: 1_0 is not a whole number"),
+        (["verify", "--max-ranks", "1_0"], "argument --max-ranks: 1_0 is not a whole number"),
+        (["train", "--lr", "1_0"], "argument --lr: 1_0 is not a number: write it as in 12, 0.5 or 3e-4"),
+        (["train", "--sample", "x"], "argument --sample: x is not a whole number"),
+        (["demo", "ring", "--ranks", "²"], "argument --ranks: ² is not a whole number"),
+    ],
+)
+def test_flags_say_how_a_number_is_written(arguments, message, capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == 2 and message in capsys.readouterr().err
+
+
 def test_what_the_model_writes_cannot_steer_the_terminal():
     assert printable(b"a\x1b[31m\xff\x07\n\tb") == "a\ufffd[31m\ufffd\ufffd\n\tb"
 

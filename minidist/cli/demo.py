@@ -7,6 +7,7 @@ from rich.prompt import Prompt
 from rich.table import Table
 from rich.text import Text
 
+from minidist.cli.flags import integer
 from minidist.cli.output import check_outputs, telling, terminal_console
 from minidist.show.demos import DEMONSTRATIONS, Demonstration
 from minidist.show.player.scene import Animation, Scene
@@ -27,9 +28,9 @@ def add_demo(commands) -> None:
     command.add_argument(
         "name", nargs="?", choices=tuple(DEMONSTRATIONS), metavar="NAME", help=", ".join(DEMONSTRATIONS)
     )
-    command.add_argument("--ranks", type=int, metavar="N", help="how many (default: the demonstration's own)")
-    command.add_argument("--size", type=int, metavar="N", help="of what is shown: what it counts, the menu says")
-    command.add_argument("--seed", type=int, default=0, metavar="N", help="of all random numbers (default: 0)")
+    command.add_argument("--ranks", type=integer, metavar="N", help="how many (default: the demonstration's own)")
+    command.add_argument("--size", type=integer, metavar="N", help="of what is shown: what it counts, the menu says")
+    command.add_argument("--seed", type=integer, default=0, metavar="N", help="of all random numbers (default: 0)")
     command.add_argument("--scene", metavar="NAME", help="begin with this one of its scenes")
     command.add_argument("--break", dest="broken", action="store_true", help="begin with the bug planted")
     output = command.add_argument_group("files: with one of these nothing is played")

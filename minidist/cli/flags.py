@@ -1,6 +1,7 @@
 """The flags that describe a run. Layout's and TrainConfig's fields are flags: a new field needs a line of HELP here."""
 
 import argparse
+from collections.abc import Callable
 from dataclasses import fields
 
 from minidist import backend
@@ -11,6 +12,7 @@ from minidist.nn.precision.policy import POLICIES
 from minidist.parallel.tools.schedules import SCHEDULES
 from minidist.train.config import TrainConfig
 from minidist.train.layout import SYNCS, Layout
+from minidist.train.numerals import number, whole_number
 
 HELP = {
     # of Layout
@@ -64,6 +66,22 @@ CHOICES = {
 }
 
 
+def reader(read: Callable[[str], int | float]) -> Callable[[str], int | float]:
+    """What argparse calls to read a flag's value, and whose error it shows as it is."""
+
+    def told(text: str) -> int | float:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return told
+
+
+integer, real = reader(whole_number), reader(number)
+READERS = {int: integer, float: real, str: str}
+
+
 def add_layout(parser: argparse.ArgumentParser) -> None:
     _add_fields(parser.add_argument_group("layout: how the run is split"), Layout)
 
@@ -87,7 +105,7 @@ def _add_fields(group, settings: type, **defaults) -> None:
         text = HELP[field.name] + ("" if usual is None else f" (default: {usual}{more})")
         metavar = None if field.name in CHOICES else {int: "N", float: "X", str: "FILE"}[kind]
         group.add_argument(
-            flag, type=kind, default=default, choices=CHOICES.get(field.name), metavar=metavar, help=text
+            flag, type=READERS[kind], default=default, choices=CHOICES.get(field.name), metavar=metavar, help=text
         )
 
 

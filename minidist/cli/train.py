@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from minidist.cli.flags import add_config, add_layout, config_of, layout_of
+from minidist.cli.flags import add_config, add_layout, config_of, integer, layout_of
 from minidist.cli.output import check_outputs, console_of, telling, write_json
 from minidist.comm import Cluster
 from minidist.course.learner.implementations import (
@@ -29,7 +29,7 @@ def add_train(commands) -> None:
     add_layout(command)
     output = command.add_argument_group("output")
     output.add_argument(
-        "--sample", type=int, default=0, metavar="N", help="print N bytes that the trained model writes after 'The '"
+        "--sample", type=integer, default=0, metavar="N", help="print N bytes that the model writes after 'The '"
     )
     output.add_argument("--json", metavar="PATH", help="write the results; - for standard output, alone")
     output.add_argument("--trace", metavar="PATH", help="write the last steps for https://ui.perfetto.dev")

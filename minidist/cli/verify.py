@@ -6,7 +6,7 @@ from dataclasses import fields
 import numpy as np
 from rich.text import Text
 
-from minidist.cli.flags import add_config, config_of
+from minidist.cli.flags import add_config, config_of, integer
 from minidist.cli.output import check_outputs, console_of, write_json
 from minidist.cli.verify_matrix import run_matrix
 from minidist.course.learner.implementations import (
@@ -44,7 +44,7 @@ def add_verify(commands) -> None:
     command.add_argument(
         "--matrix", action="store_true", help="run a set of layouts and precisions in which all pairs of settings meet"
     )
-    command.add_argument("--max-ranks", type=int, metavar="N", help=f"with --matrix (default: {MATRIX_RANKS})")
+    command.add_argument("--max-ranks", type=integer, metavar="N", help=f"with --matrix (default: {MATRIX_RANKS})")
     command.add_argument("--png", metavar="PATH", help="draw the matrix")
     command.add_argument("--json", metavar="PATH", help="write the results; - for standard output, alone")
     add_config(command, steps=None, layers=None)

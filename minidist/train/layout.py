@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from minidist.comm.algorithms import ALL_GATHER, ALL_REDUCE
 from minidist.nn.memory.recompute import MODES
 from minidist.parallel.tools.schedules import SCHEDULES
+from minidist.train.numerals import number, whole_number
 
 ZERO_ALGORITHMS = tuple(ALL_GATHER)  # reduce-scatter has the same
 MOST_RANKS = 64
@@ -97,9 +98,7 @@ class Layout:
                     )
             return
         if self.stages:
-            counts = self.stages.split("+")
-            if not all(count.isdigit() and int(count) for count in counts):
-                raise ValueError(f"stages={self.stages}: write how many layers each stage has, as in stages=2+3+3")
+            counts = self.layers_of_stages
             if len(counts) != self.stage_count:
                 raise ValueError(
                     f"stages={self.stages} has {len(counts)} stages, but pp={self.pp} x virtual={self.virtual} makes "
@@ -128,7 +127,15 @@ class Layout:
     @property
     def layers_of_stages(self) -> list[int]:
         """How many layers each stage has, where that was chosen by hand; otherwise empty."""
-        return [int(count) for count in self.stages.split("+")] if self.stages else []
+        try:
+            counts = [whole_number(count) for count in self.stages.split("+")] if self.stages else []
+        except ValueError:
+            counts = [0]
+        if not all(count > 0 for count in counts):
+            raise ValueError(
+                f"stages={self.stages}: write how many layers each stage has, at least 1, as in stages=2+3+3"
+            )
+        return counts
 
     def __str__(self) -> str:
         """The settings that differ from the defaults, as ``parse`` reads them."""
@@ -151,10 +158,9 @@ class Layout:
             if key in settings:
                 raise ValueError(f"layout {text!r}: {key} is given twice")
             try:
-                settings[key] = types[key](value)
-            except ValueError:
-                kind = {int: "a whole number", float: "a number"}[types[key]]
-                raise ValueError(f"layout {text!r}: {key}={value} is not {kind}") from None
+                settings[key] = {int: whole_number, float: number, str: str}[types[key]](value)
+            except ValueError as error:
+                raise ValueError(f"layout {text!r}: {key}={error}") from None
         return cls(**settings)
 
 

@@ -75,7 +75,7 @@ def test_as_the_papers_write_them():
 def test_actions_as_text():
     for text in ("0F0", "12B3", "2I10", "7W0"):
         assert str(Action.parse(text)) == text
-    for text in ("F0", "1X2", "1F", "1f2", " 1F2", "-1F0", ""):
+    for text in ("F0", "1X2", "1F", "1f2", " 1F2", "-1F0", "１F0", ""):
         with pytest.raises(ValueError, match="is not an action: write stage"):
             Action.parse(text)
 

@@ -26,12 +26,29 @@ def test_a_layout_reads_what_it_writes(text):
         ("dp=2,sync=never", "choose from naive, bucketed, overlapped"),
         ("dp=2,bucket_mb=0", "larger than 0 MiB"),
         ("dp=2,bucket_mb=x", "bucket_mb=x is not a number"),
+        ("dp=²", "dp=² is not a whole number: write it in the digits 0 to 9"),
+        ("dp=１", "dp=１ is not a whole number"),
+        ("dp=1_0", "dp=1_0 is not a whole number"),
+        ("dp=" + "9" * 5000, "9 is not a whole number"),  # more digits than Python reads
+        ("dp=2,bucket_mb=1_0", "bucket_mb=1_0 is not a number: write it as in 12, 0.5 or 3e-4"),
+        ("pp=2,stages=²+1", "stages=²+1: write how many layers each stage has, at least 1, as in stages=2+3+3"),
+        ("pp=2,stages=１+1", "stages=１+1: write how many layers"),
+        ("pp=2,stages=1_0+1", "stages=1_0+1: write how many layers"),
+        ("pp=2,stages=-1+2", "stages=-1+2: write how many layers"),
+        ("pp=2,stages=1+", "stages=1+: write how many layers"),
     ],
 )
 def test_bad_layouts(text, message):
     with pytest.raises(ValueError) as caught:
         Layout.parse(text)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_numbers_in_the_usual_forms_are_read():
+    layout = Layout.parse("dp=+2, bucket_mb=5e-1")
+    assert (layout.dp, layout.bucket_mb) == (2, 0.5)
+    assert Layout.parse("bucket_mb=inf").bucket_mb == float("inf")
+    assert Layout.parse("pp=2,stages=01+2").layers_of_stages == [1, 2]
 
 
 @pytest.mark.parametrize(

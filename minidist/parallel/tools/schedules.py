@@ -38,7 +38,7 @@ class Action:
         Raises:
             ValueError: if it is not written so.
         """
-        match = re.fullmatch(r"(\d+)([FBIW])(\d+)", text)
+        match = re.fullmatch(r"([0-9]+)([FBIW])([0-9]+)", text)
         if not match:
             raise ValueError(f"{text!r} is not an action: write stage, F, B, I or W, and micro-batch, as in 2F0")
         return cls(int(match[1]), match[2], int(match[3]))
