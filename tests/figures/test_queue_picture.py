@@ -14,7 +14,7 @@ def a_queue() -> ByteQueue:
 
 def put(queue: ByteQueue, letter: str, nbytes: int) -> None:
     queue.write(np.full(nbytes, ord(letter), np.uint8))
-    queue.sync_params()
+    queue.publish()
 
 
 def take(queue: ByteQueue, nbytes: int) -> None:

@@ -38,7 +38,7 @@ class ByteQueue:
     """One direction between two ranks, over ``COUNTERS + capacity`` bytes of zeroed shared memory.
 
     ``capacity`` is a multiple of 64. The same class serves both ends; an end uses either ``room``,
-    ``write`` and ``sync_params``, or ``available``, ``peek``, ``skip`` and ``release``.
+    ``write`` and ``publish``, or ``available``, ``peek``, ``skip`` and ``release``.
     """
 
     def __init__(self, memory: memoryview, capacity: int) -> None:
@@ -60,7 +60,7 @@ class ByteQueue:
         return self.capacity - (self.written - self._head[0])
 
     def write(self, source: np.ndarray) -> None:
-        """Append a uint8 array that fits the room, in whole cache lines. The reader sees it after ``sync_params``."""
+        """Append a uint8 array that fits the room, in whole cache lines. The reader sees it after ``publish``."""
         nbytes = len(source)
         start = self.written % self.capacity
         first = min(nbytes, self.capacity - start)  # up to the end of the buffer, the rest from its beginning
@@ -69,7 +69,7 @@ class ByteQueue:
             self.data[: nbytes - first] = source[first:]
         self.written += padded(nbytes)
 
-    def sync_params(self) -> None:
+    def publish(self) -> None:
         """Let the reader see all that was written."""
         if not _STORES_KEEP_ORDER:
             _fence()

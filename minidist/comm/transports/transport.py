@@ -129,7 +129,7 @@ class Transport:
             send.offset += piece
         if queue.written == before:
             return
-        queue.sync_params()
+        queue.publish()
         self.moved += 1
         if send.offset == send.nbytes:
             self.sends[peer].popleft()
@@ -263,7 +263,7 @@ class Transport:
             return False
 
     def change_active(self, by: int) -> None:
-        """Count a thread that begins (+1) or stops (-1) computing, and sync_params whether any is left."""
+        """Count a thread that begins (+1) or stops (-1) computing, and publish whether any is left."""
         with self.lock:
             self.active_threads += by
             awaited = 0
