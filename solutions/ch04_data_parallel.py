@@ -1,10 +1,11 @@
-"""Chapter 4: data parallelism, from one exact sum to gradients that travel while backward goes on.
+"""Chapter 4: data parallelism, from one exact sum to all-reduces that overlap with backward.
 
-You may use what is imported below, NumPy, and the functions that you write here. Functions that take a ``group`` are
-one rank's part; all its ranks call them together. ``minidist check 4`` judges, ``minidist check --hint 4.4`` helps.
+You may use what is imported below, NumPy, and the functions that you write here. A function with a ``group`` is one
+rank's part; all ranks of the group call it together. ``minidist check 4`` grades your code, and
+``minidist check --hint 4.4`` gives a hint.
 
 ``fill_buckets`` and ``BucketedDataParallel`` have the names and arguments of minidist's own, so the library can train
-on them:
+on yours:
 
     minidist train --dp 4 --bucket-mb 0.1 --impl exercises
 """
@@ -18,16 +19,16 @@ from minidist import ProcessGroup, ReduceOp, all_reduce, broadcast
 
 
 def order_free_sum(terms: Sequence[np.ndarray]) -> np.ndarray:
-    """4.1  The sum of some float32 arrays, with bits that do not depend on the order of the terms.
+    """4.1  The sum of float32 arrays, with bits that do not depend on the order of the terms.
 
     Args:
-        terms: n float32 arrays of one shape, at least one; not changed. Where they are added up, element by element,
-            the largest is less than 2^29 / n times the smallest (zeros aside).
+        terms: n float32 arrays of one shape, n >= 1; do not change them. In every element the largest of the n terms is
+            less than 2^29 / n times the smallest (zeros aside).
 
     Returns:
         A new float32 array of that shape: the exact sum, rounded once.
 
-    Cost: one float64 array for the sum, and what one addition needs. The terms are never gathered into one array.
+    Cost: one float64 array for the sum, plus what one addition needs. Never gather the terms into one array.
     """
     # >>> 4.1
     total = np.zeros(terms[0].shape, np.float64)
@@ -40,22 +41,21 @@ def order_free_sum(terms: Sequence[np.ndarray]) -> np.ndarray:
 def accumulate(
     micro_batches: Sequence[np.ndarray], loss_and_gradient: Callable[[np.ndarray], tuple[float, np.ndarray]]
 ) -> tuple[float, np.ndarray]:
-    """4.2  The mean loss over all samples of some micro-batches, and its gradient.
+    """4.2  The mean loss over all samples of several micro-batches, and its gradient.
 
-    Every sample weighs the same, whichever micro-batch it is in. What a micro-batch yields is a mean already, so it has
-    to be made a sum again first.
+    Every sample weighs the same, whichever micro-batch it is in. A micro-batch yields a mean, so turn it back into a
+    sum first.
 
     Args:
-        micro_batches: at least one array, its samples along the first axis: ``len`` of it, at least one. They are
-            not equally large.
-        loss_and_gradient: call it once for each micro-batch, in order. It returns the mean loss over the micro-batch's
+        micro_batches: at least one array, with ``len(array) >= 1`` samples along its first axis. Their lengths differ.
+        loss_and_gradient: call it once per micro-batch, in order. It returns the mean loss over the micro-batch's
             samples, a float, and the gradient of that mean, a float32 array. The next call overwrites the array.
 
     Returns:
-        The mean loss, a float, and its gradient, a new float32 array: summed in float64, divided once by the number of
-        all samples, and then rounded once.
+        The mean loss, a float, and its gradient, a new float32 array: summed in float64, divided once by the total
+        number of samples, then rounded once.
 
-    Cost: one float64 array for the sum, and what one addition needs, however many micro-batches there are.
+    Cost: one float64 array for the sum, plus what one addition needs, however many micro-batches there are.
     """
     # >>> 4.2
     loss, gradient, samples = 0.0, 0.0, 0
@@ -69,14 +69,14 @@ def accumulate(
 
 
 def fill_buckets(parameters: Sequence, elements: float) -> list[list]:
-    """4.3  Cut a list of parameters into buckets, keeping its order.
+    """4.3  Cut a list of parameters into buckets, in order.
 
-    A bucket takes the next parameter if all in it have at most ``elements`` elements together, that one included;
-    otherwise the next bucket begins with it. A parameter that is larger than a bucket is alone in one of its own.
+    The next parameter joins the current bucket if the bucket then holds at most ``elements`` elements; otherwise it
+    starts the next bucket. A parameter larger than a bucket gets a bucket of its own.
 
     Args:
-        parameters: things with a ``size``, their number of elements; any number of them, none included. Not changed.
-        elements: the most that a bucket holds, more than 0; not always a whole number.
+        parameters: objects with a ``size``, their number of elements; the list may be empty. Do not change it.
+        elements: the capacity of a bucket, more than 0; not always an integer.
 
     Returns:
         The buckets, lists of those same parameters. None is empty.
@@ -94,27 +94,26 @@ def fill_buckets(parameters: Sequence, elements: float) -> list[list]:
 
 
 class BucketedDataParallel:
-    """4.4  Gradients summed over the ranks, one all-reduce for each bucket, from within backward.
+    """4.4  Sum gradients over the ranks, one all-reduce per bucket, started during backward.
 
-    A bucket is a flat buffer of which the gradients of some parameters are views: what backward adds to a gradient it
-    adds to the buffer, and what an all-reduce writes into the buffer is in the gradients. When a bucket is full, all
-    its gradients being complete, its all-reduce starts, and backward goes on meanwhile.
+    A bucket is a flat buffer, and the gradients of its parameters are views of it: backward accumulates into the
+    buffer, and what the all-reduce writes into the buffer is in the gradients. When all its gradients are complete, a
+    bucket is full. Its all-reduce starts while backward goes on.
 
-    All ranks must start the all-reduces in the same order: that of ``buckets``. But gradients may be completed in
-    another order on each rank, and a rank without a micro-batch completes none. So a bucket that is full before those
-    in front of it waits for its turn, and what has not started when backward is over is started then.
+    All ranks must start the all-reduces in the same order, that of ``buckets``. But each rank may complete its
+    gradients in a different order, and a rank without a micro-batch completes none. So a bucket that is full before
+    its predecessors waits its turn, and buckets not started by the end of backward start then.
 
-    It is built on ``fill_buckets``, task 4.3. A step goes like this: ``zero_grad``; backward of all micro-batches but
-    the last within ``no_sync``; backward of the last one; ``wait_for_gradients``. Nothing is divided: gradients are
-    summed.
+    The class is built on ``fill_buckets``, task 4.3. One step: ``zero_grad``; backward of every micro-batch but the
+    last under ``no_sync``; backward of the last; ``wait_for_gradients``. Gradients are summed, never divided.
 
     Args:
-        parameters: the model's, in the same order on every rank.
+        parameters: the model's parameters, in the same order on every rank.
         group: the data-parallel ranks.
-        algorithm: of the all-reduce, as its argument of that name takes it.
-        reduce_dtype: gradients are accumulated and summed in it.
-        bucket_mb: the size of a bucket in MiB.
-        overlap: start all-reduces from within backward; without it ``on_gradient`` is never called.
+        algorithm: passed on to ``all_reduce``.
+        reduce_dtype: the dtype in which gradients are accumulated and summed.
+        bucket_mb: bucket size, MiB.
+        overlap: start all-reduces during backward; without it ``on_gradient`` is never called.
     """
 
     def __init__(
@@ -132,18 +131,18 @@ class BucketedDataParallel:
         self.zero_grad()
 
     def zero_grad(self) -> None:
-        """Begin a step: all gradients are zero, and views of the buffers."""
+        """Begin a step: zero all gradients and make them views of the buffers."""
         for bucket, buffer in zip(self.buckets, self.buffers, strict=True):
             buffer[:] = 0
             ends = np.cumsum([parameter.size for parameter in bucket])
             for parameter, view in zip(bucket, np.split(buffer, ends[:-1]), strict=True):
                 parameter.grad = view.reshape(parameter.shape)
-        self.awaited = [set(bucket) for bucket in self.buckets]  # the parameters whose gradients are not complete yet
-        self.works = []  # what all_reduce returned, for each bucket that has started, in their order
+        self.awaited = [set(bucket) for bucket in self.buckets]  # parameters whose gradients are incomplete
+        self.works = []  # what all_reduce returned, for each started bucket, in order
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Within it backward only accumulates: gradients are not complete, and nothing is sent."""
+        """A context in which backward only accumulates: no gradient is complete, and nothing is sent."""
         self.syncing = False
         try:
             yield
@@ -151,7 +150,7 @@ class BucketedDataParallel:
             self.syncing = True
 
     def start_next(self) -> None:
-        """Start the all-reduce of the first bucket that has not started, and return without waiting for it."""
+        """Start the all-reduce of the first bucket not yet started, and return without waiting for it."""
         # >>> 4.4
         buffer = self.buffers[len(self.works)]
         work = all_reduce(buffer, ReduceOp.SUM, self.group, async_op=True, algorithm=self.algorithm)
@@ -159,9 +158,9 @@ class BucketedDataParallel:
         # <<<
 
     def on_gradient(self, parameter) -> None:
-        """Backward calls this for each parameter, once in each micro-batch, as soon as its gradient is complete.
+        """Backward calls this once per parameter and micro-batch, as soon as the gradient has been accumulated.
 
-        Starts every bucket whose turn has come with it; none within ``no_sync``.
+        Starts every bucket whose turn has now come; none under ``no_sync``.
         """
         # >>> 4.4
         if not self.syncing:
@@ -172,7 +171,7 @@ class BucketedDataParallel:
         # <<<
 
     def wait_for_gradients(self) -> None:
-        """End a step: start the buckets that have not started, and return when every gradient is the sum of all."""
+        """End a step: start the remaining buckets, and return once every gradient is the sum over all ranks."""
         # >>> 4.4
         while len(self.works) < len(self.buckets):
             self.start_next()
@@ -184,17 +183,17 @@ class BucketedDataParallel:
 def fit(
     features: np.ndarray, targets: np.ndarray, samples: int, steps: int, lr: float, group: ProcessGroup
 ) -> tuple[list[float], np.ndarray]:
-    """4.5  Debugging: linear regression by gradient descent, each rank with samples of its own.
+    """4.5  Debugging: linear regression by gradient descent, with different samples on each rank.
 
-    The loss is the mean of the squared errors over the samples of all ranks. On one rank all is well. On more the loss
-    falls too, only more slowly: the team has learned to raise the learning rate with the number of ranks, and believes
-    that this is a law. Find out why, and mend it: any number of ranks has to do what one rank does with all samples.
+    The loss is the mean squared error over the samples of all ranks. One rank trains correctly. On more ranks the loss
+    falls too, but more slowly. The team has learned to raise the learning rate with the number of ranks and takes that
+    for a law. Find out why, and fix it: any number of ranks must do what one rank does with all samples.
 
     Args:
         features: (this rank's samples, features) float64. Ranks may have different numbers of samples, or none.
         targets: (this rank's samples,) float64.
-        samples: how many samples all ranks have together.
-        steps, lr: of gradient descent, from weights that are zero.
+        samples: number of samples on all ranks together.
+        steps, lr: of gradient descent, starting from zero weights.
         group: the ranks.
 
     Returns:
@@ -228,19 +227,19 @@ def train_net(
     seed: int,
     group: ProcessGroup,
 ) -> tuple[list[float], np.ndarray, np.ndarray]:
-    """4.6  Debugging: a net of two layers, trained by data parallelism.
+    """4.6  Debugging: a two-layer network, trained with data parallelism.
 
-    Every rank can read all samples. In each epoch they are shuffled and then used up, ``batch`` samples a step; of
-    these, each rank works on its part. On one rank all is well. On several the loss falls too, and a checksum of the
-    weights, taken after every step, finds no two ranks apart. But the net is not the one that one rank trains, from the
-    first step on, and not for rounding. Find out why, and mend it: any number of ranks has to train the net that
+    Every rank can read all samples. Each epoch shuffles them and takes ``batch`` samples per step; each rank works on
+    its share of these. One rank trains correctly. On several ranks the loss falls too, and a checksum of the weights
+    after every step is the same on all ranks. But from the first step on the network is not the one that one rank
+    trains, and rounding is not the reason. Find out why, and fix it: any number of ranks must train the network that
     one rank trains now.
 
     Args:
         features, targets: (samples, features) and (samples,), float64, the same on every rank.
-        hidden: the width of the hidden layer.
+        hidden: width of the hidden layer.
         epochs, batch, lr: of gradient descent. The last batch of an epoch may be smaller.
-        seed: of all that is random.
+        seed: seeds all randomness.
         group: the ranks.
 
     Returns:
@@ -253,7 +252,7 @@ def train_net(
     # <<<
     first = rng.normal(size=(features.shape[1], hidden))
     second = rng.normal(size=hidden) / np.sqrt(hidden)
-    broadcast(first, 0, group)  # every rank begins with rank 0's weights
+    broadcast(first, 0, group)  # every rank starts from rank 0's weights
     broadcast(second, 0, group)
     losses = []
     for _ in range(epochs):
@@ -278,17 +277,17 @@ def train_net(
 
 
 def sent_bytes(parameters: int, itemsize: int, ranks: int) -> float:
-    """The bytes that each of N ranks sends in a step, by a ring all-reduce of all gradients."""
+    """Bytes that each of N ranks sends per step, for a ring all-reduce of all gradients."""
     # >>> 4.7
     return 2 * (ranks - 1) / ranks * parameters * itemsize
     # <<<
 
 
 def step_seconds(compute: float, communication: float, overlap: bool) -> float:
-    """The time of a step whose forward and backward take ``compute`` seconds and its all-reduces ``communication``.
+    """Time of a step whose forward and backward take ``compute`` seconds and its all-reduces ``communication``.
 
-    Forward is a third of the compute, backward the rest. With ``overlap``, communication goes on beside backward from
-    its very beginning (buckets are infinitely small) and slows nothing down. It cannot go on beside forward.
+    Forward is a third of the compute, backward the rest. With ``overlap``, communication runs concurrently with
+    backward from its very start (buckets are infinitely small) and slows nothing down. It cannot overlap with forward.
     """
     # >>> 4.7
     forward, backward = compute / 3, 2 * compute / 3
@@ -297,15 +296,15 @@ def step_seconds(compute: float, communication: float, overlap: bool) -> float:
 
 
 def hidden_share(compute: float, communication: float) -> float:
-    """Which part of the communication (more than 0 s) such an overlap hides: 0 for none of it, 1 for all."""
+    """The fraction of the communication (more than 0 s) that this overlap hides: 0 for none, 1 for all."""
     # >>> 4.7
     return min(1.0, 2 * compute / 3 / communication)
     # <<<
 
 
 def run_seconds(seconds: np.ndarray) -> float:
-    """The time of a whole run: ``seconds[step, rank]`` is what a rank computes in a step, and each step ends with an
-    all-reduce, which takes no time itself, but no rank leaves it before the last has come.
+    """Time of a run in which ``seconds[step, rank]`` is a rank's compute time in a step. Each step ends with an
+    all-reduce, which takes no time itself, but no rank leaves it before the last rank has entered.
     """
     # >>> 4.7
     return float(seconds.max(axis=1).sum())
@@ -313,16 +312,16 @@ def run_seconds(seconds: np.ndarray) -> float:
 
 
 def efficiency(seconds: np.ndarray) -> float:
-    """The part of that run's time that its ranks spend computing, on average over the ranks; the rest they wait."""
+    """The fraction of that run's time that ranks spend computing, averaged over the ranks; the rest is waiting."""
     # >>> 4.7
     return float(seconds.sum(axis=0).mean() / run_seconds(seconds))
     # <<<
 
 
 def mean_step(ranks: int, probability: float, factor: float) -> float:
-    """The mean time of a step in which each rank computes for 1 s or, with this probability, for ``factor`` seconds.
+    """Mean time of a step in which each rank computes for 1 s or, with this probability, for ``factor`` seconds.
 
-    ``factor`` is 1 or more. The ranks have their hiccups independently of each other, and wait for the slowest.
+    ``factor`` is 1 or more. Hiccups are independent from rank to rank, and all ranks wait for the slowest.
     """
     # >>> 4.7
     somebody = 1 - (1 - probability) ** ranks

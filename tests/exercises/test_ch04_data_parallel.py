@@ -1,4 +1,4 @@
-"""Graders of chapter 4: bits and exact sums, when all-reduces start and what they send, and what one rank gets."""
+"""Graders for chapter 4: exact sums bit by bit, when all-reduces start, what they send, and what one process gets."""
 
 import time
 from contextlib import nullcontext
@@ -23,7 +23,7 @@ SIZES = (1, 2, 3, 5)  # numbers of ranks
 
 
 def exact_sum(terms: list[np.ndarray], divisor: int = 1) -> np.ndarray:
-    """The sum of float32 arrays, divided, without any rounding but the last, to float32."""
+    """The exact sum of float32 arrays, divided, and rounded once, to float32."""
     columns = zip(*(term.ravel().tolist() for term in terms), strict=True)
     sums = [float(sum(map(Fraction, column)) / divisor) for column in columns]
     return np.array(sums).astype(np.float32).reshape(terms[0].shape)
@@ -33,7 +33,7 @@ def exact_sum(terms: list[np.ndarray], divisor: int = 1) -> np.ndarray:
 
 
 def spread_terms(n: int, shape: tuple[int, ...], seed: int = 0) -> list[np.ndarray]:
-    """Terms whose sizes lie as far apart as the contract allows, 2^29 / n: powers of two times 1 to 2."""
+    """Terms that spread as far as the contract allows, 2^29 / n: powers of two times a factor from 1 to 2."""
     rng = np.random.default_rng([seed, n])
     bits = 28 - int(np.ceil(np.log2(n)))
     sizes = 2.0 ** rng.integers(-bits // 2, bits // 2, (n, *shape)) * rng.uniform(1, 2, (n, *shape))
@@ -53,8 +53,8 @@ def peak_of_sum(world, answers, n, elements):
 @pytest.mark.task(
     "4.1",
     points=3,
-    hint="A float64 has room for the exact sum of such terms, so nothing is rounded before the end. Add one term after "
-    "the other into an array of np.float64, then astype(np.float32).",
+    hint="A float64 holds the exact sum of such terms, so nothing is rounded before the end. Add the terms one by one "
+    "into an np.float64 array, then astype(np.float32).",
 )
 class TestOrderFreeSum:
     """order_free_sum: a sum whose bits do not depend on the order of its terms"""
@@ -64,7 +64,7 @@ class TestOrderFreeSum:
         (found,), kept = student.on_ranks(1, run_sums, whole, [[0, 1]])[0].value
         same(found, np.array([[11, 22], [33, 44]], np.float32), "the sum of two arrays")
         for before, after in zip(whole, kept, strict=True):
-            same(after, before, "a term, which must not be changed")
+            same(after, before, "a term, which must stay unchanged")
 
     def test_one_term_and_no_elements(self, student):
         one = spread_terms(1, (5,))
@@ -73,7 +73,7 @@ class TestOrderFreeSum:
         same(student.on_ranks(1, run_sums, none, [[0, 1]])[0].value[0][0], none[0], "arrays without elements")
 
     def test_any_order(self, student):
-        """Every order of 4 and 5 terms, and many orders of more."""
+        """Every order of 4 and 5 terms, and many orders of more terms."""
         for n in (4, 5, 8, 24):
             terms = spread_terms(n, (150,))
             rng = np.random.default_rng(n)
@@ -81,8 +81,8 @@ class TestOrderFreeSum:
             sums = np.stack(student.on_ranks(1, run_sums, terms, orders)[0].value[0])  # (orders, elements)
             different = np.flatnonzero((sums != sums[0]).any(axis=0))
             assert not len(different), (
-                f"{len(different)} of {sums.shape[1]} sums of {n} terms change with the order of the terms; one of "
-                f"them is {sums[0, different[0]]:.9g} or {sums[:, different[0]].max():.9g}"
+                f"{len(different)} of {sums.shape[1]} sums of {n} terms depend on the order of the terms: one of them "
+                f"is {sums[0, different[0]]:.9g} in one order and {sums[:, different[0]].max():.9g} in another"
             )
 
     def test_exact(self, student):
@@ -90,7 +90,7 @@ class TestOrderFreeSum:
             for shape in ((200,), (7, 5, 3)):
                 terms = spread_terms(n, shape, seed=1)
                 found = student.on_ranks(1, run_sums, terms, [range(n)])[0].value[0][0]
-                same(found, exact_sum(terms), f"the sum of {n} terms, against the exact one")
+                same(found, exact_sum(terms), f"the sum of {n} terms, compared with the exact sum")
         terms = [np.array([x], np.float32) for x in (2.0**24, 1, -(2.0**24), 2.0**-1)]
         same(
             student.on_ranks(1, run_sums, terms, [range(4)])[0].value[0][0],
@@ -101,10 +101,10 @@ class TestOrderFreeSum:
     def test_memory(self, student):
         elements = 1 << 16
         peak = student.on_ranks(1, peak_of_sum, 32, elements)[0].value
-        # the sum, and a term or another sum on the way there, and some room
+        # the sum, one term or partial sum, and some slack
         assert peak < 3.2 * 8 * elements, (
-            f"the sum of 32 terms holds {peak / 8 / elements:.1f} float64 arrays of a term's size; two or three are "
-            "enough, however many terms there are"
+            f"peak memory while summing 32 terms: expected at most 3 float64 arrays of a term's size, got "
+            f"{peak / 8 / elements:.1f}; add the terms one by one instead of gathering them"
         )
 
 
@@ -112,7 +112,7 @@ class TestOrderFreeSum:
 
 
 def run_accumulate(world, answers, sizes, losses, gradients):
-    """Micro-batch k has ``sizes[k]`` samples, and the given mean loss and gradient."""
+    """Call the answer: micro-batch k has ``sizes[k]`` samples, and the given mean loss and gradient."""
     calls, scratch = [], np.empty_like(gradients[0])
 
     def loss_and_gradient(micro_batch):
@@ -121,15 +121,13 @@ def run_accumulate(world, answers, sizes, losses, gradients):
         return losses[calls[-1]], scratch
 
     found = answers.accumulate([np.full(size, k) for k, size in enumerate(sizes)], loss_and_gradient)
-    assert isinstance(found, tuple) and len(found) == 2, (
-        "accumulate has to return two things: the loss and its gradient"
-    )
-    scratch[:] = np.nan  # the result must not be this array
+    assert isinstance(found, tuple) and len(found) == 2, "accumulate must return a tuple: the loss and its gradient"
+    scratch[:] = np.nan  # the result must not alias this array
     return *found, calls
 
 
 def run_regression(world, answers, samples, sizes):
-    """Linear regression on weights of one half, the last column being the target."""
+    """Linear regression with all weights 1/2; the last column of the samples is the target."""
 
     def loss_and_gradient(micro_batch):
         errors = micro_batch[:, :-1].sum(axis=1) / 2 - micro_batch[:, -1]
@@ -148,18 +146,18 @@ def peak_of_accumulate(world, answers, count, elements):
 @pytest.mark.task(
     "4.2",
     points=3,
-    hint="len(micro_batch) times its mean gradient is the sum over its samples. Add those up in float64 "
-    "(mean_gradient.astype(np.float64)), count the samples, and divide at the very end; the same for the loss.",
+    hint="len(micro_batch) times the mean gradient is the sum over its samples. Add these sums in float64 "
+    "(mean_gradient.astype(np.float64)), count the samples, and divide at the very end. Do the same for the loss.",
 )
 class TestAccumulate:
-    """accumulate: one mean over micro-batches that are not equally large"""
+    """accumulate: one mean over micro-batches of different sizes"""
 
     def test_uneven(self, student):
         loss, gradient, _ = student.on_ranks(
             1, run_accumulate, [1, 3], [8.0, 4.0], np.array([[4, 0], [0, 8]], np.float32)
         )[0].value
-        same(gradient, np.array([1, 6], np.float32), "1 sample with gradient (4, 0), 3 with a mean of (0, 8)")
-        assert loss == 5.0, f"1 sample with loss 8 and 3 with a mean of 4: the mean loss is {loss}, 5 is right"
+        same(gradient, np.array([1, 6], np.float32), "the gradient for 1 sample with (4, 0) and 3 with mean (0, 8)")
+        assert loss == 5.0, f"1 sample with loss 8 and 3 with mean loss 4: expected a mean loss of 5, got {loss}"
 
     def test_like_the_whole_batch(self, student):
         samples = np.random.default_rng(5).normal(size=(29, 4))
@@ -167,27 +165,29 @@ class TestAccumulate:
         expected = 2 * samples[:, :3].T @ errors / 29
         for sizes in ([29], [1] * 29, [2, 9, 1, 17]):
             loss, gradient = student.on_ranks(1, run_regression, samples, sizes)[0].value
-            # each micro-batch's gradient was rounded to float32, to a part in 2^24
+            # each micro-batch's gradient was rounded to float32, to one part in 2^24
             assert np.allclose(gradient, expected, rtol=1e-6, atol=1e-6), (
-                f"29 samples in micro-batches of {sizes}: the gradient is {gradient}, at once it is {expected}"
+                f"29 samples in micro-batches of {sizes}: expected the gradient of one batch, {expected}, got "
+                f"{gradient}"
             )
-            # float64, in another order
+            # float64, summed in another order
             assert loss == pytest.approx((errors**2).mean(), rel=1e-12), (
-                f"29 samples in micro-batches of {sizes}: the loss is {loss}, at once it is {(errors**2).mean()}"
+                f"29 samples in micro-batches of {sizes}: expected the loss of one batch, {(errors**2).mean()}, got "
+                f"{loss}"
             )
 
     def test_each_is_called_once_in_order(self, student):
         calls = student.on_ranks(1, run_accumulate, [2, 1, 5], [0.0] * 3, np.zeros((3, 2), np.float32))[0].value[2]
-        assert calls == [0, 1, 2], f"loss_and_gradient is called for the micro-batches {calls}, where 0, 1, 2 are given"
+        assert calls == [0, 1, 2], f"loss_and_gradient: expected one call per micro-batch, 0, 1, 2, got {calls}"
 
     def test_bits(self, student):
-        """Summed in float64, divided once, rounded once; so the order of the micro-batches does not show."""
+        """Summed in float64, divided once and rounded once, the order of the micro-batches does not matter."""
         rng = np.random.default_rng(7)
         sizes = np.array([3, 1, 8, 2, 13])
         gradients = (rng.normal(size=(5, 400)) * 2.0 ** rng.integers(-6, 6, (5, 400))).astype(np.float32)
         cancelling = np.array([2, 1, 0, -3.5, 0])  # 3 * 2 + 1 * 1 = 2 * 3.5
         gradients[:, :50] = 2.0**12 * rng.integers(1, 256, 50) * cancelling[:, None]
-        gradients[4, :50] = 2.0**-16  # all that is left
+        gradients[4, :50] = 2.0**-16  # all that remains
         expected = exact_sum(
             [size * gradient.astype(np.float64) for size, gradient in zip(sizes, gradients, strict=True)], 27
         )
@@ -196,16 +196,16 @@ class TestAccumulate:
             same(
                 run_of[0].value[1],
                 expected,
-                f"the mean of micro-batches of {sizes[order].tolist()} samples, summed in float64 and then divided",
+                f"the mean over micro-batches of {sizes[order].tolist()} samples, summed in float64 and then divided",
             )
 
     def test_memory(self, student):
         elements = 1 << 16
         peak = student.on_ranks(1, peak_of_accumulate, 32, elements)[0].value
-        # the sum, one gradient in float64, that times its samples, and some room
+        # the sum, one gradient in float64, that gradient times its samples, and some slack
         assert peak < 4.2 * 8 * elements, (
-            f"with 32 micro-batches it holds {peak / 8 / elements:.1f} float64 arrays of the gradient's size; three "
-            "are enough, however many micro-batches there are"
+            f"peak memory with 32 micro-batches: expected at most 4 float64 arrays of the gradient's size, got "
+            f"{peak / 8 / elements:.1f}; add each gradient to the sum as it comes"
         )
 
 
@@ -213,24 +213,24 @@ class TestAccumulate:
 
 
 class Sized:
-    """What fill_buckets needs to know of a parameter."""
+    """All that fill_buckets needs of a parameter."""
 
     def __init__(self, size: int) -> None:
         self.size = size
 
 
 def run_fill(world, answers, sizes, elements):
-    """The buckets as the positions of their parameters; -1 for a thing that was not given."""
+    """The buckets as positions of their parameters; -1 for an object that is not among them."""
     parameters = [Sized(size) for size in sizes]
     given = list(parameters)
     buckets = answers.fill_buckets(parameters, elements)
-    assert isinstance(buckets, list), f"fill_buckets returns {buckets!r:.60}, where a list of lists is asked for"
+    assert isinstance(buckets, list), f"fill_buckets: expected a list of lists, got {buckets!r:.60}"
     found = [[next((i for i, p in enumerate(given) if p is one), -1) for one in bucket] for bucket in buckets]
     return found, [p.size for p in parameters] == sizes
 
 
 def right_buckets(sizes: list[int], elements: float) -> list[list[int]]:
-    """Each bucket as long as it may be; written to be read, not to be fast."""
+    """Each bucket as long as it may be; written for clarity, not speed."""
     positions, buckets = list(range(len(sizes))), []
     while positions:
         fitting = [k for k in range(1, len(positions) + 1) if sum(sizes[i] for i in positions[:k]) <= elements]
@@ -243,22 +243,22 @@ def right_buckets(sizes: list[int], elements: float) -> list[list[int]]:
 def check_buckets(student, sizes, elements) -> None:
     found, kept = student.on_ranks(1, run_fill, sizes, elements)[0].value
     right = right_buckets(sizes, elements)
-    in_sizes = [[sizes[i] if i >= 0 else "a stranger" for i in bucket] for bucket in found]
+    in_sizes = [[sizes[i] if i >= 0 else "unknown" for i in bucket] for bucket in found]
     assert found == right, (
-        f"parameters of {sizes} elements in buckets of {elements:g}: the buckets hold {in_sizes}, where "
-        f"{[[sizes[i] for i in bucket] for bucket in right]} is right"
+        f"parameters of {sizes} elements in buckets of {elements:g}: expected "
+        f"{[[sizes[i] for i in bucket] for bucket in right]}, got {in_sizes}"
     )
-    assert kept, f"the list of parameters of {sizes} elements is changed, and must not be"
+    assert kept, f"parameters of {sizes} elements: the list was changed, but must stay as it is"
 
 
 @pytest.mark.task(
     "4.3",
     points=2,
-    hint="Keep the room that is left in the last bucket. A parameter that is larger than it begins a new bucket, which "
-    "has room for ``elements`` again; in any case the room shrinks by its size.",
+    hint="Keep track of the space left in the last bucket. A parameter that does not fit starts a new bucket with "
+    "space for ``elements`` again. In either case the space shrinks by the parameter's size.",
 )
 class TestFillBuckets:
-    """fill_buckets: parameters side by side, in their order"""
+    """fill_buckets: consecutive parameters share a bucket"""
 
     def test_buckets(self, student):
         check_buckets(student, [3, 3, 3, 1, 1, 1], 7)
@@ -288,28 +288,28 @@ class TestFillBuckets:
 SHAPES = [(2, 3), (4,), (10,), (), (2, 2), (6,)]  # of the parameters
 IN_BUCKET = 8  # elements
 BUCKETS = [[5], [4, 3], [2], [1], [0]]  # the parameters' numbers, filled from the last
-BACKWARD = [5, 4, 3, 2, 1, 0]  # the order in which gradients are usually complete
+BACKWARD = [5, 4, 3, 2, 1, 0]  # the usual order in which gradients are completed
 
 
 def gradient_of(rank: int, step: int, micro_batch: int, parameter: int) -> np.ndarray:
-    """Whole numbers, whose sums are exact."""
+    """Integers, whose sums are exact."""
     rng = np.random.default_rng([rank, step, micro_batch, parameter])
     return rng.integers(-1000, 1000, SHAPES[parameter]).astype(np.float32)
 
 
 def train_by_hand(world, answers, orders, algorithm="ring", overlap=True, steps=1, late=-1, one_by_one=False):
-    """Some steps of a model without a forward pass: what came of it, and when each collective was called.
+    """Run a few steps of a model without a forward pass; record the gradients and when each collective was called.
 
-    ``orders[rank]`` has, for each micro-batch of that rank, the order in which its gradients are complete. With
-    ``one_by_one`` a rank begins its backward pass when the one before it has ended its own.
+    ``orders[rank]`` gives, for each micro-batch of that rank, the order in which its gradients are completed. With
+    ``one_by_one`` a rank starts its backward pass when the previous rank has finished its own.
     """
     import minidist as md
     from minidist.nn.layers import Parameter
 
     parameters = [Parameter(shape) for shape in SHAPES]
-    complete: list[int] = []  # parameters whose gradients are complete in this backward pass
+    complete: list[int] = []  # parameters whose gradients this backward pass has completed
     phase, calls = "", []
-    for number, parameter in enumerate(parameters):  # registered before the answer's own hooks, so called before them
+    for number, parameter in enumerate(parameters):  # registered, and so called, before the answer's own hooks
         parameter.register_post_accumulate_grad_hook(lambda _, number=number: complete.append(number))
 
     def noted(name, nbytes, async_op):
@@ -365,7 +365,7 @@ def check_sums(seen, orders) -> None:
 
 
 def train_small(world, answers, config, layout):
-    """The library's training on the answer's class: the fingerprint, and how often the class was asked for."""
+    """Train with the library on the answer's class: the fingerprint, and how often the library asked for the class."""
     from minidist import overrides
     from minidist.train.trainer import train_rank
 
@@ -380,13 +380,13 @@ def train_small(world, answers, config, layout):
 @pytest.mark.task(
     "4.4",
     points=6,
-    hint="len(self.works) is the number of the bucket whose turn it is. start_next appends to it what all_reduce(..., "
-    "async_op=True) returns. on_gradient takes the parameter out of its bucket's awaited set, and then one bucket or "
-    "several may be ready: go on while there is a next one and nothing is awaited for it. finish has two loops: one "
-    "that starts, one that waits.",
+    hint="len(self.works) is the index of the next bucket to start. start_next appends to it what all_reduce(..., "
+    "async_op=True) returns. on_gradient removes the parameter from its bucket's awaited set. One bucket or several "
+    "may then be ready: continue while there is a next bucket and it awaits nothing. wait_for_gradients has two "
+    "loops: one starts, one waits.",
 )
 class TestBucketedDataParallel:
-    """BucketedDataParallel: gradients travel while backward goes on"""
+    """BucketedDataParallel: all-reduces overlap with backward"""
 
     def test_sums(self, student):
         for size in SIZES:
@@ -400,7 +400,9 @@ class TestBucketedDataParallel:
             check_sums(seen, orders)
             for rank, one in enumerate(seen):
                 early = [phase for _, phase, *_ in one.value["calls"] if phase == "no_sync"]
-                assert not early, f"rank {rank} of {size} starts {len(early)} all-reduces within no_sync"
+                assert not early, (
+                    f"rank {rank} of {size} starts {len(early)} all-reduces under no_sync, where nothing may be sent"
+                )
 
     def test_one_all_reduce_for_each_bucket(self, student):
         for size in (2, 3, 5):
@@ -408,31 +410,31 @@ class TestBucketedDataParallel:
                 calls = [(name, nbytes) for name, *_, nbytes in one.value["calls"]]
                 right = [("all_reduce", 8 * sum(int(np.prod(SHAPES[i])) for i in bucket)) for bucket in BUCKETS]
                 assert calls == right, (
-                    f"rank {rank} of {size} calls, with so many bytes each, {calls}; one all-reduce for each bucket, "
-                    f"in their order, is {right}"
+                    f"rank {rank} of {size}, (collective, bytes): expected one all-reduce per bucket, in order, "
+                    f"{right}, got {calls}"
                 )
                 messages = one.traffic.sent[:, 1].sum()
                 assert messages == len(BUCKETS) * 2 * (size - 1), (
-                    f"rank {rank} of {size} sends {messages} messages; {len(BUCKETS)} buckets round a ring, which is "
-                    f"the algorithm asked for, are {len(BUCKETS) * 2 * (size - 1)}"
+                    f"rank {rank} of {size}, messages sent: expected {len(BUCKETS) * 2 * (size - 1)} for "
+                    f"{len(BUCKETS)} buckets with the ring, which the argument asks for, got {messages}"
                 )
 
     def test_a_bucket_starts_as_soon_as_it_is_full(self, student):
         for order in (BACKWARD, [3, 5, 4, 0, 1, 2], [0, 1, 2, 3, 4, 5]):
-            orders = [[BACKWARD, order]] * 2  # the first micro-batch within no_sync
+            orders = [[BACKWARD, order]] * 2  # the first micro-batch is under no_sync
             for rank, one in enumerate(student.on_ranks(2, train_by_hand, orders)):
                 for number, (_, phase, complete, asynchronous, _) in enumerate(one.value["calls"]):
                     needed = {i for bucket in BUCKETS[: number + 1] for i in bucket}
                     right = max(order.index(i) for i in needed) + 1  # gradients complete when it can start
-                    told = f"gradients are complete in the order {order}, buckets are {BUCKETS}; bucket {number}"
+                    told = f"gradients are completed in the order {order}, buckets are {BUCKETS}; bucket {number}"
                     assert phase == "last" and len(complete) == right, (
-                        f"{told} can start with gradient {right} of 6, but rank {rank} starts it "
-                        + (f"with gradient {len(complete)}" if phase == "last" else "after backward")
+                        f"{told} can start after gradient {right} of 6, but rank {rank} starts it "
+                        + (f"after gradient {len(complete)}" if phase == "last" else "after backward")
                     )
-                    assert asynchronous, f"{told} is all-reduced while backward waits: that takes async_op=True"
+                    assert asynchronous, f"{told} blocks backward during its all-reduce: pass async_op=True"
 
     def test_backward_goes_on(self, student):
-        """Nobody can all-reduce before the last rank does; whoever waits for that in backward holds the next one up."""
+        """No all-reduce ends before the last rank starts it: a rank that waits in backward blocks the next one."""
         for micro_batches in (1, 2):
             orders = in_backward_order(3, micro_batches)
             check_sums(student.on_ranks(3, train_by_hand, orders, "auto", True, 2, -1, True), orders)
@@ -461,30 +463,32 @@ class TestBucketedDataParallel:
         for one in seen:
             phases = [phase for _, phase, *_ in one.value["calls"]]
             assert phases == ["wait_for_gradients"] * len(BUCKETS), (
-                f"without overlap all-reduces start in {phases}, not in wait_for_gradients"
+                f"without overlap all-reduces must start in wait_for_gradients, got {phases}"
             )
 
     def test_gradients_are_views_of_the_buffers(self, student):
         for rank, one in enumerate(student.on_ranks(2, train_by_hand, in_backward_order(2))):
-            assert all(one.value["kept"]), f"rank {rank}: after finish the gradients are other arrays than before"
+            assert all(one.value["kept"]), (
+                f"rank {rank}: after wait_for_gradients the gradients are no longer the same arrays"
+            )
             for number, bucket in enumerate(BUCKETS):
                 buffers = {one.value["buffers"][i] for i in bucket}
                 assert len(buffers) == 1 and -1 not in buffers, (
                     f"rank {rank}: the gradients of bucket {number} are not views of one buffer"
                 )
-            assert len(set(one.value["buffers"])) == len(BUCKETS), f"rank {rank}: a buffer belongs to two buckets"
+            assert len(set(one.value["buffers"])) == len(BUCKETS), f"rank {rank}: two buckets share a buffer"
 
     def test_trains_a_transformer(self, student, warm_ranks):
-        """The library's training loop on this class ends on the bits that it ends on by itself."""
+        """With this class the library's training loop ends on the same bits as with its own."""
         config = TrainConfig(layers=1, heads=2, width=16, context=16, global_batch=10, micro_batch=2, steps=3)
         for text in ("dp=3,bucket_mb=0.005", "dp=3,algorithm=ring,sync=bucketed,bucket_mb=0.02"):
             layout = Layout.parse(text)
             right = run(warm_ranks(3), config, layout).fingerprint
             for rank, seen in enumerate(student.on_ranks(3, train_small, config, layout)):
-                assert seen.value[1] == 1, "the training loop did not get this class"
+                assert seen.value[1] == 1, "the training loop did not use this class"
                 assert seen.value[0] == right, (
-                    f"{text}: trained on this class, rank {rank} ends on the fingerprint {seen.value[0][:16]}, on the "
-                    f"library's on {right[:16]}"
+                    f"{text}, fingerprint of rank {rank}: expected {right[:16]}, as with the library's class, got "
+                    f"{seen.value[0][:16]}"
                 )
 
 
@@ -492,7 +496,7 @@ class TestBucketedDataParallel:
 
 
 def regression_data(counts: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """For each rank so many samples, three features and a target."""
+    """``counts[rank]`` samples for each rank: three features and a target."""
     rng = np.random.default_rng(sum(counts))
     samples = rng.normal(size=(sum(counts), 4))
     return [(part[:, :3], part[:, 3]) for part in np.split(samples, np.cumsum(counts)[:-1])]
@@ -507,7 +511,7 @@ def run_fit(world, answers, parts, steps, lr):
 
 
 def fit_alone(parts, steps, lr) -> tuple[list[float], np.ndarray]:
-    """What one process does with all samples."""
+    """What one process computes from all samples."""
     features, targets = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
     weights, losses = np.zeros(3), []
     for _ in range(steps):
@@ -521,27 +525,27 @@ def fit_alone(parts, steps, lr) -> tuple[list[float], np.ndarray]:
     "4.5",
     points=3,
     kind="debugging",
-    hint="Compare the first loss, whose weights are zero on any number of ranks, with the mean of targets**2. Count "
-    "the divisions on the way from a squared error to the loss that is returned: averaging has to happen in one place. "
-    "Ranks may have different numbers of samples.",
+    hint="The first loss belongs to zero weights, on any number of ranks: compare it with the mean of targets**2. "
+    "Count the divisions between a squared error and the returned loss: averaging must happen in one place. Ranks may "
+    "have different numbers of samples.",
 )
 class TestFit:
-    """fit: slower with every rank. Find out why and mend it"""
+    """fit: slower with every rank. Find out why and fix it"""
 
     def check(self, student, counts, steps=6):
         parts = regression_data(counts)
         right_losses, right_weights = fit_alone(parts, steps, 0.1)
         for rank, seen in enumerate(student.on_ranks(len(counts), run_fit, parts, steps, 0.1)):
             losses, weights, kept = seen.value
-            what = f"rank {rank} of {len(counts)}, which have {counts} samples"
-            # float64: a few steps, whose sums are taken in another order
+            what = f"rank {rank} of {len(counts)} ranks with {counts} samples"
+            # float64: a few steps, summed in another order
             assert losses == pytest.approx(right_losses, rel=1e-10), (
-                f"{what}: the losses are {np.round(losses, 4)}, on one rank {np.round(right_losses, 4)}"
+                f"{what}, losses: expected {np.round(right_losses, 4)}, as on one rank, got {np.round(losses, 4)}"
             )
             assert weights == pytest.approx(right_weights, rel=1e-9, abs=1e-12), (
-                f"{what}: the weights become {weights}, on one rank {right_weights}"
+                f"{what}, weights: expected {right_weights}, as on one rank, got {weights}"
             )
-            assert kept, f"{what}: its features are changed"
+            assert kept, f"{what}: the features were changed, but must stay as they are"
 
     def test_one_rank(self, student):
         self.check(student, [12])
@@ -571,7 +575,7 @@ def run_net(world, answers, settings):
 
 
 def net_alone(hidden, epochs, batch, lr, seed) -> tuple[list[float], np.ndarray, np.ndarray]:
-    """What one process trains: the same draws, the gradients from the chain rule, sample by sample."""
+    """What one process trains: the same random numbers, gradients by the chain rule, sample by sample."""
     features, targets = net_data()
     rng = np.random.default_rng(seed)
     first = rng.normal(size=(3, hidden))
@@ -598,30 +602,30 @@ def net_alone(hidden, epochs, batch, lr, seed) -> tuple[list[float], np.ndarray,
     "4.6",
     points=3,
     kind="debugging",
-    hint="Which samples does each rank use in a step? Together they should be the batch, each sample once. Note them "
-    "for an epoch on two ranks and look for doubles; then ask where the order comes from. That the ranks agree on the "
-    "weights is no proof: they would agree on wrong ones, too.",
+    hint="Which samples does each rank use in a step? Together they should be the batch, each sample once. Record them "
+    "for an epoch on two ranks and look for duplicates. Then ask where the order comes from. That the ranks agree on "
+    "the weights proves nothing: they would agree on wrong ones too.",
 )
 class TestTrainNet:
-    """train_net: replicas that agree with each other, and not with one rank. Find out why and mend it"""
+    """train_net: replicas that agree with each other, but not with one rank. Find out why and fix it"""
 
     def check(self, student, size, settings):
         right = net_alone(*settings)
         seen = student.on_ranks(size, run_net, settings)
         for rank, one in enumerate(seen):
-            what = f"rank {rank} of {size}, batches of {settings[2]} of the 22 samples, seed {settings[4]}"
+            what = f"rank {rank} of {size}, batches of {settings[2]} out of 22 samples, seed {settings[4]}"
             wrong = [
                 i
                 for i, (a, b) in enumerate(zip(one.value[0], right[0], strict=False))
                 if a != pytest.approx(b, rel=1e-9)  # float64, summed in another order
             ]
             assert not wrong and len(one.value[0]) == len(right[0]), (
-                f"{what}: of {len(one.value[0])} losses (one process has {len(right[0])}) the first that differs is "
-                f"number {wrong[:1]}: " + ", ".join(f"{one.value[0][i]:.6f} for {right[0][i]:.6f}" for i in wrong[:1])
+                f"{what}: expected {len(right[0])} losses, as on one process, got {len(one.value[0])}"
+                + "".join(f"; loss {i}: expected {right[0][i]:.6f}, got {one.value[0][i]:.6f}" for i in wrong[:1])
             )
             for name, found, expected in zip(("first", "second"), one.value[1:], right[1:], strict=True):
-                assert found == pytest.approx(expected, rel=1e-8, abs=1e-10), (  # the same, grown by some steps
-                    f"{what}: the weights of the {name} layer are not those that one process trains"
+                assert found == pytest.approx(expected, rel=1e-8, abs=1e-10), (  # as above, grown over some steps
+                    f"{what}: the weights of the {name} layer differ from those that one process trains"
                 )
 
     def test_one_rank(self, student):
@@ -651,17 +655,17 @@ def ring_bytes(world, elements, dtype):
 
 
 def played_step(compute: float, communication: float, overlap: bool, buckets: int = 20_000) -> float:
-    """The end of a step whose gradients leave in so many buckets, one after another, as backward completes them."""
+    """The simulated time of a step whose gradients leave in many buckets, one by one, as backward completes them."""
     backward, now = 2 * compute / 3, compute / 3
     full = now + backward * np.arange(1, buckets + 1) / buckets  # when each bucket is full
-    free = now  # when the network is
+    free = now  # when the network is free
     for moment in full:
         free = max(free, moment if overlap else full[-1]) + communication / buckets
     return max(free, full[-1])
 
 
 def played_mean(ranks: int, probability: Fraction, factor: float) -> float:
-    """Over all ways in which the ranks can have hiccups or not, each with its probability."""
+    """The mean over every combination of ranks with and without a hiccup, weighted by its probability."""
     mean = Fraction(0)
     for slow in product((False, True), repeat=ranks):
         chance = Fraction(1)
@@ -675,19 +679,20 @@ def played_mean(ranks: int, probability: Fraction, factor: float) -> float:
     "4.7",
     points=3,
     kind="worksheet",
-    hint="Bytes: chapter 3's ring. With overlap, backward and communication run side by side, so the longer one "
-    "counts, and forward comes on top. A step takes the largest of its ranks' times: seconds.max(axis=1). For the mean "
-    "step ask how likely it is that no rank at all has a hiccup.",
+    hint="Bytes: chapter 3's ring. With overlap, backward and communication run concurrently, so the longer one "
+    "counts, plus forward. A step takes as long as its slowest rank: seconds.max(axis=1). For the mean step, ask how "
+    "likely it is that no rank has a hiccup.",
 )
 class TestStepWorksheet:
-    """sent_bytes, step_seconds and four more: what a data-parallel step costs"""
+    """sent_bytes, step_seconds and four more: the cost of a data-parallel step"""
 
     def test_sent_bytes(self, student, warm_ranks):
         for size, dtype in product((1, 2, 3, 5), ("float32", "float64")):
             real = warm_ranks(size).run(ring_bytes, 840, dtype, timeout=10)
             found = student.call("sent_bytes", 840, np.dtype(dtype).itemsize, size)
             assert found == pytest.approx(real[0], rel=1e-12), (
-                f"840 parameters in {dtype} on {size} ranks: {found:g} bytes; rank 0 of a real run sends {real[0]}"
+                f"840 parameters in {dtype} on {size} ranks: expected {real[0]} bytes, as rank 0 of a real run, got "
+                f"{found:g}"
             )
 
     def test_step_seconds(self, student):
@@ -695,10 +700,10 @@ class TestStepWorksheet:
             for overlap in (False, True):
                 found = student.call("step_seconds", compute, communication, overlap)
                 played = played_step(compute, communication, overlap)
-                # the 20,000 buckets that are played are not infinitely small
+                # the 20,000 simulated buckets are not infinitely small
                 assert found == pytest.approx(played, rel=2e-4), (
                     f"{compute} s of compute and {communication} s of communication "
-                    f"{'with' if overlap else 'without'} overlap: {found:g} s, but played through it takes {played:g} s"
+                    f"{'with' if overlap else 'without'} overlap: expected {played:g} s, as simulated, got {found:g} s"
                 )
 
     def test_hidden_share(self, student):
@@ -707,8 +712,8 @@ class TestStepWorksheet:
             saved = played_step(compute, communication, False) - played_step(compute, communication, True)
             # as above
             assert found == pytest.approx(saved / communication, rel=2e-4), (
-                f"{compute} s of compute, {communication} s of communication: a share of {found:g} is hidden, but "
-                f"played through overlap saves {saved:.4f} s, {saved / communication:.4f} of it"
+                f"{compute} s of compute, {communication} s of communication: expected a hidden share of "
+                f"{saved / communication:.4f} (in a simulation overlap saves {saved:.4f} s), got {found:g}"
             )
 
     def test_straggler(self, student):
@@ -717,16 +722,16 @@ class TestStepWorksheet:
             seconds = rng.uniform(0.5, 1.5, (steps, ranks))
             clock = np.zeros(ranks)
             for step in seconds:
-                clock[:] = (clock + step).max()  # everybody waits for the last
+                clock[:] = (clock + step).max()  # every rank waits for the last
             busy = seconds.sum() / (ranks * clock[0])
             found = [student.call(name, seconds) for name in ("run_seconds", "efficiency")]
-            # a sum of 50 numbers in another order
+            # 50 numbers summed in another order
             assert found[0] == pytest.approx(clock[0], rel=1e-12), (
-                f"{steps} steps on {ranks} ranks: {found[0]:g} s, but played through they take {clock[0]:g} s"
+                f"{steps} steps on {ranks} ranks: expected {clock[0]:g} s, as simulated, got {found[0]:g} s"
             )
             assert found[1] == pytest.approx(busy, rel=1e-12), (
-                f"{steps} steps on {ranks} ranks: the efficiency is {found[1]:g}, but the ranks compute {busy:g} of "
-                "the time"
+                f"efficiency of {steps} steps on {ranks} ranks: expected {busy:g}, the fraction of time spent "
+                f"computing, got {found[1]:g}"
             )
 
     def test_mean_step(self, student):
@@ -734,11 +739,13 @@ class TestStepWorksheet:
         for ranks, probability, factor in cases:
             found = student.call("mean_step", ranks, float(probability), factor)
             played = played_mean(ranks, probability, factor)
-            # the same number but for the rounding of a handful of operations
+            # equal except for the rounding of a few operations
             assert found == pytest.approx(played, rel=1e-12), (
-                f"{ranks} ranks that take {factor} s with probability {float(probability)}: {found:g} s, but over all "
-                f"ways in which it can go the mean is {played:g} s"
+                f"{ranks} ranks that take {factor} s with probability {float(probability)}: expected {played:g} s, the "
+                f"mean over all combinations, got {found:g} s"
             )
         found = student.call("mean_step", 1024, 0.001, 2.0)
         # 1 + 1 - 0.999^1024
-        assert found == pytest.approx(1.641, abs=1e-3), f"1,024 ranks, once in 1,000 steps twice as long: {found:g} s"
+        assert found == pytest.approx(1.641, abs=1e-3), (
+            f"1,024 ranks, twice as long once in 1,000 steps: expected 1.641 s, got {found:g} s"
+        )

@@ -1,4 +1,4 @@
-"""Planted bugs of chapter 4."""
+"""Mutants for chapter 4."""
 
 from minidist.course.authoring.mutants import WHOLE, Mutant
 
@@ -8,7 +8,7 @@ MUTANTS = [
     Mutant("4.1", "rounded after each term", "total += term", "total += term; total[:] = total.astype(np.float32)"),
     Mutant(
         "4.1",
-        "every second rounding is left out, the others not",
+        "only every second rounding is skipped",
         WHOLE,
         """
         pairs = [sum(terms[i : i + 2]) for i in range(0, len(terms), 2)]
@@ -16,10 +16,10 @@ MUTANTS = [
         """,
     ),
     Mutant("4.1", "not rounded at all", ".astype(np.float32)", ""),
-    Mutant("4.1", "the first term is summed into", "np.zeros(terms[0].shape, np.float64)", "terms[0]"),
+    Mutant("4.1", "sums into the first term", "np.zeros(terms[0].shape, np.float64)", "terms[0]"),
     Mutant(
         "4.1",
-        "sorted first: free of order, but not exact",
+        "sorted first: independent of order, but not exact",
         WHOLE,
         "return np.sort(np.stack(terms), axis=0).sum(axis=0)",
     ),
@@ -40,7 +40,7 @@ MUTANTS = [
     ),
     Mutant(
         "4.1",
-        "all terms are gathered first",
+        "gathers all terms first",
         WHOLE,
         "return np.stack(terms).sum(axis=0, dtype=np.float64).astype(np.float32)",
     ),
@@ -58,12 +58,12 @@ MUTANTS = [
         return loss / len(micro_batches), (gradient / len(micro_batches)).astype(np.float32)
         """,
     ),
-    Mutant("4.2", "the loss alone is a mean of means", "loss += len(micro_batch) * mean_loss", "loss += mean_loss"),
+    Mutant("4.2", "only the loss is a mean of means", "loss += len(micro_batch) * mean_loss", "loss += mean_loss"),
     Mutant("4.2", "summed in float32", "mean_gradient.astype(np.float64)", "mean_gradient"),
     Mutant("4.2", "not divided", "(gradient / samples)", "gradient"),
     Mutant(
         "4.2",
-        "the gradients are kept, and all are the last one",
+        "keeps references to the gradients: all are the last one",
         WHOLE,
         """
         results = [loss_and_gradient(micro_batch) for micro_batch in micro_batches]
@@ -75,7 +75,7 @@ MUTANTS = [
     ),
     Mutant(
         "4.2",
-        "a copy of every gradient is kept",
+        "keeps a copy of every gradient",
         WHOLE,
         """
         sizes = [len(micro_batch) for micro_batch in micro_batches]
@@ -91,7 +91,7 @@ MUTANTS = [
     ),
     Mutant(
         "4.2",
-        "divided before it is summed",
+        "divides before summing",
         WHOLE,
         """
         samples = sum(len(micro_batch) for micro_batch in micro_batches)
@@ -118,16 +118,16 @@ MUTANTS = [
         """,
     ),
     # 4.3 fill_buckets
-    Mutant("4.3", "an exact fit is taken for too large", "parameter.size > room", "parameter.size >= room"),
+    Mutant("4.3", "an exact fit starts a new bucket", "parameter.size > room", "parameter.size >= room"),
     Mutant(
         "4.3", "the first bucket is empty", "if not buckets or parameter.size > room:", "if parameter.size >= room:"
     ),
-    Mutant("4.3", "parameters of all buckets are counted against one", "room = elements", "room = room or elements"),
-    Mutant("4.3", "a bucket's room never shrinks", "room -= parameter.size", "pass"),
-    Mutant("4.3", "one parameter to a bucket", "room = elements", "room = 0"),
+    Mutant("4.3", "counts the parameters of all buckets against one", "room = elements", "room = room or elements"),
+    Mutant("4.3", "the space in a bucket never shrinks", "room -= parameter.size", "pass"),
+    Mutant("4.3", "one parameter per bucket", "room = elements", "room = 0"),
     Mutant(
         "4.3",
-        "a bucket is closed when it is over-full",
+        "closes a bucket only when it overflows",
         WHOLE,
         """
         buckets, filled = [], elements
@@ -157,7 +157,7 @@ MUTANTS = [
     ),
     Mutant(
         "4.3",
-        "parameters go back to any bucket with room",
+        "parameters go back to any bucket with space",
         WHOLE,
         """
         buckets = []
@@ -180,7 +180,7 @@ MUTANTS = [
     # 4.4 BucketedDataParallel
     Mutant(
         "4.4",
-        "finish starts the rest and does not wait",
+        "wait_for_gradients starts the rest but does not wait",
         """
         for work in self.works:
             work.wait()
@@ -189,28 +189,28 @@ MUTANTS = [
     ),
     Mutant(
         "4.4",
-        "what has not started when backward is over never starts",
+        "buckets not started by the end of backward never start",
         """
         while len(self.works) < len(self.buckets):
             self.start_next()
         """,
         "",
     ),
-    Mutant("4.4", "the all-reduce stops backward", "async_op=True", "async_op=False"),
+    Mutant("4.4", "the all-reduce blocks backward", "async_op=True", "async_op=False"),
     Mutant(
         "4.4",
-        "waits for each all-reduce that it starts",
+        "waits for each all-reduce right after starting it",
         "self.works.append(work)",
         "self.works.append(work); work.wait()",
     ),
-    Mutant("4.4", "sends within no_sync", "if not self.syncing:", "if False:"),
+    Mutant("4.4", "sends under no_sync", "if not self.syncing:", "if False:"),
     Mutant("4.4", "always the first buffer", "self.buffers[len(self.works)]", "self.buffers[0]"),
-    Mutant("4.4", "averages, which happens elsewhere already", "ReduceOp.SUM", "ReduceOp.AVG"),
+    Mutant("4.4", "averages, although the division happens elsewhere", "ReduceOp.SUM", "ReduceOp.AVG"),
     Mutant("4.4", "a copy is all-reduced", "all_reduce(buffer,", "all_reduce(buffer.copy(),"),
     Mutant("4.4", "the algorithm is not passed on", ", algorithm=self.algorithm", ""),
     Mutant(
         "4.4",
-        "one bucket at most is started for each gradient",
+        "starts at most one bucket per gradient",
         "while len(self.works) < len(self.buckets) and not",
         "if len(self.works) < len(self.buckets) and not",
     ),
@@ -222,7 +222,7 @@ MUTANTS = [
     ),
     Mutant(
         "4.4",
-        "nothing starts before finish",
+        "nothing starts before wait_for_gradients",
         """
         while len(self.works) < len(self.buckets) and not self.awaited[len(self.works)]:
             self.start_next()
@@ -231,7 +231,7 @@ MUTANTS = [
     ),
     Mutant(
         "4.4",
-        "a bucket starts when it is full, out of turn",
+        "starts a bucket when it is full, out of turn",
         """
         while len(self.works) < len(self.buckets) and not self.awaited[len(self.works)]:
             self.start_next()
@@ -245,13 +245,13 @@ MUTANTS = [
     ),
     Mutant(
         "4.4",
-        "each bucket is sent with its first gradient",
+        "sends each bucket at its first gradient",
         "and not self.awaited[len(self.works)]:",
         "and len(self.awaited[len(self.works)]) < len(self.buckets[len(self.works)]):",
     ),
     Mutant(
         "4.4",
-        "one all-reduce for each gradient",
+        "one all-reduce per gradient",
         """
         self.awaited[self.number_of[parameter]].discard(parameter)
         while len(self.works) < len(self.buckets) and not self.awaited[len(self.works)]:
@@ -278,16 +278,16 @@ MUTANTS = [
     ),
     Mutant(
         "4.5",
-        "the gradient is mended, the loss is not",
+        "fixes the gradient but not the loss",
         "all_reduce(message, ReduceOp.SUM, group)",
         "all_reduce(message, ReduceOp.SUM, group); message[-1] /= group.size",
     ),
     # 4.6 train_net
-    Mutant("4.6", "any seed that the ranks share", "default_rng(seed)", "default_rng(0)"),
+    Mutant("4.6", "a shared seed, but the wrong one", "default_rng(seed)", "default_rng(0)"),
     Mutant("4.6", "all ranks but the first share a seed", "default_rng(seed)", "default_rng(seed + (group.rank > 0))"),
     # 4.7 worksheet
     Mutant("4.7", "half of the ring", "2 * (ranks - 1)", "(ranks - 1)"),
-    Mutant("4.7", "the whole gradient to every other rank", "2 * (ranks - 1) / ranks", "(ranks - 1)"),
+    Mutant("4.7", "the full gradient to every other rank", "2 * (ranks - 1) / ranks", "(ranks - 1)"),
     Mutant(
         "4.7",
         "communication hides behind forward too",
@@ -295,12 +295,10 @@ MUTANTS = [
         "(max(compute, communication)",
     ),
     Mutant("4.7", "overlap hides everything", "max(backward, communication)", "backward"),
-    Mutant(
-        "4.7", "more than all of it is hidden", "min(1.0, 2 * compute / 3 / communication)", "compute / communication"
-    ),
+    Mutant("4.7", "hides more than all of it", "min(1.0, 2 * compute / 3 / communication)", "compute / communication"),
     Mutant(
         "4.7",
-        "the ranks meet at the end only",
+        "the ranks synchronize only at the end",
         "float(seconds.max(axis=1).sum())",
         "float(seconds.sum(axis=0).max())",
     ),
