@@ -1,11 +1,11 @@
 """Chapter 1: a transformer in NumPy. Its gradients, written by hand.
 
-A *gradient* of a loss with respect to an array has the array's shape and says, for each element, how much the loss
-grows as that element grows. Every function here gets the gradient of its output, and hands back those of its inputs.
-You may use NumPy and the functions that you write here. ``minidist check 1`` judges, ``minidist check --hint 1.4``
-helps.
+The *gradient* of a loss with respect to an array has the array's shape. Each element says how much the loss grows as
+that element of the array grows. Every backward function here takes the gradient of its output and returns the gradients
+of its inputs. You may use NumPy and the functions that you write here. ``minidist check 1`` grades this file,
+``minidist check --hint 1.4`` gives a hint.
 
-``adamw_update`` of task 1.6 has the name and the arguments of minidist's own, so the library can train with it:
+``adamw_update`` of task 1.6 has the name and arguments of minidist's own function, so the library can train with it:
 
     minidist train --impl exercises
 """
@@ -16,19 +16,19 @@ import numpy as np
 
 
 def unbroadcast(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """1.1  Sum a gradient down to the shape of an array that NumPy had broadcast.
+    """1.1  Sum a gradient back to the shape of an array that NumPy broadcast.
 
     In ``y = x + bias`` with x (2, 5, 3) and bias (3,), each element of the bias is used 10 times, and each use
-    contributes to its gradient. NumPy aligns shapes at their ends; axes that are missing in front are added, and
-    axes of size 1 are stretched. Both kinds of repetition have to be summed.
+    contributes to its gradient. NumPy aligns shapes at their ends: it adds the missing leading axes and stretches axes
+    of size 1. Sum over both kinds of repetition.
 
     Args:
-        gradient: of the broadcast result; not changed.
-        shape: of the array before, such that it broadcasts to ``gradient.shape``. May be ``()``.
+        gradient: the gradient of the broadcast result; not changed.
+        shape: the original shape, which broadcasts to ``gradient.shape``. May be ``()``.
 
     Returns:
-        An array of exactly ``shape``; ``gradient`` itself may be returned where nothing was repeated. Sums are taken
-        in float64 (``dtype=np.float64``) and may be left so: there may be a million tokens to sum over.
+        An array of exactly ``shape``; ``gradient`` itself where nothing was repeated, if you like. Sum in float64
+        (``dtype=np.float64``), since there may be a million tokens; the result may stay float64.
     """
     # >>> 1.1
     added = gradient.ndim - len(shape)
@@ -39,18 +39,18 @@ def unbroadcast(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def matmul_backward(gradient: np.ndarray, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """1.2  The gradients of both factors of ``a @ b``, where b is a weight that all of a's rows share.
+    """1.2  The gradients of both factors of ``a @ b``, where b is a weight that all rows of a share.
 
     Args:
-        gradient: (..., n, m), of the product.
-        a: (..., n, k), with any number of axes in front, none included.
+        gradient: (..., n, m), the gradient of the product.
+        a: (..., n, k), with zero or more leading axes.
         b: (k, m)
 
     Returns:
-        The gradient of a, (..., n, k), and that of b, (k, m), in the arrays' dtype. The arguments are not changed.
+        The gradients of a, (..., n, k), and of b, (k, m), in the arrays' dtype. The arguments are not changed.
 
-    Cost: two products, each with as many FLOPs as ``a @ b``. No array that is larger than a, b or ``gradient``: no
-    product of its own for each entry of the axes in front.
+    Cost: two products, each with as many FLOPs as ``a @ b``. No array larger than a, b or ``gradient``: do not make a
+    separate product for each entry of the leading axes.
     """
     # >>> 1.2
     k, m = b.shape
@@ -63,21 +63,21 @@ def matmul_backward(gradient: np.ndarray, a: np.ndarray, b: np.ndarray) -> tuple
 def cross_entropy(logits: np.ndarray, targets: np.ndarray) -> tuple[float, np.ndarray]:
     """1.3  The mean over all tokens of ``-log(softmax(logits)[target])``, and its gradient.
 
-    Logits may be as large as 1e4 or as small as -1e4, and differ by that much within a token and between tokens: no
-    intermediate result may overflow, and no logarithm be taken of 0.
+    Logits may be as large as 1e4 and as small as -1e4, within one token and between tokens. No intermediate result may
+    overflow, and no logarithm may be taken of 0.
 
     Args:
         logits: (tokens, vocab), floating point; at least one token. Not changed.
         targets: (tokens,) integers below vocab.
 
     Returns:
-        The loss, a number, and its gradient with respect to the logits, of their shape and dtype.
+        The loss, a number, and its gradient with respect to the logits, in their shape and dtype.
 
-    Cost: a few arrays of the logits' size; none of vocab x vocab, which for a real vocabulary has gigabytes.
+    Cost: a few arrays of the logits' size; none of vocab x vocab, which takes gigabytes for a real vocabulary.
     """
     # >>> 1.3
     tokens = np.arange(len(logits))
-    shifted = logits - logits.max(axis=-1, keepdims=True)  # (tokens, vocab): the largest of each token is 0
+    shifted = logits - logits.max(axis=-1, keepdims=True)  # (tokens, vocab): each token's largest is 0
     exps = np.exp(shifted)
     totals = exps.sum(axis=-1, keepdims=True)  # (tokens, 1): at least 1
     loss = np.mean(np.log(totals[:, 0]) - shifted[tokens, targets])
@@ -91,7 +91,7 @@ def cross_entropy(logits: np.ndarray, targets: np.ndarray) -> tuple[float, np.nd
 def layer_norm_backward(
     gradient: np.ndarray, x: np.ndarray, gain: np.ndarray, eps: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """1.4  The gradients of LayerNorm, which is, for the C values of each token:
+    """1.4  The gradients of LayerNorm, which computes, for the C values of each token:
 
         normal = (x - x.mean()) / sqrt(x.var() + eps)
         y = normal * gain + bias
@@ -99,13 +99,13 @@ def layer_norm_backward(
     The mean and the variance depend on x too, so each value of x moves all of the token's outputs.
 
     Args:
-        gradient: (..., C), of y.
-        x: (..., C), with any number of axes in front, none included.
+        gradient: (..., C), the gradient of y.
+        x: (..., C), with zero or more leading axes.
         gain: (C,); the bias is not needed.
         eps: as above.
 
     Returns:
-        The gradients of x (..., C), gain (C,) and bias (C,). That of x has its dtype. The arguments are not changed.
+        The gradients of x (..., C), gain (C,) and bias (C,); the first in x's dtype. The arguments are not changed.
     """
     # >>> 1.4
     width = x.shape[-1]
@@ -113,8 +113,8 @@ def layer_norm_backward(
     inverse_std = 1 / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + eps)  # (..., 1)
     normal = centred * inverse_std
     grad_normal = gradient * gain
-    grad_x = grad_normal - grad_normal.mean(axis=-1, keepdims=True)  # what the mean takes back
-    grad_x -= normal * (grad_normal * normal).mean(axis=-1, keepdims=True)  # what the variance takes back
+    grad_x = grad_normal - grad_normal.mean(axis=-1, keepdims=True)  # the path through the mean
+    grad_x -= normal * (grad_normal * normal).mean(axis=-1, keepdims=True)  # the path through the variance
     grad_x *= inverse_std
     grad_gain = (gradient * normal).reshape(-1, width).sum(axis=0)
     grad_bias = gradient.reshape(-1, width).sum(axis=0)
@@ -123,14 +123,14 @@ def layer_norm_backward(
 
 
 class Node:
-    """Given: a value of a computation, and how it was made from others.
+    """Given: one value of a computation, and how it was computed from others.
 
     Attributes:
         value: a number, or an array.
         parents: the nodes that it was computed from, in order; ``x * x`` names x twice. A leaf has none.
-        rule: the local backward rule: from the gradient of this node to a tuple with one contribution for each parent.
+        rule: the local backward rule: maps the gradient of this node to a tuple with one contribution per parent.
             A leaf has none.
-        grad: where ``backward`` adds up the contributions to this node's gradient.
+        grad: the gradient of this node, where ``backward`` adds up the contributions.
     """
 
     def __init__(self, value, parents=(), rule=None) -> None:
@@ -139,26 +139,25 @@ class Node:
 
 
 def multiply(x: Node, y: Node) -> Node:
-    """Given, as an example of a rule: ``x * y``. What to test ``backward`` with: ``backward(multiply(x, x))``."""
+    """Given, an example of a rule: ``x * y``. To try ``backward``, call ``backward(multiply(x, x))``."""
     return Node(x.value * y.value, (x, y), lambda gradient: (gradient * y.value, gradient * x.value))
 
 
 def backward(loss: Node) -> None:
-    """1.5  Leave in ``grad`` of every node that the loss was computed from, and of the loss, the loss's gradient.
+    """1.5  Set ``grad`` to the gradient of the loss, in the loss and in every node that it was computed from.
 
-    The gradient of the loss with respect to itself is 1. A node's rule may be called as soon as its own gradient is
-    complete: when all the nodes that used it have called theirs. The order is therefore a *topological* one.
+    The gradient of the loss with respect to itself is 1. Call a node's rule once its own gradient is complete, that is,
+    when the rules of all nodes that used it have been called. The order is therefore *topological*.
 
     Args:
-        loss: its value is a number. All nodes behind it have ``grad`` 0.0. There may be a great many of them in a row,
-            more than Python lets functions call each other; a node may be used many times, and be a parent of the
-            same node twice.
+        loss: its value is a number. All nodes behind it have ``grad`` 0.0. A chain of nodes may be longer than Python's
+            recursion limit. A node may be used many times, and may be a parent of the same node twice.
 
-    Cost: each node's rule is called exactly once. The work grows with the number of nodes and parents, not with the
-    number of paths through them. A contribution is never changed: a rule may hand the same array to two parents.
+    Cost: call each node's rule exactly once. The work grows with the number of nodes and parents, not with the number
+    of paths through them. Never change a contribution: a rule may return the same array for two parents.
     """
     # >>> 1.5
-    awaited = {loss: 0}  # node: how many contributions to its gradient are still to come
+    awaited = {loss: 0}  # node: how many contributions to its gradient are missing
     unvisited = [loss]
     while unvisited:
         for parent in unvisited.pop().parents:
@@ -193,22 +192,22 @@ def adamw_update(
 ) -> None:
     """1.6  One step of AdamW on one array, in place.
 
-    With g the gradient, m and v the running means of g and of its square, t the step and w the weights:
+    With gradient g, running means m of g and v of its square, step t and weights w:
 
         m = beta1 m + (1 - beta1) g               v = beta2 v + (1 - beta2) g^2
         m_hat = m / (1 - beta1^t)                 v_hat = v / (1 - beta2^t)
         w = w - lr weight_decay w - lr m_hat / (sqrt(v_hat) + eps)
 
     Args:
-        data, exp_avg, exp_avg_sq: w, m and v, of one shape and dtype; changed in place.
+        data, exp_avg, exp_avg_sq: w, m and v, of the same shape and dtype; changed in place.
         grad: g, of the same shape and dtype; not changed.
         step: t, counted from 1.
         betas: (beta1, beta2).
 
-    Any order of operations passes. For the library's *bits*, which ``minidist verify --impl exercises`` compares: take
-    (1 - beta2) times the finished square; divide sqrt(v) by sqrt(1 - beta2^t), then add eps; divide m by that, then
-    multiply by lr / (1 - beta1^t); multiply w by 1 - lr weight_decay, then take that off. Keep plain numbers plain,
-    with ``math.sqrt``: NumPy's makes float64 numbers of them, and those make float64 arrays of float32 ones.
+    Any order of operations passes. ``minidist verify --impl exercises`` compares *bits*; to match the library's, square
+    g first, then multiply by (1 - beta2); divide sqrt(v) by sqrt(1 - beta2^t), then add eps; divide m by the result,
+    then multiply by lr / (1 - beta1^t); multiply w by 1 - lr weight_decay, then subtract. Use ``math.sqrt`` for Python
+    numbers: NumPy's returns float64 scalars, and those turn float32 arrays into float64.
     """
     # >>> 1.6
     beta1, beta2 = betas
@@ -226,23 +225,22 @@ def adamw_update(
 def tied_gradients(
     embedding: np.ndarray, hidden: np.ndarray, tokens: np.ndarray, wanted: np.ndarray
 ) -> tuple[float, dict[str, np.ndarray]]:
-    """1.7  Debugging: the loss of a little model and its gradients, by hand.
+    """1.7  Debugging: the loss of a small model and its gradients, by hand.
 
-    The model looks its tokens up, sends them through one hidden layer, and scores each token of the vocabulary with
-    the embedding again, read the other way: its weight is *tied*, as in GPT-2. The loss is the mean square of what the
-    scores are off.
+    The model looks up its tokens, applies one hidden layer, and scores every token of the vocabulary with the
+    transposed embedding: the weight is *tied*, as in GPT-2. The loss is the mean squared error of the scores.
 
-    It trains, the loss falls, and nobody complained for a year. Then somebody compared it with a model whose gradients
-    come from autograd, and that one learns faster. Find out why, and mend it.
+    It trains, the loss falls, and nobody complained for a year. Then somebody compared it with the same model under
+    autograd, and that one learns faster. Find out why, and fix it.
 
     Args:
         embedding: (V, C)
         hidden: (C, C)
         tokens: (N,) integers below V.
-        wanted: (N, V), the scores as they should be.
+        wanted: (N, V), the target scores.
 
     Returns:
-        The loss, and its gradients with respect to "embedding" and "hidden". The arguments are not changed.
+        The loss, and its gradients under the keys "embedding" and "hidden". The arguments are not changed.
     """
     # forward
     x = embedding[tokens]  # (N, C)

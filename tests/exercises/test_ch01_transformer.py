@@ -1,4 +1,4 @@
-"""Graders of chapter 1: finite differences in float64, the library's own autograd, whole numbers, memory, calls."""
+"""Graders of chapter 1: finite differences in float64, the library's autograd, exact integers, memory, call counts."""
 
 from collections import Counter
 
@@ -18,13 +18,13 @@ pytestmark = pytest.mark.answers(
     ),
 )
 
-ROUNDING = 1e-11  # of float64 in sums of up to a few hundred terms, relative to the largest element
-SLOPES = 1e-6  # central differences with a step of 1e-5 are off by about 1e-9 in float64, a wrong formula by far more
-FLOAT32 = 1e-4  # its own rounding is 6e-8; these functions add up a few hundred of them
+ROUNDING = 1e-11  # float64 sums of up to a few hundred terms, relative to the largest element
+SLOPES = 1e-6  # central differences with step 1e-5 err by about 1e-9 in float64, a wrong formula by far more
+FLOAT32 = 1e-4  # one rounding errs by 6e-8; these functions accumulate a few hundred of them
 
 
 def whole(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
-    """Whole numbers in float64, whose products and sums are exact in any order."""
+    """Integers in float64: their products and sums are exact in any order."""
     return np.random.default_rng(seed).integers(-9, 10, shape).astype(np.float64)
 
 
@@ -46,24 +46,24 @@ def peak_of(world, answers, name, args):
 
 
 def found_by(student, name: str, *args):
-    """What the function returns, which must leave its arguments as they are."""
+    """What the function returns; it must not change its arguments."""
     value, changed = student.on_ranks(1, run_function, name, args)[0].value
-    assert not changed, f"{name} changes its argument number {changed[0] + 1}; work on a copy"
+    assert not changed, f"{name} changes its argument {changed[0] + 1}; work on a copy"
     return value
 
 
 def several(value, count: int, name: str) -> tuple:
     assert isinstance(value, tuple | list) and len(value) == count, (
-        f"{name} returns {type(value).__name__}; {count} results are asked for"
+        f"{name}: expected a tuple of {count} results, got {type(value).__name__}"
     )
     return tuple(value)
 
 
 def agree(found, expected, what: str, tolerance: float = 0.0) -> None:
-    """Assert that an array is what it should be. The tolerance is of the largest element, or of 1 if that is more."""
+    """Assert that an array is as expected, within the tolerance times its largest element (at least 1)."""
     expected = np.asarray(expected)
-    assert isinstance(found, np.ndarray | np.generic), f"{what}: {type(found).__name__} where an array is asked for"
-    assert found.shape == expected.shape, f"{what}: shape {found.shape} where {expected.shape} is right"
+    assert isinstance(found, np.ndarray | np.generic), f"{what}: expected an array, got {type(found).__name__}"
+    assert found.shape == expected.shape, f"{what}: expected shape {expected.shape}, got {found.shape}"
     if not expected.size:
         return
     error = np.abs(np.asarray(found, np.float64) - expected)
@@ -71,25 +71,25 @@ def agree(found, expected, what: str, tolerance: float = 0.0) -> None:
     if len(wrong):
         place = tuple(wrong[0].tolist())
         raise AssertionError(
-            f"{what}: element {list(place)} is {apart(found[place], expected[place])} is right"
+            f"{what}: element {list(place)}: {apart(found[place], expected[place])}"
             f" ({len(wrong)} of {expected.size} elements differ)"
         )
 
 
 def apart(found: float, expected: float) -> str:
-    """Two numbers with as many digits as it takes to tell them apart."""
+    """The expected number and the one that came, with enough digits to tell them apart."""
     for digits in range(6, 17):
         if f"{found:.{digits}g}" != f"{expected:.{digits}g}":
             break
-    return f"{found:.{digits}g} where {expected:.{digits}g}"
+    return f"expected {expected:.{digits}g}, got {found:.{digits}g}"
 
 
 def is_dtype(found: np.ndarray, dtype, what: str) -> None:
-    assert found.dtype == dtype, f"{what} is of dtype {found.dtype} where {np.dtype(dtype)} is asked for"
+    assert found.dtype == dtype, f"{what}: expected dtype {np.dtype(dtype)}, got {found.dtype}"
 
 
 def slopes(function, x: np.ndarray, step: float = 1e-5) -> np.ndarray:
-    """The gradient of a number with respect to an array: each element is moved a little up and a little down."""
+    """The gradient of a scalar function by central differences: each element is moved slightly up and down."""
     found = np.zeros_like(x)
     for place in np.ndindex(x.shape):
         up, down = x.copy(), x.copy()
@@ -103,7 +103,7 @@ def slopes(function, x: np.ndarray, step: float = 1e-5) -> np.ndarray:
 
 
 def summed_by_hand(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Number the elements, broadcast the numbers, and add each element of the gradient where its number says."""
+    """Number the elements, broadcast the numbers, and add each element of the gradient to the bin of its number."""
     count = int(np.prod(shape))
     numbers = np.broadcast_to(np.arange(count).reshape(shape), gradient.shape)
     return np.bincount(numbers.ravel(), gradient.ravel(), minlength=count).reshape(shape)
@@ -112,11 +112,11 @@ def summed_by_hand(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 @pytest.mark.task(
     "1.1",
     points=3,
-    hint="The first gradient.ndim - len(shape) axes were added: sum them away. Axes of size 1 in shape, counted from "
-    "the end, were stretched: sum them too, but they stay, with size 1; reshape(shape) at the end puts that right.",
+    hint="The first gradient.ndim - len(shape) axes were added: sum over them. Axes of size 1 in shape, counted from "
+    "the end, were stretched: sum over them too, but keep them with size 1. reshape(shape) at the end restores them.",
 )
 class TestUnbroadcast:
-    """unbroadcast: what a broadcast repeats, its gradient sums"""
+    """unbroadcast: sum the gradient over what the broadcast repeated"""
 
     def check(self, student, pairs) -> None:
         for large, shape in pairs:
@@ -141,7 +141,7 @@ class TestUnbroadcast:
         self.check(student, [((0, 3), (3,)), ((2, 0), (2, 1)), ((0,), ())])
 
     def test_many_tokens(self, student):
-        # 2^24 + 1 is no float32 number: a sum that is taken in float32 stays at 2^24, whatever ones are still to come
+        # 2^24 + 1 is not a float32 number: a float32 sum stays at 2^24, however many ones follow
         gradient = np.ones((1001, 2), np.float32)
         gradient[0] = 2**24
         for shape in ((2,), (1, 2)):
@@ -156,17 +156,18 @@ class TestUnbroadcast:
 @pytest.mark.task(
     "1.2",
     points=3,
-    hint="The gradient of a is gradient @ b.T. For b every row of a counts: make of a one matrix with k columns, of "
-    "gradient one with m columns, by reshape(-1, ...), and multiply the transpose of the one by the other.",
+    hint="The gradient of a is gradient @ b.T. Every row of a contributes to the gradient of b: reshape(-1, ...) turns "
+    "a into one matrix with k columns and gradient into one with m columns; multiply the transpose of the first by the "
+    "second.",
 )
 class TestMatmulBackward:
-    """matmul_backward: two products more, one for each factor"""
+    """matmul_backward: two more products, one for each factor"""
 
     def check(self, student, leading: tuple[int, ...], n: int, k: int, m: int) -> None:
         a, b, gradient = whole((*leading, n, k), 1), whole((k, m), 2), whole((*leading, n, m), 3)
         grad_a, grad_b = several(found_by(student, "matmul_backward", gradient, a, b), 2, "matmul_backward")
         case = f"for a {a.shape} @ b {b.shape}"
-        # whole numbers: exact in any order
+        # integers: exact in any order
         agree(grad_a, np.einsum("...nm,km->...nk", gradient, b), f"the gradient of a, {case}")
         agree(grad_b, np.einsum("rm,rk->km", gradient.reshape(-1, m), a.reshape(-1, k)), f"the gradient of b, {case}")
 
@@ -195,17 +196,17 @@ class TestMatmulBackward:
         grad_a, grad_b = several(found, 2, "matmul_backward")
         agree(grad_a, gradient @ b, "the gradient of a, which is a view")
         agree(grad_b, np.einsum("bnm,bnk->km", gradient, a), "the gradient of b, which is a transpose")
-        is_dtype(grad_a, np.float32, "the gradient of a, for float32 arguments,")
-        is_dtype(grad_b, np.float32, "the gradient of b, for float32 arguments,")
+        is_dtype(grad_a, np.float32, "the gradient of a, for float32 arguments")
+        is_dtype(grad_b, np.float32, "the gradient of b, for float32 arguments")
 
     def test_memory(self, student):
         a, b, gradient = normal((64, 1, 128)), normal((128, 128)), normal((64, 1, 128))
         peak = student.on_ranks(1, peak_of, "matmul_backward", (gradient, a, b))[0].value
-        # both results, a copy of each argument, and a little; a product for each of the 64 entries takes 64 times b
+        # both results, a copy of each argument and some slack; a product for each of the 64 entries takes 64 times b
         limit = 2 * (a.nbytes + b.nbytes + gradient.nbytes) + b.nbytes
         assert peak < limit, (
-            f"for a {a.shape} @ b {b.shape} it holds {peak / b.nbytes:.0f} times the bytes of b at once: "
-            "make one product over all rows, not one for each entry of the axes in front"
+            f"for a {a.shape} @ b {b.shape}: peak memory is {peak / b.nbytes:.0f} times the bytes of b. "
+            "Make one product over all rows, not one for each entry of the leading axes"
         )
 
 
@@ -216,7 +217,7 @@ def library_cross_entropy(logits: np.ndarray, targets: np.ndarray) -> tuple[floa
     from minidist.nn.loss import cross_entropy
     from minidist.nn.tensor import Tensor
 
-    leaf = Tensor(logits[None], requires_grad=True)  # (1, tokens, vocab): one block
+    leaf = Tensor(logits[None], requires_grad=True)  # (1, tokens, vocab): one head
     loss = cross_entropy(leaf, targets, logits.shape[1])
     loss.backward()
     return float(loss.item()), leaf.grad[0]
@@ -226,8 +227,8 @@ def library_cross_entropy(logits: np.ndarray, targets: np.ndarray) -> tuple[floa
     "1.3",
     points=3,
     hint="Subtract each token's largest logit first: softmax does not change, and no exponential overflows. The loss "
-    "of a token is then log(sum(exp(shifted))) - shifted[target], with no probability that could be 0. Its gradient is "
-    "the probabilities, less 1 at the target, divided by the number of tokens.",
+    "of a token is then log(sum(exp(shifted))) - shifted[target], which takes no logarithm of 0. Its gradient is the "
+    "probabilities, minus 1 at the target, divided by the number of tokens.",
 )
 class TestCrossEntropy:
     """cross_entropy: stable, with its gradient"""
@@ -236,14 +237,14 @@ class TestCrossEntropy:
         loss, grad_logits = self.found(student, logits, targets)
         expected_loss, expected = library_cross_entropy(logits.astype(np.float64), targets)
         assert abs(loss - expected_loss) <= tolerance * max(1.0, expected_loss), (
-            f"{what}: the loss is {apart(loss, expected_loss)} is right"
+            f"{what}: the loss: {apart(loss, expected_loss)}"
         )
         agree(grad_logits, expected, f"{what}: the gradient", tolerance)
         is_dtype(grad_logits, logits.dtype, f"{what}: the gradient")
 
     def found(self, student, logits, targets) -> tuple[float, np.ndarray]:
         loss, grad_logits = several(found_by(student, "cross_entropy", logits, targets), 2, "cross_entropy")
-        assert np.ndim(loss) == 0 and np.isrealobj(loss), f"the loss is {loss!r} where one number is asked for"
+        assert np.ndim(loss) == 0 and np.isrealobj(loss), f"the loss: expected one number, got {loss!r}"
         return float(loss), grad_logits
 
     def test_all_logits_equal(self, student):
@@ -251,7 +252,7 @@ class TestCrossEntropy:
             targets = np.arange(tokens) % vocab
             loss, grad_logits = self.found(student, np.full((tokens, vocab), 3.0), targets)
             assert abs(loss - np.log(vocab)) <= ROUNDING, (
-                f"logits ({tokens}, {vocab}), all equal: the loss is {apart(loss, np.log(vocab))}, log({vocab})"
+                f"logits ({tokens}, {vocab}), all equal: the loss, log({vocab}): {apart(loss, np.log(vocab))}"
             )
             expected = (np.full((tokens, vocab), 1 / vocab) - np.eye(vocab)[targets]) / tokens
             agree(grad_logits, expected, f"the gradient for logits ({tokens}, {vocab}), all equal", ROUNDING)
@@ -268,7 +269,7 @@ class TestCrossEntropy:
         agree(grad_logits, expected, "the gradient for logits (3, 4)", SLOPES)
 
     def test_large_logits(self, student):
-        # float32: where the log of the sum is brought to the size of the logits, 1e4 has neighbours 1e-3 apart
+        # float32: near 1e4, the size of the logits, consecutive numbers are 1e-3 apart
         for dtype, tolerance in ((np.float64, ROUNDING), (np.float32, 1e-3)):
             for row in ([1e4, 9999.0, 0.0], [-1e4, -9999.0, -1e4], [1e4, -1e4, 0.0], [0.0, 0.0, -1e4]):
                 for target in range(3):
@@ -287,8 +288,8 @@ class TestCrossEntropy:
         logits, targets = normal((16, 1024)), np.arange(16)
         peak = student.on_ranks(1, peak_of, "cross_entropy", (logits, targets))[0].value
         assert peak < 10 * logits.nbytes, (  # four or five arrays of the logits' size are natural
-            f"it holds {peak / logits.nbytes:.0f} times the bytes of the logits (16, 1024) at once; a few times "
-            "are enough, so nothing of vocab x vocab, such as np.eye(vocab)"
+            f"peak memory is {peak / logits.nbytes:.0f} times the bytes of the logits (16, 1024). A few times "
+            "are enough: make no vocab x vocab array, such as np.eye(vocab)"
         )
 
 
@@ -321,12 +322,12 @@ def layer_norm_slopes(gradient, x, gain, eps) -> tuple[np.ndarray, ...]:
 @pytest.mark.task(
     "1.4",
     points=4,
-    hint="With n the normalised values and d = gradient * gain: the gradient of x is "
-    "(d - mean(d) - n * mean(d * n)) / sqrt(var + eps), the means over each token's C values. The gradient of the gain "
-    "is the sum over all tokens of gradient * n, that of the bias the sum of gradient.",
+    hint="With n the normalised values and d = gradient * gain, the gradient of x is "
+    "(d - mean(d) - n * mean(d * n)) / sqrt(var + eps), with means over each token's C values. Over all tokens, the "
+    "gradient of the gain is the sum of gradient * n, and the gradient of the bias is the sum of gradient.",
 )
 class TestLayerNormBackward:
-    """layer_norm_backward: every value of a token moves all its outputs"""
+    """layer_norm_backward: each value of a token moves all of its outputs"""
 
     NAMES = ("x", "the gain", "the bias")
     SHAPES = ((1, 2), (1, 5), (3, 4), (2, 3, 5), (4,), (2, 2, 2, 3), (3, 1))
@@ -357,12 +358,12 @@ class TestLayerNormBackward:
                 agree(one, other, f"the gradient of {name}, for x of shape {shape}", ROUNDING)
 
     def test_far_from_zero(self, student):
-        """Values around 1e6 with a spread of 1: a variance as mean(x^2) - mean(x)^2 loses most of its digits."""
+        """Values around 1e6 with a spread of 1: mean(x^2) - mean(x)^2 loses most digits of the variance."""
         gradient, x, gain = self.arrays((4, 32))
         x = x + 1e6
         expected = library_layer_norm_backward(gradient, x, gain, 1e-5)
         for name, one, other in zip(self.NAMES, self.found(student, gradient, x, gain, 1e-5), expected, strict=True):
-            # the mean of such numbers is rounded by 1e-10, mean(x^2) by 1e-4
+            # rounding errors: 1e-10 in the mean of such numbers, 1e-4 in mean(x^2)
             agree(one, other, f"the gradient of {name}, for values around a million", 1e-7)
 
     def test_float32(self, student):
@@ -371,17 +372,17 @@ class TestLayerNormBackward:
         found = self.found(student, gradient, x, gain, 1e-5)
         for name, one, other in zip(self.NAMES, found, expected, strict=True):
             agree(one, other, f"the gradient of {name}, in float32", FLOAT32)
-        is_dtype(found[0], np.float32, "the gradient of x, for float32 arguments,")
+        is_dtype(found[0], np.float32, "the gradient of x, for float32 arguments")
 
 
 # 1.5
 
 Plan = list[tuple]  # ("leaf", value) or ("+" or "*", number of a node before, another); the last node is the loss
-LOOKS = 10**6  # at rules and parents; the reference looks at each some three times
+LOOKS = 10**6  # at rules and parents; the reference looks at each about three times
 
 
 def run_backward(world, answers, plan):
-    """Build the graph, walk it back, and return each node's gradient, calls, and the gradient its rule was given."""
+    """Build the graph, walk it back; return each node's gradient, its calls, and the gradient its rule was given."""
     nodes, calls, given, looks = [], Counter(), {}, Counter()
 
     class Watched(answers.Node):
@@ -389,7 +390,7 @@ def run_backward(world, answers, plan):
         def parents(self):
             looks["parents"] += 1
             if looks["parents"] > LOOKS:
-                raise RuntimeError(f"a graph of {len(plan)} nodes, and their parents are looked at a million times")
+                raise RuntimeError(f"a graph of {len(plan)} nodes: parents are looked up a million times")
             return self.mine
 
         @parents.setter
@@ -400,7 +401,7 @@ def run_backward(world, answers, plan):
         def rule(gradient):
             calls[number] += 1
             if calls.total() > LOOKS:
-                raise RuntimeError(f"a graph of {len(plan)} nodes, and their rules are called a million times")
+                raise RuntimeError(f"a graph of {len(plan)} nodes: rules are called a million times")
             given[number] = np.copy(gradient)
             if kind == "+":
                 return gradient, gradient
@@ -423,18 +424,18 @@ def run_backward(world, answers, plan):
 
 
 def described(plan: Plan) -> str:
-    """The graph as a program, where it is short."""
+    """The graph as a program, if it is short."""
     if len(plan) > 14:
         return f"a graph of {len(plan)} nodes"
     lines = [
         f"n{number} = {rest[0]}" if kind == "leaf" else f"n{number} = n{rest[0]} {kind} n{rest[1]}"
         for number, (kind, *rest) in enumerate(plan)
     ]
-    return f"with {', '.join(lines)}, which is the loss" if len(plan) > 1 else "a loss that is a leaf"
+    return f"with {', '.join(lines)}, the last one being the loss" if len(plan) > 1 else "a loss that is a leaf"
 
 
 def forward_slopes(plan: Plan) -> list[int]:
-    """The loss's slope with respect to each node, forwards: move one node by 1 and see how fast all after it move."""
+    """The loss's slope with respect to each node, in forward mode: move one node, and carry the slope forward."""
     values = []
     for kind, *rest in plan:
         x, y = (values[n] for n in rest) if kind != "leaf" else (rest[0], None)
@@ -453,7 +454,7 @@ def forward_slopes(plan: Plan) -> list[int]:
 
 
 def behind_the_loss(plan: Plan) -> list[int]:
-    """The nodes that the loss was computed from, and it."""
+    """The loss and the nodes that it was computed from."""
     reached = {len(plan) - 1}
     for number in reversed(range(len(plan))):
         if number in reached and plan[number][0] != "leaf":
@@ -476,7 +477,7 @@ SMALL: list[Plan] = [
     [("leaf", 3), ("+", 0, 0), ("+", 1, 1)],
     [("leaf", 3), ("*", 0, 0), ("+", 1, 0), ("*", 1, 2)],  # w w (w w + w)
     [("leaf", 2), ("leaf", 5), ("+", 0, 1), ("*", 2, 1), ("*", 3, 3), ("+", 4, 2)],
-    [("leaf", 2), ("*", 0, 0), ("*", 1, 0), ("*", 2, 0), ("+", 3, 1), ("*", 4, 1)],  # a long way and a short one
+    [("leaf", 2), ("*", 0, 0), ("*", 1, 0), ("*", 2, 0), ("+", 3, 1), ("*", 4, 1)],  # a long path and a short one
     [("leaf", 2), ("*", 0, 0), ("*", 1, 0), ("*", 2, 0), ("+", 1, 3), ("*", 1, 4)],  # the other way round
     [("leaf", 7)],
 ]
@@ -485,18 +486,20 @@ SMALL: list[Plan] = [
 @pytest.mark.task(
     "1.5",
     points=5,
-    hint="First walk from the loss to all nodes behind it, with a list of your own instead of recursion, and count for "
-    "each node how often it is a parent. Then keep a list of complete nodes, at first the loss alone: take one, call "
-    "its rule, add each contribution to its parent's grad, and count down; a parent that reaches 0 is complete.",
+    hint="First walk from the loss to all nodes behind it, with a list of your own instead of recursion, and count how "
+    "often each node is a parent. Then keep a list of complete nodes, at first only the loss: take one, call its rule, "
+    "add each contribution to its parent's grad, and count down. A parent whose count reaches 0 is complete.",
 )
 class TestBackward:
-    """backward: every node once, in topological order"""
+    """backward: each node once, in topological order"""
 
     def check_values(self, student, plan: Plan) -> None:
         grads, _, _ = student.on_ranks(1, run_backward, plan)[0].value
         for number, (found, expected) in enumerate(zip(grads, forward_slopes(plan), strict=True)):
-            # whole numbers far below 2^53: exact
-            assert found == expected, f"{described(plan)}: the gradient of n{number} is {found:g}; {expected} is right"
+            # integers far below 2^53: exact
+            assert found == expected, (
+                f"{described(plan)}: the gradient of n{number}: expected {expected}, got {found:g}"
+            )
 
     def test_small_graphs(self, student):
         for plan in SMALL:
@@ -507,7 +510,7 @@ class TestBackward:
             self.check_values(student, random_plan(seed))
 
     def test_arrays(self, student):
-        """A rule may hand one array to two parents: adding into it in place would change the other's gradient."""
+        """A rule may return one array for two parents: adding into it in place changes the other's gradient."""
         p, q = np.array([1.0, 2.0, 3.0]), np.array([4.0, 5.0, 6.0])
         for order in ((3, 0), (0, 3)):  # (p + q) + p, p + (p + q)
             plan = [("leaf", p), ("leaf", q), ("leaf", q), ("+", 0, 1), ("+", *order), ("sum", 4)]
@@ -526,12 +529,12 @@ class TestBackward:
                     continue
                 expected = int(number in reached)
                 assert calls.get(number, 0) == expected, (
-                    f"{described(plan)}: the rule of n{number} is called {calls.get(number, 0)} times; "
-                    f"{'once is right' if expected else 'the loss was not computed from it'}"
+                    f"{described(plan)}: calls of the rule of n{number}: expected "
+                    f"{'1' if expected else '0 (the loss was not computed from it)'}, got {calls.get(number, 0)}"
                 )
                 assert not expected or given[number] == grads[number], (
-                    f"{described(plan)}: the rule of n{number} is called with the gradient {given[number]:g}, "
-                    f"before it is complete, {grads[number]:g}"
+                    f"{described(plan)}: the rule of n{number} is called before its gradient is complete: expected "
+                    f"{grads[number]:g}, got {given[number]:g}"
                 )
 
     def test_thirty_doublings(self, student):
@@ -540,7 +543,7 @@ class TestBackward:
 
     def test_many_paths(self, student):
         plan: Plan = [("leaf", 1)]
-        for _ in range(30):  # y = x + x by way of two nodes
+        for _ in range(30):  # y = x + x through two nodes
             top = len(plan) - 1
             plan += [("leaf", 0), ("+", top, top + 1), ("+", top, top + 2)]
         self.check_first(student, plan, 2**30, "a ladder of 30 rungs, with 2^30 paths through it")
@@ -551,16 +554,16 @@ class TestBackward:
 
     def check_first(self, student, plan: Plan, expected: int, what: str) -> None:
         grads, calls, _ = student.on_ranks(1, run_backward, plan)[0].value
-        assert grads[0] == expected, f"{what}: the gradient of x is {grads[0]:g}; {expected:,} is right"
+        assert grads[0] == expected, f"{what}: the gradient of x: expected {expected:,}, got {grads[0]:,.0f}"
         most = max(calls.values())
-        assert most == 1, f"{what}: a rule is called {most:,} times; once is right"
+        assert most == 1, f"{what}: calls of one rule: expected 1, got {most:,}"
 
 
 # 1.6
 
 
 def textbook_adamw(data, gradients, lr, betas, eps, weight_decay) -> tuple[np.ndarray, ...]:
-    """AdamW in float64, as the papers write it: the weights and both running means after all steps."""
+    """AdamW in float64, as in the papers: the weights and both running means after all steps."""
     w, m, v = data.astype(np.float64), np.zeros(data.shape), np.zeros(data.shape)
     for t, gradient in enumerate(gradients, 1):
         g = gradient.astype(np.float64)
@@ -572,7 +575,7 @@ def textbook_adamw(data, gradients, lr, betas, eps, weight_decay) -> tuple[np.nd
 
 
 def run_adamw(world, answers, data, gradients, settings, slices=1):
-    """The arrays after all steps, as the caller has them, and whether a gradient was changed."""
+    """The caller's arrays after all steps, and whether a gradient was changed."""
     arrays = [data.copy(), np.zeros_like(data), np.zeros_like(data)]  # weights and both running means
     changed = False
     for step, gradient in enumerate(gradients, 1):
@@ -588,8 +591,8 @@ def run_adamw(world, answers, data, gradients, settings, slices=1):
     "1.6",
     points=3,
     hint="In place: exp_avg *= beta1, then exp_avg += (1 - beta1) * grad, and so on; `data = data - ...` only makes "
-    "a new array that nobody sees. The weights shrink by the factor 1 - lr * weight_decay; the decay is no part of "
-    "the gradient. Both running means start at 0, which is why they are divided by 1 - beta**step.",
+    "a new array that the caller never sees. The weights shrink by the factor 1 - lr * weight_decay; the decay is not "
+    "part of the gradient. Both running means start at 0, which is why they are divided by 1 - beta**step.",
 )
 class TestAdamW:
     """adamw_update: one step of AdamW, in place"""
@@ -614,7 +617,7 @@ class TestAdamW:
         data, gradient = np.array([1.0, 2.0]), np.array([0.5, -0.5])
         arrays, _ = student.on_ranks(1, run_adamw, data, [gradient], self.SETTINGS[0])[0].value
         for name, found, before in zip(self.NAMES, arrays, (data, np.zeros(2), np.zeros(2)), strict=True):
-            assert not np.array_equal(found, before), f"{name} is as it was before: write into the array itself"
+            assert not np.array_equal(found, before), f"{name} has not changed: write into the array itself"
 
     def test_first_step(self, student):
         data, gradients = normal((5,), 1), [normal((5,), 2)]
@@ -627,7 +630,7 @@ class TestAdamW:
             self.check(student, data, gradients, settings, ROUNDING, "25 steps")
 
     def test_no_gradient(self, student):
-        """Where the gradient is 0, the decay alone is left: it does not pass through the running means."""
+        """With gradient 0 only the decay acts: it does not pass through the running means."""
         data, gradients = normal((6,), 1), [np.zeros(6)] * 3
         arrays, _ = student.on_ranks(1, run_adamw, data, gradients, (0.1, (0.9, 0.95), 1e-8, 0.5))[0].value
         agree(arrays[0], data * 0.95**3, "data after 3 steps with gradient 0, lr 0.1, weight_decay 0.5", ROUNDING)
@@ -640,16 +643,16 @@ class TestAdamW:
         data = normal((50,), 1).astype(np.float32)
         gradients = [normal((50,), step).astype(np.float32) for step in range(20)]
         for settings in self.SETTINGS:
-            # each step rounds weights of up to 3 a few times, by 1e-7: within 1e-5 after 20 steps, in any order
+            # each step rounds weights of up to 3 a few times, by 1e-7: below 1e-5 after 20 steps, in any order
             self.check(student, data, gradients, settings, 1e-5, "20 steps in float32")
 
     def test_on_slices(self, student):
-        """Element by element: what ZeRO relies on when each rank updates its own part of the weights."""
+        """Elementwise: ZeRO relies on this when each rank updates its own part of the weights."""
         data, gradients = normal((10,), 1), [normal((10,), step) for step in range(3)]
         arrays, _ = student.on_ranks(1, run_adamw, data, gradients, self.SETTINGS[1])[0].value
         sliced, _ = student.on_ranks(1, run_adamw, data, gradients, self.SETTINGS[1], 3)[0].value
         for name, one, other in zip(self.NAMES, arrays, sliced, strict=True):
-            agree(other, one, f"{name}, updated in three slices, beside the same updated whole")
+            agree(other, one, f"{name}, updated in three slices instead of at once")
 
 
 # 1.7
@@ -665,11 +668,11 @@ def tied_loss(embedding, hidden, tokens, wanted) -> float:
     points=3,
     kind="debugging",
     hint="Which rows of which gradient are wrong? Compare with finite differences: move one element of embedding by "
-    "1e-5 and see what the loss does. Look at a token that is not among tokens, at one that is, and at one that is "
+    "1e-5 and watch the loss. Look at a token that is not in tokens, at one that is there once, and at one that is "
     "there twice.",
 )
 class TestTiedGradients:
-    """tied_gradients: one weight, used twice. Find the bug and mend it"""
+    """tied_gradients: one weight, used twice. Find the bug and fix it"""
 
     def check(self, student, vocab: int, width: int, tokens: list[int]) -> None:
         tokens = np.array(tokens, np.int64)
@@ -680,10 +683,10 @@ class TestTiedGradients:
         case = f"{vocab} tokens in the vocabulary, width {width}, tokens {tokens.tolist()}"
         expected = tied_loss(embedding, hidden, tokens, wanted)
         assert abs(loss - expected) <= ROUNDING * max(1.0, expected), (
-            f"{case}: the loss is {apart(loss, expected)} is right, as it was before"
+            f"{case}: the loss, which was right before: {apart(loss, expected)}"
         )
         assert isinstance(gradients, dict) and set(gradients) == {"embedding", "hidden"}, (
-            f"{case}: the gradients should be a dict of embedding and hidden"
+            f"{case}: the gradients: expected a dict with the keys embedding and hidden"
         )
         slope = slopes(lambda hidden: tied_loss(embedding, hidden, tokens, wanted), hidden)
         agree(gradients["hidden"], slope, f"{case}: the gradient of hidden", SLOPES)

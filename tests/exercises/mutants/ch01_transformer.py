@@ -1,23 +1,23 @@
-"""Planted bugs of chapter 1."""
+"""Mutants of chapter 1."""
 
 from minidist.course.authoring.mutants import WHOLE, Mutant
 
 MUTANTS = [
     # 1.1 unbroadcast
-    Mutant("1.1", "stretched axes are forgotten", "axes = (*range(added), *stretched)", "axes = (*range(added),)"),
-    Mutant("1.1", "added axes are forgotten", "axes = (*range(added), *stretched)", "axes = (*stretched,)"),
-    Mutant("1.1", "shapes are aligned at their beginnings", "[added + axis for axis", "[axis for axis"),
+    Mutant("1.1", "no sum over stretched axes", "axes = (*range(added), *stretched)", "axes = (*range(added),)"),
+    Mutant("1.1", "no sum over added axes", "axes = (*range(added), *stretched)", "axes = (*stretched,)"),
+    Mutant("1.1", "shapes are aligned at their first axes", "[added + axis for axis", "[axis for axis"),
     Mutant(
         "1.1",
-        "stretched axes vanish",
+        "stretched axes are dropped",
         "gradient.sum(axis=axes, dtype=np.float64).reshape(shape)",
         "gradient.sum(axis=axes, dtype=np.float64)",
     ),
-    Mutant("1.1", "the mean for the sum", "gradient.sum(", "gradient.mean("),
+    Mutant("1.1", "mean instead of sum", "gradient.sum(", "gradient.mean("),
     Mutant("1.1", "sums in float32", "gradient.sum(axis=axes, dtype=np.float64)", "gradient.sum(axis=axes)"),
     Mutant(
         "1.1",
-        "the first of the repeated instead of their sum",
+        "the first repetition instead of the sum",
         WHOLE,
         """
         while gradient.ndim > len(shape):
@@ -29,99 +29,101 @@ MUTANTS = [
     Mutant("1.2", "b is not transposed", "gradient @ b.T", "gradient @ b"),
     Mutant(
         "1.2",
-        "the gradient of b comes transposed",
+        "the gradient of b is transposed",
         "a.reshape(-1, k).T @ gradient.reshape(-1, m)",
         "gradient.reshape(-1, m).T @ a.reshape(-1, k)",
     ),
     Mutant(
         "1.2",
-        "the batch is not summed",
+        "no sum over the batch",
         "a.reshape(-1, k).T @ gradient.reshape(-1, m)",
         "a.swapaxes(-1, -2) @ gradient",
     ),
     Mutant(
         "1.2",
-        "the mean over the batch",
+        "mean over the batch",
         "a.reshape(-1, k).T @ gradient.reshape(-1, m)",
         "(a.swapaxes(-1, -2) @ gradient).reshape(-1, k, m).mean(axis=0)",
     ),
     Mutant(
         "1.2",
-        "a product for each entry of the batch, then their sum",
+        "one product per entry of the batch, then their sum",
         "a.reshape(-1, k).T @ gradient.reshape(-1, m)",
         "(a.swapaxes(-1, -2) @ gradient).reshape(-1, k, m).sum(axis=0)",
     ),
     Mutant(
         "1.2",
-        "one axis in front, never two",
+        "at most one leading axis",
         "a.reshape(-1, k).T @ gradient.reshape(-1, m)",
         "a.T @ gradient if a.ndim == 2 else (a.swapaxes(-1, -2) @ gradient).sum(axis=0)",
     ),
-    Mutant("1.2", "in float64, whatever came", "return grad_a, grad_b", "return grad_a * np.float64(1), grad_b"),
+    Mutant("1.2", "always float64", "return grad_a, grad_b", "return grad_a * np.float64(1), grad_b"),
     # 1.3 cross_entropy
     Mutant("1.3", "exponentials overflow", "logits - logits.max(axis=-1, keepdims=True)", "logits - 0"),
     Mutant(
         "1.3",
-        "the largest logit of all tokens",
+        "the maximum over all tokens",
         "logits - logits.max(axis=-1, keepdims=True)",
         "logits - logits.max()",
     ),
     Mutant(
         "1.3",
-        "the logarithm of a probability that is 0",
+        "logarithm of a probability that may be 0",
         "np.mean(np.log(totals[:, 0]) - shifted[tokens, targets])",
         "-np.mean(np.log((exps / totals)[tokens, targets]))",
     ),
     Mutant(
         "1.3",
-        "a small number keeps the logarithm from 0",
+        "an epsilon inside the logarithm",
         "np.mean(np.log(totals[:, 0]) - shifted[tokens, targets])",
         "-np.mean(np.log((exps / totals)[tokens, targets] + 1e-12))",
     ),
     Mutant("1.3", "the gradient of the sum, not of the mean", "grad_logits /= len(logits)", "pass"),
-    Mutant("1.3", "the sum for the mean", "np.mean(np.log", "np.sum(np.log"),
+    Mutant("1.3", "sum instead of mean", "np.mean(np.log", "np.sum(np.log"),
     Mutant("1.3", "divided by the vocabulary", "grad_logits /= len(logits)", "grad_logits /= logits.shape[1]"),
-    Mutant("1.3", "the sign of the target", "grad_logits[tokens, targets] -= 1", "grad_logits[tokens, targets] += 1"),
+    Mutant("1.3", "wrong sign at the target", "grad_logits[tokens, targets] -= 1", "grad_logits[tokens, targets] += 1"),
     Mutant(
         "1.3",
-        "the target's column of every token",
+        "the target's column in every row",
         "grad_logits[tokens, targets] -= 1",
         "grad_logits[:, targets] -= 1",
     ),
     Mutant(
         "1.3",
-        "shifts the caller's logits",
+        "changes the caller's logits",
         "shifted = logits - logits.max(axis=-1, keepdims=True)",
         "shifted = logits; shifted -= logits.max(axis=-1, keepdims=True)",
     ),
     Mutant(
         "1.3",
-        "one row of a vocab x vocab matrix for each target",
+        "one-hot rows of a vocab x vocab matrix",
         "grad_logits[tokens, targets] -= 1",
         "grad_logits -= np.eye(logits.shape[1], dtype=logits.dtype)[targets]",
     ),
     # 1.4 layer_norm_backward
     Mutant(
         "1.4",
-        "the mean is taken for a constant",
+        "the mean is treated as a constant",
         "grad_x = grad_normal - grad_normal.mean(axis=-1, keepdims=True)",
         "grad_x = grad_normal.copy()",
     ),
     Mutant(
         "1.4",
-        "the variance is taken for a constant",
+        "the variance is treated as a constant",
         "grad_x -= normal * (grad_normal * normal).mean(axis=-1, keepdims=True)",
         "pass",
     ),
-    Mutant("1.4", "the gain is forgotten", "grad_normal = gradient * gain", "grad_normal = gradient"),
-    Mutant("1.4", "eps is forgotten", "keepdims=True) + eps)", "keepdims=True))"),
+    Mutant("1.4", "the gain is not applied", "grad_normal = gradient * gain", "grad_normal = gradient"),
+    Mutant("1.4", "eps is missing", "keepdims=True) + eps)", "keepdims=True))"),
     Mutant(
         "1.4",
         "eps is added to the root",
         "np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + eps)",
         "(np.sqrt((centred * centred).mean(axis=-1, keepdims=True)) + eps)",
     ),
-    Mutant("1.4", "the gain's gradient from x as it came", "(gradient * normal).reshape", "(gradient * x).reshape"),
+    Mutant(
+        "1.4", "the gain's gradient from the unnormalised x", "(gradient * normal).reshape", "(gradient * x).reshape"
+    ),
     Mutant(
         "1.4",
         "the gain's gradient is summed over the first axis only",
@@ -136,16 +138,16 @@ MUTANTS = [
     ),
     Mutant(
         "1.4",
-        "the variance as mean of squares less square of mean",
+        "variance as mean of squares minus square of mean",
         "(centred * centred).mean(axis=-1, keepdims=True)",
         "(x * x).mean(axis=-1, keepdims=True) - x.mean(axis=-1, keepdims=True) ** 2",
     ),
     # 1.5 backward
-    Mutant("1.5", "a later contribution replaces the ones before", "parent.grad + contribution", "contribution"),
-    Mutant("1.5", "the loss's own gradient is left at 0", "loss.grad = 1.0", "pass"),
+    Mutant("1.5", "a contribution replaces the earlier ones", "parent.grad + contribution", "contribution"),
+    Mutant("1.5", "the gradient of the loss stays 0", "loss.grad = 1.0", "pass"),
     Mutant(
         "1.5",
-        "a node goes on at its first contribution",
+        "a node runs after its first contribution",
         """
             awaited[parent] -= 1
             if awaited[parent] == 0:
@@ -159,7 +161,7 @@ MUTANTS = [
     ),
     Mutant(
         "1.5",
-        "breadth first, as if all ways were equally long",
+        "breadth first, as if all paths had one length",
         WHOLE,
         """
         loss.grad = 1.0
@@ -174,7 +176,7 @@ MUTANTS = [
     ),
     Mutant(
         "1.5",
-        "every path is walked",
+        "walks every path",
         WHOLE,
         """
         loss.grad = 1.0
@@ -209,7 +211,7 @@ MUTANTS = [
     ),
     Mutant(
         "1.5",
-        "the order is found by walking every path",
+        "finds the order by walking every path",
         WHOLE,
         """
         depth, waiting = {}, [(loss, 0)]
@@ -225,7 +227,7 @@ MUTANTS = [
     ),
     Mutant(
         "1.5",
-        "adds into an array that a rule has handed out",
+        "adds into an array that a rule returned",
         """
             parent.grad = parent.grad + contribution
             awaited[parent] -= 1
@@ -251,26 +253,28 @@ MUTANTS = [
         "data *= 1 - lr * weight_decay",
         "data *= 1 - weight_decay",
     ),
-    Mutant("1.6", "the decay is forgotten", "data *= 1 - lr * weight_decay", "pass"),
+    Mutant("1.6", "no weight decay", "data *= 1 - lr * weight_decay", "pass"),
     Mutant("1.6", "steps are counted from 0", "beta1, beta2 = betas", "beta1, beta2 = betas; step += 1"),
-    Mutant("1.6", "exp_avg_sq is not corrected for its start at 0", " / sqrt(1 - beta2**step)", ""),
-    Mutant("1.6", "exp_avg is not corrected for its start at 0", "(lr / (1 - beta1**step))", "lr"),
+    Mutant("1.6", "no bias correction of exp_avg_sq", " / sqrt(1 - beta2**step)", ""),
+    Mutant("1.6", "no bias correction of exp_avg", "(lr / (1 - beta1**step))", "lr"),
     Mutant(
         "1.6",
-        "eps under the root",
+        "eps inside the root",
         "np.sqrt(exp_avg_sq) / sqrt(1 - beta2**step) + eps",
         "np.sqrt(exp_avg_sq / (1 - beta2**step) + eps)",
     ),
     Mutant(
         "1.6",
-        "eps before the correction",
+        "eps before the bias correction",
         "np.sqrt(exp_avg_sq) / sqrt(1 - beta2**step) + eps",
         "(np.sqrt(exp_avg_sq) + eps) / sqrt(1 - beta2**step)",
     ),
-    Mutant("1.6", "a new array, which nobody sees", "data -= (exp_avg / root)", "data = data - (exp_avg / root)"),
+    Mutant(
+        "1.6", "a new array instead of an update in place", "data -= (exp_avg / root)", "data = data - (exp_avg / root)"
+    ),
     Mutant(
         "1.6",
-        "the decay comes after the step",
+        "the decay after the step",
         """
     data *= 1 - lr * weight_decay
     data -= (exp_avg / root) * (lr / (1 - beta1**step))
@@ -280,7 +284,7 @@ MUTANTS = [
     data *= 1 - lr * weight_decay
     """,
     ),
-    Mutant("1.6", "the betas change places", "beta1, beta2 = betas", "beta2, beta1 = betas"),
+    Mutant("1.6", "betas swapped", "beta1, beta2 = betas", "beta2, beta1 = betas"),
     Mutant(
         "1.6",
         "squares the gradient in place",
@@ -296,13 +300,13 @@ MUTANTS = [
     ),
     Mutant(
         "1.7",
-        "the head's part is thrown away",
+        "the output layer's gradient is lost",
         'np.add.at(gradients["embedding"], tokens, grad_x)',
         'gradients["embedding"] = np.zeros_like(embedding); np.add.at(gradients["embedding"], tokens, grad_x)',
     ),
     Mutant(
         "1.7",
-        "the embedding's part is thrown away",
+        "the lookup's gradient is lost",
         'np.add.at(gradients["embedding"], tokens, grad_x)',
         "pass",
     ),
