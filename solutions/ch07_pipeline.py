@@ -1,33 +1,35 @@
-"""Chapter 7: pipeline parallelism, in which every rank has some of the layers, and micro-batches follow each other.
+"""Chapter 7: pipeline parallelism. Every rank has some of the layers, and micro-batches follow each other through them.
 
-The layers are cut into stages 0, 1, ..., which lie on the ranks in turn: stage s on rank s % p, p being the number of
-ranks, and m that of the micro-batches in a step. So if each rank has one stage, it has the number of its rank. A
-schedule is plain data: for each rank the list of its actions, in order.
+The layers are cut into stages 0, 1, ..., which go to the ranks in turn: stage s is on rank s % p. There are p ranks,
+and m micro-batches in a step. If each rank has one stage, rank r has stage r. A schedule is plain data: for each rank
+the list of its actions, in order.
 
-**Actions.** ``Action(stage, kind, micro_batch)``, all counted from 0, is written ``2F0``: the forward of micro-batch 0
-through stage 2. Two actions are equal if all three are, and an Action can be a key of a dict. The kinds are
+**Actions.** ``Action(stage, kind, micro_batch)`` is written ``2F0``: the forward of micro-batch 0 through stage 2.
+Stages and micro-batches count from 0. Two actions are equal if all three fields are, and an Action can be a key of a
+dict. The kinds are
 
     F    forward
-    B    backward: the gradient of the stage's input, and those of its weights
+    B    backward: the gradients of the stage's input and of its weights
     I    the first half of a backward: the gradient of the input
     W    the second half: the gradients of the weights
 
-**What an action waits for**, besides the actions before it on its own rank:
+**What an action waits for**, besides the previous actions on its own rank:
 
-    F    the F of the same micro-batch on the stage before, whose output it takes
-    B    the F of the same micro-batch on its own stage, and the backward of that micro-batch on the stage behind, whose
-         gradient it takes: its B or its I, whichever there is
-    I    the same
+    F    the F of the same micro-batch on the previous stage, for its output
+    B    the F of the same micro-batch on its own stage, and the backward of that micro-batch on the next stage, for its
+         gradient: the next stage's B or I, whichever the schedule has
+    I    the same as B
     W    its own I
 
-**Slots.** Schedules are compared as if messages took no time, an F took one slot, a B two, an I and a W one each. The
-bubble is the share of all ranks' slots, from the first action to the last, in which they are idle.
+**Slots.** Schedules are compared as if messages took no time, an F took one slot, a B two, and an I and a W one each.
+The bubble is the share of all ranks' slots, from the start of the first action to the end of the last, in which the
+ranks are idle.
 
-A schedule's actions need not stand in one certain order, unless a task says so: any schedule that can run and has what
-the task asks for will do. You may use what is imported below, NumPy, and what you write here.
+Unless a task says so, the order of a schedule's actions is free: any schedule that can run and meets the task's
+requirements passes. You may use the imports below, NumPy, and what you write here.
 
-``minidist check 7`` judges, ``minidist check --hint 7.3`` helps. Whatever has the name of one of minidist's own pieces
-has its arguments too, so the library can train on it:
+``minidist check 7`` grades this file, ``minidist check --hint 7.3`` gives a hint. A function with the name of one of
+minidist's own takes the same arguments, so the library can train with it:
 
     minidist verify --impl exercises --layers 4 pp=2 pp=2,schedule=gpipe pp=2,virtual=2 pp=2,schedule=zb-h1
 """
@@ -41,15 +43,15 @@ from minidist import ProcessGroup, irecv, isend, recv, send, sendrecv
 from minidist.parallel.tools.schedule_check import SLOTS, ScheduleError, Slot
 from minidist.parallel.tools.schedules import Action
 
-# 7.1  Worksheet: the bubble, and what crosses the borders
+# 7.1  Worksheet: the bubble, and what crosses the stage boundaries
 #
-# ``virtual``, or v, is how many stages each rank has. A rank works for as long with v stages as with one, since each of
-# them has 1/v of its layers.
+# ``virtual``, or v, is the number of stages on each rank. A rank works as long with v stages as with one, because each
+# of them has 1/v of its layers.
 
 
 def bubble_share(ranks: int, micro_batches: int, virtual: int) -> float:
-    """The bubble, as a share of the whole: 0 to 1. With ``virtual`` 1 it is that of GPipe and of 1F1B; with more, that
-    of interleaved 1F1B.
+    """The bubble, as a share of the total time, 0 to 1: of GPipe and of 1F1B with ``virtual`` 1, and of interleaved
+    1F1B with more.
     """
     # >>> 7.1
     return (ranks - 1) / (virtual * micro_batches + ranks - 1)
@@ -57,23 +59,23 @@ def bubble_share(ranks: int, micro_batches: int, virtual: int) -> float:
 
 
 def fewest_micro_batches(ranks: int, virtual: int, percent: int) -> int:
-    """How many micro-batches a step needs, at least, so that the bubble is no more than so many per cent.
+    """The fewest micro-batches in a step for which the bubble is at most ``percent`` per cent.
 
-    It is at least one. If ``virtual`` is more than 1, it has to be a multiple of the ranks too. ``percent`` is a whole
-    number from 1 to 99.
+    At least one. If ``virtual`` is more than 1, it must also be a multiple of the ranks. ``percent`` is an integer from
+    1 to 99.
     """
     # >>> 7.1
-    needed = -(-(ranks - 1) * (100 - percent) // (percent * virtual))  # rounded up, in whole numbers
+    needed = -(-(ranks - 1) * (100 - percent) // (percent * virtual))  # rounded up, in integers
     rounds = ranks if virtual > 1 else 1
     return max(1, -(-needed // rounds)) * rounds
     # <<<
 
 
 def pipeline_bytes(rank: int, ranks: int, virtual: int, micro_batches: int, activation_bytes: int) -> int:
-    """What one rank sends in a step, forward and backward together.
+    """The bytes that one rank sends in a step, forward and backward together.
 
-    ``activation_bytes`` is the size of what a micro-batch hands from one stage to the next, and that of its gradient.
-    With ``virtual`` more than 1 there are at least two ranks. A pipeline of one rank sends nothing.
+    ``activation_bytes`` is the size of the output that a stage sends to the next one per micro-batch, and of its
+    gradient. If ``virtual`` is more than 1, there are at least two ranks. A pipeline of one rank sends nothing.
     """
     # >>> 7.1
     forward = virtual - (rank == ranks - 1)  # all its stages but the model's last
@@ -83,11 +85,11 @@ def pipeline_bytes(rank: int, ranks: int, virtual: int, micro_batches: int, acti
 
 
 def tensor_to_pipeline(layers: int, ranks: int) -> float:
-    """How many times as many bytes a rank sends with tensor parallelism as a rank with pipeline parallelism.
+    """How many times as many bytes a rank sends with tensor parallelism as with pipeline parallelism.
 
-    The same model is on ``ranks`` ranks, once by tensor parallelism: four all-reduces for each layer and micro-batch,
-    round a ring, each of as many bytes as a micro-batch hands from one stage to the next. And once as a pipeline with
-    one stage on each rank, of which a rank in the middle is looked at.
+    Both put the same model on ``ranks`` ranks. Tensor parallelism does four ring all-reduces per layer and micro-batch,
+    each of as many bytes as a pipeline stage sends to the next one per micro-batch. The pipeline has one stage on each
+    rank; count a rank in its middle.
     """
     # >>> 7.1
     return 4 * layers * 2 * (ranks - 1) / ranks / 2
@@ -95,14 +97,14 @@ def tensor_to_pipeline(layers: int, ranks: int) -> float:
 
 
 def gpipe(rank: int, ranks: int, micro_batches: int) -> list[Action]:
-    """7.2  GPipe: one rank's actions. It takes all micro-batches forward, and then all of them backward.
+    """7.2  GPipe: one rank's actions. All micro-batches go forward, and then all of them go backward.
 
     Args:
-        rank: from 0 to ``ranks`` - 1; it has the stage of that number.
+        rank: 0 to ``ranks`` - 1; it has the stage of that number.
         ranks, micro_batches: at least 1 each.
 
     Returns:
-        Its actions, F and B. The ranks' lists together can run, and have a bubble of (p-1)/(m+p-1).
+        The rank's actions, F and B. The lists of all ranks together can run, with a bubble of (p-1)/(m+p-1).
     """
     # >>> 7.2
     return [Action(rank, kind, i) for kind in "FB" for i in range(micro_batches)]
@@ -110,14 +112,14 @@ def gpipe(rank: int, ranks: int, micro_batches: int) -> list[Action]:
 
 
 def one_f_one_b(rank: int, ranks: int, micro_batches: int) -> list[Action]:
-    """7.3  1F1B: one rank's actions. As soon as its first backward can run, forward and backward take turns.
+    """7.3  1F1B: one rank's actions. As soon as its first backward can run, forwards and backwards alternate.
 
     Args:
         rank, ranks, micro_batches: as for ``gpipe``; there may be fewer micro-batches than ranks.
 
     Returns:
-        Its actions, F and B. The ranks' lists together can run, and have GPipe's bubble, (p-1)/(m+p-1). But no rank
-        ever has more than p - rank micro-batches in flight: with their F begun and their B not yet done.
+        The rank's actions, F and B. The lists of all ranks together can run, with GPipe's bubble, (p-1)/(m+p-1). But no
+        rank ever has more than p - rank micro-batches in flight, that is with F started and B not finished.
     """
     # >>> 7.3
     ahead = min(ranks - 1 - rank, micro_batches)
@@ -139,11 +141,11 @@ def slots_of(action: Action) -> float:
 
 
 def needs(action: Action, stages: int) -> list[tuple[Action, ...]]:
-    """7.4  What an action waits for, wherever it is, of a pipeline of so many stages.
+    """7.4  What an action waits for, on any rank, in a pipeline of ``stages`` stages.
 
     Returns:
-        A list in any order, of tuples: of each tuple one action has to be done. Most hold one action only. For what it
-        takes from the backward of the stage behind there is one tuple of two: B or I, in any order.
+        A list of tuples, in any order. Of each tuple at least one action has to be done. Most tuples have one action.
+        The gradient from the next stage is a tuple of two, B or I, in any order.
     """
     # >>> 7.4
     stage, i = action.stage, action.micro_batch
@@ -157,20 +159,20 @@ def needs(action: Action, stages: int) -> list[tuple[Action, ...]]:
 
 
 def timeline(schedule: Sequence[Sequence[Action]], duration: Callable[[Action], float] = slots_of) -> list[list[Slot]]:
-    """7.4  When each rank does what: every action begins as soon as it can.
+    """7.4  When each rank does what: every action starts as early as it can.
 
-    It can when the action before it on its rank has ended, and all that it waits for. The first begin at 0.
+    An action can start when the rank's previous action and all that it waits for have finished. Time starts at 0.
 
     Args:
-        schedule: the actions of each rank; not changed. There are as many stages as its highest stage says, plus one.
+        schedule: the actions of each rank; not modified. The number of stages is its highest stage plus one.
         duration: how long an action takes.
 
     Returns:
         For each rank the Slots of its actions, in order.
 
     Raises:
-        ScheduleError: if it can never end, because ranks wait for each other in a circle, or for what no rank does. The
-            message has, for each rank that waits for ever, the action at which it waits, as in ``1F0``.
+        ScheduleError: if the schedule deadlocks, because ranks wait for each other in a cycle, or for an action that no
+            rank does. The message names the action at which each stuck rank waits, as in ``1F0``.
     """
     # >>> 7.4
     stages = 1 + max((action.stage for actions in schedule for action in actions), default=-1)
@@ -178,7 +180,7 @@ def timeline(schedule: Sequence[Sequence[Action]], duration: Callable[[Action], 
     found: list[list[Slot]] = [[] for _ in schedule]
 
     def step(actions, slots) -> bool:
-        """Find out when a rank's next action happens, if that can be known yet."""
+        """Place a rank's next action in time, if everything that it waits for has been placed."""
         if len(slots) == len(actions):
             return False
         action = actions[len(slots)]
@@ -195,19 +197,19 @@ def timeline(schedule: Sequence[Sequence[Action]], duration: Callable[[Action], 
     pairs = list(enumerate(zip(schedule, found, strict=True)))
     stuck = [f"rank {rank} at {actions[len(slots)]}" for rank, (actions, slots) in pairs if len(slots) < len(actions)]
     if stuck:
-        raise ScheduleError(f"this can never end; there wait for ever: {', '.join(stuck)}")
+        raise ScheduleError(f"this schedule deadlocks; stuck: {', '.join(stuck)}")
     return found
     # <<<
 
 
 def bubble(slots: Sequence[Sequence[Slot]]) -> float:
-    """7.4  The share of all ranks' time, from the start of the first action to the end of the last, in which they idle.
+    """7.4  The share of all ranks' time, from the start of the first action to the end of the last, that is idle.
 
     Args:
-        slots: for each rank, as ``timeline`` returns it. There is at least one action. The first may begin at any time.
+        slots: for each rank, as ``timeline`` returns it. There is at least one action. The first may start at any time.
 
     Returns:
-        0 to 1.
+        A number from 0 to 1.
     """
     # >>> 7.4
     everything = [slot for rank in slots for slot in rank]
@@ -218,17 +220,17 @@ def bubble(slots: Sequence[Sequence[Slot]]) -> float:
 
 
 def check_schedule(schedule: Sequence[Sequence[Action]], micro_batches: int) -> None:
-    """7.5  Prove that a schedule takes every micro-batch once forward and once backward through every stage, and ends.
+    """7.5  Prove that every micro-batch goes once forward and once backward through every stage, without deadlock.
 
     Args:
-        schedule: the actions of each rank; not changed. Its stages are 0 to the highest that is in it, and each has to
-            be there; any number of them may be on any rank, but the actions of a stage are all on one.
-        micro_batches: how many there are, 0 to ``micro_batches`` - 1.
+        schedule: the actions of each rank; not modified. Its stages are 0 to the highest stage in it, none missing. A
+            rank may have any number of stages, but all actions of a stage are on one rank.
+        micro_batches: their number; they are 0 to ``micro_batches`` - 1.
 
     Raises:
-        ScheduleError: if not. Backward is one B, or one I and one W, and not both. The message has an action that is
-            too many, or in the wrong place, or missing, as in ``1F0``. (For a backward that is missing any of B, I and
-            W will do.) If all are there, but ranks wait for ever, it has the action at which each of them waits.
+        ScheduleError: otherwise. A backward is one B, or one I and one W, never both. The message names an action that
+            is duplicated, misplaced or missing, as in ``1F0``. (For a missing backward, any of B, I and W will do.) If
+            nothing is missing but the schedule deadlocks, it names the action at which each stuck rank waits.
     """
     # >>> 7.5
     done = Counter(action for actions in schedule for action in actions)
@@ -236,16 +238,16 @@ def check_schedule(schedule: Sequence[Sequence[Action]], micro_batches: int) -> 
     for rank, actions in enumerate(schedule):
         for action in actions:
             if ranks_of.setdefault(action.stage, rank) != rank:
-                raise ScheduleError(f"{action} is on rank {rank}, but its stage also on rank {ranks_of[action.stage]}")
+                raise ScheduleError(f"{action} is on rank {rank}, but its stage is on rank {ranks_of[action.stage]}")
     for action, times in done.items():
         if times > 1 or not 0 <= action.micro_batch < micro_batches:
-            raise ScheduleError(f"{action} is there {times} times; there are {micro_batches} micro-batches")
+            raise ScheduleError(f"{action} occurs {times} times, with {micro_batches} micro-batches")
     for stage in range(max(ranks_of, default=-1) + 1):
         for i in range(micro_batches):
             kinds = {kind for kind in "FBIW" if Action(stage, kind, i) in done}
             if kinds not in ({"F", "B"}, {"F", "I", "W"}):
                 found = ", ".join(f"{stage}{kind}{i}" for kind in sorted(kinds)) or "nothing"
-                raise ScheduleError(f"{stage}F{i} and {stage}B{i}, or its I and W, are needed, but there is {found}")
+                raise ScheduleError(f"expected {stage}F{i} and {stage}B{i}, or its I and W, got {found}")
     timeline(schedule)
     # <<<
 
@@ -255,22 +257,22 @@ def interleaved_1f1b(rank: int, ranks: int, micro_batches: int, virtual: int) ->
 
     Args:
         rank, ranks, micro_batches: as for ``gpipe``.
-        virtual: v, how many stages each rank has, at least 1. Rank r has r, r + p, r + 2p, ...
+        virtual: v, the number of stages on each rank, at least 1. Rank r has stages r, r + p, r + 2p, ...
 
     Returns:
-        Its actions, F and B. The ranks' lists together can run, and have a bubble of (p-1)/(v m + p-1), each action of
-        a kind taking as long as any other. No rank has more than 2 (p - 1 - rank) + (v - 1) p + 1 in flight, where a
+        The rank's actions, F and B. The lists of all ranks together can run, with a bubble of (p-1)/(v m + p-1) if all
+        actions of a kind take equally long. No rank has more than 2 (p - 1 - rank) + (v - 1) p + 1 in flight, where a
         micro-batch counts once for each of the rank's stages that holds it.
 
     Raises:
-        ValueError: if the micro-batches are no multiple of the ranks; the message has both numbers.
+        ValueError: if the number of micro-batches is not a multiple of the ranks; the message has both numbers.
     """
     # >>> 7.6
     if micro_batches % ranks:
-        raise ValueError(f"{micro_batches} micro-batches are no multiple of {ranks} ranks")
+        raise ValueError(f"expected a multiple of {ranks} micro-batches for {ranks} ranks, got {micro_batches}")
 
     def nth(kind: str, n: int) -> Action:
-        """The rank's n-th forward, or backward: p micro-batches through its first stage, through its second, ..."""
+        """The rank's n-th forward or backward: p micro-batches through its first stage, then through its second, ..."""
         rounds, place = divmod(n, ranks * virtual)
         turn, within = divmod(place, ranks)
         chunk = turn if kind == "F" else virtual - 1 - turn
@@ -285,28 +287,28 @@ def interleaved_1f1b(rank: int, ranks: int, micro_batches: int, virtual: int) ->
     # <<<
 
 
-# 7.7 and 7.9 run a pipeline on real ranks. Its stages are simple ones, without autograd.
+# 7.7 and 7.9 run a pipeline on real ranks, with simple stages that need no autograd.
 
 
 class Stage:
-    """Given: one stage, y = max(x @ weight, 0), and its backward in two halves. All other stages have these methods."""
+    """Given: one stage, y = max(x @ weight, 0), with a split backward. Other kinds of stages have the same methods."""
 
     def __init__(self, weight: np.ndarray) -> None:
         self.weight, self.grad = weight, np.zeros_like(weight)
 
     def forward(self, x: np.ndarray) -> tuple[np.ndarray, object]:
-        """The output, of x's shape, and what backward needs, the activations: they live as long as you keep them."""
+        """The output, of x's shape, and the activations that backward needs; they live as long as you keep them."""
         y = np.maximum(x @ self.weight, 0)
         return y, (x, y)
 
     def backward_input(self, kept: object, grad_y: np.ndarray) -> tuple[np.ndarray, object]:
-        """From what forward kept, and the gradient of y: the gradient of x, and what the second half will need."""
+        """From the activations and the gradient of y: the gradient of x, and what the second half needs."""
         x, y = kept
         grad = grad_y * (y > 0)
         return grad @ self.weight.T, (x, grad)
 
     def backward_weight(self, rest: object) -> None:
-        """The second half, from what the first one left: it adds to the gradients of the weights."""
+        """The second half, from the first half's ``rest``: adds to the weights' gradients."""
         x, grad = rest
         self.grad += x.T @ grad
 
@@ -325,42 +327,42 @@ def run_schedule(
     targets: Sequence[np.ndarray],
     group: ProcessGroup,
 ) -> float:
-    """7.7  Run one rank's actions, in their order, whatever schedule they come from.
+    """7.7  Run one rank's actions in order, for any schedule.
 
-    The first stage takes a micro-batch's input, the last one's output goes with its target into ``squared_error``. All
-    in between are messages: outputs on the way forward, gradients of inputs on the way back. They are contiguous, and
-    have the shape and dtype of an input.
+    The first stage takes a micro-batch's input. The output of the last stage goes into ``squared_error`` with the
+    micro-batch's target. Between stages go messages: outputs forward, gradients of inputs backward. They are contiguous
+    and have the shape and dtype of an input.
 
     Args:
-        actions: F, B, I and W, of a schedule that can run. The other ranks run theirs. Two ranks need not take the
-            micro-batches in the same order: labels tell messages apart (``isend`` and ``irecv`` have ``tag``, any whole
-            number from 0 on, which the two ends of a message share).
-        stages: those of this rank, by number. Stage s lies on rank s % p.
+        actions: F, B, I and W, of a schedule that can run. The other ranks run theirs. Two ranks may take the
+            micro-batches in different orders: tags tell messages apart (the ``tag`` of ``isend`` and ``irecv`` is any
+            integer from 0 on, the same on both sides of a message).
+        stages: this rank's stages, by number. Stage s is on rank s % p.
         last: the number of the last stage.
         inputs, targets: of each micro-batch, given to every rank.
-        group: the ranks, p of them. If p is 1 there is one stage.
+        group: the p ranks. If p is 1, there is one stage.
 
     Returns:
-        The sum of the micro-batches' losses, where the last stage is; 0.0 on the other ranks.
+        The sum of the micro-batches' losses on the rank with the last stage; 0.0 on the other ranks.
 
-    Cost: a message for each micro-batch, border between stages, and way. They may be larger than the queues: no action
-    may wait for a send. What is no longer needed is let go at once, be it what forward keeps or a message that has
-    left (``work.is_completed()``), so that only micro-batches in flight take memory. But all messages have left when
-    the function returns.
+    Cost: one message per micro-batch, stage boundary and direction. Messages may be larger than the queues, so no
+    action may wait for a send. Free what is no longer needed at once, activations as well as messages that have left
+    (``work.is_completed()``), so that only micro-batches in flight take memory. All messages have left when the
+    function returns.
     """
     # >>> 7.7
     kept, rests, gradients, sends = {}, {}, {}, []
     total = 0.0
 
-    def begin_send(array, border: int, i: int, back: bool) -> None:
-        """Across the border behind a stage."""
+    def begin_send(array, boundary: int, i: int, back: bool) -> None:
+        """Across the boundary after a stage."""
         receiver = (group.rank + (-1 if back else 1)) % group.size
-        sends.append(isend(array, receiver, group, tag=2 * (border * len(inputs) + i) + back))
+        sends.append(isend(array, receiver, group, tag=2 * (boundary * len(inputs) + i) + back))
 
-    def receive(border: int, i: int, back: bool) -> np.ndarray:
+    def receive(boundary: int, i: int, back: bool) -> np.ndarray:
         array = np.empty_like(inputs[i])
         sender = (group.rank + (1 if back else -1)) % group.size
-        irecv(array, sender, group, tag=2 * (border * len(inputs) + i) + back).wait()
+        irecv(array, sender, group, tag=2 * (boundary * len(inputs) + i) + back).wait()
         return array
 
     for action in actions:
@@ -389,12 +391,12 @@ def run_schedule(
 
 # 7.8  Worksheet: what is in flight
 #
-# A rank holds a micro-batch's activations from its F on until its B is done, or its W. Each rank has one stage, but in
-# ``in_flight`` it may have several. Ranks and micro-batches are numbered and counted as in ``gpipe``.
+# A rank holds a micro-batch's activations from its F until its B, or its W, is done. Each rank has one stage; in
+# ``in_flight`` it may have several. Ranks and micro-batches are numbered as in ``gpipe``.
 
 
 def in_flight(actions: Sequence[Action]) -> int:
-    """The most micro-batches that a rank ever holds activations of, found from its actions, of any schedule.
+    """The most micro-batches whose activations a rank holds at once, from its actions in any schedule.
 
     A micro-batch counts once for each of the rank's stages that holds it.
     """
@@ -425,9 +427,9 @@ def one_f_one_b_in_flight(rank: int, ranks: int, micro_batches: int) -> int:
 
 
 def activation_bytes(held: int, layers: int, ranks: int, layer_bytes: int) -> int:
-    """What ``held`` micro-batches in flight take on one rank.
+    """The bytes that ``held`` micro-batches in flight take on one rank.
 
-    The model has so many layers, equally many on each rank; a layer keeps ``layer_bytes`` for each micro-batch.
+    The model's ``layers`` are spread evenly over the ranks. A layer keeps ``layer_bytes`` per micro-batch.
     """
     # >>> 7.8
     return held * (layers // ranks) * layer_bytes
@@ -435,7 +437,7 @@ def activation_bytes(held: int, layers: int, ranks: int, layer_bytes: int) -> in
 
 
 def gpipe_micro_batches(memory: int, layers: int, ranks: int, layer_bytes: int) -> int:
-    """The most micro-batches that GPipe can run, if each rank has ``memory`` bytes for activations; 0 if none."""
+    """The most micro-batches that GPipe can run with ``memory`` bytes for activations on each rank; 0 if none."""
     # >>> 7.8
     return memory // activation_bytes(1, layers, ranks, layer_bytes)
     # <<<
@@ -444,20 +446,20 @@ def gpipe_micro_batches(memory: int, layers: int, ranks: int, layer_bytes: int) 
 def train_1f1b(stage: Stage, inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], group: ProcessGroup) -> float:
     """7.9  Debugging: 1F1B, written out without a schedule, with one stage on each rank.
 
-    In the tests of its authors, with a width of 16, it was always right. The first user with a real width saw all ranks
-    stand still, in the first step, and no error. Find out who waits for whom, and mend it: it has to work with
-    messages of any size, whatever the queues hold.
+    Its authors tested it with a width of 16, and it was always right. For the first user with a real width all ranks
+    hung in the first step, without an error. Find out who waits for whom, and fix it: it must work with messages of any
+    size, whatever the capacity of the queues.
 
     Args:
-        stage: this rank's.
-        inputs, targets: of each micro-batch, given to every rank; the first rank takes the inputs, the last one the
-            targets. What goes from stage to stage has an input's shape and dtype.
+        stage: this rank's stage.
+        inputs, targets: of each micro-batch, given to every rank; the first rank uses the inputs, the last one the
+            targets. Messages between stages have an input's shape and dtype.
         group: the ranks.
 
     Returns:
         The sum of the micro-batches' losses on the last rank; 0.0 on the others.
 
-    Cost: a message for each micro-batch, border and way, and no more.
+    Cost: one message per micro-batch, stage boundary and direction, and no more.
     """
     left, right = group.rank - 1, group.rank + 1
     first, last = group.rank == 0, right == group.size
@@ -503,15 +505,15 @@ def train_1f1b(stage: Stage, inputs: Sequence[np.ndarray], targets: Sequence[np.
 
 
 def zero_bubble_h1(rank: int, ranks: int, micro_batches: int) -> list[Action]:
-    """7.10  ZB-H1: one rank's actions. 1F1B, with every backward in its two halves: what can wait fills the bubble.
+    """7.10  ZB-H1: one rank's actions. 1F1B with every backward split in two: the half that can wait fills the bubble.
 
     Args:
         rank, ranks, micro_batches: as for ``gpipe``; there may be fewer micro-batches than ranks.
 
     Returns:
-        Its actions: F, I and W. The ranks' lists together can run, and have a bubble of (p-1)/(3m + p-1) if there are
-        at least as many micro-batches as ranks; if there are fewer, they end no later than 1F1B. No rank ever has more
-        micro-batches in flight than 1F1B has on its first rank, p, from the F on until W is done.
+        The rank's actions: F, I and W. The lists of all ranks together can run, with a bubble of (p-1)/(3m + p-1) if
+        there are at least as many micro-batches as ranks; with fewer, they finish no later than 1F1B. No rank ever has
+        more than p micro-batches in flight, from F until W is done: as many as 1F1B has on its first rank.
     """
     # >>> 7.10
     ahead = min(ranks - 1 - rank, micro_batches)

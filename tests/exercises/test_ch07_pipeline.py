@@ -1,4 +1,4 @@
-"""Graders of chapter 7: schedules are judged without running them, in exact slots; the executor on real ranks."""
+"""Graders of chapter 7: schedules are graded without running them, in exact slots; the executor runs on real ranks."""
 
 import random
 import re
@@ -17,7 +17,7 @@ SCHEDULES, CHECK = "minidist.parallel.tools.schedules", "minidist.parallel.tools
 
 
 def answers(*closed):
-    """While these tests run, these pieces of the library are closed."""
+    """While these tests run, these parts of the library are forbidden."""
     return pytest.mark.answers("ch07_pipeline", closed=closed)
 
 
@@ -27,11 +27,11 @@ RANKS, MICRO_BATCHES = range(1, 9), range(1, 17)
 SIZES = (1, 2, 3)  # numbers of real ranks
 
 
-# In a rank
+# On a rank
 
 
 def lend(module, *mine: str) -> None:
-    """The library's own functions in the place of the learner's that belong to other tasks: all but these."""
+    """Replace the learner's functions of other tasks by the library's, so that each task is graded on its own."""
     for library in (schedules, schedule_check):
         for name in ("gpipe", "one_f_one_b", "interleaved_1f1b", "needs", "timeline", "bubble", "in_flight"):
             if name not in mine and hasattr(library, name):
@@ -43,7 +43,7 @@ def run_each(world, module, name, inputs):
 
 
 def run_schedules(world, module, name, sizes):
-    """For each (ranks, micro-batches, ...) the actions of every rank in words, or what was raised."""
+    """For each (ranks, micro-batches, ...) the actions of every rank as text, or the error."""
     lend(module, name)
     found = []
     for ranks, *more in sizes:
@@ -59,7 +59,7 @@ def run_schedules(world, module, name, sizes):
 
 
 def found_for(student, name: str, inputs) -> list[tuple]:
-    """Each of these arguments, and what the function returns for them."""
+    """Pairs of arguments and what the function returns for them."""
     inputs = list(inputs)
     return list(zip(inputs, student.on_ranks(1, run_each, name, inputs)[0].value, strict=True))
 
@@ -73,31 +73,31 @@ def counted(count: int, thing: str) -> str:
 
 
 def size_of(ranks: int, micro_batches: int, virtual: int = 1) -> str:
-    stages = f", {virtual} stages on each" if virtual > 1 else ""
+    stages = f" with {virtual} stages each" if virtual > 1 else ""
     return f"{counted(ranks, 'rank')}{stages}, {counted(micro_batches, 'micro-batch')}"
 
 
-def told(planned) -> str:
-    """A schedule in words, if it is not too long."""
+def as_text(planned) -> str:
+    """A schedule as text, if it is short."""
     text = "; ".join(f"rank {rank}: {written(actions)}" for rank, actions in enumerate(planned))
     return f"\n{text}" if len(text) < 400 else ""
 
 
 def times(planned) -> tuple[int, Fraction]:
-    """How many slots a schedule takes, and the share of them in which ranks idle."""
+    """The slots that a schedule takes, and the idle share of them."""
     slots = [slot for rank in schedule_check.timeline(planned) for slot in rank]
     span = int(max(slot.end for slot in slots))
     return span, 1 - Fraction(int(sum(slot.end - slot.start for slot in slots)), len(planned) * span)
 
 
 def proved(student, name, sizes, kinds: str) -> list[tuple]:
-    """For each size the schedule that came, proved to do everything once, each stage where it belongs, and to end."""
+    """For each size the learner's schedule, checked: complete, every stage on its rank, no deadlock."""
     sizes = list(sizes)
     found = []
     for size, lists in zip(sizes, student.on_ranks(1, run_schedules, name, sizes)[0].value, strict=True):
         what = f"{name}, {size_of(*size)}"
         assert not isinstance(lists, str), f"{what}: {lists}"
-        assert None not in lists, f"{what}: it returns None, where a list of actions is asked for"
+        assert None not in lists, f"{what}: expected a list of actions, got None"
         try:
             planned = parsed(*map(" ".join, lists))
         except ValueError as error:
@@ -105,24 +105,24 @@ def proved(student, name, sizes, kinds: str) -> list[tuple]:
         for rank, actions in enumerate(planned):
             for action in actions:
                 assert action.stage % size[0] == rank, (
-                    f"{what}: rank {rank} does {action}, but stage {action.stage} is not there"
+                    f"{what}: {action} is on rank {rank}, but stage {action.stage} is on rank {action.stage % size[0]}"
                 )
-                assert action.kind in kinds, f"{what}: {action} on rank {rank}, where only {kinds} are asked for"
+                assert action.kind in kinds, f"{what}: expected only {', '.join(kinds)}, got {action} on rank {rank}"
         stages = size[0] * (size[2] if len(size) > 2 else 1)
         there = {action.stage for actions in planned for action in actions}
         missing = sorted(set(range(stages)) - there)
-        assert not missing, f"{what}: nothing is done for stage {missing[0]} on rank {missing[0] % size[0]}"
+        assert not missing, f"{what}: rank {missing[0] % size[0]} has no action of stage {missing[0]}"
         try:
             schedule_check.check_schedule(planned, size[1])
         except ScheduleError as error:
-            raise AssertionError(f"{what}: {error}{told(planned)}") from None
+            raise AssertionError(f"{what}: {error}{as_text(planned)}") from None
         found.append((size, what, planned))
     return found
 
 
 def check_bubble(what: str, planned, right: Fraction) -> None:
     span, found = times(planned)
-    assert found == right, f"{what}: {span} slots, a bubble of {found}, where {right} is right{told(planned)}"
+    assert found == right, f"{what}: expected a bubble of {right}, got {found} in {span} slots{as_text(planned)}"
 
 
 ALL_SIZES = list(product(RANKS, MICRO_BATCHES))
@@ -136,9 +136,9 @@ SMALL = [(1, 1), (2, 1), (1, 3), (2, 2), (2, 4), (3, 4)]
     "7.1",
     points=3,
     kind="worksheet",
-    hint="Count in micro-batches: the first rank works for m of them, and waits for p - 1 more, while the last one's "
-    "work comes back to it. With v stages on each rank, those p - 1 are shorter: 1/v. For the bytes, go through a "
-    "rank's stages: which of them have a stage behind them, which one before them?",
+    hint="Count time in micro-batches: the first rank works for m of them and waits for p - 1 more, until the last "
+    "micro-batch comes back. With v stages on each rank, those p - 1 are 1/v as long. For the bytes, go through a "
+    "rank's stages: which of them have a next stage, which a previous one?",
 )
 class TestBubble:
     """The bubble, how many micro-batches make it small, and how little a pipeline sends"""
@@ -147,14 +147,14 @@ class TestBubble:
         for (p, m, v), found in found_for(student, "bubble_share", sizes):
             right = Fraction(p - 1, v * m + p - 1)
             assert number(found, "bubble_share") == pytest.approx(float(right), rel=1e-12), (  # two float operations
-                f"{size_of(p, m, v)}: a bubble of {found:.6g}, where {right} = {float(right):.6g} is right"
+                f"{size_of(p, m, v)}: expected a bubble of {right} = {float(right):.6g}, got {found:.6g}"
             )
 
     def test_of_textbooks(self, student):
         self.check_share(student, [(4, 4, 1), (8, 32, 1), (16, 64, 1), (1, 5, 1)])
 
     def test_like_simulated_ones(self, student):
-        """GPipe's, and 1F1B's, and the interleaved one's, slot by slot."""
+        """The bubbles of GPipe, 1F1B and interleaved 1F1B, counted slot by slot."""
         for name, sizes in (
             ("gpipe", [(p, m, 1) for p in (1, 2, 5) for m in (1, 3, 8)]),
             ("1f1b", [(p, m, 1) for p in (1, 2, 5) for m in (1, 3, 8)]),
@@ -163,7 +163,8 @@ class TestBubble:
             for size, found in found_for(student, "bubble_share", sizes):
                 _, right = times(schedule(name, *size))
                 assert number(found, "bubble_share") == pytest.approx(float(right), rel=1e-12), (
-                    f"{name}, {size_of(*size)}: {found:.6g}, but slot by slot it is {right} = {float(right):.6g}"
+                    f"{name}, {size_of(*size)}: expected {right} = {float(right):.6g} by counting slots, got "
+                    f"{found:.6g}"
                 )
 
     def test_fewest_micro_batches(self, student):
@@ -173,10 +174,10 @@ class TestBubble:
             right = step
             while 100 * (p - 1) > percent * (v * right + p - 1):
                 right += step
-            rounds = f", in multiples of {p}" if v > 1 else ""
+            rounds = f", a multiple of {p}" if v > 1 else ""
             assert number(found, "fewest_micro_batches") == right, (
-                f"{counted(p, 'rank')}, {counted(v, 'stage')} on each{rounds}, a bubble of {percent} per cent at the "
-                f"most: {found} micro-batches, where {right} is right"
+                f"{counted(p, 'rank')}, {counted(v, 'stage')} on each, a bubble of at most {percent} per cent: "
+                f"expected {counted(right, 'micro-batch')}{rounds}, got {found}"
             )
 
     def test_pipeline_bytes(self, student):
@@ -184,11 +185,11 @@ class TestBubble:
         sizes = [size for size in sizes if size[1] > 1 or size[2] == 1]
         for (r, p, v, m, nbytes), found in found_for(student, "pipeline_bytes", sizes):
             stages = range(r, p * v, p)
-            borders = [side for stage in stages for side in (stage > 0, stage + 1 < p * v)]
-            right = m * sum(borders) * nbytes
+            neighbours = [side for stage in stages for side in (stage > 0, stage + 1 < p * v)]
+            right = m * sum(neighbours) * nbytes
             assert number(found, "pipeline_bytes") == right, (
-                f"rank {r} of {size_of(p, m, v)}, messages of {nbytes} bytes: it sends {found} bytes, where {right} is "
-                f"right; it has stage {', '.join(map(str, stages))} of {p * v}"
+                f"bytes that rank {r} of {size_of(p, m, v)} sends in messages of {nbytes} bytes: expected {right}, got "
+                f"{found}; it has stage {', '.join(map(str, stages))} of {p * v}"
             )
 
     def test_tensor_to_pipeline(self, student):
@@ -196,8 +197,9 @@ class TestBubble:
             ring = Fraction(2 * (p - 1), p)
             right = float(4 * layers * ring / 2)  # to the left and to the right
             assert number(found, "tensor_to_pipeline") == pytest.approx(right, rel=1e-12), (
-                f"{layers} layers, {p} ranks: {found:g} times as many bytes, where {right:g} is right: {4 * layers} "
-                f"all-reduces of {ring} times the activations, beside twice the activations"
+                f"{layers} layers, {p} ranks: expected {right:g} times as many bytes, got {found:g}. Tensor "
+                "parallelism "
+                f"sends {ring} times the activations in each of {4 * layers} all-reduces, the pipeline 2 times in all"
             )
 
 
@@ -208,7 +210,7 @@ class TestBubble:
 @pytest.mark.task(
     "7.2",
     points=2,
-    hint="All F, and then all B, of the stage that has the rank's number: the order is the same on every rank.",
+    hint="All F and then all B of the stage with the rank's number, in the same order on every rank.",
 )
 class TestGPipe:
     """gpipe: all forwards, then all backwards"""
@@ -218,7 +220,7 @@ class TestGPipe:
             for rank, actions in enumerate(planned):
                 kinds = "".join(action.kind for action in actions)
                 assert kinds == "F" * m + "B" * m, (
-                    f"{what}, rank {rank}: {written(actions)[:300]}, where all F come first, and then all B"
+                    f"{what}, rank {rank}: expected all F, then all B, got {written(actions)[:300]}"
                 )
             check_bubble(what, planned, Fraction(p - 1, m + p - 1))
 
@@ -236,19 +238,19 @@ class TestGPipe:
 @pytest.mark.task(
     "7.3",
     points=4,
-    hint="Three phases. First as many F as there are ranks behind this one, or all, if there are fewer micro-batches. "
-    "Then one F and one B by turns until there is no F left, and in the end the B that are left.",
+    hint="Three phases. Warm-up: as many F as there are ranks after this one, or all if there are fewer micro-batches. "
+    "Steady state: one F and one B in turn until no F is left. Cool-down: the remaining B.",
 )
 class TestOneFOneB:
-    """one_f_one_b: forward and backward take turns"""
+    """one_f_one_b: forwards and backwards alternate"""
 
     def check(self, student, sizes) -> None:
         for (p, m), what, planned in proved(student, "one_f_one_b", sizes, "FB"):
             for rank, actions in enumerate(planned):
                 most = schedule_check.in_flight(actions)
                 assert most <= p - rank, (
-                    f"{what}: rank {rank} has {most} micro-batches in flight, where it may have {p - rank}"
-                    f"{told(planned)}"
+                    f"{what}, rank {rank}: expected at most {p - rank} micro-batches in flight, got {most}"
+                    f"{as_text(planned)}"
                 )
             check_bubble(what, planned, Fraction(p - 1, m + p - 1))
 
@@ -272,7 +274,7 @@ def run_needs(world, module, cases):
 
 
 def run_timeline(world, module, planned, how: str):
-    """Each rank's slots, what was raised, and whether the schedule was left alone."""
+    """Each rank's slots, or the error's message; and whether the schedule is unmodified."""
     kept = [list(actions) for actions in planned]
     try:
         found = module.timeline(planned, uneven) if how == "uneven" else module.timeline(planned)
@@ -292,7 +294,7 @@ def run_bubbles(world, module, cases):
 
 
 def any_order(seed: int, ranks: int, stages: int, micro_batches: int, halves: bool = False) -> list[list[Action]]:
-    """A schedule that can run, in an order that nobody would choose."""
+    """A random schedule that can run."""
     chance = random.Random(seed)
     kinds = "FIW" if halves else "FB"
     left = {Action(s, kind, i) for s in range(stages) for kind in kinds for i in range(micro_batches)}
@@ -307,7 +309,7 @@ def any_order(seed: int, ranks: int, stages: int, micro_batches: int, halves: bo
 
 
 def stuck_at(planned) -> list[Action]:
-    """The action at which each rank waits for ever, found by doing one after the other."""
+    """The action at which each rank is stuck, found by running one action after the other."""
     stages = 1 + max(action.stage for actions in planned for action in actions)
     done, places = set(), [0] * len(planned)
     moved = True
@@ -325,16 +327,16 @@ def stuck_at(planned) -> list[Action]:
 
 def check_names(message: str, actions, what: str) -> None:
     for action in actions:
-        assert re.search(rf"\b{action}\b", message), f"{what}: the message has to name {action}, but is: {message}"
+        assert re.search(rf"\b{action}\b", message), f"{what}: expected a message that names {action}, got: {message}"
 
 
 @answers(f"{CHECK}:needs", f"{CHECK}:timeline", f"{CHECK}:bubble")
 @pytest.mark.task(
     "7.4",
     points=4,
-    hint="Keep a dict from each action that has been placed to its end. Go round the ranks: a rank's next action can "
-    "be placed once all that it needs has been, and starts at the latest of those ends and the end of the action "
-    "before it. Stop when a whole round places nothing; if actions are left then, they never can be.",
+    hint="Keep a dict from each placed action to its end. Loop over the ranks: a rank's next action can be placed once "
+    "all that it needs has been placed. It starts at the latest of their ends and the end of the rank's previous "
+    "action. Stop when a full round places nothing. If actions are left then, the schedule deadlocks.",
 )
 class TestTimeline:
     """needs, timeline, bubble: when everything happens, from the schedule alone"""
@@ -345,7 +347,7 @@ class TestTimeline:
             right = sorted(sorted(map(str, some)) for some in schedule_check.needs(action, stages))
             words = " and ".join(" or ".join(some) for some in right) or "nothing"
             assert sorted(map(sorted, found)) == right, (
-                f"{action} of {counted(stages, 'stage')} waits for {words}: {right}, but needs returns {found}"
+                f"needs of {action} with {counted(stages, 'stage')}: expected {words}: {right}, got {found}"
             )
 
     def check(self, student, cases) -> None:
@@ -353,18 +355,18 @@ class TestTimeline:
         for (planned, how), (found, kept) in zip(
             cases, student.on_ranks(1, run_timelines, cases)[0].value, strict=True
         ):
-            assert not isinstance(found, str), f"it raises ScheduleError: {found}, but this can run{told(planned)}"
-            assert kept, f"the schedule is changed{told(planned)}"
+            assert not isinstance(found, str), f"this schedule can run, got ScheduleError: {found}{as_text(planned)}"
+            assert kept, f"expected the schedule unmodified, but timeline modifies it{as_text(planned)}"
             right = schedule_check.timeline(planned, *([uneven] if how == "uneven" else []))
-            assert len(found) == len(right), f"{len(found)} lists for {counted(len(right), 'rank')}"
-            durations = " (actions take other times than usual)" if how == "uneven" else ""
+            assert len(found) == len(right), f"expected {counted(len(right), 'list')}, one per rank, got {len(found)}"
+            durations = " (the durations differ from the default)" if how == "uneven" else ""
             for rank, (mine, those) in enumerate(zip(found, right, strict=True)):
                 for one, slot in zip(mine, those, strict=False):
                     assert one == (str(slot.action), slot.start, slot.end), (
-                        f"rank {rank}: {one[0]} from {one[1]:g} to {one[2]:g}, where {slot.action} from {slot.start:g} "
-                        f"to {slot.end:g} is right{durations}{told(planned)}"
+                        f"rank {rank}: expected {slot.action} from {slot.start:g} to {slot.end:g}, "
+                        f"got {one[0]} from {one[1]:g} to {one[2]:g}{durations}{as_text(planned)}"
                     )
-                assert len(mine) == len(those), f"rank {rank} has {len(mine)} slots for {len(those)} actions"
+                assert len(mine) == len(those), f"rank {rank}: expected {len(those)} slots, got {len(mine)}"
 
     def test_of_schedules(self, student):
         self.check(student, [(parsed("0F0 0B0"), ""), (parsed("0F0 0B0", "1F0 1B0"), "")])
@@ -379,7 +381,7 @@ class TestTimeline:
         cases += [(any_order(seed, 1 + seed % 4, 1 + seed % 6, 4, seed % 2 == 0), "uneven") for seed in range(12)]
         self.check(student, [*cases, (parsed("0F0 1F0 1B0 0B0"), "")])
 
-    def test_for_ever(self, student):
+    def test_deadlocks(self, student):
         cases = [
             parsed("0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1"),
             parsed("0B0 0F0", "1F0 1B0"),
@@ -388,8 +390,10 @@ class TestTimeline:
         ]
         found = student.on_ranks(1, run_timelines, [(planned, "") for planned in cases])[0].value
         for planned, (message, _) in zip(cases, found, strict=True):
-            assert isinstance(message, str), f"it raises no ScheduleError, but this can never end{told(planned)}"
-            check_names(message, stuck_at(planned), f"a schedule that can never end{told(planned)}")
+            assert isinstance(message, str), (
+                f"this schedule deadlocks: expected a ScheduleError, got none{as_text(planned)}"
+            )
+            check_names(message, stuck_at(planned), f"a schedule that deadlocks{as_text(planned)}")
 
     def test_bubble(self, student):
         later = [[schedule_check.Slot(Action(0, "F", 0), 7, 9)], [schedule_check.Slot(Action(1, "F", 0), 9, 11)]]
@@ -398,7 +402,7 @@ class TestTimeline:
         for slots, found in zip(cases, student.on_ranks(1, run_bubbles, cases)[0].value, strict=True):
             right = schedule_check.bubble(slots)
             assert number(found, "bubble") == pytest.approx(right, abs=1e-12), (  # a few float operations
-                f"the bubble is {found:g}, where {right:g} is right{told([[s.action for s in row] for row in slots])}"
+                f"expected a bubble of {right:g}, got {found:g}{as_text([[s.action for s in row] for row in slots])}"
             )
 
 
@@ -406,7 +410,7 @@ class TestTimeline:
 
 
 def run_checks(world, module, cases):
-    """For each case: the error's type, its message, and whether the schedule was left alone."""
+    """For each case: the error's type, its message, and whether the schedule is unmodified."""
     lend(module)
     found = []
     for planned, micro_batches in cases:
@@ -423,7 +427,7 @@ def run_checks(world, module, cases):
 
 
 def check_by_training(world, module) -> tuple:
-    """The library's training asks the learner's checker before it begins."""
+    """The library's training calls the learner's checker before it starts."""
     from minidist import overrides
     from minidist.train.config import TrainConfig
     from minidist.train.layout import Layout
@@ -443,30 +447,30 @@ def check_by_training(world, module) -> tuple:
 @pytest.mark.task(
     "7.5",
     points=4,
-    hint="First what is there: count the actions with a Counter, and note for each stage the rank on which you saw it. "
-    "Then, for each stage and micro-batch, which of F, B, I and W there are. Whether it ends is what "
-    "timeline of task 7.4 finds out.",
+    hint="First count the actions with a Counter, and record each stage's rank. Then check, for each stage and "
+    "micro-batch, which of F, B, I and W occur. timeline of task 7.4 finds deadlocks.",
 )
 class TestCheckSchedule:
-    """check_schedule: refuse what is not complete, or can never end"""
+    """check_schedule: reject schedules that are incomplete or deadlock"""
 
     def check(self, student, cases) -> None:
-        """Cases: a schedule, its micro-batches, and groups of actions of each of which the message names one; none
-        where the schedule is right."""
+        """Cases: a schedule, its micro-batches, and groups of actions; the message names one action of each group. A
+        correct schedule has no groups."""
         cases = list(cases)
         found = student.on_ranks(1, run_checks, [case[:2] for case in cases])[0].value
         for (planned, micro_batches, groups), (kind, message, kept) in zip(cases, found, strict=True):
-            what = f"{counted(micro_batches, 'micro-batch')}{told(planned)}"
+            what = f"{counted(micro_batches, 'micro-batch')}{as_text(planned)}"
             if groups:
-                assert kind, f"it accepts a schedule that is wrong at {', '.join(map(str, groups[0]))}: {what}"
-                assert kind == "ScheduleError", f"it raises {kind}: {message}; ScheduleError is right: {what}"
+                wrong = ", ".join(map(str, groups[0]))
+                assert kind, f"expected a ScheduleError, got none: the schedule is wrong at {wrong}: {what}"
+                assert kind == "ScheduleError", f"expected a ScheduleError, got {kind}: {message}: {what}"
                 for some in groups:
                     assert any(re.search(rf"\b{one}\b", message) for one in some), (
-                        f"the message has to name {' or '.join(map(str, some))}, but is: {message}\n{what}"
+                        f"expected a message that names {' or '.join(map(str, some))}, got: {message}\n{what}"
                     )
             else:
-                assert not kind, f"it raises {kind}: {message}, but this schedule is right: {what}"
-            assert kept, f"it changes the schedule that it is given: {what}"
+                assert not kind, f"this schedule is correct, got {kind}: {message}: {what}"
+            assert kept, f"expected the schedule unmodified, but check_schedule modifies it: {what}"
 
     def test_right_ones(self, student):
         cases = [(schedule(name, p, m), m) for name in ("gpipe", "1f1b", "zb-h1") for p in (1, 2, 5) for m in (1, 7)]
@@ -516,14 +520,14 @@ class TestCheckSchedule:
         ]
         self.check(student, [(planned, m, [wrong.split()]) for planned, m, wrong in cases])
 
-    def test_for_ever(self, student):
+    def test_deadlocks(self, student):
         cases = [parsed("0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1"), parsed("0B0 0F0", "1F0 1B0")]
         cases += [parsed("0F0 0W0 0I0", "1F0 1I0 1W0"), parsed("1F0 1B0 0F0 0B0")]
         self.check(student, [(planned, 1 + (len(planned[0]) == 4 and len(planned) == 2),
                               [[action] for action in stuck_at(planned)]) for planned in cases])  # fmt: skip
 
     def test_every_swap(self, student):
-        """Of all schedules that differ from good ones by a swap of two neighbours, those that can never end."""
+        """All schedules that differ from a correct one by a swap of two neighbours; some of them deadlock."""
         cases = []
         for whole, m in (
             (schedule("1f1b", 3, 4), 4),
@@ -540,7 +544,7 @@ class TestCheckSchedule:
 
     def test_before_training(self, student):
         for rank, seen in enumerate(student.on_ranks(2, check_by_training)):
-            assert seen.value.get("check_schedule"), f"pp=2, rank {rank}: training did not call it"
+            assert seen.value.get("check_schedule"), f"pp=2, rank {rank}: training did not call check_schedule"
 
 
 # 7.6
@@ -550,10 +554,10 @@ class TestCheckSchedule:
 @pytest.mark.task(
     "7.6",
     points=5,
-    hint="Number a rank's forwards: the first p are micro-batches 0 to p-1 through its first stage, the next p the "
-    "same through its second; after v stages come micro-batches p to 2p-1. Its backwards are the same with the "
-    "stages from the last to the first. Then it is 1F1B over these numbers: first 2 (p - 1 - rank) + (v - 1) p "
-    "forwards, then by turns.",
+    hint="Number a rank's forwards: the first p are micro-batches 0 to p-1 through its first stage, the next p are the "
+    "same micro-batches through its second; after v stages come micro-batches p to 2p-1. Number its backwards in the "
+    "same way, with the stages in reverse. Then do 1F1B over these numbers: 2 (p - 1 - rank) + (v - 1) p forwards, "
+    "then one forward and one backward in turn.",
 )
 class TestInterleaved:
     """interleaved_1f1b: several stages on a rank, a smaller bubble"""
@@ -562,7 +566,7 @@ class TestInterleaved:
         for (p, m, v), what, planned in proved(student, "interleaved_1f1b", sizes, "FB"):
             for rank, actions in enumerate(planned):
                 most, enough = schedule_check.in_flight(actions), 2 * (p - 1 - rank) + (v - 1) * p + 1
-                assert most <= enough, f"{what}: rank {rank} has {most} in flight, where it may have {enough}"
+                assert most <= enough, f"{what}, rank {rank}: expected at most {enough} in flight, got {most}"
             check_bubble(what, planned, Fraction(p - 1, v * m + p - 1))
 
     def test_one_stage(self, student):
@@ -571,15 +575,15 @@ class TestInterleaved:
     def test_small(self, student):
         self.check(student, [(1, 1, 2), (1, 3, 2), (2, 2, 2), (2, 4, 2), (2, 4, 3), (3, 3, 2)])
 
-    def test_no_whole_rounds(self, student):
+    def test_incomplete_rounds(self, student):
         sizes = [(2, 3, 2), (4, 6, 1), (3, 16, 2)]
         for (p, m, v), found in zip(
             sizes, student.on_ranks(1, run_schedules, "interleaved_1f1b", sizes)[0].value, strict=True
         ):
             what = f"interleaved_1f1b, {size_of(p, m, v)}"
-            assert isinstance(found, str), f"{what}: it raises nothing, where ValueError is right"
+            assert isinstance(found, str), f"{what}: expected a ValueError, got none"
             assert {str(p), str(m)} <= set(re.findall(r"\d+", found)), (
-                f"{what}: the message has to have {p} and {m}, but is: {found}"
+                f"{what}: expected a message with {p} and {m}, got: {found}"
             )
 
     def test_all_sizes(self, student):
@@ -590,7 +594,7 @@ class TestInterleaved:
 
 
 class Recorded:
-    """A stage that keeps what it is asked to do. Whole numbers all through: sums are exact in any order."""
+    """A stage that logs its calls. All numbers are integers, so sums are exact in any order."""
 
     def __init__(self, number: int, width: int, log: list) -> None:
         self.number, self.log = number, log
@@ -617,13 +621,13 @@ class Recorded:
 
 
 def weight_of(stage: int, width: int) -> np.ndarray:
-    """Two ones in each row and in each column: numbers stay small."""
+    """Two ones in each row and each column, so that numbers stay small."""
     one = np.roll(np.eye(width), 1 + stage, axis=1)
     return one + np.roll(np.eye(width), stage % 3, axis=0) * (-1.0) ** stage
 
 
 def batches(seed: int, count: int, samples: int, width: int) -> list[np.ndarray]:
-    """Each micro-batch another one."""
+    """Micro-batches that all differ."""
     rng = np.random.default_rng([7, seed])
     return [rng.integers(-4, 5, (samples, width)).astype(np.float64) for _ in range(count)]
 
@@ -634,7 +638,7 @@ def loss_of(y, target):
 
 
 def alone(stages: int, count: int, samples: int, width: int) -> tuple[float, list]:
-    """One process, micro-batch after micro-batch: the loss, and the gradient of each stage's weight."""
+    """One process, one micro-batch after the other: the loss, and the gradient of each stage's weight."""
     chain = [Recorded(number, width, []) for number in range(stages)]
     total = 0.0
     for x, target in zip(batches(0, count, samples, width), batches(1, count, samples, width), strict=True):
@@ -651,7 +655,7 @@ def alone(stages: int, count: int, samples: int, width: int) -> tuple[float, lis
 
 
 def run_pipeline(world, module, planned, count, samples, width, measured=False):
-    """This rank's loss, gradients and log, and how many sends are under way; or the peak of its memory, if wanted."""
+    """This rank's loss, gradients, log and number of sends in flight; or its peak memory, if ``measured``."""
     module.squared_error = loss_of
     log: list = []
     stages = 1 + max(action.stage for actions in planned for action in actions)
@@ -664,8 +668,8 @@ def run_pipeline(world, module, planned, count, samples, width, measured=False):
     if measured:
         return peak_bytes(call)
     total = call()
-    under_way = sum(map(len, world.transport.sends.values()))
-    return total, {s: stage.grad for s, stage in mine.items()}, log, under_way
+    in_flight = sum(map(len, world.transport.sends.values()))
+    return total, {s: stage.grad for s, stage in mine.items()}, log, in_flight
 
 
 def run_pipelines(world, module, cases):
@@ -673,34 +677,33 @@ def run_pipelines(world, module, cases):
 
 
 def check_result(rank: int, size: int, what: str, total, grads: dict, right) -> None:
-    """One rank's loss and gradients, beside those of one process."""
+    """Compare one rank's loss and gradients with those of one process."""
     loss, those = right
     last = len(those) - 1
     expected = loss if rank == last % size else 0.0
-    assert number(total, f"{what}, rank {rank}") == expected, (
-        f"{what}, rank {rank}: it returns {total}, where {expected} is right"
-    )
+    assert number(total, f"{what}, rank {rank}") == expected, f"{what}, rank {rank}: expected {expected}, got {total}"
     for s, grad in grads.items():
         wrong = np.argwhere(grad != those[s])
         assert not len(wrong), (
-            f"{what}, rank {rank}: the weight's gradient of stage {s} is {grad[tuple(wrong[0])]:g} at {wrong[0]}, "
-            f"where one process has {those[s][tuple(wrong[0])]:g} ({len(wrong)} of {grad.size} elements differ)"
+            f"{what}, rank {rank}, weight gradient of stage {s}, element {wrong[0]}: expected "
+            f"{those[s][tuple(wrong[0])]:g}, got {grad[tuple(wrong[0])]:g} ({len(wrong)} of {grad.size} elements "
+            "differ)"
         )
 
 
 def check_messages(seen, sent: list[list[int]], nbytes: int, what: str) -> None:
-    """How many messages each rank sent to each, and their bytes."""
+    """Check how many messages each rank sent to each other, and their bytes."""
     for rank, (one, right) in enumerate(zip(seen, sent, strict=True)):
         found = one.traffic.sent[:, 1].tolist()
         assert found == right, (
-            f"{what}: rank {rank} sends {found} messages to ranks 0 to {len(seen) - 1}, where {right} is right"
+            f"{what}, messages from rank {rank} to ranks 0 to {len(seen) - 1}: expected {right}, got {found}"
         )
         found, expected = one.traffic.sent[:, 0].tolist(), [count * nbytes for count in right]
-        assert found == expected, f"{what}: rank {rank} sends {found} bytes, where {expected} is right"
+        assert found == expected, f"{what}, bytes that rank {rank} sends: expected {expected}, got {found}"
 
 
 def messages_of(planned) -> list[list[int]]:
-    """(ranks, ranks): a message for each micro-batch, border and way."""
+    """(ranks, ranks): one message per micro-batch, stage boundary and direction."""
     size = len(planned)
     last = max(action.stage for actions in planned for action in actions)
     sent = [[0] * size for _ in range(size)]
@@ -714,7 +717,7 @@ def messages_of(planned) -> list[list[int]]:
 
 
 def log_of(actions) -> list[tuple]:
-    """What the stages are asked to do, each forward of a stage numbered."""
+    """The calls that the stages get, each forward of a stage numbered."""
     numbers: dict = {}
     log = []
     for action in actions:
@@ -733,9 +736,9 @@ BIG = 128, 96  # 96 KiB of float64: a message is larger than a queue
 @pytest.mark.task(
     "7.7",
     points=5,
-    hint="Dicts by (stage, micro-batch): what forward kept until I or B, the rest until W or B. Another tag for "
-    "each border, micro-batch and way. Begin sends with isend, keep them in a list, throw out what is_completed() "
-    "after every action, and wait for the others at the end. A receive may wait at once.",
+    hint="Use dicts by (stage, micro-batch): the activations until I or B, the rest until W or B. Give each stage "
+    "boundary, micro-batch and direction its own tag. Start sends with isend, keep them in a list, drop those that are "
+    "completed (is_completed()) after every action, and wait for the others at the end. A receive may wait at once.",
 )
 class TestRunSchedule:
     """run_schedule: any schedule, on real ranks"""
@@ -754,7 +757,7 @@ class TestRunSchedule:
         self.check(student, schedule("1f1b", 1, 3), "one rank, 3 micro-batches", 3)
 
     def check_several(self, student, size, cases) -> None:
-        """Cases: a schedule for so many ranks, what it is, and its micro-batches."""
+        """Cases: a schedule for ``size`` ranks, its description, and its micro-batches."""
         cases = list(cases)
         runs = [(planned, count, SAMPLES, WIDTH) for planned, _, count in cases]
         for rank, one in enumerate(student.on_ranks(size, run_pipelines, runs)):
@@ -781,26 +784,27 @@ class TestRunSchedule:
             self.check(student, schedule("interleaved", p, m, v), f"interleaved, {size_of(p, m, v)}", m)
 
     def test_any_order(self, student):
-        """Ranks take micro-batches, and stages, in orders of their own."""
+        """Each rank takes micro-batches and stages in its own order."""
         for p in (2, 3):
             cases = []
             for seed, (v, halves) in enumerate(product((1, 2), (False, True))):
                 planned = any_order(seed, p, p * v, 4, halves)
-                cases.append((planned, f"a schedule in an odd order, {size_of(p, 4, v)}{told(planned)}", 4))
+                cases.append((planned, f"a random schedule, {size_of(p, 4, v)}{as_text(planned)}", 4))
             self.check_several(student, p, cases)
 
     def test_order_of_the_schedule(self, student):
         for name, planned in (
             ("1f1b", schedule("1f1b", 3, 4)),
             ("zb-h1", schedule("zb-h1", 3, 4)),
-            ("an odd order", any_order(1, 2, 4, 3)),
+            ("a random schedule", any_order(1, 2, 4, 3)),
         ):
             count = 1 + max(action.micro_batch for action in planned[0])
             for rank, one in enumerate(self.check(student, planned, name, count)):
                 found, right = one.value[2], log_of(planned[rank])
                 words = [" ".join(f"{s}{kind}{n}" for s, kind, n in log) for log in (found, right)]
                 assert found == right, (
-                    f"{name}, rank {rank}: its stages do {words[0]}, where {words[1]} is right (a B counts as I and W)"
+                    f"{name}, rank {rank}, calls of its stages (a B counts as I and W): expected {words[1]}, "
+                    f"got {words[0]}"
                 )
 
     def test_messages(self, student):
@@ -818,11 +822,11 @@ class TestRunSchedule:
             what = f"{name}, {size_of(*size)}, messages larger than a queue"
             self.check(student, schedule(name, *size), what, size[1], *BIG)
 
-    def test_all_has_left(self, student):
-        """A dozen queues full: what nobody waits for cannot have left by chance."""
+    def test_all_messages_have_left(self, student):
+        """A message of a dozen queues' size cannot leave by chance before the function returns."""
         seen = self.check(student, schedule("gpipe", 2, 1), "one micro-batch on 2 ranks", 1, 1024, 96)
         for rank, one in enumerate(seen):
-            assert not one.value[3], f"rank {rank} returns while a message of its is still on its way"
+            assert not one.value[3], f"rank {rank} returns with a message still in flight"
 
     def test_memory(self, student):
         count, array = 24, 8 * BIG[0] * BIG[1]
@@ -830,12 +834,12 @@ class TestRunSchedule:
             planned = schedule(name, 2, count)
             for rank, one in enumerate(student.on_ranks(2, run_pipeline, planned, count, *BIG, True)):
                 held = schedule_check.in_flight(planned[rank])
-                # x and y of each, or x and a gradient, and what is in hand or on its way
+                # x and y of each micro-batch, or x and a gradient; plus arrays in use and messages in flight
                 limit = (2 * held + 10) * array
                 assert one.value <= limit, (
-                    f"{name}, 2 ranks, {count} micro-batches, of which rank {rank} has {held} in flight at most: it "
-                    f"holds {one.value / array:.1f} times the size of a message at once, where {limit // array} are "
-                    "enough. Something is kept longer than it is needed"
+                    f"{name}, 2 ranks, {count} micro-batches, at most {held} in flight on rank {rank}, peak memory in "
+                    f"messages: expected at most {limit // array}, got {one.value / array:.1f}. Something is kept "
+                    "longer than it is needed"
                 )
 
 
@@ -847,12 +851,12 @@ class TestRunSchedule:
     "7.8",
     points=3,
     kind="worksheet",
-    hint="Go through the actions with a counter: F is one more, what ends a backward one less. GPipe's first B comes "
-    "after all its F. In 1F1B a rank's first B comes after as many F as there are ranks behind it, and one more, if "
-    "there are so many micro-batches.",
+    hint="Go through the actions with a counter: F adds one, B or W takes one away. GPipe's first B comes after all "
+    "its F. In 1F1B a rank's first B comes after one F for each rank after it and one more, if there are that many "
+    "micro-batches.",
 )
 class TestInFlight:
-    """in_flight: how many micro-batches a rank holds, and what they weigh"""
+    """in_flight: how many micro-batches a rank holds, and how many bytes they take"""
 
     def test_of_any_schedule(self, student):
         lists = [a for name in ("naive", "gpipe", "1f1b", "zb-h1") for size in SMALL for a in schedule(name, *size)]
@@ -862,7 +866,7 @@ class TestInFlight:
         for (actions,), found in found_for(student, "in_flight", [(actions,) for actions in lists]):
             right = schedule_check.in_flight(actions)
             assert number(found, "in_flight") == right, (
-                f"in_flight is {found}, where {right} is right, of: {written(actions)}"
+                f"in_flight: expected {right}, got {found}, for: {written(actions)}"
             )
 
     def test_formulas(self, student):
@@ -871,7 +875,7 @@ class TestInFlight:
             for (rank, p, m), found in found_for(student, function, sizes):
                 right = schedule_check.in_flight(schedule(name, p, m)[rank])
                 assert number(found, function) == right, (
-                    f"{function}: rank {rank} of {size_of(p, m)}: {found}, but it is {right} if one counts"
+                    f"{function}, rank {rank} of {size_of(p, m)}: expected {right} by counting, got {found}"
                 )
 
     def test_bytes(self, student):
@@ -880,18 +884,18 @@ class TestInFlight:
         for (held, layers, p, nbytes), found in found_for(student, "activation_bytes", cases):
             right = held * nbytes * layers // p
             assert number(found, "activation_bytes") == right, (
-                f"{counted(held, 'micro-batch')} in flight, {layers} layers on {counted(p, 'rank')}, {nbytes} bytes a "
-                f"layer: {found} bytes, where {right} is right"
+                f"{counted(held, 'micro-batch')} in flight, {layers} layers on {counted(p, 'rank')}, {nbytes} bytes "
+                f"per layer: expected {right} bytes, got {found}"
             )
 
-    def test_that_fit(self, student):
+    def test_how_many_fit(self, student):
         cases = [(80_000, 8, 4, 1000), (79_999, 8, 4, 1000), (1_999, 8, 4, 1000), (2_000, 8, 4, 1000), (0, 4, 4, 9)]
         cases += [(640 << 30, 126, 14, 34 * 8192 * 16384)]
         for (memory, layers, p, nbytes), found in found_for(student, "gpipe_micro_batches", cases):
             right = memory * p // (layers * nbytes)
             assert number(found, "gpipe_micro_batches") == right, (
-                f"{memory} bytes, {layers} layers on {p} ranks, {nbytes} bytes a layer: {found} micro-batches, where "
-                f"{right} is right"
+                f"{memory} bytes, {layers} layers on {p} ranks, {nbytes} bytes per layer: expected {right} "
+                f"micro-batches, got {found}"
             )
 
 
@@ -912,14 +916,14 @@ def run_train(world, module, counts, samples, width):
     "7.9",
     points=3,
     kind="debugging",
-    hint="Take two ranks and queues that hold nothing. Rank 0 has sent its first output and is in the loop, rank 1 has "
-    "done its first backward: in which call is each of them? A call of chapter 2 sends and receives at the same time.",
+    hint="Take two ranks and queues with no capacity. Rank 0 has sent its first output and is in the loop, rank 1 has "
+    "done its first backward: in which call is each of them? One call of chapter 2 sends and receives at once.",
 )
 class TestTrain1F1B:
-    """train_1f1b: right until messages outgrow the queues, then all stand still. Find out why and mend it"""
+    """train_1f1b: correct until messages outgrow the queues, then it hangs. Find out why and fix it"""
 
     def check(self, student, size, counts, samples, width):
-        """One after the other, with so many micro-batches."""
+        """One run for each number of micro-batches, one after the other."""
         seen = student.on_ranks(size, run_train, counts, samples, width)
         for rank, one in enumerate(seen):
             for count, (total, grad) in zip(counts, one.value, strict=True):
@@ -944,26 +948,26 @@ class TestTrain1F1B:
 @pytest.mark.task(
     "7.10",
     points=4,
-    hint="Begin with 1F1B and put an I where it has a B: that is what the rank before waits for. A rank r idles for r "
-    "slots at the end, and would at every other place, so it may put its W off by r micro-batches: after I of i comes "
-    "W of i - r. In the end come the W that are left. And no rank holds more than rank 0.",
+    hint="Start from 1F1B and replace each B by an I: the previous rank waits for I alone. Delay the W of rank r by r "
+    "micro-batches: after I of micro-batch i comes W of i - r. The remaining W come at the end, where rank r would "
+    "otherwise be idle. No rank then holds more than rank 0.",
 )
 class TestZeroBubble:
-    """zero_bubble_h1: what can wait fills the bubble"""
+    """zero_bubble_h1: the weights' half of backward fills the bubble"""
 
     def check(self, student, sizes) -> None:
         for (p, m), what, planned in proved(student, "zero_bubble_h1", sizes, "FIW"):
             for rank, actions in enumerate(planned):
                 most = schedule_check.in_flight(actions)
                 assert most <= p, (
-                    f"{what}: rank {rank} has {most} micro-batches in flight, where it may have {p}{told(planned)}"
+                    f"{what}, rank {rank}: expected at most {p} micro-batches in flight, got {most}{as_text(planned)}"
                 )
             if m >= p:
                 check_bubble(what, planned, Fraction(p - 1, 3 * m + p - 1))
             else:
                 span, _ = times(planned)
                 limit = 3 * (m + p - 1)
-                assert span <= limit, f"{what}: it takes {span} slots, and 1F1B only {limit}{told(planned)}"
+                assert span <= limit, f"{what}: expected at most 1F1B's {limit} slots, got {span}{as_text(planned)}"
 
     def test_small(self, student):
         self.check(student, SMALL)

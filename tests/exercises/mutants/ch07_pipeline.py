@@ -1,4 +1,4 @@
-"""Planted bugs of chapter 7."""
+"""Mutants of chapter 7."""
 
 from minidist.course.authoring.mutants import WHOLE, Mutant
 
@@ -6,17 +6,17 @@ MUTANTS = [
     # 7.1 worksheet
     Mutant(
         "7.1",
-        "the idle slots beside the busy ones, not among all",
+        "idle over busy slots, not over all slots",
         "(virtual * micro_batches + ranks - 1)",
         "(virtual * micro_batches)",
     ),
     Mutant(
-        "7.1", "p, and not p - 1, in the bubble", "(virtual * micro_batches + ranks - 1)", "(micro_batches + ranks)"
+        "7.1", "p instead of p - 1 in the bubble", "(virtual * micro_batches + ranks - 1)", "(micro_batches + ranks)"
     ),
-    Mutant("7.1", "several stages change nothing", "virtual * micro_batches", "micro_batches"),
+    Mutant("7.1", "ignores the number of stages per rank", "virtual * micro_batches", "micro_batches"),
     Mutant(
         "7.1",
-        "of the micro-batches alone, not of the whole",
+        "per cent of the busy time, not of the total",
         "needed = -(-(ranks - 1) * (100 - percent) // (percent * virtual))",
         "needed = -(-(ranks - 1) * 100 // (percent * virtual))",
     ),
@@ -26,16 +26,16 @@ MUTANTS = [
         "needed = -(-(ranks - 1) * (100 - percent) // (percent * virtual))",
         "needed = (ranks - 1) * (100 - percent) // (percent * virtual)",
     ),
-    Mutant("7.1", "no whole rounds", "rounds = ranks if virtual > 1 else 1", "rounds = 1"),
+    Mutant("7.1", "not rounded to a multiple of the ranks", "rounds = ranks if virtual > 1 else 1", "rounds = 1"),
     Mutant(
         "7.1",
-        "every rank sends both ways for each stage",
+        "every rank sends in both directions for each stage",
         "return micro_batches * (forward + backward) * activation_bytes",
         "return micro_batches * 2 * virtual * activation_bytes",
     ),
     Mutant(
         "7.1",
-        "the ends of the pipeline have no neighbour for any of their stages",
+        "the first and the last rank have no neighbour for any of their stages",
         """
         forward = virtual - (rank == ranks - 1)  # all its stages but the model's last
         backward = virtual - (rank == 0)  # all but the first
@@ -45,10 +45,10 @@ MUTANTS = [
         backward = virtual * (rank != 0)
         """,
     ),
-    Mutant("7.1", "only forward", "(forward + backward)", "forward"),
+    Mutant("7.1", "counts forward only", "(forward + backward)", "forward"),
     Mutant(
         "7.1",
-        "the pipeline sends only to the right",
+        "the pipeline sends in one direction only",
         "return 4 * layers * 2 * (ranks - 1) / ranks / 2",
         "return 4 * layers * 2 * (ranks - 1) / ranks",
     ),
@@ -60,10 +60,10 @@ MUTANTS = [
         'return [Action(rank, k, i) for i in range(micro_batches) for k in "FB"]',
     ),
     Mutant("7.2", "one micro-batch too few", "range(micro_batches)", "range(1, micro_batches)"),
-    Mutant("7.2", "micro-batches are counted from 1", "Action(rank, kind, i)", "Action(rank, kind, i + 1)"),
+    Mutant("7.2", "micro-batches count from 1", "Action(rank, kind, i)", "Action(rank, kind, i + 1)"),
     Mutant(
         "7.2",
-        "the last rank goes backward from the last micro-batch, the others from the first",
+        "the last rank goes backward in reverse order, the others do not",
         WHOLE,
         """
         order = range(micro_batches)
@@ -71,11 +71,11 @@ MUTANTS = [
         return [Action(rank, "F", i) for i in order] + [Action(rank, "B", i) for i in back]
         """,
     ),
-    Mutant("7.2", "the stages from the other end", "Action(rank, kind, i)", "Action(ranks - 1 - rank, kind, i)"),
+    Mutant("7.2", "stages in reverse order", "Action(rank, kind, i)", "Action(ranks - 1 - rank, kind, i)"),
     Mutant("7.2", "1F1B", WHOLE, "return one_f_one_b(rank, ranks, micro_batches)"),
     Mutant(
         "7.2",
-        "the library's own",
+        "calls the library's own",
         WHOLE,
         """
         from minidist.parallel.tools.schedules import schedule
@@ -84,21 +84,33 @@ MUTANTS = [
         """,
     ),
     # 7.3 one_f_one_b
-    Mutant("7.3", "one more ahead", "min(ranks - 1 - rank, micro_batches)", "min(ranks - rank, micro_batches)"),
     Mutant(
-        "7.3", "one less ahead", "min(ranks - 1 - rank, micro_batches)", "min(max(ranks - 2 - rank, 0), micro_batches)"
+        "7.3", "one forward too many ahead", "min(ranks - 1 - rank, micro_batches)", "min(ranks - rank, micro_batches)"
     ),
-    Mutant("7.3", "every rank as many ahead", "min(ranks - 1 - rank, micro_batches)", "min(ranks - 1, micro_batches)"),
-    Mutant("7.3", "the last rank is most ahead", "min(ranks - 1 - rank, micro_batches)", "min(rank, micro_batches)"),
     Mutant(
         "7.3",
-        "fewer micro-batches than ranks are forgotten",
+        "one forward too few ahead",
+        "min(ranks - 1 - rank, micro_batches)",
+        "min(max(ranks - 2 - rank, 0), micro_batches)",
+    ),
+    Mutant(
+        "7.3",
+        "every rank is equally far ahead",
+        "min(ranks - 1 - rank, micro_batches)",
+        "min(ranks - 1, micro_batches)",
+    ),
+    Mutant(
+        "7.3", "the last rank is furthest ahead", "min(ranks - 1 - rank, micro_batches)", "min(rank, micro_batches)"
+    ),
+    Mutant(
+        "7.3",
+        "forgets that there may be fewer micro-batches than ranks",
         "min(ranks - 1 - rank, micro_batches)",
         "ranks - 1 - rank",
     ),
     Mutant(
         "7.3",
-        "the last backwards are forgotten",
+        "forgets the last backwards",
         'return actions + [Action(rank, "B", i) for i in range(micro_batches - ahead, micro_batches)]',
         "return actions",
     ),
@@ -110,14 +122,14 @@ MUTANTS = [
     ),
     Mutant(
         "7.3",
-        "the backward of the micro-batch that has just gone forward",
+        "the backward of the micro-batch that just went forward",
         'actions += [Action(rank, "F", ahead + i), Action(rank, "B", i)]',
         'actions += [Action(rank, "F", ahead + i), Action(rank, "B", ahead + i)]',
     ),
     Mutant("7.3", "GPipe: the same bubble, everything in flight", WHOLE, "return gpipe(rank, ranks, micro_batches)"),
     Mutant(
         "7.3",
-        "the library's zero bubble, its halves put together",
+        "calls the library's zero bubble and merges the halves",
         WHOLE,
         """
         from minidist.parallel.tools.schedules import zero_bubble_h1
@@ -128,42 +140,46 @@ MUTANTS = [
         """,
     ),
     # 7.4 needs, timeline, bubble
-    Mutant("7.4", "a backward does without its forward", 'return [(Action(stage, "F", i),), *behind]', "return behind"),
+    Mutant(
+        "7.4", "a backward does not wait for its forward", 'return [(Action(stage, "F", i),), *behind]', "return behind"
+    ),
     Mutant("7.4", "a W waits for F alone", 'return [(Action(stage, "I", i),)]', 'return [(Action(stage, "F", i),)]'),
     Mutant(
         "7.4",
-        "only B, and no I, lets the stage before go on",
+        "only B, not I, releases the previous stage",
         'behind = [(Action(stage + 1, "B", i), Action(stage + 1, "I", i))]',
         'behind = [(Action(stage + 1, "B", i),)]',
     ),
     Mutant(
         "7.4",
-        "both B and I are waited for",
+        "waits for both B and I",
         'behind = [(Action(stage + 1, "B", i), Action(stage + 1, "I", i))]',
         'behind = [(Action(stage + 1, "B", i),), (Action(stage + 1, "I", i),)]',
     ),
-    Mutant("7.4", "the first stage waits for one before it", " if stage > 0 else []", ""),
-    Mutant("7.4", "the last stage waits for one behind it", " if stage + 1 < stages else []", ""),
-    Mutant("7.4", "the gradient comes from the stage before", 'Action(stage + 1, "I", i)', 'Action(stage - 1, "I", i)'),
+    Mutant("7.4", "the first stage waits for a previous one", " if stage > 0 else []", ""),
+    Mutant("7.4", "the last stage waits for a next one", " if stage + 1 < stages else []", ""),
+    Mutant(
+        "7.4", "the gradient comes from the previous stage", 'Action(stage + 1, "I", i)', 'Action(stage - 1, "I", i)'
+    ),
     Mutant(
         "7.4",
-        "an action begins when the rank is free, whether or not its input is there",
+        "an action starts when the rank is free, even without its input",
         "start = max([*times, slots[-1].end if slots else 0])",
         "start = slots[-1].end if slots else 0",
     ),
     Mutant(
         "7.4",
-        "a rank does several things at once",
+        "a rank runs several actions at once",
         "start = max([*times, slots[-1].end if slots else 0])",
         "start = max([*times, 0])",
     ),
-    Mutant("7.4", "durations are not asked for", "start + duration(action)", "start + slots_of(action)"),
+    Mutant("7.4", "ignores the durations", "start + duration(action)", "start + slots_of(action)"),
     Mutant("7.4", "every action takes one slot", "start + duration(action)", "start + 1"),
-    Mutant("7.4", "what can never end just stops", "if stuck:", "if False:"),
-    Mutant("7.4", "only the first rank that waits is told", "{', '.join(stuck)}", "{stuck[0]}"),
+    Mutant("7.4", "a deadlock raises no error", "if stuck:", "if False:"),
+    Mutant("7.4", "names only the first stuck rank", "{', '.join(stuck)}", "{stuck[0]}"),
     Mutant(
         "7.4",
-        "each rank is gone through once",
+        "visits each rank once",
         """
         while any([step(actions, slots) for actions, slots in zip(schedule, found, strict=True)]):
             pass
@@ -176,62 +192,72 @@ MUTANTS = [
     ),
     Mutant(
         "7.4",
-        "one stage a rank",
+        "assumes one stage per rank",
         "stages = 1 + max((action.stage for actions in schedule for action in actions), default=-1)",
         "stages = len(schedule)",
     ),
     Mutant(
         "7.4",
-        "the idle time beside the busy one",
+        "idle over busy time, not over total",
         "return 1 - busy / (len(slots) * span)",
         "return len(slots) * span / busy - 1",
     ),
-    Mutant("7.4", "the busy share", "return 1 - busy / (len(slots) * span)", "return busy / (len(slots) * span)"),
-    Mutant("7.4", "of one rank", "return 1 - busy / (len(slots) * span)", "return 1 - busy / span"),
-    Mutant("7.4", "time begins at 0", " - min(slot.start for slot in everything)", ""),
+    Mutant(
+        "7.4",
+        "the busy share instead of the idle one",
+        "return 1 - busy / (len(slots) * span)",
+        "return busy / (len(slots) * span)",
+    ),
+    Mutant("7.4", "divides by the time of one rank", "return 1 - busy / (len(slots) * span)", "return 1 - busy / span"),
+    Mutant("7.4", "assumes that time starts at 0", " - min(slot.start for slot in everything)", ""),
     # 7.5 check_schedule
-    Mutant("7.5", "what can never end is accepted", "timeline(schedule)", "pass"),
-    Mutant("7.5", "only whether it ends", WHOLE, "timeline(schedule)"),
-    Mutant("7.5", "doubled actions are accepted", "if times > 1 or not 0 <=", "if not 0 <="),
+    Mutant("7.5", "accepts deadlocks", "timeline(schedule)", "pass"),
+    Mutant("7.5", "checks for deadlock only", WHOLE, "timeline(schedule)"),
+    Mutant("7.5", "accepts duplicated actions", "if times > 1 or not 0 <=", "if not 0 <="),
     Mutant(
         "7.5",
-        "a micro-batch too many is accepted",
+        "accepts an extra micro-batch",
         "if times > 1 or not 0 <= action.micro_batch < micro_batches:",
         "if times > 1:",
     ),
-    Mutant("7.5", "off by one", "action.micro_batch < micro_batches:", "action.micro_batch <= micro_batches:"),
-    Mutant(
-        "7.5", "a stage on two ranks is accepted", "if ranks_of.setdefault(action.stage, rank) != rank:", "if False:"
-    ),
     Mutant(
         "7.5",
-        "stage s has to be on rank s",
+        "accepts one micro-batch too many",
+        "action.micro_batch < micro_batches:",
+        "action.micro_batch <= micro_batches:",
+    ),
+    Mutant("7.5", "accepts a stage on two ranks", "if ranks_of.setdefault(action.stage, rank) != rank:", "if False:"),
+    Mutant(
+        "7.5",
+        "requires stage s on rank s",
         "if ranks_of.setdefault(action.stage, rank) != rank:",
         "if ranks_of.setdefault(action.stage, rank) != rank or action.stage != rank:",
     ),
     Mutant(
         "7.5",
-        "both B and its halves are accepted",
+        "accepts B together with its halves",
         'if kinds not in ({"F", "B"}, {"F", "I", "W"}):',
         'if not (kinds >= {"F", "B"} or kinds >= {"F", "I", "W"}):',
     ),
-    Mutant("7.5", "half a backward is accepted", '{"F", "I", "W"}):', '{"F", "I", "W"}, {"F", "I"}):'),
-    Mutant("7.5", "halves are refused", 'if kinds not in ({"F", "B"}, {"F", "I", "W"}):', 'if kinds != {"F", "B"}:'),
+    Mutant("7.5", "accepts half a backward", '{"F", "I", "W"}):', '{"F", "I", "W"}, {"F", "I"}):'),
+    Mutant(
+        "7.5", "rejects split backwards", 'if kinds not in ({"F", "B"}, {"F", "I", "W"}):', 'if kinds != {"F", "B"}:'
+    ),
     Mutant(
         "7.5",
-        "only as many actions as there should be",
+        "only counts the actions",
         'if kinds not in ({"F", "B"}, {"F", "I", "W"}):',
         "if len(kinds) not in (2, 3):",
     ),
     Mutant(
         "7.5",
         "an error that names nothing",
-        'raise ScheduleError(f"{stage}F{i} and {stage}B{i}, or its I and W, are needed, but there is {found}")',
+        'raise ScheduleError(f"expected {stage}F{i} and {stage}B{i}, or its I and W, got {found}")',
         'raise ScheduleError("something is missing")',
     ),
     Mutant(
         "7.5",
-        "it says False",
+        "returns False instead of raising",
         "timeline(schedule)",
         """try:
         timeline(schedule)
@@ -247,13 +273,13 @@ MUTANTS = [
     ),
     Mutant(
         "7.6",
-        "backward goes through the stages from the first",
+        "backward starts at the first stage",
         'chunk = turn if kind == "F" else virtual - 1 - turn',
         "chunk = turn",
     ),
     Mutant(
         "7.6",
-        "all micro-batches through a stage, then the next",
+        "all micro-batches through one stage, then the next",
         """
     rounds, place = divmod(n, ranks * virtual)
     turn, within = divmod(place, ranks)
@@ -264,62 +290,60 @@ MUTANTS = [
     ),
     Mutant(
         "7.6",
-        "as few ahead as 1F1B",
+        "as few forwards ahead as 1F1B",
         "min(2 * (ranks - 1 - rank) + (virtual - 1) * ranks, total)",
         "min(ranks - 1 - rank, total)",
     ),
     Mutant(
         "7.6",
-        "two more ahead",
+        "two forwards too many ahead",
         "min(2 * (ranks - 1 - rank) + (virtual - 1) * ranks, total)",
         "min(2 * (ranks - rank) + (virtual - 1) * ranks, total)",
     ),
-    Mutant("7.6", "everything ahead", "min(2 * (ranks - 1 - rank) + (virtual - 1) * ranks, total)", "total"),
+    Mutant("7.6", "all forwards ahead", "min(2 * (ranks - 1 - rank) + (virtual - 1) * ranks, total)", "total"),
     Mutant(
         "7.6",
-        "more ahead than there is",
+        "more forwards ahead than exist",
         "min(2 * (ranks - 1 - rank) + (virtual - 1) * ranks, total)",
         "2 * (ranks - 1 - rank) + (virtual - 1) * ranks",
     ),
-    Mutant("7.6", "what does not divide is taken", "if micro_batches % ranks:", "if False:"),
-    Mutant("7.6", "the wrong numbers are compared", "if micro_batches % ranks:", "if ranks % micro_batches:"),
+    Mutant("7.6", "accepts any number of micro-batches", "if micro_batches % ranks:", "if False:"),
+    Mutant("7.6", "divides the wrong way round", "if micro_batches % ranks:", "if ranks % micro_batches:"),
     Mutant(
         "7.6",
         "an error without numbers",
-        'ValueError(f"{micro_batches} micro-batches are no multiple of {ranks} ranks")',
-        'ValueError("micro-batches do not divide")',
+        'ValueError(f"expected a multiple of {ranks} micro-batches for {ranks} ranks, got {micro_batches}")',
+        'ValueError("the micro-batches do not divide")',
     ),
-    Mutant(
-        "7.6", "the last backwards are forgotten", "range(total - ahead, total)]", "range(total - ahead, total - 1)]"
-    ),
+    Mutant("7.6", "forgets the last backward", "range(total - ahead, total)]", "range(total - ahead, total - 1)]"),
     # 7.7 run_schedule
     Mutant(
         "7.7",
-        "sends that wait",
-        "sends.append(isend(array, receiver, group, tag=2 * (border * len(inputs) + i) + back))",
-        "send(array, receiver, group, tag=2 * (border * len(inputs) + i) + back)",
+        "blocking sends",
+        "sends.append(isend(array, receiver, group, tag=2 * (boundary * len(inputs) + i) + back))",
+        "send(array, receiver, group, tag=2 * (boundary * len(inputs) + i) + back)",
     ),
     Mutant(
         "7.7",
-        "no labels",
+        "no tags",
         """
-    def begin_send(array, border: int, i: int, back: bool) -> None:
-        \"\"\"Across the border behind a stage.\"\"\"
+    def begin_send(array, boundary: int, i: int, back: bool) -> None:
+        \"\"\"Across the boundary after a stage.\"\"\"
         receiver = (group.rank + (-1 if back else 1)) % group.size
-        sends.append(isend(array, receiver, group, tag=2 * (border * len(inputs) + i) + back))
+        sends.append(isend(array, receiver, group, tag=2 * (boundary * len(inputs) + i) + back))
 
-    def receive(border: int, i: int, back: bool) -> np.ndarray:
+    def receive(boundary: int, i: int, back: bool) -> np.ndarray:
         array = np.empty_like(inputs[i])
         sender = (group.rank + (1 if back else -1)) % group.size
-        irecv(array, sender, group, tag=2 * (border * len(inputs) + i) + back).wait()
+        irecv(array, sender, group, tag=2 * (boundary * len(inputs) + i) + back).wait()
         return array
     """,
         """
-    def begin_send(array, border: int, i: int, back: bool) -> None:
+    def begin_send(array, boundary: int, i: int, back: bool) -> None:
         receiver = (group.rank + (-1 if back else 1)) % group.size
         sends.append(isend(array, receiver, group))
 
-    def receive(border: int, i: int, back: bool) -> np.ndarray:
+    def receive(boundary: int, i: int, back: bool) -> np.ndarray:
         array = np.empty_like(inputs[i])
         sender = (group.rank + (1 if back else -1)) % group.size
         irecv(array, sender, group).wait()
@@ -328,51 +352,49 @@ MUTANTS = [
     ),
     Mutant(
         "7.7",
-        "labels without the border",
+        "tags without the stage boundary",
         """
-    def begin_send(array, border: int, i: int, back: bool) -> None:
-        \"\"\"Across the border behind a stage.\"\"\"
+    def begin_send(array, boundary: int, i: int, back: bool) -> None:
+        \"\"\"Across the boundary after a stage.\"\"\"
         receiver = (group.rank + (-1 if back else 1)) % group.size
     """,
         """
-    def begin_send(array, border: int, i: int, back: bool) -> None:
-        border = 0
+    def begin_send(array, boundary: int, i: int, back: bool) -> None:
+        boundary = 0
         receiver = (group.rank + (-1 if back else 1)) % group.size
     """,
     ),
     Mutant(
         "7.7",
-        "no rank but the next one: stages do not go round",
+        "stages do not wrap around from the last rank to the first",
         "receiver = (group.rank + (-1 if back else 1)) % group.size",
         "receiver = group.rank + (-1 if back else 1)",
     ),
-    Mutant("7.7", "no gradient goes back", "begin_send(grad_x, s - 1, i, back=True)", "pass"),
-    Mutant("7.7", "all micro-batches take the first input", "x = inputs[i] if s == 0", "x = inputs[0] if s == 0"),
+    Mutant("7.7", "sends no gradient back", "begin_send(grad_x, s - 1, i, back=True)", "pass"),
+    Mutant("7.7", "every micro-batch gets the first input", "x = inputs[i] if s == 0", "x = inputs[0] if s == 0"),
     Mutant(
         "7.7",
-        "the gradient of the last loss for all",
+        "every micro-batch gets the gradient of the last loss",
         "grad_y = gradients.pop(i) if s == last",
         "grad_y = gradients[max(gradients)] if s == last",
     ),
-    Mutant("7.7", "only the last loss", "total += loss", "total = loss"),
-    Mutant("7.7", "the mean of the losses", "total += loss", "total += loss / len(inputs)"),
+    Mutant("7.7", "returns only the last loss", "total += loss", "total = loss"),
+    Mutant("7.7", "the mean of the losses instead of the sum", "total += loss", "total += loss / len(inputs)"),
     Mutant(
         "7.7",
-        "one micro-batch in hand at a time: the newest",
+        "backward takes the newest micro-batch",
         "stages[s].backward_input(kept.pop((s, i)), grad_y)",
         "stages[s].backward_input(kept.pop(max(kept)), grad_y)",
     ),
-    Mutant("7.7", "B forgets the weights", 'if action.kind in "BW":', 'if action.kind == "W":'),
-    Mutant("7.7", "W is forgotten", 'if action.kind in "BW":', 'if action.kind == "B":'),
-    Mutant("7.7", "I does the weights too", 'if action.kind in "BW":', 'if action.kind in "BI":'),
-    Mutant("7.7", "activations are kept to the end", "kept.pop((s, i))", "kept[s, i]"),
-    Mutant("7.7", "halves are kept to the end", "rests.pop((s, i))", "rests[s, i]"),
-    Mutant(
-        "7.7", "messages are kept to the end", "sends = [work for work in sends if not work.is_completed()]", "pass"
-    ),
+    Mutant("7.7", "B skips the weights", 'if action.kind in "BW":', 'if action.kind == "W":'),
+    Mutant("7.7", "ignores W", 'if action.kind in "BW":', 'if action.kind == "B":'),
+    Mutant("7.7", "I computes the weights' gradients too", 'if action.kind in "BW":', 'if action.kind in "BI":'),
+    Mutant("7.7", "keeps activations to the end", "kept.pop((s, i))", "kept[s, i]"),
+    Mutant("7.7", "keeps the second halves' inputs to the end", "rests.pop((s, i))", "rests[s, i]"),
+    Mutant("7.7", "keeps messages to the end", "sends = [work for work in sends if not work.is_completed()]", "pass"),
     Mutant(
         "7.7",
-        "it waits for every send at once",
+        "waits for every send right away",
         "sends = [work for work in sends if not work.is_completed()]",
         """for work in sends:
             work.wait()
@@ -380,7 +402,7 @@ MUTANTS = [
     ),
     Mutant(
         "7.7",
-        "nobody waits for the last sends",
+        "does not wait for the last sends",
         """
     for work in sends:
         work.wait()
@@ -391,25 +413,27 @@ MUTANTS = [
     ),
     Mutant(
         "7.7",
-        "the order of its own: all forwards first",
+        "its own order: all forwards first",
         "for action in actions:",
         'for action in sorted(actions, key=lambda action: action.kind != "F"):',
     ),
     Mutant(
         "7.7",
-        "a message too many",
+        "one message too many",
         "begin_send(y, s, i, back=False)",
         "begin_send(y, s, i, back=False); begin_send(np.empty(0), s, i, back=False)",
     ),
     # 7.8 worksheet
-    Mutant("7.8", "what is held in the end", "most = max(most, held)", "most = held"),
-    Mutant("7.8", "activations go with I", 'elif action.kind in "BW":', 'elif action.kind in "BI":'),
-    Mutant("7.8", "both halves let go", 'elif action.kind in "BW":', "else:"),
-    Mutant("7.8", "all forwards", 'elif action.kind in "BW":', "elif False:"),
-    Mutant("7.8", "GPipe as 1F1B", "return micro_batches", "return min(micro_batches, ranks - rank)"),
-    Mutant("7.8", "1F1B: one less", "min(micro_batches, ranks - rank)", "min(micro_batches, ranks - rank - 1)"),
+    Mutant("7.8", "what is held at the end, not at the peak", "most = max(most, held)", "most = held"),
+    Mutant("7.8", "frees activations at I", 'elif action.kind in "BW":', 'elif action.kind in "BI":'),
+    Mutant("7.8", "frees activations at both halves", 'elif action.kind in "BW":', "else:"),
+    Mutant("7.8", "never frees activations", 'elif action.kind in "BW":', "elif False:"),
+    Mutant("7.8", "1F1B's formula for GPipe", "return micro_batches", "return min(micro_batches, ranks - rank)"),
+    Mutant("7.8", "1F1B: one too few", "min(micro_batches, ranks - rank)", "min(micro_batches, ranks - rank - 1)"),
     Mutant("7.8", "1F1B: p on every rank", "min(micro_batches, ranks - rank)", "min(micro_batches, ranks)"),
-    Mutant("7.8", "1F1B: few micro-batches are forgotten", "min(micro_batches, ranks - rank)", "ranks - rank"),
+    Mutant(
+        "7.8", "1F1B: forgets that there may be fewer micro-batches", "min(micro_batches, ranks - rank)", "ranks - rank"
+    ),
     Mutant("7.8", "all layers on each rank", "held * (layers // ranks) * layer_bytes", "held * layers * layer_bytes"),
     Mutant(
         "7.8",
@@ -420,7 +444,7 @@ MUTANTS = [
     # 7.9 train_1f1b
     Mutant(
         "7.9",
-        "the other rank waits in its send too: the ranks take turns by number",
+        "even ranks send first, odd ranks receive first",
         "sendrecv(y, right, grad_y, right, group)",
         """if group.rank % 2:
                 recv(grad_y, right, group)
@@ -429,17 +453,22 @@ MUTANTS = [
                 send(y, right, group)
                 recv(grad_y, right, group)""",
     ),
-    Mutant("7.9", "no send, no deadlock", "sendrecv(y, right, grad_y, right, group)", "recv(grad_y, right, group)"),
     Mutant(
         "7.9",
-        "no receive, no deadlock",
+        "avoids the deadlock by not sending",
+        "sendrecv(y, right, grad_y, right, group)",
+        "recv(grad_y, right, group)",
+    ),
+    Mutant(
+        "7.9",
+        "avoids the deadlock by not receiving",
         "sendrecv(y, right, grad_y, right, group)",
         "send(y, right, group); grad_y[...] = 0",
     ),
     # 7.10 zero_bubble_h1
     Mutant(
         "7.10",
-        "W right after I: 1F1B's bubble",
+        "W right after I, so 1F1B's bubble",
         """
         if i >= rank:
             actions.append(Action(rank, "W", i - rank))
@@ -452,7 +481,7 @@ MUTANTS = [
     ),
     Mutant(
         "7.10",
-        "all W at the end: everything in flight",
+        "all W at the end, so everything is in flight",
         """
         if i >= rank:
             actions.append(Action(rank, "W", i - rank))
@@ -464,7 +493,7 @@ MUTANTS = [
     ),
     Mutant(
         "7.10",
-        "the first rank puts its W off, not the last",
+        "the first rank delays its W, not the last",
         """
         if i >= rank:
             actions.append(Action(rank, "W", i - rank))
@@ -478,13 +507,13 @@ MUTANTS = [
     ),
     Mutant(
         "7.10",
-        "the last W are forgotten",
+        "forgets the last W",
         'return actions + [Action(rank, "W", i) for i in range(max(0, micro_batches - rank), micro_batches)]',
         "return actions",
     ),
     Mutant(
         "7.10",
-        "fewer micro-batches than ranks: W of some that there are not",
+        "with fewer micro-batches than ranks: W of micro-batches that do not exist",
         "range(max(0, micro_batches - rank), micro_batches)",
         "range(micro_batches - rank, micro_batches)",
     ),
@@ -502,16 +531,16 @@ MUTANTS = [
         actions.append(Action(rank, "I", i))
     """,
     ),
-    Mutant("7.10", "backward in one piece", WHOLE, "return one_f_one_b(rank, ranks, micro_batches)"),
+    Mutant("7.10", "backward is not split", WHOLE, "return one_f_one_b(rank, ranks, micro_batches)"),
     Mutant(
         "7.10",
-        "GPipe's forwards: everything in flight",
+        "GPipe's forwards, so everything is in flight",
         "ahead = min(ranks - 1 - rank, micro_batches)",
         "ahead = micro_batches",
     ),
     Mutant(
         "7.10",
-        "as many ahead on every rank",
+        "every rank is equally far ahead",
         "ahead = min(ranks - 1 - rank, micro_batches)",
         "ahead = min(ranks - 1, micro_batches)",
     ),
