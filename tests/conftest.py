@@ -1,4 +1,8 @@
-"""Warm ranks that tests share, so that processes are not started over and over."""
+"""What all tests share: which of them run, on how many cores, and warm ranks.
+
+``pytest`` leaves out what is marked ``long``; ``pytest --all`` runs it too. A test that is named by its node id
+(``tests/x.py::test_y``) always runs.
+"""
 
 import tempfile
 from pathlib import Path
@@ -6,23 +10,82 @@ from pathlib import Path
 import pytest
 
 import minidist as md
+from minidist.comm.runtime.warm import WarmClusters
 from minidist.course.sandbox.student import start_server
+from minidist.show.demos.runs import cores
+
+RUN_SECONDS = 300  # that one run of a cluster may take, however busy the machine is; most take milliseconds
+FIRST = (
+    "test_mutants.py",
+    "test_chapters.py",
+    "test_grade.py",
+    "test_matrix.py",
+    "test_verify.py",
+)  # the longest
+
+left_out = pytest.StashKey[int]()
+
+
+def pytest_addoption(parser):
+    parser.addoption("--all", action="store_true", help="run the long tests too")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "long: left out, unless pytest is given --all or the test's node id")
+    config.stash[left_out] = 0
+    if config.pluginmanager.hasplugin("xdist"):
+        config.pluginmanager.register(Workers(), "minidist-workers")
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads its options
+def pytest_cmdline_main(config):
+    """Where no files are named, the tests share all cores, file by file."""
+    everything = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    option = config.option
+    if config.pluginmanager.hasplugin("xdist") and everything and option.numprocesses is None and not option.usepdb:
+        option.numprocesses, option.dist, option.loadscopereorder = cores(), "loadfile", False
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    items.sort(key=lambda item: item.path.name not in FIRST)
+    if config.option.all or any("::" in argument for argument in config.args):
+        return
+    long = [item for item in items if item.get_closest_marker("long")]
+    config.hook.pytest_deselected(items=long)
+    config.stash[left_out] = len(long)
+    items[:] = [item for item in items if not item.get_closest_marker("long")]
+
+
+class Workers:
+    """Each worker of pytest-xdist tells how many tests it has left out: all of them the same."""
+
+    def pytest_sessionfinish(self, session):
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["left_out"] = session.config.stash[left_out]
+
+    def pytest_testnodedown(self, node):
+        node.config.stash[left_out] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if config.stash[left_out]:
+        terminalreporter.write_line(f"{config.stash[left_out]} long tests left out; pytest --all runs them")
+
+
+class PatientCluster(md.Cluster):
+    """A Cluster each run of which has a limit, also where the test names none."""
+
+    def run(self, fn, *args, timeout=RUN_SECONDS, on_report=None):
+        return super().run(fn, *args, timeout=timeout, on_report=on_report)
 
 
 @pytest.fixture(scope="session")
 def ranks():
-    """``ranks(n)`` is a warm Cluster of n ranks, the same one in every test. Each run has a limit of its own."""
+    """``ranks(n)`` is a warm Cluster of n ranks, the same one in every test."""
     start_server()  # ranks import the file of a test, and that imports pytest
-    clusters: dict[int, md.Cluster] = {}
-
-    def get(size: int) -> md.Cluster:
-        if size not in clusters:
-            clusters[size] = md.Cluster(size)
-        return clusters[size]
-
-    yield get
-    for cluster in clusters.values():
-        cluster.close()
+    with WarmClusters(PatientCluster) as clusters:
+        yield clusters
 
 
 @pytest.fixture

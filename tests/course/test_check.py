@@ -4,16 +4,13 @@ import os
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from minidist.cli import main
-from minidist.course.answers import chapter_names, course_folder, read_answers
-from minidist.course.authoring.mutants import AsGiven, Mutant, all_mutants
+from minidist.course.answers import course_folder, read_answers
 from minidist.course.authoring.stubs import put_back, stub_of
-from minidist.course.grading.judge import Judged, judge
-from minidist.course.tasks import Task, Verdict
+from minidist.course.grading.judge import judge
 
 NAME = "ch03_collectives"
 SOLUTION = read_answers(course_folder("solutions"))[NAME].text
@@ -227,44 +224,3 @@ def test_untouched_stubs_score_nothing(tmp_path):
     judged = judge(str(tmp_path))  # (that solutions score everything is what tests/exercises shows)
     assert len(judged) >= 24
     assert {one.state for one in judged} == {"todo"} and sum(one.points for one in judged) == 0
-
-
-@pytest.mark.timeout(400)  # it judges a thousand of them
-def test_every_planted_bug_is_caught():
-    chapters = [str(int(name[2:4])) for name in chapter_names()]
-    with ThreadPoolExecutor(2) as pool:  # two judges share the cores; the last chapters, which take longest, first
-        each = list(pool.map(lambda chapter: judge("solutions", [chapter], "--mutants"), reversed(chapters)))
-    judged = [max(some, key=lambda one: len(one.verdicts)) for some in zip(*each, strict=True)]
-    caught = {(v.task, v.mutant) for one in judged for v in one.verdicts if v.state != "passed"}
-    assert [m for m in all_mutants() if (m.task, m.bug) not in caught] == []
-    for one in judged:  # what is given never counts as solved, and what is planted is more than a stub
-        mutants = [mutant for mutant in all_mutants() if mutant.task == one.task.number]
-        assert sum(isinstance(mutant, AsGiven) for mutant in mutants) == 1
-        planted = sum(isinstance(mutant, Mutant) for mutant in mutants)
-        assert planted >= {"code": 3, "worksheet": 2, "debugging": 1}[one.task.kind], one.task
-
-
-def test_a_bug_that_is_not_caught_is_told(monkeypatch, capsys):
-    """A planted bug that changes nothing stands for a grader that sees nothing."""
-    harmless = Mutant("3.5", "a bug that is none", "right, left = (rank + 1) % size", "right, left = (1 + rank) % size")
-    real = next(mutant for mutant in all_mutants() if mutant.task == "3.5")
-    task = Task("3.5", 4, "hint", "code", "title", NAME)
-    caught = Judged(task, [Verdict("3.5", "test_values", "failed", "wrong", mutant=real.bug)])
-    monkeypatch.setattr("minidist.course.authoring.mutants.all_mutants", lambda: [harmless, real])
-    monkeypatch.setattr("minidist.course.authoring.mutants.judge", lambda *_, **__: [caught])
-    assert main(["mutants", "3.5"]) == 1
-    shown = capsys.readouterr().out
-    assert shown.count("NOT CAUGHT") == 1 and "1 of 2 planted bugs are caught" in shown
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("rank", "x", "exactly once"),
-        ("no such text", "x", "exactly once"),
-        ("range(size - 1)", "range(", "is not Python"),
-    ],
-)
-def test_a_planted_bug_that_does_not_fit(old, new, message):
-    with pytest.raises(ValueError, match=message):
-        Mutant("3.5", "unfit", old, new).source()

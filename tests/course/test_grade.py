@@ -119,6 +119,7 @@ SUBMISSIONS = {
     ),
     "is_no_python": ("def broken(:\n", (0, 0, 0), r"3\.3, 3\.6, 3\.8: .*cannot be loaded: SyntaxError"),
 }
+FEW = ("solves_all", "exits_hard", "calls_the_library", "spoils_its_ranks")  # what ``pytest`` alone grades
 
 
 def processes_in(folder: str) -> set[int]:
@@ -141,10 +142,13 @@ def dead_segments() -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def graded(tmp_path_factory):
-    """All these submissions, graded in one run: exit status, folder of results, of temporary files, old segments."""
+def graded(request, tmp_path_factory):
+    """The submissions to test, graded in one run: exit status, folder of results, of temporary files, old segments."""
     place = tmp_path_factory.mktemp("course")
-    for student, (text, _, _) in SUBMISSIONS.items():
+    tests = [item for item in request.session.items if item.function is test_fair_points_and_a_clear_remark]
+    students = {*FEW, *(item.callspec.params["student"] for item in tests)}
+    for student in students:
+        text, _, _ = SUBMISSIONS[student]
         (place / "in" / student / "deeper").mkdir(parents=True)
         (place / "in" / student / "deeper" / f"{NAME}.py").write_text(text)
     with zipfile.ZipFile(place / "in" / "sends_a_zip.zip", "w") as archive:
@@ -169,8 +173,9 @@ def grade_of(graded, student: str) -> dict:
     return next(grade for grade in grades if grade["student"] == student)
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("student", SUBMISSIONS)
+@pytest.mark.parametrize(
+    "student", [pytest.param(student, marks=() if student in FEW else pytest.mark.long) for student in SUBMISSIONS]
+)
 def test_fair_points_and_a_clear_remark(graded, student):
     _, points, remark = SUBMISSIONS[student]
     grade = grade_of(graded, student)
@@ -183,7 +188,6 @@ def test_fair_points_and_a_clear_remark(graded, student):
         assert any(re.search(remark, found) for found in grade["remarks"]), grade["remarks"]
 
 
-@pytest.mark.timeout(600)
 def test_zips_and_what_is_none(graded):
     assert graded[0] == 0
     assert grade_of(graded, "sends_a_zip")["points"] == 9
@@ -191,24 +195,20 @@ def test_zips_and_what_is_none(graded):
     assert grade_of(graded, "sends_nothing")["remarks"] == ["there is no file chNN_name.py in it"]
 
 
-@pytest.mark.timeout(600)
 def test_tables_and_gradescope(graded):
     with open(graded[1] / "grades.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == len(SUBMISSIONS) + 3
-    row = next(row for row in rows if row["student"] == "hangs")
-    assert (row["points"], row["of"], row["3.3"], row["3.6"]) == ("5", "9", "2", "0") and "did not end" in row[
-        "remarks"
-    ]
-    results = json.loads((graded[1] / "students" / "hangs" / "results.json").read_text())
+    assert {row["student"] for row in rows} >= {*FEW, "sends_a_zip", "is_no_zip", "sends_nothing"}
+    row = next(row for row in rows if row["student"] == "calls_the_library")
+    assert (row["points"], row["of"], row["3.3"], row["3.6"]) == ("5", "9", "2", "0")
+    assert "minidist's own all_reduce_ring" in row["remarks"]
+    results = json.loads((graded[1] / "students" / "calls_the_library" / "results.json").read_text())
     assert results["score"] == 5 == sum(test["score"] for test in results["tests"])
     last = results["tests"][1]
-    assert (last["number"], last["max_score"], last["status"]) == ("3.6", 4, "failed") and "did not end" in last[
-        "output"
-    ]
+    assert (last["number"], last["max_score"], last["status"]) == ("3.6", 4, "failed")
+    assert "minidist's own all_reduce_ring" in last["output"]
 
 
-@pytest.mark.timeout(600)
 def test_nothing_is_left(graded):
     """Of the processes, files and shared memory that came while these submissions were graded, none are there."""
     assert processes_in(graded[2]) == set()
@@ -216,7 +216,6 @@ def test_nothing_is_left(graded):
     assert dead_segments() - graded[3] == set()
 
 
-@pytest.mark.timeout(120)
 def test_an_interrupt_keeps_what_is_done_and_leaves_nothing(tmp_path, scratch):
     for student, text in (("a", SOLUTION), ("b", SOLUTION + "\nwhile True:\n    pass\n")):
         (tmp_path / "in" / student).mkdir(parents=True)
@@ -244,7 +243,6 @@ def test_an_interrupt_keeps_what_is_done_and_leaves_nothing(tmp_path, scratch):
     assert list(scratch.iterdir()) == []
 
 
-@pytest.mark.timeout(120)
 def test_a_submission_that_takes_too_long(tmp_path):
     """The time limit is for the whole submission: what is not judged then is said."""
     (tmp_path / "in" / "slow").mkdir(parents=True)
@@ -311,7 +309,6 @@ def test_which_of_several_files_is_taken(tmp_path):
     assert remarks[1] == f"{NAME}.py is there 2 times; repository/exercises/{NAME}.py was graded"
 
 
-@pytest.mark.timeout(120)
 def test_the_limit_of_processes(tmp_path):
     (tmp_path / "in" / "crowd").mkdir(parents=True)
     crowd = "import subprocess\nfor _ in range(60):\n    subprocess.Popen(['sleep', '60'])"
@@ -323,7 +320,6 @@ def test_the_limit_of_processes(tmp_path):
     assert grade["points"] == 2
 
 
-@pytest.mark.timeout(120)
 def test_the_autograder_of_the_documentation(tmp_path):
     """run_autograder as Gradescope runs it, with another folder in the place of /autograder."""
     (tmp_path / "submission").mkdir()
@@ -340,9 +336,7 @@ def test_the_autograder_of_the_documentation(tmp_path):
 
 
 def test_the_other_commands_do_without_the_courses_packages():
-    hidden = (
-        "import sys; sys.modules |= dict.fromkeys(['psutil', 'watchfiles', 'pytest', 'pytest_timeout', 'nbclient'])\n"
-    )
+    hidden = "import sys; sys.modules |= dict.fromkeys(['psutil', 'watchfiles', 'pytest', 'nbclient'])\n"
     code = hidden + "import minidist.cli as cli; sys.exit(cli.main(['grade', '.']))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert result.returncode == 2 and "grading needs psutil" in result.stderr and "[course]" in result.stderr

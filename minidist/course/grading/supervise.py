@@ -18,6 +18,8 @@ from pathlib import Path
 
 import psutil
 
+from minidist.course.grading.judge import NO_OTHER_PLUGINS
+
 MARK = "MINIDIST_SUPERVISED"
 SHARED_MEMORY = Path("/dev/shm")
 POLL_SECONDS = 0.1
@@ -66,6 +68,7 @@ def supervise(
         "HOME": str(scratch),
         "TMPDIR": str(scratch),
         "PYTHONDONTWRITEBYTECODE": "1",
+        **NO_OTHER_PLUGINS,
     }
     deadline = time.monotonic() + seconds
 
