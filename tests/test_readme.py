@@ -1,60 +1,194 @@
-"""What README shows is what happens."""
+"""What README and the pages in docs/ show is what happens."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parent.parent / "README.md"
-GRADING = README.parent / "docs" / "grading.md"
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-PYTHON = [code for language, code in BLOCKS if language == "python"]
-TEXT = [text for language, text in BLOCKS if language == "text"]
-LIMIT = 60
+from minidist import cli, show
+from minidist.show.demos import DEMONSTRATIONS
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.verify.comparison import DEFAULT_LAYOUTS
+from minidist.verify.matrix import covering, every_combination
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+TEXT = {page: page.read_text(encoding="utf-8") for page in PAGES}
+LIMIT = 60  # seconds for one program
+COMING = ("step.py", "parallelize.py", "one_step.md", "sequence.py")  # being written
+
+by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
-def run(tmp_path, name, code):
-    script = tmp_path / name
-    script.write_text(code)
-    return subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=LIMIT)
+def blocks(page: str, language: str) -> list[str]:
+    """The fenced code blocks of a page in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", TEXT[ROOT / page], re.DOTALL | re.MULTILINE)
 
 
-def test_launch(tmp_path):
-    result = run(tmp_path, "ranks.py", PYTHON[0])
+def without_blocks(page: Path) -> str:
+    return re.sub(r"^```.*?^```", "", TEXT[page], flags=re.DOTALL | re.MULTILINE)
+
+
+def run(*command) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=LIMIT)
+
+
+# ── README: short, and the first things first ────────────────────────────────────────────────────────────────────────
+
+
+def test_readme_is_short():
+    assert len(TEXT[README].split()) <= 1000
+
+
+def test_the_first_link_of_readme_is_the_training_step():
+    assert re.search(r"\]\((.*?)\)", TEXT[README])[1] == "minidist/train/step.py"
+
+
+def test_the_first_picture_is_on_the_first_screen_and_small():
+    above, name = re.match(r"(.*?)!\[[^]]*\]\((.*?)\)", TEXT[README], re.DOTALL).groups()
+    assert above.count("\n") <= 24
+    assert (ROOT / name).stat().st_size < 400_000
+
+
+def test_files_have_about_as_many_lines_as_the_table_of_axes_says():
+    rows = re.findall(r"^\| .*?\]\((minidist/[\w/]+\.py)\) \| (\d+) \|", TEXT[README], re.MULTILINE)
+    assert len(rows) == 7
+    for name, lines in rows:
+        if name.endswith(COMING):
+            continue
+        assert int(lines) == pytest.approx(len((ROOT / name).read_text(encoding="utf-8").splitlines()), rel=0.15), name
+
+
+def test_the_counts_of_tasks_and_demonstrations_are_right():
+    counts = {
+        int(re.search(r"ch(\d+)", grader.name)[1]): len(re.findall(r"^@pytest\.mark\.task\(", grader.read_text(), re.M))
+        for grader in (ROOT / "tests" / "exercises").glob("test_ch*.py")
+    }
+    rows = re.findall(r"^\| \[(\d+)\]\(.*?\) \|.*\| (\d+) \|$", TEXT[ROOT / "docs" / "course.md"], re.MULTILINE)
+    assert {int(chapter): int(tasks) for chapter, tasks in rows} == counts
+    assert f"{sum(counts.values())} exercises" in TEXT[README]
+    assert f"[{len(DEMONSTRATIONS)} mechanisms]" in TEXT[README]
+    shown = re.findall(r"^\| (`.*?) \|", TEXT[ROOT / "docs" / "demonstrations.md"].split("prints the menu")[1], re.M)
+    assert set(re.findall(r"`([\w-]+)`", " ".join(shown)[len("`minidist demo`") :])) >= set(DEMONSTRATIONS)
+
+
+# ── Links, files, commands ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@by_page
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_blocks(page)):
+        if target.startswith("https://") or target.endswith(COMING):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        assert file.exists(), target
+        if anchor:
+            assert anchor in [slug(title) for title in re.findall(r"^#+ (.*)", TEXT[file], re.MULTILINE)], target
+
+
+def slug(title: str) -> str:
+    """The anchor that GitHub makes of a heading."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+@by_page
+def test_files_that_are_named_exist(page):
+    folders = "minidist|tests|benchmarks|chapters|docs|exercises|solutions"
+    for name in re.findall(rf"`((?:{folders})/[\w/.]*)`", TEXT[page]):
+        if not re.search("NN_name|/\\.backups/", name):
+            assert (ROOT / name).exists(), name
+
+
+def commands_of(page: Path) -> list[str]:
+    """Every ``minidist`` command line of a page: in its bash blocks, and in backticks in its text."""
+    lines = "\n".join(re.findall(r"^```bash\n(.*?)^```", TEXT[page], re.DOTALL | re.MULTILINE)).splitlines()
+    shell = [part.strip() for line in lines for part in line.partition("#")[0].split("&&")]
+    inline = [text.replace("\n", " ") for text in re.findall(r"`(minidist [a-z][^`]*)`", without_blocks(page))]
+    return [command for command in (*shell, *inline) if command.startswith("minidist ")]
+
+
+@by_page
+def test_commands_that_are_shown_are_understood(page, capsys):
+    for command in commands_of(page):
+        arguments = shlex.split(command)[1:]
+        if len(arguments) == 1:  # the text may name a command without its arguments
+            arguments.append("--help")
+        try:
+            options = cli.build_parser().parse_args(arguments)
+        except SystemExit as end:
+            assert end.code == 0, f"{command}: {capsys.readouterr().err}"  # 0: --help
+            continue
+        for text in getattr(options, "layouts", []):
+            Layout.parse(text)
+
+
+def test_commands_are_found_at_all():
+    assert "minidist verify" in commands_of(README) and "minidist demo dp" in commands_of(README)
+    assert sum(len(commands_of(page)) for page in PAGES) > 60
+
+
+# ── Programs and their output ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_launch_and_warm_ranks(tmp_path):
+    launch, warm, _ = blocks("docs/comm.md", "python")
+    script = tmp_path / "ranks.py"
+    script.write_text(launch + warm)
+    result = run(script)
     assert result.returncode == 0, result.stderr
     assert result.stdout == "[" + ", ".join(["array([6., 6., 6., 6.])"] * 4) + "]\n"
 
 
-def test_warm_ranks(tmp_path):
-    result = run(tmp_path, "warm.py", PYTHON[0] + PYTHON[1])
-    assert result.returncode == 0, result.stderr
-
-
 def test_deadlock(tmp_path):
-    code = next(code for code in PYTHON if "md.recv" in code)
-    shown = next(text for text in TEXT if "Deadlock" in text)
-    result = run(tmp_path, "stuck.py", code)
+    script = tmp_path / "stuck.py"
+    script.write_text(blocks("docs/comm.md", "python")[2])
+    (shown,) = blocks("docs/comm.md", "text")
+    result = run(script)
     assert result.returncode == 1 and result.stderr.endswith(shown)
 
 
-def test_files_that_are_named_exist():
-    text = README.read_text(encoding="utf-8") + GRADING.read_text(encoding="utf-8")
-    names = re.findall(r"`((?:minidist|tests|benchmarks|chapters|docs|exercises)/[\w/.]*)`", text)
-    names += re.findall(r"\]\(((?:chapters|docs)/[\w/.]*)\)", text)
-    assert len(names) > 20
-    for name in names:
-        if "NN_name" not in name:
-            assert (README.parent / name).exists(), name
+def test_the_player_in_a_notebook_is_one_line():
+    (code,) = blocks("docs/demonstrations.md", "python")
+    assert code == "from minidist import show\n\nshow.ring(ranks=4)\n" and callable(show.ring)
 
 
-@pytest.mark.parametrize("command", ["train", "verify", "check", "grade"])
-def test_options_that_are_named_exist(command):
-    shown = subprocess.run(
-        [sys.executable, "-m", "minidist.cli", command, "--help"], capture_output=True, text=True, timeout=LIMIT
-    ).stdout
-    text = README.read_text(encoding="utf-8") + GRADING.read_text(encoding="utf-8")
-    lines = re.findall(rf"minidist {command} ([^`\n#]*)", text)
-    options = {option for line in lines for option in re.findall(r"--[a-z-]+", line)}
-    assert options and all(option in shown for option in options), options
+def test_verify_prints_what_its_page_shows(capsys):
+    (shown,) = blocks("docs/verify.md", "text")
+    assert cli.main(["verify", "--steps", "1", "dp=2", "dp=2,sync=naive"]) == 0
+    printed = capsys.readouterr().out
+    is_run = re.compile(r"(\S.*?) +\d+ +\d\.\d+ +\d+\.\ds  [0-9a-f]{8}")
+
+    def layouts(text: str) -> list[str]:
+        return [match[1] for line in text.splitlines() if (match := is_run.match(line))]
+
+    def around(text: str) -> str:
+        """What is printed around the runs, without what differs from run to run."""
+        lines = [" ".join(line.split()) for line in text.splitlines() if not is_run.match(line)]
+        return re.sub(r"[0-9a-f]{64}|(?<=All )\d+|\d+(\.\d+)+", "...", "\n".join(lines))
+
+    assert layouts(printed) == ["one process", "dp=2", "dp=2,sync=naive"]
+    assert layouts(shown) == ["one process", *map(str, DEFAULT_LAYOUTS)]
+    assert around(printed) == around(shown)
+    assert f"All {len(DEFAULT_LAYOUTS)} " in shown and shown.splitlines()[-1].startswith("9183a83e")
+
+
+def test_the_matrix_has_as_many_combinations_as_its_page_says():
+    combinations = every_combination(TrainConfig(layers=4), max_ranks=8)
+    chosen = covering([combination.settings for combination in combinations])
+    text = TEXT[ROOT / "docs" / "verify.md"]
+    assert f"{len(combinations):,} for this model with 4 layers" in text and f"({len(chosen)} runs" in text
+
+
+def test_train_prints_the_collectives_that_its_page_shows(capsys):
+    (shown,) = blocks("docs/train.md", "text")
+    assert cli.main(["train", "--dp", "2", "--tp", "2", "--steps", "1"]) == 0
+    printed = capsys.readouterr().out
+    rows = [re.sub(r"\s+", " ", line) for line in shown.splitlines() if line.startswith("│")]
+    assert len(rows) == 8
+    assert [row for row in rows if row not in re.sub(r" +", " ", printed)] == []

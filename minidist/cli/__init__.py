@@ -23,7 +23,7 @@ def program() -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit status: 0 well, 1 a fingerprint differs, 2 unusable input or a failure."""
-    options = _parser().parse_args(arguments)
+    options = build_parser().parse_args(arguments)
     try:
         return options.command(options)
     except RankFailed as error:
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 2
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="minidist",
         description="Train a transformer on several ranks of one laptop, every layout on the same bits.",
