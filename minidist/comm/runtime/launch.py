@@ -19,6 +19,7 @@ from multiprocess import connection
 from minidist.comm.failures import Deadlock, RankFailed, describe_exit
 from minidist.comm.runtime import serialization
 from minidist.comm.runtime.deadlock import describe, find_deadlock
+from minidist.comm.runtime.sweep import claim_temporary_folder, sweep
 from minidist.comm.runtime.worker import rank_main
 from minidist.comm.transports.shared_memory import BLOCKED, MAX_RANKS, RUNNING, Segment, queue_capacity
 
@@ -125,6 +126,7 @@ class Cluster:
     def _start(self) -> None:
         if self._ranks:
             return
+        sweep()
         self._segment = Segment(self.world_size, self._capacity)
         ranks: list[_Rank] = []
         # also when the Cluster is forgotten, or Python ends, without close()
@@ -133,6 +135,7 @@ class Cluster:
         try:
             if self._context.get_start_method() == "forkserver":  # its server imports NumPy once, for all ranks
                 self._context.set_forkserver_preload(["minidist.comm.runtime.worker"])
+                claim_temporary_folder()
             with _script_hidden():
                 for rank in range(self.world_size):
                     ranks.append(_Rank(self._context, rank, self.world_size, self._segment))

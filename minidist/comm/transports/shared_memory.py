@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from multiprocess import shared_memory
 
+from minidist.comm.runtime.sweep import PREFIX, owner
 from minidist.comm.transports.byte_queue import ALIGNMENT, COUNTERS, ByteQueue, padded
 
 MAX_RANKS = 64  # the ranks that one rank waits for are published as the bits of one 64-bit word
@@ -75,7 +76,7 @@ class Segment:
         self._queues_start = (1 + world_size) * ALIGNMENT  # one line for the abort flag, then the status lines
         nbytes = self._queues_start + world_size * (world_size - 1) * (COUNTERS + capacity)
         if name is None:
-            name = f"minidist-{os.getpid()}-{secrets.token_hex(3)}"  # macOS allows 30 characters
+            name = f"{PREFIX}{owner()}-{secrets.token_hex(3)}"  # macOS, where an owner is short, allows 30 characters
             self._memory = shared_memory.SharedMemory(name, create=True, size=nbytes)
             try:
                 _reserve(self._memory.name, nbytes)

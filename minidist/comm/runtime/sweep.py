@@ -1,0 +1,121 @@
+"""Removing what killed processes left behind: shared memory and temporary folders whose creator is gone.
+
+A Cluster cleans up however it ends, unless it is not asked: ``kill -9`` of all its processes leaves its segment of
+shared memory, and of the parent alone the folder in which multiprocess keeps its fork server's socket. So each start of
+a Cluster looks for such things first.
+
+What exists carries its creator in its name, the *owner*, such as ``24917-8813312-1f3a9c02``:
+
+    24917       the process's id
+    8813312     when it started, in clock ticks: ids are used again, but not with the same start
+    1f3a9c02    where both are valid: a hash of the machine's boot and of the namespaces of ids and of clocks
+
+A thing is removed only where all of that is certain: it belongs to our user, its owner's place is ours, and no process
+has that id and that start. A container that shares /dev/shm with us has ids of its own, hence a place of its own, and
+its things stay. So does everything whose name has no owner.
+
+Linux alone tells all this, in /proc. Elsewhere an owner is a process's id, and nothing is removed.
+"""
+
+import hashlib
+import os
+import re
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from multiprocess import process, util
+
+PREFIX = "minidist-"
+SHARED_MEMORY = "/dev/shm"
+SEGMENT = re.compile(PREFIX + r"([0-9]{1,9}-[0-9]+-[0-9a-f]{8})-[0-9a-f]{6}")
+MARK = re.compile(PREFIX + r"([0-9]{1,9}-[0-9]+-[0-9a-f]{8})")
+FOLDER, SOCKET = "pymp-", "listener-"  # how multiprocess begins the names of its folder and of the socket in it
+
+
+def owner() -> str:
+    """This process, as names carry it."""
+    with suppress(OSError):
+        if place := _place():
+            return f"{os.getpid()}-{_start_of(os.getpid())}-{place}"
+    return str(os.getpid())
+
+
+def claim_temporary_folder() -> None:
+    """Have multiprocess make its folder for temporary files now, and mark it as this process's.
+
+    A folder that is there already stays as it is: it may belong to a process that we were forked from.
+    """
+    if process.current_process()._config.get("tempdir") is None:
+        with suppress(OSError):
+            Path(util.get_temp_dir(), PREFIX + owner()).touch()
+
+
+def sweep() -> None:
+    """Remove the segments and the folders of processes that are gone. What cannot be removed stays."""
+    with suppress(OSError):
+        if _place():
+            _sweep_segments(SHARED_MEMORY)
+            _sweep_folders(tempfile.gettempdir())
+
+
+def _sweep_segments(where: str) -> None:
+    for entry in os.scandir(where):
+        if (match := SEGMENT.fullmatch(entry.name)) and _is_ours(entry) and _is_gone(match[1]):
+            with suppress(OSError):  # another sweep was faster
+                os.unlink(entry.path)
+
+
+def _sweep_folders(where: str) -> None:
+    for entry in os.scandir(where):
+        if not (entry.name.startswith(FOLDER) and entry.is_dir(follow_symlinks=False) and _is_ours(entry)):
+            continue
+        with suppress(OSError):
+            names = os.listdir(entry.path)
+            marks = [match for match in map(MARK.fullmatch, names) if match]
+            sockets = [name for name in names if name.startswith(SOCKET)]
+            if len(marks) == 1 and len(sockets) + 1 == len(names) and _is_gone(marks[0][1]):
+                for name in [*sockets, marks[0][0]]:  # the mark last: an interrupted sweep can be repeated
+                    os.unlink(os.path.join(entry.path, name))
+                os.rmdir(entry.path)
+
+
+def _is_ours(entry: os.DirEntry) -> bool:
+    try:
+        return entry.stat(follow_symlinks=False).st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
+def _is_gone(owner: str) -> bool:
+    """Whether that process has certainly ended."""
+    pid, start, place = owner.split("-")
+    if place != _place():
+        return False
+    try:
+        os.kill(int(pid), 0)  # sends nothing, and asks whether it could
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass  # another user's: the id may have been used again
+    try:
+        return _start_of(int(pid)) != start
+    except OSError:
+        return False
+
+
+def _start_of(pid: int) -> str:
+    """When a process started, in clock ticks since the machine did (man 5 proc: the 22nd field of ``stat``)."""
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]  # a name may have spaces and brackets
+    return after_name.split()[19]
+
+
+def _place() -> str:
+    """Where process ids and start times mean what they mean to us; "" where that cannot be known."""
+    if sys.platform != "linux" or os.readlink("/proc/self") != str(os.getpid()):  # the /proc of other process ids
+        return ""
+    parts = [Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")]
+    with suppress(FileNotFoundError):  # before Linux 5.6 there was one clock for all
+        parts.append(os.readlink("/proc/self/ns/time"))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]
