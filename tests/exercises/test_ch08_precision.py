@@ -22,12 +22,10 @@ from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.trainer import RunOptions, run
 
-NN = "minidist.nn"
-
 
 def answers(*closed):
-    """While these tests run, these pieces of the library are closed."""
-    return pytest.mark.answers("ch08_precision", closed=tuple(f"{NN}.{name}" for name in closed))
+    """While these tests run, these parts of ``minidist.nn`` are forbidden."""
+    return pytest.mark.answers("ch08_precision", closed=tuple(f"minidist.nn.{name}" for name in closed))
 
 
 pytestmark = answers()
@@ -98,7 +96,7 @@ def numbers_of(name: str) -> np.ndarray:
     return values[np.isfinite(values)].astype(np.float64)
 
 
-@answers("formats:Format")
+@answers("precision.formats:Format")
 @pytest.mark.task(
     "8.1",
     points=3,
@@ -201,7 +199,7 @@ def check_bits(student, values: np.ndarray) -> None:
 HALVES = (0x0000, 0x0001, 0x7FFF, 0x8000, 0x8001, 0xFFFF)
 
 
-@answers("formats:bfloat16_bits", "formats:drop_bits")
+@answers("precision.formats:bfloat16_bits", "precision.formats:drop_bits")
 @pytest.mark.task(
     "8.2",
     points=4,
@@ -300,7 +298,7 @@ def check_scales(student, name: str, *cases) -> None:
             )
 
 
-@answers("formats:scale_to")
+@answers("precision.formats:scale_to")
 @pytest.mark.task(
     "8.3",
     points=4,
@@ -402,7 +400,7 @@ def run_gradients(world, module):
     return seen
 
 
-@answers("master_weights")
+@answers("precision.master_weights")
 @pytest.mark.task(
     "8.4",
     points=4,
@@ -530,7 +528,7 @@ def right_updates(settings, overflows):
     return seen
 
 
-@answers("loss_scaling")
+@answers("precision.loss_scaling")
 @pytest.mark.task(
     "8.5",
     points=4,
@@ -783,7 +781,7 @@ def same_bits(found: dict, right: dict, what: str) -> None:
         same(np.asarray(found[name]), np.asarray(array), f"{what}, {name}")
 
 
-@answers("recompute:checkpoint", "recompute:Region", "recompute:Input")
+@answers("memory.recompute:checkpoint", "memory.recompute:Region", "memory.recompute:Input")
 @pytest.mark.task(
     "8.6",
     points=6,
@@ -1027,9 +1025,9 @@ class TestTrainInFloat16:
     def check(self, student, steps: int, lr: float, max_norm: float, scale: float, skipped: int = 0) -> None:
         for features, targets in (problem(*size) for size in PROBLEMS):
             samples, inputs = features.shape
-            losses, weight, skipped = student.call("train_in_float16", features, targets, steps, lr, max_norm, scale)
+            losses, weight, skips = student.call("train_in_float16", features, targets, steps, lr, max_norm, scale)
             what = f"{samples} samples of {inputs}, max_norm {max_norm:g}, scale {scale:g}"
-            assert skipped == skipped, f"{what}: {skipped} steps are left out, where {skipped or 'none'} should be"
+            assert skips == skipped, f"{what}, skipped steps: expected {skipped}, got {skips}"
             right_losses, right = regression(features, targets, steps - skipped, lr, max_norm)
             assert len(losses) == steps, f"{what}: {len(losses)} losses of {steps} steps"
             for step, (found, due) in enumerate(zip(losses[skipped:], right_losses, strict=True)):
@@ -1052,12 +1050,12 @@ class TestTrainInFloat16:
     def test_overflow(self, student):
         features, targets = problem(*PROBLEMS[0])
         wide = features.astype(np.float64)
-        losses, weight, skipped = student.call("train_in_float16", features, targets, 60, 0.1, 0.5, 2.0**40)
+        losses, weight, skips = student.call("train_in_float16", features, targets, 60, 0.1, 0.5, 2.0**40)
         biggest = float(np.abs(wide @ np.zeros(wide.shape[1]) - targets.astype(np.float64)).max())
         skipped = 0
         while 2 * 2.0 ** (40 - skipped) / len(targets) * biggest >= 65520:  # rounds to more than float16 has
             skipped += 1
-        assert skipped == skipped, f"scale 2^40: {skipped} steps are left out, where {skipped} overflow"
+        assert skips == skipped, f"scale 2^40, skipped steps: expected {skipped}, got {skips}"
         right_losses, right = regression(features, targets, 60 - skipped, 0.1, 0.5)
         assert losses[-1] == pytest.approx(right_losses[-1], **DIGITS), (
             f"scale 2^40, of which the first {skipped} steps overflow: the loss ends at {losses[-1]:.4g}, where in "

@@ -115,7 +115,7 @@ MUTANTS = [
         "the library's own",
         WHOLE,
         """
-        from minidist.nn import formats
+        from minidist.nn.precision import formats
 
         return formats.scale_to(format, values, axes)
         """,
