@@ -16,7 +16,8 @@ from rich.table import Table
 import minidist as md
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import RunOptions, run, train_rank
+from minidist.train.result import RunOptions
+from minidist.train.trainer import run, train_rank
 
 SIZES = {
     "small": TrainConfig(width=64, layers=2, context=64, global_batch=16, micro_batch=4, steps=60),

@@ -22,7 +22,8 @@ from minidist.parallel.tools.schedules import schedule
 from minidist.show import pipelines
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import RunOptions, run
+from minidist.train.result import RunOptions
+from minidist.train.trainer import run
 
 CONFIG = TrainConfig(width=256, layers=4, heads=4, context=128, micro_batch=4, steps=4)
 LAYOUTS = ("pp=2,schedule=gpipe", "pp=2", "pp=2,virtual=2", "pp=2,schedule=zb-h1")

@@ -18,7 +18,8 @@ import minidist as md
 from minidist.show import breakdown
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import RunOptions, run, train_rank
+from minidist.train.result import RunOptions
+from minidist.train.trainer import run, train_rank
 
 BATCH = {"global_batch": 4, "micro_batch": 4, "context": 128, "layers": 4, "heads": 8, "steps": 8}
 SIZES = {width: TrainConfig(width=width, **BATCH) for width in (128, 256, 512)}

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import NamedTuple
 
 import numpy as np
@@ -98,6 +99,20 @@ def span(name: str, track: str = "compute", **details):
         yield
     finally:
         record(Event(name, track, begin, time.perf_counter_ns(), details))
+
+
+def traced(name: str, track: str = "compute"):
+    """Have every call of a function recorded as a span, if anything is being recorded. A decorator."""
+
+    def decorate(function: Callable) -> Callable:
+        @wraps(function)
+        def call(*arguments, **options):
+            with span(name, track):
+                return function(*arguments, **options)
+
+        return call
+
+    return decorate
 
 
 def message(kind: str, source: int, destination: int, number: int, nbytes: int) -> None:

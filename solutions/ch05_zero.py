@@ -191,30 +191,6 @@ class ZeroStage1:
     def unshard_all(self) -> None:
         """Training is over: every rank gets all parameters, for good. It has them already."""
 
-    def all_max(self, value: float) -> float:
-        """The largest of all shards' values; gradient clipping asks for it."""
-        return float(self._joined(np.array([value], np.float64), ReduceOp.MAX))
-
-    def all_sum(self, value: int) -> int:
-        """The sum of all shards' integers; gradient clipping asks for it."""
-        return int(self._joined(np.array([value], np.int64), ReduceOp.SUM))
-
-    def _joined(self, value: np.ndarray, op: ReduceOp):
-        all_reduce(value, op, self.shards)
-        return value[0]
-
-    def whole(self, arrays: dict) -> dict:
-        """From what ranks hold of each parameter to the whole, by its name: for fingerprints. Called by all ranks."""
-        found = {}
-        for unit in self.units:
-            shard = np.zeros(unit.shard_size, unit.master.dtype)
-            for parameter, place in unit.parts():
-                shard[place] = arrays[parameter.name]
-            flat = np.empty(unit.padded_size, shard.dtype)
-            all_gather_into_tensor(flat, shard, self.shards, algorithm=self.algorithm)
-            found |= {parameter.name: view for parameter, view in zip(unit.parameters, unit.views(flat), strict=True)}
-        return found
-
 
 class ZeroStage2(ZeroStage1):
     """5.4  Every rank keeps the gradients of its shards alone, too.

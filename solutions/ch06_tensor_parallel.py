@@ -22,7 +22,7 @@ It is called with ``TheFunction.apply(*arguments)``, which returns a Tensor. ``c
 An array that forward or backward is given belongs to others too: make a copy before you change it.
 
 **What the library gives you.** A ``Parameter`` is a Tensor that is trained: its gradient is in ``grad``, and its
-``sharded`` says whether other ranks have other parts of it (and not a copy each). ``shard(parameter, group)`` keeps
+``sharded`` says whether other ranks have other parts of it (not a copy each). ``shard_heads(parameter, group)`` keeps
 this rank's blocks of one. ``copy_parameter_to_group(parameter, group, reduce_dtype)`` is f, of task 6.2, for parameters
 of which every rank has a copy. And there are, in ``functional``, for the H/N blocks of a rank:
 
@@ -48,7 +48,7 @@ from minidist.nn import functional
 from minidist.nn.layers import ColumnLinear, LayerNorm, Module, Parameter, RowLinear
 from minidist.nn.loss import mask_padding
 from minidist.nn.tensor import Context, Function, Tensor
-from minidist.parallel.tensor import shard
+from minidist.parallel.tensor import shard_heads
 from minidist.parallel.tools.mappings import copy_parameter_to_group
 
 SEQUENCE = 1  # the axis of the tokens in (B, T, C)
@@ -225,7 +225,7 @@ class ColumnParallelLinear(Module):
     """
 
     def __init__(self, linear: ColumnLinear, group: ProcessGroup, sequence: bool, reduce_dtype=np.float64) -> None:
-        self.weight, self.bias = shard(linear.weight, group), shard(linear.bias, group)
+        self.weight, self.bias = shard_heads(linear.weight, group), shard_heads(linear.bias, group)
         self.group, self.sequence, self.reduce_dtype = group, sequence, reduce_dtype
 
     def forward(self, x: Tensor) -> Tensor:
@@ -252,7 +252,7 @@ class RowParallelLinear(Module):
     """
 
     def __init__(self, linear: RowLinear, group: ProcessGroup, sequence: bool, reduce_dtype=np.float64) -> None:
-        self.weight, self.bias = shard(linear.weight, group), linear.bias
+        self.weight, self.bias = shard_heads(linear.weight, group), linear.bias
         self.group, self.sequence, self.reduce_dtype = group, sequence, reduce_dtype
 
     def forward(self, x: Tensor) -> Tensor:

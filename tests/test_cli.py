@@ -41,7 +41,7 @@ def test_train_writes_json_trace_and_picture(tmp_path, capsys):
     events = json.loads(paths["trace"].read_text())["traceEvents"]
     assert {event["pid"] for event in events} == {0, 1}
     assert {"s", "f", "X", "M"} <= {event["ph"] for event in events}
-    assert {event["name"] for event in events} >= {"step 2", "optimizer", "finish gradients"}
+    assert {event["name"] for event in events} >= {"step 2", "optimizer", "sync gradients"}
     assert paths["png"].read_bytes().startswith(b"\x89PNG")
 
 
@@ -159,9 +159,9 @@ def test_what_the_model_writes_cannot_steer_the_terminal():
 
 def test_verify_fails_on_a_planted_fault(capsys, monkeypatch):
     def half_the_batch(world, config, layout, options):
-        import minidist.train.trainer as train
+        from minidist.train import parallelize
 
-        train.share_of = lambda rank, size, count: range(count // 2)
+        parallelize.share_of = lambda rank, size, count: range(count // 2)
         return train_rank(world, config, layout, options)
 
     def verify_with_it(*arguments):

@@ -19,7 +19,8 @@ from minidist.course.learner.implementations import (
 from minidist.flops import PHASES
 from minidist.ledger import KINDS
 from minidist.train.layout import Layout
-from minidist.train.trainer import Run, RunOptions, run
+from minidist.train.result import Run, RunOptions
+from minidist.train.trainer import run
 
 
 def add_train(commands) -> None:

@@ -18,7 +18,7 @@ from minidist.course.learner.implementations import (
 )
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import Run
+from minidist.train.result import Run
 from minidist.verify.comparison import DEFAULT_LAYOUTS, agrees, first_difference, verify
 
 STEPS = 20  # by default; fewer than train's, because every layout makes them

@@ -17,16 +17,19 @@ Gradients are summed in float64 by default, so that neither the order of the ran
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from minidist import ledger
 from minidist.backend import xp
 from minidist.comm.collectives import ReduceOp, all_reduce
 from minidist.comm.group import ProcessGroup
-from minidist.nn.layers import Parameter
-from minidist.nn.precision.master_weights import master_weights
+from minidist.nn.layers import Module, Parameter
+from minidist.nn.precision.master_weights import MasterWeights, master_weights
 from minidist.nn.precision.policy import current
 from minidist.overrides import overridable
+from minidist.parallel.axis import Axis
+
+SYNCS = ("naive", "bucketed", "overlapped")
 
 
 class NaiveDataParallel:
@@ -168,55 +171,57 @@ class BucketedDataParallel(NaiveDataParallel):
 bucketed_data_parallel = overridable(BucketedDataParallel)  # makes one, or a learner's own of that name
 
 
-class Replicated:
-    """Any of these as the training loop uses it: every rank has all of everything, and does all the optimizer's work.
-
-    ZeRO (zero.py) has the same face, and less behind it.
+class DataParallel(Axis):
+    """Data parallelism as an axis: every rank holds all parameters, and does all of the optimizer's work.
 
     Args:
-        sums: what sums the gradients over the ranks.
-        parameters: the model's. Where the policy in force (``autocast``) has 16 bits, they are stored so from now on.
+        group: the data-parallel ranks.
+        sync: how the gradients are summed, one of SYNCS: "naive", "bucketed" or "overlapped".
+        bucket_mb, algorithm, reduce_dtype: as for ``BucketedDataParallel``.
     """
 
-    def __init__(self, sums: NaiveDataParallel, parameters: Sequence[Parameter]) -> None:
-        self.no_sync, self.sums = sums.no_sync, sums
-        self.trained = list(parameters)  # what the optimizer updates on this rank
-        self.weights = None
+    splits_loss = True  # each rank has micro-batches of its own
+
+    def __init__(
+        self, group: ProcessGroup, sync: str = "overlapped", bucket_mb: float = 1.0, algorithm: str = "auto",
+        reduce_dtype=xp.float64,
+    ) -> None:  # fmt: skip
+        super().__init__(group)
+        self.sync, self.bucket_mb, self.algorithm, self.reduce_dtype = sync, bucket_mb, algorithm, reduce_dtype
+        self.weights: MasterWeights | None = None
+
+    def apply(self, model: Module) -> Module:
+        """Have the parameters' gradients summed. Where the policy in force has 16 bits, store the parameters so."""
+        parameters, arguments = model.parameters(), (self.group, self.algorithm, self.reduce_dtype)
+        if self.sync == "naive":
+            self.sums = NaiveDataParallel(parameters, *arguments)
+        else:
+            overlap = self.sync == "overlapped" and self.group.size > 1  # alone there is nothing to overlap
+            self.sums = bucketed_data_parallel(parameters, *arguments, self.bucket_mb, overlap)
         if (format := current().compute) is not None:
             self.weights = master_weights(parameters, format)
-            self.trained = self.weights.masters
+        return model
+
+    def trained(self, parameters: list[Parameter]) -> list[Parameter]:
+        return parameters if self.weights is None else self.weights.masters
 
     def zero_grad(self) -> None:
-        """Begin a step. Of the last one nothing is left, neither its sums nor its averages."""
         self.sums.zero_grad()
         for master in self.weights.masters if self.weights else ():
-            master.grad = None
+            master.grad = None  # of the last step's averages nothing is left
 
-    def wait_for_gradients(self) -> None:
-        """End a step's backward passes: return when every gradient is the sum over all ranks."""
+    def no_sync(self) -> AbstractContextManager:
+        return self.sums.no_sync()
+
+    def sync_gradients(self) -> None:
         self.sums.wait_for_gradients()
         if self.weights is not None:
             self.weights.take_gradients()
 
     def sync_params(self) -> None:
-        """After the optimizer's step: nobody lacks anything, but what is stored in 16 bits follows its masters."""
+        """Every rank has updated all of them; what is stored in 16 bits follows its master weights."""
         if self.weights is not None:
             self.weights.sync_params()
-
-    def unshard_all(self) -> None:
-        """Training is over: every rank has all parameters."""
-
-    def all_max(self, value: float) -> float:
-        """The largest of the values of ranks that hold other gradients: there are none."""
-        return value
-
-    def all_sum(self, value: int) -> int:
-        """The sum over ranks that hold other gradients: there are none."""
-        return value
-
-    def whole(self, arrays: dict) -> dict:
-        """From what ranks hold of each parameter to the whole, by its name: they hold the whole."""
-        return arrays
 
 
 @overridable

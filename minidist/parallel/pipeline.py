@@ -12,16 +12,17 @@ Huang et al., "GPipe" (2019); Narayanan et al., "Efficient Large-Scale Language 
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from minidist import trace
 from minidist.backend import xp
 from minidist.comm.collectives import ReduceOp, all_reduce, broadcast
 from minidist.comm.group import ProcessGroup, irecv, isend
 from minidist.nn.gpt import GPT
-from minidist.nn.layers import Module, Parameter
+from minidist.nn.layers import Module
 from minidist.nn.precision.policy import current
 from minidist.nn.tensor import Tensor
-from minidist.parallel.tools import scalars
+from minidist.parallel.axis import Axis
 from minidist.parallel.tools.schedules import Action
 
 Batch = tuple  # tokens and targets (B, T), and the micro-batch's DropoutRNG
@@ -50,56 +51,65 @@ class Stage(Module):
         return x if self.head is None else self.head.loss(x, targets)
 
 
-class Part(Module):
-    """All that a rank has of the model: its stages. (``blocks`` are theirs, for whoever wants to shard them.)"""
+class LocalStages(Module):
+    """All that a rank has of the model: its stages. ``blocks`` are theirs, for whoever wants to shard them."""
 
-    def __init__(self, stages: dict[int, Stage]) -> None:
-        self.stages = list(stages.values())
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        self.stages = list(stages)
 
     @property
     def blocks(self) -> list[Module]:
         return [block for stage in self.stages for block in stage.blocks]
 
 
-class Pipeline:
-    """One rank of a pipeline.
+class Pipeline(Axis):
+    """Pipeline parallelism as an axis: every rank holds some stages, and runs them as its schedule says.
 
     Args:
-        model: the whole, drawn, and tensor parallel already if it is to be. What belongs to other ranks is given up.
         group: the ranks of the pipeline, N of them.
         layers: how many layers each stage has, from the first stage to the last; rank r has stages r, r + N, ...
         activations: the shape of what goes from stage to stage, (B, T, C), or (B, T/tp, C) with sequence parallelism.
     """
 
+    splits_loss = True  # it is known where the last stage is
+
     def __init__(
-        self, model: GPT, group: ProcessGroup, layers: Sequence[int], activations: tuple[int, ...], dtype=xp.float32
+        self, group: ProcessGroup, layers: Sequence[int], activations: tuple[int, ...], dtype=xp.float32
     ) -> None:
-        self.group, self.activations, self.dtype, self.policy = group, activations, dtype, current()
+        super().__init__(group, group)
+        self.layers, self.activations, self.dtype, self.policy = layers, activations, dtype, current()
         self.last = len(layers) - 1
-        ends = [sum(layers[: stage + 1]) for stage in range(len(layers))]
+        self.embedding_group = group.new_group(sorted({0, self.last % group.size}))  # Megatron-LM's name for it
+        if self.embedding_group is not None:
+            self.embedding_group.axis = "embedding"
+
+    def apply(self, model: GPT) -> LocalStages:
+        """Keep this rank's stages. Parameters of the others become holes: NaN in every element, without memory."""
+        ends = [sum(self.layers[: stage + 1]) for stage in range(len(self.layers))]
         stages = [
             Stage(model, slice(end - count, end), stage == 0, stage == self.last)
-            for stage, (end, count) in enumerate(zip(ends, layers, strict=True))
+            for stage, (end, count) in enumerate(zip(ends, self.layers, strict=True))
         ]
-        self.stages = {number: stages[number] for number in range(group.rank, len(stages), group.size)}
-        self.part = model if group.size == 1 else Part(self.stages)
+        self.stages = {number: stages[number] for number in range(self.group.rank, len(stages), self.group.size)}
         self.owners: dict[str, int] = {}  # of each parameter by name, the first rank that has it
         for number, stage in enumerate(stages):
             for parameter in stage.parameters():
-                self.owners.setdefault(parameter.name, number % group.size)
+                self.owners.setdefault(parameter.name, number % self.group.size)
         self.shapes = {parameter.name: parameter.shape for parameter in model.parameters()}
         self.tied = [p for p in stages[0].parameters() if p in stages[-1].parameters()]
-        self.ends = group.new_group(sorted({0, self.last % group.size}))  # Megatron-LM's embedding group
-        if self.ends is not None:
-            self.ends.axis = "embedding"
-        mine = set(self.part.parameters())
+        local = LocalStages(list(self.stages.values()))
+        mine = set(local.parameters())
         for parameter in model.parameters():
             if parameter not in mine:
-                parameter.stored = xp.broadcast_to(xp.asarray(xp.nan, parameter.dtype), parameter.shape)  # a hole
+                parameter.stored = xp.broadcast_to(xp.asarray(xp.nan, parameter.dtype), parameter.shape)
+        return local
+
+    # The executor
 
     def run(
-        self, actions: Sequence[Action], micro_batches: Sequence[int], batch: Callable[[int], Batch], scale: float = 1.0
-    ) -> float:
+        self, actions: Sequence[Action], micro_batches: Sequence[int], batch: Callable[[int], Batch],
+        scale: float = 1.0, no_sync: Callable[[], AbstractContextManager] = nullcontext,
+    ) -> float:  # fmt: skip
         """Run a schedule: add the gradients of these micro-batches, and return the sum of their losses.
 
         The losses are known where the last stage is; elsewhere the sum is 0.
@@ -109,6 +119,7 @@ class Pipeline:
             micro_batches: for each one of the schedule, its number within the step.
             batch: for such a number its tokens, targets and dropout_rng.
             scale: what the loss is multiplied by, and with it all gradients (nn/precision/loss_scaling.py).
+            no_sync: entered for all of it: tied gradients are to be summed before any gradient leaves this rank.
         """
         self.micro_batches, self.batch, self.scale = micro_batches, batch, scale
         self.inputs: dict[tuple[int, int], Tensor] = {}  # (stage, micro-batch) -> what the stage got
@@ -117,9 +128,10 @@ class Pipeline:
         self.sends: list = []
         self.total = 0.0
         run = {"F": self.forward, "B": self.backward, "I": self.backward_input, "W": self.backward_weight}
-        for action in actions:
-            run[action.kind](action.stage, action.micro_batch)
-            self.sends = [work for work in self.sends if not work.is_completed()]
+        with no_sync():
+            for action in actions:
+                run[action.kind](action.stage, action.micro_batch)
+                self.sends = [work for work in self.sends if not work.is_completed()]
         with trace.span("send the rest", "wait"):
             for work in self.sends:
                 work.wait()
@@ -181,28 +193,18 @@ class Pipeline:
     def tag(self, stage: int, i: int, way: str) -> int:
         return 2 * (stage * len(self.micro_batches) + i) + (way == "backward")
 
-    # What lies on more than one rank
+    # What is on more than one rank
 
-    def sum_tied(self) -> None:
-        """Add up the gradients of what both ends of the pipeline have: the embedding, the head's weight too."""
-        if self.ends is not None and self.ends.size > 1:
+    def sync_gradients(self) -> None:
+        """Sum the gradients of what both ends of the pipeline have: the embedding is the head's weight too."""
+        if self.embedding_group is not None and self.embedding_group.size > 1:
             for parameter in self.tied:
-                all_reduce(parameter.grad, ReduceOp.SUM, self.ends)
+                all_reduce(parameter.grad, ReduceOp.SUM, self.embedding_group)
 
-    def owns(self, parameter: Parameter) -> bool:
-        """Whether a parameter's gradient enters the global norm on this rank: what two ranks have, on the first."""
-        return self.owners[parameter.name] == self.group.rank
+    def owner(self, name: str) -> int:
+        return self.owners[name]
 
-    def all_max(self, value: float) -> float:
-        """The largest of the ranks' values."""
-        return scalars.largest(value, self.group)
-
-    def all_sum(self, value: int) -> int:
-        """The sum of the ranks' integers."""
-        return scalars.total(value, self.group)
-
-    def whole(self, arrays: dict) -> dict:
-        """From this rank's arrays, by parameter name, to those of all stages. Called by all ranks."""
+    def full_state(self, arrays: dict) -> dict:
         found = {}
         for name, owner in self.owners.items():
             mine = arrays.get(name)

@@ -1,30 +1,24 @@
-"""Tensor parallelism: every rank holds some of each layer's head blocks, and sequence parallelism: some of the tokens.
+"""Tensor parallelism: every rank holds some of each layer's heads.
 
-A head is a block of its own: its queries, keys and values, 1/H of the MLP's hidden units, 1/H of the vocabulary. Inside
-a block nothing depends on another block, so the blocks may lie on several ranks. What leads into the blocks is a column
-parallel layer, what leads out of them a row parallel one, and between the two no rank has to ask another:
+A head has everything of its own: queries, keys and values, 1/H of the MLP's hidden units, 1/H of the vocabulary.
+Nothing inside a head depends on another head, so the heads may be on different ranks. A column parallel layer leads
+into the heads, a row parallel layer out of them, and no rank needs another one in between:
 
-    x -> f -> columns -> GELU or attention, block by block -> rows -> g -> y
+    x -> f -> columns -> attention or GELU, head by head -> rows -> g -> y
 
-f and g are a conjugate pair (mappings.py). Without sequence parallelism f copies, and in backward all-reduces; g
-all-reduces, and in backward copies. With it the tokens are split over the ranks outside the pair, where LayerNorm,
-dropout and the residual are: f all-gathers them and in backward reduce-scatters, g the other way round. An all-reduce
-is a reduce-scatter and an all-gather, so that this costs no more, and less is saved for backward.
+f and g are a conjugate pair (tools/mappings.py): f copies, and all-reduces in backward; g all-reduces, and copies in
+backward. With sequence parallelism (sequence.py) f all-gathers tokens and g reduce-scatters them.
 
-Shoeybi et al., "Megatron-LM" (2019); Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
-Models" (2022). Simplified: what f has gathered stays for backward, where Megatron-LM gathers it again; no collective
-overlaps with products; LayerNorm's gradients are summed in each micro-batch, and not once a step.
+Shoeybi et al., "Megatron-LM" (2019). Simplified: no collective overlaps with matrix products.
 
-**Bits.** A product that is not made of blocks changes its bits when it is split. Cut by columns, it did in 138 of 620
-shapes tried, all with parts that are no multiple of 16 columns wide, in up to 64 % of the elements: another shape runs
-through another kernel of the BLAS. Cut by rows, with the partial products added in float32, in 70 to 90 % of the
-elements nearly always: another order of the same sum. (OpenBLAS 0.3.31, AVX-512; tests/parallel/test_tensor_bits.py
-shows it for other shapes.) So one process multiplies block by block too, and what the blocks put out is added in
-float64 and rounded once, whoever adds it. That is for float32 models: of a float64 model the last bit depends on the
-split.
+**Bits.** The bits of a matrix product change when it is split. Split by columns, 138 of 620 shapes changed, all with
+parts that are not a multiple of 16 columns wide, in up to 64 % of the elements: BLAS picks another kernel for another
+shape. Split by rows, with the partial products added in float32, 70 to 90 % of the elements changed nearly always: the
+same sum in another order. (OpenBLAS 0.3.31, AVX-512; tests/parallel/test_tensor_bits.py shows it for other shapes.) So
+one process multiplies head by head too, and the heads' outputs are added in float64 and rounded once, on however many
+ranks. This holds for float32 models; the last bit of a float64 model depends on the split.
 """
 
-from collections.abc import Callable
 from functools import partial
 
 from minidist.backend import xp
@@ -32,45 +26,43 @@ from minidist.comm.collectives import ReduceOp, all_gather_into_tensor, all_redu
 from minidist.comm.group import ProcessGroup
 from minidist.nn import functional
 from minidist.nn.gpt import Attention, Head
-from minidist.nn.layers import ColumnLinear, Dropout, Embedding, LayerNorm, Module, Parameter, RowLinear
+from minidist.nn.layers import ColumnLinear, Embedding, Module, Parameter, RowLinear
 from minidist.nn.loss import cross_entropy
-from minidist.nn.random import DropoutRNG
 from minidist.nn.tensor import Tensor
 from minidist.overrides import overridable
-from minidist.parallel.tools import scalars
+from minidist.parallel.axis import Axis
 from minidist.parallel.tools.mappings import (
+    SEQUENCE,
     all_gather_in_group,
     copy_parameter_to_group,
     copy_to_group,
     reduce_from_group,
     reduce_scatter_in_group,
-    scatter_to_group,
 )
-
-SEQUENCE = 1  # the axis of the tokens in activations (B, T, C)
+from minidist.parallel.tools.plan import Plan, parallelize_module
 
 
 @overridable
-def heads_of(rank: int, ranks: int, blocks: int) -> range:
-    """Which head blocks lie on a rank: as many on each, one behind the other.
+def heads_of(rank: int, ranks: int, heads: int) -> range:
+    """Which heads a rank computes: the same number on each, one rank's after the other's.
 
     Raises:
-        ValueError: if the ranks do not divide the blocks.
+        ValueError: if the ranks do not divide the heads.
     """
-    if blocks % ranks:
-        raise ValueError(f"{blocks} head blocks cannot be split over {ranks} ranks, which must divide their number")
-    each = blocks // ranks
+    if heads % ranks:
+        raise ValueError(f"{heads} heads cannot be split over {ranks} ranks, which must divide their number")
+    each = heads // ranks
     return range(rank * each, (rank + 1) * each)
 
 
-def shard(parameter: Parameter, group: ProcessGroup) -> Parameter:
-    """Keep this rank's head blocks of a parameter, (H, ...) -> (H/N, ...), and return it.
+def shard_heads(parameter: Parameter, group: ProcessGroup) -> Parameter:
+    """Keep this rank's heads of a parameter, in place: (H, ...) -> (H/N, ...). Returns the parameter.
 
     Raises:
-        ValueError: if the ranks do not divide the blocks, or the parameter is not whole.
+        ValueError: if the ranks do not divide the heads, or the parameter is sharded already.
     """
     if parameter.sharded:
-        raise ValueError(f"{parameter.name or 'a parameter'} is split already: parallelize_module takes whole ones")
+        raise ValueError(f"{parameter.name or 'a parameter'} is split already: parallelize_module takes full ones")
     mine = heads_of(group.rank, group.size, len(parameter.data))
     parameter.data = parameter.data[mine.start : mine.stop].copy()
     parameter.sharded = True
@@ -88,7 +80,7 @@ class ColumnParallelLinear(ColumnLinear):
     """
 
     def __init__(self, linear: ColumnLinear, group: ProcessGroup, sequence: bool, reduce_dtype=xp.float64) -> None:
-        self.weight, self.bias = shard(linear.weight, group), shard(linear.bias, group)
+        self.weight, self.bias = shard_heads(linear.weight, group), shard_heads(linear.bias, group)
         self.group, self.sequence, self.reduce_dtype = group, sequence, reduce_dtype
 
     def forward(self, x: Tensor) -> Tensor:
@@ -108,7 +100,7 @@ class RowParallelLinear(RowLinear):
     """
 
     def __init__(self, linear: RowLinear, group: ProcessGroup, sequence: bool, reduce_dtype=xp.float64) -> None:
-        self.weight, self.bias = shard(linear.weight, group), linear.bias
+        self.weight, self.bias = shard_heads(linear.weight, group), linear.bias
         self.group, self.sequence, self.reduce_dtype = group, sequence, reduce_dtype
 
     def forward(self, x: Tensor) -> Tensor:
@@ -139,7 +131,7 @@ class VocabParallelEmbedding(Embedding):
     """
 
     def __init__(self, embedding: Embedding, group: ProcessGroup) -> None:
-        self.weight, self.group = shard(embedding.weight, group), group
+        self.weight, self.group = shard_heads(embedding.weight, group), group
 
     def forward(self, tokens) -> Tensor:
         blocks, each, _ = self.weight.shape
@@ -202,58 +194,6 @@ def vocab_parallel_cross_entropy(logits: Tensor, targets, vocab: int, group: Pro
     return cross_entropy(logits, targets, vocab, first, joined(ReduceOp.MAX), joined(ReduceOp.SUM))
 
 
-class SequenceParallelLayerNorm(LayerNorm):
-    """Normalises this rank's tokens, (B, T/N, C); the gradients of gain and bias are summed over the ranks' tokens.
-
-    Args:
-        norm: the layer of one process, whose gain and bias (C,) this one takes over.
-        group, reduce_dtype: as for ``ColumnParallelLinear``; it is the token sums of those gradients that are added.
-    """
-
-    def __init__(self, norm: LayerNorm, group: ProcessGroup, reduce_dtype=xp.float64) -> None:
-        self.gain, self.bias = norm.gain, norm.bias
-        self.group, self.reduce_dtype = group, reduce_dtype
-
-    def forward(self, x: Tensor) -> Tensor:
-        gain = copy_parameter_to_group(self.gain, self.group, self.reduce_dtype)
-        bias = copy_parameter_to_group(self.bias, self.group, self.reduce_dtype)
-        return functional.layer_norm(x, gain, bias)
-
-
-class SequenceParallelDropout(Dropout):
-    """Drops of this rank's tokens, (B, T/N, C), what one process would drop of them: drawn for all, then cut.
-
-    Args:
-        dropout: the layer of one process.
-        group: the tensor-parallel ranks, N of them.
-    """
-
-    def __init__(self, dropout: Dropout, group: ProcessGroup) -> None:
-        super().__init__(dropout.rate, dropout.layer, dropout.place)
-        self.group = group
-
-    def keep(self, shape: tuple[int, ...], dropout_rng: DropoutRNG):
-        batch, length, width = shape
-        keep = super().keep((batch, length * self.group.size, width), dropout_rng)  # (B, T, C)
-        return xp.split(keep, self.group.size, SEQUENCE)[self.group.rank].copy()
-
-
-class ScatterAndDropout(SequenceParallelDropout):
-    """Where the tokens are split: (B, T, C) -> (B, T/N, C).
-
-    Raises:
-        ValueError: if the ranks do not divide the tokens.
-    """
-
-    def forward(self, x: Tensor, dropout_rng: DropoutRNG | None) -> Tensor:
-        if x.shape[SEQUENCE] % self.group.size:
-            raise ValueError(
-                f"{x.shape[SEQUENCE]} tokens cannot be split over {self.group.size} sequence-parallel ranks: "
-                f"pass a multiple of {self.group.size}"
-            )
-        return super().forward(scatter_to_group(x, self.group, SEQUENCE), dropout_rng)
-
-
 def local_heads(attention: Attention, group: ProcessGroup) -> Attention:
     """Tell attention which heads are computed here: their dropout goes by their numbers."""
     mine = heads_of(group.rank, group.size, len(attention.heads))
@@ -261,13 +201,13 @@ def local_heads(attention: Attention, group: ProcessGroup) -> Attention:
     return attention
 
 
-Plan = dict[str, Callable[[Module, ProcessGroup], Module]]
+def tensor_plan(sequence: bool = False, reduce_dtype=xp.float64) -> Plan:
+    """Which modules of a GPT become parallel; with ``sequence``, between regions in which the tokens are split.
 
-
-def gpt_plan(sequence: bool = False, reduce_dtype=xp.float64) -> Plan:
-    """What stands in for which module of a GPT, with sequence parallelism or without."""
+    Sequence parallelism has a plan of its own for what is between those regions (sequence.py): apply both.
+    """
     options = {"sequence": sequence, "reduce_dtype": reduce_dtype}
-    plan = {
+    return {
         "embeddings.token": VocabParallelEmbedding,
         "blocks.*.attention": local_heads,
         "blocks.*.attention.qkv": partial(column_parallel_linear, **options),
@@ -276,90 +216,33 @@ def gpt_plan(sequence: bool = False, reduce_dtype=xp.float64) -> Plan:
         "blocks.*.mlp.proj": partial(row_parallel_linear, **options),
         "head": partial(VocabParallelHead, **options),
     }
-    if sequence:
-        norm = partial(SequenceParallelLayerNorm, reduce_dtype=reduce_dtype)
-        plan |= {
-            "embeddings.dropout": ScatterAndDropout,
-            "blocks.*.norm1": norm,
-            "blocks.*.dropout1": SequenceParallelDropout,
-            "blocks.*.norm2": norm,
-            "blocks.*.dropout2": SequenceParallelDropout,
-            "head.norm": norm,
-        }
-    return plan
 
 
-def parallelize_module(module: Module, group: ProcessGroup, plan: Plan) -> Module:
-    """Put in place of each module that the plan names what the plan makes of it, and return the changed module.
-
-    (``torch.distributed.tensor.parallel.parallelize_module``, whose plans have styles such as ``ColwiseParallel()``.)
+class TensorParallel(Axis):
+    """Tensor parallelism as an axis: every rank holds some heads, and a copy of what no head has for itself.
 
     Args:
-        module: all of whose parameters are whole.
         group: the tensor-parallel ranks.
-        plan: for a module's dotted name, with * for all entries of a list on the way to it, a function of the module
-            and the group. They are called in the plan's order.
-
-    Raises:
-        ValueError: if the plan names a module that there is not, or one whose parameters are split already.
-    """
-    for path, style in plan.items():
-        name = path.split(".")[-1]
-        for owner in _owners(module, path):
-            setattr(owner, name, style(getattr(owner, name), group))
-    return module
-
-
-def _owners(module: Module, path: str) -> list[Module]:
-    """The modules that have the attribute that a path ends with."""
-    owners: list = [module]
-    *way, name = path.split(".")
-    for step in way:
-        if step == "*":
-            owners = [part for owner in owners for part in (owner if isinstance(owner, list) else [])]
-        else:
-            owners = [getattr(owner, step, None) for owner in owners]
-    if not owners or not all(isinstance(getattr(owner, name, None), Module) for owner in owners):
-        raise ValueError(f"the plan names {path!r}, but the {type(module).__name__} has no such module")
-    return owners
-
-
-class TensorParallel:
-    """A model made tensor parallel, as the training loop sees it: what lies where, for the norm and for checkpoints.
-
-    Args:
-        model: with whole parameters, already drawn; changed here.
-        group: the tensor-parallel ranks; of one rank, the model stays as it is.
         plan: as for ``parallelize_module``.
     """
 
-    def __init__(self, model: Module, group: ProcessGroup, plan: Plan) -> None:
-        self.group = group
-        if group.size > 1:
-            parallelize_module(model, group, plan)
+    def __init__(self, group: ProcessGroup, plan: Plan) -> None:
+        super().__init__(group, group)
+        self.plan = plan
+
+    def apply(self, model: Module) -> Module:
+        """Put the parallel modules in their places; of what is sharded this rank keeps its heads."""
+        parallelize_module(model, self.group, self.plan)
         self.sharded = {parameter.name for parameter in model.parameters() if parameter.sharded}
+        return model
 
-    def owns(self, parameter: Parameter) -> bool:
-        """Whether a parameter's gradient enters the global norm on this rank.
+    def owner(self, name: str) -> int | None:
+        return None if name in self.sharded else 0
 
-        What is sharded does on every rank; what every rank has a copy of, on one. Otherwise a norm over all ranks has N
-        times what the copies add to it. (Megatron-LM: ``param_is_not_tensor_parallel_duplicate``.)
-        """
-        return parameter.name in self.sharded or self.group.rank == 0
-
-    def all_max(self, value: float) -> float:
-        """The largest of the ranks' values."""
-        return scalars.largest(value, self.group)
-
-    def all_sum(self, value: int) -> int:
-        """The sum of the ranks' integers."""
-        return scalars.total(value, self.group)
-
-    def whole(self, arrays: dict) -> dict:
-        """From this rank's arrays, by parameter name, to those of one process. Called by all ranks."""
+    def full_state(self, arrays: dict) -> dict:
         return {name: self._gathered(array) if name in self.sharded else array for name, array in arrays.items()}
 
     def _gathered(self, array):
-        whole = xp.empty((self.group.size * len(array), *array.shape[1:]), array.dtype)  # (H, ...)
-        all_gather_into_tensor(whole, xp.ascontiguousarray(array), self.group)
-        return whole
+        full = xp.empty((self.group.size * len(array), *array.shape[1:]), array.dtype)  # (H, ...)
+        all_gather_into_tensor(full, xp.ascontiguousarray(array), self.group)
+        return full

@@ -21,17 +21,18 @@ An average over micro-batches is taken elsewhere, once (``average_gradients``); 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import pairwise
 
 from minidist.backend import xp
 from minidist.comm.collectives import ReduceOp, all_gather_into_tensor, all_reduce, reduce_scatter_tensor
 from minidist.comm.group import ProcessGroup
+from minidist.comm.mesh import init_device_mesh
 from minidist.nn.layers import Module, Parameter
 from minidist.nn.tensor import Context, Function, Tensor
 from minidist.overrides import overridable
-from minidist.parallel.tools import scalars
+from minidist.parallel.axis import Axis
 from minidist.parallel.tools.units import Unit, held
 
 
@@ -106,33 +107,6 @@ class ZeroStage1:
         """After the optimizer's step: every rank gets the parameters that the others have updated."""
         for unit in self.units:
             all_gather_into_tensor(unit.full, unit.shard, self.shards, algorithm=self.algorithm)
-
-    def unshard_all(self) -> None:
-        """Training is over: every rank gets all parameters, for good."""
-
-    def all_max(self, value: float) -> float:
-        """The largest of all shards' values."""
-        return scalars.largest(value, self.shards)
-
-    def all_sum(self, value: int) -> int:
-        """The sum of all shards' integers."""
-        return scalars.total(value, self.shards)
-
-    def whole(self, arrays: dict) -> dict:
-        """From what ranks hold of each parameter to the whole, for each parameter by its name. Called by all ranks.
-
-        Args:
-            arrays: for the name of each piece, an array of its shape: its data, or a state of the optimizer.
-        """
-        found = {}
-        for unit in self.units:
-            shard = xp.zeros(unit.shard_size, unit.master.dtype)
-            for parameter, place in unit.parts():
-                shard[place] = arrays[parameter.name]
-            flat = xp.empty(unit.padded_size, shard.dtype)
-            all_gather_into_tensor(flat, shard, self.shards, algorithm=self.algorithm)
-            found |= {parameter.name: view for parameter, view in zip(unit.parameters, unit.views(flat), strict=True)}
-        return found
 
 
 class ZeroStage2(ZeroStage1):
@@ -252,11 +226,6 @@ class ZeroStage3(ZeroStage2):
     def sync_params(self) -> None:
         """Nothing to do: whoever needs a parameter gathers it."""
 
-    def unshard_all(self) -> None:
-        for unit in self.units:
-            self.unshard(unit, None)
-            unit.module.forward_pre_hook = unit.module.forward_hook = None
-
 
 class BeforeBackward(Function):
     """Passes an array on, and in backward calls a function before the gradient goes on to what made the array."""
@@ -272,8 +241,59 @@ class BeforeBackward(Function):
         return gradient, None
 
 
-STAGES = {
-    1: overridable(ZeroStage1),
-    2: overridable(ZeroStage2),
-    3: overridable(ZeroStage3),
-}  # or a learner's own of that name
+STAGES = {1: overridable(ZeroStage1), 2: overridable(ZeroStage2), 3: overridable(ZeroStage3)}
+
+
+class Zero(Axis):
+    """ZeRO as an axis: ranks hold shards of the optimizer's state, of the gradients and of the parameters, by stage.
+
+    Args:
+        group: the data-parallel ranks.
+        stage: 1, 2 or 3.
+        shard: how many ranks, next to each other, share one copy; groups of them are replicas (hybrid sharding).
+        rounds: how many micro-batches the rank with the most of them has in a step.
+        algorithm, reduce_dtype: as for ``ZeroStage1``.
+        options: of stage 3 alone, as ``ZeroStage3`` takes them behind those.
+    """
+
+    splits_loss = True  # each rank has micro-batches of its own
+
+    def __init__(
+        self, group: ProcessGroup, stage: int, shard: int, rounds: int, algorithm: str = "auto",
+        reduce_dtype=xp.float64, *options,
+    ) -> None:  # fmt: skip
+        mesh = init_device_mesh((group.size // shard, shard), mesh_dim_names=("replicate", "shard"), group=group)
+        super().__init__(group, mesh.get_group("shard"))
+        self.replicas = mesh.get_group("replicate")
+        self.stage, self.arguments = stage, (rounds, algorithm, reduce_dtype, *options)
+
+    def apply(self, model: Module) -> Module:
+        """Move the parameters into flat units: the blocks, each by itself, and what is left."""
+        self.zero = STAGES[self.stage](model, model.blocks, self.shard_group, self.replicas, *self.arguments)
+        return model
+
+    def trained(self, parameters: list[Parameter]) -> list[Parameter]:
+        return self.zero.trained
+
+    def zero_grad(self) -> None:
+        self.zero.zero_grad()
+
+    def no_sync(self) -> AbstractContextManager:
+        return self.zero.no_sync()
+
+    def sync_gradients(self) -> None:
+        self.zero.wait_for_gradients()
+
+    def sync_params(self) -> None:
+        self.zero.sync_params()
+
+    def full_state(self, arrays: dict) -> dict:
+        found = {}
+        for unit in self.zero.units:
+            shard = xp.zeros(unit.shard_size, unit.master.dtype)
+            for parameter, place in unit.parts():
+                shard[place] = arrays[parameter.name]
+            flat = xp.empty(unit.padded_size, shard.dtype)
+            all_gather_into_tensor(flat, shard, self.shard_group)
+            found |= {parameter.name: view for parameter, view in zip(unit.parameters, unit.views(flat), strict=True)}
+        return found

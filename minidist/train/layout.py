@@ -4,12 +4,12 @@ from dataclasses import dataclass, fields
 
 from minidist.comm.algorithms import ALL_GATHER, ALL_REDUCE
 from minidist.nn.memory.recompute import MODES
+from minidist.parallel.data import SYNCS
 from minidist.parallel.tools.schedules import SCHEDULES
 from minidist.train.numerals import number, whole_number
 
 ZERO_ALGORITHMS = tuple(ALL_GATHER)  # reduce-scatter has the same
 MOST_RANKS = 64
-SYNCS = ("naive", "bucketed", "overlapped")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import numpy as np
 from minidist.comm.runtime.launch import Cluster
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import RankResult, Run, RunOptions, run
+from minidist.train.result import RankResult, Run, RunOptions
+from minidist.train.trainer import run
 
 ONE_PROCESS = Layout()
 

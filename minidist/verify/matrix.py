@@ -16,7 +16,8 @@ from minidist.nn.precision.policy import POLICIES
 from minidist.parallel.tools.schedules import SCHEDULES
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import Run, RunOptions, run
+from minidist.train.result import Run, RunOptions
+from minidist.train.trainer import run
 from minidist.verify.comparison import agrees
 
 KEYS = ("precision", "dp", "zero", "shard", "tp", "sp", "pp", "schedule", "virtual", "recompute")

@@ -12,7 +12,8 @@ from minidist.course.authoring.assertions import peak_bytes, same
 from minidist.course.sandbox.watch import watch_collectives
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import RunOptions, run
+from minidist.train.result import RunOptions
+from minidist.train.trainer import run
 
 CLOSED = tuple(
     f"minidist.parallel.data:{name}" for name in ("NaiveDataParallel", "Bucket", "BucketedDataParallel", "fill_buckets")

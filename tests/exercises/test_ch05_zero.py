@@ -17,7 +17,8 @@ from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.layers import Module, Parameter
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import RunOptions, run
+from minidist.train.result import RunOptions
+from minidist.train.trainer import run
 
 CLOSED = (
     *(f"minidist.parallel.zero:ZeroStage{stage}" for stage in (1, 2, 3)),

@@ -17,7 +17,8 @@ from minidist.nn.loss import cross_entropy
 from minidist.nn.tensor import Tensor
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import RunOptions, run
+from minidist.train.result import RunOptions
+from minidist.train.trainer import run
 
 MAPPINGS, TENSOR = "minidist.parallel.tools.mappings", "minidist.parallel.tensor"
 
@@ -140,10 +141,11 @@ def split_over(things: str, ranks: int) -> str:
 
 def calls_of_a_model(world, layers: int, samples: int, tokens: int, width: int) -> dict[int, int]:
     """All-reduces of one micro-batch of a real model, forward and backward: how many, by their elements."""
-    from minidist.parallel.tensor import gpt_plan, parallelize_module
+    from minidist.parallel.tensor import tensor_plan
+    from minidist.parallel.tools.plan import parallelize_module
 
     model = GPT(GPTConfig(vocab=12, context=tokens, layers=layers, heads=2, width=width))
-    parallelize_module(model, world, gpt_plan())
+    parallelize_module(model, world, tensor_plan())
     batch = np.zeros((samples, tokens), np.int64)
     calls: list = []
     with counted(world, calls):
@@ -1074,11 +1076,12 @@ def run_norm(world, module, names, dtype="float64", size=1.0):
 
 
 def run_norm_of_a_model(world, module):
-    from minidist.parallel.tensor import gpt_plan, parallelize_module
+    from minidist.parallel.tensor import tensor_plan
+    from minidist.parallel.tools.plan import parallelize_module
 
     model, batch = model_and_batch()
     if world.size > 1:
-        parallelize_module(model, world, gpt_plan())
+        parallelize_module(model, world, tensor_plan())
     model(*batch).backward()
     return module.global_grad_norm(model.parameters(), world)
 
@@ -1266,7 +1269,7 @@ def run_half_layer(world, module):
     return found | {"gain": norm.gain.grad, "bias": norm.bias.grad, "calls": calls} | grads_of(fc, proj)
 
 
-@answers(f"{TENSOR}:SequenceParallelLayerNorm")
+@answers("minidist.parallel.sequence:SequenceParallelLayerNorm")
 @pytest.mark.task(
     "6.9",
     points=3,

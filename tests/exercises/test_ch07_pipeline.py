@@ -431,7 +431,8 @@ def check_by_training(world, module) -> tuple:
     from minidist import overrides
     from minidist.train.config import TrainConfig
     from minidist.train.layout import Layout
-    from minidist.train.trainer import RunOptions, train_rank
+    from minidist.train.result import RunOptions
+    from minidist.train.trainer import train_rank
 
     lend(module)
     overrides.override({"check_schedule": module.check_schedule})

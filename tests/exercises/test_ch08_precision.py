@@ -20,7 +20,8 @@ from minidist.nn.random import DropoutRNG
 from minidist.nn.tensor import Tensor, no_grad
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import RunOptions, run
+from minidist.train.result import RunOptions
+from minidist.train.trainer import run
 
 
 def answers(*closed):

@@ -15,7 +15,8 @@ from minidist.course.authoring.assertions import number
 from minidist.nn.gpt import GPT
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import RunOptions, run
+from minidist.train.result import RunOptions
+from minidist.train.trainer import run
 from minidist.verify.matrix import every_combination
 
 MESH = "minidist.comm.mesh"

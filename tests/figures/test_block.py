@@ -5,7 +5,8 @@ from figures.block import COMMUNICATION, Talk, block, draw, operations
 
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import RunOptions, run
+from minidist.train.result import RunOptions
+from minidist.train.trainer import run
 
 ATTENTION = ["LayerNorm", "CopyToHeads", "Linear", "CausalAttention", "ReduceFromHeads", "Residual"]
 MLP = ["LayerNorm", "CopyToHeads", "Linear", "Gelu", "ReduceFromHeads", "Residual"]

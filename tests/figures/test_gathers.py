@@ -5,7 +5,8 @@ from figures.gathers import COLOURS, draw, kind_of, overlapped
 from minidist.trace import Event
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import RunOptions, run
+from minidist.train.result import RunOptions
+from minidist.train.trainer import run
 
 
 def event(name, start, end, track="compute"):
@@ -21,7 +22,7 @@ def test_what_a_span_counts_as():
     assert kind_of(event("all_gather_into_tensor(float32, ring)", 0, 1, "communication")) == "all-gather"
     assert kind_of(event("reduce_scatter_tensor(SUM)", 0, 1, "communication")) == "reduce-scatter"
     assert kind_of(event("all_reduce(SUM)", 0, 1, "communication")) is None
-    assert kind_of(event("finish gradients", 0, 1, "wait")) is None
+    assert kind_of(event("sync gradients", 0, 1, "wait")) is None
 
 
 def test_overlapped():

@@ -7,7 +7,8 @@ import minidist as md
 from minidist.parallel.data import fill_buckets, share_of
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import RunOptions, run
+from minidist.train.result import RunOptions
+from minidist.train.trainer import run
 
 LIMIT = 30
 

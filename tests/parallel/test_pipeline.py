@@ -10,10 +10,12 @@ import pytest
 from minidist.nn.gpt import GPT
 from minidist.nn.tensor import Tensor
 from minidist.parallel import pipeline
+from minidist.parallel.data import DataParallel
 from minidist.parallel.pipeline import Pipeline, spread
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import RunOptions, run, train_rank
+from minidist.train.result import RunOptions
+from minidist.train.trainer import run, train_rank
 from minidist.verify.comparison import agrees, first_difference
 
 LIMIT = 60
@@ -135,13 +137,13 @@ def test_parameters_lie_on_their_stages(ranks):
 
 def stages_swapped(world, config, layout, options):
     """The second and the third stage have each other's blocks."""
-    init = Pipeline.__init__
+    apply = Pipeline.apply
 
-    def swapped(self, model, *others):
+    def swapped(self, model):
         model.blocks[1], model.blocks[2] = model.blocks[2], model.blocks[1]
-        init(self, model, *others)
+        return apply(self, model)
 
-    with mock.patch.object(Pipeline, "__init__", swapped):
+    with mock.patch.object(Pipeline, "apply", swapped):
         return train_rank(world, config, layout, options)
 
 
@@ -158,21 +160,18 @@ def a_gradient_dropped(world, config, layout, options):
 
 
 def tied_not_summed(world, config, layout, options):
-    with mock.patch.object(Pipeline, "sum_tied", lambda self: None):
+    with mock.patch.object(Pipeline, "sync_gradients", lambda self: None):
         return train_rank(world, config, layout, options)
 
 
 def loss_over_the_wrong_axis(world, config, layout, options):
     """The mean of the losses over the stages instead of the data-parallel ranks."""
-    from minidist.train import trainer
-
-    mean_loss = trainer.mean_loss
-    with mock.patch.object(trainer, "mean_loss", lambda total, count, dp, pp: mean_loss(total, count, pp)):
+    with mock.patch.object(DataParallel, "splits_loss", False):
         return train_rank(world, config, layout, options)
 
 
 def tied_counted_twice(world, config, layout, options):
-    with mock.patch.object(Pipeline, "owns", lambda self, parameter: True):
+    with mock.patch.object(Pipeline, "owner", lambda self, name: None):
         return train_rank(world, config, layout, options)
 
 

@@ -8,13 +8,18 @@ import numpy as np
 import pytest
 
 from minidist.nn.gpt import GPT, MLP, GPTConfig
+from minidist.nn.layers import Dropout
 from minidist.nn.random import DropoutRNG
 from minidist.nn.tensor import Tensor
-from minidist.parallel import tensor
-from minidist.parallel.tensor import TensorParallel, gpt_plan, heads_of, parallelize_module
+from minidist.parallel import sequence, tensor
+from minidist.parallel.tensor import TensorParallel, heads_of
+from minidist.parallel.tools.accumulation import accumulate
+from minidist.parallel.tools.plan import parallelize_module
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import RunOptions, run, train_rank
+from minidist.train.parallelize import ParallelModel, gpt_plan
+from minidist.train.result import RunOptions
+from minidist.train.trainer import run, train_rank
 from minidist.verify.comparison import agrees, first_difference
 
 LIMIT = 60
@@ -82,7 +87,7 @@ BATCH = 2
 def one_micro_batch(world, sequence: bool, reduce_dtype):
     """Calls and bytes of a forward pass, and of its backward."""
     model = GPT(EVEN)
-    TensorParallel(model, world, gpt_plan(sequence, reduce_dtype))
+    TensorParallel(world, gpt_plan(sequence, reduce_dtype)).apply(model)
     tokens = np.arange(BATCH * EVEN.context).reshape(BATCH, -1) % 7
     counts = [world.collectives]
     loss = model(tokens, tokens)
@@ -184,8 +189,8 @@ def test_tensor_parallel_ranks_are_neighbours(ranks):
 
 
 def numbers_joined(world):
-    tensors = TensorParallel(GPT(EVEN), world, gpt_plan())
-    return tensors.all_sum((1 << 60) + world.rank), tensors.all_max(float(world.rank))
+    model = ParallelModel(GPT(EVEN), [TensorParallel(world, tensor.tensor_plan())], accumulate, [0], 1)
+    return model.global_sum((1 << 60) + world.rank), model.global_max(float(world.rank))
 
 
 def test_what_the_norm_joins_is_exact(ranks):
@@ -275,7 +280,7 @@ def unfused(parts):
 
 def qkv_cut_contiguously(world, config, layout, options):
     """The fused weight is cut into N equal parts: rank 0 has no values. Joined, they are the whole, as it was."""
-    whole = TensorParallel.whole
+    full_state = TensorParallel.full_state
 
     def shard_fused(linear, group, **options):
         if linear.weight.name.endswith("qkv.weight"):
@@ -283,25 +288,28 @@ def qkv_cut_contiguously(world, config, layout, options):
         return tensor.ColumnParallelLinear(linear, group, **options)
 
     def joined(self, arrays):
-        found = whole(self, arrays)
+        found = full_state(self, arrays)
         return {name: unfused(array) if name.endswith("qkv.weight") else array for name, array in found.items()}
 
     with (
         mock.patch.object(tensor, "column_parallel_linear", shard_fused),
-        mock.patch.object(TensorParallel, "whole", joined),
+        mock.patch.object(TensorParallel, "full_state", joined),
     ):
         return train_rank(world, config, layout, options)
 
 
 def norms_not_summed(world, config, layout, options):
     """Under sequence parallelism each rank keeps its own tokens' part of the gradients of gains and biases."""
-    with mock.patch.object(tensor, "copy_parameter_to_group", lambda parameter, *others: parameter):
+    with (
+        mock.patch.object(tensor, "copy_parameter_to_group", lambda parameter, *others: parameter),
+        mock.patch.object(sequence, "copy_parameter_to_group", lambda parameter, *others: parameter),
+    ):
         return train_rank(world, config, layout, options)
 
 
 def copies_counted_everywhere(world, config, layout, options):
     """The global norm has what all ranks hold N times."""
-    with mock.patch.object(tensor.TensorParallel, "owns", lambda self, parameter: True):
+    with mock.patch.object(TensorParallel, "owner", lambda self, name: None):
         return train_rank(world, config, layout, options)
 
 
@@ -318,7 +326,7 @@ def heads_counted_from_zero(world, config, layout, options):
 
 def dropout_drawn_for_the_part(world, config, layout, options):
     """Every rank drops of its tokens what one process would drop of the first ones."""
-    with mock.patch.object(tensor.SequenceParallelDropout, "keep", tensor.Dropout.keep):
+    with mock.patch.object(sequence.SequenceParallelDropout, "keep", Dropout.keep):
         return train_rank(world, config, layout, options)
 
 
@@ -398,7 +406,7 @@ def test_layouts_that_do_not_fit_the_run(text, change, message):
 
 def test_blocks_of():
     assert [list(heads_of(rank, 3, 6)) for rank in range(3)] == [[0, 1], [2, 3], [4, 5]]
-    with pytest.raises(ValueError, match="6 head blocks cannot be split over 4 ranks"):
+    with pytest.raises(ValueError, match="6 heads cannot be split over 4 ranks"):
         heads_of(0, 4, 6)
 
 
@@ -420,10 +428,11 @@ def parts_and_halves(world):
         return "no error"
 
     def twice():
-        TensorParallel(TensorParallel(model, world, gpt_plan()) and model, world, gpt_plan())
+        for _ in range(2):
+            TensorParallel(world, tensor.tensor_plan()).apply(model)
 
     def without(*names):
-        plan = {name: style for name, style in gpt_plan().items() if name not in names}
+        plan = {name: style for name, style in tensor.tensor_plan().items() if name not in names}
         return parallelize_module(GPT(EVEN), world, plan)
 
     model = GPT(EVEN)
@@ -433,14 +442,14 @@ def parts_and_halves(world):
         message(lambda: without("embeddings.token")),
         message(lambda: without("head")(tokens, tokens)),
     ]
-    sequence = GPT(EVEN)
-    TensorParallel(sequence, world, gpt_plan(True))
-    return [*found, message(lambda: sequence(tokens[:, :7], tokens[:, :7]))]
+    split = GPT(EVEN)
+    TensorParallel(world, gpt_plan(True, np.float64)).apply(split)
+    return [*found, message(lambda: split(tokens[:, :7], tokens[:, :7]))]
 
 
 def test_models_put_together_wrongly(ranks):
     for twice, half, no_embedding, no_head, odd in ranks(2).run(parts_and_halves, timeout=LIMIT):
-        assert twice == "embeddings.token.weight is split already: parallelize_module takes whole ones"
+        assert twice == "embeddings.token.weight is split already: parallelize_module takes full ones"
         assert half == "only 128 of the 256 tokens' logits are in this process"
         assert (
             no_embedding
@@ -456,10 +465,10 @@ def test_dropout_without_noise_is_none(ranks):
     def loss(world, sequence):
         model = GPT(replace(EVEN, dropout=0.5))
         if world.size > 1:
-            TensorParallel(model, world, gpt_plan(sequence))
+            TensorParallel(world, gpt_plan(sequence, np.float64)).apply(model)
         tokens = np.arange(16).reshape(2, 8)
         return model(tokens, tokens).item(), model(tokens, tokens, DropoutRNG(0, 0, 0)).item()
 
     expected = ranks(1).run(loss, False, timeout=LIMIT)
-    for sequence in (False, True):
-        assert ranks(2).run(loss, sequence, timeout=LIMIT) == 2 * expected
+    for split in (False, True):
+        assert ranks(2).run(loss, split, timeout=LIMIT) == 2 * expected

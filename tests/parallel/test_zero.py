@@ -10,7 +10,8 @@ from minidist import ledger
 from minidist.nn.gpt import GPT
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import RunOptions, run, train_rank
+from minidist.train.result import RunOptions
+from minidist.train.trainer import run, train_rank
 from minidist.verify.comparison import agrees, first_difference
 
 # 7 micro-batches: some ranks have fewer than others. Clipping works hard, dropout is on, and nothing divides evenly.

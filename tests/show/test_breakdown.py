@@ -7,7 +7,8 @@ from minidist.show import breakdown
 from minidist.trace import Event
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import RunOptions, run
+from minidist.train.result import RunOptions
+from minidist.train.trainer import run
 
 
 def log(shift: int, *calls: tuple[int, int]) -> list[Event]:

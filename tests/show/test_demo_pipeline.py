@@ -14,7 +14,8 @@ from minidist.show.pipelines import slots_of
 from minidist.show.player.scene import WIDTH, Box
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import RunOptions, run, train_rank
+from minidist.train.result import RunOptions
+from minidist.train.trainer import run, train_rank
 
 SMALL = TrainConfig(layers=6, heads=2, width=16, context=8, global_batch=6, micro_batch=1, steps=1)
 MARKS = set("FBIW!")

@@ -18,7 +18,7 @@ def log(late=0):
         Event("backward 0", "compute", 12 * MS, 15 * MS),
         Event("all_reduce(SUM)", "communication", 14 * MS, 17 * MS),
         Event("all_reduce(SUM)", "communication", 16 * MS, 18 * MS),
-        Event("finish gradients", "wait", 15 * MS, 18 * MS),
+        Event("sync gradients", "wait", 15 * MS, 18 * MS),
         Event("step 1", "step", 10 * MS, 20 * MS),
     ]
     return [

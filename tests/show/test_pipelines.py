@@ -8,7 +8,8 @@ from minidist.parallel.tools.schedules import schedule
 from minidist.show import pipelines
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import RunOptions, run
+from minidist.train.result import RunOptions
+from minidist.train.trainer import run
 
 
 def test_a_cell_for_each_action():

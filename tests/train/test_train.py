@@ -14,7 +14,8 @@ from minidist.nn.random import DropoutRNG
 from minidist.train.config import TrainConfig
 from minidist.train.fingerprint import digest, fingerprint, state
 from minidist.train.layout import Layout
-from minidist.train.trainer import RunOptions, run
+from minidist.train.result import RunOptions
+from minidist.train.trainer import run
 
 CONFIG = TrainConfig(
     layers=1,

@@ -18,7 +18,8 @@ from minidist.nn.precision.policy import POLICIES
 from minidist.show import grid
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import RunOptions, run, train_rank
+from minidist.train.result import RunOptions
+from minidist.train.trainer import run, train_rank
 from minidist.verify.comparison import agrees, first_difference
 from minidist.verify.matrix import KEYS, Combination, Outcome, covering, every_combination, pairs_of, run_all
 

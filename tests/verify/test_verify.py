@@ -11,7 +11,8 @@ import minidist as md
 from minidist.comm.algorithms import ALL_REDUCE
 from minidist.train.config import TrainConfig
 from minidist.train.layout import SYNCS, Layout
-from minidist.train.trainer import RunOptions, run, train_rank
+from minidist.train.result import RunOptions
+from minidist.train.trainer import run, train_rank
 from minidist.verify.comparison import agrees, first_difference, ulps_between, verify
 from minidist.verify.matrix import covering
 
@@ -107,18 +108,18 @@ def without_all_reduce(world, config, layout, options):
 
 
 def sum_for_mean(world, config, layout, options):
-    import minidist.train.trainer as train
+    from minidist.train import step
 
-    average = train.average_gradients
-    train.average_gradients = lambda parameters, count: average(parameters, count // layout.dp)
+    average = step.average_gradients
+    step.average_gradients = lambda parameters, count: average(parameters, count // layout.dp)
     return train_rank(world, config, layout, options)
 
 
 def same_batch_on_two_ranks(world, config, layout, options):
-    import minidist.train.trainer as train
+    from minidist.train import parallelize
 
-    share = train.share_of
-    train.share_of = lambda rank, size, count: share(0 if rank == 1 else rank, size, count)
+    share = parallelize.share_of
+    parallelize.share_of = lambda rank, size, count: share(0 if rank == 1 else rank, size, count)
     return train_rank(world, config, layout, options)
 
 
@@ -184,15 +185,15 @@ def test_the_first_difference_is_the_planted_one():
 
 
 def a_wrong_loss_in_step_one(world, config, layout, options):
-    import minidist.train.trainer as train
+    from minidist.train.parallelize import ParallelModel
 
-    mean_loss, calls = train.mean_loss, []
+    mean_loss, calls = ParallelModel.mean_loss, []
 
     def wrong(*arguments):
         calls.append(None)
         return mean_loss(*arguments) + (len(calls) == 2) * 1e-9
 
-    train.mean_loss = wrong
+    ParallelModel.mean_loss = wrong
     return train_rank(world, config, layout, options)
 
 

@@ -11,7 +11,8 @@ from rich.text import Text
 from minidist import overrides
 from minidist.course.answers import Source, implementation_folder, read_answers
 from minidist.course.sandbox.guard import run_file
-from minidist.train.trainer import Run, train_rank
+from minidist.train.result import Run
+from minidist.train.trainer import train_rank
 
 
 @dataclass(frozen=True)

@@ -1,125 +1,148 @@
 """Collectives that differentiate, as conjugate pairs: what one does in forward, the other does in backward.
 
 If forward copies a tensor to every rank, the ranks' gradients of it add up; if forward adds the ranks' tensors up,
-each gets the whole gradient back. So every collective's backward is another collective:
+each rank gets the full gradient back. So the backward of every collective is another collective:
 
     forward           backward          here                     Megatron-LM
     copy              all-reduce        copy_to_group            f: copy_to_tensor_model_parallel_region
     all-reduce        copy              reduce_from_group        g: reduce_from_tensor_model_parallel_region
-    split             all-gather        scatter_to_group         scatter_to_tensor_model_parallel_region
-    all-gather        split             gather_from_group        gather_from_tensor_model_parallel_region
+    split             all-gather        scatter_to_group         scatter_to_sequence_parallel_region
     all-gather        reduce-scatter    all_gather_in_group      gather_from_sequence_parallel_region
     reduce-scatter    all-gather        reduce_scatter_in_group  reduce_scatter_to_sequence_parallel_region
 
 (Shoeybi et al., "Megatron-LM", 2019, and Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
-Models", 2022.) Gathering and splitting are along one axis. Which partner an all-gather has depends on what follows: if
-all ranks compute the same from the gathered tensor, their gradients are equal and each keeps its part (split); if each
-computes something else, the gradients add up (reduce-scatter).
+Models", 2022.) Gathering and splitting are along one axis of the array.
 
 Sums are taken in ``reduce_dtype``, float64 by default, and rounded once: their bits then depend neither on the ranks'
-order nor on the algorithm. So a gradient that is to be summed must not be rounded on its way here (``ctx.grad_dtype``),
-and what is summed in forward may come as an unrounded float64 partial sum, with ``dtype`` the one to round to.
+order nor on the algorithm. So a gradient that will be summed must not be rounded on its way here (``ctx.grad_dtype``),
+and what is summed in forward may arrive as an unrounded float64 partial sum, with ``dtype`` the one to round to.
 A collective in place would overwrite what autograd has saved, so every mapping works on a copy.
 """
-
-from collections.abc import Callable
 
 from minidist.backend import xp
 from minidist.comm.collectives import ReduceOp, all_gather_into_tensor, all_reduce, reduce_scatter_tensor
 from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Parameter
-from minidist.nn.precision.policy import POLICIES, Policy, current
+from minidist.nn.precision.policy import POLICIES, Policy
 from minidist.nn.rounding import rounded
 from minidist.nn.tensor import Context, Function, Tensor
 from minidist.overrides import overridable
+
+SEQUENCE = 1  # the axis of the tokens in activations (B, T, C)
+
+
+class CopyToTensorParallelRegion(Function):
+    """f: the same tensor on every rank; backward sums the ranks' gradients."""
+
+    @staticmethod
+    def forward(ctx: Context, x, group: ProcessGroup, reduce_dtype):
+        ctx.group, ctx.grad_dtype = group, reduce_dtype
+        return x
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        return sum_over(gradient, ctx.group, ctx.grad_dtype), None, None
+
+
+class ReduceFromTensorParallelRegion(Function):
+    """g: the sum of the ranks' tensors; backward hands the same gradient to every rank."""
+
+    @staticmethod
+    def forward(ctx: Context, x, group: ProcessGroup, reduce_dtype, dtype):
+        return rounded(sum_over(x, group, reduce_dtype), dtype or x.dtype)
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        return gradient, None, None, None
+
+
+class ScatterToSequenceParallelRegion(Function):
+    """This rank's part of a tensor; backward all-gathers the parts' gradients."""
+
+    @staticmethod
+    def forward(ctx: Context, x, group: ProcessGroup, axis: int):
+        ctx.group, ctx.axis = group, axis
+        return split(x, group, axis)
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        return join(gradient, ctx.group, ctx.axis, ctx.policy), None, None
+
+
+class GatherFromSequenceParallelRegion(Function):
+    """f with split tokens: an all-gather; backward reduce-scatters the ranks' gradients."""
+
+    @staticmethod
+    def forward(ctx: Context, x, group: ProcessGroup, axis: int, reduce_dtype):
+        ctx.group, ctx.axis, ctx.grad_dtype = group, axis, reduce_dtype
+        return join(x, group, axis, ctx.policy)
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        return sum_and_split(gradient, ctx.group, ctx.axis, ctx.grad_dtype), None, None, None
+
+
+class ReduceScatterToSequenceParallelRegion(Function):
+    """g with split tokens: a reduce-scatter; backward all-gathers the parts' gradients."""
+
+    @staticmethod
+    def forward(ctx: Context, x, group: ProcessGroup, axis: int, reduce_dtype, dtype):
+        ctx.group, ctx.axis = group, axis
+        return rounded(sum_and_split(x, group, axis, reduce_dtype), dtype or x.dtype)
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        return join(gradient, ctx.group, ctx.axis, ctx.policy), None, None, None, None
+
+
+class CopyParameterToSequenceParallelRegion(CopyToTensorParallelRegion):
+    """As f, for a parameter: forward copies its array too."""
+
+    @staticmethod
+    def forward(ctx: Context, x, group: ProcessGroup, reduce_dtype):
+        return CopyToTensorParallelRegion.forward(ctx, xp.copy(x), group, reduce_dtype)
 
 
 @overridable
 def copy_to_group(x: Tensor, group: ProcessGroup, reduce_dtype=xp.float64) -> Tensor:
     """The same tensor, on its way into what each rank computes differently; its gradients are summed over the ranks."""
-    return Mapping.apply(x, keep, lambda gradient: sum_over(gradient, group, reduce_dtype), None, reduce_dtype)
+    return CopyToTensorParallelRegion.apply(x, group, reduce_dtype)
 
 
 @overridable
 def reduce_from_group(x: Tensor, group: ProcessGroup, reduce_dtype=xp.float64, dtype=None) -> Tensor:
     """The sum of all ranks' tensors, of the same shape on each, rounded to ``dtype`` (None: that of ``x``)."""
-    return Mapping.apply(x, lambda array: sum_over(array, group, reduce_dtype), keep, dtype, None)
+    return ReduceFromTensorParallelRegion.apply(x, group, reduce_dtype, dtype)
 
 
 def scatter_to_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
-    """This rank's part of a tensor that all ranks have: ``x.shape[axis]`` is divided by the ranks."""
-
-    def there(array):
-        return split(array, group, axis)
-
-    policy = current()
-    return Mapping.apply(x, there, lambda gradient: join(gradient, group, axis, policy), None, None)
-
-
-def gather_from_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
-    """All ranks' parts joined along an axis, for all ranks to compute the same from it."""
-
-    policy = current()
-
-    def there(array):
-        return join(array, group, axis, policy)
-
-    return Mapping.apply(x, there, lambda gradient: split(gradient, group, axis), None, None)
+    """This rank's part of a tensor that all ranks have: the ranks divide ``x.shape[axis]``."""
+    return ScatterToSequenceParallelRegion.apply(x, group, axis)
 
 
 @overridable
 def all_gather_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dtype=xp.float64) -> Tensor:
     """All ranks' parts joined along an axis, for each rank to compute something else from it."""
-
-    def back(gradient):
-        return sum_and_split(gradient, group, axis, reduce_dtype)
-
-    policy = current()
-    return Mapping.apply(x, lambda array: join(array, group, axis, policy), back, None, reduce_dtype)
+    return GatherFromSequenceParallelRegion.apply(x, group, axis, reduce_dtype)
 
 
 @overridable
 def reduce_scatter_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dtype=xp.float64, dtype=None) -> Tensor:
     """This rank's part, along an axis, of the sum of all ranks' tensors, rounded to ``dtype`` (None: that of ``x``)."""
-
-    def there(array):
-        return sum_and_split(array, group, axis, reduce_dtype)
-
-    policy = current()
-    return Mapping.apply(x, there, lambda gradient: join(gradient, group, axis, policy), dtype, None)
+    return ReduceScatterToSequenceParallelRegion.apply(x, group, axis, reduce_dtype, dtype)
 
 
 def copy_parameter_to_group(parameter: Parameter, group: ProcessGroup, reduce_dtype=xp.float64) -> Tensor:
-    """A parameter that all ranks have and use on other tokens each: its gradient is the sum of theirs.
+    """A parameter that all ranks have, each using it on other tokens: its gradient is the sum of theirs.
 
-    As ``copy_to_group``, but with a copy of the array, so that saving it for backward does not keep the parameter's own
-    from being given up meanwhile (ZeRO's stage 3 does). Megatron-LM instead marks such parameters
-    (``sequence_parallel``) and sums their gradients when the whole batch is through (``finalize_model_grads``).
+    As ``copy_to_group``, but with a copy of the array: saving the parameter's own for backward would keep it in memory
+    while ZeRO's stage 3 has resharded it. Megatron-LM instead marks such parameters (``sequence_parallel``) and sums
+    their gradients after the whole batch (``finalize_model_grads``).
     """
-    return Mapping.apply(
-        parameter, xp.copy, lambda gradient: sum_over(gradient, group, reduce_dtype), None, reduce_dtype
-    )
-
-
-class Mapping(Function):
-    """One movement forward, its conjugate backward."""
-
-    @staticmethod
-    def forward(ctx: Context, x, there: Callable, back: Callable, dtype, grad_dtype):
-        ctx.back, ctx.grad_dtype = back, grad_dtype
-        return rounded(there(x), dtype or x.dtype)
-
-    @staticmethod
-    def backward(ctx: Context, gradient):
-        return ctx.back(gradient), None, None, None, None
+    return CopyParameterToSequenceParallelRegion.apply(parameter, group, reduce_dtype)
 
 
 # The movements, on arrays. None changes the array that it is given. Sums come unrounded.
-
-
-def keep(array):
-    """The array as it is."""
-    return array
 
 
 def sum_over(array, group: ProcessGroup, dtype=xp.float64):
@@ -135,7 +158,7 @@ def split(array, group: ProcessGroup, axis: int):
 
 
 def join(array, group: ProcessGroup, axis: int, policy: Policy = POLICIES["fp32"]):
-    """All ranks' arrays, of one shape, one behind the other along an axis; sent as the policy says."""
+    """All ranks' arrays, of one shape, one after the other along an axis; sent as the policy says."""
     mine = policy.outgoing(array)
     stacked = xp.empty((group.size, *array.shape), mine.dtype)  # (ranks, ...)
     all_gather_into_tensor(stacked, mine, group)

@@ -1,4 +1,4 @@
-"""One number over all ranks of a group: what the global gradient norm joins (nn/clip.py)."""
+"""One number over all ranks of a group: what the gradient norm and the overflow check join (nn/clip.py)."""
 
 import numpy as np
 
@@ -6,16 +6,16 @@ from minidist.comm.collectives import ReduceOp, all_reduce
 from minidist.comm.group import ProcessGroup
 
 
-def largest(value: float, group: ProcessGroup) -> float:
+def global_max(value: float, group: ProcessGroup) -> float:
     """The largest of the ranks' values."""
-    return float(_joined(np.array([value], np.float64), ReduceOp.MAX, group))
+    return float(_reduced(np.array([value], np.float64), ReduceOp.MAX, group))
 
 
-def total(value: int, group: ProcessGroup) -> int:
+def global_sum(value: int, group: ProcessGroup) -> int:
     """The sum of the ranks' integers, exact below 2^63."""
-    return int(_joined(np.array([value], np.int64), ReduceOp.SUM, group))
+    return int(_reduced(np.array([value], np.int64), ReduceOp.SUM, group))
 
 
-def _joined(value: np.ndarray, op: ReduceOp, group: ProcessGroup):
+def _reduced(value: np.ndarray, op: ReduceOp, group: ProcessGroup):
     all_reduce(value, op, group)
     return value[0]

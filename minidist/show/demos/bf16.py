@@ -21,7 +21,8 @@ from minidist.show.demos.widths import check_width, heads_of
 from minidist.show.player.scene import Animation, Frame, Scene
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import RankResult, Run, RunOptions, train_rank
+from minidist.train.result import RankResult, Run, RunOptions
+from minidist.train.trainer import train_rank
 
 STEPS = 24
 BUG = "no master weights: each update is added to the 16 bits"

@@ -1,13 +1,12 @@
 """Tensor parallelism with one bug: a sum over the ranks that is left out, and traced at its place."""
 
-from functools import partial
 from unittest.mock import patch
 
-from minidist.backend import xp
 from minidist.comm.group import ProcessGroup
 from minidist.nn import functional
 from minidist.parallel import tensor
-from minidist.parallel.tools.mappings import Mapping, keep
+from minidist.parallel.sequence import SequenceParallelLayerNorm
+from minidist.parallel.tools import mappings
 from minidist.show.demos.halves import DROPPED_G, DROPPED_GAIN
 from minidist.train.trainer import train_rank
 
@@ -18,8 +17,8 @@ def drops_g(world, config, layout, options):
     """Of one layer each rank goes on with the sum over its own blocks alone."""
 
     def skipped(x, group: ProcessGroup, reduce_dtype, dtype):
-        _leave_out(DROPPED_G, group)
-        return Mapping.apply(x, keep, keep, dtype, None)
+        with patch.object(mappings, "sum_over", lambda array, group, dtype: _leave_out(DROPPED_G, group) or array):
+            return mappings.reduce_from_group(x, group, reduce_dtype, dtype)
 
     class WithoutG(tensor.RowParallelLinear):
         def forward(self, x):
@@ -37,16 +36,18 @@ def drops_g(world, config, layout, options):
 def drops_gains(world, config, layout, options):
     """Of each LayerNorm's gain a rank has the gradient of its own tokens alone."""
 
-    def skipped(gradient, group: ProcessGroup):
-        _leave_out(DROPPED_GAIN, group)
-        return gradient
+    class WithoutSum(mappings.CopyParameterToSequenceParallelRegion):
+        @staticmethod
+        def backward(ctx, gradient):
+            _leave_out(DROPPED_GAIN, ctx.group)
+            return gradient, None, None
 
-    def forward(self: tensor.SequenceParallelLayerNorm, x):
-        gain = Mapping.apply(self.gain, xp.copy, partial(skipped, group=self.group), None, self.reduce_dtype)
-        bias = tensor.copy_parameter_to_group(self.bias, self.group, self.reduce_dtype)
+    def forward(self: SequenceParallelLayerNorm, x):
+        gain = WithoutSum.apply(self.gain, self.group, self.reduce_dtype)
+        bias = mappings.copy_parameter_to_group(self.bias, self.group, self.reduce_dtype)
         return functional.layer_norm(x, gain, bias)
 
-    with patch.object(tensor.SequenceParallelLayerNorm, "forward", forward):
+    with patch.object(SequenceParallelLayerNorm, "forward", forward):
         return train_rank(world, config, layout, options)
 
 

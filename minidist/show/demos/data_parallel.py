@@ -16,7 +16,7 @@ from minidist.show.timeline import kind_of
 from minidist.trace import Event
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import Run
+from minidist.train.result import Run
 
 BUCKETS = 6  # about so many
 FRAMES = 32
@@ -141,7 +141,7 @@ def _bars(log: list[Event]) -> list[Bar]:
     backward = next(event for event in log if kind_of(event) == "backward")
     bars = [lanes.bar(e, kind, kind) for e in log if (kind := kind_of(e)) in ("forward", "backward")]
     bars.append(lanes.update(log))
-    bars += [lanes.bar(event, "wait", "wait") for event in log if event.name == "finish gradients"]
+    bars += [lanes.bar(event, "wait", "wait") for event in log if event.name == "sync gradients"]
     for number, event in enumerate(_all_reduces(log), 1):
         if lanes.is_dropped(event):
             bars.append(lanes.missing(event, str(number)))

@@ -13,7 +13,7 @@ from minidist.show.demos.runs import cores
 from minidist.show.pipelines import COLOURS, NAMES, slots_of
 from minidist.show.player.scene import Frame, Scene
 from minidist.train.layout import Layout
-from minidist.train.trainer import Run
+from minidist.train.result import Run
 
 MOST_FRAMES = 40
 

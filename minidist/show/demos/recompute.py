@@ -15,7 +15,7 @@ from minidist.show.demos.widths import check_width, heads_of
 from minidist.show.player.scene import Animation, Scene
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import RankResult, Run, RunOptions
+from minidist.train.result import RankResult, Run, RunOptions
 
 AGAIN = "#F0E442"  # of Okabe and Ito: recomputing
 STATE = 2 + 12 + 8  # bytes a parameter in bf16: itself, its master and two moments, room for its gradients' sum

@@ -10,7 +10,8 @@ from minidist.comm.runtime.launch import Cluster
 from minidist.show.overlap import length, traced_step
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import Run, RunOptions, run
+from minidist.train.result import Run, RunOptions
+from minidist.train.trainer import run
 from minidist.verify.comparison import ONE_PROCESS, Difference, agrees, first_difference
 
 

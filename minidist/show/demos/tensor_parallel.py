@@ -13,7 +13,7 @@ from minidist.show.timeline import kind_of
 from minidist.trace import Event
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import Run
+from minidist.train.result import Run
 
 TITLES = {0: "Each half of a block ends with an all-reduce", 1: "A reduce-scatter and an all-gather between two halves"}
 

@@ -16,7 +16,8 @@ from minidist import ledger, trace
 from minidist.comm.group import ProcessGroup
 from minidist.ledger import KINDS
 from minidist.trace import Event
-from minidist.train.trainer import RankResult, train_rank
+from minidist.train.result import RankResult
+from minidist.train.trainer import train_rank
 
 
 @dataclass(slots=True)

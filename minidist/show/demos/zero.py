@@ -15,7 +15,7 @@ from minidist.show.demos.widths import check_width, heads_of
 from minidist.show.player.scene import Animation, Scene
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.trainer import RankResult, RunOptions
+from minidist.train.result import RankResult, RunOptions
 
 STAGES = ("replicated", "stage 1", "stage 2", "stage 3")
 ALL = {"parameters": ("4", lambda n: 4), "optimizer": ("8", lambda n: 8), "gradients": ("8 + 4", lambda n: 12)}

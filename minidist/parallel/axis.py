@@ -1,0 +1,79 @@
+"""The protocol of an axis of parallelism: what every axis says of itself, so that all of them fit together.
+
+An axis splits one thing (the batch, the parameters, the heads, the tokens, the layers) over the ranks of one group.
+``train/parallelize.py`` puts axes together, and the training step talks to the result. So a new axis is one class, and
+one line there. It answers five questions:
+
+    the model         apply                                  what of the model does this rank compute?
+    the parameters    shard_group, owner                     who holds a shard of its own, who a replica?
+                      trained, sync_params                   what does the optimizer update here, and who needs it?
+    the gradients     zero_grad, no_sync, sync_gradients     when are they complete, and on which ranks?
+    the loss          splits_loss                            does each rank know a part of it only?
+    full arrays       full_state                             how do the arrays of one process come back?
+
+The gradient norm, the overflow check, the fingerprint and checkpoints follow from these answers alone. The methods here
+are those of an axis that splits nothing; an axis overrides what it does otherwise.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+
+from minidist.comm.group import ProcessGroup
+from minidist.nn.layers import Module, Parameter
+
+
+class Axis:
+    """One axis on one rank.
+
+    Args:
+        group: the ranks that the axis splits over.
+
+    Attributes:
+        shard_group: the ranks that hold different parameters, or different shards of them. None where every rank of the
+            group holds replicas of the same ones: then what is computed from them is the same too, and nobody asks.
+        splits_loss: whether the ranks of ``group`` know different terms of the loss, which have to be added up.
+    """
+
+    splits_loss = False
+
+    def __init__(self, group: ProcessGroup, shard_group: ProcessGroup | None = None) -> None:
+        self.group, self.shard_group = group, shard_group
+
+    def apply(self, model: Module) -> Module:
+        """Change the model in place into what this rank computes, and return what this rank holds of it.
+
+        Called once, before the first step, with what the axes applied before have left.
+        """
+        return model
+
+    def trained(self, parameters: list[Parameter]) -> list[Parameter]:
+        """What the optimizer updates on this rank in place of these parameters. Asked after ``apply``."""
+        return parameters
+
+    def owner(self, name: str) -> int | None:
+        """Which rank of ``shard_group`` counts a parameter that several of them may hold; None where it is sharded.
+
+        In a sum over all parameters, the gradient norm say, every shard counts, and of replicas only the owner's.
+        (Megatron-LM: ``param_is_not_tensor_parallel_duplicate``.)
+        """
+        return None
+
+    def zero_grad(self) -> None:
+        """Begin a step: every gradient is zero, also on a rank that gets no micro-batch."""
+
+    def no_sync(self) -> AbstractContextManager:
+        """Within it, backward only accumulates. All micro-batches of a step but the last one run here."""
+        return nullcontext()
+
+    def sync_gradients(self) -> None:
+        """After backward: return when the gradients that this rank's optimizer needs are complete."""
+
+    def sync_params(self) -> None:
+        """After the optimizer: return when every rank has, or can get, the parameters that it computes with."""
+
+    def full_state(self, arrays: dict) -> dict:
+        """From the arrays that this rank holds, by parameter name, to the full arrays. All ranks call it together.
+
+        Args:
+            arrays: for each parameter its values or one of the optimizer's states of it, as ``trained`` has them.
+        """
+        return arrays

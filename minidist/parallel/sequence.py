@@ -1,0 +1,91 @@
+"""Sequence parallelism: between the tensor-parallel regions every rank has some of the tokens.
+
+Tensor parallelism splits the heads, and leaves LayerNorm, dropout and the residual stream to every rank in full: the
+same work N times, and N times the activations. Sequence parallelism splits the tokens there, over the same ranks:
+
+    tokens split (B, T/N, C)     f     heads split (H/N, B, T, C)     g     tokens split (B, T/N, C)
+    LayerNorm                   --->   columns, attention, rows      --->   dropout, residual
+
+f all-gathers the tokens and g reduce-scatters the sum, each the other's backward (tools/mappings.py). Together they
+send what tensor parallelism's two all-reduces send, and less is saved for backward.
+
+Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (2022). Simplified: the gathered
+tokens are kept for backward, where Megatron-LM gathers them again; and LayerNorm's gradients are summed in each
+micro-batch, not once a step.
+"""
+
+from functools import partial
+
+from minidist.backend import xp
+from minidist.comm.group import ProcessGroup
+from minidist.nn import functional
+from minidist.nn.layers import Dropout, LayerNorm
+from minidist.nn.random import DropoutRNG
+from minidist.nn.tensor import Tensor
+from minidist.parallel.tools.mappings import SEQUENCE, copy_parameter_to_group, scatter_to_group
+from minidist.parallel.tools.plan import Plan
+
+
+class SequenceParallelLayerNorm(LayerNorm):
+    """Normalises this rank's tokens, (B, T/N, C); the gradients of gain and bias are summed over the ranks' tokens.
+
+    Args:
+        norm: the layer of one process, whose gain and bias (C,) this one takes over.
+        group, reduce_dtype: as for ``ColumnParallelLinear``; it is the token sums of those gradients that are added.
+    """
+
+    def __init__(self, norm: LayerNorm, group: ProcessGroup, reduce_dtype=xp.float64) -> None:
+        self.gain, self.bias = norm.gain, norm.bias
+        self.group, self.reduce_dtype = group, reduce_dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        gain = copy_parameter_to_group(self.gain, self.group, self.reduce_dtype)
+        bias = copy_parameter_to_group(self.bias, self.group, self.reduce_dtype)
+        return functional.layer_norm(x, gain, bias)
+
+
+class SequenceParallelDropout(Dropout):
+    """Drops of this rank's tokens, (B, T/N, C), what one process would drop of them: drawn for all, then cut.
+
+    Args:
+        dropout: the layer of one process.
+        group: the tensor-parallel ranks, N of them.
+    """
+
+    def __init__(self, dropout: Dropout, group: ProcessGroup) -> None:
+        super().__init__(dropout.rate, dropout.layer, dropout.place)
+        self.group = group
+
+    def keep(self, shape: tuple[int, ...], dropout_rng: DropoutRNG):
+        batch, length, width = shape
+        keep = super().keep((batch, length * self.group.size, width), dropout_rng)  # (B, T, C)
+        return xp.split(keep, self.group.size, SEQUENCE)[self.group.rank].copy()
+
+
+class ScatterAndDropout(SequenceParallelDropout):
+    """Where the tokens are split: (B, T, C) -> (B, T/N, C).
+
+    Raises:
+        ValueError: if the ranks do not divide the tokens.
+    """
+
+    def forward(self, x: Tensor, dropout_rng: DropoutRNG | None) -> Tensor:
+        if x.shape[SEQUENCE] % self.group.size:
+            raise ValueError(
+                f"{x.shape[SEQUENCE]} tokens cannot be split over {self.group.size} sequence-parallel ranks: "
+                f"pass a multiple of {self.group.size}"
+            )
+        return super().forward(scatter_to_group(x, self.group, SEQUENCE), dropout_rng)
+
+
+def sequence_plan(reduce_dtype=xp.float64) -> Plan:
+    """Which modules of a GPT run on some of the tokens, beside ``tensor_plan(sequence=True)``."""
+    norm = partial(SequenceParallelLayerNorm, reduce_dtype=reduce_dtype)
+    return {
+        "embeddings.dropout": ScatterAndDropout,
+        "blocks.*.norm1": norm,
+        "blocks.*.dropout1": SequenceParallelDropout,
+        "blocks.*.norm2": norm,
+        "blocks.*.dropout2": SequenceParallelDropout,
+        "head.norm": norm,
+    }

@@ -1,0 +1,40 @@
+"""Gradient accumulation: several micro-batches, one after the other, and one update. What runs without a pipeline."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+from minidist import trace
+from minidist.backend import xp
+from minidist.nn.layers import Module
+
+
+def accumulate(
+    model: Module,
+    micro_batches: Sequence[int],
+    batch: Callable[[int], tuple],
+    scale: float = 1.0,
+    no_sync: Callable[[], AbstractContextManager] = nullcontext,
+) -> float:
+    """Add the gradients of these micro-batches to those that are there, and return the sum of their losses.
+
+    Args:
+        model: called with what ``batch`` returns, it returns the loss, a scalar Tensor.
+        micro_batches: their numbers within the step.
+        batch: for such a number its tokens and targets (B, T), and the random generators of its dropout.
+        scale: what the loss is multiplied by, and with it all gradients (nn/precision/loss_scaling.py).
+        no_sync: entered for all backward passes but the last, in which gradients may leave once they are complete.
+    """
+    total = 0.0
+    for index in micro_batches:
+        with nullcontext() if index == micro_batches[-1] else no_sync():
+            total += forward_backward(model, batch(index), scale, index)
+    return total
+
+
+def forward_backward(model: Module, batch: tuple, scale: float = 1.0, index: int = 0) -> float:
+    """Run one micro-batch, add its gradients, times ``scale``, to those that are there, and return its loss."""
+    with trace.span(f"forward {index}"):
+        loss = model(*batch)
+    with trace.span(f"backward {index}"):
+        loss.backward(xp.full((), scale, loss.dtype))
+    return float(loss.item())

@@ -1,0 +1,63 @@
+"""What is measured around a training run on one rank: time, traffic, memory, FLOPs, a trace of the last steps."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from minidist import flops, ledger, overrides, trace
+from minidist.comm.group import ProcessGroup
+from minidist.nn.optim import AdamW
+from minidist.train.parallelize import ParallelModel
+
+TRACED_STEPS = 2  # a trace shows the last few steps: each is like the others, and a whole run would fill a disk
+
+
+class Instruments:
+    """Opened before the model is split, read when the last step is over.
+
+    Args:
+        world: all ranks.
+        traced_from: the step from which on to record a trace; None for no trace.
+    """
+
+    def __init__(self, world: ProcessGroup, traced_from: int | None) -> None:
+        self.world, self.traced_from = world, traced_from
+        self.memory = ledger.start()
+        self.log: list = []
+
+    def begin(self, model: ParallelModel, optimizer: AdamW) -> None:
+        """The first step follows. What is there before it is entered into the memory ledger.
+
+        Its peaks count from here: every rank has held the full model for a moment, where real systems init shards.
+        """
+        for parameter in model.trained:  # master weights are entered already
+            ledger.hold("parameters", parameter.data)
+        for array in optimizer.state().values():
+            ledger.hold("optimizer", array)
+        self.memory.forget_peaks()
+        self.traffic, self.flops, self.started = self.world.traffic, flops.snapshot(), time.perf_counter()
+
+    @contextmanager
+    def step(self, number: int) -> Iterator[None]:
+        """One step runs within."""
+        if number == self.traced_from:
+            trace.start()
+        earlier = self.world.collectives
+        with trace.span(f"step {number}", "step"):
+            yield
+        self.collectives = self.world.collectives - earlier
+
+    def end(self) -> dict:
+        """The last step is over. Returns what was measured, under the names of ``RankResult``'s fields."""
+        seconds = time.perf_counter() - self.started
+        traffic = self.world.traffic - self.traffic
+        ledger.stop()
+        return {
+            "seconds": seconds,
+            "traffic": traffic,
+            "memory": self.memory.as_dict(),
+            "collectives": self.collectives.as_list(),
+            "flops": dict(flops.snapshot() - self.flops),
+            "log": trace.stop() if self.traced_from is not None else [],
+            "override_calls": dict(overrides.calls),
+        }

@@ -1,0 +1,165 @@
+"""The one place where axes of parallelism meet.
+
+``parallelize`` picks the axes that a layout names, in the order in which they cut the model: heads (tp), layers (pp),
+and then what is left, and the batch, over data-parallel ranks. Each implements the protocol in parallel/axis.py. The
+``ParallelModel`` that comes back asks them in turn, and knows nothing of any of them.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+import numpy as np
+
+from minidist import trace
+from minidist.comm.collectives import ReduceOp, all_reduce
+from minidist.comm.group import ProcessGroup
+from minidist.comm.mesh import DeviceMesh
+from minidist.nn.gpt import GPT
+from minidist.nn.layers import Module, Parameter
+from minidist.nn.memory.recompute import recompute_blocks
+from minidist.parallel.axis import Axis
+from minidist.parallel.data import DataParallel, share_of
+from minidist.parallel.pipeline import Pipeline
+from minidist.parallel.sequence import sequence_plan
+from minidist.parallel.tensor import TensorParallel, tensor_plan
+from minidist.parallel.tools.accumulation import accumulate
+from minidist.parallel.tools.plan import Plan
+from minidist.parallel.tools.scalars import global_max, global_sum
+from minidist.parallel.tools.schedule_check import check_schedule
+from minidist.parallel.tools.schedules import schedule
+from minidist.parallel.zero import Zero
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+
+
+def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfig) -> "ParallelModel":
+    """Split a model, and the work of a step, over the ranks of a mesh. Called by all of its ranks.
+
+    Args:
+        model: full, with its starting weights; changed in place into this rank's share.
+        mesh: with the dimensions "pp", "dp" and "tp", of the layout's sizes.
+        layout: which axes there are, and how each of them works.
+        config: of the run; the layout fits it (``config.check``).
+    """
+    dtype = np.dtype(config.reduce_dtype)
+    axes: list[Axis] = []
+    if layout.tp > 1:
+        axes.append(TensorParallel(mesh.get_group("tp"), gpt_plan(bool(layout.sp), dtype)))
+    if layout.pp > 1:
+        axes.append(Pipeline(mesh.get_group("pp"), config.stages(layout), config.activations(layout)))
+    axes.append(data_axis(mesh.get_group("dp"), layout, config))
+
+    mine = share_of(mesh.get_local_rank("dp"), layout.dp, config.micro_batches)
+    run = partial(accumulate, model)
+    if layout.pp > 1:
+        planned = schedule(layout.schedule, layout.pp, len(mine), layout.virtual)
+        check_schedule(planned, len(mine))
+        run = partial(axes[-2].run, planned[mesh.get_local_rank("pp")])
+    recompute_blocks(model, layout.recompute)
+    return ParallelModel(model, axes, run, mine, config.micro_batches)
+
+
+def gpt_plan(sequence: bool, reduce_dtype) -> Plan:
+    """Which modules of a GPT become tensor parallel, and with ``sequence`` sequence parallel in between."""
+    plan = tensor_plan(sequence, reduce_dtype)
+    return plan | sequence_plan(reduce_dtype) if sequence else plan
+
+
+def data_axis(group: ProcessGroup, layout: Layout, config: TrainConfig) -> Axis:
+    """What splits the batch over the data-parallel ranks: plain data parallelism, or ZeRO, which splits memory too."""
+    dtype = np.dtype(config.reduce_dtype)
+    if not layout.zero:
+        return DataParallel(group, layout.sync, layout.bucket_mb, layout.algorithm, dtype)
+    rounds = len(share_of(0, layout.dp, config.micro_batches))  # rank 0 has the most
+    options = (bool(layout.reshard_after_forward), bool(layout.prefetch)) if layout.zero == 3 else ()
+    return Zero(group, layout.zero, layout.shard or layout.dp, rounds, layout.algorithm, dtype, *options)
+
+
+class ParallelModel:
+    """One rank's share of a model and of the work of a step: what ``train_step`` talks to.
+
+    Args:
+        model: full; the axes change it in place.
+        axes: in the order in which they cut it.
+        run: forward and backward of several micro-batches, as ``accumulate`` or ``Pipeline.run`` takes them.
+        micro_batches: those of this rank, by their numbers within the step.
+        global_micro_batches: how many all ranks have in a step.
+
+    Attributes:
+        local: what this rank holds of the model.
+        trained: what the optimizer updates on this rank.
+    """
+
+    def __init__(
+        self, model: GPT, axes: Sequence[Axis], run: Callable, micro_batches: Sequence[int], global_micro_batches: int
+    ) -> None:
+        self.model, self.axes, self.run = model, list(axes), run
+        self.micro_batches, self.global_micro_batches = micro_batches, global_micro_batches
+        self.local: Module = model
+        for axis in self.axes:
+            self.local = axis.apply(self.local)
+        self.trained: list[Parameter] = self.local.parameters()
+        for axis in self.axes:
+            self.trained = axis.trained(self.trained)
+        self.sharding = [axis for axis in self.axes if axis.shard_group is not None][::-1]  # the last cut first
+
+    # What a step does
+
+    def zero_grad(self) -> None:
+        for axis in self.axes:
+            axis.zero_grad()
+
+    def forward_backward(self, batch: Callable[[int], tuple], scale: float) -> float:
+        """Add the gradients, times ``scale``, of this rank's micro-batches; return the sum of the losses known here."""
+        return self.run(self.micro_batches, batch, scale, self.no_sync)
+
+    @contextmanager
+    def no_sync(self):
+        with ExitStack() as stack:
+            for axis in self.axes:
+                stack.enter_context(axis.no_sync())
+            yield
+
+    @trace.traced("sync gradients", "wait")
+    def sync_gradients(self) -> None:
+        for axis in self.axes:
+            axis.sync_gradients()
+
+    @trace.traced("sync parameters", "wait")
+    def sync_params(self) -> None:
+        for axis in self.axes:
+            axis.sync_params()
+
+    def mean_loss(self, total: float) -> float:
+        """The mean over the step's micro-batches, from the sum of the losses that are known on this rank."""
+        sums = np.array([total], np.float64)
+        for axis in reversed(self.axes):
+            if axis.splits_loss:
+                all_reduce(sums, ReduceOp.SUM, axis.group)
+        return float(sums[0] / self.global_micro_batches)
+
+    # What follows from who holds what
+
+    def owns(self, parameter: Parameter) -> bool:
+        """Whether a parameter counts on this rank, in sums over the parameters of all ranks."""
+        owners = [(axis.owner(parameter.name), axis.shard_group.rank) for axis in self.sharding]
+        return all(owner is None or owner == rank for owner, rank in owners)
+
+    def global_max(self, value: float) -> float:
+        """The largest of the values of all ranks that hold different parameters."""
+        for axis in self.sharding:
+            value = global_max(value, axis.shard_group)
+        return value
+
+    def global_sum(self, value: int) -> int:
+        """The sum of the integers of all ranks that hold different parameters."""
+        for axis in self.sharding:
+            value = global_sum(value, axis.shard_group)
+        return value
+
+    def full_state(self, arrays: dict) -> dict:
+        """From the arrays that this rank trains, by parameter name, to the full ones. Called by all ranks together."""
+        for axis in reversed(self.axes):
+            arrays = axis.full_state(arrays)
+        return arrays

@@ -1,0 +1,82 @@
+"""What a training run is asked for, and what it leaves behind."""
+
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+
+from minidist import trace
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a run brings back beside its losses and its fingerprint."""
+
+    step_digests: bool = False
+    progress: bool = False  # report every step to the parent
+    validate: bool = False
+    sample: int = 0  # bytes of text to generate
+    trace: bool = False
+    stop_after: int | None = None  # the step after which to stop and bring the arrays back
+
+
+@dataclass
+class RankResult:
+    """What one rank brings back from a run."""
+
+    losses: list[float]  # of each step, the mean over the global batch
+    fingerprint: str
+    step_digests: list[str]  # of the weights and the optimizer state after each step, if asked for
+    seconds: float  # for all steps
+    traffic: trace.Traffic
+    memory: dict[str, int] = field(default_factory=dict)  # peak bytes, by kind and in total: see ledger.py
+    collectives: list[dict] = field(default_factory=list)  # of one step: see trace.Collectives
+    flops: dict[str, int] = field(default_factory=dict)  # of all steps' matrix products, by phase: see flops.py
+    loss_scale: float = 1.0  # at the end
+    skipped_steps: int = 0  # because float16 overflowed
+    validation_loss: float | None = None
+    sample: bytes | None = None
+    log: list = field(default_factory=list)
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    override_calls: dict[str, int] = field(default_factory=dict)  # how often each override was called
+
+
+@dataclass
+class Run:
+    """One training run, over all its ranks."""
+
+    layout: Layout
+    config: TrainConfig
+    ranks: list[RankResult]
+    seconds: float  # from the call to the last rank's result
+
+    @property
+    def fingerprint(self) -> str:
+        return self.ranks[0].fingerprint
+
+    @property
+    def losses(self) -> list[float]:
+        return self.ranks[0].losses
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.config.tokens_per_step * len(self.losses) / max(rank.seconds for rank in self.ranks)
+
+    def as_dict(self) -> dict:
+        """What ``--json`` writes."""
+        return {
+            "layout": str(self.layout),
+            "config": asdict(self.config),
+            "losses": self.losses,
+            "validation_loss": self.ranks[0].validation_loss,
+            "fingerprint": self.fingerprint,
+            "tokens_per_second": self.tokens_per_second,
+            "seconds": self.seconds,
+            "traffic": [rank.traffic.as_dict() for rank in self.ranks],
+            "memory": [rank.memory for rank in self.ranks],
+            "collectives": [rank.collectives for rank in self.ranks],
+            "flops": [rank.flops for rank in self.ranks],
+            "loss_scale": self.ranks[0].loss_scale,
+            "skipped_steps": self.ranks[0].skipped_steps,
+        }

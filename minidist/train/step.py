@@ -1,0 +1,52 @@
+"""One training step, the same for every layout.
+
+``model`` is what ``parallelize`` made of it (parallelize.py): its methods say what each axis of parallelism adds to a
+step of one process. Whoever traces, counts or compares a run does so around these lines (instruments.py, trainer.py).
+docs/one_step.md follows one step from here to the bytes between the ranks.
+"""
+
+from collections.abc import Callable
+
+from minidist import trace
+from minidist.nn.clip import clip_grad_norm
+from minidist.nn.optim import AdamW, average_gradients
+from minidist.nn.precision.loss_scaling import GradScaler
+from minidist.train.parallelize import ParallelModel
+
+
+def train_step(
+    model: ParallelModel,
+    optimizer: AdamW,
+    scaler: GradScaler,
+    batch: Callable[[int], tuple],
+    lr: float,
+    max_norm: float,
+) -> float:
+    """Take one step on this rank, and return the loss: the mean over the global batch, the same on every rank.
+
+    Args:
+        model: this rank's share of the model and of the batch.
+        optimizer: of ``model.trained``.
+        scaler: of the loss; one that does nothing, but for float16.
+        batch: for the number of a micro-batch its tokens and targets (B, T), and the random generators of its dropout.
+        lr: the learning rate.
+        max_norm: the largest global gradient norm.
+    """
+    model.zero_grad()
+    loss = model.forward_backward(batch, scaler.scale)  # this rank's micro-batches, or its stages of them
+    model.sync_gradients()
+    update(model, optimizer, scaler, lr, max_norm)
+    model.sync_params()
+    return model.mean_loss(loss)
+
+
+@trace.traced("optimizer")
+def update(model: ParallelModel, optimizer: AdamW, scaler: GradScaler, lr: float, max_norm: float) -> None:
+    """From summed gradients to the next weights; on every rank alike, or on none where one has overflowed."""
+    overflow = scaler.unscale(model.trained, model.global_max)
+    if not overflow:
+        average_gradients(model.trained, model.global_micro_batches)
+        clip_grad_norm(model.trained, max_norm, model.global_max, model.global_sum, model.owns)
+        optimizer.lr = lr
+        optimizer.step()
+    scaler.update(overflow)
