@@ -1,7 +1,8 @@
-"""Chapter 2: ranks, messages, and how not to wait for each other for ever.
+"""Chapter 2: ranks, messages, and how to avoid waiting for each other forever.
 
-Every function here is one rank's part; all ranks of ``group`` call it together. You may use what is imported below,
-NumPy, and the functions that you write here. ``minidist check 2`` judges, ``minidist check --hint 2.3`` helps.
+Every function here is the part of one rank; all ranks of ``group`` call it together. You may use what is imported
+below, NumPy, and the functions that you write here. ``minidist check 2`` grades this file,
+``minidist check --hint 2.3`` gives a hint.
 """
 
 import numpy as np
@@ -10,33 +11,33 @@ from minidist import ProcessGroup, irecv, isend, recv, send, sendrecv
 
 
 def exchange(outgoing: np.ndarray, incoming: np.ndarray, group: ProcessGroup) -> None:
-    """2.1  Everybody sends to the right and receives from the left, by ``send`` and ``recv`` alone.
+    """2.1  Every rank sends to the right and receives from the left, with ``send`` and ``recv`` only.
 
-    The right neighbour of a rank is rank + 1, that of the last rank is 0. No other call may be used, and the ranks must
-    not count on the queues: a ``send`` may have to wait until its receiver takes the message.
+    The right neighbour of a rank is rank + 1; that of the last rank is 0. Use no other call, and do not rely on the
+    queues: a ``send`` may have to wait until its receiver takes the message.
 
     Args:
-        outgoing: for the right neighbour; not changed.
-        incoming: an array of the same shape and dtype, overwritten with what the left neighbour sends.
-        group: the ranks, N of them, N being even, odd or 1. A rank that is alone copies.
+        outgoing: the array for the right neighbour; not changed.
+        incoming: of the same shape and dtype, overwritten with what the left neighbour sends.
+        group: N ranks, N even, odd or 1. A single rank copies.
 
-    Cost: one message from each rank; and if no queue held anything, 3 steps at most, however many ranks there are.
+    Cost: one message per rank. With queues that hold nothing, at most 3 steps for any number of ranks.
     """
     raise NotImplementedError("task 2.1")
 
 
 def ring_shift(array: np.ndarray, places: int, group: ProcessGroup) -> np.ndarray:
-    """2.2  Pass the ranks' arrays on by some places: what was on rank r is then on rank r + places, going round.
+    """2.2  Shift the ranks' arrays around the ring: what was on rank r moves to rank (r + places) % N.
 
     Args:
-        array: of the same shape and dtype on all ranks; not changed.
-        places: any whole number, the same on all ranks: 0, negative, or larger than N too.
-        group: the ranks, N of them.
+        array: the same shape and dtype on all ranks; not changed.
+        places: any integer, the same on all ranks; also 0, negative, or larger than N.
+        group: N ranks.
 
     Returns:
-        A new array, even where the rank gets its own back.
+        A new array, even if a rank keeps its own.
 
-    Cost: one message from each rank, straight to where it belongs, all in one step; none if every array stays.
+    Cost: one message per rank, directly to its destination, all in one step; no message if every array stays.
     """
     raise NotImplementedError("task 2.2")
 
@@ -44,30 +45,30 @@ def ring_shift(array: np.ndarray, places: int, group: ProcessGroup) -> np.ndarra
 def barrier(group: ProcessGroup) -> None:
     """2.3  Return when every rank of the group has called it, and not before.
 
-    By dissemination: in each round a rank tells one to its right that it, and all that it has heard of, are here, and
-    hears the same from one to its left; each round reaches twice as far as the one before. A message says it by coming:
-    it is empty.
+    By dissemination: in each round a rank tells one rank to its right that it, and every rank it has heard of, has
+    arrived, and hears the same from one rank to its left. Each round reaches twice as far as the previous one. The
+    messages are empty: their arrival is the information.
 
     Args:
-        group: the ranks, N of them, any number.
+        group: N ranks, for any N.
 
-    Cost: ceil(log2 N) rounds, in each of which every rank sends one message without any element.
+    Cost: ceil(log2 N) rounds; in each, every rank sends one message without elements.
     """
     raise NotImplementedError("task 2.3")
 
 
 # 2.4  Worksheet: which of these programs deadlock?
 #
-# Each runs on 4 ranks. From each rank to each other there is a queue of QUEUE bytes. A message takes HEADER bytes
-# in it, and then its payload, rounded up to whole cache lines of LINE bytes. A send returns when the last byte is in
-# the queue; while a rank waits in a send, nothing is taken out of the queues that lead to it.
+# Each program runs on 4 ranks. There is a queue of QUEUE bytes from each rank to each other. A message takes HEADER
+# bytes in it plus its payload, rounded up to whole cache lines of LINE bytes. A send returns when its last byte is in
+# the queue. While a rank waits in a send, it takes nothing out of its incoming queues.
 
 QUEUE, HEADER, LINE = 65_536, 192, 64
 
 
 def program_a(world: ProcessGroup, n: int) -> None:
-    """Over to the one opposite: even ranks send first, odd ranks receive first."""
-    mine, theirs = np.zeros(n), np.zeros(n)  # 8 bytes an element
+    """Exchange with the opposite rank: even ranks send first, odd ranks receive first."""
+    mine, theirs = np.zeros(n), np.zeros(n)  # 8 bytes per element
     opposite = (world.rank + 2) % 4
     if world.rank % 2 == 0:
         send(mine, opposite, world)
@@ -78,7 +79,7 @@ def program_a(world: ProcessGroup, n: int) -> None:
 
 
 def program_b(world: ProcessGroup, n: int) -> None:
-    """To the right, round the ring: rank 0 receives first, all others send first."""
+    """To the right around the ring: rank 0 receives first, all others send first."""
     mine, theirs = np.zeros(n), np.zeros(n)
     right, left = (world.rank + 1) % 4, (world.rank - 1) % 4
     if world.rank == 0:
@@ -90,7 +91,7 @@ def program_b(world: ProcessGroup, n: int) -> None:
 
 
 def program_c(world: ProcessGroup, n: int) -> None:
-    """To the right and to the left, then from there: everybody sends both first."""
+    """Both ways around the ring: every rank sends to the right and to the left, then receives from both."""
     mine, from_left, from_right = np.zeros(n), np.zeros(n), np.zeros(n)
     right, left = (world.rank + 1) % 4, (world.rank - 1) % 4
     send(mine, right, world)
@@ -110,30 +111,29 @@ def program_d(world: ProcessGroup, n: int) -> None:
 
 
 def deadlocks(n: int) -> set[str]:
-    """Which of the four programs deadlock with arrays of ``n`` elements, n >= 1: their letters, such as {"a", "b"}.
+    """The letters of the programs that deadlock with arrays of ``n`` elements, n >= 1, such as {"a", "b"}.
 
-    It is to be found by thinking, and not by running them.
+    Find out by thinking, not by running them.
     """
     raise NotImplementedError("task 2.4")
 
 
 def pass_on(blocks: list[np.ndarray], factor: float, group: ProcessGroup) -> list[np.ndarray]:
-    """2.5  Debugging: everybody gets its left neighbour's blocks, times ``factor``.
+    """2.5  Debugging: every rank gets its left neighbour's blocks, times ``factor``.
 
-    There are two buffers: one is filled with the next block while the other is on its way. The people who wrote this
-    tested it with blocks of a few hundred elements, and all was well. In production, with blocks of some megabytes,
-    numbers are wrong in the middle of a block; nothing fails. Find out why, and mend it.
+    There are two buffers: one is filled with the next block while the other is in flight. The authors tested this with
+    blocks of a few hundred elements, and it worked. In production, with blocks of several megabytes, numbers are wrong
+    in the middle of a block, and nothing fails. Find out why, and fix it.
 
     Args:
-        blocks: at least one float64 array, all of one shape, as many on every rank; not changed.
-        factor: what each block is multiplied by before it is sent.
-        group: the ranks, N of them. A rank that is alone gets its own blocks.
+        blocks: at least one float64 array, all of the same shape, the same number on every rank; not changed.
+        factor: each block is multiplied by it before it is sent.
+        group: N ranks. A single rank gets its own blocks.
 
     Returns:
-        The left neighbour's blocks times ``factor``, new arrays.
+        The left neighbour's blocks times ``factor``, in new arrays.
 
-    Cost: one message for each block, two of them under way at a time. Beside what is returned there is room for two
-    blocks.
+    Cost: one message per block, two of them in flight at a time. Memory for two blocks besides the result.
     """
     if group.size == 1:
         return [factor * block for block in blocks]

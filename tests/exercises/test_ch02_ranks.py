@@ -1,4 +1,4 @@
-"""Graders of chapter 2: values, who sends what to whom, deadlocks with queues that hold nothing, what ranks know."""
+"""Graders of chapter 2: values, messages and their receivers, deadlocks with empty queues, what each rank knows."""
 
 import runpy
 import time
@@ -24,14 +24,12 @@ def calls_of(log: list) -> list[PointToPoint]:
 
 
 def check_messages(seen, places: int, count: int = 1) -> None:
-    """Every rank sends so many messages to the one so many places to its right, and nothing to others."""
+    """Assert that every rank sends ``count`` messages to the rank ``places`` to its right, and none to others."""
     size = len(seen)
     for rank, one in enumerate(seen):
         sent = one.traffic.sent[:, 1].tolist()
         right = [count * (peer == (rank + places) % size) for peer in range(size)]
-        assert sent == right, (
-            f"rank {rank} of {size} sends {sent} messages to the ranks in their order; {right} is right"
-        )
+        assert sent == right, f"rank {rank} of {size}: messages to each rank: expected {right}, got {sent}"
 
 
 # 2.1
@@ -54,9 +52,9 @@ def run_exchange_of_tables(world, answers):
 
 
 def rendezvous(logs: list[list]) -> tuple[int, list[int]]:
-    """The same calls with queues that hold nothing: a send and its receive are one step, which both wait for.
+    """Simulate the same calls with queues that hold nothing: a send and its receive are one joint step.
 
-    Returns the steps, and the ranks that never come to their end.
+    Returns the number of steps, and the ranks that never finish.
     """
     programs = []
     for log in logs:
@@ -81,11 +79,11 @@ def rendezvous(logs: list[list]) -> tuple[int, list[int]]:
 @pytest.mark.task(
     "2.1",
     points=3,
-    hint="If all send first, nobody takes; if all receive first, nobody gives. Let the ranks differ, by group.rank % 2:"
-    " with an odd number of ranks draw who waits for whom: is there still somebody who can go on?",
+    hint="If all send first, nobody receives; if all receive first, nobody sends. Let the ranks differ, by group.rank "
+    "% 2. For an odd number of ranks, draw who waits for whom: can some rank still proceed?",
 )
 class TestExchange:
-    """exchange: to the right and from the left, without deadlock"""
+    """exchange: send right and receive left without deadlock"""
 
     def test_values(self, student):
         for size in SIZES:
@@ -93,14 +91,14 @@ class TestExchange:
                 for rank, seen in enumerate(student.on_ranks(size, run_exchange, elements)):
                     what = f"rank {rank} of {size}, {elements} elements"
                     same(seen.value[0], numbers((rank - 1) % size, elements), what)
-                    assert seen.value[1], f"{what}: outgoing is changed"
+                    assert seen.value[1], f"{what}: outgoing has changed"
 
     def test_other_arrays(self, student):
         for rank, seen in enumerate(student.on_ranks(3, run_exchange_of_tables)):
-            same(seen.value, np.full((2, 3), (rank - 1) % 3, np.int32), f"rank {rank} of 3, a table of int32")
+            same(seen.value, np.full((2, 3), (rank - 1) % 3, np.int32), f"rank {rank} of 3, a 2-D int32 array")
 
     def test_one_rank(self, student):
-        same(student.on_ranks(1, run_exchange, 4)[0].value[0], numbers(0, 4), "the only rank")
+        same(student.on_ranks(1, run_exchange, 4)[0].value[0], numbers(0, 4), "a single rank")
 
     def test_large(self, student):
         for size in (2, 3):
@@ -114,10 +112,10 @@ class TestExchange:
     def test_without_queues(self, student):
         for size in (*SIZES, 8):
             taken, stuck = rendezvous([seen.log for seen in student.on_ranks(size, run_exchange, 10)])
-            assert not stuck, f"if no queue held anything, ranks {stuck} of {size} would wait for ever"
+            assert not stuck, f"with queues that hold nothing, ranks {stuck} of {size} wait forever"
             assert taken <= 3, (
-                f"if no queue held anything, {size} ranks would take {taken} steps, one waiting for the next; 3 are "
-                "enough for any number of ranks"
+                f"steps of {size} ranks with queues that hold nothing: expected at most 3, got {taken}: each "
+                "rank waits for the next"
             )
 
 
@@ -137,19 +135,19 @@ def check_shift(student, size, places, shape=(3,), dtype="float64") -> list:
         what = f"rank {rank} of {size}, shifted by {places}"
         right = (100 * ((rank - places) % size) + np.arange(np.prod(shape))).astype(dtype).reshape(shape)
         same(one.value[0], right, what)
-        assert one.value[1], f"{what}: the argument is changed"
-        assert not one.value[2], f"{what}: what is returned is not a new array, but shares memory with the argument"
+        assert one.value[1], f"{what}: the argument has changed"
+        assert not one.value[2], f"{what}: the result shares memory with the argument; return a new array"
     return seen
 
 
 @pytest.mark.task(
     "2.2",
     points=2,
-    hint="Send to rank + places and receive from rank - places, both % group.size, at the same time, with sendrecv. A "
-    "rank cannot send to itself: what does places % group.size tell?",
+    hint="With one sendrecv, send to rank + places and receive from rank - places, both % group.size. A rank cannot "
+    "send to itself: when is places % group.size 0?",
 )
 class TestRingShift:
-    """ring_shift: everybody's array moves on by k places"""
+    """ring_shift: every array moves k places around the ring"""
 
     def test_one_place(self, student):
         for size in SIZES:
@@ -171,14 +169,14 @@ class TestRingShift:
                 needed = int(places % size != 0)
                 check_messages(seen, places, count=needed)
                 taken = steps([one.log for one in seen])
-                assert taken == needed, f"{size} ranks take {taken} steps for {places} places; {needed} are enough"
+                assert taken == needed, f"steps of {size} ranks for {places} places: expected {needed}, got {taken}"
 
 
 # 2.3
 
 
 def run_barriers(world, answers, late, count=1):
-    """When this rank enters and leaves, in ns. Rank ``late`` enters last, long after all the others."""
+    """When this rank enters and leaves, in ns. Rank ``late`` enters last, long after the others."""
     from minidist import recv, send
 
     nothing, stamps = np.empty(0), []
@@ -190,7 +188,7 @@ def run_barriers(world, answers, late, count=1):
             time.sleep(0.02)
         else:
             send(nothing, late, world, tag=5)
-        entered = time.perf_counter_ns()  # the same clock in all processes of a machine
+        entered = time.perf_counter_ns()  # one clock for all processes of the machine
         answers.barrier(world)
         stamps.append((entered, time.perf_counter_ns()))
     return stamps
@@ -201,7 +199,7 @@ def run_barrier(world, answers):
 
 
 def heard_of(logs: list[list]) -> list[set[int]]:
-    """Of which ranks' coming each rank can know in the end, from the messages alone, whatever the times."""
+    """The ranks that each rank can know to have arrived, from the messages alone, independent of timing."""
     programs = [calls_of(log) for log in logs]
     known, told, done = [{rank} for rank in range(len(logs))], {}, [0] * len(logs)
     before = -1
@@ -224,11 +222,11 @@ def heard_of(logs: list[list]) -> list[set[int]]:
 @pytest.mark.task(
     "2.3",
     points=3,
-    hint="Start with distance = 1, and double it while it is less than group.size. In each round sendrecv an empty "
-    "array to rank + distance, and another from rank - distance, both going round.",
+    hint="Start with distance = 1 and double it while it is less than group.size. In each round sendrecv an empty "
+    "array to rank + distance and another from rank - distance, both % group.size.",
 )
 class TestBarrier:
-    """barrier: nobody leaves before the last has come"""
+    """barrier: no rank leaves before the last has entered"""
 
     def test_nobody_leaves_early(self, student):
         for size in (2, 3, 4, 5):
@@ -238,14 +236,14 @@ class TestBarrier:
                 for rank, one in enumerate(seen):
                     early = (last_entered - one.value[0][1]) / 1e6
                     assert early <= 0, (
-                        f"of {size} ranks, rank {late} comes late: rank {rank} leaves {early:.1f} ms before it has come"
+                        f"{size} ranks, rank {late} enters last: rank {rank} leaves {early:.1f} ms before it"
                     )
 
     def test_one_after_another(self, student):
         stamps = [one.value for one in student.on_ranks(3, run_barriers, 1, 4)]
         for number, of_one in enumerate(zip(*stamps, strict=True)):
             assert max(entered for entered, _ in of_one) <= min(left for _, left in of_one), (
-                f"of several barriers in a row number {number} (from 0) lets a rank go before the last has come"
+                f"in barrier {number} (from 0) of several in a row, a rank leaves before the last has entered"
             )
 
     def test_everybody_hears_of_everybody(self, student):
@@ -253,7 +251,7 @@ class TestBarrier:
             known = heard_of([one.log for one in student.on_ranks(size, run_barrier)])
             for rank, heard in enumerate(known):
                 missing = set(range(size)) - heard
-                assert not missing, f"with {size} ranks, rank {rank} leaves without having heard of {sorted(missing)}"
+                assert not missing, f"{size} ranks: rank {rank} leaves before it has heard of {sorted(missing)}"
 
     def test_one_rank(self, student):
         student.on_ranks(1, run_barrier)
@@ -263,15 +261,15 @@ class TestBarrier:
             for rank, one in enumerate(student.on_ranks(size, run_barrier)):
                 messages, nbytes = one.traffic.sent[:, 1].sum(), one.traffic.sent[:, 0].sum()
                 assert messages == ceil(log2(size)), (
-                    f"rank {rank} of {size} sends {messages} messages; ceil(log2 {size}) = {ceil(log2(size))} are right"
+                    f"rank {rank} of {size}: messages: expected ceil(log2 {size}) = {ceil(log2(size))}, got {messages}"
                 )
-                assert nbytes == 0, f"rank {rank} of {size} sends {nbytes} bytes; empty messages say enough"
+                assert nbytes == 0, f"bytes from rank {rank} of {size}: expected 0 (empty messages), got {nbytes}"
 
     def test_steps(self, student):
         for size in (*SIZES, 8):
             taken = steps([one.log for one in student.on_ranks(size, run_barrier)])
             assert taken == ceil(log2(size)), (
-                f"{size} ranks take {taken} steps, {ceil(log2(size))} are enough: all speak at the same time"
+                f"steps of {size} ranks that all send at once: expected {ceil(log2(size))}, got {taken}"
             )
 
 
@@ -280,7 +278,7 @@ class TestBarrier:
 
 @cache
 def really_deadlock(n: int) -> frozenset[str]:
-    """Run the programs, as they were given."""
+    """Run the given programs; returns the letters of those that deadlock."""
     given = runpy.run_path(str(course_folder("solutions") / "ch02_ranks.py"))
     stuck = set()
     with Cluster(4, queue_bytes=given["QUEUE"]) as cluster:
@@ -296,19 +294,19 @@ def really_deadlock(n: int) -> frozenset[str]:
     "2.4",
     points=3,
     kind="worksheet",
-    hint="Draw who waits for whom. A send waits only if its message does not fit what is left of its queue, so ask for "
-    "each program: is there a circle even with empty messages? With messages that never fit? Which messages share a "
+    hint="Draw who waits for whom. A send waits only if its message does not fit the free part of its queue. So ask "
+    "for each program: is there a cycle even with empty messages? With messages that never fit? Which messages share a "
     "queue, and how many elements fit it, headers included?",
 )
 class TestDeadlocks:
-    """deadlocks: which of four programs can never end"""
+    """deadlocks: which of four programs never finish"""
 
     def check(self, student, n):
         found, right = student.call("deadlocks", n), really_deadlock(n)
-        assert isinstance(found, set), f"deadlocks({n}) should be a set of letters, but is {found!r}"
+        assert isinstance(found, set), f"deadlocks({n}): expected a set of letters, got {found!r}"
         wrong = sorted(found ^ right)
-        told = ", ".join(f"{letter} {'deadlocks' if letter in right else 'ends well'}" for letter in wrong)
-        assert found == right, f"deadlocks({n}) is {sorted(found)}, but when they are run with n = {n}, {told}"
+        told = ", ".join(f"{letter} {'deadlocks' if letter in right else 'completes'}" for letter in wrong)
+        assert found == right, f"deadlocks({n}) is {sorted(found)}, but in a real run with n = {n}, {told}"
 
     def test_small(self, student):
         self.check(student, 1)
@@ -327,19 +325,19 @@ class TestDeadlocks:
 # 2.5
 
 
-def heads_of(rank: int, count: int, elements: int) -> list[np.ndarray]:
+def blocks_of(rank: int, count: int, elements: int) -> list[np.ndarray]:
     return [numbers(rank, elements, seed) for seed in range(count)]
 
 
 def run_pass_on(world, answers, count, elements):
-    blocks = heads_of(world.rank, count, elements)
+    blocks = blocks_of(world.rank, count, elements)
     arrived = answers.pass_on(blocks, 3.0, world)
-    kept = all(map(np.array_equal, blocks, heads_of(world.rank, count, elements)))
+    kept = all(map(np.array_equal, blocks, blocks_of(world.rank, count, elements)))
     return arrived, kept
 
 
 def peak_of_pass_on(world, answers, count, elements):
-    blocks = heads_of(world.rank, count, elements)
+    blocks = blocks_of(world.rank, count, elements)
     return peak_bytes(lambda: answers.pass_on(blocks, 3.0, world))
 
 
@@ -347,22 +345,22 @@ def peak_of_pass_on(world, answers, count, elements):
     "2.5",
     points=3,
     kind="debugging",
-    hint="isend only begins to send: until its wait returns, its array must not change. Follow one buffer for three "
-    "blocks, and write down when it is filled, when its message begins, when that is waited for, and when it is filled "
-    "again.",
+    hint="isend only starts to send: until its wait returns, its array must not change. Follow one buffer for three "
+    "blocks, and write down when it is filled, when its send starts, when that send is waited for, and when it is "
+    "filled again.",
 )
 class TestPassOn:
-    """pass_on: right for small blocks, wrong for large ones. Find it and mend it"""
+    """pass_on: right for small blocks, wrong for large ones. Find the bug and fix it"""
 
     def check(self, student, size, count, elements):
         seen = student.on_ranks(size, run_pass_on, count, elements)
         for rank, one in enumerate(seen):
             arrived, kept = one.value
             what = f"rank {rank} of {size}, {count} blocks of {elements:,} elements"
-            assert len(arrived) == count, f"{what}: {len(arrived)} blocks are returned"
-            for number, right in enumerate(heads_of((rank - 1) % size, count, elements)):
+            assert len(arrived) == count, f"{what}: expected {count} blocks, got {len(arrived)}"
+            for number, right in enumerate(blocks_of((rank - 1) % size, count, elements)):
                 same(arrived[number], 3 * right, f"{what}, block {number}")
-            assert kept, f"{what}: its own blocks are changed"
+            assert kept, f"{what}: its own blocks have changed"
         return seen
 
     def test_small(self, student):
@@ -390,13 +388,13 @@ class TestPassOn:
             for number in range(3):
                 assert ("wait", number) in order, f"the send of block {number} is never waited for"
                 assert order.index(("post", number + 1)) < order.index(("wait", number)), (
-                    f"block {number} is waited for before block {number + 1} begins to leave: two should be under way"
+                    f"block {number} is waited for before the send of block {number + 1} starts: keep two in flight"
                 )
 
     def test_memory(self, student):
         elements, count = 1 << 16, 8
         for one in student.on_ranks(2, peak_of_pass_on, count, elements):
             blocks = one.value / 8 / elements
-            assert blocks < count + 2.5, (  # and some room
-                f"{count} blocks are returned, and {blocks:.1f} held at once: there is room for two more"
+            assert blocks < count + 2.5, (  # and some slack
+                f"peak memory, in blocks: expected at most {count} + 2, got {blocks:.1f}"
             )

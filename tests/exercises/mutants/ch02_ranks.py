@@ -1,22 +1,22 @@
-"""Planted bugs of chapter 2."""
+"""Mutants of chapter 2."""
 
 from minidist.course.authoring.mutants import WHOLE, Mutant
 
 MUTANTS = [
     # 2.1 exchange
-    Mutant("2.1", "all send first: deadlocks with large messages", "elif group.rank % 2 == 0:", "elif True:"),
+    Mutant("2.1", "all send first: deadlock with large messages", "elif group.rank % 2 == 0:", "elif True:"),
     Mutant("2.1", "all receive first", "elif group.rank % 2 == 0:", "elif False:"),
     Mutant(
         "2.1",
-        "the wrong way round",
+        "left and right swapped",
         "right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size",
         "left, right = (group.rank + 1) % group.size, (group.rank - 1) % group.size",
     ),
-    Mutant("2.1", "a rank that is alone sends to itself", "if group.size == 1:", "if group.size == 0:"),
+    Mutant("2.1", "a single rank sends to itself", "if group.size == 1:", "if group.size == 0:"),
     Mutant("2.1", "the symmetry is broken in one place only", "group.rank % 2 == 0", "group.rank > 0"),
     Mutant(
         "2.1",
-        "pairs swap: for an even number of ranks only",
+        "pairs swap: only for even numbers of ranks",
         WHOLE,
         """
         other = group.rank ^ 1
@@ -30,13 +30,13 @@ MUTANTS = [
     ),
     Mutant(
         "2.1",
-        "small messages trust the queues",
+        "small messages rely on the queues",
         "elif group.rank % 2 == 0:",
         "elif group.rank % 2 == 0 or outgoing.nbytes < 10_000:",
     ),
     Mutant(
         "2.1",
-        "sendrecv, which was not to be used",
+        "sendrecv, which is not allowed",
         WHOLE,
         """
         right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
@@ -47,19 +47,19 @@ MUTANTS = [
         """,
     ),
     # 2.2 ring_shift
-    Mutant("2.2", "to the left", "(group.rank + places)", "(group.rank - places)"),
+    Mutant("2.2", "sends to the left", "(group.rank + places)", "(group.rank - places)"),
     Mutant(
         "2.2",
-        "the other way round",
+        "the opposite direction",
         "(group.rank + places) % group.size, arrived, (group.rank - places) % group.size",
         "(group.rank - places) % group.size, arrived, (group.rank + places) % group.size",
     ),
-    Mutant("2.2", "only 0 places are no message", "if places % group.size == 0:", "if places == 0:"),
-    Mutant("2.2", "the argument itself is returned", "return array.copy()", "return array"),
-    Mutant("2.2", "received over the argument", "np.empty_like(array)", "array"),
+    Mutant("2.2", "no message for 0 places only", "if places % group.size == 0:", "if places == 0:"),
+    Mutant("2.2", "returns the argument itself", "return array.copy()", "return array"),
+    Mutant("2.2", "receives into the argument", "np.empty_like(array)", "array"),
     Mutant(
         "2.2",
-        "place by place",
+        "one place at a time",
         WHOLE,
         """
         array = array.copy()
@@ -72,7 +72,7 @@ MUTANTS = [
     ),
     Mutant(
         "2.2",
-        "a send before the receive: deadlocks with large arrays",
+        "send before receive: deadlock with large arrays",
         "sendrecv(array, (group.rank + places) % group.size, arrived, (group.rank - places) % group.size, group)",
         "send(array, (group.rank + places) % group.size, group); "
         "recv(arrived, (group.rank - places) % group.size, group)",
@@ -82,21 +82,21 @@ MUTANTS = [
     Mutant("2.3", "one round too many", "while distance < group.size:", "while distance < 2 * group.size - 1:"),
     Mutant(
         "2.3",
-        "a payload that nobody needs",
+        "a payload that no rank needs",
         "nothing, arrived = np.empty(0), np.empty(0)",
         "nothing, arrived = np.empty(1), np.empty(1)",
     ),
-    Mutant("2.3", "one step further each round", "distance *= 2", "distance += 1"),
-    Mutant("2.3", "no message at all: a pause instead", WHOLE, "import time; time.sleep(0.01)"),
+    Mutant("2.3", "the distance grows by one instead of doubling", "distance *= 2", "distance += 1"),
+    Mutant("2.3", "a pause instead of messages", WHOLE, "import time; time.sleep(0.01)"),
     Mutant(
         "2.3",
-        "as many rounds, but always to the right neighbour",
+        "the same rounds, but always to the right neighbour",
         "right, left = (group.rank + distance) % group.size, (group.rank - distance) % group.size",
         "right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size",
     ),
     Mutant(
         "2.3",
-        "it tells, and does not listen",
+        "sends but does not wait",
         WHOLE,
         """
         distance = 1
@@ -108,7 +108,7 @@ MUTANTS = [
     ),
     Mutant(
         "2.3",
-        "by way of rank 0",
+        "through rank 0",
         WHOLE,
         """
         nothing = np.empty(0)
@@ -122,18 +122,23 @@ MUTANTS = [
             recv(nothing, 0, group)
         """,
     ),
-    Mutant("2.3", "the library's own", WHOLE, "import minidist; minidist.barrier(group)"),
+    Mutant("2.3", "calls the library's barrier", WHOLE, "import minidist; minidist.barrier(group)"),
     # 2.4 deadlocks
-    Mutant("2.4", "odd receives first, so all is well", 'found = {"a"}', "found = set()"),
-    Mutant("2.4", "rank 0 alone does not help", 'found = {"a"}', 'found = {"a", "b"} if message > QUEUE else {"a"}'),
+    Mutant("2.4", "takes a for safe, since odd ranks receive first", 'found = {"a"}', "found = set()"),
+    Mutant(
+        "2.4",
+        "takes b for unsafe, since only rank 0 receives first",
+        'found = {"a"}',
+        'found = {"a", "b"} if message > QUEUE else {"a"}',
+    ),
     Mutant("2.4", "both messages of c share a queue", "if message > QUEUE:", "if 2 * message > QUEUE:"),
     Mutant("2.4", "each message of d has a queue", "if 2 * message > QUEUE:", "if message > QUEUE:"),
-    Mutant("2.4", "the header is forgotten", "message = HEADER +", "message ="),
-    Mutant("2.4", "elements taken for bytes", "-8 * n // LINE", "-n // LINE"),
+    Mutant("2.4", "the header is not counted", "message = HEADER +", "message ="),
+    Mutant("2.4", "elements taken as bytes", "-8 * n // LINE", "-n // LINE"),
     # 2.5 pass_on
     Mutant(
         "2.5",
-        "nothing is waited for before the end",
+        "waits only at the end",
         """
         if i >= 2:
             sending[i - 2].wait()  # the block before last has left this buffer
@@ -156,7 +161,7 @@ MUTANTS = [
     ),
     Mutant(
         "2.5",
-        "every block is waited for at once",
+        "waits for every block at once",
         """
         sending.append(isend(buffer, right, group))
         """,
@@ -167,7 +172,7 @@ MUTANTS = [
     ),
     Mutant(
         "2.5",
-        "a copy of every block",
+        "copies every block",
         """
         if i >= 2:
             sending[i - 2].wait()  # the block before last has left this buffer
