@@ -1,27 +1,27 @@
-"""Chapter 5: ZeRO, data parallelism in which no rank keeps what another rank keeps already.
+"""Chapter 5: ZeRO, data parallelism without redundant copies.
 
 You may use what is imported below, NumPy, and what you write here. The three stages are built on ``Unit``, which the
-library gives you: some parameters side by side in one flat array, padded so that the N ranks of a group own equal
-*shards* of it. This is what a unit has for you:
+library provides: several parameters concatenated into one flat array, padded so that the N ranks of a group own equal
+*shards* of it. A unit offers:
 
-    unit.parameters        the parameters in it, in the order in which they lie
-    unit.size              their elements together
-    unit.padded_size       those with the padding; a multiple of N
+    unit.parameters        its parameters, in the order in which they are concatenated
+    unit.size              number of their elements
+    unit.padded_size       size plus padding, a multiple of N
     unit.shard_size        padded_size / N
-    unit.full              all parameters, (padded_size,) float32; None where they are given up
-    unit.master            this rank's part of them, (shard_size,) float32, which the optimizer updates
-    unit.shard             the same as it is sent: the master itself, unless the run has a --precision of 16 bits
-    unit.grad_shard        this rank's part of the summed gradients, (shard_size,) of reduce_dtype
-    unit.reduce_dtype      in which gradients are summed
-    unit.collect(p)        move the gradient of its parameter p to its place among the unit's; p.grad is None then
-    unit.take_gradients()  the unit's gradients, (padded_size,) of reduce_dtype, zeros where there are none; it has none
-                           afterwards
-    unit.show_gradients()  after grad_shard has changed: the optimizer is to see it
-    unit.show(flat)        the parameters become views of ``flat``, (padded_size,)
-    unit.reshard()         full becomes None, and the parameters of all ranks become NaN until they are shown again
+    unit.full              all parameters, (padded_size,) float32; None while they are resharded
+    unit.master            this rank's shard of them, (shard_size,) float32, which the optimizer updates
+    unit.shard             the same shard as it is sent: the master itself, unless --precision is a 16-bit one
+    unit.grad_shard        this rank's shard of the summed gradients, (shard_size,) of reduce_dtype
+    unit.reduce_dtype      the dtype in which gradients are summed
+    unit.collect(p)        move the gradient of its parameter p to its place in the unit; p.grad becomes None
+    unit.take_gradients()  return the unit's gradients, (padded_size,) of reduce_dtype, zeros where there are none, and
+                           leave the unit without any
+    unit.show_gradients()  after changing grad_shard: make the change visible to the optimizer
+    unit.show(flat)        make the parameters views of ``flat``, (padded_size,)
+    unit.reshard()         set full to None; the parameters read NaN until they are shown again
 
-``minidist check 5`` judges, ``minidist check --hint 5.3`` helps. ``shard_slice`` and the three stages have the names
-and arguments of minidist's own, so the library can train on them:
+``minidist check 5`` grades your code, and ``minidist check --hint 5.3`` gives a hint. ``shard_slice`` and the three
+stages have the names and arguments of minidist's own, so the library can train on yours:
 
     minidist train --dp 3 --zero 3 --impl exercises
 """
@@ -39,20 +39,20 @@ from minidist.nn.tensor import Tensor
 from minidist.parallel.tools.units import Unit
 from minidist.parallel.zero import BeforeBackward
 
-# 5.1  Worksheet: what a rank holds
+# 5.1  Worksheet: memory per rank
 #
-# Bytes of each parameter, as in chapter 0:
+# Bytes per parameter, as in chapter 0:
 #
 #   recipe   weights   gradients   optimizer
 #   mixed    2         2           12
 #   bf16     2         2           8
 #
-# Stage 0 is plain data parallelism. Stage 1 shards the optimizer's states over the N ranks, stage 2 the gradients too,
-# stage 3 the weights too. Padding, and what is gathered for a moment, are not counted.
+# Stage 0 is plain data parallelism. Stage 1 shards the optimizer state over the N ranks, stage 2 the gradients too, and
+# stage 3 the weights too. Ignore padding and whatever is gathered temporarily.
 
 
 def model_state_bytes(stage: int, ranks: int, recipe: str) -> float:
-    """The bytes that one of N ranks holds, on average for each parameter of the model.
+    """Bytes that one of N ranks holds per parameter of the model, on average.
 
     Args:
         stage: 0, 1, 2 or 3.
@@ -72,16 +72,16 @@ def model_state_bytes(stage: int, ranks: int, recipe: str) -> float:
 
 
 def largest_model(stage: int, ranks: int, recipe: str, device_bytes: int) -> int:
-    """How many parameters a model can have at most, if each rank has a device of so many bytes for these states."""
+    """The most parameters a model can have if each rank's device offers ``device_bytes`` for these states."""
     # >>> 5.1
     return int(device_bytes / model_state_bytes(stage, ranks, recipe))
     # <<<
 
 
 def fewest_ranks(stage: int, parameters: int, recipe: str, device_bytes: int) -> int:
-    """The smallest number of ranks on which a model of so many parameters fits; 0 where no number is enough.
+    """The smallest number of ranks on which a model with this many parameters fits; 0 if no number is enough.
 
-    It never takes more than 10,000 ranks here.
+    No case here needs more than 10,000 ranks.
     """
     # >>> 5.1
     for ranks in range(1, 10_001):
@@ -92,18 +92,18 @@ def fewest_ranks(stage: int, parameters: int, recipe: str, device_bytes: int) ->
 
 
 def shard_slice(elements: int, rank: int, ranks: int) -> slice:
-    """5.2  Which part of a flat array a rank owns, when it is padded at its end so that all parts are equally long.
+    """5.2  A rank's shard of a flat array that is padded at its end so that all shards have the same size.
 
-    No more padding than it takes: less than one element for each rank. The padding counts as part of the array, so a
-    slice may reach beyond ``elements``, and even begin there.
+    Use as little padding as possible: less than one element per rank. The padding counts as part of the array, so a
+    slice may extend beyond ``elements``, and even start there.
 
     Args:
-        elements: of the array before it is padded; 0 or more.
-        rank: from 0 to ``ranks`` - 1; the ranks' parts lie in their order, without gaps.
-        ranks: their number, at least 1.
+        elements: number of elements before padding; 0 or more.
+        rank: from 0 to ``ranks`` - 1; the shards follow each other in rank order, without gaps.
+        ranks: number of ranks, at least 1.
 
     Returns:
-        ``slice(start, stop)``, both whole numbers; ``stop - start`` is the same on every rank.
+        ``slice(start, stop)``, both integers; ``stop - start`` is the same on every rank.
     """
     # >>> 5.2
     length = -(-elements // ranks)  # elements / ranks, rounded up
@@ -112,21 +112,21 @@ def shard_slice(elements: int, rank: int, ranks: int) -> slice:
 
 
 class ZeroStage1:
-    """5.3  Every rank keeps the optimizer's states of its shards alone.
+    """5.3  Each rank keeps only its shards of the optimizer state.
 
-    A step goes like this: ``zero_grad``; backward of all micro-batches but the last within ``no_sync``; backward of the
-    last one; ``wait_for_gradients``; the optimizer updates ``trained``, this rank's shards; ``sync_params``. Nothing is
-    divided: gradients are summed.
+    One step: ``zero_grad``; backward of every micro-batch but the last under ``no_sync``; backward of the last;
+    ``wait_for_gradients``; the optimizer updates ``trained``, this rank's shards; ``sync_params``. Gradients are
+    summed, never divided.
 
     Args:
-        model: whose parameters are trained.
-        blocks: the modules of it that become units of their own; the rest is the root.
-        shards: the group whose ranks share out each unit.
-        replicas: the group of the ranks that own the same shards as this one, but have micro-batches of their own
-            (hybrid sharding); a group of one rank where there are no others.
-        rounds: how many micro-batches the rank with the most of them has in a step.
-        algorithm: of the reduce-scatters and all-gathers, as their argument of that name takes it.
-        reduce_dtype: gradients are accumulated and summed in it.
+        model: the model to train.
+        blocks: the model's modules that become units of their own; the rest is the root.
+        shards: the group over which each unit is sharded.
+        replicas: the group of ranks that own the same shards as this one but process other micro-batches (hybrid
+            sharding); a group of one rank if there are no others.
+        rounds: the largest number of micro-batches that any rank has in a step.
+        algorithm: passed on to the reduce-scatters and all-gathers.
+        reduce_dtype: the dtype in which gradients are accumulated and summed.
     """
 
     def __init__(
@@ -144,30 +144,30 @@ class ZeroStage1:
 
     @property
     def trained(self) -> list[Parameter]:
-        """What the optimizer updates on this rank: views of the shards, of each parameter that reaches into one."""
+        """What the optimizer updates on this rank: for each parameter that overlaps a shard, a view of that part."""
         return [piece for unit in self.units for piece in unit.pieces]
 
     def zero_grad(self) -> None:
-        """Begin a step: the summed gradients are zero, and so are this rank's own."""
+        """Begin a step: zero the summed gradients and this rank's own."""
         for unit in self.units:
             unit.clear_shard()
             unit.begin_gradients()
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """All micro-batches of a step but the last go here."""
+        """A context for all micro-batches of a step but the last."""
         yield  # nothing is sent during backward in any case
 
     def wait_for_gradients(self) -> None:
-        """End backward: return when each rank has the summed gradients of its shards."""
+        """End backward: return once each rank has the summed gradients of its shards."""
         for unit in self.units:
             self.reduce(unit)
 
     def reduce(self, unit: Unit) -> None:
-        """Take this rank's gradients of a unit, sum them over all ranks, and add this rank's shard of that to
+        """Take this rank's gradients of a unit, sum them over all ranks, and add this rank's shard of the sum to
         ``unit.grad_shard``. All ranks of both groups call it together.
 
-        Cost: over ``shards``, (N-1)/N of the unit's padded elements; over ``replicas`` an all-reduce of one shard.
+        Cost: over ``shards``, (N-1)/N of the unit's padded elements; over ``replicas``, an all-reduce of one shard.
         """
         # >>> 5.3
         gradients = unit.take_gradients()  # (padded_size,)
@@ -179,7 +179,7 @@ class ZeroStage1:
         # <<<
 
     def sync_params(self) -> None:
-        """After the optimizer's step: every rank gets the parameters that the others have updated, unit by unit.
+        """After the optimizer's step: get the parameters that the other ranks have updated, unit by unit.
 
         The parameters stay views of ``unit.full``. Cost: (N-1)/N of each unit's padded elements.
         """
@@ -189,23 +189,23 @@ class ZeroStage1:
         # <<<
 
     def unshard_all(self) -> None:
-        """Training is over: every rank gets all parameters, for good. It has them already."""
+        """End of training: leave every rank with all parameters. It has them already."""
 
 
 class ZeroStage2(ZeroStage1):
-    """5.4  Every rank keeps the gradients of its shards alone, too.
+    """5.4  Each rank keeps only its shards of the gradients, too.
 
-    A unit's gradients are summed over the ranks as soon as backward has completed them all, in every micro-batch, and
-    then this rank keeps its shard of the sum. So all ranks have to take part in equally many sums: a rank that has
-    fewer micro-batches than ``rounds`` adds zeros for those that it lacks.
+    In every micro-batch, a unit's gradients are summed over the ranks as soon as backward has completed all of them,
+    and this rank keeps its shard of the sum. So all ranks must take part in the same number of sums: a rank with
+    fewer micro-batches than ``rounds`` contributes zeros for those it lacks.
 
-    It is built on ``reduce``, task 5.3, and takes the same arguments as stage 1.
+    The class is built on ``reduce``, task 5.3, and takes the same arguments as stage 1.
     """
 
     def __init__(self, *arguments) -> None:
         super().__init__(*arguments)
-        self.done = 0  # micro-batches of this step whose gradients have all been summed
-        self.awaited = {unit: set(unit.parameters) for unit in self.units}  # whose gradients are not complete yet
+        self.done = 0  # micro-batches of this step whose gradients are all summed
+        self.awaited = {unit: set(unit.parameters) for unit in self.units}  # parameters whose gradients are incomplete
         for unit in self.units:
             for parameter in unit.parameters:
                 parameter.register_post_accumulate_grad_hook(partial(self.on_gradient, unit))
@@ -216,9 +216,9 @@ class ZeroStage2(ZeroStage1):
         self.done = 0
 
     def on_gradient(self, unit: Unit, parameter: Parameter) -> None:
-        """Backward calls this for each parameter, once in each micro-batch, as soon as its gradient is complete.
+        """Backward calls this once per parameter and micro-batch, as soon as the gradient has been accumulated.
 
-        Collects the gradient at once. If it was the last that was awaited of its unit, the unit is complete.
+        Collects the gradient at once. If it was the last awaited one of its unit, completes the unit.
         """
         # >>> 5.4
         unit.collect(parameter)
@@ -228,9 +228,9 @@ class ZeroStage2(ZeroStage1):
         # <<<
 
     def complete(self, unit: Unit) -> None:
-        """Sum a unit's gradients, and be ready for the next micro-batch. Backward completes the root after all others.
+        """Sum a unit's gradients and prepare for the next micro-batch. Backward completes the root after all others.
 
-        ``self.done`` grows by one in each micro-batch.
+        ``self.done`` grows by one per micro-batch.
         """
         # >>> 5.4
         self.awaited[unit] = set(unit.parameters)
@@ -240,14 +240,14 @@ class ZeroStage2(ZeroStage1):
         # <<<
 
     def idle_round(self) -> None:
-        """Take part in the sums of a micro-batch that only other ranks have, in the same order of units as they do."""
+        """Take part in the sums of a micro-batch that only other ranks have, in their order of units."""
         # >>> 5.4
         for unit in self.units:
             self.complete(unit)
         # <<<
 
     def wait_for_gradients(self) -> None:
-        """End backward: return when each rank has the summed gradients of its shards, of all ``rounds``."""
+        """End backward: return once each rank has the summed gradients of its shards, for all ``rounds``."""
         # >>> 5.4
         while self.done < self.rounds:
             self.idle_round()
@@ -255,17 +255,17 @@ class ZeroStage2(ZeroStage1):
 
 
 class ZeroStage3(ZeroStage2):
-    """5.5  Every rank keeps the parameters of its shards alone, too.
+    """5.5  Each rank keeps only its shards of the parameters, too.
 
-    A unit's parameters are gathered just before it runs, in forward and again in backward, and given up after it. The
-    root's module is the whole model: it runs first and, in backward, is completed last.
+    A unit's parameters are gathered just before it runs, in forward and again in backward, and resharded right after.
+    The root's module is the full model: it runs first and, in backward, is completed last.
 
-    It is built on ``complete``, task 5.4.
+    The class is built on ``complete``, task 5.4.
 
     Args:
-        reshard_after_forward: give a unit's parameters up after forward, and gather them again for backward. Otherwise
-            they stay until backward has completed the unit.
-        prefetch: the library gathers the next unit while the present one computes. Here it may be ignored.
+        reshard_after_forward: reshard a unit after forward and gather it again for backward. Otherwise its parameters
+            stay until backward has completed the unit.
+        prefetch: the library gathers the next unit while the current one computes. You may ignore it here.
     """
 
     def __init__(
@@ -275,14 +275,14 @@ class ZeroStage3(ZeroStage2):
         super().__init__(model, blocks, shards, replicas, rounds, algorithm, reduce_dtype)
         self.reshard_after_forward, self.prefetch = reshard_after_forward, prefetch
         for unit in self.units:
-            unit.keep_shard_alone()  # a copy of its own; all else is given up
+            unit.keep_shard_alone()  # in a copy of its own; everything else is freed
             unit.module.forward_pre_hook = partial(self.before_forward, unit)
             unit.module.forward_hook = partial(self.after_forward, unit)
 
     def gather(self, unit: Unit) -> None:
-        """Return when a unit has all its parameters: ``full`` is one new array, and the parameters are views of it.
+        """Return once a unit has all its parameters: ``full`` is one new array, and the parameters are views of it.
 
-        Where it has them already, nothing is sent.
+        If the unit has them already, nothing is sent.
         """
         # >>> 5.5
         if unit.full is None:
@@ -292,15 +292,15 @@ class ZeroStage3(ZeroStage2):
         # <<<
 
     def before_forward(self, unit: Unit) -> None:
-        """Called before the unit's module runs."""
+        """Runs before the unit's module."""
         # >>> 5.5
         self.gather(unit)
         # <<<
 
     def after_forward(self, unit: Unit, output: Tensor) -> Tensor:
-        """Called with what the unit's module has put out; what it returns stands in its place.
+        """Runs after the unit's module, with its output; what it returns replaces the output.
 
-        Given: from there backward calls ``before_backward``, before it goes on into the unit.
+        Given: backward calls ``before_backward`` at this point, before it enters the unit.
         """
         # >>> 5.5
         if self.reshard_after_forward:
@@ -309,20 +309,20 @@ class ZeroStage3(ZeroStage2):
         return BeforeBackward.apply(output, partial(self.before_backward, unit))
 
     def before_backward(self, unit: Unit) -> None:
-        """Called before backward needs the unit's parameters."""
+        """Runs before backward needs the unit's parameters."""
         # >>> 5.5
         self.gather(unit)
         # <<<
 
     def complete(self, unit: Unit) -> None:
-        """As in stage 2; and the unit's parameters are needed no longer in this micro-batch."""
+        """As in stage 2. After that, this micro-batch no longer needs the unit's parameters."""
         # >>> 5.5
         super().complete(unit)
         unit.reshard()
         # <<<
 
     def idle_round(self) -> None:
-        """Given: what would be called, in the same order, if this rank had a micro-batch."""
+        """Given: the calls that a micro-batch would make, in the same order."""
         nothing = Tensor(0.0)
         self.before_forward(self.root)
         for unit in self.blocks:
@@ -336,7 +336,7 @@ class ZeroStage3(ZeroStage2):
         self.complete(self.root)
 
     def sync_params(self) -> None:
-        """Nothing to do: whoever needs a parameter gathers it."""
+        """Nothing to do: each unit is gathered when it is needed."""
 
     def unshard_all(self) -> None:
         for unit in self.units:
@@ -344,19 +344,19 @@ class ZeroStage3(ZeroStage2):
             unit.module.forward_pre_hook = unit.module.forward_hook = None
 
 
-# 5.6  Worksheet: what a step costs in messages
+# 5.6  Worksheet: traffic of a step
 #
-# The model has so many parameters, cut into shards without padding. It is trained on ``ranks`` ranks, in groups of
-# ``shard`` ranks that share a copy (``shard`` divides ``ranks``; pure ZeRO where they are equal). Every rank has
-# ``rounds`` micro-batches in a step. The stages work as yours above: stages 2 and 3 sum the gradients in each of them,
-# and stage 3 gathers in each of them. Stage 0 is plain data parallelism, with one ring all-reduce of all gradients in a
-# step, and takes no notice of ``shard``.
+# The model has ``parameters`` parameters, sharded without padding. It is trained on ``ranks`` ranks, in groups of
+# ``shard`` ranks that share a copy (``shard`` divides ``ranks``; if they are equal, it is pure ZeRO). Every rank has
+# ``rounds`` micro-batches per step. The stages work as yours above: stages 2 and 3 sum gradients in every micro-batch,
+# and stage 3 gathers in every micro-batch. Stage 0 is plain data parallelism, with one ring all-reduce of all gradients
+# per step; it ignores ``shard``.
 #
-# Asked for is what one rank sends in a step, in elements; on average over the ranks, should they differ.
+# The question is how many elements one rank sends per step, on average over the ranks if they differ.
 
 
 def gathered_elements(stage: int, parameters: int, shard: int, rounds: int, reshard_after_forward: bool) -> float:
-    """What a rank sends in all-gathers of parameters. ``reshard_after_forward`` is for stage 3 alone."""
+    """Elements a rank sends in all-gathers of parameters. ``reshard_after_forward`` affects only stage 3."""
     # >>> 5.6
     once = (shard - 1) / shard * parameters
     if stage == 0:
@@ -368,8 +368,8 @@ def gathered_elements(stage: int, parameters: int, shard: int, rounds: int, resh
 
 
 def reduced_elements(stage: int, parameters: int, ranks: int, shard: int, rounds: int) -> float:
-    """What a rank sends to sum gradients: reduce-scatters in its group, and all-reduces among its replicas; in stage 0
-    the all-reduce of all ranks.
+    """Elements a rank sends to sum gradients: reduce-scatters in its group and all-reduces among its replicas; in
+    stage 0, the all-reduce over all ranks.
     """
     # >>> 5.6
     if stage == 0:
@@ -381,7 +381,7 @@ def reduced_elements(stage: int, parameters: int, ranks: int, shard: int, rounds
 
 
 def stage_3_factor(rounds: int, reshard_after_forward: bool) -> float:
-    """How many times as many elements pure stage 3 sends in a step as plain data parallelism on as many ranks."""
+    """Elements that pure stage 3 sends per step, relative to plain data parallelism on the same number of ranks."""
     # >>> 5.6
     return rounds * (3 if reshard_after_forward else 2) / 2
     # <<<
@@ -397,18 +397,18 @@ def train_sharded(
     max_norm: float,
     group: ProcessGroup,
 ) -> tuple[list[float], np.ndarray]:
-    """5.7  Debugging: linear regression by gradient descent with momentum, its states sharded as in stage 1.
+    """5.7  Debugging: linear regression by gradient descent with momentum, its state sharded as in stage 1.
 
-    The gradient is clipped so that its norm is at most ``max_norm``. On one rank all is well. On several the loss falls
-    too, and after every step the weights of all ranks agree to the last bit. But they are not the weights that one rank
-    ends on. Find out why, and mend it: any number of ranks has to do what one rank does with all samples.
+    The gradient is clipped to a norm of at most ``max_norm``. One rank trains correctly. On several ranks the loss
+    falls too, and after every step the weights of all ranks agree to the last bit. But they are not the weights that
+    one rank ends on. Find out why, and fix it: any number of ranks must do what one rank does with all samples.
 
     Args:
         features: (this rank's samples, features) float64. Ranks may have different numbers of samples, or none.
         targets: (this rank's samples,) float64.
-        samples: how many samples all ranks have together.
-        steps, lr, momentum: of gradient descent, from weights that are zero.
-        max_norm: the greatest norm of a gradient.
+        samples: number of samples on all ranks together.
+        steps, lr, momentum: of gradient descent, starting from zero weights.
+        max_norm: the largest norm a gradient may have.
         group: the ranks.
 
     Returns:
@@ -418,7 +418,7 @@ def train_sharded(
     length = -(-size // group.size)  # of a shard
     weights = np.zeros(length * group.size)  # padded
     mine = weights[group.rank * length : (group.rank + 1) * length]  # this rank's shard, (length,)
-    velocity = np.zeros(length)  # the optimizer's state of it
+    velocity = np.zeros(length)  # its optimizer state
     losses = []
     for _ in range(steps):
         errors = features @ weights[:size] - targets  # (this rank's samples,)

@@ -453,7 +453,7 @@ class TestBucketedDataParallel:
         for orders in ([[[5, 3, 0]], [[4, 1]]], [[[0, 2]], [BACKWARD], [[]]]):
             check_sums(student.on_ranks(len(orders), train_by_hand, orders), orders)
 
-    def test_finish_waits_for_a_late_rank(self, student):
+    def test_wait_for_gradients_waits_for_a_late_rank(self, student):
         orders = in_backward_order(3)
         check_sums(student.on_ranks(3, train_by_hand, orders, "auto", True, 1, 1), orders)
 

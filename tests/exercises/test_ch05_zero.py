@@ -1,4 +1,4 @@
-"""Graders of chapter 5: the bits of one process, the bytes that each rank holds and sends, and who has what when."""
+"""Graders for chapter 5: the bits of one process, the bytes each rank holds and sends, and which units exist when."""
 
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,18 +27,18 @@ CLOSED = (
 pytestmark = pytest.mark.answers("ch05_zero", closed=CLOSED)
 
 SIZES = (1, 2, 3, 5)  # numbers of ranks
-HYBRID = ((4, 2), (4, 1), (3, 1))  # ranks, and of these in one group of shards
+HYBRID = ((4, 2), (4, 1), (3, 1))  # ranks, and ranks per sharding group
 
 
 def right_slice(elements: int, rank: int, ranks: int) -> slice:
-    """Stands in for task 5.2 while the tasks after it are judged."""
+    """Replaces task 5.2 while later tasks are graded."""
     length = ceil(Fraction(elements, ranks))
     return slice(length * rank, length * rank + length)
 
 
 @contextmanager
-def plugged(**functions):
-    """In a rank: these functions in the library's sockets."""
+def overriding(**functions):
+    """In a rank: these functions override the library's."""
     from minidist import overrides
 
     overrides.override(functions)
@@ -63,7 +63,7 @@ def run_each(world, answers, name, inputs):
 
 
 def found_for(student, name: str, inputs) -> list[tuple]:
-    """Each of these arguments, and what the function returns for them."""
+    """Pairs of arguments and what the function returns for them."""
     inputs = list(inputs)
     return list(zip(inputs, student.on_ranks(1, run_each, name, inputs)[0].value, strict=True))
 
@@ -83,14 +83,14 @@ def groups_of(world, shard: int) -> tuple:
 
 # 5.1
 
-RECIPES = {  # NumPy has no bf16: uint16 is as wide
+RECIPES = {  # NumPy has no bf16; uint16 has the same size
     "mixed": (["u2"], ["u2"], ["f4", "f4", "f4"]),
     "bf16": (["u2"], ["u2"], ["f4", "f4"]),
 }
 
 
 def bytes_of_real_arrays(stage: int, ranks: int, recipe: str) -> float:
-    """For each parameter, what one rank's arrays hold of a model that the ranks divide."""
+    """Bytes per parameter in one rank's arrays, for a model that divides evenly over the ranks."""
     parameters = 60 * ranks
     total = 0
     for bucket, dtypes in enumerate(RECIPES[recipe]):  # weights, gradients, optimizer
@@ -100,7 +100,7 @@ def bytes_of_real_arrays(stage: int, ranks: int, recipe: str) -> float:
 
 
 def kept_and_sharded(stage: int, recipe: str) -> tuple[int, int]:
-    """Bytes of a parameter that every rank holds, and bytes that the ranks share out."""
+    """Bytes per parameter that every rank holds, and bytes that are sharded over the ranks."""
     one, two = (round(2 * bytes_of_real_arrays(stage, ranks, recipe)) for ranks in (1, 2))  # twice the bytes
     return two - one // 2, one - two
 
@@ -109,20 +109,20 @@ def kept_and_sharded(stage: int, recipe: str) -> tuple[int, int]:
     "5.1",
     points=2,
     kind="worksheet",
-    hint="Ask of each of the three columns whether the stage shards it: what is sharded is divided by N, the rest is "
-    "not. What is not sharded stays however many ranks there are, so for stages 1 and 2 there are models for which no "
-    "number of ranks is enough.",
+    hint="For each of the three columns, ask whether the stage shards it: divide what is sharded by N, and nothing "
+    "else. What is not sharded stays, however many ranks there are. So in stages 1 and 2 some models fit on no number "
+    "of ranks.",
 )
 class TestModelStateBytes:
-    """model_state_bytes, largest_model and fewest_ranks: what a rank holds"""
+    """model_state_bytes, largest_model and fewest_ranks: memory per rank"""
 
     def test_real_arrays(self, student):
         cases = product(range(4), (1, 2, 3, 8, 64), RECIPES)
         for (stage, ranks, recipe), found in found_for(student, "model_state_bytes", cases):
             right = bytes_of_real_arrays(stage, ranks, recipe)
             assert found == pytest.approx(right, rel=1e-12), (  # a few float64 operations
-                f"stage {stage} on {number_of(ranks, 'ranks')}, {recipe}: {found:g} bytes a parameter; the "
-                f"arrays of a real model that is cut up so hold {right:g}"
+                f"stage {stage} on {number_of(ranks, 'ranks')}, {recipe}: expected {right:g} bytes per "
+                f"parameter, as in the arrays of a real sharded model, got {found:g}"
             )
 
     def test_the_paper(self, student):
@@ -130,8 +130,8 @@ class TestModelStateBytes:
         for stage, gigabytes in enumerate((120, 31.4, 16.6, 1.9)):
             found = student.call("model_state_bytes", stage, 64, "mixed") * 7.5
             assert round(found, 1) == gigabytes, (
-                f"7.5 billion parameters on 64 devices, stage {stage}: {found:.1f} GB on each; the ZeRO paper has "
-                f"{gigabytes} GB"
+                f"7.5 billion parameters on 64 devices, stage {stage}: expected {gigabytes} GB per device, as in the "
+                f"ZeRO paper, got {found:.1f} GB"
             )
 
     def test_largest_model(self, student):
@@ -139,11 +139,11 @@ class TestModelStateBytes:
         for (stage, ranks, recipe, memory), found in found_for(student, "largest_model", cases):
             kept, sharded = kept_and_sharded(stage, recipe)
             right = memory / (kept + Fraction(sharded, ranks))
-            assert isinstance(found, int | np.integer), f"largest_model returns {found!r}, which is no whole number"
-            # the last digit may be lost to float64, where it is that close
+            assert isinstance(found, int | np.integer), f"largest_model: expected an integer, got {found!r}"
+            # float64 may lose the last digit of so close a result
             assert right - 1 - right / 10**12 < found <= right * (1 + Fraction(1, 10**12)), (
-                f"stage {stage} on {number_of(ranks, 'devices')} of {memory:,} bytes, {recipe}: {found:,} "
-                f"parameters, but {int(right):,} is the most that fits"
+                f"stage {stage} on {number_of(ranks, 'devices')} of {memory:,} bytes, {recipe}: expected at most "
+                f"{int(right):,} parameters to fit, got {found:,}"
             )
 
     def test_fewest_ranks(self, student):
@@ -154,8 +154,8 @@ class TestModelStateBytes:
             fits = (n for n in range(1, 10_001) if parameters * (kept * n + sharded) <= memory * n)
             right = next(fits, 0)
             assert found == right, (
-                f"stage {stage}, {recipe}: {parameters:,} parameters on devices of {memory:,} bytes: {found} ranks, "
-                f"where {right or '0 (no number is enough)'} is right"
+                f"stage {stage}, {recipe}, {parameters:,} parameters on devices of {memory:,} bytes: expected "
+                f"{right or '0 (no number is enough)'} ranks, got {found}"
             )
 
 
@@ -168,13 +168,13 @@ def run_slices(world, answers, elements, ranks):
 
 
 def run_unit(world, answers):
-    """A unit of five parameters that is cut by the answer: this rank's shard, and all of it gathered again."""
+    """A unit of five parameters, sharded by the answer: the unit gathered again, its parameters, its piece sizes."""
     from minidist import all_gather_into_tensor
     from minidist.parallel.tools.units import Unit
 
     part = Part([(2, 3), (), (4, 2), (1,), (3,)])
     part.init_parameters(7)
-    with plugged(shard_slice=answers.shard_slice):
+    with overriding(shard_slice=answers.shard_slice):
         unit = Unit(part, part.parameters(), world, np.float64)
     gathered = np.full(world.size * len(unit.shard), np.nan, np.float32)
     all_gather_into_tensor(gathered, unit.shard, world)
@@ -183,7 +183,7 @@ def run_unit(world, answers):
 
 
 class Part(Module):
-    """A module that is nothing but its parameters."""
+    """A module that only holds parameters."""
 
     def __init__(self, shapes) -> None:
         self.weights = [Parameter(shape, std=1.0) for shape in shapes]
@@ -192,8 +192,8 @@ class Part(Module):
 @pytest.mark.task(
     "5.2",
     points=3,
-    hint="All parts have elements / ranks elements, rounded up: -(-elements // ranks). Rank r's part begins where the "
-    "r parts in front of it end. Do not cut the last one off at the end of the array.",
+    hint="Each shard has elements / ranks elements, rounded up: -(-elements // ranks). Rank r's shard starts where "
+    "the r shards before it end. Do not truncate the last one at the end of the array.",
 )
 class TestShardSlice:
     """shard_slice: equal shards, whatever the number of ranks"""
@@ -202,13 +202,13 @@ class TestShardSlice:
         slices = student.on_ranks(1, run_slices, elements, ranks)[0].value
         length = ceil(Fraction(elements, ranks))
         for rank, found in enumerate(slices):
-            what = f"{elements} elements on {ranks} ranks: the part of rank {rank}"
-            assert isinstance(found, list), f"{what} is {found}, where a slice is asked for"
+            what = f"{elements} elements on {ranks} ranks, shard of rank {rank}"
+            assert isinstance(found, list), f"{what}: expected a slice, got {found}"
             numbers = all(isinstance(number, int | np.integer) for number in found[:2]) and found[2] in (None, 1)
-            assert numbers, f"{what} is slice{tuple(found)}; its start and stop should be whole numbers, and its step 1"
+            assert numbers, f"{what}: expected integer bounds and step 1, got slice{tuple(found)}"
             right = [length * rank, length * rank + length]
             assert found[:2] == right, (
-                f"{what} is slice({found[0]}, {found[1]}), where slice({right[0]}, {right[1]}) is right"
+                f"{what}: expected slice({right[0]}, {right[1]}), got slice({found[0]}, {found[1]})"
             )
 
     def test_divides(self, student):
@@ -229,26 +229,28 @@ class TestShardSlice:
         self.check(student, 0, 5)
 
     def test_in_a_unit(self, student):
-        """The shards that it cuts are gathered to the whole again."""
+        """An all-gather of its shards restores the unit."""
         for size in SIZES:
             seen = student.on_ranks(size, run_unit)
             for rank, one in enumerate(seen):
                 gathered, own, _ = one.value
-                assert len(gathered) >= len(own), f"{size} ranks: their shards have {len(gathered)} of 19 elements"
+                assert len(gathered) >= len(own), (
+                    f"{size} ranks: expected shards of 19 elements or more in all, got {len(gathered)}"
+                )
                 same(gathered[: len(own)], own, f"rank {rank} of {size}: a unit, gathered from its shards")
             pieces = [one.value[2] for one in seen]
-            assert sum(map(sum, pieces)) == 19, f"{size} ranks update pieces of {pieces} elements: not 19 in all"
+            assert sum(map(sum, pieces)) == 19, f"{size} ranks update pieces of {pieces} elements: expected 19 in all"
 
 
-# 5.3 and 5.4: a model without a forward pass, whose gradients are whole numbers
+# 5.3 and 5.4: a model without a forward pass, with integer gradients
 
 BLOCKS = [[(2, 3), (4,)], [(3,), (2, 2), ()], [(1,)], [(3, 3)]]  # the shapes of each block's parameters
 ROOT = [(1,), (11,)]
-UNITS = [*BLOCKS[::-1], ROOT]  # in the order in which they are summed
+UNITS = [*BLOCKS[::-1], ROOT]  # in the order in which they are reduced
 NAMES = ["block 3", "block 2", "block 1", "block 0", "root"]
-SHAPES = [shape for unit in [*BLOCKS, ROOT] for shape in unit]  # of the parameters in order of definition
-NUMBERS = [[6], [5], [2, 3, 4], [0, 1], [7, 8]]  # of each unit in UNITS, its parameters' numbers
-BACKWARD = [8, 6, 5, 4, 3, 2, 1, 0, 7]  # the order in which gradients are complete: the root's first and last
+SHAPES = [shape for unit in [*BLOCKS, ROOT] for shape in unit]  # of the parameters, in order of definition
+NUMBERS = [[6], [5], [2, 3, 4], [0, 1], [7, 8]]  # for each unit in UNITS, its parameters' numbers
+BACKWARD = [8, 6, 5, 4, 3, 2, 1, 0, 7]  # the order in which gradients are completed: the root's first and last
 
 
 class HandModel(Module):
@@ -258,23 +260,23 @@ class HandModel(Module):
 
 
 def gradient_of(rank: int, step: int, micro_batch: int, parameter: int) -> np.ndarray:
-    """Whole numbers, of which sums in float32 are not exact and sums in float64 are."""
+    """Integers whose sums are exact in float64 but not in float32."""
     rng = np.random.default_rng([rank, step, micro_batch, parameter])
     return rng.integers(-(2**24), 2**24, SHAPES[parameter]).astype(np.float32)
 
 
 def train_by_hand(world, answers, stage, orders, shard=0, algorithm="ring", steps=1, reduce_in_between=False):
-    """Some steps: what came of them, which collectives were called when, and what was sent and held.
+    """Run a few steps; record gradients and parameters, the collectives called, and the bytes sent and held.
 
-    ``orders[rank]`` has, for each micro-batch of that rank, the order in which its gradients are complete.
+    ``orders[rank]`` gives, for each micro-batch of that rank, the order in which its gradients are completed.
     """
     found = {"shards": [], "pieces": [], "before": [], "after": [], "held": [], "sent": [], "calls": []}
     phase, complete = "construction", []
-    with plugged(shard_slice=right_slice), measured() as memory:
+    with overriding(shard_slice=right_slice), measured() as memory:
         model = HandModel()
         model.init_parameters(0)
         parameters = model.parameters()
-        for number, parameter in enumerate(parameters):  # before the answer's own hooks, so called before them
+        for number, parameter in enumerate(parameters):  # registered, and so called, before the answer's own hooks
             parameter.register_post_accumulate_grad_hook(lambda _, number=number: complete.append(number))
         shards, replicas = groups_of(world, shard or world.size)
         for name, group in (("shards", shards), ("replicas", replicas)):
@@ -343,7 +345,7 @@ def size_of(shapes) -> int:
 
 
 def shard_sizes(shard: int) -> list[int]:
-    """Of each unit, the elements of one shard."""
+    """For each unit, the elements of one shard."""
     return [ceil(Fraction(size_of(shapes), shard)) for shapes in UNITS]
 
 
@@ -352,7 +354,7 @@ def ranks_in_words(size: int, shard: int) -> str:
 
 
 def check_sums(seen, orders, shard: int = 0) -> None:
-    """The summed gradients: each rank's shard of the whole sum, and what the optimizer sees of it."""
+    """Each rank's shard of the summed gradients, and what the optimizer sees of it."""
     size = len(seen)
     shard = shard or size
     for step, (number, shapes) in product(range(len(seen[0].value["shards"])), enumerate(UNITS)):
@@ -377,28 +379,30 @@ def check_sums(seen, orders, shard: int = 0) -> None:
             )
             same(one.value["shards"][step][number], right, what)
             pieces = one.value["pieces"][step][number]
-            assert not any(piece is None for piece in pieces), f"{what} is right, but the optimizer does not see it"
+            assert not any(piece is None for piece in pieces), (
+                f"{what} is correct, but the optimizer does not see it: call show_gradients"
+            )
             visible = np.concatenate([np.zeros(0), *(piece.ravel() for piece in pieces)])
             same(visible, right[: len(visible)], f"{what}, as the optimizer sees it")
 
 
-def check_published(seen, shard: int = 0) -> None:
-    """Every rank has what the optimizers of all ranks have made of the parameters before."""
+def check_synced(seen, shard: int = 0) -> None:
+    """Every rank has the parameters as the optimizers of all ranks have updated them."""
     size = len(seen)
     for step in range(len(seen[0].value["after"])):
         for (number, indices), (rank, one) in product(enumerate(NUMBERS), enumerate(seen)):
             for i in indices:
                 right = one.value["before"][step][i] * np.float32(-2) + np.float32(step + 1)
                 what = (
-                    f"{ranks_in_words(size, shard)}, step {step}, after sync_params: on rank {rank}, a parameter of "
-                    f"{NAMES[number]}"
+                    f"{ranks_in_words(size, shard)}, step {step}, after sync_params: a parameter of {NAMES[number]} on "
+                    f"rank {rank}"
                 )
                 same(one.value["after"][step][i], right, what)
 
 
 def check_calls(seen, shard: int, rounds: int, steps: int = 1) -> None:
-    """One reduce-scatter for each unit and micro-batch, and with replicas an all-reduce of the shard; in sync_params
-    one all-gather for each unit.
+    """One reduce-scatter per unit and micro-batch, with replicas one all-reduce of the shard; in sync_params one
+    all-gather per unit.
     """
     size, right = len(seen), []
     for _ in range(steps):
@@ -412,69 +416,71 @@ def check_calls(seen, shard: int, rounds: int, steps: int = 1) -> None:
         found = [(call, group, nbytes) for call, group, _, _, nbytes in one.value["calls"] if group != alone]
         wrong = next((k for k, (a, b) in enumerate(zip(found, right, strict=False)) if a != b), len(right))
         assert found == right, (
-            f"{ranks_in_words(size, shard)}, {number_of(rounds, 'sums')} of each unit in a step: rank {rank} calls "
-            f"{len(found)} collectives, {len(right)} are right; the first that differs, number {wrong}, is "
-            f"{told(found, wrong)}, where {told(right, wrong)} is right"
+            f"{ranks_in_words(size, shard)}, {number_of(rounds, 'sums')} of each unit per step: expected {len(right)} "
+            f"collectives on rank {rank}, got {len(found)}; call {wrong} is the first that differs: expected "
+            f"{told(right, wrong)}, got {told(found, wrong)}"
         )
 
 
 def told(calls: list[tuple], number: int) -> str:
     if number >= len(calls):
-        return "no call at all"
+        return "no call"
     call, group, nbytes = calls[number]
     return f"{call} over the {group} with {nbytes} bytes"
 
 
-CONFIG = TrainConfig(  # 7 micro-batches, which few numbers of ranks divide; the clip works hard, and dropout is on
+CONFIG = TrainConfig(  # 7 micro-batches, which few numbers of ranks divide; a tight clip; dropout on
     layers=2, heads=3, width=15, context=9, steps=3, global_batch=14, micro_batch=2, dropout=0.2, clip=0.05, warmup=2
 )
 
 
 def train_small(world, answers, config, layout):
-    """The library's training on the answer's class: the fingerprint, and how often the class was asked for."""
+    """Train with the library on the answer's class: the fingerprint, and how often the library asked for the class."""
     from minidist.train.trainer import train_rank
 
     name = f"ZeroStage{layout.zero}"
-    with plugged(**{name: getattr(answers, name), "shard_slice": right_slice}) as calls:
+    with overriding(**{name: getattr(answers, name), "shard_slice": right_slice}) as calls:
         result = train_rank(world, config, layout, RunOptions())
         return result.fingerprint, calls[name]
 
 
 def check_training(student, warm_ranks, *layouts: str, config=CONFIG) -> None:
-    """The library's training loop on this class ends on the bits of one process."""
+    """With this class the library's training loop matches one process bit for bit."""
     right = run(warm_ranks(1), config, Layout()).fingerprint
     for text in layouts:
         layout = Layout.parse(text)
         for rank, seen in enumerate(student.on_ranks(layout.dp, train_small, config, layout)):
             fingerprint, calls = seen.value
-            assert calls == 1, "the training loop did not get this class"
+            assert calls == 1, "the training loop did not use this class"
             assert fingerprint == right, (
-                f"{text}: trained on this class, rank {rank} ends on the fingerprint {fingerprint[:16]}, one process "
-                f"without ZeRO on {right[:16]}"
+                f"{text}, fingerprint of rank {rank}: expected {right[:16]}, as of one process without ZeRO, got "
+                f"{fingerprint[:16]}"
             )
 
 
 @pytest.mark.task(
     "5.3",
     points=5,
-    hint="reduce: take_gradients; an empty array of shard_size elements for the output of reduce_scatter_tensor over "
-    "self.shards; all_reduce that array over self.replicas; add it to grad_shard, and show_gradients. sync_params: one "
-    "all_gather_into_tensor for each unit, from unit.shard into unit.full.",
+    hint="reduce: call take_gradients; reduce_scatter_tensor over self.shards into an empty array of shard_size "
+    "elements; all_reduce that array over self.replicas; add it to grad_shard, and call show_gradients. sync_params: "
+    "one all_gather_into_tensor per unit, from unit.shard into unit.full.",
 )
 class TestZeroStage1:
-    """ZeroStage1: the optimizer's states are sharded"""
+    """ZeroStage1: shard the optimizer state"""
 
     def test_sums(self, student):
         for size in SIZES:
             orders = in_backward_order(size)
             check_sums(student.on_ranks(size, train_by_hand, 1, orders), orders)
 
-    def test_publish(self, student):
+    def test_sync_params(self, student):
         for size in SIZES:
             seen = student.on_ranks(size, train_by_hand, 1, in_backward_order(size), 0, "ring", 2)
-            check_published(seen)
+            check_synced(seen)
             for rank, one in enumerate(seen):
-                assert one.value["views"], f"rank {rank} of {size}: parameters are no views of full after sync_params"
+                assert one.value["views"], (
+                    f"rank {rank} of {size}: after sync_params the parameters must be views of unit.full"
+                )
 
     def test_accumulation_and_fewer_micro_batches(self, student):
         for counts in ([3, 3], [2, 1], [2, 1, 0], [1, 0, 0, 0, 0]):
@@ -482,7 +488,7 @@ class TestZeroStage1:
             check_sums(student.on_ranks(len(orders), train_by_hand, 1, orders, 0, "auto", 2), orders)
 
     def test_reduce_adds(self, student):
-        """Called twice in a step, it adds the second sum to the first; stage 2 needs that."""
+        """Called twice in a step, reduce adds the second sum to the first; stage 2 needs that."""
         orders = in_backward_order(3, micro_batches=2)
         check_sums(student.on_ranks(3, train_by_hand, 1, orders, 0, "ring", 1, True), orders)
 
@@ -491,7 +497,7 @@ class TestZeroStage1:
             orders = [[BACKWARD] * (2 if rank == 0 else 1) for rank in range(size)]
             seen = student.on_ranks(size, train_by_hand, 1, orders, shard, "ring", 2)
             check_sums(seen, orders, shard)
-            check_published(seen, shard)
+            check_synced(seen, shard)
             check_calls(seen, shard, 1, steps=2)
 
     def test_bytes(self, student):
@@ -508,8 +514,8 @@ class TestZeroStage1:
                         right = [0] * size
                         right[(rank + 1) % size] = (size - 1) * itemsize * elements
                     assert found == right, (
-                        f"in {what} rank {rank} of {size} sends {found} bytes to the ranks; {right} is right for "
-                        f"algorithm={algorithm!r}"
+                        f"{what}, bytes that rank {rank} of {size} sends to each rank: expected {right} for "
+                        f"algorithm={algorithm!r}, got {found}"
                     )
 
     def test_memory(self, student):
@@ -518,11 +524,12 @@ class TestZeroStage1:
                 shards = sum(shard_sizes(size))
                 held, right = one.value["held"][-1], 8 * shards
                 assert held == right, (
-                    f"after finish rank {rank} of {size} holds {held} bytes of gradients; its shards are {right}"
+                    f"gradients on rank {rank} of {size} after wait_for_gradients: expected only its shards, {right} "
+                    f"bytes, got {held}"
                 )
                 held, right = one.value["parameters"], 4 * shards * size
                 assert held == right, (
-                    f"after sync_params rank {rank} of {size} holds {held} bytes of parameters, which are {right}"
+                    f"parameters on rank {rank} of {size} after sync_params: expected {right} bytes, got {held}"
                 )
 
     def test_trains_a_transformer(self, student, warm_ranks):
@@ -535,12 +542,13 @@ class TestZeroStage1:
 @pytest.mark.task(
     "5.4",
     points=4,
-    hint="on_gradient: collect, discard the parameter from self.awaited[unit], and if that is empty now, complete. "
-    "complete: await all parameters of the unit again, reduce, and count the micro-batch if it was the root. A rank "
-    "without a micro-batch makes the same sums as the others if it completes every unit: take_gradients gives zeros.",
+    hint="on_gradient: collect the gradient, discard the parameter from self.awaited[unit], and complete the unit if "
+    "that set is now empty. complete: await all parameters of the unit again, reduce, and count the micro-batch if the "
+    "unit is the root. A rank without a micro-batch takes part in the same sums by completing every unit: "
+    "take_gradients returns zeros.",
 )
 class TestZeroStage2:
-    """ZeroStage2: the gradients are sharded"""
+    """ZeroStage2: shard the gradients"""
 
     def test_sums(self, student):
         for size in SIZES:
@@ -552,7 +560,7 @@ class TestZeroStage2:
             orders = in_backward_order(size, micro_batches=3)
             seen = student.on_ranks(size, train_by_hand, 2, orders, 0, "ring", 2)
             check_sums(seen, orders)
-            check_published(seen)
+            check_synced(seen)
 
     def test_a_unit_is_summed_as_soon_as_it_is_complete(self, student):
         orders = [[BACKWARD, [7, 6, 5, 3, 2, 4, 0, 1, 8]]] * 2
@@ -565,13 +573,11 @@ class TestZeroStage2:
             ]
             for k, (found, expected) in enumerate(zip(calls, right, strict=False)):
                 assert found == expected, (
-                    f"rank {rank} makes a sum, which should be that of {NAMES[k % len(UNITS)]}, in {found[0]} when "
-                    f"{found[1]} of 9 gradients are complete; it can be made in {expected[0]}, with gradient "
-                    f"{expected[1]}"
+                    f"rank {rank}, sum {k}, of {NAMES[k % len(UNITS)]}: expected it in {expected[0]} as soon as "
+                    f"{expected[1]} of 9 gradients are complete, got it in {found[0]} with {found[1]} complete"
                 )
             assert len(calls) == len(right), (
-                f"rank {rank} makes {len(calls)} sums in 2 micro-batches of {len(UNITS)} units, where {len(right)} are "
-                "right"
+                f"rank {rank}: expected {len(right)} sums in 2 micro-batches of {len(UNITS)} units, got {len(calls)}"
             )
 
     def test_fewer_micro_batches(self, student):
@@ -587,7 +593,7 @@ class TestZeroStage2:
             orders = [[BACKWARD] * (2 if rank == 0 else 1) for rank in range(size)]
             seen = student.on_ranks(size, train_by_hand, 2, orders, shard)
             check_sums(seen, orders, shard)
-            check_published(seen, shard)
+            check_synced(seen, shard)
             check_calls(seen, shard, 2)
 
     def test_bytes(self, student):
@@ -598,41 +604,42 @@ class TestZeroStage2:
             for rank, one in enumerate(seen):
                 found = sum(one.value["sent"][0])
                 assert found == right, (
-                    f"{size} ranks with {counts} micro-batches: up to sync_params rank {rank} sends {found} bytes; two "
-                    f"reduce-scatters of each unit are {right}"
+                    f"{size} ranks with {counts} micro-batches, bytes that rank {rank} sends before sync_params: "
+                    f"expected {right} for two reduce-scatters of each unit, got {found}"
                 )
 
     def test_memory(self, student):
-        """Between micro-batches the shards alone; within them the units that are under way, and what has just come."""
+        """Between micro-batches only the shards; within them also the units in flight and the newest gradient."""
         for size in (2, 3):
             shards = shard_sizes(size)
-            most, under_way, missing = 0, set(), [set(numbers) for numbers in NUMBERS]
+            most, in_flight, missing = 0, set(), [set(numbers) for numbers in NUMBERS]
             for i in BACKWARD:
                 number = next(number for number, indices in enumerate(NUMBERS) if i in indices)
-                under_way.add(number)
-                most = max(most, sum(size * shards[k] for k in under_way) + size_of([SHAPES[i]]))
+                in_flight.add(number)
+                most = max(most, sum(size * shards[k] for k in in_flight) + size_of([SHAPES[i]]))
                 missing[number].discard(i)
                 if not missing[number]:
-                    under_way.discard(number)
+                    in_flight.discard(number)
             most = 8 * (sum(shards) + most)
             for rank, one in enumerate(student.on_ranks(size, train_by_hand, 2, in_backward_order(size, 2))):
                 for k, held in enumerate(one.value["held"]):
                     assert held == 8 * sum(shards), (
-                        f"rank {rank} of {size} holds {held} bytes of gradients "
-                        f"{'after finish' if k == 2 else f'after micro-batch {k}'}; its shards are {8 * sum(shards)}"
+                        f"gradients on rank {rank} of {size} after "
+                        f"{'wait_for_gradients' if k == 2 else f'micro-batch {k}'}: expected only its shards, "
+                        f"{8 * sum(shards)} bytes, got {held}"
                     )
                 peak = one.value["peak"]
                 assert peak <= most, (
-                    f"rank {rank} of {size} holds up to {peak} bytes of gradients, where {most} are enough: the "
-                    "shards, each unit whose first gradient has come and whose last has not, and the gradient that has "
-                    "just come and is being collected"
+                    f"peak of gradients on rank {rank} of {size}: expected at most {most} bytes, got {peak}; {most} "
+                    "are enough for the shards, each unit with some but not all of its gradients, and the gradient "
+                    "that is being collected"
                 )
 
     def test_trains_a_transformer(self, student, warm_ranks):
         check_training(student, warm_ranks, "zero=2,dp=2", "zero=2,dp=3,algorithm=ring", "zero=2,dp=4,shard=2")
 
 
-# 5.5: a real transformer, because its weights have to be there when it runs
+# 5.5: a real transformer, because its weights must be gathered when it runs
 
 MODEL = GPTConfig(vocab=11, context=6, layers=3, heads=1, width=5)
 UNIT_NAMES = ["root", "block 0", "block 1", "block 2"]
@@ -644,9 +651,9 @@ def tokens_of(rank: int, step: int, micro_batch: int) -> tuple[np.ndarray, np.nd
 
 
 def run_model(world, answers, counts, shard=0, reshard=True, steps=1):
-    """Train with plain gradient descent: gradients, weights, who had which units when, calls, bytes sent and held."""
+    """Train with plain gradient descent; record gradients, weights, gathered units, calls, bytes sent and held."""
     found = {"gradients": [], "moments": [], "sent": [], "calls": [], "held": {}}
-    with plugged(shard_slice=right_slice), measured() as memory:
+    with overriding(shard_slice=right_slice), measured() as memory:
         model = GPT(MODEL, seed=0)
         modules = [model, *model.blocks]
         inside = [block.parameters() for block in model.blocks]
@@ -662,7 +669,7 @@ def run_model(world, answers, counts, shard=0, reshard=True, steps=1):
             found["moments"].append((what, there))
 
         for name, some in zip(UNIT_NAMES, parameters, strict=True):
-            for parameter in some:  # before the answer's own hooks, so called before them
+            for parameter in some:  # registered, and so called, before the answer's own hooks
                 parameter.register_post_accumulate_grad_hook(lambda _, name=name: moment(f"backward of {name}"))
         shards, replicas = groups_of(world, shard or world.size)
         watch_collectives(shards, lambda call, nbytes, _: found["calls"].append((call, nbytes)))
@@ -685,7 +692,7 @@ def run_model(world, answers, counts, shard=0, reshard=True, steps=1):
                     loss.backward()
                 moment("the time after backward")
             zero.wait_for_gradients()
-            moment("the time after finish")
+            moment("the time after wait_for_gradients")
             found["held"]["end"] = memory.held["parameters"]
             found["sent"].append((world.traffic - before).sent[:, 0].tolist())
             found["gradients"].append([unit.grad_shard.astype(np.float32) for unit in [zero.root, *zero.blocks]])
@@ -708,7 +715,7 @@ def watched(forward, notice):
 
 @cache
 def train_alone(counts: tuple[int, ...], steps: int) -> tuple[list, list]:
-    """One process with all micro-batches: for each step the flat gradients of each unit, and the weights at the end."""
+    """One process with all micro-batches: each step's flat gradients by unit, and the final weights."""
     model = GPT(MODEL, seed=0)
     own = {parameter for block in model.blocks for parameter in block.parameters()}
     units = [[p for p in model.parameters() if p not in own], *(block.parameters() for block in model.blocks)]
@@ -726,7 +733,7 @@ def train_alone(counts: tuple[int, ...], steps: int) -> tuple[list, list]:
 
 @cache
 def model_units() -> list[int]:
-    """The elements of each unit, the root's first."""
+    """The elements of each unit, the root first."""
     model = GPT(MODEL)
     blocks = [sum(parameter.size for parameter in block.parameters()) for block in model.blocks]
     return [sum(parameter.size for parameter in model.parameters()) - sum(blocks), *blocks]
@@ -737,7 +744,7 @@ def model_shards(shard: int) -> list[int]:
 
 
 def check_model(seen, counts, shard: int = 0) -> None:
-    """Gradients of every step and the weights at the end have the bits of one process."""
+    """The gradients of every step and the final weights match one process bit for bit."""
     size = len(seen)
     shard = shard or size
     gradients, weights = train_alone(tuple(counts), len(seen[0].value["gradients"]))
@@ -752,36 +759,36 @@ def check_model(seen, counts, shard: int = 0) -> None:
             )
             found = one.value["gradients"][step][number]
             assert not np.isnan(found).any(), (
-                f"{what}: they are NaN, so parameters were used that had been given up and not gathered again"
+                f"{what} is NaN: a parameter was used after it had been resharded and before it was gathered again"
             )
             same(found, right, what)
         for number, right in enumerate(weights):
-            what = f"{ranks_in_words(size, shard)}: on rank {rank}, parameter {number} after training and unshard"
+            what = f"{ranks_in_words(size, shard)}: parameter {number} on rank {rank} after training and unshard_all"
             same(one.value["weights"][number], right, what)
 
 
 def right_moments(reshard: bool) -> dict[str, list[str]]:
-    """At each moment, the units whose parameters are there."""
+    """At each moment, the units whose parameters are gathered."""
     blocks = UNIT_NAMES[1:]
     found = {"forward of root": ["root"]}
     for i, block in enumerate(blocks):
         there = ["root", block] if reshard else ["root", *blocks[: i + 1]]
         found |= {f"forward of {block}": there, f"backward of {block}": there}
     found["the time between forward and backward"] = [] if reshard else UNIT_NAMES
-    if reshard:  # without it all blocks are there when backward begins with the root, and none when it ends with it
+    if reshard:  # without it all blocks are gathered when backward enters the root, and none when it leaves
         found["backward of root"] = ["root"]
-    return found | {"the time after backward": [], "the time after finish": []}
+    return found | {"the time after backward": [], "the time after wait_for_gradients": []}
 
 
 @pytest.mark.task(
     "5.5",
     points=6,
-    hint="gather: if unit.full is None, make a new array of padded_size, all-gather unit.shard into it, and show it. "
-    "Both hooks that come before something gather. What comes after forward gives up, if reshard_after_forward says "
-    "so. complete does what stage 2 does (super().complete) and then gives up in any case.",
+    hint="gather: if unit.full is None, allocate an array of padded_size, all-gather unit.shard into it, and show it. "
+    "Both before_ hooks gather. after_forward reshards if reshard_after_forward is set. complete does what stage 2 "
+    "does (super().complete) and then always reshards.",
 )
 class TestZeroStage3:
-    """ZeroStage3: the parameters are sharded"""
+    """ZeroStage3: shard the parameters"""
 
     def test_like_one_process(self, student):
         for size in SIZES:
@@ -801,18 +808,17 @@ class TestZeroStage3:
                     expected = right.get(what, there)
                     missing = [name for name in expected if name not in there]
                     assert not missing, (
-                        f"{setting}, {what}: rank {rank} has no parameters of {', '.join(missing)}, which should be "
-                        "there"
+                        f"{setting}, {what}: rank {rank} must have the parameters of {', '.join(missing)}, but they "
+                        "are not gathered"
                     )
                     more = [name for name in there if name not in expected]
                     assert not more, (
-                        f"{setting}, {what}: rank {rank} has parameters of {', '.join(there)}; those of "
-                        f"{', '.join(more)} should not be there: a unit is gathered when it is needed, not before, and "
-                        "given up after it"
+                        f"{setting}, {what}: rank {rank} has the parameters of {', '.join(there)}, but must not have "
+                        f"those of {', '.join(more)}: gather a unit only when it is needed, and reshard it right after"
                     )
 
     def test_calls(self, student):
-        """Each unit is gathered as often as it must be, and summed once in each micro-batch."""
+        """Each unit is gathered as often as needed, and its gradients are summed once per micro-batch."""
         blocks = len(UNIT_NAMES) - 1
         gather, total = "all_gather_into_tensor", "reduce_scatter_tensor"
         for reshard, size in product((True, False), (2, 3)):
@@ -821,12 +827,12 @@ class TestZeroStage3:
             right = 2 * [*forward, *again, *(blocks * [*again, total]), total]
             counts = [2] * (size - 1) + [1]
             for rank, one in enumerate(student.on_ranks(size, run_model, counts, 0, reshard)):
-                found = [call for call, _ in one.value["calls"]][: -len(UNIT_NAMES)]  # the last are of unshard
+                found = [call for call, _ in one.value["calls"]][: -len(UNIT_NAMES)]  # the last are from unshard_all
                 wrong = next((k for k, (a, b) in enumerate(zip(found, right, strict=False)) if a != b), len(right))
                 assert found == right, (
-                    f"reshard_after_forward={reshard}, {counts} micro-batches: in a step rank {rank} makes "
-                    f"{found.count(gather)} all-gathers and {found.count(total)} reduce-scatters, where "
-                    f"{right.count(gather)} and {right.count(total)} are right; the order is wrong from call {wrong} on"
+                    f"reshard_after_forward={reshard}, {counts} micro-batches, one step of rank {rank}: expected "
+                    f"{right.count(gather)} all-gathers and {right.count(total)} reduce-scatters, got "
+                    f"{found.count(gather)} and {found.count(total)}; the order is wrong from call {wrong} on"
                 )
 
     def test_bytes(self, student):
@@ -838,8 +844,8 @@ class TestZeroStage3:
                 found = one.value["sent"][0]
                 right = [nbytes if peer == (rank + 1) % size else 0 for peer in range(size)]  # round the ring
                 assert found == right, (
-                    f"{size} ranks with {counts} micro-batches, reshard_after_forward={reshard}, algorithm='ring': in "
-                    f"a step rank {rank} sends {found} bytes to the ranks, where {right} is right"
+                    f"{size} ranks with {counts} micro-batches, reshard_after_forward={reshard}, algorithm='ring', "
+                    f"bytes that rank {rank} sends to each rank in a step: expected {right}, got {found}"
                 )
 
     def test_memory(self, student):
@@ -850,18 +856,17 @@ class TestZeroStage3:
             most = held + 4 * (padded[0] + max(padded[1:]) if reshard else sum(padded))
             between = held if reshard else held + 4 * sum(padded)
             for rank, one in enumerate(student.on_ranks(size, run_model, [1] * size, 0, reshard, 2)):
-                what = f"reshard_after_forward={reshard}: rank {rank} of {size} holds"
+                what = f"reshard_after_forward={reshard}, parameters on rank {rank} of {size}"
                 found = one.value["held"]
                 assert found["between"] == between, (
-                    f"{what} {found['between']} bytes of parameters between forward and backward, where {between} is "
-                    "right"
+                    f"{what} between forward and backward: expected {between} bytes, got {found['between']}"
                 )
                 assert found["end"] == held, (
-                    f"{what} {found['end']} bytes of parameters after finish; its shards are {held}"
+                    f"{what} after wait_for_gradients: expected only its shards, {held} bytes, got {found['end']}"
                 )
                 assert one.value["peak"] <= most, (
-                    f"{what} up to {one.value['peak']} bytes of parameters, where {most} are enough: its shards and "
-                    f"{'the root and one block' if reshard else 'all units'}"
+                    f"{what}, peak: expected at most {most} bytes, for its shards and "
+                    f"{'the root and one block' if reshard else 'all units'}, got {one.value['peak']}"
                 )
 
     def test_hybrid(self, student):
@@ -882,11 +887,11 @@ class TestZeroStage3:
 
 # 5.6
 
-COUNTED = GPTConfig(vocab=24, context=12, layers=1, heads=3, width=12)  # 2, 3 and 4 divide each unit
+COUNTED = GPTConfig(vocab=24, context=12, layers=1, heads=3, width=12)  # every unit divides by 2, 3 and 4
 
 
 def count_step(world, stage, shard, rounds, reshard):
-    """What one rank really sends in a step of the library's: elements of parameters, and of gradients."""
+    """What one rank sends in a real step with the library: elements of parameters, and of gradients."""
     from minidist.parallel.data import BucketedDataParallel
     from minidist.parallel.zero import STAGES
 
@@ -910,7 +915,7 @@ def count_step(world, stage, shard, rounds, reshard):
     if stage:
         zero.sync_params()
     nbytes, _, elements = (world.traffic - before).sent.sum(axis=0).tolist()
-    gradients = (nbytes - 4 * elements) // 4  # 8 bytes an element, parameters 4
+    gradients = (nbytes - 4 * elements) // 4  # 8 bytes per element; parameters have 4
     return elements - gradients, gradients
 
 
@@ -918,14 +923,14 @@ def count_steps(world, cases):
     return [count_step(world, *case) for case in cases]
 
 
-SETTINGS = ((1, 1), (2, 2), (3, 3), (4, 4), (4, 2), (3, 1))  # ranks, and of these in one group of shards
+SETTINGS = ((1, 1), (2, 2), (3, 3), (4, 4), (4, 2), (3, 1))  # ranks, and ranks per sharding group
 ROUNDS = (1, 2, 4)
 
 
 @pytest.fixture(scope="module")
 def counted(warm_ranks):
-    """(ranks, stage, shard, rounds, reshard) -> elements of parameters and of gradients that a rank really sends, on
-    average over the ranks."""
+    """(ranks, stage, shard, rounds, reshard) -> elements of parameters and of gradients that a rank sends in a real
+    run, averaged over the ranks."""
     found = {}
     for ranks, shard in SETTINGS:
         cases = [
@@ -942,12 +947,12 @@ def counted(warm_ranks):
     "5.6",
     points=3,
     kind="worksheet",
-    hint="A reduce-scatter or an all-gather over S ranks sends (S-1)/S of the model; an all-reduce over R ranks sends "
-    "2 (R-1)/R of what it sums, which among replicas is one shard. Then count how often each is done in a step: which "
-    "of them once, and which in every micro-batch?",
+    hint="A reduce-scatter or an all-gather over S ranks sends (S-1)/S of the model. An all-reduce over R ranks sends "
+    "2 (R-1)/R of what it sums; among replicas that is one shard. Then count how often each runs in a step: which "
+    "once, and which in every micro-batch?",
 )
 class TestTrafficWorksheet:
-    """gathered_elements, reduced_elements and stage_3_factor: what a step costs in messages"""
+    """gathered_elements, reduced_elements and stage_3_factor: traffic of a step"""
 
     parameters = sum(parameter.size for parameter in GPT(COUNTED).parameters())
 
@@ -959,8 +964,8 @@ class TestTrafficWorksheet:
             stage, _, shard, rounds, reshard = case
             assert found == pytest.approx(right, rel=1e-12), (  # a few float64 operations
                 f"stage {stage}, {ranks_in_words(ranks, shard)}, {number_of(rounds, 'micro-batches')}, "
-                f"reshard_after_forward={reshard}, {self.parameters:,} parameters: {found:,.1f} elements of "
-                f"parameters; in a real run of the library's a rank sends {right:,.1f}"
+                f"reshard_after_forward={reshard}, {self.parameters:,} parameters: expected {right:,.1f} elements of "
+                f"parameters, as a rank sends in a real run, got {found:,.1f}"
             )
 
     def test_reduced(self, student, counted):
@@ -969,8 +974,8 @@ class TestTrafficWorksheet:
         for ((stage, _, ranks, shard, rounds), found), (_, right) in found_and_right:
             assert found == pytest.approx(right, rel=1e-12), (  # as above
                 f"stage {stage}, {ranks_in_words(ranks, shard)}, {number_of(rounds, 'micro-batches')}, "
-                f"{self.parameters:,} parameters: {found:,.1f} elements of gradients; in a real run of the library's a "
-                f"rank sends {right:,.1f} on average"
+                f"{self.parameters:,} parameters: expected {right:,.1f} elements of gradients, as a rank sends in a "
+                f"real run on average, got {found:,.1f}"
             )
 
     def test_stage_3_factor(self, student, counted):
@@ -978,9 +983,9 @@ class TestTrafficWorksheet:
             for ranks in (2, 3, 4):
                 plain, sharded = (sum(counted[ranks, s, ranks, rounds, on]) for s, on in ((0, True), (3, reshard)))
                 assert found == pytest.approx(sharded / plain, rel=1e-12), (  # as above
-                    f"{number_of(rounds, 'micro-batches')}, reshard_after_forward={reshard}: {found:g} times as much "
-                    f"as plain data parallelism; real runs on {ranks} ranks send {sharded:,.0f} and {plain:,.0f} "
-                    f"elements, {sharded / plain:g} times as much"
+                    f"{number_of(rounds, 'micro-batches')}, reshard_after_forward={reshard}: expected a factor of "
+                    f"{sharded / plain:g}, as in real runs on {ranks} ranks, which send {sharded:,.0f} and "
+                    f"{plain:,.0f} elements, got {found:g}"
                 )
 
 
@@ -988,7 +993,7 @@ class TestTrafficWorksheet:
 
 
 def regression_data(counts: list[int], features: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """For each rank so many samples: features of different sizes, and a target."""
+    """``counts[rank]`` samples for each rank: features of different scales, and a target."""
     rng = np.random.default_rng([features, *counts])
     samples = rng.normal(size=(sum(counts), features + 1))
     samples[:, :features] *= np.linspace(0.5, 2, features)
@@ -1002,7 +1007,7 @@ def run_sharded(world, answers, parts, settings):
 
 
 def regression_alone(parts, steps, lr, momentum, max_norm) -> tuple[list[float], np.ndarray]:
-    """What one process does with all samples."""
+    """What one process computes from all samples."""
     features, targets = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
     weights = np.zeros(features.shape[1])
     velocity, losses = np.zeros_like(weights), []
@@ -1020,12 +1025,12 @@ def regression_alone(parts, steps, lr, momentum, max_norm) -> tuple[list[float],
     "5.7",
     points=3,
     kind="debugging",
-    hint="Compare runs with a small max_norm and with a huge one: which are right? Then print, on every rank, each "
-    "number that a line computes from what this rank has alone, and ask of which the ranks should have agreed. Squares "
+    hint="Compare runs with a small max_norm and with a huge one: which are correct? Then print, on every rank, each "
+    "number that a line computes from this rank's data alone, and ask on which of them the ranks should agree. Squares "
     "add up over shards; their roots do not.",
 )
 class TestTrainSharded:
-    """train_sharded: ranks that agree with each other, and not with one rank. Find out why and mend it"""
+    """train_sharded: ranks that agree with each other, but not with one rank. Find out why and fix it"""
 
     def check(self, student, counts, features=7, max_norm=0.3):
         parts = regression_data(counts, features)
@@ -1034,14 +1039,14 @@ class TestTrainSharded:
         for rank, seen in enumerate(student.on_ranks(len(counts), run_sharded, parts, settings)):
             losses, weights = seen.value
             what = f"rank {rank} of {len(counts)} with {counts} samples of {number_of(features, 'features')}"
-            # float64: a few steps, whose sums are taken in another order
+            # float64: a few steps, summed in another order
             assert losses == pytest.approx(right_losses, rel=1e-10), (
-                f"{what}, max_norm={max_norm}: the losses are {np.round(losses, 4)}, on one rank "
-                f"{np.round(right_losses, 4)}"
+                f"{what}, max_norm={max_norm}, losses: expected {np.round(right_losses, 4)}, as on one rank, got "
+                f"{np.round(losses, 4)}"
             )
             assert weights == pytest.approx(right_weights, rel=1e-9, abs=1e-12), (
-                f"{what}, max_norm={max_norm}: the weights become {np.round(weights, 5)}, on one rank "
-                f"{np.round(right_weights, 5)}"
+                f"{what}, max_norm={max_norm}, weights: expected {np.round(right_weights, 5)}, as on one rank, got "
+                f"{np.round(weights, 5)}"
             )
 
     def test_one_rank(self, student):

@@ -1,4 +1,4 @@
-"""Planted bugs of chapter 5."""
+"""Mutants for chapter 5."""
 
 from minidist.course.authoring.mutants import WHOLE, Mutant
 
@@ -11,7 +11,7 @@ MUTANTS = [
         "optimizer /= ranks",
         "optimizer = (optimizer - optimizer % 8) / ranks + optimizer % 8",
     ),
-    Mutant("5.1", "stage 3 shards the weights alone", "if stage >= 1:", "if 1 <= stage < 3:"),
+    Mutant("5.1", "stage 3 shards only the weights", "if stage >= 1:", "if 1 <= stage < 3:"),
     Mutant(
         "5.1",
         "rounded to whole bytes",
@@ -25,12 +25,12 @@ MUTANTS = [
         "int(ranks * device_bytes / model_state_bytes(0, ranks, recipe))",
     ),
     Mutant("5.1", "one rank too many", "<= device_bytes:", "< device_bytes - 1:"),
-    Mutant("5.1", "the last number of ranks, where none is enough", "return 0", "return ranks"),
+    Mutant("5.1", "returns the last number of ranks where none is enough", "return 0", "return ranks"),
     # 5.2 shard_slice
-    Mutant("5.2", "rounded down: elements at the end belong to nobody", "-(-elements // ranks)", "elements // ranks"),
+    Mutant("5.2", "rounded down: no rank owns the last elements", "-(-elements // ranks)", "elements // ranks"),
     Mutant(
         "5.2",
-        "the last shard is cut off",
+        "truncates the last shard",
         "slice(rank * length, (rank + 1) * length)",
         "slice(rank * length, min((rank + 1) * length, elements))",
     ),
@@ -42,7 +42,7 @@ MUTANTS = [
     ),
     Mutant(
         "5.2",
-        "the first shards are longer by one",
+        "the first shards are one element longer",
         WHOLE,
         """
         each, more = divmod(elements, ranks)
@@ -54,23 +54,28 @@ MUTANTS = [
     Mutant("5.2", "at least one element", "-(-elements // ranks)", "max(1, -(-elements // ranks))"),
     Mutant("5.2", "overlaps by one", "(rank + 1) * length)", "(rank + 1) * length + 1)"),
     Mutant("5.2", "in floats", "-(-elements // ranks)", "float(np.ceil(elements / ranks))"),
-    Mutant("5.2", "dealt out like cards", "slice(rank * length, (rank + 1) * length)", "slice(rank, elements, ranks)"),
+    Mutant(
+        "5.2",
+        "strided: elements dealt out in turn",
+        "slice(rank * length, (rank + 1) * length)",
+        "slice(rank, elements, ranks)",
+    ),
     Mutant(
         "5.2",
         "the library's own",
         WHOLE,
-        "from minidist.parallel import units; return units.shard_slice(elements, rank, ranks)",
+        "from minidist.parallel.tools import units; return units.shard_slice(elements, rank, ranks)",
     ),
     # 5.3 ZeroStage1
     Mutant(
         "5.3",
-        "averages, which happens elsewhere already",
+        "averages, although the division happens elsewhere",
         "reduce_scatter_tensor(total, gradients, ReduceOp.SUM",
         "reduce_scatter_tensor(total, gradients, ReduceOp.AVG",
     ),
     Mutant(
         "5.3",
-        "the reduce-scatter is left out: each rank keeps its own gradients",
+        "skips the reduce-scatter: each rank keeps its own gradients",
         "reduce_scatter_tensor(total, gradients, ReduceOp.SUM, self.shards, algorithm=self.algorithm)",
         "total[:] = gradients[unit.mine]",
     ),
@@ -83,14 +88,14 @@ MUTANTS = [
     ),
     Mutant(
         "5.3",
-        "ranks that own other shards sum theirs together",
+        "sums over ranks that own other shards",
         "all_reduce(total, ReduceOp.SUM, self.replicas)",
         "all_reduce(total, ReduceOp.SUM, self.shards)",
     ),
     Mutant(
         "5.3", "the second sum of a step overwrites the first", "unit.grad_shard += total", "unit.grad_shard[:] = total"
     ),
-    Mutant("5.3", "another array takes the shard's place", "unit.grad_shard += total", "unit.grad_shard = total"),
+    Mutant("5.3", "replaces the shard by another array", "unit.grad_shard += total", "unit.grad_shard = total"),
     Mutant("5.3", "the optimizer sees no gradients", "unit.show_gradients()", "pass"),
     Mutant(
         "5.3",
@@ -107,13 +112,13 @@ MUTANTS = [
     ),
     Mutant(
         "5.3",
-        "an all-reduce, of which the shard is cut out: twice the bytes",
+        "slices the shard out of an all-reduce: twice the bytes",
         "reduce_scatter_tensor(total, gradients, ReduceOp.SUM, self.shards, algorithm=self.algorithm)",
         "all_reduce(gradients, ReduceOp.SUM, self.shards, algorithm=self.algorithm); total[:] = gradients[unit.mine]",
     ),
     Mutant(
         "5.3",
-        "replicas all-reduce the whole unit",
+        "replicas all-reduce the full unit",
         """
         reduce_scatter_tensor(total, gradients, ReduceOp.SUM, self.shards, algorithm=self.algorithm)
         all_reduce(total, ReduceOp.SUM, self.replicas)
@@ -131,33 +136,33 @@ MUTANTS = [
     ),
     Mutant(
         "5.3",
-        "the gradients of all ranks are kept",
+        "keeps the gradients of all ranks",
         "gradients = unit.take_gradients()  # (padded_size,)",
         "gradients = unit.kept = unit.take_gradients()",
     ),
     Mutant(
         "5.3",
-        "the shard below",
+        "a shard shifted by one element",
         "reduce_scatter_tensor(total, gradients, ReduceOp.SUM, self.shards, algorithm=self.algorithm)",
         "reduce_scatter_tensor(total, np.roll(gradients, 1), ReduceOp.SUM, self.shards, algorithm=self.algorithm)",
     ),
     Mutant(
         "5.3",
-        "the root is not published",
+        "does not gather the root",
         "all_gather_into_tensor(unit.full, unit.shard, self.shards, algorithm=self.algorithm)",
         """if unit is not self.root:
                 all_gather_into_tensor(unit.full, unit.shard, self.shards, algorithm=self.algorithm)""",
     ),
     Mutant(
         "5.3",
-        "one block is not published: stale weights",
+        "does not gather one block: stale weights",
         "all_gather_into_tensor(unit.full, unit.shard, self.shards, algorithm=self.algorithm)",
         """if unit is not self.blocks[1]:
                 all_gather_into_tensor(unit.full, unit.shard, self.shards, algorithm=self.algorithm)""",
     ),
     Mutant(
         "5.3",
-        "published into a new array, and the old one is kept",
+        "gathers into a new array and keeps the old one",
         "all_gather_into_tensor(unit.full, unit.shard, self.shards, algorithm=self.algorithm)",
         """flat = np.empty_like(unit.full)
             all_gather_into_tensor(flat, unit.shard, self.shards, algorithm=self.algorithm)
@@ -165,7 +170,7 @@ MUTANTS = [
     ),
     Mutant(
         "5.3",
-        "published by an all-reduce of shards among zeros",
+        "gathers by an all-reduce of shards padded with zeros",
         "all_gather_into_tensor(unit.full, unit.shard, self.shards, algorithm=self.algorithm)",
         """mine = unit.shard.copy()
             unit.full[:] = 0
@@ -193,22 +198,22 @@ MUTANTS = [
         """,
     ),
     # 5.4 ZeroStage2
-    Mutant("5.4", "the gradient stays outside", "unit.collect(parameter)", "pass"),
+    Mutant("5.4", "does not collect the gradient", "unit.collect(parameter)", "pass"),
     Mutant(
         "5.4",
-        "every gradient is summed by itself",
+        "sums every gradient by itself",
         "if not self.awaited[unit]:",
         "if True:",
     ),
     Mutant(
         "5.4",
-        "from the second micro-batch on nothing is awaited",
+        "awaits nothing from the second micro-batch on",
         "self.awaited[unit] = set(unit.parameters)",
         "pass",
     ),
     Mutant(
         "5.4",
-        "all units are summed when backward is over",
+        "sums all units after backward",
         """
         if not self.awaited[unit]:
             self.complete(unit)
@@ -221,7 +226,7 @@ MUTANTS = [
     ),
     Mutant(
         "5.4",
-        "gradients are collected when the unit is complete",
+        "collects gradients only when the unit is complete",
         """
         unit.collect(parameter)
         self.awaited[unit].discard(parameter)
@@ -238,7 +243,7 @@ MUTANTS = [
     ),
     Mutant(
         "5.4",
-        "a unit is complete with its first parameter in order",
+        "completes a unit at its first parameter",
         "if not self.awaited[unit]:",
         "if parameter is unit.parameters[0]:",
     ),
@@ -253,7 +258,7 @@ MUTANTS = [
     ),
     Mutant(
         "5.4",
-        "micro-batches are not counted: zeros for all of them",
+        "does not count micro-batches: adds zeros for all of them",
         """
         while self.done < self.rounds:
             self.idle_round()
@@ -272,10 +277,10 @@ MUTANTS = [
         """,
         "pass",
     ),
-    Mutant("5.4", "one missing micro-batch at most", "while self.done < self.rounds:", "if self.done < self.rounds:"),
+    Mutant("5.4", "at most one missing micro-batch", "while self.done < self.rounds:", "if self.done < self.rounds:"),
     Mutant(
         "5.4",
-        "missing micro-batches begin with the root",
+        "missing micro-batches start with the root",
         """
         for unit in self.units:
             self.complete(unit)
@@ -315,14 +320,14 @@ MUTANTS = [
     # 5.5 ZeroStage3
     Mutant(
         "5.5",
-        "gathered again although it is there",
+        "gathers again although it is gathered",
         "if unit.full is None:",
         "if True:",
     ),
-    Mutant("5.5", "gathered, and not shown", "unit.show(unit.full)", "pass"),
+    Mutant("5.5", "gathers but does not show", "unit.show(unit.full)", "pass"),
     Mutant(
         "5.5",
-        "the weights of the first step for ever",
+        "keeps the weights of the first step forever",
         """
         if unit.full is None:
             unit.full = np.empty(unit.padded_size, unit.shard.dtype)
@@ -340,7 +345,7 @@ MUTANTS = [
     ),
     Mutant(
         "5.5",
-        "the gathered array is kept for the next time",
+        "keeps the gathered array for the next time",
         """
         if unit.full is None:
             unit.full = np.empty(unit.padded_size, unit.shard.dtype)
@@ -354,13 +359,13 @@ MUTANTS = [
     ),
     Mutant(
         "5.5",
-        "this rank's shard alone",
+        "only this rank's shard",
         "all_gather_into_tensor(unit.full, unit.shard, self.shards, algorithm=self.algorithm)",
         "unit.full[unit.mine] = unit.shard",
     ),
     Mutant(
         "5.5",
-        "the whole model is gathered before it runs",
+        "gathers the full model before it runs",
         '''
         """Called before the unit's module runs."""
         # >>> 5.5
@@ -374,7 +379,7 @@ MUTANTS = [
     ),
     Mutant(
         "5.5",
-        "the next block is gathered too early",
+        "gathers the next block too early",
         '''
         """Called before the unit's module runs."""
         # >>> 5.5
@@ -390,7 +395,7 @@ MUTANTS = [
     ),
     Mutant(
         "5.5",
-        "not gathered before forward",
+        "does not gather before forward",
         '''
         """Called before the unit's module runs."""
         # >>> 5.5
@@ -400,17 +405,17 @@ MUTANTS = [
         """Called before the unit's module runs."""
         ''',
     ),
-    Mutant("5.5", "never given up after forward", "if self.reshard_after_forward:", "if False:"),
-    Mutant("5.5", "always given up after forward", "if self.reshard_after_forward:", "if True:"),
+    Mutant("5.5", "never reshards after forward", "if self.reshard_after_forward:", "if False:"),
+    Mutant("5.5", "always reshards after forward", "if self.reshard_after_forward:", "if True:"),
     Mutant(
         "5.5",
-        "the root is not given up after forward",
+        "does not reshard the root after forward",
         "if self.reshard_after_forward:",
         "if self.reshard_after_forward and unit is not self.root:",
     ),
     Mutant(
         "5.5",
-        "not gathered again for backward",
+        "does not gather again for backward",
         '''
         """Called before backward needs the unit's parameters."""
         # >>> 5.5
@@ -422,7 +427,7 @@ MUTANTS = [
     ),
     Mutant(
         "5.5",
-        "not given up after backward",
+        "does not reshard after backward",
         """
         super().complete(unit)
         unit.reshard()
@@ -431,7 +436,7 @@ MUTANTS = [
     ),
     Mutant(
         "5.5",
-        "blocks are not given up after backward, the root is",
+        "reshards only the root after backward, not the blocks",
         """
         super().complete(unit)
         unit.reshard()
@@ -445,7 +450,7 @@ MUTANTS = [
     ),
     Mutant(
         "5.5",
-        "given up after backward as after forward: not without resharding",
+        "reshards after backward only with reshard_after_forward",
         """
         super().complete(unit)
         unit.reshard()
@@ -458,7 +463,7 @@ MUTANTS = [
     ),
     Mutant(
         "5.5",
-        "the gradients are not summed",
+        "does not sum the gradients",
         """
         super().complete(unit)
         unit.reshard()
@@ -479,9 +484,9 @@ MUTANTS = [
     ),
     # 5.6 worksheet
     Mutant("5.6", "stage 3 costs three times plain data parallelism", "(3 if reshard_after_forward else 2) / 2", "3"),
-    Mutant("5.6", "the same in every number of micro-batches", "rounds * (3 if", "(3 if"),
-    Mutant("5.6", "stage 3 gathers once in a step", "rounds * (2 if", "(2 if"),
-    Mutant("5.6", "stage 2 sums once in a step", "return once if stage == 1 else", "return once if stage <= 2 else"),
+    Mutant("5.6", "the same for every number of micro-batches", "rounds * (3 if", "(3 if"),
+    Mutant("5.6", "stage 3 gathers once per step", "rounds * (2 if", "(2 if"),
+    Mutant("5.6", "stage 2 sums once per step", "return once if stage == 1 else", "return once if stage <= 2 else"),
     Mutant(
         "5.6",
         "stage 1 sums in every micro-batch",
@@ -490,7 +495,7 @@ MUTANTS = [
     ),
     Mutant(
         "5.6",
-        "the whole model to every rank of the group",
+        "the full model to every rank of the group",
         """
         once = (shard - 1) / shard * parameters
         if stage == 0:
@@ -500,13 +505,13 @@ MUTANTS = [
         if stage == 0:
         """,
     ),
-    Mutant("5.6", "replicas all-reduce the whole model", "/ replicas * parameters / shard", "/ replicas * parameters"),
-    Mutant("5.6", "replicas are forgotten", "+ 2 * (replicas - 1) / replicas * parameters / shard", ""),
-    Mutant("5.6", "resharding is forgotten", "(2 if reshard_after_forward else 1)", "2"),
+    Mutant("5.6", "replicas all-reduce the full model", "/ replicas * parameters / shard", "/ replicas * parameters"),
+    Mutant("5.6", "ignores replicas", "+ 2 * (replicas - 1) / replicas * parameters / shard", ""),
+    Mutant("5.6", "ignores resharding", "(2 if reshard_after_forward else 1)", "2"),
     # 5.7 train_sharded
     Mutant(
         "5.7",
-        "norms are added up, not their squares",
+        "adds norms, not their squares",
         """
         squares = np.array([gradient @ gradient])
         all_reduce(squares, ReduceOp.SUM, group)
@@ -532,7 +537,7 @@ MUTANTS = [
     ),
     Mutant(
         "5.7",
-        "a fair share of the norm for each rank",
+        "an equal share of the norm for each rank",
         """
         squares = np.array([gradient @ gradient])
         all_reduce(squares, ReduceOp.SUM, group)
@@ -542,7 +547,7 @@ MUTANTS = [
     ),
     Mutant(
         "5.7",
-        "each rank's own gradients are clipped",
+        "clips each rank's own gradients",
         """
         squares = np.array([gradient @ gradient])
         all_reduce(squares, ReduceOp.SUM, group)
