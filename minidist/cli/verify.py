@@ -19,7 +19,8 @@ from minidist.course.learner.implementations import (
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import Run
-from minidist.verify.comparison import DEFAULT_LAYOUTS, agrees, first_difference, verify
+from minidist.verify.comparison import agrees, first_difference, verify
+from minidist.verify.layouts import DEFAULT_LAYOUTS, MORE_LAYOUTS
 
 STEPS = 20  # by default; fewer than train's, because every layout makes them
 MATRIX_STEPS, MATRIX_LAYERS, MATRIX_RANKS = 3, 4, 4  # by default with --matrix
@@ -39,7 +40,10 @@ def add_verify(commands) -> None:
         nargs="*",
         metavar="LAYOUT",
         help=f"key=value,... with keys {', '.join(field.name for field in fields(Layout))}: dp=4,algorithm=ring "
-        "(default: more than two dozen)",
+        f"(default: {len(DEFAULT_LAYOUTS)} that use every setting)",
+    )
+    command.add_argument(
+        "--all", action="store_true", help=f"try {len(DEFAULT_LAYOUTS) + len(MORE_LAYOUTS)} layouts (takes minutes)"
     )
     command.add_argument(
         "--matrix", action="store_true", help="run a set of layouts and precisions in which all pairs of settings meet"
@@ -58,10 +62,13 @@ def _verify(options) -> int:
         return _matrix(options)
     if options.png is not None or options.max_ranks is not None:
         raise ValueError("--png and --max-ranks are about the matrix: give --matrix too")
+    if options.all and asked:
+        raise ValueError("--all tries a list of its own: leave the layouts out")
     if options.layers is None:
         options.layers = max([TrainConfig.layers, *map(_fewest_layers, asked)])
     config = config_of(options)
-    fitting = [layout for layout in DEFAULT_LAYOUTS if _fits(config, layout)]
+    usual = DEFAULT_LAYOUTS + MORE_LAYOUTS if options.all else DEFAULT_LAYOUTS
+    fitting = [layout for layout in usual if _fits(config, layout)]
     layouts = asked or fitting
     for layout in layouts:
         config.check(layout)
@@ -73,8 +80,8 @@ def _verify(options) -> int:
     width = max(map(len, names))
     console.print(_describe(config), style="dim", soft_wrap=True)
     heading = f"{'layout':<{width}}  steps  final loss   time  SHA-256   same"
-    if not options.layouts and len(fitting) < len(DEFAULT_LAYOUTS):
-        console.print(f"left out: {len(DEFAULT_LAYOUTS) - len(fitting)} layouts that do not fit this model and batch")
+    if not options.layouts and len(fitting) < len(usual):
+        console.print(f"left out: {len(usual) - len(fitting)} layouts that do not fit this model and batch")
     console.print(heading, style="bold", soft_wrap=True)
 
     runs: list[Run] = []
@@ -117,7 +124,7 @@ def _verify(options) -> int:
 
 
 def _matrix(options) -> int:
-    if options.layouts or options.impl:
+    if options.layouts or options.all or options.impl:
         raise ValueError("--matrix chooses the layouts itself, and runs the library's own code: leave the others out")
     if options.precision != TrainConfig.precision or options.loss_scale:
         raise ValueError("--matrix runs every precision: leave --precision and --loss-scale out")

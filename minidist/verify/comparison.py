@@ -8,49 +8,13 @@ from math import prod
 import numpy as np
 
 from minidist.comm.runtime.launch import Cluster
+from minidist.comm.runtime.warm import preload
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RankResult, Run, RunOptions
 from minidist.train.trainer import run
 
 ONE_PROCESS = Layout()
-
-DEFAULT_LAYOUTS = [
-    Layout.parse(text)
-    for text in (
-        "dp=2",
-        "dp=4",
-        "dp=8,bucket_mb=0.02",
-        "dp=2,sync=naive",
-        "dp=3,sync=bucketed,bucket_mb=0.01",
-        "dp=4,algorithm=naive",
-        "dp=4,algorithm=tree",
-        "dp=4,algorithm=ring",
-        "dp=4,algorithm=two_shot",
-        "dp=4,algorithm=halving_doubling",
-        "dp=4,algorithm=direct",
-        "dp=7,algorithm=tree,bucket_mb=0.05",
-        "zero=1,dp=4",
-        "zero=2,dp=3",
-        "zero=3,dp=4",
-        "zero=3,dp=2,prefetch=1",
-        "zero=3,dp=4,shard=2,reshard_after_forward=0",
-        "tp=2",
-        "tp=4",
-        "tp=2,sp=1",
-        "dp=2,tp=2",
-        "zero=1,dp=2,tp=2,sp=1",
-        "zero=3,dp=2,tp=2",
-        "pp=2",
-        "pp=2,schedule=gpipe",
-        "pp=2,schedule=zb-h1",
-        "pp=2,dp=2,zero=1",
-        "pp=2,dp=2,tp=2,zero=1",
-        "recompute=full",
-        "pp=2,schedule=zb-h1,recompute=full",
-        "tp=2,sp=1,recompute=selective",
-    )
-]
 
 
 @dataclass(frozen=True)
@@ -91,6 +55,7 @@ def verify(
     """
     for layout in layouts:
         config.check(layout)
+    preload("minidist.train.trainer")
     for number, layout in enumerate([ONE_PROCESS, *layouts]):
         report = None if on_step is None else (lambda step, loss, layout=layout: on_step(layout, step))
         with Cluster(layout.world_size) as cluster:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 
-from minidist.comm.runtime.launch import Cluster
+from minidist.comm.runtime.warm import WarmClusters, preload
 from minidist.nn.memory.recompute import MODES
 from minidist.nn.precision.policy import POLICIES
 from minidist.parallel.tools.schedules import SCHEDULES
@@ -145,15 +145,13 @@ def run_all(
     options = RunOptions(step_digests=True)  # so that it can be told where two runs part
     firsts = [Combination(precision, Layout()) for precision in dict.fromkeys(c.precision for c in chosen)]
     ordered = firsts + sorted((c for c in chosen if c not in firsts), key=lambda c: c.layout.world_size)
-    sizes = dict.fromkeys(c.layout.world_size for c in ordered)
-    for size in sizes:
-        with Cluster(size) as cluster:
-            for combination in ordered:
-                if combination.layout.world_size != size:
-                    continue
-                on_start(combination)
-                function = rank_function if combination.precision in references else None
-                precise = replace(config, precision=combination.precision)
-                result = run(cluster, precise, combination.layout, options, rank_function=function)
-                reference = references.setdefault(combination.precision, result)
-                yield Outcome.of(combination, result, agrees(reference, result)), result, reference
+    preload("minidist.train.trainer")
+    with WarmClusters() as clusters:
+        for combination in ordered:
+            on_start(combination)
+            function = rank_function if combination.precision in references else None
+            precise = replace(config, precision=combination.precision)
+            cluster = clusters(combination.layout.world_size)
+            result = run(cluster, precise, combination.layout, options, rank_function=function)
+            reference = references.setdefault(combination.precision, result)
+            yield Outcome.of(combination, result, agrees(reference, result)), result, reference

@@ -87,9 +87,8 @@ def mutant():
 @pytest.fixture(scope="session")
 def warm_ranks():
     """``warm_ranks(n)`` is a warm Cluster of n ranks, on which the answers run."""
-    ranks = WarmRanks()
-    yield ranks
-    ranks.close()
+    with WarmRanks() as ranks:
+        yield ranks
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import numpy as np
 from minidist import trace
 from minidist.comm.failures import RankFailed
 from minidist.comm.runtime.launch import Cluster
+from minidist.comm.runtime.warm import WarmClusters, preload
 from minidist.course.answers import Source
 from minidist.course.sandbox.guard import guarded, load, threads_left
 
@@ -21,7 +22,6 @@ QUEUE_BYTES = 1 << 16  # between two ranks: containers often have little shared 
 SECONDS = 10.0  # that one call may take on all its ranks; the reference takes milliseconds
 # What ranks of graders import. (A grader's function travels by the name of its module, and that imports pytest.)
 PRELOADED = [
-    "minidist.comm.runtime.worker",
     "minidist.course.sandbox.guard",
     "minidist.course.authoring.assertions",
     "minidist.train.trainer",
@@ -41,35 +41,31 @@ class Seen:
 
 
 def start_server() -> None:
-    """Have the server that ranks are forked from import once what each of them needs: it takes longer than they do.
-
-    One that runs already goes on as it is.
-    """
-    if sys.platform == "linux":  # elsewhere ranks are not forked
-        from multiprocess import forkserver
-
-        forkserver.set_forkserver_preload(PRELOADED)
-        forkserver.ensure_running()
+    """Have the server that ranks are forked from import what each of them needs: it takes longer than they do."""
+    preload(*PRELOADED)
 
 
-class WarmRanks:
-    """``ranks(n)`` is a warm Cluster of n ranks, the same one every time."""
+class WarmRanks(WarmClusters):
+    """Clusters for answers to run on."""
 
     def __init__(self) -> None:
-        self.clusters: dict[int, Cluster] = {}
+        super().__init__(_start)
 
     def __call__(self, size: int) -> Cluster:
-        if size not in self.clusters:
-            start_server()
-            self.clusters[size] = Cluster(size, queue_bytes=QUEUE_BYTES)
-        warm_up(self.clusters[size])
-        return self.clusters[size]
+        """The Cluster of that size, ready: however long a busy machine takes to start ranks, no answer pays for it."""
+        cluster = super().__call__(size)
+        cluster.run(_nothing, timeout=START_SECONDS)
+        return cluster
 
-    def close(self) -> None:
-        """End them all; the next call starts new ones."""
-        for cluster in self.clusters.values():
-            cluster.close()
-        self.clusters.clear()
+
+def _start(size: int) -> Cluster:
+    start_server()
+    return Cluster(size, queue_bytes=QUEUE_BYTES)
+
+
+def _nothing(world) -> None:
+    """What ranks do first: they import what is not preloaded where they are not forked."""
+    from minidist.course.authoring import assertions  # noqa: F401
 
 
 class Student:
@@ -143,15 +139,6 @@ def _enter(folder: str) -> None:
             return
         except OSError:
             continue
-
-
-def warm_up(cluster: Cluster) -> None:
-    """Have the ranks ready, however long a busy machine takes to start them: the time of an answer begins later."""
-    cluster.run(_nothing, timeout=START_SECONDS)
-
-
-def _nothing(world) -> None:
-    from minidist.course.authoring import assertions  # noqa: F401  imported before the clock runs
 
 
 def plain(value):

@@ -2,11 +2,11 @@
 
 import os
 from collections.abc import Callable
-from contextlib import ExitStack, contextmanager, nullcontext
-from functools import cache
+from contextlib import contextmanager, nullcontext
 from math import log10, prod
 
 from minidist.comm.runtime.launch import Cluster
+from minidist.comm.runtime.warm import WarmClusters, preload
 from minidist.show.overlap import length, traced_step
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -84,8 +84,9 @@ class WarmRanks:
 @contextmanager
 def warm_ranks():
     """Ranks that stay warm until the block ends."""
-    with ExitStack() as stack:
-        yield WarmRanks(cache(lambda size: stack.enter_context(Cluster(size))))
+    preload("minidist.train.trainer")
+    with WarmClusters() as clusters:
+        yield WarmRanks(clusters)
 
 
 def told(place: Difference) -> str:
