@@ -48,7 +48,7 @@ MORE_LAYOUTS = _parsed(
     "zero=3,dp=2,tp=2",
     "pp=2,schedule=zb-h1",
     "pp=2,dp=2,zero=1",
-    "pp=2,dp=2,zero=2,recompute=full",
+    "pp=2,dp=2,zero=1,recompute=full",
     "recompute=full",
     "recompute=selective",
 )
