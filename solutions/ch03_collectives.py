@@ -1,9 +1,10 @@
-"""Chapter 3: collectives, from sends and receives alone.
+"""Chapter 3: collectives, built from sends and receives.
 
-Every function here is one rank's part; all ranks of ``group`` call it together. You may use what is imported below,
-NumPy, and the functions that you write here. ``minidist check 3`` judges, ``minidist check --hint 3.4`` helps.
+Every function here is the part of one rank; all ranks of ``group`` call it together. You may use what is imported
+below, NumPy, and the functions that you write here. ``minidist check 3`` grades this file,
+``minidist check --hint 3.4`` gives a hint.
 
-The functions of tasks 3.2 to 3.7 have the names and arguments of minidist's own, so the library can train on them:
+The functions of tasks 3.2 to 3.7 have the names and arguments of minidist's own, so the library can train with them:
 
     minidist train --dp 4 --algorithm ring --impl exercises
 """
@@ -14,7 +15,7 @@ from minidist import ProcessGroup, irecv, isend, recv, send, sendrecv
 
 
 def chunks_of(flat: np.ndarray, parts: int) -> list[np.ndarray]:
-    """Given: ``flat`` cut into ``parts`` views, the first ones longer by one element where it does not divide."""
+    """Given: ``flat`` cut into ``parts`` views; if the size is not divisible, the first ones have one element more."""
     return np.array_split(flat, parts)
 
 
@@ -25,14 +26,14 @@ def chunks_of(flat: np.ndarray, parts: int) -> list[np.ndarray]:
 
 
 def naive_all_reduce_seconds(ranks: int, nbytes: float, alpha: float, beta: float) -> float:
-    """All ranks send their whole buffer to rank 0, one after the other; then rank 0 sends the sum to each in turn."""
+    """Each rank in turn sends its whole buffer to rank 0; then rank 0 sends the sum to each rank in turn."""
     # >>> 3.1
     return 2 * (ranks - 1) * (alpha + beta * nbytes)
     # <<<
 
 
 def tree_all_reduce_seconds(ranks: int, nbytes: float, alpha: float, beta: float) -> float:
-    """Up a binomial tree and down again: the whole buffer in every step, 2 ceil(log2 N) steps."""
+    """Up a binomial tree and down again: 2 ceil(log2 N) steps, the whole buffer in each."""
     # >>> 3.1
     steps = 2 * int(np.ceil(np.log2(ranks)))
     return steps * (alpha + beta * nbytes)
@@ -40,14 +41,14 @@ def tree_all_reduce_seconds(ranks: int, nbytes: float, alpha: float, beta: float
 
 
 def ring_all_reduce_seconds(ranks: int, nbytes: float, alpha: float, beta: float) -> float:
-    """N-1 steps of reduce-scatter and N-1 of all-gather, each with one N-th of the buffer."""
+    """N-1 steps of reduce-scatter and N-1 of all-gather, 1/N of the buffer in each."""
     # >>> 3.1
     return 2 * (ranks - 1) * (alpha + beta * nbytes / ranks)
     # <<<
 
 
 def crossover_bytes(ranks: int, alpha: float, beta: float) -> float:
-    """The size of the buffer, in bytes, at which tree and ring take the same time, for N = 4 and more.
+    """The buffer size in bytes at which tree and ring take the same time, for N >= 4.
 
     Smaller buffers are faster on the tree (fewer steps), larger ones on the ring (fewer bytes).
     """
@@ -59,21 +60,21 @@ def crossover_bytes(ranks: int, alpha: float, beta: float) -> float:
 
 
 def broadcast_tree(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
-    """3.2  Overwrite ``flat`` on every rank with rank ``src``'s, along a binomial tree.
+    """3.2  Overwrite ``flat`` on every rank with that of rank ``src``, along a binomial tree.
 
-    In each step everybody who has the array sends it to one rank that has not: first 1 rank has it, then 2, then 4.
-    It helps to count from the source: a rank's *place* is how far it stands behind ``src``, going round.
+    In each step every rank that has the array sends it to one that does not: first 1 rank has it, then 2, then 4.
+    It helps to count from the source: the *place* of a rank is its distance from ``src`` around the ring.
 
     Args:
-        flat: a flat array of the same size and dtype on all ranks; received in place.
-        src: the rank whose array it is.
-        group: the ranks; ``group.rank`` is this one, ``group.size`` their number N (any number).
+        flat: a flat array of the same size and dtype on all ranks; overwritten in place.
+        src: the rank whose array is sent.
+        group: N ranks for any N; ``group.rank`` is this one, ``group.size`` is N.
 
-    Cost: ceil(log2 N) steps; each rank but the source receives the array once, and the source sends it that many times.
+    Cost: ceil(log2 N) steps. Every rank except the source receives the array once; the source sends it once per step.
     """
     # >>> 3.2
-    place = (group.rank - src) % group.size  # the source stands at place 0
-    distance = 1  # places below it have the array
+    place = (group.rank - src) % group.size  # the source has place 0
+    distance = 1  # ranks at places below it have the array
     while distance < group.size:
         if place < distance and place + distance < group.size:
             send(flat, (group.rank + distance) % group.size, group)
@@ -84,16 +85,16 @@ def broadcast_tree(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
 
 
 def all_reduce_naive(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
-    """3.3  Overwrite ``flat`` on every rank with the combination of all ranks', by way of rank 0.
+    """3.3  Overwrite ``flat`` on every rank with the combination of all ranks' arrays, through rank 0.
 
-    Everybody sends to rank 0, which combines; then rank 0 sends the result to everybody.
+    Every rank sends to rank 0, which combines the arrays; then rank 0 sends the result to every rank.
 
     Args:
         flat: a flat array of the same size and dtype on all ranks, changed in place.
-        combine: how two arrays are combined: ``combine(mine, arrived, out=mine)``. ``np.add`` for a sum.
+        combine: combines two arrays: ``combine(mine, arrived, out=mine)``; ``np.add`` for a sum.
         group: the ranks.
 
-    Cost: rank 0 sends and receives N-1 whole buffers, the others one each. Every message goes to or from rank 0.
+    Cost: rank 0 sends and receives N-1 whole buffers, each other rank one. Every message goes to or from rank 0.
     """
     # >>> 3.3
     if group.rank == 0:
@@ -110,20 +111,20 @@ def all_reduce_naive(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -
 
 
 def reduce_scatter_ring(chunks: list[np.ndarray], combine: np.ufunc, group: ProcessGroup) -> None:
-    """3.4  Leave in ``chunks[group.rank]`` the combination of all ranks' chunks of that number.
+    """3.4  Leave in ``chunks[group.rank]`` the combination of all ranks' chunks with that index.
 
-    A partial sum of each chunk travels once round the ring, to the right, and every rank adds its own part as it
-    passes. Chunk c ends at rank c, so it has to start at the right neighbour of rank c. What is in the other chunks
-    afterwards does not matter: they are half-way sums.
+    A partial sum of each chunk travels once around the ring, to the right, and every rank adds its own part as it
+    passes. Chunk c ends at rank c, so it starts at the right neighbour of rank c. The other chunks may end with any
+    content: they are partial sums.
 
     Args:
-        chunks: N flat arrays; chunk c has the same size on all ranks, but different chunks may differ in size, and
-            be empty. Changed in place.
+        chunks: N flat arrays. Chunk c has the same size on all ranks; different chunks may differ in size and may be
+            empty. Changed in place.
         combine: ``combine(mine, arrived, out=mine)``, such as ``np.add``.
-        group: the ranks, N of them.
+        group: N ranks.
 
-    Cost: N-1 steps; in each a rank sends one chunk to its right neighbour (rank + 1, going round) while it receives
-    another from its left. Beside the chunks there is room for one or two more of them, not for a second buffer.
+    Cost: N-1 steps. In each, a rank sends one chunk to its right neighbour, (rank + 1) % N, while it receives another
+    from its left. Extra memory for one or two chunks, not for a second buffer.
     """
     # >>> 3.4
     size, rank = group.size, group.rank
@@ -138,17 +139,17 @@ def reduce_scatter_ring(chunks: list[np.ndarray], combine: np.ufunc, group: Proc
 
 
 def all_gather_ring(chunks: list[np.ndarray], group: ProcessGroup) -> None:
-    """3.5  Before it, a rank has ``chunks[group.rank]``; after it, every rank has all of them.
+    """3.5  Start with ``chunks[group.rank]`` on each rank; end with all chunks on every rank.
 
-    Each chunk travels once round the ring, to the right: what came in the last step goes out in the next.
+    Each chunk travels once around the ring, to the right: a rank sends what it received in the previous step.
 
     Args:
-        chunks: N flat arrays; chunk c has the same size on all ranks, but different chunks may differ in size, and be
-            empty. Changed in place, all but ``chunks[group.rank]``.
-        group: the ranks, N of them.
+        chunks: N flat arrays. Chunk c has the same size on all ranks; different chunks may differ in size and may be
+            empty. All except ``chunks[group.rank]`` are overwritten in place.
+        group: N ranks.
 
-    Cost: N-1 steps; in each a rank sends one chunk to its right neighbour while it receives another from its left,
-    straight into its place.
+    Cost: N-1 steps. In each, a rank sends one chunk to its right neighbour while it receives another from its left,
+    directly into its place.
     """
     # >>> 3.5
     size, rank = group.size, group.rank
@@ -161,16 +162,16 @@ def all_gather_ring(chunks: list[np.ndarray], group: ProcessGroup) -> None:
 
 
 def all_reduce_ring(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
-    """3.6  Overwrite ``flat`` on every rank with the combination of all ranks', round a ring.
+    """3.6  Overwrite ``flat`` on every rank with the combination of all ranks' arrays, around a ring.
 
-    You have both halves of it already.
+    You have already written both halves.
 
     Args:
-        flat: a flat array of the same size and dtype on all ranks, of any size, changed in place.
+        flat: a flat array of any size, the same size and dtype on all ranks; changed in place.
         combine: ``combine(mine, arrived, out=mine)``, such as ``np.add``.
-        group: the ranks, N of them.
+        group: N ranks.
 
-    Cost: 2 (N-1) steps; each rank sends 2 (N-1)/N of the buffer, to its right neighbour only.
+    Cost: 2 (N-1) steps. Each rank sends 2 (N-1)/N of the buffer, only to its right neighbour.
     """
     # >>> 3.6
     chunks = chunks_of(flat, group.size)
@@ -180,17 +181,17 @@ def all_reduce_ring(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) ->
 
 
 def all_to_all_pairwise(outgoing: list[np.ndarray], incoming: list[np.ndarray], group: ProcessGroup) -> None:
-    """3.7  What is ``outgoing[r]`` here becomes ``incoming[this rank]`` on rank r.
+    """3.7  Send ``outgoing[r]`` to rank r, where it becomes ``incoming[this rank]``.
 
-    In step i a rank sends to the one i places to its right and receives from the one i places to its left, so that
-    in each step every rank sends one message and gets one. Its own piece it copies.
+    In step i a rank sends to the rank i places to its right and receives from the rank i places to its left. So every
+    rank sends one message and receives one in each step. It copies its own piece.
 
     Args:
-        outgoing: N flat arrays, one for each rank. Sizes may differ from pair to pair.
-        incoming: N flat arrays, of the sizes of what will come. Overwritten.
-        group: the ranks, N of them.
+        outgoing: N flat arrays, one per rank. Sizes may differ from pair to pair.
+        incoming: N flat arrays with the sizes of what will arrive. Overwritten.
+        group: N ranks.
 
-    Cost: N-1 steps, one message to each other rank.
+    Cost: N-1 steps; one message to each other rank.
     """
     # >>> 3.7
     size, rank = group.size, group.rank
@@ -202,15 +203,15 @@ def all_to_all_pairwise(outgoing: list[np.ndarray], incoming: list[np.ndarray], 
 
 
 def global_max(values: np.ndarray, group: ProcessGroup) -> np.ndarray:
-    """3.8  Debugging: the greatest of all ranks' values, element by element, on every rank.
+    """3.8  Debugging: the elementwise maximum of all ranks' values, on every rank.
 
-    A running maximum travels round the ring, from rank 0 to the last, and the result goes round once more. The people
-    who wrote this tested it with 2 ranks, and it went into production. With 3 ranks some of them now and then see a
-    maximum that is too small. Find out why, and mend it; N-1 steps each way round are enough.
+    A running maximum travels around the ring from rank 0 to the last, and the result travels around once more. The
+    authors tested this with 2 ranks, and it went into production. With 3 ranks, some of them occasionally see a maximum
+    that is too small. Find out why, and fix it; N-1 steps for each of the two rounds are enough.
 
     Args:
         values: a flat array of the same size and dtype on all ranks; not changed.
-        group: the ranks, N of them.
+        group: N ranks.
 
     Returns:
         A new array with the maxima, the same on every rank.

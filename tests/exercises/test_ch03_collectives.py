@@ -1,4 +1,4 @@
-"""Graders of chapter 3: values, the bytes and messages of each rank, who talks to whom, steps, memory."""
+"""Graders of chapter 3: values, bytes and messages per rank, who sends to whom, steps, memory."""
 
 from math import ceil, log2
 
@@ -32,11 +32,11 @@ def chunked(rank: int, sizes: list[int]) -> list[np.ndarray]:
     "3.1",
     points=3,
     kind="worksheet",
-    hint="Count steps first, then how many bytes one message of a step has. For the crossover set the two times equal "
-    "and solve for M; ceil(log2 N) is int(np.ceil(np.log2(ranks))).",
+    hint="Count the steps first, then the bytes of one message in a step. For the crossover, set the two times equal "
+    "and solve for M. ceil(log2 N) is int(np.ceil(np.log2(ranks))).",
 )
 class TestAlphaBeta:
-    """What a collective costs: naive, tree, ring, and where they cross"""
+    """What an all-reduce costs: naive, tree, ring, and where tree and ring cross"""
 
     NETWORKS = ((5e-6, 1 / 50e9), (1e-6, 1 / 450e9), (0.0, 1.0), (1.0, 0.0))  # (alpha, beta)
 
@@ -49,15 +49,15 @@ class TestAlphaBeta:
         ],
     )
     def test_like_a_real_run(self, student, warm_ranks, name, algorithm):
-        """Against the library's algorithm, really run and then replayed on the network."""
+        """Against a recorded run of the library's algorithm, replayed on the network."""
         for size in (2, 3, 5, 8):
             logs = warm_ranks(size).run(recorded_all_reduce, 840, algorithm, timeout=10)
             for alpha, beta in self.NETWORKS:
                 real = max(flight.end for flight in replay(logs, lambda n, a=alpha, b=beta: a + b * n))
                 found = number(student.call(name, size, 840 * 4, alpha, beta), name)
-                # the same number but for the rounding of a handful of operations
+                # equal up to the rounding of a handful of operations
                 assert found == pytest.approx(real, rel=1e-12), (
-                    f"{name}({size}, 3360, {alpha}, {beta}) is {found:g}, but a real run takes {real:g}"
+                    f"{name}({size}, 3360, {alpha}, {beta}): expected {real:g}, the time of a real run, got {found:g}"
                 )
 
     def test_crossover(self, student):
@@ -67,7 +67,7 @@ class TestAlphaBeta:
                 tree = 2 * ceil(log2(size)) * (alpha + beta * nbytes)
                 ring = 2 * (size - 1) * (alpha + beta * nbytes / size)
                 assert nbytes > 0 and tree == pytest.approx(ring, rel=1e-9), (
-                    f"with {size} ranks and {nbytes:g} bytes the tree takes {tree:g} s and the ring {ring:g} s"
+                    f"crossover_bytes, {size} ranks: at {nbytes:g} bytes the tree takes {tree:g} s, the ring {ring:g} s"
                 )
 
 
@@ -95,11 +95,11 @@ def run_broadcast(world, answers, src, elements, dtype="float64"):
 @pytest.mark.task(
     "3.2",
     points=3,
-    hint="Let distance be 1, 2, 4, ... while it is below N. Places below distance send to place + distance if there is "
-    "such a place; places from distance to 2 * distance - 1 receive from place - distance.",
+    hint="Let distance be 1, 2, 4, ... while it is below N. Places below distance send to place + distance if that "
+    "place exists; places from distance to 2 * distance - 1 receive from place - distance.",
 )
 class TestBroadcastTree:
-    """broadcast_tree: twice as many ranks have the array after each step"""
+    """broadcast_tree: each step doubles the number of ranks that have the array"""
 
     def test_values(self, student):
         for size in SIZES:
@@ -113,7 +113,7 @@ class TestBroadcastTree:
                 same(seen.value, numbers(1, 5).astype(dtype), f"rank {rank} of 3, {dtype}")
 
     def test_one_rank_and_no_elements(self, student):
-        same(student.on_ranks(1, run_broadcast, 0, 4)[0].value, numbers(0, 4), "the only rank")
+        same(student.on_ranks(1, run_broadcast, 0, 4)[0].value, numbers(0, 4), "a single rank")
         student.on_ranks(3, run_broadcast, 2, 0)
 
     def test_large(self, student):
@@ -125,12 +125,12 @@ class TestBroadcastTree:
             seen = student.on_ranks(size, run_broadcast, 1, 10)
             sent, source = bytes_sent(seen), bytes_sent(seen)[1].sum()
             assert (sent.sum(axis=0) == [80 * (rank != 1) for rank in range(size)]).all(), (
-                f"with {size} ranks every rank but the source has to receive the 80 bytes once, but they receive "
+                f"{size} ranks: bytes received: expected 80 on every rank except source 1, got "
                 f"{sent.sum(axis=0).tolist()}"
             )
             assert source == ceil(log2(size)) * 80, (
-                f"with {size} ranks the source sends {source} bytes, {ceil(log2(size)) * 80} are enough: "
-                "let those that have the array pass it on"
+                f"{size} ranks: bytes sent by the source: expected {ceil(log2(size)) * 80}, got {source}; "
+                "let the ranks that have the array send it on"
             )
 
     def test_steps(self, student):
@@ -169,11 +169,11 @@ def check_other_operations(student, name: str) -> None:
 @pytest.mark.task(
     "3.3",
     points=2,
-    hint="Rank 0 receives into an array of its own (np.empty_like) and combines it with combine(flat, arrived, "
-    "out=flat), for each other rank; then it sends flat to each. The others send, then receive.",
+    hint="For each other rank, rank 0 receives into a separate array (np.empty_like) and calls combine(flat, arrived, "
+    "out=flat); then it sends flat to each. The others send, then receive.",
 )
 class TestAllReduceNaive:
-    """all_reduce_naive: everything by way of rank 0"""
+    """all_reduce_naive: everything through rank 0"""
 
     def test_values(self, student):
         check_all_reduce(student, "all_reduce_naive")
@@ -190,8 +190,8 @@ class TestAllReduceNaive:
         for size in SIZES:
             sent = bytes_sent(student.on_ranks(size, run_all_reduce, "all_reduce_naive", 10)).sum(axis=1)
             assert sent.tolist() == [80 * (size - 1)] + [80] * (size - 1), (
-                f"with {size} ranks rank 0 should send {80 * (size - 1)} bytes and the others 80, "
-                f"but they send {sent.tolist()}"
+                f"{size} ranks: bytes sent: expected {80 * (size - 1)} by rank 0 and 80 by each other rank, "
+                f"got {sent.tolist()}"
             )
 
 
@@ -216,18 +216,18 @@ def peak_of_reduce_scatter(world, answers, each):
 
 
 def uneven(size: int) -> list[int]:
-    """Sizes of chunks that differ, an empty one among them."""
+    """Unequal chunk sizes, with an empty chunk among them."""
     return [3 * ((7 * c + 2) % 4) for c in range(size)]
 
 
 @pytest.mark.task(
     "3.4",
     points=5,
-    hint="In step s (from 0) a rank sends chunk (rank - 1 - s) % N to its right neighbour; what comes from the left "
-    "belongs to chunk (rank - 2 - s) % N. sendrecv does both at once; receive into an array of its own and combine.",
+    hint="In step s (from 0) a rank sends chunk (rank - 1 - s) % N to its right neighbour; what arrives from the left "
+    "belongs to chunk (rank - 2 - s) % N. sendrecv does both at once; receive into a separate array and combine.",
 )
 class TestReduceScatterRing:
-    """reduce_scatter_ring: partial sums go round, each rank keeps one"""
+    """reduce_scatter_ring: partial sums travel around the ring, each rank keeps one"""
 
     def test_values(self, student):
         for size in SIZES:
@@ -237,7 +237,7 @@ class TestReduceScatterRing:
                     same(seen.value, total[rank], f"chunk {rank} on rank {rank} of {size}, chunks of {sizes}")
 
     def test_one_rank(self, student):
-        same(student.on_ranks(1, run_reduce_scatter, [5])[0].value, numbers(0, 5), "the only rank")
+        same(student.on_ranks(1, run_reduce_scatter, [5])[0].value, numbers(0, 5), "a single rank")
 
     def test_in_place(self, student):
         for rank, seen in enumerate(student.on_ranks(4, run_reduce_scatter_in_place, 8)):
@@ -268,8 +268,8 @@ class TestReduceScatterRing:
             for rank, one in enumerate(seen):
                 expected = 8 * (sum(sizes) - sizes[rank])
                 assert one.traffic.sent[:, 0].sum() == expected, (
-                    f"rank {rank} of {size} sends {one.traffic.sent[:, 0].sum()} bytes; all chunks but its own "
-                    f"are {expected}"
+                    f"rank {rank} of {size}: bytes sent: expected {expected}, all chunks except its own, got "
+                    f"{one.traffic.sent[:, 0].sum()}"
                 )
 
     def test_steps(self, student):
@@ -279,8 +279,8 @@ class TestReduceScatterRing:
     def test_memory(self, student):
         each = 1 << 16
         for seen in student.on_ranks(4, peak_of_reduce_scatter, each):
-            assert seen.value < 2.5 * each * 8, (  # the one that came last, and the one that is coming
-                f"it holds {seen.value / each / 8:.1f} chunks beside those that it is given; two are enough"
+            assert seen.value < 2.5 * each * 8, (  # the chunk that arrived last, and the one that is arriving
+                f"extra memory, in chunks: expected at most 2, got {seen.value / each / 8:.1f}"
             )
 
 
@@ -289,7 +289,7 @@ class TestReduceScatterRing:
 
 def run_all_gather(world, answers, sizes, dtype="float64"):
     buffer = np.full(sum(sizes), -1, dtype)
-    chunks = np.split(buffer, np.cumsum(sizes)[:-1])  # views: what is received has to arrive in the buffer
+    chunks = np.split(buffer, np.cumsum(sizes)[:-1])  # views: what is received must end up in the buffer
     chunks[world.rank][:] = chunked(world.rank, sizes)[world.rank]
     answers.all_gather_ring(chunks, world)
     return buffer
@@ -298,11 +298,11 @@ def run_all_gather(world, answers, sizes, dtype="float64"):
 @pytest.mark.task(
     "3.5",
     points=4,
-    hint="In step s (from 0) a rank sends chunk (rank - s) % N to the right, what came in the step before, and "
-    "receives chunk (rank - 1 - s) % N from the left, straight into its place.",
+    hint="In step s (from 0) a rank sends chunk (rank - s) % N, which arrived in the previous step, to the right, and "
+    "receives chunk (rank - 1 - s) % N from the left, directly into its place.",
 )
 class TestAllGatherRing:
-    """all_gather_ring: every chunk goes round once"""
+    """all_gather_ring: every chunk travels once around the ring"""
 
     def test_values(self, student):
         for size in SIZES:
@@ -318,7 +318,7 @@ class TestAllGatherRing:
                 same(seen.value, expected, f"rank {rank} of 3, {dtype}")
 
     def test_one_rank(self, student):
-        same(student.on_ranks(1, run_all_gather, [5])[0].value, numbers(0, 5), "the only rank")
+        same(student.on_ranks(1, run_all_gather, [5])[0].value, numbers(0, 5), "a single rank")
 
     def test_large(self, student):
         sizes = [LARGE // 3] * 3
@@ -332,10 +332,10 @@ class TestAllGatherRing:
             seen = student.on_ranks(size, run_all_gather, sizes)
             to_the_right_only(seen)
             for rank, one in enumerate(seen):
-                expected = 8 * (sum(sizes) - sizes[(rank + 1) % size])  # the right neighbour has its own
+                expected = 8 * (sum(sizes) - sizes[(rank + 1) % size])  # the right neighbour already has its own
                 assert one.traffic.sent[:, 0].sum() == expected, (
-                    f"rank {rank} of {size} sends {one.traffic.sent[:, 0].sum()} bytes; all chunks but its right "
-                    f"neighbour's own are {expected}"
+                    f"rank {rank} of {size}: bytes sent: expected {expected}, all chunks except its right neighbour's "
+                    f"own, got {one.traffic.sent[:, 0].sum()}"
                 )
 
     def test_steps(self, student):
@@ -349,11 +349,11 @@ class TestAllGatherRing:
 @pytest.mark.task(
     "3.6",
     points=4,
-    hint="Cut flat with chunks_of into one chunk for each rank: they are views, so what you write into them is written "
-    "into flat. Then a reduce-scatter, then an all-gather.",
+    hint="Cut flat with chunks_of into one chunk per rank. The chunks are views, so writing to them writes to flat. "
+    "Then a reduce-scatter, then an all-gather.",
 )
 class TestAllReduceRing:
-    """all_reduce_ring: the two halves make the whole"""
+    """all_reduce_ring: a reduce-scatter, then an all-gather"""
 
     def test_values(self, student):
         check_all_reduce(student, "all_reduce_ring")
@@ -362,7 +362,7 @@ class TestAllReduceRing:
         check_other_operations(student, "all_reduce_ring")
 
     def test_one_rank(self, student):
-        same(student.on_ranks(1, run_all_reduce, "all_reduce_ring", 5)[0].value, numbers(0, 5), "the only rank")
+        same(student.on_ranks(1, run_all_reduce, "all_reduce_ring", 5)[0].value, numbers(0, 5), "a single rank")
 
     def test_large(self, student):
         total = sum(numbers(rank, LARGE) for rank in range(3))
@@ -370,14 +370,16 @@ class TestAllReduceRing:
             same(seen.value, total, f"rank {rank}")
 
     def test_bytes_and_neighbours(self, student):
-        elements = 840  # divided by all sizes
+        elements = 840  # divisible by all sizes
         for size in (*SIZES, 8):
             seen = student.on_ranks(size, run_all_reduce, "all_reduce_ring", elements)
             to_the_right_only(seen)
             formula = 2 * (size - 1) * elements * 8 // size
             for rank, one in enumerate(seen):
                 sent = one.traffic.sent[:, 0].sum()
-                assert sent == formula, f"rank {rank} of {size} sends {sent} bytes; 2 (N-1)/N M is {formula}"
+                assert sent == formula, (
+                    f"rank {rank} of {size}: bytes sent: expected 2 (N-1)/N M = {formula}, got {sent}"
+                )
 
     def test_steps(self, student):
         for size in SIZES:
@@ -388,7 +390,7 @@ class TestAllReduceRing:
 
 
 def pieces(size: int, equal: bool) -> np.ndarray:
-    """(from, to): how many elements go from one rank to another."""
+    """(from, to): the number of elements from each rank to each other."""
     return (
         np.full((size, size), 3)
         if equal
@@ -400,7 +402,7 @@ def run_all_to_all(world, answers, counts, dtype="float64"):
     outgoing = [100 * world.rank + 10 * to + np.arange(counts[world.rank, to]) for to in range(world.size)]
     outgoing = [piece.astype(dtype) for piece in outgoing]
     buffer = np.full(counts[:, world.rank].sum(), -1, dtype)
-    incoming = np.split(buffer, np.cumsum(counts[:, world.rank])[:-1])  # views: what comes has to arrive in the buffer
+    incoming = np.split(buffer, np.cumsum(counts[:, world.rank])[:-1])  # views: what arrives must end up in the buffer
     answers.all_to_all_pairwise(outgoing, incoming, world)
     return buffer
 
@@ -409,10 +411,10 @@ def run_all_to_all(world, answers, counts, dtype="float64"):
     "3.7",
     points=4,
     hint="Copy your own piece. Then for step i = 1 to N-1: sendrecv outgoing[right] to right = rank + i and "
-    "incoming[left] from left = rank - i, both going round.",
+    "incoming[left] from left = rank - i, both % N.",
 )
 class TestAllToAll:
-    """all_to_all_pairwise: the transpose of who has what"""
+    """all_to_all_pairwise: transpose the matrix of pieces"""
 
     def test_values(self, student):
         for size in (1, *SIZES):
@@ -440,11 +442,11 @@ class TestAllToAll:
             for rank, one in enumerate(seen):
                 messages = one.traffic.sent[:, 1].tolist()
                 assert messages == [int(peer != rank) for peer in range(size)], (
-                    f"rank {rank} of {size} should send one message to each other rank, but sends {messages}"
+                    f"rank {rank} of {size}: messages: expected one to each other rank, got {messages}"
                 )
                 sent = one.traffic.sent[:, 0].tolist()
                 assert sent == [24 * (peer != rank) for peer in range(size)], (
-                    f"rank {rank} of {size} sends {sent} bytes: each rank gets its own piece only"
+                    f"rank {rank} of {size}: bytes to each rank: expected 24, one piece for each other rank, got {sent}"
                 )
 
     def test_steps(self, student):
@@ -465,11 +467,11 @@ def run_global_max(world, answers, elements):
     "3.8",
     points=3,
     kind="debugging",
-    hint="Draw the second round for 4 ranks: who gets the result from the last rank, and who gets it from there? "
-    "Every rank but the last has to receive it, and all but one of them to pass it on.",
+    hint="Draw the second round for 4 ranks: which rank gets the result from the last rank, and which gets it next? "
+    "Every rank except the last must receive it. Every rank except one must send it on.",
 )
 class TestGlobalMax:
-    """global_max: right for 2 ranks, wrong for 3. Find it and mend it"""
+    """global_max: right for 2 ranks, wrong for 3. Find the bug and fix it"""
 
     def test_values(self, student):
         for size in (1, *SIZES):
@@ -477,7 +479,9 @@ class TestGlobalMax:
             for rank, seen in enumerate(student.on_ranks(size, run_global_max, 20)):
                 same(seen.value[0], expected, f"rank {rank} of {size}")
                 same(seen.value[1], numbers(rank, 20), f"the argument of rank {rank} of {size}, which must not change")
-                assert not seen.value[2], f"rank {rank} of {size} returns its argument, where a new array is asked for"
+                assert not seen.value[2], (
+                    f"rank {rank} of {size}: expected a new array, got one that shares memory with the argument"
+                )
 
     def test_messages(self, student):
         for size in SIZES:

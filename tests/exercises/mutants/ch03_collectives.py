@@ -1,4 +1,4 @@
-"""Planted bugs of chapter 3."""
+"""Mutants of chapter 3."""
 
 from minidist.course.authoring.mutants import WHOLE, Mutant
 
@@ -6,7 +6,10 @@ MUTANTS = [
     # 3.1 alpha-beta
     Mutant("3.1", "the ring sends the whole buffer in each step", "beta * nbytes / ranks)", "beta * nbytes)"),
     Mutant(
-        "3.1", "half of the ring is forgotten", "2 * (ranks - 1) * (alpha + beta * nbytes / ranks)", "ranks * alpha"
+        "3.1",
+        "the ring's bytes and half of its steps are not counted",
+        "2 * (ranks - 1) * (alpha + beta * nbytes / ranks)",
+        "ranks * alpha",
     ),
     Mutant(
         "3.1",
@@ -27,8 +30,8 @@ MUTANTS = [
         "return 0.25 * (ring_steps - tree_steps)",
     ),
     # 3.2 broadcast_tree
-    Mutant("3.2", "the source is taken to be rank 0", "place = (group.rank - src) % group.size", "place = group.rank"),
-    Mutant("3.2", "the last step is left out", "while distance < group.size:", "while 2 * distance <= group.size:"),
+    Mutant("3.2", "takes rank 0 for the source", "place = (group.rank - src) % group.size", "place = group.rank"),
+    Mutant("3.2", "one step too few", "while distance < group.size:", "while 2 * distance <= group.size:"),
     Mutant(
         "3.2",
         "sends to a place beyond the last",
@@ -37,7 +40,7 @@ MUTANTS = [
     ),
     Mutant(
         "3.2",
-        "the source sends to everybody",
+        "the source sends to every rank",
         WHOLE,
         """
         if group.rank == src:
@@ -50,7 +53,7 @@ MUTANTS = [
     ),
     Mutant(
         "3.2",
-        "a chain: each passes it to the next",
+        "a chain: each rank sends it to the next",
         WHOLE,
         """
         place = (group.rank - src) % group.size
@@ -61,9 +64,9 @@ MUTANTS = [
         """,
     ),
     # 3.3 all_reduce_naive
-    Mutant("3.3", "adds, whatever the operation", "combine(flat, arrived, out=flat)", "flat += arrived"),
-    Mutant("3.3", "rank 0 receives over its own part", "recv(arrived, rank, group)", "recv(flat, rank, group)"),
-    Mutant("3.3", "the combination goes nowhere", "combine(flat, arrived, out=flat)", "combine(flat, arrived)"),
+    Mutant("3.3", "always adds", "combine(flat, arrived, out=flat)", "flat += arrived"),
+    Mutant("3.3", "rank 0 overwrites its own part", "recv(arrived, rank, group)", "recv(flat, rank, group)"),
+    Mutant("3.3", "the combination is not stored", "combine(flat, arrived, out=flat)", "combine(flat, arrived)"),
     Mutant(
         "3.3",
         "the result is not sent back",
@@ -75,7 +78,7 @@ MUTANTS = [
     ),
     Mutant(
         "3.3",
-        "everybody sends to everybody",
+        "every rank sends to every rank",
         WHOLE,
         """
         mine, arrived = flat.copy(), np.empty_like(flat)
@@ -87,9 +90,9 @@ MUTANTS = [
     ),
     # 3.4 reduce_scatter_ring
     Mutant("3.4", "one step too few", "range(size - 1)", "range(size - 2)"),
-    Mutant("3.4", "one step too many: parts are counted twice", "range(size - 1)", "range(size)"),
+    Mutant("3.4", "one step too many: parts count twice", "range(size - 1)", "range(size)"),
     Mutant("3.4", "overwrites instead of combining", "combine(mine, arrived, out=mine)", "mine[:] = arrived"),
-    Mutant("3.4", "adds, whatever the operation", "combine(mine, arrived, out=mine)", "mine += arrived"),
+    Mutant("3.4", "always adds", "combine(mine, arrived, out=mine)", "mine += arrived"),
     Mutant(
         "3.4",
         "each chunk ends one rank too early",
@@ -110,13 +113,13 @@ MUTANTS = [
     ),
     Mutant(
         "3.4",
-        "the sum is left in a new array",
+        "the sum ends in a new array",
         "combine(mine, arrived, out=mine)",
         "chunks[(rank - 2 - step) % size] = combine(mine, arrived)",
     ),
     Mutant(
         "3.4",
-        "a ring that is none: straight to the owner",
+        "no ring: directly to the owner",
         WHOLE,
         """
         size, rank = group.size, group.rank
@@ -129,7 +132,7 @@ MUTANTS = [
     ),
     Mutant(
         "3.4",
-        "works on a copy of the whole buffer",
+        "copies the whole buffer",
         WHOLE,
         """
         size, rank = group.size, group.rank
@@ -143,7 +146,7 @@ MUTANTS = [
         chunks[rank][:] = copies[rank]
         """,
     ),
-    Mutant("3.4", "receives into float64, whatever the chunks are", "np.empty_like(mine)", "np.empty(len(mine))"),
+    Mutant("3.4", "always receives into float64", "np.empty_like(mine)", "np.empty(len(mine))"),
     # 3.5 all_gather_ring
     Mutant(
         "3.5",
@@ -153,7 +156,7 @@ MUTANTS = [
     ),
     Mutant(
         "3.5",
-        "passes its own chunk on in every step",
+        "sends its own chunk in every step",
         "outgoing = chunks[(rank - step) % size]",
         "outgoing = chunks[rank]",
     ),
@@ -161,7 +164,7 @@ MUTANTS = [
     Mutant("3.5", "one step too many", "range(size - 1)", "range(size)"),
     Mutant(
         "3.5",
-        "the wrong way round",
+        "left and right swapped",
         "sendrecv(outgoing, right, incoming, left, group)",
         "sendrecv(outgoing, left, incoming, right, group)",
     ),
@@ -173,7 +176,7 @@ MUTANTS = [
     ),
     Mutant(
         "3.5",
-        "a ring that is none: everybody to everybody",
+        "no ring: every rank to every rank",
         WHOLE,
         """
         size, rank = group.size, group.rank
@@ -183,27 +186,29 @@ MUTANTS = [
         """,
     ),
     # 3.6 all_reduce_ring
-    Mutant("3.6", "the reduce-scatter is left out", "reduce_scatter_ring(chunks, combine, group)", "pass"),
-    Mutant("3.6", "the all-gather is left out", "all_gather_ring(chunks, group)", "pass"),
+    Mutant("3.6", "no reduce-scatter", "reduce_scatter_ring(chunks, combine, group)", "pass"),
+    Mutant("3.6", "no all-gather", "all_gather_ring(chunks, group)", "pass"),
     Mutant("3.6", "reduces twice", "all_gather_ring(chunks, group)", "reduce_scatter_ring(chunks, combine, group)"),
     Mutant(
         "3.6",
-        "the sum ends in a copy, which nobody sees",
+        "the sum ends in a copy",
         "chunks_of(flat, group.size)",
         "chunks_of(flat.copy(), group.size)",
     ),
-    Mutant("3.6", "adds, whatever the operation", "(chunks, combine, group)", "(chunks, np.add, group)"),
-    Mutant("3.6", "by way of rank 0", WHOLE, "all_reduce_naive(flat, combine, group)"),
+    Mutant("3.6", "always adds", "(chunks, combine, group)", "(chunks, np.add, group)"),
+    Mutant("3.6", "through rank 0", WHOLE, "all_reduce_naive(flat, combine, group)"),
     Mutant(
         "3.6",
-        "the rest that does not divide is dropped",
+        "drops the remainder that does not divide",
         "chunks_of(flat, group.size)",
         "list(flat[: flat.size // group.size * group.size].reshape(group.size, -1))",
     ),
     # 3.7 all_to_all_pairwise
-    Mutant("3.7", "its own piece is forgotten", "incoming[rank][:] = outgoing[rank]", "pass"),
-    Mutant("3.7", "sends to the right what belongs to the left", "sendrecv(outgoing[right]", "sendrecv(outgoing[left]"),
-    Mutant("3.7", "the last rank is forgotten", "range(1, size)", "range(1, size - 1)"),
+    Mutant("3.7", "does not copy its own piece", "incoming[rank][:] = outgoing[rank]", "pass"),
+    Mutant(
+        "3.7", "sends the left neighbour's piece to the right", "sendrecv(outgoing[right]", "sendrecv(outgoing[left]"
+    ),
+    Mutant("3.7", "one step too few", "range(1, size)", "range(1, size - 1)"),
     Mutant(
         "3.7",
         "always to the same neighbour",
@@ -212,7 +217,7 @@ MUTANTS = [
     ),
     Mutant(
         "3.7",
-        "everything to everybody",
+        "all pieces to all ranks",
         WHOLE,
         """
         size, rank = group.size, group.rank
@@ -229,12 +234,12 @@ MUTANTS = [
     ),
     Mutant(
         "3.7",
-        "its own piece goes into the list, not into place",
+        "its own piece goes into the list, not into the array",
         "incoming[rank][:] = outgoing[rank]",
         "incoming[rank] = outgoing[rank]",
     ),
     # 3.8 global_max
-    Mutant("3.8", "the result goes round for ever", "group.rank != group.size - 2", "True"),
+    Mutant("3.8", "the result travels on forever", "group.rank != group.size - 2", "True"),
     Mutant(
         "3.8",
         "rank 0 does not get the result",
