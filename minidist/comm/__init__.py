@@ -1,4 +1,4 @@
-"""Moves arrays between ranks. Knows nothing of autograd or models."""
+"""Moves arrays between ranks; knows nothing of autograd or models."""
 
 from minidist.comm.collectives import (
     ReduceOp,
@@ -12,8 +12,9 @@ from minidist.comm.collectives import (
     scatter,
 )
 from minidist.comm.failures import Deadlock, Mismatch, RankFailed
-from minidist.comm.group import P2POp, ProcessGroup, barrier, batch_isend_irecv, irecv, isend, recv, send, sendrecv
+from minidist.comm.group import ProcessGroup
 from minidist.comm.mesh import DeviceMesh, init_device_mesh
+from minidist.comm.point_to_point import P2POp, barrier, batch_isend_irecv, irecv, isend, recv, send, sendrecv
 from minidist.comm.runtime.launch import Cluster, launch
 from minidist.comm.work import Work
 

@@ -13,17 +13,8 @@ A ``combine`` is a ufunc: ``np.add`` for a sum. ``sendrecv(..., combine=np.add)`
 
 import numpy as np
 
-from minidist.comm.group import (
-    P2POp,
-    ProcessGroup,
-    batch_isend_irecv,
-    irecv,
-    isend,
-    recv,
-    recv_reduce,
-    send,
-    sendrecv,
-)
+from minidist.comm.group import ProcessGroup
+from minidist.comm.point_to_point import P2POp, batch_isend_irecv, irecv, isend, recv, recv_reduce, send, sendrecv
 from minidist.overrides import overridable
 
 SEGMENT_BYTES = 128 << 10  # a pipelined broadcast passes pieces of this size on

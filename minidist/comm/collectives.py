@@ -22,7 +22,8 @@ import numpy as np
 
 from minidist import backend
 from minidist.comm import algorithms
-from minidist.comm.group import ProcessGroup, check_array, check_group, dtype_name
+from minidist.comm.arrays import check_array, dtype_name
+from minidist.comm.group import ProcessGroup, check_group
 
 
 class ReduceOp(enum.Enum):

@@ -17,7 +17,8 @@ from contextlib import AbstractContextManager, nullcontext
 from minidist import trace
 from minidist.backend import xp
 from minidist.comm.collectives import ReduceOp, all_reduce, broadcast
-from minidist.comm.group import ProcessGroup, irecv, isend
+from minidist.comm.group import ProcessGroup
+from minidist.comm.point_to_point import irecv, isend
 from minidist.nn.gpt import GPT
 from minidist.nn.layers import Module
 from minidist.nn.precision.policy import current

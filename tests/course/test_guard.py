@@ -55,9 +55,9 @@ def test_numbers_of_ones_own_making(student):
 def test_what_is_replaced_while_loading_is_put_back(student):
     code = """
 import numpy as np, minidist as md, builtins
-from minidist.comm import group
+from minidist.comm import group, point_to_point
 np.add = np.subtract
-group.send = md.send = print
+point_to_point.send = md.send = print
 group.ProcessGroup.traffic = None
 builtins.len = lambda x: 0
 def f(a):
@@ -67,7 +67,7 @@ def f(a):
     total, length = one.call("f", np.ones(2))
     assert total.tolist() == [2, 2] and length == 2
     (remark,) = one.remarks
-    for name in ("numpy.add", "minidist.comm.group.send", "ProcessGroup.traffic", "builtins.len"):
+    for name in ("numpy.add", "minidist.comm.point_to_point.send", "ProcessGroup.traffic", "builtins.len"):
         assert name in remark
     assert student("def f():\n    return len([1])").call("f") == 1  # the same process, the next answer
 
@@ -114,7 +114,7 @@ def test_one_function_or_class_is_closed(student):
     code += "def f(w):\n    md.sendrecv(np.ones(1), 1 - w.rank, np.ones(1), 1 - w.rank, w)\n"
     code += "def g(w):\n    md.barrier(w)\ndef h(w):\n    data.BucketedDataParallel([], w).finish()\n"
     code += "def i(w):\n    return list(data.share_of(0, 2, 4))"
-    one = student(code, "minidist.comm.group:barrier", "minidist.parallel.data:BucketedDataParallel")
+    one = student(code, "minidist.comm.point_to_point:barrier", "minidist.parallel.data:BucketedDataParallel")
     assert one.on_ranks(2, lambda world, answers: answers.i(world))[0].value == [0, 1]
     one.on_ranks(2, lambda world, answers: answers.f(world))
     for name, closed in (("g", "barrier"), ("h", "BucketedDataParallel.finish")):

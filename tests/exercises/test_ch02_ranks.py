@@ -15,7 +15,7 @@ from minidist.course.answers import course_folder
 from minidist.course.authoring.assertions import LARGE, SIZES, numbers, peak_bytes, same
 from minidist.trace import PointToPoint
 
-COLLECTIVES = ("minidist.comm.algorithms", "minidist.comm.collectives", "minidist.comm.group:barrier")
+COLLECTIVES = ("minidist.comm.algorithms", "minidist.comm.collectives", "minidist.comm.point_to_point:barrier")
 pytestmark = pytest.mark.answers("ch02_ranks", closed=COLLECTIVES)
 
 
@@ -35,7 +35,8 @@ def check_messages(seen, places: int, count: int = 1) -> None:
 # 2.1
 
 ONLY_SEND_AND_RECV = tuple(
-    f"minidist.comm.group:{name}" for name in ("sendrecv", "isend", "irecv", "batch_isend_irecv", "recv_reduce")
+    f"minidist.comm.point_to_point:{name}"
+    for name in ("sendrecv", "isend", "irecv", "batch_isend_irecv", "recv_reduce")
 )
 
 

@@ -7,7 +7,8 @@ import numpy as np
 
 from minidist.comm.algorithms import all_gather_ring as right_all_gather_ring
 from minidist.comm.algorithms import chunks_of
-from minidist.comm.group import ProcessGroup, recv, send, sendrecv
+from minidist.comm.group import ProcessGroup
+from minidist.comm.point_to_point import recv, send, sendrecv
 
 
 def broadcast_tree(flat: np.ndarray, src: int, group: ProcessGroup) -> None:

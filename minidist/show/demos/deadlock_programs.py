@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from minidist import trace
-from minidist.comm.group import P2POp, ProcessGroup, barrier, batch_isend_irecv, irecv, isend, recv, send
+from minidist.comm.group import ProcessGroup
+from minidist.comm.point_to_point import P2POp, barrier, batch_isend_irecv, irecv, isend, recv, send
 
 PAUSE = 0.02  # seconds that each rank comes later than the one before: one event after the other is easier to follow
 

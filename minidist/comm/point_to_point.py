@@ -1,0 +1,144 @@
+"""Messages between two ranks of a group, and the barrier, which consists of nothing else.
+
+Names and argument order are those of ``torch.distributed``, with two differences: the group is always an argument, and
+a rank is always counted within that group, as in MPI (torch calls these arguments ``group_src`` and ``group_dst``).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import index
+
+import numpy as np
+
+from minidist import backend, trace
+from minidist.comm.arrays import check_array, dtype_name
+from minidist.comm.group import ProcessGroup, check_group
+from minidist.comm.transports.messages import Combine
+from minidist.comm.work import MessageWork, Work
+
+
+def send(tensor: np.ndarray, dst: int, group: ProcessGroup, tag: int = 0) -> None:
+    """Send an array to rank ``dst``; return when the array may change again.
+
+    That may be before the receiver has it: a message that fits the queue is buffered, and a larger one waits for the
+    receiver. MPI_Send has the same freedom, and a program that relies on the buffer deadlocks one day.
+    """
+    _isend(tensor, dst, group, tag, "send").wait()
+
+
+def recv(tensor: np.ndarray, src: int, group: ProcessGroup, tag: int = 0) -> None:
+    """Receive a message of the same dtype and number of elements from rank ``src`` into ``tensor``, in place."""
+    _irecv(tensor, src, group, tag, "recv").wait()
+
+
+def isend(tensor: np.ndarray, dst: int, group: ProcessGroup, tag: int = 0) -> Work:
+    """Start a send. ``tensor`` must not change until the returned Work's ``wait`` returns."""
+    return _isend(tensor, dst, group, tag, "isend")
+
+
+def irecv(tensor: np.ndarray, src: int, group: ProcessGroup, tag: int = 0) -> Work:
+    """Start a receive. ``tensor`` holds the message once the returned Work's ``wait`` returns."""
+    return _irecv(tensor, src, group, tag, "irecv")
+
+
+@dataclass(frozen=True)
+class P2POp:
+    """One message of a batch: ``op`` is ``isend`` or ``irecv``, ``peer`` the other rank."""
+
+    op: Callable
+    tensor: np.ndarray
+    peer: int
+    group: ProcessGroup
+    tag: int = 0
+
+
+def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
+    """Start many sends and receives together, so that none waits for another. Wait for each returned Work.
+
+    Rings and pipelines need this: if every rank sends before it receives, all of them may wait in their sends. On NCCL
+    the batch becomes one group call (``ncclGroupStart``), and the ranks deadlock without it.
+    """
+    for entry in p2p_op_list:
+        if not isinstance(entry, P2POp) or entry.op not in (isend, irecv):
+            raise TypeError(f"batch_isend_irecv takes P2POp(isend or irecv, tensor, peer, group), but got {entry!r}")
+    return [entry.op(entry.tensor, entry.peer, entry.group, entry.tag) for entry in p2p_op_list]
+
+
+def sendrecv(outgoing, dst: int, incoming, src: int, group: ProcessGroup, combine: Combine | None = None) -> None:
+    """Send one array and receive another at the same time (MPI_Sendrecv).
+
+    With ``combine``, a ufunc such as ``np.add``, the message is combined into ``incoming`` instead of overwriting it.
+    """
+    receiving = _irecv(incoming, src, group, 0, "sendrecv", combine)
+    _isend(outgoing, dst, group, 0, "sendrecv").wait()
+    receiving.wait()
+
+
+def recv_reduce(tensor: np.ndarray, src: int, group: ProcessGroup, combine: Combine) -> None:
+    """Receive a message from rank ``src`` and combine it into ``tensor`` (NCCL's recvReduce primitive)."""
+    _irecv(tensor, src, group, 0, "recv_reduce", combine).wait()
+
+
+def barrier(group: ProcessGroup, async_op: bool = False) -> Work | None:
+    """Return once every rank of the group has called it.
+
+    The dissemination algorithm (Hensgen, Finkel and Manber, 1988): in round k each rank sends an empty message to the
+    rank 2^k places to its right. After ceil(log2 N) rounds, word of every rank has reached all others.
+    """
+
+    def disseminate(inside: ProcessGroup) -> None:
+        nothing, distance = np.empty(0, np.uint8), 1
+        while distance < inside.size:
+            right, left = (inside.rank + distance) % inside.size, (inside.rank - distance) % inside.size
+            sendrecv(nothing, right, np.empty(0, np.uint8), left, inside)
+            distance *= 2
+
+    check_group(group, "barrier")
+    return group.run_collective("barrier()", 0, async_op, disseminate)
+
+
+def _isend(tensor, dst: int, group: ProcessGroup, tag: int, label: str) -> Work:
+    check_group(group, label)
+    check_array(tensor, "tensor", label)
+    peer = _peer(dst, group, label)
+    flat = backend.to_host(tensor).reshape(-1)
+    call, label = _names(flat, group, label)
+    group.bytes_sent += flat.nbytes
+    if group.collective is None:  # the user's own message, not part of a collective
+        group.transport.collectives.count(
+            trace.Collective(group.axis, "send", dtype_name(flat.dtype), flat.size), flat.nbytes
+        )
+    return MessageWork(group.transport, group.transport.isend(flat, peer, group.context, _tag(tag), call, label))
+
+
+def _irecv(tensor, src: int, group: ProcessGroup, tag: int, label: str, combine: Combine | None = None) -> Work:
+    check_group(group, label)
+    check_array(tensor, "tensor", label, written=True)
+    peer = _peer(src, group, label)
+    host = backend.to_host(tensor)
+    flat = host.reshape(-1)
+    call, label = _names(flat, group, label)
+    receive = group.transport.irecv(flat, peer, group.context, _tag(tag), call, label, combine)
+    finish = None if host is tensor else lambda: backend.copy_from_host(tensor, host)
+    return MessageWork(group.transport, receive, finish)
+
+
+def _names(flat: np.ndarray, group: ProcessGroup, label: str) -> tuple[bytes, str]:
+    """What both ends of a message must agree on, and what an error calls this end's part."""
+    if group.collective is not None:
+        return group.call, group.collective
+    return b"a message of " + dtype_name(flat.dtype).encode(), label
+
+
+def _tag(tag: int) -> int:
+    if not 0 <= index(tag) < 1 << 31:
+        raise ValueError(f"tag must be from 0 to 2^31 - 1, but is {tag}")
+    return tag
+
+
+def _peer(rank: int, group: ProcessGroup, function: str) -> int:
+    if not 0 <= index(rank) < group.size:
+        raise ValueError(f"{function}: there is no rank {rank} in a group of {group.size} (0 to {group.size - 1})")
+    if rank == group.rank:
+        raise ValueError(f"{function}: rank {rank} cannot exchange a message with itself; copy the array instead")
+    return group.ranks[rank]
