@@ -293,7 +293,7 @@ BAD_CALLS = [
     (lambda w: md.scatter(np.zeros(3), [np.zeros(3)], w.rank, w), ValueError, "a list of 2 arrays"),
     (lambda w: md.gather(np.zeros(3), [np.zeros(3), np.zeros(2)], w.rank, w), ValueError, "they must agree"),
     (lambda w: md.batch_isend_irecv([1]), TypeError, "takes P2POp"),
-    (lambda w: w.new_group([0, 0]), ValueError, "different ranks from 0 to 1"),
+    (lambda w: w.new_group([0, 0]), ValueError, "all different and from 0 to 1"),
     (lambda w: md.init_device_mesh((3,), mesh_dim_names=("dp",), group=w), ValueError, "exactly the 2 ranks"),
 ]
 

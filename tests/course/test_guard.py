@@ -112,12 +112,12 @@ def test_one_function_or_class_is_closed(student):
     """ "module:name": what stands beside it in the module may be called."""
     code = "import minidist as md, numpy as np\nfrom minidist.parallel import data\n"
     code += "def f(w):\n    md.sendrecv(np.ones(1), 1 - w.rank, np.ones(1), 1 - w.rank, w)\n"
-    code += "def g(w):\n    md.barrier(w)\ndef h(w):\n    data.BucketedDataParallel([], w).finish()\n"
+    code += "def g(w):\n    md.barrier(w)\ndef h(w):\n    data.BucketedDataParallel([], w).wait_for_gradients()\n"
     code += "def i(w):\n    return list(data.share_of(0, 2, 4))"
     one = student(code, "minidist.comm.point_to_point:barrier", "minidist.parallel.data:BucketedDataParallel")
     assert one.on_ranks(2, lambda world, answers: answers.i(world))[0].value == [0, 1]
     one.on_ranks(2, lambda world, answers: answers.f(world))
-    for name, closed in (("g", "barrier"), ("h", "BucketedDataParallel.finish")):
+    for name, closed in (("g", "barrier"), ("h", "BucketedDataParallel.wait_for_gradients")):
         with pytest.raises(md.RankFailed) as caught:
             one.on_ranks(2, lambda world, answers, name=name: getattr(answers, name)(world))
         assert caught.value.summary.startswith(f"LibraryAnswer: the answer calls minidist's own {closed},")
