@@ -1,53 +1,51 @@
-"""Chapter 8: memory for compute. Numbers of 16 and 8 bits instead of 32, and activations that are computed twice
-instead of kept.
+"""Chapter 8: save memory. Store numbers in 16 or 8 bits instead of 32; recompute activations instead of keeping them.
 
-You may use what is imported below, NumPy, and what you write here.
+You may use the imports below, NumPy, and what you write here.
 
-**Numbers.** A floating-point number has one sign bit, then its exponent, then its mantissa, in this order from the
-highest bit to the lowest:
+**Numbers.** From the highest bit to the lowest, a floating-point number has a sign bit, its exponent and its mantissa:
 
     name       exponent  mantissa   infinity and NaN
     float32       8        23       with the highest exponent
     bfloat16      8         7       with the highest exponent
     float16       5        10       with the highest exponent
     e5m2          5         2       with the highest exponent
-    e4m3          4         3       no infinity; NaN has all bits set, in exponent and mantissa
+    e4m3          4         3       no infinity; NaN has all exponent and mantissa bits set
 
-With e bits of exponent, the bias is 2^(e-1) - 1. An exponent of E > 0 stands for 2^(E - bias) * 1.mantissa, one of 0
-for 2^(1 - bias) * 0.mantissa: those are the subnormal numbers, and 0. A *code* is the bits of a number, read as an
-unsigned integer. ``array.view(np.uint32)`` reads the bits of a float32 array so.
+With e bits of exponent, the bias is 2^(e-1) - 1. An exponent E > 0 means 2^(E - bias) * 1.mantissa. An exponent of 0
+means 2^(1 - bias) * 0.mantissa: the subnormal numbers and 0. A *code* is a number's bits, read as an unsigned integer.
+``array.view(np.uint32)`` is a float32 array read in this way.
 
-A ``Format`` of the library is one of these smaller formats:
+A ``Format`` of the library is one of the 16-bit or 8-bit formats:
 
     format.largest            its largest finite number, a float
-    format.round(values)      the nearest numbers that it has, as float32
+    format.round(values)      the nearest numbers of the format, as float32
     format.encode(values)     their codes, uint16 or uint8
     format.decode(codes)      the numbers of these codes, as float32
 
 **Parameters.** A ``Parameter`` has ``data``, an array of float32; ``grad``, an array or None; ``name``; and ``decay``,
-whether weight decay applies to it. If a Format is assigned to its ``format``, every array that is assigned to ``data``
-from then on is rounded to that, and stored as codes, in ``stored``.
+whether weight decay applies to it. Once its ``format`` is set to a Format, every array assigned to ``data`` is rounded
+to that format and stored as codes in ``stored``.
 
 **Autograd** is the same as in chapter 6. A ``Function`` has the two static methods
 
-    forward(ctx, *arguments)   gets the arrays of tensors, and all else as it is; returns the output's array
-    backward(ctx, gradient)    returns a gradient for each argument of forward, in order; None for what has none
+    forward(ctx, *arguments)   gets the arrays of tensors and every other argument unchanged; returns the output's array
+    backward(ctx, gradient)    returns a gradient for each argument of forward, in order; None if there is none
 
-and is called with ``TheFunction.apply(*arguments)``. ``ctx`` goes from the one to the other:
+and is called with ``TheFunction.apply(*arguments)``. ``ctx`` carries data from forward to backward:
 
-    ctx.what = ...                    keeps anything, under a name that the graph does not need: it needs those below,
+    ctx.what = ...                    keeps anything, under a name that the graph does not use; it uses those below, and
                                       function, name, own, policy, shape, dtype, sources, saved, flops and freed
-    ctx.save_for_backward(a, b)       keeps arrays, in the 16 bits of the precision, if it has any; backward finds them,
-                                      as float32, in ctx.saved_arrays
-    ctx.needs_input_grad              for each argument of forward, whether a gradient is to come for it
-    ctx.policy                        the precision that was in force in forward
+    ctx.save_for_backward(a, b)       saves arrays, in 16 bits if the precision has 16; backward gets them back as
+                                      float32 in ctx.saved_arrays
+    ctx.needs_input_grad              for each argument of forward, whether it needs a gradient
+    ctx.policy                        the precision of forward
 
-``Tensor(array, requires_grad)`` is a leaf. ``tensor.backward(gradient)`` adds to the ``grad`` of every leaf behind that
-tensor, and each leaf takes its sum in the dtype ``leaf.grad_dtype``, which is float64 unless you say otherwise. Within
-``no_grad()`` no graph is built. Within ``autocast(policy)`` what is computed obeys that precision.
+``Tensor(array, requires_grad)`` is a leaf. ``tensor.backward(gradient)`` adds to the ``grad`` of every leaf that the
+tensor was computed from. Each leaf sums in the dtype ``leaf.grad_dtype``, float64 by default. Within ``no_grad()`` no
+graph is built. Within ``autocast(policy)`` operations compute in that precision.
 
-``minidist check 8`` judges, ``minidist check --hint 8.4`` helps. Whatever has the name of one of minidist's own pieces
-has its arguments too, so the library can train on it:
+``minidist check 8`` grades this file, ``minidist check --hint 8.4`` gives a hint. A function or class with the name of
+one of minidist's own takes the same arguments, so the library can train with it:
 
     minidist verify --impl exercises --precision bf16 dp=2 recompute=full pp=2,recompute=full
     minidist verify --impl exercises --precision fp16 dp=2          (your GradScaler; fp8 for your scale_to)
@@ -65,7 +63,7 @@ from minidist.nn.precision.formats import Format
 from minidist.nn.precision.policy import autocast
 from minidist.nn.tensor import Context, Function, Tensor, no_grad
 
-# 8.1  Worksheet: bytes of the model's states, and what a format can hold
+# 8.1  Worksheet: bytes of the model states, and the range of a format
 #
 #   recipe     weights    gradients   master weights   AdamW's two moments
 #   fp32       float32    float32     none             float32
@@ -75,16 +73,16 @@ from minidist.nn.tensor import Context, Function, Tensor, no_grad
 #
 # (minidist's gradients are float64 while they are summed over micro-batches and ranks.)
 #
-# Of ZeRO, stage 1 shares master weights and moments out over the N ranks, stage 2 the gradients too, stage 3 the
-# weights too. Stage 0 shares nothing. Padding, and what is gathered for a moment, are not counted.
+# ZeRO stage 1 shards master weights and moments over the N ranks, stage 2 the gradients too, stage 3 the weights too.
+# Stage 0 shards nothing. Do not count padding and temporarily gathered arrays.
 
 
 def bytes_per_parameter(recipe: str, stage: int, ranks: int) -> float:
-    """The bytes that one of N ranks holds, on average for each parameter of the model.
+    """The bytes per parameter of the model that one of N ranks holds.
 
     Args:
         recipe: one of those above.
-        stage: of ZeRO, 0 to 3.
+        stage: the ZeRO stage, 0 to 3.
         ranks: N.
     """
     raise NotImplementedError("task 8.1")
@@ -94,22 +92,22 @@ def largest_number(exponent: int, mantissa: int, infinite: bool) -> float:
     """The largest finite number of a format.
 
     Args:
-        exponent, mantissa: bits of each.
-        infinite: whether the highest exponent is for infinity and NaN alone. If not, it is one like the others, but for
-            the very last code, which is NaN: so it is with e4m3.
+        exponent, mantissa: the number of bits of each.
+        infinite: whether the highest exponent is reserved for infinity and NaN. If not, as in e4m3, it is an exponent
+            like the others, except that the very last code is NaN.
     """
     raise NotImplementedError("task 8.1")
 
 
 def smallest_number(exponent: int, mantissa: int) -> float:
-    """The smallest number above 0. It is a subnormal one."""
+    """The smallest number above 0, a subnormal."""
     raise NotImplementedError("task 8.1")
 
 
 def spacing(exponent: int, mantissa: int, value: float) -> float:
-    """How far it is from the greatest number of the format that is not above ``value`` to the next greater one.
+    """The distance between two adjacent numbers of the format: the largest one up to ``value``, and the next.
 
-    ``value`` is positive and below the largest number of the format.
+    ``value`` is positive and below the format's largest number.
     """
     raise NotImplementedError("task 8.1")
 
@@ -117,43 +115,43 @@ def spacing(exponent: int, mantissa: int, value: float) -> float:
 def bfloat16_bits(values: np.ndarray) -> np.ndarray:
     """8.2  The codes of the nearest bfloat16 numbers.
 
-    Of two that are equally near, the one whose last bit is 0. What is too large becomes infinity, namely from the
-    middle on between the largest number and the one that would come next, had the exponent one step more. NaN becomes
-    NaN, any of its codes. -0.0 stays -0.0.
+    Of two equally near numbers, take the one whose last bit is 0. Values overflow to infinity from the midpoint between
+    the largest number and the next one that a larger exponent would allow. NaN becomes NaN, with any of its codes. -0.0
+    stays -0.0.
 
     Args:
-        values: (n,) float32, C-contiguous; not changed. There may be none.
+        values: (n,) float32, C-contiguous; not modified. n may be 0.
 
     Returns:
         (n,) uint16.
 
-    Cost: a few operations of NumPy on all elements at once.
+    Cost: a few NumPy operations on all elements at once.
     """
     raise NotImplementedError("task 8.2")
 
 
 def scale_to(format: Format, values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    """8.3  The powers of two by which numbers are multiplied before they are rounded to a format with little range.
+    """8.3  The powers of two that scale numbers before they are rounded to a format with a small range.
 
-    Each is the greatest power of two with which no |value * scale| is above ``format.largest``.
+    Each is the largest power of two with which no |value * scale| exceeds ``format.largest``.
 
     Args:
         format: such as e4m3.
-        values: float32, of any shape; not changed.
-        axes: over which there is one scale. The other axes have one for each of their indices: with values of
-            (blocks, rows, columns) and the axes (1, 2) each block has its own.
+        values: float32, of any shape; not modified.
+        axes: that share a scale. Every index of the other axes has its own: with values of (blocks, rows, columns) and
+            axes (1, 2), each block has one.
 
     Returns:
-        float32, of as many axes as ``values``, of length 1 along ``axes``. A scale is 1 where there is nothing to go
-        by: where all its values are 0, or there are none, or one is infinite or NaN, or where a float32 cannot hold it.
+        float32, with the axes of ``values`` and length 1 along ``axes``. A scale is 1 if all its values are 0, if it
+        has no values, if one is infinite or NaN, or if the power of two does not fit into a float32.
 
-    ``np.frexp(array)`` finds mantissas and exponents: array = mantissa * 2^exponent, 0.5 <= mantissa < 1.
+    ``np.frexp(array)`` computes mantissas and exponents: array = mantissa * 2^exponent, 0.5 <= mantissa < 1.
     """
     raise NotImplementedError("task 8.3")
 
 
 def master_of(parameter: Parameter) -> Parameter:
-    """Given: a parameter of the same name, whose data is the data that ``parameter`` has now."""
+    """Given: a parameter with the name and the current data of ``parameter``."""
     master = Parameter((0,), decay=parameter.decay)
     master.name, master.data = parameter.name, parameter.data
     ledger.hold("optimizer", master.data)
@@ -161,56 +159,56 @@ def master_of(parameter: Parameter) -> Parameter:
 
 
 class MasterWeights:
-    """8.4  What the optimizer trains in float32, while the model computes with copies in fewer bits.
+    """8.4  The float32 weights that the optimizer updates, while the model computes with copies in fewer bits.
 
     A step is: backward, ``take_gradients()``, the optimizer's step on ``masters``, ``sync_params()``.
 
     Args:
-        parameters: of the model, float32 so far. From now on they have the format.
-        format: in which the model keeps them.
+        parameters: the model's, in float32. The constructor sets their format.
+        format: the format in which the model keeps them.
 
     Attributes:
-        parameters: those, as a list.
-        masters: for each of them its master, in the same order. A master always has a format of None.
+        parameters: the same parameters, as a list.
+        masters: the master of each parameter, in the same order. A master's format is always None.
     """
 
     def __init__(self, parameters: Sequence[Parameter], format: Format) -> None:
-        """Make the masters, with the float32 values that the parameters have; then give the parameters their format,
-        and have them hold the masters' values, rounded to it.
+        """Make the masters from the parameters' float32 values. Then set the parameters' format and round the masters'
+        values to it.
         """
         raise NotImplementedError("task 8.4")
 
     def take_gradients(self) -> None:
-        """Each master gets the gradient of its parameter, the very array; None where that has none."""
+        """Each master gets the gradient of its parameter, the same array; None if the parameter has none."""
         raise NotImplementedError("task 8.4")
 
     def sync_params(self) -> None:
-        """Each parameter gets the values of its master, rounded."""
+        """Each parameter gets the rounded values of its master."""
         raise NotImplementedError("task 8.4")
         for parameter in self.parameters:
-            ledger.hold("parameters", parameter.stored)  # given: for the account of the memory
+            ledger.hold("parameters", parameter.stored)  # given: for the memory ledger
 
 
 def identity(value):
-    """Given: what joins a number with those of other ranks, where there are none."""
+    """Given: ``all_max`` on a single rank."""
     return value
 
 
 class GradScaler:
-    """8.5  Loss scaling: the loss, and so all gradients, are multiplied by a scale, so that none is too small for
-    float16; and the scale is changed when it turns out to be too large, or could be larger.
+    """8.5  Loss scaling. The loss, and so all gradients, are multiplied by a scale, so that none is too small for
+    float16. The scale falls after an overflow and grows after many good steps.
 
-    A step is: backward from the loss times ``scale``; ``overflow = unscale(...)``; ``update(overflow)``; and if there
-    was no overflow, the optimizer's step. The code below is given, you write the two methods.
+    A step is: backward from the loss times ``scale``; ``overflow = unscale(...)``; ``update(overflow)``; and, without
+    an overflow, the optimizer's step. The constructor is given; you write the two methods.
 
     Args:
-        init_scale: to begin with, a power of two.
-        growth_factor, backoff_factor: by which the scale is multiplied after many good steps, and after an overflow.
-        growth_interval: how many good steps in a row, since the scale last changed, make it grow. 0: it never changes.
-        enabled: False for one that does nothing. Its scale is 1.
+        init_scale: the initial scale, a power of two.
+        growth_factor, backoff_factor: multiply the scale after ``growth_interval`` good steps, and after an overflow.
+        growth_interval: good steps in a row since the last change of the scale that make it grow. 0: never change it.
+        enabled: if False, the scaler does nothing and its scale is 1.
 
     Attributes:
-        skipped: how many steps had an overflow, in all; also where the scale never changes.
+        skipped: the number of steps with an overflow, also if the scale never changes.
     """
 
     def __init__(
@@ -226,111 +224,111 @@ class GradScaler:
         """Divide all gradients by the scale, in place.
 
         Args:
-            parameters: of this rank. Those whose ``grad`` is None are passed over. There may be none.
-            all_max: ``all_max(number)`` is the greatest of the numbers that all ranks give it: a collective. The ranks
-                hold different gradients, and all have to decide alike.
+            parameters: this rank's, possibly none. Those without a gradient (``grad`` None) are skipped.
+            all_max: ``all_max(number)`` is the maximum over all ranks: a collective. The ranks hold different gradients
+                but must make the same decision.
 
         Returns:
-            Whether any gradient of any rank is infinite or NaN. With ``enabled`` False: False, with nothing done, and
-            no collective.
+            Whether any gradient on any rank is infinite or NaN. If ``enabled`` is False: False, without touching any
+            gradient and without a collective.
         """
         raise NotImplementedError("task 8.5")
 
     def update(self, overflow: bool) -> None:
-        """Count the step, and change the scale if it is time to."""
+        """Count the step, and change the scale if due."""
         raise NotImplementedError("task 8.5")
 
 
 @contextmanager
 def recomputing():
-    """Given: what is computed within it is entered as recomputation in the trace, and in the count of FLOPs."""
+    """Given: the trace and the FLOP counter record everything within it as recomputation."""
     with trace.span("recompute"), flops.phase("recompute"):
         yield
 
 
 class Checkpoint(Function):
-    """8.6  A whole function as one node of the graph, which keeps nothing but the function's inputs.
+    """8.6  A function as one node of the graph that saves only the function's inputs.
 
-    Forward runs it without a graph. Backward runs it again from the same inputs, now with a graph, and walks that. So
-    all parameters that the function uses get their gradients there, as ever, and the inputs' are handed on.
-    (``torch.utils.checkpoint`` with ``use_reentrant=True``.)
+    Forward runs the function without a graph. Backward runs it again from the same inputs, with a graph, and goes back
+    through that graph. So all parameters that the function uses get their gradients there, and the inputs' gradients
+    are returned. (This is ``torch.utils.checkpoint`` with ``use_reentrant=True``.)
 
-    Its arguments are the function, then ``others`` as ``join`` below has them, then the tensors among the inputs.
+    Its arguments are the function, then ``others`` as in ``join`` below, then the tensors among the inputs.
     """
 
     @staticmethod
     def forward(ctx: Context, function: Callable[..., Tensor], others: list, *arrays):
-        """Cost: one call of the function. Of what it computes, the output alone is left."""
+        """Cost: one call of the function. Only its output stays."""
         raise NotImplementedError("task 8.6")
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        """Cost: one more call of the function, under ``recomputing()`` and in the precision that was in force in
-        forward; and the backward pass of that.
+        """Cost: one more call of the function, under ``recomputing()`` and in forward's precision, and the backward of
+        that call.
         """
         raise NotImplementedError("task 8.6")
 
 
 def join(tensors: list[Tensor], others: list) -> list:
-    """Given: the arguments of a function, from the tensors among them and the others.
+    """Given: the arguments of a function, from its tensors and its other arguments.
 
-    ``others`` is a list of all arguments in their order, with ``Tensor`` itself, the class, where a tensor stands.
+    ``others`` is a list of all arguments in order, with the class ``Tensor`` in place of each tensor.
     """
     tensors = iter(tensors)
     return [next(tensors) if other is Tensor else other for other in others]
 
 
 def checkpoint(function: Callable[..., Tensor], *inputs) -> Tensor:
-    """8.6  ``function(*inputs)``, of which only the inputs are kept for backward: apply your Function.
+    """8.6  ``function(*inputs)``, with only the inputs saved for backward: apply your Function.
 
-    The output and all gradients have the bits that they would have without it. So if the function uses an input in
-    several places, the gradients from there are added in the input's own dtype, as those of whatever was computed are.
+    The output and all gradients have the same bits as without checkpointing. So if the function uses an input in
+    several places, the gradients from there are added in the input's own dtype, as for any computed tensor.
 
     Args:
-        function: returns one tensor. Called again in backward it computes the same. It may use parameters that are not
-            among the inputs, and dropout whose random numbers go by name.
-        inputs: tensors, and anything else: those are handed on as they are. Tensors that the function gets in their
-            place have the same data, and in backward they require a gradient if these do. At least one of them does, or
-            there is ``no_grad()`` around. The graph keeps the inputs' arrays, and not the tensors.
+        function: returns one tensor. Called again in backward, it computes the same. It may use parameters that are not
+            among the inputs, and dropout with named random numbers.
+        inputs: tensors and other values. The function gets the other values unchanged. In place of each tensor it gets
+            one with the same data, which in backward requires a gradient if the original does. At least one tensor
+            does, or the call is under ``no_grad()``. The graph keeps the inputs' arrays, not the tensors.
     """
     raise NotImplementedError("task 8.6")
 
 
 # 8.7  Worksheet: bytes of activations, and FLOPs of recomputation (Korthikanti et al., 2022)
 #
-# What one layer of a GPT keeps for backward in mixed precision, for b samples of s tokens, a width of h and a heads. On
-# N tensor-parallel ranks, what is split lies in equal parts on all of them, and the rest is whole on each. With
-# sequence parallelism the rest is split too.
+# What one layer of a GPT saves for backward in mixed precision, for b samples of s tokens, a width of h and a heads.
+# Each of N tensor-parallel ranks holds 1/N of what is split, and a full copy of the rest. Sequence parallelism splits
+# the rest too.
 #
-#   who keeps it                               elements   bytes each   split by tensor parallelism
+#   saved by                                   elements   bytes each   split by tensor parallelism
 #   the norm before attention                  s b h      2            no
-#   the product that makes q, k and v          s b h      2            no
+#   the product for q, k and v                 s b h      2            no
 #   attention: q, k and v                      3 s b h    2            yes
 #   attention: the softmax                     a s s b    2            yes
-#   attention: which weights dropout keeps     a s s b    1            yes
+#   attention: dropout's mask                  a s s b    1            yes
 #   attention: the weights after dropout       a s s b    2            yes
-#   the product behind attention               s b h      2            yes
-#   which of its outputs dropout keeps         s b h      1            no
+#   the product after attention                s b h      2            yes
+#   the mask of the dropout after it           s b h      1            no
 #   the norm before the MLP                    s b h      2            no
 #   the MLP's first product                    s b h      2            no
 #   GELU                                       4 s b h    2            yes
 #   the MLP's second product                   4 s b h    2            yes
-#   which of its outputs dropout keeps         s b h      1            no
+#   the mask of the dropout after it           s b h      1            no
 #
-# Three modes: "none" keeps all of it; "selective" all but what has a s s b elements; "full" what the first line has
-# alone, which is the layer's input. Where less is kept, the layer has all of it back while its backward runs.
+# Three modes: "none" keeps all of it; "selective" all rows but those with a s s b elements; "full" only the first row,
+# the layer's input. With "selective" and "full" the layer recomputes the rest and holds it while its backward runs.
 
 
 def layer_bytes(
     samples: int, tokens: int, width: int, heads: int, mode: str, ranks: int = 1, sequence: bool = False
 ) -> float:
-    """What one layer keeps on one rank from its forward to its backward.
+    """The bytes that one layer keeps on one rank from its forward to its backward.
 
     Args:
         samples, tokens, width, heads: b, s, h and a.
         mode: "none", "selective" or "full".
-        ranks: N, the tensor-parallel ranks.
-        sequence: whether there is sequence parallelism among them.
+        ranks: N, the number of tensor-parallel ranks.
+        sequence: whether they use sequence parallelism.
     """
     raise NotImplementedError("task 8.7")
 
@@ -338,18 +336,19 @@ def layer_bytes(
 def activation_bytes(
     samples: int, tokens: int, width: int, heads: int, layers: int, mode: str, ranks: int = 1, sequence: bool = False
 ) -> float:
-    """The most that the layers of a model, at least one, hold at once on a rank: when the backward of the last one
-    runs. What that layer has kept all the time is part of what it has then, and not held twice.
+    """The peak bytes of a model's layers, at least one, on one rank: when the backward of the last layer runs.
+
+    Count what that layer has kept since its forward once, not twice.
     """
     raise NotImplementedError("task 8.7")
 
 
 def recompute_share(tokens: int, width: int, mode: str) -> float:
-    """How many FLOPs recomputation adds, as a share of those that forward and backward of a layer take without it.
+    """The FLOPs that recomputation adds, as a share of those of a layer's forward and backward without it.
 
-    Products of matrices are counted, and nothing else. In forward those of a layer are, for each token: 12 h h
-    multiplications with weights, in attention's and the MLP's linear layers; and in attention h multiplications with
-    each of s tokens for the scores, and as many for the sum of the values. Backward takes twice as many as forward.
+    Count matrix products only. Per token, a layer's forward takes 12 h h multiplications with weights, in the linear
+    layers of attention and MLP, and in attention h multiplications with each of s tokens for the scores and as many for
+    the sum of the values. Backward takes twice as many as forward.
     """
     raise NotImplementedError("task 8.7")
 
@@ -359,23 +358,24 @@ def train_in_float16(
 ) -> tuple[list[float], np.ndarray, int]:
     """8.8  Debugging: linear regression by gradient descent in mixed precision, from a weight of zeros.
 
-    Weights, errors and gradients of errors are float16; the master weight, and its gradient, are float32. The loss is
-    multiplied by a scale, the gradient is clipped to a norm of ``max_norm`` at most, and a step in which a gradient
-    overflows is left out, and the scale halved.
+    Weights, errors and gradients of errors are float16; the master weight and its gradient are float32. The loss is
+    multiplied by a scale, and the gradient is clipped to a norm of at most ``max_norm``. A step in which a gradient
+    overflows is skipped, and the scale is halved.
 
-    With an ``init_scale`` of 1 it learns, although gradients that are too small for float16 are lost. With 65,536 none
-    of them is. None overflows either, and no step is left out. And yet the loss hardly falls, however long one waits.
-    Find out why, and mend it: as long as no gradient is lost, the scale must not make a difference.
+    With an ``init_scale`` of 1 the loss falls, although gradients that are too small for float16 are lost. With 65,536
+    none are lost, none overflow, and no step is skipped. And yet the loss hardly falls, however many steps you take.
+    Find
+    out why, and fix it: as long as no gradient is lost, the scale must make no difference.
 
     Args:
         features: (samples, inputs) float16.
         targets: (samples,) float16.
         steps, lr: of gradient descent.
-        max_norm: of the gradient of the mean of the squared errors. ``inf`` for no clipping.
+        max_norm: the largest norm of the gradient of the mean squared error. ``inf`` for no clipping.
         init_scale: a power of two.
 
     Returns:
-        The loss before each step, the master weight (inputs,), and how many steps were left out.
+        The loss before each step, the master weight (inputs,), and the number of skipped steps.
     """
     master = np.zeros(features.shape[1], np.float32)
     wide = features.astype(np.float32)

@@ -1,4 +1,4 @@
-"""Graders of chapter 8: exact numbers, what is kept and what is computed twice, and the bits that training ends on."""
+"""Graders of chapter 8: exact numbers, what is saved and what is recomputed, and the fingerprints of training."""
 
 import gc
 import weakref
@@ -31,15 +31,15 @@ def answers(*closed):
 
 pytestmark = answers()
 
-# In a rank
+# On a rank
 
 
 def run_each(world, module, name, inputs):
     return [getattr(module, name)(*args) for args in inputs]
 
 
-def plugged_training(world, module, name, config, layout):
-    """The library's training on one of these answers: the fingerprint, and how often it was called."""
+def training_with(world, module, name, config, layout):
+    """The library's training with one of these answers: the fingerprint, and the number of calls."""
     from minidist import overrides
     from minidist.train.trainer import train_rank
 
@@ -54,7 +54,7 @@ def plugged_training(world, module, name, config, layout):
 
 
 def found_for(student, name: str, inputs) -> list[tuple]:
-    """Each of these arguments, and what the function returns for them."""
+    """Pairs of arguments and what the function returns for them."""
     inputs = list(inputs)
     return list(zip(inputs, student.on_ranks(1, run_each, name, inputs)[0].value, strict=True))
 
@@ -66,20 +66,20 @@ def config_of(precision: str) -> TrainConfig:
     )  # fmt: skip
 
 
-fingerprints: dict[str, str] = {}  # of the library's own run in one process, by precision, once it was needed
+fingerprints: dict[str, str] = {}  # of the library's own single-process run, by precision, computed when first needed
 
 
 def check_training(student, warm_ranks, name: str, precision: str, layout: str = "dp=1") -> None:
-    """The library's training loop on one answer ends on the bits of one process."""
+    """The library's training loop with one answer matches the single-process run bit for bit."""
     config = config_of(precision)
     if precision not in fingerprints:
         fingerprints[precision] = run(warm_ranks(1), config, Layout()).fingerprint
     right = fingerprints[precision]
-    fingerprint, calls = student.on_ranks(1, plugged_training, name, config, Layout.parse(layout))[0].value
-    assert calls, f"{precision}, {layout}: the training loop did not get your {name}"
+    fingerprint, calls = student.on_ranks(1, training_with, name, config, Layout.parse(layout))[0].value
+    assert calls, f"{precision}, {layout}: the training loop did not call your {name}"
     assert fingerprint == right, (
-        f"{precision}, {layout}: trained on your {name} it ends on the fingerprint {fingerprint[:16]}, and on the "
-        f"library's own on {right[:16]}"
+        f"{precision}, {layout}, training with your {name}: expected the fingerprint {right[:16]}, "
+        f"got {fingerprint[:16]}"
     )
 
 
@@ -91,7 +91,7 @@ BITS = {"float32": (8, 23, True), "float64": (11, 52, True)} | {
 
 
 def numbers_of(name: str) -> np.ndarray:
-    """All finite numbers from 0 up that a format of 16 or 8 bits has, in float64."""
+    """All finite numbers >= 0 of a 16-bit or 8-bit format, in float64."""
     format = FORMATS[name]
     values = format.decode(np.arange(1 << (format.bits - 1)).astype(format.dtype))
     return values[np.isfinite(values)].astype(np.float64)
@@ -102,13 +102,13 @@ def numbers_of(name: str) -> np.ndarray:
     "8.1",
     points=3,
     kind="worksheet",
-    hint="Add up each row: a bfloat16 has 2 bytes, a float32 4, a float64 8, and there are two moments. Of a format, "
-    "write down the code of the number that is asked for, exponent and mantissa, and then its value by the rule at the "
-    "top of the file. The numbers with one exponent are equally far apart, and the subnormal ones as far as those with "
-    "the exponent 1.",
+    hint="Add up each row: a bfloat16 takes 2 bytes, a float32 4, a float64 8, and there are two moments. For a "
+    "format, write down the exponent and mantissa of the number, and compute its value by the rule at the top of the "
+    "file. Numbers with the same exponent are evenly spaced, and subnormals are spaced like the numbers with exponent "
+    "1.",
 )
 class TestWorksheet:
-    """Bytes of the model's states, and the largest, the smallest and the next number of a format"""
+    """Bytes of the model states, and a format's largest number, smallest number and spacing"""
 
     def test_bytes(self, student):
         kinds = {"fp32": (4, 4, 8), "mixed": (2, 2, 12), "megatron": (2, 4, 12), "minidist": (2, 8, 12)}
@@ -122,12 +122,12 @@ class TestWorksheet:
             )
             # a few operations of float64
             assert number(found, "bytes_per_parameter") == pytest.approx(float(right), rel=1e-12), (
-                f"{recipe}, stage {stage}, {ranks} rank{'s' if ranks > 1 else ''}: {found:g} bytes, where "
-                f"{float(right):g} is right"
+                f"{recipe}, stage {stage}, {ranks} rank{'s' if ranks > 1 else ''}: expected {float(right):g} bytes per "
+                f"parameter, got {found:g}"
             )
 
     def check(self, what: str, found, right: float) -> None:
-        assert number(found, what) == right, f"{what} is {found!r:.40}, where {right!r} is right"
+        assert number(found, what) == right, f"{what}: expected {right!r}, got {found!r:.40}"
 
     def test_largest(self, student):
         right = {name: float(numbers_of(name)[-1]) for name in FORMATS}
@@ -161,7 +161,7 @@ BFLOAT16 = np.append((np.arange(0x7F80, dtype=np.uint32) << 16).view(np.float32)
 
 
 def nearest_bfloat16(values: np.ndarray) -> np.ndarray:
-    """The codes of the nearest numbers in a table of all; float64 has room for all differences. No NaN here."""
+    """The codes of the nearest bfloat16 numbers, from a table of all; differences are exact in float64. Without NaN."""
     magnitude = np.abs(values.astype(np.float64))
     below = np.minimum(np.searchsorted(BFLOAT16, magnitude, "right") - 1, len(BFLOAT16) - 2)
     down, up = magnitude - BFLOAT16[below], BFLOAT16[below + 1] - magnitude
@@ -181,10 +181,10 @@ def run_bits(world, module, values):
 
 def check_bits(student, values: np.ndarray) -> None:
     codes, untouched = student.on_ranks(1, run_bits, values)[0].value
-    assert isinstance(codes, np.ndarray), f"it returns a {type(codes).__name__}, where an array is asked for"
-    assert codes.dtype == np.uint16, f"it returns an array of {codes.dtype}, where uint16 is asked for"
-    assert codes.shape == values.shape, f"of values of shape {values.shape} it makes codes of shape {codes.shape}"
-    assert untouched, "it changes the values that it is given"
+    assert isinstance(codes, np.ndarray), f"expected an array, got a {type(codes).__name__}"
+    assert codes.dtype == np.uint16, f"expected an array of uint16, got {codes.dtype}"
+    assert codes.shape == values.shape, f"expected codes of shape {values.shape}, got {codes.shape}"
+    assert untouched, "expected the values unmodified, but bfloat16_bits modifies them"
     right = nearest_bfloat16(values)
     wrong = np.flatnonzero(codes != right)
     if len(wrong):
@@ -192,8 +192,8 @@ def check_bits(student, values: np.ndarray) -> None:
         found, value, bits = codes[first : first + 1], values[first], values.view(np.uint32)[first]
         came, due = (float((c.astype(np.uint32) << 16).view(np.float32)[0]) for c in (found, right[first : first + 1]))
         raise AssertionError(
-            f"{float(value)!r}, of the bits 0x{bits:08x}, becomes 0x{found[0]:04x}, which is {came!r}, where "
-            f"0x{right[first]:04x}, {due!r}, is right ({len(wrong):,} of {len(values):,} values are wrong)"
+            f"{float(value)!r} with the bits 0x{bits:08x}: expected 0x{right[first]:04x} = {due!r}, "
+            f"got 0x{found[0]:04x} = {came!r} ({len(wrong):,} of {len(values):,} values are wrong)"
         )
 
 
@@ -205,14 +205,14 @@ HALVES = (0x0000, 0x0001, 0x7FFF, 0x8000, 0x8001, 0xFFFF)
     "8.2",
     points=4,
     hint="The code is the upper half of the float32's bits, if the lower half is nearer to 0 than to 65,536. Adding "
-    "0x7fff to all 32 bits before the lower half is cut off rounds up whatever is above the middle; add one more where "
-    "the last bit that stays is 1, and ties are right as well. A full mantissa then carries into the exponent, as it "
-    "should, up to infinity. NaN has to be seen to by itself.",
+    "0x7fff to all 32 bits before you cut off the lower half rounds up everything above halfway. Add one more where "
+    "the last remaining bit is 1, and ties are correct as well. A full mantissa then carries into the exponent, as it "
+    "should, up to infinity. NaN needs a case of its own.",
 )
 class TestBfloat16Bits:
-    """bfloat16_bits: half of a float32, rounded to the nearest"""
+    """bfloat16_bits: half of a float32, rounded to nearest"""
 
-    def test_numbers_that_it_has(self, student):
+    def test_exact_numbers(self, student):
         check_bits(student, np.array([0.0, 1.0, -2.0, 0.5, 3.140625, -0.0, 2.0**100, 2.0**-126], np.float32))
 
     def test_nearest(self, student):
@@ -222,7 +222,7 @@ class TestBfloat16Bits:
         check_bits(student, of_bits(0x3F808000, 0x3F818000, 0xBF808000, 0xBF818000, 0x3FFF8000))
 
     def test_around_every_number(self, student):
-        """Subnormal ones and the largest too: each, the middle behind it, and what lies beside the two."""
+        """Each number, subnormals and the largest included, the midpoint after it, and the neighbours of both."""
         codes = np.arange(0x7F80, dtype=np.uint32)
         bits = np.concatenate([(codes << 16) + np.uint32(half) for half in HALVES])
         values = bits.view(np.float32)
@@ -236,7 +236,7 @@ class TestBfloat16Bits:
         codes = student.call("bfloat16_bits", values)
         back = (np.asarray(codes).astype(np.uint32) << 16).view(np.float32)
         for bits, code, value in zip(values.view(np.uint32), codes, back, strict=True):
-            assert np.isnan(value), f"NaN with the bits 0x{bits:08x} becomes 0x{code:04x}, which is {value}"
+            assert np.isnan(value), f"NaN with the bits 0x{bits:08x}: expected NaN, got 0x{code:04x} = {value}"
 
     def test_none_and_one(self, student):
         for values in (np.zeros(0, np.float32), of_bits(0x3F80C000)):
@@ -255,7 +255,7 @@ class TestBfloat16Bits:
 
 
 def right_scale(largest: float, values) -> float:
-    """The greatest power of two with which nothing is too large, found by trying; 1 where there is nothing to go by."""
+    """The largest power of two with which no value is too large, found by trying; 1 if there is none."""
     values = [abs(float(value)) for value in values]
     if not all(map(isfinite, values)) or not any(values):
         return 1.0
@@ -277,7 +277,7 @@ def run_scales(world, module, name, cases):
 
 
 def check_scales(student, name: str, *cases) -> None:
-    """Each case: the values, and the axes over which there is one scale."""
+    """Each case: the values, and the axes that share a scale."""
     cases = [(np.asarray(values, np.float32), axes) for values, axes in cases]
     for (values, axes), (found, untouched) in zip(
         cases, student.on_ranks(1, run_scales, name, cases)[0].value, strict=True
@@ -285,17 +285,17 @@ def check_scales(student, name: str, *cases) -> None:
         what = f"{name}, values of shape {values.shape}, axes {axes}"
         shape = tuple(1 if axis in axes else length for axis, length in enumerate(values.shape))
         assert isinstance(found, np.ndarray | np.float32) and found.dtype == np.float32, (
-            f"{what}: it returns {getattr(found, 'dtype', type(found).__name__)}, where float32 is asked for"
+            f"{what}: expected float32, got {getattr(found, 'dtype', type(found).__name__)}"
         )
-        assert found.shape == shape, f"{what}: scales of shape {found.shape}, where {shape} is right"
-        assert untouched, f"{what}: it changes the values that it is given"
+        assert found.shape == shape, f"{what}: expected scales of shape {shape}, got {found.shape}"
+        assert untouched, f"{what}: expected the values unmodified, but scale_to modifies them"
         for index in np.ndindex(shape):
             part = values[tuple(slice(None) if axis in axes else i for axis, i in enumerate(index))].ravel()
             right = right_scale(FORMATS[name].largest, part)
-            told = ", ".join(f"{value:.9g}" for value in part[:4]) + (", ..." if part.size > 4 else "")
+            listed = ", ".join(f"{value:.9g}" for value in part[:4]) + (", ..." if part.size > 4 else "")
             assert found[index] == right, (
-                f"{what}: for the values {told or 'none'} the scale is {found[index]:.9g}, where {right:.9g} is right: "
-                f"the format goes up to {FORMATS[name].largest:g}"
+                f"{what}, scale of the values {listed or '(none)'}: expected {right:.9g}, got {found[index]:.9g}; the "
+                f"format's largest number is {FORMATS[name].largest:g}"
             )
 
 
@@ -303,9 +303,9 @@ def check_scales(student, name: str, *cases) -> None:
 @pytest.mark.task(
     "8.3",
     points=4,
-    hint="Take the greatest of the absolute values along the axes, with keepdims=True, and initial=0 for the case that "
-    "there are none. format.largest divided by it is how much room there is; frexp says between which powers of two "
-    "that lies. Where the room is infinite, 0 or NaN, put 1 in its place first.",
+    hint="Take the maximum of the absolute values along the axes, with keepdims=True, and with initial=0 in case there "
+    "are no values. Divide format.largest by it; frexp says between which powers of two the quotient is. Where the "
+    "maximum is infinite, 0 or NaN, replace it by 1 first.",
 )
 class TestScaleTo:
     """scale_to: the power of two that brings numbers into a format's range"""
@@ -321,18 +321,18 @@ class TestScaleTo:
         values = np.random.default_rng(83).standard_normal((3, 4, 5)) * np.array([1e-8, 1.0, 1e8])[:, None, None]
         check_scales(student, "e4m3", (values, (1, 2)), (values, (0, 1, 2)), (values, (0,)), (values, (2,)))
 
-    def test_nothing_to_go_by(self, student):
+    def test_no_usable_values(self, student):
         check_scales(
             student, "e4m3", (np.zeros((2, 3)), (1,)), (np.zeros((2, 0)), (1,)), ([[1.0, inf], [8.0, 4.0]], (1,)),
             ([[nan, 1.0], [0.5, -inf], [0.0, 3.0]], (1,)),
         )  # fmt: skip
 
-    def test_at_the_border(self, student):
-        """The largest number times a power of two, and what lies beside it."""
+    def test_at_the_limit(self, student):
+        """The largest number times a power of two, and its two neighbours."""
         for name in ("e4m3", "e5m2", "float16"):
-            borders = np.float32(FORMATS[name].largest) * np.float32(2.0) ** np.arange(-60, 60, 7, dtype=np.float32)
-            beside = [np.nextafter(borders, np.float32(towards)) for towards in (0, inf)]
-            check_scales(student, name, (np.stack([borders, *beside], -1)[..., None], (2,)))
+            limits = np.float32(FORMATS[name].largest) * np.float32(2.0) ** np.arange(-60, 60, 7, dtype=np.float32)
+            neighbours = [np.nextafter(limits, np.float32(towards)) for towards in (0, inf)]
+            check_scales(student, name, (np.stack([limits, *neighbours], -1)[..., None], (2,)))
 
     def test_wide_range(self, student):
         values = np.float32(2.0) ** np.arange(-149, 128, dtype=np.float32)
@@ -347,7 +347,7 @@ class TestScaleTo:
 
 
 def parameters_for(seed: int) -> list[Parameter]:
-    """Three parameters, one of them with weight decay, one without an element."""
+    """Three parameters, one of them with weight decay, one without elements."""
     made = []
     for i, shape in enumerate(((3, 4), (5,), (0,))):
         parameter = Parameter(shape, decay=i == 0)
@@ -363,13 +363,13 @@ def state_of(parameter: Parameter) -> dict:
 
 
 def run_masters(world, module, name):
-    """What is there once the masters are made."""
+    """The parameters and masters after construction."""
     weights = module.MasterWeights(parameters_for(1), FORMATS[name])
     return [state_of(p) for p in weights.parameters], [state_of(m) for m in weights.masters]
 
 
 def run_steps(world, module, name, gradients, lr):
-    """After each step of plain gradient descent: what the masters hold and what the model computes with."""
+    """After each step of plain gradient descent: the master's values and those that the model computes with."""
     parameter = parameters_for(2)[1]
     weights = module.MasterWeights([parameter], FORMATS[name])
     seen = []
@@ -384,7 +384,7 @@ def run_steps(world, module, name, gradients, lr):
 
 
 def run_gradients(world, module):
-    """For each of three rounds and each parameter: whether the master has the very gradient."""
+    """For each of three rounds and each parameter: whether the master has the parameter's own gradient array."""
     parameters = parameters_for(3)
     weights = module.MasterWeights(parameters, FORMATS["bfloat16"])
     seen = []
@@ -405,30 +405,34 @@ def run_gradients(world, module):
 @pytest.mark.task(
     "8.4",
     points=4,
-    hint="The masters have to be made before the parameters get their format: after it the float32 values are gone. "
-    "sync_params() assigns to the parameter's data, which rounds; nothing goes the other way, or what the masters have "
-    "summed up is lost again. A gradient of None has to arrive too.",
+    hint="Make the masters before the parameters get their format: after that the float32 values are gone. "
+    "sync_params() assigns to the parameter's data, which rounds. Nothing may go the other way, or what the masters "
+    "have accumulated is lost. A master must get a gradient of None too.",
 )
 class TestMasterWeights:
-    """MasterWeights: what is too small for 16 bits is summed up in 32"""
+    """MasterWeights: accumulate in 32 bits what is too small for 16"""
 
-    def test_made(self, student):
+    def test_constructor(self, student):
         for name, stored in (("bfloat16", "uint16"), ("float16", "uint16"), ("e5m2", "uint8")):
             parameters, masters = student.on_ranks(1, run_masters, name)[0].value
             originals = parameters_for(1)
             for kind, states in (("parameters", parameters), ("masters", masters)):
                 names, right = [state["name"] for state in states], [p.name for p in originals]
-                assert names == right, f"the {kind} are {names}, where {right} is right"
+                assert names == right, f"{kind}: expected {right}, got {names}"
             for original, parameter, master in zip(originals, parameters, masters, strict=True):
-                assert master["format"] is None, f"the master of {original.name} has the format {master['format']}"
+                assert master["format"] is None, (
+                    f"the master of {original.name}: expected the format None, got {master['format']}"
+                )
                 same(master["stored"], original.data, f"the master of {original.name}, {name}")
-                assert master["decay"] == original.decay, f"{original.name}: its master has another decay"
+                assert master["decay"] == original.decay, (
+                    f"the master of {original.name}: expected decay={original.decay}, got {master['decay']}"
+                )
                 assert parameter["format"] == name, (
-                    f"{original.name} has the format {parameter['format']}, where {name} is asked for"
+                    f"{original.name}: expected the format {name}, got {parameter['format']}"
                 )
                 assert parameter["stored"].dtype == stored, (
-                    f"{original.name} is stored as {parameter['stored'].dtype}, where {name} is {stored}: it has not "
-                    "been published"
+                    f"{original.name}: expected codes in {stored}, got {parameter['stored'].dtype}; the constructor "
+                    "has to sync the parameters"
                 )
                 same(parameter["stored"], FORMATS[name].encode(original.data), f"the codes of {original.name}, {name}")
 
@@ -436,9 +440,9 @@ class TestMasterWeights:
         for turn, row in enumerate(student.on_ranks(1, run_gradients)[0].value):
             for i, (found, none) in enumerate(row):
                 right = "None" if none else "same"
-                words = {"None": "no gradient", "same": "its gradient", "other": "another array than its gradient"}
+                words = {"None": "None", "same": "the parameter's array", "other": "another array"}
                 assert found == right, (
-                    f"step {turn}, parameter {i} has {'no' if none else 'a'} gradient: its master has {words[found]}"
+                    f"step {turn}, gradient of master {i}: expected {words[right]}, got {words[found]}"
                 )
 
     def check_steps(self, student, name: str, gradients, lr: float) -> None:
@@ -447,14 +451,14 @@ class TestMasterWeights:
             right = right - np.float32(lr) * np.full(right.shape, gradients[step - 1], np.float32)
             what = f"{name}, after step {step} of {len(gradients)}, gradient {gradients[step - 1]:g}, lr {lr:g}"
             same(master, right, f"{what}, the master")
-            same(data, format.round(right), f"{what}, what the model computes with")
-            assert stored == format.dtype.__name__, f"{what}: the parameter is stored as {stored}"
+            same(data, format.round(right), f"{what}, the parameter's data")
+            assert stored == format.dtype.__name__, f"{what}: expected codes in {format.dtype.__name__}, got {stored}"
 
     def test_one_step(self, student):
         self.check_steps(student, "bfloat16", [1.0], 0.5)
 
     def test_updates_that_would_vanish(self, student):
-        """Each is far below half of the distance between two bfloat16 numbers."""
+        """Each update is far below half of the bfloat16 spacing."""
         self.check_steps(student, "bfloat16", [-1.0] * 100, 1e-4)
 
     def test_there_and_back(self, student):
@@ -468,7 +472,7 @@ class TestMasterWeights:
 
 
 def gradients_for(rank: int, broken: dict) -> list:
-    """Of three parameters on this rank: powers of two in several dtypes, and one None. Rank 0 may be left bare."""
+    """The gradients of three parameters on this rank: powers of two in several dtypes, and one None."""
     arrays = [np.array([[1.0, -8.0], [0.5, 4.0]], np.float64), None, np.array([2.0, 1024.0, -2.0], np.float32)]
     if rank in broken:
         arrays[0 if broken[rank] == inf else 2].flat[1] = broken[rank]
@@ -476,7 +480,7 @@ def gradients_for(rank: int, broken: dict) -> list:
 
 
 def run_unscale(world, module, scale, broken, bare, enabled=True):
-    """The verdict, the gradients, whether they are the same arrays, and how often all_max was called."""
+    """The verdict, the gradients, whether they are the same arrays, and the number of calls of all_max."""
     import minidist as md
 
     scaler = module.GradScaler(init_scale=scale, enabled=enabled)
@@ -516,7 +520,7 @@ def run_updates(world, module, settings, overflows):
 
 
 def right_updates(settings, overflows):
-    """The same from the whole history each time: how many steps lie behind the last change."""
+    """The same, computed from the full history at each step."""
     scale = settings.get("init_scale", 2.0**16)
     interval = settings.get("growth_interval", 2000)
     last, seen = 0, []
@@ -533,27 +537,28 @@ def right_updates(settings, overflows):
 @pytest.mark.task(
     "8.5",
     points=4,
-    hint="grad /= scale works in place. Look at all gradients first, then call all_max once, on every rank, whatever "
-    "was found here: a rank that leaves it out lets the others wait. In update, an overflow also begins the count of "
-    "good steps anew, and so does a growth.",
+    hint="grad /= scale works in place. Check all gradients first, then call all_max once on every rank, whatever this "
+    "rank found: if one rank skips the call, the others hang. In update, an overflow resets the count of good steps, "
+    "and so does a growth.",
 )
 class TestGradScaler:
-    """GradScaler: the scale of the loss, and all ranks of one mind"""
+    """GradScaler: the loss scale, and an overflow on which all ranks agree"""
 
     def check_unscale(self, student, size: int, scale: float, broken: dict, bare=()) -> None:
         there = [rank for rank in broken if rank not in bare]
-        where = f"{broken[there[0]]} on rank {there[0]} alone" if there else "no overflow"
+        where = f"{broken[there[0]]} only on rank {there[0]}" if there else "no overflow"
         for rank, seen in enumerate(student.on_ranks(size, run_unscale, scale, broken, bare)):
             verdict, gradients, kept, calls, _ = seen.value
             what = f"rank {rank} of {size}, scale {scale:g}, {where}"
-            assert verdict == bool(there), f"{what}: unscale returns {verdict}"
-            assert kept, f"{what}: a gradient is another array than before; divide in place"
-            assert calls == 1, f"{what}: all_max is called {calls} times, where every rank has to call it once"
+            assert verdict == bool(there), f"{what}, unscale: expected {bool(there)}, got {verdict}"
+            assert kept, f"{what}: expected the same gradient arrays, got new ones; divide in place"
+            assert calls == 1, f"{what}, calls of all_max: expected 1 on every rank, got {calls}"
             right = [] if rank in bare else [a for a in gradients_for(rank, broken) if a is not None]
             for found, array in zip(gradients, right, strict=True):
-                assert found.dtype == array.dtype, f"{what}: a gradient of {array.dtype} is now {found.dtype}"
-                assert np.array_equal(found, array / array.dtype.type(scale), equal_nan=True), (
-                    f"{what}: {array.ravel()[:3]} becomes {found.ravel()[:3]}, where {scale:g} divides"
+                assert found.dtype == array.dtype, f"{what}: expected a gradient of {array.dtype}, got {found.dtype}"
+                divided = array / array.dtype.type(scale)
+                assert np.array_equal(found, divided, equal_nan=True), (
+                    f"{what}, gradient {array.ravel()[:3]}: expected {divided.ravel()[:3]}, got {found.ravel()[:3]}"
                 )
 
     def test_divides(self, student):
@@ -563,22 +568,26 @@ class TestGradScaler:
     def test_overflow(self, student):
         for value in (inf, -inf, nan):
             self.check_unscale(student, 1, 8.0, {0: value})
-            assert student.on_ranks(1, run_alone, value)[0].value is True, f"alone, with {value}: False is returned"
-        assert student.on_ranks(1, run_alone, 1.0)[0].value is False, "alone, with finite gradients: True is returned"
+            assert student.on_ranks(1, run_alone, value)[0].value is True, (
+                f"one rank, {value}: expected True, got False"
+            )
+        assert student.on_ranks(1, run_alone, 1.0)[0].value is False, "one rank, all finite: expected False, got True"
 
     def test_all_ranks_agree(self, student):
         for broken in ({}, {1: inf}, {2: nan}):
             self.check_unscale(student, 3, 2.0, broken, bare=(0,))
 
-    def test_not_enabled(self, student):
+    def test_disabled(self, student):
         verdict, gradients, _, calls, scale = student.on_ranks(1, run_unscale, 8.0, {0: inf}, (), False)[0].value
         assert (verdict, calls, scale) == (False, 0, 1.0), (
-            f"not enabled: unscale returns {verdict} after {calls} calls of all_max, and the scale is {scale:g}"
+            f"enabled=False: expected False, 0 calls of all_max and scale 1, got {verdict}, {calls} and {scale:g}"
         )
         for found, array in zip(gradients, [a for a in gradients_for(0, {0: inf}) if a is not None], strict=True):
-            same(found, array, "not enabled, a gradient")
+            same(found, array, "enabled=False, a gradient")
         found = student.on_ranks(1, run_updates, {"enabled": False, "growth_interval": 1}, [False] * 3)[0].value
-        assert found == [(1.0, 0)] * 3, f"not enabled, three good steps: scale and skipped are {found}"
+        assert found == [(1.0, 0)] * 3, (
+            f"enabled=False, scale and skipped after each of three good steps: expected {[(1.0, 0)] * 3}, got {found}"
+        )
 
     def test_update(self, student):
         history = [False, True, False, False, False, True, True] + [False] * 9 + [True, False, False]
@@ -593,10 +602,10 @@ class TestGradScaler:
         for settings, overflows in cases:
             found = student.on_ranks(1, run_updates, settings, overflows)[0].value
             for step, (came, right) in enumerate(zip(found, right_updates(settings, overflows), strict=True), 1):
-                told = "".join("x" if overflow else "." for overflow in overflows[:step])
+                marks = "".join("x" if overflow else "." for overflow in overflows[:step])
                 assert came == right, (
-                    f"{settings or 'as it is made'}, after {told} (x is an overflow): scale {came[0]:g} and "
-                    f"{came[1]} skipped, where {right[0]:g} and {right[1]} are right"
+                    f"{settings or 'default settings'}, after {marks} (x is an overflow): expected scale "
+                    f"{right[0]:g} and {right[1]} skipped, got {came[0]:g} and {came[1]}"
                 )
 
     def test_training(self, student, warm_ranks):
@@ -611,7 +620,7 @@ def directly(function, *inputs):
 
 
 class Cell:
-    """A function with a parameter of its own, which counts its calls."""
+    """A function with its own parameter, which counts its calls."""
 
     def __init__(self, seed: int = 0) -> None:
         self.weight = Parameter((4,))
@@ -630,7 +639,7 @@ class Cell:
 
 
 def run_simple(world, module, wrap=None):
-    """Output, gradients and calls of one function, two backward passes one after the other."""
+    """Output, gradients and calls of one function, in two backward passes."""
     checkpoint = directly if module is None else module.checkpoint
     cell, leaf = Cell(), Tensor(np.array([1.0, -2.0, 3.0, 5.0], np.float32), requires_grad=True)
     seen = []
@@ -644,7 +653,7 @@ def run_simple(world, module, wrap=None):
 
 
 def mixed(x, scale, y, name, mask, z):
-    """Tensors and others by turns; y needs no gradient."""
+    """Tensors and other arguments, alternating; y needs no gradient."""
     return x * (scale * len(name)) + y * z * mask
 
 
@@ -659,7 +668,7 @@ def run_mixed(world, module):
 
 
 def run_arguments(world, module):
-    """What the function gets for its arguments, in forward and in backward."""
+    """The arguments that the function gets, in forward and in backward."""
     cell = Cell()
     x, y = (Tensor(np.full(4, value, np.float32), requires_grad=value == 1) for value in (1, 2))
     array = np.ones(2)
@@ -671,7 +680,7 @@ def run_arguments(world, module):
 
 
 def run_uses(world, module, precision):
-    """The gradient of an input that is used four times, of numbers that no order of adding leaves alone."""
+    """The gradient of an input that is used four times, with numbers whose sum depends on the order."""
     checkpoint = directly if module is None else module.checkpoint
     rng = np.random.default_rng(861)
     factors = [rng.standard_normal(300).astype(np.float32) * 10.0 ** rng.integers(-3, 4) for _ in range(4)]
@@ -698,7 +707,7 @@ def run_blocks(world, module, inside=None):
         block.init_parameters(seed=i)
     dropout_rng = DropoutRNG(1, 2, 3)
     x = Tensor(np.random.default_rng(862).standard_normal((2, 6, 8)).astype(np.float32), requires_grad=True)
-    y = x + x  # no leaf: of those the library's own graph adds gradients up in float64
+    y = x + x  # not a leaf: the library sums the gradients of leaves in float64
     for block in blocks:
         y = checkpoint(block.forward, y, dropout_rng)
     y.backward(np.random.default_rng(863).standard_normal(y.shape).astype(np.float32))
@@ -726,7 +735,7 @@ def run_precision(world, module, precision):
 
 
 def run_kept(world, module, precision, layers):
-    """Bytes of activations in the ledger after forward and after backward, and tensors that are still alive."""
+    """The ledger's activation bytes after forward and after backward, and the tensors that are still alive."""
     from minidist import ledger
 
     rng = np.random.default_rng(865)
@@ -786,13 +795,13 @@ def same_bits(found: dict, right: dict, what: str) -> None:
 @pytest.mark.task(
     "8.6",
     points=6,
-    hint="Forward: keep what is needed, then under no_grad() call the function on Tensor(array) for each array, and "
-    "return the data of what comes out. Backward: make leaves of the saved arrays, each with a grad_dtype of its own "
-    "dtype; call the function on them, under recomputing() and autocast, so that there is a graph; walk it from its "
-    "output. What the leaves have then is to be returned, behind a None for whatever else forward gets.",
+    hint="Forward: save the inputs, call the function under no_grad() on Tensor(array) for each array, and return the "
+    "output's data. Backward: make leaves of the saved arrays, each with grad_dtype set to its own dtype. Call the "
+    "function on them under recomputing() and autocast, which builds a graph, and call backward on its output. Return "
+    "None for each other argument of forward, and then the leaves' gradients.",
 )
 class TestCheckpoint:
-    """checkpoint: compute it twice, and keep only the inputs"""
+    """checkpoint: compute twice, save only the inputs"""
 
     def test_simple(self, student):
         right = run_simple(None, None)
@@ -800,24 +809,21 @@ class TestCheckpoint:
             what = f"x * w * x + x, pass {turn + 1}"
             for name, came, correct in zip(("output", "gradient of x", "gradient of w"), found, due, strict=False):
                 same(came, correct, f"{what}, the {name}")
-            assert found[3] == 1, f"{what}: forward calls the function {found[3]} times, where once is right"
-            assert found[4] == 2, (
-                f"{what}: the function is called {found[4]} times in forward and backward, where twice is right"
-            )
+            assert found[3] == 1, f"{what}, calls of the function in forward: expected 1, got {found[3]}"
+            assert found[4] == 2, f"{what}, calls of the function in forward and backward: expected 2, got {found[4]}"
 
     def test_arguments(self, student):
         got = student.on_ranks(1, run_arguments)[0].value
-        assert len(got) == 2, f"the function is called {len(got)} times in forward and backward, where twice is right"
+        assert len(got) == 2, f"calls of the function in forward and backward: expected 2, got {len(got)}"
         for when, arguments in zip(("forward", "backward"), got, strict=True):
-            told = [v[0] if isinstance(v, tuple) else v for v in arguments]
-            assert told == ["tensor", None, "tensor", 7, "array"], (
-                f"in {when} the function gets {told}, where tensor, None, tensor, 7 and the array are right"
+            kinds = [v[0] if isinstance(v, tuple) else v for v in arguments]
+            assert kinds == ["tensor", None, "tensor", 7, "array"], (
+                f"in {when}, the function's arguments: expected tensor, None, tensor, 7 and the array, got {kinds}"
             )
             for value, (_, needs, data) in zip((1, 2), (arguments[0], arguments[2]), strict=True):
                 same(data, np.full(4, value, np.float32), f"in {when}, the tensor of {value}s")
                 assert when == "forward" or needs == (value == 1), (
-                    f"in backward the tensor of {value}s {'requires' if needs else 'does not require'} a gradient, "
-                    f"and the one that was given {'does not' if needs else 'does'}"
+                    f"in backward, the tensor of {value}s: expected requires_grad={value == 1}, got {needs}"
                 )
 
     def test_tensors_and_others(self, student):
@@ -826,9 +832,9 @@ class TestCheckpoint:
         same(output, right, "two tensors with a gradient, one without, and three other arguments: the output")
         for name, found, due in zip("xyz", grads, right_grads, strict=True):
             if due is None:
-                assert found is None, f"{name} needs no gradient, and gets one"
+                assert found is None, f"{name} needs no gradient: expected None, got an array"
             else:
-                assert found is not None, f"{name} gets no gradient"
+                assert found is not None, f"{name} needs a gradient: expected an array, got None"
                 same(found, due, f"the gradient of {name}, one of three tensors among six arguments")
 
     def test_several_uses(self, student):
@@ -847,34 +853,35 @@ class TestCheckpoint:
                 f"forward within autocast({precision!r}), backward outside of it",
             )
 
-    def test_what_is_kept(self, student):
+    def test_saved_bytes(self, student):
         for precision, itemsize in (("fp32", 4), ("bf16", 2)):
             for layers in (1, 4):
                 held, most, alive, after = student.on_ranks(1, run_kept, precision, layers)[0].value
                 right = layers * 16 * 32 * itemsize
-                what = f"{precision}, {'four functions one after another' if layers > 1 else 'one function'}"
+                what = f"{precision}, {'four functions in sequence' if layers > 1 else 'one function'}"
                 assert held <= right, (
-                    f"{what}: after forward {held:,} bytes are kept for backward, where the inputs are {right:,}"
+                    f"{what}, bytes saved after forward: expected those of the inputs, {right:,}, got {held:,}"
                 )
                 assert held == right, (
-                    f"{what}: after forward {held:,} bytes are entered as kept for backward, and the inputs are "
-                    f"{right:,}: keep them by ctx.save_for_backward"
+                    f"{what}, bytes saved after forward in the ledger: expected those of the inputs, {right:,}, got "
+                    f"{held:,}. Save the inputs with ctx.save_for_backward"
                 )
                 assert most == right, (
-                    f"{what}: in forward up to {most:,} bytes are kept for backward, where the inputs are {right:,}: "
-                    "the function runs with a graph"
+                    f"{what}, peak of the bytes saved in forward: expected those of the inputs, {right:,}, got "
+                    f"{most:,}. "
+                    "The function runs with a graph; call it under no_grad()"
                 )
                 assert not alive, (
-                    f"{what}: after forward something still holds {alive} tensor{'s' if alive > 1 else ''} that the "
-                    "function was given, or made: the graph is to keep arrays alone"
+                    f"{what}, tensors of the function alive after forward: expected none, got {alive}. The graph must "
+                    "keep arrays only"
                 )
-                assert after == 0, f"{what}: after backward {after:,} bytes are still kept"
+                assert after == 0, f"{what}, bytes saved after backward: expected 0, got {after:,}"
 
     def test_without_a_graph(self, student):
         output, requires_grad, calls = student.on_ranks(1, run_no_grad)[0].value
         same(output, Cell()(Tensor(np.ones(4, np.float32))).data, "under no_grad(), the output")
-        assert not requires_grad, "under no_grad() the output requires a gradient"
-        assert calls == 1, f"under no_grad() the function is called {calls} times"
+        assert not requires_grad, "under no_grad(), the output: expected requires_grad=False, got True"
+        assert calls == 1, f"under no_grad(), calls of the function: expected 1, got {calls}"
 
     def test_flops(self, student):
         for layers in (1, 3):
@@ -882,7 +889,7 @@ class TestCheckpoint:
             found = student.on_ranks(1, run_flops, layers)[0].value
             right = {"forward": each, "backward": 2 * each, "recompute": each}
             assert found == right, (
-                f"{layers} product{'s' if layers > 1 else ''}: the FLOPs are {found}, where {right} is right"
+                f"FLOPs of {layers} product{'s' if layers > 1 else ''}: expected {right}, got {found}"
             )
 
     def test_training(self, student, warm_ranks):
@@ -897,7 +904,7 @@ MODES = ("none", "selective", "full")
 
 
 def right_layer(b, s, h, a, mode, n=1, sequence=False) -> Fraction:
-    """Korthikanti et al., table 2, and for whole inputs its text."""
+    """Korthikanti et al., table 2; for inputs that are not split, its text."""
     sbh = Fraction(b * s * h)
     if mode == "full":
         return 2 * sbh / (n if sequence else 1)
@@ -907,14 +914,14 @@ def right_layer(b, s, h, a, mode, n=1, sequence=False) -> Fraction:
     return sbh * (10 + Fraction(24, n) + squared / n)
 
 
-def sizes_told(b, s, h, a, *more) -> str:
+def sizes_as_text(b, s, h, a, *more) -> str:
     *layers, mode, n, sequence = more
-    told = [f"samples {b}, tokens {s}, width {h}, heads {a}", *(f"layers {one}" for one in layers), mode, f"ranks {n}"]
-    return ", ".join(told + ["with sequence parallelism"] * sequence)
+    parts = [f"samples {b}, tokens {s}, width {h}, heads {a}", *(f"layers {one}" for one in layers), mode, f"ranks {n}"]
+    return ", ".join(parts + ["with sequence parallelism"] * sequence)
 
 
 def flops_of_a_block(tokens: int, width: int, mode: str) -> dict:
-    """What a real block takes, with the library's own recomputation."""
+    """The FLOPs of a real block with the library's recomputation."""
     from minidist import flops
     from minidist.nn.gpt import GPT
     from minidist.nn.memory.recompute import recompute_blocks
@@ -931,9 +938,9 @@ def flops_of_a_block(tokens: int, width: int, mode: str) -> dict:
     "8.7",
     points=3,
     kind="worksheet",
-    hint="Write three sums: the bytes of all rows that are split, those of the rows that are not, each for one s b h, "
-    "and those with a s s b. The last layer has, while its backward runs, what a layer keeps with mode none; all "
-    "layers before it have what the mode lets them keep.",
+    hint="Write three sums: the bytes per s b h of the rows that are split, those of the rows that are not, and the "
+    "bytes per a s s b. While its backward runs, the last layer holds what a layer keeps with mode none. All layers "
+    "before it hold what their mode keeps.",
 )
 class TestActivationBytes:
     """layer_bytes, activation_bytes and recompute_share: what recomputation saves, and what it costs"""
@@ -941,12 +948,12 @@ class TestActivationBytes:
     def check(self, what: str, found, right: Fraction) -> None:
         # a few operations of float64
         assert number(found, what.partition(":")[0]) == pytest.approx(float(right), rel=1e-12), (
-            f"{what}: {found:,.6g}, where {float(right):,.6g} is right"
+            f"{what}: expected {float(right):,.6g}, got {found:,.6g}"
         )
 
     def test_one_rank(self, student):
         for args, found in found_for(student, "layer_bytes", [(*size, mode) for size in SIZES for mode in MODES]):
-            self.check(f"layer_bytes: {sizes_told(*args, 1, False)}", found, right_layer(*args))
+            self.check(f"layer_bytes: {sizes_as_text(*args, 1, False)}", found, right_layer(*args))
 
     def test_tensor_parallel(self, student):
         cases = [
@@ -957,7 +964,7 @@ class TestActivationBytes:
             for sequence in (False, True)
         ]
         for args, found in found_for(student, "layer_bytes", cases):
-            self.check(f"layer_bytes: {sizes_told(*args)}", found, right_layer(*args))
+            self.check(f"layer_bytes: {sizes_as_text(*args)}", found, right_layer(*args))
 
     def test_all_layers(self, student):
         cases = [
@@ -967,8 +974,8 @@ class TestActivationBytes:
         ]
         for args, found in found_for(student, "activation_bytes", cases):
             *size, layers, mode, n, sequence = args
-            kept, all_of_it = (right_layer(*size, m, n, sequence) for m in (mode, "none"))
-            self.check(f"activation_bytes: {sizes_told(*args)}", found, layers * kept + (all_of_it - kept))
+            kept, full = (right_layer(*size, m, n, sequence) for m in (mode, "none"))
+            self.check(f"activation_bytes: {sizes_as_text(*args)}", found, layers * kept + (full - kept))
 
     def test_flops_of_a_real_block(self, student):
         cases = [(tokens, width, mode) for tokens, width in ((4, 8), (32, 8), (7, 12)) for mode in MODES]
@@ -997,7 +1004,7 @@ def problem(samples: int, inputs: int, size: float) -> tuple[np.ndarray, np.ndar
 
 
 def regression(features, targets, steps: int, lr: float, max_norm: float) -> tuple[list[float], np.ndarray]:
-    """The same training in float64, where nothing needs to be scaled."""
+    """The same training in float64, which needs no scaling."""
     features, targets = features.astype(np.float64), targets.astype(np.float64)
     weight, losses = np.zeros(features.shape[1]), []
     for _ in range(steps):
@@ -1009,7 +1016,7 @@ def regression(features, targets, steps: int, lr: float, max_norm: float) -> tup
 
 
 PROBLEMS = [(256, 3, 1.0), (1000, 8, 0.5), (64, 1, 2.0)]  # samples, inputs, size of the targets
-# float16 weights and errors have three digits, and the weight passes through them in each step
+# float16 has three digits, and weights and errors are rounded to it in each step
 DIGITS = {"rel": 0.02, "abs": 0.002}
 
 
@@ -1017,8 +1024,8 @@ DIGITS = {"rel": 0.02, "abs": 0.002}
     "8.8",
     points=3,
     kind="debugging",
-    hint="Print the norm of the first step's gradient where it is clipped, once with a scale of 1 and once with "
-    "65,536. Of which gradient does max_norm speak?",
+    hint="Print the gradient norm of the first step where it is clipped, once with a scale of 1 and once with 65,536. "
+    "For which gradient is max_norm meant?",
 )
 class TestTrainInFloat16:
     """train_in_float16: a scaled loss, and a run that stalls"""
@@ -1030,12 +1037,14 @@ class TestTrainInFloat16:
             what = f"{samples} samples of {inputs}, max_norm {max_norm:g}, scale {scale:g}"
             assert skips == skipped, f"{what}, skipped steps: expected {skipped}, got {skips}"
             right_losses, right = regression(features, targets, steps - skipped, lr, max_norm)
-            assert len(losses) == steps, f"{what}: {len(losses)} losses of {steps} steps"
+            assert len(losses) == steps, f"{what}: expected {steps} losses, got {len(losses)}"
             for step, (found, due) in enumerate(zip(losses[skipped:], right_losses, strict=True)):
                 assert found == pytest.approx(due, **DIGITS), (
-                    f"{what}: before step {step + skipped} the loss is {found:.4g}, where in float64 it is {due:.4g}"
+                    f"{what}, loss before step {step + skipped}: expected {due:.4g} as in float64, got {found:.4g}"
                 )
-            assert weight == pytest.approx(right, **DIGITS), f"{what}: the weight is {weight}, in float64 it is {right}"
+            assert weight == pytest.approx(right, **DIGITS), (
+                f"{what}, weight: expected {right} as in float64, got {weight}"
+            )
 
     def test_without_clipping(self, student):
         self.check(student, 30, 0.1, inf, 2.0**10)
@@ -1054,12 +1063,14 @@ class TestTrainInFloat16:
         losses, weight, skips = student.call("train_in_float16", features, targets, 60, 0.1, 0.5, 2.0**40)
         biggest = float(np.abs(wide @ np.zeros(wide.shape[1]) - targets.astype(np.float64)).max())
         skipped = 0
-        while 2 * 2.0 ** (40 - skipped) / len(targets) * biggest >= 65520:  # rounds to more than float16 has
+        while 2 * 2.0 ** (40 - skipped) / len(targets) * biggest >= 65520:  # overflows in float16
             skipped += 1
         assert skips == skipped, f"scale 2^40, skipped steps: expected {skipped}, got {skips}"
         right_losses, right = regression(features, targets, 60 - skipped, 0.1, 0.5)
         assert losses[-1] == pytest.approx(right_losses[-1], **DIGITS), (
-            f"scale 2^40, of which the first {skipped} steps overflow: the loss ends at {losses[-1]:.4g}, where in "
-            f"float64 it is {right_losses[-1]:.4g}"
+            f"scale 2^40, of which the first {skipped} steps overflow, last loss: expected {right_losses[-1]:.4g} as "
+            f"in float64, got {losses[-1]:.4g}"
         )
-        assert weight == pytest.approx(right, **DIGITS), f"scale 2^40: the weight is {weight}, in float64 it is {right}"
+        assert weight == pytest.approx(right, **DIGITS), (
+            f"scale 2^40, weight: expected {right} as in float64, got {weight}"
+        )

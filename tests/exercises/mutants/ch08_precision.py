@@ -1,32 +1,39 @@
-"""Planted bugs of chapter 8."""
+"""Mutants of chapter 8."""
 
 from minidist.course.authoring.mutants import WHOLE, Mutant
 
 MUTANTS = [
     # 8.1 worksheet
-    Mutant("8.1", "one moment", '"mixed": (2, 2, 4 + 8)', '"mixed": (2, 2, 4 + 4)'),
+    Mutant("8.1", "one moment instead of two", '"mixed": (2, 2, 4 + 8)', '"mixed": (2, 2, 4 + 4)'),
     Mutant("8.1", "no master weights", '"megatron": (2, 4, 4 + 8)', '"megatron": (2, 4, 8)'),
     Mutant("8.1", "gradients in float32", '"minidist": (2, 8, 4 + 8)', '"minidist": (2, 4, 4 + 8)'),
     Mutant("8.1", "stage 2 shards the weights", "if stage >= 3:", "if stage >= 2:"),
     Mutant(
         "8.1", "the master weights are not sharded", "optimizer /= ranks", "optimizer = 4 + (optimizer - 4) / ranks"
     ),
-    Mutant("8.1", "a mantissa of all ones is NaN everywhere", "(2 - 2.0**-mantissa)", "(2 - 2 * 2.0**-mantissa)"),
-    Mutant("8.1", "the last code counts as a number", "(2 - 2 * 2.0**-mantissa)", "(2 - 2.0**-mantissa)"),
-    Mutant("8.1", "no format without infinity", "2.0 ** (bias + 1)", "2.0**bias"),
+    Mutant(
+        "8.1", "takes the all-ones mantissa for NaN in every format", "(2 - 2.0**-mantissa)", "(2 - 2 * 2.0**-mantissa)"
+    ),
+    Mutant("8.1", "takes the last code for a number", "(2 - 2 * 2.0**-mantissa)", "(2 - 2.0**-mantissa)"),
+    Mutant("8.1", "every format has infinity", "2.0 ** (bias + 1)", "2.0**bias"),
     Mutant("8.1", "the smallest normal number", "return 2.0 ** (1 - bias - mantissa)", "return 2.0 ** (1 - bias)"),
-    Mutant("8.1", "an exponent of 0 is like the others", "(1 - bias - mantissa)", "(-bias - mantissa)"),
-    Mutant("8.1", "subnormal numbers get ever closer", "(max(power, 1 - bias) - mantissa)", "(power - mantissa)"),
-    Mutant("8.1", "the spacing one power too high", "frexp(value)[1] - 1", "frexp(value)[1]"),
+    Mutant("8.1", "treats the exponent 0 like the others", "(1 - bias - mantissa)", "(-bias - mantissa)"),
+    Mutant(
+        "8.1",
+        "the spacing keeps shrinking below the normal numbers",
+        "(max(power, 1 - bias) - mantissa)",
+        "(power - mantissa)",
+    ),
+    Mutant("8.1", "the spacing is one power too large", "frexp(value)[1] - 1", "frexp(value)[1]"),
     # 8.2 bfloat16_bits
     Mutant("8.2", "truncation", WHOLE, "return (values.view(np.uint32) >> 16).astype(np.uint16)"),
     Mutant(
         "8.2",
         "ties go up",
-        "codes = (bits + np.uint32(0x7FFF) + even) >> 16",
+        "codes = (bits + np.uint32(0x7FFF) + last) >> 16",
         "codes = (bits.astype(np.uint64) + 0x8000) >> 16",
     ),
-    Mutant("8.2", "ties go down", "(bits + np.uint32(0x7FFF) + even)", "(bits + np.uint32(0x7FFF))"),
+    Mutant("8.2", "ties go down", "(bits + np.uint32(0x7FFF) + last)", "(bits + np.uint32(0x7FFF))"),
     Mutant("8.2", "ties go to odd", "(bits >> 16) & np.uint32(1)", "(~bits >> 16) & np.uint32(1)"),
     Mutant(
         "8.2",
@@ -36,7 +43,7 @@ MUTANTS = [
     ),
     Mutant(
         "8.2",
-        "too large is the largest number",
+        "overflow becomes the largest number",
         """
         return np.where(np.isnan(values), 0x7FC0, codes).astype(np.uint16)
         """,
@@ -53,23 +60,23 @@ MUTANTS = [
     ),
     Mutant(
         "8.2",
-        "subnormal numbers become 0",
+        "subnormals become 0",
         "np.where(np.isnan(values), 0x7FC0, codes)",
         "np.where(np.isnan(values), 0x7FC0, np.where(np.abs(values) < 2.0**-126, codes & 0x8000, codes))",
     ),
     Mutant(
         "8.2", "-0.0 becomes 0.0", "bits = values.view(np.uint32)", "bits = (values + np.float32(0)).view(np.uint32)"
     ),
-    Mutant("8.2", "the bits stay 32", ".astype(np.uint16)", ""),
+    Mutant("8.2", "returns 32-bit codes", ".astype(np.uint16)", ""),
     Mutant(
         "8.2",
-        "rounds in place",
+        "modifies the values in place",
         "bits = values.view(np.uint32)",
         "bits = values.view(np.uint32); bits &= np.uint32(0xFFFFFFFE); bits |= np.uint32(0)",
     ),
     Mutant(
         "8.2",
-        "the library's own",
+        "calls the library's own",
         WHOLE,
         """
         from minidist.nn.precision.formats import BFLOAT16
@@ -85,21 +92,23 @@ MUTANTS = [
         "return np.where(usable, format.largest / np.where(usable, greatest, 1), 1).astype(np.float32)",
     ),
     Mutant("8.3", "twice too large", "np.where(usable, exponent - 1, 0)", "np.where(usable, exponent, 0)"),
-    Mutant("8.3", "half of what fits", "np.where(usable, exponent - 1, 0)", "np.where(usable, exponent - 2, 0)"),
+    Mutant(
+        "8.3", "half of the scale that fits", "np.where(usable, exponent - 1, 0)", "np.where(usable, exponent - 2, 0)"
+    ),
     Mutant(
         "8.3",
         "the nearest power of two",
         "_, exponent = np.frexp(format.largest",
         "_, exponent = np.frexp(1.4 * format.largest",
     ),
-    Mutant("8.3", "the greatest, not the greatest magnitude", "np.abs(values).max(", "values.max("),
-    Mutant("8.3", "one scale for all", "axis=axes, keepdims=True, initial=0)", "keepdims=True, initial=0)"),
-    Mutant("8.3", "the axes are gone", "keepdims=True, ", ""),
-    Mutant("8.3", "nothing is no case", "initial=0", ""),
+    Mutant("8.3", "the largest value instead of the largest magnitude", "np.abs(values).max(", "values.max("),
+    Mutant("8.3", "one scale for all blocks", "axis=axes, keepdims=True, initial=0)", "keepdims=True, initial=0)"),
+    Mutant("8.3", "drops the axes", "keepdims=True, ", ""),
+    Mutant("8.3", "fails without values", "initial=0", ""),
     Mutant("8.3", "zeros get a scale", "np.isfinite(greatest) & (greatest > 0)", "np.isfinite(greatest)"),
     Mutant(
         "8.3",
-        "1 for all where one is 1",
+        "all scales are 1 if one is",
         "np.ldexp(np.float32(1), np.where(usable, exponent - 1, 0))",
         "np.ldexp(np.float32(1), np.where(usable.all(), exponent - 1, 0))",
     ),
@@ -109,10 +118,10 @@ MUTANTS = [
         "usable = np.isfinite(greatest) & (greatest > 0)",
         "greatest = np.minimum(greatest, 2.0**127); usable = greatest > 0",
     ),
-    Mutant("8.3", "a scale that is infinite", "usable &= exponent - 1 <= 127", "pass"),
+    Mutant("8.3", "a scale may be infinite", "usable &= exponent - 1 <= 127", "pass"),
     Mutant(
         "8.3",
-        "the library's own",
+        "calls the library's own",
         WHOLE,
         """
         from minidist.nn.precision import formats
@@ -123,7 +132,7 @@ MUTANTS = [
     # 8.4 MasterWeights
     Mutant(
         "8.4",
-        "the masters are made of what is rounded already",
+        "makes the masters from rounded values",
         """
         self.masters = [master_of(parameter) for parameter in self.parameters]
         for parameter in self.parameters:
@@ -136,7 +145,7 @@ MUTANTS = [
         self.masters = [master_of(parameter) for parameter in self.parameters]
         """,
     ),
-    Mutant("8.4", "nothing is published to begin with", "self.sync_params()\n", "\n"),
+    Mutant("8.4", "the constructor does not sync the parameters", "self.sync_params()\n", "\n"),
     Mutant("8.4", "the parameters stay float32", "parameter.format = format", "pass"),
     Mutant(
         "8.4",
@@ -153,7 +162,7 @@ MUTANTS = [
     ),
     Mutant(
         "8.4",
-        "no masters",
+        "the parameters are their own masters",
         "self.masters = [master_of(parameter) for parameter in self.parameters]",
         "self.masters = self.parameters",
     ),
@@ -165,56 +174,56 @@ MUTANTS = [
     ),
     Mutant(
         "8.4",
-        "an old gradient stays",
+        "keeps an old gradient",
         "master.grad = parameter.grad",
         "master.grad = master.grad if parameter.grad is None else parameter.grad",
     ),
     Mutant(
         "8.4",
-        "a gradient is rounded as well",
+        "rounds the gradients too",
         "master.grad = parameter.grad",
         "master.grad = None if parameter.grad is None else parameter.format.round(parameter.grad.astype(np.float32))",
     ),
     Mutant(
         "8.4",
-        "the masters follow the parameters",
+        "rounds the masters too",
         "parameter.data = master.data",
         "parameter.data = master.data; master.data = parameter.data.copy()",
     ),
     Mutant(
         "8.4",
-        "the float32 values are what the model computes with",
+        "the model computes with float32 values",
         "parameter.data = master.data",
         "parameter.format = None; parameter.data = master.data",
     ),
     Mutant(
         "8.4",
-        "published once only",
+        "syncs the parameters only once",
         "parameter.data = master.data",
         "parameter.data = master.data if parameter.stored.dtype == np.float32 else parameter.data",
     ),
     # 8.5 GradScaler
-    Mutant("8.5", "the verdict of this rank alone", "return all_max(float(overflow)) > 0", "return bool(overflow)"),
+    Mutant("8.5", "decides from this rank alone", "return all_max(float(overflow)) > 0", "return bool(overflow)"),
     Mutant(
         "8.5",
-        "all_max only where there is something to tell",
+        "calls all_max only on ranks with an overflow",
         "return all_max(float(overflow)) > 0",
         "return bool(overflow) and all_max(float(overflow)) > 0",
     ),
     Mutant(
         "8.5",
-        "all_max for each gradient",
+        "calls all_max for each gradient",
         "overflow |= not np.isfinite(parameter.grad).all()",
         "overflow |= all_max(float(not np.isfinite(parameter.grad).all())) > 0",
     ),
-    Mutant("8.5", "multiplied once more", "parameter.grad /= self.scale", "parameter.grad *= self.scale"),
+    Mutant("8.5", "multiplies instead of dividing", "parameter.grad /= self.scale", "parameter.grad *= self.scale"),
     Mutant("8.5", "not in place", "parameter.grad /= self.scale", "parameter.grad = parameter.grad / self.scale"),
     Mutant("8.5", "NaN is no overflow", "not np.isfinite(parameter.grad).all()", "np.isinf(parameter.grad).any()"),
     Mutant(
         "8.5", "-inf is no overflow", "not np.isfinite(parameter.grad).all()", "not (parameter.grad < np.inf).all()"
     ),
     Mutant("8.5", "the last gradient decides", "overflow |= not np.isfinite", "overflow = not np.isfinite"),
-    Mutant("8.5", "all gradients are taken to be there", "if parameter.grad is not None:", "if True:"),
+    Mutant("8.5", "assumes that every parameter has a gradient", "if parameter.grad is not None:", "if True:"),
     Mutant(
         "8.5",
         "stops at the first overflow",
@@ -229,7 +238,7 @@ MUTANTS = [
     ),
     Mutant(
         "8.5",
-        "works though it is not enabled",
+        "works while disabled",
         """
         if not self.enabled:
             return False
@@ -240,7 +249,7 @@ MUTANTS = [
     ),
     Mutant(
         "8.5",
-        "asks all ranks, and then believes its own",
+        "calls all_max and ignores the answer",
         """
         return all_max(float(overflow)) > 0
         """,
@@ -249,16 +258,16 @@ MUTANTS = [
         return bool(overflow)
         """,
     ),
-    Mutant("8.5", "skipped steps are not counted", "self.skipped += overflow", "pass"),
+    Mutant("8.5", "does not count skipped steps", "self.skipped += overflow", "pass"),
     Mutant(
         "8.5",
-        "an overflow does not break the row",
+        "an overflow does not reset the count of good steps",
         "self.good_steps = 0 if overflow else self.good_steps + 1",
         "self.good_steps += not overflow",
     ),
     Mutant(
         "8.5",
-        "grows in every step from then on",
+        "grows in every step after the interval",
         """
         elif self.good_steps == self.growth_interval:
             self.scale *= self.growth_factor
@@ -279,7 +288,7 @@ MUTANTS = [
     Mutant(
         "8.5", "divides by the backoff factor", "self.scale *= self.backoff_factor", "self.scale /= self.backoff_factor"
     ),
-    Mutant("8.5", "halves, whatever the factor", "self.scale *= self.backoff_factor", "self.scale /= 2"),
+    Mutant("8.5", "always halves, ignoring the factor", "self.scale *= self.backoff_factor", "self.scale /= 2"),
     Mutant(
         "8.5",
         "a fixed scale backs off",
@@ -295,7 +304,7 @@ MUTANTS = [
     ),
     Mutant(
         "8.6",
-        "forward runs with a graph, which goes away",
+        "forward runs with a graph and drops it",
         """
         with no_grad():
             return function(*join([Tensor(array) for array in arrays], others)).data
@@ -318,7 +327,7 @@ MUTANTS = [
     ),
     Mutant(
         "8.6",
-        "kept as they are, and not in 16 bits",
+        "saves inputs unrounded, not in 16 bits",
         "ctx.save_for_backward(*arrays)",
         "ctx.save_for_backward(exact=arrays)",
     ),
@@ -335,22 +344,32 @@ MUTANTS = [
         return Checkpoint.apply(lambda *some: function(*some, *inputs[len(inputs) :]), others, *tensors)
         """,
     ),
-    Mutant("8.6", "the precision of backward", "with recomputing(), autocast(ctx.policy):", "with recomputing():"),
     Mutant(
-        "8.6", "always float32", "with recomputing(), autocast(ctx.policy):", 'with recomputing(), autocast("fp32"):'
+        "8.6", "recomputes in backward's precision", "with recomputing(), autocast(ctx.policy):", "with recomputing():"
     ),
-    Mutant("8.6", "counted as forward", "with recomputing(), autocast(ctx.policy):", "with autocast(ctx.policy):"),
-    Mutant("8.6", "added up in float64", "leaf.grad_dtype = leaf.dtype", "pass"),
+    Mutant(
+        "8.6",
+        "recomputes in float32",
+        "with recomputing(), autocast(ctx.policy):",
+        'with recomputing(), autocast("fp32"):',
+    ),
+    Mutant(
+        "8.6",
+        "counts recomputation as forward",
+        "with recomputing(), autocast(ctx.policy):",
+        "with autocast(ctx.policy):",
+    ),
+    Mutant("8.6", "sums input gradients in float64", "leaf.grad_dtype = leaf.dtype", "pass"),
     Mutant("8.6", "every input gets a gradient", "[Tensor(array, needs) for", "[Tensor(array, True) for"),
     Mutant(
         "8.6",
-        "the other arguments are forgotten in backward",
+        "backward forgets the other arguments",
         "output = ctx.run(*join(leaves, ctx.others))",
         "output = ctx.run(*leaves)",
     ),
     Mutant(
         "8.6",
-        "tensors first, then the others",
+        "passes tensors first, then the others",
         """
         others = [Tensor if isinstance(value, Tensor) else value for value in inputs]
         """,
@@ -361,52 +380,54 @@ MUTANTS = [
     ),
     Mutant(
         "8.6",
-        "the gradient of the output is taken for 1",
+        "takes the output's gradient for 1",
         "output.backward(gradient)",
         "output.backward(np.ones_like(gradient))",
     ),
     Mutant(
         "8.6",
-        "run twice in backward",
+        "runs the function twice in backward",
         "output.backward(gradient)",
         "ctx.run(*join(leaves, ctx.others)); output.backward(gradient)",
     ),
     Mutant(
         "8.6",
-        "without a graph in backward",
+        "backward runs without a graph",
         "with recomputing(), autocast(ctx.policy):",
         "with recomputing(), autocast(ctx.policy), no_grad():",
     ),
     Mutant(
         "8.6",
-        "the inputs' gradients are lost",
+        "the inputs' gradients are 0",
         "*(leaf.grad for leaf in leaves)",
         "*(None if leaf.grad is None else np.zeros_like(leaf.grad) for leaf in leaves)",
     ),
     Mutant(
         "8.6",
-        "the library's own",
+        "calls the library's own",
         "others = [Tensor if isinstance(value, Tensor) else value for value in inputs]",
         "from minidist.nn.memory.recompute import checkpoint as own; return own(function, *inputs)",
     ),
     # 8.7 worksheet
-    Mutant("8.7", "the masks take two bytes", "squared = 5 * heads", "squared = 6 * heads"),
+    Mutant("8.7", "masks take two bytes", "squared = 5 * heads", "squared = 6 * heads"),
     Mutant("8.7", "the scores are not split", "* samples / ranks  # with s s", "* samples  # with s s"),
-    Mutant("8.7", "all is split", "kept = 10 * whole + 24 * each / ranks", "kept = 34 * each / ranks"),
+    Mutant("8.7", "everything is split", "kept = 10 * rest + 24 * each / ranks", "kept = 34 * each / ranks"),
     Mutant(
-        "8.7", "sequence parallelism splits nothing more", "whole = each / ranks if sequence else each", "whole = each"
+        "8.7", "sequence parallelism splits nothing else", "rest = each / ranks if sequence else each", "rest = each"
     ),
-    Mutant("8.7", "full splits the input on any ranks", "return 2 * whole", "return 2 * each / ranks"),
+    Mutant("8.7", "full splits the input without sequence parallelism", "return 2 * rest", "return 2 * each / ranks"),
     Mutant("8.7", "selective keeps the scores", 'kept + squared if mode == "none" else kept', "kept + squared"),
     Mutant(
         "8.7",
-        "full has nothing while it computes again",
+        "full holds nothing while it recomputes",
         '(layers - 1) * kept + layer_bytes(*sizes, "none", ranks, sequence)',
         "layers * kept",
     ),
-    Mutant("8.7", "the last layer's own is held twice", "(layers - 1) * kept +", "layers * kept +"),
-    Mutant("8.7", "selective is for free", '"selective": attention', '"selective": 0'),
-    Mutant("8.7", "of forward alone", "again / (3 * (linear + attention))", "again / (linear + attention)"),
+    Mutant("8.7", "counts the last layer's saved arrays twice", "(layers - 1) * kept +", "layers * kept +"),
+    Mutant("8.7", "selective is free", '"selective": attention', '"selective": 0'),
+    Mutant(
+        "8.7", "divides by forward's FLOPs alone", "again / (3 * (linear + attention))", "again / (linear + attention)"
+    ),
     Mutant(
         "8.7",
         "backward takes as many as forward",
@@ -415,7 +436,7 @@ MUTANTS = [
     ),
     Mutant(
         "8.7",
-        "a third, whatever is recomputed",
+        "always a third",
         "return again / (3 * (linear + attention))",
         "return 1 / 3 if again else 0",
     ),
@@ -442,7 +463,7 @@ MUTANTS = [
     ),
     Mutant(
         "8.8",
-        "unscaled by the scale of the beginning",
+        "unscaled by the initial scale",
         """
         grad /= np.float32(scale)
         """,
@@ -452,7 +473,7 @@ MUTANTS = [
     ),
     Mutant(
         "8.8",
-        "clipped to the norm always",
+        "always scales to the norm",
         """
         grad *= np.float32(min(1.0, max_norm / (norm + 1e-6)))
         """,
@@ -462,7 +483,7 @@ MUTANTS = [
     ),
     Mutant(
         "8.8",
-        "every element is clipped",
+        "clips every element",
         """
         grad *= np.float32(min(1.0, max_norm / (norm + 1e-6)))
         """,
