@@ -22,6 +22,7 @@ from minidist.comm.point_to_point import irecv, isend
 from minidist.nn.gpt import GPT
 from minidist.nn.layers import Module
 from minidist.nn.precision.policy import current
+from minidist.nn.split_backward import backward_inputs
 from minidist.nn.tensor import Tensor
 from minidist.parallel.axis import Axis
 from minidist.parallel.tools.schedules import Action
@@ -162,7 +163,7 @@ class Pipeline(Axis):
         gradient = self.gradient(stage, i)
         inputs = [self.inputs[stage, i]] if stage > 0 else []
         with trace.span(f"backward {i}", action=f"{stage}I{i}"):
-            self.rests[stage, i] = self.outputs.pop((stage, i)).backward_inputs(gradient, inputs)
+            self.rests[stage, i] = backward_inputs(self.outputs.pop((stage, i)), gradient, inputs)
         self.send_gradient(stage, i)
 
     def backward_weight(self, stage: int, i: int) -> None:

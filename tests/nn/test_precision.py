@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from minidist import flops, ledger
-from minidist.nn import functional
+from minidist.nn import around, functional
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.layers import Parameter
 from minidist.nn.loss import cross_entropy
@@ -14,7 +14,7 @@ from minidist.nn.precision.formats import BFLOAT16, E4M3, E5M2, round_scaled
 from minidist.nn.precision.loss_scaling import GradScaler
 from minidist.nn.precision.master_weights import MasterWeights
 from minidist.nn.precision.policy import POLICIES, autocast, current
-from minidist.nn.tensor import Context, Function, Tensor, grad_mode
+from minidist.nn.tensor import Function, Tensor, grad_mode
 
 CONFIG = GPTConfig(vocab=64, layers=2, heads=4, width=32, context=16)
 SIXTEEN = ["bf16", "fp16", "fp8"]
@@ -35,13 +35,13 @@ def batch(config: GPTConfig = CONFIG):
 @pytest.mark.parametrize("precision", SIXTEEN)
 def test_every_output_and_every_gradient_between_operations_is_rounded(precision, monkeypatch):
     policy, seen = POLICIES[precision], []
-    gradients = Context.gradients
+    backward = around.backward
 
     def spy(node, gradient):
         seen.append((node.name, node.rounds, np.array(gradient)))
-        return gradients(node, gradient)
+        return backward(node, gradient)
 
-    monkeypatch.setattr(Context, "gradients", spy)
+    monkeypatch.setattr(around, "backward", spy)
     model = GPT(CONFIG)
     with autocast(policy):
         hidden = model.hidden(batch()[0])

@@ -10,6 +10,7 @@ from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.memory.recompute import MODES, checkpoint, recompute_blocks
 from minidist.nn.precision.policy import POLICIES, autocast
 from minidist.nn.random import DropoutRNG
+from minidist.nn.split_backward import backward_inputs
 from minidist.nn.tensor import Tensor, no_grad
 
 CONFIG = GPTConfig(vocab=64, layers=3, heads=3, width=24, context=10, dropout=0.2)
@@ -154,7 +155,7 @@ def test_hooks_run_once_and_when_the_gradient_is_complete():
 def test_backward_in_two_halves():
     x, weight = leaf(3, 3), leaf(3, 3)
     y = checkpoint(lambda x: (x @ weight) * (x @ weight), x)
-    rest = y.backward_inputs(np.ones((3, 3), np.float32), [x])
+    rest = backward_inputs(y, np.ones((3, 3), np.float32), [x])
     assert x.grad is not None and weight.grad is None
     rest()
     halves, x.grad, weight.grad = (x.grad, weight.grad), None, None

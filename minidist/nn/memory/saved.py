@@ -40,19 +40,19 @@ class Saved:
 
     Args:
         operation: its name.
-        shape: of its output.
         arrays: to be stored as the policy says. None and numbers among them stay what they are.
         exact: arrays that are stored as they are.
         policy: the precision in force.
     """
 
-    def __init__(self, operation: str, shape: tuple[int, ...], arrays: tuple, exact: tuple, policy: Policy) -> None:
-        self.operation, self.shape, self.policy = operation, shape, policy
+    def __init__(self, operation: str, arrays: tuple, exact: tuple, policy: Policy) -> None:
+        self.operation, self.policy = operation, policy
         self.entries, self.exact = arrays, exact
         self.again: Callable[[], None] | None = None  # has another one hand over what was forgotten here
 
-    def keep(self, known: Known) -> None:
-        """Store what was saved, unless someone else decides."""
+    def keep(self, shape: tuple[int, ...], known: Known) -> None:
+        """The operation is over, with an output of this shape: store what it saved, unless someone else decides."""
+        self.shape = shape
         (_on_save or Saved.store)(self, known)
 
     def store(self, known: Known) -> None:

@@ -1,0 +1,70 @@
+"""What happens around every operation, layer by layer. Autograd itself is in tensor.py, and complete without this file.
+
+    checks      a Function that is written wrongly is told so (checks.py)
+    precision   operands, outputs and gradients are rounded to the format of the policy in force (precision/policy.py)
+    storage     what is saved waits for backward in 16 bits, as a leaf, or not at all (memory/saved.py)
+    FLOPs       matrix products are counted (flops.py): a Function that has any says how many
+    traces      forward and backward of each operation are spans (trace.py)
+
+PyTorch's dispatcher does the same with a stack of dispatch keys: autocast, autograd, the profiler and others.
+"""
+
+from minidist import flops, trace
+from minidist.backend import xp
+from minidist.nn import checks
+
+
+def operand(ctx, tensor):
+    """The array of an argument, in the precision in which the operation takes it."""
+    return tensor.cast(ctx.policy)
+
+
+def forward(ctx, arrays: list):
+    """The output array of ``forward``, not yet rounded to the policy's format."""
+    function, own = ctx.function, checks.own_values(ctx)
+    if trace.recording():
+        with trace.span(ctx.name):
+            output = xp.asarray(function.forward(ctx, *arrays))
+    else:
+        output = xp.asarray(function.forward(ctx, *arrays))
+    checks.check_own_names(ctx, own)
+    if function.flops is not None:
+        ctx.flops = function.flops(output, *arrays)
+        flops.add(ctx.flops)
+    return output
+
+
+def rounded_output(ctx, output):
+    """The output as a tensor holds it: in the policy's format, unless it is a term of a sum yet to be taken."""
+    return ctx.policy.round(output) if ctx.rounds else output
+
+
+def finish(ctx, arguments: list, tensor, output) -> None:
+    """The operation is over: note what its output is, and put what it has saved into the form in which that waits.
+
+    Args:
+        arguments: pairs of a tensor and the array that forward got of it.
+        tensor, output: what came out, and the array that forward returned.
+    """
+    tensor.made_under, tensor.unrounded = ctx.policy, not ctx.rounds
+    if ctx.saved is not None:
+        ctx.saved.keep(tensor.shape, [*arguments, (tensor, output)])
+
+
+def incoming(ctx, gradient):
+    """The gradient of an operation's output, in the precision in which backward takes it."""
+    return ctx.policy.round(gradient) if ctx.rounds else gradient
+
+
+def backward(ctx, gradient) -> list:
+    """From the gradient of the output to those of the arguments: None for those that are not needed."""
+    if trace.recording():
+        with trace.span(f"{ctx.name}.backward"):
+            found = ctx.function.backward(ctx, gradient)
+    else:
+        found = ctx.function.backward(ctx, gradient)
+    costs = zip(ctx.function.gradient_flops, ctx.needs_input_grad, strict=False)
+    flops.add(ctx.flops * sum(cost for cost, needed in costs if needed), "backward")
+    found = found if isinstance(found, tuple) else (found,)
+    checks.check_gradients(ctx, found)
+    return [one if needed else None for one, needed in zip(found, ctx.needs_input_grad, strict=True)]
