@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import minidist as md
-from minidist.comm.runtime.warm import WarmClusters
-from minidist.course.sandbox.student import start_server
+from minidist.comm.runtime.warm import WarmClusters, preload
+from minidist.course.authoring.plugin import RANK_MODULES
 from minidist.show.demos.runs import cores
 
 RUN_SECONDS = 300  # that one run of a cluster may take, however busy the machine is; most take milliseconds
@@ -83,7 +83,7 @@ class PatientCluster(md.Cluster):
 @pytest.fixture(scope="session")
 def ranks():
     """``ranks(n)`` is a warm Cluster of n ranks, the same one in every test."""
-    start_server()  # ranks import the file of a test, and that imports pytest
+    preload(*RANK_MODULES)  # a rank imports the file of a test, and that imports pytest
     with WarmClusters(PatientCluster) as clusters:
         yield clusters
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minidist.course.answers import ROOT
-from minidist.course.grading.judge import judge
+from minidist.course.grading.run_graders import run_graders
 
 nbformat = pytest.importorskip("nbformat", reason="Jupyter is not installed")
 nbclient = pytest.importorskip("nbclient", reason="Jupyter is not installed")
@@ -30,7 +30,7 @@ def text_of(path: Path) -> str:
 
 @pytest.fixture(scope="module")
 def tasks():
-    return [one.task for one in judge("solutions", [], "--collect-only")]
+    return [one.task for one in run_graders("solutions", [], "--collect-only")]
 
 
 def test_chapters_and_exercises_belong_together():

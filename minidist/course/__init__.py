@@ -1,1 +1,1 @@
-"""The course: checking and grading of exercises, and training on a learner's own code."""
+"""The course: writing tasks, solving them, grading them, and training on a learner's own code."""

@@ -1,4 +1,4 @@
-"""Where answers lie: a folder of ``chNN_name.py`` files, the learner's own, the solutions, or a submission."""
+"""Where answers are: a folder of ``chNN_name.py`` files, such as the learner's, the solutions or a submission."""
 
 import re
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ CHAPTER_FILE = re.compile(r"ch(\d\d)_\w+\.py")
 
 @dataclass(frozen=True)
 class Source:
-    """One file of answers, read once: whatever happens to the file later, this is what is judged."""
+    """One file of answers, read once: this text is what gets judged, whatever happens to the file later."""
 
-    name: str  # the module's, such as "ch03_collectives"
+    name: str  # of the module, such as "ch03_collectives"
     path: str
     text: str
 
@@ -23,13 +23,13 @@ def course_folder(name: str) -> Path:
     """A folder of the course: "exercises", "solutions", "chapters" or "tests/exercises".
 
     Raises:
-        ValueError: where minidist was installed without it.
+        ValueError: if minidist was installed without it.
     """
     folder = ROOT / name
     if not folder.is_dir():
         raise ValueError(
-            f"the course's folder {name}/ is not at {ROOT}: get minidist's whole repository and install it with "
-            "pip install -e . from there"
+            f"the course's folder {name}/ is missing from {ROOT}: clone minidist's whole repository and install it "
+            "there with pip install -e ."
         )
     return folder
 
@@ -38,31 +38,33 @@ def implementation_folder(impl: str) -> Path:
     """The folder that ``--impl`` names: "exercises", "solutions", or a path.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if there is no such folder.
     """
     if impl in ("exercises", "solutions"):
         return course_folder(impl)
     if not Path(impl).is_dir():
-        raise ValueError(f"--impl {impl}: there is no such folder; give exercises, solutions or a folder of chNN_*.py")
+        raise ValueError(
+            f"--impl {impl}: there is no such folder; use exercises, solutions or a folder of chNN_*.py files"
+        )
     return Path(impl)
 
 
 def read_answers(folder: Path) -> dict[str, Source]:
-    """The answers in a folder, by module name. A file that is not text is left in, as what cannot be loaded."""
+    """The answers in a folder, by module name. A file that is not valid text is kept and fails when it is loaded."""
     files = sorted(file for file in folder.glob("ch*.py") if CHAPTER_FILE.fullmatch(file.name) and file.is_file())
     return {file.stem: Source(file.stem, str(file), _text_of(file)) for file in files}
 
 
 def _text_of(file: Path) -> str:
-    """The text of a file as Python reads it: UTF-8, with or without the mark that some editors put first."""
+    """The text of a file as Python reads it: UTF-8, with or without a byte order mark."""
     content = file.read_bytes()
     if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return f"raise SyntaxError('{file.name} is saved as UTF-16: save it as UTF-8')"
     return content.decode("utf-8-sig", errors="replace").replace("\r\n", "\n").replace("\r", "\n")
 
 
-def write_whole(file: Path, text: str) -> None:
-    """Write a file in one go: whatever happens meanwhile, it holds the old text or the new."""
+def write_atomically(file: Path, text: str) -> None:
+    """Write a file in one go: at any moment it holds either the old text or the new."""
     new = file.with_name(file.name + ".new")
     try:
         new.write_text(text, encoding="utf-8", errors="backslashreplace")
@@ -77,15 +79,15 @@ def chapter_names() -> list[str]:
     return list(read_answers(course_folder("solutions")))
 
 
-def chapter_of(task: str) -> str:
-    """The module that a task such as "3.4" belongs to.
+def chapter_of(target: str) -> str:
+    """The module that a task such as "3.4", or a chapter such as "3", belongs to.
 
     Raises:
-        ValueError: for a chapter that has no exercises.
+        ValueError: if the chapter has no exercises.
     """
-    number = task.partition(".")[0]
+    number = target.partition(".")[0]
     for name in chapter_names():
         if number.isdecimal() and int(number) == int(name[2:4]):
             return name
     chapters = ", ".join(str(int(name[2:4])) for name in chapter_names())
-    raise ValueError(f"there is no chapter {number!r} with exercises; there are {chapters}")
+    raise ValueError(f"there is no chapter {number!r} with exercises; choose from {chapters}")

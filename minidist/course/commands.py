@@ -7,69 +7,93 @@ from pathlib import Path
 from rich.console import Console
 
 from minidist.course.answers import implementation_folder
-from minidist.course.authoring.mutants import catch_all
+from minidist.course.authoring.catch_mutants import catch_mutants
 from minidist.course.authoring.stubs import write_stubs
 from minidist.course.learner.check import check, hint, watch
 from minidist.course.learner.reset import plan_reset, write_reset
 
 
 def add_commands(commands) -> None:
-    """Add them to the subparsers of the command line."""
+    """Add the commands to the subparsers of the command line."""
+    _add_check(commands)
+    _add_reset(commands)
+    _add_grade(commands)
+    _add_mutants(commands)
+    _add_stubs(commands)
+
+
+def _add_check(commands) -> None:
     command = commands.add_parser(
         "check",
-        help="judge your exercises, and say what to do next",
-        description="Judge the exercises that have changed, and show the chapter that you are in.",
+        help="check your exercises and see what to do next",
+        description="Judge the exercises that have changed and show the chapter you are working on.",
     )
     command.set_defaults(command=_check)
-    command.add_argument("wish", nargs="?", metavar="TASK", help="a chapter (3) or task (3.4), judged anew and in full")
+    command.add_argument(
+        "target", nargs="?", metavar="TASK", help="judge this chapter (3) or task (3.4) again and show all details"
+    )
     command.add_argument("--all", action="store_true", help="judge and show every chapter")
-    command.add_argument("--hint", metavar="TASK", help="print the hint for a task or chapter, and judge nothing")
+    command.add_argument("--hint", metavar="TASK", help="print the hint for a task or chapter without judging it")
     command.add_argument("--watch", action="store_true", help="judge again whenever you save a file")
-    _add_impl(command, "judge these answers: exercises, solutions or a folder")
+    _add_impl(command, "answers to judge: exercises, solutions or a folder")
 
+
+def _add_reset(commands) -> None:
     command = commands.add_parser(
         "reset",
-        help="begin an exercise anew",
-        description="Put the stub of a task or chapter back. What you wrote is kept in exercises/.backups/.",
+        help="start an exercise over",
+        description="Restore the stub of a task or chapter. A copy of your work goes to exercises/.backups/.",
     )
     command.set_defaults(command=_reset)
-    command.add_argument("wish", metavar="TASK", help="a chapter (3) or task (3.4)")
-    command.add_argument("--yes", action="store_true", help="do not ask")
-    _add_impl(command, "the folder of answers")
+    command.add_argument("target", metavar="TASK", help="chapter (3) or task (3.4)")
+    command.add_argument("--yes", action="store_true", help="reset without asking")
+    _add_impl(command, "folder of answers")
 
+
+def _add_grade(commands) -> None:
     command = commands.add_parser(
         "grade",
         help="for lecturers: grade a folder of submissions",
         description="Grade every folder and zip file in SUBMISSIONS, each in processes of its own with limits. "
-        "Read docs/grading.md first: it says what this protects from, and what it does not.",
+        "Read docs/grading.md first: it says what this protects against and what it does not.",
     )
     command.set_defaults(command=_grade)
     command.add_argument(
-        "submissions", metavar="SUBMISSIONS", help="a folder with a folder or zip file for each student"
+        "submissions", metavar="SUBMISSIONS", help="folder that holds a folder or zip file for each student"
     )
-    command.add_argument("--out", default="grades", metavar="FOLDER", help="where grades go (default: grades)")
+    command.add_argument("--out", default="grades", metavar="FOLDER", help="folder for the grades (default: grades)")
     command.add_argument(
-        "--timeout", type=float, default=600, metavar="S", help="seconds for one submission (default: 600)"
+        "--timeout", type=float, default=600, metavar="S", help="time limit per submission, seconds (default: 600)"
     )
-    command.add_argument("--jobs", type=int, default=1, metavar="N", help="submissions graded at once (default: 1)")
-    command.add_argument("--memory", type=float, default=4.0, metavar="GIB", help="for one process (default: 4)")
-    command.add_argument("--processes", type=int, default=64, metavar="N", help="at once (default: 64)")
     command.add_argument(
-        "--task", action="append", default=[], metavar="TASK", help="only this chapter (3) or task (3.4)"
+        "--jobs", type=int, default=1, metavar="N", help="submissions to grade at the same time (default: 1)"
+    )
+    command.add_argument(
+        "--memory", type=float, default=4.0, metavar="GIB", help="memory limit per process, GiB (default: 4)"
+    )
+    command.add_argument(
+        "--processes", type=int, default=64, metavar="N", help="limit on concurrent processes (default: 64)"
+    )
+    command.add_argument(
+        "--task", action="append", default=[], metavar="TASK", help="grade only this chapter (3) or task (3.4)"
     )
 
+
+def _add_mutants(commands) -> None:
     command = commands.add_parser(
         "mutants",
-        help="for authors: show that the graders catch every planted bug",
-        description="Judge solutions with one bug planted in each. Exit status 1 where one is not caught.",
+        help="for authors: show that the graders catch every mutant",
+        description="Judge mutants: solutions with one bug each. Exit status 1 if one is not caught.",
     )
     command.set_defaults(command=_mutants)
-    command.add_argument("wish", nargs="?", metavar="TASK", help="only this chapter (3) or task (3.4)")
+    command.add_argument("target", nargs="?", metavar="TASK", help="judge only this chapter (3) or task (3.4)")
 
+
+def _add_stubs(commands) -> None:
     command = commands.add_parser(
         "stubs",
-        help="for authors: make exercises/ from solutions/",
-        description="Make every exercise anew from its solution. Without --force no file that exists is changed.",
+        help="for authors: generate exercises/ from solutions/",
+        description="Generate every exercise from its solution. Without --force, existing files stay as they are.",
     )
     command.set_defaults(command=_stubs)
     command.add_argument("--force", action="store_true", help="overwrite exercises that differ")
@@ -85,41 +109,41 @@ def _check(options) -> int:
         hint(console, options.hint)
         return 0
     if options.watch:
-        watch(console, options.impl, options.wish, options.all)
+        watch(console, options.impl, options.target, options.all)
         return 0
-    return 0 if check(console, options.impl, options.wish, options.all) else 1
+    return 0 if check(console, options.impl, options.target, options.all) else 1
 
 
 def _reset(options) -> int:
-    file, text, lost = plan_reset(options.wish, implementation_folder(options.impl))
+    file, text, lost = plan_reset(options.target, implementation_folder(options.impl))
     if not options.yes and file.exists():
         if not sys.stdin.isatty():
-            raise ValueError(f"this would replace {lost}; say so with --yes")
+            raise ValueError(f"this would replace {lost}; confirm with --yes")
         if input(f"Replace {lost}? A copy is kept. [y/N] ").strip().lower() not in ("y", "yes"):
-            print("nothing was changed")
+            print("nothing changed")
             return 0
     copy = write_reset(file, text)
-    print(f"{file.name} is ready" + (f"; what was there is in {copy.relative_to(file.parent)}" if copy else ""))
+    print(f"{file.name} is ready" + (f"; your work is saved in {copy.relative_to(file.parent)}" if copy else ""))
     return 0
 
 
 def _grade(options) -> int:
-    try:  # what no other command needs
-        from minidist.course.grading.grade import grade
+    try:  # psutil is optional: no other command needs it
+        from minidist.course.grading.grade_class import grade_class
         from minidist.course.grading.supervise import Limits
     except ImportError as error:
         raise ValueError(f"grading needs {error.name}, on Linux or macOS: pip install -e '.[course]'") from None
     limits = Limits(options.timeout, options.memory, options.processes)
     console = Console(highlight=False, markup=False)
-    grade(console, Path(options.submissions), Path(options.out), limits, options.jobs, options.task)
+    grade_class(console, Path(options.submissions), Path(options.out), limits, options.jobs, options.task)
     return 0
 
 
 def _mutants(options) -> int:
-    return 0 if catch_all(Console(highlight=False, markup=False), options.wish) else 1
+    return 0 if catch_mutants(Console(highlight=False, markup=False), options.target) else 1
 
 
 def _stubs(options) -> int:
     changed = write_stubs(options.force)
-    print("\n".join(f"made {Path('exercises') / name}" for name in changed) or "all exercises are up to date")
+    print("\n".join(f"wrote {Path('exercises') / name}" for name in changed) or "all exercises are up to date")
     return 0

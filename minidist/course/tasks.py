@@ -1,5 +1,6 @@
-"""What a task is, and what a grader finds: the two things that the graders write and everyone else reads."""
+"""A task, a grader's verdicts on it, and the result they add up to: what graders write and everyone else reads."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 KINDS = ("worksheet", "code", "debugging")
@@ -7,7 +8,7 @@ KINDS = ("worksheet", "code", "debugging")
 
 @dataclass
 class Task:
-    """One exercise, as its grader's marker has it."""
+    """One exercise, as its grader's marker describes it."""
 
     number: str  # "3.4"
     points: int
@@ -15,20 +16,20 @@ class Task:
     kind: str  # one of KINDS
     title: str
     chapter: str  # the file of answers, such as "ch03_collectives"
-    tests: int = 0  # how many its grader has
+    tests: int = 0  # how many tests its grader has
 
     @property
     def order(self) -> tuple[int, ...]:
         return tuple(int(part) for part in self.number.split("."))
 
-    def belongs(self, wish: str) -> bool:
-        """Whether this is the task, or in the chapter, that is wished for: "3.4" or "3"."""
-        return self.number == wish or self.number.partition(".")[0] == wish
+    def matches(self, target: str) -> bool:
+        """Whether this is the target ("3.4") or belongs to it ("3")."""
+        return target in (self.number, self.number.partition(".")[0])
 
 
 @dataclass
 class Verdict:
-    """What one test found."""
+    """The outcome of one test."""
 
     task: str
     test: str
@@ -36,4 +37,37 @@ class Verdict:
     message: str = ""  # one line or a few: what is wrong
     details: str = ""  # where, and what the answer printed
     remarks: list[str] = field(default_factory=list)  # what was noticed but does not fail the task
-    mutant: str = ""  # the planted bug, where one is being judged
+    mutant: str = ""  # the bug, where a mutant is judged
+
+
+@dataclass
+class TaskResult:
+    """One task and all verdicts on it."""
+
+    task: Task
+    verdicts: list[Verdict] = field(default_factory=list)
+
+    @property
+    def state(self) -> str:
+        """ "passed" when every test of the task has passed; else "failed", "todo", or "" if it was not judged."""
+        states = [verdict.state for verdict in self.verdicts]
+        if "failed" in states or "todo" in states:
+            return "failed" if "failed" in states else "todo"
+        return "passed" if states and len(states) >= self.task.tests else ""
+
+    @property
+    def points(self) -> int:
+        return self.task.points if self.state == "passed" else 0
+
+    @property
+    def failure(self) -> Verdict | None:
+        """The first verdict that is not "passed"."""
+        return next((verdict for verdict in self.verdicts if verdict.state != "passed"), None)
+
+
+def results_of(tasks: Sequence[Task], verdicts: Sequence[Verdict]) -> list[TaskResult]:
+    """The result of every task, in the order of the tasks."""
+    results = {task.number: TaskResult(task) for task in tasks}
+    for verdict in verdicts:
+        results[verdict.task].verdicts.append(verdict)
+    return list(results.values())

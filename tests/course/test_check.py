@@ -1,4 +1,4 @@
-"""minidist check, as a learner sees it: one chapter from untouched to solved."""
+"""minidist check as a learner sees it: one chapter from untouched to solved."""
 
 import os
 import subprocess
@@ -9,8 +9,8 @@ import pytest
 
 from minidist.cli import main
 from minidist.course.answers import course_folder, read_answers
-from minidist.course.authoring.stubs import put_back, stub_of
-from minidist.course.grading.judge import judge
+from minidist.course.authoring.stubs import replace_definitions, stub_of
+from minidist.course.grading.run_graders import run_graders
 
 NAME = "ch03_collectives"
 SOLUTION = read_answers(course_folder("solutions"))[NAME].text
@@ -28,7 +28,7 @@ def folder(tmp_path):
 
 def solve(*names: str, start: str = STUB) -> str:
     """The stub with these functions solved."""
-    return put_back(start, SOLUTION, list(names))
+    return replace_definitions(start, SOLUTION, list(names))
 
 
 def checked(folder, capsys, *arguments) -> tuple[int, str]:
@@ -55,14 +55,14 @@ def test_from_failing_to_passed(folder, capsys):
     assert status == 1 and shown.count("to do") == 7 and shown.count("passed") == 1
 
 
-def test_a_stub_that_is_called_inside_a_rank_is_to_do(folder, capsys):
-    """all_reduce_ring is written, but calls two functions that are not."""
+def test_a_stub_called_inside_a_rank_is_to_do(folder, capsys):
+    """all_reduce_ring is written, but the two functions it calls are not."""
     (folder / f"{NAME}.py").write_text(solve("all_reduce_ring"))
     status, shown = checked(folder, capsys, "3.6")
     assert status == 1 and "to do" in shown and "Traceback" not in shown and "hint: Cut flat" in shown
 
 
-def test_what_is_wrong_is_told_with_its_line(folder, capsys):
+def test_an_error_names_the_line(folder, capsys):
     mine = folder / f"{NAME}.py"
     mine.write_text(solve("all_gather_ring").replace("incoming = chunks[(rank - 1 - step) % size]", "incoming = chunk"))
     line = mine.read_text().splitlines().index("        incoming = chunk") + 1
@@ -75,7 +75,7 @@ def test_an_endless_loop_and_a_deadlock_end_in_seconds(folder, capsys):
     started = time.monotonic()
     mine.write_text(solve("broadcast_tree").replace("distance *= 2", "distance = int(np.sum(distance))"))
     _, shown = checked(folder, capsys, "3.2")
-    # one of two ranks waits for ever for a rank that goes round for ever; both are in this function
+    # one rank waits forever for another that loops forever; both are in this function
     assert "3.2 fails" in shown and "did not end within 10 s" in shown and shown.count(f"{NAME}.py:") == 2, shown
     mine.write_text(solve("all_gather_ring").replace("sendrecv(outgoing, right, incoming", "recv(incoming"))
     _, shown = checked(folder, capsys, "3.5")
@@ -88,11 +88,11 @@ def test_a_file_that_is_not_python(folder, capsys):
     status, shown = checked(folder, capsys, "3.2")
     assert status == 1 and "cannot be loaded" in shown and "SyntaxError" in shown
     status, shown = checked(folder, capsys, "3")
-    assert shown.count("cannot be loaded") == 1  # told once, not for every task
+    assert shown.count("cannot be loaded") == 1  # once, not for every task
 
 
-def test_the_chapter_that_is_worked_on_is_shown(folder, capsys):
-    """Chapter 0 is untouched; who works on chapter 3 sees chapter 3."""
+def test_the_chapter_being_worked_on_is_shown(folder, capsys):
+    """Chapter 0 is untouched; a learner who edits chapter 3 sees chapter 3."""
     for name, source in read_answers(course_folder("solutions")).items():
         (folder / f"{name}.py").write_text(stub_of(source.text))
     assert "chapter 0:" in checked(folder, capsys)[1]
@@ -101,53 +101,53 @@ def test_the_chapter_that_is_worked_on_is_shown(folder, capsys):
     assert "chapter 3:" in shown and "chapter 0:" not in shown and "next: 3.1" in shown
 
 
-def test_a_traceback_is_the_learners_own(folder, capsys):
+def test_a_traceback_shows_only_the_learners_lines(folder, capsys):
     mine = folder / f"{NAME}.py"
     mine.write_text(solve("all_gather_ring").replace("incoming = chunks[(rank - 1 - step) % size]", "incoming = chunk"))
     shown = checked(folder, capsys, "3.5")[1]
     assert "incoming = chunk" in shown and "student.py" not in shown and "test_ch03" not in shown
 
 
-def test_progress_is_kept(folder, capsys, monkeypatch):
-    """Only a chapter whose file has changed is judged again; the others are remembered."""
+def test_progress_is_stored(folder, capsys, monkeypatch):
+    """Only a chapter whose file has changed is judged again."""
     mine = folder / f"{NAME}.py"
     mine.write_text(solve("broadcast_tree", "all_reduce_naive"))
     checked(folder, capsys, "--all")
-    wished: list[list[str]] = []
+    judged: list[list[str]] = []
     monkeypatch.setattr(
-        "minidist.course.learner.check.judge",
-        lambda impl, wish, **kw: wished.append(wish) or judge(impl, wish, **kw),
+        "minidist.course.learner.check.run_graders",
+        lambda impl, targets, **kw: judged.append(targets) or run_graders(impl, targets, **kw),
     )
     _, shown = checked(folder, capsys)
     assert "5 of" in shown and "2 of" in shown
-    assert all("3" not in wish for wish in wished)  # chapter 3 was judged and has not changed
-    _, shown = checked(folder, capsys, "3.5")  # one task alone; what is known of the others stays known
+    assert all("3" not in targets for targets in judged)  # chapter 3 was judged and has not changed
+    _, shown = checked(folder, capsys, "3.5")  # one task; the results of the others stay
     assert "5 of" in shown and "2 of" in shown
-    wished.clear()
+    judged.clear()
     mine.write_text(solve("broadcast_tree"))
     _, shown = checked(folder, capsys)
-    assert "3" in wished[0] and "3 of" in shown and "1 of" in shown
+    assert "3" in judged[0] and "3 of" in shown and "1 of" in shown
 
 
-def test_where_progress_cannot_be_kept(folder, capsys):
-    """Where it cannot be written, or is damaged, that is said, and everything shown all the same."""
+def test_progress_that_cannot_be_stored_or_read(folder, capsys):
+    """check reports the problem and shows its results all the same."""
     (folder / ".progress.json").mkdir()
     assert main(["check", "--impl", str(folder), "3.2"]) == 1
     seen = capsys.readouterr()
-    assert "next: 3.2" in seen.out and "your progress cannot be kept" in seen.err
+    assert "next: 3.2" in seen.out and "cannot save your progress" in seen.err
     (folder / ".progress.json").rmdir()
     (folder / ".progress.json").write_text("[" * 5000)
     assert "next: 3.2" in checked(folder, capsys, "3.2")[1]
 
 
-def test_ended_by_a_signal_it_leaves_nothing(folder, scratch):
+def test_a_signal_ends_it_without_leftovers(folder, scratch):
     (folder / f"{NAME}.py").write_text(
         solve("broadcast_tree").replace("distance *= 2", "distance = int(np.sum(distance))")
     )
     environment = os.environ | {"TMPDIR": str(scratch)}
     command = [sys.executable, "-m", "minidist.cli", "check", "3.2", "--impl", str(folder)]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    time.sleep(3)  # it judges, and the answer loops for ever
+    time.sleep(3)  # by now it judges an answer that loops forever
     process.terminate()
     assert process.wait(timeout=30) == 130
     assert list(scratch.iterdir()) == []
@@ -163,7 +163,7 @@ def test_reset_asks(folder, capsys, monkeypatch):
     assert main(["reset", "3.2", "--impl", str(folder)]) == 0 and mine.read_text() == solve("broadcast_tree")
     monkeypatch.setattr("builtins.input", lambda question: "y")
     assert main(["reset", "3.2", "--impl", str(folder)]) == 0 and mine.read_text() == STUB
-    assert "what was there is in .backups/" in capsys.readouterr().out
+    assert "your work is saved in .backups/" in capsys.readouterr().out
 
 
 def test_hint(capsys):
@@ -175,7 +175,7 @@ def test_hint(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["3.99"], "there is no task 3.99; there are 0.1"),
+        (["3.99"], "there is no task 3.99; choose from 0.1"),
         (["77"], "there is no chapter '77'"),
         (["--impl", "/nowhere"], "there is no such folder"),
         (["--hint", "3.99"], "there is no task 3.99"),
@@ -187,17 +187,17 @@ def test_unusable_input(arguments, message, capsys):
 
 
 def test_watch(folder):
-    """It judges at once, and again when a file is saved."""
+    """It judges immediately, and again when a file is saved."""
     pytest.importorskip("watchfiles", reason="watchfiles is not installed")
     command = [sys.executable, "-m", "minidist.cli", "check", "3.2", "--watch", "--impl", str(folder)]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ | {"COLUMNS": "100"}
     )
     try:
-        seen = read_until(process, "waiting for you")
+        seen = read_until(process, "Save a file")
         assert "to do" in seen
         (folder / f"{NAME}.py").write_text(solve("broadcast_tree"))
-        seen = read_until(process, "waiting for you")
+        seen = read_until(process, "Save a file")
         assert f"changed: {NAME}.py" in seen and "passed" in seen
     finally:
         process.kill()
@@ -206,21 +206,18 @@ def test_watch(folder):
 
 
 def read_until(process, text: str) -> str:
-    """What a process prints up to the line with the text; pytest's timeout is the limit."""
+    """What a process prints up to the line with the text."""
     seen = ""
     for line in process.stdout:
         seen += line
         if text in line:
             return seen
-    raise AssertionError(f"it ended after printing {seen!r}")
-
-
-# The course proves itself
+    raise AssertionError(f"the process ended after printing {seen!r}")
 
 
 def test_untouched_stubs_score_nothing(tmp_path):
     for name, source in read_answers(course_folder("solutions")).items():
         (tmp_path / f"{name}.py").write_text(stub_of(source.text))
-    judged = judge(str(tmp_path))  # (that solutions score everything is what tests/exercises shows)
-    assert len(judged) >= 24
-    assert {one.state for one in judged} == {"todo"} and sum(one.points for one in judged) == 0
+    results = run_graders(str(tmp_path))  # (tests/exercises shows that solutions score everything)
+    assert len(results) >= 24
+    assert {result.state for result in results} == {"todo"} and sum(result.points for result in results) == 0

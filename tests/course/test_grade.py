@@ -1,4 +1,4 @@
-"""minidist grade: one broken submission never stops the rest, and each gets its fair points and a clear remark."""
+"""minidist grade: no submission stops the others, and each gets the points it deserves and a clear remark."""
 
 import csv
 import json
@@ -17,27 +17,27 @@ import pytest
 from minidist.cli import main
 from minidist.course.answers import ROOT, course_folder, read_answers
 from minidist.course.authoring.stubs import stub_of
-from minidist.course.grading.grade import find_submissions, take_answers
+from minidist.course.grading.submissions import find_submissions, take_answers
 from minidist.course.grading.supervise import MARK
 
 NAME = "ch03_collectives"
 SOLUTION = read_answers(course_folder("solutions"))[NAME].text
-TASKS = {"3.3": 2, "3.6": 4, "3.8": 3}  # what is graded here, and the points
+TASKS = {"3.3": 2, "3.6": 4, "3.8": 3}  # the tasks graded here and their points
 HEART = "    chunks = chunks_of(flat, group.size)\n"  # the first line of task 3.6
 
 
 def in_3_6(code: str) -> str:
-    """The solutions, with code in front of the answer of task 3.6."""
+    """The solutions, with code in front of the answer to task 3.6."""
     assert SOLUTION.count(HEART) == 1
     return SOLUTION.replace(HEART, "".join(f"    {line}\n" for line in code.splitlines()) + HEART)
 
 
-# student -> (the file, points for 3.3, 3.6 and 3.8, what the remarks say)
+# student -> (the file, points for 3.3, 3.6 and 3.8, a pattern that a remark matches)
 SUBMISSIONS = {
     "solves_all": (SOLUTION, (2, 4, 3), None),
     "untouched": (stub_of(SOLUTION), (0, 0, 0), None),
     "hangs": (
-        in_3_6("import time\nwhile True:\n    time.sleep(0.01)"),  # (the next one computes for ever)
+        in_3_6("import time\nwhile True:\n    time.sleep(0.01)"),  # (the next one never waits)
         (2, 0, 3),
         rf"3\.6: the run did not end within .*{NAME}\.py:\d+ in all_reduce",
     ),
@@ -58,7 +58,7 @@ SUBMISSIONS = {
         "np.flatnonzero = lambda a: a[:0]\ng.ProcessGroup.traffic = None\n"
         + SOLUTION.replace("range(size - 1)", "range(size - 2)"),
         (2, 0, 3),
-        r"replaces .*numpy\.flatnonzero; it was put back",
+        r"replaces .*numpy\.flatnonzero; it was restored",
     ),
     "calls_the_library": (
         "from minidist.comm.algorithms import all_reduce_ring as theirs\n"
@@ -66,10 +66,10 @@ SUBMISSIONS = {
         (2, 0, 3),
         r"3\.6: LibraryAnswer: the answer calls minidist's own all_reduce_ring",
     ),
-    "kills_its_judge": (
+    "kills_its_grader": (
         in_3_6("import os, signal\nos.killpg(0, signal.SIGKILL)"),
         (2, 0, 3),
-        r"3\.6: it ended the process that judges it",
+        r"3\.6: it ended the grading process",
     ),
     "leaves_a_daemon": (
         in_3_6(
@@ -94,7 +94,7 @@ SUBMISSIONS = {
         (2, 0, 3),
         r"3\.6: LibraryAnswer: the answer reads minidist/comm/algorithms\.py",
     ),
-    "spoils_its_ranks": (  # in 3.3; what comes after it is right, and must not pay for it
+    "spoils_its_ranks": (  # in 3.3; the later tasks are correct and must not suffer
         SOLUTION.replace(
             "    if group.rank == 0:\n        arrived",
             "    import threading, os, signal, numpy.random\n    signal.alarm(1)\n"
@@ -123,7 +123,7 @@ FEW = ("solves_all", "exits_hard", "calls_the_library", "spoils_its_ranks")  # w
 
 
 def processes_in(folder: str) -> set[int]:
-    """The processes of submissions whose home lies there."""
+    """The processes of submissions whose HOME is in this folder."""
     found = set()
     for process in psutil.process_iter():
         try:
@@ -136,14 +136,14 @@ def processes_in(folder: str) -> set[int]:
 
 
 def dead_segments() -> set[str]:
-    """Shared memory of ranks whose parent has ended."""
+    """Shared-memory segments of ranks whose parent has ended."""
     names = os.listdir("/dev/shm") if Path("/dev/shm").is_dir() else []
     return {name for name in names if name.startswith("minidist-") and not psutil.pid_exists(int(name.split("-")[1]))}
 
 
 @pytest.fixture(scope="module")
 def graded(request, tmp_path_factory):
-    """The submissions to test, graded in one run: exit status, folder of results, of temporary files, old segments."""
+    """The submissions, graded in one run: exit status, folder of results, temporary folder, segments from before."""
     place = tmp_path_factory.mktemp("course")
     tests = [item for item in request.session.items if item.function is test_fair_points_and_a_clear_remark]
     students = {*FEW, *(item.callspec.params["student"] for item in tests)}
@@ -188,11 +188,11 @@ def test_fair_points_and_a_clear_remark(graded, student):
         assert any(re.search(remark, found) for found in grade["remarks"]), grade["remarks"]
 
 
-def test_zips_and_what_is_none(graded):
+def test_zip_files_and_missing_answers(graded):
     assert graded[0] == 0
     assert grade_of(graded, "sends_a_zip")["points"] == 9
     assert "the zip file cannot be read" in grade_of(graded, "is_no_zip")["remarks"][0]
-    assert grade_of(graded, "sends_nothing")["remarks"] == ["there is no file chNN_name.py in it"]
+    assert grade_of(graded, "sends_nothing")["remarks"] == ["found no file named chNN_name.py"]
 
 
 def test_tables_and_gradescope(graded):
@@ -210,13 +210,13 @@ def test_tables_and_gradescope(graded):
 
 
 def test_nothing_is_left(graded):
-    """Of the processes, files and shared memory that came while these submissions were graded, none are there."""
+    """No process, temporary file or shared-memory segment of these submissions remains."""
     assert processes_in(graded[2]) == set()
     assert os.listdir(graded[2]) == []
     assert dead_segments() - graded[3] == set()
 
 
-def test_an_interrupt_keeps_what_is_done_and_leaves_nothing(tmp_path, scratch):
+def test_an_interrupt_keeps_finished_grades_and_leaves_nothing(tmp_path, scratch):
     for student, text in (("a", SOLUTION), ("b", SOLUTION + "\nwhile True:\n    pass\n")):
         (tmp_path / "in" / student).mkdir(parents=True)
         (tmp_path / "in" / student / f"{NAME}.py").write_text(text)
@@ -235,7 +235,7 @@ def test_an_interrupt_keeps_what_is_done_and_leaves_nothing(tmp_path, scratch):
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not (tmp_path / "out" / "students" / "a").exists():
         time.sleep(0.1)
-    time.sleep(2)  # b is under way
+    time.sleep(2)  # b is in progress
     process.terminate()
     assert process.wait(timeout=30) == 130
     grades = json.loads((tmp_path / "out" / "grades.json").read_text())
@@ -244,7 +244,7 @@ def test_an_interrupt_keeps_what_is_done_and_leaves_nothing(tmp_path, scratch):
 
 
 def test_a_submission_that_takes_too_long(tmp_path):
-    """The time limit is for the whole submission: what is not judged then is said."""
+    """The time limit applies to the whole submission; a remark lists the tasks that were not judged."""
     (tmp_path / "in" / "slow").mkdir(parents=True)
     (tmp_path / "in" / "slow" / f"{NAME}.py").write_text(SOLUTION + "\nimport time\ntime.sleep(2)\n")
     arguments = ["--timeout", "5", "--task", "3.3", "--task", "3.6"]
@@ -258,14 +258,14 @@ def test_a_submission_that_takes_too_long(tmp_path):
     ("arguments", "message"),
     [
         (["/nowhere"], "is not a folder of submissions"),
-        (["{empty}"], "holds no submission"),
+        (["{empty}"], "has no submissions"),
         (["{some}", "--jobs", "0"], "--jobs 0 must be at least 1"),
         (["{some}", "--timeout", "0"], "--timeout 0 must be more than 0"),
         (["{some}", "--memory", "0.1"], "--memory 0.1 must be at least 1"),
         (["{some}", "--task", "3.99"], "there is no task 3.99"),
         (["{some}", "--out", "/dev/null/x"], "cannot write there"),
         (["{twice}"], "two submissions of ann"),
-        (["{some}", "--out", "{some}/grades"], "lies among the submissions"),
+        (["{some}", "--out", "{some}/grades"], "is among the submissions"),
     ],
 )
 def test_unusable_input(arguments, message, tmp_path, capsys):
@@ -277,7 +277,7 @@ def test_unusable_input(arguments, message, tmp_path, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_what_is_taken_from_a_submission(tmp_path):
+def test_the_files_taken_from_a_submission(tmp_path):
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     for folder in (theirs / "a", theirs / "b", ours):
         folder.mkdir(parents=True)
@@ -289,14 +289,18 @@ def test_what_is_taken_from_a_submission(tmp_path):
     (theirs / "ch01_transformer.py").write_text("#" * (2 << 20))
     remarks = "\n".join(take_answers(theirs, ours))
     assert [path.name for path in ours.iterdir()] == [f"{NAME}.py"] and (ours / f"{NAME}.py").read_text() == "first"
-    for remark in ("there 2 times; a/", "ch77_other.py was not taken", "ch01_transformer.py has 2,097,152 bytes"):
+    for remark in (
+        f"found 2 files {NAME}.py; graded a/",
+        "skipped ch77_other.py",
+        "skipped ch01_transformer.py: 2,097,152 bytes",
+    ):
         assert remark in remarks
     (tmp_path / "notes.txt").write_text("")
     assert find_submissions(tmp_path) == ([("ours", ours), ("theirs", theirs)], ["notes.txt"])
 
 
-def test_which_of_several_files_is_taken(tmp_path):
-    """A whole repository handed in: the student's exercises, not the solutions, the tests or an old copy."""
+def test_the_file_taken_from_several(tmp_path):
+    """From a whole repository: the student's exercises, not the solutions, the tests or an old copy."""
     ours = tmp_path / "ours"
     ours.mkdir()
     with zipfile.ZipFile(tmp_path / "repository.zip", "w") as archive:
@@ -305,8 +309,8 @@ def test_which_of_several_files_is_taken(tmp_path):
         archive.writestr("CH03_Collectives (1).py", "")
     remarks = take_answers(tmp_path / "repository.zip", ours)
     assert (ours / f"{NAME}.py").read_text() == "repository\\exercises"
-    assert remarks[0].startswith("CH03_Collectives (1).py was not taken")
-    assert remarks[1] == f"{NAME}.py is there 2 times; repository/exercises/{NAME}.py was graded"
+    assert remarks[0].startswith("skipped CH03_Collectives (1).py")
+    assert remarks[1] == f"found 2 files {NAME}.py; graded repository/exercises/{NAME}.py"
 
 
 def test_the_limit_of_processes(tmp_path):
@@ -316,12 +320,12 @@ def test_the_limit_of_processes(tmp_path):
     arguments = ["--processes", "44", "--task", "3.3", "--task", "3.6"]
     assert main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"), *arguments]) == 0
     (grade,) = json.loads((tmp_path / "out" / "grades.json").read_text())
-    assert grade["remarks"] == ["3.6: it ended the process that judges it by meeting the limit of 44 processes"]
+    assert grade["remarks"] == ["3.6: it exceeded the limit of 44 processes"]
     assert grade["points"] == 2
 
 
 def test_the_autograder_of_the_documentation(tmp_path):
-    """run_autograder as Gradescope runs it, with another folder in the place of /autograder."""
+    """run_autograder as Gradescope runs it, with another folder in place of /autograder."""
     (tmp_path / "submission").mkdir()
     (tmp_path / "submission" / f"{NAME}.py").write_text(SOLUTION)
     (tmp_path / "venv" / "bin").mkdir(parents=True)
@@ -335,7 +339,7 @@ def test_the_autograder_of_the_documentation(tmp_path):
     assert results["score"] == 2 and [test["number"] for test in results["tests"]] == ["3.3"]
 
 
-def test_the_other_commands_do_without_the_courses_packages():
+def test_other_commands_run_without_the_courses_packages():
     hidden = "import sys; sys.modules |= dict.fromkeys(['psutil', 'watchfiles', 'pytest', 'nbclient'])\n"
     code = hidden + "import minidist.cli as cli; sys.exit(cli.main(['grade', '.']))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
@@ -346,7 +350,8 @@ def test_the_other_commands_do_without_the_courses_packages():
 
 
 def test_a_spreadsheet_gets_no_formula(tmp_path):
-    from minidist.course.grading.grades import Grade, write_grades
+    from minidist.course.grading.grade_submission import Grade
+    from minidist.course.grading.reports import write_grades
 
     write_grades(tmp_path, [], [Grade("=cmd()", [], ["+1"])])
     assert "'=cmd()" in (tmp_path / "grades.csv").read_text()

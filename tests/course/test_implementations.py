@@ -7,7 +7,7 @@ import pytest
 from minidist import overrides
 from minidist.cli import main
 from minidist.course.answers import course_folder, read_answers
-from minidist.course.authoring.stubs import put_back, stub_of
+from minidist.course.authoring.stubs import replace_definitions, stub_of
 from minidist.course.learner.implementations import implementations_of, training_on
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -28,7 +28,7 @@ def folder(tmp_path):
             solved = [
                 name for name in names if f"def {name}(" in text or f"class {name}(" in text or f"class {name}:" in text
             ]
-            (tmp_path / f"{chapter}.py").write_text(put_back(text, solution, solved))
+            (tmp_path / f"{chapter}.py").write_text(replace_definitions(text, solution, solved))
         return tmp_path
 
     return make
@@ -48,8 +48,8 @@ def test_the_functions_that_the_course_promises_to_override():
 def test_stubs_fall_back(folder):
     mine = solved_in(folder("all_reduce_ring", "fill_buckets"))
     assert [name for name, own in mine.items() if own] == ["all_reduce_ring", "fill_buckets"]
-    why = {function.name: function.why for function in implementations_of(str(folder()))}
-    assert why["broadcast_tree"] == "still a stub in ch03_collectives.py"
+    where = {function.name: function.where for function in implementations_of(str(folder()))}
+    assert where["broadcast_tree"] == "still a stub in ch03_collectives.py"
 
 
 def verify(folder, *arguments) -> int:
@@ -158,7 +158,7 @@ def test_unusable_input(tmp_path, capsys):
     assert "there is no such folder" in capsys.readouterr().err
     (tmp_path / "ch03_collectives.py").write_text("x = 1\ndef broken(:\n")
     assert main(["verify", "--impl", str(tmp_path), *SMALL, "dp=2"]) == 2
-    assert "ch03_collectives.py:2: this is not Python" in capsys.readouterr().err
+    assert "ch03_collectives.py:2: not valid Python" in capsys.readouterr().err
 
 
 def test_only_overridable_functions_can_be_overridden():

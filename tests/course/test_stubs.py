@@ -1,9 +1,9 @@
-"""Exercises are their solutions with the bodies taken out, and nobody's work is overwritten."""
+"""Exercises are their solutions without the bodies, and nobody's work is overwritten."""
 
 import pytest
 
 from minidist.course.answers import chapter_names, course_folder, read_answers
-from minidist.course.authoring.stubs import owners_of, put_back, stub_of, untouched, write_stubs
+from minidist.course.authoring.stubs import definitions_by_task, replace_definitions, stub_of, untouched, write_stubs
 from minidist.course.learner.reset import plan_reset, write_reset
 
 SOLUTION = '''
@@ -60,12 +60,12 @@ class Second:
 '''
 
 
-def test_bodies_are_taken_out():
+def test_stubs_have_no_bodies():
     assert stub_of(SOLUTION) == STUB
 
 
-def test_owners():
-    assert owners_of(SOLUTION) == {"9.1": ["first"], "9.2": ["Second"]}
+def test_definitions_by_task():
+    assert definitions_by_task(SOLUTION) == {"9.1": ["first"], "9.2": ["Second"]}
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_markers_that_do_not_pair(text, message):
 
 def test_a_marker_outside_any_function():
     with pytest.raises(ValueError, match="outside any function"):
-        owners_of("# >>> 9.1\nx = 1\n# <<<\n")
+        definitions_by_task("# >>> 9.1\nx = 1\n# <<<\n")
 
 
 def test_untouched():
@@ -92,26 +92,28 @@ def test_untouched():
     begun = STUB.replace('raise NotImplementedError("task 9.1")', "return x")
     assert not untouched(begun, STUB, ["first"]) and untouched(begun, STUB, ["Second"])
     assert not untouched("def first(:", STUB, ["first"])
-    below = STUB + "\n\ndef first(x):\n    return x + 1\n"  # the stub left, and the answer below it: Python calls that
+    below = STUB + "\n\ndef first(x):\n    return x + 1\n"  # an answer below its stub: Python calls the last definition
     assert not untouched(below, STUB, ["first"])
 
 
-def test_put_back_changes_one_task_alone():
+def test_replacing_definitions_changes_one_task_only():
     mine = STUB.replace("LIMIT = 3", "LIMIT = 4  # mine").replace("step += i", "step += 2 * i")
     begun = mine.replace('raise NotImplementedError("task 9.1")', "y = x + 1\n    return y")
-    assert begun != mine and put_back(begun, STUB, ["first"]) == mine
-    assert 'NotImplementedError("task 9.1")' in put_back("x = 1\n", STUB, ["first"])  # also where it was deleted
+    assert begun != mine and replace_definitions(begun, STUB, ["first"]) == mine
+    assert 'NotImplementedError("task 9.1")' in replace_definitions(
+        "x = 1\n", STUB, ["first"]
+    )  # even if it was deleted
 
 
 def test_committed_exercises_are_those_of_the_solutions():
-    """In a clone where you solve the exercises this fails, as it should; `minidist check` is what judges them."""
+    """This fails, as it should, in a clone where you solve the exercises; use `minidist check` there."""
     exercises = read_answers(course_folder("exercises"))
     for name, source in read_answers(course_folder("solutions")).items():
         assert exercises[name].text == stub_of(source.text, name), f"{name}: run `minidist stubs --force`"
     assert list(exercises) == chapter_names()
 
 
-def test_stubs_are_not_written_over_work(tmp_path, monkeypatch):
+def test_stubs_do_not_overwrite_work(tmp_path, monkeypatch):
     from minidist.course.authoring import stubs
 
     for name in ("solutions", "exercises"):
@@ -133,7 +135,7 @@ def test_reset_of_one_task(tmp_path):
     mine = tmp_path / "ch03_collectives.py"
     mine.write_text(solution)
     file, text, lost = plan_reset("3.4", tmp_path)
-    assert file == mine and mine.read_text() == solution  # nothing has happened yet
+    assert file == mine and mine.read_text() == solution  # only a plan so far
     assert lost == "what you wrote in reduce_scatter_ring of ch03_collectives.py"
     copy = write_reset(file, text)
     assert copy.read_text() == solution
@@ -144,16 +146,16 @@ def test_reset_of_one_task(tmp_path):
     assert untouched(mine.read_text(), solution, ["all_reduce_ring", "broadcast_tree"])
 
 
-def test_reset_of_a_chapter_and_of_what_is_not_there(tmp_path):
+def test_reset_of_a_chapter_and_of_unknown_targets(tmp_path):
     stub = stub_of(read_answers(course_folder("solutions"))["ch03_collectives"].text)
     mine = tmp_path / "ch03_collectives.py"
-    assert write_reset(*plan_reset("3.4", tmp_path)[:2]) is None  # there was no file: the whole chapter comes
+    assert write_reset(*plan_reset("3.4", tmp_path)[:2]) is None  # without a file, the whole chapter is written
     assert mine.read_text() == stub
     mine.write_text("def broken(:\n")
     with pytest.raises(ValueError, match=r"line 1.*minidist reset 3"):
         plan_reset("3.4", tmp_path)
     assert plan_reset("3", tmp_path)[1] == stub
-    for wish, message in (("3.99", "no task 3.99"), ("77", "no chapter '77'"), ("x", "no chapter 'x'")):
+    for target, message in (("3.99", "no task 3.99"), ("77", "no chapter '77'"), ("x", "no chapter 'x'")):
         with pytest.raises(ValueError, match=message):
             mine.write_text(stub)
-            plan_reset(wish, tmp_path)
+            plan_reset(target, tmp_path)

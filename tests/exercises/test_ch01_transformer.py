@@ -9,7 +9,7 @@ from minidist.course.authoring.assertions import peak_bytes
 
 pytestmark = pytest.mark.answers(
     "ch01_transformer",
-    closed=(
+    forbidden=(
         "minidist.nn.tensor",
         "minidist.nn.arithmetic",
         "minidist.nn.functional",

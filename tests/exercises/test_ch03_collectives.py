@@ -18,7 +18,9 @@ from minidist.course.authoring.assertions import (
     to_the_right_only,
 )
 
-pytestmark = pytest.mark.answers("ch03_collectives", closed=("minidist.comm.algorithms", "minidist.comm.collectives"))
+pytestmark = pytest.mark.answers(
+    "ch03_collectives", forbidden=("minidist.comm.algorithms", "minidist.comm.collectives")
+)
 
 
 def chunked(rank: int, sizes: list[int]) -> list[np.ndarray]:

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from minidist.course.authoring.assertions import peak_bytes, same
-from minidist.course.sandbox.watch import watch_collectives
+from minidist.course.authoring.observe import observe_collectives
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run
 
-CLOSED = tuple(
+FORBIDDEN = tuple(
     f"minidist.parallel.data:{name}" for name in ("NaiveDataParallel", "Bucket", "BucketedDataParallel", "fill_buckets")
 )
-pytestmark = pytest.mark.answers("ch04_data_parallel", closed=CLOSED)
+pytestmark = pytest.mark.answers("ch04_data_parallel", forbidden=FORBIDDEN)
 
 SIZES = (1, 2, 3, 5)  # numbers of ranks
 
@@ -316,7 +316,7 @@ def train_by_hand(world, answers, orders, algorithm="ring", overlap=True, steps=
     def noted(name, nbytes, async_op):
         calls.append((name, phase, list(complete), bool(async_op), nbytes))
 
-    watch_collectives(world, noted)
+    observe_collectives(world, noted)
     replicas = answers.BucketedDataParallel(parameters, world, algorithm, np.float64, IN_BUCKET * 8 / 2**20, overlap)
     found, mine = [], orders[world.rank]
     for step in range(steps):

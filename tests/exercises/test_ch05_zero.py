@@ -12,7 +12,7 @@ import pytest
 
 from minidist import ledger
 from minidist.course.authoring.assertions import same
-from minidist.course.sandbox.watch import watch_collectives
+from minidist.course.authoring.observe import observe_collectives
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.layers import Module, Parameter
 from minidist.train.config import TrainConfig
@@ -20,11 +20,11 @@ from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run
 
-CLOSED = (
+FORBIDDEN = (
     *(f"minidist.parallel.zero:ZeroStage{stage}" for stage in (1, 2, 3)),
     "minidist.parallel.tools.units:shard_slice",
 )
-pytestmark = pytest.mark.answers("ch05_zero", closed=CLOSED)
+pytestmark = pytest.mark.answers("ch05_zero", forbidden=FORBIDDEN)
 
 SIZES = (1, 2, 3, 5)  # numbers of ranks
 HYBRID = ((4, 2), (4, 1), (3, 1))  # ranks, and ranks per sharding group
@@ -285,7 +285,7 @@ def train_by_hand(world, answers, stage, orders, shard=0, algorithm="ring", step
                 if group.size > 1:
                     found["calls"].append((call, name, phase, len(complete), nbytes))
 
-            watch_collectives(group, noted)
+            observe_collectives(group, noted)
         kind = getattr(answers, f"ZeroStage{stage}")
         zero = kind(model, model.blocks, shards, replicas, max(map(len, orders)), algorithm, np.float64)
         memory.forget_peaks()
@@ -672,7 +672,7 @@ def run_model(world, answers, counts, shard=0, reshard=True, steps=1):
             for parameter in some:  # registered, and so called, before the answer's own hooks
                 parameter.register_post_accumulate_grad_hook(lambda _, name=name: moment(f"backward of {name}"))
         shards, replicas = groups_of(world, shard or world.size)
-        watch_collectives(shards, lambda call, nbytes, _: found["calls"].append((call, nbytes)))
+        observe_collectives(shards, lambda call, nbytes, _: found["calls"].append((call, nbytes)))
         arguments = model, model.blocks, shards, replicas, max(counts), "ring", np.float64, reshard, False
         zero = answers.ZeroStage3(*arguments)
         for name, module in zip(UNIT_NAMES, modules, strict=True):

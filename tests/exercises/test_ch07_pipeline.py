@@ -16,9 +16,9 @@ from minidist.parallel.tools.schedules import Action, schedule, written
 SCHEDULES, CHECK = "minidist.parallel.tools.schedules", "minidist.parallel.tools.schedule_check"
 
 
-def answers(*closed):
+def answers(*forbidden):
     """While these tests run, these parts of the library are forbidden."""
-    return pytest.mark.answers("ch07_pipeline", closed=closed)
+    return pytest.mark.answers("ch07_pipeline", forbidden=forbidden)
 
 
 pytestmark = answers()

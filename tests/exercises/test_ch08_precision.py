@@ -24,9 +24,9 @@ from minidist.train.result import RunOptions
 from minidist.train.trainer import run
 
 
-def answers(*closed):
+def answers(*forbidden):
     """While these tests run, these parts of ``minidist.nn`` are forbidden."""
-    return pytest.mark.answers("ch08_precision", closed=tuple(f"minidist.nn.{name}" for name in closed))
+    return pytest.mark.answers("ch08_precision", forbidden=tuple(f"minidist.nn.{name}" for name in forbidden))
 
 
 pytestmark = answers()

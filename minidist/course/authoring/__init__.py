@@ -1,1 +1,1 @@
-"""For those who write tasks: the pytest plugin, assertions, mutants, and stubs made from solutions."""
+"""For authors of tasks: the pytest plugin, assertions, mutants, and stubs made from solutions."""

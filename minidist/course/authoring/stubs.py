@@ -1,18 +1,18 @@
-"""Exercises made from solutions.
+"""Makes exercises from solutions.
 
-In a solution, what a learner is to write stands between two marker comments, the first with the task's number:
+In a solution, two marker comments enclose what the learner should write; the first one names the task:
 
     # >>> 3.4
     ...
     # <<<
 
-The exercise is the same file with ``raise NotImplementedError`` in that place. A debugging task shows the learner a
-program with a bug instead, which stands commented out behind a third marker:
+The exercise is the same file with ``raise NotImplementedError`` in that place. A debugging task gives the learner a
+program with a bug instead. The buggy lines follow a third marker and are commented out:
 
     # >>> 3.8
-    ...the line as it should be...
+    ...the correct lines...
     # === given to the learner
-    # ...the line with the bug...
+    # ...the lines with the bug...
     # <<<
 """
 
@@ -31,15 +31,15 @@ def stub_of(solution: str, name: str = "the solution") -> str:
     """The exercise that belongs to the text of a solution.
 
     Raises:
-        ValueError: where markers do not stand in pairs, naming the line.
+        ValueError: if the markers do not come in pairs; it names the line.
     """
     lines, kept = solution.splitlines(keepends=True), []
-    inside = None  # the indentation and the number of the task whose body is being left out
+    inside = None  # the indentation and the number of the task whose lines are being skipped
     given: list[str] | None = None
     for number, line in enumerate(lines, 1):
         begin = BEGIN.fullmatch(line)
         if (begin and inside) or (line.lstrip() in (END, GIVEN) and not inside):
-            raise ValueError(f"{name}, line {number}: this marker does not fit the one before it")
+            raise ValueError(f"{name}, line {number}: this marker does not match the one before it")
         if begin:
             inside, given = begin.groups(), None
         elif line.lstrip() == GIVEN:
@@ -57,22 +57,26 @@ def stub_of(solution: str, name: str = "the solution") -> str:
     return "".join(kept)
 
 
-def owners_of(solution: str) -> dict[str, list[str]]:
-    """For each task, the names of the top-level functions and classes of which it takes a part out."""
+def definitions_by_task(solution: str) -> dict[str, list[str]]:
+    """For each task, the names of the top-level functions and classes that contain its markers.
+
+    Raises:
+        ValueError: if a marker is outside any function; it names the line.
+    """
     definitions = _definitions(solution)
-    owners: dict[str, list[str]] = {}
+    names_of: dict[str, list[str]] = {}
     for number, line in enumerate(solution.splitlines(keepends=True), 1):
         if begin := BEGIN.fullmatch(line):
             names = [name for name, (first, last) in definitions.items() if first <= number <= last]
             if not names:
-                raise ValueError(f"line {number}: the marker of task {begin[2]} stands outside any function")
-            mine = owners.setdefault(begin[2], [])
-            mine += [name for name in names if name not in mine]
-    return owners
+                raise ValueError(f"line {number}: the marker of task {begin[2]} is outside any function")
+            known = names_of.setdefault(begin[2], [])
+            known += [name for name in names if name not in known]
+    return names_of
 
 
 def _definitions(text: str) -> dict[str, tuple[int, int]]:
-    """The first and last line of each top-level function and class, its decorators included."""
+    """The first and last line of each top-level function and class, including its decorators."""
     return {
         node.name: (min([node.lineno, *(d.lineno for d in node.decorator_list)]), node.end_lineno)
         for node in ast.parse(text).body
@@ -81,29 +85,29 @@ def _definitions(text: str) -> dict[str, tuple[int, int]]:
 
 
 def untouched(text: str, stub: str, names: list[str]) -> bool:
-    """Whether all these functions and classes are still as the stub has them, comments and blank lines aside."""
+    """Whether all these functions and classes are still as in the stub, apart from comments and blank lines."""
     return all(_code_of(text, name) == _code_of(stub, name) for name in names)
 
 
 def _code_of(text: str, name: str) -> str | None:
     try:
         body = ast.parse(text).body
-    except (SyntaxError, ValueError):  # nothing in it can be as it was
+    except (SyntaxError, ValueError):  # a file that is not Python cannot be untouched
         return None
     same_name = [ast.dump(node) for node in body if getattr(node, "name", None) == name]
-    return same_name[-1] if same_name else ""  # of two with one name Python calls the last
+    return same_name[-1] if same_name else ""  # where two have one name, Python calls the last
 
 
-def put_back(text: str, stub: str, names: list[str]) -> str:
-    """The learner's text with these functions and classes as the stub has them, all else as it is.
+def replace_definitions(text: str, source: str, names: list[str]) -> str:
+    """The learner's text with these functions and classes as ``source`` has them; everything else stays.
 
     Raises:
-        SyntaxError: where the learner's text cannot be read as Python.
+        SyntaxError: if the learner's text is not Python.
     """
     for name in names:
         lines = text.splitlines(keepends=True)
-        first, last = _definitions(stub)[name]
-        pristine = stub.splitlines(keepends=True)[first - 1 : last]
+        first, last = _definitions(source)[name]
+        pristine = source.splitlines(keepends=True)[first - 1 : last]
         if name in (mine := _definitions(text)):
             lines[mine[name][0] - 1 : mine[name][1]] = pristine
         else:
@@ -113,23 +117,23 @@ def put_back(text: str, stub: str, names: list[str]) -> str:
 
 
 def write_stubs(force: bool = False) -> list[str]:
-    """Make every exercise anew from its solution; returns the names of the files that changed.
+    """Generate every exercise from its solution; returns the names of the files that changed.
 
     Raises:
-        ValueError: where a file would change that exists, without ``force``: it may hold a learner's work.
+        ValueError: if an existing file would change and ``force`` is not set: it may hold a learner's work.
     """
     solutions, exercises = course_folder("solutions"), course_folder("exercises")
-    made = {
+    generated = {
         file.name: stub_of(file.read_text(encoding="utf-8"), file.name)
         for file in sorted(solutions.glob("ch*.py"))
         if CHAPTER_FILE.fullmatch(file.name)
     }
-    changed = {name: text for name, text in made.items() if _read(exercises / name) != text}
+    changed = {name: text for name, text in generated.items() if _read(exercises / name) != text}
     edited = [name for name in changed if (exercises / name).exists()]
     if edited and not force:
         raise ValueError(
-            f"{', '.join(edited)} in {exercises.name}/ would be overwritten. To begin a task anew use minidist reset; "
-            "to make all stubs anew from the solutions, losing what was written there, add --force"
+            f"{', '.join(edited)} in {exercises.name}/ would be overwritten. Use minidist reset to start a task over, "
+            "or --force to generate all stubs again and lose what was written there"
         )
     for name, text in changed.items():
         (exercises / name).write_text(text, encoding="utf-8")

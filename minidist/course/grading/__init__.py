@@ -1,1 +1,1 @@
-"""For those who grade: graders run in a process of their own, over one folder or a whole class."""
+"""Runs the graders in processes of their own: for one folder of answers, or for a whole class."""

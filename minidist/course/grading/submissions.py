@@ -1,4 +1,4 @@
-"""What a lecturer has collected: a folder or zip file for each student, and the answers somewhere in it."""
+"""Finds the submissions that a lecturer has collected, and the answers in each: a folder or zip file per student."""
 
 import re
 import stat
@@ -8,13 +8,13 @@ from pathlib import Path, PurePosixPath
 
 from minidist.course.answers import CHAPTER_FILE, chapter_names
 
-FILE_BYTES = 1 << 20  # more than that is no exercise
-NEARLY = re.compile(r"ch\d\d.*\.py", re.IGNORECASE)  # what was meant to be a file of answers
-NOT_THEIRS = {"solutions", "tests", "__MACOSX", ".backups", ".git"}  # folders that hold no answers of the student's
+FILE_BYTES = 1 << 20  # no exercise is larger
+NEARLY = re.compile(r"ch\d\d.*\.py", re.IGNORECASE)  # probably meant to be a file of answers
+NOT_THEIRS = {"solutions", "tests", "__MACOSX", ".backups", ".git"}  # folders without answers of the student's own
 
 
 def find_submissions(folder: Path) -> tuple[list[tuple[str, Path]], list[str]]:
-    """(student, path) of each folder and zip file in a folder, and the names of what else lies there.
+    """(student, path) of each folder and zip file in a folder, and the names of all other files there.
 
     Raises:
         ValueError: if there are none, or two for one student.
@@ -31,22 +31,22 @@ def find_submissions(folder: Path) -> tuple[list[tuple[str, Path]], list[str]]:
             others.append(entry.name)
     names = [name for name, _ in found]
     if not found:
-        raise ValueError(f"{folder} holds no submission: neither a folder nor a zip file for a student")
+        raise ValueError(f"{folder} has no submissions: expected a folder or zip file for each student")
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"{folder} holds two submissions of {', '.join(twice)}: a folder and a zip file")
+        raise ValueError(f"{folder} has two submissions of {', '.join(twice)}: a folder and a zip file")
     return found, others
 
 
 def _student(entry: Path) -> str:
-    """The name, which must be text that can be written, whatever bytes the file system has."""
+    """The student's name, as valid text whatever bytes the file system holds."""
     name = entry.stem if entry.is_file() else entry.name
     return name.encode("utf-8", "replace").decode()
 
 
 def take_answers(submission: Path, into: Path) -> list[str]:
-    """Copy the files of answers out of a folder or zip file, wherever in it they lie; returns remarks.
+    """Copy the files of answers from a folder or zip file, at any depth; returns remarks.
 
-    Of two files with one name the one in ``exercises/`` is taken, else the one that lies less deep.
+    Of several files with one name, the one in ``exercises/`` is taken, or else the one at the lowest depth.
     """
     remarks: list[str] = []
     try:
@@ -60,27 +60,25 @@ def take_answers(submission: Path, into: Path) -> list[str]:
         if CHAPTER_FILE.fullmatch(place.name) and place.stem in known:
             candidates.setdefault(place.name, []).append((place, size, read))
         elif NEARLY.fullmatch(place.name):
-            remarks.append(
-                f"{place.name} was not taken: the files are called {', '.join(f'{name}.py' for name in known)}"
-            )
+            remarks.append(f"skipped {place.name}: expected a name from {', '.join(f'{name}.py' for name in known)}")
     for name, some in candidates.items():
         some.sort(key=lambda one: (one[0].parts[-2:-1] != ("exercises",), len(one[0].parts), str(one[0])))
         place, size, read = some[0]
         if len(some) > 1:
-            remarks.append(f"{name} is there {len(some)} times; {place} was graded")
+            remarks.append(f"found {len(some)} files {name}; graded {place}")
         if size > FILE_BYTES:
-            remarks.append(f"{name} has {size:,} bytes, too many; it was left out")
+            remarks.append(f"skipped {name}: {size:,} bytes is more than the limit of {FILE_BYTES:,}")
             continue
         try:
             (into / name).write_bytes(read())
         except Exception as error:  # a damaged or encrypted archive, an unreadable file
-            remarks.append(f"{name} cannot be read: {type(error).__name__}: {error}")
+            remarks.append(f"cannot read {name}: {type(error).__name__}: {error}")
     if not candidates:
-        remarks.append("there is no file chNN_name.py in it")
+        remarks.append("found no file named chNN_name.py")
     return remarks
 
 
-File = tuple[PurePosixPath, int, Callable[[], bytes]]  # where it lies, its bytes, and how to read it
+File = tuple[PurePosixPath, int, Callable[[], bytes]]  # path, size in bytes, and a function that reads it
 
 
 def _in_folder(folder: Path) -> Iterator[File]:
@@ -93,5 +91,5 @@ def _in_zip(path: Path) -> Iterator[File]:
     archive = zipfile.ZipFile(path)
     for info in archive.infolist():
         if not info.is_dir() and not stat.S_ISLNK(info.external_attr >> 16):
-            place = PurePosixPath(info.filename.replace("\\", "/"))  # as Windows writes it
+            place = PurePosixPath(info.filename.replace("\\", "/"))  # some Windows tools write backslashes
             yield place, info.file_size, lambda info=info: archive.read(info)

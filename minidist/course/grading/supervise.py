@@ -1,10 +1,9 @@
-"""Running a command that may do anything, and ending all of it: limits of time, memory and processes.
+"""Runs a command that may do anything within limits of time, memory and processes, and ends every process of it.
 
-The command gets a session of its own, and a mark in its environment that its descendants inherit. Whatever carries the
-mark is counted against the limits and ended at the end, also what has left the process group, as a daemon does.
+The command gets a session of its own and a mark in its environment, which its descendants inherit. Every process with
+the mark counts against the limits and is killed at the end, even one that left the process group, as a daemon does.
 
-This keeps accidents apart from each other. It is no sandbox: a process can remove the mark, read files and use the
-network.
+This contains accidents. It is not a security sandbox: a process can remove the mark, read files and use the network.
 """
 
 import os
@@ -18,8 +17,6 @@ from pathlib import Path
 
 import psutil
 
-from minidist.course.grading.judge import NO_OTHER_PLUGINS
-
 MARK = "MINIDIST_SUPERVISED"
 SHARED_MEMORY = Path("/dev/shm")
 POLL_SECONDS = 0.1
@@ -30,11 +27,11 @@ class Limits:
     """What one submission may use.
 
     Raises:
-        ValueError: for limits that nothing could run in.
+        ValueError: if nothing could run within the limits.
     """
 
     seconds: float = 600.0  # of wall time, over all its tasks
-    memory: float = 4.0  # GiB, of one process
+    memory: float = 4.0  # GiB, of each process
     processes: int = 64  # at once
 
     def __post_init__(self) -> None:
@@ -43,33 +40,35 @@ class Limits:
         if not self.memory >= 1:
             raise ValueError(f"--memory {self.memory:g} must be at least 1 GiB, which Python and NumPy need")
         if self.processes < 16:
-            raise ValueError(f"--processes {self.processes} must be at least 16: the ranks of a task are processes too")
+            raise ValueError(f"--processes {self.processes} must be at least 16: each rank of a task is a process")
 
 
 def supervise(
-    command: Sequence[str], scratch: Path, output: Path, limits: Limits, seconds: float, stop: threading.Event
+    command: Sequence[str],
+    environment: dict[str, str],
+    scratch: Path,
+    output: Path,
+    limits: Limits,
+    seconds: float,
+    stop: threading.Event,
 ) -> str:
-    """Run a command to its end, or to a limit, and end everything that it has started.
+    """Run a command until it ends or exceeds a limit, then end every process that it started.
 
     Args:
         command: what to run.
-        scratch: where it runs; its HOME and folder for temporary files too.
+        environment: variables to set for it.
+        scratch: the folder it runs in, which is also its HOME and its folder for temporary files.
         output: a file for what it prints.
-        limits: for the number of processes. (That for memory the command sets itself.)
-        seconds: for it all.
+        limits: how many processes it may have. (The command sets the memory limit itself.)
+        seconds: time limit for this command.
         stop: when set, end it at once.
 
     Returns:
-        "" where it came to its own end, or which limit it met.
+        "" if it ended by itself, else the limit that it exceeded.
     """
     mark = uuid.uuid4().hex
-    environment = os.environ | {
-        MARK: mark,
-        "HOME": str(scratch),
-        "TMPDIR": str(scratch),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        **NO_OTHER_PLUGINS,
-    }
+    home = {"HOME": str(scratch), "TMPDIR": str(scratch), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = os.environ | home | environment | {MARK: mark}
     deadline = time.monotonic() + seconds
 
     with open(output, "wb") as file:
@@ -95,19 +94,19 @@ def supervise(
 
 
 def marked(mark: str) -> list[psutil.Process]:
-    """The processes that carry the mark."""
+    """All running processes with the mark."""
     found = []
     for process in psutil.process_iter():
         try:
             if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
-        except (psutil.Error, OSError):  # it has ended, or is another user's
+        except (psutil.Error, OSError):  # it has ended, or belongs to another user
             continue
     return found
 
 
 def end_all(mark: str) -> None:
-    """Kill what carries the mark, until nothing does: stopped first, so that it cannot start more meanwhile."""
+    """Kill all processes with the mark, again and again until none is left. Suspended first, they cannot start more."""
     while processes := marked(mark):
         for signal in ("suspend", "kill"):
             for process in processes:

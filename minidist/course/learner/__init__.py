@@ -1,1 +1,1 @@
-"""For those who solve tasks: check, hints, progress, a fresh start, and training on their own code."""
+"""For learners: check, hints, progress, reset, and training on their own code."""

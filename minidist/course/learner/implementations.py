@@ -1,4 +1,4 @@
-"""Training on a learner's own code: their functions override the library's, except where a stub still is."""
+"""Trains on a learner's own code: solved functions override the library's, stubs do not."""
 
 import ast
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from rich.text import Text
 
 from minidist import overrides
 from minidist.course.answers import Source, implementation_folder, read_answers
-from minidist.course.sandbox.guard import run_file
+from minidist.course.sandbox.loading import run_file
 from minidist.train.result import Run
 from minidist.train.trainer import train_rank
 
@@ -20,8 +20,8 @@ class Implementation:
     """Which implementation of one overridable function runs."""
 
     name: str  # of the function
-    source: Source | None  # the learner's file; None where the library's own function runs
-    why: str  # in words: "ch03_collectives.py", or "still a stub in ch03_collectives.py"
+    source: Source | None  # the learner's file; None if the library's own function runs
+    where: str  # "ch03_collectives.py", "still a stub in ch03_collectives.py" or "not in exercises/"
 
 
 def implementations_of(impl: str) -> list[Implementation]:
@@ -31,56 +31,57 @@ def implementations_of(impl: str) -> list[Implementation]:
         impl: "exercises", "solutions" or a folder.
 
     Raises:
-        ValueError: for a folder that is not there, or a file in it that is not Python, before any rank starts.
+        ValueError: if the folder does not exist, or a file in it is not Python. No rank has started then.
     """
     folder = implementation_folder(impl)
     found = {name: Implementation(name, None, f"not in {folder.name}/") for name in sorted(overrides.OVERRIDABLE)}
     for source in read_answers(folder).values():
-        here = {n.name: n for n in parse(source).body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
-        for node in here.values():
+        definitions = {n.name: n for n in _parse(source).body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+        for node in definitions.values():
             if node.name in found:
-                stub = any(map(is_stub, with_bases(node, here)))
-                why = f"still a stub in {source.name}.py" if stub else f"{source.name}.py"
-                found[node.name] = Implementation(node.name, None if stub else source, why)
+                stub = any(map(_is_stub, _with_bases(node, definitions)))
+                where = f"still a stub in {source.name}.py" if stub else f"{source.name}.py"
+                found[node.name] = Implementation(node.name, None if stub else source, where)
     return list(found.values())
 
 
-def parse(source: Source) -> ast.Module:
+def _parse(source: Source) -> ast.Module:
     """The syntax tree of a file of answers.
 
     Raises:
-        ValueError: where it is not Python, naming the line.
+        ValueError: if it is not Python; it names the line.
     """
     try:
         return ast.parse(source.text)
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         place = f"{source.path}:{line}" if line else source.path
-        raise ValueError(f"{place}: this is not Python: {getattr(error, 'msg', error)}") from None
+        raise ValueError(f"{place}: not valid Python: {getattr(error, 'msg', error)}") from None
 
 
-def with_bases(node: ast.FunctionDef | ast.ClassDef, here: dict) -> list:
-    """A definition, and the classes of the same file that it is built on: it works when they do."""
-    bases = [here[base.id] for base in getattr(node, "bases", ()) if isinstance(base, ast.Name) and base.id in here]
-    return [node, *(one for base in bases for one in with_bases(base, here))]
+def _with_bases(node: ast.FunctionDef | ast.ClassDef, definitions: dict) -> list:
+    """A definition and its base classes in the same file, all of which it needs in order to work."""
+    names = [base.id for base in getattr(node, "bases", ()) if isinstance(base, ast.Name)]
+    bases = [definitions[name] for name in names if name in definitions]
+    return [node, *(ancestor for base in bases for ancestor in _with_bases(base, definitions))]
 
 
-def is_stub(node: ast.FunctionDef | ast.ClassDef) -> bool:
-    """Whether a definition still holds a line ``raise NotImplementedError("task ...")`` of its stub."""
+def _is_stub(node: ast.FunctionDef | ast.ClassDef) -> bool:
+    """Whether a definition still contains the ``raise NotImplementedError("task ...")`` of its stub."""
     raised = [n.exc for n in ast.walk(node) if isinstance(n, ast.Raise) and n.exc is not None]
     return any(ast.unparse(error).startswith("NotImplementedError('task ") for error in raised)
 
 
 def training_on(implementations: list[Implementation]):
-    """A rank function that trains as ``train_rank`` does, on the learner's functions among the implementations."""
-    return partial(_train_rank, [(one.name, one.source) for one in implementations if one.source is not None])
+    """A rank function that trains as ``train_rank`` does, with the learner's functions as overrides."""
+    return partial(_train_rank, [(each.name, each.source) for each in implementations if each.source is not None])
 
 
 def _train_rank(own: list[tuple[str, Source]], *arguments):
     namespaces = {source.name: vars(run_file(source)) for _, source in own}
     overrides.override({name: namespaces[source.name][name] for name, source in own})
     for namespace in namespaces.values():
-        # where the learner's functions call each other they go through the overrides too: a stub may be among them
+        # The learner's functions call each other through the overrides as well, because some may still be stubs.
         namespace.update({name: call for name, call in overrides.OVERRIDABLE.items() if name in namespace})
     try:
         return train_rank(*arguments)
@@ -89,23 +90,23 @@ def _train_rank(own: list[tuple[str, Source]], *arguments):
 
 
 def implementations_as_dict(implementations: list[Implementation], runs: list[Run]) -> dict:
-    """Which implementation ran, and how often rank 0 of these runs called it; nothing without ``--impl``."""
+    """Which implementation of each function ran, and how often rank 0 called it; {} without ``--impl``."""
     rows = [
         {
-            "function": one.name,
-            "implementation": "yours" if one.source else "minidist",
-            "where": one.why,
-            "calls": sum(run.ranks[0].override_calls.get(one.name, 0) for run in runs),
+            "function": each.name,
+            "implementation": "yours" if each.source else "minidist",
+            "where": each.where,
+            "calls": sum(run.ranks[0].override_calls.get(each.name, 0) for run in runs),
         }
-        for one in implementations
+        for each in implementations
     ]
     return {"implementations": rows} if rows else {}
 
 
 def print_implementations(console: Console, implementations: list[Implementation], runs: list[Run]) -> None:
-    """The same as a table."""
-    table = Table(title="which implementation ran", title_justify="left")
-    for column in ("function", "implementation", "where", "calls by rank 0"):
+    """Print the same as a table."""
+    table = Table(title="implementations that ran", title_justify="left")
+    for column in ("function", "implementation", "where", "calls on rank 0"):
         table.add_column(column, justify="right" if column.startswith("calls") else "left")
     for row in implementations_as_dict(implementations, runs)["implementations"]:
         yours = row["implementation"] == "yours"
@@ -115,5 +116,5 @@ def print_implementations(console: Console, implementations: list[Implementation
 
 
 def called_in_all(implementations: list[Implementation], runs: list[Run]) -> list[str]:
-    """The functions of the learner that rank 0 of every one of these runs called."""
-    return [one.name for one in implementations if all(one.name in run.ranks[0].override_calls for run in runs)]
+    """The learner's functions that rank 0 called in every one of these runs."""
+    return [each.name for each in implementations if all(each.name in run.ranks[0].override_calls for run in runs)]

@@ -1,4 +1,4 @@
-"""What a learner has reached, kept beside the exercises from one ``minidist check`` to the next."""
+"""What a learner has achieved, stored next to the exercises between calls of ``minidist check``."""
 
 import hashlib
 import json
@@ -6,15 +6,14 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from minidist.course.answers import course_folder, read_answers, write_whole
-from minidist.course.grading.judge import Judged
-from minidist.course.tasks import Task, Verdict
+from minidist.course.answers import course_folder, read_answers, write_atomically
+from minidist.course.tasks import Task, TaskResult, Verdict
 
 FILE = ".progress.json"
 
 
 class Progress:
-    """The last verdicts on every task, and the answers that they were about.
+    """The latest verdicts on every task, and hashes of the answers they apply to.
 
     Args:
         folder: the learner's answers.
@@ -22,38 +21,43 @@ class Progress:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.judged: list[Judged] = []
-        self._files: dict[str, str] = {}  # chapter -> the hash of its answers and graders, when it was judged
+        self.results: list[TaskResult] = []
+        self._files: dict[str, str] = {}  # chapter -> the hash of its answers and graders when it was judged
         try:
-            kept = json.loads((folder / FILE).read_text(encoding="utf-8"))
-            self._files = dict(kept["files"])
-            self.judged = [
-                Judged(Task(**one["task"]), [Verdict(**verdict) for verdict in one["verdicts"]])
-                for one in kept["tasks"]
+            stored = json.loads((folder / FILE).read_text(encoding="utf-8"))
+            self._files = dict(stored["files"])
+            self.results = [
+                TaskResult(Task(**entry["task"]), [Verdict(**verdict) for verdict in entry["verdicts"]])
+                for entry in stored["tasks"]
             ]
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            self.judged, self._files = [], {}  # there is none, or another version's: judge everything anew
+            self.results, self._files = [], {}  # missing, damaged, or another version's: judge everything again
 
     def stale_chapters(self, chapters: list[str]) -> list[str]:
         """The chapters whose answers have changed since they were judged."""
         now = self._hashes()
         return [name for name in chapters if name not in self._files or self._files[name] != now.get(name)]
 
-    def update(self, judged: list[Judged], hashes: dict[str, str]) -> None:
-        """Take over what was judged just now, keep the rest, and write it down.
+    def update(self, results: list[TaskResult], hashes: dict[str, str]) -> None:
+        """Merge new results into the known ones and store them.
 
         Args:
-            judged: every task of the course; those without verdicts keep their old ones.
-            hashes: of the files of the chapters that were judged wholly, as they were before.
+            results: every task of the course; tasks without verdicts keep their old ones.
+            hashes: of the chapters that were judged completely, taken before judging.
         """
-        before = {one.task.number: one.verdicts for one in self.judged}
-        self.judged = [Judged(one.task, one.verdicts or before.get(one.task.number, [])) for one in judged]
+        before = {result.task.number: result.verdicts for result in self.results}
+        self.results = [
+            TaskResult(result.task, result.verdicts or before.get(result.task.number, [])) for result in results
+        ]
         self._files |= hashes
-        tasks = [{"task": asdict(one.task), "verdicts": [asdict(v) for v in one.verdicts]} for one in self.judged]
+        tasks = [
+            {"task": asdict(result.task), "verdicts": [asdict(verdict) for verdict in result.verdicts]}
+            for result in self.results
+        ]
         try:
-            write_whole(self.folder / FILE, json.dumps({"files": self._files, "tasks": tasks}))
+            write_atomically(self.folder / FILE, json.dumps({"files": self._files, "tasks": tasks}))
         except OSError as error:
-            print(f"minidist: your progress cannot be kept in {self.folder / FILE}: {error.strerror}", file=sys.stderr)
+            print(f"minidist: cannot save your progress in {self.folder / FILE}: {error.strerror}", file=sys.stderr)
 
     def newest(self, chapters: list[str]) -> str | None:
         """Of these chapters, the one whose file of answers was saved last."""

@@ -1,44 +1,43 @@
-"""``minidist reset``: begin a task, or a chapter, anew. What was there is kept in a copy."""
+"""``minidist reset``: starts a task or a chapter over and keeps a copy of what was there."""
 
 from pathlib import Path
 
-from minidist.course.answers import chapter_of, course_folder, read_answers, write_whole
-from minidist.course.authoring.stubs import owners_of, put_back, stub_of
+from minidist.course.answers import chapter_of, course_folder, read_answers, write_atomically
+from minidist.course.authoring.stubs import definitions_by_task, replace_definitions, stub_of
 
 BACKUPS = ".backups"
 
 
-def plan_reset(wish: str, folder: Path) -> tuple[Path, str, str]:
-    """What a reset would do: the file, its new text, and in words what would be lost.
+def plan_reset(target: str, folder: Path) -> tuple[Path, str, str]:
+    """What a reset would do: the file, its new text, and a description of what it would replace.
 
     Args:
-        wish: a task ("3.4") or chapter ("3").
+        target: a task ("3.4") or chapter ("3").
         folder: the learner's answers.
 
     Raises:
-        ValueError: for what is not there, or a task in a file that cannot be read as Python.
+        ValueError: if the target does not exist, or is a task in a file that is not Python.
     """
-    name = chapter_of(wish)
+    name = chapter_of(target)
     solution = read_answers(course_folder("solutions"))[name].text
-    stub, owners = stub_of(solution, name), owners_of(solution)
+    stub, definitions = stub_of(solution, name), definitions_by_task(solution)
     file = folder / f"{name}.py"
-    if "." not in wish or not file.exists():
-        return file, stub, f"all that you wrote in {file.name}"
-    if wish not in owners:
-        raise ValueError(f"there is no task {wish}; chapter {wish.partition('.')[0]} has {', '.join(owners)}")
+    if "." not in target or not file.exists():
+        return file, stub, f"everything you wrote in {file.name}"
+    if target not in definitions:
+        raise ValueError(f"there is no task {target}; chapter {target.partition('.')[0]} has {', '.join(definitions)}")
     try:
-        text = put_back(file.read_text(encoding="utf-8"), stub, owners[wish])
+        text = replace_definitions(file.read_text(encoding="utf-8"), stub, definitions[target])
     except SyntaxError as error:
-        chapter = wish.partition(".")[0]
         raise ValueError(
-            f"{file.name}, line {error.lineno}: {error.msg}. Mend that first, or begin the whole chapter anew: "
-            f"minidist reset {chapter}"
+            f"{file.name}, line {error.lineno}: {error.msg}. Fix that line first, or start the whole chapter over: "
+            f"minidist reset {target.partition('.')[0]}"
         ) from None
-    return file, text, f"what you wrote in {', '.join(owners[wish])} of {file.name}"
+    return file, text, f"what you wrote in {', '.join(definitions[target])} of {file.name}"
 
 
 def write_reset(file: Path, text: str) -> Path | None:
-    """Write the new text; returns the copy of the old one, None where there was none."""
+    """Write the new text; returns the copy of the old one, or None if there was no file."""
     copy = None
     if file.exists():
         folder = file.parent / BACKUPS
@@ -46,5 +45,5 @@ def write_reset(file: Path, text: str) -> Path | None:
         numbers = [int(old.stem.rpartition("-")[2]) for old in folder.glob(f"{file.stem}-*.py")]
         copy = folder / f"{file.stem}-{max(numbers, default=0) + 1}.py"
         copy.write_bytes(file.read_bytes())
-    write_whole(file, text)
+    write_atomically(file, text)
     return copy

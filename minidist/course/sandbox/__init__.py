@@ -1,1 +1,1 @@
-"""Running an answer inside a rank so that nothing it does reaches the next one."""
+"""Runs a learner's answers inside a rank and cleans up behind them, so that no answer can affect the next one."""

@@ -1,4 +1,4 @@
-"""Noticing what an answer has replaced in Python, NumPy and minidist, and putting it back."""
+"""Detects what an answer has replaced in Python, NumPy and minidist, and restores it."""
 
 import builtins
 import math
@@ -11,25 +11,25 @@ import tracemalloc
 
 import numpy as np
 
-OTHERS = (builtins, math, os, random, sys, threading, time, tracemalloc, np, np.random, np.linalg)
+MODULES = (builtins, math, os, random, sys, threading, time, tracemalloc, np, np.random, np.linalg)  # and minidist's
+
+# Whatever an answer replaces is restored, so a snapshot stays valid until another module is imported.
+_snapshot: dict[tuple, object] = {}
+_module_count = 0
 
 
-_pristine: dict[tuple, object] = {}  # what is put back stays true, so this is read anew only when modules come
-_modules = 0
+def snapshot() -> dict[tuple, object]:
+    """(owner, name) -> every function and class of minidist, of its classes, and of ``MODULES``."""
+    global _snapshot, _module_count
+    if len(sys.modules) != _module_count:
+        _snapshot, _module_count = _take(), len(sys.modules)
+    return _snapshot
 
 
-def functions_now() -> dict[tuple, object]:
-    """(owner, name) -> every function and class of minidist, of its classes, and of the modules above."""
-    global _pristine, _modules
-    if len(sys.modules) != _modules:
-        _pristine, _modules = _read(), len(sys.modules)
-    return _pristine
-
-
-def _read() -> dict[tuple, object]:
+def _take() -> dict[tuple, object]:
     ours = [module for name, module in sys.modules.items() if name.split(".")[0] == "minidist"]
     found = {}
-    for module in (*ours, *OTHERS):
+    for module in (*ours, *MODULES):
         for name, value in list(vars(module).items()):
             if callable(value):
                 found[module, name] = value
@@ -42,8 +42,8 @@ def _read() -> dict[tuple, object]:
     return found
 
 
-def put_back(before: dict[tuple, object]) -> list[str]:
-    """Restore what differs from ``before``, and return the names of it."""
+def restore(before: dict[tuple, object]) -> list[str]:
+    """Restore everything that differs from a snapshot; returns the names of what was replaced."""
     replaced = []
     for (owner, name), value in before.items():
         if owner == "sys.modules":

@@ -1,4 +1,4 @@
-"""A learner's answers as a grader uses them: called on ranks, watched from outside."""
+"""A learner's answers as a grader uses them: called on ranks, observed from outside."""
 
 import os
 import sys
@@ -11,61 +11,24 @@ import numpy as np
 
 from minidist import trace
 from minidist.comm.failures import RankFailed
-from minidist.comm.runtime.launch import Cluster
-from minidist.comm.runtime.warm import WarmClusters, preload
 from minidist.course.answers import Source
-from minidist.course.sandbox.guard import guarded, load, threads_left
+from minidist.course.sandbox.guard import guarded, threads_left
+from minidist.course.sandbox.loading import load
+from minidist.course.sandbox.warm_ranks import WarmRanks
 
-NUMBERS = set(np.sctypeDict.values())  # NumPy's own, and no subclass that brings its own equality
-START_SECONDS = 120.0  # for ranks to start
-QUEUE_BYTES = 1 << 16  # between two ranks: containers often have little shared memory
-SECONDS = 10.0  # that one call may take on all its ranks; the reference takes milliseconds
-# What ranks of graders import. (A grader's function travels by the name of its module, and that imports pytest.)
-PRELOADED = [
-    "minidist.course.sandbox.guard",
-    "minidist.course.authoring.assertions",
-    "minidist.train.trainer",
-    "pytest",
-]
+NUMBERS = set(np.sctypeDict.values())  # NumPy's own types: a subclass could bring its own equality
+SECONDS = 10.0  # for one call on all its ranks; the solutions take milliseconds
 
 
 @dataclass
-class Seen:
+class RankResult:
     """What one rank brought back from an answer."""
 
     value: object  # what the grader's function returned there
     traffic: trace.Traffic  # of the whole call
     log: list  # the messages, for analysis/replay.py
     remarks: list[str]
-    spoiled: bool  # whether something of it still runs there
-
-
-def start_server() -> None:
-    """Have the server that ranks are forked from import what each of them needs: it takes longer than they do."""
-    preload(*PRELOADED)
-
-
-class WarmRanks(WarmClusters):
-    """Clusters for answers to run on."""
-
-    def __init__(self) -> None:
-        super().__init__(_start)
-
-    def __call__(self, size: int) -> Cluster:
-        """The Cluster of that size, ready: however long a busy machine takes to start ranks, no answer pays for it."""
-        cluster = super().__call__(size)
-        cluster.run(_nothing, timeout=START_SECONDS)
-        return cluster
-
-
-def _start(size: int) -> Cluster:
-    start_server()
-    return Cluster(size, queue_bytes=QUEUE_BYTES)
-
-
-def _nothing(world) -> None:
-    """What ranks do first: they import what is not preloaded where they are not forked."""
-    from minidist.course.authoring import assertions  # noqa: F401
+    has_threads: bool  # whether the answer left threads running there
 
 
 class Student:
@@ -73,53 +36,53 @@ class Student:
 
     Args:
         source: the file of answers.
-        closed: modules of the library that the answers may not call, because they hold the solutions.
-        ranks: where they run.
+        forbidden: modules and functions of the library that the answers may not call, because they hold the solutions.
+        ranks: where the answers run.
     """
 
-    def __init__(self, source: Source, closed: tuple[str, ...], ranks: WarmRanks) -> None:
-        self.source, self.closed, self.ranks = source, closed, ranks
+    def __init__(self, source: Source, forbidden: tuple[str, ...], ranks: WarmRanks) -> None:
+        self.source, self.forbidden, self.ranks = source, forbidden, ranks
         self.remarks: list[str] = []
 
-    def on_ranks(self, size: int, function: Callable, *args) -> list[Seen]:
-        """Run ``function(world, answers, *args)`` on so many ranks; ``answers`` has the learner's functions.
+    def on_ranks(self, size: int, function: Callable, *args) -> list[RankResult]:
+        """Run ``function(world, answers, *args)`` on ``size`` ranks; ``answers`` has the learner's functions.
 
-        The function is the grader's own and returns numbers, strings, arrays, or lists, tuples and dicts of those.
+        The function is the grader's own. It returns numbers, strings, arrays, or lists, tuples and dicts of those.
 
         Raises:
-            RankFailed, Deadlock, TimeoutError: as for ``Cluster.run``.
-            AssertionError: where messages were sent that nobody received.
+            RankFailed, Deadlock, TimeoutError: as ``Cluster.run``.
+            AssertionError: if messages were sent that no rank received.
         """
-        call = (self.source, self.closed, function, args)
+        call = (self.source, self.forbidden, function, args)
         with warnings.catch_warnings():
             warnings.filterwarnings("error", ".*never received", RuntimeWarning)
             try:
-                found = self.ranks(size).run(_in_rank, *call, timeout=SECONDS)
+                results = self.ranks(size).run(_in_rank, *call, timeout=SECONDS)
             except RuntimeWarning as leftover:
                 raise AssertionError(str(leftover)) from None
             except RankFailed as error:
-                if error.exitcode is not None:  # whatever ended one process may have ended others that wait
+                if error.exitcode is not None:  # what ended one process may have ended idle ones too
                     self.ranks.close()
                 raise
-        if any(seen.spoiled for seen in found):
+        if any(result.has_threads for result in results):
             self.ranks.close()
-        for seen in found:
-            self.remarks += [remark for remark in seen.remarks if remark not in self.remarks]
-        return found
+        for result in results:
+            self.remarks += [remark for remark in result.remarks if remark not in self.remarks]
+        return results
 
     def call(self, name: str, *args):
-        """What the learner's function of that name returns for these arguments, on a rank of its own."""
+        """What the learner's function of that name returns for these arguments, on a single rank."""
         return self.on_ranks(1, lambda world, answers: getattr(answers, name)(*args))[0].value
 
 
-def _in_rank(world, source: Source, closed: tuple[str, ...], function: Callable, args: tuple) -> Seen:
+def _in_rank(world, source: Source, forbidden: tuple[str, ...], function: Callable, args: tuple) -> RankResult:
     remarks: list[str] = []
     _enter(os.path.dirname(source.path))
-    answers = load(source, closed, remarks)
+    answers = load(source, forbidden, remarks)
     before, threads = world.traffic, set(threading.enumerate())
     trace.start()
     try:
-        with guarded(closed, remarks):
+        with guarded(forbidden, remarks):
             value = function(world, answers, *args)
     finally:
         log = trace.stop()
@@ -127,11 +90,11 @@ def _in_rank(world, source: Source, closed: tuple[str, ...], function: Callable,
     left = threads_left(threads)
     if left:
         remarks.append("leaves threads running; they were ended")
-    return Seen(plain(value), world.traffic - before, log, remarks, bool(left))
+    return RankResult(plain(value), world.traffic - before, log, remarks, bool(left))
 
 
 def _enter(folder: str) -> None:
-    """Make the folder of the answers the current one, anew where an answer has deleted it, on another rank just now."""
+    """Make the answers' folder the current one. Create it again if an answer, perhaps on another rank, deletes it."""
     for _ in range(100):
         try:
             os.makedirs(folder, exist_ok=True)
@@ -142,10 +105,10 @@ def _enter(folder: str) -> None:
 
 
 def plain(value):
-    """The value, if it is made of numbers, strings and arrays alone: nothing else is let out of a rank.
+    """The value, if it consists of numbers, strings and arrays only: nothing else leaves a rank.
 
     Raises:
-        TypeError: naming what it is otherwise.
+        TypeError: naming any other type.
     """
     if type(value) in (bool, int, float, complex, str, bytes, type(None)) or type(value) in NUMBERS:
         return value
@@ -157,4 +120,4 @@ def plain(value):
         return {plain(item) for item in value}
     if type(value) is dict:
         return {plain(key): plain(item) for key, item in value.items()}
-    raise TypeError(f"the answer returns a {type(value).__name__}, where numbers or arrays are asked for")
+    raise TypeError(f"expected the answer to return numbers or arrays, got a {type(value).__name__}")

@@ -1,8 +1,8 @@
-"""The rules that an answer may break, each an error that fails its task and is remarked."""
+"""The rules that an answer can violate. Each is an exception that fails the task and appears in the remarks."""
 
 
 class LibraryAnswer(RuntimeError):
-    """The answer calls, or reads, the library's own, which the task asks the learner to write."""
+    """The answer calls or reads the library's own implementation of what the learner should write."""
 
 
 class Tampering(RuntimeError):

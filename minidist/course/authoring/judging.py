@@ -1,0 +1,112 @@
+"""Gives each test the answers to judge, and turns its outcome into a verdict."""
+
+import pytest
+
+from minidist.comm.failures import Deadlock, RankFailed
+from minidist.course.answers import Source, course_folder, implementation_folder, read_answers
+from minidist.course.authoring.explanations import ToDo, explain, is_to_do, is_violation, readable
+from minidist.course.authoring.mutants import Mutant
+from minidist.course.authoring.stubs import definitions_by_task, stub_of, untouched
+from minidist.course.sandbox.student import Student
+from minidist.course.sandbox.warm_ranks import WarmRanks
+from minidist.course.tasks import Verdict
+from minidist.course.verdict_file import write_verdict
+
+REMARK_CHARACTERS = 200
+PRINTED_CHARACTERS = 2000  # of what an answer printed, in the details of a verdict
+
+
+class Judging:
+    """The part of the plugin that knows the answers and what has been found about them in this session."""
+
+    def __init__(self, config) -> None:
+        self.config = config
+        self.sources: dict[str, Source] | None = None  # read at the first task: a broken answer may delete its file
+        self.given: dict[str, tuple[str, dict[str, list[str]]]] = {}  # chapter -> its stub, its definitions by task
+        self.load_errors: dict[str, str] = {}  # chapter -> why its answers cannot be loaded, or ""
+        self.done: set[tuple[str, str]] = set()  # (task, mutant) that have failed already
+        self.chapter, self.needs_new_ranks = "", False  # what was judged last, and whether something went wrong
+
+    def student(self, item, warm_ranks: WarmRanks, mutant: Mutant | None) -> Student:
+        """The answers that a test judges.
+
+        Raises:
+            ToDo: if the learner has not started the task.
+        """
+        task = item.get_closest_marker("task").args[0]
+        if (task, _bug(mutant)) in self.done:
+            pytest.skip("an earlier test of this task has failed")
+        answers = item.get_closest_marker("answers")
+        name, forbidden = answers.args[0], answers.kwargs.get("forbidden", ())
+        if mutant is not None:
+            return Student(mutant.source(), forbidden, warm_ranks)
+        if self.needs_new_ranks or self.chapter != name:  # what one answer leaves in its ranks must not meet another
+            warm_ranks.close()
+        self.chapter, self.needs_new_ranks = name, False
+        source = self._source(name)
+        if name not in self.given:
+            solution = read_answers(course_folder("solutions"))[name].text
+            self.given[name] = stub_of(solution, name), definitions_by_task(solution)
+        stub, definitions = self.given[name]
+        if untouched(source.text, stub, definitions[task]):
+            raise ToDo("not started yet")
+        student = Student(source, forbidden, warm_ranks)
+        self._check_loads(student)
+        return student
+
+    def _source(self, name: str) -> Source:
+        if self.sources is None:
+            try:
+                self.sources = read_answers(implementation_folder(self.config.getoption("impl")))
+            except ValueError as error:
+                pytest.exit(str(error), returncode=4)
+        if name not in self.sources:
+            raise ToDo(f"{name}.py is missing from the answers")
+        return self.sources[name]
+
+    def _check_loads(self, student: Student) -> None:
+        """Load a file of answers once on its own, so that one that hangs while loading costs its time only once."""
+        name = student.source.name
+        if name not in self.load_errors:
+            try:
+                student.on_ranks(1, _nothing)
+                self.load_errors[name] = ""
+            except (RankFailed, Deadlock, TimeoutError) as error:
+                self.load_errors[name] = f"{name}.py cannot be loaded: {explain(error, name)[0]}"
+        if self.load_errors[name]:
+            pytest.fail(self.load_errors[name], pytrace=False)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item, call):
+        report = yield
+        marker = item.get_closest_marker("task")
+        if marker is None or report.skipped or (report.passed and call.when != "call"):
+            return report
+        student = getattr(item, "student", None)
+        mutant = item.callspec.params.get("mutant") if hasattr(item, "callspec") else None
+        verdict = Verdict(marker.args[0], item.name.split("[")[0], "passed", mutant=_bug(mutant))
+        if report.failed:
+            name = item.get_closest_marker("answers").args[0]
+            verdict.state = "todo" if is_to_do(call.excinfo.value) else "failed"
+            verdict.message, verdict.details = map(readable, explain(call.excinfo.value, name))
+            if verdict.state == "todo":
+                report.longrepr = f"task {verdict.task} is still to do: {marker.kwargs['hint']}"
+            elif report.capstdout:
+                verdict.details += f"\nprinted:\n{readable(report.capstdout[-PRINTED_CHARACTERS:])}"
+            self.done.add((verdict.task, verdict.mutant))
+            self.needs_new_ranks = True
+            if is_violation(call.excinfo.value):
+                verdict.remarks.append(" ".join(verdict.message.split())[:REMARK_CHARACTERS])
+        if student is not None:
+            verdict.remarks += student.remarks
+            self.needs_new_ranks |= bool(student.remarks)
+        write_verdict(self.config.getoption("verdicts"), verdict)
+        return report
+
+
+def _bug(mutant: Mutant | None) -> str:
+    return mutant.bug if mutant else ""
+
+
+def _nothing(world, answers) -> None:
+    """The file is loaded before this function is called; nothing else is wanted."""
