@@ -4,9 +4,9 @@ A ``Function`` computes an array from arrays. A call that a gradient may flow th
 the graph, which keeps what backward will need and points at the nodes that its inputs came from. ``backward()`` walks
 the nodes from the loss to the leaves, each once, after everything that used its output.
 
-The names are PyTorch's (``torch.autograd.Function``, ``ctx.save_for_backward``). Simpler here: a Function has one output,
-a graph is walked once, and gradients are plain arrays. Precision, storage, FLOPs, traces and checks are layers around
-every operation (around.py); operators such as ``a + b`` are in arithmetic.py.
+The names are PyTorch's (``torch.autograd.Function``). Simpler here: a Function has one output, a graph is walked once,
+and gradients are plain arrays. Precision, storage, FLOPs, traces and checks are layers around every operation
+(around.py); operators such as ``a + b`` are in arithmetic.py.
 """
 
 from collections.abc import Callable
@@ -78,7 +78,7 @@ class Tensor(Stamped):
         return f"Tensor({self.data}{origin})"
 
     def register_post_accumulate_grad_hook(self, hook: Callable[["Tensor"], None]) -> Callable[[], None]:
-        """Have ``hook(leaf)`` called in each ``backward()`` once all uses of this leaf have contributed to its gradient.
+        """Have ``hook(leaf)`` called in each ``backward()``, once all uses of this leaf have added to its gradient.
 
         The rest of backward is still to come, so communication can overlap with it. Returns a function that removes
         the hook. Raises RuntimeError for a tensor that is not a leaf with a gradient.
