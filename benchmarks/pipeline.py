@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 import minidist as md
+from minidist.analysis.bubbles import slots_of
 from minidist.parallel.tools.schedule_check import bubble, timeline
 from minidist.parallel.tools.schedules import schedule
 from minidist.show import pipelines
@@ -58,7 +59,7 @@ def main() -> None:
         for _ in range(options.rounds):
             for layout in layouts:  # in turns, so that a machine that slows down slows all
                 result = run(clusters[layout.world_size], config, layout, RunOptions(trace=True))
-                slots = pipelines.slots_of([rank.log for rank in result.ranks])
+                slots = slots_of([rank.log for rank in result.ranks])
                 planned = schedule(layout.schedule, layout.pp, count, layout.virtual)
                 measured.setdefault(layout, []).append(bubble(slots))
                 costs.setdefault(layout, []).append(with_real_costs(slots, planned))

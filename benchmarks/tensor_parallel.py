@@ -3,7 +3,7 @@
     python benchmarks/tensor_parallel.py --png where.png
 
 The layouts take turns with one process, round by round; a ratio is the median over rounds. "waiting" is what a rank
-spends in a collective before the last rank has come to it (minidist/show/breakdown.py). The row "apart" is the
+spends in a collective before the last rank has come to it (minidist/analysis/breakdown.py). The row "apart" is the
 machine's ceiling: that many single processes at the same time that share nothing but its caches and memory, each with
 the whole work; had they shared the work out between them for nothing, a step would take 1/N of that.
 """
@@ -11,11 +11,12 @@ the whole work; had they shared the work out between them for nothing, a step wo
 import argparse
 import statistics
 
+import breakdown_picture
 from rich.console import Console
 from rich.table import Table
 
 import minidist as md
-from minidist.show import breakdown
+from minidist.analysis import breakdown
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
@@ -41,14 +42,14 @@ def main() -> None:
 
     pictures = {}
     for width in options.width:
-        config, options = SIZES[width], RunOptions(trace=True)
+        config = SIZES[width]
         times: dict[str, list[float]] = {}
         shares: dict[str, list[dict[str, float]]] = {}
         clusters = {size: md.Cluster(size) for size in {1, most, *(layout.world_size for layout in layouts)}}
         tried = [(str(layout), layout, None) for layout in (Layout(), *layouts)]
         for _ in range(options.rounds):
             for name, layout, function in (*tried, (f"{most} apart", Layout(tp=most), apart)):
-                result = run(clusters[layout.world_size], config, layout, options, rank_function=function)
+                result = run(clusters[layout.world_size], config, layout, RunOptions(trace=True), function)
                 times.setdefault(name, []).append(max(rank.seconds for rank in result.ranks) / config.steps)
                 if function is None:
                     found = breakdown.seconds([rank.log for rank in result.ranks])
@@ -66,7 +67,7 @@ def main() -> None:
             spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
             parts = [
                 f"{100 * statistics.median(one[kind] / sum(one.values()) for one in shares[name]):.0f} %"
-                for kind in breakdown.KINDS
+                for kind in breakdown_picture.KINDS
                 if name in shares
             ]
             table.add_row(
@@ -74,7 +75,7 @@ def main() -> None:
             )
         Console().print(table)
     if options.png:
-        breakdown.draw(pictures, "where the time of a step goes").savefig(options.png, dpi=110)
+        breakdown_picture.draw(pictures, "where the time of a step goes").savefig(options.png, dpi=110)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A picture of what one rank holds in several layouts: stacked bars side by side, from memory ledgers of real runs."""
+"""What one rank holds in several layouts: stacked bars, from the memory ledgers of real runs."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ KINDS = ("parameters", "gradients", "optimizer", "activations")
 
 
 def stacks(memories: Mapping[str, Mapping[str, int]], kinds=KINDS) -> dict[str, list[tuple[str, int, int]]]:
-    """For each layout its pieces (kind, from, to) in bytes, from the bottom up."""
+    """For each layout, its segments (kind, from, to) in bytes, from the bottom up."""
     found = {}
     for layout, memory in memories.items():
         level, found[layout] = 0, []
@@ -19,10 +19,10 @@ def stacks(memories: Mapping[str, Mapping[str, int]], kinds=KINDS) -> dict[str, 
 
 
 def draw(memories: Mapping[str, Mapping[str, int]], title: str, kinds=KINDS):
-    """A matplotlib Figure: a bar for each layout, a piece for each kind.
+    """A matplotlib Figure: a bar for each layout, a segment for each kind.
 
     Args:
-        memories: for each layout by its name, the bytes of each kind: ``RankResult.memory``, say.
+        memories: name of the layout -> bytes of each kind, such as ``RankResult.memory``.
         kinds: which of them to show, from the bottom up.
     """
     from matplotlib.figure import Figure

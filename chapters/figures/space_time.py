@@ -1,50 +1,13 @@
 """Messages as arrows between the lifelines of ranks: a space-time diagram (Lamport, 1978).
 
-The arrows are flights: real ones, from the times at which messages were put into a queue and taken out of it, or those
-of a run replayed on another network (analysis/replay.py).
+The arrows are flights: of a real run (analysis/flights.py), or of a run replayed on another network
+(analysis/replay.py).
 """
 
 from collections.abc import Sequence
 
 from minidist.analysis.replay import Flight
 from minidist.show.palette import of_rank
-from minidist.trace import Event, Message
-
-
-def real_flights(logs: Sequence[list]) -> list[Flight]:
-    """The messages of a run as they were timed, in microseconds from the first entry of any log."""
-    zero = _zero(logs)
-    ends = [entry for log in logs for entry in log if isinstance(entry, Message)]
-    left = {(m.source, m.destination, m.number): m.time for m in ends if m.kind == "send"}
-    arrived = [m for m in ends if m.kind == "receive" and (m.source, m.destination, m.number) in left]
-    flights = [
-        Flight(
-            m.source,
-            m.destination,
-            m.nbytes,
-            (left[m.source, m.destination, m.number] - zero) / 1000,
-            (m.time - zero) / 1000,
-        )
-        for m in arrived
-    ]
-    return sorted(flights, key=lambda flight: (flight.start, flight.end))
-
-
-def spans(logs: Sequence[list], track: str) -> list[tuple[int, float, float]]:
-    """(rank, start, end) of every event on a track, in the microseconds of ``real_flights``."""
-    zero = _zero(logs)
-    return [
-        (rank, (entry.start - zero) / 1000, (entry.end - zero) / 1000)
-        for rank, log in enumerate(logs)
-        for entry in log
-        if isinstance(entry, Event) and entry.track == track
-    ]
-
-
-def _zero(logs: Sequence[list]) -> int:
-    starts = [entry.start for log in logs for entry in log if isinstance(entry, Event)]
-    times = [entry.time for log in logs for entry in log if isinstance(entry, Message)]
-    return min([*starts, *times], default=0)
 
 
 def draw(
@@ -58,7 +21,7 @@ def draw(
 ):
     """A matplotlib Figure: a lifeline for each rank, an arrow in the sender's colour for each flight.
 
-    ``busy`` and ``waiting`` are spans that are laid on the lifelines, the first in the rank's colour, the second grey.
+    ``busy`` and ``waiting`` are (rank, start, end) on the lifelines, in the rank's colour and in grey.
     """
     from matplotlib.figure import Figure
 
@@ -68,7 +31,7 @@ def draw(
 
 
 def draw_on(axes, flights, ranks: int, title: str, unit: str = "steps", busy=(), waiting=()) -> None:
-    """The same on axes of a larger figure."""
+    """The same on existing axes."""
     last = max([flight.end for flight in flights] + [end for _, _, end in [*busy, *waiting]], default=1.0)
     line, head = (1.6, 11) if len(flights) <= 64 else (1.0, 7)
     for rank in range(ranks):

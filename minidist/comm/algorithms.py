@@ -20,13 +20,6 @@ from minidist.overrides import overridable
 SEGMENT_BYTES = 128 << 10  # a pipelined broadcast passes pieces of this size on
 
 
-def chunks_of(flat: np.ndarray, parts: int) -> list[np.ndarray]:
-    """The array cut into ``parts`` views of equal length, the first few longer by one where it does not divide."""
-    each, more = divmod(len(flat), parts)
-    ends = [(part + 1) * each + min(part + 1, more) for part in range(parts)]
-    return [flat[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
-
-
 # ── broadcast: one rank's array on every rank ────────────────────────────────────────────────────────────────────────
 
 
@@ -64,7 +57,7 @@ def broadcast_ring(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
     """
     right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
     under_way = []
-    for piece in chunks_of(flat, max(1, -(-flat.nbytes // SEGMENT_BYTES))):
+    for piece in np.array_split(flat, max(1, -(-flat.nbytes // SEGMENT_BYTES))):
         if group.rank != src:
             recv(piece, left, group)
         if right != src:
@@ -198,7 +191,7 @@ def all_reduce_ring(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) ->
     Each rank sends 2 (N-1)/N M, to its right neighbour only, in 2 (N-1) steps: the bytes hardly grow with N, the
     steps do. NCCL's ring, made popular for deep learning by Baidu's and Horovod's (2017).
     """
-    chunks = chunks_of(flat, group.size)
+    chunks = np.array_split(flat, group.size)
     reduce_scatter_ring(chunks, combine, group)
     all_gather_ring(chunks, group)
 
@@ -208,7 +201,7 @@ def all_reduce_two_shot(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup
 
     Each rank sends 2 (N-1)/N M. The two-shot kernel of NVLink-connected inference engines (TensorRT-LLM, vLLM).
     """
-    chunks = chunks_of(flat, group.size)
+    chunks = np.array_split(flat, group.size)
     reduce_scatter_direct(chunks, combine, group)
     all_gather_direct(chunks, group)
 
@@ -245,7 +238,7 @@ def all_reduce_halving_doubling(flat: np.ndarray, combine: np.ufunc, group: Proc
     if group.rank < extra:
         recv_reduce(flat, group.rank + power, group, combine)
 
-    cuts = np.cumsum([0] + [len(chunk) for chunk in chunks_of(flat, power)])  # (P + 1,)
+    cuts = np.cumsum([0] + [len(chunk) for chunk in np.array_split(flat, power)])  # (P + 1,)
     low, high = 0, power  # this rank still works on chunks low to high
     swaps = []
     while high - low > 1:

@@ -1,21 +1,21 @@
-"""One number in several floating-point formats, bit by bit; a format here is one of nn/precision/formats.py."""
+"""One number in several floating-point formats (nn/precision/formats.py), bit by bit."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-SIGN, EXPONENT, MANTISSA = "#D55E00", "#56B4E9", "#E3DC9A"  # of Okabe and Ito, the last one paler
+SIGN, EXPONENT, MANTISSA = "#D55E00", "#56B4E9", "#E3DC9A"  # of Okabe and Ito, the last one made paler
 FLOAT32 = "float32"
 
 
 def fields(code: int, exponent: int, mantissa: int) -> tuple[str, str, str]:
-    """Sign, exponent and mantissa of a code, as bits written out."""
+    """Sign, exponent and mantissa of a code, as strings of bits."""
     text = f"{code:0{1 + exponent + mantissa}b}"
     return text[0], text[1 : 1 + exponent], text[1 + exponent :]
 
 
 def rows(value: float, formats: Sequence) -> list[tuple[str, tuple[str, str, str], float]]:
-    """For float32 and each format its name, the fields of the nearest number to ``value``, and that number."""
+    """For float32 and each format: its name, the fields of its number nearest to ``value``, and that number."""
     whole = np.asarray([value], np.float32)
     found = [(FLOAT32, fields(int(whole.view(np.uint32)[0]), 8, 23), float(whole[0]))]
     for format in formats:
@@ -27,7 +27,7 @@ def rows(value: float, formats: Sequence) -> list[tuple[str, tuple[str, str, str
 
 
 def draw(value: float, formats: Sequence, title: str):
-    """A matplotlib Figure: a row of boxes for each format, at its end the number that it holds."""
+    """A matplotlib Figure: a row of boxes for each format, one for each bit, and the number at the end of the row."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 

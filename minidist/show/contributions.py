@@ -1,8 +1,8 @@
-"""Whose numbers are in a chunk: pictures of a collective's arrays, before, after, and step by step.
+"""Which ranks' contributions a chunk holds: pictures of a collective's arrays before, after, and step by step.
 
-Every rank fills chunk c of its array with a power of two that stands for (rank, c) alone. Sums of such numbers are
-sets: whatever a collective does to the arrays, the value of a chunk says exactly whose contributions it holds, and a
-contribution that is counted twice shows too.
+Each rank fills chunk c of its array with a power of two that belongs to (rank, c) alone. Sums of such numbers are sets:
+whatever a collective does to the arrays, the value of a chunk says exactly whose contributions it holds, and a
+contribution counted twice shows as well.
 """
 
 from collections.abc import Sequence
@@ -15,20 +15,22 @@ LETTERS = "abcdefgh"
 
 
 def marked(rank: int, size: int) -> np.ndarray:
-    """(size,) int64, or uint64 of 8 ranks: one element for each chunk, which stands for this rank's own chunk."""
+    """One element for each chunk of this rank's array, its mark: (size,) int64, or uint64 for 8 ranks."""
     if size > 8:
-        raise ValueError(f"{size} ranks with {size} chunks each do not fit 64 bits: use at most 8")
-    dtype = np.int64 if size < 8 else np.uint64  # of 8 x 8 the last bit is an int64's sign
+        raise ValueError(
+            f"{size} ranks with {size} chunks each need {size * size} bits, and there are 64: use at most 8"
+        )
+    dtype = np.int64 if size < 8 else np.uint64  # the last of 8 x 8 bits would be an int64's sign
     return dtype(1) << (rank * size + np.arange(size)).astype(dtype)
 
 
 def held(value: int, size: int) -> list[tuple[int, int]]:
-    """The (rank, chunk) pairs whose sum the value is."""
+    """The (rank, chunk) pairs that sum to the value."""
     return [(bit // size, bit % size) for bit in range(size * size) if int(value) >> bit & 1]
 
 
 def name(value: int, size: int) -> str:
-    """'b2' for rank 2's chunk 1, 'b013' for the sum of three ranks' chunk 1, 'Σb' for the sum of all ranks'."""
+    """'b2' for rank 2's chunk 1, 'b013' for the sum of three ranks' chunk 1, 'Σb' for all ranks'."""
     pairs = held(value, size)
     if not pairs:
         return ""
@@ -40,8 +42,8 @@ def name(value: int, size: int) -> str:
 def draw(panels: Sequence[tuple[str, np.ndarray]], size: int, per_row: int = 4, outline_changes: bool = False):
     """A matplotlib Figure with one panel for each (title, values), values of shape (ranks, chunks).
 
-    A cell is striped in the colours of the ranks whose contributions it holds; zero is an empty cell. With
-    ``outline_changes`` a frame is put round each cell that differs from the panel before.
+    A cell has a stripe in the colour of each rank whose contribution it holds; zero is an empty cell. With
+    ``outline_changes`` there is a frame around each cell that differs from the previous panel.
     """
     from matplotlib.figure import Figure
 
@@ -72,7 +74,7 @@ def _panel(axes, title: str, values: np.ndarray, before: np.ndarray, size: int, 
             axes.add_patch(Rectangle((column + i / len(stripes), row), 1 / len(stripes), 1, color=colour, linewidth=0))
         ink = ink_on(stripes[0]) if len(stripes) == 1 else "black"
         box = None if len(stripes) == 1 else {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
-        height = 0.5 if len(stripes) == 1 else 0.68  # below the middle: the stripes are to be seen above it
+        height = 0.5 if len(stripes) == 1 else 0.68  # below the middle, so that the stripes show above it
         axes.text(column + 0.5, row + height, name(value, size), ha="center", va="center", color=ink, size=9, bbox=box)
         axes.add_patch(Rectangle((column, row), 1, 1, fill=False, edgecolor="white" if pairs else "#C8C8C8", lw=1.5))
     for row, column in zip(*np.nonzero(values != before), strict=True):

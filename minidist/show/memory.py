@@ -1,8 +1,8 @@
-"""A picture of bytes on devices: what a model needs, poured into as many GPUs as it takes."""
+"""What a model needs in memory, spread over as many GPUs as it takes."""
 
 from collections.abc import Mapping
 
-COLOURS = {  # of Okabe and Ito; a bucket keeps its colour in every chapter
+COLOURS = {  # of Okabe and Ito; a kind of memory has one colour in every chapter
     "parameters": "#56B4E9",
     "gradients": "#0072B2",
     "master weights": "#00573F",
@@ -12,22 +12,22 @@ COLOURS = {  # of Okabe and Ito; a bucket keeps its colour in every chapter
     "activations": "#CC79A7",
 }
 OTHER = "#A0A0A0"
-EPS = 1e-9  # of a device: what rounding may leave over
+EPS = 1e-9  # of a device: an amount that comes from rounding
 
 
-def pour(buckets: Mapping[str, float], capacity: float) -> list[list[tuple[str, float, float]]]:
-    """Fill one device after the other, the buckets in their order.
+def fill(amounts: Mapping[str, float], capacity: float) -> list[list[tuple[str, float, float]]]:
+    """Fill one device after the other, the kinds in their order.
 
     Args:
-        buckets: how much of each kind there is, in the unit of ``capacity``.
+        amounts: how much there is of each kind, in the unit of ``capacity``.
         capacity: of one device.
 
     Returns:
-        For each device its pieces (bucket, from, to), from the bottom up.
+        For each device its pieces (kind, from, to), from the bottom up.
     """
     devices: list[list[tuple[str, float, float]]] = []
     level = capacity  # of the device that is being filled: none yet
-    for name, amount in buckets.items():
+    for name, amount in amounts.items():
         while amount > EPS * capacity:
             if capacity - level <= EPS * capacity:
                 devices.append([])
@@ -38,11 +38,11 @@ def pour(buckets: Mapping[str, float], capacity: float) -> list[list[tuple[str, 
     return devices
 
 
-def draw(buckets: Mapping[str, float], capacity: float, title: str, unit: str = "GB"):
-    """A matplotlib Figure: each device a glass of ``capacity``, the buckets poured in from left to right."""
+def draw(amounts: Mapping[str, float], capacity: float, title: str, unit: str = "GB"):
+    """A matplotlib Figure: a bar of height ``capacity`` for each device, filled from left to right."""
     from matplotlib.figure import Figure
 
-    devices = pour(buckets, capacity)
+    devices = fill(amounts, capacity)
     figure = Figure(figsize=(min(11, 2.5 + 0.62 * len(devices)), 2.9), layout="constrained")
     axes = figure.subplots()
     for number, pieces in enumerate(devices):
@@ -58,7 +58,7 @@ def draw(buckets: Mapping[str, float], capacity: float, title: str, unit: str = 
     axes.tick_params(length=0)
     handles = [
         axes.bar(0, 0, color=COLOURS.get(name, OTHER), label=f"{name}  {amount:,.0f} {unit}")
-        for name, amount in buckets.items()
+        for name, amount in amounts.items()
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False)
     return figure

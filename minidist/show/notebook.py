@@ -1,8 +1,8 @@
-"""Figures in a notebook that is committed with its outputs: sharp, and small in bytes."""
+"""Figures for a notebook that is committed with its outputs: sharp, and small in bytes."""
 
 import io
 
-COLOURS = 128  # in one picture; lines and flat areas need few, and a palette takes a third of the bytes of true colour
+COLOURS = 128  # per picture: lines and flat areas need few, and a palette takes a third of the bytes of true colour
 
 
 def png(figure, dpi: float) -> bytes:
@@ -18,7 +18,7 @@ def png(figure, dpi: float) -> bytes:
 
 
 def compact_figures(dpi: float = 84) -> None:
-    """From now on, show every Figure in this notebook's outputs in that form, whether pyplot has made it or not."""
+    """From now on, show every Figure in this notebook in that form, whether or not pyplot made it."""
     from IPython import get_ipython
     from matplotlib import pyplot
     from matplotlib.figure import Figure

@@ -1,7 +1,7 @@
-"""The event log as a file for https://ui.perfetto.dev (or chrome://tracing): Chrome's trace event format.
+"""A trace as a file for https://ui.perfetto.dev or chrome://tracing, in Chrome's trace event format.
 
-A rank is a process; its tracks (steps, compute, communication, waiting) are threads of it. A message is an arrow from
-the moment it was put into the queue to the moment it was taken out.
+Each rank is a process, and its tracks (steps, compute, communication, waiting) are that process's threads. A message is
+an arrow from the moment it was put into the queue to the moment it was taken out.
 """
 
 import json
@@ -11,12 +11,12 @@ from pathlib import Path
 from minidist.trace import Event, Message
 
 TRACKS = ("step", "compute", "communication", "wait", "messages")
-MESSAGE_US = 1.0  # the width of the little box that an arrow starts or ends at
+MESSAGE_US = 1.0  # the width of the small box at which an arrow starts or ends
 
 
 def to_perfetto(logs: Sequence[list]) -> dict:
-    """The logs, one for each rank, as Chrome's trace format: {"traceEvents": [...]}. Times are µs from the first."""
-    logs = [[entry for entry in log if isinstance(entry, Event | Message)] for log in logs]  # what has a time
+    """The logs, one for each rank, in Chrome's format: {"traceEvents": [...]}. Times are in µs from the first entry."""
+    logs = [[entry for entry in log if isinstance(entry, Event | Message)] for log in logs]  # entries with a time
     starts = [entry.start if isinstance(entry, Event) else entry.time for log in logs for entry in log]
     zero = min(starts, default=0)
     events: list[dict] = []
@@ -46,7 +46,7 @@ def _slice(rank: int, track: str, name: str, start: int, end: int, zero: int, de
 
 
 def _message(rank: int, message: Message, zero: int) -> list[dict]:
-    """A small box on the rank's message track, and on it one end of an arrow."""
+    """A small box on the rank's message track, and one end of an arrow on it."""
     arrow = {
         "ph": "s" if message.kind == "send" else "f",
         "bp": "e",

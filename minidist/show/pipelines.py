@@ -1,37 +1,23 @@
-"""Pipelines in the usual form: ranks down, time across, and in each cell the number of the micro-batch.
+"""Pipelines in their usual form: ranks down, time across, and in each cell the number of the micro-batch.
 
-The same picture from a schedule, in slots (``parallel/schedule_check.timeline``), and from the trace of a real run.
+The same picture is drawn of a schedule, in slots (``schedule_check.timeline``), and of a real run, in seconds
+(``analysis.bubbles.slots_of``).
 """
 
 from collections.abc import Mapping, Sequence
 
 from minidist.parallel.tools.schedule_check import Slot, bubble
 from minidist.parallel.tools.schedules import Action
-from minidist.show.overlap import last_step
 
-COLOURS = {"F": "#56B4E9", "B": "#0072B2", "I": "#0072B2", "W": "#009E73"}  # of Okabe and Ito, as in timeline.py
+COLOURS = {"F": "#56B4E9", "B": "#0072B2", "I": "#0072B2", "W": "#009E73"}  # as in timeline.py
 NAMES = {"F": "forward", "B": "backward", "I": "backward, inputs", "W": "backward, weights"}
 
 
-def slots_of(logs: Sequence[list]) -> list[list[Slot]]:
-    """What each rank did in the last step of a traced run, and when, in seconds from the first action on.
-
-    Args:
-        logs: one for each rank of one pipeline.
-    """
-    found = [
-        [Slot(Action.parse(e.details["action"]), e.start / 1e9, e.end / 1e9) for e in events if "action" in e.details]
-        for events in last_step(logs)
-    ]
-    zero = min(slot.start for rank in found for slot in rank)
-    return [[Slot(slot.action, slot.start - zero, slot.end - zero) for slot in rank] for rank in found]
-
-
 def draw(pipelines: Mapping[str, Sequence[Sequence[Slot]]], unit: str = "slots"):
-    """A matplotlib Figure: a panel for each pipeline, its title with its bubble.
+    """A matplotlib Figure: a panel for each pipeline, with the bubble in its title.
 
     Args:
-        pipelines: by title, for each rank its actions and their times.
+        pipelines: title -> for each rank its actions and their times.
         unit: of the times.
     """
     from matplotlib.figure import Figure
@@ -61,12 +47,12 @@ def draw(pipelines: Mapping[str, Sequence[Sequence[Slot]]], unit: str = "slots")
 
 
 def strength(action: Action, ranks: int) -> float:
-    """Of an action's colour: 1, and less for the later stages of the same rank."""
+    """How opaque an action's colour is: 1, and less for the later stages of the same rank."""
     return 1 / (1 + 0.55 * (action.stage // ranks))
 
 
 def _cell(axes, place: int, slot: Slot, ranks: int, longest: float) -> None:
-    """A box for an action. Later stages of the same rank are paler."""
+    """The box of an action."""
     width = slot.end - slot.start
     axes.barh(
         place, width, 0.86, slot.start, color=COLOURS[slot.action.kind], alpha=strength(slot.action, ranks),

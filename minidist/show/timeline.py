@@ -1,25 +1,18 @@
-"""A picture of who did what when: a lane of compute and a lane of communication for each rank."""
+"""A timeline of a run: for each rank a lane of compute and a lane of communication."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from minidist.analysis.steps import kind_of
 from minidist.trace import Event
 
-COLOURS = {  # from the palette of Okabe and Ito, which colour-blind readers can tell apart
+COLOURS = {  # of Okabe and Ito
     "forward": "#56B4E9",
     "backward": "#0072B2",
     "optimizer": "#009E73",
     "communication": "#E69F00",
     "wait": "#D0D0D0",
 }
-
-
-def kind_of(event: Event) -> str | None:
-    """Which colour a span has; None for those inside another that the picture shows."""
-    if event.track in ("communication", "wait"):
-        return event.track
-    first = event.name.split()[0]
-    return first if first in COLOURS else None
 
 
 def draw(logs: Sequence[list], title: str):

@@ -1,41 +1,25 @@
-"""Who waits for whom: the wait-for graph. A cycle in it, none of whose ranks can act, is a deadlock."""
+"""Wait-for graphs: ranks on a circle, and an arrow to the rank that each one waits for."""
 
-import re
 from collections.abc import Iterable
 
 import numpy as np
 
-STUCK, PATIENT, RUNNING, FINISHED = "#B00020", "#E69F00", "#009E73", "#999999"
+from minidist.analysis.wait_for import FINISHED, PATIENT, RUNNING, STUCK, state_of
 
-
-def edges(waiting: dict[int, str]) -> dict[int, int]:
-    """Rank -> the rank that it waits for, from ``Deadlock.waiting``."""
-    return {rank: int(re.search(r"waits for .*?rank (\d+)", text).group(1)) for rank, text in waiting.items()}
-
-
-def colour_of(rank: int, waits: dict[int, int], finished: set[int]) -> str:
-    """Follow the arrows: somebody who can act ends the wait, a circle or a finished rank never does."""
-    first, seen = rank, set()
-    while rank in waits and rank not in seen:
-        seen.add(rank)
-        rank = waits[rank]
-    if rank in waits or (rank in finished and rank != first):
-        return STUCK
-    if rank in finished:
-        return FINISHED
-    return RUNNING if rank == first else PATIENT
+COLOURS = {STUCK: "#B00020", PATIENT: "#E69F00", RUNNING: "#009E73", FINISHED: "#999999"}
 
 
 def positions(ranks: int) -> np.ndarray:
-    """(ranks, 2) places on a circle, clockwise from the top."""
+    """The ranks' places on a circle, (ranks, 2), clockwise from the top."""
     angles = np.pi / 2 - 2 * np.pi * np.arange(ranks) / ranks
     return np.stack([np.cos(angles), np.sin(angles)], axis=1)
 
 
 def draw(graphs: Iterable[tuple[str, int, dict[int, int], set[int]]]):
-    """A matplotlib Figure of wait-for graphs side by side: (title, number of ranks, edges, finished ranks) each.
+    """A matplotlib Figure of wait-for graphs side by side, each as (title, number of ranks, edges, finished ranks).
 
-    Who can act is green, who waits for such a one orange, who has finished grey, and who can never go on red.
+    A rank that can act is green, one that waits for such a rank orange, a finished one grey, and one that can never go
+    on red.
     """
     from matplotlib.figure import Figure
 
@@ -46,7 +30,7 @@ def draw(graphs: Iterable[tuple[str, int, dict[int, int], set[int]]]):
     ):
         places = positions(ranks)
         for rank, place in enumerate(places):
-            axes.plot(*place, "o", markersize=30, color=colour_of(rank, waits, finished))
+            axes.plot(*place, "o", markersize=30, color=COLOURS[state_of(rank, waits, finished)])
             axes.text(*place, str(rank), ha="center", va="center", color="white", fontweight="bold", size=13)
         for rank, awaited in waits.items():
             axes.annotate(

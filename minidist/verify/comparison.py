@@ -13,13 +13,14 @@ from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RankResult, Run, RunOptions
 from minidist.train.trainer import run
+from minidist.verify.ulps import in_words, ulps_between
 
 ONE_PROCESS = Layout()
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first place at which two runs part."""
+    """The first place at which a run diverges from another."""
 
     step: int
     name: str  # a parameter, an optimizer state, or "loss"
@@ -32,11 +33,9 @@ class Difference:
 
     def __str__(self) -> str:
         place = self.name + (str(list(self.index)) if self.index else "")
-        distance = "1 ulp" if self.ulps == 1 else f"{self.ulps:,} ulps"
         return (
-            f"first differs after step {self.step}, in {place}: one process has {self.expected!s}, this layout "
-            f"{self.found!s}, {distance} away; {self.elements:,} of the {prod(self.shape):,} elements "
-            f"of {self.name}, of shape {self.shape}, differ"
+            f"first differs after step {self.step}, in {place} (expected {self.expected!s}, got {self.found!s}, "
+            f"{in_words(self.ulps)} apart); {self.elements:,} of its {prod(self.shape):,} elements differ"
         )
 
 
@@ -95,7 +94,7 @@ def first_difference(
         differs = bits(one) != bits(other)
         if differs.any():
             index = tuple(int(i) for i in np.argwhere(differs)[0])
-            distance = ulps_between(one[index], other[index])
+            distance = abs(int(ulps_between(one[index], other[index])))
             return Difference(step, name, index, one[index], other[index], distance, int(differs.sum()), one.shape)
     return None
 
@@ -108,14 +107,3 @@ def _first_step_apart(expected: RankResult, found: RankResult) -> int | None:
 def bits(array: np.ndarray) -> np.ndarray:
     """Each element's bits as an unsigned integer, in the array's shape: -0.0 is not 0.0, and a NaN equals itself."""
     return array.view(f"u{array.itemsize}")
-
-
-def ulps_between(one: np.floating, other: np.floating) -> int:
-    """How many floating-point numbers lie from one to the other: 1 for neighbours, 0 for equal bits or two zeros."""
-    return abs(_ordinal(one) - _ordinal(other))
-
-
-def _ordinal(value: np.floating) -> int:
-    """An integer that grows by one from each floating-point number to the next."""
-    bits = int(value.view(f"i{value.itemsize}"))
-    return bits if bits >= 0 else -(1 << (8 * value.itemsize - 1)) - bits

@@ -1,6 +1,6 @@
-"""Stacked bars of memory: every piece begins where the one below it ends."""
+"""Stacked bars of memory: every segment begins where the one below it ends."""
 
-from figures.stages import draw, stacks
+from figures.memory_bars import draw, stacks
 
 MEMORIES = {
     "dp=2": {"parameters": 400, "gradients": 1200, "optimizer": 800, "activations": 100, "peak": 2500},
@@ -8,7 +8,7 @@ MEMORIES = {
 }
 
 
-def test_pieces_stand_on_each_other():
+def test_segments_are_stacked():
     found = stacks(MEMORIES)
     assert found["dp=2"] == [
         ("parameters", 0, 400),

@@ -55,7 +55,7 @@ def test_a_master_remembers_what_sixteen_bits_forget(animation):
 
 def test_the_bug_is_marked_where_bits_are_lost(animation):
     scene = animation.broken
-    assert scene.parts_at == 1 and "After step 0 " in scene.verdict and "ulps away" in scene.verdict
+    assert scene.parts_at == 1 and "after step 0, in " in scene.verdict and "ulps apart" in scene.verdict
     for frame in scene.frames:
         lost = [shape for shape in frame.shapes if isinstance(shape, Box) and shape.fill == "wrong" and shape.y == 1]
         assert len(lost) == (16 if "1" in bits_of(frame, 1)[16:] else 0)

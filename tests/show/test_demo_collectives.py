@@ -260,9 +260,12 @@ def test_note_and_verdict_of_the_bug_name_the_rank_and_the_place_in_its_array(wa
 
 
 @pytest.mark.parametrize("kind", ["ring", "reduce-scatter", "all-gather"])
-def test_the_bug_parts_training_from_one_process(warm, kind):
+def test_the_bug_makes_training_diverge(warm, kind):
     text = demo._consequence(KINDS[kind], warm, 2, 0)
-    assert text.startswith("After step 0 training differs from one process: ") and "ulp" in text
+    assert (
+        text.startswith("Training diverges from the single-process run: it first differs after step 0, in ")
+        and "ulp" in text
+    )
 
 
 def test_the_animation():

@@ -2,15 +2,15 @@
 
 import pytest
 
+from minidist.analysis.overlap import hidden_share
+from minidist.analysis.steps import kind_of, traced_step
 from minidist.nn.gpt import GPT
 from minidist.parallel.data import fill_buckets
 from minidist.show.demos import DEMONSTRATIONS, data_parallel
 from minidist.show.demos.broken_buckets import DROPPED_BUCKET, drops_a_bucket
 from minidist.show.demos.lanes import COLOURS
 from minidist.show.demos.runs import warm_ranks
-from minidist.show.overlap import hidden_share, traced_step
 from minidist.show.player.scene import Box
-from minidist.show.timeline import kind_of
 from minidist.train.config import TrainConfig
 
 RANKS, SIZE = 3, 12
@@ -106,7 +106,7 @@ def test_what_is_told_is_what_rank_0_does_at_that_time(animation):
 
 def test_the_broken_one_says_when_and_where(animation):
     scene = animation.broken
-    assert "After step 0 training differs from one process: blocks." in scene.verdict and "ulp" in scene.verdict
+    assert "it first differs after step 0, in blocks." in scene.verdict and "ulp" in scene.verdict
     assert f"{RANKS} different sets of weights" in scene.verdict
     assert "nobody sends it" in scene.frames[scene.parts_at].note
     marked = [number for number, frame in enumerate(scene.frames) if "wrong" in fills(frame)]

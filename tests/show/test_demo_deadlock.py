@@ -5,11 +5,12 @@ import os
 import multiprocess
 import pytest
 
+from minidist.analysis.wait_for import STUCK
 from minidist.show.demos import DEMONSTRATIONS, deadlock, deadlock_picture
 from minidist.show.demos.deadlock import FITS, moments
 from minidist.show.demos.deadlock_programs import Event
 from minidist.show.player.scene import WIDTH, Arrow, Box, Label
-from minidist.show.waits import STUCK
+from minidist.show.waits import COLOURS
 from minidist.trace import Message
 
 DEMO = DEMONSTRATIONS["deadlock"]
@@ -29,7 +30,9 @@ def test_every_rank_enters_its_calls_and_ends(animation):
         assert len(scene.frames) == 1 + 3 * (calls + 1)  # before, and each call and each end
         assert not arrows(scene.frames[0]) and not arrows(scene.frames[-1])
         assert scene.frames[-1].note.endswith("and ends.") and scene.parts_at is None
-        assert STUCK not in {shape.fill for frame in scene.frames for shape in frame.shapes if isinstance(shape, Box)}
+        assert COLOURS[STUCK] not in {
+            shape.fill for frame in scene.frames for shape in frame.shapes if isinstance(shape, Box)
+        }
         assert "the same as in one process" in scene.verdict
 
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from minidist.show import overlap
 from minidist.show.demos import lanes
 from minidist.show.demos.lanes import MS, RIGHT, Bar, Lanes
 from minidist.show.player.scene import Box
@@ -102,10 +101,3 @@ def test_lanes_do_not_overlap_and_fit(ranks):
     shown = Lanes([each] * ranks, 10 * MS, 10 * MS)
     tops = [box.y for box in boxes(shown, 10)]
     assert len(set(tops)) == 2 * ranks and max(tops) + 1 < shown.height <= 18
-
-
-def test_what_comes_after_the_step_is_left_out():
-    log = [Event("all_gather", "communication", 12, 13), Event("step 1", "step", 5, 10), Event("wait", "wait", 6, 7)]
-    (found,) = overlap.traced_step([log])
-    assert [(event.name, event.start) for event in found] == [("step 1", 0), ("wait", 1)]
-    assert overlap.length([found]) == 5

@@ -5,12 +5,12 @@ from unittest import mock
 
 import pytest
 
+from minidist.analysis.bubbles import slots_of
 from minidist.parallel.pipeline import Pipeline
 from minidist.parallel.tools.schedule_check import SLOTS, bubble, in_flight, timeline
 from minidist.parallel.tools.schedules import Action, schedule
 from minidist.show.demos import DEMONSTRATIONS, pipeline, runs
 from minidist.show.demos.pipeline_scene import spoilt_by
-from minidist.show.pipelines import slots_of
 from minidist.show.player.scene import WIDTH, Box
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -123,7 +123,7 @@ def test_the_broken_run_parts_where_it_is_marked(animation):
     assert not any(wrong[:at]) and all(wrong[at:])
     assert [cell.text for cell in wrong[-1]] == ["1", "0", "1", "0"]
     assert (
-        "After step 0 " in animation.broken.verdict
+        "after step 0, in " in animation.broken.verdict
         and "weight[" in animation.broken.verdict
         and "ulp" in animation.broken.verdict
     )

@@ -5,12 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from minidist.analysis.steps import kind_of, traced_step
 from minidist.show.demos import DEMONSTRATIONS, halves, tensor_parallel
 from minidist.show.demos.broken_tensors import drops_g, drops_gains
 from minidist.show.demos.runs import warm_ranks
-from minidist.show.overlap import traced_step
 from minidist.show.player.scene import Box
-from minidist.show.timeline import kind_of
 from minidist.trace import Event
 from minidist.train.layout import Layout
 
@@ -155,7 +154,7 @@ def test_facts_grow_and_have_the_same_names(animations):
 def test_the_broken_ones_say_when_and_where(animations):
     for animation, where in ((animations["tp"], "embeddings.token.weight"), (animations["sp"], "norm1.gain")):
         scene = animation.broken
-        assert "After step 0 training differs from one process" in scene.verdict and "ulp" in scene.verdict
+        assert "it first differs after step 0, in " in scene.verdict and "ulp" in scene.verdict
         assert where in scene.verdict
         marked = [number for number, frame in enumerate(scene.frames) if "wrong" in fills(frame)]
         assert marked[0] <= scene.parts_at and marked[-1] == len(scene.frames) - 1

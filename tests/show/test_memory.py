@@ -1,31 +1,31 @@
-"""Buckets poured into devices: nothing spilt, no device over its brim."""
+"""Memory spread over devices: nothing is lost, and no device holds more than its capacity."""
 
 import pytest
 
 from minidist.show import memory
 
 
-def test_buckets_fill_one_device_after_the_other():
-    devices = memory.pour({"parameters": 50, "gradients": 60, "activations": 30}, 80)
+def test_devices_are_filled_one_after_the_other():
+    devices = memory.fill({"parameters": 50, "gradients": 60, "activations": 30}, 80)
     assert devices == [
         [("parameters", 0, 50), ("gradients", 50, 80)],
         [("gradients", 0, 30), ("activations", 30, 60)],
     ]
 
 
-def test_seventy_billion_parameters_fill_fourteen_to_the_brim():
+def test_seventy_billion_parameters_fill_fourteen_devices():
     buckets = {"parameters": 140.0, "gradients": 140.0, "master weights": 280.0, "exp_avg": 280.0, "exp_avg_sq": 280.0}
-    devices = memory.pour(buckets, 80.0)
+    devices = memory.fill(buckets, 80.0)
     assert len(devices) == 14
     assert all(pieces[-1][2] == pytest.approx(80) for pieces in devices)
     for name, amount in buckets.items():
-        poured = sum(high - low for pieces in devices for piece, low, high in pieces if piece == name)
-        assert poured == pytest.approx(amount)
+        found = sum(high - low for pieces in devices for piece, low, high in pieces if piece == name)
+        assert found == pytest.approx(amount)
 
 
 def test_fractions_leave_no_sliver_on_a_device_of_its_own():
-    assert len(memory.pour({str(i): 0.1 for i in range(10)}, 0.1)) == 10
-    assert memory.pour({"nothing": 0.0}, 80) == []
+    assert len(memory.fill({str(i): 0.1 for i in range(10)}, 0.1)) == 10
+    assert memory.fill({"nothing": 0.0}, 80) == []
 
 
 def test_the_picture_has_a_bar_for_each_piece():

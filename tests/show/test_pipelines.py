@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from minidist.analysis.bubbles import slots_of
 from minidist.parallel.tools.schedule_check import bubble, needs, timeline
 from minidist.parallel.tools.schedules import schedule
 from minidist.show import pipelines
@@ -27,7 +28,7 @@ def test_a_real_run_does_what_the_schedule_says(ranks, text):
     """The same actions in the same order, and none before what it needs has ended."""
     layout, config = Layout.parse(text), TrainConfig(layers=4, width=16, heads=2, context=8, global_batch=8, steps=2)
     result = run(ranks(2), config, layout, RunOptions(trace=True))
-    slots = pipelines.slots_of([rank.log for rank in result.ranks])
+    slots = slots_of([rank.log for rank in result.ranks])
     planned = schedule(layout.schedule, 2, 4, layout.virtual)
     assert [[slot.action for slot in row] for row in slots] == planned
     ended = {slot.action: slot.end for row in slots for slot in row}

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from minidist import cli
+from minidist.analysis.pairs import triangle
 from minidist.comm import Deadlock, RankFailed
 from minidist.nn.memory.recompute import MODES
 from minidist.nn.precision.loss_scaling import GradScaler
@@ -188,7 +189,7 @@ def test_the_grid_shows_where_bits_differ():
     outcomes = [
         Outcome(Combination("fp32", Layout.parse(text)), text != "tp=2,recompute=full", 0.1, 10, 5) for text in layouts
     ]
-    values, rows = grid.grid(outcomes)
+    values, rows = triangle(outcomes)
     cell = {frozenset((values[y], values[x])): rows[y][x] for y in range(len(values)) for x in range(y)}
     assert cell[frozenset((("tp", 2), ("recompute", "full")))] == "different"
     assert cell[frozenset((("tp", 2), ("recompute", "none")))] == "same"

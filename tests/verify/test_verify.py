@@ -13,8 +13,9 @@ from minidist.train.config import TrainConfig
 from minidist.train.layout import SYNCS, Layout
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run, train_rank
-from minidist.verify.comparison import agrees, first_difference, ulps_between, verify
+from minidist.verify.comparison import agrees, first_difference, verify
 from minidist.verify.matrix import covering
+from minidist.verify.ulps import ulps_between
 
 SMALL = TrainConfig(
     layers=1, heads=2, width=16, context=16, global_batch=24, micro_batch=1, steps=4, warmup=2, lr=1e-2, clip=0.5
@@ -179,9 +180,10 @@ def test_the_first_difference_is_the_planted_one():
     place = first_difference(reference, broken, fault)
     assert (place.step, place.name, place.index) == (2, "blocks.0.mlp.fc.weight", (0, 3, 5))
     assert (place.ulps, place.elements, place.shape) == (2, 3, (2, 16, 32))
-    assert place.found > place.expected and ulps_between(place.found, place.expected) == 2
-    text = "first differs after step 2, in blocks.0.mlp.fc.weight[0, 3, 5]: one process has"
-    assert str(place).startswith(text) and "2 ulps away; 3 of the 1,024 elements" in str(place)
+    assert place.found > place.expected and ulps_between(place.expected, place.found) == 2
+    numbers = f"expected {place.expected!s}, got {place.found!s}, 2 ulps apart"
+    where = f"first differs after step 2, in blocks.0.mlp.fc.weight[0, 3, 5] ({numbers})"
+    assert str(place) == f"{where}; 3 of its 1,024 elements differ"
 
 
 def a_wrong_loss_in_step_one(world, config, layout, options):
@@ -213,12 +215,3 @@ def only_rank_one_is_wrong(world, config, layout, options):
 def test_replicas_that_differ_from_rank_0_are_found():
     reference, broken = verify([Layout.parse("dp=2")], SMALL, rank_function=only_rank_one_is_wrong)
     assert broken.fingerprint == reference.fingerprint and not agrees(reference, broken)
-
-
-def test_ulps():
-    one = np.float32(1)
-    assert ulps_between(one, np.nextafter(one, np.float32(2))) == 1
-    assert ulps_between(np.float32(0), np.float32(-0.0)) == 0
-    tiny = np.float32(1e-45)  # the least above zero
-    assert ulps_between(tiny, -tiny) == 2
-    assert ulps_between(np.float64(1), np.float64(2)) == 2**52

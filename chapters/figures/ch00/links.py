@@ -1,4 +1,4 @@
-"""A picture of how fast bytes move inside one GPU and between GPUs: bars on a logarithmic axis."""
+"""How fast bytes move inside one GPU and between GPUs: bars on a logarithmic axis."""
 
 from collections.abc import Mapping
 
@@ -9,8 +9,8 @@ def draw(links: Mapping[str, tuple[float, float]], nbytes: float, title: str):
     """A matplotlib Figure of links, the fastest on top.
 
     Args:
-        links: for each its bytes/s one way, and both ways together.
-        nbytes: each bar is labelled with the seconds that they take, one way.
+        links: name -> bytes/s in one direction, and in both together.
+        nbytes: each bar's label says how long this many bytes take in one direction.
     """
     from matplotlib.figure import Figure
 
@@ -36,7 +36,7 @@ def draw(links: Mapping[str, tuple[float, float]], nbytes: float, title: str):
 
 
 def seconds(value: float) -> str:
-    """A duration in the unit that suits it."""
+    """A duration as text, in s, ms or µs."""
     for unit, size in (("s", 1), ("ms", 1e-3)):
         if value >= size:
             return f"{value / size:.3g} {unit}"

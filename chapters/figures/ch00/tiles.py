@@ -1,4 +1,4 @@
-"""A picture of a tiled matrix product: what one tile of C needs, and how often every element is loaded for all of C."""
+"""A tiled matrix product: what one tile of C needs, and how often each element is loaded for all of C."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ A, B, C, IDLE = "#56B4E9", "#E69F00", "#009E73", "#F2F2F2"
 
 
 def loads(n: int, tile: int) -> tuple[np.ndarray, np.ndarray]:
-    """How often a tiled product of two n x n matrices loads each element of A and of B; counted, tile by tile."""
+    """How often a tiled product of two n x n matrices loads each element of A and of B, counted tile by tile."""
     a, b = np.zeros((n, n), int), np.zeros((n, n), int)
     starts = range(0, n, tile)
     for i in starts:
@@ -18,7 +18,7 @@ def loads(n: int, tile: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def draw(n: int, tiles: tuple[int, ...], row: int, column: int):
-    """A matplotlib Figure: for each tile size A, B and C, with the tile of C that holds element (row, column)."""
+    """A matplotlib Figure: A, B and C for each tile size, and what the tile of C with element (row, column) needs."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.4 * len(tiles), 4.6), layout="constrained")
@@ -38,7 +38,7 @@ def draw(n: int, tiles: tuple[int, ...], row: int, column: int):
 
 
 def _matrix(axes, n: int, x: float, y: float, name: str, colour: str, rows: tuple, columns: tuple) -> None:
-    """A grid of n x n cells with its corner at (x, y), some of them in colour."""
+    """A grid of n x n cells with its upper left corner at (x, y); the cells in both ranges are coloured."""
     for r in range(n):
         for c in range(n):
             used = rows[0] <= r < rows[1] and columns[0] <= c < columns[1]

@@ -1,4 +1,4 @@
-"""A picture of an autograd graph, and of the backward pass through it: what ran when, and what flowed where."""
+"""An autograd graph and the backward pass through it: the order of operations, and the gradient along each edge."""
 
 from dataclasses import dataclass, field
 
@@ -8,17 +8,17 @@ FONT = 9
 
 @dataclass
 class Graph:
-    """Operations and leaves, numbered from 0, the last operation first. An edge leads from a source to its user."""
+    """Operations and leaves, numbered from 0, the last operation first. An edge goes from a source to its user."""
 
     names: list[str] = field(default_factory=list)
     shapes: list[tuple[int, ...]] = field(default_factory=list)
     leaves: set[int] = field(default_factory=set)
     edges: list[tuple[int, int]] = field(default_factory=list)  # one for each use
-    order: list[int] = field(default_factory=list)  # the operations as backward ran them
-    gradients: list = field(default_factory=list)  # what flowed back along each edge, in the order of ``edges``
+    order: list[int] = field(default_factory=list)  # the operations in the order of backward
+    gradients: list = field(default_factory=list)  # the gradient along each edge, in the order of ``edges``
 
     def depths(self) -> list[int]:
-        """The longest way from each to the end of the graph: a source lies above all its users."""
+        """The length of the longest path from each to the end of the graph: a source is above all its users."""
         depth = [0] * len(self.names)
         for _ in self.names:
             for source, user in self.edges:
@@ -29,13 +29,13 @@ class Graph:
 def capture(output, names: dict | None = None, backward: bool = False) -> Graph:
     """The graph behind a tensor.
 
-    ``names`` gives leaves a name; others have their own. With ``backward``, ``output.backward()`` is run as well, and
-    its order and its gradients are noted.
+    ``names`` maps leaves to names; without it, parameters have their own. With ``backward``, ``output.backward()`` runs
+    too, and its order and gradients are recorded.
     """
     graph, found = Graph(), [output.grad_fn]
     numbers = {output.grad_fn: 0}
     edge_numbers = {}
-    for node in found:  # grows on the way
+    for node in found:  # grows during the loop
         is_leaf = not hasattr(node, "sources")
         graph.names.append((names or {}).get(node, getattr(node, "name", "")) if is_leaf else node.name)
         graph.shapes.append(node.shape)
@@ -53,15 +53,15 @@ def capture(output, names: dict | None = None, backward: bool = False) -> Graph:
         graph.gradients = [None] * len(graph.edges)
         nodes = [node for node in found if hasattr(node, "sources")]
         for node in nodes:
-            node.gradients = _noting(node, node.gradients, graph, numbers[node], edge_numbers)
+            node.gradients = _recording(node, node.gradients, graph, numbers[node], edge_numbers)
         output.backward()
         for node in nodes:
             del node.gradients  # the method of the class again
     return graph
 
 
-def _noting(node, gradients, graph: Graph, number: int, edge_numbers: dict):
-    """``node.gradients``, which also writes down that it ran and what it gave."""
+def _recording(node, gradients, graph: Graph, number: int, edge_numbers: dict):
+    """``node.gradients``, which also records that it ran and what it returned."""
 
     def run(gradient):
         found = gradients(gradient)
@@ -75,9 +75,9 @@ def _noting(node, gradients, graph: Graph, number: int, edge_numbers: dict):
 
 
 def draw(graph: Graph, title: str = "", row: float = 0.5):
-    """A matplotlib Figure: forward runs downwards; the numbers say in which order backward ran.
+    """A matplotlib Figure: forward runs downwards, and the numbers give the order of backward.
 
-    Where gradients are scalars, each edge shows what flowed back along it. ``row`` is a row's height in inches.
+    Each edge shows its gradient if that is a scalar. ``row`` is the height of a row in inches.
     """
     from matplotlib.figure import Figure
     from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
@@ -119,7 +119,7 @@ def draw(graph: Graph, title: str = "", row: float = 0.5):
 
 
 def _places(graph: Graph, widths: list[float], row: float) -> list[tuple[float, float]]:
-    """The middle of each box. Operations stand in rows by depth, what is used at several depths to their right."""
+    """The middle of each box. Operations are in rows by depth; what is used at several depths is to their right."""
     depth = graph.depths()
     deepest = max(depth[n] for n in range(len(depth)) if n not in graph.leaves)
     trunk = max(widths[n] for n in range(len(widths)) if n not in graph.leaves)
@@ -141,7 +141,7 @@ def _places(graph: Graph, widths: list[float], row: float) -> list[tuple[float, 
 
 
 def _bend(edges: list[tuple[int, int]], number: int, places: list[tuple[float, float]]) -> float:
-    """How far an arrow bends: past the boxes that lie between its ends, and away from others with the same ends."""
+    """How far an arrow bends: around boxes between its ends, and away from other arrows with the same ends."""
     source, user = edges[number]
     (x0, y0), (x1, y1) = places[source], places[user]
     twins = [n for n, edge in enumerate(edges) if edge == edges[number]]

@@ -1,16 +1,16 @@
-"""A byte queue as the ring that it is: which cache lines wait to be read, and where the two counters point."""
+"""A byte queue as a ring: which cache lines are still unread, and where the two counters point."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-LINE = 64  # bytes: the wedge of the ring, a cache line
+LINE = 64  # bytes: a cache line, one wedge of the ring
 STALE, EMPTY = "#F2F2F2", "#FFFFFF"
 
 
 @dataclass(frozen=True)
-class Photo:
+class Snapshot:
     """A queue at one moment."""
 
     caption: str
@@ -23,29 +23,29 @@ class Photo:
         return len(self.letters)
 
     def unread(self, line: int) -> bool:
-        """Whether the line at this place of the buffer waits to be read."""
-        behind = (line - self.head // LINE) % self.lines  # lines from the head on, round the ring
+        """Whether the line at this place of the buffer is still unread."""
+        behind = (line - self.head // LINE) % self.lines  # lines from the head on, around the ring
         return behind < (self.tail - self.head) // LINE
 
 
-def photo(queue, caption: str) -> Photo:
-    """A picture of a ``ByteQueue`` now. Messages are told apart by the letter that their bytes hold."""
+def snapshot(queue, caption: str) -> Snapshot:
+    """What a ``ByteQueue`` holds now. Each message is filled with one letter, which identifies it."""
     first_bytes = queue.data[::LINE]
     letters = tuple(chr(byte) if byte else "" for byte in np.asarray(first_bytes))
-    return Photo(caption, int(queue.written), int(queue.written) - queue.unread, letters)
+    return Snapshot(caption, int(queue.written), int(queue.written) - queue.unread, letters)
 
 
-def draw(photos: Sequence[Photo], colours: dict[str, str]):
-    """A matplotlib Figure with one ring for each photo; ``colours`` says the colour of each letter's message."""
+def draw(snapshots: Sequence[Snapshot], colours: dict[str, str]):
+    """A matplotlib Figure with a ring for each snapshot; ``colours`` maps each letter to the colour of its message."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(2.35 * len(photos), 2.9), layout="constrained")
-    for axes, shot in zip(figure.subplots(1, len(photos), squeeze=False)[0], photos, strict=True):
+    figure = Figure(figsize=(2.35 * len(snapshots), 2.9), layout="constrained")
+    for axes, shot in zip(figure.subplots(1, len(snapshots), squeeze=False)[0], snapshots, strict=True):
         _ring(axes, shot, colours)
     return figure
 
 
-def _ring(axes, shot: Photo, colours: dict[str, str]) -> None:
+def _ring(axes, shot: Snapshot, colours: dict[str, str]) -> None:
     from matplotlib.patches import Wedge
 
     each = 360 / shot.lines

@@ -1,45 +1,22 @@
-"""When backward completes each gradient, and so when each bucket of gradients can leave."""
+"""When backward completes each gradient, and so when each bucket of gradients can be sent."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from minidist.analysis.buckets import departures
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")  # Okabe and Ito
 
 
-@dataclass(frozen=True)
-class Leaving:
-    """One bucket: which parameters it holds, when it is full and when it is sent, in the times' unit."""
-
-    parameters: tuple[int, ...]
-    full: float
-    sent: float
-
-
-def departures(completed: Sequence[float], buckets: Sequence[Sequence[int]]) -> list[Leaving]:
-    """When buckets leave that are sent in their order, each as soon as it is full.
-
-    Args:
-        completed: for each parameter, when its gradient was complete.
-        buckets: for each bucket, in the order of sending, the numbers of its parameters.
-    """
-    leaving: list[Leaving] = []
-    for bucket in buckets:
-        full = max(completed[number] for number in bucket)
-        sent = max(full, leaving[-1].sent) if leaving else full
-        leaving.append(Leaving(tuple(bucket), full, sent))
-    return leaving
-
-
 def draw(names: Sequence[str], completed: Sequence[float], panels: dict[str, Sequence[Sequence[int]]], end: float):
-    """A Figure with a panel for each way to fill buckets.
+    """A matplotlib Figure with a panel for each way to fill buckets.
 
-    A dot is the moment when a parameter's gradient is complete, coloured by its bucket; a triangle below, the moment
-    when that bucket leaves. The bar to the right of a triangle is the time in which its message can hide.
+    A dot is the moment at which a parameter's gradient is complete, in the colour of its bucket. A triangle below is
+    the moment at which the bucket is sent; the bar to its right is the time in which its message can be hidden.
 
     Args:
         names: of the parameters, in the order of the model.
-        completed: when each one's gradient was complete, in ms of backward.
-        panels: title -> buckets, as ``departures`` takes them.
+        completed: when the gradient of each was complete, in ms of backward.
+        panels: title -> buckets, in the form that ``departures`` takes.
         end: when backward ended.
     """
     from matplotlib.figure import Figure
@@ -49,9 +26,9 @@ def draw(names: Sequence[str], completed: Sequence[float], panels: dict[str, Seq
     for axes, (title, buckets) in zip(
         figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels.items(), strict=True
     ):
-        leaving = departures(completed, buckets)
+        sent = departures(completed, buckets)
         below = len(names) + 1.5
-        for number, bucket in enumerate(leaving):
+        for number, bucket in enumerate(sent):
             colour = COLOURS[number % len(COLOURS)]
             times = [completed[parameter] for parameter in bucket.parameters]
             axes.hlines(bucket.parameters, 0, times, color=colour, linewidth=0.6, alpha=0.5)

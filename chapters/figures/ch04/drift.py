@@ -1,4 +1,4 @@
-"""How two runs of one training drift apart: of their weights, how many differ, and by how much."""
+"""How two runs of one training diverge: how many of their weights differ, and by how much."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,24 +8,24 @@ SAME = "#009E73"  # all from the palette of Okabe and Ito
 COLOURS = ("#0072B2", "#E69F00", "#CC79A7", "#56B4E9", "#D55E00")
 
 
-def share_apart(one: np.ndarray, other: np.ndarray) -> float:
+def share_different(one: np.ndarray, other: np.ndarray) -> float:
     """The share of elements whose bits differ."""
     bits = f"u{one.itemsize}"
     return float(np.mean(np.ascontiguousarray(one).view(bits) != np.ascontiguousarray(other).view(bits)))
 
 
 def relative_distance(one: np.ndarray, other: np.ndarray) -> float:
-    """|one - other| / |one|, in the Euclidean norm, taken in float64."""
+    """|one - other| / |one| in the Euclidean norm, computed in float64."""
     one, other = one.astype(np.float64), other.astype(np.float64)
     return float(np.linalg.norm(one - other) / np.linalg.norm(one))
 
 
 def draw(pairs: Mapping[str, tuple[Sequence[np.ndarray], Sequence[np.ndarray]]]):
-    """A Figure of two panels: the share of weights that differ between two runs, and their distance.
+    """A matplotlib Figure of two panels: the share of weights that differ between two runs, and their distance.
 
     Args:
-        pairs: label -> all weights, flat, after each step, of one run and of another. A pair that never parts is drawn
-            in green, at zero.
+        pairs: label -> all weights, flat, after each step of one run, and of another. A pair that never diverges is
+            drawn in green, at zero.
     """
     from matplotlib.figure import Figure
 
@@ -33,7 +33,7 @@ def draw(pairs: Mapping[str, tuple[Sequence[np.ndarray], Sequence[np.ndarray]]])
     left, right = figure.subplots(1, 2)
     colours = iter(COLOURS * len(pairs))
     for label, (ones, others) in pairs.items():
-        shares = [100 * share_apart(one, other) for one, other in zip(ones, others, strict=True)]
+        shares = [100 * share_different(one, other) for one, other in zip(ones, others, strict=True)]
         distances = [relative_distance(one, other) for one, other in zip(ones, others, strict=True)]
         steps = np.arange(1, len(shares) + 1)
         same = not any(shares)

@@ -1,6 +1,6 @@
-"""One data-parallel step as it was: a few numbers of every rank, before and after each thing that happens to them.
+"""One real data-parallel step: a few numbers of every rank, before and after each operation.
 
-Equal rows of a column are equal numbers. Gradients differ until they are summed; weights never do.
+Equal rows in a column are equal numbers. Gradients differ until they are summed; weights never do.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,14 +11,14 @@ ARROWS = "#606060"
 
 
 def draw(columns: Mapping[str, Sequence[np.ndarray]], between: Sequence[str] = ()):
-    """A Figure: a column for each moment of the step, a row for each rank, a coloured cell for each number.
+    """A matplotlib Figure: a column for each moment of the step, a row for each rank, a coloured cell for each number.
 
     Args:
-        columns: title -> an array for each rank, all of one length. Each column has a scale of colour of its own.
-        between: what happens from each column to the next, written over the arrows.
+        columns: title -> an array for each rank, all of one length. Each column has a colour scale of its own.
+        between: what happens from each column to the next, written above the arrows.
 
     Raises:
-        ValueError: where arrays differ in number or length.
+        ValueError: if the arrays differ in number or length.
     """
     from matplotlib.figure import Figure
 

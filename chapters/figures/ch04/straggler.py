@@ -1,4 +1,4 @@
-"""The slowest of N: how long a step takes that ends when its last rank does."""
+"""The slowest of N: how long a step takes if it ends when its last rank does."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -8,25 +8,25 @@ COLOURS = ("#0072B2", "#E69F00", "#CC79A7", "#009E73")  # Okabe and Ito
 
 
 def slowest_of(quantile: Callable[[np.ndarray], np.ndarray], ranks: int, steps: int, rng) -> np.ndarray:
-    """The times of so many steps, each the greatest of ``ranks`` independent draws.
+    """The times of ``steps`` steps, each the largest of ``ranks`` independent samples: (steps,).
 
-    The greatest of N draws lies below x with the probability F(x)^N. So one uniform number u gives it: it is the
-    quantile of u^(1/N), and a million ranks cost no more than one.
+    The largest of N samples is below x with probability F(x)^N. It is therefore the quantile at u^(1/N) of a single
+    uniform number u, and a million ranks cost no more than one.
 
     Args:
-        quantile: of one rank's time, for probabilities from 0 to 1.
+        quantile: the quantile function of one rank's time, for probabilities from 0 to 1.
         rng: a ``numpy.random.Generator``.
     """
     return quantile(rng.random(steps) ** (1 / ranks))
 
 
 def draw(kinds: Mapping[str, Callable[[np.ndarray], np.ndarray]], ranks: Sequence[int], steps: int, rng):
-    """A Figure of the mean time of a step against the number of ranks; a band holds nine steps of ten.
+    """A matplotlib Figure of the mean time of a step against the number of ranks; a band holds nine of ten steps.
 
     Args:
-        kinds: label -> the quantile function of one rank's time, whose mean is about 1.
+        kinds: label -> the quantile function of one rank's time, with a mean of about 1.
         ranks: the numbers of ranks, on a logarithmic axis.
-        steps: how many are drawn for each.
+        steps: how many to sample for each.
     """
     from matplotlib.figure import Figure
 
@@ -42,7 +42,7 @@ def draw(kinds: Mapping[str, Callable[[np.ndarray], np.ndarray]], ranks: Sequenc
     axes.set_xticks(ranks, [f"{count:,}" for count in ranks])
     axes.minorticks_off()
     axes.set_xlabel("ranks")
-    axes.set_ylabel("time of a step, in one rank's mean")
+    axes.set_ylabel("time of a step, in multiples of one rank's mean")
     axes.set_title("a step takes as long as its slowest rank", loc="left", fontsize=11)
     axes.legend(frameon=False, loc="upper left")
     axes.spines[["top", "right"]].set_visible(False)

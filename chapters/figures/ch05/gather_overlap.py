@@ -1,13 +1,14 @@
-"""Compute against all-gather and reduce-scatter: one rank's last step in several runs, on one axis of time.
+"""Compute next to all-gather and reduce-scatter: one rank's last step in several runs, on one time axis.
 
-``timeline`` shows phases, and a rank that waits for parameters inside its forward pass looks busy there. Here compute
-is made of single operations, so that a gap is a gap.
+``timeline`` shows phases, in which a rank that waits for parameters inside its forward pass looks busy. Here compute is
+shown operation by operation, so that waiting is a gap.
 """
 
 from collections.abc import Mapping, Sequence
 
+from minidist.analysis.overlap import covered_share
+from minidist.analysis.steps import last_step
 from minidist.show import timeline
-from minidist.show.overlap import last_step
 from minidist.trace import Event
 
 COLOURS = {
@@ -21,7 +22,7 @@ COMPUTE = ("forward", "backward", "optimizer")
 
 
 def kind_of(event: Event) -> str | None:
-    """Which colour a span has; None for one that is made of others, or is neither."""
+    """Which of COLOURS an event is; None if it is neither, or is made of other events."""
     if event.track == "communication":
         names = {"all_gather": "all-gather", "reduce_scatter": "reduce-scatter"}
         return next((kind for name, kind in names.items() if event.name.startswith(name)), None)
@@ -34,15 +35,14 @@ def kind_of(event: Event) -> str | None:
 
 
 def overlapped(log: Sequence[Event], kind: str) -> float:
-    """Of the time that a rank's collectives of a kind took, the part during which an operation ran: 0 to 1."""
-    computing = [(event.start, event.end) for event in log if kind_of(event) in COMPUTE]
-    moving = [(event.start, event.end) for event in log if kind_of(event) == kind]
-    under = sum(max(0, min(a[1], b[1]) - max(a[0], b[0])) for a in moving for b in computing)
-    return under / max(1, sum(end - start for start, end in moving))
+    """The share of the time of a rank's collectives of one kind during which an operation ran: 0 to 1."""
+    return covered_share(
+        [event for event in log if kind_of(event) == kind], [event for event in log if kind_of(event) in COMPUTE]
+    )
 
 
 def draw(runs: Mapping[str, Sequence[list]], rank: int = 0):
-    """A matplotlib Figure: for each run, by its title, the operations of a rank above and its collectives below."""
+    """A matplotlib Figure: for each run, title -> logs, the operations of one rank above and its collectives below."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 0.8 + 1.05 * len(runs)), layout="constrained")

@@ -1,18 +1,16 @@
-"""Who holds what: for each rank, which part of the parameters, gradients and optimizer state really lies in its memory.
-
-The figure that ZeRO is known by (Rajbhandari et al., 2020, figure 1), from what ranks report.
-"""
+"""Which part of the parameters, gradients and optimizer state each rank holds: the figure that ZeRO is known for
+(Rajbhandari et al., 2020, figure 1), from what real ranks report."""
 
 from collections.abc import Mapping, Sequence
 
 from minidist.show.memory import COLOURS
 
 KINDS = ("parameters", "gradients", "optimizer")
-Held = Mapping[str, tuple[int, int]]  # for each kind, from which element to which
+Held = Mapping[str, tuple[int, int]]  # kind -> (first element, end)
 
 
 def share(ranks: Sequence[Held], kind: str, size: int) -> float:
-    """What one rank holds of a kind, on average over the ranks: 1 for everything, 1 / N for an equal shard."""
+    """The share of a kind that a rank holds, averaged over the ranks: 1 for everything, 1 / N for equal shards."""
     return sum(stop - start for start, stop in (rank[kind] for rank in ranks)) / (len(ranks) * size)
 
 
@@ -21,7 +19,7 @@ def draw(stages: Mapping[str, Sequence[Held]], size: int):
 
     Args:
         stages: title -> what each rank holds.
-        size: elements of the whole.
+        size: total number of elements.
     """
     from matplotlib.figure import Figure
 

@@ -1,19 +1,19 @@
-"""A flat unit of ZeRO: the parameters that lie side by side in it, and where N ranks cut it.
+"""A flat unit of ZeRO: the parameters side by side in it, and how it is split into shards.
 
-Cuts fall where they fall: a parameter may reach into several shards, and the last shard ends in padding.
+Shard boundaries ignore parameters: one parameter can be in several shards, and the last shard ends with padding.
 """
 
 from collections.abc import Sequence
 
 from minidist.show.palette import ink_on, of_rank
 
-PARAMETERS = ("#56B4E9", "#A6D8F3")  # taking turns, so that neighbours can be told apart
+PARAMETERS = ("#56B4E9", "#A6D8F3")  # alternating, so that neighbours differ
 PADDING = "#A0A0A0"
-LETTER = 0.0064  # of the width: what one letter of a label takes
+LETTER = 0.0064  # width of one letter of a label, as a share of the picture
 
 
 def spans(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """From where to where each of some arrays reaches when they lie side by side."""
+    """(start, end) of each array when they are laid side by side."""
     found, start = [], 0
     for size in sizes:
         found.append((start, start + size))
@@ -22,11 +22,11 @@ def spans(sizes: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def draw(parameters: Sequence[tuple[str, int]], shards: Sequence[slice], title: str):
-    """A matplotlib Figure: above the parameters in their order, below the ranks' shards, and the padding hatched.
+    """A matplotlib Figure: the parameters in their order, the padding hatched, and below them the ranks' shards.
 
     Args:
         parameters: (name, elements) of each.
-        shards: of each rank, in elements of the flat unit; together they may reach beyond the parameters.
+        shards: of each rank, in elements of the flat unit; together they may extend beyond the parameters.
     """
     from matplotlib.figure import Figure
 
@@ -34,7 +34,7 @@ def draw(parameters: Sequence[tuple[str, int]], shards: Sequence[slice], title: 
     figure = Figure(figsize=(11, 2.5), layout="constrained")
     axes = figure.subplots()
     axes.set_title(title, loc="left", fontsize=11)
-    right_of = [2.0] * 5  # for each height of labels, where the label to the right begins
+    right_of = [2.0] * 5  # for each row of labels, where the label to the right begins
     places = spans([size for _, size in parameters])
     for number, ((name, size), (start, _)) in reversed(list(enumerate(zip(parameters, places, strict=True)))):
         axes.barh(0, size, 0.5, start, color=PARAMETERS[number % 2], edgecolor="white", linewidth=0.6)
@@ -44,7 +44,7 @@ def draw(parameters: Sequence[tuple[str, int]], shards: Sequence[slice], title: 
             continue
         label, place = f" {name} {size:,}", middle / width
         height = next((i for i, limit in enumerate(right_of) if place + LETTER * len(label) < limit), len(right_of) - 1)
-        right_of[: height + 1] = [place] * (height + 1)  # lower ones too: the line goes through them
+        right_of[: height + 1] = [place] * (height + 1)  # lower rows too: the line crosses them
         axes.plot([middle, middle], [-0.26, -0.45 - 0.2 * height], color="#808080", linewidth=0.6)
         axes.text(middle, -0.45 - 0.2 * height, label, ha="left", va="center", fontsize=7, color="#404040")
     if width > end:

@@ -1,30 +1,24 @@
-"""The collectives of one step of several layouts: bars of the bytes a rank sent, in parts for each kind of call."""
+"""The collectives of one step in several layouts: bars of the bytes a rank sent, a segment for each kind of call."""
 
 from collections.abc import Mapping, Sequence
 
-COLOURS = {
-    ("tp", "all_reduce"): "#E69F00",
-    ("tp", "reduce_scatter_tensor"): "#D55E00",
-    ("tp", "all_gather_into_tensor"): "#F0C566",
-    ("dp", "all_reduce"): "#0072B2",
-}
-OTHER = "#A0A0A0"
+from minidist.analysis.collectives import by_kind
+from minidist.show.palette import COLLECTIVES
+
 NAMES = {"all_reduce": "all-reduce", "reduce_scatter_tensor": "reduce-scatter", "all_gather_into_tensor": "all-gather"}
+COLOURS = {("tp", name): COLLECTIVES[kind] for name, kind in NAMES.items()} | {("dp", "all_reduce"): "#0072B2"}
+OTHER = "#A0A0A0"
 
 
 def sums(rows: Sequence[dict]) -> dict[tuple[str, str], tuple[int, int]]:
-    """(axis, name) -> calls and bytes sent, over all sizes and dtypes; the kinds in the order of COLOURS."""
-    found: dict[tuple[str, str], tuple[int, int]] = {}
-    for row in rows:
-        kind = row["axis"], row["name"]
-        calls, nbytes = found.get(kind, (0, 0))
-        found[kind] = calls + row["calls"], nbytes + row["bytes_sent"]
+    """(axis, name) -> calls and bytes sent, in the order of COLOURS."""
     order = list(COLOURS)
-    return dict(sorted(found.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
+    found = by_kind(rows)
+    return {kind: found[kind] for kind in sorted(found, key=lambda k: order.index(k) if k in order else len(order))}
 
 
 def draw(layouts: Mapping[str, Sequence[dict]]):
-    """A matplotlib Figure: a bar for each layout, title -> the rows of ``RankResult.collectives``."""
+    """A matplotlib Figure: a bar for each layout, title -> rows of ``RankResult.collectives``."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 0.9 + 0.62 * len(layouts)), layout="constrained")

@@ -1,4 +1,4 @@
-"""The columns of a fused weight for queries, keys and values, and two ways to deal them to ranks."""
+"""The columns of a fused weight for queries, keys and values, and two ways to distribute them over ranks."""
 
 from minidist.show.palette import ink_on, of_rank
 
@@ -11,26 +11,26 @@ def columns(heads: int) -> list[str]:
 
 
 def contiguous(heads: int, ranks: int) -> list[list[str]]:
-    """What each rank gets if the columns are cut where they lie, in equal parts."""
+    """What each rank gets if the columns are split into equal contiguous parts."""
     fused = columns(heads)
     each = len(fused) // ranks
     return [fused[rank * each : (rank + 1) * each] for rank in range(ranks)]
 
 
 def by_heads(heads: int, ranks: int) -> list[list[str]]:
-    """What each rank gets if whole heads are dealt: the queries, keys and values of its own."""
+    """What each rank gets if complete heads are distributed: their queries, keys and values."""
     each = heads // ranks
     return [[f"{letter}{rank * each + i}" for letter in LETTERS for i in range(each)] for rank in range(ranks)]
 
 
 def complete(part: list[str]) -> list[int]:
-    """The heads whose queries, keys and values are all there: those whose attention can be computed."""
+    """The heads with queries, keys and values all present: those whose attention can be computed."""
     found = {int(name[1:]) for name in part}
     return [head for head in sorted(found) if all(f"{letter}{head}" in part for letter in LETTERS)]
 
 
 def draw(heads: int, ranks: int):
-    """A matplotlib Figure: the fused weight, and below it what each rank gets; a head has the colour of its rank."""
+    """A matplotlib Figure: the fused weight, and below it what each rank gets. A head has the colour of its rank."""
     from matplotlib.figure import Figure
 
     rows = [("the fused weight", columns(heads))]
@@ -50,7 +50,7 @@ def draw(heads: int, ranks: int):
         axes.text(-0.15, y, title, ha="right", va="center", fontsize=10)
         if row:
             heads_here = complete(part)
-            said = f"heads {', '.join(map(str, heads_here))}" if heads_here else "not one whole head"
+            said = f"heads {', '.join(map(str, heads_here))}" if heads_here else "no complete head"
             axes.text(len(place) + 0.2, y, said, va="center", fontsize=10)
     axes.set(xlim=(-2.6, len(place) + 2.6), ylim=(len(rows) + 0.4, -0.6))
     axes.axis("off")

@@ -1,4 +1,4 @@
-"""How many micro-batches' activations each rank of a pipeline holds, over the time of a step."""
+"""How many micro-batches are in flight on each rank of a pipeline, over the time of a step."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,9 +7,10 @@ from minidist.show.palette import of_rank
 
 
 def over_time(slots: Sequence[Slot]) -> list[tuple[float, int]]:
-    """Of one rank: from each moment on, how many it holds.
+    """For one rank, (moment, micro-batches in flight from then on).
 
-    From the start of a forward until the end of the backward: with halves, until the end of W.
+    A micro-batch is in flight, its activations in memory, from the start of its forward to the end of its backward; if
+    backward is split, to the end of W.
     """
     changes: dict[float, int] = {0.0: 0}
     for slot in slots:
@@ -17,18 +18,18 @@ def over_time(slots: Sequence[Slot]) -> list[tuple[float, int]]:
             changes[slot.start] = changes.get(slot.start, 0) + 1
         elif slot.action.kind in "BW":
             changes[slot.end] = changes.get(slot.end, 0) - 1
-    held, found = 0, []
+    count, found = 0, []
     for moment in sorted(changes):
-        held += changes[moment]
-        found.append((moment, held))
+        count += changes[moment]
+        found.append((moment, count))
     return found
 
 
 def draw(pipelines: Mapping[str, Sequence[Sequence[Slot]]]):
-    """A matplotlib Figure: a panel for each pipeline, in it a line for each rank, all to one scale.
+    """A matplotlib Figure: a panel for each pipeline with a line for each rank, all on one scale.
 
     Args:
-        pipelines: by title, for each rank its actions and their times.
+        pipelines: title -> for each rank its actions and their times.
     """
     from matplotlib.figure import Figure
 
@@ -37,15 +38,15 @@ def draw(pipelines: Mapping[str, Sequence[Sequence[Slot]]]):
     ranks = max(len(pipeline) for pipeline in pipelines.values())
     for axes, (title, pipeline) in zip(panels, pipelines.items(), strict=True):
         for rank, slots in enumerate(pipeline):
-            moments, held = zip(*over_time(slots), strict=True)
-            shift = 0.05 * (rank - (ranks - 1) / 2)  # so that lines of one height lie beside each other
-            axes.step(moments, [count + shift for count in held], where="post", color=of_rank(rank), linewidth=1.8)
+            moments, counts = zip(*over_time(slots), strict=True)
+            shift = 0.05 * (rank - (ranks - 1) / 2)  # so that lines of equal height do not cover each other
+            axes.step(moments, [count + shift for count in counts], where="post", color=of_rank(rank), linewidth=1.8)
         axes.set_title(title, loc="left", fontsize=10)
         axes.set_xlabel("slots", fontsize=9)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color="#E4E4E4", linewidth=0.8)
         axes.set_axisbelow(True)
-    panels[0].set_ylabel("micro-batches held", fontsize=9)
+    panels[0].set_ylabel("micro-batches in flight", fontsize=9)
     panels[0].set_ylim(bottom=0)
     panels[0].yaxis.get_major_locator().set_params(integer=True)
     handles = [panels[0].plot([], [], color=of_rank(rank), label=f"rank {rank}")[0] for rank in range(ranks)]

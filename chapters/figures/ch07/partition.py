@@ -1,4 +1,4 @@
-"""A picture of a model that is cut between its layers: which rank has which, and what crosses the borders."""
+"""A model split between its layers: which rank has which stage, and what is sent across each border."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ GAP = 0.9  # between two stages, in layers
 
 
 class Cell(NamedTuple):
-    """One layer, or one of the model's ends."""
+    """One layer, the embedding or the head."""
 
     name: str  # "embedding", "0", "1", ..., "head"
     stage: int
@@ -19,10 +19,10 @@ class Cell(NamedTuple):
 
 
 def cells(layers: Sequence[int]) -> list[Cell]:
-    """What lies where, from left to right.
+    """The embedding, all layers and the head, from left to right.
 
     Args:
-        layers: how many layers each stage has.
+        layers: number of layers of each stage.
     """
     found, left, number = [Cell("embedding", 0, 0.0, 1.5)], 1.5, 0
     for stage, count in enumerate(layers):
@@ -34,11 +34,11 @@ def cells(layers: Sequence[int]) -> list[Cell]:
 
 
 def draw(layers: Sequence[int], ranks: int, crossing: str = "B · T · C"):
-    """A matplotlib Figure: stages in a row, coloured by rank, and the messages that cross each border.
+    """A matplotlib Figure: stages in a row, coloured by rank, and the messages across each border.
 
     Args:
-        layers: how many layers each stage has; rank r has stages r, r + ranks, ...
-        crossing: the size of what crosses, written at the first border.
+        layers: number of layers of each stage; rank r has stages r, r + ranks, ...
+        crossing: the size of a message, for the legend.
     """
     from matplotlib.figure import Figure
     from matplotlib.patches import FancyArrowPatch, Rectangle
@@ -70,12 +70,12 @@ def draw(layers: Sequence[int], ranks: int, crossing: str = "B · T · C"):
                               shrinkA=0, shrinkB=1)  # fmt: skip
         axes.add_patch(tip)
     axes.plot([0.75, end - 0.75], [-0.4, -0.4], color=TIED, linewidth=1.6, solid_capstyle="projecting")
-    axes.text(end / 2, -0.5, "one weight in two places: its gradients are added up", ha="center", va="top", fontsize=9)
+    axes.text(end / 2, -0.5, "tied weight: the gradients of both copies are summed", ha="center", va="top", fontsize=9)
     handles = [
         axes.plot([], [], color=colour, linewidth=2, label=label)[0]
         for colour, label in (
-            (FORWARD, f"activations, {crossing} a micro-batch"),
-            (BACKWARD, "their gradient, of the same size"),
+            (FORWARD, f"activations, {crossing} per micro-batch"),
+            (BACKWARD, "their gradients, same size"),
             (TIED, "tied weight"),
         )
     ]

@@ -1,4 +1,4 @@
-"""In how many bits a model's arrays are: of each operation the output, the gradient that comes back, what is saved."""
+"""The bit widths of a model's arrays: each operation's output, the gradient of that output, and what is saved."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ class Operation:
     """One operation of a real run.
 
     Attributes:
-        output, gradient: bits that the numbers need; 0 where there was none.
-        saved: bytes kept for backward that nobody had kept before, by the bits of a number.
+        output, gradient: bits that the numbers need; 0 if there is no array.
+        saved: bits of a number -> bytes saved for backward that no earlier operation had saved.
     """
 
     name: str
@@ -24,7 +24,7 @@ class Operation:
 
 
 def bits_needed(array: np.ndarray) -> int:
-    """64 or 32, or 16 if all numbers of a float32 array are bfloat16 numbers: then the lower halves are zeros."""
+    """64, 32, or 16 if a float32 array holds bfloat16 numbers alone: then all lower halves are zero."""
     if array.dtype == np.float32:
         return 32 if (np.ascontiguousarray(array).view(np.uint32) & 0xFFFF).any() else 16
     return 8 * array.dtype.itemsize

@@ -1,4 +1,4 @@
-"""How large the numbers of a training step are, in powers of two, over a format's range (nn/precision/formats.py)."""
+"""The magnitudes of the numbers in a training step, against the range of a format (nn/precision/formats.py)."""
 
 from collections.abc import Mapping
 from math import log2
@@ -9,14 +9,14 @@ LOST, COARSE, GOOD, TOO_LARGE = "#D55E00", "#E69F00", "#009E73", "#7A0000"
 
 
 def bounds(format) -> tuple[float, float, float]:
-    """Below the first a number is rounded to 0, below the second it is subnormal, above the third too large."""
+    """A number below the first is rounded to 0, one below the second is subnormal, one above the third too large."""
     return format.smallest / 2, 2.0 ** (1 - format.bias), format.largest
 
 
 def shares(values: np.ndarray, format) -> dict[str, float]:
-    """Of numbers that are not 0, the shares that become 0, become subnormal, fit, and are too large.
+    """The shares of the nonzero numbers that become 0, become subnormal, fit, and are too large.
 
-    (What lies less than half a step beyond the largest number is rounded down to it; here it counts as too large.)
+    A number less than half a step beyond the largest is rounded down to it; here it counts as too large.
     """
     sizes = np.abs(values[values != 0].astype(np.float64))
     zero, normal, most = bounds(format)
@@ -26,11 +26,11 @@ def shares(values: np.ndarray, format) -> dict[str, float]:
 
 
 def draw(panels: Mapping[str, np.ndarray], format, low: int, high: int):
-    """A matplotlib Figure: a histogram for each title, the bars coloured by what the format makes of such numbers.
+    """A matplotlib Figure: a histogram for each title, its bars coloured by what the format does to such numbers.
 
     Args:
-        panels: title -> numbers; zeros are left out.
-        low, high: the powers of two that are shown; what is outside is counted in the outermost bars.
+        panels: title -> numbers; zeros are ignored.
+        low, high: the range in powers of two; numbers outside count in the outermost bars.
     """
     from matplotlib.figure import Figure
 
@@ -68,7 +68,7 @@ def draw(panels: Mapping[str, np.ndarray], format, low: int, high: int):
 
 
 def histogram(values: np.ndarray, low: int, high: int) -> np.ndarray:
-    """The share of numbers, zeros left out, from 2^e up to 2^(e + 1), for each e from ``low`` to ``high - 1``."""
+    """The share of the nonzero numbers from 2^e up to 2^(e + 1), for each e from ``low`` to ``high - 1``."""
     sizes = np.abs(values[values != 0])
     exponents = np.frexp(sizes)[1] - 1  # frexp's mantissa is from 0.5 on
     return np.bincount(np.clip(exponents, low, high - 1) - low, minlength=high - low) / sizes.size

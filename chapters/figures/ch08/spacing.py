@@ -1,34 +1,28 @@
-"""Which numbers a format of nn/precision/formats.py has: its range, and how far apart neighbours are."""
+"""Which numbers a format (nn/precision/formats.py) has: its range, and the distance between neighbours."""
 
 from collections.abc import Sequence
 from math import log2
 
 import numpy as np
 
-COLOURS = {  # of Okabe and Ito; a format keeps its colour, and so does the precision that is named after it
+COLOURS = {  # of Okabe and Ito
     "float32": "#444444",
     "bfloat16": "#0072B2",
     "float16": "#D55E00",
     "e4m3": "#009E73",
     "e5m2": "#CC79A7",
 }
-FLOAT32 = (
-    8,
-    23,
-    127,
-    -149,
-    2.0**128,
-)  # exponent, mantissa, bias, exponent of the smallest number, first beyond the largest
+FLOAT32 = 23, 127, -149, 2.0**128  # mantissa, bias, exponent of the smallest number, the first beyond the largest
 
 
 def corners(format) -> list[tuple[float, float]]:
-    """The line of a format: the exponent of a number, and that of the distance to the next over the number itself.
+    """The line of a format: for a number 2^x, the exponent of the distance to the next number, relative to 2^x.
 
-    Between two powers of two the distance stays the same, so its share of the number falls by half and jumps back. The
-    line leaves that out: it is for the powers of two alone. None is float32.
+    Between two powers of two the distance is constant, so that the relative distance falls by half and jumps back; the
+    line connects the powers of two alone. None stands for float32.
     """
     if format is None:
-        _, mantissa, bias, smallest, end = FLOAT32
+        mantissa, bias, smallest, end = FLOAT32
     else:
         mantissa, bias, end = format.mantissa, format.bias, format.largest
         smallest = round(log2(format.smallest))
@@ -37,13 +31,13 @@ def corners(format) -> list[tuple[float, float]]:
 
 
 def numbers_between(format, low: float, high: float) -> np.ndarray:
-    """All numbers of an 8-bit or 16-bit format from ``low`` to ``high``, in order."""
+    """All numbers of an 8-bit or 16-bit format from ``low`` to ``high``, in ascending order."""
     every = format.decode(np.arange(1 << format.bits, dtype=np.uint32).astype(format.dtype))
     return np.unique(every[(every >= low) & (every <= high)])
 
 
 def draw(formats: Sequence):
-    """A matplotlib Figure: to the right what can be written at all, downwards how precisely. float32 goes along."""
+    """A matplotlib Figure of range (across) and precision (down), for these formats and float32."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.3), layout="constrained")
@@ -58,7 +52,7 @@ def draw(formats: Sequence):
         else:
             axes.text(exponents[-1] + 2.5, spacings[-1], name, color=COLOURS[name], va="center", fontsize=10)
     axes.set_xlabel("the number, as a power of two: 2^x")
-    axes.set_ylabel("distance to the next number,\nover the number: 2^y")
+    axes.set_ylabel("relative distance\nto the next number: 2^y")
     axes.set_yticks([0, -2, -3, -7, -10, -23])
     axes.set_xticks([-149, -126, -100, -75, -50, -24, -14, 0, 16, 50, 75, 100, 128])
     axes.set_ylim(-25, 1.5)

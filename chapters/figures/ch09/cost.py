@@ -1,53 +1,37 @@
-"""What a layout holds and what it pays: for each a bar of parts on the left, and a bar of parts on the right."""
+"""What each layout costs: a bar of memory on the left and one of time or traffic on the right, in segments."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from figures import axes as mesh_axes
 from minidist.show import memory
+from minidist.show.palette import AXES
 
-COLOURS = {
-    **memory.COLOURS,
-    **mesh_axes.COLOURS,
-    "compute": "#56B4E9",
-    "recompute": "#A6D8F2",
-    "bubble": "#D0D0D0",
-}
+COLOURS = {**memory.COLOURS, **AXES, "compute": "#56B4E9", "recompute": "#A6D8F2", "bubble": "#D0D0D0"}
 OTHER = "#A0A0A0"
-AXIS_OF = {"shard": "dp", "replicate": "dp", "embedding": "pp"}  # groups inside an axis of the mesh
 
-Parts = Mapping[str, float]
-
-
-def by_axis(rows: Sequence[dict]) -> dict[str, int]:
-    """The bytes that a rank sent along each axis of the mesh, from its ``RankResult.collectives``."""
-    found = dict.fromkeys(mesh_axes.COLOURS, 0)
-    for row in rows:
-        axis = AXIS_OF.get(row["axis"], row["axis"])
-        found[axis] = found.get(axis, 0) + row["bytes_sent"]
-    return found
+Segments = Mapping[str, float]
 
 
 def draw(
-    bills: Mapping[str, tuple[Parts, Parts]],
+    costs: Mapping[str, tuple[Segments, Segments]],
     titles: tuple[str, str],
     limits: tuple[float | None, float | None] = (None, None),
     longest: tuple[float | None, float | None] = (None, None),
 ):
-    """A matplotlib Figure: a row for each layout, title -> (the parts of the left bar, those of the right).
+    """A matplotlib Figure: a row for each layout, title -> (the segments of the left bar, those of the right bar).
 
     Args:
         titles: of the two sides, with their units.
-        limits: a line for each side that bars should not pass.
-        longest: where each side ends; a bar that is longer is cut there, with its length written beside it.
+        limits: for each side, where to draw a line that bars should not cross.
+        longest: for each side, where it ends; a longer bar is cut off there, and its length is written next to it.
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 1.1 + 0.42 * len(bills)), layout="constrained")
+    figure = Figure(figsize=(11, 1.1 + 0.42 * len(costs)), layout="constrained")
     for side, axes in enumerate(figure.subplots(1, 2, sharey=True)):
         shown: dict[str, str] = {}
-        sums = [sum(both[side].values()) for both in bills.values()]
+        sums = [sum(both[side].values()) for both in costs.values()]
         end = longest[side] or max(sums)
-        for place, both in enumerate(bills.values()):
+        for place, both in enumerate(costs.values()):
             left = 0.0
             for name, amount in both[side].items():
                 colour = COLOURS.get(name, OTHER)
@@ -64,14 +48,14 @@ def draw(
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.tick_params(axis="y", length=0)
         handles = [axes.barh(0, 0, color=colour, label=name) for name, colour in shown.items()]
-        place = {"loc": "upper center", "bbox_to_anchor": (0.45, -0.5 / (0.42 * len(bills)))}
+        place = {"loc": "upper center", "bbox_to_anchor": (0.45, -0.5 / (0.42 * len(costs)))}
         axes.legend(handles=handles, ncols=3 if len(shown) > 4 else 4, frameon=False, fontsize=9, **place)
     axes = figure.axes[0]
-    axes.set_yticks(range(len(bills)), bills, fontsize=9)
+    axes.set_yticks(range(len(costs)), costs, fontsize=9)
     axes.invert_yaxis()
     return figure
 
 
 def short(number: float) -> str:
-    """Three digits, and whole numbers from 100 on."""
+    """Three significant digits, and whole numbers from 100 on."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"

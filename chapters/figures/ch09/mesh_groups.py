@@ -1,43 +1,43 @@
-"""The ranks of a mesh on their machines: one picture for each axis, in which the ranks of a group have one colour."""
+"""The ranks of a mesh on their nodes: a picture for each axis, in which the ranks of a group have one colour."""
 
 from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 
+from minidist.comm.mesh import mesh_groups
 from minidist.show.palette import ink_on, of_rank
 
 
-def lines(shape: Sequence[int], dim: int) -> np.ndarray:
-    """The groups along one dimension, (groups, ranks of each): the last dimension of the mesh changes fastest."""
-    mesh = np.arange(np.prod(shape)).reshape(shape)
-    return np.moveaxis(mesh, dim, -1).reshape(-1, shape[dim])
+def groups_of(shape: Sequence[int], dim: int) -> np.ndarray:
+    """The groups along one dimension of a mesh: (groups, ranks per group)."""
+    return np.array(mesh_groups(tuple(shape), dim))
 
 
-def inside(groups: np.ndarray, in_machine: int) -> int:
-    """How many of the groups have all of their ranks in one machine, machines being filled in the order of ranks."""
-    machine = groups // in_machine
-    return int((machine == machine[:, :1]).all(axis=1).sum())
+def within_a_node(groups: np.ndarray, ranks_per_node: int) -> int:
+    """How many groups have all of their ranks in one node, nodes being filled in the order of ranks."""
+    node = groups // ranks_per_node
+    return int((node == node[:, :1]).all(axis=1).sum())
 
 
-def draw(shape: Sequence[int], names: Sequence[str], in_machine: int):
-    """A matplotlib Figure: for each axis all ranks, a row for each machine; lines join the ranks of a group.
+def draw(shape: Sequence[int], names: Sequence[str], ranks_per_node: int):
+    """A matplotlib Figure: for each axis all ranks, in a row for each node; lines join the ranks of a group.
 
     Args:
         shape: of the mesh; the last axis changes fastest.
         names: of the axes.
-        in_machine: ranks in one machine.
+        ranks_per_node: ranks in one node.
     """
     from matplotlib.figure import Figure
 
     count = int(np.prod(shape))
-    machines = count // in_machine
-    figure = Figure(figsize=(11, 1.0 + 0.62 * machines), layout="constrained")
-    place = {rank: (rank % in_machine, -(rank // in_machine)) for rank in range(count)}
+    nodes = count // ranks_per_node
+    figure = Figure(figsize=(11, 1.0 + 0.62 * nodes), layout="constrained")
+    place = {rank: (rank % ranks_per_node, -(rank // ranks_per_node)) for rank in range(count)}
     for dim, (axes, name) in enumerate(zip(figure.subplots(1, len(shape)), names, strict=True)):
-        for machine in range(machines):
-            axes.add_patch(_box((-0.36, -machine - 0.34), in_machine - 0.28, 0.68))
-        groups = lines(shape, dim)
+        for node in range(nodes):
+            axes.add_patch(_box((-0.36, -node - 0.34), ranks_per_node - 0.28, 0.68))
+        groups = groups_of(shape, dim)
         for number, group in enumerate(groups):
             colour = of_rank(number)
             for one, other in pairwise(group):
@@ -46,11 +46,11 @@ def draw(shape: Sequence[int], names: Sequence[str], in_machine: int):
                 x, y = place[rank]
                 axes.plot(x, y, "o", markersize=17, color=colour, zorder=3)
                 axes.text(x, y, rank, ha="center", va="center", color=ink_on(colour), fontsize=9, zorder=4)
-        one_machine = inside(groups, in_machine)
-        where = {len(groups): "all inside a machine", 0: "all between machines"}
-        note = where.get(one_machine, f"{one_machine} inside a machine")
+        in_one = within_a_node(groups, ranks_per_node)
+        where = {len(groups): "all inside a node", 0: "all between nodes"}
+        note = where.get(in_one, f"{in_one} inside a node")
         axes.set_title(f"{name}={shape[dim]}: {len(groups)} groups, {note}", fontsize=10)
-        axes.set(xlim=(-0.75, in_machine - 0.25), ylim=(-machines + 0.45, 0.55), aspect="equal")
+        axes.set(xlim=(-0.75, ranks_per_node - 0.25), ylim=(-nodes + 0.45, 0.55), aspect="equal")
         axes.axis("off")
     return figure
 

@@ -1,45 +1,22 @@
-"""Which two settings are to blame: for every two that met, the share of their runs that ended on other bits.
+"""Every pair of settings with the share of its runs that had wrong bits: a picture of ``analysis.pairs``."""
 
-A fault that shows where two settings meet spoils all runs in which they do, and with each of these runs every other
-pair of settings in it. Those other pairs have met in good runs too. So what to look for is a pair whose runs are *all*
-bad, while each of its two settings alone has good runs.
-"""
-
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
-from minidist.show.grid import COLOURS, DIFFERENT, IMPOSSIBLE, SAME, values_of
-from minidist.verify.matrix import Outcome, Pair
-
-
-def shares(outcomes: Sequence[Outcome]) -> dict[Pair, tuple[int, int]]:
-    """For every two settings that met, in how many runs the bits were others, and in how many they met at all."""
-    met: Counter = Counter()
-    bad: Counter = Counter()
-    for outcome in outcomes:
-        met.update(outcome.combination.pairs)
-        if not outcome.same:
-            bad.update(outcome.combination.pairs)
-    return {pair: (bad[pair], count) for pair, count in met.items()}
-
-
-def suspects(outcomes: Sequence[Outcome]) -> list[Pair]:
-    """The pairs that have no good run, and the most bad ones."""
-    always = {pair: bad for pair, (bad, met) in shares(outcomes).items() if bad == met}
-    most = max(always.values(), default=0)
-    return sorted((pair for pair, bad in always.items() if bad == most), key=lambda pair: sorted(map(str, pair)))
+from minidist.analysis.pairs import DIFFERENT, IMPOSSIBLE, SAME, bad_and_all, values_of
+from minidist.show.grid import COLOURS
+from minidist.verify.matrix import Outcome
 
 
 def draw(outcomes: Sequence[Outcome], title: str = ""):
-    """A matplotlib Figure: the grid of pairs; green where all runs had the right bits, the redder the more had not."""
+    """A matplotlib Figure: the matrix of pairs; green if all runs had the right bits, redder the more did not."""
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
 
     values = values_of([outcome.combination for outcome in outcomes])
     names = [f"{key}={value}" for key, value in values]
-    found, count = shares(outcomes), len(values)
+    found, count = bad_and_all(outcomes), len(values)
     cells = np.full((count, count), np.nan)
     figure = Figure(figsize=(11, 8), layout="constrained")
     axes = figure.subplots()

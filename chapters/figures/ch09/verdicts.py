@@ -1,21 +1,22 @@
-"""Runs as cells: green where the bits are those of one process, red where they are others, yellow where it stopped."""
+"""Runs as cells: green for the bits of one process, red for different bits, yellow for a run that stopped."""
 
 from collections.abc import Mapping, Sequence
 
-from minidist.show.grid import COLOURS, DIFFERENT, SAME
+from minidist.analysis.pairs import DIFFERENT, SAME
+from minidist.show.grid import COLOURS
 from minidist.show.palette import ink_on
 
 STOPS = "stops"
-VERDICTS = {SAME: (COLOURS[SAME], "same"), DIFFERENT: (COLOURS[DIFFERENT], "others"), STOPS: ("#E69F00", "stops")}
+VERDICTS = {SAME: (COLOURS[SAME], "same"), DIFFERENT: (COLOURS[DIFFERENT], "different"), STOPS: ("#E69F00", "stops")}
 
 
 def draw(rows: Mapping[str, Sequence[str]], columns: Sequence[str], gaps: Sequence[int] = ()):
     """A matplotlib Figure: a row for each name, a cell for each column.
 
     Args:
-        rows: name -> for each column how its run ended, one of VERDICTS.
-        columns: what each column is.
-        gaps: the columns that begin a new family, set off from those before.
+        rows: name -> for each column, how its run ended: a key of VERDICTS.
+        columns: their names.
+        gaps: columns that begin a new group, after a gap.
     """
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle

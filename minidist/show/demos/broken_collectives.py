@@ -6,7 +6,6 @@ Two ranks are enough for any of them to do harm. A chunk that stands in for one 
 import numpy as np
 
 from minidist.comm.algorithms import all_gather_ring as right_all_gather_ring
-from minidist.comm.algorithms import chunks_of
 from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import recv, send, sendrecv
 
@@ -26,7 +25,7 @@ def broadcast_tree(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
 
 def all_reduce_ring(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
     """Rank 1 sends in its first step the chunk of its second, and the other way round."""
-    chunks, size, rank = chunks_of(flat, group.size), group.size, group.rank
+    chunks, size, rank = np.array_split(flat, group.size), group.size, group.rank
     right, left = (rank + 1) % size, (rank - 1) % size
     for step in range(size - 1):
         wrong = 1 - step if rank == 1 and step < 2 else step

@@ -7,12 +7,12 @@ import numpy as np
 from minidist import overrides
 from minidist.show.demos import board, broken_collectives
 from minidist.show.demos.kinds import Kind, programs_for
-from minidist.show.demos.runs import WarmRanks, told, ulps, warm_ranks
+from minidist.show.demos.runs import WarmRanks, told, warm_ranks
 from minidist.show.demos.steps import Step, numbers_of, watched
 from minidist.show.player.scene import Animation, Frame, Scene
 from minidist.train.config import TrainConfig
 from minidist.train.trainer import train_rank
-from minidist.verify.comparison import ulps_between
+from minidist.verify.ulps import in_words, ulps_between
 
 MODEL = TrainConfig(layers=2, heads=4, width=32, context=16, global_batch=16, micro_batch=1, steps=2)
 
@@ -98,7 +98,7 @@ def _verdict(kind: Kind, bad: list[Step], good: list[Step], right: np.ndarray) -
     found, expected = bad[-1].numbers[tuple(place)], right[tuple(place)]
     return text + (
         f" At the end element {place[1]} of rank {place[0]} is {found:.6g} instead of {expected:.6g}, "
-        f"{ulps(ulps_between(found, expected))} away."
+        f"{in_words(ulps_between(found, expected))} apart."
     )
 
 

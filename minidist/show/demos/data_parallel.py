@@ -3,6 +3,8 @@
 from dataclasses import replace
 from functools import partial
 
+from minidist.analysis.overlap import hidden_share
+from minidist.analysis.steps import kind_of, step_length, traced_step
 from minidist.nn.gpt import GPT
 from minidist.parallel.data import fill_buckets
 from minidist.show.demos import lanes
@@ -10,9 +12,7 @@ from minidist.show.demos.broken_buckets import DROPPED_BUCKET, drops_a_bucket
 from minidist.show.demos.lanes import MS, Bar, Lanes
 from minidist.show.demos.runs import fastest, told, warm_ranks
 from minidist.show.demos.widths import check_width, heads_of
-from minidist.show.overlap import hidden_share, length, traced_step
 from minidist.show.player.scene import Animation, Scene
-from minidist.show.timeline import kind_of
 from minidist.trace import Event
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -44,7 +44,7 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         proofs = {name: warm.prove(config, run) for name, run in runs.items()}
         broken = fastest(warm, config, layout, drops_a_bucket)
         parting = warm.parting(config, broken, drops_a_bucket)
-    longest = max(length(traced_step([rank.log for rank in run.ranks])) for run in (*runs.values(), broken))
+    longest = max(step_length(traced_step([rank.log for rank in run.ranks])) for run in (*runs.values(), broken))
     scene = partial(_scene, elements=elements, longest=longest)
     others = f" and {len(dropped) - 1} more" if len(dropped) > 1 else ""
     bug = f"bucket {DROPPED_BUCKET} is never sent ({dropped[0].name}{others})"
@@ -86,7 +86,7 @@ def layouts_of(ranks: int, elements: int) -> dict[str, Layout]:
 
 def _scene(name: str, run: Run, elements: int, longest: int, proof: str) -> Scene:
     step = traced_step([rank.log for rank in run.ranks])
-    end = length(step)
+    end = step_length(step)
     picture = Lanes([_bars(log) for log in step], end, longest)
     drops = [event.start for log in step for event in log if lanes.is_dropped(event)]
     sent = sum(row["bytes_sent"] for rank in run.ranks for row in rank.collectives)

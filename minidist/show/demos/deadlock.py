@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from minidist.analysis.wait_for import STUCK, edges, state_of
 from minidist.comm.failures import Deadlock
 from minidist.comm.runtime.launch import Cluster
 from minidist.comm.transports.messages import HEADER_BYTES
@@ -27,7 +28,6 @@ from minidist.show.demos.deadlock_programs import (
     send_first,
 )
 from minidist.show.player.scene import Animation, Frame, Scene
-from minidist.show.waits import STUCK, colour_of, edges
 
 QUEUE_BYTES = 8 << 10
 FITS = (QUEUE_BYTES - HEADER_BYTES) // 8  # numbers: the longest message that a queue takes whole
@@ -168,7 +168,7 @@ def _note(event: Event, state: Moment) -> str:
     if event.rank not in state.waiting:
         return text + "."
     awaited = state.waiting[event.rank]
-    if colour_of(event.rank, deadlock_picture.first_of(state.waiting), set(state.finished)) == STUCK:
+    if state_of(event.rank, deadlock_picture.first_of(state.waiting), set(state.finished)) == STUCK:
         return text + ": the circle is closed, and each waits for the next."
     return text + f" and waits for rank {' and rank '.join(map(str, awaited))}."
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence, Set
 
+from minidist.analysis.wait_for import FINISHED, PATIENT, RUNNING, STUCK, state_of
 from minidist.show.palette import of_rank
 from minidist.show.player.scene import Arrow, Box, Label, Shape
-from minidist.show.waits import FINISHED, PATIENT, RUNNING, STUCK, colour_of, positions
+from minidist.show.waits import COLOURS, positions
 
-KEY = {
-    "can act": RUNNING, "waits": PATIENT, "waits for ever": STUCK, "finished": FINISHED
-}  # fmt: skip
+WORDS = {RUNNING: "can act", PATIENT: "waits", STUCK: "waits forever", FINISHED: "finished"}
+KEY = {word: COLOURS[state] for state, word in WORDS.items()}
 MARKS = {RUNNING: "+", PATIENT: ".", STUCK: "X", FINISHED: " "}
 MIDDLE, RADIUS = 54, 14  # of the circle, across, in characters
 NODE = 5, 1.5  # width and height of a rank on it
@@ -40,17 +40,17 @@ def draw(
         deadlock: whether the parent has ended the run.
     """
     shapes: list[Shape] = [Label(0, 0.5, program, "ink")]
-    colours = {rank: colour_of(rank, first_of(waiting), set(finished)) for rank in range(ranks)}
-    for rank, colour in colours.items():
+    states = {rank: state_of(rank, first_of(waiting), set(finished)) for rank in range(ranks)}
+    for rank, state in states.items():
         y = 2 + rank * _pitch(ranks)
         shapes.append(Label(0, y + 0.5, f"rank {rank}", of_rank(rank)))
         text = "ended" if rank in finished else calls.get(rank, "has called nothing yet")
-        shapes.append(Box(7, y, 24, 1, colour, text, MARKS[colour], _outline(colour)))
+        shapes.append(Box(7, y, 24, 1, COLOURS[state], text, MARKS[state], _outline(state)))
     places = _places(ranks)
-    shapes += [_arrow(rank, other, places, colours[rank]) for rank, others in waiting.items() for other in others]
+    shapes += [_arrow(rank, other, places, states[rank]) for rank, others in waiting.items() for other in others]
     w, h = NODE
     shapes += [
-        Box(x - w / 2, y - h / 2, w, h, colours[rank], str(rank), MARKS[colours[rank]], _outline(colours[rank]))
+        Box(x - w / 2, y - h / 2, w, h, COLOURS[states[rank]], str(rank), MARKS[states[rank]], _outline(states[rank]))
         for rank, (x, y) in enumerate(places)
     ]
     if deadlock:
@@ -63,8 +63,8 @@ def first_of(waiting: Mapping[int, Sequence[int]]) -> dict[int, int]:
     return {rank: awaited[0] for rank, awaited in waiting.items()}
 
 
-def _outline(colour: str) -> str | None:
-    return "wrong" if colour == STUCK else None
+def _outline(state: str) -> str | None:
+    return "wrong" if state == STUCK else None
 
 
 def _places(ranks: int) -> list[tuple[float, float]]:
@@ -77,11 +77,11 @@ def _middle(ranks: int) -> float:
     return 1 + (height(ranks) - 1) / 2
 
 
-def _arrow(rank: int, awaited: int, places: list, colour: str) -> Arrow:
+def _arrow(rank: int, awaited: int, places: list, state: str) -> Arrow:
     """From the border of one node to that of the other. Of two ranks the ways there and back lie beside each other."""
     (x, y), (to_x, to_y) = places[rank], places[awaited]
     start, end = _border((x, y), (to_x, to_y)), _border((to_x, to_y), (x, y))
-    line = "wrong" if colour == STUCK else "ink"
+    line = "wrong" if state == STUCK else "ink"
     bend = 0.0 if len(places) > 2 else 6.0 if to_y > y else -6.0
     return Arrow(*start, *end, line, f"{rank} waits for {awaited}", bend)
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+from minidist.analysis.steps import kind_of as phase_of
 from minidist.show.demos import lanes
-from minidist.show.timeline import kind_of as phase_of
 from minidist.trace import Event
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout

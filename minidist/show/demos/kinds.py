@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from minidist.comm import algorithms
-from minidist.comm.algorithms import chunks_of
 from minidist.comm.group import ProcessGroup
 from minidist.show.demos import broken_collectives
 from minidist.train.layout import Layout
@@ -60,7 +59,7 @@ def _only_root(rank: int, values: np.ndarray) -> np.ndarray:
 
 def _own_chunk(rank: int, values: np.ndarray) -> np.ndarray:
     flat = np.zeros_like(values[rank])
-    chunks_of(flat, len(values))[rank][:] = chunks_of(values[rank], len(values))[rank]
+    np.array_split(flat, len(values))[rank][:] = np.array_split(values[rank], len(values))[rank]
     return flat
 
 
@@ -71,32 +70,32 @@ def _total(values: np.ndarray) -> np.ndarray:
 def _own_total(values: np.ndarray) -> np.ndarray:
     found = np.full_like(values, np.nan)  # what stays half-way does not matter
     for rank, flat in enumerate(found):
-        chunks_of(flat, len(values))[rank][:] = chunks_of(values.sum(axis=0), len(values))[rank]
+        np.array_split(flat, len(values))[rank][:] = np.array_split(values.sum(axis=0), len(values))[rank]
     return found
 
 
 def _gathered(values: np.ndarray) -> np.ndarray:
-    whole = np.concatenate([chunks_of(flat, len(values))[rank] for rank, flat in enumerate(values)])
+    whole = np.concatenate([np.array_split(flat, len(values))[rank] for rank, flat in enumerate(values)])
     return np.stack([whole] * len(values))
 
 
 def _transposed(values: np.ndarray) -> np.ndarray:
     return np.stack(
-        [np.concatenate([chunks_of(flat, len(values))[rank] for flat in values]) for rank in range(len(values))]
+        [np.concatenate([np.array_split(flat, len(values))[rank] for flat in values]) for rank in range(len(values))]
     )
 
 
 def _reduce_scatter(flat: np.ndarray, world: ProcessGroup, algorithm=algorithms.reduce_scatter_ring) -> None:
-    algorithm(chunks_of(flat, world.size), np.add, world)
+    algorithm(np.array_split(flat, world.size), np.add, world)
 
 
 def _all_gather(flat: np.ndarray, world: ProcessGroup, algorithm=algorithms.all_gather_ring) -> None:
-    algorithm(chunks_of(flat, world.size), world)
+    algorithm(np.array_split(flat, world.size), world)
 
 
 def _all_to_all(flat: np.ndarray, world: ProcessGroup, algorithm=algorithms.all_to_all_pairwise) -> None:
-    outgoing = [chunk.copy() for chunk in chunks_of(flat, world.size)]
-    algorithm(outgoing, chunks_of(flat, world.size), world)
+    outgoing = [chunk.copy() for chunk in np.array_split(flat, world.size)]
+    algorithm(outgoing, np.array_split(flat, world.size), world)
 
 
 ADDS = "reduce-scatter, each rank adds the chunk that the rank before it sends"

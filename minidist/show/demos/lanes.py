@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from minidist.show.calls import COLOURS as OF_CALLS
-from minidist.show.palette import of_rank
+from minidist.analysis.steps import kind_of
+from minidist.show.palette import COLLECTIVES, of_rank
 from minidist.show.player.scene import Box, Frame, Label, Shape
 from minidist.show.timeline import COLOURS as OF_KINDS
-from minidist.show.timeline import kind_of
 from minidist.trace import Event
 
 LEFT, RIGHT = 9, 71  # where time begins and the longest step ends: before them the ranks' names
@@ -20,8 +19,8 @@ MS = 1_000_000  # ns
 WIDTHS = 8, 512  # of models: of fewer values LayerNorm leaves next to nothing, of more a step takes long
 COLOURS = OF_KINDS | {
     "hidden": "#CC79A7",
-    "all-gather": OF_CALLS["tp", "all_gather_into_tensor"],
-    "reduce-scatter": OF_CALLS["tp", "reduce_scatter_tensor"],
+    "all-gather": COLLECTIVES["all-gather"],
+    "reduce-scatter": COLLECTIVES["reduce-scatter"],
 }
 MARKS = {
     "forward": "F",

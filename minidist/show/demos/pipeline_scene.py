@@ -6,11 +6,12 @@ from fractions import Fraction
 from itertools import pairwise
 from math import ceil
 
+from minidist.analysis.bubbles import slots_of
 from minidist.parallel.tools.schedule_check import SLOTS, Slot, bubble, in_flight, needs, timeline
 from minidist.parallel.tools.schedules import Action, schedule
 from minidist.show.demos import pipeline_picture
 from minidist.show.demos.runs import cores
-from minidist.show.pipelines import COLOURS, NAMES, slots_of
+from minidist.show.pipelines import COLOURS, NAMES
 from minidist.show.player.scene import Frame, Scene
 from minidist.train.layout import Layout
 from minidist.train.result import Run

@@ -3,11 +3,10 @@
 import os
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
-from math import log10, prod
 
+from minidist.analysis.steps import step_length, traced_step
 from minidist.comm.runtime.launch import Cluster
 from minidist.comm.runtime.warm import WarmClusters, preload
-from minidist.show.overlap import length, traced_step
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import Run, RunOptions
@@ -91,18 +90,7 @@ def warm_ranks():
 
 def told(place: Difference) -> str:
     """Where a run parts, in a sentence: step, parameter, ulps, and how much of the parameter."""
-    where = place.name + (str(list(place.index)) if place.index else "")
-    return (
-        f"After step {place.step} training differs from one process: {where} is {place.found!s} instead of "
-        f"{place.expected!s}, {ulps(place.ulps)} away; {place.elements:,} of its {prod(place.shape):,} elements differ."
-    )
-
-
-def ulps(count: int) -> str:
-    """A distance in units in the last place; of a great one the order of magnitude."""
-    if count == 1:
-        return "1 ulp (the last bit)"
-    return f"{count:,} ulps" if count < 10**6 else f"about 10^{round(log10(count))} ulps"
+    return f"Training diverges from the single-process run: it {place}."
 
 
 def fastest(
@@ -114,4 +102,4 @@ def fastest(
     """
     count = TRIES if layout.world_size <= cores() else 1
     tried = [warm.train(config, layout, rank_function, trace=True, digests=digests) for _ in range(count)]
-    return min(tried, key=lambda run: length(traced_step([rank.log for rank in run.ranks])))
+    return min(tried, key=lambda run: step_length(traced_step([rank.log for rank in run.ranks])))

@@ -15,7 +15,6 @@ import numpy as np
 
 from minidist import trace
 from minidist.analysis.replay import Flight, replay
-from minidist.comm.algorithms import chunks_of
 from minidist.comm.group import ProcessGroup
 from minidist.show.contributions import marked
 from minidist.show.demos import board
@@ -40,7 +39,7 @@ def numbers_of(rank: int, size: int, seed: int) -> np.ndarray:
 
 def _marks(rank: int, ranks: int, size: int) -> np.ndarray:
     """(size,): in each chunk its mark."""
-    return np.repeat(marked(rank, ranks), [len(chunk) for chunk in chunks_of(np.empty(size), ranks)])
+    return np.repeat(marked(rank, ranks), [len(chunk) for chunk in np.array_split(np.empty(size), ranks)])
 
 
 def watched(kind: Kind, program: Callable, warm: WarmRanks, ranks: int, size: int, seed: int):
@@ -138,4 +137,4 @@ def _origins(senders: Sequence[np.ndarray], old: np.ndarray, new: np.ndarray) ->
 
 def _cells(photo: np.ndarray, ranks: int) -> np.ndarray:
     """(chunks,): what each chunk holds in its last element, the last one to arrive."""
-    return np.array([chunk[-1] for chunk in chunks_of(photo, ranks)])
+    return np.array([chunk[-1] for chunk in np.array_split(photo, ranks)])

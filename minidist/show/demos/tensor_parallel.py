@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 
+from minidist.analysis.steps import kind_of, step_length, traced_step
 from minidist.show.demos import broken_tensors, halves, lanes
 from minidist.show.demos.halves import Part
 from minidist.show.demos.lanes import MS, Bar, Lanes
 from minidist.show.demos.runs import fastest, told, warm_ranks
 from minidist.show.demos.widths import check_width
-from minidist.show.overlap import length, traced_step
 from minidist.show.player.scene import Animation, Scene
-from minidist.show.timeline import kind_of
 from minidist.trace import Event
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -80,7 +79,7 @@ def _animation(
         proofs = {scene: warm.prove(config, run) for scene, run in runs.items()}
         broken = fastest(warm, config, layout, drops)
         parting = told(warm.parting(config, broken, drops))
-    longest = max(length(_step(run)) for run in (*runs.values(), broken))
+    longest = max(step_length(_step(run)) for run in (*runs.values(), broken))
     scenes = tuple(_scene(scene, run, longest, proofs[scene]) for scene, run in runs.items())
     logs = [rank.log for rank in next(iter(runs.values())).ranks]
     return Animation(name, title, scenes, _scene("broken", broken, longest, parting), bug, logs)
@@ -113,7 +112,7 @@ def _bars(log: list[Event], run: Run) -> list[Bar]:
 
 def _scene(name: str, run: Run, longest: int, proof: str) -> Scene:
     step, config, ranks = _step(run), run.config, len(run.ranks)
-    end, parts = length(step), halves.parts(step[0], config, run.layout)
+    end, parts = step_length(step), halves.parts(step[0], config, run.layout)
     picture = Lanes([_bars(log, run) for log in step], end, longest)
     drops = [event.end for event in step[0] if lanes.is_dropped(event)]
     moments = {0: "Every rank has the same samples, and its own heads, hidden units and part of the vocabulary."}

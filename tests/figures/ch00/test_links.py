@@ -1,7 +1,7 @@
 """Bars of bandwidth, labelled with the time of one message."""
 
 import pytest
-from figures import links
+from figures.ch00 import links
 
 
 @pytest.mark.parametrize("value, text", [(2.8, "2.8 s"), (0.0418, "41.8 ms"), (3e-5, "30 µs"), (1.0, "1 s")])

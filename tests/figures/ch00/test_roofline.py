@@ -1,7 +1,7 @@
 """The roof: a slope as steep as the bandwidth, up to the peak."""
 
 import pytest
-from figures import roofline
+from figures.ch00 import roofline
 
 PEAK, BANDWIDTH = 1000.0, 10.0  # ridge at 100
 
@@ -19,4 +19,4 @@ def test_the_picture_puts_unmeasured_work_on_the_roof_and_measured_work_where_it
     dots = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
     assert dots["computed"] == [[1, pytest.approx(10)], [1000, pytest.approx(1000)]]
     assert dots["measured"] == [[10, 42]]
-    assert "ridge: 100 FLOPs a byte" in [text.get_text() for text in axes.texts]
+    assert "ridge: 100 FLOPs per byte" in [text.get_text() for text in axes.texts]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from figures import tiles
+from figures.ch00 import tiles
 
 
 @pytest.mark.parametrize("tile", [1, 2, 4, 8])

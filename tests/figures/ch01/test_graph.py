@@ -1,7 +1,7 @@
 """An autograd graph, captured from the real one, with the backward pass through it."""
 
 import numpy as np
-from figures import graph
+from figures.ch01 import graph
 
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.tensor import Tensor
@@ -14,7 +14,7 @@ def small():
     return w, a * b
 
 
-def test_every_use_is_an_edge_and_backward_is_written_down():
+def test_every_use_is_an_edge_and_backward_is_recorded():
     w, loss = small()
     found = graph.capture(loss, {w: "w"}, backward=True)
     assert found.names == ["Multiply", "Multiply", "Add", "w"] and found.leaves == {3}

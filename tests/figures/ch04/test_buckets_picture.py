@@ -1,18 +1,8 @@
-"""When buckets leave."""
+"""Buckets in the picture."""
 
-from figures import buckets
+from figures.ch04 import buckets
 
 COMPLETED = [9.0, 6.0, 4.0, 1.0]  # backward reaches the last parameter first
-
-
-def test_a_bucket_leaves_when_its_last_gradient_is_there():
-    leaving = buckets.departures(COMPLETED, [[3, 2], [1, 0]])
-    assert [(bucket.full, bucket.sent) for bucket in leaving] == [(4, 4), (9, 9)]
-
-
-def test_buckets_leave_in_their_order_so_that_one_holds_up_the_next():
-    leaving = buckets.departures(COMPLETED, [[0, 1], [2, 3]])
-    assert [(bucket.full, bucket.sent) for bucket in leaving] == [(9, 9), (4, 9)]
 
 
 def test_every_gradient_is_a_dot_at_its_time():

@@ -1,22 +1,22 @@
-"""How far runs have drifted."""
+"""How far two runs have diverged."""
 
 import numpy as np
 import pytest
-from figures import drift
+from figures.ch04 import drift
 
 
 def test_bits_are_compared_and_not_values():
     one = np.array([1.0, 0.0, np.nan, 5.0], np.float32)
     other = np.array([1.0, -0.0, np.nan, 5.0000005], np.float32)
-    assert drift.share_apart(one, other) == 0.5
-    assert drift.share_apart(one, one) == 0
+    assert drift.share_different(one, other) == 0.5
+    assert drift.share_different(one, one) == 0
 
 
 def test_distance_is_relative():
     assert drift.relative_distance(np.array([3.0, 4.0]), np.array([3.0, 4.5])) == pytest.approx(0.1)
 
 
-def test_a_run_that_never_parts_lies_on_zero():
+def test_a_run_that_never_diverges_is_at_zero():
     reference = [np.array([1.0, 2.0]), np.array([3.0, 4.0])]
     other = [reference[0], np.array([3.0, 4.5])]
     figure = drift.draw({"same": (reference, reference), "other": (reference, other)})

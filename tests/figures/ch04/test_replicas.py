@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from figures import replicas
+from figures.ch04 import replicas
 
 
 def test_columns_say_whether_the_ranks_agree():

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from figures import straggler
+from figures.ch04 import straggler
 
 
 def uniform(probability):

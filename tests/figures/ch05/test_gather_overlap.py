@@ -1,6 +1,6 @@
-"""Operations and collectives of a step: what a span counts as, and how much of the one lies under the other."""
+"""Operations and collectives of a step: what a span counts as, and how much of the one overlaps the other."""
 
-from figures.gathers import COLOURS, draw, kind_of, overlapped
+from figures.ch05.gather_overlap import COLOURS, draw, kind_of, overlapped
 
 from minidist.trace import Event
 from minidist.train.config import TrainConfig

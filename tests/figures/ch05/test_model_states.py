@@ -1,6 +1,6 @@
-"""Who holds what: boxes are filled from where to where a rank holds."""
+"""Which part of a model each rank holds: boxes are filled where a rank holds something."""
 
-from figures.holdings import KINDS, draw, share
+from figures.ch05.model_states import KINDS, draw, share
 from matplotlib.colors import to_hex
 
 from minidist.show.memory import COLOURS

@@ -1,6 +1,6 @@
 """The flat unit: parameters side by side, shards below them, the padding where the parameters end."""
 
-from figures.shards import PARAMETERS, draw, spans
+from figures.ch05.shards import PARAMETERS, draw, spans
 from matplotlib.colors import to_hex
 
 from minidist.parallel.tools.units import shard_slice
@@ -10,11 +10,11 @@ SIZES = [("weight", 20), ("bias", 3)]
 SHARDS = [shard_slice(23, rank, 4) for rank in range(4)]
 
 
-def test_arrays_lie_side_by_side():
+def test_arrays_are_side_by_side():
     assert spans([3, 0, 4]) == [(0, 3), (3, 3), (3, 7)]
 
 
-def test_shards_and_padding_are_where_they_are():
+def test_shards_and_padding_are_in_their_places():
     (axes,) = draw(SIZES, SHARDS, "a unit").axes
     bars = {to_hex(bar.get_facecolor()).upper(): (bar.get_x(), bar.get_width()) for bar in axes.patches}
     assert [bars[RANKS[rank]] for rank in range(4)] == [(0, 6), (6, 6), (12, 6), (18, 6)]

@@ -1,7 +1,7 @@
 """A transformer block from a real run: its operations in order, and the collectives in their places."""
 
 import pytest
-from figures.block import COMMUNICATION, Talk, block, draw, operations
+from figures.ch06.block import COMMUNICATION, Call, block, draw, operations
 
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -30,16 +30,16 @@ def test_a_real_run(ranks, layers, layout, forward, backward):
     for rank in run(ranks(2), config, Layout.parse(layout), RunOptions(trace=True)).ranks:
         names, there, back = block(rank.log, smallest=4 * ELEMENTS)
         assert names == ATTENTION + MLP
-        assert {talk.place: talk.name for talk in there} == forward
-        assert {talk.place: talk.name for talk in back} == backward
-        assert {talk.elements for talk in there + back} == {ELEMENTS}
+        assert {call.place: call.name for call in there} == forward
+        assert {call.place: call.name for call in back} == backward
+        assert {call.elements for call in there + back} == {ELEMENTS}
         assert operations(rank.log).count("CausalAttention") == layers
 
 
 def test_boxes():
-    talks = [Talk("all_reduce", 5, ELEMENTS)]
+    calls = [Call("all_reduce", 5, ELEMENTS)]
     shares = [(1, 1), (1, 1), (1, 0.5), (1, 0.5), (1, 1), (0.5, 1)]
-    (axes,) = draw(ATTENTION, shares, {"forward": talks}, 2).axes
+    (axes,) = draw(ATTENTION, shares, {"forward": calls}, 2).axes
     from matplotlib.colors import to_hex
     from matplotlib.patches import Rectangle
 
@@ -50,5 +50,5 @@ def test_boxes():
     held = [box for box, colour in zip(boxes, colours, strict=True) if colour not in (COMMUNICATION, "#F0F0F0")]
     areas = [box.get_width() * box.get_height() / (0.66 * 0.8) for box in held]
     assert [round(area, 9) for area in areas] == [share for pair in shares for share in (pair[0] * pair[1],) * 2]
-    cut = [held[4], held[5]]  # the two ranks' halves of the third operation lie side by side
+    cut = [held[4], held[5]]  # the two ranks' halves of the third operation are side by side
     assert round(cut[1].get_x() - cut[0].get_x(), 9) == round(cut[0].get_width(), 9)

@@ -1,6 +1,6 @@
 """The collectives of a step: calls and bytes are summed by kind, and bars are as long as their bytes."""
 
-from minidist.show.calls import COLOURS, draw, sums
+from figures.ch06.calls import COLOURS, draw, sums
 
 
 def row(axis, name, calls, nbytes):

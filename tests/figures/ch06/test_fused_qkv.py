@@ -1,6 +1,6 @@
-"""Columns of a fused weight: a contiguous cut leaves no head whole, dealing heads leaves all of them whole."""
+"""Columns of a fused weight: a contiguous split leaves no head complete, distributing heads keeps all complete."""
 
-from figures.heads import by_heads, columns, complete, contiguous, draw
+from figures.ch06.fused_qkv import by_heads, columns, complete, contiguous, draw
 from matplotlib.colors import to_hex
 
 from minidist.show.palette import of_rank

@@ -1,7 +1,7 @@
-"""Cut matrices: every rank's part is where the cut says, and the parts make up the whole."""
+"""Sharded matrices: every rank's part is where the sharding says, and the parts make up the matrix."""
 
 import pytest
-from figures.cuts import WHOLE, Matrix, draw, parts
+from figures.ch06.sharded_matmul import REPLICATED, Matrix, draw, parts
 from matplotlib.colors import to_hex
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
@@ -21,7 +21,7 @@ def test_a_chain():
     (axes,) = draw({"rows": chain}, 2, {"rows": "a note"}).axes
     boxes = [(p.get_width(), p.get_height(), to_hex(p.get_facecolor()).upper()) for p in axes.patches if _is_box(p)]
     blue, red = of_rank(0), of_rank(1)
-    assert boxes[:2] == [(2, 2, WHOLE)] * 2
+    assert boxes[:2] == [(2, 2, REPLICATED)] * 2
     assert boxes[2:] == [(4, 1, blue), (4, 1, red), (4, 2, blue), (4, 2, red)]
     assert sum(isinstance(patch, FancyArrowPatch) for patch in axes.patches) == 1
     assert {"·", "=", "all-reduce", "a note"} <= {text.get_text() for text in axes.texts}

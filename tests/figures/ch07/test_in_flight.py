@@ -1,7 +1,7 @@
-"""How many micro-batches a rank holds over time."""
+"""How many micro-batches are in flight on a rank over time."""
 
 import pytest
-from figures.held import draw, over_time
+from figures.ch07.in_flight import draw, over_time
 
 from minidist.parallel.tools.schedule_check import in_flight, timeline
 from minidist.parallel.tools.schedules import schedule
@@ -12,7 +12,7 @@ def test_the_most_is_what_the_checker_counts(name):
     planned = schedule(name, 4, 8)
     for actions, slots in zip(planned, timeline(planned), strict=True):
         levels = over_time(slots)
-        assert max(held for _, held in levels) == in_flight(actions) and levels[-1][1] == 0
+        assert max(count for _, count in levels) == in_flight(actions) and levels[-1][1] == 0
 
 
 def test_a_line_for_each_rank():

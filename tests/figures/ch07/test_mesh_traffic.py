@@ -1,9 +1,11 @@
-"""Which axis of a mesh a message belongs to, and a line for each pair that talks."""
+"""A line for each pair of ranks that communicates, in the colour of its axis."""
 
 import numpy as np
-from figures.axes import COLOURS, along, draw
+from figures.ch07.mesh_traffic import draw
 from matplotlib.colors import to_hex
 from matplotlib.patches import FancyArrowPatch
+
+from minidist.show.palette import AXES
 
 SHAPE = (2, 2, 2)  # rank = 4 pp + 2 dp + tp
 
@@ -17,15 +19,9 @@ def flows():
     return sent
 
 
-def test_each_flow_belongs_to_one_axis():
-    found = along(flows(), SHAPE)
-    assert {axis: int(flow.sum()) for axis, flow in found.items()} == {"pp": 40, "dp": 30, "tp": 200}
-    assert found["dp"][0, 2] == 30 and found["pp"][4, 0] == 20
-
-
 def test_a_line_for_each_pair():
     axes = draw(flows(), SHAPE, 10, "x").axes[0]
     lines = [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
-    assert sorted(to_hex(line.get_edgecolor()).upper() for line in lines) == sorted(COLOURS.values())
+    assert sorted(to_hex(line.get_edgecolor()).upper() for line in lines) == sorted(AXES.values())
     widths = {to_hex(line.get_edgecolor()).upper(): line.get_linewidth() for line in lines}
-    assert widths[COLOURS["tp"]] > widths[COLOURS["pp"]] > widths[COLOURS["dp"]] > 1
+    assert widths[AXES["tp"]] > widths[AXES["pp"]] > widths[AXES["dp"]] > 1

@@ -1,8 +1,8 @@
-"""Where the stages of a cut model lie in the picture."""
+"""Where the stages of a model are in the picture."""
 
 from itertools import pairwise
 
-from figures.partition import cells, draw
+from figures.ch07.partition import cells, draw
 from matplotlib.colors import to_hex
 from matplotlib.patches import FancyArrowPatch, Rectangle
 

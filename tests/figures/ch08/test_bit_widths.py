@@ -1,7 +1,7 @@
-"""How many bits numbers need, and boxes that are as long as what was saved."""
+"""How many bits numbers need, and boxes as long as what was saved."""
 
 import numpy as np
-from figures.stored import Operation, bits_needed, draw
+from figures.ch08.bit_widths import Operation, bits_needed, draw
 
 from minidist.nn.precision.formats import BFLOAT16
 

@@ -1,8 +1,8 @@
-"""What a format makes of numbers by their size, counted."""
+"""What a format does to numbers of each magnitude, counted."""
 
 import numpy as np
 import pytest
-from figures.magnitudes import draw, histogram, shares
+from figures.ch08.magnitudes import draw, histogram, shares
 
 from minidist.nn.precision.formats import E5M2, FLOAT16
 

@@ -1,8 +1,8 @@
-"""Ranges and distances of the formats, against their own numbers."""
+"""Range and spacing of the formats, against their own numbers."""
 
 import numpy as np
 import pytest
-from figures.spacing import corners, draw_ticks, numbers_between
+from figures.ch08.spacing import corners, draw_ticks, numbers_between
 
 from minidist.nn.precision.formats import BFLOAT16, E4M3, E5M2, FLOAT16
 

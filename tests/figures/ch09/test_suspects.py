@@ -1,9 +1,10 @@
-"""Which two settings are to blame, and runs as cells."""
+"""Pairs of settings as cells, and runs as cells."""
 
-from figures import suspects, verdicts
+from figures.ch09 import suspects, verdicts
 from matplotlib.colors import to_hex
 
-from minidist.show.grid import COLOURS, DIFFERENT, SAME, values_of
+from minidist.analysis.pairs import DIFFERENT, SAME, bad_and_all, values_of
+from minidist.show.grid import COLOURS
 from minidist.train.layout import Layout
 from minidist.verify.matrix import Combination, Outcome
 
@@ -20,14 +21,6 @@ RUNS = [
     outcome("tp=2,recompute=full", True),
     outcome("tp=2,recompute=full", True, "bf16"),
 ]
-BLAMED = frozenset({("sp", 1), ("recompute", "full")})
-
-
-def test_only_the_pair_that_is_always_bad():
-    shares = suspects.shares(RUNS)
-    assert shares[BLAMED] == (2, 2) and shares[frozenset({("sp", 1), ("tp", 2)})] == (2, 4)
-    assert suspects.suspects(RUNS) == [BLAMED]
-    assert suspects.suspects(RUNS[2:]) == []
 
 
 def test_cells_say_how_many():
@@ -36,12 +29,12 @@ def test_cells_say_how_many():
     values = values_of([run.combination for run in RUNS])
     place = values.index(("sp", 1)) + 0.5, values.index(("recompute", "full")) + 0.5
     assert labels[place] == "2/2" and "2/4" in labels.values()
-    assert len(labels) == sum(bad > 0 for bad, _ in suspects.shares(RUNS).values())
+    assert len(labels) == sum(bad > 0 for bad, _ in bad_and_all(RUNS).values())
 
 
 def test_verdicts():
     axes = verdicts.draw({"bug": [SAME, DIFFERENT, verdicts.STOPS]}, ("a", "b", "c"), gaps=[2]).axes[0]
-    assert [text.get_text() for text in axes.texts] == ["same", "others", "stops"]
+    assert [text.get_text() for text in axes.texts] == ["same", "different", "stops"]
     assert [to_hex(cell.get_facecolor()) for cell in axes.patches][:2] == [
         COLOURS[SAME].lower(),
         COLOURS[DIFFERENT].lower(),

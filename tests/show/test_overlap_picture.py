@@ -1,6 +1,4 @@
-"""What is cut out of a log, and how much communication lies under compute."""
-
-import pytest
+"""Runs, compared on one time axis."""
 
 from minidist.show import overlap
 from minidist.trace import Event, Message
@@ -9,7 +7,7 @@ MS = 1_000_000  # ns
 
 
 def log(late=0):
-    """Two steps; in the second one, 4 ms of collectives, of which 1 ms lies under backward."""
+    """Two steps; in the second one, 4 ms of collectives, of which 1 ms is under backward."""
     events = [
         Event("forward 0", "compute", 1, 2),
         Event("step 0", "step", 0, 9 * MS),
@@ -27,22 +25,7 @@ def log(late=0):
     ]
 
 
-def test_only_the_last_step_is_taken_and_ranks_share_a_clock():
-    first, second = overlap.last_step([log(), log(late=MS)])
-    assert [(e.name, e.start // MS, e.end // MS) for e in first][:2] == [("forward 0", 0, 2), ("backward 0", 2, 5)]
-    assert [e.start // MS for e in second] == [e.start // MS + 1 for e in first]
-    with pytest.raises(ValueError, match="traced"):
-        overlap.last_step([[]])
-
-
-def test_hidden_share():
-    assert overlap.hidden_share(overlap.last_step([log()])[0]) == 1 / 4  # collectives from 14 to 18, backward to 15
-    assert overlap.hidden_share([Event("forward 0", "compute", 0, 5)]) == 0.0
-    nested = [Event("backward 0", "compute", 0, 9), Event("all_reduce", "communication", 2, 4)]
-    assert overlap.hidden_share(nested) == 1.0
-
-
-def test_all_runs_have_one_axis_of_time():
+def test_all_runs_share_one_time_axis():
     figure = overlap.draw({"short": [log(), log()], "long": [log(), log(late=5 * MS)]})
     ends = [axes.lines[0].get_xdata()[0] for axes in figure.axes]
     assert ends == [10, 15]

@@ -1,0 +1,1 @@
+"""Figures of chapter 0: one GPU is never enough."""

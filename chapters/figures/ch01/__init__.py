@@ -1,0 +1,1 @@
+"""Figures of chapter 1: a transformer in NumPy."""

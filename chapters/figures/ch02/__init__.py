@@ -1,0 +1,1 @@
+"""Figures of chapter 2: ranks and queues."""

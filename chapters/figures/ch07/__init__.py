@@ -1,0 +1,1 @@
+"""Figures of chapter 7: pipeline parallelism."""

@@ -1,0 +1,1 @@
+"""Figures of chapter 8: memory and precision."""
