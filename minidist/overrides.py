@@ -1,4 +1,4 @@
-"""Overridable functions: library functions that a learner's own may replace.
+"""Overridable functions: functions of the library that user code can replace.
 
 ``@overridable`` marks such a function. Whoever calls it, under whatever name it was imported, gets the override in
 force at that moment, or the library's own function where there is none. Nothing else in the library knows of overrides.

@@ -1,4 +1,4 @@
-"""The rooms of the project and who may import whom, read from the source."""
+"""Which package may import which, read from the source."""
 
 import ast
 from pathlib import Path
@@ -30,11 +30,24 @@ MAY_IMPORT = {  # a package or file -> the others that it may import
     },
     "__init__": {"backend", "comm"},
 }  # fmt: skip
+COURSE = ROOT / "course"
+COURSE_MAY_IMPORT = {  # the same within course/
+    "answers": set(),
+    "tasks": set(),
+    "verdict_file": {"tasks"},
+    "sandbox": {"answers"},
+    "grading": {"answers", "tasks", "verdict_file"},
+    "authoring": {"answers", "tasks", "verdict_file", "sandbox", "grading"},
+    "learner": {"answers", "tasks", "sandbox", "grading", "authoring"},
+    "commands": {"answers", "grading", "authoring", "learner"},
+    "__init__": set(),
+}
 FILES = sorted(ROOT.rglob("*.py"))
 
 
-def room_of(file: Path) -> str:
-    return file.relative_to(ROOT).parts[0].removesuffix(".py")
+def package_of(file: Path, root: Path = ROOT) -> str:
+    """The package, or the file, directly below ``root`` that a file belongs to."""
+    return file.relative_to(root).parts[0].removesuffix(".py")
 
 
 def imports_of(file: Path) -> set[tuple[str, ...]]:
@@ -51,15 +64,29 @@ def imports_of(file: Path) -> set[tuple[str, ...]]:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_imports_go_downwards(file):
-    room = room_of(file)
-    assert room in MAY_IMPORT, f"{room} is a new room: say here what it may import"
+    package = package_of(file)
+    assert package in MAY_IMPORT, f"{package} is new: add it to MAY_IMPORT"
     for name in imports_of(file):
-        if name[0] == "minidist" and len(name) > 1 and name[1] != room:
-            assert name[1] in MAY_IMPORT[room], f"{file} imports {'.'.join(name)}"
+        if name[0] == "minidist" and len(name) > 1 and name[1] != package:
+            assert name[1] in MAY_IMPORT[package], f"{file} imports {'.'.join(name)}"
         if name[0] == "cupy":
-            assert room == "backend", f"{file} imports cupy"
-        if room == "parallel" and name[:2] == ("minidist", "parallel") and name[2] not in ("axis", "tools"):
+            assert package == "backend", f"{file} imports cupy"
+        if package == "parallel" and name[:2] == ("minidist", "parallel") and name[2] not in ("axis", "tools"):
             pytest.fail(f"{file} imports {'.'.join(name)}: the axes do not know each other")
+
+
+@pytest.mark.parametrize("file", sorted(COURSE.rglob("*.py")), ids=lambda file: str(file.relative_to(COURSE)))
+def test_imports_within_the_course_go_downwards(file):
+    folder = package_of(file, COURSE)
+    for name in imports_of(file):
+        if name[:2] == ("minidist", "course") and name[2] != folder:
+            assert name[2] in COURSE_MAY_IMPORT[folder], f"{file} imports {'.'.join(name)}"
+
+
+@pytest.mark.parametrize("package", sorted(MAY_IMPORT.keys() - {"course", "cli"}))
+def test_only_the_command_line_knows_the_course(package):
+    files = [file for file in FILES if package_of(file) == package]
+    assert [str(file) for file in files if "learner" in file.read_text(encoding="utf-8").lower()] == []
 
 
 def test_the_model_says_nothing_of_parallelism():

@@ -6,7 +6,7 @@ the whole buffer. "Sends" is what one rank sends; what the algorithm costs in ti
 a message and beta seconds a byte, about (steps x alpha + bytes x beta) (the model of Hockney, 1994; the costs of most
 of these are in Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005).
 
-Those that a learner writes in the exercises are overridable: see overrides.py.
+Some of them are overridable: see overrides.py.
 
 A ``combine`` is a ufunc: ``np.add`` for a sum. ``sendrecv(..., combine=np.add)`` adds what arrives to what is there.
 """

@@ -168,7 +168,7 @@ class BucketedDataParallel(NaiveDataParallel):
         self.next += 1
 
 
-bucketed_data_parallel = overridable(BucketedDataParallel)  # makes one, or a learner's own of that name
+bucketed_data_parallel = overridable(BucketedDataParallel)  # makes one, or its override
 
 
 class DataParallel(Axis):

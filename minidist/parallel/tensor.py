@@ -112,7 +112,7 @@ class RowParallelLinear(RowLinear):
         return reduce_from_group(total, self.group, self.reduce_dtype, y.dtype) + self.bias  # (B, T, C)
 
 
-column_parallel_linear = overridable(ColumnParallelLinear)  # makes one, or a learner's own of that name
+column_parallel_linear = overridable(ColumnParallelLinear)  # makes one, or its override
 row_parallel_linear = overridable(RowParallelLinear)
 
 

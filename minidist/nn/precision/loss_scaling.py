@@ -71,4 +71,4 @@ class GradScaler:
             self.good_steps = 0
 
 
-grad_scaler = overridable(GradScaler)  # makes one, or a learner's own of that name
+grad_scaler = overridable(GradScaler)  # makes one, or its override

@@ -48,4 +48,4 @@ class MasterWeights:
             ledger.hold("parameters", parameter.stored)
 
 
-master_weights = overridable(MasterWeights)  # makes them, or a learner's own of that name
+master_weights = overridable(MasterWeights)  # makes them, or its override
