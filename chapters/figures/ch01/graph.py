@@ -1,6 +1,9 @@
 """An autograd graph and the backward pass through it: the order of operations, and the gradient along each edge."""
 
 from dataclasses import dataclass, field
+from unittest.mock import patch
+
+from minidist.nn import around
 
 NODE, LEAF, FORWARD, BACKWARD = "#56B4E9", "#E8E8E8", "#B0B0B0", "#0072B2"
 FONT = 9
@@ -51,21 +54,17 @@ def capture(output, names: dict | None = None, backward: bool = False) -> Graph:
                 graph.edges.append((numbers[source], numbers[node]))
     if backward:
         graph.gradients = [None] * len(graph.edges)
-        nodes = [node for node in found if hasattr(node, "sources")]
-        for node in nodes:
-            node.gradients = _recording(node, node.gradients, graph, numbers[node], edge_numbers)
-        output.backward()
-        for node in nodes:
-            del node.gradients  # the method of the class again
+        with patch.object(around, "backward", _recording(around.backward, graph, numbers, edge_numbers)):
+            output.backward()
     return graph
 
 
-def _recording(node, gradients, graph: Graph, number: int, edge_numbers: dict):
-    """``node.gradients``, which also records that it ran and what it returned."""
+def _recording(backward, graph: Graph, numbers: dict, edge_numbers: dict):
+    """``around.backward``, which also records which operation ran and what it returned."""
 
-    def run(gradient):
-        found = gradients(gradient)
-        graph.order.append(number)
+    def run(node, gradient):
+        found = backward(node, gradient)
+        graph.order.append(numbers[node])
         for argument, contribution in enumerate(found):
             if (node, argument) in edge_numbers:
                 graph.gradients[edge_numbers[node, argument]] = contribution
