@@ -1,0 +1,44 @@
+"""docs/one_step.md follows the code: every stop is where it says, and there are not too many."""
+
+import ast
+import re
+
+import pytest
+
+from minidist.course.answers import ROOT
+
+PAGE = ROOT / "docs" / "one_step.md"
+STOPS = re.findall(r"\| (\d+) \| \[`([\w.]+)`\]\(([^)]+)\)", PAGE.read_text(encoding="utf-8"))
+
+
+def names_in(path) -> set[str]:
+    """The functions, classes and methods that a file defines, methods as ``Class.method``."""
+    found = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{inner.name}" for inner in node.body if isinstance(inner, ast.FunctionDef)}
+    return found
+
+
+@pytest.mark.parametrize(("number", "name", "link"), STOPS, ids=lambda value: str(value))
+def test_a_stop_is_where_the_page_says(number, name, link):
+    assert name in names_in((PAGE.parent / link).resolve())
+
+
+def test_both_ways_are_short():
+    numbers = [int(number) for number, *_ in STOPS]
+    ways = [len(way.split()) for way in " ".join(map(str, numbers)).split("1 2 3")[1:]]
+    assert len(ways) == 2 and all(one + 3 <= 15 for one in ways)
+
+
+def test_a_step_is_one_screen():
+    """Nothing in it measures, prints or asks for the layout: plain calls, without a branch, in under 60 lines."""
+    (step,) = (
+        node
+        for node in ast.parse((ROOT / "minidist" / "train" / "step.py").read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and node.name == "train_step"
+    )
+    assert not [node for node in ast.walk(step) if isinstance(node, ast.If | ast.For | ast.While | ast.With | ast.Try)]
+    assert len((ROOT / "minidist" / "train" / "step.py").read_text(encoding="utf-8").splitlines()) < 70
