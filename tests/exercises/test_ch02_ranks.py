@@ -237,7 +237,7 @@ class TestBarrier:
                 for rank, one in enumerate(seen):
                     early = (last_entered - one.value[0][1]) / 1e6
                     assert early <= 0, (
-                        f"{size} ranks, rank {late} enters last: rank {rank} leaves {early:.1f} ms before it"
+                        f"{size} ranks, rank {late} enters last: rank {rank} leaves {early:.1f} ms before that"
                     )
 
     def test_one_after_another(self, student):

@@ -132,7 +132,7 @@ class TestBroadcastTree:
             )
             assert source == ceil(log2(size)) * 80, (
                 f"{size} ranks: bytes sent by the source: expected {ceil(log2(size)) * 80}, got {source}; "
-                "let the ranks that have the array send it on"
+                "in each step, every rank that has the array sends it on"
             )
 
     def test_steps(self, student):

@@ -107,7 +107,7 @@ MUTANTS = [
     ),
     Mutant(
         "3.4",
-        "a send before the receive: deadlocks with large chunks",
+        "send before receive: deadlock with large chunks",
         "sendrecv(outgoing, right, arrived, left, group)",
         "send(outgoing, right, group); recv(arrived, left, group)",
     ),
@@ -170,7 +170,7 @@ MUTANTS = [
     ),
     Mutant(
         "3.5",
-        "a send before the receive: deadlocks with large chunks",
+        "send before receive: deadlock with large chunks",
         "sendrecv(outgoing, right, incoming, left, group)",
         "send(outgoing, right, group); recv(incoming, left, group)",
     ),
