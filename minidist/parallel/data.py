@@ -1,17 +1,17 @@
 """Data parallelism: every rank trains on its own micro-batches, and the gradients are summed over the ranks.
 
-The gradient is linear in the data: the gradient of a sum of losses is the sum of the gradients. So ranks that start
-from the same weights, and apply the same summed gradient, keep the same weights for ever.
+The gradient of a sum of losses is the sum of their gradients. So ranks that start from the same weights and apply the
+same summed gradient always hold the same weights.
 
-Three ways to sum, each doing more than the one before to hide what it costs:
+Three ways to sum, each hiding more of the cost than the one before:
 
-- ``NaiveDataParallel``: after backward, one all-reduce for each parameter, one after the other.
-- ``BucketedDataParallel``: gradients lie side by side in a few large buffers, so there are fewer, larger messages.
-- ``BucketedDataParallel(overlap=True)``: a bucket is sent as soon as backward has filled it, while backward goes on.
+- ``NaiveDataParallel``: after backward, one all-reduce per parameter.
+- ``BucketedDataParallel``: gradients are views of a few large buffers, so messages are fewer and larger.
+- ``BucketedDataParallel(overlap=True)``: a bucket is sent as soon as backward has filled it, while backward continues.
 
 This is PyTorch's DistributedDataParallel (Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel
-Training", VLDB 2020). Simplified: no broadcast of the first weights, since every rank draws the same ones by name; and
-the sum is not divided here, because averaging happens in one place (``average_gradients``).
+Training", VLDB 2020). Simplified: the starting weights are not broadcast, since every rank inits the same ones by name;
+and the sum is not divided here, because averaging happens in one place (``average_gradients``).
 
 Gradients are summed in float64 by default, so that neither the order of the ranks nor the algorithm shows in the bits.
 """
@@ -33,13 +33,13 @@ SYNCS = ("naive", "bucketed", "overlapped")
 
 
 class NaiveDataParallel:
-    """One all-reduce for each parameter, when backward is over.
+    """One all-reduce per parameter, after backward.
 
     Args:
         parameters: the model's, in the same order on every rank.
         group: the data-parallel ranks.
-        algorithm: of the all-reduce.
-        reduce_dtype: gradients are accumulated and summed in it.
+        algorithm: the all-reduce's.
+        reduce_dtype: in which gradients are accumulated and summed.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class NaiveDataParallel:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Within it, backward only accumulates. All micro-batches of a step but the last go here."""
+        """Within it, backward only accumulates. All micro-batches of a step but the last run here."""
         yield  # nothing is sent during backward in any case
 
     def wait_for_gradients(self) -> None:
@@ -67,7 +67,7 @@ class NaiveDataParallel:
 
 
 class Bucket:
-    """Some parameters whose gradients are views of one flat buffer, and are sent as one message."""
+    """Some parameters whose gradients are views of one flat buffer, sent as one message."""
 
     def __init__(self, parameters: list[Parameter], reduce_dtype) -> None:
         self.parameters = parameters
@@ -84,7 +84,7 @@ class Bucket:
             self.views.append(parameter.grad)
             start += parameter.size
         self.awaited = set(self.parameters)  # those whose gradient backward has not completed yet
-        self.work = None  # the all-reduce, once it is under way
+        self.work = None  # the all-reduce, once it is in flight
 
     def holds_gradients(self) -> bool:
         """Whether the gradients still are those views."""
@@ -92,13 +92,13 @@ class Bucket:
 
 
 class BucketedDataParallel(NaiveDataParallel):
-    """One all-reduce for each bucket of gradients; with ``overlap``, from within backward.
+    """One all-reduce per bucket of gradients; with ``overlap``, started from within backward.
 
     Backward reaches the last layers first, so buckets are filled from the last parameter to the first.
 
     Args:
-        bucket_mb: the size of a bucket in MiB. A parameter larger than that has one of its own.
-        overlap: send a bucket when it is full rather than when backward is over.
+        bucket_mb: the size of a bucket in MiB. A larger parameter gets a bucket of its own.
+        overlap: send a bucket when it is full, not when backward is over.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class BucketedDataParallel(NaiveDataParallel):
         """End a step: return when every gradient is the sum over all ranks.
 
         Raises:
-            RuntimeError: if gradients were put elsewhere than into the buckets, so that they would not be summed.
+            RuntimeError: if gradients are not in the buckets, so that they would not be summed.
         """
         if self.finished or not all(bucket.holds_gradients() for bucket in self.buckets):
             raise RuntimeError(
@@ -226,7 +226,7 @@ class DataParallel(Axis):
 
 @overridable
 def fill_buckets(parameters: Sequence[Parameter], elements: float) -> list[list[Parameter]]:
-    """Consecutive parameters in lists of at most so many elements; a larger parameter is alone."""
+    """Consecutive parameters in lists of at most so many elements; a larger parameter is in a list of its own."""
     buckets: list[list[Parameter]] = []
     room = 0.0
     for parameter in parameters:
@@ -239,7 +239,7 @@ def fill_buckets(parameters: Sequence[Parameter], elements: float) -> list[list[
 
 
 def share_of(rank: int, size: int, count: int) -> range:
-    """Which of ``count`` micro-batches a rank works on: consecutive ones, the first ranks one more if it must be."""
+    """Which of ``count`` micro-batches a rank works on: consecutive ones, one more on the first ranks."""
     each, more = divmod(count, size)
     start = rank * each + min(rank, more)
     return range(start, start + each + (rank < more))

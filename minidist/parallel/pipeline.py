@@ -1,12 +1,12 @@
-"""Pipeline parallelism: every rank has some of the layers, and micro-batches go through the ranks one behind the other.
+"""Pipeline parallelism: every rank holds some of the layers, and micro-batches flow through the ranks.
 
-What each rank does when is a schedule, plain data (schedules.py). ``Pipeline.run`` is the one executor that runs any of
-them. Between two stages go two kinds of messages: a micro-batch's activations on the way forward, and on the way back
-their gradient. They are labelled with stage and micro-batch, so that it does not matter in which order the other rank
-asks for them, and no rank ever waits for a send.
+A schedule says what each rank does when. It is plain data (tools/schedules.py), and ``Pipeline.run`` executes any of
+them. Two kinds of messages cross a stage boundary: a micro-batch's activations going forward, and their gradient coming
+back. Tags name the boundary, the micro-batch and the direction, so the receiver may ask in any order, and no rank waits
+for a send.
 
-The first stage has the embeddings, the last one the head, whose output weight is the embedding's (tied weights). So
-that weight lies on two ranks, and its gradient is the sum of theirs, as in Megatron-LM.
+The first stage has the embeddings, the last one the head, whose output weight is the embedding's (tied weights). That
+weight is on two ranks, and its gradient is the sum of theirs, as in Megatron-LM.
 
 Huang et al., "GPipe" (2019); Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters" (2021).
 """
@@ -31,7 +31,7 @@ Batch = tuple  # tokens and targets (B, T), and the micro-batch's DropoutRNG
 
 
 def spread(layers: int, stages: int) -> list[int]:
-    """How many layers each stage has: as even as can be, the first stages one more where it does not divide."""
+    """How many layers each stage has: the same number, and one more on the first stages where they do not divide."""
     each, more = divmod(layers, stages)
     return [each + (stage < more) for stage in range(stages)]
 
@@ -45,7 +45,7 @@ class Stage(Module):
         self.head = model.head if last else None
 
     def forward(self, x, targets, dropout_rng) -> Tensor:
-        """From tokens or activations to activations (B, T, C), or to the loss, a scalar."""
+        """Tokens (B, T) or activations (B, T, C) to activations (B, T, C); on the last stage, to the loss, a scalar."""
         if self.embeddings is not None:
             x = self.embeddings(x, dropout_rng)
         for block in self.blocks:
@@ -114,7 +114,7 @@ class Pipeline(Axis):
     ) -> float:  # fmt: skip
         """Run a schedule: add the gradients of these micro-batches, and return the sum of their losses.
 
-        The losses are known where the last stage is; elsewhere the sum is 0.
+        The loss is known on the last stage; elsewhere the sum is 0.
 
         Args:
             actions: this rank's.
@@ -124,8 +124,8 @@ class Pipeline(Axis):
             no_sync: entered for all of it: tied gradients are to be summed before any gradient leaves this rank.
         """
         self.micro_batches, self.batch, self.scale = micro_batches, batch, scale
-        self.inputs: dict[tuple[int, int], Tensor] = {}  # (stage, micro-batch) -> what the stage got
-        self.outputs: dict[tuple[int, int], Tensor] = {}  # and what it made of it
+        self.inputs: dict[tuple[int, int], Tensor] = {}  # (stage, micro-batch) -> the stage's input
+        self.outputs: dict[tuple[int, int], Tensor] = {}  # the stage's output
         self.rests: dict[tuple[int, int], Callable[[], None]] = {}  # the second half of a backward
         self.sends: list = []
         self.total = 0.0
@@ -171,15 +171,15 @@ class Pipeline(Axis):
             self.rests.pop((stage, i))()
 
     def gradient(self, stage: int, i: int):
-        """That of the stage's output; of the loss, where backward begins, the scale."""
+        """The gradient of the stage's output; on the last stage, where backward begins, the scale of the loss."""
         return xp.full((), self.scale, self.dtype) if stage == self.last else self.receive(stage, i, "backward")
 
     def send_gradient(self, stage: int, i: int) -> None:
-        """That of the stage's input, to the stage before."""
+        """Send the gradient of the stage's input to the stage before."""
         if stage > 0:
             self.send(self.inputs.pop((stage, i)).grad, stage - 1, i, "backward")
 
-    # Messages. ``stage`` is the one before the border that they cross.
+    # Messages. ``stage`` is the one before the boundary that they cross.
 
     def send(self, array, stage: int, i: int, way: str) -> None:
         receiver = (stage + (way == "forward")) % self.group.size

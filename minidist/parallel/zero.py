@@ -1,23 +1,23 @@
 """ZeRO: data parallelism in which no rank keeps what another rank keeps already.
 
-In plain data parallelism every rank holds all parameters, all gradients and all optimizer state, N times the same. Here
-the parameters lie side by side in flat *units* (the transformer's blocks, and what is left: the root), a unit is cut
-into N equal shards, and rank r answers for shard r. Each stage gives up one more thing, and is written as what it does
-otherwise than the one before:
+In plain data parallelism every rank holds all parameters, gradients and optimizer state: N identical copies. Here the
+parameters are in flat *units* (each transformer block is one, and the rest is the root), a unit is split into N equal
+shards, and rank r keeps shard r. Each stage shards one thing more, and is written as what it does differently from the
+one before:
 
 - ``ZeroStage1``: optimizer state. Gradients are reduce-scattered, each rank updates its shard of the parameters, and
   the parameters are all-gathered.
 - ``ZeroStage2``: gradients too. A unit's gradients are reduce-scattered as soon as backward has completed them, and
   only the shard is kept.
-- ``ZeroStage3``: parameters too. A unit's parameters are all-gathered just before it runs, in forward and again in
-  backward, and given up after it.
+- ``ZeroStage3``: parameters too. A unit is unsharded (all-gathered) just before it runs, in forward and again in
+  backward, and resharded after it.
 
 Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (SC 2020); DeepSpeed's
 stages 1 to 3; PyTorch's FullyShardedDataParallel is stage 3, and its hybrid sharding is the ``replicas`` group here
-(Zhao et al., VLDB 2023). Simplified: shards are cut from the flat unit wherever N cuts it, as in FSDP's first version,
-and a unit's messages are not cut into buckets.
+(Zhao et al., VLDB 2023). Simplified: a shard boundary may fall inside a parameter, as in FSDP's first version, and
+a unit's messages are not split into buckets.
 
-An average over micro-batches is taken elsewhere, once (``average_gradients``); here gradients are only summed.
+Gradients are only summed here. They are averaged elsewhere, once (``average_gradients``).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,16 +37,16 @@ from minidist.parallel.tools.units import Unit, held
 
 
 class ZeroStage1:
-    """Every rank keeps the optimizer state of its shard alone.
+    """Every rank keeps the optimizer state of its own shard only.
 
     Args:
-        model: whose parameters are trained.
+        model: its parameters are moved into flat units.
         blocks: the modules of it that become units of their own; the rest is the root.
-        shards: the group that a unit is cut over.
-        replicas: the group of ranks that hold the same shard (hybrid sharding); of one rank where there are no others.
+        shards: the group over which a unit is sharded.
+        replicas: the group of ranks that hold the same shard (hybrid sharding); a group of one rank without it.
         rounds: how many micro-batches the rank with the most of them has in a step.
-        algorithm: of reduce-scatters and all-gathers.
-        reduce_dtype: gradients are accumulated and summed in it.
+        algorithm: for reduce-scatters and all-gathers.
+        reduce_dtype: in which gradients are accumulated and summed.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ZeroStage1:
         self.root = Unit(model, rest, shards, reduce_dtype)
         self.blocks = [Unit(block, block.parameters(), shards, reduce_dtype) for block in blocks]
         self.units = [*self.blocks[::-1], self.root]  # as backward completes them: the root, with the embedding, last
-        self.reducing: tuple | None = None  # the sum of a unit's gradients that is under way
+        self.reducing: tuple | None = None  # the reduce-scatter in flight
         for parameter in model.parameters():
             parameter.grad_dtype = reduce_dtype
 
@@ -76,7 +76,7 @@ class ZeroStage1:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """All micro-batches of a step but the last go here: gradients are summed over the ranks once a step."""
+        """All micro-batches of a step but the last run here: gradients are summed over the ranks once a step."""
         yield
 
     def wait_for_gradients(self) -> None:
@@ -110,10 +110,10 @@ class ZeroStage1:
 
 
 class ZeroStage2(ZeroStage1):
-    """Every rank keeps the gradients of its shard alone, too: a unit's are summed as soon as backward has them.
+    """Every rank keeps the gradients of its own shard only, too: a unit's are summed as soon as backward has them.
 
-    That happens in every micro-batch, so the ranks have to agree on their number: one that has fewer than ``rounds``
-    adds zeros for those that it lacks.
+    That happens in every micro-batch, so all ranks must take part equally often: one that has fewer than ``rounds``
+    adds zeros for the missing ones.
     """
 
     def __init__(self, *arguments) -> None:
@@ -148,18 +148,18 @@ class ZeroStage2(ZeroStage1):
         self.wait_for_pending()
 
     def idle_round(self) -> None:
-        """Take part in the messages of a micro-batch that only other ranks have."""
+        """Take part in the collectives of a micro-batch that only other ranks have."""
         for unit in self.units:
             self.complete(unit)
 
 
 class ZeroStage3(ZeroStage2):
-    """Every rank keeps the parameters of its shard alone, too: the others come when a unit runs, and go after it.
+    """Every rank keeps the parameters of its own shard only, too: a unit is unsharded to run, and resharded after it.
 
     Args:
-        reshard_after_forward: give a unit's parameters up after forward and gather them again for backward: less
-            memory, 3 (N-1)/N M of traffic. Otherwise they stay, and it is 2 (N-1)/N M.
-        prefetch: gather the next unit's parameters while the present one computes.
+        reshard_after_forward: reshard a unit after forward and gather it again for backward: less memory, 3 (N-1)/N M
+            of traffic. Otherwise its parameters stay, and the traffic is 2 (N-1)/N M.
+        prefetch: gather the next unit's parameters while the current one computes.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class ZeroStage3(ZeroStage2):
         unit.reshard()
 
     def unshard(self, unit: Unit, following: Unit | None) -> None:
-        """Return when a unit has all its parameters, with those of the next one on their way."""
+        """Return when a unit has its full parameters; with ``prefetch``, the next unit's all-gather is in flight."""
         self.start_gather(unit)
         if self.prefetch and following is not None:
             self.start_gather(following)

@@ -1,21 +1,21 @@
 """Activation recomputation: save less in forward, and compute it again in backward when it is needed.
 
 ``checkpoint(function, *inputs)`` runs a function whose operations forget what they saved for backward. When backward
-reaches the first of them, the function is run once more, from its inputs, which were kept, and each gets back what it
-had saved. The graph stays as it was and so do the bits: it is the same operations on the same numbers, and the dropout
-is the same because its random numbers go by name (nn/random.py) and not by turn.
+reaches the first of them, the function runs once more, from its inputs, which were kept, and every operation gets back
+what it had saved. The graph does not change, and neither do the bits: the same operations run on the same numbers, and
+dropout is the same because its random numbers are keyed by name (nn/random.py).
 
-    none        a block keeps everything                               about s b h (34 + 5 a s / h) bytes, see below
-    selective   of attention, queries, keys and values alone are kept  about s b h 34
-    full        a block keeps its input alone                          s b h 2, and one more forward pass to compute
+    none        a block keeps everything                          about s b h (34 + 5 a s / h) bytes, see below
+    selective   attention keeps only queries, keys and values     about s b h 34
+    full        a block keeps only its input                      s b h 2, and one more forward pass to compute
 
 Those are the bytes of one block in 16 bits, with s tokens, b samples, h the width and a heads (Korthikanti et al.,
 "Reducing Activation Recomputation in Large Transformer Models", 2022, section 4). Selective recomputation is theirs:
-what depends on s squared is most of the memory and costs little to compute. The blocks here save as much, but for two
-things (tests/nn/test_recompute.py counts them, to the byte):
+what depends on s squared takes most of the memory and little time to compute. The blocks here save the same, with two
+differences (tests/nn/test_recompute.py counts them, to the byte):
 
-- 3 a s / h in place of 5: what is left of the softmax after dropout is not saved, but multiplied again in backward.
-- Statistics come on top, 4 bytes for each row: of the two norms 8 s b, of the softmax 4 a s b.
+- 3 a s / h in place of 5: the softmax after dropout is not saved, but multiplied again in backward.
+- Statistics come on top, 4 bytes per row: 8 s b for the two norms, 4 a s b for the softmax.
 
 Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016); PyTorch's ``torch.utils.checkpoint`` with
 ``use_reentrant=False``. Simplified: the function is always run to its end.

@@ -1,11 +1,11 @@
-"""What an operation saves for backward, and how that waits: as it is, in 16 bits, as a leaf, or not at all.
+"""What an operation saves for backward, and how it waits: as it is, in 16 bits, as a leaf, or not at all.
 
-``ctx.save_for_backward`` collects arrays while forward runs. When it has returned, ``Saved.store`` sees to each:
+``ctx.save_for_backward`` collects arrays while forward runs. Once forward has returned, ``Saved.store`` handles each:
 
-- Of a leaf among the arguments the leaf is kept, not its array: backward gets what the leaf holds then. So the array of
-  a parameter may be given up after forward and be fetched again, as ZeRO's stage 3 does.
-- Under a policy of 16 bits, float32 arrays are packed, and what two operations save is packed once.
-- Under ``saving``, someone else decides. That is how recomputation has operations forget (recompute.py).
+- A leaf among the arguments is kept as the leaf, not as its array: backward gets what the leaf holds then. So a
+  parameter may be resharded after forward and unsharded again, as ZeRO's stage 3 does.
+- Under a 16-bit policy float32 arrays are packed, and what two operations save is packed once.
+- Under ``saving``, someone else decides. Recomputation makes operations forget this way (recompute.py).
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,14 +1,14 @@
 """What a schedule does, found without running it: a proof that it can run, when each action happens, what it holds.
 
-An action may begin when the rank's action before it has ended, and when what it needs is there:
+An action begins when the rank's previous action has ended and its inputs have arrived:
 
-    sFi    sF(i) of the stage before, whose output it takes
-    sBi    its own forward, and the backward (B or I) of the stage behind, whose gradient it takes
+    sFi    the previous stage's F of micro-batch i, whose output it takes
+    sBi    its own forward, and the next stage's backward (B or I), whose gradient it takes
     sIi    the same
     sWi    its own I
 
-What comes from another rank comes as a message. Sending never waits, so that this is all that an action waits for. If
-at some point no rank's next action can begin, the ranks wait for each other for ever.
+Inputs from another rank arrive as messages. A send never waits, so an action waits for nothing else. If at some point
+no rank's next action can begin, the schedule deadlocks.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ SLOTS = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}  # a backward multiplies twice 
 
 @dataclass(frozen=True)
 class Slot:
-    """An action and its time, from ``start`` to ``end``, in whatever unit durations have."""
+    """An action and its time, from ``start`` to ``end``, in the unit of the durations."""
 
     action: Action
     start: float
@@ -36,7 +36,7 @@ class ScheduleError(ValueError):
 
 @overridable
 def needs(action: Action, stages: int) -> list[tuple[Action, ...]]:
-    """What an action waits for: of each tuple one."""
+    """What an action waits for: one action of each tuple."""
     stage, i = action.stage, action.micro_batch
     if action.kind == "W":
         return [(Action(stage, "I", i),)]
@@ -49,7 +49,7 @@ def needs(action: Action, stages: int) -> list[tuple[Action, ...]]:
 
 @overridable
 def check_schedule(schedule: Sequence[Sequence[Action]], micro_batches: int) -> None:
-    """Prove that a schedule can run, and that it takes every micro-batch forward and backward once through every stage.
+    """Prove that a schedule can run, and takes every micro-batch forward and backward once through every stage.
 
     Args:
         schedule: the actions of each rank.

@@ -6,8 +6,8 @@ micro-batch 0. There are
 
     F    forward
     B    backward: the gradient of the stage's input and those of its weights
-    I    the first half of a backward, the gradient of the input, for which the stage before is waiting
-    W    the second half, the gradients of the weights, for which nobody waits
+    I    the first half of a backward: the gradient of the input, which the previous stage waits for
+    W    the second half: the gradients of the weights, which nobody waits for
 
 (PyTorch's ``torch.distributed.pipelining.schedules`` writes them alike.) A schedule is a pure function of the rank, the
 number of ranks and of micro-batches; nothing here runs or sends anything. ``schedule_check.py`` proves a schedule and
@@ -45,7 +45,7 @@ class Action:
 
 
 def naive(rank: int, ranks: int, micro_batches: int) -> list[Action]:
-    """One micro-batch at a time: only one rank ever works."""
+    """One micro-batch at a time: only one rank works at any moment."""
     return [Action(rank, kind, i) for i in range(micro_batches) for kind in "FB"]
 
 
@@ -103,9 +103,9 @@ def interleaved_1f1b(rank: int, ranks: int, micro_batches: int, virtual: int) ->
 
 @overridable
 def zero_bubble_h1(rank: int, ranks: int, micro_batches: int) -> list[Action]:
-    """ZB-H1: 1F1B with each backward in two halves, the second of which fills what would be idle time.
+    """ZB-H1: 1F1B with each backward in two halves; the second fills slots that would be idle.
 
-    What the rank before waits for, I, comes at once; W, which nobody waits for, comes ``rank`` micro-batches later. So
+    I, which the previous rank waits for, runs at once; W, which nobody waits for, runs ``rank`` micro-batches later. So
     a rank holds what 1F1B's first rank holds, and no more. (Qi et al., "Zero Bubble Pipeline Parallelism", 2023.)
     """
     ahead = min(ranks - 1 - rank, micro_batches)

@@ -1,4 +1,4 @@
-"""Parameters side by side in flat arrays that ranks can share out: what ZeRO's stages are made of."""
+"""Flat arrays of parameters that ranks can shard: what ZeRO's stages are made of."""
 
 from collections.abc import Iterator
 
@@ -24,20 +24,20 @@ def shard_slice(elements: int, rank: int, ranks: int) -> slice:
 
 
 class Unit:
-    """Some parameters side by side in one flat array, padded at its end so that the ranks can own equal shards of it.
+    """Some parameters in one flat array, padded at its end so that the ranks own equal shards of it.
 
     Args:
         module: what runs with them.
-        parameters: in the order in which they lie.
+        parameters: in their order in the array.
         group: the ranks that share it.
         reduce_dtype: of the gradients while they are summed.
 
     Attributes:
         master: this rank's part of the parameters, (shard_size,) float32: what the optimizer updates.
         full: all parameters, (padded_size,), as the model computes with them: float32, or the bits of the 16-bit format
-            of the policy in force (``autocast``). None where they have been given up.
+            of the policy in force (``autocast``). None while resharded.
         grad_shard: this rank's part of the summed gradients, (shard_size,) of reduce_dtype.
-        pieces: of each parameter that reaches into the shard, that part, as a Parameter of the same name whose data and
+        pieces: for each parameter that overlaps the shard, that part as a Parameter of the same name, whose data and
             gradient are views of ``master`` and ``grad_shard``.
     """
 
@@ -63,11 +63,11 @@ class Unit:
 
     @property
     def shard(self):
-        """This rank's part of the parameters as the model computes with it, (shard_size,): what other ranks get."""
+        """This rank's shard of the parameters as the model computes with it, (shard_size,): what other ranks gather."""
         return self.master if self.format is None else self.format.encode(self.master)
 
     def views(self, flat) -> list:
-        """Of a flat array, the part of each parameter in its shape."""
+        """Each parameter's part of a flat array, in the parameter's shape."""
         found, start = [], 0
         for parameter in self.parameters:
             found.append(flat[start : start + parameter.size].reshape(parameter.shape))
@@ -81,7 +81,7 @@ class Unit:
             parameter.stored = view
 
     def parts(self) -> Iterator[tuple[Parameter, slice]]:
-        """Each parameter that reaches into this rank's shard, and where in the shard it lies."""
+        """Each parameter that overlaps this rank's shard, and where in the shard it is."""
         start = 0
         for parameter in self.parameters:
             first = max(start, self.mine.start)
@@ -97,7 +97,7 @@ class Unit:
             yield piece
 
     def keep_shard_alone(self) -> None:
-        """Of all parameters, keep this rank's shard."""
+        """Keep this rank's shard of the parameters, and reshard the rest."""
         if self.format is None:
             self.master = held("parameters", self.master.copy())  # until here a view of all
         for piece, (_, place) in zip(self.pieces, self.parts(), strict=True):
@@ -105,7 +105,7 @@ class Unit:
         self.reshard()
 
     def reshard(self) -> None:
-        """Let go of the parameters of other ranks. Until they come again, a use of one is a NaN that spreads."""
+        """Free the full parameters. Until the next all-gather they read as NaN, so accidental use is visible."""
         self.full = None
         for parameter in self.parameters:
             hole = xp.full((), xp.nan, parameter.dtype)
@@ -113,7 +113,7 @@ class Unit:
             parameter.stored = xp.broadcast_to(hole, parameter.shape)  # the right shape, in four bytes or two
 
     def clear_shard(self) -> None:
-        """Of the last step's gradients, summed and averaged, nothing is left."""
+        """Begin a step: nothing is left of the last step's gradients."""
         self.grad_shard[:] = 0
         for piece in self.pieces:
             piece.grad = None
@@ -133,7 +133,7 @@ class Unit:
         parameter.grad = None
 
     def take_gradients(self):
-        """(padded_size,): the gradients that there are, zeros elsewhere. The unit has none afterwards."""
+        """Hand over the unit's gradients, (padded_size,), zeros where there are none. The unit keeps none."""
         grads = self.grads if self.grads is not None else xp.zeros(self.padded_size, self.reduce_dtype)
         self.grads = None
         for parameter in self.parameters:
