@@ -38,7 +38,7 @@ def test_break_shows_the_bug(capsys):
     assert "broken: rank 0 swaps two of its chunks" in out and "First wrong in step 1: place a on rank 0" in out
 
 
-def test_scene_chooses_what_to_begin_with(capsys):
+def test_scene_chooses_what_to_show_first(capsys):
     assert cli.main(["demo", "broadcast", "--ranks", "2", "--scene", "ring"]) == 0
     assert "Broadcast: rank 0's array on every rank · ring" in capsys.readouterr().out
     assert cli.main(["demo", "broadcast", "--ranks", "2", "--scene", "round"]) == 2
@@ -48,7 +48,7 @@ def test_scene_chooses_what_to_begin_with(capsys):
 FILES = {"html": "a.html", "gif": "a.gif", "png": "a.png", "trace": "a.json"}
 
 
-def test_files_for_the_slides(tmp_path, capsys):
+def test_files_for_slides(tmp_path, capsys):
     paths = {flag: tmp_path / name for flag, name in FILES.items()}
     flags = [part for flag, path in paths.items() for part in (f"--{flag}", str(path))]
     assert cli.main(["demo", "ring", "--ranks", "2", "--break", *flags]) == 0
@@ -56,7 +56,7 @@ def test_files_for_the_slides(tmp_path, capsys):
     assert out.count("\n") == 4 and all(str(path) in out for path in paths.values())
     page = paths["html"].read_text(encoding="utf-8")
     animation = json.loads(re.search(r'type="application/json">(.*?)</script>', page, re.DOTALL)[1])
-    assert animation["first"] == len(animation["scenes"]) - 1  # it begins with the bug
+    assert animation["first"] == len(animation["scenes"]) - 1  # it shows the bug first
     assert paths["png"].read_bytes().startswith(b"\x89PNG") and paths["gif"].read_bytes().startswith(b"GIF89a")
     events = json.loads(paths["trace"].read_text())["traceEvents"]
     assert {event["pid"] for event in events} == {0, 1}
@@ -74,10 +74,10 @@ def test_files_for_the_slides(tmp_path, capsys):
         (["ring", "--html", "/nowhere/a.html"], "--html: cannot write '/nowhere/a.html'"),
         (["ring", "--png", "a.jpg"], "--png: a.jpg must end in .png"),
         (["ring", "--gif", "a.png"], "--gif: a.png must end in .gif"),
-        (["--html", "a.html"], "say which demonstration: minidist demo NAME"),
+        (["--html", "a.html"], "name a demonstration: minidist demo NAME"),
     ],
 )
-def test_bad_input_is_told_before_a_rank_starts(arguments, message, tmp_path, monkeypatch, capsys):
+def test_bad_input_is_reported_before_a_rank_starts(arguments, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["demo", *arguments]) == 2
     captured = capsys.readouterr()
@@ -85,7 +85,7 @@ def test_bad_input_is_told_before_a_rank_starts(arguments, message, tmp_path, mo
     assert not list(tmp_path.iterdir())
 
 
-def test_an_unknown_name_is_refused_with_those_that_there_are(capsys):
+def test_an_unknown_name_is_refused_with_the_known_ones(capsys):
     with pytest.raises(SystemExit):
         cli.main(["demo", "rng"])
     assert "all-gather" in capsys.readouterr().err
@@ -108,7 +108,7 @@ def test_without_a_keyboard_a_terminal_gets_the_frames(keyboard, monkeypatch):
         monkeypatch.setattr(sys, "stdin", nothing if keyboard == "redirected" else None)
         assert cli.main(["demo", "all-to-all", "--ranks", "2"]) == 0
         assert "── 1 of 1 ──" in out.getvalue() and "bit for bit" in out.getvalue()
-        assert cli.main(["demo"]) == 0 and "which one" not in out.getvalue()  # the menu, and no question
+        assert cli.main(["demo"]) == 0 and "which one?" not in out.getvalue()  # the menu, and no question
 
 
 def test_with_a_keyboard_and_a_terminal_there_is_the_player(monkeypatch):
@@ -134,14 +134,14 @@ def test_ctrl_d_ends_the_menu():
     try:
         os.write(leader, b"\x04")
         out, _ = menu.communicate(timeout=20)
-        assert menu.returncode == 0 and "which one, by number or name?" in out.decode()
+        assert menu.returncode == 0 and "which one? number or name" in out.decode()
     finally:
         menu.kill()
         os.close(leader)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a pipe of this kind is Unix's")
-def test_if_nobody_reads_on_it_ends_with_the_status_of_a_broken_pipe():
+def test_if_the_reader_stops_it_ends_with_the_status_of_a_broken_pipe():
     command = [sys.executable, "-m", "minidist.cli", "demo", "all-to-all", "--ranks", "2"]
     printing = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     printing.stdout.close()  # sooner than `| head -1` would
@@ -165,7 +165,7 @@ def test_in_a_terminal_the_player_takes_keys():
     )
     os.close(follower)
     seen, pressed, deadline = b"", [], time.monotonic() + 60
-    keys = [(b"Before: a letter", b" "), (b"Step 1", b"b"), (b"mend|broken: rank 0 swaps", b"q")]
+    keys = [(b"Before: a letter", b" "), (b"Step 1", b"b"), (b"fix|broken: rank 0 swaps", b"q")]
     try:
         while time.monotonic() < deadline:
             if select.select([leader], [], [], 0.2)[0]:

@@ -32,7 +32,8 @@ def ulps_between(one: np.ndarray, other: np.ndarray) -> np.ndarray:
         )
     start, end = _ordinals(one), _ordinals(other)
     negative = end < start
-    steps = np.maximum(start, end).astype(np.uint64) - np.minimum(start, end).astype(np.uint64)  # exact modulo 2^64
+    with np.errstate(over="ignore"):  # exact modulo 2^64
+        steps = np.maximum(start, end).astype(np.uint64) - np.minimum(start, end).astype(np.uint64)
     steps = np.minimum(steps, np.uint64(FARTHEST)).astype(np.int64)
     return np.where(negative, -steps, steps)
 

@@ -47,7 +47,7 @@ def test_a_master_remembers_what_sixteen_bits_forget(animation):
     assert masters[0][:2] == masters[1][:2] and masters[0][2:] != masters[1][2:]
     assert len(set(masters[0])) > bf16.STEPS / 2  # it moves, whatever is stored
     for scene in animation.scenes:
-        assert scene.parts_at is None and "After 24 steps the same as one process, bit for bit" in scene.verdict
+        assert scene.first_wrong is None and "After 24 steps the same as one process, bit for bit" in scene.verdict
         assert {frame.facts[next(k for k in frame.facts if "formula" in k)] for frame in scene.frames} == {
             frame.facts[next(k for k in frame.facts if "to the next" in k)] for frame in scene.frames
         }
@@ -55,7 +55,7 @@ def test_a_master_remembers_what_sixteen_bits_forget(animation):
 
 def test_the_bug_is_marked_where_bits_are_lost(animation):
     scene = animation.broken
-    assert scene.parts_at == 1 and "after step 0, in " in scene.verdict and "ulps apart" in scene.verdict
+    assert scene.first_wrong == 1 and "after step 0, in " in scene.verdict and "ulps apart" in scene.verdict
     for frame in scene.frames:
         lost = [shape for shape in frame.shapes if isinstance(shape, Box) and shape.fill == "wrong" and shape.y == 1]
         assert len(lost) == (16 if "1" in bits_of(frame, 1)[16:] else 0)

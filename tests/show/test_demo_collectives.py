@@ -87,7 +87,7 @@ def test_the_bug_does_harm_and_is_marked_where_it_begins(warm, kind, n, seed):
     good, bad = (watched(warm, kind, one, n, 1, seed) for one in (kind.programs[algorithm], kind.broken))
     scene = demo._scene(kind, "broken", bad, algorithm, good, "told")
     first = next(i for i in range(len(bad)) if (bad[i].values != good[i].values).any())
-    assert scene.parts_at == first > 0
+    assert scene.first_wrong == first > 0
     marked = [sum(isinstance(s, Box) and s.outline == "wrong" for s in frame.shapes) for frame in scene.frames]
     assert marked == [int((one.values != other.values).sum()) for one, other in zip(bad, good, strict=True)]
     right = kind.ends(np.stack([steps_of.numbers_of(rank, n, seed) for rank in range(n)]))
@@ -241,9 +241,9 @@ def test_note_and_verdict_of_the_bug_name_the_rank_and_the_place_in_its_array(wa
     wrong = []  # in the first frame that is, rank by rank and chunk by chunk
     for rank in range(n):
         for chunk, letter in zip(range(n), "abcde", strict=False):
-            if bad[scene.parts_at].values[rank, chunk] != good[scene.parts_at].values[rank, chunk]:
+            if bad[scene.first_wrong].values[rank, chunk] != good[scene.first_wrong].values[rank, chunk]:
                 wrong.append(f"{letter} on rank {rank}")
-    note = scene.frames[scene.parts_at].note
+    note = scene.frames[scene.first_wrong].note
     assert f" Wrong from now on: {', '.join(wrong[:3])}{' and more' if len(wrong) > 3 else ''}." in note
     verdict = demo._verdict(kind, bad, good, right)
     assert f" {wrong[0]}. " in verdict
@@ -270,7 +270,7 @@ def test_the_bug_makes_training_diverge(warm, kind):
 
 def test_the_animation():
     animation = DEMONSTRATIONS["ring"](ranks=3, size=5, seed=1)
-    assert [scene.name for scene in animation.scenes] == ["ring", "naive"] and animation.broken.parts_at == 1
+    assert [scene.name for scene in animation.scenes] == ["ring", "naive"] and animation.broken.first_wrong == 1
     assert [len(scene.frames) for scene in animation.scenes] == [5, 5]
     last = animation.scenes[0].frames[-1]
     assert last.facts == {

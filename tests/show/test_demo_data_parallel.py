@@ -39,7 +39,7 @@ def fills(frame) -> set:
 def test_three_ways_and_one_that_is_broken(animation):
     assert [scene.name for scene in animation.scenes] == ["overlapped", "bucketed", "naive"]
     for scene in animation.scenes:
-        assert scene.parts_at is None and "the same as one process, bit for bit" in scene.verdict
+        assert scene.first_wrong is None and "the same as one process, bit for bit" in scene.verdict
         assert not any("wrong" in fills(frame) for frame in scene.frames)
     assert f"bucket {DROPPED_BUCKET} is never sent" in animation.bug
 
@@ -108,9 +108,9 @@ def test_the_broken_one_says_when_and_where(animation):
     scene = animation.broken
     assert "it first differs after step 0, in blocks." in scene.verdict and "ulp" in scene.verdict
     assert f"{RANKS} different sets of weights" in scene.verdict
-    assert "nobody sends it" in scene.frames[scene.parts_at].note
+    assert "nobody sends it" in scene.frames[scene.first_wrong].note
     marked = [number for number, frame in enumerate(scene.frames) if "wrong" in fills(frame)]
-    assert marked == list(range(scene.parts_at, len(scene.frames)))
+    assert marked == list(range(scene.first_wrong, len(scene.frames)))
     assert any(box.outline == "wrong" for box in scene.frames[-1].shapes if isinstance(box, Box))  # the optimizer's
 
 

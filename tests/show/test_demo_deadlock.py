@@ -29,7 +29,7 @@ def test_every_rank_enters_its_calls_and_ends(animation):
     for scene, calls in zip(animation.scenes, (1, 2, 2), strict=True):
         assert len(scene.frames) == 1 + 3 * (calls + 1)  # before, and each call and each end
         assert not arrows(scene.frames[0]) and not arrows(scene.frames[-1])
-        assert scene.frames[-1].note.endswith("and ends.") and scene.parts_at is None
+        assert scene.frames[-1].note.endswith("and ends.") and scene.first_wrong is None
         assert COLOURS[STUCK] not in {
             shape.fill for frame in scene.frames for shape in frame.shapes if isinstance(shape, Box)
         }
@@ -40,12 +40,12 @@ def test_every_rank_enters_its_calls_and_ends(animation):
 def test_the_circle_is_what_the_parent_finds(ranks):
     broken = DEMO(ranks=ranks, size=FITS + 1, seed=ranks).broken
     everybody = {f"{rank} waits for {(rank + 1) % ranks}" for rank in range(ranks)}
-    assert len(broken.frames) == 1 + ranks + 1 and broken.parts_at == ranks
+    assert len(broken.frames) == 1 + ranks + 1 and broken.first_wrong == ranks
     assert [len(arrows(frame)) for frame in broken.frames] == [*range(ranks + 1), ranks]
     assert arrows(broken.frames[-2]) == arrows(broken.frames[-1]) == everybody  # drawn from the calls, and told
     for number, frame in enumerate(broken.frames):
         red = [shape for shape in frame.shapes if isinstance(shape, Arrow) and shape.colour == "wrong"]
-        assert len(red) == (ranks if number >= broken.parts_at else 0)
+        assert len(red) == (ranks if number >= broken.first_wrong else 0)
     ring = " → ".join(map(str, [*range(ranks), 0]))
     assert f"waits for rank 1 to take {8 * (FITS + 1):,} bytes" in broken.verdict and ring in broken.verdict
     assert "in send_first" in broken.verdict  # the line

@@ -97,7 +97,7 @@ def test_zero_shows_what_each_stage_keeps(stages):
             assert float(now) == pytest.approx(formula(2), abs=0.02), (scene.name, kind)
             assert f"formula {words}" in text and text.endswith(f"{formula(2):g}")
         peaks.append(float(facts["all of rank 0"].split("peak ")[1].removesuffix(" B a parameter")))
-        assert scene.parts_at is None and "the same as one process, bit for bit" in scene.verdict
+        assert scene.first_wrong is None and "the same as one process, bit for bit" in scene.verdict
     # of 2 ranks, stage 1 holds in backward both all gradients and its half of the sum: nothing is won at the peak
     assert peaks[0] == peaks[1] > peaks[2] > peaks[3]
     plain, shard = (heights(stages.scenes[stage], -1, "optimizer") for stage in (0, 1))
@@ -134,8 +134,8 @@ def test_a_bug_is_marked_from_its_moment_on(stages, modes):
     for animation in (stages, modes):
         scene = animation.broken
         wrong = ["wrong" in [getattr(shape, "fill", "") for shape in frame.shapes] for frame in scene.frames]
-        assert wrong.index(True) == scene.parts_at > 0 and all(wrong[scene.parts_at :])
-        assert "Wrong here" in scene.frames[scene.parts_at].note and "Wrong" not in scene.frames[0].note
+        assert wrong.index(True) == scene.first_wrong > 0 and all(wrong[scene.first_wrong :])
+        assert "Wrong here" in scene.frames[scene.first_wrong].note and "Wrong" not in scene.frames[0].note
         assert re.search(r"it first differs after step \d, in .* ulps?\b apart", scene.verdict)
     assert "after step 2" in stages.broken.verdict and "after step 1" in modes.broken.verdict
 

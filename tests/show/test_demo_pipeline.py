@@ -119,7 +119,7 @@ def test_a_mistake_is_told_when_it_appears_in_the_plan(animation):
 
 def test_the_broken_run_parts_where_it_is_marked(animation):
     wrong = [[cell for cell in cells(frame) if cell.fill == "wrong"] for frame in animation.broken.frames]
-    at = animation.broken.parts_at
+    at = animation.broken.first_wrong
     assert not any(wrong[:at]) and all(wrong[at:])
     assert [cell.text for cell in wrong[-1]] == ["1", "0", "1", "0"]
     assert (

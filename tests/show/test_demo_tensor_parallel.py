@@ -46,7 +46,7 @@ def test_scenes(animations):
     assert [scene.name for scene in animations["sp"].scenes] == ["tp + sp", "tp"]
     for animation in animations.values():
         for scene in animation.scenes:
-            assert scene.parts_at is None and "the same as one process, bit for bit" in scene.verdict
+            assert scene.first_wrong is None and "the same as one process, bit for bit" in scene.verdict
             assert not any("wrong" in fills(frame) for frame in scene.frames)
 
 
@@ -157,8 +157,10 @@ def test_the_broken_ones_say_when_and_where(animations):
         assert "it first differs after step 0, in " in scene.verdict and "ulp" in scene.verdict
         assert where in scene.verdict
         marked = [number for number, frame in enumerate(scene.frames) if "wrong" in fills(frame)]
-        assert marked[0] <= scene.parts_at and marked[-1] == len(scene.frames) - 1
-        assert "left out" in scene.frames[scene.parts_at].note or "not summed" in scene.frames[scene.parts_at].note
+        assert marked[0] <= scene.first_wrong and marked[-1] == len(scene.frames) - 1
+        assert (
+            "left out" in scene.frames[scene.first_wrong].note or "not summed" in scene.frames[scene.first_wrong].note
+        )
     good, bad = animations["tp"].scenes[0], animations["tp"].broken
     assert count(bad, "all-reduce") == count(good, "all-reduce") - 1
     assert bad.frames[-1].facts[BYTES] != formula(bad)

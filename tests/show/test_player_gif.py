@@ -5,17 +5,18 @@ import pytest
 from PIL import Image
 
 from minidist.show.player import gif
-from minidist.show.player.scene import Animation, Box, Frame, Label, Scene
+from minidist.show.player.animation import Animation
+from minidist.show.player.scene import Box, Frame, Label, Scene
 
 RED, BLUE = "#C00000", "#0000C0"
 
 
-def a_scene(colour: str, verdict: str = "", parts_at: int | None = None) -> Scene:
+def a_scene(colour: str, verdict: str = "", first_wrong: int | None = None) -> Scene:
     """A box that moves one place to the right in each of three frames."""
     frames = [
         Frame((Box(24 * i, 1, 24, 2, colour), Label(0, 0, "cart")), f"note {i}", {"at": str(i)}) for i in range(3)
     ]
-    return Scene("cart", "A cart", tuple(frames), 4, {"cart": colour}, verdict, parts_at)
+    return Scene("cart", "A cart", tuple(frames), 4, {"cart": colour}, verdict, first_wrong)
 
 
 @pytest.fixture

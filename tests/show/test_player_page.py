@@ -1,4 +1,4 @@
-"""The page: what lies in it, and what it does in a browser."""
+"""The page: what it contains, and how it behaves in a browser."""
 
 import base64
 import gzip
@@ -10,23 +10,26 @@ import shutil
 import pytest
 
 from minidist.show.player import page
-from minidist.show.player.scene import Animation, Arrow, Box, Frame, Label, Scene
+from minidist.show.player.animation import Animation
+from minidist.show.player.scene import Arrow, Box, Frame, Label, Scene
 
 STEPS = 5
 
 
-def a_scene(name: str, shift: float = 0, parts_at: int | None = None) -> Scene:
-    """A box that walks to the right over one that stays, and an arrow in every second frame."""
+def a_scene(name: str, shift: float = 0, first_wrong: int | None = None) -> Scene:
+    """A box that moves to the right over one that stays, and an arrow in every second frame."""
     frames = []
     for step in range(STEPS):
         shapes = (
             Box(0, 0, 60, 2, "faint", "road"),
             Label(71, 0.5, f"mile {step}", "#0072B2", "end"),
-            Box(10 * step + shift, 0, 8, 2, "#D55E00", "cart", "c", "wrong" if parts_at == step else None),
+            Box(10 * step + shift, 0, 8, 2, "#D55E00", "cart", "c", "wrong" if first_wrong == step else None),
             *([Arrow(1, 1, 5, 3, "#009E73", "whoa")] if step % 2 else []),
         )
         frames.append(Frame(shapes, f"{name}, step {step}", {"step": f"{step} of 4", "miles": f"{step * 10}"}))
-    return Scene(name, f"A cart, {name}", tuple(frames), 4, {"road": "faint", "cart": "#D55E00"}, "It moves.", parts_at)
+    return Scene(
+        name, f"A cart, {name}", tuple(frames), 4, {"road": "faint", "cart": "#D55E00"}, "It moves.", first_wrong
+    )
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +38,7 @@ def animation() -> Animation:
     return Animation("cart", "A cart <on> its road", scenes, a_scene("broken", 5, 2), "</script> & a wheel is off")
 
 
-def test_every_frame_can_be_had_back_from_what_lasts():
+def test_every_frame_can_be_restored_from_what_lasts():
     draw = random.Random(0)
     for _ in range(200):
         some = [Box(i, 0, 1, 1) for i in range(5)]
@@ -47,15 +50,15 @@ def test_every_frame_can_be_had_back_from_what_lasts():
 
 
 def test_a_shape_that_stays_is_stored_once(animation):
-    shapes = page.as_dict(animation)["scenes"][0]["shapes"]
+    shapes = page.as_dict(animation.all_scenes, animation.bug)["scenes"][0]["shapes"]
     assert [shape[:3] for shape in shapes if "road" in shape] == [["box", 0, STEPS - 1]]
     assert sorted(shape[1] for shape in shapes if "cart" in shape) == list(range(STEPS))
 
 
-def test_the_page_holds_the_film_and_loads_nothing(animation):
+def test_the_page_holds_the_animation_and_loads_nothing(animation):
     text = animation.html()
     (found,) = re.findall(r'<script id="animation" type="application/json">(.*?)</script>', text, re.DOTALL)
-    assert json.loads(found) == json.loads(json.dumps(page.as_dict(animation)))
+    assert json.loads(found) == json.loads(json.dumps(page.as_dict(animation.all_scenes, animation.bug)))
     assert "A cart &lt;on&gt; its road" in text and text.count("</script>") == 2
     assert not re.search(r"\b(src|href)=|https?://(?!www\.w3\.org/2000/svg)|@import|url\(", text)
 
@@ -65,7 +68,7 @@ def test_a_notebook_gets_the_player_and_a_picture_for_where_no_script_runs(anima
     assert text.count("<img") == 1 and "data:image/png;base64," in text and text.count("</script>") == 1
     (packed,) = re.findall(r'atob\("(.*?)"\)', text)
     assert gzip.decompress(base64.b64decode(packed)).decode() == animation.html()
-    assert not any(base64.b64decode(packed)[4:8])  # no time in it: a notebook that is run again does not change
+    assert not any(base64.b64decode(packed)[4:8])  # no time stamp: running the notebook again does not change it
 
 
 # ── in a browser ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -87,7 +90,7 @@ def browser():
 
 @pytest.fixture
 def opened(browser, animation, tmp_path):
-    """``opened(width, height, ...)`` opens the page; at the end no script has failed, nothing been asked for."""
+    """``opened(width, height, ...)`` opens the page; at the end no script has failed and nothing has been requested."""
     (tmp_path / "cart.html").write_text(animation.html(), encoding="utf-8")
     troubles, pages = [], []
 
@@ -108,7 +111,7 @@ def opened(browser, animation, tmp_path):
 
 
 def seen(one) -> list[str]:
-    """The texts that are drawn, from below."""
+    """The visible texts, from the bottom up."""
     return one.eval_on_selector_all(
         "#stage text", "all => all.filter(e => e.style.display !== 'none').map(e => e.textContent)"
     )
@@ -141,7 +144,7 @@ def test_buttons_do_the_same_and_leave_the_keys_alone(opened):
     one.keyboard.press(" ")  # the button that was clicked last is not pressed again
     assert note(one) == "slow, step 1"
     one.focus("#back")
-    one.keyboard.press(" ")  # but one that was reached by the keyboard is
+    one.keyboard.press(" ")  # but one reached by the keyboard is
     assert note(one) == "slow, step 0"
 
 
@@ -154,7 +157,7 @@ def test_the_slider(opened):
     assert note(one) == "slow, step 2"
 
 
-def test_an_arrow_with_a_bend_lies_to_the_right_of_the_straight_line_and_a_text_ends_with_its_box(opened, tmp_path):
+def test_an_arrow_bends_to_the_right_of_the_straight_line_and_a_text_ends_with_its_box(opened, tmp_path):
     shapes = Arrow(20, 1, 20, 5, bend=5), Arrow(50, 5, 50, 1, bend=5), Box(0, 5, 4.4, 1, "faint", "abcdefgh")
     scene = Scene("bent", "Down, and up again", (Frame(shapes, "both"),), 6)
     (tmp_path / "bent.html").write_text(Animation("bent", "Bent", (scene,), scene, "none").html(), encoding="utf-8")
@@ -167,7 +170,7 @@ def test_an_arrow_with_a_bend_lies_to_the_right_of_the_straight_line_and_a_text_
     assert seen(one) == ["abcd"]
 
 
-def test_where_there_is_nothing_to_choose_there_are_no_buttons_for_it(opened, animation, tmp_path):
+def test_without_a_choice_there_are_no_buttons_for_it(opened, animation, tmp_path):
     assert opened().is_visible("#scenes")
     (tmp_path / "alone.html").write_text(animation.only("slow").html(), encoding="utf-8")
     assert not opened(url=(tmp_path / "alone.html").as_uri()).is_visible("#scenes")
@@ -181,7 +184,7 @@ def test_play_goes_to_the_end_and_stops_there_and_pauses(opened):
     one.wait_for_function("document.getElementById('note').textContent === 'slow, step 4'", timeout=5_000)
     assert one.get_attribute("#play", "aria-label") == "play"
     one.keyboard.press("1")
-    one.click("#play")  # from the beginning again, slowly
+    one.click("#play")  # from the beginning, slowly
     assert note(one) == "slow, step 0" and one.get_attribute("#play", "aria-label") == "pause"
     one.click("#play")
     assert one.get_attribute("#play", "aria-label") == "play"
@@ -189,7 +192,7 @@ def test_play_goes_to_the_end_and_stops_there_and_pauses(opened):
     assert note(one) == "slow, step 0"
 
 
-def test_break_it_shows_the_same_step_broken_and_comes_back_to_where_one_was(opened):
+def test_break_it_shows_the_same_step_broken_and_comes_back_to_where_it_was(opened):
     one = opened()
     one.keyboard.press("s")
     one.keyboard.press("ArrowRight")
@@ -198,7 +201,7 @@ def test_break_it_shows_the_same_step_broken_and_comes_back_to_where_one_was(ope
     assert note(one) == "broken, step 1"
     assert one.text_content("#verdict") == "Broken: </script> & a wheel is off. It moves."
     assert one.is_visible("#tick") and one.evaluate("document.getElementById('tick').style.left") == "50%"
-    assert one.text_content("#break") == "mend it"
+    assert one.text_content("#break") == "fix it"
     one.click("#break")
     assert note(one) == "fast, step 1" and one.text_content("#verdict") == "It moves."
     one.click("text=slow")
@@ -210,7 +213,7 @@ def ground(one) -> list[int]:
 
 
 def contrasts(one) -> list[float]:
-    """Of every text of the page that is seen, its contrast with the ground, as WCAG 2 counts it."""
+    """The contrast of every visible text of the page with its background, by the formula of WCAG 2."""
     return one.evaluate(
         """() => {
         const light = (c) => c.match(/[\\d.]+/g).slice(0, 3).map(v => c.startsWith('color(') ? +v : v / 255)
@@ -230,10 +233,10 @@ def contrasts(one) -> list[float]:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_light_and_dark_can_be_read(opened, scheme):
+def test_light_and_dark_are_readable(opened, scheme):
     one = opened(color_scheme=scheme)
     assert (sum(ground(one)) > 600) == (scheme == "light")
-    assert min(contrasts(one)) >= 4.5  # what WCAG asks of text
+    assert min(contrasts(one)) >= 4.5  # what WCAG requires of text
     one.keyboard.press("b")
     assert min(contrasts(one)) >= 4.5
     one.keyboard.press("d")  # the other way round
@@ -263,10 +266,10 @@ def test_on_a_phone_nothing_is_lost(opened, width, height):
     assert note(one) == "slow, step 1"
     assert one.locator("#stage text").first.bounding_box()["height"] >= 9
     for name in ("#next", "#break", "#play"):
-        assert one.locator(name).bounding_box()["height"] >= 24  # what WCAG asks of a target
+        assert one.locator(name).bounding_box()["height"] >= 24  # what WCAG requires of a target
 
 
-def test_in_a_notebook_the_player_takes_the_picture_s_place(opened, animation, tmp_path):
+def test_in_a_notebook_the_player_replaces_the_picture(opened, animation, tmp_path):
     output = animation._repr_html_()
     (tmp_path / "notebook.html").write_text(f"<body data-jp-theme-light='false'>{output}<p>after</p>{output}</body>")
     one = opened(url=(tmp_path / "notebook.html").as_uri())

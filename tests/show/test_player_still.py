@@ -1,11 +1,11 @@
-"""An animation as a still picture."""
+"""Scenes as a still picture."""
 
 import pytest
 from matplotlib.patches import Rectangle
 from matplotlib.text import Annotation
 
 from minidist.show.player import still
-from minidist.show.player.scene import Animation, Arrow, Box, Frame, Label, Scene
+from minidist.show.player.scene import Arrow, Box, Frame, Label, Scene
 
 
 def a_scene(name: str, stills: tuple[int, ...]) -> Scene:
@@ -18,10 +18,7 @@ def a_scene(name: str, stills: tuple[int, ...]) -> Scene:
 
 @pytest.fixture(scope="module")
 def figure():
-    animation = Animation(
-        "cart", "A cart", (a_scene("one", (0, 1, 2, 5)), a_scene("two", (-1,))), a_scene("bad", (3,)), "no wheel"
-    )
-    return still.draw(animation)
+    return still.draw([a_scene("one", (0, 1, 2, 5)), a_scene("two", (-1,)), a_scene("bad", (3,))], "no wheel")
 
 
 def test_every_scene_has_its_stills_under_its_title(figure):
@@ -41,10 +38,10 @@ def test_shapes_are_where_the_frame_says(figure):
     assert (arrow.xyann, arrow.xy) == ((0, 0), (9, 4))
 
 
-def test_an_arrow_with_a_bend_lies_to_the_right_of_the_straight_line():
+def test_an_arrow_bends_to_the_right_of_the_straight_line():
     shapes = Arrow(20, 1, 20, 5, bend=5), Arrow(50, 5, 50, 1, bend=5)
     scene = Scene("bent", "Down, and up again", (Frame(shapes, "both"),), 6)
-    figure = still.draw(Animation("bent", "Bent", (scene,), scene, "none"))
+    figure = still.draw([scene], "none")
     figure.draw_without_rendering()
     axes = figure.subfigs[0].axes[0]
     arrows = [text.arrow_patch for text in axes.texts if isinstance(text, Annotation)]

@@ -7,8 +7,9 @@ import pytest
 from rich.color import ColorType
 from rich.console import Console
 
+from minidist.show.player.animation import Animation
 from minidist.show.player.characters import lines_of, messages_of
-from minidist.show.player.scene import WIDTH, Animation, Arrow, Box, Frame, Label, Scene
+from minidist.show.player.scene import WIDTH, Arrow, Box, Frame, Label, Scene
 from minidist.show.player.terminal import Player, print_animation
 
 
@@ -33,7 +34,7 @@ def test_without_colours_a_box_is_its_mark_with_its_text_in_the_middle():
     assert plain(Box(2, 0, 6, 3, "#D55E00", "ab", "F")) == ["  FFFFFF", "  FFabFF", "  FFFFFF"]
 
 
-def test_what_comes_later_lies_above_and_paper_hides():
+def test_later_shapes_cover_earlier_ones_and_paper_hides():
     lines = plain(
         Box(0, 0, 6, 1, "#D55E00", "", "F"), Label(1, 0.5, "abc"), Box(2, 0, 9, 1, "paper", "", " "), height=1
     )
@@ -57,7 +58,7 @@ def test_a_frame_does_not_hide_a_text():
     assert plain(Box(0, 0, 4, 1, "faint", "abcd", outline="ink"), height=1) == ["abcd"]
 
 
-def test_a_line_thinner_than_half_a_line_is_seen():
+def test_a_box_thinner_than_half_a_line_is_visible():
     (line,) = drawn(Box(0, 0.1, 3, 0.1, "#D55E00"), height=1, colours=True)
     assert line.plain.rstrip() == "▀▀▀"
 
@@ -70,13 +71,13 @@ def test_half_a_line_is_half_a_block():
     assert (line.plain[:2], style.color.name, style.bgcolor.name) == ("▀▀", "#0072b2", "#d55e00")
 
 
-def test_a_thin_box_is_seen_and_its_ink_can_be_read():
+def test_a_thin_box_is_visible_and_its_text_readable():
     (line,) = drawn(Box(3, 0, 0.1, 1, "#0072B2"), Box(10, 0, 5, 1, "#F0E442", "pale"), height=1, colours=True)
     assert style_at(line, 3).bgcolor.name == "#0072b2" and style_at(line, 11).color.name == "#000000"
     assert style_at(line, 11).color.type is ColorType.TRUECOLOR
 
 
-def test_messages_are_told():
+def test_messages_are_listed():
     frame = Frame((Arrow(0, 0, 1, 1, label="0 → 1"), Box(0, 0, 1, 1), Arrow(0, 0, 1, 1, label="1 → 2")), "")
     assert messages_of(frame) == "0 → 1, 1 → 2"
 
@@ -98,7 +99,7 @@ def test_messages_that_do_not_fit_two_lines_are_counted_and_none_is_cut(count):
 # ── an animation ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def a_animation() -> Animation:
+def an_animation() -> Animation:
     def scene(name: str) -> Scene:
         frames = [Frame((Box(0, 0, 9, 1, "#D55E00", f"{name}{i}"),), f"note {i}", {"step": str(i)}) for i in range(4)]
         return Scene(name, f"title of {name}", tuple(frames), 1, {"cart": "#D55E00"}, f"verdict of {name}", None)
@@ -107,7 +108,7 @@ def a_animation() -> Animation:
 
 
 def test_without_a_terminal_every_frame_is_printed():
-    animation, out = a_animation(), io.StringIO()
+    animation, out = an_animation(), io.StringIO()
     print_animation(animation, animation.broken, Console(file=out, width=100))
     lines = [line.rstrip() for line in out.getvalue().splitlines() if line.strip()]
     frames = [line for i in range(4) for line in (f"── {i} of 3 ──", f"##bad{i}###", f"note {i}", f"step: {i}")]
@@ -121,7 +122,7 @@ def test_of_frames_with_one_note_the_last_is_printed():
     assert [line.strip() for line in out.getvalue().splitlines() if "mile" in line] == ["mile 0", "mile 3", "mile 4"]
 
 
-def test_the_key_has_marks_for_where_there_are_no_colours():
+def test_without_colours_the_key_has_marks():
     shapes = (
         Box(0, 0, 9, 1, "#D55E00", "", "F"),
         Box(0, 0, 9, 1, None, outline="wrong"),
@@ -134,10 +135,10 @@ def test_the_key_has_marks_for_where_there_are_no_colours():
 
 
 def play(*keys: str, wait: float = 0, then: tuple = ()) -> tuple[str, int, str]:
-    """Press keys, wait, press others, and return the player's scene, its frame and the picture that is seen."""
+    """Press keys, wait, press others, and return the player's scene, its frame and its picture."""
 
     async def session():
-        animation = a_animation()
+        animation = an_animation()
         player = Player(animation, animation.scenes[0])
         async with player.run_test(size=(90, 24)) as pilot:
             await pilot.press(*keys)
@@ -156,33 +157,33 @@ def test_space_and_arrows_step():
     assert play("end") == ("one", 3, "one3") and play("end", "space", "home") == ("one", 0, "one0")
 
 
-def test_b_breaks_it_in_the_same_step_and_mends_it_again():
+def test_b_breaks_it_in_the_same_step_and_fixes_it_again():
     assert play("s", "space", "b") == ("bad", 1, "bad1")
     assert play("s", "space", "b", "space", "b") == ("two", 2, "two2")
 
 
-def test_s_goes_round_the_scenes():
+def test_s_cycles_through_the_scenes():
     assert play("s", "s")[0] == "one" and play("b", "s")[0] == "two"
 
 
 def test_p_plays_to_the_end_at_the_speed_of_a_number():
     assert play("9", "p", wait=0.6)[1] == 3
     assert play("p", "9", wait=0.6)[1] == 3  # the speed may change on the way
-    assert play("end", "9", "p", wait=0.6)[1] == 3  # from the beginning again
+    assert play("end", "9", "p", wait=0.6)[1] == 3  # from the beginning
     assert play("1", "p", wait=0.05)[1] == 0
-    assert play("9", "p", "1", wait=0.6, then=("p",))[1] < 3  # at the end it has stopped: p begins anew
+    assert play("9", "p", "1", wait=0.6, then=("p",))[1] < 3  # it stopped at the end: p starts again
     assert play("9", "p", "p", wait=0.3)[1] < 3  # paused
 
 
 def test_in_a_low_window_the_keys_of_a_presenter_step_and_up_and_down_scroll():
     async def session():
-        animation = a_animation()
+        animation = an_animation()
         player = Player(animation, animation.scenes[0])
         async with player.run_test(size=(80, 6)) as pilot:
             await pilot.press("pagedown", "pagedown", "pageup")
             await pilot.pause()
             seen = [player.query_one(name).region for name in ("#note", "#facts")]
-            assert all(region.y >= 0 and region.bottom <= 6 for region in seen)  # whatever does not fit
+            assert all(region.y >= 0 and region.bottom <= 6 for region in seen)  # whatever else does not fit
             await pilot.press("down")
             await pilot.pause()
             return player.frame, player.query_one("VerticalScroll").scroll_y

@@ -18,7 +18,8 @@ from minidist.show.demos import bitboard
 from minidist.show.demos.bitboard import Weight
 from minidist.show.demos.runs import told, warm_ranks
 from minidist.show.demos.widths import check_width, heads_of
-from minidist.show.player.scene import Animation, Frame, Scene
+from minidist.show.player.animation import Animation
+from minidist.show.player.scene import Frame, Scene
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RankResult, Run, RunOptions

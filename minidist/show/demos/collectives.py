@@ -9,7 +9,8 @@ from minidist.show.demos import board, broken_collectives
 from minidist.show.demos.kinds import Kind, programs_for
 from minidist.show.demos.runs import WarmRanks, told, warm_ranks
 from minidist.show.demos.steps import Step, numbers_of, watched
-from minidist.show.player.scene import Animation, Frame, Scene
+from minidist.show.player.animation import Animation
+from minidist.show.player.scene import Frame, Scene
 from minidist.train.config import TrainConfig
 from minidist.train.trainer import train_rank
 from minidist.verify.ulps import in_words, ulps_between
@@ -50,12 +51,12 @@ def _scene(kind: Kind, name: str, steps: list[Step], algorithm: str, right: list
     formula, count = kind.formula[algorithm]
     ranks, size = steps[0].numbers.shape
     limit = count(ranks, 8 * size)
-    frames, parts_at, was_wrong = [], None, np.zeros((ranks, ranks), bool)
+    frames, first_wrong, was_wrong = [], None, np.zeros((ranks, ranks), bool)
     for number, step in enumerate(steps):
         as_it_should_be = right[min(number, len(right) - 1)].values
         wrong = step.values != as_it_should_be
-        if wrong.any() and parts_at is None:
-            parts_at = number
+        if wrong.any() and first_wrong is None:
+            first_wrong = number
         before = steps[max(0, number - 1)].values
         facts = {
             "step": f"{number} of {len(steps) - 1}",
@@ -73,8 +74,10 @@ def _scene(kind: Kind, name: str, steps: list[Step], algorithm: str, right: list
     title = f"{kind.title} · {algorithm}, {ranks} ranks, {size:,} float64 each"
     last = len(steps) - 1
     stills = tuple(sorted({0, 1, 2, last // 2, last // 2 + 1, last} & set(range(last + 1))))
-    key = {"just changed": "ink", "not as it should be": "wrong"} if parts_at is not None else {"just changed": "ink"}
-    return Scene(name, title, tuple(frames), board.height(ranks), key, verdict, parts_at, stills)
+    key = (
+        {"just changed": "ink", "not as it should be": "wrong"} if first_wrong is not None else {"just changed": "ink"}
+    )
+    return Scene(name, title, tuple(frames), board.height(ranks), key, verdict, first_wrong, stills)
 
 
 def _note(number: int, says: str, newly_wrong: np.ndarray, wrong: np.ndarray) -> str:

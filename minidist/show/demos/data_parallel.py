@@ -12,7 +12,8 @@ from minidist.show.demos.broken_buckets import DROPPED_BUCKET, drops_a_bucket
 from minidist.show.demos.lanes import MS, Bar, Lanes
 from minidist.show.demos.runs import fastest, told, warm_ranks
 from minidist.show.demos.widths import check_width, heads_of
-from minidist.show.player.scene import Animation, Scene
+from minidist.show.player.animation import Animation
+from minidist.show.player.scene import Scene
 from minidist.trace import Event
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -91,12 +92,12 @@ def _scene(name: str, run: Run, elements: int, longest: int, proof: str) -> Scen
     drops = [event.start for log in step for event in log if lanes.is_dropped(event)]
     sent = sum(row["bytes_sent"] for rank in run.ranks for row in rank.collectives)
     ranks = len(step)
-    frames, parts_at = [], None
+    frames, first_wrong = [], None
     for number in range(FRAMES):
         time = end * number // (FRAMES - 1)
-        dropping = parts_at is None and any(drop <= time for drop in drops)
+        dropping = first_wrong is None and any(drop <= time for drop in drops)
         if dropping:
-            parts_at = number
+            first_wrong = number
         facts = _facts(step[0], time, end) | {
             "sent in a step, all ranks": f"{sent:,} B",
             "formula 2 (N−1) 8 (P+1), with the loss": f"{2 * (ranks - 1) * 8 * (elements + 1):,} B",
@@ -118,7 +119,7 @@ def _scene(name: str, run: Run, elements: int, longest: int, proof: str) -> Scen
         picture.height,
         _key(drops),
         f"{words} {proof}" if not drops else f"{proof} {words}",
-        parts_at,
+        first_wrong,
         (FRAMES // 3, 2 * FRAMES // 3, FRAMES - 1),
     )
 

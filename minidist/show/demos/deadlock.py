@@ -27,7 +27,8 @@ from minidist.show.demos.deadlock_programs import (
     rank_of_a_ring,
     send_first,
 )
-from minidist.show.player.scene import Animation, Frame, Scene
+from minidist.show.player.animation import Animation
+from minidist.show.player.scene import Frame, Scene
 
 QUEUE_BYTES = 8 << 10
 FITS = (QUEUE_BYTES - HEADER_BYTES) // 8  # numbers: the longest message that a queue takes whole
@@ -153,11 +154,11 @@ def _scene(
         ended = circle is not None and number == len(states) - 1
         shapes = deadlock_picture.draw(ranks, program, state.calls, state.waiting, state.finished, ended)
         frames.append(Frame(shapes, note, facts))
-    parts_at = None if circle is None else next(i for i, state in enumerate(states) if len(state.waiting) == ranks)
+    first_wrong = None if circle is None else next(i for i, state in enumerate(states) if len(state.waiting) == ranks)
     title = f"{about} ({ranks} ranks, {size:,} float64 numbers)"
     stills = tuple(sorted({len(frames) // 3, 2 * len(frames) // 3, len(frames) - 1}))
     return Scene(
-        name, title, tuple(frames), deadlock_picture.height(ranks), deadlock_picture.KEY, verdict, parts_at, stills
+        name, title, tuple(frames), deadlock_picture.height(ranks), deadlock_picture.KEY, verdict, first_wrong, stills
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from minidist.show.player.scene import Animation
+from minidist.show.player.animation import Animation
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from minidist.parallel.pipeline import Pipeline
 from minidist.parallel.tools.schedules import Action
 from minidist.show.demos.pipeline_scene import Kind, scene
 from minidist.show.demos.runs import fastest, told, warm_ranks
-from minidist.show.player.scene import Animation
+from minidist.show.player.animation import Animation
 from minidist.train.config import TrainConfig
 from minidist.train.trainer import train_rank
 

@@ -76,10 +76,10 @@ def scene(kind: Kind, run: Run, verdict: str, rounded: str, mistaken: Mapping[Ac
             note += f"in which {ranks} ranks share {cores()} cores." if squeezed else "where messages take time too."
         shapes = pipeline_picture.until(now / total, all_shapes, ranks)
         frames.append(Frame(shapes, note, _facts(kind, planned, ran, total, now)))
-    parts_at = None
+    first_wrong = None
     if broken:
         first = min(_share_before(mistaken, planned), _share_before(mistaken, ran))
-        parts_at = next(number for number, time in enumerate(times[1:]) if time / total > first)
+        first_wrong = next(number for number, time in enumerate(times[1:]) if time / total > first)
     title = f"Pipeline, {kind.name}: {ranks} ranks, {count} micro-batches{rounded}"
     last = len(frames) - 1
     return Scene(
@@ -89,7 +89,7 @@ def scene(kind: Kind, run: Run, verdict: str, rounded: str, mistaken: Mapping[Ac
         pipeline_picture.height(ranks),
         _key(planned, broken),
         verdict,
-        parts_at,
+        first_wrong,
         tuple(sorted({last // 3, last})),
     )
 

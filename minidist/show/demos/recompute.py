@@ -12,7 +12,8 @@ from minidist.show.demos.runs import told, warm_ranks
 from minidist.show.demos.stacks import Mark, Stacks, bytes_told
 from minidist.show.demos.watched import Held, last_steps, train_watched
 from minidist.show.demos.widths import check_width, heads_of
-from minidist.show.player.scene import Animation, Scene
+from minidist.show.player.animation import Animation
+from minidist.show.player.scene import Scene
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RankResult, Run, RunOptions

@@ -97,11 +97,11 @@ class Stacks:
             for column in range(1, columns + 1)  # a class takes an empty picture for a fault
         ]
         wrong = [mark.start for each in self.marks for mark in each if mark.colour == "wrong"]
-        parts_at = min(columns - 1, int(min(wrong) * columns)) if wrong else None
+        first_wrong = min(columns - 1, int(min(wrong) * columns)) if wrong else None
         last = columns - 1
-        stills = (last // 2, last) if parts_at is None else (parts_at, (parts_at + last) // 2, last)
+        stills = (last // 2, last) if first_wrong is None else (first_wrong, (first_wrong + last) // 2, last)
         key = {kind: COLOURS[kind] for kind in KINDS[::-1]} | self.key
-        return Scene(name, title, tuple(frames), height, key, verdict, parts_at, stills)
+        return Scene(name, title, tuple(frames), height, key, verdict, first_wrong, stills)
 
     def _facts(self, column: int, columns: int) -> Mapping[str, str]:
         return self.facts(self.ranks[0], column / columns)

@@ -8,7 +8,8 @@ from minidist.show.demos.halves import Part
 from minidist.show.demos.lanes import MS, Bar, Lanes
 from minidist.show.demos.runs import fastest, told, warm_ranks
 from minidist.show.demos.widths import check_width
-from minidist.show.player.scene import Animation, Scene
+from minidist.show.player.animation import Animation
+from minidist.show.player.scene import Scene
 from minidist.trace import Event
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -126,17 +127,17 @@ def _scene(name: str, run: Run, longest: int, proof: str) -> Scene:
     moments[end] = "The step has ended: each rank has updated its own weights."
     if drops:
         moments[end] = "The step has ended: each rank has updated its weights with wrong gradients."
-    frames, parts_at = [], None
+    frames, first_wrong = [], None
     for number, (time, note) in enumerate(sorted(moments.items())):
-        if parts_at is None and any(drop <= time for drop in drops):
-            parts_at = number
+        if first_wrong is None and any(drop <= time for drop in drops):
+            first_wrong = number
         frames.append(picture.frame(time, note, _facts(run, parts, time, end)))
     words = f"{proof} Rank 0's compute stood still for {_still(parts) / end:.0%} of the step."
     sizes = f"L = {config.layers} blocks, B T C = {config.micro_batch} x {config.context} x {config.width}"
     title = f"{TITLES[run.layout.sp]} (N = {ranks} ranks, {sizes})"
     third = len(frames) // 3
-    stills = tuple(sorted({third, 2 * third if parts_at is None else parts_at, len(frames) - 1}))
-    return Scene(name, title, tuple(frames), picture.height, _key(run, drops), words, parts_at, stills)
+    stills = tuple(sorted({third, 2 * third if first_wrong is None else first_wrong, len(frames) - 1}))
+    return Scene(name, title, tuple(frames), picture.height, _key(run, drops), words, first_wrong, stills)
 
 
 def _key(run: Run, drops: list) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A frame as characters, for a terminal: boxes are grounds of colour, half a line high at least."""
+"""A frame as characters, for a terminal: a box is a coloured background, at least half a line high."""
 
 from itertools import groupby
 from math import ceil
@@ -10,8 +10,13 @@ from rich.text import Text
 from minidist.show.palette import ink_on
 from minidist.show.player.scene import WIDTH, Arrow, Box, Frame, Label
 
-TERMINAL = {"ink": "default", "faint": "grey58", "wrong": "red", "right": "green"}  # as the terminal has them
-GROUNDS = {"ink": "#808080", "faint": "#5A5A5A", "wrong": "#C2002F", "right": "#00734F"}  # of boxes; paper has none
+TERMINAL = {"ink": "default", "faint": "grey58", "wrong": "red", "right": "green"}  # in the terminal's own colours
+BACKGROUNDS = {
+    "ink": "#808080",
+    "faint": "#5A5A5A",
+    "wrong": "#C2002F",
+    "right": "#00734F",
+}  # backgrounds of boxes; paper has none
 
 
 def lines_of(frame: Frame, height: float, colours: bool = True) -> list[Text]:
@@ -19,7 +24,7 @@ def lines_of(frame: Frame, height: float, colours: bool = True) -> list[Text]:
 
     Args:
         height: of the scene, in lines.
-        colours: where there are none, a box is filled with its mark.
+        colours: without them, a box is filled with its mark.
     """
     canvas = _Canvas(ceil(height), colours)
     for shape in frame.shapes:
@@ -31,7 +36,7 @@ def lines_of(frame: Frame, height: float, colours: bool = True) -> list[Text]:
 
 
 def messages_of(frame: Frame, room: int = 2 * WIDTH) -> str:
-    """What the arrows say, in so many characters: as many of them as fit, none of them cut, and how many more."""
+    """The labels of the arrows, as many as fit into ``room`` characters, none cut off, and how many more there are."""
     labels = [shape.label for shape in frame.shapes if isinstance(shape, Arrow) and shape.label]
     for count in range(len(labels), 0, -1):
         more = f", and {len(labels) - count} more" if count < len(labels) else ""
@@ -42,14 +47,14 @@ def messages_of(frame: Frame, room: int = 2 * WIDTH) -> str:
 
 
 class _Canvas:
-    """Characters, their colours, and below them the ground: two half lines to a line."""
+    """Characters, their colours, and the background below them in half lines."""
 
     def __init__(self, height: int, colours: bool) -> None:
         self.height, self.colours = height, colours
-        self.ground: list[list[str | None]] = [[None] * WIDTH for _ in range(2 * height)]
+        self.background: list[list[str | None]] = [[None] * WIDTH for _ in range(2 * height)]
         self.characters = [[" "] * WIDTH for _ in range(height)]
-        self.inks: list[list[str | None]] = [[None] * WIDTH for _ in range(height)]  # None: whatever the ground wants
-        self.written = [[False] * WIDTH for _ in range(height)]  # where a text stands
+        self.inks: list[list[str | None]] = [[None] * WIDTH for _ in range(height)]  # None: black or white
+        self.written = [[False] * WIDTH for _ in range(height)]  # where there is text
 
     def box(self, box: Box) -> None:
         columns = range(max(0, round(box.x)), min(WIDTH, max(round(box.x + box.w), round(box.x) + 1)))
@@ -59,11 +64,11 @@ class _Canvas:
             return
         lines = range(halves.start // 2, (halves.stop + 1) // 2)
         if box.fill is not None:
-            fill = None if box.fill == "paper" else GROUNDS.get(box.fill, box.fill)
+            fill = None if box.fill == "paper" else BACKGROUNDS.get(box.fill, box.fill)
             for column in columns:
                 for half in halves:
-                    self.ground[half][column] = fill
-                for line in lines:  # what was written there lies below the box now
+                    self.background[half][column] = fill
+                for line in lines:  # the box covers what was written there
                     self.characters[line][column] = " " if self.colours else box.mark
                     self.inks[line][column], self.written[line][column] = None, False
         if box.text:
@@ -73,11 +78,11 @@ class _Canvas:
             self._frame(columns, lines, box.outline == "wrong")
 
     def _frame(self, columns: range, lines: range, wrong: bool) -> None:
-        """Brackets at both ends, where no text stands."""
+        """Brackets at both ends, unless there is text."""
         for column, bracket in ((columns.start, "["), (columns.stop - 1, "]")):
             for line in lines:
                 if wrong:
-                    self.ground[2 * line][column] = self.ground[2 * line + 1][column] = GROUNDS["wrong"]
+                    self.background[2 * line][column] = self.background[2 * line + 1][column] = BACKGROUNDS["wrong"]
                 if not self.written[line][column]:
                     self._write(column, line, "!" if wrong else bracket, None)
 
@@ -104,11 +109,11 @@ class _Canvas:
 
     def _cell(self, line: int, column: int) -> tuple[str, Style | None]:
         character, ink = self.characters[line][column], self.inks[line][column]
-        upper, lower = self.ground[2 * line][column], self.ground[2 * line + 1][column]
+        upper, lower = self.background[2 * line][column], self.background[2 * line + 1][column]
         if not self.colours:
             return character, None
-        if character == " " and upper != lower:  # two colours in one character: half a block of the one on the other
-            if upper is None:  # what lies below is the terminal's own ground, of a colour that nobody knows
+        if character == " " and upper != lower:  # two colours in one character: a half block
+            if upper is None:  # the terminal's own background, of unknown colour
                 return "▄", Style(color=lower)
             if lower is None:
                 return "▀", Style(color=upper)

@@ -2,7 +2,8 @@
 
 from textwrap import fill
 
-from minidist.show.player.scene import WIDTH, Animation, Frame, Scene
+from minidist.show.player.animation import Animation
+from minidist.show.player.scene import WIDTH, Frame, Scene
 from minidist.show.player.still import FAINT_TEXT, LIGHT, LINE, draw_frame, draw_key
 
 INCHES, DPI = 8.0, 100
@@ -45,7 +46,7 @@ def _picture(scene: Scene, bug: str, frame: Frame, verdict: str):
     write(height - 0.35, bug, TEXT, LIGHT["wrong"])
     write(below - 0.1, frame.note, TEXT, LIGHT["ink"])
     write(below - 0.45, "    ".join(f"{name}: {value}" for name, value in frame.facts.items()), TEXT, FAINT_TEXT)
-    write(below - 0.75, verdict, TEXT, LIGHT["right" if scene.parts_at is None else "wrong"])
+    write(below - 0.75, verdict, TEXT, LIGHT["right" if scene.first_wrong is None else "wrong"])
     draw_key(figure, scene.key, loc="lower right")
     canvas = FigureCanvasAgg(figure)
     canvas.draw()

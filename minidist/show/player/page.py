@@ -1,8 +1,8 @@
-"""An animation as a page for a browser: everything in one file, nothing to download.
+"""Scenes as a self-contained page for a browser, with nothing to download.
 
-page.html is the page, player.css how it looks, player.js what plays it. Here the animation becomes the JSON in it:
-of each scene its shapes once, with the first and the last frame in which each is seen, and for each frame its note and
-its facts. The broken scene is the last one.
+page.html is the page, player.css its style, and player.js the player. Here the scenes become the JSON in the page: for
+each scene its shapes, each once with the first and the last frame that shows it, and for each frame its note and facts.
+The last scene is the broken one.
 """
 
 import base64
@@ -16,44 +16,41 @@ from functools import cache
 from pathlib import Path
 from string import Template
 
-from minidist.show.player.scene import USUAL_SPEED, Animation, Box, Label, Scene, Shape
+from minidist.show.notebook import png
+from minidist.show.player import still
+from minidist.show.player.scene import USUAL_SPEED, Box, Label, Scene, Shape
 
 HERE = Path(__file__).parent
 SPEEDS = range(1, 10)
-FALLBACK_DPI = 56  # of the picture that stands in a notebook until the player runs
+FALLBACK_DPI = 56  # of the picture that a notebook shows until the player runs
 
 
-def whole(animation: Animation, first: Scene | None = None) -> str:
-    """The page, beginning with a scene: the first one, if not said."""
+def whole(title: str, scenes: Sequence[Scene], bug: str, first: int = 0) -> str:
+    """The page. It begins with scene number ``first``."""
     return Template(_file("page.html")).substitute(
-        TITLE=html.escape(animation.title),
+        TITLE=html.escape(title),
         STYLE=_file("player.css"),
         SCRIPT=_file("player.js"),
         SPEEDS="".join(f"<option{' selected' * (speed == USUAL_SPEED)}>{speed}</option>" for speed in SPEEDS),
-        FILM=_json(as_dict(animation, first)),
+        ANIMATION=_json(as_dict(scenes, bug, first)),
     )
 
 
-def in_notebook(animation: Animation) -> str:
-    """What a notebook shows: the player in a frame of its own; and where no script may run, as in an untrusted
-    notebook or on GitHub, the still picture."""
-    from minidist.show.notebook import png
-
-    page = gzip.compress(whole(animation).encode(), mtime=0)  # a tenth: notebooks are committed with their outputs
+def in_notebook(title: str, scenes: Sequence[Scene], bug: str) -> str:
+    """What a notebook shows: the player in a frame of its own; without scripts, as on GitHub, the still picture."""
+    page = gzip.compress(whole(title, scenes, bug).encode(), mtime=0)  # a tenth, in a notebook that is committed
     return Template(_file("notebook.html")).substitute(
         NAME=hashlib.sha256(page).hexdigest()[:12],
-        TITLE=html.escape(animation.title, quote=True),
-        PICTURE=base64.b64encode(png(animation.figure(), FALLBACK_DPI)).decode(),
-        LINES=f"{max(scene.height for scene in (*animation.scenes, animation.broken)):g}",
+        TITLE=html.escape(title, quote=True),
+        PICTURE=base64.b64encode(png(still.draw(scenes, bug), FALLBACK_DPI)).decode(),
+        LINES=f"{max(scene.height for scene in scenes):g}",
         PAGE=base64.b64encode(page).decode(),
     )
 
 
-def as_dict(animation: Animation, first: Scene | None = None) -> dict:
-    """The animation as the player reads it."""
-    scenes = [*animation.scenes, animation.broken]
-    number = next((i for i, scene in enumerate(scenes) if scene is first), 0)
-    return {"bug": animation.bug, "scenes": [_scene(scene) for scene in scenes], "first": number}
+def as_dict(scenes: Sequence[Scene], bug: str, first: int = 0) -> dict:
+    """The scenes in the form that the player reads."""
+    return {"bug": bug, "scenes": [_scene(scene) for scene in scenes], "first": first}
 
 
 def _scene(scene: Scene) -> dict:
@@ -62,7 +59,7 @@ def _scene(scene: Scene) -> dict:
         "title": scene.title,
         "verdict": scene.verdict,
         "height": scene.height,
-        "parts_at": scene.parts_at,
+        "first_wrong": scene.first_wrong,
         "key": [[name, colour, mark is not None] for name, colour, mark in scene.marks()],
         "shapes": _lasting([frame.shapes for frame in scene.frames]),
         "notes": [frame.note for frame in scene.frames],
@@ -71,15 +68,15 @@ def _scene(scene: Scene) -> dict:
 
 
 def _lasting(frames: Sequence[Sequence[Shape]]) -> list[list]:
-    """Every shape once, with the first and the last frame in which it is seen, those below first.
+    """Every shape once, with the first and the last frame that shows it, from the bottom up.
 
-    A shape that is seen in the next frame too, above the same ones, lasts. One that is new lies right above the lasting
-    one before it, and below whatever came to lie there earlier: that is what its key in the order of all says.
+    A shape lasts if the next frame shows it too, above the same shapes. A new shape is placed directly above the
+    lasting shape before it, and below those that were placed there earlier; its sort key says so.
     """
-    seen: list[tuple] = []  # in the frame before: (key, shape, first)
+    seen: list[tuple] = []  # in the previous frame: (key, shape, first)
     ended: list[tuple] = []  # (key, shape, first, last)
     for number, shapes in enumerate(frames):
-        places = defaultdict(deque)  # of each shape of the frame before, from below
+        places = defaultdict(deque)  # of each shape in the previous frame, from the bottom up
         for place, (_, shape, _) in enumerate(seen):
             places[shape].append(place)
         now, lasted, below, least = [], set(), (), 0
@@ -114,7 +111,7 @@ def _short(number: float) -> float:
 
 
 def _json(thing) -> str:
-    """For the inside of a script element, which ends at the first ``</``."""
+    """JSON for the inside of a script element, which ends at the first ``</``."""
     return json.dumps(thing, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
 
 

@@ -1,20 +1,20 @@
 "use strict";
-// Plays the animation that lies in the page as JSON: show/player/page.py writes it, and says what its parts mean.
-const CHARACTER = 10, LINE = 20; // pixels of the picture: its grid is one of characters
+// Plays the animation that the page contains as JSON; show/player/page.py writes it and documents its parts.
+const CHARACTER = 10, LINE = 20; // pixels: the picture is a grid of characters
 const animation = JSON.parse(document.getElementById("animation").textContent);
 const $ = (id) => document.getElementById(id);
-const state = { scene: 0, frame: 0, speed: Number($("speed").value), timer: null, whole: 0 }; // whole: the scene seen before the bug
+const state = { scene: 0, frame: 0, speed: Number($("speed").value), timer: null, unbroken: 0 }; // unbroken: the scene to return to from the broken one
 
 function colour(name) {
   return name === null ? "none" : name.startsWith("#") ? name : `var(--${name})`;
 }
 
-function inkOn(name) { // black or white, or the theme's, whatever can be read on that colour
+function inkOn(name) { // black, white or a theme colour, whichever is readable on this one
   if (name === null || name === "paper" || name === "faint") return "var(--ink)";
   if (!name.startsWith("#")) return "var(--paper)";
   const light = [1, 3, 5].map((i) => parseInt(name.slice(i, i + 2), 16) / 255);
   const [r, g, b] = light.map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
-  return (0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05) ** 2 > 1.05 * 0.05 ? "#000" : "#fff"; // WCAG's contrast
+  return (0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05) ** 2 > 1.05 * 0.05 ? "#000" : "#fff"; // contrast as in WCAG
 }
 
 function svg(name, attributes, text = "") {
@@ -37,7 +37,7 @@ const draw = {
     return found;
   },
   label([x, y, text, name, anchor]) {
-    // mixed with the ink, so that a blue is read on black and a yellow on white
+    // mixed with the ink, so that blue is readable on black and yellow on white
     const fill = name === "faint" ? "var(--quiet)" : `color-mix(in srgb, ${colour(name)} 72%, var(--ink))`;
     return [svg("text", { x: x * CHARACTER, y: y * LINE, "text-anchor": anchor, style: `fill:${fill}` }, text)];
   },
@@ -57,7 +57,7 @@ const draw = {
 function showScene(number, frame = 0) {
   state.scene = number;
   const scene = animation.scenes[number], broken = number === animation.scenes.length - 1;
-  if (!broken) state.whole = number;
+  if (!broken) state.unbroken = number;
   const picture = svg("svg", { viewBox: `-4 -4 ${72 * CHARACTER + 8} ${scene.height * LINE + 8}`, role: "img" });
   picture.setAttribute("aria-label", scene.title);
   scene.drawn = scene.shapes.map(([kind, first, last, ...rest]) => {
@@ -69,7 +69,7 @@ function showScene(number, frame = 0) {
   document.body.classList.toggle("broken", broken);
   $("title").textContent = scene.title;
   $("verdict").textContent = (broken ? `Broken: ${animation.bug}. ` : "") + scene.verdict;
-  $("break").textContent = broken ? "mend it" : "break it";
+  $("break").textContent = broken ? "fix it" : "break it";
   [...$("scenes").children].forEach((button, i) => button.setAttribute("aria-pressed", i === number));
   $("key").replaceChildren(...scene.key.map(([name, fill, filled]) => {
     const entry = document.createElement("span"), box = document.createElement("i");
@@ -78,9 +78,9 @@ function showScene(number, frame = 0) {
     return entry;
   }));
   $("slider").max = scene.notes.length - 1;
-  $("tick").hidden = scene.parts_at === null;
-  if (scene.parts_at !== null) $("tick").style.left = `${(100 * scene.parts_at) / Math.max(1, scene.notes.length - 1)}%`;
-  state.frame = -1; // nothing is seen yet, so that nothing fades in
+  $("tick").hidden = scene.first_wrong === null;
+  if (scene.first_wrong !== null) $("tick").style.left = `${(100 * scene.first_wrong) / Math.max(1, scene.notes.length - 1)}%`;
+  state.frame = -1; // nothing is visible yet, so nothing fades in
   showFrame(frame);
 }
 
@@ -132,9 +132,9 @@ function setSpeed(speed) {
   if (state.timer) { pause(); play(); }
 }
 
-function breakIt() { // the same step, right and wrong, where there is one
+function breakIt() { // the same step in the other run, if it has one
   const last = animation.scenes.length - 1;
-  showScene(state.scene === last ? state.whole : last, state.frame);
+  showScene(state.scene === last ? state.unbroken : last, state.frame);
 }
 
 function setTheme(theme) { document.documentElement.dataset.theme = theme; }
@@ -144,19 +144,19 @@ const keys = {
   ArrowLeft: () => step(-1), PageUp: () => step(-1),
   Home: () => step(-Infinity), End: () => step(Infinity),
   p: toggle, b: breakIt,
-  s: () => showScene((state.whole + 1) % (animation.scenes.length - 1)),
+  s: () => showScene((state.unbroken + 1) % (animation.scenes.length - 1)),
   d: () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"),
 };
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.altKey || event.metaKey) return;
-  const pressed = event.target.tagName === "BUTTON" && event.key === " "; // that presses the button
+  const pressed = event.target.tagName === "BUTTON" && event.key === " "; // the key presses the button
   if (pressed || event.target.tagName === "SELECT") return;
   const action = /^[1-9]$/.test(event.key) ? () => setSpeed(event.key) : keys[event.key];
   if (!action) return;
   event.preventDefault();
   action();
 });
-addEventListener("click", (event) => { // with a mouse: the next space is a step again
+addEventListener("click", (event) => { // after a click, the next space is a step again
   if (event.detail && event.target.tagName === "BUTTON") event.target.blur();
 });
 
@@ -166,7 +166,7 @@ animation.scenes.slice(0, -1).forEach((scene, i) => {
   button.onclick = () => { pause(); showScene(i); };
   $("scenes").append(button);
 });
-$("scenes").hidden = animation.scenes.length === 2; // nothing to choose from
+$("scenes").hidden = animation.scenes.length === 2; // nothing to choose
 $("break").onclick = breakIt;
 $("theme").onclick = keys.d;
 $("first").onclick = keys.Home;
@@ -177,7 +177,7 @@ $("slider").oninput = () => { pause(); showFrame(Number($("slider").value)); };
 $("speed").onchange = () => { setSpeed($("speed").value); $("speed").blur(); };
 
 let dark = matchMedia("(prefers-color-scheme: dark)").matches;
-if (window.frameElement) { // in a notebook: as dark as the notebook
+if (window.frameElement) { // in a notebook: use the notebook's theme
   const light = parent.document.body.dataset.jpThemeLight;
   if (light) dark = light === "false";
 }

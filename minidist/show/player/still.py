@@ -1,42 +1,37 @@
-"""An animation as a still picture: for each scene the frames that it names, as matplotlib draws them."""
+"""Scenes as a still picture: the frames that each scene selects, drawn by matplotlib."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from textwrap import fill
 
 from minidist.show.palette import ink_on
-from minidist.show.player.scene import THEME, WIDTH, Animation, Arrow, Box, Frame, Label, Scene
+from minidist.show.player.scene import THEME, WIDTH, Arrow, Box, Frame, Label, Scene
 
 LIGHT = dict(zip(THEME, ("#1A1A1A", "#B4B4B4", "#FFFFFF", "#C2002F", "#00734F"), strict=True))
-FAINT_TEXT = "#6A6A6A"  # a text must be read
+FAINT_TEXT = "#6A6A6A"  # for texts, which must be readable
 INCHES = 11.0  # the width of the picture
-PER_ROW = 3  # frames; one alone takes the whole width
-CROWDED = 16  # lines: of a higher scene only two stand side by side
-ORDER = 3  # of all shapes: of two of them the later one lies above, a text like a box
+PER_ROW = 3  # frames; a single one takes the full width
+CROWDED = 16  # lines: a taller scene gets two frames per row
+ORDER = 3  # the z-order of all shapes: later ones cover earlier ones, texts as well as boxes
 LINE = 2  # a line is twice as high as a character is wide
 
 
-def draw(animation: Animation):
-    """A matplotlib Figure: the stills of every scene, the broken one's last, each scene under its title."""
+def draw(scenes: Sequence[Scene], bug: str):
+    """A matplotlib Figure: the stills of every scene under its title. The last scene is the one with the bug."""
     from matplotlib.figure import Figure
 
-    scenes = [*animation.scenes, animation.broken]
-    heights = [_height(scene, _heading(animation, scene)) for scene in scenes]
+    headings = [_heading(scene, bug if scene is scenes[-1] else "") for scene in scenes]
+    heights = [_height(scene, heading) for scene, heading in zip(scenes, headings, strict=True)]
     figure = Figure(figsize=(INCHES, sum(heights) + 0.3), layout="constrained")
     parts = figure.subfigures(len(scenes), 1, height_ratios=heights, squeeze=False)[:, 0]
-    for scene, part in zip(scenes, parts, strict=True):
-        _scene(part, scene, _heading(animation, scene))
+    for scene, heading, part in zip(scenes, headings, parts, strict=True):
+        _scene(part, scene, heading)
     draw_key(figure, {name: colour for scene in scenes for name, colour in scene.key.items()})
     return figure
 
 
-def save(animation: Animation, path) -> None:
-    """Write the picture as a PNG file."""
-    draw(animation).savefig(path, dpi=150)
-
-
-def _heading(animation: Animation, scene: Scene) -> str:
-    bug = f"Broken: {animation.bug}." if scene is animation.broken else ""
-    return "\n".join(fill(text, 150) for text in (scene.title, bug, scene.verdict) if text)
+def _heading(scene: Scene, bug: str) -> str:
+    broken = f"Broken: {bug}." if bug else ""
+    return "\n".join(fill(text, 150) for text in (scene.title, broken, scene.verdict) if text)
 
 
 def _columns(scene: Scene) -> int:
@@ -98,7 +93,7 @@ def _box(axes, box: Box, size: float) -> None:
 
 def _arrow(axes, arrow: Arrow, size: float) -> None:
     length = max(1e-9, ((arrow.to_x - arrow.x) ** 2 + (LINE * (arrow.to_y - arrow.y)) ** 2) ** 0.5)
-    side = 1 if arrow.to_y < arrow.y else -1  # matplotlib bends to the left of the way, on a picture upside down
+    side = 1 if arrow.to_y < arrow.y else -1  # matplotlib bends to the left of the direction, and y is inverted here
     axes.annotate(
         "",
         zorder=ORDER,

@@ -1,4 +1,4 @@
-"""An animation in a terminal: a player with keys, or without a terminal its frames one below the other."""
+"""An animation in a terminal: a player with keys, or the frames one below the other where output is not a terminal."""
 
 from rich.console import Console
 from rich.text import Text
@@ -7,14 +7,15 @@ from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Footer, Static
 
-from minidist.show.player.characters import GROUNDS, lines_of, messages_of
-from minidist.show.player.scene import USUAL_SPEED, WIDTH, Animation, Scene
+from minidist.show.player.animation import Animation
+from minidist.show.player.characters import BACKGROUNDS, lines_of, messages_of
+from minidist.show.player.scene import USUAL_SPEED, WIDTH, Scene
 
 SLOWEST = 2.4  # seconds a frame, before the speed
 
 
 def print_animation(animation: Animation, scene: Scene, console: Console) -> None:
-    """Print the frames of a scene: of those with one note, which differ by a little more of the same, the last."""
+    """Print the frames of a scene; of successive frames with the same note, print the last."""
     colours = console.color_system is not None
     console.print(Text(scene.title, "bold"))
     if scene is animation.broken:
@@ -34,14 +35,14 @@ def print_animation(animation: Animation, scene: Scene, console: Console) -> Non
 
 
 def play(animation: Animation, scene: Scene) -> Scene:
-    """Show the player, beginning with a scene, until its user leaves it; return the scene that was seen last."""
+    """Show the player, beginning with this scene, until the user quits. Returns the last scene shown."""
     player = Player(animation, scene)
     player.run()
     return player.scene
 
 
 class Player(App):
-    """Keys: those of the page's player, and q to end."""
+    """The player, with the same keys as the page's, and q to quit."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
@@ -52,11 +53,11 @@ class Player(App):
     #below { dock: bottom; height: auto; }
     #below Footer { dock: none; }
     """
-    BINDINGS = [  # noqa: RUF012  as Textual has it
+    BINDINGS = [  # noqa: RUF012  Textual declares it so
         Binding("space,right,pagedown", "step(1)", "step", key_display="space →"),
         Binding("left,pageup", "step(-1)", "back", key_display="←"),
         Binding("p", "toggle", "play/pause"),
-        Binding("b", "break_it", "break/mend"),
+        Binding("b", "break_it", "break/fix"),
         Binding("s", "next_scene", "next scene"),
         Binding("up", "look(-3)", "up", show=False),
         Binding("down", "look(3)", "down", show=False),
@@ -73,14 +74,14 @@ class Player(App):
         super().__init__()
         self.title = animation.title
         self.animation, self.scene, self.frame = animation, scene, 0
-        self.whole = animation.scenes[0] if scene is animation.broken else scene  # to come back to from the broken one
+        self.unbroken = animation.scenes[0] if scene is animation.broken else scene  # to return to from the broken one
         self.speed, self.timer = USUAL_SPEED, None
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll(can_focus=False):  # with the focus it would take keys such as those of a presenter
+        with VerticalScroll(can_focus=False):  # with the focus it would take the keys of a presenter
             for part in ("title", "picture", "key", "verdict"):
                 yield Static(id=part, markup=False)
-        with Vertical(id="below"):  # always seen, also in a low window
+        with Vertical(id="below"):  # always visible, even in a low window
             for part in ("note", "facts"):
                 yield Static(id=part, markup=False)
             yield Footer()
@@ -89,7 +90,7 @@ class Player(App):
         self.show_frame()
 
     def show_frame(self) -> None:
-        """Show what the player has come to."""
+        """Show the current frame."""
         scene, broken = self.scene, self.scene is self.animation.broken
         names = [
             f"[{one.name}]" if one is scene else one.name for one in (*self.animation.scenes, self.animation.broken)
@@ -119,7 +120,7 @@ class Player(App):
         self.show_frame()
 
     def action_look(self, lines: int) -> None:
-        """Scroll, where the window is too low for everything."""
+        """Scroll, if the window is too low for everything."""
         self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
 
     def action_toggle(self) -> None:
@@ -138,16 +139,16 @@ class Player(App):
             self.action_toggle()
 
     def action_break_it(self) -> None:
-        self._choose(self.whole if self.scene is self.animation.broken else self.animation.broken, self.frame)
+        self._choose(self.unbroken if self.scene is self.animation.broken else self.animation.broken, self.frame)
 
     def action_next_scene(self) -> None:
         scenes = self.animation.scenes
-        self._choose(scenes[(scenes.index(self.whole) + 1) % len(scenes)], 0)
+        self._choose(scenes[(scenes.index(self.unbroken) + 1) % len(scenes)], 0)
 
     def _choose(self, scene: Scene, frame: int) -> None:
         self.scene, self.frame = scene, min(frame, len(scene.frames) - 1)
         if scene is not self.animation.broken:
-            self.whole = scene
+            self.unbroken = scene
         self.show_frame()
 
     def _advance(self, by: int) -> None:
@@ -174,10 +175,10 @@ def _facts(scene: Scene, number: int) -> str:
 def _key(scene: Scene, colours: bool) -> Text:
     text = Text()
     for name, colour, mark in scene.marks():
-        if mark is None:  # frames
+        if mark is None:  # an outline
             sign = Text("! !" if colour == "wrong" else "[ ]")
         elif colours and colour != "paper":
-            sign = Text("■", GROUNDS.get(colour, colour))
+            sign = Text("■", BACKGROUNDS.get(colour, colour))
         else:
             sign = Text(mark)
         text.append_text(Text.assemble(sign, f" {name}   "))

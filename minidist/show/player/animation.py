@@ -1,0 +1,61 @@
+"""What a demonstration returns: its scenes, the scene with the injected bug, and the formats to show them in."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from minidist.show.player import page, still
+from minidist.show.player.scene import Scene
+
+
+@dataclass(frozen=True, repr=False)
+class Animation:
+    """The scenes of a demonstration to choose from, and one with an injected bug. Jupyter displays it as a player.
+
+    Args:
+        name: of the demonstration, as on the command line.
+        title: what it shows.
+        scenes: the correct run, or several to compare.
+        broken: the run with the injected bug; the "break it" button shows it.
+        bug: what was injected, in one line.
+        logs: what each rank traced in the run of the first scene, for Perfetto.
+    """
+
+    name: str
+    title: str
+    scenes: tuple[Scene, ...]
+    broken: Scene
+    bug: str
+    logs: Sequence[list] = ()
+
+    def __repr__(self) -> str:
+        return f"<animation {self.name}: {', '.join(scene.name for scene in self.scenes)}; and a broken run>"
+
+    @property
+    def all_scenes(self) -> tuple[Scene, ...]:
+        """The scenes and, last, the broken one."""
+        return (*self.scenes, self.broken)
+
+    def only(self, *names: str) -> "Animation":
+        """The same animation with these scenes alone.
+
+        Raises:
+            ValueError: if no scene has one of these names.
+        """
+        known = {scene.name: scene for scene in self.scenes}
+        for name in names:
+            if name not in known:
+                raise ValueError(f"{self.name} has no scene {name!r}: choose from {', '.join(map(repr, known))}")
+        logs = self.logs if names[0] == self.scenes[0].name else ()  # the logs belong to the first scene
+        return replace(self, scenes=tuple(known[name] for name in names), logs=logs)
+
+    def figure(self):
+        """A matplotlib Figure of the stills of all scenes."""
+        return still.draw(self.all_scenes, self.bug)
+
+    def html(self, first: Scene | None = None) -> str:
+        """A self-contained page that needs no network. It begins with the scene ``first``."""
+        number = next((i for i, scene in enumerate(self.all_scenes) if scene is first), 0)
+        return page.whole(self.title, self.all_scenes, self.bug, number)
+
+    def _repr_html_(self) -> str:
+        return page.in_notebook(self.title, self.all_scenes, self.bug)
