@@ -12,6 +12,8 @@ from minidist.cli.verify import add_verify
 from minidist.comm import Deadlock, RankFailed
 from minidist.course.commands import add_commands
 
+OUT_OF_MEMORY = "out of memory: choose a smaller model, a smaller micro-batch or fewer ranks"
+
 
 def program() -> int:
     """The command ``minidist``: asked to end, or left by its terminal, it ends as at Ctrl-C, its ranks with it."""
@@ -27,22 +29,30 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return options.command(options)
     except RankFailed as error:
-        # what the settings have caused is told in a line; a fault of the program with its traceback
-        kind, _, text = error.summary.partition(": ")
-        _say_error(
-            text if kind in ("FloatingPointError", "MemoryError", "_ArrayMemoryError") else f"RankFailed: {error}"
-        )
+        _say_error(_described(error))
     except Deadlock as error:
         _say_error(f"Deadlock: {error}")
     except BrokenPipeError:  # who reads our output has gone, as in `| head`
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  Python flushes it on its way out
         return 141
-    except (ValueError, RuntimeError, MemoryError, OSError) as error:
-        _say_error(str(error))
+    except MemoryError as error:
+        _say_error(str(error) or OUT_OF_MEMORY)
+    except (ValueError, RuntimeError, OSError) as error:
+        _say_error(str(error) or type(error).__name__)
     except KeyboardInterrupt:
         _say_error("interrupted; all ranks have ended")
         return 130
     return 2
+
+
+def _described(error: RankFailed) -> str:
+    """What the settings have caused, in a line; a fault of the program with its traceback."""
+    kind, _, text = error.summary.partition(": ")
+    if kind == "FloatingPointError":
+        return text
+    if kind in ("MemoryError", "_ArrayMemoryError"):  # Python's own says nothing, NumPy's says of which array
+        return f"rank {error.rank}: {text or OUT_OF_MEMORY}"
+    return f"RankFailed: {error}"
 
 
 def build_parser() -> argparse.ArgumentParser:

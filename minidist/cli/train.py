@@ -19,6 +19,7 @@ from minidist.course.learner.implementations import (
 from minidist.flops import PHASES
 from minidist.ledger import KINDS
 from minidist.train.layout import Layout
+from minidist.train.memory_check import check_memory
 from minidist.train.result import Run, RunOptions
 from minidist.train.trainer import run
 
@@ -42,6 +43,7 @@ def _train(options) -> int:
     config = config_of(options)
     layout = layout_of(options)
     config.check(layout)
+    check_memory(config, layout)
     if options.sample < 0:
         raise ValueError(f"--sample must not be negative, but is {options.sample}")
     check_outputs({flag: getattr(options, flag) for flag in ("json", "trace", "png")}, options.text)

@@ -18,8 +18,9 @@ from minidist.course.learner.implementations import (
 )
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
+from minidist.train.memory_check import check_memory
 from minidist.train.result import Run
-from minidist.verify.comparison import agrees, first_difference, verify
+from minidist.verify.comparison import ONE_PROCESS, agrees, first_difference, verify
 from minidist.verify.layouts import DEFAULT_LAYOUTS, MORE_LAYOUTS
 
 STEPS = 20  # by default; fewer than train's, because every layout makes them
@@ -67,11 +68,13 @@ def _verify(options) -> int:
     if options.layers is None:
         options.layers = max([TrainConfig.layers, *map(_fewest_layers, asked)])
     config = config_of(options)
+    check_memory(config, ONE_PROCESS)
     usual = DEFAULT_LAYOUTS + MORE_LAYOUTS if options.all else DEFAULT_LAYOUTS
     fitting = [layout for layout in usual if _fits(config, layout)]
     layouts = asked or fitting
     for layout in layouts:
         config.check(layout)
+        check_memory(config, layout)
     check_outputs({"json": options.json}, options.text)
     implementations = implementations_of(options.impl) if options.impl else []
     rank_function = training_on(implementations) if implementations else None
@@ -81,7 +84,7 @@ def _verify(options) -> int:
     console.print(_describe(config), style="dim", soft_wrap=True)
     heading = f"{'layout':<{width}}  steps  final loss   time  SHA-256   same"
     if not options.layouts and len(fitting) < len(usual):
-        console.print(f"left out: {len(usual) - len(fitting)} layouts that do not fit this model and batch")
+        console.print(f"left out: {len(usual) - len(fitting)} layouts that do not fit this model, batch or memory")
     console.print(heading, style="bold", soft_wrap=True)
 
     runs: list[Run] = []
@@ -131,6 +134,7 @@ def _matrix(options) -> int:
     options.layers = MATRIX_LAYERS if options.layers is None else options.layers
     most = MATRIX_RANKS if options.max_ranks is None else options.max_ranks
     config = config_of(options)
+    check_memory(config, ONE_PROCESS)
     check_outputs({"json": options.json, "png": options.png}, options.text)
     console = console_of(options)
     console.print(_describe(config), style="dim", soft_wrap=True)
@@ -145,6 +149,7 @@ def _fewest_layers(layout: Layout) -> int:
 def _fits(config: TrainConfig, layout: Layout) -> bool:
     try:
         config.check(layout)
+        check_memory(config, layout)
     except ValueError:
         return False
     return True

@@ -1,6 +1,6 @@
 """``minidist verify --matrix``: every pair of settings in some run, and the grid of how they ended."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from rich.console import Console
 from rich.text import Text
@@ -8,6 +8,7 @@ from rich.text import Text
 from minidist.cli.output import telling, write_json
 from minidist.train.config import TrainConfig
 from minidist.train.layout import MOST_RANKS
+from minidist.train.memory_check import check_memory
 from minidist.verify.comparison import first_difference
 from minidist.verify.matrix import Combination, covering, every_combination, run_all
 
@@ -18,6 +19,8 @@ def run_matrix(config: TrainConfig, max_ranks: int, console: Console, json: str 
         raise ValueError(f"--max-ranks must be from 1 to {MOST_RANKS}, but is {max_ranks}")
     everything = every_combination(config, max_ranks)
     chosen = [everything[i] for i in covering([combination.settings for combination in everything])]
+    for combination in chosen:
+        check_memory(replace(config, precision=combination.precision), combination.layout)
     pairs = set().union(*(combination.pairs for combination in chosen))
     console.print(
         f"{len(everything):,} combinations of settings are legal on up to {max_ranks} ranks. Running {len(chosen)} of "

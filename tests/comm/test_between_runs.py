@@ -12,7 +12,7 @@ import pytest
 
 import minidist as md
 
-LIMIT = 30
+LIMIT = 120  # seconds, of each wait
 unix = pytest.mark.skipif(sys.platform == "win32", reason="signals as on Unix")
 
 

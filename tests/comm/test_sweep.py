@@ -17,7 +17,7 @@ import minidist as md
 from minidist.comm.runtime import sweep
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who is gone: nothing is removed")
-LIMIT = 30  # seconds, of each wait
+LIMIT = 120  # seconds, of each wait
 SHARED_MEMORY = Path(sweep.SHARED_MEMORY)
 
 
@@ -103,6 +103,22 @@ def test_what_belongs_to_the_living_stays(folder):
         end(process)
     start_a_cluster()
     assert not segments_of(process) and not folders(folder)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "from minidist.comm.runtime.warm import preload; preload()",
+        "import minidist as md; md.launch(lambda world: None, 1)",
+    ],
+)
+def test_whoever_starts_the_fork_server_marks_its_folder(folder, start):
+    script = f"{start}; import os; from multiprocess import util; print(*os.listdir(util.get_temp_dir()))"
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT,
+        env=os.environ | {"TMPDIR": str(folder)},
+    )  # fmt: skip
+    assert sorted(name.split("-")[0] for name in result.stdout.split()) == ["listener", "minidist"], result.stderr
 
 
 # Owners, without their processes

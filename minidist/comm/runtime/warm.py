@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 
 from minidist.comm.runtime.launch import Cluster
+from minidist.comm.runtime.sweep import claim_temporary_folder
 
 
 class WarmClusters:
@@ -46,5 +47,6 @@ def preload(*modules: str) -> None:
     if sys.platform == "linux":
         from multiprocess import forkserver
 
+        claim_temporary_folder()
         forkserver.set_forkserver_preload(["minidist.comm.runtime.worker", *modules])
         forkserver.ensure_running()

@@ -1,0 +1,100 @@
+"""Whether a model can fit this machine's memory at all: told before a weight is drawn or a rank starts.
+
+All ranks share one machine, so what counts is the sum over them. P being the model's number of parameters, a run holds
+
+    parameters         4 bytes each, or 2 in a 16-bit precision, in every copy
+    gradients          8 bytes each while they are summed in float64, or 4 in float32
+    optimizer state    8 bytes each, AdamW's two moments; and 4 for the master weights of a 16-bit precision
+
+Tensor and pipeline parallelism split one copy. Data parallelism makes ``dp`` of them; with ZeRO, what a stage shards
+exists once for each group of ranks that share a copy. But before anything is split, every rank initializes the whole
+model in float32: that is 4 P for each rank, which real systems avoid, and with many shards it is the larger sum.
+
+Activations, messages and Python itself come on top. So a run that is refused could not have worked, and one that is
+not refused may still run out of memory.
+"""
+
+from dataclasses import dataclass
+
+from minidist.nn.gpt import GPTConfig
+from minidist.nn.precision.policy import POLICIES
+from minidist.train.available_memory import available_memory
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+
+
+@dataclass(frozen=True)
+class MemoryNeeded:
+    """Bytes that all ranks of a run hold together, at least."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    initialization: int  # before the other three exist
+
+    @property
+    def training(self) -> int:
+        return self.parameters + self.gradients + self.optimizer
+
+    @property
+    def most(self) -> int:
+        """The larger of what is needed before training and during it."""
+        return max(self.training, self.initialization)
+
+
+def parameter_count(config: GPTConfig) -> int:
+    """How many parameters a GPT of these sizes has, from the shapes of its weights, without making one."""
+    width = config.width
+    embeddings = config.heads * -(-config.vocab // config.heads) * width + config.context * width
+    attention = 3 * width**2 + 3 * width + width**2 + width  # qkv and out, with their biases
+    mlp = 4 * width**2 + 4 * width + 4 * width**2 + width  # fc and proj
+    norm = 2 * width
+    return embeddings + config.layers * (attention + mlp + 2 * norm) + norm
+
+
+def memory_needed(config: TrainConfig, layout: Layout) -> MemoryNeeded:
+    """What a run must hold, from arithmetic alone."""
+    P = parameter_count(config.model)
+    copies, sharded = layout.dp, layout.dp // (layout.shard or layout.dp)  # of what ZeRO does not shard, and does
+    mixed = POLICIES[config.precision].compute is not None
+    if layout.zero == 3:  # of a 16-bit precision the masters are the shard
+        parameters = 0 if mixed else 4 * P * sharded
+    else:
+        parameters = (2 if mixed else 4) * P * copies
+    return MemoryNeeded(
+        parameters=parameters,
+        gradients=(8 if config.reduce_dtype == "float64" else 4) * P * (sharded if layout.zero >= 2 else copies),
+        optimizer=(12 if mixed else 8) * P * (sharded if layout.zero >= 1 else copies),
+        initialization=4 * P * layout.world_size,
+    )
+
+
+def check_memory(config: TrainConfig, layout: Layout) -> None:
+    """Raise ValueError if a run would need more memory than this machine has available.
+
+    Where the system does not say what is available, and for a backend with memory of its own, nothing is checked.
+    """
+    available = available_memory() if config.backend == "numpy" else None
+    needed = memory_needed(config, layout)
+    if available is None or needed.most <= available:
+        return
+    ranks = f" for the {layout.world_size} ranks of layout {layout} together" if layout.world_size > 1 else ""
+    if needed.training > available:
+        use = (
+            f"training it needs at least {written(needed.training)}{ranks}: parameters {written(needed.parameters)}, "
+            f"gradients {written(needed.gradients)}, optimizer state {written(needed.optimizer)}"
+        )
+    else:
+        use = f"initializing it on every rank needs at least {written(needed.initialization)}{ranks}"
+    raise ValueError(
+        f"the model has {parameter_count(config.model):,} parameters, and {use}. This machine has {written(available)} "
+        "of memory available. Choose fewer layers, a smaller width or context" + (", or fewer ranks" if ranks else "")
+    )
+
+
+def written(count: int) -> str:
+    """A number of bytes in the largest unit of which there is at least one: 20.6 GB."""
+    for exponent, unit in ((15, "PB"), (12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
+        if count >= 10**exponent:
+            return f"{count / 10**exponent:,.1f} {unit}"
+    return f"{count} bytes"
