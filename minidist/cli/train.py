@@ -92,11 +92,12 @@ def _train(options) -> int:
 
 def _draw(path: str, logs: list[list], layout: Layout) -> None:
     """What each rank did: of a pipeline in the usual form, one of its replicas; otherwise lanes of spans."""
+    from minidist.analysis.bubbles import slots_of
     from minidist.show import pipelines, timeline
 
     if layout.pp > 1:
         one = logs[:: layout.dp * layout.tp]  # the ranks of the first pipeline
-        pipelines.draw({str(layout): pipelines.slots_of(one)}, "seconds").savefig(path, dpi=110)
+        pipelines.draw({str(layout): slots_of(one)}, "seconds").savefig(path, dpi=110)
     else:
         timeline.save(path, logs, f"the last steps of minidist train, {layout}")
 
