@@ -1,4 +1,4 @@
-"""What is trained, and how. Nothing here says how the run is split: that is the Layout (layout.py)."""
+"""What is trained, and how. How the run is split is the layout's business (layout.py)."""
 
 from dataclasses import dataclass
 from math import frexp, isfinite
@@ -23,7 +23,7 @@ class TrainConfig:
     width: int = 64
     context: int = 64  # tokens
     global_batch: int = 48  # samples in a step, over all ranks
-    micro_batch: int = 2  # samples in one forward and backward pass: the grain that no layout cuts
+    micro_batch: int = 2  # samples per forward and backward pass: the grain that no layout cuts
     steps: int = 100
     lr: float = 3e-3
     warmup: int = 10  # steps

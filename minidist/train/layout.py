@@ -21,20 +21,20 @@ class Layout:
     """
 
     dp: int = 1  # data-parallel ranks
-    algorithm: str = "auto"  # of the gradients' all-reduce
-    sync: str = "overlapped"  # when the gradients are summed: see parallel/data.py
+    algorithm: str = "auto"  # for summing gradients: see comm/algorithms.py
+    sync: str = "overlapped"  # when gradients are summed: see parallel/data.py
     bucket_mb: float = 1.0  # MiB of gradients in one message
     zero: int = 0  # the stage of ZeRO: see parallel/zero.py
-    shard: int = 0  # ranks that share one copy of what ZeRO shards; 0 for all of dp
-    prefetch: int = 0  # 1: stage 3 gathers the next block while the present one computes
+    shard: int = 0  # ranks that share one copy under ZeRO; 0 for all of dp
+    prefetch: int = 0  # 1: stage 3 gathers the next block while the current one computes
     reshard_after_forward: int = 1  # 0: stage 3 keeps a block's parameters from forward to backward
     tp: int = 1  # tensor-parallel ranks: see parallel/tensor.py
     sp: int = 0  # 1: sequence parallelism among them
     pp: int = 1  # pipeline-parallel ranks: see parallel/pipeline.py
     schedule: str = "1f1b"  # see parallel/tools/schedules.py
-    virtual: int = 1  # stages on each of these ranks; more than one makes the schedule interleaved
-    stages: str = ""  # how many layers each stage has, as in 2+3+3; "" spreads them evenly
-    recompute: str = "none"  # which activations are computed again in backward: see nn/memory/recompute.py
+    virtual: int = 1  # stages per rank; more than one makes the schedule interleaved
+    stages: str = ""  # layers of each stage, as in 2+3+3; "" spreads them evenly
+    recompute: str = "none"  # which activations backward computes again: see nn/memory/recompute.py
 
     def __post_init__(self) -> None:
         for key, kind in (("dp", "data"), ("tp", "tensor"), ("pp", "pipeline")):

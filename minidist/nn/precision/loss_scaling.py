@@ -1,9 +1,9 @@
-"""Loss scaling: float16 gradients, lifted out of the range where they vanish.
+"""Loss scaling: lifts float16 gradients out of the range where they vanish.
 
 The smallest float16 number is 6e-8, and many gradients of activations are smaller. So the loss is multiplied by a large
 power of two before backward, which multiplies every gradient by it, and the gradients of the parameters are divided by
-it before they are used. Both are exact where nothing becomes subnormal. If the scale is too large, a gradient overflows
-to infinity: then the step is left out and the scale halved. After many steps without an overflow it is doubled again.
+it before they are used. Both are exact unless something becomes subnormal. If the scale is too large, a gradient
+overflows to infinity: then the step is skipped and the scale halved. After many steps without overflow it is doubled.
 
 bfloat16 has the range of float32 and needs none of this.
 
@@ -28,7 +28,7 @@ class GradScaler:
         enabled: False for one that does nothing.
 
     Attributes:
-        skipped: steps that were left out, in all.
+        skipped: how many steps were skipped.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class GradScaler:
         return all_max(overflow) > 0
 
     def update(self, overflow: bool) -> None:
-        """After a step: change the scale if it is time to. A step with an overflow is to be left out."""
+        """After a step: change the scale if it is time to. A step with an overflow is skipped."""
         self.skipped += overflow
         if not self.enabled or not self.growth_interval:
             return

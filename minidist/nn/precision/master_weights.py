@@ -1,8 +1,8 @@
-"""Master weights: what the optimizer trains in float32, while the model computes with copies in 16 bits.
+"""Master weights: the optimizer trains float32 weights, while the model computes with copies in 16 bits.
 
-bfloat16 numbers near 1 lie 0.0078 apart. An update of 0.001 is less than half of that, and a weight of 16 bits that it
-is added to does not change at all, however many such updates follow. So the sum of all updates is kept in float32, and
-rounded to 16 bits anew after each step (Micikevicius et al., "Mixed Precision Training", 2018, section 3.1; Megatron-LM
+bfloat16 numbers near 1 are 0.0078 apart. An update of 0.001 is less than half of that, so a 16-bit weight that it is
+added to does not change at all, however many such updates follow. So the sum of all updates is kept in float32, and
+rounded to 16 bits after each step (Micikevicius et al., "Mixed Precision Training", 2018, section 3.1; Megatron-LM
 keeps them in its ``Float16OptimizerWithFloat16Params``).
 """
 

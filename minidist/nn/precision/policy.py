@@ -1,20 +1,20 @@
 """Mixed precision: which numbers are kept in 16 bits, and which are not.
 
-As the field does it (Micikevicius et al., "Mixed Precision Training", 2018; Megatron-LM's ``--bf16`` and ``--fp16``):
+The usual recipe (Micikevicius et al., "Mixed Precision Training", 2018; Megatron-LM's ``--bf16`` and ``--fp16``):
 
-    16 bits     the parameters that the model computes with, the activations, the gradients of activations;
-                and so what is saved for backward and what is sent
+    16 bits     the parameters that the model computes with, activations, gradients of activations;
+                hence what is saved for backward, and what is sent
     float32     the master copy of the parameters, AdamW's moments, the gradients of parameters
                 inside an operation: sums of products, softmax, the norms' statistics, the loss
     float64     sums over micro-batches and ranks (``reduce_dtype``)
 
-A ``Policy`` says this for one precision, and ``autocast`` has it obeyed: the output of every operation is rounded to
-the 16-bit format, and so is the gradient that comes back to it. Between two operations an array is a float32 one that
-holds only numbers of the format; where memory or traffic counts, what is saved for backward, sent or kept as a
-parameter, it is really stored in 16 bits.
+A ``Policy`` states this for one precision, and ``autocast`` puts it in force: the output of every operation is rounded
+to the 16-bit format, and so is the gradient that comes back to it. Between operations an array is float32 and holds only
+values of the format. Where memory or traffic counts, in what is saved for backward, sent, or kept as a parameter, it is
+stored in 16 bits.
 
-Not as in ``torch.autocast``: that leaves LayerNorm's output and the residual stream in float32. Here they have 16 bits,
-as in Megatron-LM.
+This differs from ``torch.autocast``, which leaves LayerNorm's output and the residual stream in float32. Here they have
+16 bits, as in Megatron-LM.
 """
 
 from collections.abc import Iterator
