@@ -70,10 +70,10 @@ def shard_heads(parameter: Parameter, group: ProcessGroup) -> Parameter:
 
 
 class ColumnParallelLinear(ColumnLinear):
-    """Into the blocks of all ranks: (B, T, C) -> (H/N, B, T, out), with the columns of this rank's blocks.
+    """Into the heads: (B, T, C) -> (H/N, B, T, out), with the columns of this rank's heads.
 
     Args:
-        linear: the layer of one process, whose weight (H, C, out) and bias (H, out) this one takes over and shards.
+        linear: the layer of one process, its weight (H, C, out) and bias (H, out) are sharded, in place.
         group: the tensor-parallel ranks, N of them.
         sequence: whether what comes in is split along the tokens: (B, T/N, C). Megatron-LM's ``sequence_parallel``.
         reduce_dtype: in which the ranks' gradients of what comes in are summed.
@@ -90,10 +90,10 @@ class ColumnParallelLinear(ColumnLinear):
 
 
 class RowParallelLinear(RowLinear):
-    """Out of the blocks of all ranks: (H/N, B, T, in) -> (B, T, C), the sum over all blocks, plus the bias once.
+    """Out of the heads: (H/N, B, T, in) -> (B, T, C), the sum over the heads of all ranks, plus the bias once.
 
     Args:
-        linear: the layer of one process: its weight (H, in, C) is sharded, (H/N, in, C); its bias (C,) stays whole.
+        linear: the layer of one process: its weight (H, in, C) is sharded, (H/N, in, C); its bias (C,) stays full.
         group: the tensor-parallel ranks, N of them.
         sequence: whether what goes out is split along the tokens: (B, T/N, C).
         reduce_dtype: in which the ranks' outputs are summed.
@@ -105,7 +105,7 @@ class RowParallelLinear(RowLinear):
 
     def forward(self, x: Tensor) -> Tensor:
         y = functional.linear(x, self.weight, partial=True)  # (H/N, B, T, C)
-        total = functional.reduce_from_heads(y, self.reduce_dtype)  # (B, T, C) over the blocks here, not rounded yet
+        total = functional.reduce_from_heads(y, self.reduce_dtype)  # (B, T, C) over the heads here, not rounded yet
         if self.sequence:
             y = reduce_scatter_in_group(total, self.group, SEQUENCE, self.reduce_dtype, y.dtype)  # (B, T/N, C)
             return y + copy_parameter_to_group(self.bias, self.group, self.reduce_dtype)
@@ -117,7 +117,7 @@ row_parallel_linear = overridable(RowParallelLinear)
 
 
 def enter_heads(x: Tensor, group: ProcessGroup, sequence: bool, reduce_dtype) -> Tensor:
-    """f: every rank gets all tokens, for its own blocks. Of (B, T, C), or split along the tokens, comes (B, T, C)."""
+    """f: every rank gets all tokens, for its own heads: (B, T, C), or its tokens (B, T/N, C), to (B, T, C)."""
     if sequence:
         return all_gather_in_group(x, group, SEQUENCE, reduce_dtype)
     return copy_to_group(x, group, reduce_dtype)
@@ -134,18 +134,18 @@ class VocabParallelEmbedding(Embedding):
         self.weight, self.group = shard_heads(embedding.weight, group), group
 
     def forward(self, tokens) -> Tensor:
-        blocks, each, _ = self.weight.shape
-        rows = functional.embedding(self.weight, tokens, first=self.group.rank * blocks * each)  # (B, T, C)
+        heads, each, _ = self.weight.shape
+        rows = functional.embedding(self.weight, tokens, first=self.group.rank * heads * each)  # (B, T, C)
         return reduce_from_group(rows, self.group, rows.dtype)  # a row and zeros: exact in any dtype
 
 
 class VocabParallelHead(Head):
-    """The logits of this rank's part of the vocabulary, and the loss from all parts without joining them.
+    """The logits of this rank's share of the vocabulary, and the loss without ever joining them.
 
-    Its weight is the embedding's, so it is sharded already. In a plan it stands behind the embedding.
+    Its weight is the embedding's, so it is sharded already. In a plan it comes after the embedding.
 
     Args:
-        head: of one process, whose parts this one takes over.
+        head: of one process; its modules are used here.
         group, sequence, reduce_dtype: as for ``ColumnParallelLinear``.
     """
 
@@ -166,13 +166,13 @@ class VocabParallelHead(Head):
 
 @overridable
 def vocab_parallel_cross_entropy(logits: Tensor, targets, vocab: int, group: ProcessGroup) -> Tensor:
-    """The mean cross-entropy, with the same bits on every rank, of logits that no rank has all of.
+    """The mean cross-entropy of logits that are split over the ranks, with the same bits on every rank.
 
-    Three numbers a token cross the ranks: the largest logit, the sum of the exponentials and the target's logit.
+    Three numbers per token cross the ranks: the largest logit, the sum of the exponentials and the target's logit.
     (Megatron-LM's function of this name.)
 
     Args:
-        logits: (H/N, B, T, V/H), those of this rank's part of the vocabulary.
+        logits: (H/N, B, T, V/H), of this rank's share of the vocabulary.
         targets: integers (B, T) below ``vocab``.
         vocab: the number of real tokens.
         group: the ranks that hold the parts, in order.
@@ -189,13 +189,13 @@ def vocab_parallel_cross_entropy(logits: Tensor, targets, vocab: int, group: Pro
 
         return join
 
-    blocks, *_, each = logits.shape
-    first = group.rank * blocks * each  # the token of this rank's first column
+    heads, *_, each = logits.shape
+    first = group.rank * heads * each  # the token of this rank's first column
     return cross_entropy(logits, targets, vocab, first, joined(ReduceOp.MAX), joined(ReduceOp.SUM))
 
 
 def local_heads(attention: Attention, group: ProcessGroup) -> Attention:
-    """Tell attention which heads are computed here: their dropout goes by their numbers."""
+    """Tell attention which heads are computed here: dropout is keyed by their numbers."""
     mine = heads_of(group.rank, group.size, len(attention.heads))
     attention.heads = attention.heads[mine.start : mine.stop]
     return attention

@@ -1,4 +1,4 @@
-"""The proof: train the same model in every layout and compare fingerprints; where two differ, find where they part."""
+"""The proof: train the same model in every layout and compare fingerprints; where two differ, find the first difference."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -47,7 +47,7 @@ def verify(
 ) -> Iterator[Run]:
     """Train once in one process, then once in each layout, and yield each run as it ends.
 
-    ``rank_function`` stands in for ``train_rank`` in all but the first run: tests plant a fault with it.
+    ``rank_function`` runs in place of ``train_rank`` in all but the first run: tests inject a bug with it.
 
     Raises:
         ValueError: where a layout does not fit the run, before anything is trained.
@@ -73,12 +73,12 @@ def first_difference(
     rank_function: Callable | None = None,
     ranks: Callable[[int], AbstractContextManager[Cluster]] = Cluster,
 ) -> Difference | None:
-    """Where two runs that disagree part: both are run again up to the first step that differs, and compared.
+    """The first difference of two runs that disagree: both run again up to the first step that differs.
 
     None if they agree this time: then a run does not repeat itself, as with a race between ranks.
     ``ranks(n)`` gives the ranks to run on: by default new ones.
     """
-    steps = [_first_step_apart(reference.ranks[0], rank) for rank in candidate.ranks]
+    steps = [_first_step_that_differs(reference.ranks[0], rank) for rank in candidate.ranks]
     if all(step is None for step in steps):
         return None
     step, number = min((step, number) for number, step in enumerate(steps) if step is not None)
@@ -99,7 +99,7 @@ def first_difference(
     return None
 
 
-def _first_step_apart(expected: RankResult, found: RankResult) -> int | None:
+def _first_step_that_differs(expected: RankResult, found: RankResult) -> int | None:
     pairs = [zip(bits(np.array(rank.losses)), rank.step_digests, strict=True) for rank in (expected, found)]
     return next((step for step, (one, other) in enumerate(zip(*pairs, strict=True)) if one != other), None)
 

@@ -138,11 +138,11 @@ def run_all(
 ) -> Iterator[tuple[Outcome, Run, Run]]:
     """Run combinations, those of the fewest ranks first; yield what came of each, its run, and the one process's.
 
-    One process is run first in each of their precisions, and yielded too. ``rank_function`` stands in for
-    ``train_rank`` in all others: tests plant a fault with it.
+    One process is run first in each of their precisions, and yielded too. ``rank_function`` runs in
+    place of ``train_rank`` in all others: tests inject a bug with it.
     """
     references: dict[str, Run] = {}
-    options = RunOptions(step_digests=True)  # so that it can be told where two runs part
+    options = RunOptions(step_digests=True)  # so that the first difference can be found
     firsts = [Combination(precision, Layout()) for precision in dict.fromkeys(c.precision for c in chosen)]
     ordered = firsts + sorted((c for c in chosen if c not in firsts), key=lambda c: c.layout.world_size)
     preload("minidist.train.trainer")

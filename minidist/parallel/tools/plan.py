@@ -9,18 +9,18 @@ Plan = dict[str, Callable[[Module, ProcessGroup], Module]]
 
 
 def parallelize_module(module: Module, group: ProcessGroup, plan: Plan) -> Module:
-    """Put in place of each module that the plan names what the plan makes of it, and return the changed module.
+    """Replace each module that the plan names by what the plan makes of it, in place, and return the whole.
 
     (``torch.distributed.tensor.parallel.parallelize_module``, whose plans have styles such as ``ColwiseParallel()``.)
 
     Args:
-        module: all of whose parameters are whole.
+        module: its parameters are all full.
         group: the tensor-parallel ranks.
         plan: for a module's dotted name, with * for all entries of a list on the way to it, a function of the module
             and the group. They are called in the plan's order.
 
     Raises:
-        ValueError: if the plan names a module that there is not, or one whose parameters are split already.
+        ValueError: if the plan names a module that does not exist, or one that is sharded already.
     """
     for path, style in plan.items():
         name = path.split(".")[-1]
