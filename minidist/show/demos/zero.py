@@ -105,7 +105,7 @@ def _elements(module: Module) -> int:
 
 def _stale_mark(held: Held, nbytes: int) -> Mark:
     """From the gather that leaves a block out to the next one."""
-    (start, _), (end, _) = held.places("sync_params parameters")
+    (start, _), (end, _) = held.places("sync parameters")
     return Mark(start, end, "wrong", "last block stale", nbytes)
 
 
