@@ -1,40 +1,40 @@
-"""Chapter 6: tensor parallelism, in which every rank has a part of each layer, and sequence parallelism with it.
+"""Chapter 6: tensor parallelism, in which every rank has a shard of each layer, and sequence parallelism on top.
 
-Every function here is one rank's part; all ranks of ``group`` call it together. You may use what is imported below,
-NumPy, and what you write here. B are the samples of a micro-batch, T the tokens of each, C the model's width, H the
-head blocks of the whole model, N the ranks, which divide H.
+Each function here is one rank's part; all ranks of ``group`` call it together. You may use what is imported below,
+NumPy, and what you write here. B is the number of samples in a micro-batch, T the tokens per sample, C the model's
+width, H the heads of the full model, N the ranks, which divide H.
 
-**What you need of autograd.** A ``Tensor`` has an array, ``data``. An operation on tensors is a class built on
+**What you need from autograd.** A ``Tensor`` has an array, ``data``. An operation on tensors is a subclass of
 ``Function`` with two static methods:
 
-    forward(ctx, *arguments)   gets the arrays of tensors, and all else as it is; returns the output's array
-    backward(ctx, gradient)    gets the gradient of the output; returns a gradient for each argument of forward, in
-                               order: an array of the argument's shape, and None for what is no tensor
+    forward(ctx, *arguments)   gets the arrays of tensors, and everything else unchanged; returns the output array
+    backward(ctx, gradient)    gets the gradient of the output; returns one gradient per argument of forward, in order:
+                               an array of the argument's shape, and None for arguments that are not tensors
 
-It is called with ``TheFunction.apply(*arguments)``, which returns a Tensor. ``ctx`` goes from one method to the other:
+Call it as ``TheFunction.apply(*arguments)``, which returns a Tensor. ``ctx`` connects the two methods:
 
-    ctx.group = group                 keeps anything, under any name but those below, shape, dtype and name
-    ctx.save_for_backward(a, b)       keeps arrays, which backward finds in ctx.saved_arrays
-    ctx.grad_dtype = np.float64       in which dtype the output's gradient is to come. If nothing is said, it is rounded
-                                      to the output's own on its way, which is too early where it is still to be added
-                                      to other ranks'; as float64 it comes unrounded
+    ctx.group = group                 keeps anything, under any name except those below, shape, dtype and name
+    ctx.save_for_backward(a, b)       keeps arrays; backward finds them in ctx.saved_arrays
+    ctx.grad_dtype = np.float64       the dtype in which backward gets the output's gradient. By default it is rounded
+                                      to the output's dtype, which is too early if other ranks' gradients are still to
+                                      be added; with float64 it arrives unrounded
 
-An array that forward or backward is given belongs to others too: make a copy before you change it.
+The arrays that forward and backward get belong to others too: copy them before you change them.
 
-**What the library gives you.** A ``Parameter`` is a Tensor that is trained: its gradient is in ``grad``, and its
-``sharded`` says whether other ranks have other parts of it (not a copy each). ``shard_heads(parameter, group)`` keeps
-this rank's blocks of one. ``copy_parameter_to_group(parameter, group, reduce_dtype)`` is f, of task 6.2, for parameters
-of which every rank has a copy. And there are, in ``functional``, for the H/N blocks of a rank:
+**What the library provides.** A ``Parameter`` is a Tensor that is trained: its gradient is in ``grad``, and ``sharded``
+says whether other ranks have other shards of it (instead of a replica each). ``shard_heads(parameter, group)`` keeps
+this rank's heads of a parameter. ``copy_parameter_to_group(parameter, group, reduce_dtype)`` is f, of task 6.2, for
+replicated parameters. And in ``functional`` there are, for the H/N heads of a rank:
 
-    copy_to_heads(x, blocks)         (B, T, C) -> (blocks, B, T, C): the same for each block
-    linear(x, weight, bias)           (H/N, B, T, in) -> (H/N, B, T, out), block by block; the bias may be left out
-    reduce_from_heads(y, dtype)      (H/N, B, T, C) -> (B, T, C), the sum over the blocks here, in ``dtype``: as
-                                      float64 it has not been rounded, so that others' sums can be added to it
-    sum_over_heads(array)            the same of an array, in float64: (blocks, ...) -> (...)
+    copy_to_heads(x, heads)           (B, T, C) -> (heads, B, T, C): the same for each head
+    linear(x, weight, bias)           (H/N, B, T, in) -> (H/N, B, T, out), head by head; the bias is optional
+    reduce_from_heads(y, dtype)       (H/N, B, T, C) -> (B, T, C), the sum over this rank's heads, in ``dtype``: in
+                                      float64 it is not rounded yet, so other ranks' sums can be added to it
+    sum_over_heads(array)             the same for an array, in float64: (heads, ...) -> (...)
     gelu(x)                           element by element
 
-``minidist check 6`` judges, ``minidist check --hint 6.3`` helps. Whatever has the name of one of minidist's own pieces
-has its arguments too, so the library can train on it:
+``minidist check 6`` grades your code, and ``minidist check --hint 6.3`` gives a hint. Whatever shares its name with
+one of minidist's own functions or classes takes the same arguments, so the library can train on yours:
 
     minidist verify --impl exercises tp=2 tp=4 tp=2,sp=1 dp=2,tp=2
 """
@@ -53,54 +53,53 @@ from minidist.parallel.tools.mappings import copy_parameter_to_group
 
 SEQUENCE = 1  # the axis of the tokens in (B, T, C)
 
-# 6.1  Worksheet: what tensor parallelism costs in messages
+# 6.1  Worksheet: the traffic of tensor parallelism
 #
-# A transformer of so many layers, each an attention and an MLP, on N tensor-parallel ranks, without sequence
-# parallelism. Counted are the layers alone, without the embedding and the output head. An all-reduce goes round a ring,
-# in which the ranks stand in their order. Everything is for one micro-batch of ``samples`` samples of ``tokens`` tokens
-# each.
+# A transformer of ``layers`` layers, each an attention and an MLP, on N tensor-parallel ranks, without sequence
+# parallelism. Count only the layers, without the embedding and the output head. All-reduces use a ring in rank order.
+# Everything is for one micro-batch of ``samples`` samples with ``tokens`` tokens each.
 
 
 def all_reduces(layers: int) -> int:
-    """How many all-reduces forward and backward of one micro-batch take together."""
+    """Number of all-reduces in forward and backward of one micro-batch together."""
     raise NotImplementedError("task 6.1")
 
 
 def all_reduce_bytes(samples: int, tokens: int, width: int, element_bytes: int) -> int:
-    """The size of what one of them sums, for a model of this width C and elements of so many bytes."""
+    """Size in bytes of what one of them sums, for a model of width C and elements of ``element_bytes`` bytes."""
     raise NotImplementedError("task 6.1")
 
 
 def sent_bytes(ranks: int, layers: int, samples: int, tokens: int, width: int, element_bytes: int) -> float:
-    """What one rank sends for all of them, on average over the ranks."""
+    """Bytes that one rank sends for all of them, on average over the ranks."""
     raise NotImplementedError("task 6.1")
 
 
-def all_reduce_seconds(nbytes: float, ranks: int, machine: int, inside: float, between: float) -> float:
-    """How long it takes until a rank has sent so many bytes, all told.
+def all_reduce_seconds(nbytes: float, ranks: int, node: int, inside: float, between: float) -> float:
+    """Seconds until each rank has sent ``nbytes`` bytes in total.
 
-    Ranks 0 to ``machine`` - 1 are the GPUs of one machine, the next ones those of another, and so on. In each step of a
-    ring every rank sends equally much, and the step ends when the slowest has. Latency is not counted.
+    Ranks 0 to ``node`` - 1 are the GPUs of one node, the next ones those of another, and so on. In each step of a ring
+    every rank sends the same amount, and the step ends when the slowest is done. Ignore latency.
 
     Args:
-        nbytes: that each rank sends.
+        nbytes: bytes that each rank sends.
         ranks: N, in one ring.
-        machine: how many GPUs are in one machine.
-        inside: bytes a second from one GPU to another in the same machine (NVLink).
-        between: bytes a second from a GPU of one machine to one of another (InfiniBand).
+        node: number of GPUs per node.
+        inside: bytes per second from GPU to GPU inside a node (NVLink).
+        between: bytes per second from a GPU of one node to a GPU of another (InfiniBand).
     """
     raise NotImplementedError("task 6.1")
 
 
 def communication_share(communication: float, parameters: float, tokens: int, ranks: int, flops: float) -> float:
-    """The part of a micro-batch's time that goes by in all-reduces, from 0 to 1; while they run, nothing is computed.
+    """The fraction of a micro-batch's time spent in all-reduces, from 0 to 1. Nothing is computed while they run.
 
     Args:
-        communication: seconds for all of them.
-        parameters: of the whole model, of which each rank computes with one N-th.
-        tokens: of the micro-batch, all samples together. Each takes 6 floating-point operations for each parameter.
+        communication: seconds for all all-reduces.
+        parameters: of the full model; each rank computes with one N-th of them.
+        tokens: of the micro-batch, all samples together. Each takes 6 floating-point operations per parameter.
         ranks: N.
-        flops: floating-point operations a second of one rank.
+        flops: floating-point operations per second of one rank.
     """
     raise NotImplementedError("task 6.1")
 
@@ -109,18 +108,18 @@ def communication_share(communication: float, parameters: float, tokens: int, ra
 
 
 def sum_over(array: np.ndarray, group: ProcessGroup, dtype) -> np.ndarray:
-    """6.2  The sum of all ranks' arrays, taken in ``dtype``: a new array of that dtype. ``array`` is not changed.
+    """6.2  The sum of all ranks' arrays, taken in ``dtype``: a new array of that dtype. Do not change ``array``.
 
-    It may be of any dtype and shape, and in any order in memory; an all-reduce needs C order.
+    It may have any dtype, shape and memory order; an all-reduce needs C order.
     """
     raise NotImplementedError("task 6.2")
 
 
 class CopyToGroup(Function):
-    """6.2  Megatron's f: what every rank has goes, as it is, into what each rank computes differently.
+    """6.2  Megatron's f: passes an array that every rank has, unchanged, to computations that differ by rank.
 
-    Each rank's gradient is the part that comes of its own computation. These parts have to come here in
-    ``reduce_dtype``; they are summed over the ranks in it, and the sum is handed on as it is.
+    Each rank's gradient is the partial sum from its own computation. Backward must receive it in ``reduce_dtype``, sum
+    over the ranks in that dtype, and pass the sum on without rounding.
     """
 
     @staticmethod
@@ -135,7 +134,7 @@ class CopyToGroup(Function):
 class ReduceFromGroup(Function):
     """6.2  Megatron's g: the sum of all ranks' arrays, taken in ``reduce_dtype`` and then rounded to ``dtype``.
 
-    From there on every rank computes the same, so each has the whole gradient already.
+    From there on every rank computes the same, so each already has the full gradient.
     """
 
     @staticmethod
@@ -148,7 +147,7 @@ class ReduceFromGroup(Function):
 
 
 def copy_to_group(x: Tensor, group: ProcessGroup, reduce_dtype=np.float64) -> Tensor:
-    """6.2  f, as a function of tensors: apply your Function.
+    """6.2  f as a function of tensors: apply your Function.
 
     Cost: nothing in forward; in backward one all-reduce of as many elements as ``x`` has.
     """
@@ -156,26 +155,26 @@ def copy_to_group(x: Tensor, group: ProcessGroup, reduce_dtype=np.float64) -> Te
 
 
 def reduce_from_group(x: Tensor, group: ProcessGroup, reduce_dtype=np.float64, dtype=None) -> Tensor:
-    """6.2  g, as a function of tensors: apply your Function. ``dtype`` is the result's; None for that of ``x``.
+    """6.2  g as a function of tensors: apply your Function. ``dtype`` is the result's; None means that of ``x``.
 
     Cost: in forward one all-reduce of as many elements as ``x`` has; nothing in backward.
     """
     raise NotImplementedError("task 6.2")
 
 
-# 6.3  Into the blocks and out of them. With sequence parallelism, from task 6.6 on, another pair stands in for f and g;
-# these two know which.
+# 6.3  Into the heads and out of them. With sequence parallelism, from task 6.6 on, another pair replaces f and g; these
+# two functions choose.
 
 
 def enter_heads(x: Tensor, layer: "ColumnParallelLinear") -> Tensor:
-    """Given: f of a column parallel layer, (B, T, C) -> (B, T, C); with sequence parallelism from (B, T/N, C)."""
+    """Given: f of a column parallel layer, (B, T, C) -> (B, T, C); with sequence parallelism, from (B, T/N, C)."""
     if layer.sequence:
         return all_gather_in_group(x, layer.group, SEQUENCE, layer.reduce_dtype)
     return copy_to_group(x, layer.group, layer.reduce_dtype)
 
 
-def leave_blocks(x: Tensor, layer: "RowParallelLinear", dtype) -> Tensor:
-    """Given: g of a row parallel layer, (B, T, C) -> (B, T, C), rounded to ``dtype``; with sequence parallelism to
+def leave_heads(x: Tensor, layer: "RowParallelLinear", dtype) -> Tensor:
+    """Given: g of a row parallel layer, (B, T, C) -> (B, T, C), rounded to ``dtype``; with sequence parallelism, to
     (B, T/N, C).
     """
     if layer.sequence:
@@ -184,15 +183,15 @@ def leave_blocks(x: Tensor, layer: "RowParallelLinear", dtype) -> Tensor:
 
 
 class ColumnParallelLinear(Module):
-    """6.3  A linear layer into the blocks of all ranks, of which this rank has some: (B, T, C) -> (H/N, B, T, out).
+    """6.3  A linear layer into the heads; this rank computes H/N of them: (B, T, C) -> (H/N, B, T, out).
 
     Its ``weight`` is (H/N, C, out), its ``bias`` (H/N, out); no other rank has any of it.
 
     Args:
-        linear: the whole layer, as one process has it. Of its parameters this rank's blocks are kept.
+        linear: the full layer, as one process has it. This rank keeps its heads of the parameters.
         group: the tensor-parallel ranks, N of them.
-        sequence: whether what comes in is split along the tokens.
-        reduce_dtype: in which sums over the ranks are taken.
+        sequence: whether the input is split along the tokens.
+        reduce_dtype: the dtype of sums over the ranks.
     """
 
     def __init__(self, linear: ColumnLinear, group: ProcessGroup, sequence: bool, reduce_dtype=np.float64) -> None:
@@ -200,22 +199,21 @@ class ColumnParallelLinear(Module):
         self.group, self.sequence, self.reduce_dtype = group, sequence, reduce_dtype
 
     def forward(self, x: Tensor) -> Tensor:
-        """From what every rank has to the columns of this rank's blocks.
+        """From an input that every rank has to the columns of this rank's heads.
 
-        Cost: nothing; in backward one all-reduce of B T C elements (with sequence parallelism other calls).
+        Cost: nothing; in backward one all-reduce of B T C elements (with sequence parallelism, other calls).
         """
         raise NotImplementedError("task 6.3")
 
 
 class RowParallelLinear(Module):
-    """6.3  A linear layer out of the blocks of all ranks: (H/N, B, T, in) -> (B, T, C), the sum over all H blocks, plus
-    the bias.
+    """6.3  A linear layer out of the heads: (H/N, B, T, in) -> (B, T, C), the sum over all H heads, plus the bias.
 
-    Its ``weight`` is (H/N, in, C), and no other rank has any of it. Its ``bias`` (C,) every rank has a copy of.
+    Its ``weight`` is (H/N, in, C); no other rank has any of it. Its ``bias`` (C,) is replicated on all ranks.
 
     Args:
         linear, group, reduce_dtype: as for ``ColumnParallelLinear``.
-        sequence: whether what goes out is split along the tokens.
+        sequence: whether the output is split along the tokens.
     """
 
     def __init__(self, linear: RowLinear, group: ProcessGroup, sequence: bool, reduce_dtype=np.float64) -> None:
@@ -223,106 +221,105 @@ class RowParallelLinear(Module):
         self.group, self.sequence, self.reduce_dtype = group, sequence, reduce_dtype
 
     def forward(self, x: Tensor) -> Tensor:
-        """From this rank's blocks to what every rank has. Between the products and the result, sums are taken in
-        ``reduce_dtype`` and rounded once, to the dtype of the products.
+        """From this rank's heads to an output that every rank has. Between the products and the result, sums are taken
+        in ``reduce_dtype`` and rounded once, to the dtype of the products.
 
-        Cost: one all-reduce of B T C elements; in backward nothing (with sequence parallelism other calls).
+        Cost: one all-reduce of B T C elements; in backward nothing (with sequence parallelism, other calls).
         """
         bias = self.bias
-        if self.sequence:  # given, as enter_heads and leave_blocks are: each rank adds it to other tokens
+        if self.sequence:  # given, like enter_heads and leave_heads: each rank adds it to other tokens
             bias = copy_parameter_to_group(bias, self.group, self.reduce_dtype)
         raise NotImplementedError("task 6.3")
 
 
-def heads_of(rank: int, ranks: int, blocks: int) -> range:
-    """6.4  Which of the head blocks 0, 1, ... lie on a rank: equally many on each, in order, one behind the other.
+def heads_of(rank: int, ranks: int, heads: int) -> range:
+    """6.4  Which of the heads 0, 1, ... are on a rank: the same number on each, consecutive, in rank order.
 
     Args:
         rank: from 0 to ``ranks`` - 1.
         ranks: N.
-        blocks: H, of the whole model.
+        heads: H, of the full model.
 
     Returns:
         ``range(start, stop)``.
 
     Raises:
-        ValueError: if the ranks do not divide the blocks; the message has both numbers.
+        ValueError: if the ranks do not divide the heads; the message contains both numbers.
     """
     raise NotImplementedError("task 6.4")
 
 
 def split_qkv(fused: np.ndarray, heads: int, rank: int, ranks: int) -> np.ndarray:
-    """6.4  From the one query-key-value weight of a checkpoint to the head blocks of a rank.
+    """6.4  From the fused query-key-value weight of a checkpoint to the heads of a rank.
 
-    GPT-2's checkpoints, and many others, have ``y = x @ fused`` with the columns laid out as [all queries | all keys |
-    all values], in each of the three head after head, D = C / H columns for each. minidist has a block for each head,
-    with the columns [its queries | its keys | its values].
+    GPT-2's checkpoints, and many others, compute ``y = x @ fused`` with the columns [all queries | all keys | all
+    values]; each third has the heads in order, D = C / H columns per head. minidist's weight has a leading axis of
+    heads, and each head has the columns [its queries | its keys | its values].
 
     Args:
-        fused: (C, 3C), of any dtype; not changed.
+        fused: (C, 3C), of any dtype; do not change it.
         heads: H.
-        rank, ranks: whose blocks are asked for, as in ``heads_of``.
+        rank, ranks: whose heads to return, as in ``heads_of``.
 
     Returns:
-        (H/N, C, 3D), a new array in C order, with no more memory behind it than its own: a rank that holds a view holds
-        the whole weight.
+        (H/N, C, 3D), a new array in C order that owns its memory: a view would keep the full weight alive.
     """
     raise NotImplementedError("task 6.4")
 
 
 def rows_and_targets(logits: np.ndarray, targets: np.ndarray, vocab: int, group: ProcessGroup):
-    """Given: this rank's logits, token by token, and where among them are the targets that are on this rank.
+    """Given: this rank's logits, token by token, and the positions among them of the targets on this rank.
 
     Args:
-        logits, targets, vocab, group: as for ``vocab_parallel_cross_entropy``, the logits as an array.
+        logits, targets, vocab, group: as for ``vocab_parallel_cross_entropy``, but the logits as an array.
 
     Returns:
-        Four arrays: ``rows`` (H/N, tokens, V/H), which are the logits, with -inf in the columns that only fill up the
-        blocks; and ``token``, ``block`` and ``column``, equally long, for the tokens whose targets are here:
-        ``rows[block[i], token[i], column[i]]`` is the logit of the target of ``token[i]``.
+        Four arrays: ``rows`` (H/N, tokens, V/H), the logits with -inf in the columns that only pad the vocabulary; and
+        ``token``, ``head`` and ``column``, of equal length, for the tokens whose targets are here:
+        ``rows[head[i], token[i], column[i]]`` is the logit of the target of ``token[i]``.
     """
-    blocks, *_, width = logits.shape
-    first = group.rank * blocks * width  # the target that the first column here stands for
-    rows = mask_padding(logits.reshape(blocks, -1, width), vocab, first)
+    heads, *_, width = logits.shape
+    first = group.rank * heads * width  # the target of the first column here
+    rows = mask_padding(logits.reshape(heads, -1, width), vocab, first)
     offset = targets.reshape(-1).astype(np.int64) - first
-    (token,) = np.nonzero((offset >= 0) & (offset < blocks * width))
+    (token,) = np.nonzero((offset >= 0) & (offset < heads * width))
     return rows, token, *np.divmod(offset[token], width)
 
 
 class VocabParallelCrossEntropy(Function):
-    """6.5  The mean cross-entropy of logits of which each rank has some blocks, and no rank ever all.
+    """6.5  The mean cross-entropy of logits that are split over the ranks by heads and never gathered.
 
-    The loss of a token is log(sum of exp(logit - largest)) + largest - (the target's logit), over the whole vocabulary.
-    So that it has the bits of one process, in this order:
+    The loss of a token is log(sum of exp(logit - largest)) + largest - (the target's logit), over the full vocabulary.
+    To match one process bit for bit, compute it in this order:
 
     1. The largest logit of each token, over all ranks.
-    2. exp(logit - largest), summed over the columns of each block in the logits' own dtype (``sum(axis=-1)``), over the
-       blocks in float64 (``functional.sum_over_heads``), over the ranks in float64; then rounded to the logits' dtype.
-    3. The target's logit: it is on one rank. In float64 over the ranks, then rounded to the logits' dtype.
-    4. ``np.log(total) + largest - at_target`` in that dtype, and the mean of all tokens in float64, rounded to it.
-    5. The gradient, all of it in the logits' dtype: with ``share = gradient / tokens``, it is the probabilities times
-       ``share``, and then at the target ``share`` less. The probabilities are exp(logit - largest) / total. (Other
-       orders, or float64, are as right, and have other bits.)
+    2. exp(logit - largest), summed over the columns of each head in the logits' dtype (``sum(axis=-1)``), over the
+       heads in float64 (``functional.sum_over_heads``), over the ranks in float64; then rounded to the logits' dtype.
+    3. The target's logit, which is on one rank: summed over the ranks in float64, then rounded to the logits' dtype.
+    4. ``np.log(total) + largest - at_target`` in that dtype; the mean over all tokens in float64, rounded to it.
+    5. The gradient, entirely in the logits' dtype: with ``share = gradient / tokens``, it is the probabilities times
+       ``share``, minus ``share`` at the target. The probabilities are exp(logit - largest) / total. (Other orders, or
+       float64, are just as correct but give other bits.)
     """
 
     @staticmethod
     def forward(ctx: Context, logits, targets, vocab: int, group: ProcessGroup):
-        """Cost: three all-reduces with one number for each token."""
+        """Cost: three all-reduces of one number per token."""
         raise NotImplementedError("task 6.5")
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        """From the gradient of the mean, a scalar, to that of this rank's logits, (H/N, B, T, V/H). Cost: nothing."""
+        """From the gradient of the mean, a scalar, to that of this rank's logits, (H/N, B, T, V/H). Sends nothing."""
         raise NotImplementedError("task 6.5")
 
 
 def vocab_parallel_cross_entropy(logits: Tensor, targets, vocab: int, group: ProcessGroup) -> Tensor:
-    """6.5  The mean cross-entropy, the same on every rank: apply your Function.
+    """6.5  The mean cross-entropy, equal on all ranks: apply your Function.
 
     Args:
-        logits: (H/N, B, T, V/H), those of this rank's blocks of the vocabulary; the ranks' lie in order.
+        logits: (H/N, B, T, V/H), for this rank's part of the vocabulary; the ranks' parts are in rank order.
         targets: integers (B, T), from 0 to ``vocab`` - 1; the same on every rank.
-        vocab: how many tokens there are. Columns beyond them only fill up the blocks.
+        vocab: size of the vocabulary. Columns beyond it are padding.
         group: the ranks.
 
     Returns:
@@ -331,11 +328,11 @@ def vocab_parallel_cross_entropy(logits: Tensor, targets, vocab: int, group: Pro
     raise NotImplementedError("task 6.5")
 
 
-# 6.6  The conjugate pair of sequence parallelism: an all-reduce, cut in its two halves
+# 6.6  The conjugate pair of sequence parallelism: an all-reduce, cut into its two halves
 
 
 def join_parts(array: np.ndarray, group: ProcessGroup, axis: int) -> np.ndarray:
-    """6.6  All ranks' arrays, which have one shape, behind each other along ``axis``: on every rank a new array.
+    """6.6  All ranks' arrays, which have one shape, concatenated along ``axis``: a new array on every rank.
 
     Cost: one all-gather, in the array's own dtype.
     """
@@ -343,9 +340,9 @@ def join_parts(array: np.ndarray, group: ProcessGroup, axis: int) -> np.ndarray:
 
 
 def sum_and_split(array: np.ndarray, group: ProcessGroup, axis: int, dtype) -> np.ndarray:
-    """6.6  This rank's part, along ``axis``, of the sum of all ranks' arrays, taken in ``dtype``: a new array of it.
+    """6.6  This rank's part, along ``axis``, of the sum of all ranks' arrays: a new array, summed in ``dtype``.
 
-    ``array`` has the same shape on every rank, and is not changed. The ranks' parts are equally long, and in order.
+    ``array`` has the same shape on every rank; do not change it. The parts have equal length and are in rank order.
 
     Cost: one reduce-scatter.
 
@@ -356,9 +353,9 @@ def sum_and_split(array: np.ndarray, group: ProcessGroup, axis: int, dtype) -> n
 
 
 class AllGatherInGroup(Function):
-    """6.6  All ranks' parts, joined along ``axis``, for each rank to compute something else from them.
+    """6.6  All ranks' parts, concatenated along ``axis``, from which each rank computes something different.
 
-    So each rank has a gradient for all parts, of which the owner of a part needs the sum, taken in ``reduce_dtype``.
+    So each rank has a gradient for all parts, and the owner of a part needs their sum, taken in ``reduce_dtype``.
     """
 
     @staticmethod
@@ -374,7 +371,7 @@ class ReduceScatterInGroup(Function):
     """6.6  This rank's part, along ``axis``, of the sum of all ranks' arrays.
 
     The sum is taken in ``reduce_dtype`` and then rounded to ``dtype``. Each rank has the gradient of its part of the
-    sum; every rank's array needs that of all parts.
+    sum; the gradient of a rank's array needs all parts.
     """
 
     @staticmethod
@@ -387,7 +384,7 @@ class ReduceScatterInGroup(Function):
 
 
 def all_gather_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dtype=np.float64) -> Tensor:
-    """6.6  The one half, as a function of tensors: apply your Function.
+    """6.6  The all-gather as a function of tensors: apply your Function.
 
     Cost: one all-gather in forward, one reduce-scatter in backward.
     """
@@ -395,7 +392,7 @@ def all_gather_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dtype=
 
 
 def reduce_scatter_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dtype=np.float64, dtype=None) -> Tensor:
-    """6.6  The other half: apply your Function. ``dtype`` is the result's; None for that of ``x``.
+    """6.6  The reduce-scatter: apply your Function. ``dtype`` is the result's; None means that of ``x``.
 
     Cost: one reduce-scatter in forward, one all-gather in backward.
     """
@@ -403,11 +400,11 @@ def reduce_scatter_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dt
 
 
 def global_grad_norm(parameters: Sequence[Parameter], group: ProcessGroup) -> float:
-    """6.7  The norm of the whole model's gradient: the root of the sum of all squares, as one process would find it.
+    """6.7  The norm of the full model's gradient: the square root of the sum of all squares, as on one process.
 
     Args:
-        parameters: this rank's, of some of which other ranks have other parts (``sharded``). The others every rank has,
-            with the same gradient everywhere. Those whose ``grad`` is None have none, on every rank.
+        parameters: this rank's. Other ranks have other shards of those that are ``sharded``. The others are replicated,
+            with the same gradient on every rank. A parameter whose ``grad`` is None has no gradient on any rank.
         group: the tensor-parallel ranks.
 
     Returns:
@@ -421,12 +418,12 @@ def global_grad_norm(parameters: Sequence[Parameter], group: ProcessGroup) -> fl
 def train_row_parallel(
     features: np.ndarray, targets: np.ndarray, steps: int, lr: float, group: ProcessGroup
 ) -> tuple[list[float], np.ndarray, np.ndarray]:
-    """6.8  Debugging: a linear layer, its rows split over the ranks, trained by gradient descent.
+    """6.8  Debugging: a linear layer with its rows split over the ranks, trained by gradient descent.
 
-    Every rank has all samples, but of each sample only some features, and the rows of the weight that belong to them.
-    All starts from zero. On one rank all is well. On several the first loss is right, and the loss falls as it should,
-    or somewhat faster. But whoever gathers the trained layer and runs it on one rank finds its answers far off. Find
-    out why, and mend it: any number of ranks has to do what one rank does.
+    Every rank has all samples, but only some features of each, and the matching rows of the weight. Everything starts
+    from zero. One rank trains correctly. On several ranks the first loss is correct, and the loss falls as it should,
+    or somewhat faster. But if you gather the trained layer and run it on one rank, its answers are far off. Find out
+    why, and fix it: any number of ranks must do what one rank does.
 
     Args:
         features: (samples, this rank's features) float64. Ranks may have different numbers of features, or none.
@@ -435,8 +432,8 @@ def train_row_parallel(
         group: the ranks.
 
     Returns:
-        The loss before each step; the weight, (this rank's features, outputs); and the bias, (outputs,), of which every
-        rank has a copy.
+        The loss before each step; the weight, (this rank's features, outputs); and the bias, (outputs,), replicated on
+        all ranks.
     """
     samples, outputs = targets.shape
     weight = np.zeros((features.shape[1], outputs))
@@ -454,23 +451,22 @@ def train_row_parallel(
 
 
 def mlp_of_tokens(x: Tensor, norm: LayerNorm, fc: Module, proj: Module, group: ProcessGroup) -> Tensor:
-    """6.9  Debugging: the second half of a transformer's layer, under sequence parallelism.
+    """6.9  Debugging: the second half of a transformer layer, under sequence parallelism.
 
-    What it puts out agrees with one process to the last bit, and so does the gradient of ``x``. The loss falls. But
-    after some hundred steps the ranks, each of which is given the same parameters at the start, no longer agree on all
-    of those that each should have a copy of. Find out why, and mend it: the gradients have to be those of one process.
+    Its output matches one process bit for bit, and so does the gradient of ``x``. The loss falls. All ranks start from
+    the same parameters, but after a few hundred steps they no longer agree on all replicated ones. Find out why, and
+    fix it: the gradients must be those of one process.
 
     Args:
         x: (B, T/N, C), this rank's tokens.
-        norm: with the parameters ``gain`` and ``bias``, (C,) each, of which every rank has a copy. All in it that
-            computes is ``functional.layer_norm(x, gain, bias)``.
-        fc: from C to this rank's hidden units, a column parallel layer that is told of sequence parallelism.
-        proj: from there to C, a row parallel layer that is told of sequence parallelism. It does as it should, and so
-            does ``fc``.
+        norm: has the parameters ``gain`` and ``bias``, (C,) each, replicated on all ranks. All it computes is
+            ``functional.layer_norm(x, gain, bias)``.
+        fc: from C to this rank's hidden units, a column parallel layer with ``sequence=True``. It is correct.
+        proj: from there to C, a row parallel layer with ``sequence=True``. It is correct too.
         group: the tensor-parallel ranks.
 
     Returns:
-        (B, T/N, C), of the same tokens.
+        (B, T/N, C), for the same tokens.
     """
     normal = norm(x)  # (B, T/N, C)
     hidden = functional.gelu(fc(normal))  # (H/N, B, T, out)

@@ -1,4 +1,4 @@
-"""Graders of chapter 6: the bits of one process, and which collectives were called for how many elements."""
+"""Graders for chapter 6: the bits of one process, and which collectives were called with how many elements."""
 
 from contextlib import contextmanager
 from fractions import Fraction
@@ -30,14 +30,14 @@ def answers(*forbidden):
 
 pytestmark = answers()
 
-SIZES = (1, 2, 3)  # numbers of ranks; 6 head blocks divide by all of them
+SIZES = (1, 2, 3)  # numbers of ranks, all of which divide the 6 heads
 
 
 # In a rank
 
 
 def lend(module, *names) -> None:
-    """The library's own functions in the place of the learner's that belong to other tasks."""
+    """Replace the learner's functions that belong to other tasks by the library's own."""
     from minidist.parallel import tensor
     from minidist.parallel.tools import mappings
 
@@ -50,15 +50,15 @@ PAIRS = ("copy_to_group", "reduce_from_group", "all_gather_in_group", "reduce_sc
 
 @contextmanager
 def counted(world, calls: list):
-    """Leave in ``calls`` (name, dtype, elements, how often) of each kind of collective that is called within."""
+    """Record in ``calls`` the (name, dtype, elements, number of calls) of each kind of collective called within."""
     before = world.collectives
     yield
     for row in (world.collectives - before).as_list():
         calls.append((row["name"], row["dtype"], row["elements"], row["calls"]))
 
 
-def plugged_training(world, module, names, config, layout):
-    """The library's training on these answers: the fingerprint, and how often each of them was called."""
+def overridden_training(world, module, names, config, layout):
+    """Train with the library on these answers: the fingerprint, and how often each of them was called."""
     from minidist import overrides
     from minidist.train.trainer import train_rank
 
@@ -73,26 +73,26 @@ def plugged_training(world, module, names, config, layout):
 # In the grader
 
 
-CONFIG = TrainConfig(  # dropout is on, the clip works hard, and 6 heads pad the vocabulary
+CONFIG = TrainConfig(  # dropout on, a tight clip, and 6 heads, which pad the vocabulary
     layers=1, heads=6, width=12, context=6, steps=2, global_batch=4, micro_batch=2, dropout=0.2, clip=0.05, warmup=1
 )
-one_process: dict[str, str] = {}  # the fingerprint, once it was needed
+one_process: dict[str, str] = {}  # the fingerprint, computed when first needed
 
 
 def check_training(student, warm_ranks, names, *layouts: str) -> None:
-    """The library's training loop on these answers ends on the bits of one process."""
+    """With these answers the library's training loop matches one process bit for bit."""
     if not one_process:
         one_process["fingerprint"] = run(warm_ranks(1), CONFIG, Layout()).fingerprint
     right = one_process["fingerprint"]
     for text in layouts:
         layout = Layout.parse(text)
-        for rank, seen in enumerate(student.on_ranks(layout.tp, plugged_training, names, CONFIG, layout)):
+        for rank, seen in enumerate(student.on_ranks(layout.tp, overridden_training, names, CONFIG, layout)):
             fingerprint, calls = seen.value
             missing = [name for name in names if not calls.get(name)]
-            assert not missing, f"the training loop did not get {', '.join(missing)}"
+            assert not missing, f"the training loop did not use {', '.join(missing)}"
             assert fingerprint == right, (
-                f"{text}: trained on {', '.join(names)}, rank {rank} ends on the fingerprint {fingerprint[:16]}, one "
-                f"process on {right[:16]}"
+                f"{text} with your {', '.join(names)}, fingerprint of rank {rank}: expected {right[:16]}, as of one "
+                f"process, got {fingerprint[:16]}"
             )
 
 
@@ -101,7 +101,7 @@ def run_each(world, module, name, inputs):
 
 
 def found_for(student, name: str, inputs) -> list[tuple]:
-    """Each of these arguments, and what the function returns for them."""
+    """Pairs of arguments and what the function returns for them."""
     inputs = list(inputs)
     return list(zip(inputs, student.on_ranks(1, run_each, name, inputs)[0].value, strict=True))
 
@@ -112,11 +112,11 @@ def told(calls) -> str:
 
 
 def check_calls(found, right, what: str) -> None:
-    assert sorted(found) == sorted(right), f"{what}: it calls {told(found)}, where {told(right)} is right"
+    assert sorted(found) == sorted(right), f"{what}, collectives: expected {told(right)}, got {told(found)}"
 
 
-def whole(rank: int, shape, dtype="float32") -> np.ndarray:
-    """Whole numbers, other ones on each rank: their sums are exact in any order."""
+def integers(rank: int, shape, dtype="float32") -> np.ndarray:
+    """Random integers, different on each rank: their sums are exact in any order."""
     return np.random.default_rng([6, rank]).integers(-9, 10, shape).astype(dtype)
 
 
@@ -140,7 +140,7 @@ def split_over(things: str, ranks: int) -> str:
 
 
 def calls_of_a_model(world, layers: int, samples: int, tokens: int, width: int) -> dict[int, int]:
-    """All-reduces of one micro-batch of a real model, forward and backward: how many, by their elements."""
+    """All-reduces of one micro-batch of a real model, forward and backward: number of calls by element count."""
     from minidist.parallel.tensor import tensor_plan
     from minidist.parallel.tools.plan import parallelize_module
 
@@ -166,12 +166,12 @@ def sent_in_a_ring(world, elements: int) -> int:
 
 
 LLAMA = {"layers": 126, "tokens": 8192, "width": 16384, "parameters": 405e9}  # Llama 3 405B
-NVLINK, INFINIBAND, FLOPS = 450e9, 50e9, 400e12  # bytes a second, each way, and what a GPU computes in one
+NVLINK, INFINIBAND, FLOPS = 450e9, 50e9, 400e12  # bytes/s in each direction; FLOP/s of a GPU
 
 
-def slowest_link(ranks: int, machine: int, inside: float, between: float) -> float:
-    """In one step of a ring, bytes a second of the slowest link."""
-    links = [(rank // machine, (rank + 1) % ranks // machine) for rank in range(ranks)]
+def slowest_link(ranks: int, node: int, inside: float, between: float) -> float:
+    """Bytes per second of the slowest link in a ring."""
+    links = [(rank // node, (rank + 1) % ranks // node) for rank in range(ranks)]
     return min(inside if here == there else between for here, there in links)
 
 
@@ -179,62 +179,62 @@ def slowest_link(ranks: int, machine: int, inside: float, between: float) -> flo
     "6.1",
     points=3,
     kind="worksheet",
-    hint="Each of the two sub-layers has one pair of f and g: an all-reduce in forward, one in backward. What is "
-    "summed is (B, T, C). In a ring a rank sends 2 (N-1)/N of that. A ring that leaves a machine has a link between "
-    "machines in it, and every step waits for that one.",
+    hint="Each of the two sub-layers has one pair of f and g: one all-reduce in forward, one in backward. Each sums "
+    "an array of shape (B, T, C). In a ring a rank sends 2 (N-1)/N of that. A ring over more than one node contains a "
+    "link between nodes, and every step waits for that link.",
 )
 class TestTensorParallelTraffic:
-    """What tensor parallelism costs: all-reduces, bytes, seconds, and why it stays inside a machine"""
+    """What tensor parallelism costs: all-reduces, bytes, seconds, and why it stays inside a node"""
 
     def test_like_a_real_model(self, student, warm_ranks):
-        """What three layers more call more."""
+        """The extra calls of three extra layers."""
         samples, tokens, width = 2, 5, 6
         few, many = (
             warm_ranks(2).run(calls_of_a_model, layers, samples, tokens, width, timeout=10)[0] for layers in (1, 4)
         )
         (elements,) = [n for n in many if many[n] != few.get(n, 0)]
         right, found = many[elements] - few[elements], number(student.call("all_reduces", 3), "all_reduces")
-        assert found == right, f"3 layers: {found} all-reduces, but those of a real model call {right}"
+        assert found == right, f"3 layers: expected {right} all-reduces, as a real model calls, got {found}"
         found = number(student.call("all_reduce_bytes", samples, tokens, width, 8), "all_reduce_bytes")
         assert found == 8 * elements, (
-            f"{samples} samples of {tokens} tokens, width {width}, 8 bytes an element: {found} bytes, but a real model "
-            f"sums {8 * elements}"
+            f"{samples} samples of {tokens} tokens, width {width}, 8 bytes per element: expected {8 * elements} bytes, "
+            f"as a real model sums, got {found}"
         )
 
     def test_llama(self, student):
         found = student.call("all_reduces", LLAMA["layers"])
-        assert found == 504, f"Llama 3 405B has 126 layers: {found} all-reduces, where 504 is right"
+        assert found == 504, f"Llama 3 405B, 126 layers: expected 504 all-reduces, got {found}"
         found = student.call("all_reduce_bytes", 1, LLAMA["tokens"], LLAMA["width"], 2)
         assert found == 256 << 20, (
-            f"1 x 8,192 tokens of width 16,384 in bf16 are {found} bytes, where 256 MiB = {256 << 20} is right"
+            f"1 x 8,192 tokens of width 16,384 in bf16: expected 256 MiB = {256 << 20} bytes, got {found}"
         )
 
     def test_sent(self, student, warm_ranks):
         inputs = [(ranks, 1, 2, 15, 8, 4) for ranks in (2, 3)]
         for (ranks, *shape), found in found_for(student, "sent_bytes", inputs):
             right = 4 * warm_ranks(ranks).run(sent_in_a_ring, 240, timeout=10)[0]
-            assert number(found, "sent_bytes") == pytest.approx(right, rel=1e-12), (  # some float64 operations
-                f"one layer on {ranks} ranks, {shape[1:]}: {found:g} bytes, but 4 real rings send {right}"
+            assert number(found, "sent_bytes") == pytest.approx(right, rel=1e-12), (  # a few float64 operations
+                f"one layer on {ranks} ranks, {shape[1:]}: expected {right} bytes, as 4 real rings send, got {found:g}"
             )
         inputs = [(ranks, 126, 1, 8192, 16384, 2) for ranks in (1, 4, 8, 16)]
         for (ranks, *_), found in found_for(student, "sent_bytes", inputs):
             right = 504 * Fraction(2 * (ranks - 1), ranks) * (256 << 20)
             assert number(found, "sent_bytes") == pytest.approx(float(right), rel=1e-12), (
-                f"Llama 3 405B on {ranks} ranks: {found:g} bytes, where {float(right):g} is right"
+                f"Llama 3 405B on {ranks} ranks: expected {float(right):g} bytes, got {found:g}"
             )
 
     def test_seconds(self, student):
         inputs = [
-            (1e9, ranks, machine, *links)
-            for ranks, machine in ((2, 8), (8, 8), (9, 8), (16, 8), (2, 1), (4, 3), (5, 5))
+            (1e9, ranks, node, *links)
+            for ranks, node in ((2, 8), (8, 8), (9, 8), (16, 8), (2, 1), (4, 3), (5, 5))
             for links in ((450e9, 50e9), (8.0, 1.0))
         ]
         for args, found in found_for(student, "all_reduce_seconds", inputs):
-            nbytes, ranks, machine, inside, between = args
-            right = nbytes / slowest_link(ranks, machine, inside, between)
+            nbytes, ranks, node, inside, between = args
+            right = nbytes / slowest_link(ranks, node, inside, between)
             assert number(found, "all_reduce_seconds") == pytest.approx(right, rel=1e-12), (
-                f"{nbytes:g} bytes in a ring of {ranks} ranks, {machine} in a machine, {inside:g} bytes a second in it "
-                f"and {between:g} between machines: {found:g} s, where {right:g} s is right"
+                f"{nbytes:g} bytes in a ring of {ranks} ranks, {node} per node, {inside:g} bytes/s inside a node and "
+                f"{between:g} between nodes: expected {right:g} s, got {found:g} s"
             )
 
     def test_share(self, student):
@@ -246,21 +246,21 @@ class TestTensorParallelTraffic:
             found = number(student.call("communication_share", *arguments), "communication_share")
             right = seconds / (seconds + computing)
             assert found == pytest.approx(right, rel=1e-12), (
-                f"communication_share{arguments} is {found:g}, where {right:g} is right: {seconds:.2f} s of "
-                f"all-reduces beside {computing:.2f} s of computation"
+                f"communication_share{arguments}: expected {right:g}, from {seconds:.2f} s of all-reduces and "
+                f"{computing:.2f} s of computation, got {found:g}"
             )
         found = student.call("communication_share", 0.0, 1e9, 100, 1, 1e12)
-        assert found == 0, f"without all-reduces their share is 0, and not {found}"
+        assert found == 0, f"communication_share without communication: expected 0, got {found}"
 
 
 # 6.2
 
 
 def run_mapping(world, module, name, options, data, gradient, transposed=False):
-    """A mapping's output, its input's gradient, what was called, and whether it left alone what it was given."""
+    """A mapping's output, its input's gradient, the collectives called, and whether its inputs are unchanged."""
     mine, back = data[world.rank], gradient[world.rank]
     x = Tensor(mine.copy(), requires_grad=True)
-    if transposed:  # the same values in another order in memory
+    if transposed:  # the same values in another memory order
         x.data = np.asfortranarray(x.data)
         back = np.asfortranarray(back)
     kept, calls = back.copy(), ([], [])
@@ -279,7 +279,7 @@ def run_mapping(world, module, name, options, data, gradient, transposed=False):
 
 
 def run_summed_gradients(world, module, name):
-    """Backward of a mapping: its calls with reduce_dtype=float32; and the gradient of a float64 leaf."""
+    """Backward of a mapping: its calls with reduce_dtype=float32, and the gradient of a float64 leaf."""
     axis = () if name == "copy_to_group" else (0,)
     calls: list = []
     x = Tensor(np.ones(1, np.float32), requires_grad=True)
@@ -298,27 +298,27 @@ def check_summed_gradients(student, name: str, collective: str) -> None:
         elements = 1 if collective == "all_reduce" else 3
         what = f"{name}, {on(rank, 3)}, with reduce_dtype=float32, in backward"
         check_calls(calls, [(collective, "float32", elements, 1)], what)
-        what = f"{name}, {on(rank, 3)}: the gradient of a float64 x, 3 x ({2**24} + 1), handed on as it is"
+        what = f"{name}, {on(rank, 3)}: the gradient of a float64 x, 3 x ({2**24} + 1), passed on without rounding"
         same(grad, np.full(1, 3 * (2.0**24 + 1)), what)
 
 
 def check_mapping(student, name, size, data, gradient, y, grad, calls, what="", transposed=False, **options) -> None:
-    """Each rank's output, gradient and calls: ``y``, ``grad`` and ``calls`` are functions of the rank."""
+    """Check each rank's output, gradient and calls: ``y``, ``grad`` and ``calls`` are functions of the rank."""
     seen = student.on_ranks(size, run_mapping, name, options, data, gradient, transposed)
     for rank, one in enumerate(seen):
         where = f"{name}, {on(rank, size)}, shape {data[rank].shape}{what}"
-        same(one.value["y"], y(rank), f"{where}: what comes out")
+        same(one.value["y"], y(rank), f"{where}: the output")
         same(one.value["grad"], grad(rank).astype(np.float64), f"{where}: the gradient of x")
-        assert one.value["kept"], f"{where}: the array that it was given, or has handed out, is overwritten"
-        assert one.value["kept gradient"], f"{where}: the gradient that backward was given is overwritten"
+        assert one.value["kept"], f"{where}: its input or its output was overwritten"
+        assert one.value["kept gradient"], f"{where}: the gradient passed to backward was overwritten"
         if size > 1:
             for way, found, right in zip(("forward", "backward"), one.value["calls"], calls(rank), strict=True):
                 check_calls(found, right, f"{where}, in {way}")
 
 
 def check_copy(student, size, shape, dtype="float32", **more) -> None:
-    data = [whole(0, shape, dtype)] * size
-    gradient = [whole(10 + rank, shape, dtype) for rank in range(size)]
+    data = [integers(0, shape, dtype)] * size
+    gradient = [integers(10 + rank, shape, dtype) for rank in range(size)]
     call = ("all_reduce", "float64", data[0].size, 1)
     check_mapping(
         student, "copy_to_group", size, data, gradient,
@@ -327,8 +327,8 @@ def check_copy(student, size, shape, dtype="float32", **more) -> None:
 
 
 def check_reduce(student, size, shape, dtype="float32", **more) -> None:
-    data = [whole(rank, shape, dtype) for rank in range(size)]
-    gradient = [whole(10, shape, dtype)] * size
+    data = [integers(rank, shape, dtype) for rank in range(size)]
+    gradient = [integers(10, shape, dtype)] * size
     call = ("all_reduce", "float64", data[0].size, 1)
     check_mapping(
         student, "reduce_from_group", size, data, gradient,
@@ -337,14 +337,14 @@ def check_reduce(student, size, shape, dtype="float32", **more) -> None:
 
 
 def run_sum_over(world, module, shape, dtype, sum_dtype, order):
-    array = np.array(whole(world.rank, shape, dtype), order=order)
+    array = np.array(integers(world.rank, shape, dtype), order=order)
     kept = array.copy()
     total = module.sum_over(array, world, sum_dtype)
     return total, bool(np.array_equal(kept, array)), bool(np.shares_memory(total, array))
 
 
 def run_rounding(world, module):
-    """Sums that float32 cannot hold half-way: of partial sums in forward, and of gradients in backward."""
+    """Sums whose intermediate values do not fit into float32: partial sums in forward, gradients in backward."""
     terms = [2.0**24, 1.0, 1.0][: world.size]  # in float32 2^24 + 1 is 2^24
     x = Tensor(np.full(3, terms[world.rank]), requires_grad=True)  # float64
     total = module.reduce_from_group(x, world, np.float64, np.float32)
@@ -355,7 +355,7 @@ def run_rounding(world, module):
     with counted(world, calls):
         module.reduce_from_group(small, world, np.float32)
 
-    # each rank's gradient is a sum over two blocks, 2^24 + 1, not rounded yet
+    # each rank's gradient is a sum over two heads, 2^24 + 1, not rounded yet
     w = Tensor(np.zeros(3, np.float32), requires_grad=True)
     y = module.copy_to_group(w, world)
     functional.copy_to_heads(y, 2).backward(np.stack([np.full(3, term, np.float32) for term in (2.0**24, 1.0)]))
@@ -363,11 +363,11 @@ def run_rounding(world, module):
 
 
 def run_residual(world, module):
-    """z = x + g(w f(x)): x is used on the way and beside it."""
-    x = Tensor(whole(0, (2, 3)), requires_grad=True)
-    w = Tensor(whole(20 + world.rank, (2, 3)), requires_grad=True)
+    """z = x + g(w f(x)): x is used inside the pair and outside it."""
+    x = Tensor(integers(0, (2, 3)), requires_grad=True)
+    w = Tensor(integers(20 + world.rank, (2, 3)), requires_grad=True)
     z = x + module.reduce_from_group(w * module.copy_to_group(x, world), world)
-    z.backward(whole(5, (2, 3)))
+    z.backward(integers(5, (2, 3)))
     return z.data, x.grad, w.grad
 
 
@@ -375,10 +375,9 @@ def run_residual(world, module):
 @pytest.mark.task(
     "6.2",
     points=4,
-    hint="sum_over: array.astype(dtype, order='C') is a copy in any case; all-reduce that. f returns x as it is, "
-    "keeps the group, and sets ctx.grad_dtype = reduce_dtype; its backward is sum_over. g is the other way round, "
-    "with .astype(dtype or x.dtype) at the end. backward returns a tuple with a None for each argument that is no "
-    "tensor.",
+    hint="sum_over: array.astype(dtype, order='C') always copies; all-reduce the copy. f returns x unchanged, keeps "
+    "the group, and sets ctx.grad_dtype = reduce_dtype; its backward is sum_over. g is the reverse, with "
+    ".astype(dtype or x.dtype) at the end. backward returns a tuple with None for each argument that is not a tensor.",
 )
 class TestCopyAndReduce:
     """copy_to_group and reduce_from_group: Megatron's f and g"""
@@ -390,9 +389,9 @@ class TestCopyAndReduce:
                 for rank, one in enumerate(seen):
                     total, kept, shared = one.value
                     where = f"sum_over of {dtype} in {sum_dtype}, {on(rank, size)}, shape {shape}, order {order}"
-                    same(total, sum(whole(r, shape, sum_dtype) for r in range(size)), where)
-                    assert kept, f"{where}: the array that it was given is overwritten"
-                    assert not shared, f"{where}: the result shares memory with the array that it was given"
+                    same(total, sum(integers(r, shape, sum_dtype) for r in range(size)), where)
+                    assert kept, f"{where}: its input was overwritten"
+                    assert not shared, f"{where}: the result shares memory with its input"
 
     def test_f(self, student):
         for size, shape in product(SIZES, ((2, 3, 4), (1,), (0, 3))):
@@ -403,7 +402,7 @@ class TestCopyAndReduce:
             check_reduce(student, size, shape)
 
     def test_other_dtypes_and_orders(self, student):
-        """In float64 nothing has to be converted, and a copy is forgotten easily."""
+        """In float64 nothing needs converting, and it is easy to forget the copy."""
         for transposed, size, check in product((False, True), (1, 3), (check_copy, check_reduce)):
             what = " of float64, in Fortran order" if transposed else " of float64"
             check(student, size, (3, 5), "float64", what=what, transposed=transposed)
@@ -416,11 +415,11 @@ class TestCopyAndReduce:
             what = f"{where}: the sum of float64 {2**24}, 1 and 1"
             same(as_it_came, right, f"{what}, with dtype=None")
             same(total, right.astype(np.float32), f"{what}, with dtype=float32")
-            assert single.dtype == np.float32, f"{where}: the sum of float32 is {single.dtype}"
+            assert single.dtype == np.float32, f"{where}, sum of float32: expected dtype float32, got {single.dtype}"
             check_calls(calls, [("all_reduce", "float32", 3, 1)], f"{where}, with reduce_dtype=float32")
             same(
                 grad, np.full(3, 3 * (2.0**24 + 1)).astype(np.float32).astype(np.float64),
-                f"{where}: 3 ranks' gradients, each {2**24} + 1 and not rounded yet, arrive at f and are summed. Is "
+                f"{where}: f's backward sums 3 ranks' gradients, each {2**24} + 1 and not rounded yet. Is "
                 "ctx.grad_dtype set?",
             )  # fmt: skip
 
@@ -429,7 +428,7 @@ class TestCopyAndReduce:
 
     def test_together(self, student):
         for size in SIZES:
-            x, w, back = whole(0, (2, 3)), [whole(20 + rank, (2, 3)) for rank in range(size)], whole(5, (2, 3))
+            x, w, back = integers(0, (2, 3)), [integers(20 + rank, (2, 3)) for rank in range(size)], integers(5, (2, 3))
             for rank, one in enumerate(student.on_ranks(size, run_residual)):
                 z, grad_x, grad_w = one.value
                 where = f"z = x + g(w f(x)), {on(rank, size)}"
@@ -441,18 +440,18 @@ class TestCopyAndReduce:
         check_training(student, warm_ranks, ("copy_to_group", "reduce_from_group"), "tp=2", "tp=3")
 
 
-# 6.3 (and 6.9): an MLP of 6 blocks
+# 6.3 (and 6.9): an MLP with 6 heads
 
-BATCH, TOKENS, WIDTH, BLOCKS, HIDDEN = 2, 6, 5, 6, 4
+BATCH, TOKENS, WIDTH, HEADS, HIDDEN = 2, 6, 5, 6, 4
 ACTIVATIONS = BATCH * TOKENS * WIDTH
 
 
 def layers(dtype="float32", make=normal):
-    """A column and a row layer of one process, biases and all, and a LayerNorm."""
+    """A column layer and a row layer of one process, with biases, and a LayerNorm."""
     norm, column, row = (
         LayerNorm(WIDTH),
-        ColumnLinear(BLOCKS, WIDTH, HIDDEN, 1.0),
-        RowLinear(BLOCKS, HIDDEN, WIDTH, 1.0),
+        ColumnLinear(HEADS, WIDTH, HIDDEN, 1.0),
+        RowLinear(HEADS, HIDDEN, WIDTH, 1.0),
     )
     for seed, parameter in enumerate([*column.parameters(), *row.parameters(), *norm.parameters()]):
         parameter.data = make(seed, parameter.shape, dtype)
@@ -460,7 +459,7 @@ def layers(dtype="float32", make=normal):
 
 
 def mlp_alone(dtype="float32") -> dict:
-    """What one process makes of it."""
+    """What one process computes with it."""
     column, row, _ = layers(dtype)
     x = Tensor(normal(20, (BATCH, TOKENS, WIDTH), dtype), requires_grad=True)
     y = row(functional.gelu(column(x)))
@@ -478,7 +477,7 @@ def grads_of(column, row) -> dict:
 
 
 def run_mlp(world, module, sequence=False, reduce_dtype="float64", dtype="float32"):
-    """The same on the answers' layers: output, gradients, and what was called in forward and in backward."""
+    """The same on the answer's layers: output, gradients, and the collectives called in forward and backward."""
     lend(module, *PAIRS, "heads_of")
     column, row, _ = layers(dtype)
     fc = module.ColumnParallelLinear(column, world, sequence, np.dtype(reduce_dtype))
@@ -498,27 +497,27 @@ def run_mlp(world, module, sequence=False, reduce_dtype="float64", dtype="float3
 
 def run_column(world, module):
     lend(module, *PAIRS, "heads_of")
-    column, _, _ = layers(make=whole)
+    column, _, _ = layers(make=integers)
     fc = module.ColumnParallelLinear(column, world, False)
-    x = Tensor(whole(20, (BATCH, TOKENS, WIDTH)), requires_grad=True)
+    x = Tensor(integers(20, (BATCH, TOKENS, WIDTH)), requires_grad=True)
     y = fc(x)
-    y.backward(part(whole(21, (BLOCKS, BATCH, TOKENS, HIDDEN)), world.rank, world.size))
+    y.backward(part(integers(21, (HEADS, BATCH, TOKENS, HIDDEN)), world.rank, world.size))
     return y.data, x.grad, fc.weight.grad, fc.bias.grad
 
 
 def run_row(world, module):
     lend(module, *PAIRS, "heads_of")
-    _, row, _ = layers(make=whole)
+    _, row, _ = layers(make=integers)
     proj = module.RowParallelLinear(row, world, False)
-    mine = part(whole(20, (BLOCKS, BATCH, TOKENS, HIDDEN)), world.rank, world.size)
+    mine = part(integers(20, (HEADS, BATCH, TOKENS, HIDDEN)), world.rank, world.size)
     x = Tensor(mine.copy(), requires_grad=True)
     y = proj(x)
-    y.backward(whole(21, (BATCH, TOKENS, WIDTH)))
+    y.backward(integers(21, (BATCH, TOKENS, WIDTH)))
     return y.data, x.grad, proj.weight.grad, proj.bias.grad
 
 
 def run_loss(world, module, nudges):
-    """sum(y * c) in float64, with one number of x or of this rank's parameters nudged at a time; and its gradient."""
+    """sum(y * c) in float64, with one element of x or of this rank's parameters nudged at a time; and its gradient."""
     lend(module, *PAIRS, "heads_of")
 
     def loss(name, index, by):
@@ -550,28 +549,28 @@ def check_mlp(seen, right: dict, size: int, sequence: bool, what: str) -> None:
                 expected = part(expected, rank, size)
             if sequence and name in ("x", "y"):
                 expected = np.ascontiguousarray(part(expected, rank, size, 1))
-            title = "what the pair puts out" if name == "y" else f"the gradient of {name}"
-            same(one.value[name], expected, f"{what}, {on(rank, size)}: {title}, beside one process")
-        assert one.value["kept"], f"{what}, {on(rank, size)}: x is overwritten"
+            title = "the output of the pair" if name == "y" else f"the gradient of {name}"
+            same(one.value[name], expected, f"{what}, {on(rank, size)}: {title}, compared with one process")
+        assert one.value["kept"], f"{what}, {on(rank, size)}: x was overwritten"
 
 
 @answers(f"{TENSOR}:ColumnParallelLinear", f"{TENSOR}:RowParallelLinear")
 @pytest.mark.task(
     "6.3",
     points=5,
-    hint="Columns: enter_heads, copy_to_heads for as many blocks as the weight here has, linear with weight and "
-    "bias. Rows: linear without a bias; reduce_from_heads with reduce_dtype, so that the sum over the blocks here "
-    "stays unrounded; leave_blocks with the dtype of the products; and then, when the sum over all ranks is there, "
-    "the bias.",
+    hint="Columns: enter_heads; copy_to_heads for as many heads as the weight here has; linear with weight and bias. "
+    "Rows: linear without a bias; reduce_from_heads with reduce_dtype, so that the sum over the heads here stays "
+    "unrounded; leave_heads with the dtype of the products; and then, once the sum over all ranks is complete, the "
+    "bias.",
 )
 class TestColumnAndRow:
-    """ColumnParallelLinear and RowParallelLinear: a pair with one all-reduce each way"""
+    """ColumnParallelLinear and RowParallelLinear: a pair with one all-reduce in each direction"""
 
     def test_columns(self, student):
-        column, _, _ = layers(make=whole)
-        x = Tensor(whole(20, (BATCH, TOKENS, WIDTH)), requires_grad=True)
+        column, _, _ = layers(make=integers)
+        x = Tensor(integers(20, (BATCH, TOKENS, WIDTH)), requires_grad=True)
         y = column(x)
-        y.backward(whole(21, y.shape))
+        y.backward(integers(21, y.shape))
         for size in SIZES:
             for rank, one in enumerate(student.on_ranks(size, run_column)):
                 where = f"columns, {on(rank, size)}"
@@ -582,10 +581,10 @@ class TestColumnAndRow:
                     same(found, right if title == "x" else part(right, rank, size), what)
 
     def test_rows(self, student):
-        _, row, _ = layers(make=whole)
-        x = Tensor(whole(20, (BLOCKS, BATCH, TOKENS, HIDDEN)), requires_grad=True)
+        _, row, _ = layers(make=integers)
+        x = Tensor(integers(20, (HEADS, BATCH, TOKENS, HIDDEN)), requires_grad=True)
         y = row(x)
-        y.backward(whole(21, y.shape))
+        y.backward(integers(21, y.shape))
         for size in SIZES:
             for rank, one in enumerate(student.on_ranks(size, run_row)):
                 where = f"rows, {on(rank, size)}"
@@ -609,15 +608,15 @@ class TestColumnAndRow:
             check_mlp(student.on_ranks(size, run_mlp), right, size, False, "columns, GELU, rows")
 
     def test_finite_differences(self, student):
-        step = 1e-6  # differences are then good to about 1e-9 of what are numbers of the size of 10
+        step = 1e-6  # differences are then good to about 1e-9 for numbers around 10
         nudges = [("x", 7, step), ("columns' weight", 3, step), ("rows' bias", 2, step)]
         for size in (1, 2):
             slopes, grads = student.on_ranks(size, run_loss, nudges)[0].value  # rank 0 has the nudged column
             for (name, index, _), slope in zip(nudges, slopes, strict=True):
                 found = grads[name].flat[index]
                 assert found == pytest.approx(slope, rel=1e-6, abs=1e-6), (
-                    f"in float64, rank 0 of {size}: element {index} of the gradient of {name} is {found:.9g}, where "
-                    f"the loss really changes by {slope:.9g}"
+                    f"in float64, rank 0 of {size}, element {index} of the gradient of {name}: expected {slope:.9g}, "
+                    f"as by finite differences, got {found:.9g}"
                 )
 
     def test_reduce_dtype(self, student):
@@ -650,7 +649,7 @@ class TestColumnAndRow:
 # 6.4
 
 
-def run_blocks_of(world, module, cases):
+def run_heads_of(world, module, cases):
     found = []
     for case in cases:
         try:
@@ -674,7 +673,7 @@ KINDS = ("query", "key", "value")
 
 
 def labels(width: int, heads: int) -> np.ndarray:
-    """(C, 3C) as in a checkpoint; every number says where it comes from."""
+    """(C, 3C) as in a checkpoint; every element encodes its position."""
     rows, columns = np.arange(width), np.arange(3 * width)
     return (rows[:, None] * 1000 + columns).astype(np.float32)
 
@@ -701,33 +700,32 @@ def attention_of(x: np.ndarray, fused: np.ndarray, heads: int) -> np.ndarray:
 @pytest.mark.task(
     "6.4",
     points=4,
-    hint="split_qkv: reshape the columns to (C, 3, H, D): queries, keys and values, in each the heads, in each head "
-    "its D. Bring the heads to the front with transpose, take those of heads_of(rank, ranks, heads), and join the "
-    "last two axes again. A slice is a view: copy it.",
+    hint="split_qkv: reshape the columns to (C, 3, H, D): queries, keys and values; in each, the heads; in each head, "
+    "its D columns. Bring the heads to the front with transpose, take those of heads_of(rank, ranks, heads), and merge "
+    "the last two axes again. A slice is a view: copy it.",
 )
 class TestHeads:
-    """heads_of and split_qkv: which heads lie where, and what belongs to a head"""
+    """heads_of and split_qkv: which heads are where, and what belongs to a head"""
 
-    def test_blocks(self, student):
+    def test_heads(self, student):
         cases = [
-            (rank, ranks, blocks)
-            for ranks, blocks in ((1, 1), (1, 5), (2, 4), (3, 6), (5, 5), (4, 12))
+            (rank, ranks, heads)
+            for ranks, heads in ((1, 1), (1, 5), (2, 4), (3, 6), (5, 5), (4, 12))
             for rank in range(ranks)
         ]
-        for (rank, ranks, blocks), found in zip(cases, student.on_ranks(1, run_blocks_of, cases)[0].value, strict=True):
-            each = Fraction(blocks, ranks)
+        for (rank, ranks, heads), found in zip(cases, student.on_ranks(1, run_heads_of, cases)[0].value, strict=True):
+            each = Fraction(heads, ranks)
             right = [int(rank * each), int((rank + 1) * each), 1]
             assert found == right, (
-                f"{split_over(f'{blocks} blocks', ranks)}: rank {rank} has {found}, where "
-                f"range{tuple(right[:2])} is right"
+                f"{split_over(f'{heads} heads', ranks)}, rank {rank}: expected range{tuple(right[:2])}, got {found}"
             )
 
-    def test_blocks_that_cannot_be_split(self, student):
+    def test_heads_that_cannot_be_split(self, student):
         cases = [(0, 3, 4), (1, 2, 5), (2, 4, 6), (0, 8, 4)]
-        for (rank, ranks, blocks), found in zip(cases, student.on_ranks(1, run_blocks_of, cases)[0].value, strict=True):
-            what = f"{blocks} blocks cannot be split over {ranks} ranks: heads_of({rank}, {ranks}, {blocks})"
-            assert str(found).startswith("ValueError"), f"{what} should raise ValueError, but returns {found}"
-            assert str(ranks) in found and str(blocks) in found, f"{what} should name both numbers, but says {found!r}"
+        for (rank, ranks, heads), found in zip(cases, student.on_ranks(1, run_heads_of, cases)[0].value, strict=True):
+            what = f"heads_of({rank}, {ranks}, {heads}), where {ranks} ranks do not divide {heads} heads"
+            assert str(found).startswith("ValueError"), f"{what}: expected ValueError, got {found}"
+            assert str(ranks) in found and str(heads) in found, f"{what}: expected both numbers in {found!r}"
 
     def test_split(self, student):
         for width, heads, ranks in ((4, 2, 1), (6, 2, 2), (12, 6, 3), (12, 4, 2), (6, 6, 2), (5, 1, 1)):
@@ -736,17 +734,17 @@ class TestHeads:
                 mine = student.on_ranks(1, run_split_qkv, fused, heads, rank, ranks)[0].value[0]
                 what = f"width {width}, {split_over(f'{heads} heads', ranks)}, rank {rank}"
                 shape = (heads // ranks, width, 3 * deep)
-                assert mine.shape == shape, f"{what}: shape {mine.shape}, where {shape} is right"
+                assert mine.shape == shape, f"{what}: expected shape {shape}, got {mine.shape}"
                 for h, row, kind, d in product(range(heads // ranks), range(width), range(3), range(deep)):
                     right = row * 1000 + kind * width + (rank * heads // ranks + h) * deep + d
                     found = mine[h, row, kind * deep + d]
                     assert found == right, (
-                        f"{what}: block {h}, row {row}, column {kind * deep + d} is {label_told(found, width, heads)}, "
-                        f"where {label_told(right, width, heads)} is right"
+                        f"{what}: head {h}, row {row}, column {kind * deep + d}: expected "
+                        f"{label_told(right, width, heads)}, got {label_told(found, width, heads)}"
                     )
 
     def test_attention(self, student):
-        """What the heads of all ranks attend to is what the whole checkpoint does."""
+        """Attention over the heads of all ranks equals attention with the full checkpoint."""
         width, heads, ranks = 12, 6, 3
         fused, x = normal(1, (width, 3 * width), "float64"), normal(2, (2, 5, width), "float64")
         right = attention_of(x, fused, heads)
@@ -754,9 +752,9 @@ class TestHeads:
             mine = student.on_ranks(1, run_split_qkv, fused, heads, rank, ranks)[0].value[0]
             qkv = functional.linear(functional.copy_to_heads(Tensor(x), len(mine)), Tensor(mine))
             found = functional.causal_attention(qkv).data
-            # other orders of the same float64 sums
+            # the same float64 sums in another order
             assert np.allclose(found, part(right, rank, ranks), rtol=1e-9, atol=1e-9), (
-                f"the heads of rank {rank} of {ranks} do not attend as those of the checkpoint"
+                f"attention with the heads of rank {rank} of {ranks} differs from attention with the checkpoint"
             )
 
     def test_memory(self, student):
@@ -769,11 +767,14 @@ class TestHeads:
             fused = labels(8, heads).astype(dtype)
             mine, in_order, held, kept = student.on_ranks(1, run_split_qkv, fused, heads, rank, ranks)[0].value
             what = f"width 8, {split_over(f'{heads} heads', ranks)}, rank {rank}"
-            assert kept, f"{what}: the checkpoint's weight is overwritten"
-            assert mine.dtype == fused.dtype, f"{what}: the weight is {fused.dtype}, the blocks are {mine.dtype}"
-            assert in_order, f"{what}: the blocks are not in C order"
+            assert kept, f"{what}: the checkpoint's weight was overwritten"
+            assert mine.dtype == fused.dtype, (
+                f"{what}: expected dtype {fused.dtype}, that of the weight, got {mine.dtype}"
+            )
+            assert in_order, f"{what}: the result is not in C order"
             assert held == mine.nbytes, (
-                f"{what}: the blocks have {mine.nbytes} bytes, but they are a view, and keep an array of {held} alive"
+                f"{what}: the result has {mine.nbytes} bytes, but as a view it keeps an array of {held} bytes alive: "
+                "copy it"
             )
 
     def test_trains_a_transformer(self, student, warm_ranks):
@@ -784,7 +785,7 @@ class TestHeads:
 
 
 def run_cross_entropy(world, module, logits, targets, vocab, scale=1.0):
-    """The loss of this rank's blocks, their gradient, and what was called."""
+    """The loss from this rank's logits, their gradient, and the collectives called."""
     x = Tensor(part(logits, world.rank, world.size).copy(), requires_grad=True)
     calls = [], []
     kept, kept_targets = x.data.copy(), targets.copy()
@@ -796,9 +797,9 @@ def run_cross_entropy(world, module, logits, targets, vocab, scale=1.0):
     return {"loss": loss.data.copy(), "grad": x.grad, "calls": calls, "kept": unchanged}
 
 
-def logits_and_targets(vocab: int, shape=(2, 3), dtype="float32", size=3.0, blocks=BLOCKS):
-    each = -(-vocab // blocks)
-    logits = size * normal(vocab, (blocks, *shape, each), "float64")
+def logits_and_targets(vocab: int, shape=(2, 3), dtype="float32", size=3.0, heads=HEADS):
+    each = -(-vocab // heads)
+    logits = size * normal(vocab, (heads, *shape, each), "float64")
     targets = np.random.default_rng(vocab).integers(0, vocab, shape)
     targets.flat[0], targets.flat[-1] = 0, vocab - 1
     return logits.astype(dtype), targets
@@ -827,15 +828,15 @@ def right_gradient(logits: np.ndarray, targets: np.ndarray, vocab: int) -> np.nd
             nudged[index] += by
             ends.append(loss_of(nudged, targets))
         columns[index] = (ends[0] - ends[1]) / (2 * step)
-    blocks, *shape, each = logits.shape
-    return columns.reshape(*shape, blocks, each).transpose(2, 0, 1, 3)
+    heads, *shape, each = logits.shape
+    return columns.reshape(*shape, heads, each).transpose(2, 0, 1, 3)
 
 
 VOCABULARIES = (
     12,
     9,
     7,
-)  # of 6 blocks of 2: without padding, with some, and with a last rank of 3 that has nothing else
+)  # on 6 heads of 2: no padding, some padding, and only padding on the last rank of 3
 
 
 def check_losses(seen, logits, targets, vocab, what: str) -> None:
@@ -844,25 +845,25 @@ def check_losses(seen, logits, targets, vocab, what: str) -> None:
         loss = one.value["loss"]
         where = f"{what}, vocabulary of {vocab}, {on(rank, len(seen))}"
         assert loss.shape == () and loss.dtype == logits.dtype, (
-            f"{where}: the loss has shape {loss.shape} and dtype {loss.dtype}, where () and {logits.dtype} are right"
+            f"{where}, loss: expected shape () and dtype {logits.dtype}, got {loss.shape} and {loss.dtype}"
         )
-        # float32 has 24 bits, and some operations round
+        # float32 has 24 bits, and a few operations round
         assert isfinite(loss) and float(loss) == pytest.approx(
             right, rel=2e-6 if logits.dtype == np.float32 else 1e-12
-        ), f"{where}: the loss is {float(loss):.9g}, where {right:.9g} is right"
+        ), f"{where}, loss: expected {right:.9g}, got {float(loss):.9g}"
 
 
 @answers(f"{TENSOR}:vocab_parallel_cross_entropy", "minidist.nn.loss:cross_entropy", "minidist.nn.loss:CrossEntropy")
 @pytest.mark.task(
     "6.5",
     points=5,
-    hint="Begin with rows_and_targets. largest = rows.max(axis=(0, 2)), then an all-reduce with ReduceOp.MAX. The "
-    "target's logit: zeros for all tokens, at_target[token] = rows[block, token, column], and an all-reduce adds "
-    "zeros to one number. Save the probabilities, token, block and column. In backward: probabilities * share, and "
-    "[block, token, column] -= share, in the shape of the logits.",
+    hint="Start with rows_and_targets. largest = rows.max(axis=(0, 2)), then an all-reduce with ReduceOp.MAX. The "
+    "target's logit: zeros for all tokens, at_target[token] = rows[head, token, column], and an all-reduce adds the "
+    "other ranks' zeros. Save the probabilities, token, head and column. In backward: probabilities * share, and "
+    "[head, token, column] -= share, in the shape of the logits.",
 )
 class TestVocabParallelCrossEntropy:
-    """vocab_parallel_cross_entropy: the loss of logits that nobody has all of"""
+    """vocab_parallel_cross_entropy: a loss from logits that no rank has in full"""
 
     def test_loss(self, student):
         for size, vocab in product(SIZES, VOCABULARIES):
@@ -879,12 +880,12 @@ class TestVocabParallelCrossEntropy:
             for rank, one in enumerate(seen):
                 found, expected = one.value["grad"], part(right, rank, size)
                 what = f"vocabulary of {vocab}, {on(rank, size)}, gradient of the loss {scale:g}"
-                assert found.shape == expected.shape, f"{what}: shape {found.shape}, where {expected.shape} is right"
+                assert found.shape == expected.shape, f"{what}: expected shape {expected.shape}, got {found.shape}"
                 off = np.abs(found - expected)
                 place = np.unravel_index(off.argmax(), off.shape)
                 assert off.max() < 1e-8 * max(1, abs(scale)), (  # differences with a step of 1e-5 are good to 1e-10
-                    f"{what}: the gradient of logit {[int(i) for i in place]} is {found[place]:.9g}, where the loss "
-                    f"really changes by {expected[place]:.9g}"
+                    f"{what}, logit {[int(i) for i in place]}: expected {expected[place]:.9g}, as by finite "
+                    f"differences, got {found[place]:.9g}"
                 )
 
     def test_large_logits(self, student):
@@ -895,7 +896,7 @@ class TestVocabParallelCrossEntropy:
                 seen = student.on_ranks(size, run_cross_entropy, logits, targets, 12)
                 check_losses(seen, logits, targets, 12, f"logits around {shift:g}")
 
-    def test_a_few_numbers_a_token(self, student):
+    def test_a_few_numbers_per_token(self, student):
         for size, vocab, shape in ((2, 12, (2, 3)), (3, 600, (1, 4))):
             logits, targets = logits_and_targets(vocab, shape)
             tokens = shape[0] * shape[1]
@@ -905,19 +906,19 @@ class TestVocabParallelCrossEntropy:
                 check_calls(backward, [], f"{what}, in backward")
                 crossed = sum(elements * times for _, _, elements, times in forward)
                 assert crossed <= 3 * tokens and {name for name, *_ in forward} == {"all_reduce"}, (
-                    f"{what}, in forward: it calls {told(forward)}; all-reduces of three numbers a token are enough"
+                    f"{what}, in forward: expected all-reduces of at most three numbers per token, got {told(forward)}"
                 )
-                assert one.value["kept"], f"{what}: logits or targets are overwritten"
+                assert one.value["kept"], f"{what}: logits or targets were overwritten"
 
     def test_bits_of_one_process(self, student):
-        shapes = {60: (3, 5), 257: (3, 5)} | {vocab: (1, 1) for vocab in range(21, 26)}  # a mean hides much rounding
+        shapes = {60: (3, 5), 257: (3, 5)} | {vocab: (1, 1) for vocab in range(21, 26)}  # a mean hides rounding
         for size, (vocab, shape) in product(SIZES, shapes.items()):
             logits, targets = logits_and_targets(vocab, shape)
             x = Tensor(logits.copy(), requires_grad=True)
             loss = cross_entropy(x, targets, vocab)
             loss.backward()
             for rank, one in enumerate(student.on_ranks(size, run_cross_entropy, logits, targets, vocab)):
-                what = f"vocabulary of {vocab}, {on(rank, size)}, beside one process with the library's own"
+                what = f"vocabulary of {vocab}, {on(rank, size)}, compared with the library on one process"
                 same(one.value["loss"][None], loss.data[None], f"{what}: the loss (steps 1 to 4 of the docstring)")
                 same(one.value["grad"], part(x.grad, rank, size), f"{what}: the gradient (step 5)")
 
@@ -930,9 +931,9 @@ class TestVocabParallelCrossEntropy:
 
 def check_gather(student, size, shape, axis, dtype="float32", **more) -> None:
     """``shape`` is that of one rank's part."""
-    data = [whole(rank, shape, dtype) for rank in range(size)]
+    data = [integers(rank, shape, dtype) for rank in range(size)]
     all_parts = np.concatenate(data, axis)
-    gradient = [whole(10 + rank, all_parts.shape, dtype) for rank in range(size)]
+    gradient = [integers(10 + rank, all_parts.shape, dtype) for rank in range(size)]
     calls = (
         [("all_gather_into_tensor", dtype, all_parts.size, 1)],
         [("reduce_scatter_tensor", "float64", all_parts.size, 1)],
@@ -944,10 +945,10 @@ def check_gather(student, size, shape, axis, dtype="float32", **more) -> None:
 
 
 def check_scatter(student, size, shape, axis, dtype="float32", **more) -> None:
-    """``shape`` is that of one rank's part, of the result."""
-    all_parts = np.concatenate([whole(0, shape, dtype)] * size, axis).shape
-    data = [whole(rank, all_parts, dtype) for rank in range(size)]
-    gradient = [whole(10 + rank, shape, dtype) for rank in range(size)]
+    """``shape`` is that of one rank's part of the result."""
+    all_parts = np.concatenate([integers(0, shape, dtype)] * size, axis).shape
+    data = [integers(rank, all_parts, dtype) for rank in range(size)]
+    gradient = [integers(10 + rank, shape, dtype) for rank in range(size)]
     calls = (
         [("reduce_scatter_tensor", "float64", data[0].size, 1)],
         [("all_gather_into_tensor", dtype, data[0].size, 1)],
@@ -960,20 +961,20 @@ def check_scatter(student, size, shape, axis, dtype="float32", **more) -> None:
 
 
 def run_parts(world, module, axis):
-    """The two helpers, and what sum_and_split says to a length that does not divide."""
-    mine = whole(world.rank, (2, 3, 4))
+    """The two helpers, and how sum_and_split reacts to a length that does not divide."""
+    mine = integers(world.rank, (2, 3, 4))
     gathered = module.join_parts(mine, world, axis)
-    split = module.sum_and_split(whole(world.rank, (6, 6, 6)), world, axis, np.float64)
+    split = module.sum_and_split(integers(world.rank, (6, 6, 6)), world, axis, np.float64)
     try:
         module.sum_and_split(np.zeros((7, 7, 7)), world, axis, np.float64)
-        said = "returns as if nothing were wrong"
+        said = "got no error"
     except ValueError:
         said = ""
     return gathered, split, bool(np.shares_memory(gathered, mine)), said
 
 
 def run_unrounded(world, module):
-    """Sums that float32 cannot hold half-way, as in task 6.2, along axis 0."""
+    """Sums whose intermediate values do not fit into float32, as in task 6.2, along axis 0."""
     terms = [2.0**24, 1.0, 1.0][: world.size]
     x = Tensor(np.full(3, terms[world.rank]))  # float64
     total = module.reduce_scatter_in_group(x, world, 0, np.float64, np.float32)
@@ -991,9 +992,9 @@ def run_unrounded(world, module):
     "6.6",
     points=4,
     hint="join_parts: gather into an array (N, ...), then np.concatenate(list(...), axis). sum_and_split: np.split "
-    "along the axis, np.stack the parts to (N, ...), in C order, and a reduce-scatter leaves the one of this rank. "
-    "Each is what backward does where forward does the other; keep group and axis in ctx, and have gradients that are "
-    "to be summed come in reduce_dtype.",
+    "along the axis, np.stack the parts to (N, ...) in C order, and a reduce-scatter leaves this rank's part. Where "
+    "forward does one, backward does the other. Keep group and axis in ctx, and request gradients that will be summed "
+    "in reduce_dtype (ctx.grad_dtype).",
 )
 class TestSequenceParallelPair:
     """all_gather_in_group and reduce_scatter_in_group: the pair of sequence parallelism"""
@@ -1003,13 +1004,13 @@ class TestSequenceParallelPair:
             for rank, one in enumerate(student.on_ranks(size, run_parts, axis)):
                 gathered, split, shared, said = one.value
                 where = f"{on(rank, size)}, axis {axis}"
-                right = np.concatenate([whole(r, (2, 3, 4)) for r in range(size)], axis)
+                right = np.concatenate([integers(r, (2, 3, 4)) for r in range(size)], axis)
                 same(gathered, right, f"join_parts of (2, 3, 4), {where}")
-                assert not shared, f"join_parts, {where}: the result shares memory with what was given"
-                total = sum(whole(r, (6, 6, 6), "float64") for r in range(size))
+                assert not shared, f"join_parts, {where}: the result shares memory with its input"
+                total = sum(integers(r, (6, 6, 6), "float64") for r in range(size))
                 same(split, part(total, rank, size, axis), f"sum_and_split of (6, 6, 6), {where}")
                 if size > 1:
-                    assert not said, f"sum_and_split of (7, 7, 7), {where}: {said}, where ValueError is right"
+                    assert not said, f"sum_and_split of (7, 7, 7), {where}: expected ValueError, {said}"
 
     def test_all_gather(self, student):
         for size, (shape, axis) in product(SIZES, (((2, 3, 4), 1), ((1, 5), 0), ((2, 1), 1), ((2, 0, 3), 1))):
@@ -1033,8 +1034,8 @@ class TestSequenceParallelPair:
             check_calls(calls, [("reduce_scatter_tensor", "float32", 3, 1)], f"{where}, with reduce_dtype=float32")
             same(
                 grad, np.full(1, 3 * (2.0**24 + 1)).astype(np.float32).astype(np.float64),
-                f"{where}: 3 ranks' gradients, each {2**24} + 1 and not rounded yet, arrive at all_gather_in_group and "
-                "are summed. Is ctx.grad_dtype set?",
+                f"{where}: the backward of all_gather_in_group sums 3 ranks' gradients, each {2**24} + 1 and not "
+                "rounded yet. Is ctx.grad_dtype set?",
             )  # fmt: skip
 
     def test_what_the_gather_sums(self, student):
@@ -1048,7 +1049,7 @@ class TestSequenceParallelPair:
 
 # 6.7
 
-GRADIENTS = {  # name: (shape of the whole, whether it is sharded)
+GRADIENTS = {  # name: (full shape, whether it is sharded)
     "weight": ((6, 3, 2), True),
     "bias": ((6, 2), True),
     "gain": ((5,), False),
@@ -1058,7 +1059,7 @@ GRADIENTS = {  # name: (shape of the whole, whether it is sharded)
 
 
 def run_norm(world, module, names, dtype="float64", size=1.0):
-    """The norm of some parameters' gradients, and of one that has none."""
+    """The norm over the gradients of some parameters, and of one without a gradient."""
     parameters = [Parameter((2,))]
     for name in names:
         shape, sharded = GRADIENTS[name]
@@ -1096,11 +1097,11 @@ def model_and_batch():
 @pytest.mark.task(
     "6.7",
     points=3,
-    hint="Every rank adds up the squares of what is sharded; what every rank has a copy of, rank 0 alone adds. One "
-    "all-reduce of the one number, and then the root.",
+    hint="Every rank adds the squares of its sharded gradients; only rank 0 adds those of replicated ones. All-reduce "
+    "that one number, then take the square root.",
 )
 class TestGlobalGradNorm:
-    """global_grad_norm: copies count once"""
+    """global_grad_norm: replicas count once"""
 
     def check(self, student, names, size, dtype="float64", by=1.0, precision=1e-12) -> list:
         right = by * np.sqrt(sum(np.sum(normal(len(name), GRADIENTS[name][0], "float64") ** 2) for name in names))
@@ -1108,14 +1109,14 @@ class TestGlobalGradNorm:
         for rank, one in enumerate(seen):
             norm = number(one.value[0], "global_grad_norm")
             assert norm == pytest.approx(right, rel=precision), (
-                f"gradients of {', '.join(names) or 'nothing'} ({dtype}), {on(rank, size)}: the norm is {norm:.9g}, "
-                f"where {right:.9g} is right"
+                f"gradients of {', '.join(names) or 'nothing'} ({dtype}), {on(rank, size)}: expected a norm of "
+                f"{right:.9g}, got {norm:.9g}"
             )
         norms = {float(one.value[0]) for one in seen}
-        assert len(norms) == 1, f"{size} ranks find norms that are not the same to the last bit: {sorted(norms)}"
+        assert len(norms) == 1, f"{size} ranks: expected one norm, to the last bit, got {sorted(norms)}"
         return seen
 
-    def test_sharded_and_copies(self, student):  # another order of a float64 sum: 1e-12
+    def test_sharded_and_replicated(self, student):  # a float64 sum in another order: 1e-12
         for size in SIZES:
             self.check(student, ["weight", "bias"], size)
             self.check(student, ["gain", "position"], size)
@@ -1127,7 +1128,7 @@ class TestGlobalGradNorm:
             self.check(student, [], size)
 
     def test_float32(self, student):
-        for by in (1.0, 1e25):  # float32 holds the gradients, and not their squares
+        for by in (1.0, 1e25):  # float32 can hold the gradients, but not their squares
             self.check(student, list(GRADIENTS), 3, "float32", by, 1e-6)  # the gradients are rounded
 
     def test_one_number(self, student):
@@ -1135,8 +1136,8 @@ class TestGlobalGradNorm:
             for rank, one in enumerate(self.check(student, list(GRADIENTS), size)):
                 _, calls, kept = one.value
                 found = sum(elements * times for _, _, elements, times in calls)
-                assert found == 1, f"{on(rank, size)} calls {told(calls)}, where one all-reduce of one number is enough"
-                assert kept, f"{on(rank, size)}: the gradients are overwritten"
+                assert found == 1, f"{on(rank, size)}: expected one all-reduce of one number, got {told(calls)}"
+                assert kept, f"{on(rank, size)}: the gradients were overwritten"
 
     def test_of_a_model(self, student):
         model, batch = model_and_batch()
@@ -1144,15 +1145,16 @@ class TestGlobalGradNorm:
         right = grad_norm(model.parameters())
         for size in SIZES:
             for rank, one in enumerate(student.on_ranks(size, run_norm_of_a_model)):
-                # the library rounds squares to a grid: nine digits
+                # the library rounds squares to a grid, which leaves nine digits
                 assert one.value == pytest.approx(right, rel=1e-8), (
-                    f"a transformer, {on(rank, size)}: the norm is {one.value:.9g}, in one process {right:.9g}"
+                    f"a transformer, {on(rank, size)}: expected a norm of {right:.9g}, as on one process, got "
+                    f"{one.value:.9g}"
                 )
 
 
 # 6.8
 
-FEATURES = {1: (4,), 2: (3, 1), 3: (2, 0, 2)}  # of each rank
+FEATURES = {1: (4,), 2: (3, 1), 3: (2, 0, 2)}  # number of features of each rank
 SAMPLES, OUTPUTS, STEPS, RATE = 8, 2, 12, 0.05
 
 
@@ -1174,7 +1176,7 @@ def run_regression(world, module, steps):
 
 
 def regression_alone(steps: int):
-    """With the bias as a feature that is 1: a design matrix, and nothing to add to it."""
+    """One process, with the bias as a weight for a constant feature of 1."""
     features, targets = samples_for_regression()
     design = np.hstack([features, np.ones((SAMPLES, 1))])
     weight, losses = np.zeros((5, OUTPUTS)), []
@@ -1189,11 +1191,11 @@ def regression_alone(steps: int):
     "6.8",
     points=3,
     kind="debugging",
-    hint="Print y after the all-reduce, on one rank and on two, in the first step and in the second. How often is "
-    "what bias holds in the sum that the ranks make of y?",
+    hint="Print y after the all-reduce, on one rank and on two, in the first step and in the second. How often does "
+    "the bias enter the sum over the ranks?",
 )
 class TestRowParallelTraining:
-    """train_row_parallel: right on one rank, another layer on two. Find out why and mend it"""
+    """train_row_parallel: correct on one rank, a different layer on two. Find out why and fix it"""
 
     def check(self, student, size, steps) -> list:
         losses, weight, bias = regression_alone(steps)
@@ -1209,12 +1211,14 @@ class TestRowParallelTraining:
             )
             for title, found, right in values:
                 right = np.array(right)
-                assert np.shape(found) == right.shape, f"{what}: {title} of shape {np.shape(found)}, not {right.shape}"
-                # other orders of the same float64 sums, step after step
+                assert np.shape(found) == right.shape, (
+                    f"{what}, {title}: expected shape {right.shape}, got {np.shape(found)}"
+                )
+                # the same float64 sums in another order, step after step
                 wrong = np.flatnonzero(~np.isclose(np.ravel(found), right.ravel(), rtol=1e-9, atol=1e-9))
                 assert not len(wrong), (
-                    f"{what}: {title}[{wrong[0]}] is {np.ravel(found)[wrong[0]]:.6g}, where one rank with all features "
-                    f"has {right.ravel()[wrong[0]]:.6g}"
+                    f"{what}, {title}[{wrong[0]}]: expected {right.ravel()[wrong[0]]:.6g}, as on one rank with all "
+                    f"features, got {np.ravel(found)[wrong[0]]:.6g}"
                 )
         return seen
 
@@ -1231,14 +1235,14 @@ class TestRowParallelTraining:
             _, _, _, calls, kept = one.value
             right = [("all_reduce", "float64", SAMPLES * OUTPUTS, STEPS)]
             check_calls(calls, right, f"{on(rank, 2)}, {STEPS} steps")
-            assert kept, f"{on(rank, 2)}: the features are overwritten"
+            assert kept, f"{on(rank, 2)}: the features were overwritten"
 
 
 # 6.9
 
 
 def half_layer_alone() -> dict:
-    """Two micro-batches in one process."""
+    """Two micro-batches on one process."""
     column, row, norm = layers()
     found = {}
     for k in range(2):
@@ -1250,7 +1254,7 @@ def half_layer_alone() -> dict:
 
 
 def run_half_layer(world, module):
-    """The same, on the library's parallel layers."""
+    """The same with the library's parallel layers."""
     from minidist.parallel.tensor import ColumnParallelLinear, RowParallelLinear
 
     lend(module, *PAIRS, "heads_of")
@@ -1274,12 +1278,11 @@ def run_half_layer(world, module):
     "6.9",
     points=3,
     kind="debugging",
-    hint="Go through the parameters one by one. Which of them does every rank have a copy of, and of which tokens "
-    "does a rank see the gradient? One function of task 6.2 was made for what all ranks have and each uses "
-    "differently.",
+    hint="Go through the parameters one by one. Which are replicated, and from which tokens does a rank get their "
+    "gradient? One function of task 6.2 was made for what all ranks have and each uses differently.",
 )
 class TestNormOfTokens:
-    """mlp_of_tokens: under sequence parallelism the ranks' copies drift apart. Find out why and mend it"""
+    """mlp_of_tokens: under sequence parallelism the replicas drift apart. Find out why and fix it"""
 
     def check(self, student, size, names) -> list:
         right = half_layer_alone()
@@ -1292,8 +1295,8 @@ class TestNormOfTokens:
                 elif name in ("columns' weight", "columns' bias", "rows' weight"):
                     expected = part(expected, rank, size)
                 title = f"the output of micro-batch {name[2:]}" if name.startswith("y ") else f"the gradient of {name}"
-                what = f"{on(rank, size)}, two micro-batches: {title}, beside one process"
-                assert found is not None, f"{what}, is missing"
+                what = f"{on(rank, size)}, two micro-batches: {title}, compared with one process"
+                assert found is not None, f"{what}: it is missing"
                 same(found, expected, what)
         return seen
 
@@ -1314,6 +1317,6 @@ class TestNormOfTokens:
                 large = sum(times for name, _, _, times in calls if name != "all_reduce")
                 small = sum(elements * times for name, _, elements, times in calls if name == "all_reduce")
                 assert large == 2 * 4 and small <= 2 * 3 * WIDTH, (
-                    f"{on(rank, size)}, two micro-batches: it calls {told(calls)}. The pairs of fc and proj are "
-                    f"enough, and an all-reduce of {WIDTH} numbers for each parameter of which every rank has a copy"
+                    f"{on(rank, size)}, two micro-batches: expected only the pairs of fc and proj and one all-reduce "
+                    f"of {WIDTH} numbers per replicated parameter, got {told(calls)}"
                 )

@@ -1,11 +1,11 @@
-"""Planted bugs of chapter 6."""
+"""Mutants for chapter 6."""
 
 from minidist.course.authoring.mutants import Mutant
 
 MUTANTS = [
     # 6.1 worksheet
-    Mutant("6.1", "two all-reduces a layer: backward is forgotten", "return 4 * layers", "return 2 * layers"),
-    Mutant("6.1", "a whole ring for each sub-layer, forward only once", "return 4 * layers", "return 3 * layers"),
+    Mutant("6.1", "two all-reduces per layer: forgets backward", "return 4 * layers", "return 2 * layers"),
+    Mutant("6.1", "three all-reduces per layer: forward only once", "return 4 * layers", "return 3 * layers"),
     Mutant(
         "6.1",
         "the size of the weight, not of the activations",
@@ -19,43 +19,43 @@ MUTANTS = [
         "return tokens * width * element_bytes",
     ),
     Mutant("6.1", "half of the ring", "* 2 * (ranks - 1) / ranks * each", "* (ranks - 1) / ranks * each"),
-    Mutant("6.1", "the whole buffer to every rank", "* 2 * (ranks - 1) / ranks * each", "* 2 * (ranks - 1) * each"),
+    Mutant("6.1", "the full buffer to every rank", "* 2 * (ranks - 1) / ranks * each", "* 2 * (ranks - 1) * each"),
     Mutant(
         "6.1",
-        "the fast link for as many ranks as are in the machine",
-        "return nbytes / (inside if ranks <= machine else between)",
-        "return nbytes * (min(ranks, machine) / inside + max(ranks - machine, 0) / between) / ranks",
+        "the fast link for as many ranks as are in the node",
+        "return nbytes / (inside if ranks <= node else between)",
+        "return nbytes * (min(ranks, node) / inside + max(ranks - node, 0) / between) / ranks",
     ),
-    Mutant("6.1", "a full machine counts as two", "ranks <= machine", "ranks < machine"),
-    Mutant("6.1", "every rank computes the whole model", "tokens / (ranks * flops)", "tokens / flops"),
+    Mutant("6.1", "a full node counts as two", "ranks <= node", "ranks < node"),
+    Mutant("6.1", "every rank computes the full model", "tokens / (ranks * flops)", "tokens / flops"),
     Mutant(
         "6.1",
-        "beside the computation, not of the whole time",
+        "relative to the computation, not to the total time",
         "return communication / (communication + computation)",
         "return communication / computation",
     ),
     # 6.2 f and g
     Mutant(
         "6.2",
-        "float64, whatever is asked for",
+        "ignores reduce_dtype: always float64",
         "ctx.group, ctx.grad_dtype = group, reduce_dtype\n        return x\n",
         "ctx.group, ctx.grad_dtype = group, np.float64\n        return x\n",
     ),
     Mutant(
         "6.2",
-        "the sum is rounded before it is handed on",
+        "rounds the sum before passing it on",
         "return sum_over(gradient, ctx.group, ctx.grad_dtype), None, None",
         "return sum_over(gradient, ctx.group, ctx.grad_dtype).astype(np.float32), None, None",
     ),
     Mutant(
         "6.2",
-        "the sum overwrites its input where the dtype is the same",
+        "overwrites the input if the dtype is the same",
         'total = array.astype(dtype, order="C")  # a copy, even where the dtype is the same',
         'total = array.astype(dtype, order="C", copy=False)',
     ),
     Mutant(
         "6.2",
-        "the order in memory is kept",
+        "keeps the memory order",
         'total = array.astype(dtype, order="C")  # a copy, even where the dtype is the same',
         "total = array.astype(dtype)",
     ),
@@ -67,7 +67,7 @@ MUTANTS = [
     ),
     Mutant(
         "6.2",
-        "summed as it comes, then converted",
+        "sums in the given dtype, then converts",
         """
         total = array.astype(dtype, order="C")  # a copy, even where the dtype is the same
         all_reduce(total, ReduceOp.SUM, group)
@@ -87,7 +87,7 @@ MUTANTS = [
     ),
     Mutant(
         "6.2",
-        "the gradient comes rounded",
+        "gets the gradient rounded",
         """
         ctx.group, ctx.grad_dtype = group, reduce_dtype
         return x
@@ -123,7 +123,7 @@ MUTANTS = [
     ),
     Mutant(
         "6.2",
-        "g shares the gradient out",
+        "g divides the gradient by the ranks",
         """
         return sum_over(x, group, reduce_dtype).astype(dtype or x.dtype)
         # <<<
@@ -178,22 +178,22 @@ MUTANTS = [
         return total
         """,
         """
-        from minidist.parallel import mappings
+        from minidist.parallel.tools import mappings
 
         return mappings.sum_over(array, group, dtype)
         """,
     ),
     # 6.3 ColumnParallelLinear and RowParallelLinear
-    Mutant("6.3", "the columns' f is left out: backward has no all-reduce", "x = enter_heads(x, self)", "pass"),
+    Mutant("6.3", "skips the columns' f: backward has no all-reduce", "x = enter_heads(x, self)", "pass"),
     Mutant(
         "6.3",
-        "as many blocks as all ranks have",
+        "as many heads as all ranks have",
         "x = functional.copy_to_heads(x, len(self.weight.data))",
         "x = functional.copy_to_heads(x, len(self.weight.data) * self.group.size)",
     ),
     Mutant(
         "6.3",
-        "blocks first: f all-reduces all of them",
+        "heads first: f all-reduces all of them",
         """
         x = enter_heads(x, self)  # (B, T, C)
         x = functional.copy_to_heads(x, len(self.weight.data))  # (H/N, B, T, C)
@@ -206,52 +206,52 @@ MUTANTS = [
     ),
     Mutant(
         "6.3",
-        "the columns' bias is forgotten",
+        "forgets the columns' bias",
         "return functional.linear(x, self.weight, self.bias)  # (H/N, B, T, out)",
         "return functional.linear(x, self.weight)",
     ),
     Mutant(
         "6.3",
         "the rows' bias on every rank",
-        "return leave_blocks(partial, self, y.dtype) + bias  # (B, T, C)",
-        "return leave_blocks(partial + bias, self, y.dtype)",
+        "return leave_heads(partial, self, y.dtype) + bias  # (B, T, C)",
+        "return leave_heads(partial + bias, self, y.dtype)",
     ),
     Mutant(
         "6.3",
-        "the rows' bias on rank 0 alone: the others learn nothing of it",
-        "return leave_blocks(partial, self, y.dtype) + bias  # (B, T, C)",
-        "return leave_blocks(partial + bias if self.group.rank == 0 else partial, self, y.dtype)",
+        "the rows' bias only on rank 0: it gets no gradient elsewhere",
+        "return leave_heads(partial, self, y.dtype) + bias  # (B, T, C)",
+        "return leave_heads(partial + bias if self.group.rank == 0 else partial, self, y.dtype)",
     ),
     Mutant(
         "6.3",
-        "the rows' bias, a share of it on each rank",
-        "return leave_blocks(partial, self, y.dtype) + bias  # (B, T, C)",
-        "return leave_blocks(partial + bias / self.group.size, self, y.dtype)",
+        "an equal share of the rows' bias on each rank",
+        "return leave_heads(partial, self, y.dtype) + bias  # (B, T, C)",
+        "return leave_heads(partial + bias / self.group.size, self, y.dtype)",
     ),
     Mutant(
         "6.3",
-        "partial sums are rounded before they are added",
+        "rounds partial sums before adding them",
         "partial = functional.reduce_from_heads(y, self.reduce_dtype)",
         "partial = functional.reduce_from_heads(y)",
     ),
     Mutant(
         "6.3",
-        "the result is not rounded",
-        "return leave_blocks(partial, self, y.dtype) + bias",
-        "return leave_blocks(partial, self, None) + bias",
+        "does not round the result",
+        "return leave_heads(partial, self, y.dtype) + bias",
+        "return leave_heads(partial, self, None) + bias",
     ),
     Mutant(
         "6.3",
-        "the rows' g is left out",
-        "return leave_blocks(partial, self, y.dtype) + bias",
+        "skips the rows' g",
+        "return leave_heads(partial, self, y.dtype) + bias",
         "return partial + bias",
     ),
     Mutant(
         "6.3",
-        "each block is all-reduced, and then they are summed",
+        "all-reduces each head, then sums them",
         """
-        partial = functional.reduce_from_heads(y, self.reduce_dtype)  # (B, T, C), over the blocks here
-        return leave_blocks(partial, self, y.dtype) + bias  # (B, T, C)
+        partial = functional.reduce_from_heads(y, self.reduce_dtype)  # (B, T, C), over the heads here
+        return leave_heads(partial, self, y.dtype) + bias  # (B, T, C)
         """,
         """
         joined = reduce_from_group(y, self.group, self.reduce_dtype, np.float64)
@@ -260,63 +260,63 @@ MUTANTS = [
     ),
     Mutant(
         "6.3",
-        "sequence parallelism is forgotten: always f",
+        "ignores sequence parallelism: always f",
         "x = enter_heads(x, self)",
         "x = copy_to_group(x, self.group, self.reduce_dtype)",
     ),
     Mutant(
         "6.3",
-        "reduce_dtype is not passed on",
+        "does not pass reduce_dtype on",
         "x = enter_heads(x, self)",
         "x = copy_to_group(x, self.group) if not self.sequence else enter_heads(x, self)",
     ),
     # 6.4 heads_of and split_qkv
-    Mutant("6.4", "what does not divide is rounded down", "if blocks % ranks:", "if False:"),
+    Mutant("6.4", "rounds down if the ranks do not divide the heads", "if heads % ranks:", "if False:"),
     Mutant(
-        "6.4", "dealt out in turn", "return range(rank * each, (rank + 1) * each)", "return range(rank, blocks, ranks)"
+        "6.4", "dealt out in turn", "return range(rank * each, (rank + 1) * each)", "return range(rank, heads, ranks)"
     ),
     Mutant(
         "6.4",
-        "an error that does not say what is wrong",
-        'raise ValueError(f"{blocks} head blocks cannot be split over {ranks} ranks")',
+        "an error without the two numbers",
+        'raise ValueError(f"{heads} heads cannot be split over {ranks} ranks")',
         'raise ValueError("cannot split")',
     ),
     Mutant(
         "6.4",
-        "the wrong numbers are compared",
-        "if blocks % ranks:",
-        "if ranks % blocks:",
+        "checks whether the heads divide the ranks",
+        "if heads % ranks:",
+        "if ranks % heads:",
     ),
     Mutant(
         "6.4",
-        "the contiguous cut: 3D columns side by side for each head",
+        "the contiguous cut: 3D adjacent columns for each head",
         """
         width = len(fused)
         columns = fused.reshape(width, 3, heads, width // heads)  # (C, q k v, H, D)
-        blocks = columns.transpose(2, 0, 1, 3)  # (H, C, q k v, D)
+        by_head = columns.transpose(2, 0, 1, 3)  # (H, C, q k v, D)
         """,
         """
         width = len(fused)
         columns = fused.reshape(width, heads, 3, width // heads)
-        blocks = columns.transpose(1, 0, 2, 3)
+        by_head = columns.transpose(1, 0, 2, 3)
         """,
     ),
     Mutant(
         "6.4",
-        "within a head query, key and value alternate",
-        "blocks = columns.transpose(2, 0, 1, 3)  # (H, C, q k v, D)",
-        "blocks = columns.transpose(2, 0, 3, 1)",
+        "interleaves queries, keys and values within a head",
+        "by_head = columns.transpose(2, 0, 1, 3)  # (H, C, q k v, D)",
+        "by_head = columns.transpose(2, 0, 3, 1)",
     ),
     Mutant(
         "6.4",
-        "D and H are mixed up",
+        "mixes up D and H",
         """
         columns = fused.reshape(width, 3, heads, width // heads)  # (C, q k v, H, D)
-        blocks = columns.transpose(2, 0, 1, 3)  # (H, C, q k v, D)
+        by_head = columns.transpose(2, 0, 1, 3)  # (H, C, q k v, D)
         """,
         """
         columns = fused.reshape(width, 3, width // heads, heads)
-        blocks = columns.transpose(3, 0, 1, 2)
+        by_head = columns.transpose(3, 0, 1, 2)
         """,
     ),
     Mutant(
@@ -328,20 +328,20 @@ MUTANTS = [
     Mutant(
         "6.4",
         "a view of all heads",
-        "return blocks[mine.start : mine.stop].reshape(len(mine), width, -1).copy()",
-        "return np.ascontiguousarray(blocks).reshape(heads, width, -1)[mine.start : mine.stop]",
+        "return by_head[mine.start : mine.stop].reshape(len(mine), width, -1).copy()",
+        "return np.ascontiguousarray(by_head).reshape(heads, width, -1)[mine.start : mine.stop]",
     ),
     Mutant(
         "6.4",
         "always float32",
-        "return blocks[mine.start : mine.stop].reshape(len(mine), width, -1).copy()",
-        "return blocks[mine.start : mine.stop].reshape(len(mine), width, -1).astype(np.float32)",
+        "return by_head[mine.start : mine.stop].reshape(len(mine), width, -1).copy()",
+        "return by_head[mine.start : mine.stop].reshape(len(mine), width, -1).astype(np.float32)",
     ),
     # 6.5 vocab_parallel_cross_entropy
     Mutant("6.5", "each rank's own largest logit", "all_reduce(largest, ReduceOp.MAX, group)", "pass"),
     Mutant(
         "6.5",
-        "no largest logit is taken off: overflow",
+        "does not subtract the largest logit: overflow",
         """
         largest = rows.max(axis=(0, 2))  # (tokens,)
         all_reduce(largest, ReduceOp.MAX, group)
@@ -360,13 +360,13 @@ MUTANTS = [
     ),
     Mutant(
         "6.5",
-        "the exponentials are summed in float32",
+        "sums the exponentials in float32",
         "total = functional.sum_over_heads(exps.sum(axis=-1))  # (tokens,) float64",
         "total = exps.sum(axis=(0, 2))",
     ),
     Mutant(
         "6.5",
-        "the logits are gathered after all",
+        "gathers the logits after all",
         """
         largest = rows.max(axis=(0, 2))  # (tokens,)
         all_reduce(largest, ReduceOp.MAX, group)
@@ -379,43 +379,43 @@ MUTANTS = [
     ),
     Mutant(
         "6.5",
-        "the losses of all tokens come in float64",
+        "computes the tokens' losses in float64",
         "losses = np.log(total) + largest - at_target.astype(rows.dtype)  # (tokens,)",
         "losses = np.log(total.astype(np.float64)) + largest - at_target",
     ),
     Mutant(
         "6.5",
-        "the gradient at the target is not one less",
-        "grad_logits[block, token, column] -= share",
+        "does not subtract one at the target",
+        "grad_logits[head, token, column] -= share",
         "pass",
     ),
     Mutant(
         "6.5",
-        "one less at the target, whatever its share",
-        "grad_logits[block, token, column] -= share",
-        "grad_logits[block, token, column] -= 1",
+        "subtracts one at the target, not its share",
+        "grad_logits[head, token, column] -= share",
+        "grad_logits[head, token, column] -= 1",
     ),
     Mutant(
         "6.5",
-        "the gradient of the loss is taken to be 1",
+        "takes the gradient of the loss to be 1",
         "share = gradient / probabilities.shape[1]  # of one token in the mean",
         "share = np.float32(1 / probabilities.shape[1])",
     ),
     Mutant(
         "6.5",
-        "probabilities among this rank's tokens alone",
-        "ctx.save_for_backward(exps / total[:, None], token, block, column)",
-        "ctx.save_for_backward(exps / exps.sum(axis=(0, 2))[:, None], token, block, column)",
+        "probabilities over only this rank's part of the vocabulary",
+        "ctx.save_for_backward(exps / total[:, None], token, head, column)",
+        "ctx.save_for_backward(exps / exps.sum(axis=(0, 2))[:, None], token, head, column)",
     ),
     Mutant(
         "6.5",
-        "the loss goes through f: its gradient counts once for each rank",
+        "passes the loss through f: its gradient counts once per rank",
         "return VocabParallelCrossEntropy.apply(logits, targets, vocab, group)",
         "return copy_to_group(VocabParallelCrossEntropy.apply(logits, targets, vocab, group), group)",
     ),
     Mutant(
         "6.5",
-        "all ranks' gradients are summed in backward",
+        "sums all ranks' gradients in backward",
         "return VocabParallelCrossEntropy.apply(logits, targets, vocab, group)",
         "return VocabParallelCrossEntropy.apply(copy_to_group(logits, group), targets, vocab, group)",
     ),
@@ -436,7 +436,7 @@ MUTANTS = [
     ),
     Mutant(
         "6.6",
-        "gathered in float64: twice the bytes",
+        "gathers in float64: twice the bytes",
         """
         stacked = np.empty((group.size, *array.shape), array.dtype)  # (N, ...)
         all_gather_into_tensor(stacked, np.ascontiguousarray(array), group)
@@ -450,7 +450,7 @@ MUTANTS = [
     ),
     Mutant(
         "6.6",
-        "parts are cut along the memory, not the axis",
+        "cuts parts along memory, not along the axis",
         'parts = np.stack(np.split(array.astype(dtype, order="C"), group.size, axis))  # (N, ...)',
         """np.split(array, group.size, axis)
     shape = list(array.shape)
@@ -465,7 +465,7 @@ MUTANTS = [
     ),
     Mutant(
         "6.6",
-        "an all-reduce, of which the part is cut out",
+        "slices the part out of an all-reduce",
         """
         mine = np.empty(parts.shape[1:], dtype)
         reduce_scatter_tensor(mine, parts, ReduceOp.SUM, group)
@@ -478,7 +478,7 @@ MUTANTS = [
     ),
     Mutant(
         "6.6",
-        "what does not divide is cut in parts that differ, and filled up",
+        "pads an axis that the ranks do not divide",
         'parts = np.stack(np.split(array.astype(dtype, order="C"), group.size, axis))  # (N, ...)',
         """filled = -(-array.shape[axis] // group.size) * group.size
     array = np.take(array, np.arange(filled) % max(array.shape[axis], 1), axis) if array.size else array
@@ -486,20 +486,20 @@ MUTANTS = [
     ),
     Mutant(
         "6.6",
-        "all-gather has split for its backward",
+        "the all-gather's backward only splits",
         "return sum_and_split(gradient, ctx.group, ctx.axis, ctx.grad_dtype), None, None, None",
         """part = np.split(gradient, ctx.group.size, ctx.axis)[ctx.group.rank]
         return part.copy(), None, None, None""",
     ),
     Mutant(
         "6.6",
-        "the gradient comes rounded",
+        "gets the gradient rounded",
         "ctx.group, ctx.axis, ctx.grad_dtype = group, axis, reduce_dtype",
         "ctx.group, ctx.axis, ctx.grad_dtype = group, axis, x.dtype",
     ),
     Mutant(
         "6.6",
-        "reduce-scatter's backward fills up with zeros",
+        "the reduce-scatter's backward pads with zeros",
         "return join_parts(gradient, ctx.group, ctx.axis), None, None, None, None",
         """parts = [np.zeros_like(gradient) for _ in range(ctx.group.size)]
         parts[ctx.group.rank] = gradient
@@ -507,25 +507,25 @@ MUTANTS = [
     ),
     Mutant(
         "6.6",
-        "reduce-scatter rounds before it sums",
+        "the reduce-scatter rounds before summing",
         "return sum_and_split(x, group, axis, reduce_dtype).astype(dtype or x.dtype)",
         "return sum_and_split(x, group, axis, dtype or x.dtype)",
     ),
     Mutant(
         "6.6",
-        "reduce-scatter forgets the dtype",
+        "the reduce-scatter forgets the dtype",
         "return sum_and_split(x, group, axis, reduce_dtype).astype(dtype or x.dtype)",
         "return sum_and_split(x, group, axis, reduce_dtype)",
     ),
     # 6.7 global_grad_norm
-    Mutant("6.7", "copies count on every rank", "(parameter.sharded or group.rank == 0)", "True"),
+    Mutant("6.7", "replicas count on every rank", "(parameter.sharded or group.rank == 0)", "True"),
     Mutant(
         "6.7",
-        "everything counts on rank 0 alone",
+        "everything counts only on rank 0",
         "(parameter.sharded or group.rank == 0)",
         "group.rank == 0",
     ),
-    Mutant("6.7", "copies do not count", "(parameter.sharded or group.rank == 0)", "parameter.sharded"),
+    Mutant("6.7", "replicas do not count", "(parameter.sharded or group.rank == 0)", "parameter.sharded"),
     Mutant(
         "6.7",
         "norms are added, not squares",
@@ -550,7 +550,7 @@ MUTANTS = [
     Mutant("6.7", "a parameter without a gradient is an error", "parameter.grad is not None and ", ""),
     Mutant(
         "6.7",
-        "an all-reduce for each parameter",
+        "one all-reduce per parameter",
         """
             squares += np.sum(parameter.grad.astype(np.float64) ** 2)
     all_reduce(squares, ReduceOp.SUM, group)
@@ -566,7 +566,7 @@ MUTANTS = [
     # 6.8 train_row_parallel
     Mutant(
         "6.8",
-        "the mean over the ranks: right bias, wrong products",
+        "the mean over the ranks: correct bias, wrong products",
         """
         all_reduce(y, ReduceOp.SUM, group)
         y += bias
@@ -576,7 +576,7 @@ MUTANTS = [
         all_reduce(y, ReduceOp.AVG, group)
         """,
     ),
-    Mutant("6.8", "the bias is left out", "y += bias", "pass"),
+    Mutant("6.8", "skips the bias", "y += bias", "pass"),
     Mutant(
         "6.8",
         "a second all-reduce for the bias",
@@ -586,7 +586,7 @@ MUTANTS = [
     # 6.9 mlp_of_tokens
     Mutant(
         "6.9",
-        "the bias of LayerNorm is forgotten",
+        "forgets LayerNorm's bias",
         "bias = copy_parameter_to_group(norm.bias, group)",
         "bias = norm.bias",
     ),
@@ -611,7 +611,7 @@ MUTANTS = [
     ),
     Mutant(
         "6.9",
-        "what the norm puts out is shared too",
+        "f on the norm's output too",
         "normal = functional.layer_norm(x, gain, bias)  # (B, T/N, C)",
         "normal = copy_parameter_to_group(functional.layer_norm(x, gain, bias), group)",
     ),
