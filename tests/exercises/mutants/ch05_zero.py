@@ -367,12 +367,12 @@ MUTANTS = [
         "5.5",
         "gathers the full model before it runs",
         '''
-        """Called before the unit's module runs."""
+        """Runs before the unit's module."""
         # >>> 5.5
         self.gather(unit)
         ''',
         '''
-        """Called before the unit's module runs."""
+        """Runs before the unit's module."""
         for each in self.units[::-1]:
             self.gather(each)
         ''',
@@ -381,12 +381,12 @@ MUTANTS = [
         "5.5",
         "gathers the next block too early",
         '''
-        """Called before the unit's module runs."""
+        """Runs before the unit's module."""
         # >>> 5.5
         self.gather(unit)
         ''',
         '''
-        """Called before the unit's module runs."""
+        """Runs before the unit's module."""
         self.gather(unit)
         order = [self.root, *self.blocks]
         if unit is not order[-1]:
@@ -397,12 +397,12 @@ MUTANTS = [
         "5.5",
         "does not gather before forward",
         '''
-        """Called before the unit's module runs."""
+        """Runs before the unit's module."""
         # >>> 5.5
         self.gather(unit)
         ''',
         '''
-        """Called before the unit's module runs."""
+        """Runs before the unit's module."""
         ''',
     ),
     Mutant("5.5", "never reshards after forward", "if self.reshard_after_forward:", "if False:"),
@@ -417,12 +417,12 @@ MUTANTS = [
         "5.5",
         "does not gather again for backward",
         '''
-        """Called before backward needs the unit's parameters."""
+        """Runs before backward needs the unit's parameters."""
         # >>> 5.5
         self.gather(unit)
         ''',
         '''
-        """Called before backward needs the unit's parameters."""
+        """Runs before backward needs the unit's parameters."""
         ''',
     ),
     Mutant(

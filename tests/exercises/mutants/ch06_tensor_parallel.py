@@ -38,8 +38,14 @@ MUTANTS = [
     Mutant(
         "6.2",
         "ignores reduce_dtype: always float64",
-        "ctx.group, ctx.grad_dtype = group, reduce_dtype\n        return x\n",
-        "ctx.group, ctx.grad_dtype = group, np.float64\n        return x\n",
+        """
+        ctx.group, ctx.grad_dtype = group, reduce_dtype
+        return x
+        """,
+        """
+        ctx.group, ctx.grad_dtype = group, np.float64
+        return x
+        """,
     ),
     Mutant(
         "6.2",
