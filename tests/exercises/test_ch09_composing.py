@@ -1,4 +1,4 @@
-"""Graders of chapter 9: places and groups, bytes against real runs, all layouts tried, all pairs met, one process."""
+"""Graders of chapter 9: meshes, bytes against real runs, layouts against trying all, covered pairs, one process."""
 
 import re
 from collections.abc import Sequence
@@ -32,11 +32,11 @@ pytestmark = answers()
 SHAPES = ((1,), (4,), (2, 3), (3, 2), (1, 5), (2, 3, 4), (4, 3, 2), (3, 1, 2), (2, 2, 2), (2, 1, 3, 2))
 
 
-# In a rank
+# On a rank
 
 
 def lend(module, *mine: str) -> None:
-    """What is right, in the place of the learner's functions that belong to other tasks: all but these."""
+    """Replace the learner's functions of other tasks by correct ones, so that each task is graded on its own."""
     right = {"mesh_coordinate": mesh.mesh_coordinate, "mesh_groups": mesh.mesh_groups}
     right |= {"dp_bytes": dp_bytes, "tp_bytes": tp_bytes, "pp_bytes": pp_bytes, "crosses_machines": crosses_machines}
     for name, function in right.items():
@@ -53,7 +53,7 @@ def run_each(world, module, name, inputs):
 
 
 def found_for(student, name: str, inputs) -> list[tuple]:
-    """Each of these arguments, and what the function returns for them."""
+    """Pairs of arguments and what the function returns for them."""
     inputs = list(inputs)
     return list(zip(inputs, student.on_ranks(1, run_each, name, inputs)[0].value, strict=True))
 
@@ -74,7 +74,7 @@ def coordinate(rank: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def places_in_a_mesh(world, module, shape, names):
-    """For each dimension of the library's mesh, where it says that this rank is, and its rank in the group there."""
+    """For each dimension of the library's mesh: this rank's coordinate, and its rank in that group."""
     from minidist import init_device_mesh, overrides
 
     overrides.override({"mesh_coordinate": module.mesh_coordinate})
@@ -89,20 +89,18 @@ def places_in_a_mesh(world, module, shape, names):
 @pytest.mark.task(
     "9.1",
     points=2,
-    hint="They are the digits of the rank's number, if the lengths of the dimensions are the bases. Begin with the "
-    "last dimension: divmod(rank, its length) has what is left for the dimensions before it, and its digit.",
+    hint="The coordinate is the digits of the rank's number, with the lengths of the dimensions as bases. Begin with "
+    "the last dimension: divmod(rank, its length) is what is left for the earlier dimensions, and the digit.",
 )
 class TestMeshCoordinate:
-    """mesh_coordinate: a rank's place, the last dimension changing fastest"""
+    """mesh_coordinate: a rank's coordinate, the last dimension changing fastest"""
 
     def check(self, student, shapes) -> None:
         inputs = [(rank, shape) for shape in shapes for rank in range(prod(shape))]
         for (rank, shape), found in found_for(student, "mesh_coordinate", inputs):
             right = coordinate(rank, shape)
-            assert isinstance(found, tuple) and whole_numbers(found), (
-                f"it returns {found!r:.60}, where a tuple of whole numbers is asked for"
-            )
-            assert found == right, f"rank {rank} of {mesh_in_words(shape)} stands at {right}, but you have {found}"
+            assert isinstance(found, tuple) and whole_numbers(found), f"expected a tuple of integers, got {found!r:.60}"
+            assert found == right, f"rank {rank} of {mesh_in_words(shape)}: expected {right}, got {found}"
 
     def test_two_dimensions(self, student):
         self.check(student, [(2, 3), (3, 2)])
@@ -111,15 +109,15 @@ class TestMeshCoordinate:
         self.check(student, SHAPES)
 
     def test_in_the_library(self, student):
-        """In a DeviceMesh of the library: a rank's place along a dimension is its rank in that group."""
+        """In a DeviceMesh of the library, a rank's coordinate along a dimension is its rank in that group."""
         names = "pp", "dp", "tp"
         for rank, seen in enumerate(student.on_ranks(4, places_in_a_mesh, (2, 1, 2), names)):
             places, calls = seen.value
-            assert calls.get("mesh_coordinate"), "the library's mesh did not get your mesh_coordinate"
+            assert calls.get("mesh_coordinate"), "the library's mesh did not call your mesh_coordinate"
             for name, (place, group_rank) in zip(names, places, strict=True):
                 assert place == group_rank, (
-                    f"rank {rank} of the mesh pp=2, dp=1, tp=2: its place along {name} is {group_rank}, but you have "
-                    f"{place}"
+                    f"rank {rank} of the mesh pp=2, dp=1, tp=2, coordinate along {name}: expected {group_rank}, "
+                    f"got {place}"
                 )
 
 
@@ -127,14 +125,14 @@ class TestMeshCoordinate:
 
 
 def groups(shape: tuple[int, ...], dim: int) -> list[list[int]]:
-    """By the definition: each rank, and all that differ from it along the dimension alone."""
+    """By the definition: each rank, and all ranks that differ from it along this dimension only."""
     places = [coordinate(rank, shape) for rank in range(prod(shape))]
     others = [place[:dim] + place[dim + 1 :] for place in places]
     return [[rank for rank, other in enumerate(others) if other == one] for one in dict.fromkeys(others)]
 
 
 def train_on_groups(world, module, config, layout):
-    """The library's training on the learner's groups: the fingerprint, and how often they were asked for."""
+    """The library's training with the learner's groups: the fingerprint, and the number of calls."""
     from minidist import overrides
     from minidist.train.trainer import train_rank
 
@@ -147,19 +145,19 @@ def train_on_groups(world, module, config, layout):
 
 
 TINY = TrainConfig(layers=2, heads=2, width=8, context=4, steps=2, global_batch=4, micro_batch=1, warmup=1)
-one_process: dict[str, str] = {}  # the fingerprint, once it was needed
+one_process: dict[str, str] = {}  # the fingerprint, computed when first needed
 
 
 @answers(f"{MESH}:mesh_groups")
 @pytest.mark.task(
     "9.2",
     points=3,
-    hint="Go through all ranks in order and put each into a dict: the key is its coordinate without the entry of this "
-    "dimension, which all ranks of a group have in common. Or lay np.arange out in the shape, and move the axis to the "
+    hint="Go through all ranks in order and put each into a dict. The key is its coordinate without the entry of this "
+    "dimension, which is the same for all ranks of a group. Or reshape np.arange to the mesh, and move the axis to the "
     "end with np.moveaxis.",
 )
 class TestMeshGroups:
-    """mesh_groups: who talks to whom along one dimension"""
+    """mesh_groups: who communicates with whom along one dimension"""
 
     def check(self, student, shapes) -> None:
         inputs = [(shape, dim) for shape in shapes for dim in range(len(shape))]
@@ -167,15 +165,15 @@ class TestMeshGroups:
             right = groups(shape, dim)
             what = f"{mesh_in_words(shape)}, along dimension {dim}"
             assert isinstance(found, list) and all(isinstance(one, list) and whole_numbers(one) for one in found), (
-                f"{what}: it returns {found!r:.80}, where a list of lists of ranks is asked for"
+                f"{what}: expected a list of lists of ranks, got {found!r:.80}"
             )
             sizes = {len(one) for one in found}
             assert sizes == {shape[dim]}, (
-                f"{what}: groups of {sorted(sizes)} ranks, where all have {shape[dim]}; the groups are {right}"
+                f"{what}: expected groups of {shape[dim]} ranks, got {sorted(sizes)}; the groups are {right}"
             )
             for one in found:
-                assert one in right, f"{what}: {one} is no group in the order of its places; the groups are {right}"
-            assert sorted(found) == sorted(right), f"{what}: you have {found}, where {right} is right"
+                assert one in right, f"{what}: expected one of the groups {right}, got {one}"
+            assert sorted(found) == sorted(right), f"{what}: expected {right}, got {found}"
 
     def test_two_dimensions(self, student):
         self.check(student, [(2, 3), (3, 2)])
@@ -184,17 +182,17 @@ class TestMeshGroups:
         self.check(student, SHAPES)
 
     def test_training(self, student, warm_ranks):
-        """The library trains on these groups, and ends on the bits of one process."""
+        """The library's training with these groups matches one process bit for bit."""
         if not one_process:
             one_process["fingerprint"] = run(warm_ranks(1), TINY, Layout()).fingerprint
         right = one_process["fingerprint"]
         for text in ("dp=2,tp=2", "pp=2,dp=2,zero=1"):
             for rank, seen in enumerate(student.on_ranks(4, train_on_groups, TINY, Layout.parse(text))):
                 fingerprint, calls = seen.value
-                assert calls.get("mesh_groups"), "the training loop did not get your mesh_groups"
+                assert calls.get("mesh_groups"), "the training loop did not call your mesh_groups"
                 assert fingerprint == right, (
-                    f"{text}: trained on your groups, rank {rank} ends on the fingerprint {fingerprint[:16]}, one "
-                    f"process on {right[:16]}"
+                    f"{text}, training with your groups, fingerprint on rank {rank}: expected {right[:16]} as in one "
+                    f"process, got {fingerprint[:16]}"
                 )
 
 
@@ -222,20 +220,20 @@ def crosses_machines(shape: tuple[int, ...], dim: int, in_machine: int) -> bool:
 
 def axis_seconds(lengths, sent, order: Sequence[str], in_machine: int, fast, slow) -> list[Fraction]:
     shape = tuple(lengths[axis] for axis in order)
-    wires = [slow if crosses_machines(shape, dim, in_machine) else fast for dim in range(len(shape))]
-    return [Fraction(sent[axis]) / Fraction(wire) for axis, wire in zip(order, wires, strict=True)]
+    links = [slow if crosses_machines(shape, dim, in_machine) else fast for dim in range(len(shape))]
+    return [Fraction(sent[axis]) / Fraction(link) for axis, link in zip(order, links, strict=True)]
 
 
-SMALL = TrainConfig(  # in which three ranks divide all that is sent; sums are taken in what is sent: 4 bytes each
+SMALL = TrainConfig(  # three ranks divide everything that is sent; sums travel in float32, 4 bytes each
     layers=3, heads=6, width=12, context=6, steps=1, global_batch=6, micro_batch=1, warmup=1, reduce_dtype="float32"
 )
 ARRAY = 4 * SMALL.context * SMALL.width  # bytes of (B, T, C)
-AXES = {"dp": ("dp", "shard"), "tp": ("tp",), "pp": ("pp",)}  # ZeRO's messages go by another name
-runs: dict[tuple[str, str, int], int] = {}  # what was measured
+AXES = {"dp": ("dp", "shard"), "tp": ("tp",), "pp": ("pp",)}  # ZeRO's messages have another name
+runs: dict[tuple[str, str, int], int] = {}  # measured bytes
 
 
 def measured(warm_ranks, axis: str, text: str, layers: int = SMALL.layers) -> int:
-    """The bytes that a rank, the one that sends the most, really sends along an axis in one step of training."""
+    """The bytes that the rank that sends the most really sends along an axis in one training step."""
     if (axis, text, layers) not in runs:
         layout = Layout.parse(text)
         ranks = run(warm_ranks(layout.world_size), replace(SMALL, layers=layers), layout).ranks
@@ -244,9 +242,9 @@ def measured(warm_ranks, axis: str, text: str, layers: int = SMALL.layers) -> in
     return runs[axis, text, layers]
 
 
-def check_number(found, right, name: str, what: str, source: str = "is right") -> None:
+def check_number(found, right, name: str, what: str, source: str = "") -> None:
     assert float(number(found, name)) == pytest.approx(float(right), rel=1e-9), (  # a few float operations
-        f"{name}, {what}: {float(found):,.6g}, where {float(right):,.6g} {source}"
+        f"{name}, {what}: expected {float(right):,.6g}{source}, got {float(found):,.6g}"
     )
 
 
@@ -254,15 +252,14 @@ def check_number(found, right, name: str, what: str, source: str = "is right") -
     "9.3",
     points=4,
     kind="worksheet",
-    hint="Round a ring of N ranks a reduce-scatter or an all-gather of M bytes sends (N-1)/N M on each rank, and an "
-    "all-reduce twice that. Count those of one step. A rank in the middle of a pipeline sends to both sides. For the "
-    "machines use mesh_groups: rank // in_machine says in which machine a rank is. itertools.permutations has all "
-    "orders.",
+    hint="In a ring of N ranks, a reduce-scatter or an all-gather of M bytes sends (N-1)/N M on each rank, and an "
+    "all-reduce twice that. Count those of one step. A rank in the middle of a pipeline sends in both directions. For "
+    "the nodes use mesh_groups: rank // in_machine is a rank's node. itertools.permutations yields all orders.",
 )
 class TestWires:
-    """What each axis sends, and which axis belongs on the fast wire"""
+    """What each axis sends, and which axis belongs on the fast links"""
 
-    REAL = "were counted in a real step of training"
+    REAL = " as counted in a real training step"
 
     def test_dp_bytes(self, student):
         inputs = list(product((0, 26, 14_000), (1, 2, 8), (0, 1, 2, 3), (1, 4)))
@@ -304,24 +301,34 @@ class TestWires:
             for in_machine in (1, 2, 4, 8, 100)
         ]
         for (shape, dim, in_machine), found in found_for(student, "crosses_machines", inputs):
-            assert isinstance(found, bool | np.bool_), (
-                f"crosses_machines returns {found!r:.60}, where True or False is asked for"
-            )
+            assert isinstance(found, bool | np.bool_), f"crosses_machines: expected True or False, got {found!r:.60}"
             right = crosses_machines(shape, dim, in_machine)
             assert found == right, (
-                f"{mesh_in_words(shape)}, dimension {dim}, {in_machine} GPUs in a machine: {found}, where {right} is "
-                f"right; the groups are {str(groups(shape, dim))[:200] if prod(shape) < 100 else 'many'}"
+                f"{mesh_in_words(shape)}, dimension {dim}, {in_machine} GPUs per node: expected {right}, got {found}; "
+                f"the groups are {str(groups(shape, dim))[:200] if prod(shape) < 100 else 'many'}"
             )
 
     ORDERS = (  # lengths, sent, in_machine, fast, slow
         ({"pp": 2, "dp": 4, "tp": 8}, {"pp": 10, "dp": 100, "tp": 1000}, 8, 10, 1),
         ({"tp": 4, "dp": 2}, {"tp": 1000, "dp": 10}, 4, 10, 1),
         ({"tp": 4, "dp": 2}, {"tp": 10, "dp": 1000}, 4, 10, 1),
-        ({"dp": 4, "tp": 4, "pp": 2}, {"dp": 500, "tp": 1000, "pp": 300}, 8, 10, 1),  # dp cannot stay inside beside tp
+        (
+            {"dp": 4, "tp": 4, "pp": 2},
+            {"dp": 500, "tp": 1000, "pp": 300},
+            8,
+            10,
+            1,
+        ),  # dp does not fit into a node next to tp
         ({"dp": 8, "tp": 2, "pp": 2}, {"dp": 500, "tp": 1000, "pp": 300}, 4, 10, 1),
-        ({"dp": 16, "tp": 2, "pp": 2}, {"dp": 900, "tp": 400, "pp": 300}, 8, 10, 1),  # what sends most crosses anyway
-        ({"pp": 4, "dp": 2}, {"pp": 5, "dp": 4}, 8, 10, 1),  # one machine: all the same
-        ({"pp": 2, "dp": 3, "tp": 3}, {"pp": 70, "dp": 100, "tp": 90}, 4, 10, 1),  # groups that do not fit evenly
+        (
+            {"dp": 16, "tp": 2, "pp": 2},
+            {"dp": 900, "tp": 400, "pp": 300},
+            8,
+            10,
+            1,
+        ),  # the axis that sends most crosses anyway
+        ({"pp": 4, "dp": 2}, {"pp": 5, "dp": 4}, 8, 10, 1),  # one node: all orders are equal
+        ({"pp": 2, "dp": 3, "tp": 3}, {"pp": 70, "dp": 100, "tp": 90}, 4, 10, 1),  # groups that do not divide the nodes
         ({"tp": 8}, {"tp": 100}, 4, 10, 1),
         ({"pp": 2, "dp": 2, "cp": 2, "tp": 2}, {"pp": 1, "dp": 30, "cp": 200, "tp": 1000}, 4, 900, 50),
     )
@@ -329,9 +336,9 @@ class TestWires:
     def test_best_order(self, student):
         for case, found in found_for(student, "best_order", self.ORDERS):
             lengths, sent, in_machine, fast, slow = case
-            what = f"lengths {lengths}, bytes {sent}, {in_machine} GPUs in a machine, {fast} and {slow} bytes a second"
+            what = f"lengths {lengths}, bytes {sent}, {in_machine} GPUs per node, {fast} and {slow} bytes per second"
             assert isinstance(found, tuple | list) and sorted(map(str, found)) == sorted(lengths), (
-                f"{what}: {found!r:.60}, where the names of all axes are asked for, each once"
+                f"{what}: expected the names of all axes, each once, got {found!r:.60}"
             )
             totals = {
                 order: float(sum(axis_seconds(lengths, sent, order, in_machine, fast, slow)))
@@ -339,7 +346,8 @@ class TestWires:
             }
             best = min(totals, key=totals.get)
             assert totals[tuple(found)] == pytest.approx(totals[best], rel=1e-9), (  # equal but for rounding
-                f"{what}: {tuple(found)} takes {totals[tuple(found)]:g} seconds, but {best} takes {totals[best]:g}"
+                f"{what}: expected {best} with {totals[best]:g} seconds, got {tuple(found)} with "
+                f"{totals[tuple(found)]:g}"
             )
 
 
@@ -368,30 +376,30 @@ class Hardware:
 SMALLEST = Model(12, 12, 768, 1024, 512)  # GPT-2's size
 SEVEN = Model(32, 32, 4096, 4096, 512)  # 7B
 FEW = replace(SEVEN, global_batch=16)
-PRIME = Model(31, 2, 4096, 4096, 64)  # neither layers nor heads can be split much
+PRIME = Model(31, 2, 4096, 4096, 64)  # layers and heads hardly divide
 LARGE = Model(96, 96, 12288, 2048, 1536)  # 175B
 LARGEST = Model(128, 128, 16384, 8192, 2048)  # 400B
 
 ONE = Hardware(gpus=1, in_machine=1, memory=80e9, flops=400e12, fast=300e9, slow=25e9)
-MACHINE = replace(ONE, gpus=8, in_machine=8)
-EIGHT = replace(MACHINE, gpus=64)
-THOUSAND = replace(MACHINE, gpus=1024)
+NODE = replace(ONE, gpus=8, in_machine=8)
+EIGHT = replace(NODE, gpus=64)
+THOUSAND = replace(NODE, gpus=1024)
 ETHERNET = replace(EIGHT, slow=1.25e9)
 
 CASES = (
     (SMALLEST, ONE),
-    (SMALLEST, MACHINE),
+    (SMALLEST, NODE),
     (SMALLEST, ETHERNET),
-    (SEVEN, MACHINE),
-    (SEVEN, replace(MACHINE, memory=16e9)),
-    (SEVEN, replace(MACHINE, memory=53_687_091_200)),  # to the byte what the fastest layout needs
+    (SEVEN, NODE),
+    (SEVEN, replace(NODE, memory=16e9)),
+    (SEVEN, replace(NODE, memory=53_687_091_200)),  # exactly the bytes of the fastest layout
     (SEVEN, EIGHT),
     (SEVEN, replace(EIGHT, slow=EIGHT.fast)),
     (SEVEN, THOUSAND),
     (FEW, ETHERNET),
     (FEW, replace(EIGHT, slow=EIGHT.fast)),
-    (PRIME, replace(MACHINE, gpus=32, memory=20e9)),
-    (PRIME, replace(MACHINE, gpus=32, memory=16e9)),
+    (PRIME, replace(NODE, gpus=32, memory=20e9)),
+    (PRIME, replace(NODE, gpus=32, memory=16e9)),
     (LARGE, EIGHT),
     (LARGE, replace(EIGHT, in_machine=1)),
     (LARGE, replace(EIGHT, gpus=48, in_machine=6)),
@@ -400,10 +408,10 @@ CASES = (
     (LARGEST, THOUSAND),
 )
 IMPOSSIBLE = (  # (model, hardware, why)
-    (SEVEN, ONE, "needs more memory than its only GPU has"),
-    (LARGE, MACHINE, "does not fit into one machine however it is split"),
-    (LARGEST, EIGHT, "does not fit into 64 GPUs however it is split"),
-    (SEVEN, replace(MACHINE, gpus=7, in_machine=7), "can be split over 7 GPUs in no way"),
+    (SEVEN, ONE, "needs more memory than one GPU has"),
+    (LARGE, NODE, "does not fit into one node, however it is split"),
+    (LARGEST, EIGHT, "does not fit into 64 GPUs, however it is split"),
+    (SEVEN, replace(NODE, gpus=7, in_machine=7), "cannot be split over 7 GPUs"),
 )
 
 
@@ -449,7 +457,7 @@ all_tried: dict[tuple[Model, Hardware], dict] = {}
 
 
 def tried(model: Model, hardware: Hardware) -> dict[tuple[int, int, int, int], tuple[Fraction, Fraction]]:
-    """All layouts that are allowed and fit: the seconds and the memory of each."""
+    """The seconds and the memory of all layouts that are allowed and fit."""
     if (model, hardware) not in all_tried:
         memory = {layout: memory_bytes(model, *layout) for layout in allowed(model, hardware.gpus)}
         all_tried[model, hardware] = {
@@ -471,7 +479,7 @@ def the_best(model: Model, hardware: Hardware) -> tuple[int, int, int, int]:
 
 
 def run_model(world, module, name, cases):
-    """For each case, a model, hardware or None, and more: the value, or the ValueError."""
+    """For each case (a model, hardware or None, and more): the value, or the ValueError."""
     lend(module, name)
     for library in (memory_bytes, step_seconds):
         if library.__name__ != name and name != "choose_layout":
@@ -493,7 +501,7 @@ SAMPLES = [
 ]
 
 
-def told(layout) -> str:
+def layout_in_words(layout) -> str:
     return "dp={}, tp={}, pp={}, zero={}".format(*layout)
 
 
@@ -508,9 +516,9 @@ def cluster_in_words(model: Model, hardware: Hardware) -> str:
 @pytest.mark.task(
     "9.4",
     points=5,
-    hint="First memory_bytes and step_seconds, line by line as their docstrings say; the bytes and crosses_machines "
-    "are your functions of task 9.3. Then three loops, over tp, pp and zero: dp is what is left of the GPUs. Keep the "
-    "seconds of what is allowed and fits in a dict. As fast as the fastest are those up to min(...) * (1 + 1e-6).",
+    hint="First write memory_bytes and step_seconds, line by line as their docstrings say; use your functions of task "
+    "9.3. Then loop over tp, pp and zero; dp is what is left of the GPUs. Keep the seconds of every layout that is "
+    "allowed and fits in a dict. The fastest layouts are those up to min(...) * (1 + 1e-6).",
 )
 class TestChooseLayout:
     """choose_layout: the best layout for a model and a cluster"""
@@ -522,43 +530,43 @@ class TestChooseLayout:
     def test_memory(self, student):
         cases = [(model, None, *layout) for model, _, layout in SAMPLES]
         for (model, _, layout), found in zip(SAMPLES, self.found(student, "memory_bytes", cases), strict=True):
-            what = f"{model_in_words(model)}, {told(layout)}"
+            what = f"{model_in_words(model)}, {layout_in_words(layout)}"
             check_number(found, memory_bytes(model, *layout), "memory_bytes", what)
 
     def test_seconds(self, student):
         cases = [(model, hardware, *layout) for model, hardware, layout in SAMPLES]
         for (model, hardware, layout), found in zip(SAMPLES, self.found(student, "step_seconds", cases), strict=True):
-            what = f"{cluster_in_words(model, hardware)}, {told(layout)}"
+            what = f"{cluster_in_words(model, hardware)}, {layout_in_words(layout)}"
             check_number(found, step_seconds(model, hardware, *layout), "step_seconds", what)
 
     def test_choice(self, student):
-        """Against trying all."""
+        """Compared with trying all layouts."""
         for (model, hardware), found in zip(CASES, self.found(student, "choose_layout", CASES), strict=True):
             what = cluster_in_words(model, hardware)
-            assert not isinstance(found, str), f"{what}: it raises {found}; there are layouts that fit"
+            assert not isinstance(found, str), f"{what}: expected a layout, since some fit, got {found}"
             assert isinstance(found, tuple | list) and len(found) == 4 and whole_numbers(found), (
-                f"{what}: it returns {found!r:.60}, where whole numbers (dp, tp, pp, zero) are asked for"
+                f"{what}: expected integers (dp, tp, pp, zero), got {found!r:.60}"
             )
             found, right, layouts = tuple(found), the_best(model, hardware), tried(model, hardware)
+            problem = "does not fit" if found in allowed(model, hardware.gpus) else "is not allowed"
             assert found in layouts, (
-                f"{what}: {told(found)} "
-                + ("does not fit" if found in allowed(model, hardware.gpus) else "is not allowed")
-                + f"; {told(right)} is right"
+                f"{what}: expected {layout_in_words(right)}, got {layout_in_words(found)}, which {problem}"
             )
             (seconds, nbytes), (best_seconds, best_nbytes) = layouts[found], layouts[right]
             assert found == right, (
-                f"{what}: {told(found)} takes {float(seconds):.6g} s and {float(nbytes):,.0f} bytes, but {told(right)} "
-                f"takes {float(best_seconds):.6g} s and {float(best_nbytes):,.0f} bytes"
+                f"{what}: expected {layout_in_words(right)} with {float(best_seconds):.6g} s and "
+                f"{float(best_nbytes):,.0f} bytes, got {layout_in_words(found)} with {float(seconds):.6g} s and "
+                f"{float(nbytes):,.0f} bytes"
             )
 
     def test_nothing_fits(self, student):
         cases = [case[:2] for case in IMPOSSIBLE]
         for (model, hardware, why), found in zip(IMPOSSIBLE, self.found(student, "choose_layout", cases), strict=True):
             what = cluster_in_words(model, hardware)
-            assert isinstance(found, str), f"{what}: it returns {found}, but this model {why}: raise a ValueError"
+            assert isinstance(found, str), f"{what}: expected a ValueError, since this model {why}, got {found}"
             assert re.search(rf"\b{hardware.gpus}\b", found), (
-                f"{what}: this model {why}. The message should say that nothing fits on {hardware.gpus} GPUs, but it "
-                f"is: {found}"
+                f"{what}: this model {why}. Expected a message that says that nothing fits on {hardware.gpus} GPUs, "
+                f"got: {found}"
             )
 
 
@@ -570,7 +578,7 @@ def pairs_of(row: dict) -> set[frozenset]:
 
 
 def run_covering(world, module, cases):
-    """For each case what comes, and whether the rows are left as they were."""
+    """For each case the result, and whether the rows are unmodified."""
     found = []
     for rows in cases:
         kept = [dict(row) for row in rows]
@@ -598,48 +606,45 @@ def full(**values) -> list[dict]:
     "9.5",
     points=4,
     hint="Make the set of pairs of each row once: itertools.combinations of its items that are not None, as frozensets "
-    "or with the keys in one order. What is missing is at first the union of all. max(range(len(rows)), key=...) takes "
-    "the first of equals.",
+    "or with the keys in a fixed order. At first the union of all sets is missing. max(range(len(rows)), key=...) "
+    "takes the first of equals.",
 )
 class TestCovering:
-    """covering: every two settings meet in one of a few rows"""
+    """covering: a few rows that cover every pair of settings"""
 
     def check(self, student, cases, detail: bool = True) -> None:
         cases = list(cases)
         for rows, (found, kept) in zip(cases, student.on_ranks(1, run_covering, cases)[0].value, strict=True):
             what = f"rows {rows}" if len(rows) < 9 else f"{len(rows)} rows of {len(rows[0])} keys"
-            assert kept, f"{what}: it changes the rows that it is given"
+            assert kept, f"{what}: expected the rows unmodified, but covering modifies them"
             assert isinstance(found, list) and whole_numbers(found), (
-                f"{what}: it returns {found!r:.60}, where a list of whole numbers is asked for"
+                f"{what}: expected a list of integers, got {found!r:.60}"
             )
             outside = [place for place in found if not 0 <= place < len(rows)]
-            assert not outside, f"{what}: it chooses row {outside[0]}, but there are {len(rows)}"
+            assert not outside, f"{what}: expected indices below {len(rows)}, got {outside[0]}"
             pairs = [pairs_of(row) for row in rows]
             met = set().union(*(pairs[place] for place in found))
             lost = sorted(map(pair_in_words, set().union(*pairs) - met))
-            assert not lost, f"{what}: {lost[0]} is in none of the chosen rows {found}"
+            assert not lost, f"{what}: no chosen row of {found} covers {lost[0]}"
             missing = set().union(*pairs)
             for number_, place in enumerate(found, 1):
                 gains = [len(one & missing) for one in pairs]
                 best = gains.index(max(gains))
-                assert gains[place] > 0, (
-                    f"{what}: row {place}, choice {number_} of {found}, adds no pair that is missing"
-                )
+                assert gains[place] > 0, f"{what}: row {place}, choice {number_} of {found}, adds no missing pair"
                 assert gains[place] == gains[best], (
-                    f"{what}: choice {number_} of {found} is row {place}, which adds {gains[place]} pairs that are "
-                    f"missing, but row {best} adds {gains[best]}"
+                    f"{what}, choice {number_} of {found}: expected row {best}, which adds {gains[best]} missing "
+                    f"pairs, got row {place}, which adds {gains[place]}"
                 )
                 assert place == best, (
-                    f"{what}: choice {number_} of {found} is row {place}, but row {best} adds as many pairs and is "
-                    f"earlier"
+                    f"{what}, choice {number_} of {found}: expected row {best}, the first of equals, got row {place}"
                 )
                 missing -= pairs[place]
 
     def test_few_rows(self, student):
-        three = full(a=(1, 2), b=(1, 2), c=(1, 2))  # 4 of 8 are enough
+        three = full(a=(1, 2), b=(1, 2), c=(1, 2))  # 4 of 8 suffice
         self.check(student, [full(a=(1, 2), b=(3, 4)), three, three[::-1], full(a=("x", "y"), b=(0, 1), c=(0, 1, 2))])
 
-    def test_without_a_meaning(self, student):
+    def test_settings_that_do_not_apply(self, student):
         rows = [
             {"dp": 1, "zero": None, "tp": 1},
             {"dp": 2, "zero": 0, "tp": 1},
@@ -658,7 +663,7 @@ class TestCovering:
         self.check(student, [random_rows(seed, 40, keys, 3) for seed in range(3) for keys in (2, 3, 5)])
 
     def test_layouts(self, student):
-        """All that minidist can run on up to three ranks."""
+        """All layouts that minidist can run on up to three ranks."""
         rows = [one.settings for one in every_combination(TrainConfig(layers=4, heads=6, width=12), 3)]
         self.check(student, [rows])
 
@@ -692,12 +697,12 @@ def in_one_process(samples, targets, steps, lr, clip) -> tuple[list[float], np.n
     "9.6",
     points=3,
     kind="debugging",
-    hint="Take the mesh (2, 1) and print what goes into the update of the weight, on both ranks and in one process, in "
-    "the first step: which number is not the same? Then ask of each all_reduce which ranks have different parts of a "
-    "sum, and which have the same.",
+    hint="Take the mesh (2, 1) and print what goes into the weight update of the first step, on both ranks and in one "
+    "process: which number differs? Then ask of each all_reduce which ranks hold different parts of a sum, and which "
+    "hold the same.",
 )
 class TestTrainOnMesh:
-    """train_on_mesh: behind one process, but only with replicas. Find out why and mend it"""
+    """train_on_mesh: slower than one process, but only with replicas. Find out why and fix it"""
 
     CLIPS = (inf, 0.3, 0.02)  # never, at first, always
     SIZES = ((12, 6, 2), (7, 5, 1), (2, 2, 3))  # samples, features, outputs: some ranks have no samples, or no features
@@ -717,16 +722,18 @@ class TestTrainOnMesh:
                         f"clip={clip}"
                     )
                     right = np.array_split(weight, shape[1])[rank % shape[1]]
-                    # the sums are taken in another order: 12 steps of float64 do not add up to 1e-9
+                    # the sums have another order: in 12 steps the float64 errors stay below 1e-9
                     assert found_losses == pytest.approx(losses, rel=1e-9), (
-                        f"{what}: the losses are {told_losses(found_losses)}, in one process {told_losses(losses)}"
+                        f"{what}, losses: expected {losses_in_words(losses)} as in one process, "
+                        f"got {losses_in_words(found_losses)}"
                     )
                     assert isinstance(found, np.ndarray) and found.shape == right.shape, (
-                        f"{what}: the weight has the shape {np.shape(found)}, where {right.shape} is right"
+                        f"{what}, shape of the weight: expected {right.shape}, got {np.shape(found)}"
                     )
                     distance = np.abs(found - right).max(initial=0)
                     assert distance <= 1e-9, (  # as above
-                        f"{what}: the trained weight is up to {distance:.2g} away from that of one process"
+                        f"{what}, distance of the trained weight from that of one process: expected at most 1e-9, "
+                        f"got {distance:.2g}"
                     )
 
     def test_one_rank(self, student):
@@ -742,5 +749,5 @@ class TestTrainOnMesh:
         self.check(student, (2, 2), (2, 3), (3, 2))
 
 
-def told_losses(losses) -> str:
+def losses_in_words(losses) -> str:
     return ", ".join(f"{loss:.5g}" for loss in losses[:4]) + ", ..."
