@@ -1,4 +1,4 @@
-"""The proof: train the same model in every layout and compare fingerprints; where two differ, find the first difference."""
+"""The proof: train the same model in every layout, compare fingerprints, and find the first difference of two runs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
