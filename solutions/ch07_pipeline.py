@@ -153,8 +153,8 @@ def needs(action: Action, stages: int) -> list[tuple[Action, ...]]:
         return [(Action(stage, "I", i),)]
     if action.kind == "F":
         return [(Action(stage - 1, "F", i),)] if stage > 0 else []
-    behind = [(Action(stage + 1, "B", i), Action(stage + 1, "I", i))] if stage + 1 < stages else []
-    return [(Action(stage, "F", i),), *behind]
+    following = [(Action(stage + 1, "B", i), Action(stage + 1, "I", i))] if stage + 1 < stages else []
+    return [(Action(stage, "F", i),), *following]
     # <<<
 
 

@@ -489,12 +489,12 @@ class TestCheckSchedule:
         ]
         cases += [(parsed("0F0 0B0", "2F0 2B0"), 1, ["1F0 1B0 1I0 1W0"])]
         cases += [(schedule("1f1b", 2, 3), 4, ["0F3 1F3 0B3 1B3 0I3 1I3 0W3 1W3"])]
-        whole = schedule("gpipe", 3, 3)
+        correct = schedule("gpipe", 3, 3)
         for rank, place in product(range(3), range(6)):
-            fewer = [list(actions) for actions in whole]
+            fewer = [list(actions) for actions in correct]
             gone = fewer[rank].pop(place)
-            alike = [str(gone)] if gone.kind == "F" else [f"{gone.stage}{kind}{gone.micro_batch}" for kind in "BIW"]
-            cases.append((fewer, 3, [" ".join(alike)]))
+            names = [str(gone)] if gone.kind == "F" else [f"{gone.stage}{kind}{gone.micro_batch}" for kind in "BIW"]
+            cases.append((fewer, 3, [" ".join(names)]))
         self.check(student, [(planned, m, [group.split() for group in groups]) for planned, m, groups in cases])
 
     def test_too_many(self, student):
@@ -530,14 +530,14 @@ class TestCheckSchedule:
     def test_every_swap(self, student):
         """All schedules that differ from a correct one by a swap of two neighbours; some of them deadlock."""
         cases = []
-        for whole, m in (
+        for correct, m in (
             (schedule("1f1b", 3, 4), 4),
             (schedule("zb-h1", 3, 4), 4),
             (schedule("interleaved", 2, 4, 2), 4),
         ):
-            for rank, actions in enumerate(whole):
+            for rank, actions in enumerate(correct):
                 for place in range(len(actions) - 1):
-                    swapped = [list(others) for others in whole]
+                    swapped = [list(others) for others in correct]
                     swapped[rank][place : place + 2] = swapped[rank][place : place + 2][::-1]
                     cases.append((swapped, m, [[action] for action in stuck_at(swapped)]))
         assert 5 < sum(bool(groups) for *_, groups in cases) < len(cases) - 5

@@ -214,8 +214,8 @@ def pp_bytes(activation_bytes, pp: int, micro_batches: int) -> int:
 
 
 def crosses_machines(shape: tuple[int, ...], dim: int, in_machine: int) -> bool:
-    machines = np.arange(prod(shape)).reshape(shape) // in_machine
-    return bool((machines != machines.take([0], axis=dim)).any())
+    nodes = np.arange(prod(shape)).reshape(shape) // in_machine
+    return bool((nodes != nodes.take([0], axis=dim)).any())
 
 
 def axis_seconds(lengths, sent, order: Sequence[str], in_machine: int, fast, slow) -> list[Fraction]:

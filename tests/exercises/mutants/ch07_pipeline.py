@@ -141,20 +141,23 @@ MUTANTS = [
     ),
     # 7.4 needs, timeline, bubble
     Mutant(
-        "7.4", "a backward does not wait for its forward", 'return [(Action(stage, "F", i),), *behind]', "return behind"
+        "7.4",
+        "a backward does not wait for its forward",
+        'return [(Action(stage, "F", i),), *following]',
+        "return following",
     ),
     Mutant("7.4", "a W waits for F alone", 'return [(Action(stage, "I", i),)]', 'return [(Action(stage, "F", i),)]'),
     Mutant(
         "7.4",
         "only B, not I, releases the previous stage",
-        'behind = [(Action(stage + 1, "B", i), Action(stage + 1, "I", i))]',
-        'behind = [(Action(stage + 1, "B", i),)]',
+        'following = [(Action(stage + 1, "B", i), Action(stage + 1, "I", i))]',
+        'following = [(Action(stage + 1, "B", i),)]',
     ),
     Mutant(
         "7.4",
         "waits for both B and I",
-        'behind = [(Action(stage + 1, "B", i), Action(stage + 1, "I", i))]',
-        'behind = [(Action(stage + 1, "B", i),), (Action(stage + 1, "I", i),)]',
+        'following = [(Action(stage + 1, "B", i), Action(stage + 1, "I", i))]',
+        'following = [(Action(stage + 1, "B", i),), (Action(stage + 1, "I", i),)]',
     ),
     Mutant("7.4", "the first stage waits for a previous one", " if stage > 0 else []", ""),
     Mutant("7.4", "the last stage waits for a next one", " if stage + 1 < stages else []", ""),

@@ -443,7 +443,7 @@ MUTANTS = [
     # 8.8 debugging
     Mutant(
         "8.8",
-        "no clipping at all",
+        "no clipping",
         """
         grad *= np.float32(min(1.0, max_norm / (norm + 1e-6)))
         """,
