@@ -46,16 +46,15 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
     axes: list[Axis] = []
     if layout.tp > 1:
         axes.append(TensorParallel(mesh.get_group("tp"), gpt_plan(bool(layout.sp), dtype)))
-    if layout.pp > 1:
-        axes.append(Pipeline(mesh.get_group("pp"), config.stages(layout), config.activations(layout)))
-    axes.append(data_axis(mesh.get_group("dp"), layout, config))
-
     mine = share_of(mesh.get_local_rank("dp"), layout.dp, config.micro_batches)
-    run = partial(accumulate, model)
+    run = partial(accumulate, model)  # how this rank's micro-batches run, unless a pipeline has a schedule for them
     if layout.pp > 1:
+        pipeline = Pipeline(mesh.get_group("pp"), config.stages(layout), config.activations(layout))
+        axes.append(pipeline)
         planned = schedule(layout.schedule, layout.pp, len(mine), layout.virtual)
         check_schedule(planned, len(mine))
-        run = partial(axes[-2].run, planned[mesh.get_local_rank("pp")])
+        run = partial(pipeline.run, planned[pipeline.group.rank])
+    axes.append(data_axis(mesh.get_group("dp"), layout, config))
     recompute_blocks(model, layout.recompute)
     return ParallelModel(model, axes, run, mine, config.micro_batches)
 
