@@ -1,14 +1,14 @@
 """Every algorithm of every collective, side by side.
 
-Each is the textbook's program for one rank, written with sends and receives to other ranks of the group alone, so it
-runs on any transport and any subgroup. The arrays are flat and C-contiguous, N is the number of ranks, M the bytes of
-the whole buffer. "Sends" is what one rank sends; what the algorithm costs in time is, with a latency of alpha seconds
-a message and beta seconds a byte, about (steps x alpha + bytes x beta) (the model of Hockney, 1994; the costs of most
-of these are in Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005).
+Each is the textbook's program for one rank. It uses only sends and receives to other ranks of the group, so it runs on
+any transport and any group. Arrays are flat and C-contiguous, N is the number of ranks, M the bytes of the whole
+buffer. With a latency of alpha seconds per message and beta seconds per byte, an algorithm takes about
+steps x alpha + bytes x beta (the model of Hockney, 1994; Thakur, Rabenseifner and Gropp, "Optimization of Collective
+Communication Operations in MPICH", 2005, have the costs of most of these).
 
 Some of them are overridable: see overrides.py.
 
-A ``combine`` is a ufunc: ``np.add`` for a sum. ``sendrecv(..., combine=np.add)`` adds what arrives to what is there.
+A ``combine`` is a ufunc, ``np.add`` for a sum: ``sendrecv(..., combine=np.add)`` adds the message to ``incoming``.
 """
 
 import numpy as np
@@ -17,14 +17,14 @@ from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import P2POp, batch_isend_irecv, irecv, isend, recv, recv_reduce, send, sendrecv
 from minidist.overrides import overridable
 
-SEGMENT_BYTES = 128 << 10  # a pipelined broadcast passes pieces of this size on
+SEGMENT_BYTES = 128 << 10  # size of the pieces of a pipelined broadcast
 
 
 # ── broadcast: one rank's array on every rank ────────────────────────────────────────────────────────────────────────
 
 
 def broadcast_naive(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
-    """The source sends to each rank in turn. The source sends (N-1) M, in N-1 steps."""
+    """The source sends to each rank in turn: (N-1) M in N-1 steps, all of it from the source."""
     if group.rank == src:
         for rank in range(group.size):
             if rank != src:
@@ -35,11 +35,11 @@ def broadcast_naive(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
 
 @overridable
 def broadcast_tree(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
-    """Binomial tree: whoever has the array passes it on, so twice as many have it after each step.
+    """Binomial tree: every rank that has the array passes it on, so twice as many have it after each step.
 
     ceil(log2 N) steps. All ranks together send (N-1) M; the source sends ceil(log2 N) M.
     """
-    place = (group.rank - src) % group.size  # the source stands at place 0
+    place = (group.rank - src) % group.size  # the source is at place 0
     distance = 1
     while distance < group.size:
         if place < distance and place + distance < group.size:
@@ -50,10 +50,10 @@ def broadcast_tree(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
 
 
 def broadcast_ring(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
-    """Pipelined ring: the array travels round in pieces, and a rank passes a piece on while the next one arrives.
+    """Pipelined ring: the array travels in pieces, and a rank passes one piece on while the next one arrives.
 
-    Every rank but the last sends M, to its right neighbour only, in (N-2 + pieces) steps: for a large array the time
-    hardly depends on N.
+    Every rank except the last sends M, only to its right neighbour, in N-2 + pieces steps: for a large array the time
+    barely depends on N.
     """
     right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
     under_way = []
@@ -70,7 +70,7 @@ def broadcast_ring(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
 
 
 def reduce_naive(flat: np.ndarray, dst: int, combine: np.ufunc, group: ProcessGroup) -> None:
-    """Every rank sends to the destination, which combines in the order of ranks. M each, none from the destination."""
+    """Every rank sends M to the destination, which combines the arrays in rank order."""
     if group.rank == dst:
         for rank in range(group.size):
             if rank != dst:
@@ -80,9 +80,9 @@ def reduce_naive(flat: np.ndarray, dst: int, combine: np.ufunc, group: ProcessGr
 
 
 def reduce_tree(flat: np.ndarray, dst: int, combine: np.ufunc, group: ProcessGroup) -> None:
-    """Binomial tree, the broadcast's run backwards. Each rank but the destination sends M once; ceil(log2 N) steps."""
+    """Binomial tree, the broadcast in reverse. Each rank except the destination sends M once; ceil(log2 N) steps."""
     place = (group.rank - dst) % group.size
-    partial = flat if place == 0 else flat.copy()  # what a rank holds at the end is only half-way: not for its caller
+    partial = flat if place == 0 else flat.copy()  # a partial sum must not appear in the caller's array
     distance = 1
     while distance < group.size:
         if place & distance:
@@ -98,11 +98,11 @@ def reduce_tree(flat: np.ndarray, dst: int, combine: np.ufunc, group: ProcessGro
 
 @overridable
 def reduce_scatter_ring(chunks: list[np.ndarray], combine: np.ufunc, group: ProcessGroup) -> None:
-    """After it, ``chunks[rank]`` is the combination of all ranks' chunks of that number; the others are half-way.
+    """Leave the combination of all ranks' chunks ``rank`` in ``chunks[rank]``; the other chunks hold partial sums.
 
-    A partial sum of each chunk travels round the ring once, and every rank adds its own part as it passes. Chunk c
-    starts at the right neighbour of rank c, so that it ends at rank c. Each rank sends (N-1)/N M, to its right
-    neighbour only, in N-1 steps (Patarasuk and Yuan, "Bandwidth Optimal All-reduce Algorithms", 2009).
+    A partial sum of each chunk travels around the ring once, and every rank adds its own chunk as it passes. Chunk c
+    starts at the right neighbour of rank c, so it ends at rank c. Each rank sends (N-1)/N M, only to its right
+    neighbour, in N-1 steps (Patarasuk and Yuan, "Bandwidth Optimal All-reduce Algorithms", 2009).
     """
     size, rank = group.size, group.rank
     right, left = (rank + 1) % size, (rank - 1) % size
@@ -113,7 +113,7 @@ def reduce_scatter_ring(chunks: list[np.ndarray], combine: np.ufunc, group: Proc
 
 
 def reduce_scatter_direct(chunks: list[np.ndarray], combine: np.ufunc, group: ProcessGroup) -> None:
-    """Every rank sends each chunk straight to the rank that keeps it, which combines them in the order of ranks.
+    """Every rank sends each chunk directly to the rank that keeps it, which combines them in rank order.
 
     Each rank sends (N-1)/N M, in one step of N-1 messages.
     """
@@ -138,9 +138,9 @@ def reduce_scatter_direct(chunks: list[np.ndarray], combine: np.ufunc, group: Pr
 
 @overridable
 def all_gather_ring(chunks: list[np.ndarray], group: ProcessGroup) -> None:
-    """Before it, a rank has ``chunks[rank]``; after it, all of them. Each chunk travels round the ring once.
+    """Fill in all ``chunks``, of which a rank has ``chunks[rank]`` at first. Each travels around the ring once.
 
-    Each rank sends (N-1)/N M, to its right neighbour only, in N-1 steps.
+    Each rank sends (N-1)/N M, only to its right neighbour, in N-1 steps.
     """
     size, rank = group.size, group.rank
     right, left = (rank + 1) % size, (rank - 1) % size
@@ -151,7 +151,7 @@ def all_gather_ring(chunks: list[np.ndarray], group: ProcessGroup) -> None:
 
 
 def all_gather_direct(chunks: list[np.ndarray], group: ProcessGroup) -> None:
-    """Every rank sends its chunk straight to every other. Each sends (N-1)/N M, in one step of N-1 messages."""
+    """Every rank sends its chunk directly to every other: (N-1)/N M each, in one step of N-1 messages."""
     size, rank = group.size, group.rank
     others = [(rank + i) % size for i in range(1, size)]
     works = batch_isend_irecv(
@@ -167,18 +167,18 @@ def all_gather_direct(chunks: list[np.ndarray], group: ProcessGroup) -> None:
 
 @overridable
 def all_reduce_naive(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
-    """Everybody sends to rank 0, which combines and sends the result to everybody.
+    """Every rank sends to rank 0, which combines the arrays and sends the result to every rank.
 
-    Rank 0 sends (N-1) M and receives as much, the others M: its link is the bottleneck, and grows with N.
+    Rank 0 sends (N-1) M and receives as much, the others M: rank 0's link is the bottleneck, and its load grows with N.
     """
     reduce_naive(flat, 0, combine, group)
     broadcast_naive(flat, 0, group)
 
 
 def all_reduce_tree(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
-    """Up a binomial tree to rank 0 and down again: 2 ceil(log2 N) steps, few for a small message.
+    """Reduce up a binomial tree to rank 0, then broadcast down: 2 ceil(log2 N) steps, best for small messages.
 
-    All ranks together send 2 (N-1) M; rank 0 alone sends ceil(log2 N) M.
+    All ranks together send 2 (N-1) M, of which rank 0 sends ceil(log2 N) M.
     """
     reduce_tree(flat, 0, combine, group)
     broadcast_tree(flat, 0, group)
@@ -188,8 +188,8 @@ def all_reduce_tree(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) ->
 def all_reduce_ring(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
     """A ring reduce-scatter, then a ring all-gather.
 
-    Each rank sends 2 (N-1)/N M, to its right neighbour only, in 2 (N-1) steps: the bytes hardly grow with N, the
-    steps do. NCCL's ring, made popular for deep learning by Baidu's and Horovod's (2017).
+    Each rank sends 2 (N-1)/N M, only to its right neighbour, in 2 (N-1) steps: the bytes barely grow with N, but the
+    steps do. This is NCCL's ring; Baidu's all-reduce and Horovod made it popular for deep learning (2017).
     """
     chunks = np.array_split(flat, group.size)
     reduce_scatter_ring(chunks, combine, group)
@@ -197,9 +197,9 @@ def all_reduce_ring(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) ->
 
 
 def all_reduce_two_shot(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
-    """A direct reduce-scatter, then a direct all-gather: the ring's bytes, in 2 steps, where all ranks are linked.
+    """A direct reduce-scatter, then a direct all-gather: the ring's bytes in 2 steps, if all ranks are linked.
 
-    Each rank sends 2 (N-1)/N M. The two-shot kernel of NVLink-connected inference engines (TensorRT-LLM, vLLM).
+    Each rank sends 2 (N-1)/N M. Inference engines on NVLink call it two-shot (TensorRT-LLM, vLLM).
     """
     chunks = np.array_split(flat, group.size)
     reduce_scatter_direct(chunks, combine, group)
@@ -207,9 +207,9 @@ def all_reduce_two_shot(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup
 
 
 def all_reduce_direct(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
-    """Everybody sends everything to everybody, and combines in the order of ranks, so that all get the same bits.
+    """Every rank sends its whole array to every other; all combine in rank order, so all get the same bits.
 
-    Each rank sends (N-1) M in a single step: the lowest latency, and far too many bytes for a large message. The same
+    Each rank sends (N-1) M in one step: the lowest latency, but far too many bytes for a large message. Inference
     engines call it one-shot.
     """
     everything = np.empty((group.size, flat.size), flat.dtype)  # (N, elements)
@@ -223,15 +223,15 @@ def all_reduce_direct(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) 
 def all_reduce_halving_doubling(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
     """Recursive halving, then recursive doubling (Rabenseifner, 2004).
 
-    With a partner half the group away, swap halves of the buffer and combine; go on within the half that you keep,
-    with a partner half as far away, until 1/N of the buffer is left; then give it all back in the opposite order.
-    Each rank sends 2 (N-1)/N M in 2 log2 N steps when N is a power of two. Otherwise the N - P ranks too many (P the
-    largest power of two in N) first hand their whole buffer to a helper and get the result from it in the end: they
-    send M, their helpers 2 (P-1)/P M + M.
+    Swap halves of the buffer with a partner half the group away, and combine. Repeat within the half that you keep,
+    with a partner half as far away, until 1/N of the buffer is left. Then return the results in reverse order.
+    Each rank sends 2 (N-1)/N M in 2 log2 N steps when N is a power of two. Otherwise, with P the largest power of two
+    below N, each of the N - P extra ranks first sends its whole buffer to a helper and receives the result from it at
+    the end: an extra rank sends M, its helper 2 (P-1)/P M + M.
     """
     power = 1 << (group.size.bit_length() - 1)  # P
     extra = group.size - power
-    if group.rank >= power:  # one too many: rank r - P is the helper
+    if group.rank >= power:  # an extra rank: rank r - P is its helper
         send(flat, group.rank - power, group)
         recv(flat, group.rank - power, group)
         return
@@ -239,7 +239,7 @@ def all_reduce_halving_doubling(flat: np.ndarray, combine: np.ufunc, group: Proc
         recv_reduce(flat, group.rank + power, group, combine)
 
     cuts = np.cumsum([0] + [len(chunk) for chunk in np.array_split(flat, power)])  # (P + 1,)
-    low, high = 0, power  # this rank still works on chunks low to high
+    low, high = 0, power  # this rank still combines chunks low to high
     swaps = []
     while high - low > 1:
         middle, distance = (low + high) // 2, (high - low) // 2
@@ -264,8 +264,8 @@ def all_reduce_halving_doubling(flat: np.ndarray, combine: np.ufunc, group: Proc
 def all_to_all_pairwise(outgoing: list[np.ndarray], incoming: list[np.ndarray], group: ProcessGroup) -> None:
     """``outgoing[r]`` of this rank becomes ``incoming[this rank]`` of rank r. Sizes may differ from pair to pair.
 
-    In step i a rank sends to the one i places to the right and receives from the one i places to the left, so that
-    in each step every rank sends one message and gets one. Each sends all its pieces but its own, in N-1 steps.
+    In step i a rank sends to the rank i places to its right and receives from the rank i places to its left, so in each
+    step every rank sends one message and receives one. Each sends all pieces except its own, in N-1 steps.
     """
     incoming[group.rank][:] = outgoing[group.rank]
     for step in range(1, group.size):

@@ -2,15 +2,17 @@
 
 Each checks its arguments, picks an algorithm, and runs it. Common to all:
 
-- ``group``: the ranks that take part. All of them must make the same calls in the same order; ranks that do not are
-  told what each of them called.
-- ``async_op=True``: return a Work at once and go on in the background; the arrays belong to the collective until
-  ``wait``.
-- ``algorithm``: one of the names in algorithms.py, or "auto", which picks by the size of the buffer.
+- ``group``: the ranks that take part. All of them must make the same calls in the same order.
+- ``async_op=True``: return a Work at once and continue in the background; the arrays belong to the collective until
+  ``wait`` returns.
+- ``algorithm``: one of the names in algorithms.py, or "auto", which chooses by the size of the buffer.
 
 Arrays are C-contiguous, of any numeric or bool dtype and any size, zero included. Every call returns None, or a Work
-with ``async_op``. It raises TypeError or ValueError, naming the argument and the mend, before anything is sent; and
-Mismatch where another rank made another call, which the parent sees as RankFailed.
+with ``async_op``.
+
+Raises:
+    TypeError, ValueError: for a bad argument, before anything is sent; the message names the argument and the fix.
+    Mismatch: when another rank made a different call. The parent sees it as RankFailed.
 """
 
 import enum
@@ -27,7 +29,7 @@ from minidist.comm.group import ProcessGroup, check_group
 
 
 class ReduceOp(enum.Enum):
-    """How arrays are combined, elementwise. AVG is SUM divided by the number of ranks, for floating-point alone."""
+    """How arrays are combined, elementwise. AVG is SUM divided by the number of ranks, only for floating point."""
 
     SUM = "sum"
     AVG = "avg"
@@ -41,14 +43,14 @@ class ReduceOp(enum.Enum):
         return {"SUM": np.add, "AVG": np.add, "PRODUCT": np.multiply, "MIN": np.minimum, "MAX": np.maximum}[name]
 
 
-# Where "auto" goes from an algorithm of few steps to one of few bytes, in bytes of the whole buffer: where the times of
-# tree and ring cross, with 2 and with 4 ranks on two cores (benchmarks/all_reduce.py). Beyond it halving-doubling sends
-# as little as the ring in fewer steps, where the ranks are a power of two; of 2 ranks the ring takes no more steps.
+# The buffer size up to which "auto" prefers few steps to few bytes: there the times of tree and ring cross, with 2 and
+# with 4 ranks on two cores (benchmarks/all_reduce.py). For larger buffers halving-doubling sends as little as the ring
+# in fewer steps if N is a power of two; with 2 ranks both take the same number of steps.
 FEW_STEPS_BYTES = 256 << 10
 
 
 def broadcast(tensor, src: int, group: ProcessGroup, async_op: bool = False, *, algorithm: str = "auto"):
-    """Overwrite ``tensor`` on every rank with rank ``src``'s."""
+    """Overwrite ``tensor`` on every rank with that of rank ``src``."""
     call = Call("broadcast", group, algorithm, algorithms.BROADCAST, f"src={src}")
     call.rank("src", src)
     flat = call.array("tensor", tensor, written=True)
@@ -59,7 +61,7 @@ def broadcast(tensor, src: int, group: ProcessGroup, async_op: bool = False, *, 
 def reduce(
     tensor, dst: int, op=ReduceOp.SUM, group: ProcessGroup | None = None, async_op: bool = False, *, algorithm="auto"
 ):
-    """Overwrite ``tensor`` on rank ``dst`` with the combination of all ranks'; the others keep theirs."""
+    """Overwrite ``tensor`` on rank ``dst`` with the combination of all ranks' tensors; the others keep theirs."""
     call = Call("reduce", group, algorithm, algorithms.REDUCE, f"dst={dst}, {_name(op)}")
     call.rank("dst", dst)
     flat = call.array("tensor", tensor, written=group.rank == dst)
@@ -75,10 +77,10 @@ def reduce(
 
 
 def all_reduce(tensor, op=ReduceOp.SUM, group: ProcessGroup | None = None, async_op: bool = False, *, algorithm="auto"):
-    """Overwrite ``tensor`` on every rank with the combination of all ranks'. All get the same bits.
+    """Overwrite ``tensor`` on every rank with the combination of all ranks' tensors. All get the same bits.
 
-    In float32 the bits of a sum depend on the order of its terms, and so on the algorithm and the number of ranks;
-    in float64 with float32 terms they practically never do, which is what gradients are summed in.
+    In float32 the bits of a sum depend on the order of its terms, and so on the algorithm and the number of ranks. In
+    float64 with float32 terms they practically never do, so gradients are summed in float64.
     """
     call = Call("all_reduce", group, algorithm, algorithms.ALL_REDUCE, _name(op))
     flat = call.array("tensor", tensor, written=True)
@@ -102,9 +104,9 @@ def reduce_scatter_tensor(
     *,
     algorithm: str = "auto",
 ):
-    """Combine all ranks' ``input`` and leave the rank-th of N equal parts of the result in ``output``.
+    """Combine all ranks' ``input``, and leave part ``rank`` of N equal parts of the result in ``output``.
 
-    ``input`` has N times the elements of ``output`` and is not changed.
+    ``input`` has N times as many elements as ``output`` and does not change.
     """
     call = Call("reduce_scatter_tensor", group, algorithm, algorithms.REDUCE_SCATTER, _name(op))
     flat_input = call.array("input", input)
@@ -124,7 +126,7 @@ def reduce_scatter_tensor(
 
 
 def all_gather_into_tensor(output, input, group: ProcessGroup, async_op: bool = False, *, algorithm: str = "auto"):
-    """Put every rank's ``input``, in the order of ranks, into ``output``, which has N times its elements."""
+    """Put every rank's ``input``, in rank order, into ``output``, which has N times as many elements."""
     call = Call("all_gather_into_tensor", group, algorithm, algorithms.ALL_GATHER)
     flat_input = call.array("input", input)
     flat_output = call.array("output", output, written=True)
@@ -150,17 +152,17 @@ def all_to_all_single(
     *,
     algorithm: str = "auto",
 ):
-    """Send the r-th part of ``input`` to rank r, and put what rank r sends into the r-th part of ``output``.
+    """Send part r of ``input`` to rank r, and receive part r of ``output`` from it.
 
-    Parts are cut along the first axis: equal ones, or as the split sizes (one for each rank) say.
+    Parts are cut along the first axis: equal ones, or of the split sizes, one for each rank.
     """
     call = Call("all_to_all_single", group, algorithm, algorithms.ALL_TO_ALL)
-    # sizes may differ from rank to rank, so the description that all ranks must share leaves them out
+    # sizes may differ between ranks, so the description that all ranks must share omits them
     host_input = call.array("input", input, described=False).reshape(input.shape)
     host_output = call.array("output", output, written=True, described=False).reshape(output.shape)
     call.same_dtype(output, input)
     if np.may_share_memory(host_input, host_output):
-        host_input = host_input.copy()  # what arrives early must not overwrite what leaves late
+        host_input = host_input.copy()  # an early message must not overwrite data that leaves later
     outgoing = _split(host_input, input_split_sizes, group.size, "input")
     incoming = _split(host_output, output_split_sizes, group.size, "output")
     if outgoing[group.rank].size != incoming[group.rank].size:
@@ -175,7 +177,7 @@ def all_to_all_single(
 def scatter(
     tensor, scatter_list=None, src: int = 0, group: ProcessGroup | None = None, async_op=False, *, algorithm="auto"
 ):
-    """Overwrite ``tensor`` on rank r with the r-th array of rank ``src``'s ``scatter_list`` (None on the others)."""
+    """Overwrite ``tensor`` on rank r with array r of rank ``src``'s ``scatter_list`` (None on other ranks)."""
     call = Call("scatter", group, algorithm, algorithms.SCATTER, f"src={src}")
     call.rank("src", src)
     flat = call.array("tensor", tensor, written=True)
@@ -187,7 +189,7 @@ def scatter(
 def gather(
     tensor, gather_list=None, dst: int = 0, group: ProcessGroup | None = None, async_op=False, *, algorithm="auto"
 ):
-    """Overwrite the r-th array of rank ``dst``'s ``gather_list`` (None on the others) with rank r's ``tensor``."""
+    """Overwrite array r of rank ``dst``'s ``gather_list`` (None on other ranks) with rank r's ``tensor``."""
     call = Call("gather", group, algorithm, algorithms.GATHER, f"dst={dst}")
     call.rank("dst", dst)
     flat = call.array("tensor", tensor)
@@ -207,22 +209,22 @@ class Call:
         self.details = list(details)
         self.nbytes = self.largest_size = 0  # of the largest array
         self.dtype = ""
-        self.copies_back: list[Callable[[], None]] = []  # for arrays that lie on a GPU
+        self.copies_back: list[Callable[[], None]] = []  # for arrays on a GPU
 
     def array(self, argument: str, array, written: bool = False, described: bool = True) -> np.ndarray:
-        """Check an argument and return it in host memory as a flat array, a view of it if it lies there already."""
+        """Check an argument and return it flat in host memory: a view if it is there already, else a copy."""
         check_array(array, argument, self.name, written)
         if described:
             self.details.append(f"{dtype_name(array.dtype)} {tuple(array.shape)}")
         if array.nbytes >= self.nbytes:
             self.nbytes, self.largest_size, self.dtype = array.nbytes, array.size, dtype_name(array.dtype)
         host = backend.to_host(array)
-        if written and host is not array:  # what is written there is copied back when the call ends
+        if written and host is not array:  # the result is copied back when the call ends
             self.copies_back.append(partial(backend.copy_from_host, array, host))
         return host.reshape(-1)
 
     def array_list(self, argument: str, arrays, like: np.ndarray, needed: bool, written: bool = False):
-        """Check a list with one array for each rank, each like ``like``; None where this rank needs none."""
+        """Check a list of one array per rank, each like ``like``; None on a rank that needs no list."""
         if not needed:
             if arrays is not None:
                 raise ValueError(f"{self.name}: only the root rank passes {argument}; pass None on the others")
@@ -251,7 +253,7 @@ class Call:
 
     def elements(self, argument: str, flat: np.ndarray, wanted: int, why: str) -> None:
         if flat.size != wanted:
-            raise ValueError(f"{self.name}: {argument} has {flat.size} elements, but needs {wanted}, {why}")
+            raise ValueError(f"{self.name}: {argument} must have {wanted} elements ({why}), but has {flat.size}")
 
     def choose(self, automatic: str) -> Callable:
         if self.algorithm == "auto":
@@ -259,7 +261,7 @@ class Call:
         return self.methods[self.algorithm]
 
     def run(self, async_op: bool, body: Callable[[ProcessGroup], None]):
-        """Run the algorithm, now or in the background; a group of one rank has nobody to talk to, but the same work."""
+        """Run the algorithm, now or in the background; a group of one rank runs it too, without messages."""
         description = f"{self.name}({', '.join([*self.details, self.algorithm])})"
 
         def whole(inside: ProcessGroup) -> None:
@@ -275,7 +277,7 @@ def check_op(op, dtype: np.dtype, function: str) -> None:
     if not isinstance(op, ReduceOp):
         raise TypeError(f"{function}: op must be a ReduceOp such as ReduceOp.SUM, but is {op!r}")
     if op is ReduceOp.AVG and dtype.kind not in "fc":
-        raise TypeError(f"{function}: AVG of {dtype} would have to round; use SUM and divide as you mean it")
+        raise TypeError(f"{function}: AVG of {dtype} would round; use SUM and divide as you need")
     if op in (ReduceOp.MIN, ReduceOp.MAX) and dtype.kind == "c":
         raise TypeError(f"{function}: complex numbers have no {op.name}")
 
@@ -290,13 +292,13 @@ def _name(op) -> str:
 
 
 def _split(array: np.ndarray, sizes: list[int] | None, parts: int, argument: str) -> list[np.ndarray]:
-    """Views of the parts of an array along its first axis, flat."""
+    """The parts of an array along its first axis, as flat views."""
     length = len(array) if array.ndim else 1
     if sizes is None:
         if length % parts:
             raise ValueError(
-                f"all_to_all_single: the first axis of {argument} has {length} rows, which {parts} ranks do not "
-                f"divide; pass {argument}_split_sizes"
+                f"all_to_all_single: {parts} ranks do not divide the {length} rows of {argument}; "
+                f"pass {argument}_split_sizes"
             )
         sizes = [length // parts] * parts
     if len(sizes) != parts or sum(sizes) != length or min(sizes) < 0:

@@ -1,4 +1,4 @@
-"""Named dimensions over the ranks: which ranks differ in their data-parallel place alone, and so on."""
+"""Ranks as an array with named dimensions: for each dimension, the groups of ranks that differ only in it."""
 
 import math
 
@@ -9,15 +9,15 @@ from minidist.overrides import overridable
 
 
 class DeviceMesh:
-    """The ranks of a group laid out as an array, and for each of its dimensions the group that this rank is in.
+    """A group's ranks as an array, and for each of its dimensions the group that this rank is in.
 
-    ``init_device_mesh((2, 3), mesh_dim_names=("dp", "tp"), group=world)`` lays six ranks out as [[0 1 2], [3 4 5]]:
-    ranks 0, 1, 2 form a tp group, ranks 0 and 3 a dp group. The last dimension changes fastest, so put there what
-    talks most (Megatron-LM: tensor parallelism, whose ranks then share a machine). After
+    ``init_device_mesh((2, 3), mesh_dim_names=("dp", "tp"), group=world)`` arranges six ranks as [[0 1 2], [3 4 5]]:
+    ranks 0, 1, 2 form a tp group, ranks 0 and 3 a dp group. The last dimension changes fastest, so it should be the one
+    that communicates most (in Megatron-LM tensor parallelism, whose ranks then share a node). After
     ``torch.distributed.device_mesh``.
 
     Attributes:
-        mesh: the ranks of the group it was made from, in its shape.
+        mesh: the ranks of the group, in the shape of the mesh.
         mesh_dim_names: the name of each dimension.
     """
 
@@ -30,19 +30,19 @@ class DeviceMesh:
         return f"DeviceMesh({shape})"
 
     def get_group(self, mesh_dim: str) -> ProcessGroup:
-        """The group of the ranks that differ from this one in that dimension alone."""
+        """The group of the ranks that differ from this one only in that dimension."""
         return self._groups[self._known(mesh_dim)]
 
     def get_local_rank(self, mesh_dim: str) -> int:
-        """This rank's place along a dimension."""
+        """This rank's coordinate in a dimension."""
         return self._coordinate[self._known(mesh_dim)]
 
     def get_coordinate(self) -> tuple[int, ...]:
-        """This rank's place along every dimension."""
+        """This rank's coordinate in every dimension."""
         return tuple(self._coordinate.values())
 
     def size(self, mesh_dim: str | None = None) -> int:
-        """The length of a dimension, or the number of all ranks."""
+        """The length of a dimension; without one, the number of ranks in the mesh."""
         if mesh_dim is None:
             return self.mesh.size
         return self.mesh.shape[self.mesh_dim_names.index(self._known(mesh_dim))]
@@ -56,10 +56,10 @@ class DeviceMesh:
 def init_device_mesh(
     mesh_shape: tuple[int, ...], *, mesh_dim_names: tuple[str, ...], group: ProcessGroup
 ) -> DeviceMesh:
-    """Lay the ranks of a group out in ``mesh_shape``, one name for each dimension. Called by all of its ranks.
+    """Arrange a group's ranks in ``mesh_shape``, with one name for each dimension. All of its ranks must call it.
 
     Raises:
-        ValueError: when the shape does not hold exactly the group's ranks, or the names do not fit it.
+        ValueError: when the shape does not hold exactly the group's ranks, or does not match the names.
     """
     check_group(group, "init_device_mesh")
     shape, names = tuple(mesh_shape), tuple(mesh_dim_names)
@@ -81,7 +81,7 @@ def init_device_mesh(
 
 @overridable
 def mesh_coordinate(rank: int, mesh_shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A rank's place along every dimension of a mesh: the digits of its number, the last dimension's change fastest."""
+    """A rank's coordinate in every dimension of a mesh: the digits of the rank, the last of which changes fastest."""
     place = []
     for length in reversed(mesh_shape):
         rank, digit = divmod(rank, length)
@@ -91,6 +91,6 @@ def mesh_coordinate(rank: int, mesh_shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @overridable
 def mesh_groups(mesh_shape: tuple[int, ...], dim: int) -> list[list[int]]:
-    """The ranks that differ along one dimension alone: every line of the mesh along it, each rank in one of them."""
+    """The groups of ranks that differ only in one dimension: every line of the mesh along it."""
     mesh = np.arange(math.prod(mesh_shape)).reshape(mesh_shape)
     return np.moveaxis(mesh, dim, -1).reshape(-1, mesh_shape[dim]).tolist()

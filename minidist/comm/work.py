@@ -1,8 +1,8 @@
-"""What an asynchronous call returns, and the thread that carries asynchronous collectives on.
+"""What an asynchronous call returns, and the thread that runs asynchronous collectives.
 
-A point-to-point message is carried by the transport, so its ``Work`` only waits. A collective is a small program of
-many messages, so somebody has to run it while the rank computes: a background thread of its group, one call after
-another, in the order of the calls. NCCL has a CUDA stream for each communicator in this place.
+The transport carries a point-to-point message, so its ``Work`` only waits. A collective is a small program of many
+messages, so something must run it while the rank computes: a background thread of its group, which runs one call after
+another in the order of the calls. NCCL uses one CUDA stream per communicator for this.
 """
 
 import contextvars
@@ -20,19 +20,19 @@ ABORT_CHECK_SECONDS = 0.05
 
 
 class Work(ABC):
-    """Something under way, as in ``torch.distributed.Work``."""
+    """An operation in flight, as in ``torch.distributed.Work``."""
 
     @abstractmethod
     def is_completed(self) -> bool:
-        """True once ``wait`` would return at once."""
+        """Whether ``wait`` would return at once."""
 
     @abstractmethod
     def wait(self) -> bool:
-        """Block until the arrays of the call may be used again; then True. Raises what the call raised."""
+        """Block until the arrays of the call may be used again, and return True. Raises what the call raised."""
 
 
 class MessageWork(Work):
-    """A message under way."""
+    """A message in flight."""
 
     def __init__(self, transport: Transport, part: Send | Receive, finish: Callable[[], None] | None = None) -> None:
         self._transport, self._part, self._finish = transport, part, finish
@@ -64,26 +64,26 @@ class MessageWork(Work):
 
 
 class BackgroundWork(Work):
-    """A collective under way on its group's thread."""
+    """A collective in flight on its group's background thread."""
 
     def __init__(self, transport: Transport, label: str, body: Callable[[], None]) -> None:
         self._transport, self._label = transport, label
         self._body: Callable[[], None] | None = body
         self._caller = caller()
-        self._context = contextvars.copy_context()  # NumPy keeps its error handling there
+        self._context = contextvars.copy_context()  # NumPy keeps its error handling in it
         self._ended = threading.Event()
 
     def run(self) -> None:
-        """On the background thread. After an error in the background nothing more is run, as on a CUDA stream."""
+        """Run on the background thread. After the first error nothing more runs, as on a CUDA stream."""
         if self._transport.background_error is None:
             try:
                 self._context.run(self._body)
-            except BaseException as error:  # handed to the main thread, which can do something about it
+            except BaseException as error:  # the main thread raises it
                 error.add_note(f"started asynchronously {self._caller}")
                 self._transport.background_error = error
 
     def end(self) -> None:
-        self._body = None  # it knows the arrays, which nobody needs to keep for it any longer
+        self._body = None  # it refers to the arrays: let them be freed
         self._ended.set()
 
     def is_completed(self) -> bool:
@@ -92,7 +92,7 @@ class BackgroundWork(Work):
     def wait(self) -> bool:
         self._transport.check_usable()
         if not self._ended.is_set():
-            with Waiting(self._transport, 0, self._ended.is_set):  # the background thread tells for whom
+            with Waiting(self._transport, 0, self._ended.is_set):  # the background thread says for which rank
                 while not self._ended.wait(ABORT_CHECK_SECONDS):
                     self._transport.raise_background_error()
                     if self._transport.segment.aborted and not self._ended.wait(4 * ABORT_CHECK_SECONDS):
@@ -102,7 +102,7 @@ class BackgroundWork(Work):
 
 
 class Background:
-    """A thread that runs works one after another. While it has any, its rank counts as computing."""
+    """A thread that runs works one after another. While it has work, its rank counts as computing."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -135,7 +135,7 @@ class Background:
                     self._transport.change_active(-1)
 
     def close(self) -> None:
-        """Let what was submitted end, then end the thread. Raises the first error, also of works never waited for."""
+        """Complete all submitted works, then end the thread. Raises the first error, even if nobody waited for it."""
         if self._last is not None:
             self._last.wait()
         self._works.put(None)

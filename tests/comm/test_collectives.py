@@ -281,7 +281,7 @@ BAD_CALLS = [
     (
         lambda w: md.all_gather_into_tensor(np.zeros(5), np.zeros(3), group=w),
         ValueError,
-        "output has 5 elements, but needs 6",
+        "output must have 6 elements (the number of ranks times input's), but has 5",
     ),
     (
         lambda w: md.reduce_scatter_tensor(np.zeros(2, "f"), np.zeros(4), group=w),

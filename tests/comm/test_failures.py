@@ -81,7 +81,7 @@ def test_an_exit(ranks):
         md.barrier(world)
 
     error = failure(ranks, 2, hard, md.RankFailed)
-    assert error.rank == 1 and error.exitcode == 3 and "left with exit status 3 in the middle of the run" in str(error)
+    assert error.rank == 1 and error.exitcode == 3 and "exited with status 3 during the run" in str(error)
     assert "rank 1 of 2 failed: SystemExit: enough" in str(failure(ranks, 2, soft, md.RankFailed))
 
 
@@ -450,7 +450,7 @@ def test_one_run_at_a_time(ranks):
     thread = threading.Thread(target=cluster.run, args=(lambda world: time.sleep(0.5),))
     thread.start()
     time.sleep(0.2)
-    with pytest.raises(RuntimeError, match="in the middle of a run"):
+    with pytest.raises(RuntimeError, match="is running a function already"):
         cluster.run(len)
     thread.join()
     assert cluster.run(lambda world: world.rank, timeout=LIMIT) == [0, 1]
@@ -476,7 +476,7 @@ def test_arguments_of_launch():
         md.launch(len, 0)
     with pytest.raises(TypeError, match="must be a function"):
         md.launch("main", 1)
-    with pytest.raises(ValueError, match="start_method 'thread' is not to be had here"):
+    with pytest.raises(ValueError, match="start_method 'thread' is not available here"):
         md.launch(len, 1, start_method="thread")
     with pytest.raises(ValueError, match="queue_bytes must be a multiple of 64"):
         md.Cluster(2, queue_bytes=1000)

@@ -62,7 +62,7 @@ def test_functions_of_a_script_work_under_every_start_method(tmp_path, method):
     import multiprocess
 
     if method not in multiprocess.get_all_start_methods():
-        pytest.skip(f"{method} is not to be had on {sys.platform}")
+        pytest.skip(f"{method} is not available on {sys.platform}")
     code, out, err = in_script(
         tmp_path,
         f"""

@@ -45,7 +45,7 @@ SUBMISSIONS = {
     "forks": (in_3_6("import os\nos.fork()"), (2, 0, 3), r"3\.6: Forked: .*os\.fork"),
     "fork_bomb": (in_3_6("import os\nwhile True:\n    os.fork()"), (2, 0, 3), r"3\.6: the run did not end within"),
     "exits": (in_3_6("import sys\nsys.exit(0)"), (2, 0, 3), r"3\.6: Exited: the answer ends the process: exit\(0\)"),
-    "exits_hard": (in_3_6("import os\nos._exit(0)"), (2, 0, 3), r"3\.6: left with exit status 0"),
+    "exits_hard": (in_3_6("import os\nos._exit(0)"), (2, 0, 3), r"3\.6: exited with status 0"),
     "prints_megabytes": (in_3_6("print('x' * 20_000_000)"), (2, 4, 3), r"3\.6: printed more than 20,000 characters"),
     "deletes_files": (
         "import os, shutil\nfor folder in ('.', os.path.dirname(__file__)):\n"

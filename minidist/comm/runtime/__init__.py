@@ -1,1 +1,1 @@
-"""The life of ranks: started, given functions to run, watched, ended."""
+"""Starts ranks, gives them functions to run, watches them and ends them."""

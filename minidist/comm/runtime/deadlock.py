@@ -1,16 +1,18 @@
-"""Telling a deadlock from patience, from what the ranks say of themselves.
+"""How to tell a deadlock from a long wait, from what each rank publishes about itself.
 
 A blocked rank names the ranks that it waits for. A set of blocked ranks is deadlocked when each of them waits only
-for ranks of the set, or for ranks that have finished: then nobody is left who could send what they wait for (Holt,
+for ranks of the set or for ranks that have finished: then no rank is left to send what they wait for (Holt,
 "Some Deadlock Properties of Computer Systems", 1972). No timeout is involved: a rank that computes for an hour is
-not blocked, and a deadlock of milliseconds is one.
+not blocked, and a deadlock is one from its first millisecond.
 
-The ranks go on while they are looked at, so one look at all of them is no picture of one moment. Three scans are
-compared: two right after each other, and one later. A rank counts as stuck if it says the same in all three, and if
-between the second and the third it looked at all its queues at least twice in vain. Suppose that some rank of a stuck
-set did move after the first scan, and take the first to do so. It found a message, or room, in its last look; its two
-looks in vain were before that, so it moved after the third scan or says something else there. And before that nobody
-else of the set had moved since the first scan: whatever it found had been there for both looks in vain.
+Ranks continue to run while the parent scans them, so one scan does not show them all at the same moment. Three scans
+are compared: two in immediate succession, and one later. A rank is stuck if its status is the same in all three, and if
+it polled all its queues at least twice without success between the second and the third.
+
+Why that is enough: suppose that some rank of a stuck set moves after the first scan, and take the first one that does.
+It moves after the third scan, or its status there would differ, and so after its two unsuccessful polls. The poll that
+lets it move finds a message, or free space. But until then no other rank of the set has moved since the first scan, so
+what this poll finds was there for the two unsuccessful polls already: a contradiction.
 """
 
 from collections.abc import Sequence
@@ -19,7 +21,7 @@ from minidist.comm.transports.shared_memory import BLOCKED, FINISHED, Status
 
 
 def find_deadlock(first: Sequence[Status], second: Sequence[Status], third: Sequence[Status]) -> set[int]:
-    """The ranks that can never go on, empty if there are none. Each argument is a scan: one status for each rank."""
+    """The ranks that can never continue. Each argument is a scan, with one status for each rank."""
     finished = {rank for rank, status in enumerate(first) if status.state == FINISHED}
     stuck = {
         rank
@@ -29,7 +31,7 @@ def find_deadlock(first: Sequence[Status], second: Sequence[Status], third: Sequ
         and a.moved == b.moved == c.moved
         and c.polls - b.polls >= 2
     }
-    while True:  # whoever waits for a rank that may still act is not stuck, nor who waits for that one, and so on
+    while True:  # a rank that waits for one that may still act is not stuck, and so on
         hopeful = {rank for rank in stuck if awaited_ranks(third[rank]) - stuck - finished}
         if not hopeful:
             return stuck
@@ -41,7 +43,7 @@ def awaited_ranks(status: Status) -> set[int]:
 
 
 def describe(stuck: set[int], statuses: Sequence[Status], waiting: dict[int, str]) -> str:
-    """The message of a Deadlock: who waits for whom, in which call and where, and what to do."""
+    """The message of a Deadlock: which rank waits for which, in which call and where, and how to fix it."""
     finished = {rank for rank, status in enumerate(statuses) if status.state == FINISHED}
     ranks = "ranks " + ", ".join(map(str, sorted(stuck))) if len(stuck) > 1 else f"rank {min(stuck)}"
     lines = [f"{ranks} of {len(statuses)} can never go on:"]

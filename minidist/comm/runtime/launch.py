@@ -1,6 +1,6 @@
-"""Starting ranks, running functions on them, and ending them, come what may.
+"""Starts ranks, runs functions on them, and ends them whatever happens.
 
-A rank is a process, standing for one GPU with the process that drives it (what ``torchrun`` starts). The parent owns
+A rank is a process; it stands for one GPU and the process that drives it (what ``torchrun`` starts). The parent owns
 everything that is shared: it creates and unlinks the shared memory, notices the first failure, and ends the others.
 """
 
@@ -24,36 +24,36 @@ from minidist.comm.runtime.worker import rank_main
 from minidist.comm.transports.shared_memory import BLOCKED, MAX_RANKS, RUNNING, Segment, queue_capacity
 
 WATCH_SECONDS = 0.05  # between two looks at the ranks' statuses
-GRACE_SECONDS = 0.5  # for the other ranks to say where they were, after one has failed
-STOP_SECONDS = 2.0  # for an idle rank to leave by itself
+GRACE_SECONDS = 0.5  # after a failure, for the other ranks to say where they are
+STOP_SECONDS = 2.0  # for an idle rank to exit by itself
 
 
 def launch(fn: Callable, world_size: int, *args, timeout: float | None = None, start_method: str | None = None) -> list:
-    """Start ``world_size`` ranks, run ``fn(world, *args)`` on each, and return their results in the order of ranks.
+    """Start ``world_size`` ranks, run ``fn(world, *args)`` on each, and return their results in rank order.
 
     Args:
-        fn: any function, also one defined in a notebook's cell or a lambda.
-        timeout: seconds after which the run is ended; None for as long as it takes.
-        start_method: "forkserver", "spawn" or "fork"; None for forkserver where there is one (Linux), else spawn.
+        fn: any function, including a lambda or one defined in a notebook cell.
+        timeout: seconds after which the run ends; None for no limit.
+        start_method: "forkserver", "spawn" or "fork"; None for forkserver on Linux, else spawn.
 
     Raises:
         RankFailed: when a rank raises an exception, exits or is killed.
-        Deadlock: when ranks wait for each other so that none can go on.
-        TimeoutError: when the time is over, with what each rank was doing.
+        Deadlock: when ranks wait for each other, so that none can continue.
+        TimeoutError: when the time is up; the message says what each rank was doing.
     """
     with Cluster(world_size, start_method=start_method) as cluster:
         return cluster.run(fn, *args, timeout=timeout)
 
 
 class Cluster:
-    """Ranks that stay warm: ``run`` may be called again and again. A context manager.
+    """Ranks that stay warm between calls of ``run``. A context manager.
 
-    After a failed run the ranks are ended, and the next run starts new ones.
+    A failed run ends the ranks, and the next run starts new ones.
 
     Args:
         world_size: the number of ranks, 1 to 64.
         start_method: as for ``launch``.
-        queue_bytes: the capacity of the queue from each rank to each other, a multiple of 64.
+        queue_bytes: capacity of each queue (one per ordered pair of ranks), a multiple of 64.
     """
 
     def __init__(self, world_size: int, start_method: str | None = None, queue_bytes: int | None = None) -> None:
@@ -63,7 +63,7 @@ class Cluster:
         if start_method is None:
             start_method = "forkserver" if "forkserver" in methods and sys.platform == "linux" else "spawn"
         if start_method not in methods:
-            raise ValueError(f"start_method {start_method!r} is not to be had here; choose from {', '.join(methods)}")
+            raise ValueError(f"start_method {start_method!r} is not available here; choose from {', '.join(methods)}")
         if queue_bytes is not None and (queue_bytes < 1024 or queue_bytes % 64):
             raise ValueError(f"queue_bytes must be a multiple of 64, at least 1024, but is {queue_bytes}")
         self.world_size = world_size
@@ -83,7 +83,7 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """End the ranks and give the shared memory back."""
+        """End the ranks and free the shared memory."""
         self._closed = True
         self._stop(kill=False)
 
@@ -92,15 +92,15 @@ class Cluster:
     ) -> list:
         """Run ``fn(world, *args)`` on every rank; see ``launch``.
 
-        ``on_report(rank, thing)`` is called here, during the run, for each ``world.report(thing)`` of a rank.
+        ``on_report(rank, thing)`` is called in the parent, during the run, for each ``world.report(thing)`` of a rank.
         """
         if not callable(fn):
             raise TypeError(f"the first argument must be a function fn(world, ...), but is {fn!r}")
         if self._closed:
-            raise RuntimeError("this Cluster is closed; make a new one, or do the work inside its with block")
+            raise RuntimeError("this Cluster is closed; make a new one, or call run inside its with block")
         if not self._running.acquire(blocking=False):
             raise RuntimeError(
-                "this Cluster is in the middle of a run; use a second Cluster for another at the same time"
+                "this Cluster is running a function already; use a second Cluster to run another at the same time"
             )
         try:
             return self._run(fn, args, timeout, on_report)
@@ -112,7 +112,7 @@ class Cluster:
         payload = serialization.dumps(((sys.path, os.getcwd()), function))
         self._start()
         try:
-            for line in self._segment.status:  # a rank that has not begun yet must not count as finished
+            for line in self._segment.status:  # a rank that has not started yet must not count as finished
                 line.write(RUNNING, 0, 0)
             for rank in self._ranks:
                 rank.send("run", payload)
@@ -129,7 +129,7 @@ class Cluster:
         sweep()
         self._segment = Segment(self.world_size, self._capacity)
         ranks: list[_Rank] = []
-        # also when the Cluster is forgotten, or Python ends, without close()
+        # the ranks end even if the Cluster is dropped, or Python exits, without close()
         self._owner = os.getpid()
         self._end = weakref.finalize(self, _end_ranks, ranks, self._segment, True, self._owner)
         try:
@@ -215,12 +215,12 @@ class Cluster:
         return [(a, b) for a in range(self.world_size) for b in range(self.world_size) if a != b]
 
     def _failure(self, rank: "_Rank", kind: str, content, pending: dict[int, "_Rank"]) -> RankFailed:
-        """The one error of a run in which ``rank`` was the first to fail; the others are ended."""
+        """The error of a run in which ``rank`` failed first. Ends the other ranks."""
         del pending[rank.number]
         waiting = self._abort(pending)
         if kind == "gone":
             exitcode, summary, own_traceback = content, describe_exit(content), ""
-        elif kind == "aborted":  # though nobody has ended the run
+        elif kind == "aborted":  # although nobody has ended the run
             exitcode, summary, own_traceback = None, f"Aborted: {content}", ""
         else:
             exitcode, (summary, own_traceback) = None, content
@@ -236,13 +236,13 @@ class Cluster:
         return RankFailed(message, rank.number, summary, own_traceback, exitcode)
 
     def _abort(self, pending: dict[int, "_Rank"]) -> dict[int, str]:
-        """Tell the other ranks to give up, and learn from those that wait what they wait for."""
+        """Tell the other ranks to give up; return what each waiting rank waits for."""
         self._segment.abort()
         waiting: dict[int, str] = {}
         silent = dict(pending)
         blocked = {number for number in pending if self._segment.status[number].read().state == BLOCKED}
         started = time.monotonic()
-        # those that are blocked answer at once; one that computes may be about to block, or never
+        # a blocked rank answers at once; a computing one may block soon, or never
         while silent and time.monotonic() < started + (GRACE_SECONDS if blocked & silent.keys() else WATCH_SECONDS):
             for rank in _speaking(silent.values(), WATCH_SECONDS):
                 kind, content = rank.receive()
@@ -264,7 +264,7 @@ class Cluster:
 
 
 class _Rank:
-    """The parent's end of one rank."""
+    """The parent's handle on one rank."""
 
     def __init__(self, context, number: int, size: int, segment: Segment) -> None:
         self.number = number
@@ -277,12 +277,12 @@ class _Rank:
         questions.close()
 
     def send(self, command: str, payload) -> None:
-        with suppress(OSError):  # where it is gone, ``receive`` will tell that, with the reason
+        with suppress(OSError):  # if the rank is gone, ``receive`` reports that and why
             self.reports.send_bytes(serialization.dumps((command, payload)))
 
     def receive(self) -> tuple[str, object]:
-        """The next report, of kind done, failed, aborted, leftovers, report or print (which is printed); or
-        ("gone", exitcode)."""
+        """The next report and its kind: done, failed, aborted, leftovers, report, or print (which this prints).
+        ("gone", exitcode) if the rank has ended."""
         try:
             message = self.reports.recv_bytes()
         except (EOFError, OSError):
@@ -291,7 +291,7 @@ class _Rank:
         try:
             kind, content = serialization.loads(message)
         except Exception as error:
-            return "failed", (f"what it sent cannot be unpickled here: {type(error).__name__}: {error}", "")
+            return "failed", (f"its report cannot be unpickled here: {type(error).__name__}: {error}", "")
         if kind == "print":
             name, text = content
             stream = getattr(sys, name)
@@ -304,7 +304,7 @@ class _Rank:
             self._questions.send(None)
 
     def where(self, deadline: float) -> str:
-        """What the rank is doing now, in words, after ``ask_where``."""
+        """What the rank is doing now, in words. Call ``ask_where`` first."""
         with suppress(EOFError, OSError):
             if self._questions.poll(max(0.0, deadline - time.monotonic())):
                 return self._questions.recv()
@@ -312,7 +312,7 @@ class _Rank:
 
     @property
     def has_died_silently(self) -> bool:
-        """True where the process has ended, but a child that it left behind keeps its end of the pipe open."""
+        """Whether the process has ended although a child of it keeps its end of the pipe open."""
         return self.process.exitcode is not None and not self.reports.poll()
 
     def ask_to_end(self, kill: bool) -> None:
@@ -331,14 +331,14 @@ class _Rank:
 
 
 def _speaking(ranks, timeout: float) -> list[_Rank]:
-    """The ranks that have something to say (or have ended), within the time."""
+    """The ranks that have sent a report, or have ended, within the timeout."""
     by_pipe = {rank.reports: rank for rank in ranks}
     return [by_pipe[pipe] for pipe in connection.wait(list(by_pipe), timeout)]
 
 
 def _end_ranks(ranks: list[_Rank], segment: Segment, kill: bool, owner: int) -> None:
-    """End all ranks, then unlink the shared memory. Not a method: it also runs when the Cluster is gone."""
-    if os.getpid() == owner:  # a fork of the parent has a copy of the Cluster, but the ranks are not its own
+    """End all ranks, then unlink the shared memory. Not a method, because it also runs when the Cluster is gone."""
+    if os.getpid() == owner:  # a fork of the parent has a copy of the Cluster, but does not own the ranks
         for rank in ranks:
             rank.ask_to_end(kill)
         while ranks:
@@ -360,16 +360,16 @@ def _renew_lock() -> None:
     _hiding = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):  # a forked rank is born while its parent holds the lock
+if hasattr(os, "register_at_fork"):  # a rank is forked while its parent holds the lock
     os.register_at_fork(after_in_child=_renew_lock)
 
 
 @contextmanager
 def _script_hidden():
-    """While ranks start, hide the user's script from multiprocess, which would import it in each of them.
+    """Hide the user's script from multiprocess while ranks start; it would import the script in each of them.
 
-    Functions travel by value (dill), so no rank needs the script; and a script without the line
-    ``if __name__ == "__main__"`` would otherwise start ranks that start ranks.
+    Functions travel by value (dill), so no rank needs the script. A script without the line
+    ``if __name__ == "__main__"`` would start ranks that start ranks.
     """
     with _hiding:
         main = sys.modules["__main__"]

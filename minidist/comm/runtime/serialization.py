@@ -1,8 +1,8 @@
-"""How functions and their arguments travel to the ranks: by value, with dill.
+"""Functions and their arguments travel to the ranks by value, with dill.
 
-A function defined in a script or in a notebook's cell has no module that a rank could import, so its code travels,
-with the globals that it uses. Modules travel by name: left alone, dill would send the contents of any module that
-does not lie in Python's own folders, such as an editable install.
+A function defined in a script or a notebook cell has no module that a rank could import, so its code travels,
+with the globals that it uses. Modules travel by name; dill by itself would send the contents of any module outside
+Python's own folders, such as an editable install.
 """
 
 import importlib
@@ -22,7 +22,7 @@ class _Pickler(dill.Pickler):
 
 
 def dumps(thing) -> bytes:
-    """The bytes of any function, and of whatever it refers to."""
+    """The bytes of any function and everything it refers to."""
     buffer = io.BytesIO()
     _Pickler(buffer, recurse=True).dump(thing)
     return buffer.getvalue()

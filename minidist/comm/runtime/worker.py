@@ -1,7 +1,7 @@
 """The life of one rank: wait for a function, run it, report, and wait for the next.
 
-It talks to the parent through two pipes: commands come and results go through one; a thread answers the question
-"where are you?" through the other, and ends the process as soon as the parent is gone.
+It communicates with the parent over two pipes. Commands and results go through one. On the other a thread answers the
+question "where are you?"; the thread also ends the process as soon as the parent is gone.
 """
 
 import io
@@ -21,14 +21,14 @@ from minidist.comm.runtime import serialization
 from minidist.comm.transports.shared_memory import Segment
 from minidist.comm.transports.transport import Transport
 
-# How long a thread may keep the interpreter to itself while another wants it. Python's 5 ms is longer than a whole
-# all-reduce, so a background collective would wait more than it works.
+# How long a thread may hold the interpreter while another waits for it. Python's 5 ms is longer than a whole
+# all-reduce, so a background collective would wait longer than it works.
 SWITCH_SECONDS = 5e-4
 
 
 def rank_main(rank: int, size: int, capacity: int, segment_name: str, commands, questions) -> None:
-    """Where a rank's process starts, and where it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the parent decides
+    """The entry point of a rank's process; it never returns."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of the terminal; the parent decides
     sys.setswitchinterval(SWITCH_SECONDS)
     threading.Thread(target=_watch_parent, args=(questions, threading.main_thread().ident), daemon=True).start()
     reports = Reports(commands)
@@ -49,14 +49,14 @@ def rank_main(rank: int, size: int, capacity: int, segment_name: str, commands, 
             sys.stdout, sys.stderr = streams
             report = _run(payload, world)
             transport.ended = True
-            for stream in streams:  # these, not what the function may have put in their place
+            for stream in streams:  # not sys.stdout, which the function may have replaced
                 stream.flush()
             reports.send(*report)
-    os._exit(0)  # the parent looks after everything that is shared; nothing else is worth waiting for
+    os._exit(0)  # the parent cleans up everything that is shared
 
 
 def _run(payload: bytes, world: ProcessGroup) -> tuple[str, object]:
-    """Run the function that the parent sent, and return what to report."""
+    """Run the function that the parent sent; return the report: its kind and content."""
     transport = world.transport
     transport.groups.append(world)
     try:
@@ -79,15 +79,15 @@ def _summary(error: BaseException) -> str:
     lines = list(
         traceback.TracebackException.from_exception(error).format_exception_only()
     )  # survives a failing __str__
-    if isinstance(error, SyntaxError) and error.filename:  # the other lines show the place, but name no error
+    if isinstance(error, SyntaxError) and error.filename:  # the other lines show the location, not the error
         lines = [lines[-1].rstrip() + f" ({os.path.basename(error.filename)}, line {error.lineno})"]
     kind, colon, text = "".join(lines).strip().partition(": ")
     return f"{kind.rpartition('.')[2]}{colon}{text}"
 
 
 def _own_traceback(error: BaseException) -> str:
-    """The traceback of the user's code: without this file's lines above it, and without ours below it where two
-    ranks disagree, which is not a matter of our lines."""
+    """The traceback of the user's code: without this file's frames and, if two ranks disagree, without the library's
+    frames below it, which are not at fault."""
     whole = traceback.TracebackException.from_exception(error)
     frames = [frame for frame in whole.stack if frame.filename != __file__]
     while isinstance(error, Mismatch) and len(frames) > 1 and is_plumbing(frames[-1].filename):
@@ -97,7 +97,7 @@ def _own_traceback(error: BaseException) -> str:
 
 
 class Reports:
-    """What a rank tells its parent: what it prints, and in the end its result."""
+    """What a rank sends its parent: its prints, its reports and finally its result."""
 
     def __init__(self, pipe) -> None:
         self._pipe, self._lock = pipe, threading.Lock()
@@ -107,7 +107,7 @@ class Reports:
     def send(self, kind: str, content) -> None:
         self._waiting.append(serialization.dumps((kind, content)))
         if self._sender == threading.get_ident():
-            return  # something has printed while we send, such as an object's __del__: the outer call sends it
+            return  # something printed during a send, such as an object's __del__: the outer call sends it
         with self._lock:
             self._sender = threading.get_ident()
             while self._waiting:
@@ -115,7 +115,7 @@ class Reports:
             self._sender = None
 
     def report(self, thing) -> None:
-        """What ``world.report`` sends."""
+        """Send anything to the parent: ``world.report``."""
         self.send("report", thing)
 
     def stream(self, name: str) -> io.TextIOBase:
@@ -123,13 +123,13 @@ class Reports:
 
 
 class _Stream(io.TextIOBase):
-    """A rank's sys.stdout or sys.stderr: lines go to the parent, which prints them, in a notebook's cell too."""
+    """A rank's sys.stdout or sys.stderr: lines go to the parent, which prints them, also in a notebook cell."""
 
     encoding = "utf-8"
 
     def __init__(self, reports: Reports, name: str) -> None:
         self._reports, self._name = reports, name
-        self._line: list[str] = []  # the pieces of a line that has no end yet
+        self._line: list[str] = []  # the pieces of a line that is not complete yet
         self._lock = threading.RLock()  # a print may happen inside a print
 
     def writable(self) -> bool:
@@ -156,7 +156,7 @@ class _Stream(io.TextIOBase):
 
 
 def _watch_parent(questions, main_thread: int) -> None:
-    """Answer where the rank's main thread is, until the parent ends; then end the rank."""
+    """Answer where the rank's main thread is, until the parent is gone; then end the process."""
     gone = parent_process().sentinel
     while gone not in connection.wait([gone, questions]):
         try:
@@ -168,7 +168,7 @@ def _watch_parent(questions, main_thread: int) -> None:
 
 
 def _where(thread: int) -> str:
-    """The innermost line of the user's code that a thread is executing."""
+    """The innermost line of the user's code that a thread executes."""
     frame = innermost = sys._current_frames()[thread]
     while frame is not None and is_plumbing(frame.f_code.co_filename):
         frame = frame.f_back

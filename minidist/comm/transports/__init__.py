@@ -1,1 +1,1 @@
-"""What carries a message from one rank to another: queues in shared memory."""
+"""Carries messages from one rank to another, over queues in shared memory."""

@@ -1,4 +1,4 @@
-"""One message at its two ends: what travels ahead of it, and how far each end has come with it."""
+"""A message at its two ends: its header, and how much of it each end has moved."""
 
 import struct
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Combine = Callable[..., np.ndarray]  # a ufunc such as np.add: combine(mine, arr
 
 
 class Send:
-    """One posted message on its way out."""
+    """A posted outgoing message."""
 
     __slots__ = ("done", "elements", "header", "label", "nbytes", "number", "offset", "payload", "peer")
 
@@ -35,10 +35,10 @@ class Send:
 
 
 class Receive:
-    """One posted wish for a message.
+    """A posted receive.
 
-    With ``combine`` the payload is not stored over ``target`` but combined with it as it arrives, without a copy in
-    between. NCCL has the same primitive under the name recvReduce.
+    With ``combine`` the payload is combined into ``target`` as it arrives, without an intermediate copy, instead of
+    overwriting it. NCCL calls this primitive recvReduce.
     """
 
     __slots__ = ("call", "combine", "context", "done", "error", "label", "number", "peer", "tag", "target")
@@ -46,7 +46,7 @@ class Receive:
     def __init__(self, peer, target, context, tag, call: bytes, label: str, combine: Combine | None) -> None:
         self.peer, self.target, self.context, self.tag = peer, target, context, tag
         self.call, self.label, self.combine = call, label, combine
-        self.number = -1  # of the message, once there is one
+        self.number = -1  # the message's, once one has matched
         self.error: Exception | None = None
         self.done = False
 
@@ -69,7 +69,7 @@ class Receive:
 
 
 class Arriving:
-    """A message that is on its way in: its header has been read, its payload not wholly."""
+    """An incoming message whose header has been read, but not its whole payload."""
 
     __slots__ = ("call", "context", "elements", "nbytes", "number", "offset", "receive", "sent_at", "tag", "unasked")
 
@@ -78,4 +78,4 @@ class Arriving:
         self.call = call.rstrip(b"\0")
         self.offset = 0
         self.receive: Receive | None = None
-        self.unasked: np.ndarray | None = None  # (nbytes,) uint8, where no receive has asked for it yet
+        self.unasked: np.ndarray | None = None  # (nbytes,) uint8, while no receive has matched it

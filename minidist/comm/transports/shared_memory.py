@@ -1,8 +1,8 @@
-"""The one piece of shared memory of a cluster: a status line for each rank, then a queue for each ordered pair.
+"""The shared-memory segment of a cluster: a status line for each rank, then a queue for each ordered pair of ranks.
 
-The parent creates and unlinks it; ranks only attach. It is ``multiprocess.shared_memory``, never the standard
-library's beside it: a child of one has a resource tracker that the other does not know, and it would unlink a live
-segment when that child ends.
+The parent creates and unlinks it; ranks only attach. It always uses ``multiprocess.shared_memory``, never the standard
+library's: a child of one has a resource tracker that the other does not know, which would unlink a live segment when
+the child ends.
 """
 
 import os
@@ -23,8 +23,14 @@ RUNNING, BLOCKED, FINISHED = 0, 1, 2
 
 @dataclass(slots=True, frozen=True)
 class Status:
-    """What a rank says of itself. ``awaited`` has bit p set where the rank waits for rank p; ``moved`` counts the
-    pieces of messages that it has moved, ``polls`` the times that it looked while blocked and could move nothing."""
+    """What a rank publishes about itself.
+
+    Attributes:
+        state: RUNNING, BLOCKED or FINISHED.
+        awaited: bit p is set while the rank waits for rank p.
+        moved: pieces of messages that it has moved.
+        polls: unsuccessful polls of its queues while blocked.
+    """
 
     state: int
     awaited: int
@@ -33,7 +39,8 @@ class Status:
 
 
 class StatusLine:
-    """One cache line of shared memory: written by its rank, and by the parent between runs; read by the parent."""
+    """A rank's status in one cache line of shared memory. The rank writes it, and between runs the parent, who reads
+    it."""
 
     def __init__(self, memory: memoryview) -> None:
         self._words = memory[:ALIGNMENT].cast("Q")  # state, awaited, moved, polls
@@ -57,7 +64,7 @@ class StatusLine:
 
 
 def queue_capacity(world_size: int) -> int:
-    """Bytes for each queue by default: 1 MiB, or less where many ranks would make it more than 32 MiB in all."""
+    """Default bytes per queue: 1 MiB, or less if all queues would exceed 32 MiB in total."""
     pairs = max(1, world_size * (world_size - 1))
     return max(8 << 10, min(MIB, padded(32 * MIB // pairs)))
 
@@ -65,10 +72,10 @@ def queue_capacity(world_size: int) -> int:
 class Segment:
     """The shared memory of ``world_size`` ranks.
 
-    With ``name=None`` the memory is created, otherwise attached to.
+    With ``name=None`` it creates the memory, otherwise it attaches to it.
 
     Raises:
-        MemoryError: when the system has too little shared memory left, told before a rank could touch it.
+        MemoryError: when too little shared memory is free, before any rank could touch it.
     """
 
     def __init__(self, world_size: int, capacity: int, name: str | None = None) -> None:
@@ -99,27 +106,27 @@ class Segment:
 
     @property
     def aborted(self) -> bool:
-        """True once the parent has ended the run: a rank that waits must give up."""
+        """Whether the parent has ended the run: a waiting rank must give up."""
         return self._abort[0] != 0
 
     def abort(self) -> None:
         self._abort[0] = 1
 
     def unlink(self) -> None:
-        """Take the segment's name away. The memory goes when the last process has let go of it."""
-        with suppress(FileNotFoundError):  # an interrupted end is run again
+        """Remove the segment's name. The memory is freed once the last process has closed it."""
+        with suppress(FileNotFoundError):  # an interrupted cleanup runs again
             self._memory.unlink()
 
     def close(self) -> None:
-        """Let go of the memory, in this process."""
+        """Detach this process from the memory."""
         for view in (self._abort, *self.status):
             view.release()
         self._memory.close()
 
 
 def _reserve(name: str, nbytes: int) -> None:
-    """Have the pages for certain. Linux hands out shared memory that it does not have, and kills with SIGBUS
-    whoever touches it."""
+    """Reserve the pages. Linux hands out shared memory that it does not have, and kills the process that touches it
+    with SIGBUS."""
     path = f"/dev/shm/{name}"
     if not (hasattr(os, "posix_fallocate") and os.path.exists(path)):
         return  # macOS and Windows refuse at creation

@@ -1,12 +1,12 @@
 """Messages between two ranks: ``isend``, ``irecv`` and ``wait``, over the byte queues in shared memory.
 
-Nothing moves by itself: ``progress`` pushes what it can of every posted message, and whoever waits calls it again and
-again (MPI calls this the progress engine). A message is a header and its payload, streamed through the queue in
-pieces, so that it may be larger than the queue and the reader may begin before the writer has ended.
+Nothing moves by itself: ``progress`` moves what it can of every posted message, and a waiting rank calls it again and
+again (MPI calls this the progress engine). A message is a header and a payload, streamed through the queue in pieces,
+so it may be larger than the queue, and the reader may start before the writer has finished.
 
-Receives are matched to messages by (context, tag), in order. A message that nobody has asked for yet is put aside,
-but only while some receive from the same rank is waiting: a rank that does not receive leaves its queue to fill up,
-and then a send to it blocks, as it would on a real network.
+Receives match messages by (context, tag), in order. An unexpected message, which no receive has asked for yet, is set
+aside, but only while another receive from the same rank is waiting. If a rank does not receive, its queue fills up and
+sends to it block, as on a real network.
 """
 
 import os
@@ -22,14 +22,14 @@ from minidist.comm.failures import Aborted, Mismatch, caller
 from minidist.comm.transports import shared_memory as shared
 from minidist.comm.transports.messages import HEADER, HEADER_BYTES, Arriving, Combine, Receive, Send
 
-PIECE = 256 << 10  # bytes moved at once: small enough that the reader copies one piece while the writer fills the next
+PIECE = 256 << 10  # bytes: small enough that the reader copies one piece while the writer fills the next
 
-SPINS = 100  # looks at the queues before a waiting rank begins to sleep between two looks
+SPINS = 100  # polls of the queues before a waiting rank sleeps between polls
 POLL_SECONDS = (20e-6, 1e-3)  # the first and the longest of these sleeps
 
 
 class Transport:
-    """One rank's end of all its queues, for the length of one run."""
+    """One rank's end of all its queues, for the duration of one run."""
 
     def __init__(self, segment: shared.Segment, rank: int) -> None:
         self.segment, self.rank, self.size = segment, rank, segment.world_size
@@ -40,28 +40,28 @@ class Transport:
         self.receives: dict[int, list[Receive]] = {peer: [] for peer in peers}
         self.arriving: dict[int, Arriving | None] = dict.fromkeys(peers)
         self.put_aside: dict[int, list[Arriving]] = {peer: [] for peer in peers}
-        self.numbers = dict.fromkeys(peers, 0)  # messages begun in each direction
+        self.numbers = dict.fromkeys(peers, 0)  # messages sent so far to each peer
         self.traffic = trace.TrafficCounter(self.size)
         self.collectives = trace.CollectiveCounter()
-        self.groups: list = []  # the process groups of this run, to be closed at its end
-        self.lock = threading.RLock()  # the main thread and those of asynchronous collectives share one engine
+        self.groups: list = []  # the process groups of this run; closed at its end
+        self.lock = threading.RLock()  # shared by the main thread and the threads of asynchronous collectives
         self.status = segment.status[rank]
         self.moved = 0
         self.main_thread = threading.get_ident()
-        self.threads = {self.main_thread}  # those that may send and receive: the others are its background threads
-        self.background_error: BaseException | None = None  # the first of the background threads
-        self.mismatched: list[Receive] = []  # receives whose error nobody has been told yet
-        self.ended = False  # true once the run is over: its groups may not be used in a later one
+        self.threads = {self.main_thread}  # all that may send and receive: also the background threads
+        self.background_error: BaseException | None = None  # the first error of a background thread
+        self.mismatched: list[Receive] = []  # receives whose error has not been raised yet
+        self.ended = False  # whether the run is over: its groups may not be used later
         self.active_threads = 1  # threads of this rank that compute rather than wait
         self.waits: dict[int, Waiting] = {}  # thread -> what it is blocked on
         self.status.write(shared.RUNNING, 0, 0)
 
     # Posting
 
-    # ``call`` travels with the message, and both ends must give the same; ``label`` names this end's call to a person.
+    # ``call`` travels with the message and must be the same at both ends; ``label`` names this end's call in errors.
 
     def isend(self, array: np.ndarray, peer: int, context: int, tag: int, call: bytes, label: str) -> Send:
-        """Post a flat array of any dtype. Its memory must not change before the send is done."""
+        """Post a flat array of any dtype. It must not change before the send is done."""
         send = Send(peer, array.view(np.uint8), array.size, label)
         with self.lock:
             send.number = self.numbers[peer]
@@ -75,7 +75,7 @@ class Transport:
     def irecv(
         self, array: np.ndarray, peer: int, context: int, tag: int, call: bytes, label: str, combine: Combine | None
     ) -> Receive:
-        """Post the wish for a message into a flat array of the message's dtype and size."""
+        """Post a receive into a flat array of the message's dtype and size."""
         receive = Receive(peer, array, context, tag, call, label, combine)
         with self.lock:
             message = self._unasked_message(peer, context, tag)
@@ -90,7 +90,7 @@ class Transport:
         return receive
 
     def _unasked_message(self, peer: int, context: int, tag: int) -> Arriving | None:
-        """The oldest message from ``peer`` that came, or has begun to come, before anybody asked for it."""
+        """The oldest unexpected message from ``peer`` that matches, complete or still arriving."""
         coming = self.arriving[peer]
         messages = self.put_aside[peer] + ([coming] if coming is not None and coming.receive is None else [])
         return next((message for message in messages if (message.context, message.tag) == (context, tag)), None)
@@ -98,7 +98,7 @@ class Transport:
     # Moving
 
     def progress(self) -> bool:
-        """Move what can be moved of every posted message; False where that was nothing."""
+        """Move what can be moved of every posted message; return whether anything moved."""
         with self.lock:
             before = self.moved
             for peer, sends in self.sends.items():
@@ -137,7 +137,7 @@ class Transport:
             send.done = True
 
     def _pull(self, peer: int) -> None:
-        """Read at most one piece of the message that comes from ``peer``, its header first."""
+        """Read at most one piece of the message arriving from ``peer``, its header first."""
         queue, message = self.incoming[peer], self.arriving[peer]
         available = queue.available()
         if not available:
@@ -166,7 +166,7 @@ class Transport:
         queue = self.incoming[peer]
         header = queue.peek(HEADER_BYTES)
         queue.skip(len(header))
-        if len(header) < HEADER_BYTES:  # the end of the buffer cuts it
+        if len(header) < HEADER_BYTES:  # the buffer ends inside the header
             rest = queue.peek(HEADER_BYTES - len(header))
             queue.skip(len(rest))
             header = np.concatenate([header, rest])
@@ -180,11 +180,11 @@ class Transport:
         return message
 
     def _match(self, message: Arriving, receive: Receive, peer: int) -> None:
-        """Join a message to its receive, unless the two ends disagree about what it is."""
+        """Match a message with its receive; a Mismatch if the two ends disagree about it."""
         message.receive, receive.number = receive, message.number
         if message.call != receive.call:
             theirs, ours = message.call.decode(errors="replace"), receive.call.decode()
-            if receive.label != ours:  # a point-to-point call, whose name says nothing of the message
+            if receive.label != ours:  # a point-to-point call, whose name does not describe the message
                 ours = f"{receive.label} of {ours}"
             error = Mismatch(
                 f"ranks {self.rank} and {peer} disagree. Rank {self.rank} called {ours}; what came from rank {peer} "
@@ -200,7 +200,7 @@ class Transport:
         self._fail(receive, error)
 
     def _take(self, receive: Receive, piece: np.ndarray, offset: int) -> None:
-        """Give a piece to its receive. Its error is its own, not that of whichever thread has moved the piece."""
+        """Give a piece to its receive. An error belongs to the receive, not to the thread that moved the piece."""
         if receive.error is None:
             try:
                 receive.take(piece, offset)
@@ -222,10 +222,10 @@ class Transport:
         """Return once the work is done.
 
         Raises:
-            Mismatch: when the message that came is not the one that was asked for.
+            Mismatch: when the message is not the one that the receive expected.
         """
         fruitless = 0
-        spins = SPINS if self.active_threads == 1 else 0  # leave the core to another thread of this rank that computes
+        spins = SPINS if self.active_threads == 1 else 0  # leave the core to a computing thread of this rank
         while not work.done:
             if self.progress():
                 fruitless = 0
@@ -240,7 +240,7 @@ class Transport:
             raise work.error
 
     def _wait_long(self, work: Send | Receive) -> None:
-        """Sleep between looks, and say for whom, so that the parent can tell a deadlock from patience."""
+        """Sleep between polls, and publish which rank we wait for, so that the parent can detect a deadlock."""
         started, pause = time.perf_counter_ns(), POLL_SECONDS[0]
         with Waiting(self, 1 << work.peer, lambda: work.done):
             while not work.done:
@@ -253,8 +253,8 @@ class Transport:
             trace.record(trace.Event(f"wait for rank {work.peer}", "wait", started, time.perf_counter_ns()))
 
     def _look(self) -> bool:
-        """Progress of a thread that sleeps between two looks. A look in vain is told to the parent, unless the wait of
-        another sleeping thread is over and it does not know yet."""
+        """Poll on behalf of a thread that sleeps between polls. An unsuccessful poll is published, unless another
+        sleeping thread's wait is over and it has not noticed yet."""
         with self.lock:
             if self.progress():
                 return True
@@ -272,7 +272,7 @@ class Transport:
             self.status.write(shared.RUNNING if self.active_threads else shared.BLOCKED, awaited, self.moved)
 
     def check_usable(self) -> None:
-        """Raise RuntimeError where the calling thread or the run is not the one that this transport serves."""
+        """Raise RuntimeError if this transport does not serve the calling thread or the current run."""
         if self.ended:
             raise RuntimeError(
                 "this group belongs to a run that has ended; use the world that this run's function received"
@@ -285,7 +285,7 @@ class Transport:
         self.raise_background_error()
 
     def give_up_if_hopeless(self, waits: Callable[[], str]) -> None:
-        """Raise where the parent has ended the run, or a collective in the background has failed: peers wait for it."""
+        """Raise if the parent has ended the run, or a background collective has failed that peers wait for."""
         if self.segment.aborted:
             raise Aborted(", ".join(filter(None, (waits(), caller()))))
         self.raise_background_error()
@@ -295,7 +295,7 @@ class Transport:
             raise self.background_error
 
     def finish(self) -> None:
-        """Complete the sends that the rank function left unwaited, then tell the parent that nothing more comes."""
+        """Complete the sends that the rank function did not wait for, then publish that this rank has finished."""
         for sends in self.sends.values():
             while sends:
                 self.wait(sends[-1])
@@ -305,7 +305,7 @@ class Transport:
         self.status.write(shared.FINISHED, 0, self.moved)
 
     def leftovers(self) -> list[str]:
-        """The messages that were sent to this rank and never received, in words. Call when all ranks have ended."""
+        """Describe the messages that this rank never received. Call it once all ranks have finished."""
         for peer, queue in self.incoming.items():
             while queue.available():
                 self._pull(peer)
@@ -318,7 +318,7 @@ class Transport:
 
 
 class Waiting:
-    """While it is entered, the calling thread counts as blocked: on the ranks whose bits ``awaited`` has, until
+    """A context in which the calling thread counts as blocked, on the ranks whose bits are set in ``awaited``, until
     ``is_over()`` is true."""
 
     def __init__(self, transport: Transport, awaited: int, is_over: Callable[[], bool]) -> None:
@@ -336,5 +336,5 @@ class Waiting:
             self.transport.change_active(+1)
 
 
-# Let another process have the core: with more ranks than cores, the one that is waited for may need it.
+# Give up the core to another process: with more ranks than cores, the awaited rank may need it.
 _give_way = getattr(os, "sched_yield", lambda: time.sleep(0))
