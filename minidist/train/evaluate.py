@@ -5,16 +5,14 @@ from minidist.nn.data import Corpus, validation_batches
 from minidist.nn.gpt import GPT
 from minidist.nn.tensor import no_grad
 from minidist.train.config import TrainConfig
-from minidist.train.parallelize import ParallelModel
 
 
-def full_model(model: ParallelModel, config: TrainConfig) -> GPT:
-    """The model with the weights that all ranks have trained together. Called by all of them."""
-    arrays = model.full_state({parameter.name: parameter.data for parameter in model.trained})
-    full = GPT(config.model)
-    for parameter in full.parameters():
+def full_model(config: TrainConfig, arrays: dict) -> GPT:
+    """The model with these weights: full arrays, by parameter name."""
+    model = GPT(config.model)
+    for parameter in model.parameters():
         parameter.data = arrays[parameter.name]
-    return full
+    return model
 
 
 @no_grad()

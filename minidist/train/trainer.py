@@ -95,11 +95,13 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
         arrays = state(full, optimizer, model.full_state)
         result.arrays = {name: backend.to_host(array).copy() for name, array in arrays.items()}
     if options.validate or options.sample:
-        trained = full_model(model, config)
-        if options.validate and world.rank == 0:
-            result.validation_loss = validation_loss(trained, corpus, config)
-        if options.sample and world.rank == 0:
-            result.sample = generate(trained, b"The ", options.sample, seed=config.seed)
+        weights = model.full_state({parameter.name: parameter.data for parameter in model.trained})
+        if world.rank == 0:
+            trained = full_model(config, weights)
+            if options.validate:
+                result.validation_loss = validation_loss(trained, corpus, config)
+            if options.sample:
+                result.sample = generate(trained, b"The ", options.sample, seed=config.seed)
     return result
 
 
