@@ -23,7 +23,7 @@ SLOPES = 1e-6  # central differences with step 1e-5 err by about 1e-9 in float64
 FLOAT32 = 1e-4  # one rounding errs by 6e-8; these functions accumulate a few hundred of them
 
 
-def whole(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+def integers(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
     """Integers in float64: their products and sums are exact in any order."""
     return np.random.default_rng(seed).integers(-9, 10, shape).astype(np.float64)
 
@@ -71,12 +71,12 @@ def agree(found, expected, what: str, tolerance: float = 0.0) -> None:
     if len(wrong):
         place = tuple(wrong[0].tolist())
         raise AssertionError(
-            f"{what}: element {list(place)}: {apart(found[place], expected[place])}"
+            f"{what}: element {list(place)}: {difference(found[place], expected[place])}"
             f" ({len(wrong)} of {expected.size} elements differ)"
         )
 
 
-def apart(found: float, expected: float) -> str:
+def difference(found: float, expected: float) -> str:
     """The expected number and the one that came, with enough digits to tell them apart."""
     for digits in range(6, 17):
         if f"{found:.{digits}g}" != f"{expected:.{digits}g}":
@@ -120,7 +120,7 @@ class TestUnbroadcast:
 
     def check(self, student, pairs) -> None:
         for large, shape in pairs:
-            gradient = whole(large)
+            gradient = integers(large)
             found = found_by(student, "unbroadcast", gradient, shape)
             agree(found, summed_by_hand(gradient, shape), f"a gradient of shape {large}, summed to {shape}")
 
@@ -164,7 +164,7 @@ class TestMatmulBackward:
     """matmul_backward: two more products, one for each factor"""
 
     def check(self, student, leading: tuple[int, ...], n: int, k: int, m: int) -> None:
-        a, b, gradient = whole((*leading, n, k), 1), whole((k, m), 2), whole((*leading, n, m), 3)
+        a, b, gradient = integers((*leading, n, k), 1), integers((k, m), 2), integers((*leading, n, m), 3)
         grad_a, grad_b = several(found_by(student, "matmul_backward", gradient, a, b), 2, "matmul_backward")
         case = f"for a {a.shape} @ b {b.shape}"
         # integers: exact in any order
@@ -191,7 +191,9 @@ class TestMatmulBackward:
         agree(grad_b, slopes(lambda b: (gradient * (a @ b)).sum(), b), "the gradient of b (4, 2)", SLOPES)
 
     def test_views_and_dtype(self, student):
-        a, b, gradient = (array.astype(np.float32) for array in (whole((4, 2, 3)), whole((5, 3)), whole((4, 2, 5))))
+        a, b, gradient = (
+            array.astype(np.float32) for array in (integers((4, 2, 3)), integers((5, 3)), integers((4, 2, 5)))
+        )
         found = found_by(student, "matmul_backward", gradient, a.swapaxes(0, 1).copy().swapaxes(0, 1), b.T)
         grad_a, grad_b = several(found, 2, "matmul_backward")
         agree(grad_a, gradient @ b, "the gradient of a, which is a view")
@@ -237,7 +239,7 @@ class TestCrossEntropy:
         loss, grad_logits = self.found(student, logits, targets)
         expected_loss, expected = library_cross_entropy(logits.astype(np.float64), targets)
         assert abs(loss - expected_loss) <= tolerance * max(1.0, expected_loss), (
-            f"{what}: the loss: {apart(loss, expected_loss)}"
+            f"{what}: the loss: {difference(loss, expected_loss)}"
         )
         agree(grad_logits, expected, f"{what}: the gradient", tolerance)
         is_dtype(grad_logits, logits.dtype, f"{what}: the gradient")
@@ -252,7 +254,7 @@ class TestCrossEntropy:
             targets = np.arange(tokens) % vocab
             loss, grad_logits = self.found(student, np.full((tokens, vocab), 3.0), targets)
             assert abs(loss - np.log(vocab)) <= ROUNDING, (
-                f"logits ({tokens}, {vocab}), all equal: the loss, log({vocab}): {apart(loss, np.log(vocab))}"
+                f"logits ({tokens}, {vocab}), all equal: the loss, log({vocab}): {difference(loss, np.log(vocab))}"
             )
             expected = (np.full((tokens, vocab), 1 / vocab) - np.eye(vocab)[targets]) / tokens
             agree(grad_logits, expected, f"the gradient for logits ({tokens}, {vocab}), all equal", ROUNDING)
@@ -683,7 +685,7 @@ class TestTiedGradients:
         case = f"{vocab} tokens in the vocabulary, width {width}, tokens {tokens.tolist()}"
         expected = tied_loss(embedding, hidden, tokens, wanted)
         assert abs(loss - expected) <= ROUNDING * max(1.0, expected), (
-            f"{case}: the loss, which was right before: {apart(loss, expected)}"
+            f"{case}: the loss, which was right before: {difference(loss, expected)}"
         )
         assert isinstance(gradients, dict) and set(gradients) == {"embedding", "hidden"}, (
             f"{case}: the gradients: expected a dict with the keys embedding and hidden"

@@ -306,8 +306,8 @@ class TestDeadlocks:
         found, right = student.call("deadlocks", n), really_deadlock(n)
         assert isinstance(found, set), f"deadlocks({n}): expected a set of letters, got {found!r}"
         wrong = sorted(found ^ right)
-        told = ", ".join(f"{letter} {'deadlocks' if letter in right else 'completes'}" for letter in wrong)
-        assert found == right, f"deadlocks({n}) is {sorted(found)}, but in a real run with n = {n}, {told}"
+        facts = ", ".join(f"{letter} {'deadlocks' if letter in right else 'completes'}" for letter in wrong)
+        assert found == right, f"deadlocks({n}) is {sorted(found)}, but in a real run with n = {n}, {facts}"
 
     def test_small(self, student):
         self.check(student, 1)
