@@ -17,6 +17,13 @@ stages 1 to 3; PyTorch's FullyShardedDataParallel is stage 3, and its hybrid sha
 (Zhao et al., VLDB 2023). Simplified: a shard boundary may fall inside a parameter, as in FSDP's first version, and
 a unit's messages are not split into buckets.
 
+With hybrid sharding, stages 2 and 3 reduce-scatter over the shards in every micro-batch, since a rank keeps no more
+than its shard. Over the replicas one all-reduce of that shard per step is enough: it waits until the step's
+micro-batches have been added (in FSDP2: ``set_requires_all_reduce(False)`` until the last one). The stages of chapter
+5's exercises are simpler: they all-reduce in every micro-batch. Both end on the same bits, because the order of these
+additions does not show. They add float32 numbers in float64, and what is lost there, some 2^-53 of the sum, is beyond
+the 43 bits from which the sum is rounded, once (nn/rounding.py).
+
 Gradients are only summed here. They are averaged elsewhere, once (``average_gradients``).
 """
 
@@ -83,10 +90,10 @@ class ZeroStage1:
         """End backward: return when each rank has the summed gradients of its shard."""
         for unit in self.units:
             self.reduce(unit)
-        self.wait_for_pending()
+        self.sum_replicas()
 
     def reduce(self, unit: Unit) -> None:
-        """Begin to sum a unit's gradients over the ranks, and end the sum that was begun before it."""
+        """Begin to sum a unit's gradients over the shards' ranks, and end the sum that was begun before it."""
         flat = unit.take_gradients()
         total = xp.empty(unit.shard_size, unit.reduce_dtype)
         work = reduce_scatter_tensor(total, flat, ReduceOp.SUM, self.shards, async_op=True, algorithm=self.algorithm)
@@ -99,9 +106,14 @@ class ZeroStage1:
             unit, total, work, _ = self.reducing
             self.reducing = None
             work.wait()
-            all_reduce(total, ReduceOp.SUM, self.replicas)
             unit.grad_shard += total
             unit.show_gradients()
+
+    def sum_replicas(self) -> None:
+        """End all sums over the shards' ranks, then sum over the ranks that hold the same shards: once a step."""
+        self.wait_for_pending()
+        for unit in self.units:
+            all_reduce(unit.grad_shard, ReduceOp.SUM, self.replicas)
 
     def sync_params(self) -> None:
         """After the optimizer's step: every rank gets the parameters that the others have updated."""
@@ -145,7 +157,7 @@ class ZeroStage2(ZeroStage1):
     def wait_for_gradients(self) -> None:
         while self.done < self.rounds:
             self.idle_round()
-        self.wait_for_pending()
+        self.sum_replicas()
 
     def idle_round(self) -> None:
         """Take part in the collectives of a micro-batch that only other ranks have."""

@@ -891,7 +891,7 @@ COUNTED = GPTConfig(vocab=24, context=12, layers=1, heads=3, width=12)  # every 
 
 
 def count_step(world, stage, shard, rounds, reshard):
-    """What one rank sends in a real step with the library: elements of parameters, and of gradients."""
+    """What one rank sends in a real step with stages as in this chapter: elements of parameters, and of gradients."""
     from minidist.parallel.data import BucketedDataParallel
     from minidist.parallel.zero import STAGES
 
@@ -909,6 +909,8 @@ def count_step(world, stage, shard, rounds, reshard):
         if number < rounds - 1:
             with zero.no_sync():
                 loss.backward()
+            if stage > 1:  # the stages of this chapter do so in every micro-batch, the library's own once a step
+                zero.sum_replicas()
         else:
             loss.backward()
     zero.wait_for_gradients()

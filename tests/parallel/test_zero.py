@@ -139,6 +139,26 @@ def test_bytes_exactly(ranks):
                 assert sent == right, (size, stage, reshard)
 
 
+@pytest.mark.parametrize("rounds", [1, 3])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_replicas_are_summed_once_a_step(ranks, stage, rounds):
+    """Hybrid sharding on 2 x 2 ranks, counted by collective. Within a group of shards, stages 2 and 3 sum in every
+    micro-batch; over the replicas, every stage sums each shard once."""
+    layout = Layout.parse(f"zero={stage},dp=4,shard=2")
+    config = replace(EVEN, steps=1, global_batch=4 * rounds, reduce_dtype="float64")
+    M, units = padded(config, 2), config.layers + 1
+    for rank in run(ranks(4), config, layout).ranks:
+        found = {(row["axis"], row["name"], row["dtype"]): [0, 0] for row in rank.collectives}
+        for row in rank.collectives:
+            if row["elements"] > 1:  # not the loss, nor what the norm needs
+                entry = found[row["axis"], row["name"], row["dtype"]]
+                entry[0] += row["calls"]
+                entry[1] += row["bytes_sent"]
+        scatters = rounds if stage > 1 else 1
+        assert found["shard", "reduce_scatter_tensor", "float64"] == [scatters * units, scatters * 8 * M // 2]
+        assert found["replicate", "all_reduce", "float64"] == [units, 8 * M // 2]
+
+
 # Memory
 
 
