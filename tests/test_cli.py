@@ -1,4 +1,4 @@
-"""The commands, as a user types them."""
+"""The commands as a user types them."""
 
 import json
 import shlex
@@ -36,7 +36,7 @@ def test_train_writes_json_trace_and_picture(tmp_path, capsys):
     assert result["layout"] == "dp=2" and len(result["losses"]) == 3 and len(result["fingerprint"]) == 64
     assert result["tokens_per_second"] > 0 and len(result["traffic"]) == 2
     assert result["traffic"][0]["bytes_sent"] == result["traffic"][1]["bytes_sent"]
-    for text in (result["fingerprint"], "validation loss", "traffic of each rank", "what the model writes"):
+    for text in (result["fingerprint"], "validation loss", "traffic per rank", "text from the model"):
         assert text in out
     events = json.loads(paths["trace"].read_text())["traceEvents"]
     assert {event["pid"] for event in events} == {0, 1}
@@ -45,13 +45,13 @@ def test_train_writes_json_trace_and_picture(tmp_path, capsys):
     assert paths["png"].read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_picture_alone_is_traced_too(tmp_path):
+def test_png_without_trace(tmp_path):
     assert cli.main(["train", *SIZES, "--png", str(tmp_path / "x.png")]) == 0
     assert (tmp_path / "x.png").stat().st_size > 5000
 
 
 def test_a_picture_of_a_pipeline(tmp_path, monkeypatch):
-    """Of pp=2,dp=2 the first of two pipelines, ranks 0 and 2, in the usual form."""
+    """For pp=2,dp=2: the first of two pipelines, ranks 0 and 2, as a grid."""
     from minidist.show import pipelines
 
     drawn, draw = [], pipelines.draw
@@ -63,32 +63,32 @@ def test_a_picture_of_a_pipeline(tmp_path, monkeypatch):
     assert Path(path).stat().st_size > 5000
 
 
-def test_default_layouts_that_do_not_fit_are_left_out(capsys):
+def test_default_layouts_that_do_not_fit_are_skipped(capsys):
     assert cli.main(["verify", *SIZES, "--global-batch", "3", "--steps", "1"]) == 0
     out = capsys.readouterr().out
     assert "dp=3" in out and "dp=4" not in out
 
 
-def test_json_on_standard_output_is_alone_there(capsys):
+def test_standard_output_has_only_the_json(capsys):
     assert cli.main(["train", *SIZES, "--json", "-"]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["layout"] == "dp=1" and "fingerprint" in captured.err
 
 
-def test_a_step_s_collectives_by_axis(capsys):
+def test_collectives_of_a_step_by_axis(capsys):
     assert cli.main(["train", *SIZES, "--dp", "2", "--tp", "2", "--json", "-"]) == 0
     captured = capsys.readouterr()
     rows = json.loads(captured.out)["collectives"][0]
     assert {"dp", "tp"} == {row["axis"] for row in rows} and all(row["calls"] > 0 for row in rows)
     sent = [row["bytes_sent"] for row in rows]
-    assert sent == sorted(sent, reverse=True) and "collectives and sends of rank 0 in one step" in captured.err
+    assert sent == sorted(sent, reverse=True) and "collectives and sends of rank 0, one step" in captured.err
 
 
 def test_verify_says_yes(capsys, tmp_path):
     path = tmp_path / "verify.json"
     assert cli.main(["verify", "dp=2", "dp=3,algorithm=tree", *SIZES, "--json", str(path)]) == 0
     out = capsys.readouterr().out
-    assert out.count("yes") == 2 and "All 2 layouts end on the bits of one process" in out
+    assert out.count("yes") == 2 and "All 2 layouts match the single-process run bit for bit" in out
     report = json.loads(path.read_text())
     assert report["all_same"] and [run["layout"] for run in report["runs"]] == ["dp=1", "dp=2", "dp=3,algorithm=tree"]
     assert len({run["fingerprint"] for run in report["runs"]}) == 1
@@ -97,8 +97,8 @@ def test_verify_says_yes(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("layout", "layers"), [("dp=2", 2), ("pp=3", 3), ("pp=2,virtual=2", 4), ("pp=2,stages=1+4", 5)]
 )
-def test_verify_takes_as_many_layers_as_a_pipeline_needs(layout, layers, capsys):
-    """Unless told how many."""
+def test_verify_uses_as_many_layers_as_a_pipeline_needs(layout, layers, capsys):
+    """Unless --layers is given."""
     sizes = SIZES[1:]  # all but the layers
     assert cli.main(["verify", layout, *sizes]) == 0
     assert f"GPT: {layers} layers" in capsys.readouterr().out
@@ -112,7 +112,7 @@ def test_verify_says_no_and_where(capsys):
     assert "NO" in out and "first differs after step" in out and "ulp" in out
 
 
-def test_divergence_is_told_in_a_line_with_its_step(capsys):
+def test_divergence_is_reported_in_one_line_with_its_step(capsys):
     assert cli.main(["train", *SIZES, "--lr", "1e30", "--steps", "9"]) == 2
     err = capsys.readouterr().err
     assert "minidist: training diverged in step 1: the gradient of" in err
@@ -127,7 +127,7 @@ def test_a_failed_run_leaves_no_empty_files(tmp_path):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes as on Unix")
 @pytest.mark.parametrize("command", ["train", "verify"])
-def test_a_closed_pipe_is_no_difference(command, tmp_path):
+def test_a_closed_pipe_has_an_exit_status_of_its_own(command, tmp_path):
     png = ["--png", str(tmp_path / "x.png")] if command == "train" else ["dp=2"]
     line = shlex.join([sys.executable, "-m", "minidist.cli", command, *SIZES, *png])
     result = subprocess.run(["bash", "-c", f"{line} | true; exit ${{PIPESTATUS[0]}}"], timeout=60)
@@ -153,21 +153,21 @@ def test_flags_say_how_a_number_is_written(arguments, message, capsys):
     assert caught.value.code == 2 and message in capsys.readouterr().err
 
 
-def test_what_the_model_writes_cannot_steer_the_terminal():
+def test_text_from_the_model_has_no_control_characters():
     assert printable(b"a\x1b[31m\xff\x07\n\tb") == "a\ufffd[31m\ufffd\ufffd\n\tb"
 
 
-def test_verify_fails_on_a_planted_fault(capsys, monkeypatch):
+def test_verify_fails_on_an_injected_bug(capsys, monkeypatch):
     def half_the_batch(world, config, layout, options):
         from minidist.train import parallelize
 
         parallelize.share_of = lambda rank, size, count: range(count // 2)
         return train_rank(world, config, layout, options)
 
-    def verify_with_it(*arguments):
+    def verify_with_bug(*arguments):
         return comparison.verify(*arguments[:3], rank_function=half_the_batch)
 
-    monkeypatch.setattr("minidist.cli.verify.verify", verify_with_it)
+    monkeypatch.setattr("minidist.cli.verify.verify", verify_with_bug)
     assert cli.main(["verify", "dp=2", *SIZES]) == 1
     assert "NO" in capsys.readouterr().out
 
@@ -210,12 +210,12 @@ def test_every_setting_is_a_flag_with_its_default(capsys):
     parts = capsys.readouterr().out.split("\n  --")  # a flag's help begins on a line of its own
     help_of = {part.split()[0]: " ".join(part.split()) for part in parts[1:]}
     for field in (*fields(Layout), *fields(TrainConfig)):
-        default = "Python's own documentation" if field.default is None else field.default
+        default = {None: "Python's own documentation", "": "split evenly"}.get(field.default, field.default)
         assert f"(default: {default})" in help_of[field.name.replace("_", "-")]
 
 
-@pytest.mark.skipif("cupy" in sys.modules, reason="CuPy is here")
-def test_cupy_without_a_gpu_is_told(capsys):
+@pytest.mark.skipif("cupy" in sys.modules, reason="CuPy is installed")
+def test_cupy_without_a_gpu_is_reported(capsys):
     try:
         import cupy
 

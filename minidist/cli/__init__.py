@@ -16,7 +16,7 @@ OUT_OF_MEMORY = "out of memory: choose a smaller model, a smaller micro-batch or
 
 
 def program() -> int:
-    """The command ``minidist``: asked to end, or left by its terminal, it ends as at Ctrl-C, its ranks with it."""
+    """The command ``minidist``. SIGTERM and SIGHUP end it, and its ranks, the same way as Ctrl-C."""
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.default_int_handler)
@@ -24,33 +24,33 @@ def program() -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns the exit status: 0 well, 1 a fingerprint differs, 2 unusable input or a failure."""
+    """Run the command line; returns the exit status: 0 success, 1 fingerprints differ, 2 invalid input or failure."""
     options = build_parser().parse_args(arguments)
     try:
         return options.command(options)
     except RankFailed as error:
-        _say_error(_described(error))
+        _print_error(_explain(error))
     except Deadlock as error:
-        _say_error(f"Deadlock: {error}")
-    except BrokenPipeError:  # who reads our output has gone, as in `| head`
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  Python flushes it on its way out
+        _print_error(f"Deadlock: {error}")
+    except BrokenPipeError:  # whoever reads the output has closed it, as `| head` does
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  Python flushes it at exit
         return 141
     except MemoryError as error:
-        _say_error(str(error) or OUT_OF_MEMORY)
+        _print_error(str(error) or OUT_OF_MEMORY)
     except (ValueError, RuntimeError, OSError) as error:
-        _say_error(str(error) or type(error).__name__)
+        _print_error(str(error) or type(error).__name__)
     except KeyboardInterrupt:
-        _say_error("interrupted; all ranks have ended")
+        _print_error("interrupted; all ranks have ended")
         return 130
     return 2
 
 
-def _described(error: RankFailed) -> str:
-    """What the settings have caused, in a line; a fault of the program with its traceback."""
+def _explain(error: RankFailed) -> str:
+    """One line for an error that the settings cause; the full traceback for a bug in the program."""
     kind, _, text = error.summary.partition(": ")
     if kind == "FloatingPointError":
         return text
-    if kind in ("MemoryError", "_ArrayMemoryError"):  # Python's own says nothing, NumPy's says of which array
+    if kind in ("MemoryError", "_ArrayMemoryError"):  # Python's own message is empty, NumPy's names the array
         return f"rank {error.rank}: {text or OUT_OF_MEMORY}"
     return f"RankFailed: {error}"
 
@@ -58,7 +58,7 @@ def _described(error: RankFailed) -> str:
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="minidist",
-        description="Train a transformer on several ranks of one laptop, every layout on the same bits.",
+        description="Train a transformer on several ranks of one laptop, with the same bits in every layout.",
     )
     parser.add_argument("--version", action="version", version=f"minidist {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -69,5 +69,5 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _say_error(text: str) -> None:
+def _print_error(text: str) -> None:
     print(f"minidist: {text}", file=sys.stderr)

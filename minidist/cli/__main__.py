@@ -1,4 +1,4 @@
-"""``python -m minidist.cli``: the command, where it is not on the path."""
+"""``python -m minidist.cli`` runs the command ``minidist`` even if it is not on the PATH."""
 
 import sys
 

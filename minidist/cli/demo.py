@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from minidist.cli.flags import integer
-from minidist.cli.output import check_outputs, telling, terminal_console
+from minidist.cli.output import check_outputs, errors_naming, terminal_console
 from minidist.show.demos import DEMONSTRATIONS, Demonstration
 from minidist.show.player.animation import Animation
 from minidist.show.player.scene import Scene
@@ -107,23 +107,23 @@ def _scene(animation: Animation, name: str | None, broken: bool) -> Scene:
 
 def _write(animation: Animation, scene: Scene, options, console: Console) -> None:
     if options.html:
-        with telling("html", options.html), open(options.html, "w", encoding="utf-8") as file:
+        with errors_naming("html", options.html), open(options.html, "w", encoding="utf-8") as file:
             file.write(animation.html(scene))
         console.print(f"page: {options.html} (open it in a browser)", soft_wrap=True)
     if options.gif:
         from minidist.show.player import gif
 
-        with telling("gif", options.gif):
+        with errors_naming("gif", options.gif):
             gif.save(animation, scene, options.gif)
         console.print(f"animation: {options.gif}", soft_wrap=True)
     if options.png:
-        with telling("png", options.png):
+        with errors_naming("png", options.png):
             animation.figure().savefig(options.png, dpi=150)
         console.print(f"picture: {options.png}", soft_wrap=True)
     if options.trace:
         from minidist.show import perfetto
 
-        with telling("trace", options.trace):
+        with errors_naming("trace", options.trace):
             perfetto.write(options.trace, animation.logs)
         console.print(f"trace: {options.trace} (open it at https://ui.perfetto.dev)", soft_wrap=True)
 

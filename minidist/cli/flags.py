@@ -1,4 +1,4 @@
-"""The flags that describe a run. Layout's and TrainConfig's fields are flags: a new field needs a line of HELP here."""
+"""The flags that describe a run: one for each field of Layout and TrainConfig. A new field needs a line in HELP."""
 
 import argparse
 from collections.abc import Callable
@@ -17,39 +17,40 @@ from minidist.train.numerals import number, whole_number
 HELP = {
     # of Layout
     "dp": "data-parallel ranks",
-    "algorithm": "of the gradients' all-reduce, or of ZeRO's collectives; tensor parallelism chooses for itself",
-    "sync": "when gradients are summed",
-    "bucket_mb": "MiB of gradients in one message",
-    "zero": "the stage of ZeRO; 0 for plain data parallelism",
-    "shard": "ranks that share one copy, with --zero; 0 for all",
-    "prefetch": "gather the next block early, with --zero 3",
-    "reshard_after_forward": "give a block's parameters up between forward and backward, with --zero 3",
-    "tp": "tensor-parallel ranks; they divide the heads",
-    "sp": "split the sequence over them too, where tensor parallelism does not",
+    "algorithm": "all-reduce algorithm for gradients, or collectives of ZeRO; tensor parallelism chooses its own",
+    "sync": "how to sum gradients: one by one after backward, in buckets after backward, or in buckets during it",
+    "bucket_mb": "size of a gradient bucket, MiB",
+    "zero": "ZeRO stage; 0 is plain data parallelism",
+    "shard": "ranks that share one copy of the sharded state, with --zero; 0 is all data-parallel ranks",
+    "prefetch": "1 gathers the next block's parameters early, with --zero 3",
+    "reshard_after_forward": "1 frees a block's full parameters between forward and backward, with --zero 3",
+    "tp": "tensor-parallel ranks; must divide the number of heads",
+    "sp": "1 adds sequence parallelism: the tensor-parallel ranks split what they would otherwise replicate",
     "pp": "pipeline-parallel ranks",
-    "schedule": "of the pipeline",
-    "virtual": "stages on each of its ranks; more than 1 makes the schedule interleaved",
-    "stages": "how many layers each stage has, as in 2+3+3; default: spread evenly",
-    "recompute": "activations to compute again in backward: of attention what grows with context squared, or all",
+    "schedule": "pipeline schedule",
+    "virtual": "pipeline stages per rank; more than 1 makes the schedule interleaved",
+    "stages": "layers of each pipeline stage, such as 2+3+3 (default: split evenly)",
+    "recompute": "activations to recompute in backward: none, those of attention that grow with the square of the "
+    "context, or all",
     # of TrainConfig
     "layers": "transformer blocks",
-    "heads": "attention heads; they divide the width",
-    "width": "of the residual stream",
-    "context": "tokens that the model sees at once",
-    "global_batch": "samples in a step, over all ranks",
-    "micro_batch": "samples in one forward and backward pass",
+    "heads": "attention heads; must divide the width",
+    "width": "width of the residual stream",
+    "context": "context length, tokens",
+    "global_batch": "samples per step, over all ranks",
+    "micro_batch": "samples per forward and backward pass",
     "steps": "optimizer steps",
     "lr": "peak learning rate",
-    "warmup": "steps of linear warm-up, before the cosine",
-    "clip": "greatest global gradient norm",
-    "weight_decay": "AdamW's decoupled decay",
-    "dropout": "share of activations dropped",
-    "seed": "of weights, data and dropout",
-    "precision": "of parameters and activations in the model; the optimizer's weights stay float32",
-    "loss_scale": "a fixed scale of the loss, with --precision fp16; 0 to have it found, 1 for none",
-    "reduce_dtype": "in which sums cross micro-batches and ranks; float32 shows the drift that others live with",
+    "warmup": "steps of linear warm-up before the cosine decay",
+    "clip": "maximum global gradient norm",
+    "weight_decay": "decoupled weight decay of AdamW",
+    "dropout": "dropout probability",
+    "seed": "seed of weights, data and dropout",
+    "precision": "precision of the model's parameters and activations; the optimizer keeps float32 weights",
+    "loss_scale": "fixed loss scale, with --precision fp16; 0 adjusts it automatically, 1 turns it off",
+    "reduce_dtype": "dtype of sums across micro-batches and ranks; float32 shows the drift that other systems accept",
     "text": "train on this file (default: Python's own documentation)",
-    "backend": "what computes; cupy needs an NVIDIA GPU",
+    "backend": "array library; cupy needs an NVIDIA GPU",
 }
 CHOICES = {
     "algorithm": ("auto", *ALL_REDUCE),
@@ -67,15 +68,15 @@ CHOICES = {
 
 
 def reader(read: Callable[[str], int | float]) -> Callable[[str], int | float]:
-    """What argparse calls to read a flag's value, and whose error it shows as it is."""
+    """A reader of flag values for argparse, which shows the reader's own error message."""
 
-    def told(text: str) -> int | float:
+    def checked(text: str) -> int | float:
         try:
             return read(text)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
-    return told
+    return checked
 
 
 integer, real = reader(whole_number), reader(number)
@@ -87,9 +88,9 @@ def add_layout(parser: argparse.ArgumentParser) -> None:
 
 
 def add_config(parser: argparse.ArgumentParser, **defaults) -> None:
-    """Add the flags that say what is trained. ``defaults`` take the place of TrainConfig's; None is found out later."""
+    """Add the flags of TrainConfig. ``defaults`` override TrainConfig's own; None leaves the choice to the command."""
     parser.add_argument(
-        "--impl", metavar="FOLDER", help="train on your own functions: exercises, solutions or a folder of chNN_*.py"
+        "--impl", metavar="FOLDER", help="train on your own code: exercises, solutions or a folder of chNN_*.py files"
     )
     _add_fields(parser.add_argument_group("the run: what is trained"), TrainConfig, **defaults)
 
@@ -101,8 +102,8 @@ def _add_fields(group, settings: type, **defaults) -> None:
         kind = field.type if isinstance(field.type, type) else str
         flag = "--" + field.name.replace("_", "-")
         usual = field.default if default is None else default
-        more = ", or more if a layout needs them" if default is None and usual is not None else ""
-        text = HELP[field.name] + ("" if usual is None else f" (default: {usual}{more})")
+        more = ", or more if a layout needs them" if default is None and field.name == "layers" else ""
+        text = HELP[field.name] + ("" if usual in (None, "") else f" (default: {usual}{more})")
         metavar = None if field.name in CHOICES else {int: "N", float: "X", str: "FILE"}[kind]
         group.add_argument(
             flag, type=READERS[kind], default=default, choices=CHOICES.get(field.name), metavar=metavar, help=text
@@ -114,7 +115,7 @@ def layout_of(options: argparse.Namespace) -> Layout:
 
 
 def config_of(options: argparse.Namespace) -> TrainConfig:
-    """The run that the options describe, with everything checked that can be before a rank starts."""
+    """The run that the options describe. Whatever can be checked before a rank starts is checked here."""
     config = TrainConfig(**{field.name: getattr(options, field.name) for field in fields(TrainConfig)})
     load_corpus(config.text, config.context)
     backend.find(config.backend)

@@ -1,4 +1,4 @@
-"""``minidist train``: one run in one layout, and what is shown of it."""
+"""``minidist train``: trains once, in one layout, and shows the results."""
 
 import time
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from minidist.cli.flags import add_config, add_layout, config_of, integer, layout_of
-from minidist.cli.output import check_outputs, console_of, telling, write_json
+from minidist.cli.output import check_outputs, console_of, errors_naming, write_json
 from minidist.comm import Cluster
 from minidist.course.learner.implementations import (
     implementations_as_dict,
@@ -26,16 +26,22 @@ from minidist.train.trainer import run
 
 def add_train(commands) -> None:
     """Add the command to the subparsers of the command line."""
-    command = commands.add_parser("train", help="train once, in one layout", description="Train once, in one layout.")
+    command = commands.add_parser("train", help="train in one layout", description="Train in one layout.")
     command.set_defaults(command=_train)
     add_layout(command)
     output = command.add_argument_group("output")
     output.add_argument(
-        "--sample", type=integer, default=0, metavar="N", help="print N bytes that the model writes after 'The '"
+        "--sample",
+        type=integer,
+        default=0,
+        metavar="N",
+        help="print N bytes that the trained model writes after 'The '",
     )
-    output.add_argument("--json", metavar="PATH", help="write the results; - for standard output, alone")
-    output.add_argument("--trace", metavar="PATH", help="write the last steps for https://ui.perfetto.dev")
-    output.add_argument("--png", metavar="PATH", help="draw the last steps")
+    output.add_argument("--json", metavar="PATH", help="write the results to this file; - for standard output")
+    output.add_argument(
+        "--trace", metavar="PATH", help="write a trace of the last steps to this file, for https://ui.perfetto.dev"
+    )
+    output.add_argument("--png", metavar="PATH", help="draw the last steps to this file")
     add_config(command)
 
 
@@ -45,7 +51,7 @@ def _train(options) -> int:
     config.check(layout)
     check_memory(config, layout)
     if options.sample < 0:
-        raise ValueError(f"--sample must not be negative, but is {options.sample}")
+        raise ValueError(f"--sample must not be negative, got {options.sample}")
     check_outputs({flag: getattr(options, flag) for flag in ("json", "trace", "png")}, options.text)
     implementations = implementations_of(options.impl) if options.impl else []
     console = console_of(options)
@@ -75,10 +81,10 @@ def _train(options) -> int:
     if options.trace:
         from minidist.show import perfetto
 
-        with telling("trace", options.trace):
+        with errors_naming("trace", options.trace):
             perfetto.write(options.trace, logs)
     if options.png:
-        with telling("png", options.png):
+        with errors_naming("png", options.png):
             _draw(options.png, logs, layout)
     _print_run(console, result)
     if implementations:
@@ -91,7 +97,7 @@ def _train(options) -> int:
 
 
 def _draw(path: str, logs: list[list], layout: Layout) -> None:
-    """What each rank did: of a pipeline in the usual form, one of its replicas; otherwise lanes of spans."""
+    """Draw what each rank did: the first pipeline as a grid of micro-batches, other layouts as lanes of spans."""
     from minidist.analysis.bubbles import slots_of
     from minidist.show import pipelines, timeline
 
@@ -121,7 +127,7 @@ def _progress(console: Console):
 def _print_run(console: Console, result: Run) -> None:
     first = result.ranks[0]
     if result.layout.world_size > 1:
-        table = Table(title="traffic of each rank, payload only", title_justify="left")
+        table = Table(title="traffic per rank, payload only", title_justify="left")
         for column in ("rank", "bytes sent", "messages sent", "bytes received", "messages received"):
             table.add_column(column, justify="right")
         for number, rank in enumerate(result.ranks):
@@ -133,22 +139,22 @@ def _print_run(console: Console, result: Run) -> None:
     console.print(_memory_table(result))
     console.print(_compute(result), soft_wrap=True)
     if first.sample is not None:
-        console.print("what the model writes:", style="bold")
+        console.print("text from the model:", style="bold")
         console.print("The " + printable(first.sample), soft_wrap=True)
     if result.config.precision == "fp16":
-        skipped = f"{first.skipped_steps} of {len(first.losses)} steps left out for an overflow"
-        console.print(f"loss scale: {first.loss_scale:,g} at last, {skipped}")
-    console.print(f"loss: {first.losses[0]:.4f} at first, {first.losses[-1]:.4f} at last")
-    console.print(f"validation loss: {first.validation_loss:.4f} nats a byte")
+        skipped = f"{first.skipped_steps} of {len(first.losses)} steps skipped after an overflow"
+        console.print(f"loss scale: {first.loss_scale:,g} at the end, {skipped}")
+    console.print(f"loss: {first.losses[0]:.4f} at the start, {first.losses[-1]:.4f} at the end")
+    console.print(f"validation loss: {first.validation_loss:.4f} nats per byte")
     console.print(f"speed: {result.tokens_per_second:,.0f} tokens/s")
     console.print(f"fingerprint: {result.fingerprint}", soft_wrap=True)
 
 
 def _collectives_table(rows: list[dict]) -> Table:
-    table = Table(title="collectives and sends of rank 0 in one step", title_justify="left")
+    table = Table(title="collectives and sends of rank 0, one step", title_justify="left")
     for column in ("axis", "collective", "dtype"):
         table.add_column(column)
-    for column in ("elements", "calls", "bytes sent"):
+    for column in ("elements per call", "calls", "bytes sent"):
         table.add_column(column, justify="right")
     for row in rows:
         numbers = (f"{row[column]:,}" for column in ("elements", "calls", "bytes_sent"))
@@ -157,8 +163,8 @@ def _collectives_table(rows: list[dict]) -> Table:
 
 
 def _memory_table(result: Run) -> Table:
-    table = Table(title="bytes that each rank held at most, of each kind and in all", title_justify="left")
-    for column in ("rank", *KINDS, "at once"):
+    table = Table(title="peak memory per rank, bytes", title_justify="left")
+    for column in ("rank", *KINDS, "total at once"):
         table.add_column(column, justify="right")
     for number, rank in enumerate(result.ranks):
         table.add_row(str(number), *(f"{rank.memory[kind]:,}" for kind in (*KINDS, "peak")))
@@ -169,9 +175,9 @@ def _compute(result: Run) -> str:
     steps = len(result.losses)
     counted = [(phase, result.ranks[0].flops.get(phase, 0) / steps) for phase in PHASES]
     found = ", ".join(f"{count / 1e6:,.1f} MFLOP {phase}" for phase, count in counted if count)
-    return f"matrix products of rank 0 in one step: {found}"
+    return f"matrix products of rank 0, one step: {found}"
 
 
 def printable(text: bytes) -> str:
-    """The text without control characters, which would steer the terminal."""
+    """The text without control characters, which could take over the terminal."""
     return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text.decode("utf-8", errors="replace"))

@@ -1,11 +1,11 @@
-"""``minidist verify --matrix``: every pair of settings in some run, and the grid of how they ended."""
+"""``minidist verify --matrix``: runs layouts that cover every pair of settings, and shows the outcomes as a grid."""
 
 from dataclasses import asdict, replace
 
 from rich.console import Console
 from rich.text import Text
 
-from minidist.cli.output import telling, write_json
+from minidist.cli.output import NOT_REPRODUCED, errors_naming, write_json
 from minidist.train.config import TrainConfig
 from minidist.train.layout import MOST_RANKS
 from minidist.train.memory_check import check_memory
@@ -14,9 +14,9 @@ from minidist.verify.matrix import Combination, covering, every_combination, run
 
 
 def run_matrix(config: TrainConfig, max_ranks: int, console: Console, json: str | None, png: str | None) -> int:
-    """Run a covering set of all combinations on up to so many ranks, and show how it went. Returns the exit status."""
+    """Run combinations on up to ``max_ranks`` ranks that cover every pair of settings; returns the exit status."""
     if not 1 <= max_ranks <= MOST_RANKS:
-        raise ValueError(f"--max-ranks must be from 1 to {MOST_RANKS}, but is {max_ranks}")
+        raise ValueError(f"--max-ranks must be from 1 to {MOST_RANKS}, got {max_ranks}")
     everything = every_combination(config, max_ranks)
     chosen = [everything[i] for i in covering([combination.settings for combination in everything])]
     for combination in chosen:
@@ -24,12 +24,12 @@ def run_matrix(config: TrainConfig, max_ranks: int, console: Console, json: str 
     pairs = set().union(*(combination.pairs for combination in chosen))
     console.print(
         f"{len(everything):,} combinations of settings are legal on up to {max_ranks} ranks. Running {len(chosen)} of "
-        f"them, in which all {len(pairs):,} pairs of settings occur that can; and one process in each precision.",
+        f"them, which cover all {len(pairs):,} legal pairs of settings, and one process in each precision.",
         soft_wrap=True,
     )
     width = max(len(str(combination.layout)) for combination in chosen)
     console.print(
-        f"precision  {'layout':<{width}}  ranks  s/step  MB at most  MB sent/step  SHA-256   same",
+        f"precision  {'layout':<{width}}  ranks  s/step  MB at peak  MB sent/step  SHA-256   same",
         style="bold", soft_wrap=True,
     )  # fmt: skip
     outcomes, different = [], []
@@ -53,12 +53,13 @@ def run_matrix(config: TrainConfig, max_ranks: int, console: Console, json: str 
     from minidist.show import grid
 
     console.print(
-        "\nTwo settings in one run: + the bits of one process, X others, . cannot meet. The columns are the rows:"
+        "\nPairs of settings: + matches one process bit for bit, X differs, . is not legal. "
+        "Columns are in the order of the rows:"
     )
     console.print(grid.as_text(outcomes), soft_wrap=True)
     title = f"{len(chosen)} of the {len(everything):,} legal combinations on up to {max_ranks} ranks"
     if png:
-        with telling("png", png):
+        with errors_naming("png", png):
             grid.draw(outcomes, title).savefig(png, dpi=110)
         console.print(f"picture of the matrix: {png}", soft_wrap=True)
     content = [
@@ -68,9 +69,9 @@ def run_matrix(config: TrainConfig, max_ranks: int, console: Console, json: str 
     ]
     write_json(json, {"all_same": not different, "legal": len(everything), "pairs": len(pairs), "runs": content})
     if not different:
-        console.print(f"{title}: each ended on the bits of one process in its precision.", soft_wrap=True)
+        console.print(f"{title}: each matches the single-process run in its precision bit for bit.", soft_wrap=True)
     for outcome, result, reference in different:
-        place = first_difference(reference, result) or "agreed when run again: it does not repeat its own bits"
+        place = first_difference(reference, result) or NOT_REPRODUCED
         name = f"{outcome.combination.precision} {outcome.combination.layout}"
         console.print(Text(name, "bold red") + f" {place}", soft_wrap=True)
     return 1 if different else 0

@@ -92,7 +92,9 @@ def test_an_error_that_all_layouts_share_is_reported_once(folder, capsys):
     assert verify(place, "dp=2,algorithm=ring", "dp=3,algorithm=ring") == 1
     shown = " ".join(capsys.readouterr().out.split())
     assert shown.count("first differs") == 1 and "dp=2,algorithm=ring dp=3,algorithm=ring" in shown
-    assert "something that all of them share. Of yours that is adamw_update, all_gather_ring." in shown
+    assert (
+        "something that all of them use. Your functions that all of them call: adamw_update, all_gather_ring." in shown
+    )
 
 
 def test_calls_are_counted(folder, capsys):

@@ -154,8 +154,8 @@ def test_verify_matrix(tmp_path, capsys):
     )
     assert result["all_same"] and result["legal"] == len(legal)
     assert f"{len(legal)} combinations of settings are legal on up to 2 ranks. Running" in out
-    assert f"in which all {result['pairs']} pairs of settings occur" in out
-    assert f" of the {len(legal)} legal combinations on up to 2 ranks: each ended on the bits" in out
+    assert f"which cover all {result['pairs']} legal pairs of settings" in out
+    assert f" of the {len(legal)} legal combinations on up to 2 ranks: each matches the single-process run" in out
     assert {run["settings"]["precision"] for run in result["runs"]} == set(POLICIES)
     assert all(run["same"] and run["memory"] > 0 and run["seconds"] > 0 for run in result["runs"])
     assert (tmp_path / "m.png").stat().st_size > 20_000
@@ -167,9 +167,9 @@ def test_verify_matrix(tmp_path, capsys):
         (["dp=2"], "--matrix chooses the layouts itself"),
         (["--impl", "solutions"], "--matrix chooses the layouts itself"),
         (["--precision", "bf16"], "--matrix runs every precision"),
-        (["--loss-scale", "8", "--precision", "fp16"], "leave --precision and --loss-scale out"),
-        (["--max-ranks", "0"], "--max-ranks must be from 1 to 64, but is 0"),
-        (["--max-ranks", "3000"], "--max-ranks must be from 1 to 64, but is 3000"),
+        (["--loss-scale", "8", "--precision", "fp16"], "remove --precision and --loss-scale"),
+        (["--max-ranks", "0"], "--max-ranks must be from 1 to 64, got 0"),
+        (["--max-ranks", "3000"], "--max-ranks must be from 1 to 64, got 3000"),
         (["--layers", "0"], "layers must be a whole number of at least 1, not 0"),
     ],
 )
@@ -181,7 +181,7 @@ def test_what_matrix_refuses(arguments, message, capsys):
 @pytest.mark.parametrize("flag", [["--png", "x.png"], ["--max-ranks", "4"]])
 def test_flags_that_need_the_matrix(flag, capsys):
     assert cli.main(["verify", "dp=2", *flag]) == 2
-    assert "give --matrix too" in capsys.readouterr().err
+    assert "add --matrix" in capsys.readouterr().err
 
 
 def test_the_grid_shows_where_bits_differ():
@@ -268,14 +268,14 @@ def no_master_weights(world, config, layout, options):
 def dropout_redrawn(world, config, layout, options):
     """Recomputed blocks get new random numbers."""
     from minidist import flops
-    from minidist.nn.random import Noise
+    from minidist.nn.random import DropoutRNG
 
-    by_name = Noise.generator
+    by_name = DropoutRNG.generator
 
     def generator(self, layer, place, *block):
         return by_name(self, layer, place + (" again" if flops._phase == "recompute" else ""), *block)
 
-    with mock.patch.object(Noise, "generator", generator):
+    with mock.patch.object(DropoutRNG, "generator", generator):
         return train_rank(world, config, layout, options)
 
 
@@ -386,5 +386,5 @@ def test_the_command_tells_the_scale(capsys):
     sizes = ["--layers=1", "--heads=2", "--width=4", "--context=4", "--global-batch=2", "--micro-batch=1", "--steps=2"]
     assert cli.main(["train", "--precision", "fp16", "--loss-scale", str(2.0**40), *sizes]) == 0
     out = capsys.readouterr().out
-    assert "loss scale: 1.09951e+12 at last, 2 of 2 steps left out for an overflow" in out
-    assert "matrix products of rank 0 in one step: " in out and "MFLOP forward" in out
+    assert "loss scale: 1.09951e+12 at the end, 2 of 2 steps skipped after an overflow" in out
+    assert "matrix products of rank 0, one step: " in out and "MFLOP forward" in out
