@@ -25,6 +25,7 @@ from minidist.comm.transports.messages import HEADER, HEADER_BYTES, Arriving, Co
 PIECE = 256 << 10  # bytes: small enough that the reader copies one piece while the writer fills the next
 
 SPINS = 100  # polls of the queues before a waiting rank sleeps between polls
+SHARED_CORE_NANOSECONDS = 50_000  # giving up the core takes longer only if another process then had it
 POLL_SECONDS = (20e-6, 1e-3)  # the first and the longest of these sleeps
 
 
@@ -231,7 +232,8 @@ class Transport:
                 fruitless = 0
             elif fruitless < spins:
                 fruitless += 1
-                _give_way()
+                if _give_way_takes_long():
+                    fruitless = spins  # others want this core: a rank that sleeps gets it back sooner, when woken
             else:
                 self._wait_long(work)
         if isinstance(work, Receive) and work.error is not None:
@@ -338,3 +340,10 @@ class Waiting:
 
 # Give up the core to another process: with more ranks than cores, the awaited rank may need it.
 _give_way = getattr(os, "sched_yield", lambda: time.sleep(0))
+
+
+def _give_way_takes_long() -> bool:
+    """Give up the core once, and tell whether another process took it."""
+    before = time.perf_counter_ns()
+    _give_way()
+    return time.perf_counter_ns() - before > SHARED_CORE_NANOSECONDS
