@@ -100,7 +100,7 @@ class Together:
 
     def __init__(self, parts: list) -> None:
         self.parts, self.values = parts, [None] * len(parts)
-        self.barrier = threading.Barrier(len(parts), timeout=30)
+        self.barrier = threading.Barrier(len(parts), timeout=300)
 
     def all_reduce(self, number: int, combine, value):
         self.values[number] = value

@@ -19,12 +19,13 @@ from multiprocess import connection
 from minidist.comm.failures import Deadlock, RankFailed, describe_exit
 from minidist.comm.runtime import serialization
 from minidist.comm.runtime.deadlock import describe, find_deadlock
+from minidist.comm.runtime.patience import PatientClock
 from minidist.comm.runtime.sweep import claim_temporary_folder, sweep
 from minidist.comm.runtime.worker import rank_main
 from minidist.comm.transports.shared_memory import BLOCKED, MAX_RANKS, RUNNING, Segment, queue_capacity
 
 WATCH_SECONDS = 0.05  # between two looks at the ranks' statuses
-GRACE_SECONDS = 0.5  # after a failure, for the other ranks to say where they are
+GRACE_SECONDS = 2.0  # after a failure, for the other ranks to say where they are
 STOP_SECONDS = 2.0  # for an idle rank to exit by itself
 
 
@@ -33,7 +34,8 @@ def launch(fn: Callable, world_size: int, *args, timeout: float | None = None, s
 
     Args:
         fn: any function, including a lambda or one defined in a notebook cell.
-        timeout: seconds after which the run ends; None for no limit.
+        timeout: seconds after which the run ends; None for no limit. On Linux, time that its ranks spend waiting for a
+            core of a busy machine hardly counts.
         start_method: "forkserver", "spawn" or "fork"; None for forkserver on Linux, else spawn.
 
     Raises:
@@ -153,7 +155,7 @@ class Cluster:
     # Waiting for the results
 
     def _collect(self, timeout: float | None, on_report: Callable[[int, object], None] | None) -> list:
-        deadline = None if timeout is None else time.monotonic() + timeout
+        clock = None if timeout is None else PatientClock([rank.process.pid for rank in self._ranks])
         results: list = [None] * self.world_size
         pending = dict(enumerate(self._ranks))
         put_aside = False
@@ -178,8 +180,8 @@ class Cluster:
                 if stuck := find_deadlock(*before, now):
                     raise self._deadlock(stuck, now, pending)
                 before, looked = self._scan_twice(), time.monotonic()
-            if deadline is not None and time.monotonic() > deadline:
-                raise self._timeout(timeout, pending)
+                if clock is not None and clock.seconds() > timeout:
+                    raise self._timeout(timeout, pending)
         if put_aside or any(self._segment.queue(*pair).unread for pair in self._pairs()):
             self._warn_of_leftovers()
         return [self._unpickled(number, result) for number, result in enumerate(results)]

@@ -17,7 +17,7 @@ from minidist.course.verdict_file import read_verdicts
 
 SHORT = "md-"  # prefix of temporary folders: a socket's path must not be long
 POLL_SECONDS = 0.05
-END_SECONDS = 5.0  # for the grading process to end its ranks
+END_SECONDS = 30.0  # for the grading process to end its ranks
 USAGE_ERROR = 4  # pytest's exit status
 NO_OTHER_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # other installed plugins take time and may interfere
 

@@ -1,0 +1,45 @@
+"""The clock of a run's time limit: it hardly moves while ranks wait for the cores of a busy machine."""
+
+import os
+import time
+from pathlib import Path
+
+PATIENCE = 20  # how many times as long as its limit a run may take, however busy the machine is
+
+
+class PatientClock:
+    """Seconds of a run, as an idle machine would count them.
+
+    While no rank wants a core the clock goes like any other: who sleeps, sleeps on any machine. While some do, it goes
+    by the share of the cores that they get. (On Linux; elsewhere it is a plain clock.)
+    """
+
+    def __init__(self, pids: list[int]) -> None:
+        self._pids = pids
+        self._cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._seconds = 0.0
+        self._looked, (_, self._used) = time.monotonic(), self._look()
+
+    def seconds(self) -> float:
+        """How many have passed. Call it every now and then: it looks at what the ranks do just then."""
+        now, (runnable, used) = time.monotonic(), self._look()
+        passed = now - self._looked
+        if runnable:
+            share = (used - self._used) / min(runnable, self._cores)
+            self._seconds += min(passed, max(share, passed / PATIENCE))
+        else:
+            self._seconds += passed
+        self._looked, self._used = now, used
+        return self._seconds
+
+    def _look(self) -> tuple[int, float]:
+        """How many ranks run or want to, and the seconds that all of them have computed."""
+        runnable, ticks = 0, 0
+        for pid in self._pids:
+            try:
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            except OSError:  # it has ended, or this is not Linux
+                continue
+            runnable += fields[0] == "R"
+            ticks += int(fields[11]) + int(fields[12])  # in user code, and in the kernel
+        return runnable, ticks / os.sysconf("SC_CLK_TCK") if ticks else 0.0
