@@ -12,7 +12,7 @@ import pytest
 import minidist as md
 from minidist.comm.runtime.warm import WarmClusters, preload
 from minidist.course.authoring.plugin import RANK_MODULES
-from minidist.show.demos.runs import cores
+from minidist.show.demos.shared.runs import cores
 
 RUN_SECONDS = 300  # that one run of a cluster may take, however busy the machine is; most take milliseconds
 FIRST = (

@@ -29,7 +29,7 @@ def test_without_a_terminal_it_prints_the_frames(capsys):
     assert cli.main(["demo", "all-gather", "--ranks", "3", "--size", "2"]) == 0
     out = capsys.readouterr().out
     assert [out.count(f"── {step} of 2 ──") for step in range(3)] == [1, 1, 1]
-    assert "formula M (N−1)/N: 32 B   M: 48 B" in out and "the same as in one process, bit for bit" in out
+    assert "formula M (N−1)/N: 32 B   M: 48 B" in out and "matches the single-process result bit for bit" in out
 
 
 def test_break_shows_the_bug(capsys):
@@ -70,7 +70,7 @@ def test_files_for_slides(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["ring", "--ranks", "99"], "the demonstration ring shows 2 to 8 ranks, not 99"),
-        (["ring", "--size", "0"], "size, numbers in each chunk, must be from 1 to 10,000, but is 0"),
+        (["ring", "--size", "0"], "size, numbers in each chunk, must be from 1 to 10,000, got 0"),
         (["ring", "--html", "/nowhere/a.html"], "--html: cannot write '/nowhere/a.html'"),
         (["ring", "--png", "a.jpg"], "--png: a.jpg must end in .png"),
         (["ring", "--gif", "a.png"], "--gif: a.png must end in .gif"),

@@ -1,12 +1,13 @@
-"""The demonstration of bf16: bits against NumPy's, what is stored against the format, and the bug."""
+"""The demonstration of bf16: its bits against NumPy's, what is stored against the format, and the bug."""
 
 import numpy as np
 import pytest
 
 from minidist.nn.precision.formats import BFLOAT16, FLOAT16
-from minidist.show.demos import bf16, bitboard
-from minidist.show.demos.bitboard import Weight
-from minidist.show.demos.runs import warm_ranks
+from minidist.show.demos import bf16
+from minidist.show.demos.bf16 import picture
+from minidist.show.demos.bf16.run import STEPS, Weight
+from minidist.show.demos.shared.runs import warm_ranks
 from minidist.show.player.scene import Box, Label
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -24,7 +25,7 @@ def bits_of(frame, line: int) -> str:
 
 
 def number_of(frame, line: float) -> float:
-    (text,) = (s.text for s in frame.shapes if isinstance(s, Label) and s.y == line and s.x == bitboard.RIGHT)
+    (text,) = (s.text for s in frame.shapes if isinstance(s, Label) and s.y == line and s.x == picture.RIGHT)
     return float(text)
 
 
@@ -40,16 +41,19 @@ def test_the_bits_are_those_of_the_numbers(animation):
 
 def test_a_master_remembers_what_sixteen_bits_forget(animation):
     rough, fine, lost = (
-        int(s.frames[-1].facts["moves of the stored number"]) for s in (*animation.scenes, animation.broken)
+        int(s.frames[-1].facts["changes of the stored number"]) for s in (*animation.scenes, animation.broken)
     )
     assert lost <= rough < fine and rough > 0
     masters = [[bits_of(frame, 1) for frame in scene.frames] for scene in (animation.scenes[0], animation.broken)]
     assert masters[0][:2] == masters[1][:2] and masters[0][2:] != masters[1][2:]
-    assert len(set(masters[0])) > bf16.STEPS / 2  # it moves, whatever is stored
+    assert len(set(masters[0])) > STEPS / 2  # it moves, whatever is stored
     for scene in animation.scenes:
-        assert scene.first_wrong is None and "After 24 steps the same as one process, bit for bit" in scene.verdict
+        assert (
+            scene.first_wrong is None
+            and "After 24 steps it matches the single-process run bit for bit" in scene.verdict
+        )
         assert {frame.facts[next(k for k in frame.facts if "formula" in k)] for frame in scene.frames} == {
-            frame.facts[next(k for k in frame.facts if "to the next" in k)] for frame in scene.frames
+            frame.facts[next(k for k in frame.facts if "distance to the next" in k)] for frame in scene.frames
         }
 
 
@@ -86,7 +90,7 @@ def test_the_distance_is_that_to_the_neighbour_on_the_side_to_which_the_update_g
         for frame, number in zip(scene.frames[1:], stored, strict=False):
             up = float(frame.facts["update"]) > 0
             below_one = number < 1 or (number == 1 and not up)
-            (told,) = (value for name, value in frame.facts.items() if name.startswith("from the stored number"))
+            (told,) = (value for name, value in frame.facts.items() if name.startswith("distance to the next"))
             assert told == f"{2.0 ** -(bits + below_one):.6f}"
     assert stored[0] == 1  # from where the two sides differ
 
@@ -95,11 +99,9 @@ def test_rounded_up_is_what_is_stored_above_the_master(animation):
     seen = set()
     for scene in (*animation.scenes, animation.broken):
         for frame, master, stored in zip(scene.frames, *numbers_of(scene), strict=True):
-            (text,) = (s.text for s in frame.shapes if isinstance(s, Label) and (s.x, s.y) == (bitboard.RIGHT, 2.5))
+            (text,) = (s.text for s in frame.shapes if isinstance(s, Label) and (s.x, s.y) == (picture.RIGHT, 2.5))
             way = "up" if stored > master else "down"
-            assert (
-                text == "nothing to drop" if stored == master else text.endswith((f"rounded {way}", "to the even one"))
-            )
+            assert text == "nothing to drop" if stored == master else text.endswith((f"rounded {way}", "to even"))
             seen.add(text.split()[-1])
     assert {"up", "down"} <= seen
 
@@ -109,9 +111,9 @@ def test_a_curve_is_of_the_numbers_that_are_written_and_the_right_run_s_is_of_th
         masters, stored = numbers_of(scene)
         found = {}  # (mark, step) -> height
         for box in (s for s in scene.frames[-1].shapes if isinstance(s, Box) and s.y > 5 and s.mark in "sm!"):
-            found[box.mark, int((box.x - bitboard.FROM) / 2)] = box.y + box.h / 2
+            found[box.mark, int((box.x - picture.FROM) / 2)] = box.y + box.h / 2
         own = "!" if scene is animation.broken else "m"
-        steps = range(1, bf16.STEPS + 1)
+        steps = range(1, STEPS + 1)
         slope, zero = np.polyfit(masters[1:], [found[own, step] for step in steps], 1)
         assert slope < 0  # what is larger is higher
         right, _ = numbers_of(animation.scenes[0] if scene is animation.broken else scene)
@@ -121,7 +123,7 @@ def test_a_curve_is_of_the_numbers_that_are_written_and_the_right_run_s_is_of_th
 
 def test_every_frame_fits(animation):
     for scene in (*animation.scenes, animation.broken):
-        assert len({tuple(frame.facts) for frame in scene.frames}) == 1 and len(scene.frames) == bf16.STEPS + 1
+        assert len({tuple(frame.facts) for frame in scene.frames}) == 1 and len(scene.frames) == STEPS + 1
         for frame in scene.frames:
             for shape in frame.shapes:
                 assert 0 <= shape.y <= scene.height
@@ -136,8 +138,8 @@ def test_a_weight_in_steps_of_its_format():
     assert [weight.distance(step, up=True) for step in range(4)] == [2**-7, 2**-7, 2**-7, 2**-8]
     assert [weight.distance(step, up=False) for step in range(4)] == [2**-8, 2**-8, 2**-7, 2**-8]
     assert [weight.moves(step) for step in range(4)] == [0, 0, 1, 2]
-    assert list(bitboard._lines(BFLOAT16, 0.99, 1.01)) == [0.9921875, 0.99609375, 1, 1.0078125]
-    assert 1.0 in bitboard._lines(FLOAT16, 0.98, 1.01) and len(bitboard._lines(FLOAT16, 0.98, 1.01)) <= bitboard.FEW
+    assert list(picture._lines(BFLOAT16, 0.99, 1.01)) == [0.9921875, 0.99609375, 1, 1.0078125]
+    assert 1.0 in picture._lines(FLOAT16, 0.98, 1.01) and len(picture._lines(FLOAT16, 0.98, 1.01)) <= picture.FEW
 
 
 @pytest.mark.parametrize("ranks", (3, 4))
@@ -147,5 +149,5 @@ def test_the_bug_does_harm_on_more_ranks(ranks):
     )
     bug = bf16.train_without_masters
     with warm_ranks() as warm:
-        place = warm.parting(config, warm.train(config, Layout(dp=ranks, zero=1), bug), bug)
+        place = warm.first_difference(config, warm.train(config, Layout(dp=ranks, zero=1), bug), bug)
     assert place.step == 0 and place.ulps > 0

@@ -1,4 +1,4 @@
-"""What the demonstrations of collectives show, beside what collectives are."""
+"""What the demonstrations of collectives show, against the textbook."""
 
 import re
 import warnings
@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from minidist.show.contributions import name
-from minidist.show.demos import DEMONSTRATIONS, board, kinds
-from minidist.show.demos import collectives as demo
-from minidist.show.demos import steps as steps_of
-from minidist.show.demos.runs import WarmRanks
+from minidist.show.demos import DEMONSTRATIONS
+from minidist.show.demos.collectives import bug, kinds, picture, run
+from minidist.show.demos.collectives import scene as told
+from minidist.show.demos.shared.runs import WarmRanks
 from minidist.show.palette import of_rank
 from minidist.show.player.scene import Arrow, Box
 
@@ -27,8 +27,8 @@ def warm(ranks):
     return WarmRanks(ranks)
 
 
-def watched(warm, kind, program, n, each=2, seed=0):
-    return steps_of.watched(kind, program, warm, n, each * n, seed)[0]
+def recorded(warm, kind, program, n, each=2, seed=0):
+    return run.recorded(kind, program, warm, n, each * n, seed)[0]
 
 
 def letters(marks: np.ndarray) -> list[list[str]]:
@@ -39,9 +39,9 @@ def letters(marks: np.ndarray) -> list[list[str]]:
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_the_last_step_is_the_collective_s_result_and_the_bytes_are_the_formula_s(warm, kind, n):
     for algorithm, program in kinds.programs_for(kind, n).items():
-        steps = watched(warm, kind, program, n)
-        right = kind.ends(np.stack([steps_of.numbers_of(rank, 2 * n, 0) for rank in range(n)]))
-        assert demo._same(steps[-1].numbers, right).all()
+        steps = recorded(warm, kind, program, n)
+        right = kind.ends(np.stack([run.numbers_of(rank, 2 * n, 0) for rank in range(n)]))
+        assert told.same(steps[-1].numbers, right).all()
         assert max(steps[-1].nbytes) == kind.formula[algorithm][1](n, 8 * 2 * n)
         assert sum(message.nbytes for step in steps for message in step.messages) == sum(steps[-1].nbytes)
         for before, after in pairwise(steps):  # what has changed was sent there in that step
@@ -65,18 +65,18 @@ def test_the_last_step_is_the_collective_s_result_and_the_bytes_are_the_formula_
 )
 def test_as_many_steps_as_the_textbook_says(warm, kind, algorithm, count):
     for n in (n for n in SIZES if algorithm in kinds.programs_for(KINDS[kind], n)):
-        assert len(watched(warm, KINDS[kind], KINDS[kind].programs[algorithm], n)) - 1 == count(n)
+        assert len(recorded(warm, KINDS[kind], KINDS[kind].programs[algorithm], n)) - 1 == count(n)
 
 
 def test_the_ring_step_by_step(warm):
     """Chunk c begins its way round at the right neighbour of rank c, and each rank on it adds its own."""
-    steps = watched(warm, kinds.RING, kinds.RING.programs["ring"], 3)
+    steps = recorded(warm, kinds.RING, kinds.RING.programs["ring"], 3)
     assert letters(steps[0].values) == [["a0", "b0", "c0"], ["a1", "b1", "c1"], ["a2", "b2", "c2"]]
     assert letters(steps[1].values) == [["a0", "b02", "c0"], ["a1", "b1", "c01"], ["a12", "b2", "c2"]]
     assert letters(steps[2].values) == [["Σa", "b02", "c0"], ["a1", "Σb", "c01"], ["a12", "b2", "Σc"]]
     assert letters(steps[3].values) == [["Σa", "b02", "Σc"], ["Σa", "Σb", "c01"], ["a12", "Σb", "Σc"]]
     assert letters(steps[4].values) == [["Σa", "Σb", "Σc"]] * 3
-    assert [board.told(m) for m in steps[1].messages] == ["0 → 1 c (16 B)", "1 → 2 a (16 B)", "2 → 0 b (16 B)"]
+    assert [picture.label(m) for m in steps[1].messages] == ["0 → 1 c (16 B)", "1 → 2 a (16 B)", "2 → 0 b (16 B)"]
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -84,15 +84,15 @@ def test_the_ring_step_by_step(warm):
 @pytest.mark.parametrize("seed", [0, 7])
 def test_the_bug_does_harm_and_is_marked_where_it_begins(warm, kind, n, seed):
     algorithm = next(iter(kind.programs))
-    good, bad = (watched(warm, kind, one, n, 1, seed) for one in (kind.programs[algorithm], kind.broken))
-    scene = demo._scene(kind, "broken", bad, algorithm, good, "told")
+    good, bad = (recorded(warm, kind, one, n, 1, seed) for one in (kind.programs[algorithm], kind.broken))
+    scene = told.of_steps(kind, "broken", bad, algorithm, good, "told")
     first = next(i for i in range(len(bad)) if (bad[i].values != good[i].values).any())
     assert scene.first_wrong == first > 0
     marked = [sum(isinstance(s, Box) and s.outline == "wrong" for s in frame.shapes) for frame in scene.frames]
     assert marked == [int((one.values != other.values).sum()) for one, other in zip(bad, good, strict=True)]
-    right = kind.ends(np.stack([steps_of.numbers_of(rank, n, seed) for rank in range(n)]))
-    assert not demo._same(bad[-1].numbers, right).all()
-    assert f"First wrong in step {first}: " in demo._verdict(kind, bad, good, right)
+    right = kind.ends(np.stack([run.numbers_of(rank, n, seed) for rank in range(n)]))
+    assert not told.same(bad[-1].numbers, right).all()
+    assert f"First wrong in step {first}: " in told.verdict(kind, bad, good, right)
 
 
 # ── which chunk travels ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -145,8 +145,8 @@ def test_a_message_names_the_chunk_that_travelled_and_the_one_that_it_changed(wa
     one, travels = KINDS[kind], TRAVELS[kind][is_broken]
     program = one.broken if is_broken else next(iter(one.programs.values()))
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # a lecture is no place for those of NumPy
-        steps = watched(warm, one, program, n)
+        warnings.simplefilter("error")  # a lecture must not show NumPy's
+        steps = recorded(warm, one, program, n)
     for number, step in enumerate(steps[1:], 1):
         found = [(m.source, m.from_chunks, m.destination, m.to_chunks) for m in step.messages]
         expected = [(rank, *travels(rank, number, n)) for rank in range(n)]
@@ -158,8 +158,8 @@ def test_a_message_names_the_chunk_that_travelled_and_the_one_that_it_changed(wa
 def test_an_arrow_leads_from_the_chunk_that_travelled_to_the_one_that_changed_in_its_sender_s_colour(
     warm, kind, algorithm, n
 ):
-    steps = watched(warm, KINDS[kind], KINDS[kind].programs[algorithm], n)
-    frames = demo._scene(KINDS[kind], "right", steps, algorithm, steps).frames
+    steps = recorded(warm, KINDS[kind], KINDS[kind].programs[algorithm], n)
+    frames = told.of_steps(KINDS[kind], "right", steps, algorithm, steps).frames
     for step, frame in zip(steps, frames, strict=True):
         cells = sorted((s for s in frame.shapes if isinstance(s, Box) and s.fill is None), key=lambda s: (s.y, s.x))
         arrows = [shape for shape in frame.shapes if isinstance(shape, Arrow)]
@@ -171,12 +171,12 @@ def test_an_arrow_leads_from_the_chunk_that_travelled_to_the_one_that_changed_in
             assert 0 < side * (arrow.y - top) <= 1 and 0 < side * (to_top - arrow.to_y) <= 1
             assert arrow.colour == of_rank(message.source)
             straight_down = arrow.x == arrow.to_x and abs(message.source - message.destination) > 1
-            assert (arrow.bend > 0) == straight_down  # across the cells between nothing could be read
+            assert (arrow.bend > 0) == straight_down  # across the cells in between, texts would be unreadable
 
 
-def test_what_a_rank_copies_within_its_own_array_is_no_message_s(warm):
+def test_what_a_rank_copies_within_its_own_array_is_not_a_message_s(warm):
     """Of two ranks the broken all-to-all leaves b of rank 0 at its own place a; what comes from rank 1 is at b."""
-    (step,) = watched(warm, kinds.ALL_TO_ALL, kinds.ALL_TO_ALL.broken, 2)[1:]
+    (step,) = recorded(warm, kinds.ALL_TO_ALL, kinds.ALL_TO_ALL.broken, 2)[1:]
     assert letters(step.values) == [["b0", "a1"], ["a0", "b1"]]
     assert [(m.source, m.from_chunks, m.to_chunks) for m in step.messages] == [(0, (0,), (0,)), (1, (0,), (1,))]
 
@@ -190,10 +190,10 @@ def middle_of(cells: list[Box]) -> tuple[float, float]:
 
 @pytest.mark.parametrize("n", [3, 4, 8])
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_a_step_is_said_to_add_where_it_added_and_to_pass_on_where_it_passed_on(warm, kind, n):
+def test_a_step_says_add_if_it_added_and_pass_on_if_it_passed_on(warm, kind, n):
     for algorithm, program in kinds.programs_for(kind, n).items():
-        steps = watched(warm, kind, program, n)
-        frames = demo._scene(kind, algorithm, steps, algorithm, steps).frames
+        steps = recorded(warm, kind, program, n)
+        frames = told.of_steps(kind, algorithm, steps, algorithm, steps).frames
         for number, (before, after) in enumerate(pairwise(steps), 1):
             did = {
                 what_happened(steps[0].values[m.source], before.values, after.values, m.source, m.destination, chunk)
@@ -223,7 +223,7 @@ def what_happened(at_first, before, after, source: int, destination: int, chunk:
 )
 def test_messages_go_the_way_that_the_sentence_says(warm, kind, algorithm, sources, way):
     for n in (3, 5):
-        steps = watched(warm, KINDS[kind], KINDS[kind].programs[algorithm], n)
+        steps = recorded(warm, KINDS[kind], KINDS[kind].programs[algorithm], n)
         for number, step in enumerate(steps[1:], 1):
             assert {message.source for message in step.messages} == sources(number, n)
             assert {(m.destination - m.source) % n for m in step.messages} == {way(number)}
@@ -235,9 +235,9 @@ def test_messages_go_the_way_that_the_sentence_says(warm, kind, algorithm, sourc
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_note_and_verdict_of_the_bug_name_the_rank_and_the_place_in_its_array(warm, kind, n):
     algorithm = next(iter(kind.programs))
-    good, bad = (watched(warm, kind, one, n) for one in (kind.programs[algorithm], kind.broken))
-    right = kind.ends(np.stack([steps_of.numbers_of(rank, 2 * n, 0) for rank in range(n)]))
-    scene = demo._scene(kind, "broken", bad, algorithm, good, "told")
+    good, bad = (recorded(warm, kind, one, n) for one in (kind.programs[algorithm], kind.broken))
+    right = kind.ends(np.stack([run.numbers_of(rank, 2 * n, 0) for rank in range(n)]))
+    scene = told.of_steps(kind, "broken", bad, algorithm, good, "told")
     wrong = []  # in the first frame that is, rank by rank and chunk by chunk
     for rank in range(n):
         for chunk, letter in zip(range(n), "abcde", strict=False):
@@ -245,10 +245,10 @@ def test_note_and_verdict_of_the_bug_name_the_rank_and_the_place_in_its_array(wa
                 wrong.append(f"{letter} on rank {rank}")
     note = scene.frames[scene.first_wrong].note
     assert f" Wrong from now on: {', '.join(wrong[:3])}{' and more' if len(wrong) > 3 else ''}." in note
-    verdict = demo._verdict(kind, bad, good, right)
+    verdict = told.verdict(kind, bad, good, right)
     assert f" {wrong[0]}. " in verdict
-    element, rank, found, expected = re.search(
-        r"element (\d+) of rank (\d+) is (\S+) instead of (\S+),", verdict
+    element, rank, expected, found = re.search(
+        r"element (\d+) of rank (\d+): expected (\S+), got (\S+),", verdict
     ).groups()
     place = int(rank), int(element)
     assert f"{bad[-1].numbers[place]:.6g}" == found != expected == f"{right[place]:.6g}"
@@ -261,9 +261,9 @@ def test_note_and_verdict_of_the_bug_name_the_rank_and_the_place_in_its_array(wa
 
 @pytest.mark.parametrize("kind", ["ring", "reduce-scatter", "all-gather"])
 def test_the_bug_makes_training_diverge(warm, kind):
-    text = demo._consequence(KINDS[kind], warm, 2, 0)
+    text = bug.consequence(KINDS[kind].trains_on, warm, 2, 0)
     assert (
-        text.startswith("Training diverges from the single-process run: it first differs after step 0, in ")
+        text.startswith("Training diverges from the single-process run: it first differs after step ")
         and "ulp" in text
     )
 
@@ -290,10 +290,10 @@ def test_the_animation():
     [
         ({"ranks": 1}, "shows 2 to 8 ranks, not 1"),
         ({"ranks": 9}, "shows 2 to 8 ranks, not 9"),
-        ({"ranks": 2.0}, "ranks must be a whole number, but is 2.0"),
-        ({"size": 0}, "size, numbers in each chunk, must be from 1 to 10,000, but is 0"),
-        ({"size": True}, "size must be a whole number"),
-        ({"seed": -1}, "seed must not be negative, but is -1"),
+        ({"ranks": 2.0}, "ranks must be an integer, got 2.0"),
+        ({"size": 0}, "size, numbers in each chunk, must be from 1 to 10,000, got 0"),
+        ({"size": True}, "size must be an integer"),
+        ({"seed": -1}, "seed must not be negative, got -1"),
     ],
 )
 def test_what_cannot_be_shown_is_refused_at_once(arguments, message):

@@ -6,9 +6,9 @@ import multiprocess
 import pytest
 
 from minidist.analysis.wait_for import STUCK
-from minidist.show.demos import DEMONSTRATIONS, deadlock, deadlock_picture
-from minidist.show.demos.deadlock import FITS, moments
-from minidist.show.demos.deadlock_programs import Event
+from minidist.show.demos import DEMONSTRATIONS, deadlock
+from minidist.show.demos.deadlock import picture
+from minidist.show.demos.deadlock.run import FITS, Event, moments
 from minidist.show.player.scene import WIDTH, Arrow, Box, Label
 from minidist.show.waits import COLOURS
 from minidist.trace import Message
@@ -33,16 +33,16 @@ def test_every_rank_enters_its_calls_and_ends(animation):
         assert COLOURS[STUCK] not in {
             shape.fill for frame in scene.frames for shape in frame.shapes if isinstance(shape, Box)
         }
-        assert "the same as in one process" in scene.verdict
+        assert "bit for bit" in scene.verdict
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
-def test_the_circle_is_what_the_parent_finds(ranks):
+def test_the_cycle_is_what_the_parent_finds(ranks):
     broken = DEMO(ranks=ranks, size=FITS + 1, seed=ranks).broken
     everybody = {f"{rank} waits for {(rank + 1) % ranks}" for rank in range(ranks)}
     assert len(broken.frames) == 1 + ranks + 1 and broken.first_wrong == ranks
     assert [len(arrows(frame)) for frame in broken.frames] == [*range(ranks + 1), ranks]
-    assert arrows(broken.frames[-2]) == arrows(broken.frames[-1]) == everybody  # drawn from the calls, and told
+    assert arrows(broken.frames[-2]) == arrows(broken.frames[-1]) == everybody  # drawn from the calls, and as reported
     for number, frame in enumerate(broken.frames):
         red = [shape for shape in frame.shapes if isinstance(shape, Arrow) and shape.colour == "wrong"]
         assert len(red) == (ranks if number >= broken.first_wrong else 0)
@@ -63,7 +63,7 @@ def nodes(shapes) -> list[tuple[float, float]]:
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8])
 def test_rank_0_is_on_top_and_the_others_follow_clockwise(ranks):
     waiting = {rank: [(rank + 1) % ranks] for rank in range(ranks)}
-    shapes = deadlock_picture.draw(ranks, "", {}, waiting, frozenset(), False)
+    shapes = picture.draw(ranks, "", {}, waiting, frozenset(), False)
     places = nodes(shapes)
     middle = [sum(place[axis] for place in places) / ranks for axis in (0, 1)]
     assert places[0][1] == min(y for _, y in places) and places[0][0] == pytest.approx(middle[0])
@@ -78,7 +78,7 @@ def test_rank_0_is_on_top_and_the_others_follow_clockwise(ranks):
             across, down = abs(end_x - at[0]) / 2.5, abs(end_y - at[1]) / 0.75
             assert 1 < max(across, down) < 1.5  # just outside the node at that end
         assert (arrow.to_x - arrow.x) * (to_x - x) + (arrow.to_y - arrow.y) * (to_y - y) > 0
-    if ranks == 2:  # one way lies to the right of the nodes, and the other to the left
+    if ranks == 2:  # one arrow bends to the right, the other to the left
         assert sorted(arrow.bend > 0 for arrow in arrows) == [False, True] and {abs(a.bend) > 2 for a in arrows} == {
             True
         }
@@ -124,7 +124,7 @@ def test_the_log_has_every_message(animation):
 
 
 def test_sizes():
-    with pytest.raises(ValueError, match="numbers in a message, must be from 1,001 to 1,000,000, but is 1,000"):
+    with pytest.raises(ValueError, match="numbers in a message, must be from 1,001 to 1,000,000, got 1,000"):
         DEMO(size=FITS)
-    with pytest.raises(ValueError, match="numbers in a message, must be from 1 to 1,000,000, but is 1,000,001"):
+    with pytest.raises(ValueError, match="numbers in a message, must be from 1 to 1,000,000, got 1,000,001"):
         DEMO(size=deadlock.MOST + 1)

@@ -1,9 +1,9 @@
-"""Lanes: what is drawn when, what is drawn as one, and what lies above what."""
+"""Lanes: what is drawn when, what is merged, and what covers what."""
 
 import pytest
 
-from minidist.show.demos import lanes
-from minidist.show.demos.lanes import MS, RIGHT, Bar, Lanes
+from minidist.show.demos.shared import lanes
+from minidist.show.demos.shared.lanes import MS, RIGHT, Bar, Lanes
 from minidist.show.player.scene import Box
 from minidist.trace import Event
 
@@ -34,7 +34,7 @@ def test_a_bar_grows_with_time_and_is_not_there_before_it_begins():
     assert (half.text, whole.text) == ("F", "forward")  # the longest that fits
 
 
-def test_what_is_short_is_seen_and_compute_stays_to_scale():
+def test_what_is_short_is_visible_and_compute_stays_to_scale():
     shown = picture(bar("communication", 10, 10.2, ORANGE), bar("compute", 10, 10.5, BLUE))
     assert sorted(box.w for box in boxes(shown, 60)) == pytest.approx([0.5 - lanes.GAP, 1])
     late = picture(bar("communication", 62, 62, ORANGE))
@@ -51,7 +51,7 @@ def test_short_neighbours_of_one_colour_are_drawn_as_one():
     assert [box.text for box in boxes(picture(long, short), 60)] == ["attn"]
 
 
-def test_waits_lie_above_compute_and_bugs_above_all():
+def test_waits_cover_compute_and_bugs_cover_everything():
     dropped = lanes.missing(Event(f"{lanes.DROPPED} sum", "communication", 10 * MS, 10 * MS), "2")
     shown = picture(dropped, bar("compute", 11, 11.4, GREY), bar("compute", 5, 30, BLUE))
     assert [box.fill for box in boxes(shown, 60)] == [BLUE, GREY, "wrong"]
@@ -67,7 +67,7 @@ def test_the_cursor_moves_and_says_the_time():
     assert at[0].note == "note" and at[0].facts == {"time": "x"}
 
 
-def test_the_cursor_stands_behind_what_is_drawn_longer_than_it_lasted():
+def test_the_cursor_is_behind_bars_drawn_wider_than_they_lasted():
     shown = picture(bar("communication", 10, 10.2, ORANGE))
     (box,) = boxes(shown, 10.2)
     cursor = next(s for s in shown.frame(int(10.2 * MS), "", {}).shapes if isinstance(s, Box) and s.fill == "ink")
@@ -80,10 +80,10 @@ def test_the_cursor_stands_behind_what_is_drawn_longer_than_it_lasted():
         (20, 25, 10, 40, ""),  # in two pieces, of which none is the middle
         (5, 25, 25 - lanes.GAP, 40, "forward"),
         (25, 45, 10, 25, "forward"),
-        (14, 45, 10, 14, "F"),  # what fits the piece that is seen
+        (14, 45, 10, 14, "F"),  # what fits the visible piece
     ],
 )
-def test_no_text_lies_under_a_wait(start, end, left, right, text):
+def test_no_text_is_under_a_wait(start, end, left, right, text):
     shown = picture(bar("compute", 10, 40, BLUE, "forward", "F"), bar("compute", start, end, GREY))
     below, wait = boxes(shown, 60)
     assert below.text == text and wait.fill == GREY

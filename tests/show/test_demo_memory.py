@@ -7,9 +7,14 @@ import pytest
 
 from minidist.nn.gpt import GPT
 from minidist.show.demos import DEMONSTRATIONS, recompute, zero
-from minidist.show.demos.runs import warm_ranks
-from minidist.show.demos.stacks import Mark, Panel, Stacks, bytes_told, panels_of
-from minidist.show.demos.watched import KINDS, Change, Held, last_steps, train_watched
+from minidist.show.demos.recompute.bug import train_redrawn
+from minidist.show.demos.recompute.run import MODES, bytes_of_block
+from minidist.show.demos.recompute.scene import AGAIN
+from minidist.show.demos.shared.memory_log import KINDS, Change, MemoryLog, last_steps, train_logging_memory
+from minidist.show.demos.shared.runs import warm_ranks
+from minidist.show.demos.shared.stacks import Mark, Panel, Stacks, bytes_text, panels_of
+from minidist.show.demos.zero.bug import train_stale
+from minidist.show.demos.zero.scene import FORMULAS
 from minidist.show.memory import COLOURS
 from minidist.show.player.scene import WIDTH, Box, Label
 from minidist.trace import Event
@@ -25,7 +30,7 @@ def warm():
 
 @pytest.fixture(scope="module")
 def stages_and_marks():
-    with mock.patch.object(zero, "Mark", wraps=Mark) as made:
+    with mock.patch.object(zero.scene, "Mark", wraps=Mark) as made:
         animation = zero.animation(2, 16, 0)
     return animation, [Mark(*call.args) for call in made.call_args_list]
 
@@ -44,7 +49,7 @@ CONFIG = TrainConfig(layers=2, heads=4, width=16, context=16, global_batch=2, mi
 
 
 def test_what_is_held_is_what_the_ledger_says(warm):
-    run = warm.train(CONFIG, Layout(dp=2, zero=1), train_watched, trace=True)
+    run = warm.train(CONFIG, Layout(dp=2, zero=1), train_logging_memory, trace=True)
     total = sum(parameter.size for parameter in GPT(CONFIG.model).parameters())
     for rank in run.ranks:
         two, one = last_steps(rank.log, 2), last_steps(rank.log)
@@ -62,7 +67,7 @@ def test_what_is_held_is_what_the_ledger_says(warm):
 
 def test_places_count_changes():
     changes = [Change(10 * i, dict.fromkeys(KINDS, 0) | {"gradients": size}) for i, size in enumerate((5, 9, 1, 2))]
-    held = Held(changes, [Event("forward 0", "compute", 10, 25)])
+    held = MemoryLog(changes, [Event("forward 0", "compute", 10, 25)])
     assert held.places("forward") == [(0.5, 0.75)] and held.places("backward") == []
     assert [held.at(place)["gradients"] for place in (0, 0.25, 0.5, 0.75, 1)] == [5, 5, 9, 1, 2]
     assert held.between(0, 0.5)["gradients"] == 9 and held.between(0.5, 0.6)["gradients"] == 1
@@ -70,7 +75,7 @@ def test_places_count_changes():
 
 
 @pytest.mark.parametrize("ranks", range(1, 9))
-def test_panels_lie_beside_each_other(ranks):
+def test_panels_are_side_by_side(ranks):
     panels, height = panels_of(ranks, lane=True)
     places = {(panel.x, panel.y) for panel in panels}
     assert len(panels) == len(places) == ranks and height <= 16
@@ -92,19 +97,19 @@ def test_zero_shows_what_each_stage_keeps(stages):
     peaks = []
     for stage, scene in enumerate(stages.scenes):
         facts = scene.frames[-1].facts
-        for kind, (words, formula) in zero.FORMULAS[stage].items():
+        for kind, (words, formula) in FORMULAS[stage].items():
             now, text = facts[kind].split(", peak ")
             assert float(now) == pytest.approx(formula(2), abs=0.02), (scene.name, kind)
             assert f"formula {words}" in text and text.endswith(f"{formula(2):g}")
-        peaks.append(float(facts["all of rank 0"].split("peak ")[1].removesuffix(" B a parameter")))
-        assert scene.first_wrong is None and "the same as one process, bit for bit" in scene.verdict
-    # of 2 ranks, stage 1 holds in backward both all gradients and its half of the sum: nothing is won at the peak
+        peaks.append(float(facts["total, rank 0"].split("peak ")[1].removesuffix(" B per parameter")))
+        assert scene.first_wrong is None and "it matches the single-process run bit for bit" in scene.verdict
+    # of 2 ranks, stage 1 holds in backward both all gradients and its half of the sum: nothing is saved at the peak
     assert peaks[0] == peaks[1] > peaks[2] > peaks[3]
     plain, shard = (heights(stages.scenes[stage], -1, "optimizer") for stage in (0, 1))
     assert shard == pytest.approx(plain / 2, rel=0.02)
 
 
-def test_kinds_lie_on_each_other(stages):
+def test_kinds_are_stacked(stages):
     for scene in stages.scenes:
         frame = scene.frames[-1]
         boxes = [shape for shape in frame.shapes if isinstance(shape, Box) and shape.fill in COLOURS.values()]
@@ -166,9 +171,9 @@ def test_the_line_is_as_high_as_the_formula_on_the_scale_of_the_areas(stages, mo
         assert line(scene, lane=True) == pytest.approx(expected, rel=0.02)
 
 
-def test_a_mark_is_as_high_as_its_bytes_and_can_always_be_seen():
+def test_a_mark_is_as_high_as_its_bytes_and_always_visible():
     changes = [Change(10 * i, dict.fromkeys(KINDS, 0) | {"parameters": 100}) for i in range(34)]
-    held = Held(changes, [Event("step 0", "step", 0, 400)])
+    held = MemoryLog(changes, [Event("step 0", "step", 0, 400)])
     for nbytes, high in ((50, 5), (20, 2), (1, 0.5)):
         marks = [[Mark(0.5, 1, "wrong", "stale", nbytes)]]
         scene = Stacks([held], 100, 100, {"zero grad": "x"}, lambda *_: {}, marks, {}).scene("x", "x", "x")
@@ -177,9 +182,9 @@ def test_a_mark_is_as_high_as_its_bytes_and_can_always_be_seen():
         assert [s.text for s in scene.frames[-1].shapes if isinstance(s, Label) and s.colour == "wrong"] == ["stale"]
 
 
-def test_as_often_recomputed_as_is_marked_so_far(modes):
+def test_as_many_recomputations_as_marks_so_far(modes):
     for scene in (*modes.scenes, modes.broken):
-        colour = "wrong" if scene is modes.broken else recompute.AGAIN
+        colour = "wrong" if scene is modes.broken else AGAIN
         told = []
         for frame in scene.frames:
             marks = [s for s in frame.shapes if isinstance(s, Box) and s.fill == colour and s.x < 34]  # rank 0's
@@ -216,7 +221,7 @@ def number(text: str) -> float:
 
 def test_what_blocks_keep_is_the_formula(warm):
     """Of two runs the deeper one holds more, by what the formula says of its further blocks."""
-    for mode in recompute.MODES:
+    for mode in MODES:
         found = {}
         for layers in (2, 3):
             config = TrainConfig(
@@ -224,7 +229,7 @@ def test_what_blocks_keep_is_the_formula(warm):
                 precision="bf16",
             )  # fmt: skip
             found[layers] = warm.train(config, Layout(dp=2, recompute=mode)).ranks[0].memory["activations"]
-        assert found[3] - found[2] == recompute.bytes_of_block(config, mode), mode
+        assert found[3] - found[2] == bytes_of_block(config, mode), mode
 
 
 @pytest.mark.parametrize("ranks", (3, 4))
@@ -235,10 +240,10 @@ def test_the_bugs_do_harm_on_more_ranks(ranks):
     )  # fmt: skip
     with warm_ranks() as warm:
         for layout, bug in (
-            (Layout(dp=ranks, zero=1), zero.train_stale),
-            (Layout(dp=ranks, recompute="full"), recompute.train_redrawn),
+            (Layout(dp=ranks, zero=1), train_stale),
+            (Layout(dp=ranks, recompute="full"), train_redrawn),
         ):
-            assert warm.parting(config, warm.train(config, layout, bug), bug).step == 2
+            assert warm.first_difference(config, warm.train(config, layout, bug), bug).step == 2
 
 
 @pytest.mark.parametrize("name", ("zero", "recompute", "bf16"))
@@ -250,5 +255,5 @@ def test_sizes_that_make_no_picture(name):
         DEMONSTRATIONS[name](ranks=9)
 
 
-def test_bytes_told():
-    assert bytes_told(999_900) == "999.9 kB" and bytes_told(1_234_567) == "1.23 MB"
+def test_bytes_text():
+    assert bytes_text(999_900) == "999.9 kB" and bytes_text(1_234_567) == "1.23 MB"

@@ -9,8 +9,10 @@ from minidist.analysis.bubbles import slots_of
 from minidist.parallel.pipeline import Pipeline
 from minidist.parallel.tools.schedule_check import SLOTS, bubble, in_flight, timeline
 from minidist.parallel.tools.schedules import Action, schedule
-from minidist.show.demos import DEMONSTRATIONS, pipeline, runs
-from minidist.show.demos.pipeline_scene import spoilt_by
+from minidist.show.demos import DEMONSTRATIONS
+from minidist.show.demos.pipeline.bug import activations_swapped, corrupted_by
+from minidist.show.demos.pipeline.kinds import BROKEN, KINDS
+from minidist.show.demos.shared import runs
 from minidist.show.player.scene import WIDTH, Box
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -40,14 +42,14 @@ def last_cells(scene) -> list[list[Box]]:
 
 
 def test_both_panels_show_every_action_in_the_order_of_the_schedule(animation):
-    for kind, scene in zip(pipeline.KINDS, animation.scenes, strict=True):
+    for kind, scene in zip(KINDS, animation.scenes, strict=True):
         planned = schedule(kind.schedule, 2, 4, kind.virtual)
         expected = [[f"{action.kind}{action.micro_batch}" for action in row] for row in planned]
         assert [[cell.mark + cell.text for cell in row] for row in last_cells(scene)] == 2 * expected
 
 
 def test_the_figures_are_those_of_schedule_and_trace(animation):
-    for kind, scene in zip(pipeline.KINDS, animation.scenes, strict=True):
+    for kind, scene in zip(KINDS, animation.scenes, strict=True):
         planned = schedule(kind.schedule, 2, 4, kind.virtual)
         counted = f"{bubble(timeline(planned)):.1%}"
         facts = scene.frames[-1].facts
@@ -56,7 +58,7 @@ def test_the_figures_are_those_of_schedule_and_trace(animation):
         assert idle == all_idle
         held = [float(frame.facts["rank 0 holds"].split()[0]) * kind.virtual for frame in scene.frames]
         assert max(held) == in_flight(planned[0]) and held[-1] == 0
-        assert "the same as one process" in scene.verdict
+        assert "it matches the single-process run bit for bit" in scene.verdict
     assert animation.scenes[0].frames[-1].facts["as it ran"] == f"{bubble(slots_of(animation.logs)):.1%}"
 
 
@@ -69,32 +71,32 @@ def test_the_lower_panel_is_the_real_trace(animation):
 
 
 def test_time_only_uncovers(animation):
-    """A cell that is there stays; it appears when the curtain passes its beginning; nothing leaves the picture."""
+    """A cell that is there stays; it appears when the cover passes its beginning; nothing leaves the picture."""
     for scene in (*animation.scenes, animation.broken):
         assert len(scene.frames) <= 41
         for before, after in zip(scene.frames, scene.frames[1:], strict=False):
             assert set(cells(before)) <= set(cells(after))
-            curtain = min(shape.x for shape in before.shapes if isinstance(shape, Box) and shape.fill == "paper")
-            assert all(cell.x < curtain for cell in cells(before))
-            assert all(cell.x > curtain - 1e-9 for cell in set(cells(after)) - set(cells(before)))
+            cover = min(shape.x for shape in before.shapes if isinstance(shape, Box) and shape.fill == "paper")
+            assert all(cell.x < cover for cell in cells(before))
+            assert all(cell.x > cover - 1e-9 for cell in set(cells(after)) - set(cells(before)))
             assert list(before.facts) == list(after.facts)
         for frame in scene.frames:
             for box in (shape for shape in frame.shapes if isinstance(shape, Box)):
                 assert 0 <= box.x <= box.x + box.w <= WIDTH and 0 <= box.y <= box.y + box.h <= scene.height
 
 
-def test_a_slot_is_told_while_the_curtain_passes_it(animation):
-    """Each rank does what the schedule has at the end of that slot, and the curtain of the plan has come so far."""
+def test_a_slot_is_described_while_the_cover_passes_it(animation):
+    """Each rank does what the schedule has at the end of that slot, and the cover of the plan has come so far."""
     verbs = {"F": "forward", "B": "backward", "I": "backward (inputs)", "W": "backward (weights)"}
-    for kind, scene in zip((*pipeline.KINDS, pipeline.BROKEN), (*animation.scenes, animation.broken), strict=True):
+    for kind, scene in zip((*KINDS, BROKEN), (*animation.scenes, animation.broken), strict=True):
         plan = timeline(
             schedule(kind.schedule, 2, 4, kind.virtual), lambda action, v=kind.virtual: SLOTS[action.kind] / v
         )
         total = max(slot.end for row in plan for slot in row)
         for frame in scene.frames:
             now = float(frame.facts["slot"].split()[0])
-            curtains = [s.x for s in frame.shapes if isinstance(s, Box) and s.fill == "paper"]
-            assert curtains == ([pytest.approx(7 + now / total * 64.5)] * 2 if now < total else [])
+            covers = [s.x for s in frame.shapes if isinstance(s, Box) and s.fill == "paper"]
+            assert covers == ([pytest.approx(7 + now / total * 64.5)] * 2 if now < total else [])
             told = {
                 rank: f"rank {rank} {verbs[slot.action.kind]} {slot.action.micro_batch}"
                 + (f" of stage {slot.action.stage}" if kind.virtual > 1 else "")
@@ -106,7 +108,7 @@ def test_a_slot_is_told_while_the_curtain_passes_it(animation):
             assert frame.note.startswith(f"Slot {now:g} of the plan: {', '.join(told.values())}{idle}")
 
 
-def test_a_mistake_is_told_when_it_appears_in_the_plan(animation):
+def test_a_mistake_is_reported_when_it_appears_in_the_plan(animation):
     seen = 0
     for frame in animation.broken.frames:
         new = [cell.text for cell in cells(frame) if cell.fill == "wrong" and cell.y < animation.broken.height / 2][
@@ -117,7 +119,7 @@ def test_a_mistake_is_told_when_it_appears_in_the_plan(animation):
     assert seen == 2
 
 
-def test_the_broken_run_parts_where_it_is_marked(animation):
+def test_the_broken_run_diverges_where_it_is_marked(animation):
     wrong = [[cell for cell in cells(frame) if cell.fill == "wrong"] for frame in animation.broken.frames]
     at = animation.broken.first_wrong
     assert not any(wrong[:at]) and all(wrong[at:])
@@ -130,7 +132,7 @@ def test_the_broken_run_parts_where_it_is_marked(animation):
 
 
 @pytest.mark.parametrize("ranks_", [2, 3])
-def test_exactly_what_is_marked_as_spoilt_comes_out_wrong(ranks, ranks_):
+def test_exactly_what_is_marked_as_corrupted_is_wrong(ranks, ranks_):
     """Each message of a real run is an action's outcome: compared with the run without the bug."""
 
     def outcomes(world, rank_function):
@@ -145,12 +147,12 @@ def test_exactly_what_is_marked_as_spoilt_comes_out_wrong(ranks, ranks_):
         return sent
 
     found = []
-    for function in (train_rank, pipeline._activations_swapped):
+    for function in (train_rank, activations_swapped):
         results = ranks(ranks_).run(outcomes, function, timeout=60)
         found.append({action: digest for sent in results for action, digest in sent.items()})
     right, wrong = found
     mistaken = [Action(1, "F", 0), Action(1, "F", 1)]
-    marked = spoilt_by(mistaken, timeline(schedule("1f1b", ranks_, 6)))
+    marked = corrupted_by(mistaken, timeline(schedule("1f1b", ranks_, 6)))
     assert {action for action in right if right[action] != wrong[action]} == marked & set(right)
     assert {action.micro_batch for action in marked} == {0, 1}
 
@@ -159,7 +161,7 @@ def test_exactly_what_is_marked_as_spoilt_comes_out_wrong(ranks, ranks_):
 def test_the_bug_does_harm(ranks, count, micro_batches):
     config = TrainConfig(**(vars(SMALL) | {"layers": 4, "global_batch": micro_batches, "seed": count}))
     one, bad = run(ranks(1), config, Layout()), run(
-        ranks(count), config, Layout(pp=count), rank_function=pipeline._activations_swapped
+        ranks(count), config, Layout(pp=count), rank_function=activations_swapped
     )  # fmt: skip
     assert one.losses != bad.losses and one.fingerprint != bad.fingerprint
 
@@ -167,9 +169,9 @@ def test_the_bug_does_harm(ranks, count, micro_batches):
 def test_sizes(animation):
     assert (
         animation.scenes[3].title
-        == "Pipeline, interleaved: 2 ranks, 4 micro-batches, 3 rounded up to whole rounds of 2 ranks"
+        == "Pipeline, interleaved: 2 ranks, 4 micro-batches, 3 rounded up to a multiple of 2 ranks"
     )
-    with pytest.raises(ValueError, match="size, the micro-batches of a step, may be at most 16"):
+    with pytest.raises(ValueError, match="size, the micro-batches of a step, must be at most 16"):
         DEMONSTRATIONS["pp"](ranks=2, size=17)
     with pytest.raises(ValueError, match="shows 2 to 8 ranks, not 9"):
         DEMONSTRATIONS["pp"](ranks=9)

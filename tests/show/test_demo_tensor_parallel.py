@@ -1,4 +1,4 @@
-"""The demonstrations tp and sp: calls and bytes of the real run beside the formula, and bugs that do harm."""
+"""The demonstrations tp and sp: calls and bytes of the real run against the formula, and bugs that do harm."""
 
 from itertools import pairwise
 from types import SimpleNamespace
@@ -6,9 +6,12 @@ from types import SimpleNamespace
 import pytest
 
 from minidist.analysis.steps import kind_of, traced_step
-from minidist.show.demos import DEMONSTRATIONS, halves, tensor_parallel
-from minidist.show.demos.broken_tensors import drops_g, drops_gains
-from minidist.show.demos.runs import warm_ranks
+from minidist.show.demos import DEMONSTRATIONS
+from minidist.show.demos.shared.runs import warm_ranks
+from minidist.show.demos.tensor_parallel import halves
+from minidist.show.demos.tensor_parallel import scene as told
+from minidist.show.demos.tensor_parallel.bug import drops_g, drops_gains
+from minidist.show.demos.tensor_parallel.run import config_of
 from minidist.show.player.scene import Box
 from minidist.trace import Event
 from minidist.train.layout import Layout
@@ -46,7 +49,7 @@ def test_scenes(animations):
     assert [scene.name for scene in animations["sp"].scenes] == ["tp + sp", "tp"]
     for animation in animations.values():
         for scene in animation.scenes:
-            assert scene.first_wrong is None and "the same as one process, bit for bit" in scene.verdict
+            assert scene.first_wrong is None and "it matches the single-process run bit for bit" in scene.verdict
             assert not any("wrong" in fills(frame) for frame in scene.frames)
 
 
@@ -76,14 +79,14 @@ def inside_of(log, name: str) -> list[Event]:
 
 
 @pytest.mark.parametrize("sp", [0, 1])
-def test_compute_stands_still_while_forward_and_backward_communicate(warm, sp):
-    run = warm.train(tensor_parallel.config_of(RANKS, SIZE, 2), Layout(tp=RANKS, sp=sp), trace=True, digests=False)
+def test_compute_is_idle_while_forward_and_backward_communicate(warm, sp):
+    run = warm.train(config_of(RANKS, SIZE, 2), Layout(tp=RANKS, sp=sp), trace=True, digests=False)
     step = traced_step([rank.log for rank in run.ranks])
     still = sum(e.end - e.start for name in ("forward", "backward") for e in inside_of(step[0], name))
     end = max(event.end for log in step for event in log if event.track == "step")
-    scene = tensor_parallel._scene("tp", run, 3 * end, "proof")  # beside a step that took three times as long
-    assert f" Rank 0's compute stood still for {still / end:.0%} of the step." in scene.verdict
-    assert scene.frames[-1].facts["compute stood still"] == f"{still / 1e6:.1f} ms"
+    scene = told.of_run("tp", run, 3 * end, "proof")  # beside a step that took three times as long
+    assert f" Rank 0's compute was idle for {still / end:.0%} of the step." in scene.verdict
+    assert scene.frames[-1].facts["compute idle"] == f"{still / 1e6:.1f} ms"
     assert scene.frames[-1].facts["time"] == f"{end / 1e6:.1f} of {end / 1e6:.1f} ms"
 
 
@@ -94,9 +97,9 @@ def test_g_sums_in_forward_and_f_in_backward(animations):
     backward = [note for note in notes if " f adds " in note]
     assert len(forward) == 2 * LAYERS and all(note.startswith("Forward, ") for note in forward)
     assert len(backward) == 2 * LAYERS + 1 and all(note.startswith("Backward, ") for note in backward)
-    run = SimpleNamespace(config=tensor_parallel.config_of(RANKS, SIZE, 2), layout=Layout(tp=RANKS))
+    run = SimpleNamespace(config=config_of(RANKS, SIZE, 2), layout=Layout(tp=RANKS))
     ends = {kind: next(event for event in log if kind_of(event) == kind).end for kind in ("forward", "backward")}
-    named = [one for one in tensor_parallel._bars(log, run) if one.texts and one.texts[0] in ("f", "g")]
+    named = [one for one in told._bars(log, run) if one.texts and one.texts[0] in ("f", "g")]
     assert {one.texts for one in named if one.end <= ends["forward"]} == {("g",)}
     assert {one.texts for one in named if one.start >= ends["forward"]} == {("f",)}
     assert len(named) == 4 * LAYERS + 1
@@ -106,7 +109,7 @@ def test_forward_gathers_tokens_and_sums_parts_and_backward_gradients(animations
     scene, log = animations["sp"].scenes[0], traced_step(animations["sp"].logs)[0]
     for phase in ("forward", "backward"):
         words = [frame.note for frame in scene.frames if frame.note.startswith(f"{phase.capitalize()}")]
-        words = [note for note in words if "is over" not in note]
+        words = [note for note in words if "is done" not in note]
         names = [
             e.name.split("(")[0] for e in inside_of(log, phase) if e.name.startswith(("all_gather", "reduce_scatter"))
         ]
@@ -115,7 +118,7 @@ def test_forward_gathers_tokens_and_sums_parts_and_backward_gradients(animations
 
 
 def test_activations_at_peak_are_those_alone(animations, warm):
-    config = tensor_parallel.config_of(RANKS, SIZE, 2)
+    config = config_of(RANKS, SIZE, 2)
     for scene, sp in zip(animations["sp"].scenes, (1, 0), strict=True):
         memory = warm.train(config, Layout(tp=RANKS, sp=sp), digests=False).ranks[0].memory
         assert {frame.facts["activations at peak"] for frame in scene.frames} == {
@@ -126,7 +129,7 @@ def test_activations_at_peak_are_those_alone(animations, warm):
 def test_compute_is_cut_where_the_rank_communicates(animations):
     """Pieces of compute and collectives follow each other without a gap, and the last g leads into the head."""
     scene = animations["tp"]
-    config = tensor_parallel.config_of(RANKS, SIZE, 2)
+    config = config_of(RANKS, SIZE, 2)
     for log in traced_step(scene.logs):
         parts = [part for part in halves.parts(log, config, Layout(tp=RANKS)) if part.phase == "forward"]
         assert all(one.event.end == next_one.event.start for one, next_one in pairwise(parts))
@@ -146,7 +149,7 @@ def test_facts_grow_and_have_the_same_names(animations):
     for animation in animations.values():
         for scene in (*animation.scenes, animation.broken):
             assert len({tuple(frame.facts) for frame in scene.frames}) == 1
-            for name in ("time", "compute stood still"):
+            for name in ("time", "compute idle"):
                 values = [float(frame.facts[name].split()[0]) for frame in scene.frames]
                 assert values == sorted(values)
 
@@ -158,9 +161,7 @@ def test_the_broken_ones_say_when_and_where(animations):
         assert where in scene.verdict
         marked = [number for number, frame in enumerate(scene.frames) if "wrong" in fills(frame)]
         assert marked[0] <= scene.first_wrong and marked[-1] == len(scene.frames) - 1
-        assert (
-            "left out" in scene.frames[scene.first_wrong].note or "not summed" in scene.frames[scene.first_wrong].note
-        )
+        assert "skipped" in scene.frames[scene.first_wrong].note or "not summed" in scene.frames[scene.first_wrong].note
     good, bad = animations["tp"].scenes[0], animations["tp"].broken
     assert count(bad, "all-reduce") == count(good, "all-reduce") - 1
     assert bad.frames[-1].facts[BYTES] != formula(bad)
@@ -170,16 +171,16 @@ def test_the_broken_ones_say_when_and_where(animations):
 @pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize(("bug", "sp"), [(drops_g, 0), (drops_gains, 1)])
 def test_the_bugs_do_harm(warm, bug, sp, count, size, seed):
-    config, layout = tensor_parallel.config_of(count, size, seed), Layout(tp=count, sp=sp)
-    assert warm.parting(config, warm.train(config, layout, bug), bug).step == 0
-    warm.prove(config, warm.train(config, layout))  # the bug is gone, not only hidden
+    config, layout = config_of(count, size, seed), Layout(tp=count, sp=sp)
+    assert warm.first_difference(config, warm.train(config, layout, bug), bug).step == 0
+    warm.prove(config, warm.train(config, layout))  # without the bug, the run is right
 
 
 @pytest.mark.parametrize("name", ["tp", "sp"])
 def test_any_size_fits_but_for_the_smallest(name):
     for ranks in range(2, 9):
-        config = tensor_parallel.config_of(ranks, 8 + ranks, 0)
+        config = config_of(ranks, 8 + ranks, 0)
         config.check(Layout(tp=ranks, sp=1))
         assert 8 + ranks <= config.width < 8 + 2 * ranks
-    with pytest.raises(ValueError, match="size, the model's width, must be from 8 to 512, but is 7"):
+    with pytest.raises(ValueError, match="size, the model's width, must be from 8 to 512, got 7"):
         DEMONSTRATIONS[name](size=7)

@@ -1,4 +1,14 @@
-"""Demonstrations: each runs real ranks and animates what happened, and what happens with an injected bug."""
+"""Demonstrations: each runs one mechanism on real ranks and animates what happened, without and with an injected bug.
+
+There is a folder for each mechanism. Its ``__init__.py`` puts the animation together from these files:
+
+    run.py      what the ranks run, and what is recorded of it
+    bug.py      the injected bug
+    scene.py    what the animation says: frames, notes, facts, verdict
+    picture.py  the shapes of one frame, if they belong to this mechanism alone
+
+shared/ has what several mechanisms use, and registry.py the list of all demonstrations.
+"""
 
 from minidist.show.demos.demonstration import Demonstration
 from minidist.show.demos.registry import DEMONSTRATIONS

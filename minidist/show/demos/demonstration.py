@@ -1,4 +1,4 @@
-"""A demonstration: its name, what it shows, and the sizes that it can have."""
+"""A demonstration: its name, what it shows, and the sizes that it accepts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,15 +8,15 @@ from minidist.show.player.animation import Animation
 
 @dataclass(frozen=True)
 class Demonstration:
-    """Call it to run it: ``show.ring(ranks=4)`` is an animation, which Jupyter displays.
+    """Call it to run it: ``show.ring(ranks=4)`` returns an animation, which Jupyter displays.
 
     Args:
-        name: as the command line has it.
-        about: what is seen, in a line of the menu.
-        make: (ranks, size, seed) -> the animation. It may raise ValueError for a size that it cannot have.
-        ranks, size: what it takes unless told otherwise.
+        name: as on the command line.
+        about: what it shows, for the menu.
+        make: (ranks, size, seed) -> the animation. It may raise ValueError for a size that it does not accept.
+        ranks, size: the defaults.
         size_is: what ``size`` counts.
-        least_ranks, most_ranks: that make a picture.
+        least_ranks, most_ranks: the smallest and the largest number of ranks.
         most: the largest size.
     """
 
@@ -34,19 +34,19 @@ class Demonstration:
         """Run it.
 
         Raises:
-            ValueError: for numbers that it cannot have, naming the argument and what it may be.
+            ValueError: if it does not accept an argument; the message says which values it accepts.
         """
         ranks = self.ranks if ranks is None else ranks
         size = self.size if size is None else size
         for argument, value in (("ranks", ranks), ("size", size), ("seed", seed)):
             if isinstance(value, bool) or not isinstance(value, int):
-                raise ValueError(f"{argument} must be a whole number, but is {value!r}")
+                raise ValueError(f"{argument} must be an integer, got {value!r}")
         if not self.least_ranks <= ranks <= self.most_ranks:
             raise ValueError(
                 f"the demonstration {self.name} shows {self.least_ranks} to {self.most_ranks} ranks, not {ranks}"
             )
         if not 1 <= size <= self.most:
-            raise ValueError(f"size, {self.size_is}, must be from 1 to {self.most:,}, but is {size:,}")
+            raise ValueError(f"size, {self.size_is}, must be from 1 to {self.most:,}, got {size:,}")
         if seed < 0:
-            raise ValueError(f"seed must not be negative, but is {seed}")
+            raise ValueError(f"seed must not be negative, got {seed}")
         return self.make(ranks, size, seed)

@@ -8,14 +8,14 @@ from minidist.show.demos import (
     collectives,
     data_parallel,
     deadlock,
-    kinds,
     pipeline,
     recompute,
     tensor_parallel,
     zero,
 )
+from minidist.show.demos.collectives import kinds
 from minidist.show.demos.demonstration import Demonstration
-from minidist.show.demos.runs import RANKS
+from minidist.show.demos.shared.runs import RANKS
 
 
 def _collective(kind: kinds.Kind, about: str) -> Demonstration:
@@ -35,22 +35,23 @@ def _memory(name: str, about: str, animation: Callable, ranks: int) -> Demonstra
 DEMONSTRATIONS = {
     demonstration.name: demonstration
     for demonstration in (
-        _collective(kinds.BROADCAST, "one rank's array on every rank: tree, naive, ring"),
+        _collective(kinds.BROADCAST, "rank 0's array on every rank: tree, naive, ring"),
         _collective(kinds.RING, "the ring all-reduce, chunk by chunk"),
-        _collective(kinds.REDUCE_SCATTER, "of a sum one chunk on each rank"),
+        _collective(kinds.REDUCE_SCATTER, "one chunk of the sum on each rank"),
         _collective(kinds.ALL_GATHER, "every rank's chunk on every rank"),
-        _collective(kinds.ALL_TO_ALL, "every rank something else for every other"),
-        _lanes("dp", "gradients summed under backward: overlapped, bucketed, naive", data_parallel.animation),
-        _memory("zero", "what each rank holds over a step, in every stage", zero.animation, 4),
-        _lanes("tp", "heads on several ranks: two all-reduces a block each way", tensor_parallel.tp),
-        _lanes("sp", "tokens on several ranks, too: less to hold", tensor_parallel.sp),
+        _collective(kinds.ALL_TO_ALL, "a different chunk from every rank to every other"),
+        _lanes("dp", "all-reduces hidden under backward: overlapped, bucketed, naive", data_parallel.animation),
+        _memory("zero", "what each rank holds during a step, in every stage", zero.animation, 4),
+        _lanes("tp", "heads split over ranks: two all-reduces per block in each pass", tensor_parallel.tp),
+        _lanes("sp", "tokens split over ranks as well: less activation memory", tensor_parallel.sp),
         Demonstration(
-            "pp", "pipelines: five schedules, and their bubbles", pipeline.animation, RANKS, 8, "micro-batches"
+            "pp", "pipelines: five schedules and their bubbles", pipeline.animation, RANKS, 8, "micro-batches"
         ),
-        _memory("recompute", "activations over a step: all kept, or computed again", recompute.animation, 2),
-        _memory("bf16", "the bits of a master weight, and of what is stored and sent", bf16.animation, 2),
+        _memory("recompute", "activations during a step: all kept, or recomputed", recompute.animation, 2),
+        _memory("bf16", "the bits of a master weight, and those stored and sent", bf16.animation, 2),
         Demonstration(
-            "deadlock", "who waits for whom", deadlock.animation, 4, 2000, "numbers in a message", most=deadlock.MOST
+            "deadlock", "which rank waits for which", deadlock.animation, 4, 2000, "numbers in a message",
+            most=deadlock.MOST,
         ),
     )
-}
+}  # fmt: skip

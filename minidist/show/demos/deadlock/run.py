@@ -1,0 +1,133 @@
+"""Programs that pass an array around a ring, each rank to its right neighbour, and the state of the ranks meanwhile."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from minidist import trace
+from minidist.comm.group import ProcessGroup
+from minidist.comm.point_to_point import P2POp, barrier, batch_isend_irecv, irecv, isend, recv, send
+from minidist.comm.runtime.launch import Cluster
+from minidist.comm.transports.messages import HEADER_BYTES
+
+QUEUE_BYTES = 8 << 10
+FITS = (QUEUE_BYTES - HEADER_BYTES) // 8  # numbers: the longest message that fits a queue
+PAUSE = 0.02  # seconds between the starts of two ranks: one event after the other is easier to follow
+
+
+@dataclass(frozen=True)
+class Event:
+    """A rank enters a call, or ends.
+
+    Args:
+        time: in ns.
+        call: as the picture shows it; "" at the end of the program.
+        sends, receives: the messages that the call posts, as (source, destination).
+    """
+
+    time: int
+    rank: int
+    call: str
+    sends: tuple[tuple[int, int], ...] = ()
+    receives: tuple[tuple[int, int], ...] = ()
+
+
+def odd_receive_first(world: ProcessGroup, x: np.ndarray, y: np.ndarray, enters: Callable) -> None:
+    """Half of the ranks are ready to receive, so the cycle is broken."""
+    right, left = (world.rank + 1) % world.size, (world.rank - 1) % world.size
+    if world.rank % 2 == 0:
+        enters(f"send to {right}", to=right)
+        send(x, right, world)
+        enters(f"recv from {left}", source=left)
+        recv(y, left, world)
+    else:
+        enters(f"recv from {left}", source=left)
+        recv(y, left, world)
+        enters(f"send to {right}", to=right)
+        send(x, right, world)
+
+
+def posted_together(world: ProcessGroup, x: np.ndarray, y: np.ndarray, enters: Callable) -> None:
+    """Neither of the two waits for the other. This is what ring collectives do."""
+    right, left = (world.rank + 1) % world.size, (world.rank - 1) % world.size
+    enters(f"send to {right}, recv from {left}", to=right, source=left)
+    for work in batch_isend_irecv([P2POp(isend, x, right, world), P2POp(irecv, y, left, world)]):
+        work.wait()
+
+
+def numbers(rank: int, size: int, seed: int) -> np.ndarray:
+    return np.random.default_rng((seed, rank)).standard_normal(size)
+
+
+def rank_of_a_ring(world: ProcessGroup, program: Callable, size: int, seed: int) -> tuple[np.ndarray, list]:
+    """What a rank received, and its log."""
+    x, y = numbers(world.rank, size, seed), np.zeros(size)
+
+    def enters(call: str, to: int | None = None, source: int | None = None) -> None:
+        sends = () if to is None else ((world.rank, to),)
+        receives = () if source is None else ((source, world.rank),)
+        world.report(Event(time.perf_counter_ns(), world.rank, call, sends, receives))
+
+    barrier(world)  # a rank's first run starts more slowly
+    late = np.random.default_rng(seed).permutation(world.size)[world.rank]
+    time.sleep(PAUSE * late)
+    trace.start()
+    try:
+        with trace.span(program.__name__, "communication"):
+            program(world, x, y, enters)
+    finally:
+        log = trace.stop()
+    enters("")
+    return y, log
+
+
+def events_of(cluster: Cluster, program: Callable, size: int, seed: int) -> tuple[list[Event], list[list]]:
+    """The events of a program that ends, and the ranks' logs.
+
+    Raises:
+        RuntimeError: if a rank did not receive what its neighbour sent.
+    """
+    events: list[Event] = []
+    results = cluster.run(
+        rank_of_a_ring, program, size, seed, timeout=60, on_report=lambda _, event: events.append(event)
+    )
+    for rank, (found, _) in enumerate(results):
+        if found.tobytes() != numbers((rank - 1) % len(results), size, seed).tobytes():
+            raise RuntimeError(
+                f"{program.__name__}: rank {rank} did not receive what its neighbour sent: this is a bug in minidist"
+            )
+    return events, [log for _, log in results]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The state after an event: the call each rank is in, which ranks it waits for, and who has finished."""
+
+    calls: dict[int, str]
+    waiting: dict[int, list[int]]
+    finished: frozenset[int]
+
+
+def moments(events: Sequence[Event], fits: bool) -> list[Moment]:
+    """The state after each event.
+
+    Args:
+        events: in the order of their times.
+        fits: whether a message fits the queue, so that no send waits.
+    """
+    found, calls, posted = [], {}, set()
+    latest: dict[int, Event] = {}  # of each rank
+    for event in events:
+        latest[event.rank], calls[event.rank] = event, event.call
+        posted |= {("send", *pair) for pair in event.sends} | {("recv", *pair) for pair in event.receives}
+        waiting = {}
+        for rank, last in latest.items():
+            awaited = [source for source, to in last.receives if ("send", source, to) not in posted]
+            awaited += [to for source, to in last.sends if ("recv", source, to) not in posted and not fits]
+            if awaited:
+                waiting[rank] = list(dict.fromkeys(awaited))
+        finished = frozenset(rank for rank, call in calls.items() if not call)
+        found.append(Moment(dict(calls), waiting, finished))
+    return found

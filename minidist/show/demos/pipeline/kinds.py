@@ -1,0 +1,40 @@
+"""The five schedules, with the formulas of their bubbles."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from minidist.parallel.tools.schedule_check import SLOTS, Slot, timeline
+from minidist.parallel.tools.schedules import Action, schedule
+from minidist.train.layout import Layout
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A schedule: its name here and in a Layout, the formula of its bubble, and the number of stages per rank."""
+
+    name: str
+    schedule: str
+    formula: str
+    share: Callable[[int, int], Fraction]  # (ranks, micro-batches) -> the value of the formula
+    virtual: int = 1
+
+    def layout(self, ranks: int) -> Layout:
+        return Layout(pp=ranks, schedule=self.schedule, virtual=self.virtual)
+
+    def planned(self, ranks: int, micro_batches: int) -> list[list[Action]]:
+        return schedule(self.schedule, ranks, micro_batches, self.virtual)
+
+    def slots(self, ranks: int, micro_batches: int) -> list[list[Slot]]:
+        """The plan in slots; with several stages per rank, each stage takes proportionally less."""
+        return timeline(self.planned(ranks, micro_batches), lambda action: SLOTS[action.kind] / self.virtual)
+
+
+KINDS = (
+    Kind("naive", "naive", "(p−1)/p", lambda p, m: Fraction(p - 1, p)),
+    Kind("GPipe", "gpipe", "(p−1)/(m+p−1)", lambda p, m: Fraction(p - 1, m + p - 1)),
+    Kind("1F1B", "1f1b", "(p−1)/(m+p−1)", lambda p, m: Fraction(p - 1, m + p - 1)),
+    Kind("interleaved", "interleaved", "(p−1)/(2m+p−1)", lambda p, m: Fraction(p - 1, 2 * m + p - 1), virtual=2),
+    Kind("ZB-H1", "zb-h1", "(p−1)/(3m+p−1)", lambda p, m: Fraction(p - 1, 3 * m + p - 1)),
+)
+BROKEN = KINDS[2]

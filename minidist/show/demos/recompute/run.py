@@ -1,0 +1,38 @@
+"""The model and the layouts that the demonstration of recomputation trains, and what they cost by formula."""
+
+from minidist.nn.memory.recompute import MODES
+from minidist.show.demos.shared.widths import check_width, heads_of
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+
+
+def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
+    check_width(size, 4, 256)
+    return TrainConfig(
+        layers=4, heads=heads_of(size), width=size, context=64, global_batch=4 * ranks, micro_batch=4, steps=2,
+        dropout=0.1, precision="bf16", seed=seed,
+    )  # fmt: skip
+
+
+def layouts_of(ranks: int) -> list[Layout]:
+    return [Layout(dp=ranks, recompute=mode) for mode in MODES]
+
+
+def bytes_of_block(config: TrainConfig, mode: str) -> int:
+    """The bytes that one block keeps in 16 bits from forward to backward (nn/memory/recompute.py)."""
+    s, b, h, a = config.context, config.micro_batch, config.width, config.heads
+    statistics = s * b * 8  # of the norms
+    return {
+        "none": s * b * (34 * h + 3 * a * s) + statistics + 4 * a * s * b,
+        "selective": s * b * 34 * h + statistics,
+        "full": 2 * s * b * h,
+    }[mode]
+
+
+def recomputed_share(config: TrainConfig, mode: str) -> float:
+    """The FLOPs that a mode adds, as a share of those of a step's forward and backward."""
+    tokens, h = config.micro_batch * config.context, config.width
+    core = 4 * tokens * config.context * h
+    block = 24 * tokens * h * h + core
+    head = 2 * tokens * h * config.model.vocab
+    return {"none": 0, "selective": core, "full": block}[mode] * config.layers / (3 * (config.layers * block + head))

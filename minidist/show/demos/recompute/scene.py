@@ -1,0 +1,60 @@
+"""What the animation of recomputation says: each rank's memory during a step, and the work done again."""
+
+from collections.abc import Sequence
+
+from minidist.nn.gpt import GPT
+from minidist.show.demos.recompute.run import bytes_of_block, recomputed_share
+from minidist.show.demos.shared.memory_log import MemoryLog, last_steps
+from minidist.show.demos.shared.stacks import Mark, Stacks, bytes_text
+from minidist.show.player.scene import Scene
+from minidist.train.result import Run
+
+AGAIN = "#F0E442"  # of Okabe and Ito: recomputing
+STATE = 2 + 12 + 8  # bytes per parameter in bf16: the parameter, its master and two moments, the sum of its gradients
+NOTES = {
+    "zero grad": "Parameters, optimizer state and gradients are the same in every scene.",
+    "optimizer": "No activations are left; every rank updates all parameters.",
+}
+OF_MODE = {
+    "none": {
+        "forward": "Forward: every operation keeps what backward needs.",
+        "backward": "Backward consumes what was kept, the last block first.",
+    },
+    "selective": {
+        "forward": "Forward: attention's core keeps only queries, keys and values; everything else is kept as before.",
+        "backward": "Backward recomputes each block's attention weights when it reaches them.",
+    },
+    "full": {
+        "forward": "Forward: each block keeps only its input.",
+        "backward": "Backward runs each block's forward again before its backward.",
+    },
+}
+
+
+def of_run(run: Run, most: int, verdict: str, bug: bool = False) -> Scene:
+    config, mode = run.config, run.layout.recompute
+    held = [last_steps(rank.log) for rank in run.ranks]
+    flops = run.ranks[0].flops
+    share = flops.get("recompute", 0) / (flops["forward"] + flops["backward"])
+    words = {"none": "s b (34 h + 3 a s + 4 a + 8)", "selective": "s b (34 h + 8)", "full": "2 s b h"}[mode]
+    blocks = config.layers * bytes_of_block(config, mode)
+    again = [start for start, _ in held[0].places("recompute")]
+
+    def facts(rank: MemoryLog, place: float) -> dict[str, str]:
+        return {
+            "activations of rank 0 now": bytes_text(rank.at(place)["activations"]),
+            "most so far": bytes_text(rank.highest("activations", end=place)),
+            f"kept by {config.layers} blocks, formula {words} each": bytes_text(blocks),
+            "recomputed so far": f"{sum(start < place for start in again)} of {len(again)} times",
+            "recomputed share of FLOPs": f"{share:.1%}",
+            "by formula": f"{recomputed_share(config, mode):.1%}",
+        }
+
+    colour = "wrong" if bug else AGAIN
+    text = "different dropout mask" if bug else "recomputed"
+    marks: Sequence[Sequence[Mark]] = [[Mark(*place, colour, text) for place in r.places("recompute")] for r in held]
+    key = {"kept from forward, by formula": "ink", text: colour} if again else {"kept from forward, by formula": "ink"}
+    title = f"Recomputation: {mode}, {len(held)} ranks, a model of width {config.width} in bf16"
+    state = STATE * sum(parameter.size for parameter in GPT(config.model).parameters())
+    shown = Stacks(held, most, state + blocks, NOTES | OF_MODE[mode], facts, marks, key, lane=True)
+    return shown.scene("broken" if bug else mode, title, verdict)

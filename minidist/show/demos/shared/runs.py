@@ -1,0 +1,105 @@
+"""Training runs for demonstrations: on warm ranks, compared with the single-process run, and the fastest of several."""
+
+import os
+from collections.abc import Callable
+from contextlib import contextmanager, nullcontext
+
+from minidist.analysis.steps import step_length, traced_step
+from minidist.comm.runtime.launch import Cluster
+from minidist.comm.runtime.warm import WarmClusters, preload
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.result import Run, RunOptions
+from minidist.train.trainer import run
+from minidist.verify.comparison import ONE_PROCESS, Difference, agrees, first_difference
+
+
+def cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+RANKS = min(4, max(2, cores()))  # the default where a picture shows real times
+TRIES = 3  # such a picture shows the fastest of so many runs
+
+
+class WarmRanks:
+    """``with warm(n) as cluster`` gives n ranks, the same ones each time; they outlive the block.
+
+    Args:
+        clusters: n -> a Cluster of n ranks.
+    """
+
+    def __init__(self, clusters: Callable[[int], Cluster]) -> None:
+        self.clusters = clusters
+        self.references: dict[TrainConfig, Run] = {}
+
+    def __call__(self, size: int) -> nullcontext[Cluster]:
+        return nullcontext(self.clusters(size))
+
+    def train(
+        self,
+        config: TrainConfig,
+        layout: Layout,
+        rank_function: Callable | None = None,
+        trace: bool = False,
+        digests: bool = True,
+    ) -> Run:
+        """A training run. ``digests`` records a digest of every step, which takes time on many ranks."""
+        options = RunOptions(step_digests=digests, trace=trace)
+        with self(layout.world_size) as cluster:
+            return run(cluster, config, layout, options, rank_function=rank_function)
+
+    def reference(self, config: TrainConfig) -> Run:
+        """The single-process run, trained once for each config."""
+        if config not in self.references:
+            self.references[config] = self.train(config, ONE_PROCESS)
+        return self.references[config]
+
+    def first_difference(self, config: TrainConfig, broken: Run, rank_function: Callable) -> Difference:
+        """Where a broken run diverges from the single-process run.
+
+        Raises:
+            RuntimeError: if it does not, so that the bug does no harm.
+        """
+        reference = self.reference(config)
+        place = None if agrees(reference, broken) else first_difference(reference, broken, rank_function, self)
+        if place is None:
+            raise RuntimeError(f"the bug injected in {broken.layout} changes no bit: choose another size or seed")
+        return place
+
+    def prove(self, config: TrainConfig, right: Run) -> str:
+        """A sentence that says that a run matches the single-process run.
+
+        Raises:
+            RuntimeError: if it does not.
+        """
+        if not agrees(self.reference(config), right):
+            raise RuntimeError(f"{right.layout} does not match the single-process run: this is a bug in minidist")
+        steps = "one step" if len(right.losses) == 1 else f"{len(right.losses)} steps"
+        return f"After {steps} it matches the single-process run bit for bit (SHA-256 {right.fingerprint[:8]})."
+
+
+@contextmanager
+def warm_ranks():
+    """Ranks that stay warm until the block ends."""
+    preload("minidist.train.trainer")
+    with WarmClusters() as clusters:
+        yield WarmRanks(clusters)
+
+
+def diverges(difference: Difference) -> str:
+    """Where a run diverges, in a sentence: step, parameter, ulps, and how much of the parameter."""
+    return f"Training diverges from the single-process run: it {difference}."
+
+
+def fastest(
+    warm: WarmRanks, config: TrainConfig, layout: Layout, rank_function: Callable | None = None, digests: bool = True
+) -> Run:
+    """The traced run with the fastest last step of a few: the one that the machine disturbed least.
+
+    Ranks that share cores delay each other in every run, so that one run is enough for them.
+    """
+    count = TRIES if layout.world_size <= cores() else 1
+    tried = [warm.train(config, layout, rank_function, trace=True, digests=digests) for _ in range(count)]
+    return min(tried, key=lambda run: step_length(traced_step([rank.log for rank in run.ranks])))

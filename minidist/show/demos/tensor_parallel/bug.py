@@ -1,0 +1,56 @@
+"""Tensor and sequence parallelism with one bug each: a sum over the ranks is skipped. The trace shows where."""
+
+from unittest.mock import patch
+
+from minidist.comm.group import ProcessGroup
+from minidist.nn import functional
+from minidist.parallel import tensor
+from minidist.parallel.sequence import SequenceParallelLayerNorm
+from minidist.parallel.tools import mappings
+from minidist.show.demos.tensor_parallel.halves import DROPPED_G, DROPPED_GAIN
+from minidist.train.trainer import train_rank
+
+WITHOUT_G = "blocks.0.mlp.proj"
+
+
+def drops_g(world, config, layout, options):
+    """After one layer, each rank continues with its own partial sum."""
+
+    def skipped(x, group: ProcessGroup, reduce_dtype, dtype):
+        with patch.object(mappings, "sum_over", lambda array, group, dtype: _skip(DROPPED_G, group) or array):
+            return mappings.reduce_from_group(x, group, reduce_dtype, dtype)
+
+    class WithoutG(tensor.RowParallelLinear):
+        def forward(self, x):
+            with patch.object(tensor, "reduce_from_group", skipped):
+                return super().forward(x)
+
+    def row_parallel_linear(linear, group, **options):
+        broken = linear.weight.name == f"{WITHOUT_G}.weight"
+        return (WithoutG if broken else tensor.RowParallelLinear)(linear, group, **options)
+
+    with patch.object(tensor, "row_parallel_linear", row_parallel_linear):
+        return train_rank(world, config, layout, options)
+
+
+def drops_gains(world, config, layout, options):
+    """Each rank has the gradient of LayerNorm's gains from its own tokens alone."""
+
+    class WithoutSum(mappings.CopyParameterToSequenceParallelRegion):
+        @staticmethod
+        def backward(ctx, gradient):
+            _skip(DROPPED_GAIN, ctx.group)
+            return gradient, None, None
+
+    def forward(self: SequenceParallelLayerNorm, x):
+        gain = WithoutSum.apply(self.gain, self.group, self.reduce_dtype)
+        bias = mappings.copy_parameter_to_group(self.bias, self.group, self.reduce_dtype)
+        return functional.layer_norm(x, gain, bias)
+
+    with patch.object(SequenceParallelLayerNorm, "forward", forward):
+        return train_rank(world, config, layout, options)
+
+
+def _skip(name: str, group: ProcessGroup) -> None:
+    """An empty entry in the trace, in place of a collective."""
+    group.run_collective(name, 0, False, lambda inside: None)
