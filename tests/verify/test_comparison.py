@@ -6,7 +6,7 @@ from minidist.train.config import TrainConfig
 from minidist.train.fingerprint import digest, fingerprint
 from minidist.train.layout import Layout
 from minidist.train.trainer import RankResult, train_rank
-from minidist.verify.comparison import _first_step_apart, agrees, bits, first_difference, verify
+from minidist.verify.comparison import _first_step_that_differs, agrees, bits, first_difference, verify
 
 # 3 heads pad the vocabulary of 256 to 258. No token looks up the last two rows, and their moments stay 0.0.
 CONFIG = TrainConfig(layers=1, heads=3, width=12, context=8, global_batch=4, micro_batch=2, steps=2, warmup=1)
@@ -73,5 +73,5 @@ def test_a_loss_of_zero_with_the_wrong_sign_is_a_difference():
     def result(*losses: float) -> RankResult:
         return RankResult(list(losses), "", ["a digest", "another"], 0.0, None)
 
-    assert _first_step_apart(result(1.0, 0.0), result(1.0, 0.0)) is None
-    assert _first_step_apart(result(1.0, 0.0), result(1.0, -0.0)) == 1
+    assert _first_step_that_differs(result(1.0, 0.0), result(1.0, 0.0)) is None
+    assert _first_step_that_differs(result(1.0, 0.0), result(1.0, -0.0)) == 1
