@@ -1,13 +1,13 @@
-"""A run replayed on a network of given speed: when each of its messages would leave and arrive.
+"""A run replayed on a network of a given speed: when each of its messages would leave and arrive.
 
-Real ranks ran and recorded which messages they posted and waited for, in the order of their programs. Here the same
-calls are made again against a clock, on the network of the alpha-beta model (Hockney, 1994): every rank has one port
-out and one port in, both may be busy at the same time, and a message keeps its two ports busy for ``seconds(nbytes)``.
-With a second for every message, whatever its size, the clock counts the steps of the algorithm.
+Real ranks recorded which messages they posted and waited for, in program order. Here, the same calls are made again
+against a clock, on the network of the alpha-beta model (Hockney, 1994): every rank has one outgoing and one incoming
+port, both can be busy at the same time, and a message occupies its two ports for ``seconds(nbytes)``. If every message
+takes one second, regardless of its size, the clock counts the steps of the algorithm.
 
-Messages leave a rank in the order in which they were posted, and come in in the order in which they could leave.
-Computing costs nothing here, a receiver always has room, and messages of different pairs never share a link: a lower
-bound, as the formulas of textbooks are.
+Messages leave a rank in the order in which they were posted, and arrive in the order in which they could leave.
+Computing takes no time, a receiver always has room, and messages of different pairs never share a link. The result is
+a lower bound, like the formulas of textbooks.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ from minidist.trace import PointToPoint
 
 @dataclass(frozen=True)
 class Flight:
-    """One message of a replayed run. Times are in seconds, or steps, from the beginning of the run."""
+    """One message of a run. Times count from the beginning of the run, in the unit of the replay."""
 
     source: int
     destination: int
@@ -29,30 +29,30 @@ class Flight:
 
 
 def replay(logs: Sequence[list], seconds: Callable[[int], float] = lambda nbytes: 1.0) -> list[Flight]:
-    """The messages of a run in the order in which they leave.
+    """The messages of a run, in the order in which they leave.
 
     Args:
-        logs: for each rank of the world, what ``trace.stop()`` returned there. Only messages of the main thread can be
-            replayed: those of asynchronous collectives have no order in the program.
-        seconds: the time that a message of so many bytes takes; alpha + beta * nbytes, say.
+        logs: for each rank of the world, what ``trace.stop()`` returned. Only messages of the main thread can be
+            replayed: those of asynchronous collectives have no place in program order.
+        seconds: the time that a message of so many bytes takes, such as alpha + beta * nbytes.
 
     Raises:
-        ValueError: where a rank waited for a message that no log holds.
+        ValueError: if a rank waited for a message that is in no log.
     """
     programs = [deque(entry for entry in log if isinstance(entry, PointToPoint)) for log in logs]
     clock = [0.0] * len(programs)  # when each rank makes its next call
     port_out, port_in = clock.copy(), clock.copy()  # when each port is free again
-    posted: list[deque] = [deque() for _ in programs]  # each rank's messages that have not left: (when, message)
+    posted: list[deque] = [deque() for _ in programs]  # each rank's messages that have not left yet: (when, message)
     flown: dict[tuple, Flight] = {}  # (source, destination, number) -> its flight
     while True:
-        for rank, program in enumerate(programs):  # every rank goes on until it waits for a message that has not flown
+        for rank, program in enumerate(programs):  # every rank continues until it waits for a message in flight
             while program and (program[0].call == "post" or _name(program[0]) in flown):
                 call = program.popleft()
                 if call.call == "post":
                     posted[rank].append((clock[rank], call))
                 else:
                     clock[rank] = max(clock[rank], flown[_name(call)].end)
-        # of the messages that could leave next, the one that can leave first: nobody will post an earlier one
+        # of the messages that could leave next, take the earliest: no rank will post an earlier one
         ready = [
             (max(when, port_out[rank], port_in[message.destination]), when, rank)
             for rank, (when, message) in ((rank, queue[0]) for rank, queue in enumerate(posted) if queue)
@@ -74,5 +74,5 @@ def _name(call: PointToPoint) -> tuple[int, int, int]:
 
 
 def steps(logs: Sequence[list]) -> int:
-    """How many steps the run takes, if every message takes one and a rank can send one and receive one at a time."""
+    """The number of steps of a run: a message takes one, and a rank can send one and receive one at a time."""
     return int(max((flight.end for flight in replay(logs)), default=0))

@@ -34,26 +34,26 @@ def draw(outcomes: Sequence[Outcome], title: str = ""):
     count = len(values)
     figure = Figure(figsize=(15, 8), layout="constrained")
     figure.suptitle(title)
-    whole, *columns = figure.subplots(1, 4, width_ratios=(8, 2, 2, 2))
+    matrix, *columns = figure.subplots(1, 4, width_ratios=(8, 2, 2, 2))
 
     cells = np.full((count, count), np.nan)
     for y, row in enumerate(rows):
         cells[y, :y] = [list(COLOURS).index(cell) for cell in row]
     colours = ListedColormap(list(COLOURS.values()))
-    whole.pcolormesh(cells, cmap=colours, vmin=0, vmax=len(COLOURS) - 1, edgecolors="white", linewidth=1)
+    matrix.pcolormesh(cells, cmap=colours, vmin=0, vmax=len(COLOURS) - 1, edgecolors="white", linewidth=1)
     for i in range(1, count):
         if values[i][0] != values[i - 1][0]:  # another setting begins
-            whole.plot([0, i], [i, i], color="grey", linewidth=0.8)
-            whole.plot([i, i], [i, count], color="grey", linewidth=0.8)
-    whole.set(xlim=(0, count), ylim=(count, 0), aspect="equal")
-    whole.set_yticks([i + 0.5 for i in range(count)], names, fontsize=8)
-    whole.set_xticks([i + 0.5 for i in range(count)], names, rotation=90, fontsize=8)
-    whole.set_title(
+            matrix.plot([0, i], [i, i], color="grey", linewidth=0.8)
+            matrix.plot([i, i], [i, count], color="grey", linewidth=0.8)
+    matrix.set(xlim=(0, count), ylim=(count, 0), aspect="equal")
+    matrix.set_yticks([i + 0.5 for i in range(count)], names, fontsize=8)
+    matrix.set_xticks([i + 0.5 for i in range(count)], names, rotation=90, fontsize=8)
+    matrix.set_title(
         "two settings in one run\n"
         "green: same bits as one process; orange: different bits in at least one run; grey: cannot be combined"
     )
-    whole.tick_params(length=0)
-    whole.spines[:].set_visible(False)
+    matrix.tick_params(length=0)
+    matrix.spines[:].set_visible(False)
 
     ordered = sorted(outcomes, key=lambda outcome: outcome.combination.layout.world_size)
     ranks = [outcome.combination.layout.world_size for outcome in ordered]

@@ -46,7 +46,7 @@ def test_a_master_remembers_what_sixteen_bits_forget(animation):
     assert lost <= rough < fine and rough > 0
     masters = [[bits_of(frame, 1) for frame in scene.frames] for scene in (animation.scenes[0], animation.broken)]
     assert masters[0][:2] == masters[1][:2] and masters[0][2:] != masters[1][2:]
-    assert len(set(masters[0])) > STEPS / 2  # it moves, whatever is stored
+    assert len(set(masters[0])) > STEPS / 2  # it changes even if the stored number does not
     for scene in animation.scenes:
         assert (
             scene.first_wrong is None
@@ -78,8 +78,8 @@ def test_an_update_leads_from_what_was_there_before_to_what_the_optimizer_left(a
     for scene in (*animation.scenes, animation.broken):
         masters, stored = numbers_of(scene)
         before = stored if scene is animation.broken else masters
-        told = [float(frame.facts["update"]) for frame in scene.frames]
-        assert told == pytest.approx([0, *(masters[1:] - before[:-1])], abs=1e-6)
+        shown = [float(frame.facts["update"]) for frame in scene.frames]
+        assert shown == pytest.approx([0, *(masters[1:] - before[:-1])], abs=1e-6)
     assert (stored != masters).any()  # so that it makes a difference
 
 
@@ -90,8 +90,8 @@ def test_the_distance_is_that_to_the_neighbour_on_the_side_to_which_the_update_g
         for frame, number in zip(scene.frames[1:], stored, strict=False):
             up = float(frame.facts["update"]) > 0
             below_one = number < 1 or (number == 1 and not up)
-            (told,) = (value for name, value in frame.facts.items() if name.startswith("distance to the next"))
-            assert told == f"{2.0 ** -(bits + below_one):.6f}"
+            (shown,) = (value for name, value in frame.facts.items() if name.startswith("distance to the next"))
+            assert shown == f"{2.0 ** -(bits + below_one):.6f}"
     assert stored[0] == 1  # from where the two sides differ
 
 

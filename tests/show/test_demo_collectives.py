@@ -10,7 +10,7 @@ import pytest
 from minidist.show.contributions import name
 from minidist.show.demos import DEMONSTRATIONS
 from minidist.show.demos.collectives import bug, kinds, picture, run
-from minidist.show.demos.collectives import scene as told
+from minidist.show.demos.collectives import scene as scenes
 from minidist.show.demos.shared.runs import WarmRanks
 from minidist.show.palette import of_rank
 from minidist.show.player.scene import Arrow, Box
@@ -41,7 +41,7 @@ def test_the_last_step_is_the_collective_s_result_and_the_bytes_are_the_formula_
     for algorithm, program in kinds.programs_for(kind, n).items():
         steps = recorded(warm, kind, program, n)
         right = kind.ends(np.stack([run.numbers_of(rank, 2 * n, 0) for rank in range(n)]))
-        assert told.same(steps[-1].numbers, right).all()
+        assert scenes.same(steps[-1].numbers, right).all()
         assert max(steps[-1].nbytes) == kind.formula[algorithm][1](n, 8 * 2 * n)
         assert sum(message.nbytes for step in steps for message in step.messages) == sum(steps[-1].nbytes)
         for before, after in pairwise(steps):  # what has changed was sent there in that step
@@ -85,14 +85,14 @@ def test_the_ring_step_by_step(warm):
 def test_the_bug_does_harm_and_is_marked_where_it_begins(warm, kind, n, seed):
     algorithm = next(iter(kind.programs))
     good, bad = (recorded(warm, kind, one, n, 1, seed) for one in (kind.programs[algorithm], kind.broken))
-    scene = told.of_steps(kind, "broken", bad, algorithm, good, "told")
+    scene = scenes.of_steps(kind, "broken", bad, algorithm, good, "told")
     first = next(i for i in range(len(bad)) if (bad[i].values != good[i].values).any())
     assert scene.first_wrong == first > 0
     marked = [sum(isinstance(s, Box) and s.outline == "wrong" for s in frame.shapes) for frame in scene.frames]
     assert marked == [int((one.values != other.values).sum()) for one, other in zip(bad, good, strict=True)]
     right = kind.ends(np.stack([run.numbers_of(rank, n, seed) for rank in range(n)]))
-    assert not told.same(bad[-1].numbers, right).all()
-    assert f"First wrong in step {first}: " in told.verdict(kind, bad, good, right)
+    assert not scenes.same(bad[-1].numbers, right).all()
+    assert f"First wrong in step {first}: " in scenes.verdict(kind, bad, good, right)
 
 
 # ── which chunk travels ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -159,7 +159,7 @@ def test_an_arrow_leads_from_the_chunk_that_travelled_to_the_one_that_changed_in
     warm, kind, algorithm, n
 ):
     steps = recorded(warm, KINDS[kind], KINDS[kind].programs[algorithm], n)
-    frames = told.of_steps(KINDS[kind], "right", steps, algorithm, steps).frames
+    frames = scenes.of_steps(KINDS[kind], "right", steps, algorithm, steps).frames
     for step, frame in zip(steps, frames, strict=True):
         cells = sorted((s for s in frame.shapes if isinstance(s, Box) and s.fill is None), key=lambda s: (s.y, s.x))
         arrows = [shape for shape in frame.shapes if isinstance(shape, Arrow)]
@@ -167,7 +167,7 @@ def test_an_arrow_leads_from_the_chunk_that_travelled_to_the_one_that_changed_in
             ends = (message.source, message.from_chunks), (message.destination, message.to_chunks)
             (left, top), (to_left, to_top) = (middle_of([cells[n * rank + c] for c in chunks]) for rank, chunks in ends)
             assert (arrow.x, arrow.to_x) == pytest.approx((left, to_left))
-            side = 1 if to_top > top else -1  # both ends lie in the cells' halves that face each other
+            side = 1 if to_top > top else -1  # both ends are in the cells' halves that face each other
             assert 0 < side * (arrow.y - top) <= 1 and 0 < side * (to_top - arrow.to_y) <= 1
             assert arrow.colour == of_rank(message.source)
             straight_down = arrow.x == arrow.to_x and abs(message.source - message.destination) > 1
@@ -193,7 +193,7 @@ def middle_of(cells: list[Box]) -> tuple[float, float]:
 def test_a_step_says_add_if_it_added_and_pass_on_if_it_passed_on(warm, kind, n):
     for algorithm, program in kinds.programs_for(kind, n).items():
         steps = recorded(warm, kind, program, n)
-        frames = told.of_steps(kind, algorithm, steps, algorithm, steps).frames
+        frames = scenes.of_steps(kind, algorithm, steps, algorithm, steps).frames
         for number, (before, after) in enumerate(pairwise(steps), 1):
             did = {
                 what_happened(steps[0].values[m.source], before.values, after.values, m.source, m.destination, chunk)
@@ -237,7 +237,7 @@ def test_note_and_verdict_of_the_bug_name_the_rank_and_the_place_in_its_array(wa
     algorithm = next(iter(kind.programs))
     good, bad = (recorded(warm, kind, one, n) for one in (kind.programs[algorithm], kind.broken))
     right = kind.ends(np.stack([run.numbers_of(rank, 2 * n, 0) for rank in range(n)]))
-    scene = told.of_steps(kind, "broken", bad, algorithm, good, "told")
+    scene = scenes.of_steps(kind, "broken", bad, algorithm, good, "told")
     wrong = []  # in the first frame that is, rank by rank and chunk by chunk
     for rank in range(n):
         for chunk, letter in zip(range(n), "abcde", strict=False):
@@ -245,7 +245,7 @@ def test_note_and_verdict_of_the_bug_name_the_rank_and_the_place_in_its_array(wa
                 wrong.append(f"{letter} on rank {rank}")
     note = scene.frames[scene.first_wrong].note
     assert f" Wrong from now on: {', '.join(wrong[:3])}{' and more' if len(wrong) > 3 else ''}." in note
-    verdict = told.verdict(kind, bad, good, right)
+    verdict = scenes.verdict(kind, bad, good, right)
     assert f" {wrong[0]}. " in verdict
     element, rank, expected, found = re.search(
         r"element (\d+) of rank (\d+): expected (\S+), got (\S+),", verdict
@@ -263,8 +263,7 @@ def test_note_and_verdict_of_the_bug_name_the_rank_and_the_place_in_its_array(wa
 def test_the_bug_makes_training_diverge(warm, kind):
     text = bug.consequence(KINDS[kind].trains_on, warm, 2, 0)
     assert (
-        text.startswith("Training diverges from the single-process run: it first differs after step ")
-        and "ulp" in text
+        text.startswith("Training diverges from the single-process run: it first differs after step ") and "ulp" in text
     )
 
 

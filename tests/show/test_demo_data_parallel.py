@@ -8,7 +8,7 @@ from minidist.nn.gpt import GPT
 from minidist.parallel.data import fill_buckets
 from minidist.show.demos import DEMONSTRATIONS
 from minidist.show.demos.data_parallel import run
-from minidist.show.demos.data_parallel import scene as told
+from minidist.show.demos.data_parallel import scene as scenes
 from minidist.show.demos.data_parallel.bug import DROPPED_BUCKET, drops_a_bucket
 from minidist.show.demos.shared.lanes import COLOURS
 from minidist.show.demos.shared.runs import warm_ranks
@@ -62,7 +62,7 @@ def test_nothing_that_is_sent_after_backward_is_hidden(animation):
 
 def test_bars_are_the_spans_of_the_trace(animation):
     for log in traced_step(animation.logs):
-        bars = [one for one in told._bars(log) if one.lane == "communication"]
+        bars = [one for one in scenes._bars(log) if one.lane == "communication"]
         spent = sum(one.end - one.start for one in bars)
         hidden = sum(one.end - one.start for one in bars if one.colour == COLOURS["hidden"])
         assert spent == sum(event.end - event.start for event in log if event.track == "communication")
@@ -96,14 +96,14 @@ def test_notes_say_what_rank_0_does_at_that_time(animation):
     for phase, begin in begins:
         event = phases[phase]
         for time in (event.start, (event.start + event.end) // 2, event.end - 1):
-            assert told._note(log, time, end, False).startswith(begin)
+            assert scenes._note(log, time, end, False).startswith(begin)
     between = phases["backward"].end, phases["optimizer"].start - 1
-    assert all(told._note(log, time, end, False).startswith("Backward is done") for time in between)
+    assert all(scenes._note(log, time, end, False).startswith("Backward is done") for time in between)
     losses = [event for event in log if event.track == "communication"][-1]
     assert phases["optimizer"].end <= losses.start
     for time in (phases["optimizer"].end, (losses.start + losses.end) // 2):
-        assert told._note(log, time, end, False) == "The ranks sum their losses."
-    assert told._note(log, end, end, False).startswith("The step has ended")
+        assert scenes._note(log, time, end, False) == "The ranks sum their losses."
+    assert scenes._note(log, end, end, False).startswith("The step has ended")
 
 
 def test_the_broken_one_says_when_and_where(animation):

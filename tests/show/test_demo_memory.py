@@ -152,7 +152,7 @@ def test_stale_is_what_the_other_ranks_update_of_the_last_block(stages_and_marks
 
 
 def line(scene, lane: bool) -> float:
-    """How high the line lies above the bottom of rank 0's area."""
+    """The height of the line above the bottom of rank 0's area."""
     box = next(shape for shape in scene.frames[-1].shapes if isinstance(shape, Box) and shape.fill == "ink")
     return panels_of(2, lane)[0][0].bottom - (box.y + box.h / 2)
 
@@ -185,12 +185,12 @@ def test_a_mark_is_as_high_as_its_bytes_and_always_visible():
 def test_as_many_recomputations_as_marks_so_far(modes):
     for scene in (*modes.scenes, modes.broken):
         colour = "wrong" if scene is modes.broken else AGAIN
-        told = []
+        shown = []
         for frame in scene.frames:
             marks = [s for s in frame.shapes if isinstance(s, Box) and s.fill == colour and s.x < 34]  # rank 0's
-            told.append(int(frame.facts["recomputed so far"].split()[0]))
-            assert told[-1] == len(marks)
-        assert told[0] == 0 and (scene.name == "none" or set(told) == {0, 1, 2, 3, 4})
+            shown.append(int(frame.facts["recomputed so far"].split()[0]))
+            assert shown[-1] == len(marks)
+        assert shown[0] == 0 and (scene.name == "none" or set(shown) == {0, 1, 2, 3, 4})
 
 
 def test_the_recomputed_share_of_flops_is_that_of_the_shapes(modes):

@@ -97,15 +97,15 @@ def test_a_slot_is_described_while_the_cover_passes_it(animation):
             now = float(frame.facts["slot"].split()[0])
             covers = [s.x for s in frame.shapes if isinstance(s, Box) and s.fill == "paper"]
             assert covers == ([pytest.approx(7 + now / total * 64.5)] * 2 if now < total else [])
-            told = {
+            shown = {
                 rank: f"rank {rank} {verbs[slot.action.kind]} {slot.action.micro_batch}"
                 + (f" of stage {slot.action.stage}" if kind.virtual > 1 else "")
                 for rank, row in enumerate(plan)
                 for slot in row
                 if slot.start < now <= slot.end
             }
-            idle = "; 1 rank is idle." if len(told) == 1 else "."
-            assert frame.note.startswith(f"Slot {now:g} of the plan: {', '.join(told.values())}{idle}")
+            idle = "; 1 rank is idle." if len(shown) == 1 else "."
+            assert frame.note.startswith(f"Slot {now:g} of the plan: {', '.join(shown.values())}{idle}")
 
 
 def test_a_mistake_is_reported_when_it_appears_in_the_plan(animation):

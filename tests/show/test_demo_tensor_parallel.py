@@ -9,7 +9,7 @@ from minidist.analysis.steps import kind_of, traced_step
 from minidist.show.demos import DEMONSTRATIONS
 from minidist.show.demos.shared.runs import warm_ranks
 from minidist.show.demos.tensor_parallel import halves
-from minidist.show.demos.tensor_parallel import scene as told
+from minidist.show.demos.tensor_parallel import scene as scenes
 from minidist.show.demos.tensor_parallel.bug import drops_g, drops_gains
 from minidist.show.demos.tensor_parallel.run import config_of
 from minidist.show.player.scene import Box
@@ -84,7 +84,7 @@ def test_compute_is_idle_while_forward_and_backward_communicate(warm, sp):
     step = traced_step([rank.log for rank in run.ranks])
     still = sum(e.end - e.start for name in ("forward", "backward") for e in inside_of(step[0], name))
     end = max(event.end for log in step for event in log if event.track == "step")
-    scene = told.of_run("tp", run, 3 * end, "proof")  # beside a step that took three times as long
+    scene = scenes.of_run("tp", run, 3 * end, "proof")  # next to a step that took three times as long
     assert f" Rank 0's compute was idle for {still / end:.0%} of the step." in scene.verdict
     assert scene.frames[-1].facts["compute idle"] == f"{still / 1e6:.1f} ms"
     assert scene.frames[-1].facts["time"] == f"{end / 1e6:.1f} of {end / 1e6:.1f} ms"
@@ -99,7 +99,7 @@ def test_g_sums_in_forward_and_f_in_backward(animations):
     assert len(backward) == 2 * LAYERS + 1 and all(note.startswith("Backward, ") for note in backward)
     run = SimpleNamespace(config=config_of(RANKS, SIZE, 2), layout=Layout(tp=RANKS))
     ends = {kind: next(event for event in log if kind_of(event) == kind).end for kind in ("forward", "backward")}
-    named = [one for one in told._bars(log, run) if one.texts and one.texts[0] in ("f", "g")]
+    named = [one for one in scenes._bars(log, run) if one.texts and one.texts[0] in ("f", "g")]
     assert {one.texts for one in named if one.end <= ends["forward"]} == {("g",)}
     assert {one.texts for one in named if one.start >= ends["forward"]} == {("f",)}
     assert len(named) == 4 * LAYERS + 1

@@ -88,11 +88,11 @@ def test_messages_that_do_not_fit_two_lines_are_counted_and_none_is_cut(count):
     frame = Frame(tuple(Arrow(0, 0, 1, 1, label=label) for label in labels), "")
     scene, out = Scene("cart", "A cart", (frame,), 1), io.StringIO()
     print_animation(Animation("cart", "A cart", (scene,), scene, "none"), scene, Console(file=out, width=100))
-    told = out.getvalue().split("messages: ")[1].splitlines()[0]
-    whole, _, more = told.partition(", and ")
+    shown = out.getvalue().split("messages: ")[1].splitlines()[0]
+    whole, _, more = shown.partition(", and ")
     named = whole.split(", ")
     assert named == labels[: len(named)] and more == (f"{count - len(named)} more" if len(named) < count else "")
-    assert len(f"messages: {told}") <= 2 * WIDTH
+    assert len(f"messages: {shown}") <= 2 * WIDTH
     assert len(named) == count or len(f"messages: {', '.join(labels[: len(named) + 1])}, and 9 more") > 2 * WIDTH
 
 

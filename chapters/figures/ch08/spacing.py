@@ -19,7 +19,7 @@ def corners(format) -> list[tuple[float, float]]:
     """The line of a format: for a number 2^x, the exponent of the distance to the next number, relative to 2^x.
 
     Between two powers of two the distance is constant, so that the relative distance falls by half and jumps back; the
-    line connects the powers of two alone. None stands for float32.
+    line connects the powers of two alone. None means float32.
     """
     if format is None:
         mantissa, bias, smallest, end = FLOAT32

@@ -110,9 +110,9 @@ def _short(number: float) -> float:
     return round(float(number), 3)
 
 
-def _json(thing) -> str:
+def _json(value) -> str:
     """JSON for the inside of a script element, which ends at the first ``</``."""
-    return json.dumps(thing, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
 
 
 @cache

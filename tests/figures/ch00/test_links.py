@@ -11,6 +11,6 @@ def test_seconds(value, text):
 
 def test_the_picture():
     axes = links.draw({"memory": (3350e9, 3350e9), "wire": (450e9, 900e9)}, 140e9, "a title").axes[0]
-    assert [bar.get_width() for bar in axes.patches] == [3350, 900, 450]  # both ways lie behind one way
+    assert [bar.get_width() for bar in axes.patches] == [3350, 900, 450]  # both directions are behind one direction
     labels = [text.get_text().strip() for text in axes.texts]
     assert labels == ["3,350 GB/s:  41.8 ms", "450 GB/s each way, 900 both:  311 ms"]

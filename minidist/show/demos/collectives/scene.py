@@ -10,7 +10,7 @@ from minidist.verify.ulps import in_words, ulps_between
 
 
 def same(found: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Where the bits are the same, or the right answer is NaN, which stands for undefined."""
+    """Where the bits are the same, or the right answer is NaN, which means undefined."""
     return np.isnan(right) | (found.view(np.uint64) == right.view(np.uint64))
 
 

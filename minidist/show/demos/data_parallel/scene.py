@@ -112,8 +112,8 @@ def _note(log: list[Event], time: int, end: int, dropping: bool) -> str:
         return f"Bucket {DROPPED_BUCKET} is full, but it is never sent: each rank keeps its own gradients."
     dropped = any(lanes.is_dropped(event) and event.start <= time for event in log)
     if time >= end:
-        same = "no longer the same" if dropped else "still the same"
-        return f"The step has ended, and the ranks' weights are {same}."
+        have = "no longer have" if dropped else "still have"
+        return f"The step has ended, and all ranks {have} the same weights."
     optimizer = next(event for event in log if kind_of(event) == "optimizer")
     if time >= optimizer.end:
         return "The ranks sum their losses."
