@@ -258,15 +258,15 @@ def train_net(
     for _ in range(epochs):
         order = rng.permutation(len(features))
         for start in range(0, len(features), batch):
-            whole = order[start : start + batch]
-            mine = np.array_split(whole, group.size)[group.rank]
+            indices = order[start : start + batch]
+            mine = np.array_split(indices, group.size)[group.rank]
             activations = np.tanh(features[mine] @ first)  # (samples, hidden)
             errors = activations @ second - targets[mine]  # (samples,)
             behind = np.outer(errors, second) * (1 - activations**2)  # (samples, hidden), the gradient behind tanh
             parts = [[errors @ errors / 2], activations.T @ errors, (features[mine].T @ behind).ravel()]
             sums = np.concatenate(parts)  # the loss and both gradients in one message
             all_reduce(sums, ReduceOp.SUM, group)
-            sums /= len(whole)
+            sums /= len(indices)
             losses.append(float(sums[0]))
             second -= lr * sums[1 : 1 + hidden]
             first -= lr * sums[1 + hidden :].reshape(first.shape)

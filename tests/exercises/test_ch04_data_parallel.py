@@ -61,10 +61,10 @@ class TestOrderFreeSum:
     """order_free_sum: a sum whose bits do not depend on the order of its terms"""
 
     def test_small_sums(self, student):
-        whole = [np.array([[1, 2], [3, 4]], np.float32), np.array([[10, 20], [30, 40]], np.float32)]
-        (found,), kept = student.on_ranks(1, run_sums, whole, [[0, 1]])[0].value
+        terms = [np.array([[1, 2], [3, 4]], np.float32), np.array([[10, 20], [30, 40]], np.float32)]
+        (found,), kept = student.on_ranks(1, run_sums, terms, [[0, 1]])[0].value
         same(found, np.array([[11, 22], [33, 44]], np.float32), "the sum of two arrays")
-        for before, after in zip(whole, kept, strict=True):
+        for before, after in zip(terms, kept, strict=True):
             same(after, before, "a term, which must stay unchanged")
 
     def test_one_term_and_no_elements(self, student):
@@ -160,7 +160,7 @@ class TestAccumulate:
         same(gradient, np.array([1, 6], np.float32), "the gradient for 1 sample with (4, 0) and 3 with mean (0, 8)")
         assert loss == 5.0, f"1 sample with loss 8 and 3 with mean loss 4: expected a mean loss of 5, got {loss}"
 
-    def test_like_the_whole_batch(self, student):
+    def test_like_one_batch(self, student):
         samples = np.random.default_rng(5).normal(size=(29, 4))
         errors = samples[:, :3].sum(axis=1) / 2 - samples[:, 3]
         expected = 2 * samples[:, :3].T @ errors / 29
@@ -655,7 +655,7 @@ def ring_bytes(world, elements, dtype):
     return int((world.traffic - before).sent[:, 0].sum())
 
 
-def played_step(compute: float, communication: float, overlap: bool, buckets: int = 20_000) -> float:
+def simulated_step(compute: float, communication: float, overlap: bool, buckets: int = 20_000) -> float:
     """The simulated time of a step whose gradients leave in many buckets, one by one, as backward completes them."""
     backward, now = 2 * compute / 3, compute / 3
     full = now + backward * np.arange(1, buckets + 1) / buckets  # when each bucket is full
@@ -665,7 +665,7 @@ def played_step(compute: float, communication: float, overlap: bool, buckets: in
     return max(free, full[-1])
 
 
-def played_mean(ranks: int, probability: Fraction, factor: float) -> float:
+def simulated_mean(ranks: int, probability: Fraction, factor: float) -> float:
     """The mean over every combination of ranks with and without a hiccup, weighted by its probability."""
     mean = Fraction(0)
     for slow in product((False, True), repeat=ranks):
@@ -700,17 +700,18 @@ class TestStepWorksheet:
         for compute, communication in ((3.0, 1.0), (3.0, 2.0), (3.0, 5.0), (0.6, 0.1), (1.0, 0.0), (0.3, 9.0)):
             for overlap in (False, True):
                 found = student.call("step_seconds", compute, communication, overlap)
-                played = played_step(compute, communication, overlap)
+                simulated = simulated_step(compute, communication, overlap)
                 # the 20,000 simulated buckets are not infinitely small
-                assert found == pytest.approx(played, rel=2e-4), (
+                assert found == pytest.approx(simulated, rel=2e-4), (
                     f"{compute} s of compute and {communication} s of communication "
-                    f"{'with' if overlap else 'without'} overlap: expected {played:g} s, as simulated, got {found:g} s"
+                    f"{'with' if overlap else 'without'} overlap: expected {simulated:g} s, as simulated, got "
+                    f"{found:g} s"
                 )
 
     def test_hidden_share(self, student):
         for compute, communication in ((3.0, 1.0), (3.0, 2.0), (3.0, 5.0), (0.6, 4.0)):
             found = student.call("hidden_share", compute, communication)
-            saved = played_step(compute, communication, False) - played_step(compute, communication, True)
+            saved = simulated_step(compute, communication, False) - simulated_step(compute, communication, True)
             # as above
             assert found == pytest.approx(saved / communication, rel=2e-4), (
                 f"{compute} s of compute, {communication} s of communication: expected a hidden share of "
@@ -739,11 +740,11 @@ class TestStepWorksheet:
         cases = product((1, 2, 7), (Fraction(1, 4), Fraction(1, 1000), Fraction(0), Fraction(1)), (1.0, 2.0, 3.5))
         for ranks, probability, factor in cases:
             found = student.call("mean_step", ranks, float(probability), factor)
-            played = played_mean(ranks, probability, factor)
+            simulated = simulated_mean(ranks, probability, factor)
             # equal except for the rounding of a few operations
-            assert found == pytest.approx(played, rel=1e-12), (
-                f"{ranks} ranks that take {factor} s with probability {float(probability)}: expected {played:g} s, the "
-                f"mean over all combinations, got {found:g} s"
+            assert found == pytest.approx(simulated, rel=1e-12), (
+                f"{ranks} ranks that take {factor} s with probability {float(probability)}: expected {simulated:g} s, "
+                f"the mean over all combinations, got {found:g} s"
             )
         found = student.call("mean_step", 1024, 0.001, 2.0)
         # 1 + 1 - 0.999^1024

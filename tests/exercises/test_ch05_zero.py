@@ -418,11 +418,11 @@ def check_calls(seen, shard: int, rounds: int, steps: int = 1) -> None:
         assert found == right, (
             f"{ranks_in_words(size, shard)}, {number_of(rounds, 'sums')} of each unit per step: expected {len(right)} "
             f"collectives on rank {rank}, got {len(found)}; call {wrong} is the first that differs: expected "
-            f"{told(right, wrong)}, got {told(found, wrong)}"
+            f"{in_words(right, wrong)}, got {in_words(found, wrong)}"
         )
 
 
-def told(calls: list[tuple], number: int) -> str:
+def in_words(calls: list[tuple], number: int) -> str:
     if number >= len(calls):
         return "no call"
     call, group, nbytes = calls[number]

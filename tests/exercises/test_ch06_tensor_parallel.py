@@ -106,13 +106,13 @@ def found_for(student, name: str, inputs) -> list[tuple]:
     return list(zip(inputs, student.on_ranks(1, run_each, name, inputs)[0].value, strict=True))
 
 
-def told(calls) -> str:
+def in_words(calls) -> str:
     """Collectives in words."""
     return ", ".join(f"{times} x {name} of {n} {dtype}" for name, dtype, n, times in sorted(calls)) or "nothing"
 
 
 def check_calls(found, right, what: str) -> None:
-    assert sorted(found) == sorted(right), f"{what}, collectives: expected {told(right)}, got {told(found)}"
+    assert sorted(found) == sorted(right), f"{what}, collectives: expected {in_words(right)}, got {in_words(found)}"
 
 
 def integers(rank: int, shape, dtype="float32") -> np.ndarray:
@@ -678,7 +678,7 @@ def labels(width: int, heads: int) -> np.ndarray:
     return (rows[:, None] * 1000 + columns).astype(np.float32)
 
 
-def label_told(label: float, width: int, heads: int) -> str:
+def label_in_words(label: float, width: int, heads: int) -> str:
     row, column = divmod(int(label), 1000)
     kind, place = divmod(column, width)
     head, d = divmod(place, width // heads)
@@ -740,7 +740,7 @@ class TestHeads:
                     found = mine[h, row, kind * deep + d]
                     assert found == right, (
                         f"{what}: head {h}, row {row}, column {kind * deep + d}: expected "
-                        f"{label_told(right, width, heads)}, got {label_told(found, width, heads)}"
+                        f"{label_in_words(right, width, heads)}, got {label_in_words(found, width, heads)}"
                     )
 
     def test_attention(self, student):
@@ -906,7 +906,8 @@ class TestVocabParallelCrossEntropy:
                 check_calls(backward, [], f"{what}, in backward")
                 crossed = sum(elements * times for _, _, elements, times in forward)
                 assert crossed <= 3 * tokens and {name for name, *_ in forward} == {"all_reduce"}, (
-                    f"{what}, in forward: expected all-reduces of at most three numbers per token, got {told(forward)}"
+                    f"{what}, in forward: expected all-reduces of at most three numbers per token, got "
+                    f"{in_words(forward)}"
                 )
                 assert one.value["kept"], f"{what}: logits or targets were overwritten"
 
@@ -1136,7 +1137,7 @@ class TestGlobalGradNorm:
             for rank, one in enumerate(self.check(student, list(GRADIENTS), size)):
                 _, calls, kept = one.value
                 found = sum(elements * times for _, _, elements, times in calls)
-                assert found == 1, f"{on(rank, size)}: expected one all-reduce of one number, got {told(calls)}"
+                assert found == 1, f"{on(rank, size)}: expected one all-reduce of one number, got {in_words(calls)}"
                 assert kept, f"{on(rank, size)}: the gradients were overwritten"
 
     def test_of_a_model(self, student):
@@ -1318,5 +1319,5 @@ class TestNormOfTokens:
                 small = sum(elements * times for name, _, elements, times in calls if name == "all_reduce")
                 assert large == 2 * 4 and small <= 2 * 3 * WIDTH, (
                     f"{on(rank, size)}, two micro-batches: expected only the pairs of fc and proj and one all-reduce "
-                    f"of {WIDTH} numbers per replicated parameter, got {told(calls)}"
+                    f"of {WIDTH} numbers per replicated parameter, got {in_words(calls)}"
                 )
