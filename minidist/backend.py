@@ -1,10 +1,10 @@
 """The one switch between NumPy and CuPy.
 
-Every file that computes says ``from minidist.backend import xp`` and then writes NumPy. ``use("cupy")`` makes the
-same lines run on a GPU. This is the only file that imports CuPy, and the only one that asks which of the two it is.
+Every file that computes imports ``xp`` from here and uses it as NumPy. ``use("cupy")`` makes the same lines run on a
+GPU. No other file imports CuPy or asks which of the two is in use.
 
-It also pins the BLAS to one thread, before NumPy loads it: a rank stands for one device, so it gets one core, and a
-product that is split over several threads may change its bits with the number of threads.
+This file also pins the BLAS to one thread, before NumPy loads it. A rank stands for one device, so it gets one core,
+and the bits of a product may depend on the number of threads that compute it.
 """
 
 import os
@@ -12,19 +12,19 @@ import sys
 from types import ModuleType
 
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
-    os.environ[_name] = "1"  # the ranks, being children, inherit it
+    os.environ[_name] = "1"  # ranks are child processes and inherit it
 _numpy_came_first = "numpy" in sys.modules
 
 import numpy as np  # noqa: E402
 
-if _numpy_came_first:  # a notebook, say: its BLAS has read the environment already, so tell the loaded library itself
+if _numpy_came_first:  # in a notebook, say: the BLAS has read the environment already, so set the loaded library
     from threadpoolctl import threadpool_limits
 
     threadpool_limits(limits=1, user_api="blas")
 
 
 class ArrayModule:
-    """NumPy or CuPy behind one name; each attribute is looked up once and then kept."""
+    """NumPy or CuPy behind one name. Each attribute is looked up once and then cached."""
 
     name: str
     module: ModuleType
@@ -33,7 +33,7 @@ class ArrayModule:
         self.__dict__.update(name="numpy", module=np)
 
     def __reduce__(self):
-        return _own_xp, ()  # a function that is sent to a rank computes with the rank's own
+        return _own_xp, ()  # a function that is sent to a rank uses the rank's own
 
     def __getattr__(self, attribute: str):
         value = getattr(self.module, attribute)
@@ -49,11 +49,11 @@ def _own_xp() -> ArrayModule:
 
 
 def find(name: str) -> ModuleType:
-    """The array module of that name, "numpy" or "cupy".
+    """The array module with that name, "numpy" or "cupy".
 
     Raises:
-        ValueError: for another name.
-        RuntimeError: when CuPy or a GPU is missing, with the way to mend it.
+        ValueError: for any other name.
+        RuntimeError: if CuPy or a GPU is missing; the message says how to fix it.
     """
     if name == "numpy":
         return np
@@ -72,9 +72,9 @@ def find(name: str) -> ModuleType:
 
 
 def use(name: str, rank: int = 0) -> None:
-    """Bind ``xp`` to "numpy" or "cupy" in this process, before any model is built; see ``find``.
+    """Bind ``xp`` to "numpy" or "cupy" in this process, before any model is built. Raises what ``find`` raises.
 
-    With CuPy, rank r takes the r-th GPU, beginning again where there are more ranks than GPUs.
+    With CuPy, rank r uses GPU r, modulo the number of GPUs.
     """
     module = find(name)
     if name == "cupy":
@@ -84,36 +84,36 @@ def use(name: str, rank: int = 0) -> None:
 
 
 def to_host(array) -> np.ndarray:
-    """The array in host memory: itself if it is NumPy's, a copy if it lies on a GPU."""
+    """The array in host memory: itself if it is NumPy's, a copy if it is on a GPU."""
     return array if isinstance(array, np.ndarray) else array.get()
 
 
 def from_host(array: np.ndarray):
-    """The array where ``xp`` computes: itself for NumPy, a copy on the GPU for CuPy."""
+    """The array on the device of ``xp``: itself for NumPy, a copy on the GPU for CuPy."""
     return xp.asarray(array)
 
 
 def copy_from_host(target, array: np.ndarray) -> None:
-    """Overwrite ``target`` where it lies with an array of the same shape in host memory."""
+    """Overwrite ``target``, on whichever device, with an array of the same shape in host memory."""
     if isinstance(target, np.ndarray):
         target[...] = array
     else:
-        with target.device:  # a background thread has a current device of its own
+        with target.device:  # a background thread has its own current device
             target.set(array)
 
 
 def address(array) -> int:
-    """Where in memory the array's first element lies."""
+    """The memory address of the array's first element."""
     return array.__array_interface__["data"][0] if isinstance(array, np.ndarray) else array.data.ptr
 
 
 def read_only(array):
-    """The array, which now refuses to be written to; CuPy's cannot refuse."""
+    """Make a NumPy array read-only, and return it. CuPy has no read-only arrays."""
     if isinstance(array, np.ndarray):
         array.flags.writeable = False
     return array
 
 
 def add_at(target, index, values) -> None:
-    """``target[index] += values`` where an index may occur more than once (``np.add.at``), along the first axis."""
+    """``target[index] += values`` along the first axis, where indices may repeat (``np.add.at``)."""
     xp.add.at(target, index, values)

@@ -1,8 +1,8 @@
-"""How many floating-point operations one rank's matrix products took: in forward, in backward, and recomputing.
+"""How many floating-point operations one rank's matrix products took in forward, backward and recomputation.
 
-A product of (n, k) by (k, m) counts 2 n k m, a multiplication and an addition each; everything else counts nothing, as
-is usual (Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters", 2021, appendix). Nothing
-in an algorithm counts: it is done where a Function is dispatched (nn/tensor.py).
+A product of (n, k) by (k, m) counts 2 n k m: as many multiplications as additions. Nothing else counts, as is usual
+(Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters", 2021, appendix).
+Algorithms count nothing: it happens where a Function is dispatched (nn/around.py).
 """
 
 from collections import Counter
@@ -15,13 +15,13 @@ _phase = "forward"
 
 
 def add(number: int, phase: str | None = None) -> None:
-    """Count operations in a phase; None for the one that the rank is in."""
+    """Count operations in a phase; None for the current phase."""
     _counts[phase or _phase] += number
 
 
 @contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Within it, forward operations count for this phase."""
+    """Count forward operations for this phase within the context."""
     global _phase
     before, _phase = _phase, name
     try:
@@ -31,5 +31,5 @@ def phase(name: str) -> Iterator[None]:
 
 
 def snapshot() -> Counter:
-    """The counts so far, by phase: the difference of two is what happened in between."""
+    """The counts so far, by phase. The difference of two snapshots is what was counted in between."""
     return _counts.copy()

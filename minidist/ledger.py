@@ -1,10 +1,10 @@
 """What one rank holds in memory: bytes of parameters, gradients, optimizer state and activations, now and at peak.
 
-``hold(kind, array)`` enters an array where it is made or saved; it leaves by itself when the array is freed. So the
-ledger counts the arrays that really exist, each once: a view counts as the array that it is a view of, and an array
-that is entered twice keeps its first kind (a parameter that is saved for backward is no activation).
+``hold(kind, array)`` enters an array where it is created or saved; the entry disappears when the array is freed. So the
+ledger counts the arrays that really exist, each once: a view counts as its base array, and an array that is entered
+twice keeps its first kind (a parameter that is saved for backward is not an activation).
 
-Not entered: what operations hold for a moment while they run, and buffers of messages.
+Temporary arrays within an operation and message buffers are not entered.
 """
 
 import threading
@@ -20,8 +20,10 @@ class Memory:
     """Bytes of one rank, by kind."""
 
     held: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))  # now
-    peaks: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))  # of each kind, at its own moment
-    at_peak: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))  # when most was held in all
+    peaks: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))  # of each kind, each at its own time
+    at_peak: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(KINDS, 0)
+    )  # by kind, when the total was highest
 
     @property
     def total(self) -> int:
@@ -29,7 +31,7 @@ class Memory:
 
     @property
     def peak(self) -> int:
-        """The most that was held at once."""
+        """The highest total."""
         return sum(self.at_peak.values())
 
     def change(self, kind: str, nbytes: int) -> None:
@@ -39,19 +41,19 @@ class Memory:
             self.at_peak = dict(self.held)
 
     def forget_peaks(self) -> None:
-        """Peaks count from here on."""
+        """Restart the peaks from the present values."""
         self.peaks, self.at_peak = dict(self.held), dict(self.held)
 
     def as_dict(self) -> dict[str, int]:
-        """What ``--json`` writes: for each kind its own peak, and the peak of all together."""
+        """Each kind's own peak and the peak of the total, as ``--json`` writes them."""
         return self.peaks | {"peak": self.peak}
 
 
 class _Ledger:
     def __init__(self, watch: Callable[[Memory], None] | None) -> None:
         self.memory, self.watch = Memory(), watch
-        self.entries: dict[int, weakref.ref] = {}  # id of an array -> a reference that tells when it is freed
-        self.lock = threading.RLock()  # an array may be freed in the middle of anything
+        self.entries: dict[int, weakref.ref] = {}  # id of an array -> a reference with a callback for when it is freed
+        self.lock = threading.RLock()  # reentrant: an array may be freed at any point
 
     def hold(self, kind: str, array) -> None:
         whole = owner(array)
@@ -76,9 +78,9 @@ _ledger: _Ledger | None = None
 
 
 def start(watch: Callable[[Memory], None] | None = None) -> Memory:
-    """Open a new, empty ledger in this rank, and return what it writes into.
+    """Open a new, empty ledger in this rank, and return its Memory.
 
-    ``watch(memory)`` is called after each change. It must not enter anything itself.
+    ``watch(memory)`` is called after each change. It must not enter arrays itself.
     """
     global _ledger
     _ledger = _Ledger(watch)
@@ -86,7 +88,7 @@ def start(watch: Callable[[Memory], None] | None = None) -> Memory:
 
 
 def stop() -> None:
-    """Enter nothing more."""
+    """Close the ledger."""
     global _ledger
     _ledger = None
 
@@ -96,14 +98,14 @@ def hold(kind: str, array) -> None:
 
     Args:
         kind: one of KINDS.
-        array: held until it is freed; of a view, the array behind it.
+        array: counted until it is freed; a view counts as its base array.
     """
     if _ledger is not None:
         _ledger.hold(kind, array)
 
 
 def owner(array):
-    """The array whose memory this one shows."""
+    """The array that owns this one's memory."""
     while isinstance(array.base, type(array)):
         array = array.base
     return array

@@ -1,8 +1,8 @@
 """What one rank did and moved: spans of time, and counters of bytes and messages.
 
-A rank is a process, so its log is a plain list of this module. Nothing in an algorithm records anything: spans are
-opened where a collective, an operation or a phase of training is dispatched, and messages where the transport puts
-and takes them. Pictures, tables and the Perfetto export are all made from this one log.
+A rank is a process, so its log is a plain list in this module. Algorithms record nothing: spans are opened where a
+collective, an operation or a phase of training is dispatched, and messages are recorded where the transport moves them.
+Pictures, tables and the Perfetto export are all made from this log.
 """
 
 import threading
@@ -30,7 +30,7 @@ class Event:
 
 @dataclass(slots=True)
 class Message:
-    """One end of one message. The pair (source, destination, number) is the same at both ends."""
+    """One end of a message. (source, destination, number) is the same at both ends."""
 
     kind: str  # "send" or "receive"
     source: int
@@ -42,10 +42,10 @@ class Message:
 
 @dataclass(slots=True)
 class PointToPoint:
-    """A call in the order of the program: a send posted, or a send or receive whose ``wait`` has returned.
+    """A call in program order: a posted send, or a send or receive whose ``wait`` has returned.
 
-    Messages have times, which change from run to run. From these calls analysis/replay.py derives what does not: how
-    many steps an algorithm takes, and how long on a network of given speed.
+    Messages have times, which change from run to run. These calls do not, and analysis/replay.py derives from them how
+    many steps an algorithm takes, and how long it takes on a network of given speed.
     """
 
     call: str  # "post" or "wait"
@@ -56,21 +56,21 @@ class PointToPoint:
     nbytes: int
 
 
-_log: list | None = None  # None while nothing is recorded
+_log: list | None = None  # None: not recording
 _watch: Callable | None = None
 
 
 def start(watch: Callable | None = None) -> None:
-    """Begin a new, empty log in this rank.
+    """Start recording into a new, empty log of this rank.
 
-    ``watch(entry)`` is called at once with each entry that is recorded, so that it can look at what is there then.
+    ``watch(entry)`` is called immediately with each recorded entry, so it can inspect the state at that moment.
     """
     global _log, _watch
     _log, _watch = [], watch
 
 
 def stop() -> list:
-    """End recording and return the events and messages so far, in the order in which they ended."""
+    """Stop recording, and return the log in the order in which its entries ended."""
     global _log
     log, _log = _log or [], None
     return log
@@ -81,7 +81,7 @@ def recording() -> bool:
 
 
 def record(entry: Event | Message | PointToPoint) -> None:
-    log = _log  # another thread may stop recording meanwhile
+    log = _log  # another thread may stop recording in between
     if log is not None:
         log.append(entry)
         if _watch is not None:
@@ -90,7 +90,7 @@ def record(entry: Event | Message | PointToPoint) -> None:
 
 @contextmanager
 def span(name: str, track: str = "compute", **details):
-    """Record the time between entering and leaving, if anything is being recorded."""
+    """Record the time spent in this context, if recording."""
     if _log is None:
         yield
         return
@@ -116,13 +116,13 @@ def traced(name: str, track: str = "compute"):
 
 
 def message(kind: str, source: int, destination: int, number: int, nbytes: int) -> None:
-    """Record one end of a message, if anything is being recorded."""
+    """Record one end of a message, if recording."""
     if _log is not None:
         record(Message(kind, source, destination, number, nbytes, time.perf_counter_ns()))
 
 
 class Traffic:
-    """What one rank has sent to and received from each peer: payload alone, without the headers."""
+    """What one rank has sent to and received from each peer: only payload, without headers."""
 
     COLUMNS = ("bytes", "messages", "elements")
 
@@ -133,7 +133,7 @@ class Traffic:
         return Traffic(self.sent - earlier.sent, self.received - earlier.received)
 
     def as_dict(self) -> dict:
-        """Totals, and bytes for each peer: what ``--json`` writes."""
+        """Totals, and bytes for each peer, as ``--json`` writes them."""
         totals = {
             f"{column}_{way}": int(counts[:, i].sum())
             for way, counts in (("sent", self.sent), ("received", self.received))
@@ -143,16 +143,16 @@ class Traffic:
 
 
 class Collective(NamedTuple):
-    """One kind of call, as a table of a step counts them."""
+    """One kind of call: a row in the table of collectives."""
 
-    axis: str  # of the group that was called on: "dp", "tp"; of ZeRO's "shard", "replicate"; "world" for all ranks
-    name: str  # "all_reduce"; "send" for a message that is not part of a collective
+    axis: str  # the group's: "dp", "tp"; "shard", "replicate" for ZeRO; "world" for all ranks
+    name: str  # "all_reduce", say; "send" for a message outside collectives
     dtype: str
-    elements: int  # of its largest array: what is summed, or gathered, in full
+    elements: int  # of its largest array: the full sum, or everything gathered
 
 
 class Collectives:
-    """How often one rank called each kind of collective, and how many bytes it sent for them, payload alone."""
+    """How often one rank called each kind of collective, and how many bytes of payload it sent for them."""
 
     def __init__(self, calls: Counter, bytes_sent: Counter) -> None:
         self.calls, self.bytes_sent = calls, bytes_sent  # both by Collective
@@ -161,13 +161,13 @@ class Collectives:
         return Collectives(self.calls - earlier.calls, self.bytes_sent - earlier.bytes_sent)
 
     def as_list(self) -> list[dict]:
-        """A row for each kind, those that sent most first: what ``--json`` writes."""
+        """A row for each kind, most bytes first, as ``--json`` writes them."""
         kinds = sorted(self.calls, key=lambda kind: (-self.bytes_sent[kind], kind))
         return [kind._asdict() | {"calls": self.calls[kind], "bytes_sent": self.bytes_sent[kind]} for kind in kinds]
 
 
 class CollectiveCounter:
-    """Where collectives are counted when they end."""
+    """Counts collectives when they end."""
 
     def __init__(self) -> None:
         self.calls, self.bytes_sent = Counter(), Counter()
@@ -184,7 +184,7 @@ class CollectiveCounter:
 
 
 class TrafficCounter:
-    """Where the transport counts: plain lists, because a message must not cost a NumPy call more."""
+    """Counts traffic for the transport, in plain lists: a NumPy call per message would cost too much."""
 
     def __init__(self, size: int) -> None:
         self.sent = [[0, 0, 0] for _ in range(size)]

@@ -1,4 +1,4 @@
-"""A transformer and how one process trains it. Knows nothing of ranks."""
+"""A transformer and how one process trains it; knows nothing of ranks."""
 
 import minidist.nn.arithmetic  # noqa: F401 (gives Tensor its operators)
 from minidist.nn.memory.heap import keep_freed_memory

@@ -1,7 +1,7 @@
 """The operations behind a Tensor's operators and methods: ``a + b``, ``a @ b``, ``a.reshape(...)``, ``a[...]``.
 
-Shapes broadcast as in NumPy. Where forward repeats a value, backward sums its gradients: ``unbroadcast``. Python
-numbers and plain arrays may stand in for any tensor; they are constants. The operators are bound to Tensor at the end.
+Shapes broadcast as in NumPy. Where forward repeats a value, backward sums its gradients (``unbroadcast``). Python
+numbers and plain arrays may replace any tensor; they are constants. The end of the file binds the operators to Tensor.
 """
 
 from minidist.backend import add_at, xp
@@ -10,9 +10,9 @@ from minidist.nn.tensor import Context, Function, Tensor
 
 
 def unbroadcast(gradient, shape: tuple[int, ...]):
-    """Sum ``gradient`` down to ``shape``, which had been broadcast to it: in float64, since it may sum over tokens.
+    """Sum ``gradient`` down to ``shape``, from which it was broadcast: in float64, since it may sum over tokens.
 
-    The float64 sum is returned unrounded. A parameter adds it as it is; for an activation ``backward()`` rounds it.
+    The float64 sum is not rounded here. A parameter adds it as it is; for an activation ``backward()`` rounds it.
     """
     added = tuple(range(gradient.ndim - len(shape)))
     stretched = tuple(axis for axis in range(-len(shape), 0) if shape[axis] == 1 and gradient.shape[axis] != 1)
@@ -98,7 +98,7 @@ class MatMul(Function):
 
 
 class Sum(Function):
-    """The sum over some axes, or over all: taken in float64 and rounded once."""
+    """The sum over some axes or all, in float64 and rounded once."""
 
     @staticmethod
     def forward(ctx: Context, a, axis, keepdims):
@@ -123,7 +123,7 @@ class Reshape(Function):
 
 
 class Transpose(Function):
-    """The axes in another order: a view, nothing moves."""
+    """The axes in another order, as a view."""
 
     @staticmethod
     def forward(ctx: Context, a, axes):
@@ -143,7 +143,7 @@ class GetItem(Function):
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        grad_a = xp.zeros(ctx.input_shape)  # float64: an index array may name one place many times
+        grad_a = xp.zeros(ctx.input_shape)  # float64: an index array may repeat an index many times
         add_at(grad_a, ctx.index, gradient.astype(xp.float64))
         return grad_a, None
 
@@ -199,7 +199,7 @@ def reshape(a: Tensor, *shape: int) -> Tensor:
 
 
 def transpose(a: Tensor, *axes: int) -> Tensor:
-    """The axes in the order named, all of them; in reverse if none is named."""
+    """All axes in the given order; without arguments, in reverse order."""
     axes = axes or range(a.ndim)[::-1]
     return Transpose.apply(a, tuple(axis % a.ndim for axis in axes))
 

@@ -1,21 +1,20 @@
-"""The global gradient norm, with the same bits in whatever order and in whatever shards the gradients lie.
+"""The global gradient norm, with the same bits for every order and every sharding of the gradients.
 
-A float64 sum of squares differs in its last bits from one order to another, and a norm that differs in one bit changes
-every weight that it scales. Integers add in any order. So each square is rounded to a multiple of one small unit, the
-same for all, and the multiples are added as integers:
+The last bits of a float64 sum of squares depend on its order, and one different bit in the norm changes every weight
+that it scales. Integers add in any order. So each square is rounded to a multiple of one small unit, and the multiples
+are added as integers:
 
-    largest   the greatest |g| of all                       exact, and a maximum is free of order
-    count     how many elements there are                   an integer
-    total     the sum of round(g^2 / unit)                  an integer below 2^62, unit being a power of four
+    largest   the largest |g| of all            exact: a maximum does not depend on the order
+    count     the number of elements            an integer
+    total     the sum of round(g^2 / unit)      an integer below 2^62; the unit is a power of four
     norm      sqrt(total * unit)
 
-The unit is chosen so that ``count`` times the greatest square stays below 2^62: with a million elements, about 2^-40 of
-the greatest square. Elements a million times smaller than the greatest then count as nothing. On gradients of ordinary
-spread the norm agrees with a float64 sum's to nine digits and more.
+The unit keeps ``count`` times the largest square below 2^62: with a million elements it is about 2^-40 of the largest
+square. Elements a million times smaller than the largest then count as zero. For gradients of ordinary spread the norm
+agrees with that of a float64 sum to nine digits or more.
 
-Ranks that each hold some of the gradients join ``largest``, ``count`` and ``total`` with an all-reduce of one number
-each. PyTorch's ``clip_grad_norm_`` on a sharded model (FSDP) does the same with floats, and its last bits depend on the
-sharding.
+Ranks with different gradients join ``largest``, ``count`` and ``total`` by an all-reduce of one number each. PyTorch's
+``clip_grad_norm_`` on a sharded model (FSDP) does the same with floats, so its last bits depend on the sharding.
 """
 
 from collections.abc import Callable, Iterable
@@ -27,7 +26,7 @@ from minidist.backend import xp
 from minidist.nn.layers import Parameter
 from minidist.nn.loss import identity
 
-CHUNK = 1 << 16  # elements that a few passes go over while the cache holds them
+CHUNK = 1 << 16  # elements, few enough to stay in the cache for a few passes
 
 
 def clip_grad_norm(
@@ -40,11 +39,11 @@ def clip_grad_norm(
     """Scale all gradients by one factor so that their global norm is at most ``max_norm``.
 
     Args:
-        parameters: those without a gradient are passed over.
-        max_norm: ``math.inf`` to measure the norm only.
+        parameters: those without a gradient are skipped.
+        max_norm: ``math.inf`` only measures the norm.
         all_max, all_sum: as for ``grad_norm``.
-        owns: whether a parameter enters the norm in this process. Where several hold the same gradient, it must
-            in one of them alone.
+        owns: whether this process counts a parameter in the norm. If several processes hold the same gradient, exactly
+            one of them must count it.
 
     Returns:
         The norm before clipping.
@@ -63,16 +62,16 @@ def grad_norm(parameters: Iterable[Parameter], all_max: Callable = identity, all
     """The square root of the sum of the squares of all gradients.
 
     Args:
-        parameters: each gradient, or each part of one, in one process only; those without one are passed over.
-        all_max, all_sum: join a float, or an integer, with those of the processes that hold the other gradients. The
-            integers stay below 2^62. Nothing is left to join where all gradients are here.
+        parameters: each gradient, or part of one, in exactly one process; those without a gradient are skipped.
+        all_max, all_sum: join a float, or an integer below 2^62, with those of the processes with the other gradients.
+            A process with all gradients needs neither.
 
     Raises:
         FloatingPointError: if a gradient is not finite, naming its parameter.
     """
     parameters = [parameter for parameter in parameters if parameter.grad is not None]
     magnitudes = [largest_magnitude(parameter.grad) for parameter in parameters]
-    largest = all_max(float(np.max(magnitudes, initial=0.0)))  # NumPy's: Python's max may pass over a NaN
+    largest = all_max(float(np.max(magnitudes, initial=0.0)))  # NumPy's, because Python's max may skip a NaN
     if not isfinite(largest):
         raise FloatingPointError(_not_finite(parameters))
     count = int(all_sum(sum(parameter.size for parameter in parameters)))
@@ -84,22 +83,22 @@ def grad_norm(parameters: Iterable[Parameter], all_max: Callable = identity, all
 
 
 def largest_magnitude(gradient) -> float:
-    """The greatest |g|; NaN if any is NaN."""
+    """The largest |g|; NaN if any is NaN."""
     return max(float(gradient.max()), -float(gradient.min())) if gradient.size else 0.0
 
 
 def grid_scale(largest: float, count: int) -> float:
-    """The power of two by which gradients are scaled so that ``count`` squares, rounded to integers, stay below 2^62.
+    """The power of two that scales gradients so that the sum of ``count`` squares, rounded to integers, is below 2^62.
 
-    Each scaled square is below 4^bits, and ``count`` of them are below 2^62.
+    Each scaled square is below 4^bits, so ``count`` of them are below 2^62.
     """
     bits = (62 - count.bit_length()) // 2
     _, exponent = frexp(largest)  # largest < 2^exponent
-    return 2.0 ** min(bits - exponent, 1000)  # what float64 can hold: the gradients may be float64, and tiny
+    return 2.0 ** min(bits - exponent, 1000)  # within float64's range: gradients may be float64, and tiny
 
 
 def squares_on_grid(gradient, scale: float) -> int:
-    """The sum of ``round((scale * g)^2)``. A float32 has 24 bits, so that its square is exact in float64."""
+    """The sum of ``round((scale * g)^2)``. A float32 has 24 bits, so its square is exact in float64."""
     flat = gradient.reshape(-1)
     total = 0
     for start in range(0, flat.size, CHUNK):
@@ -112,7 +111,7 @@ def squares_on_grid(gradient, scale: float) -> int:
 
 
 def clip_factor(norm: float, max_norm: float) -> float:
-    """What to multiply gradients of this norm by: 1 if the norm is within bounds (``max_norm / (norm + 1e-6)``).
+    """The factor for gradients of this norm: ``max_norm / (norm + 1e-6)``, but at most 1.
 
     Raises:
         ValueError: if ``max_norm`` is not positive.
@@ -139,4 +138,4 @@ def _not_finite(parameters: list[Parameter]) -> str:
                 f"the gradient of {parameter.name or 'an unnamed parameter'} is not finite: {bad} of its "
                 f"{parameter.size} elements are NaN or infinite. A lower learning rate or a longer warmup may help"
             )
-    return "a gradient that another process holds is not finite; the error there names the parameter"
+    return "a gradient in another process is not finite; its error names the parameter"

@@ -1,7 +1,7 @@
 """Text in, batches out. A token is a byte, and a batch is a pure function of (seed, step).
 
-Each sample's place in the text is drawn by the sample's own number in the step. So a batch may be cut into
-micro-batches in any way, and those dealt to any ranks: the same samples come out.
+The position of each sample in the text depends only on the seed, the step and the sample's number. So a batch may be
+cut into micro-batches in any way, for any ranks: the samples stay the same.
 """
 
 from collections.abc import Iterator
@@ -13,30 +13,30 @@ import numpy as np
 from minidist.backend import from_host
 from minidist.nn.random import generator
 
-HELD_OUT = 0.05  # of the text, for validation
+HELD_OUT = 0.05  # share of the text for validation
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text, cut in two: uint8 arrays on the host."""
+    """A text in two parts: uint8 arrays in host memory."""
 
     training: np.ndarray
     validation: np.ndarray
 
 
 def load_corpus(path: str | None, context: int) -> Corpus:
-    """The text in the file, or the default text if ``path`` is None, with its end held out for validation.
+    """The text of a file, or the default text if ``path`` is None, with its end held out for validation.
 
     Args:
-        path: a file of any kind; its bytes are the tokens.
-        context: the number of tokens in a sample. Both parts of the text hold at least one sample and its targets.
+        path: any file; its bytes are the tokens.
+        context: tokens in a sample. Each part of the text has at least one sample and its targets.
 
     Raises:
-        ValueError: if there is no such file to read, or it is empty or too short for the context.
+        ValueError: if the file cannot be read, is empty, or is too short for the context.
         RuntimeError: if there is no default text.
     """
     text = default_text() if path is None else load_text(path)
-    shortest = context + 1  # a sample, and the token after its last
+    shortest = context + 1  # a sample and one more token, the last target
     held_out = max(shortest, int(len(text) * HELD_OUT))
     if len(text) < shortest + held_out:
         raise ValueError(
@@ -48,7 +48,7 @@ def load_corpus(path: str | None, context: int) -> Corpus:
 
 
 def default_text() -> bytes:
-    """About 450 KB of English that comes with CPython: the topics of its ``help()``.
+    """About 450 KB of English that comes with CPython: the topics of ``help()``.
 
     Raises:
         RuntimeError: if this Python was packaged without them.
@@ -57,7 +57,7 @@ def default_text() -> bytes:
         from pydoc_data.topics import topics
     except ImportError:
         raise RuntimeError(
-            "this Python comes without pydoc_data.topics, the default text: pass a text of your own with --text FILE"
+            "this Python has no pydoc_data.topics, the default text: pass your own text with --text FILE"
         ) from None
     return "\n".join(topics[name] for name in sorted(topics)).encode()
 
@@ -80,16 +80,16 @@ def load_text(path: str) -> bytes:
 
 
 def micro_batch(corpus: Corpus, seed: int, step: int, first_sample: int, count: int, context: int):
-    """Some of a step's samples, taken from random places of the training text.
+    """Some of a step's samples, from random positions in the training text.
 
     Args:
         first_sample, count: which of the step's samples, numbered from 0 over the whole step.
         context: tokens in a sample.
 
     Returns:
-        tokens and targets, uint8 (count, context); a target is the token after.
+        tokens and targets, uint8 (count, context); the target of a token is the next one.
     """
-    places = len(corpus.training) - context  # a sample may start anywhere but in the last `context` tokens
+    places = len(corpus.training) - context  # a sample may start anywhere except in the last `context` tokens
     starts = [
         generator("data", seed, step, sample).integers(places) for sample in range(first_sample, first_sample + count)
     ]
@@ -97,10 +97,11 @@ def micro_batch(corpus: Corpus, seed: int, step: int, first_sample: int, count: 
 
 
 def validation_batches(corpus: Corpus, count: int, context: int) -> Iterator[tuple]:
-    """The held-out text from beginning to end in samples that do not overlap, ``count`` at a time, the last fewer.
+    """The held-out text in samples that do not overlap, ``count`` at a time, in order.
 
     Yields:
-        tokens and targets, uint8 (count, context). What is left over at the end, less than one sample, is not used.
+        tokens and targets, uint8 (count, context); fewer samples in the last batch. A rest shorter than a sample is
+        dropped.
     """
     starts = np.arange(0, len(corpus.validation) - context, context)
     for first in range(0, len(starts), count):
@@ -108,6 +109,6 @@ def validation_batches(corpus: Corpus, count: int, context: int) -> Iterator[tup
 
 
 def _samples(text: np.ndarray, starts: np.ndarray, context: int):
-    """Tokens and targets of the samples that start there, where ``xp`` computes."""
+    """Tokens and targets of the samples with these starts, on the device of ``xp``."""
     windows = text[starts[:, None] + np.arange(context + 1)]  # (count, context + 1)
     return from_host(windows[:, :-1]), from_host(windows[:, 1:])

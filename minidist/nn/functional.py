@@ -1,13 +1,12 @@
 """The operations of a transformer, each forward right above its backward.
 
-**Head blocks.** Whatever tensor parallelism can split has a leading axis of H blocks, one for each attention head: the
-queries, keys and values of that head, 1/H of the MLP's hidden units, 1/H of the vocabulary. A product is taken block by
-block, so it has the same bits whether one process holds all the blocks or each of several holds some of them. Two
-operations, conjugate to each other, lead into the blocks and out of them again: ``copy_to_heads`` and
+**Heads.** Everything that tensor parallelism can split has a leading axis H, one entry for each attention head: that
+head's queries, keys and values, 1/H of the MLP's hidden units, 1/H of the vocabulary. Products are computed head by
+head, so they have the same bits whether one process has all heads or each of several processes has some. Two
+operations, conjugate to each other, lead into this axis and out of it again: ``copy_to_heads`` and
 ``reduce_from_heads``.
 
-**Sums.** What is summed across blocks, or across tokens, is summed in float64 and rounded once. The order then leaves
-no trace in the result.
+**Sums.** Sums over heads or tokens are taken in float64 and rounded once, so their order leaves no trace.
 """
 
 from math import pi, sqrt
@@ -18,53 +17,53 @@ from minidist.backend import add_at, from_host, xp
 from minidist.nn.rounding import rounded
 from minidist.nn.tensor import Context, Function, Tensor
 
-CHUNK = 1 << 15  # elements that a dozen passes go over while the cache holds them
+CHUNK = 1 << 15  # elements, few enough to stay in the cache for a dozen passes
 
 
-def sum_over_heads(blocks):
-    """Sum (H, ...) over its blocks to (...), in float64 and not yet rounded.
+def sum_over_heads(heads):
+    """Sum (H, ...) over the heads to (...), in float64 and not yet rounded.
 
-    Of some of the blocks, this is a partial sum: to be added to the others' before it is rounded.
+    In a process with only some of the heads this is a partial sum: add the others' before rounding.
     """
-    total = blocks[0].astype(xp.float64, order="C")
-    for block in blocks[1:]:
-        total += block
+    total = heads[0].astype(xp.float64, order="C")
+    for head in heads[1:]:
+        total += head
     return total
 
 
 def sum_over_tokens(values):
-    """Sum (..., C) over all axes but the last to (C,), in float64: a parameter's gradient, one term from each token."""
+    """Sum (..., C) over all axes except the last to (C,), in float64: a parameter's gradient, one term per token."""
     return values.reshape(-1, values.shape[-1]).sum(axis=0, dtype=xp.float64)
 
 
 class CopyToHeads(Function):
-    """Megatron-LM's f: the same activations go into every block, and the blocks' gradients add up."""
+    """Megatron-LM's f: every head gets the same activations, and the heads' gradients add up."""
 
     @staticmethod
-    def forward(ctx: Context, x, blocks):
-        ctx.rounds = False  # the blocks' gradients are terms of a sum
-        return xp.broadcast_to(x, (blocks, *x.shape))  # (H, ..., C), a view
+    def forward(ctx: Context, x, heads):
+        ctx.rounds = False  # the heads' gradients are terms of a sum
+        return xp.broadcast_to(x, (heads, *x.shape))  # (H, ..., C), a view
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        return sum_over_heads(gradient), None  # (..., C) float64: rounded by whoever gets it, once
+        return sum_over_heads(gradient), None  # (..., C) float64: rounded once, where it arrives
 
 
 class ReduceFromHeads(Function):
-    """Megatron-LM's g: the blocks' outputs add up, and the same gradient goes into every block."""
+    """Megatron-LM's g: the heads' outputs add up, and every head gets the same gradient."""
 
     @staticmethod
     def forward(ctx: Context, y, dtype):
-        ctx.blocks, ctx.grad_dtype = len(y), y.dtype  # an unrounded sum's gradient need not be float64 as well
+        ctx.heads, ctx.grad_dtype = len(y), y.dtype  # an unrounded sum need not have a float64 gradient
         return rounded(sum_over_heads(y), dtype or y.dtype)  # (..., C)
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        return xp.broadcast_to(gradient, (ctx.blocks, *gradient.shape)), None  # (H, ..., C), a view
+        return xp.broadcast_to(gradient, (ctx.heads, *gradient.shape)), None  # (H, ..., C), a view
 
 
 class Linear(Function):
-    """A product for each block, on all the tokens of the micro-batch at once."""
+    """A product for each head, over all tokens of the micro-batch at once."""
 
     gradient_flops = 1, 1
 
@@ -74,13 +73,13 @@ class Linear(Function):
 
     @staticmethod
     def forward(ctx: Context, x, weight, bias, transposed, partial):
-        blocks, inputs = weight.shape[0], weight.shape[2 if transposed else 1]
-        if x.shape[0] != blocks or x.shape[-1] != inputs:
+        heads, inputs = weight.shape[0], weight.shape[2 if transposed else 1]
+        if x.shape[0] != heads or x.shape[-1] != inputs:
             raise ValueError(
                 f"linear: x of shape {x.shape} does not fit a weight of shape {weight.shape}: "
-                f"it needs {blocks} blocks along its first axis and {inputs} values along its last"
+                f"it needs {heads} heads along its first axis and {inputs} values along its last"
             )
-        rows = x.reshape(blocks, -1, inputs)  # (H, N, in)
+        rows = x.reshape(heads, -1, inputs)  # (H, N, in)
         ctx.rounds, ctx.input_shape, ctx.transposed = not partial, x.shape, transposed
         ctx.save_for_backward(rows, weight)
         matrix = weight.swapaxes(1, 2) if transposed else weight  # (H, in, out)
@@ -108,7 +107,7 @@ class Linear(Function):
 class Gelu(Function):
     """y = x (1 + tanh(u)) / 2 with u = sqrt(2/pi) (x + 0.044715 x^3), and its slope dy/dx = g + 2 y (1 - g) du/dx.
 
-    Here g = (1 + tanh(u)) / 2. The slope is all that backward needs, and forward has most of it at hand.
+    Here g = (1 + tanh(u)) / 2. The slope is all that backward needs, and forward has computed most of it already.
     """
 
     @staticmethod
@@ -146,7 +145,7 @@ class Gelu(Function):
 class LayerNorm(Function):
     @staticmethod
     def forward(ctx: Context, x, gain, bias, eps):
-        x = xp.ascontiguousarray(x)  # a sum over the last axis has other bits in another order
+        x = xp.ascontiguousarray(x)  # the bits of a sum over the last axis depend on the memory order
         width = x.shape[-1]
         centred = x - x.sum(axis=-1, keepdims=True) / width
         variance = xp.einsum("...c,...c->...", centred, centred)[..., None] / width  # (..., 1)
@@ -180,13 +179,13 @@ class LayerNorm(Function):
 
 
 class CausalAttention(Function):
-    """softmax(q k^T / sqrt(D)) v, where a token sees itself and those before it; one head in each block.
+    """softmax(q k^T / sqrt(D)) v for each head, where a token attends to itself and the tokens before it.
 
-    Scores are held as keys by queries, the transpose of the usual: softmax then runs over the leading one of the two
-    axes, where NumPy's reductions and broadcasts are faster. The softmax's division is left to the output, which is
-    smaller, as in FlashAttention. That never holds (T, T) scores at all; here their exponentials are saved.
+    Scores are stored as keys by queries, the transpose of the usual order: softmax then runs over the first of the two
+    axes, where NumPy's reductions and broadcasts are faster. As in FlashAttention the output is divided, not the
+    weights, because it is smaller. FlashAttention never holds the (T, T) scores; here their exponentials are saved.
 
-    In 16 bits the factors of all products are rounded; scores, exponentials and their sums are float32.
+    In 16 bits the operands of all products are rounded; scores, exponentials and their sums are float32.
     """
 
     gradient_flops = (2,)
@@ -197,16 +196,16 @@ class CausalAttention(Function):
 
     @staticmethod
     def forward(ctx: Context, qkv, keep, rate):
-        blocks, batch, length, _ = qkv.shape
+        heads, batch, length, _ = qkv.shape
         cast = ctx.policy.round
         q, k, v = xp.split(qkv, 3, axis=-1)  # (H, B, T, D) each, views
-        q = cast(q * q.shape[-1] ** -0.5)  # scaled here, where there are fewer numbers than in the scores
+        q = cast(q * q.shape[-1] ** -0.5)  # scaled here: q has fewer numbers than the scores
         hidden = xp.tril(xp.full((length, length), -xp.inf, qkv.dtype), -1)  # (T, T): -inf where the key comes later
 
-        exps = xp.empty((blocks, batch, length, length), qkv.dtype)
-        totals = xp.empty((blocks, batch, length, 1), qkv.dtype)
+        exps = xp.empty((heads, batch, length, length), qkv.dtype)
+        totals = xp.empty((heads, batch, length, 1), qkv.dtype)
         output = xp.empty(v.shape, qkv.dtype)
-        for h in range(blocks):  # several passes over one head's scores at a time, which the cache holds
+        for h in range(heads):  # one head at a time: its scores stay in the cache for several passes
             scores = xp.matmul(k[h], q[h].swapaxes(-1, -2), out=exps[h])  # (B, keys, queries)
             scores += hidden
             scores -= scores.max(axis=-2, keepdims=True)
@@ -224,9 +223,9 @@ class CausalAttention(Function):
         q, k, v, exps, output, keep, totals = ctx.saved_arrays
         cast = ctx.policy.round
         grad_qkv = xp.empty((*q.shape[:-1], 3 * q.shape[-1]), q.dtype)
-        grad_q, grad_k, grad_v = xp.split(grad_qkv, 3, axis=-1)  # views: what fills them fills grad_qkv
-        gradient = cast(gradient / totals)  # (H, B, T, D): so that exps may stand for softmax P = exps / totals
-        # Softmax: dS = P (dP - sum over keys of P dP), and that sum is also the one over D of output times gradient.
+        grad_q, grad_k, grad_v = xp.split(grad_qkv, 3, axis=-1)  # views into grad_qkv
+        gradient = cast(gradient / totals)  # (H, B, T, D): now exps may stand for softmax P = exps / totals
+        # Softmax: dS = P (dP - sum over keys of P dP), and that sum equals the sum over D of output times gradient.
         shift = xp.einsum("hbtd,hbtd->hbt", gradient, output)[:, :, None]  # (H, B, 1, queries)
         for h in range(len(q)):
             xp.matmul(_dropped(exps[h], keep, h, ctx.rate, cast), gradient[h], out=grad_v[h])
@@ -240,9 +239,9 @@ class CausalAttention(Function):
         return grad_qkv, None, None
 
 
-def _dropped(values, keep, block: int, rate: float, cast=lambda dropped: dropped):
-    """``values`` of one block after dropout, and after ``cast``: unchanged where there is no dropout."""
-    return values if keep is None else cast(values * keep[block] * (1 / (1 - rate)))
+def _dropped(values, keep, head: int, rate: float, cast=lambda dropped: dropped):
+    """One head's ``values`` after dropout and ``cast``; unchanged without dropout."""
+    return values if keep is None else cast(values * keep[head] * (1 / (1 - rate)))
 
 
 class Dropout(Function):
@@ -261,7 +260,7 @@ class Dropout(Function):
 class Embedding(Function):
     @staticmethod
     def forward(ctx: Context, weight, tokens, first):
-        rows = weight.reshape(-1, weight.shape[-1])  # (V, C): the blocks are consecutive parts of the vocabulary
+        rows = weight.reshape(-1, weight.shape[-1])  # (V, C): each head has consecutive rows of the vocabulary
         ctx.save_for_backward(tokens)
         ctx.weight_shape, ctx.first = weight.shape, first
         row, here = _rows_here(tokens, first, len(rows))
@@ -280,7 +279,7 @@ class Embedding(Function):
 
 
 def _rows_here(tokens, first: int, count: int):
-    """Which tokens, (...) bool, are among the ``count`` from ``first`` on; and the rows of those that are, in order."""
+    """The rows of the tokens among the ``count`` from ``first`` on, in order; and which tokens these are, (...) bool."""
     row = tokens.astype(xp.int64) - first
     here = (row >= 0) & (row < count)
     return row[here], here
@@ -303,24 +302,24 @@ class AddPositions(Function):
         return gradient, grad_weight
 
 
-def copy_to_heads(x: Tensor, blocks: int) -> Tensor:
-    """Show the same activations to every head block: (..., C) -> (H, ..., C).
+def copy_to_heads(x: Tensor, heads: int) -> Tensor:
+    """Give every head the same activations: (..., C) -> (H, ..., C).
 
-    Backward sums the blocks' gradients. This is f of Megatron-LM (Shoeybi et al., 2019, section 3), there the identity
-    forward and an all-reduce backward (``copy_to_tensor_model_parallel_region``); here the blocks are in one process.
+    Backward sums the heads' gradients. This is f of Megatron-LM (Shoeybi et al., 2019, section 3), there the identity in
+    forward and an all-reduce in backward (``copy_to_tensor_model_parallel_region``); here one process has all heads.
     """
-    return CopyToHeads.apply(x, blocks)
+    return CopyToHeads.apply(x, heads)
 
 
 def reduce_from_heads(y: Tensor, dtype=None) -> Tensor:
-    """Sum the outputs of the head blocks: (H, ..., C) -> (..., C), in float64, rounded once.
+    """Sum the heads' outputs: (H, ..., C) -> (..., C), in float64, rounded once.
 
-    Backward shows the same gradient to every block. This is g of Megatron-LM, the conjugate of ``copy_to_heads``
+    Backward gives every head the same gradient. This is g of Megatron-LM, the conjugate of ``copy_to_heads``
     (``reduce_from_tensor_model_parallel_region``).
 
     Args:
-        dtype: of the result; None for that of ``y``. Of some of the blocks float64 leaves the partial sum unrounded,
-            for whoever adds the others' to it.
+        dtype: the result's; None for that of ``y``. With only some of the heads, float64 leaves the partial sum
+            unrounded, so that the others' can be added.
     """
     return ReduceFromHeads.apply(y, dtype)
 
@@ -328,20 +327,20 @@ def reduce_from_heads(y: Tensor, dtype=None) -> Tensor:
 def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, transposed: bool = False, partial: bool = False
 ) -> Tensor:
-    """``x @ weight + bias`` for each head block.
+    """``x @ weight + bias`` for each head.
 
     Args:
         x: (H, ..., in)
-        weight: (H, in, out). PyTorch keeps a weight as (out, in); here it stands in the order of the product.
+        weight: (H, in, out), in the order of the product; PyTorch stores (out, in).
         bias: (H, out), or None.
         transposed: the weight is (H, out, in), as a tied embedding is.
-        partial: the blocks' outputs are terms of a sum, so that none is rounded to 16 bits before the sum is.
+        partial: the heads' outputs are terms of a sum, so none is rounded to 16 bits before the sum is.
 
     Returns:
         (H, ..., out)
 
     Raises:
-        ValueError: if the blocks or the widths do not match.
+        ValueError: if the numbers of heads or the widths do not match.
     """
     return Linear.apply(x, weight, bias, transposed, partial)
 
@@ -355,7 +354,7 @@ def layer_norm(x: Tensor, gain: Tensor, bias: Tensor, eps: float = 1e-5) -> Tens
     """Each token's values shifted to mean 0 and scaled to variance 1, then ``* gain + bias`` (Ba et al., 2016).
 
     Args:
-        x: (..., C), in C order: NumPy's sum over the last axis takes another order otherwise.
+        x: (..., C); made C-contiguous, because NumPy would sum in another order otherwise.
         gain, bias: (C,)
         eps: added to the variance.
     """
@@ -363,12 +362,12 @@ def layer_norm(x: Tensor, gain: Tensor, bias: Tensor, eps: float = 1e-5) -> Tens
 
 
 def causal_attention(qkv: Tensor, keep=None, rate: float = 0.0) -> Tensor:
-    """Attention of each head over the token itself and those before it.
+    """Attention of each head over the token itself and the tokens before it.
 
     Args:
         qkv: (H, B, T, 3 D), each head's queries, keys and values side by side.
-        keep: (H, B, T, T) bool, keys by queries: the attention weights that dropout keeps; None drops none.
-        rate: the share that was dropped; what is kept is scaled by 1 / (1 - rate).
+        keep: (H, B, T, T) bool, keys by queries: the attention weights that dropout keeps; None keeps all.
+        rate: the dropout probability; kept weights are scaled by 1 / (1 - rate).
 
     Returns:
         (H, B, T, D)
@@ -392,10 +391,10 @@ def embedding(weight: Tensor, tokens, first: int = 0) -> Tensor:
     Args:
         weight: (H, V/H, C), the vocabulary in H consecutive parts.
         tokens: integers below V, of any shape (...).
-        first: the token that the first row stands for. 0 where all the blocks are here.
+        first: the token of the first row; 0 in a process with all heads.
 
     Returns:
-        (..., C), zeros for the tokens that the blocks here have no row of.
+        (..., C), zeros for tokens whose row is in another process.
     """
     return Embedding.apply(weight, tokens, first)
 

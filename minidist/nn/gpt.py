@@ -1,9 +1,9 @@
-"""A GPT: what GPT-2 is (Radford et al., 2019), small enough to train on a laptop.
+"""A GPT: the architecture of GPT-2 (Radford et al., 2019), small enough to train on a laptop.
 
-Learned positions, pre-norm blocks, causal attention with several heads, a GELU MLP four times as wide as the model, and
-an output head that is the embedding read the other way (tied weights). Its tokens are bytes unless told otherwise.
+Learned positions, pre-norm blocks, causal multi-head attention, a GELU MLP four times as wide as the model, and an
+output head that shares the embedding's weight (tied weights). By default tokens are bytes.
 
-Shapes: B samples, T tokens each, C the model's width, H heads, D = C / H, V the vocabulary, rounded up to a multiple
+Shapes: B samples of T tokens, model width C, H heads of width D = C / H, and the vocabulary V, rounded up to a multiple
 of H.
 """
 
@@ -19,7 +19,7 @@ from minidist.nn.loss import cross_entropy
 from minidist.nn.random import DropoutRNG, generator
 from minidist.nn.tensor import Tensor, no_grad
 
-STD = 0.02  # of the starting weights, as in GPT-2
+STD = 0.02  # of the initial weights, as in GPT-2
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class GPTConfig:
     """The sizes of a model.
 
     Raises:
-        ValueError: for sizes that no model can have, or that the heads do not divide.
+        ValueError: for a size below 1, or a width that the heads do not divide.
     """
 
     vocab: int = 256
-    context: int = 64  # the greatest number of tokens it sees at once
+    context: int = 64  # the most tokens that it sees at once
     layers: int = 2
     heads: int = 4
     width: int = 64
@@ -44,7 +44,7 @@ class GPTConfig:
                 raise ValueError(f"{name} must be a whole number of at least 1, not {size!r}")
         if self.width % self.heads:
             raise ValueError(
-                f"width {self.width} is not divisible by {self.heads} heads: each head takes width / heads values. "
+                f"width {self.width} is not divisible by {self.heads} heads: each head has width / heads values. "
                 f"Nearest widths that fit: {self._nearest_widths()}"
             )
         if not 0 <= self.dropout < 1:
@@ -56,7 +56,7 @@ class GPTConfig:
 
 
 class Attention(Module):
-    """Causal self-attention: (B, T, C) -> (B, T, C). One head is one block."""
+    """Causal self-attention: (B, T, C) -> (B, T, C)."""
 
     def __init__(self, config: GPTConfig, layer: int) -> None:
         head_width = config.width // config.heads
@@ -71,11 +71,11 @@ class Attention(Module):
         return self.out(y)  # (B, T, C)
 
     def core(self, qkv: Tensor, dropout_rng: DropoutRNG | None) -> Tensor:
-        """What attention does between its two linear layers: (H, B, T, 3 D) -> (H, B, T, D)."""
+        """Attention between its two linear layers: (H, B, T, 3 D) -> (H, B, T, D)."""
         return functional.causal_attention(qkv, self._keep(qkv.shape, dropout_rng), self.rate)
 
     def _keep(self, shape: tuple[int, ...], dropout_rng: DropoutRNG | None):
-        """The attention weights that dropout keeps, (H, B, T, T), drawn for each head by itself; None for all."""
+        """The attention weights that dropout keeps, (H, B, T, T) bool, generated head by head; None for all."""
         if dropout_rng is None or self.rate == 0:
             return None
         _, batch, length, _ = shape
@@ -90,7 +90,7 @@ class Attention(Module):
 
 
 class MLP(Module):
-    """(B, T, C) -> (B, T, C) by way of 4 C hidden units, 4 D of them in each block."""
+    """(B, T, C) -> (B, T, C) with 4 C hidden units, 4 D of them for each head."""
 
     def __init__(self, config: GPTConfig) -> None:
         hidden = 4 * config.width // config.heads
@@ -103,7 +103,7 @@ class MLP(Module):
 
 
 class Block(Module):
-    """One layer: attention and MLP, each on a normalised copy, each added to what came in."""
+    """One layer: attention and MLP, each applied to a normalised copy and added to the residual stream."""
 
     def __init__(self, config: GPTConfig, layer: int) -> None:
         self.norm1 = LayerNorm(config.width)
@@ -119,7 +119,7 @@ class Block(Module):
 
 
 class Embeddings(Module):
-    """What a token is plus where it stands: integers (B, T) -> (B, T, C)."""
+    """Token plus position embedding: integers (B, T) -> (B, T, C)."""
 
     def __init__(self, config: GPTConfig) -> None:
         self.token = Embedding(config.heads, config.vocab, config.width, STD)
@@ -136,7 +136,7 @@ class Head(Module):
 
     Args:
         config: the model's.
-        token: the module whose ``weight`` (H, V/H, C) serves as the output weight too.
+        token: the module whose ``weight`` (H, V/H, C) is also the output weight.
     """
 
     def __init__(self, config: GPTConfig, token: Embedding) -> None:
@@ -145,7 +145,7 @@ class Head(Module):
         self.vocab = config.vocab
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logits in blocks: (B, T, C) -> (H, B, T, V/H)."""
+        """The logits by heads: (B, T, C) -> (H, B, T, V/H)."""
         return self.output(self.norm(x))
 
     def output(self, x: Tensor) -> Tensor:
@@ -163,8 +163,8 @@ class GPT(Module):
 
     Args:
         config: its sizes.
-        seed: of its starting weights, each of which is a function of the seed and the weight's name.
-        dtype: float32, or float64 to check against.
+        seed: of its initial weights, each of which depends only on the seed and the weight's name.
+        dtype: float32, or float64 as a reference.
     """
 
     def __init__(self, config: GPTConfig, seed: int = 0, dtype=xp.float32) -> None:
@@ -191,7 +191,7 @@ class GPT(Module):
         return self.head.loss(self.hidden(tokens, dropout_rng), targets)
 
     def hidden(self, tokens, dropout_rng: DropoutRNG | None = None) -> Tensor:
-        """What the last layer puts out: integers (B, T) -> (B, T, C)."""
+        """The output of the last layer: integers (B, T) -> (B, T, C)."""
         x = self.embeddings(tokens, dropout_rng)
         for block in self.blocks:
             x = block(x, dropout_rng)
@@ -201,11 +201,11 @@ class GPT(Module):
         """The logits of the next token after each token: integers (B, T) -> (B, T, vocab).
 
         Raises:
-            ValueError: as ``forward``; or if some of the vocabulary is elsewhere.
+            ValueError: as ``forward``; also if part of the vocabulary is in another process.
         """
         self._check(tokens)
-        blocks = self.head(self.hidden(tokens))  # (H, B, T, V/H)
-        joined = blocks.transpose(1, 2, 0, 3).reshape(*tokens.shape, -1)  # (B, T, V)
+        by_heads = self.head(self.hidden(tokens))  # (H, B, T, V/H)
+        joined = by_heads.transpose(1, 2, 0, 3).reshape(*tokens.shape, -1)  # (B, T, V)
         if joined.shape[-1] < self.config.vocab:
             raise ValueError(f"only {joined.shape[-1]} of the {self.config.vocab} tokens' logits are in this process")
         return joined[..., : self.config.vocab]
@@ -221,14 +221,14 @@ class GPT(Module):
 
 @no_grad()
 def generate(model: GPT, prompt: bytes, count: int, seed: int = 0, temperature: float = 1.0) -> bytes:
-    """Continue a text, one byte after the other, each drawn from the model's distribution given those before it.
+    """Continue a text byte by byte, each byte sampled from the model's distribution given the bytes before it.
 
     Args:
-        model: of a vocabulary of up to 256 tokens, which are bytes.
-        prompt: at least one byte. Of a text longer than the context the model sees the end.
+        model: with a vocabulary of at most 256 tokens, which are bytes.
+        prompt: at least one byte. If it is longer than the context, the model sees its end.
         count: how many bytes to add.
-        seed: of the draws.
-        temperature: divides the logits; 0 takes the likeliest byte each time.
+        seed: of the samples.
+        temperature: divides the logits; 0 always takes the most likely byte.
 
     Returns:
         The ``count`` new bytes.
@@ -239,7 +239,7 @@ def generate(model: GPT, prompt: bytes, count: int, seed: int = 0, temperature: 
     if not prompt:
         raise ValueError("generate() needs a prompt of at least one byte")
     if temperature < 0:
-        raise ValueError(f"temperature must not be negative, and is {temperature}")
+        raise ValueError(f"temperature must not be negative, but is {temperature}")
     if model.config.vocab > 256:
         raise ValueError(f"generate() writes bytes, and this model has a vocabulary of {model.config.vocab}")
     draws = generator("generate", seed)

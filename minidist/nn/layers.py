@@ -1,4 +1,4 @@
-"""Modules and parameters, and the layers that a transformer is made of."""
+"""Modules, parameters, and the layers of a transformer."""
 
 from collections.abc import Callable, Iterator
 
@@ -13,18 +13,18 @@ from minidist.nn.tensor import Tensor
 class Parameter(Tensor):
     """A leaf that training changes.
 
-    It is made with its starting value for the mean and gets its random part from ``draw``, when its name is known.
+    It starts at its mean; ``init`` adds the random part once its name is known.
 
     Args:
-        shape: with the head blocks first, if the parameter has any.
-        mean, std: of the normal distribution that its values are drawn from. 0 for ``std`` makes it constant.
-        decay: whether weight decay applies to it. It does to the matrices that multiply or are looked up in.
+        shape: the heads first, if the parameter has that axis.
+        mean, std: of the normal distribution of its initial values. With ``std`` 0 it is constant.
+        decay: whether weight decay applies: to weight matrices and the token embedding, to nothing else.
 
     Attributes:
-        sharded: whether some of its head blocks lie in other processes. (Megatron-LM: ``tensor_model_parallel``.)
-        format: in which it is stored; None for that of its array.
-        stored: what is in memory: ``data`` itself, or the bits of a smaller format, from which ``data`` is made each
-            time. The latter is read-only: an update in place would be lost.
+        sharded: whether some of its heads are in other processes (Megatron-LM: ``tensor_model_parallel``).
+        format: the format in which it is stored; None for its array's dtype.
+        stored: the array in memory: ``data`` itself, or the bits of a smaller format. Then ``data`` is decoded at each
+            use and read-only, because an in-place update would be lost.
     """
 
     format: Format | None = None
@@ -55,14 +55,14 @@ class Parameter(Tensor):
 
     @property
     def dtype(self):
-        """That of ``data``."""
+        """The dtype of ``data``."""
         return self.stored.dtype if self.format is None else xp.dtype(xp.float32)
 
     def cast(self, policy: Policy):
         return self.data if self.format is not None and self.format is policy.compute else policy.round(self.data)
 
     def init(self, name: str, seed: int, dtype) -> None:
-        """Take a name, and the starting values that go with it and the seed: always the whole parameter's."""
+        """Take a name, and the initial values of that name and seed, always for the full parameter."""
         self.name = name
         if self.std == 0:
             self.data = xp.full(self.shape, self.mean, dtype)
@@ -72,10 +72,10 @@ class Parameter(Tensor):
 
 
 class Module:
-    """Something with parameters. Its attributes that are parameters, modules or lists of modules are its parts.
+    """Anything with parameters. Attributes that are parameters, modules, or lists of them belong to it.
 
-    ``forward_pre_hook`` and ``forward_hook`` are for those who need to know when a module runs, as ZeRO's stage 3 does:
-    the one is called before forward, the other with its output, which it may replace. (PyTorch registers any number.)
+    ``forward_pre_hook`` is called before forward, ``forward_hook`` after it with the output, which it may replace; ZeRO
+    stage 3 uses both. (A module has one of each; in PyTorch any number can be registered.)
     """
 
     forward_pre_hook: Callable[[], None] | None = None
@@ -108,31 +108,31 @@ class Module:
         return [parameter for _, parameter in self.named_parameters()]
 
     def init_parameters(self, seed: int, dtype=xp.float32) -> None:
-        """Give every parameter its name and its starting values, a function of (seed, name) alone."""
+        """Give every parameter its name and its initial values, which depend only on (seed, name)."""
         for name, parameter in self.named_parameters():
             parameter.init(name, seed, dtype)
 
     def zero_grad(self) -> None:
-        """Forget every gradient."""
+        """Drop every gradient."""
         for parameter in self.parameters():
             parameter.grad = None
 
 
 class ColumnLinear(Module):
-    """A linear layer that leads into the head blocks: (..., in) -> (H, ..., out), each block with columns of its own.
+    """A linear layer into the heads: (..., in) -> (H, ..., out), with columns of its own for each head.
 
-    In one process it is a plain linear layer, H * out wide, with its output in H parts. Split over ranks by blocks it
-    is Megatron-LM's ``ColumnParallelLinear``.
+    In one process it is a plain linear layer, H * out wide, with its output in H parts. Split over ranks by heads it is
+    Megatron-LM's ``ColumnParallelLinear``.
 
     Args:
-        blocks: H.
-        inputs, outputs: widths, the output's that of one block.
-        std: of the starting weights.
+        heads: H.
+        inputs, outputs: widths; ``outputs`` is the width of one head.
+        std: of the initial weights.
     """
 
-    def __init__(self, blocks: int, inputs: int, outputs: int, std: float) -> None:
-        self.weight = Parameter((blocks, inputs, outputs), std=std, decay=True)
-        self.bias = Parameter((blocks, outputs))
+    def __init__(self, heads: int, inputs: int, outputs: int, std: float) -> None:
+        self.weight = Parameter((heads, inputs, outputs), std=std, decay=True)
+        self.bias = Parameter((heads, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         x = functional.copy_to_heads(x, self.weight.shape[0])  # (H, ..., in)
@@ -140,19 +140,19 @@ class ColumnLinear(Module):
 
 
 class RowLinear(Module):
-    """A linear layer that leads out of the head blocks: (H, ..., in) -> (..., out), the blocks' products added up.
+    """A linear layer out of the heads: (H, ..., in) -> (..., out), the sum of the heads' products.
 
-    In one process it is a plain linear layer, H * in values wide on its input side. Split over ranks by blocks it is
-    Megatron-LM's ``RowParallelLinear``. The bias is added once, after the sum.
+    In one process it is a plain linear layer with H * in inputs. Split over ranks by heads it is Megatron-LM's
+    ``RowParallelLinear``. The bias is added once, after the sum.
 
     Args:
-        blocks: H.
-        inputs, outputs: widths, the input's that of one block.
-        std: of the starting weights.
+        heads: H.
+        inputs, outputs: widths; ``inputs`` is the width of one head.
+        std: of the initial weights.
     """
 
-    def __init__(self, blocks: int, inputs: int, outputs: int, std: float) -> None:
-        self.weight = Parameter((blocks, inputs, outputs), std=std, decay=True)
+    def __init__(self, heads: int, inputs: int, outputs: int, std: float) -> None:
+        self.weight = Parameter((heads, inputs, outputs), std=std, decay=True)
         self.bias = Parameter((outputs,))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -174,29 +174,29 @@ class LayerNorm(Module):
 class Embedding(Module):
     """A row of weights for each token: integers (...) -> (..., C).
 
-    The rows lie in head blocks. Their number is rounded up to a multiple of the blocks, as in Megatron-LM's
-    ``make_vocab_size_divisible_by``; no token looks up a row beyond the vocabulary.
+    The rows are divided among the heads. Their number is rounded up to a multiple of H, as with Megatron-LM's
+    ``make_vocab_size_divisible_by``; no token looks up a padding row.
 
     Args:
-        blocks: H.
+        heads: H.
         vocab: the number of tokens, V.
         width: C.
-        std: of the starting weights.
+        std: of the initial weights.
     """
 
-    def __init__(self, blocks: int, vocab: int, width: int, std: float) -> None:
-        self.weight = Parameter((blocks, -(-vocab // blocks), width), std=std, decay=True)  # (H, V/H, C)
+    def __init__(self, heads: int, vocab: int, width: int, std: float) -> None:
+        self.weight = Parameter((heads, -(-vocab // heads), width), std=std, decay=True)  # (H, V/H, C)
 
     def forward(self, tokens) -> Tensor:
         return functional.embedding(self.weight, tokens)
 
 
 class Dropout(Module):
-    """Sets values to 0 at random, each with probability ``rate``, where the forward pass is given dropout_rng.
+    """Sets each value to 0 with probability ``rate``, if the forward pass has a DropoutRNG.
 
     Args:
         rate: 0 for no dropout.
-        layer, place: what the random numbers are for; part of their name.
+        layer, place: where it is in the model: part of the name of its random numbers.
     """
 
     def __init__(self, rate: float, layer: int, place: str) -> None:
@@ -208,5 +208,5 @@ class Dropout(Module):
         return functional.dropout(x, self.keep(x.shape, dropout_rng), self.rate)
 
     def keep(self, shape: tuple[int, ...], dropout_rng: DropoutRNG):
-        """Which values of an array of that shape are kept."""
+        """A bool mask of that shape: the values to keep."""
         return functional.dropout_mask(dropout_rng.generator(self.layer, self.place), shape, self.rate)

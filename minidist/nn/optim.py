@@ -8,7 +8,7 @@ One step reads
     optimizer.step()
     model.zero_grad()
 
-Everything here works element by element, so it has the same bits on a whole parameter and on any slice of one.
+Everything here is elementwise, so a full parameter and any slice of it get the same bits.
 """
 
 from collections.abc import Iterable
@@ -24,12 +24,12 @@ from minidist.overrides import overridable
 def average_gradients(parameters: Iterable[Parameter], count: int) -> None:
     """Turn summed gradients into their mean: ``grad = grad / count``, rounded once to the parameter's dtype.
 
-    The only place where gradients are averaged. Afterwards ``grad`` is a new array; the one that was summed into, a
-    communication buffer say, is left as it was.
+    This is the only place where gradients are averaged. ``grad`` becomes a new array; the array of the sum, such as a
+    communication buffer, does not change.
 
     Args:
-        parameters: those without a gradient are passed over.
-        count: how many micro-batches the sum is over, all of the step's, on whichever rank they ran.
+        parameters: those without a gradient are skipped.
+        count: the number of micro-batches in the sum, over all ranks.
 
     Raises:
         ValueError: if ``count`` is below 1.
@@ -43,7 +43,7 @@ def average_gradients(parameters: Iterable[Parameter], count: int) -> None:
 
 
 def sgd_update(data, grad, momentum_buffer, lr: float, momentum: float) -> None:
-    """One step of stochastic gradient descent on one array, in place, as ``torch.optim.SGD`` takes it."""
+    """One step of stochastic gradient descent on one array, in place, as in ``torch.optim.SGD``."""
     momentum_buffer *= momentum
     momentum_buffer += grad
     data -= lr * momentum_buffer
@@ -53,12 +53,13 @@ def sgd_update(data, grad, momentum_buffer, lr: float, momentum: float) -> None:
 def adamw_update(
     data, grad, exp_avg, exp_avg_sq, step: int, lr: float, betas: tuple[float, float], eps: float, weight_decay: float
 ) -> None:
-    """One step of AdamW on one array, in place (Loshchilov & Hutter, 2019), as ``torch.optim.AdamW`` takes it.
+    """One step of AdamW on one array, in place (Loshchilov & Hutter, 2019), as in ``torch.optim.AdamW``.
 
     Args:
-        data, grad, exp_avg, exp_avg_sq: the weights, their gradient and its two running means; all of one shape.
-        step: counted from 1; corrects the running means for having started at 0.
-        weight_decay: the share of ``lr * data`` that is taken off the weights beside the gradient's step.
+        data, grad, exp_avg, exp_avg_sq: the weights, their gradient, and the running means of it and its square; all of
+            one shape.
+        step: counted from 1, for the bias correction of the running means, which start at 0.
+        weight_decay: the share of ``lr * data`` that is subtracted from the weights, independently of the gradient.
     """
     beta1, beta2 = betas
     exp_avg *= beta1
@@ -80,12 +81,12 @@ def adamw_update(
 
 
 class SGD:
-    """Stochastic gradient descent, with momentum if asked for.
+    """Stochastic gradient descent with optional momentum.
 
     Args:
-        parameters: to be trained; each needs a name of its own.
-        lr: the learning rate, an attribute that may be set before each step.
-        momentum: the share of the last step's direction that is kept.
+        parameters: to train; each needs a unique name.
+        lr: the learning rate, an attribute that may change before each step.
+        momentum: the share of the last step's direction that the next step keeps.
     """
 
     def __init__(self, parameters: Iterable[Parameter], lr: float, momentum: float = 0.0) -> None:
@@ -101,7 +102,7 @@ class SGD:
                 sgd_update(parameter.data, parameter.grad, buffer, self.lr, self.momentum)
 
     def state(self) -> dict:
-        """Every array that the optimizer keeps, by name: ``momentum_buffer.<parameter>``."""
+        """Every array of the optimizer, by name: ``momentum_buffer.<parameter>``."""
         return {f"momentum_buffer.{name}": array for name, array in self.momentum_buffer.items()}
 
 
@@ -109,11 +110,11 @@ class AdamW:
     """Adam with decoupled weight decay.
 
     Args:
-        parameters: to be trained; each needs a name of its own.
-        lr: the learning rate, an attribute that may be set before each step.
-        betas: how much of the running means of gradient and squared gradient a step keeps.
-        eps: added to the root of the second.
-        weight_decay: applied to the parameters whose ``decay`` says so.
+        parameters: to train; each needs a unique name.
+        lr: the learning rate, an attribute that may change before each step.
+        betas: the share of each running mean (of the gradient and of its square) that a step keeps.
+        eps: added to the square root of the second running mean.
+        weight_decay: applies to parameters with ``decay``.
     """
 
     def __init__(
@@ -150,19 +151,19 @@ class AdamW:
             )
 
     def state(self) -> dict:
-        """Every array that the optimizer keeps, by name: ``exp_avg.<parameter>`` and ``exp_avg_sq.<parameter>``."""
+        """Every array of the optimizer, by name: ``exp_avg.<parameter>`` and ``exp_avg_sq.<parameter>``."""
         return {f"{kind}{name}": array for kind, arrays in self.kinds.items() for name, array in arrays.items()}
 
 
 def warmup_cosine(step: int, steps: int, peak: float, warmup: int = 0, final: float = 0.0) -> float:
-    """The learning rate of one step: up in a straight line to ``peak``, then down to ``final`` along half a cosine.
+    """The learning rate of one step: linear warm-up to ``peak``, then half a cosine down to ``final``.
 
     Args:
         step: counted from 0.
         steps: of the whole run; later steps stay at ``final``.
-        peak: the greatest rate, that of step ``warmup``.
-        warmup: how many steps lead up to it, in equal rises, the first from 0 to step 0's rate.
-        final: what the rate falls to.
+        peak: the highest rate, reached at step ``warmup``.
+        warmup: the number of steps before it; they rise equally, the first from 0.
+        final: the rate at the end.
     """
     if step < warmup:
         return peak * (step + 1) / (warmup + 1)

@@ -1,17 +1,17 @@
-"""From a float64 sum to a float32, the same in whatever order the sum was taken."""
+"""From a float64 sum to a float32 that does not depend on the order of the sum."""
 
 from minidist.backend import xp
 
-CHUNK = 1 << 15  # elements that four passes go over while the cache holds them
+CHUNK = 1 << 15  # elements, few enough to stay in the cache for four passes
 
 
 def rounded(total, dtype):
-    """A float64 sum rounded to ``dtype``, C-contiguous; what is no more precise than that is only converted.
+    """Round a float64 sum to ``dtype``, C-contiguous; an array of that precision or less is only converted.
 
-    A sum of a few float32 numbers often lies exactly in the middle between two of them. Then a term of 2^-58, which one
-    order of adding keeps and another one loses, would decide which of the two it becomes. So a float32 is not made of
-    all of a sum's 53 bits, but of its 43 highest, rounded (Veltkamp's splitting, in Dekker, 1971), to which such a term
-    does not reach.
+    A sum of a few float32 numbers often lies exactly halfway between two of them. Then a term of 2^-58, which one order
+    of adding keeps and another one loses, would decide to which of the two it rounds. So a float32 is not made from all
+    53 bits of a sum but from its 43 highest, rounded (Veltkamp's splitting, in Dekker, 1971), which such a term does not
+    reach.
     """
     if xp.dtype(dtype).itemsize >= total.dtype.itemsize:
         return total.astype(dtype, copy=False)

@@ -107,7 +107,7 @@ def test_chunks_leave_no_trace(monkeypatch):
 
 
 def test_only_float32_is_encoded():
-    with pytest.raises(TypeError, match="bfloat16 is made from float32 numbers, not from float64: convert"):
+    with pytest.raises(TypeError, match="bfloat16 needs float32 values, but got float64: convert"):
         BFLOAT16.encode(np.ones(2))
 
 

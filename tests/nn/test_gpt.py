@@ -189,7 +189,7 @@ class TestErrors:
             self.model(self.good, self.good[:, :7])
 
     def test_linear_of_another_shape(self):
-        with pytest.raises(ValueError, match="needs 2 blocks along its first axis and 8 values along its last"):
+        with pytest.raises(ValueError, match="needs 2 heads along its first axis and 8 values along its last"):
             self.model.blocks[0].attention.qkv(Tensor(np.zeros((1, 8, 9), np.float32)))
 
 

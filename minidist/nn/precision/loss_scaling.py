@@ -1,13 +1,13 @@
-"""Loss scaling: lifts float16 gradients out of the range where they vanish.
+"""Loss scaling keeps float16 gradients out of the range where they underflow.
 
 The smallest float16 number is 6e-8, and many gradients of activations are smaller. So the loss is multiplied by a large
-power of two before backward, which multiplies every gradient by it, and the gradients of the parameters are divided by
-it before they are used. Both are exact unless something becomes subnormal. If the scale is too large, a gradient
-overflows to infinity: then the step is skipped and the scale halved. After many steps without overflow it is doubled.
+power of two before backward, which multiplies every gradient by it, and the parameters' gradients are divided by it
+before use. Both are exact unless a value becomes subnormal. If the scale is too large, a gradient overflows to infinity:
+then the step is skipped and the scale is halved. After many steps without overflow it is doubled.
 
 bfloat16 has the range of float32 and needs none of this.
 
-Micikevicius et al., "Mixed Precision Training" (2018), section 3.2; ``torch.amp.GradScaler``, whose names these are.
+Micikevicius et al., "Mixed Precision Training" (2018), section 3.2. The names are those of ``torch.amp.GradScaler``.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,10 +22,10 @@ class GradScaler:
     """The scale of the loss, and how it changes.
 
     Args:
-        init_scale: to begin with, a power of two.
-        growth_factor, backoff_factor: by which the scale is multiplied after many good steps, and after an overflow.
-        growth_interval: how many good steps in a row make it grow. 0: the scale never changes.
-        enabled: False for one that does nothing.
+        init_scale: the first scale, a power of two.
+        growth_factor, backoff_factor: multiply the scale after many good steps, and after an overflow.
+        growth_interval: good steps in a row before the scale grows; with 0 the scale never changes.
+        enabled: False for a scaler that does nothing.
 
     Attributes:
         skipped: how many steps were skipped.
@@ -41,11 +41,11 @@ class GradScaler:
         self.skipped = 0
 
     def unscale(self, parameters: Iterable[Parameter], all_max: Callable = identity) -> bool:
-        """Divide all gradients by the scale, in place. Returns whether any of any process overflowed.
+        """Divide all gradients by the scale, in place. Return whether a gradient of any process has overflowed.
 
         Args:
-            parameters: those without a gradient are passed over.
-            all_max: joins a float with those of the processes that hold other gradients, so that all of them agree.
+            parameters: those without a gradient are skipped.
+            all_max: joins a float with those of the processes with other gradients, so that all agree.
         """
         if not self.enabled:
             return False
@@ -57,7 +57,7 @@ class GradScaler:
         return all_max(overflow) > 0
 
     def update(self, overflow: bool) -> None:
-        """After a step: change the scale if it is time to. A step with an overflow is skipped."""
+        """Change the scale after a step if it is due, and count the step as skipped if it overflowed."""
         self.skipped += overflow
         if not self.enabled or not self.growth_interval:
             return

@@ -1,9 +1,9 @@
 """Master weights: the optimizer trains float32 weights, while the model computes with copies in 16 bits.
 
-bfloat16 numbers near 1 are 0.0078 apart. An update of 0.001 is less than half of that, so a 16-bit weight that it is
-added to does not change at all, however many such updates follow. So the sum of all updates is kept in float32, and
-rounded to 16 bits after each step (Micikevicius et al., "Mixed Precision Training", 2018, section 3.1; Megatron-LM
-keeps them in its ``Float16OptimizerWithFloat16Params``).
+bfloat16 numbers near 1 are 0.0078 apart. An update of 0.001 is less than half of that, so it does not change a 16-bit
+weight at all, however often it is repeated. So the sum of all updates is kept in float32, and rounded to 16 bits after
+each step (Micikevicius et al., "Mixed Precision Training", 2018, section 3.1; in Megatron-LM the
+``Float16OptimizerWithFloat16Params``).
 """
 
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from minidist.overrides import overridable
 
 
 class MasterWeights:
-    """float32 copies of parameters, which from now on are stored in a smaller format themselves.
+    """float32 copies of parameters, which are themselves stored in a smaller format from now on.
 
     Args:
-        parameters: of the model, float32 so far; changed here.
-        format: in which the model keeps them.
+        parameters: the model's, float32 so far; changed here.
+        format: the format in which the model stores them.
 
     Attributes:
-        masters: what the optimizer trains: for each parameter one of the same name, with its values in float32.
+        masters: what the optimizer trains: for each parameter one of the same name, in float32.
     """
 
     def __init__(self, parameters: Sequence[Parameter], format: Format) -> None:
@@ -37,12 +37,12 @@ class MasterWeights:
         self.sync_params()
 
     def take_gradients(self) -> None:
-        """Before the optimizer's step: the gradients of the model's parameters are the masters'."""
+        """Before the optimizer's step: give the masters the gradients of the model's parameters."""
         for parameter, master in zip(self.parameters, self.masters, strict=True):
             master.grad = parameter.grad
 
     def sync_params(self) -> None:
-        """After it: the model's parameters are the masters, rounded."""
+        """After the optimizer's step: set the model's parameters to the masters, rounded."""
         for parameter, master in zip(self.parameters, self.masters, strict=True):
             parameter.data = master.data
             ledger.hold("parameters", parameter.stored)
