@@ -279,7 +279,7 @@ class Embedding(Function):
 
 
 def _rows_here(tokens, first: int, count: int):
-    """The rows of the tokens among the ``count`` from ``first`` on, in order; and which tokens these are, (...) bool."""
+    """The rows of the tokens among the ``count`` from ``first`` on, in order, and which tokens they are, (...) bool."""
     row = tokens.astype(xp.int64) - first
     here = (row >= 0) & (row < count)
     return row[here], here
@@ -305,8 +305,8 @@ class AddPositions(Function):
 def copy_to_heads(x: Tensor, heads: int) -> Tensor:
     """Give every head the same activations: (..., C) -> (H, ..., C).
 
-    Backward sums the heads' gradients. This is f of Megatron-LM (Shoeybi et al., 2019, section 3), there the identity in
-    forward and an all-reduce in backward (``copy_to_tensor_model_parallel_region``); here one process has all heads.
+    Backward sums the heads' gradients. This is f of Megatron-LM (Shoeybi et al., 2019, section 3), which is the identity
+    in forward and an all-reduce in backward (``copy_to_tensor_model_parallel_region``); here one process has all heads.
     """
     return CopyToHeads.apply(x, heads)
 

@@ -10,8 +10,8 @@ def rounded(total, dtype):
 
     A sum of a few float32 numbers often lies exactly halfway between two of them. Then a term of 2^-58, which one order
     of adding keeps and another one loses, would decide to which of the two it rounds. So a float32 is not made from all
-    53 bits of a sum but from its 43 highest, rounded (Veltkamp's splitting, in Dekker, 1971), which such a term does not
-    reach.
+    53 bits of a sum but from its 43 highest, rounded (Veltkamp's splitting, in Dekker, 1971), which such a term does
+    not reach.
     """
     if xp.dtype(dtype).itemsize >= total.dtype.itemsize:
         return total.astype(dtype, copy=False)

@@ -13,9 +13,9 @@ Exponent bits give range, mantissa bits precision. bfloat16 (Kalamkar et al., "A
 Training", 2019) is the upper half of a float32 and has its range; float16 (IEEE 754) is more precise but has a smaller
 range; the two 8-bit formats are those of Micikevicius et al., "FP8 Formats for Deep Learning" (2022).
 
-NumPy has none of them except float16, whose products are slow. So a number in such a format is stored as its bits, in an
-unsigned integer, and computations use the float32 of the same value. A GPU's matrix units do the same: the product of
-two bfloat16 numbers is exact in float32, and the sum is taken there.
+NumPy has none of them except float16, whose products are slow. So a number in such a format is stored as its bits, in
+an unsigned integer, and computations use the float32 of the same value. A GPU's matrix units do the same: the product
+of two bfloat16 numbers is exact in float32, and the sum is taken there.
 """
 
 from dataclasses import dataclass
@@ -33,8 +33,8 @@ INFINITY = 0x7F800000  # the bits of a float32 infinity; those of NaNs are large
 def drop_bits(integers, count: int):
     """Drop the lowest ``count`` bits of unsigned integers, rounding to nearest, ties to even.
 
-    Adding half of the last place that stays, or one less if that place is even, carries into it exactly when rounding up
-    is right. In a float's bits a full mantissa carries into the exponent, which is right as well.
+    Adding half of the last place that stays, or one less if that place is even, carries into it exactly when rounding
+    up is right. In a float's bits a full mantissa carries into the exponent, which is right as well.
     """
     result = (integers >> count) & xp.uint32(1)
     result += xp.uint32((1 << (count - 1)) - 1)
@@ -134,8 +134,8 @@ class Format:
         lower = (127 - self.bias) << self.mantissa  # the difference between the two biases, in this format's places
         code = xp.maximum(drop_bits(magnitude, 23 - self.mantissa), lower) - xp.uint32(lower)
         code = xp.minimum(code, self.overflow)
-        # Below the smallest normal number the last place no longer shrinks: it is that of ``smallest``. Adding a float32
-        # that has its last place there makes the addition round there.
+        # Below the smallest normal number the last place no longer shrinks: it is that of ``smallest``. Adding a
+        # float32 that has its last place there makes the addition round there.
         anchor = xp.float32(2.0 ** (24 - self.bias - self.mantissa))
         small = (magnitude.view(xp.float32) + anchor).view(xp.uint32)
         small -= anchor.view(xp.uint32)

@@ -2,8 +2,8 @@
 
 The smallest float16 number is 6e-8, and many gradients of activations are smaller. So the loss is multiplied by a large
 power of two before backward, which multiplies every gradient by it, and the parameters' gradients are divided by it
-before use. Both are exact unless a value becomes subnormal. If the scale is too large, a gradient overflows to infinity:
-then the step is skipped and the scale is halved. After many steps without overflow it is doubled.
+before use. Both are exact unless a value becomes subnormal. If the scale is too large, a gradient overflows to
+infinity: then the step is skipped and the scale is halved. After many steps without overflow it is doubled.
 
 bfloat16 has the range of float32 and needs none of this.
 
