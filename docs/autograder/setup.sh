@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs once, when Gradescope builds the image. minidist's repository lies in source/minidist, packed into the zip file.
+# Gradescope runs this once, to build the image. The zip file puts minidist's repository in source/minidist.
 set -euo pipefail
 autograder=${AUTOGRADER:-/autograder}
 

@@ -65,6 +65,7 @@ CHOICES = {
     "reduce_dtype": ("float64", "float32"),
     "backend": ("numpy", "cupy"),
 }
+METAVARS = {"stages": "N+N", "text": "FILE"}
 
 
 def reader(read: Callable[[str], int | float]) -> Callable[[str], int | float]:
@@ -84,29 +85,33 @@ READERS = {int: integer, float: real, str: str}
 
 
 def add_layout(parser: argparse.ArgumentParser) -> None:
-    _add_fields(parser.add_argument_group("layout: how the run is split"), Layout)
+    _add_fields(parser.add_argument_group("layout: how to split the run"), Layout)
 
 
-def add_config(parser: argparse.ArgumentParser, **defaults) -> None:
-    """Add the flags of TrainConfig. ``defaults`` override TrainConfig's own; None leaves the choice to the command."""
+def add_config(parser: argparse.ArgumentParser, **decided_later: str) -> None:
+    """Add the flags of TrainConfig.
+
+    Args:
+        decided_later: field -> its default in words. The flag's value is then None unless the user gives one.
+    """
     parser.add_argument(
         "--impl", metavar="FOLDER", help="train on your own code: exercises, solutions or a folder of chNN_*.py files"
     )
-    _add_fields(parser.add_argument_group("the run: what is trained"), TrainConfig, **defaults)
+    _add_fields(parser.add_argument_group("model and training"), TrainConfig, **decided_later)
 
 
-def _add_fields(group, settings: type, **defaults) -> None:
+def _add_fields(group, settings: type, **decided_later: str) -> None:
     """Add a flag for each field of a dataclass."""
     for field in fields(settings):
-        default = defaults.get(field.name, field.default)
         kind = field.type if isinstance(field.type, type) else str
-        flag = "--" + field.name.replace("_", "-")
-        usual = field.default if default is None else default
-        more = ", or more if a layout needs them" if default is None and field.name == "layers" else ""
-        text = HELP[field.name] + ("" if usual in (None, "") else f" (default: {usual}{more})")
-        metavar = None if field.name in CHOICES else {int: "N", float: "X", str: "FILE"}[kind]
+        usual = decided_later.get(field.name, field.default)
         group.add_argument(
-            flag, type=READERS[kind], default=default, choices=CHOICES.get(field.name), metavar=metavar, help=text
+            "--" + field.name.replace("_", "-"),
+            type=READERS[kind],
+            default=None if field.name in decided_later else field.default,
+            choices=CHOICES.get(field.name),
+            metavar=None if field.name in CHOICES else METAVARS.get(field.name, {int: "N", float: "X"}.get(kind)),
+            help=HELP[field.name] + ("" if usual in (None, "") else f" (default: {usual})"),
         )
 
 

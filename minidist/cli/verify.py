@@ -62,7 +62,11 @@ def add_verify(commands) -> None:
     )
     command.add_argument("--png", metavar="PATH", help="draw the results to this file, with --matrix")
     command.add_argument("--json", metavar="PATH", help="write the results to this file; - for standard output")
-    add_config(command, steps=None, layers=None)
+    add_config(
+        command,
+        layers=f"{TrainConfig.layers}, or more if a layout needs them; {MATRIX_LAYERS} with --matrix",
+        steps=f"{STEPS}; {MATRIX_STEPS} with --matrix",
+    )
 
 
 def _verify(options) -> int:

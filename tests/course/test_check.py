@@ -52,7 +52,7 @@ def test_from_failing_to_passed(folder, capsys):
     assert status == 1 and "failing" in shown and "3.2 fails in test_values" in shown and "rank" in shown
     mine.write_text(solve("broadcast_tree"))
     status, shown = checked(folder, capsys, "3.2")
-    assert status == 0 and "passed" in shown and "3 of " in shown
+    assert status == 0 and "passed" in shown and "3 of " in shown and "Well done" in shown
     status, shown = checked(folder, capsys, "3")  # the whole chapter: one passed, seven to do
     assert status == 1 and shown.count("to do") == 7 and shown.count("passed") == 1
 

@@ -41,6 +41,8 @@ def report(folder: Path, shown: list[TaskResult], all_results: list[TaskResult],
             failing.setdefault(result.failure.message, []).append(result)
     parts += [_failure(results, in_full) for results in failing.values()]
     if (result := next_task(shown) or next_task(all_results)) is not None:
+        if next_task(shown) is None:
+            parts.append(Text("Well done! On to the next task.", "green"))
         parts.append(_what_next(folder, result))
     else:
         text = (
@@ -82,11 +84,11 @@ def _failure(results: list[TaskResult], in_full: bool) -> Panel:
 
 def _what_next(folder: Path, result: TaskResult) -> Text:
     number = result.task.number
-    where = f"{folder.name}/{result.task.chapter}.py"
-    text = Text.assemble(("next: ", "bold"), (f"{number}  {result.task.title}", "bold"), f"  in {where}\n")
+    text = Text.assemble(("next: ", "bold"), (f"{number}  {result.task.title}", "bold"))
+    text.append(f"\nedit {folder.name}/{result.task.chapter}.py")
     if result.state == "failed":
-        return text.append(f"details: minidist check {number}    hint: minidist check --hint {number}")
-    return text.append(f"hint: {result.task.hint}", "yellow")
+        return text.append(f"    details: minidist check {number}    hint: minidist check --hint {number}")
+    return text.append(f"\nhint: {result.task.hint}", "yellow")
 
 
 def _points(results: list[TaskResult]) -> Group:
