@@ -305,8 +305,8 @@ class AddPositions(Function):
 def copy_to_heads(x: Tensor, heads: int) -> Tensor:
     """Give every head the same activations: (..., C) -> (H, ..., C).
 
-    Backward sums the heads' gradients. This is f of Megatron-LM (Shoeybi et al., 2019, section 3), which is the identity
-    in forward and an all-reduce in backward (``copy_to_tensor_model_parallel_region``); here one process has all heads.
+    Backward sums the heads' gradients. This is f of Megatron-LM (Shoeybi et al., 2019, section 3), the identity in
+    forward and an all-reduce in backward (``copy_to_tensor_model_parallel_region``); here one process has all heads.
     """
     return CopyToHeads.apply(x, heads)
 
