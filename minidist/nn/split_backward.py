@@ -6,7 +6,7 @@ its weights when it would be idle (Qi et al., "Zero Bubble Pipeline Parallelism"
 
 from collections.abc import Callable, Sequence
 
-from minidist.nn import checks
+from minidist.nn.dispatch import checks
 from minidist.nn.tensor import Tensor, Walk
 
 

@@ -6,7 +6,7 @@ the nodes from the loss to the leaves, each once, after everything that used its
 
 The names are PyTorch's (``torch.autograd.Function``). Simpler here: a Function has one output, a graph is walked once,
 and gradients are plain arrays. Precision, storage, FLOPs, traces and checks are layers around every operation
-(around.py); operators such as ``a + b`` are in arithmetic.py.
+(dispatch/around.py); operators such as ``a + b`` are in arithmetic.py.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from minidist import ledger
 from minidist.backend import xp
-from minidist.nn import around, checks
+from minidist.nn.dispatch import around, checks
 from minidist.nn.memory.saved import Saved
 from minidist.nn.precision.policy import current
 from minidist.nn.precision.stamped import Stamped

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from minidist import flops, ledger
-from minidist.nn import around, functional
+from minidist.nn.dispatch import around, functional
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.layers import Parameter
 from minidist.nn.loss import cross_entropy

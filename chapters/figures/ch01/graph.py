@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from unittest.mock import patch
 
-from minidist.nn import around
+from minidist.nn.dispatch import around
 
 NODE, LEAF, FORWARD, BACKWARD = "#56B4E9", "#E8E8E8", "#B0B0B0", "#0072B2"
 FONT = 9

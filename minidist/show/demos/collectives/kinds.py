@@ -145,9 +145,7 @@ RING = Kind(
     },
     {
         "ring": lambda step, n: ADDS if step < n else PASSES,
-        "naive": lambda step, n: (
-            "rank 0 adds the next array" if step < n else "rank 0 sends the sum to one rank"
-        ),
+        "naive": lambda step, n: "rank 0 adds the next array" if step < n else "rank 0 sends the sum to one rank",
         "halving-doubling": lambda step, n: HALVE if step < n.bit_length() else DOUBLE,
     },
     (lambda ranks: Layout(dp=ranks, algorithm="ring"), bug.all_reduce_ring),

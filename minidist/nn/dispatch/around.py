@@ -11,7 +11,7 @@ PyTorch's dispatcher does the same with a stack of dispatch keys: autocast, auto
 
 from minidist import flops, trace
 from minidist.backend import xp
-from minidist.nn import checks
+from minidist.nn.dispatch import checks
 
 
 def operand(ctx, tensor):
