@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from minidist import flops, ledger
-from minidist.nn.dispatch import around, functional
+from minidist.nn import functional
+from minidist.nn.dispatch import around
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.layers import Parameter
 from minidist.nn.loss import cross_entropy
