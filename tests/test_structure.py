@@ -1,6 +1,7 @@
 """Which package may import which, read from the source."""
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,23 @@ def test_imports_go_downwards(file):
             assert package == "backend", f"{file} imports cupy"
         if package == "parallel" and name[:2] == ("minidist", "parallel") and name[2] not in ("axis", "tools"):
             pytest.fail(f"{file} imports {'.'.join(name)}: the axes do not know each other")
+
+
+def test_no_files_import_each_other_in_a_circle():
+    """Imports inside functions count too."""
+    modules = {file.relative_to(ROOT.parent).with_suffix("").parts: file for file in FILES}
+    modules = {name[:-1] if name[-1] == "__init__" else name: file for name, file in modules.items()}
+    graph = {
+        name: {found if found in modules else found[:-1] for found in imports_of(file)} & (modules.keys() - {name})
+        for name, file in modules.items()
+    }
+    assert graph["minidist", "show", "player", "animation"] > {("minidist", "show", "player", "page")}
+    TopologicalSorter(graph).prepare()  # raises CycleError and names the files
+
+
+@pytest.mark.parametrize("file", [f for f in FILES if package_of(f) == "analysis"], ids=lambda file: file.name)
+def test_analysis_draws_nothing(file):
+    assert not {name[0] for name in imports_of(file)} & {"matplotlib", "PIL", "rich", "textual"}
 
 
 @pytest.mark.parametrize("file", sorted(COURSE.rglob("*.py")), ids=lambda file: str(file.relative_to(COURSE)))
