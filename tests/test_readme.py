@@ -20,7 +20,6 @@ README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 TEXT = {page: page.read_text(encoding="utf-8") for page in PAGES}
 LIMIT = 300  # seconds for one program
-COMING = ("one_step.md",)  # being written
 
 by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -81,13 +80,22 @@ def test_the_counts_of_tasks_and_demonstrations_are_right():
 @by_page
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", without_blocks(page)):
-        if target.startswith("https://") or target.endswith(COMING):
+        if target.startswith("https://"):
             continue
         name, _, anchor = target.partition("#")
         file = (page.parent / name).resolve() if name else page
         assert file.exists(), target
         if anchor:
             assert anchor in [slug(title) for title in re.findall(r"^#+ (.*)", TEXT[file], re.MULTILINE)], target
+
+
+@by_page
+def test_names_that_link_to_a_file_are_defined_there(page):
+    for name, target in re.findall(r"\[`([\w.]+)`\]\(([^)\s]+\.py)\)", without_blocks(page)):
+        if not name.endswith(".py"):
+            text = (page.parent / target).read_text(encoding="utf-8")
+            for part in name.split("."):
+                assert re.search(rf"\b(class|def) {part}\b|^{part} = ", text, re.MULTILINE), f"{name} in {target}"
 
 
 def slug(title: str) -> str:
