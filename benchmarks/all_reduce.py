@@ -1,10 +1,10 @@
-"""All-reduce (float32 sum, in place) beside MPICH through mpi4py and torch.distributed with Gloo, in one run.
+"""All-reduce (float32 sum, in place), compared with MPICH (mpi4py) and torch.distributed (Gloo) in one run.
 
     pip install -e '.[mpi,torch]'
     python benchmarks/all_reduce.py --ranks 2 4
 
-The three take turns, round by round, so that a machine that slows down slows all of them. A figure is the median over
-rounds of the median time of one all-reduce on rank 0; a peer that is not installed is left out.
+The three take turns, round by round, so a machine that slows down slows all of them. Each figure is the median over
+rounds of the median time of one all-reduce on rank 0. A peer that is not installed is skipped.
 """
 
 import argparse
@@ -24,7 +24,7 @@ SIZES = [1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20]  # 
 
 
 def time_calls(all_reduce, barrier, make, sizes) -> dict[int, float]:
-    """Seconds for one all-reduce of each size: the median over repetitions."""
+    """Seconds per all-reduce of each size: the median over repetitions."""
     medians = {}
     for nbytes in sizes:
         buffer = make(nbytes // 4)
@@ -102,8 +102,8 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="bytes")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--algorithm", nargs="+", default=["auto"], help="minidist's algorithms to time")
-    parser.add_argument("--no-peers", action="store_true", help="time minidist alone")
+    parser.add_argument("--algorithm", nargs="+", default=["auto"], help="minidist's algorithms to measure")
+    parser.add_argument("--no-peers", action="store_true", help="measure only minidist")
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--store", help=argparse.SUPPRESS)
@@ -134,7 +134,7 @@ def main() -> None:
             name: {n: statistics.median(one[n] for one in results) for n in options.sizes}
             for name, results in rounds.items()
         }
-        table = Table(title=f"all-reduce, {ranks} ranks: µs, and times minidist {options.algorithm[0]}'s")
+        table = Table(title=f"all-reduce, {ranks} ranks: µs (as a multiple of minidist {options.algorithm[0]})")
         table.add_column("bytes", justify="right")
         for name in medians:
             table.add_column(name, justify="right")

@@ -3,7 +3,7 @@
     python benchmarks/data_parallel.py dp=2 dp=2,sync=naive
 
 The layouts take turns with one process, round by round; a ratio is the median over rounds. The row "independent" is the
-machine's ceiling: that many single processes at the same time, which share its caches and memory but not one byte.
+machine's upper limit: as many single processes at the same time, which share caches and memory but no data.
 """
 
 import argparse
@@ -26,7 +26,7 @@ SIZES = {
 
 
 def independent(world, config: TrainConfig, layout: Layout, options: RunOptions):
-    """A training run of this rank's own, of its share of the batch, at the same time as the other ranks' runs."""
+    """Train on this rank's share of the batch alone, at the same time as the other ranks."""
     alone = world.new_group([world.rank])
     return train_rank(alone, replace(config, global_batch=config.global_batch // world.size), Layout(), options)
 

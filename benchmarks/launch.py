@@ -1,8 +1,8 @@
-"""How long it takes to start ranks, and to run an empty function on warm ones.
+"""How long it takes to start ranks, and to run an empty function on warm ranks.
 
     python benchmarks/launch.py --ranks 4
 
-"Cold" is a whole Python program that does nothing but ``launch`` an empty function, less one that imports NumPy alone.
+"Cold" is a whole Python program that only launches an empty function, minus one that only imports NumPy.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""The bubble of a pipeline, measured beside the formula's, for several numbers of micro-batches and schedules.
+"""The measured bubble of a pipeline next to the formula's, for several schedules and numbers of micro-batches.
 
     python benchmarks/pipeline.py --png pipelines.png
 
-Ranks need a core each. The measured bubble is the share of the ranks' time, from the first action of a step to the
-last, in which they are idle, from the trace of the last step of each round; the table shows the median. The column
-"costs" is the bubble of the same schedule with the times that its actions really took (the median of each stage's
-forwards and backwards) if messages took none: what the formula would be if the stages were as unequal as they are.
+Each rank needs a core. The measured bubble is the share of the ranks' time in which they are idle, from the first action
+of a step to the last, in the trace of each round's last step; the table shows the median. The column "costs" is the
+bubble of the same schedule with the measured times of its actions (the median of each stage's forwards and backwards)
+but no time for messages: the formula for stages that are as unequal as they really are.
 """
 
 import argparse
@@ -31,7 +31,7 @@ LAYOUTS = ("pp=2,schedule=gpipe", "pp=2", "pp=2,virtual=2", "pp=2,schedule=zb-h1
 
 
 def with_real_costs(slots, planned) -> float:
-    """The bubble of a schedule whose actions take as long as they took on average in these slots."""
+    """The bubble of a schedule whose actions take their median time in these slots."""
     took = defaultdict(list)
     for row in slots:
         for slot in row:
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("layouts", nargs="*", default=LAYOUTS)
     parser.add_argument("--micro-batches", type=int, nargs="+", default=[2, 4, 8, 16])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--png", metavar="PATH", help="draw the last round, with the most micro-batches")
+    parser.add_argument("--png", metavar="PATH", help="draw the last round with the most micro-batches")
     options = parser.parse_args()
 
     table = Table(title=f"bubble: {CONFIG.layers} layers of width {CONFIG.width}, micro-batches of 4 x 128 tokens")

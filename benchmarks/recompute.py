@@ -1,9 +1,9 @@
-"""Time and memory of recomputation beside a run that keeps everything, in one process.
+"""Time and memory of recomputation, compared with keeping every activation, in one process.
 
     python benchmarks/recompute.py
 
-The three are run in turns; the time is the median of the ratios to the run without recomputation of the same round. The
-FLOPs are what the matrix products of a step took, counted; the bytes are the ledger's peak of saved activations.
+The three modes take turns. The time is the median ratio to the run without recomputation in the same round. FLOPs are
+those of the matrix products of a step, counted; bytes are the ledger's peak of saved activations.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5)
     options = parser.parse_args()
 
-    table = Table(title="one process: recomputation beside none (model: width x layers, context)")
+    table = Table(title="one process: recomputation compared with none (model: width x layers, context)")
     for column in ("model", "precision", "recompute", "time", "FLOPs", "MB of activations", "share"):
         table.add_column(
             column, justify="right" if column in ("time", "FLOPs", "MB of activations", "share") else "left"

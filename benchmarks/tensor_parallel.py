@@ -1,11 +1,11 @@
-"""Step time of tensor-parallel layouts beside one process with one BLAS thread, and where the time goes.
+"""Step time of tensor-parallel layouts, compared with one process with one BLAS thread, and where the time goes.
 
     python benchmarks/tensor_parallel.py --png where.png
 
 The layouts take turns with one process, round by round; a ratio is the median over rounds. "waiting" is what a rank
-spends in a collective before the last rank has come to it (minidist/analysis/breakdown.py). The row "apart" is the
-machine's ceiling: that many single processes at the same time that share nothing but its caches and memory, each with
-the whole work; had they shared the work out between them for nothing, a step would take 1/N of that.
+spends in a collective before the last rank has entered it (minidist/analysis/breakdown.py). The row "apart" is the
+machine's upper limit: as many single processes at the same time, each with the full work, which share only caches and
+memory. If splitting the work among them cost nothing, a step would take 1/N of that.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def main() -> None:
         tried = [(str(layout), layout, None) for layout in (Layout(), *layouts)]
         for _ in range(options.rounds):
             for name, layout, function in (*tried, (f"{most} apart", Layout(tp=most), apart)):
-                result = run(clusters[layout.world_size], config, layout, RunOptions(trace=True), function)
+                result = run(clusters[layout.world_size], config, layout, RunOptions(trace=True), rank_function=function)
                 times.setdefault(name, []).append(max(rank.seconds for rank in result.ranks) / config.steps)
                 if function is None:
                     found = breakdown.seconds([rank.log for rank in result.ranks])

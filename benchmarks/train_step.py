@@ -1,10 +1,10 @@
-"""One training step of minidist against the same step in PyTorch, one thread each, in turns.
+"""One training step of minidist compared with the same step in PyTorch, one thread each, in turns.
 
     python benchmarks/train_step.py --turns 30
 
-A step is forward, backward, gradient clipping and AdamW. PyTorch runs eagerly, once with attention written out in plain
-operations and once with its fused ``scaled_dot_product_attention``. All take turns, so that a machine that slows down
-slows every one; a ratio is the median over the turns.
+A step is forward, backward, gradient clipping and AdamW. PyTorch runs eagerly, once with attention in plain operations
+and once with its fused ``scaled_dot_product_attention``. All take turns, so a machine that slows down slows all of them;
+a ratio is the median over the turns.
 """
 
 import argparse
@@ -27,7 +27,7 @@ BATCH, HEADS = 8, 4
 
 
 def plain_attention(q, k, v, is_causal):
-    """Causal attention as one writes it by hand: (B, H, T, D) each."""
+    """Causal attention written by hand: (B, H, T, D) each."""
     length, head_width = q.shape[-2:]
     later = torch.ones(length, length, dtype=torch.bool).triu(1)
     scores = (q @ k.transpose(-2, -1) * head_width**-0.5).masked_fill(later, -torch.inf)  # (B, H, T, T)
@@ -105,7 +105,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
 
-    table = Table("size", "width", "layers", "context", title="one training step: ms, and minidist's time over it")
+    table = Table("size", "width", "layers", "context", title="one training step: ms (minidist's time / this time)")
     for name in ("minidist", "torch, plain attention", "torch, fused attention"):
         table.add_column(name, justify="right")
     for size in arguments.size or SIZES:
