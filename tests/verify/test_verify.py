@@ -50,7 +50,7 @@ def one_process(ranks):
     return {name: run(ranks(1), config, Layout()) for name, config in CONFIGS.items()}
 
 
-@pytest.mark.parametrize("dp", range(1, 9))
+@pytest.mark.parametrize("dp", [1, 2, 3, *(pytest.param(dp, marks=pytest.mark.long) for dp in range(4, 9))])
 def test_every_layout_ends_on_the_bits_of_one_process(ranks, one_process, dp):
     tried = [(name, layout) for name, layout in layouts_to_try() if layout.dp == dp]
     assert len(tried) >= 5
