@@ -84,6 +84,7 @@ def test_an_endless_loop_and_a_deadlock_end(folder, capsys):
     assert "deadlock" in shown and f"{NAME}.py:" in shown
 
 
+@pytest.mark.long
 def test_a_file_that_is_not_python(folder, capsys):
     (folder / f"{NAME}.py").write_text(STUB + "\ndef broken(:\n")
     status, shown = checked(folder, capsys, "3.2")
@@ -92,6 +93,7 @@ def test_a_file_that_is_not_python(folder, capsys):
     assert shown.count("cannot be loaded") == 1  # once, not for every task
 
 
+@pytest.mark.long
 def test_the_chapter_being_worked_on_is_shown(folder, capsys):
     """Chapter 0 is untouched; a learner who edits chapter 3 sees chapter 3."""
     for name, source in read_answers(course_folder("solutions")).items():
@@ -102,6 +104,7 @@ def test_the_chapter_being_worked_on_is_shown(folder, capsys):
     assert "chapter 3:" in shown and "chapter 0:" not in shown and "next: 3.1" in shown
 
 
+@pytest.mark.long
 def test_a_traceback_shows_only_the_learners_lines(folder, capsys):
     mine = folder / f"{NAME}.py"
     mine.write_text(solve("all_gather_ring").replace("incoming = chunks[(rank - 1 - step) % size]", "incoming = chunk"))
@@ -130,6 +133,7 @@ def test_progress_is_stored(folder, capsys, monkeypatch):
     assert "3" in judged[0] and "3 of" in shown and "1 of" in shown
 
 
+@pytest.mark.long
 def test_progress_that_cannot_be_stored_or_read(folder, capsys):
     """check reports the problem and shows its results all the same."""
     (folder / ".progress.json").mkdir()

@@ -120,7 +120,7 @@ SUBMISSIONS = {
     ),
     "is_no_python": ("def broken(:\n", (0, 0, 0), r"3\.3, 3\.6, 3\.8: .*cannot be loaded: SyntaxError"),
 }
-FEW = ("solves_all", "exits_hard", "calls_the_library", "spoils_its_ranks")  # what ``pytest`` alone grades
+FEW = ("solves_all", "calls_the_library", "spoils_its_ranks")  # what ``pytest`` alone grades
 
 
 def processes_in(folder: str) -> set[int]:
@@ -217,6 +217,7 @@ def test_nothing_is_left(graded):
     assert dead_segments() - graded[3] == set()
 
 
+@pytest.mark.long
 def test_an_interrupt_keeps_finished_grades_and_leaves_nothing(tmp_path, scratch):
     for student, text in (("a", SOLUTION), ("b", SOLUTION + "\nwhile True:\n    pass\n")):
         (tmp_path / "in" / student).mkdir(parents=True)
@@ -245,6 +246,7 @@ def test_an_interrupt_keeps_finished_grades_and_leaves_nothing(tmp_path, scratch
     assert list(scratch.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_submission_that_takes_too_long(tmp_path):
     """The time limit applies to the whole submission; a remark lists the tasks that were not judged."""
     (tmp_path / "in" / "slow").mkdir(parents=True)
@@ -314,6 +316,7 @@ def test_the_file_taken_from_several(tmp_path):
     assert remarks[1] == f"found 2 files {NAME}.py; graded repository/exercises/{NAME}.py"
 
 
+@pytest.mark.long
 def test_the_limit_of_processes(tmp_path):
     (tmp_path / "in" / "crowd").mkdir(parents=True)
     crowd = "import subprocess\nfor _ in range(60):\n    subprocess.Popen(['sleep', '60'])"

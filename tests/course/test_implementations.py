@@ -56,6 +56,7 @@ def verify(folder, *arguments) -> int:
     return main(["verify", "--impl", str(folder), *SMALL, *arguments])
 
 
+@pytest.mark.long
 def test_all_solutions_reach_the_librarys_fingerprint(capsys):
     layouts = ["dp=4,algorithm=ring", "dp=3,algorithm=naive,sync=naive", "dp=5,algorithm=tree,bucket_mb=0.01", "dp=1"]
     layouts += ["tp=2", "zero=1,dp=2,tp=2,sp=1"]

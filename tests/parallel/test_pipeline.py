@@ -26,7 +26,8 @@ CONFIG = TrainConfig(
 )
 
 
-def layouts_to_try() -> list[str]:
+def layouts_to_try() -> list:
+    """Every schedule and every other axis; those of more than four ranks are long."""
     pipelines = [
         *(f"pp={pp},schedule={name}" for pp in (2, 3, 5) for name in ("naive", "gpipe", "1f1b", "zb-h1")),
         *(f"pp={pp},virtual=2" for pp in (2,)),
@@ -38,7 +39,8 @@ def layouts_to_try() -> list[str]:
     others = ("dp=2", "dp=3,sync=naive", "zero=1,dp=2", "zero=1,dp=4,shard=2", "tp=2", "tp=2,sp=1", "dp=2,tp=2,zero=1")
     schedules = itertools.cycle(["schedule=1f1b", "virtual=2", "schedule=gpipe", "schedule=zb-h1", "stages=3+2"])
     pairs = [f"pp=2,{next(schedules)},{other}" for other in others]
-    return [*pipelines, *pairs, "pp=4,dp=2,tp=2,sp=1,zero=1", "pp=3,dp=4,zero=1", "pp=5,tp=2"]
+    texts = [*pipelines, *pairs, "pp=4,dp=2,tp=2,sp=1,zero=1", "pp=3,dp=4,zero=1", "pp=5,tp=2"]
+    return [pytest.param(text, marks=pytest.mark.long if Layout.parse(text).world_size > 4 else ()) for text in texts]
 
 
 @pytest.fixture(scope="module")

@@ -34,8 +34,9 @@ CONFIGS = {
 }
 
 
-def layouts_to_try() -> list[tuple[str, str]]:
-    """Every tp, with and without sp, and several ways to share the batch out; by turns with and without dropout."""
+def layouts_to_try() -> list:
+    """Every tp, with and without sp, and several ways to share the batch out; by turns with and without dropout.
+    Those of more than four ranks are long."""
     splits = ("dp=1", "dp=2", "dp=3,sync=naive", "zero=1,dp=2", "zero=2,dp=2", "zero=3,dp=2", "zero=3,dp=3,prefetch=1")
     rows = list(itertools.product((2, 3, 6), (0, 1), splits))
     found = [
@@ -45,7 +46,11 @@ def layouts_to_try() -> list[tuple[str, str]]:
     ]
     fours = [f"{split},tp=4,sp={sp}" for split in ("dp=1", "zero=3,dp=2") for sp in (0, 1)]
     hybrid = "zero=3,dp=4,shard=2,reshard_after_forward=0,tp=2,sp=1"
-    return found + [("four heads, dropout", text) for text in [*fours, hybrid, "zero=1,dp=2,algorithm=direct,tp=2"]]
+    found += [("four heads, dropout", text) for text in [*fours, hybrid, "zero=1,dp=2,algorithm=direct,tp=2"]]
+    return [
+        pytest.param(name, text, marks=pytest.mark.long if Layout.parse(text).world_size > 4 else ())
+        for name, text in found
+    ]
 
 
 @pytest.fixture(scope="module")

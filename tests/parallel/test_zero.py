@@ -41,7 +41,10 @@ def one_process(ranks):
     return run(ranks(1), CONFIG, Layout())
 
 
-@pytest.mark.parametrize("text", LAYOUTS)
+@pytest.mark.parametrize(
+    "text",
+    [pytest.param(text, marks=pytest.mark.long if Layout.parse(text).world_size > 4 else ()) for text in LAYOUTS],
+)
 def test_every_stage_ends_on_the_bits_of_one_process(ranks, one_process, text):
     layout = Layout.parse(text)
     result = run(ranks(layout.dp), CONFIG, layout)
