@@ -42,7 +42,7 @@ def test_untouched(folder, capsys):
     status, shown = checked(folder, capsys, "3")
     assert status == 1
     assert shown.count("to do") == 8 and "failing" not in shown and "Traceback" not in shown
-    assert "next: 3.1" in shown and "hint: Count steps first" in shown
+    assert "next: 3.1" in shown and "hint: Count the steps" in shown
 
 
 def test_from_failing_to_passed(folder, capsys):
