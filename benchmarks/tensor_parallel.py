@@ -49,7 +49,8 @@ def main() -> None:
         tried = [(str(layout), layout, None) for layout in (Layout(), *layouts)]
         for _ in range(options.rounds):
             for name, layout, function in (*tried, (f"{most} apart", Layout(tp=most), apart)):
-                result = run(clusters[layout.world_size], config, layout, RunOptions(trace=True), rank_function=function)
+                cluster = clusters[layout.world_size]
+                result = run(cluster, config, layout, RunOptions(trace=True), rank_function=function)
                 times.setdefault(name, []).append(max(rank.seconds for rank in result.ranks) / config.steps)
                 if function is None:
                     found = breakdown.seconds([rank.log for rank in result.ranks])

@@ -3,8 +3,8 @@
     python benchmarks/train_step.py --turns 30
 
 A step is forward, backward, gradient clipping and AdamW. PyTorch runs eagerly, once with attention in plain operations
-and once with its fused ``scaled_dot_product_attention``. All take turns, so a machine that slows down slows all of them;
-a ratio is the median over the turns.
+and once with its fused ``scaled_dot_product_attention``. All take turns, so a machine that slows down slows all of
+them; a ratio is the median over the turns.
 """
 
 import argparse

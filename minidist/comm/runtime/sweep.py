@@ -1,20 +1,20 @@
-"""Removing what killed processes left behind: shared memory and temporary folders whose creator is gone.
+"""Removes what killed processes left behind: shared memory and temporary folders whose creator is gone.
 
-A Cluster cleans up however it ends, unless it is not asked: ``kill -9`` of all its processes leaves its segment of
-shared memory, and of the parent alone the folder in which multiprocess keeps its fork server's socket. So each start of
-a Cluster looks for such things first.
+A Cluster cleans up however it ends, unless nobody is left to do it. ``kill -9`` of all its processes leaves its
+shared-memory segment; ``kill -9`` of the parent alone leaves the folder with the socket of multiprocess's fork server.
+So each start of a Cluster first looks for such leftovers.
 
-What exists carries its creator in its name, the *owner*, such as ``24917-8813312-1f3a9c02``:
+Segments and folders carry the name of their creator, the *owner*, such as ``24917-8813312-1f3a9c02``:
 
-    24917       the process's id
-    8813312     when it started, in clock ticks: ids are used again, but not with the same start
-    1f3a9c02    where both are valid: a hash of the machine's boot and of the namespaces of ids and of clocks
+    24917       the process id
+    8813312     when the process started, in clock ticks: ids are reused, but not with the same start
+    1f3a9c02    the place where both are valid: a hash of the machine's boot and of the pid and time namespaces
 
-A thing is removed only where all of that is certain: it belongs to our user, its owner's place is ours, and no process
-has that id and that start. A container that shares /dev/shm with us has ids of its own, hence a place of its own, and
-its things stay. So does everything whose name has no owner.
+A leftover is removed only if it certainly is one: it belongs to our user, its owner's place is ours, and no process has
+that id and start. A container that shares /dev/shm with us has its own process ids, hence its own place, so what it
+created stays. So does everything without an owner in its name.
 
-Linux alone tells all this, in /proc. Elsewhere an owner is a process's id, and nothing is removed.
+Only Linux provides this information, in /proc. Elsewhere an owner is just a process id, and nothing is removed.
 """
 
 import hashlib

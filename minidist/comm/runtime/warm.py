@@ -1,4 +1,4 @@
-"""Warm ranks: clusters that are started once and used again and again."""
+"""Warm ranks: clusters that start once and run many functions."""
 
 import sys
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from minidist.comm.runtime.sweep import claim_temporary_folder
 class WarmClusters:
     """``clusters(n)`` is a Cluster of n ranks, the same one every time. A context manager.
 
-    What a function leaves behind in its ranks, such as a replaced function, meets the next one: close the clusters
-    between two functions that must not meet.
+    The ranks keep what a function changes in them, such as a replaced function. Close the clusters if the next function
+    must not see it.
 
     Args:
         start: n -> a new Cluster of n ranks.
@@ -40,9 +40,9 @@ class WarmClusters:
 
 
 def preload(*modules: str) -> None:
-    """Have the server that ranks are forked from import these modules, so that not every rank has to.
+    """Import these modules once in the server that forks the ranks, instead of in every rank.
 
-    It has to be called before the first rank starts. Where ranks are not forked (outside Linux) it does nothing.
+    Call it before the first rank starts. It does nothing where ranks are not forked, that is outside Linux.
     """
     if sys.platform == "linux":
         from multiprocess import forkserver
