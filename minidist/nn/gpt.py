@@ -242,16 +242,16 @@ def generate(model: GPT, prompt: bytes, count: int, seed: int = 0, temperature: 
         raise ValueError(f"temperature must not be negative, but is {temperature}")
     if model.config.vocab > 256:
         raise ValueError(f"generate() writes bytes, and this model has a vocabulary of {model.config.vocab}")
-    draws = generator("generate", seed)
+    rng = generator("generate", seed)
     text = bytearray(prompt)
     for _ in range(count):
         tokens = from_host(np.frombuffer(bytes(text[-model.config.context :]), np.uint8)[None])  # (1, T)
         logits = to_host(model.logits(tokens).data)[0, -1].astype(np.float64)  # (vocab,)
-        text.append(int(logits.argmax()) if temperature == 0 else _draw(logits / temperature, draws))
+        text.append(int(logits.argmax()) if temperature == 0 else _sample(logits / temperature, rng))
     return bytes(text[len(prompt) :])
 
 
-def _draw(logits: np.ndarray, draws: np.random.Generator) -> int:
+def _sample(logits: np.ndarray, rng: np.random.Generator) -> int:
     """A random index, each with probability softmax(logits)."""
     weights = np.exp(logits - logits.max())
-    return int(draws.choice(len(weights), p=weights / weights.sum()))
+    return int(rng.choice(len(weights), p=weights / weights.sum()))

@@ -1,17 +1,17 @@
-"""The clock of a run's time limit: it hardly moves while ranks wait for the cores of a busy machine."""
+"""A clock for a run's time limit that barely advances while ranks wait for the cores of a busy machine."""
 
 import os
 import time
 from pathlib import Path
 
-PATIENCE = 20  # how many times as long as its limit a run may take, however busy the machine is
+PATIENCE = 20  # a run ends after this many times its limit, however busy the machine is
 
 
 class PatientClock:
-    """Seconds of a run, as an idle machine would count them.
+    """The seconds of a run as an idle machine would count them.
 
-    While no rank wants a core the clock goes like any other: who sleeps, sleeps on any machine. While some do, it goes
-    by the share of the cores that they get. (On Linux; elsewhere it is a plain clock.)
+    While no rank needs a core, the clock runs at normal speed: a sleep takes as long on any machine. While some ranks
+    do, it advances by the share of the cores that they get. (Only on Linux; elsewhere it is a plain clock.)
     """
 
     def __init__(self, pids: list[int]) -> None:
@@ -21,7 +21,7 @@ class PatientClock:
         self._looked, (_, self._used) = time.monotonic(), self._look()
 
     def seconds(self) -> float:
-        """How many have passed. Call it every now and then: it looks at what the ranks do just then."""
+        """The seconds so far. Call it regularly, because it samples what the ranks do."""
         now, (runnable, used) = time.monotonic(), self._look()
         passed = now - self._looked
         if runnable:
@@ -33,7 +33,7 @@ class PatientClock:
         return self._seconds
 
     def _look(self) -> tuple[int, float]:
-        """How many ranks run or want to, and the seconds that all of them have computed."""
+        """How many ranks are runnable, and how many seconds of CPU time all of them have used."""
         runnable, ticks = 0, 0
         for pid in self._pids:
             try:

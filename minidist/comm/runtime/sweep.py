@@ -35,7 +35,7 @@ FOLDER, SOCKET = "pymp-", "listener-"  # how multiprocess begins the names of it
 
 
 def owner() -> str:
-    """This process, as names carry it."""
+    """The owner in the names of what this process creates."""
     with suppress(OSError):
         if place := _place():
             return f"{os.getpid()}-{_start_of(os.getpid())}-{place}"
@@ -43,9 +43,9 @@ def owner() -> str:
 
 
 def claim_temporary_folder() -> None:
-    """Have multiprocess make its folder for temporary files now, and mark it as this process's.
+    """Create multiprocess's folder for temporary files now, and mark it as this process's.
 
-    A folder that is there already stays as it is: it may belong to a process that we were forked from.
+    A folder that exists already stays as it is: it may belong to the process that forked this one.
     """
     if process.current_process()._config.get("tempdir") is None:
         with suppress(OSError):
@@ -94,11 +94,11 @@ def _is_gone(owner: str) -> bool:
     if place != _place():
         return False
     try:
-        os.kill(int(pid), 0)  # sends nothing, and asks whether it could
+        os.kill(int(pid), 0)  # signal 0 is not sent: the call only checks that the process exists
     except ProcessLookupError:
         return True
     except OSError:
-        pass  # another user's: the id may have been used again
+        pass  # another user's process: the id may have been reused
     try:
         return _start_of(int(pid)) != start
     except OSError:
@@ -106,16 +106,16 @@ def _is_gone(owner: str) -> bool:
 
 
 def _start_of(pid: int) -> str:
-    """When a process started, in clock ticks since the machine did (man 5 proc: the 22nd field of ``stat``)."""
+    """When a process started, in clock ticks since boot (man 5 proc: the 22nd field of ``stat``)."""
     after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]  # a name may have spaces and brackets
     return after_name.split()[19]
 
 
 def _place() -> str:
-    """Where process ids and start times mean what they mean to us; "" where that cannot be known."""
-    if sys.platform != "linux" or os.readlink("/proc/self") != str(os.getpid()):  # the /proc of other process ids
+    """A hash of the place where our process ids and start times are valid; "" if it cannot be determined."""
+    if sys.platform != "linux" or os.readlink("/proc/self") != str(os.getpid()):  # /proc shows another pid namespace
         return ""
     parts = [Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")]
-    with suppress(FileNotFoundError):  # before Linux 5.6 there was one clock for all
+    with suppress(FileNotFoundError):  # there are no time namespaces before Linux 5.6
         parts.append(os.readlink("/proc/self/ns/time"))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]

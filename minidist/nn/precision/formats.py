@@ -195,9 +195,9 @@ def scale_to(format: Format, values, axes: tuple[int, ...]):
     """
     greatest = xp.abs(values).max(axis=axes, keepdims=True, initial=0)
     with np.errstate(divide="ignore", over="ignore"):
-        room = xp.float32(format.largest) / greatest
-    room = xp.where(xp.isfinite(room) & (room > 0), room, 1)
-    _, exponent = xp.frexp(room)  # 2^(exponent - 1) <= room
+        headroom = xp.float32(format.largest) / greatest
+    headroom = xp.where(xp.isfinite(headroom) & (headroom > 0), headroom, 1)
+    _, exponent = xp.frexp(headroom)  # 2^(exponent - 1) <= headroom
     return xp.ldexp(xp.float32(1), exponent - 1).astype(xp.float32)
 
 
