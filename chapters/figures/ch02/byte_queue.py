@@ -16,7 +16,7 @@ class Snapshot:
     caption: str
     tail: int  # bytes ever written
     head: int  # bytes ever read
-    letters: tuple[str, ...]  # the first byte of each line, as a character; "" where it is zero
+    letters: tuple[str, ...]  # the first byte of each line, as a character; "" if it is zero
 
     @property
     def lines(self) -> int:

@@ -10,7 +10,7 @@ COMMUNICATION = "#E69F00"
 OPERATIONS = ("LayerNorm", "CopyToHeads", "Linear", "CausalAttention", "Gelu", "ReduceFromHeads", "Residual")
 NAMES = {
     "LayerNorm": "LayerNorm",
-    "CopyToHeads": "input of\nthe pair",
+    "CopyToHeads": "input",
     "Linear": "column\nparallel",
     "CausalAttention": "attention",
     "Gelu": "GELU",

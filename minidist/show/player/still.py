@@ -50,7 +50,7 @@ def _note(scene: Scene, number: int) -> str:
 def _height(scene: Scene, heading: str) -> float:
     rows = -(-len(scene.stills) // _columns(scene))
     note = 1 + max(_note(scene, number).count("\n") for number in scene.stills)
-    return rows * (LINE * scene.height * _character(scene) + 0.13 * note + 0.1) + 0.17 * (heading.count("\n") + 2)
+    return rows * (LINE * scene.height * _character(scene) + 0.16 * note + 0.1) + 0.17 * (heading.count("\n") + 2)
 
 
 def _scene(part, scene: Scene, heading: str) -> None:
