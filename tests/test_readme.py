@@ -187,6 +187,17 @@ def test_verify_prints_what_its_page_shows(capsys):
     assert f"`minidist verify --all` runs {len(DEFAULT_LAYOUTS + MORE_LAYOUTS)}." in page
 
 
+def test_check_shows_the_tasks_with_the_titles_that_they_have():
+    (shown,) = blocks("docs/course.md", "text")
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if line.count("│") == 6]
+    titles: list[str] = []
+    for number, title, *_ in cells:  # a row without a number goes on with the title above
+        titles.append(title) if number else titles.append(f"{titles.pop()} {title}")
+    grader = (ROOT / "tests" / "exercises" / "test_ch03_collectives.py").read_text(encoding="utf-8")
+    assert titles == re.findall(r'^class Test\w+:\n    """(.*?)"""$', grader, re.MULTILINE)
+    assert re.search(r"expected \d+, got \d+", shown)
+
+
 def test_the_matrix_has_as_many_combinations_as_its_page_says():
     combinations = every_combination(TrainConfig(layers=4), max_ranks=8)
     chosen = covering([combination.settings for combination in combinations])
