@@ -1,5 +1,6 @@
 """What README and the pages in docs/ show is what happens."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -72,6 +73,14 @@ def test_the_counts_of_tasks_and_demonstrations_are_right():
     assert f"[{len(DEMONSTRATIONS)} mechanisms]" in TEXT[README]
     shown = re.findall(r"^\| (`.*?) \|", TEXT[ROOT / "docs" / "demonstrations.md"].split("prints the menu")[1], re.M)
     assert set(re.findall(r"`([\w-]+)`", " ".join(shown)[len("`minidist demo`") :])) >= set(DEMONSTRATIONS)
+
+
+def test_the_questions_of_the_chapters_are_those_that_they_ask():
+    rows = re.findall(r"^\| \[\d+\]\(\.\./(.*?)\) \| (.*?) \|", TEXT[ROOT / "docs" / "course.md"], re.MULTILINE)
+    assert len(rows) == 10
+    for name, question in rows:
+        beginning = "".join(json.loads((ROOT / name).read_text(encoding="utf-8"))["cells"][0]["source"])
+        assert question == " ".join(re.search(r"\*\*(.*?)\*\*", beginning, re.DOTALL)[1].split())
 
 
 # ── Links, files, commands ───────────────────────────────────────────────────────────────────────────────────────────
