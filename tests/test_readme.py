@@ -75,6 +75,14 @@ def test_the_counts_of_tasks_and_demonstrations_are_right():
     assert set(re.findall(r"`([\w-]+)`", " ".join(shown)[len("`minidist demo`") :])) >= set(DEMONSTRATIONS)
 
 
+def test_every_package_is_on_the_page_about_the_code():
+    linked = re.findall(r"\]\(\.\./(minidist/[\w/]+)\)", TEXT[ROOT / "docs" / "code.md"])
+    packages = [file.parent for file in (ROOT / "minidist").glob("*/__init__.py")]
+    for below in ("comm", "nn", "parallel"):
+        packages += [file.parent for file in (ROOT / "minidist" / below).glob("*/__init__.py")]
+    assert {str(package.relative_to(ROOT)) for package in packages} <= set(linked)
+
+
 def test_the_questions_of_the_chapters_are_those_that_they_ask():
     rows = re.findall(r"^\| \[\d+\]\(\.\./(.*?)\) \| (.*?) \|", TEXT[ROOT / "docs" / "course.md"], re.MULTILINE)
     assert len(rows) == 10
