@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.text import Text
 
 from minidist.cli.output import NOT_REPRODUCED, errors_naming, write_json
+from minidist.comm.transports.shared_memory import MAX_RANKS
 from minidist.train.config import TrainConfig
-from minidist.train.layout import MOST_RANKS
 from minidist.train.memory_check import check_memory
 from minidist.verify.comparison import first_difference
 from minidist.verify.matrix import Combination, covering, every_combination, run_all
@@ -15,8 +15,8 @@ from minidist.verify.matrix import Combination, covering, every_combination, run
 
 def run_matrix(config: TrainConfig, max_ranks: int, console: Console, json: str | None, png: str | None) -> int:
     """Run combinations on up to ``max_ranks`` ranks that cover every pair of settings; returns the exit status."""
-    if not 1 <= max_ranks <= MOST_RANKS:
-        raise ValueError(f"--max-ranks must be from 1 to {MOST_RANKS}, got {max_ranks}")
+    if not 1 <= max_ranks <= MAX_RANKS:
+        raise ValueError(f"--max-ranks must be from 1 to {MAX_RANKS}, got {max_ranks}")
     everything = every_combination(config, max_ranks)
     chosen = [everything[i] for i in covering([combination.settings for combination in everything])]
     for combination in chosen:

@@ -1,8 +1,8 @@
 """The protocol of an axis of parallelism: what every axis says of itself, so that all of them fit together.
 
 An axis splits one thing (the batch, the parameters, the heads, the tokens, the layers) over the ranks of one group.
-``train/parallelize.py`` puts axes together, and the training step talks to the result. So a new axis is one class, and
-one line there. It answers five questions:
+``train/parallelize.py`` composes axes, and the training step talks to the result. A new axis is one class that answers
+five questions, its entry there, and its key in the layout:
 
     the model         apply                                  what of the model does this rank compute?
     the parameters    shard_group, owner                     who holds a shard of its own, who a replica?
@@ -11,8 +11,8 @@ one line there. It answers five questions:
     the loss          splits_loss                            does each rank know a part of it only?
     full arrays       full_state                             how do the arrays of one process come back?
 
-The gradient norm, the overflow check, the fingerprint and checkpoints follow from these answers alone. The methods here
-are those of an axis that splits nothing; an axis overrides what it does otherwise.
+The gradient norm, the overflow check, the fingerprint and the full state follow from these answers alone. The methods
+here are those of an axis that splits nothing; an axis overrides what it does differently.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -28,8 +28,8 @@ class Axis:
         group: the ranks that the axis splits over.
 
     Attributes:
-        shard_group: the ranks that hold different parameters, or different shards of them. None where every rank of the
-            group holds replicas of the same ones: then what is computed from them is the same too, and nobody asks.
+        shard_group: the ranks that hold different parameters, or different shards of them. None if all ranks
+            of the group hold replicas: then no reduction over the parameters is needed.
         splits_loss: whether the ranks of ``group`` know different terms of the loss, which have to be added up.
     """
 
@@ -58,10 +58,10 @@ class Axis:
         return None
 
     def zero_grad(self) -> None:
-        """Begin a step: every gradient is zero, also on a rank that gets no micro-batch."""
+        """Begin a step: every gradient is zero."""
 
     def no_sync(self) -> AbstractContextManager:
-        """Within it, backward only accumulates. All micro-batches of a step but the last one run here."""
+        """Within it, backward only accumulates. All micro-batches but the last run here; in a pipeline, all."""
         return nullcontext()
 
     def sync_gradients(self) -> None:

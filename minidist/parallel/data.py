@@ -50,7 +50,7 @@ class NaiveDataParallel:
             parameter.grad_dtype = reduce_dtype
 
     def zero_grad(self) -> None:
-        """Begin a step: every gradient is zero, also on a rank that gets no micro-batch."""
+        """Begin a step: every gradient is zero."""
         for parameter in self.parameters:
             parameter.grad = xp.zeros(parameter.shape, parameter.grad_dtype)
             ledger.hold("gradients", parameter.grad)
@@ -105,7 +105,6 @@ class BucketedDataParallel(NaiveDataParallel):
         self, parameters, group, algorithm="auto", reduce_dtype=xp.float64, bucket_mb=1.0, overlap=True
     ) -> None:
         super().__init__(parameters, group, algorithm, reduce_dtype)
-        self.overlap = overlap
         self.syncing = True
         itemsize = xp.dtype(reduce_dtype).itemsize
         self.buckets = [
@@ -208,7 +207,7 @@ class DataParallel(Axis):
     def zero_grad(self) -> None:
         self.sums.zero_grad()
         for master in self.weights.masters if self.weights else ():
-            master.grad = None  # of the last step's averages nothing is left
+            master.grad = None  # drop the last step's averages
 
     def no_sync(self) -> AbstractContextManager:
         return self.sums.no_sync()

@@ -6,12 +6,13 @@ same work N times, and N times the activations. Sequence parallelism splits the 
     tokens split (B, T/N, C)     f     heads split (H/N, B, T, C)     g     tokens split (B, T/N, C)
     LayerNorm                   --->   columns, attention, rows      --->   dropout, residual
 
-f all-gathers the tokens and g reduce-scatters the sum, each the other's backward (tools/mappings.py). Together they
+f all-gathers the tokens and g reduce-scatters the sum, each the other's backward (tools/mappings.py; the paper calls
+this pair g and g-bar, and keeps f for the pair without sequence parallelism). Together they
 send what tensor parallelism's two all-reduces send, and less is saved for backward.
 
 Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (2022). Simplified: the gathered
-tokens are kept for backward, where Megatron-LM gathers them again; and LayerNorm's gradients are summed in each
-micro-batch, not once a step.
+tokens are kept for backward, where Megatron-LM gathers them again; LayerNorm's gradients are summed in each
+micro-batch, not once a step; and the token embedding is all-reduced and then split, where one reduce-scatter would do.
 """
 
 from functools import partial
@@ -45,7 +46,7 @@ class SequenceParallelLayerNorm(LayerNorm):
 
 
 class SequenceParallelDropout(Dropout):
-    """Drops of this rank's tokens, (B, T/N, C), what one process would drop of them: drawn for all, then cut.
+    """Draws the single-process mask, and keeps this rank's slice of it: (B, T/N, C).
 
     Args:
         dropout: the layer of one process.

@@ -1,8 +1,8 @@
 """Tensor parallelism: every rank holds some of each layer's heads.
 
-A head has everything of its own: queries, keys and values, 1/H of the MLP's hidden units, 1/H of the vocabulary.
-Nothing inside a head depends on another head, so the heads may be on different ranks. A column parallel layer leads
-into the heads, a row parallel layer out of them, and no rank needs another one in between:
+The MLP's hidden units and the vocabulary are cut into H slices too, and slice h is part of head h, as its queries, keys
+and values are. Nothing inside a head depends on another head, so the heads may be on different ranks. A column parallel
+layer leads into the heads, a row parallel layer out of them, and no rank needs another one in between:
 
     x -> f -> columns -> attention or GELU, head by head -> rows -> g -> y
 
@@ -11,12 +11,12 @@ backward. With sequence parallelism (sequence.py) f all-gathers tokens and g red
 
 Shoeybi et al., "Megatron-LM" (2019). Simplified: no collective overlaps with matrix products.
 
-**Bits.** The bits of a matrix product change when it is split. Split by columns, 138 of 620 shapes changed, all with
-parts that are not a multiple of 16 columns wide, in up to 64 % of the elements: BLAS picks another kernel for another
-shape. Split by rows, with the partial products added in float32, 70 to 90 % of the elements changed nearly always: the
-same sum in another order. (OpenBLAS 0.3.31, AVX-512; tests/parallel/test_tensor_bits.py shows it for other shapes.) So
-one process multiplies head by head too, and the heads' outputs are added in float64 and rounded once, on however many
-ranks. This holds for float32 models; the last bit of a float64 model depends on the split.
+**Bits.** A BLAS may pick another kernel for a split matrix. Split by columns, 138 of 620 shapes changed their bits, all
+with parts that are not a multiple of 16 columns wide, in up to 64 % of the elements. Split by rows, with the partial
+products added in float32, 70 to 90 % of the elements changed nearly always: the same sum in another order.
+(OpenBLAS 0.3.31, AVX-512; tests/parallel/test_tensor_bits.py shows it for other shapes.) So one process multiplies head
+by head too, and the heads' outputs are added in float64 and rounded once, on however many ranks. This holds for float32
+models; the last bit of a float64 model depends on the split.
 """
 
 from functools import partial

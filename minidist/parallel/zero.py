@@ -101,7 +101,7 @@ class ZeroStage1:
         self.reducing = unit, total, work, flat  # the flat gradients too: they belong to the work until it ends
 
     def wait_for_pending(self) -> None:
-        """End the sum that is under way: this rank's shard of it is added to what is there."""
+        """Wait for the reduce-scatter in flight, and add this rank's shard of the sum to what is there."""
         if self.reducing is not None:
             unit, total, work, _ = self.reducing
             self.reducing = None

@@ -1,4 +1,4 @@
-"""A step's batch, cut into micro-batches: the grain that no layout cuts. Which rank gets which, and what is in each."""
+"""A step's batch is made of micro-batches, the grain that no layout splits: what is in each of them."""
 
 from minidist import backend
 from minidist.nn.data import Corpus, micro_batch

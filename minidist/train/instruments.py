@@ -26,7 +26,7 @@ class Instruments:
         self.log: list = []
 
     def begin(self, model: ParallelModel, optimizer: AdamW) -> None:
-        """The first step follows. What is there before it is entered into the memory ledger.
+        """Called before the first step: enters everything allocated so far into the memory ledger.
 
         Its peaks count from here: every rank has held the full model for a moment, where real systems init shards.
         """

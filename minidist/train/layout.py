@@ -3,13 +3,13 @@
 from dataclasses import dataclass, fields
 
 from minidist.comm.algorithms import ALL_GATHER, ALL_REDUCE
+from minidist.comm.transports.shared_memory import MAX_RANKS
 from minidist.nn.memory.recompute import MODES
 from minidist.parallel.data import SYNCS
 from minidist.parallel.tools.schedules import SCHEDULES
 from minidist.train.numerals import number, whole_number
 
 ZERO_ALGORITHMS = tuple(ALL_GATHER)  # reduce-scatter has the same
-MOST_RANKS = 64
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Layout:
 
     def __post_init__(self) -> None:
         for key, kind in (("dp", "data"), ("tp", "tensor"), ("pp", "pipeline")):
-            if not 1 <= getattr(self, key) <= MOST_RANKS:
+            if not 1 <= getattr(self, key) <= MAX_RANKS:
                 raise ValueError(
-                    f"{key}={getattr(self, key)}: the number of {kind}-parallel ranks must be from 1 to {MOST_RANKS}"
+                    f"{key}={getattr(self, key)}: the number of {kind}-parallel ranks must be from 1 to {MAX_RANKS}"
                 )
-        if self.world_size > MOST_RANKS:
-            raise ValueError(f"{self} makes {self.world_size} ranks, and there may be {MOST_RANKS} at most")
+        if self.world_size > MAX_RANKS:
+            raise ValueError(f"{self} makes {self.world_size} ranks, and there may be {MAX_RANKS} at most")
         _choice("algorithm", self.algorithm, ("auto", *ALL_REDUCE))
         _choice("sync", self.sync, SYNCS)
         if not self.bucket_mb > 0:
@@ -107,7 +107,7 @@ class Layout:
         if self.zero == 2:
             raise ValueError(
                 "zero=2 with pp would sum every micro-batch's gradients over the ranks, since a pipeline has many of "
-                "them under way: all the traffic of one step once for each of them. Use zero=1"
+                "them in flight: all the traffic of one step once for each of them. Use zero=1"
             )
         if self.zero == 3:
             raise ValueError(

@@ -1,8 +1,9 @@
 """The one place where axes of parallelism meet.
 
-``parallelize`` picks the axes that a layout names, in the order in which they cut the model: heads (tp), layers (pp),
-and then what is left, and the batch, over data-parallel ranks. Each implements the protocol in parallel/axis.py. The
-``ParallelModel`` that comes back asks them in turn, and knows nothing of any of them.
+``parallelize`` composes the axes that a layout names, in the order in which they split the model: tp splits heads, pp
+splits layers, and the data axis, plain or ZeRO, comes last; a run on one rank has that one alone. Each implements the
+protocol in parallel/axis.py. The ``ParallelModel`` that comes back asks them in turn, and knows none of them. (Which
+axes can be combined is in layout.py.)
 """
 
 from collections.abc import Callable, Sequence
@@ -101,7 +102,7 @@ class ParallelModel:
         self.trained: list[Parameter] = self.local.parameters()
         for axis in self.axes:
             self.trained = axis.trained(self.trained)
-        self.sharding = [axis for axis in self.axes if axis.shard_group is not None][::-1]  # the last cut first
+        self.sharding = [axis for axis in self.axes if axis.shard_group is not None][::-1]  # as full_state asks them
 
     # What a step does
 

@@ -33,7 +33,9 @@ def train_step(
         max_norm: the largest global gradient norm.
     """
     model.zero_grad()
-    loss = model.forward_backward(batch, scaler.scale)  # this rank's micro-batches, or its stages of them
+    loss = model.forward_backward(
+        batch, scaler.scale
+    )  # of this rank's micro-batches; with a pipeline, through its stages
     model.sync_gradients()
     update(model, optimizer, scaler, lr, max_norm)
     model.sync_params()
@@ -42,7 +44,7 @@ def train_step(
 
 @trace.traced("optimizer")
 def update(model: ParallelModel, optimizer: AdamW, scaler: GradScaler, lr: float, max_norm: float) -> None:
-    """From summed gradients to the next weights; on every rank alike, or on none where one has overflowed."""
+    """Unscale, average, clip, step. If any rank's gradients overflowed, all ranks skip the step."""
     overflow = scaler.unscale(model.trained, model.global_max)
     if not overflow:
         average_gradients(model.trained, model.global_micro_batches)

@@ -27,7 +27,7 @@ from minidist.train.parallelize import parallelize
 from minidist.train.result import RankResult, Run, RunOptions
 from minidist.train.step import train_step
 
-LEAST_SCALE = 2.0**-24  # of the loss: gradients that overflow with less do so whatever the scale
+MIN_SCALE = 2.0**-24  # of the loss: gradients that overflow with less do so whatever the scale
 
 
 def run(
@@ -60,10 +60,10 @@ def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, options
 
 def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions) -> RankResult:
     corpus = load_corpus(config.text, config.context)
-    full = GPT(config.model, seed=config.seed)
+    gpt = GPT(config.model, seed=config.seed)
     instruments = Instruments(world, max(0, config.steps - TRACED_STEPS) if options.trace else None)
     mesh = init_device_mesh((layout.pp, layout.dp, layout.tp), mesh_dim_names=("pp", "dp", "tp"), group=world)
-    model = parallelize(full, mesh, layout, config)
+    model = parallelize(gpt, mesh, layout, config)
     optimizer = AdamW(model.trained, config.lr, weight_decay=config.weight_decay)
     scaler = loss_scaler(config)
     instruments.begin(model, optimizer)
@@ -76,7 +76,7 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
             losses.append(train_step(model, optimizer, scaler, batch, lr, config.clip))
         check_loss(step, losses[-1])
         if options.step_digests:
-            digests.append(digest(full, optimizer, model.full_state).hexdigest())
+            digests.append(digest(gpt, optimizer, model.full_state).hexdigest())
         if options.progress and world.rank == 0:
             world.report((step, losses[-1]))
         if options.stop_after == step:
@@ -85,14 +85,14 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
     measured = instruments.end()
     result = RankResult(
         losses,
-        fingerprint(full, optimizer, losses, model.full_state),
+        fingerprint(gpt, optimizer, losses, model.full_state),
         digests,
         loss_scale=scaler.scale,
         skipped_steps=scaler.skipped,
         **measured,
     )
     if options.stop_after is not None:
-        arrays = state(full, optimizer, model.full_state)
+        arrays = state(gpt, optimizer, model.full_state)
         result.arrays = {name: backend.to_host(array).copy() for name, array in arrays.items()}
     if options.validate or options.sample:
         weights = model.full_state({parameter.name: parameter.data for parameter in model.trained})
@@ -122,7 +122,7 @@ def diverging(step: int, scaler: GradScaler) -> Iterator[None]:
         yield
     except FloatingPointError as error:
         raise FloatingPointError(f"training diverged in step {step}: {error}") from None
-    if scaler.skipped > skipped and scale < LEAST_SCALE:
+    if scaler.skipped > skipped and scale < MIN_SCALE:
         raise FloatingPointError(
             f"training diverged in step {step}: gradients overflow in {scale:g} of their size. A lower learning "
             "rate may help"

@@ -1,4 +1,5 @@
-"""What happens around every operation, layer by layer. Autograd itself is in tensor.py, and complete without this file.
+"""What happens around every operation, layer by layer. Autograd itself is in tensor.py: it would be complete if each
+function here were its one obvious line.
 
     checks      a Function that is written wrongly is told so (checks.py)
     precision   operands, outputs and gradients are rounded to the format of the policy in force (precision/policy.py)
@@ -6,7 +7,8 @@
     FLOPs       matrix products are counted (flops.py): a Function that has any says how many
     traces      forward and backward of each operation are spans (trace.py)
 
-PyTorch's dispatcher does the same with a stack of dispatch keys: autocast, autograd, the profiler and others.
+PyTorch's dispatcher does the same with a stack of dispatch keys (autocast, autograd and others), and with callbacks for
+its profiler.
 """
 
 from minidist import flops, trace

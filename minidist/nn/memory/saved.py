@@ -48,7 +48,7 @@ class Saved:
     def __init__(self, operation: str, arrays: tuple, exact: tuple, policy: Policy) -> None:
         self.operation, self.policy = operation, policy
         self.entries, self.exact = arrays, exact
-        self.again: Callable[[], None] | None = None  # has another one hand over what was forgotten here
+        self.again: Callable[[], None] | None = None  # recomputes and refills what was forgotten here
 
     def keep(self, shape: tuple[int, ...], known: Known) -> None:
         """The operation is over, with an output of this shape: store what it saved, unless someone else decides."""

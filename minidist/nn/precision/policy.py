@@ -33,7 +33,7 @@ class Policy:
         name: of the precision.
         compute: of parameters, activations and their gradients; None for float32, where nothing is rounded.
         operand: fp8 only. Of the two factors of a linear layer's products in forward, each with a scale of its own for
-            each head block: a scale for a whole tensor would depend on who holds how much of it.
+            each head: a scale for a whole tensor would depend on who holds how much of it.
         grad_operand: fp8 only. Of the gradient that comes back to a linear layer.
         scales_loss: whether gradients may be too small for the format, so that the loss must be scaled.
     """
@@ -100,7 +100,7 @@ class Packed:
 
 
 def repeats(values) -> bool:
-    """Whether an array shows the same values along all of its first axis, as what goes into the head blocks does."""
+    """Whether an array shows the same values along all of its first axis, as what goes into the heads does."""
     return values.ndim > 0 and values.shape[0] > 1 and values.size > 0 and values.strides[0] == 0
 
 
