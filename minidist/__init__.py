@@ -1,4 +1,4 @@
-"""minidist: distributed training of transformers, done for real on a laptop, every layout on the same bits."""
+"""minidist: distributed training of transformers, for real, on a laptop; all layouts match bit for bit."""
 
 from minidist import backend  # first: it pins the BLAS to one thread before NumPy loads it
 from minidist.comm import *  # noqa: F403
