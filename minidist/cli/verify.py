@@ -155,7 +155,7 @@ def _print_verdict(console: Console, runs: Sequence[Run], differences: dict[int,
         )
     for difference in dict.fromkeys(differences.values()):  # each difference once, with the layouts that show it
         layouts = [str(runs[number].layout) for number, found in differences.items() if found == difference]
-        console.print(Text(" ".join(layouts), "bold red") + f" {difference}", soft_wrap=True)
+        console.print(Text(" ".join(layouts), "bold red") + f": {difference}", soft_wrap=True)
 
 
 def _matrix(options) -> int:

@@ -73,5 +73,5 @@ def run_matrix(config: TrainConfig, max_ranks: int, console: Console, json: str 
     for outcome, result, reference in different:
         place = first_difference(reference, result) or NOT_REPRODUCED
         name = f"{outcome.combination.precision} {outcome.combination.layout}"
-        console.print(Text(name, "bold red") + f" {place}", soft_wrap=True)
+        console.print(Text(name, "bold red") + f": {place}", soft_wrap=True)
     return 1 if different else 0

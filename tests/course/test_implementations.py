@@ -123,8 +123,8 @@ def test_an_error_in_an_answer_names_its_line(folder, capsys):
     file.write_text(file.read_text().replace("    chunks = chunks_of(flat, group.size)", "    chunks = 1 / 0"))
     line = file.read_text().splitlines().index("    chunks = 1 / 0") + 1
     assert main(["train", "--dp", "2", "--algorithm", "ring", "--impl", str(place), *SMALL]) == 2
-    told = capsys.readouterr().err
-    assert "ZeroDivisionError" in told and f'ch03_collectives.py", line {line}' in told
+    shown = capsys.readouterr().err
+    assert "ZeroDivisionError" in shown and f'ch03_collectives.py", line {line}' in shown
 
 
 def test_an_answer_that_raises_not_implemented_error_somewhere_is_not_a_stub(folder):
