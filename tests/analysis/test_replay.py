@@ -72,7 +72,7 @@ def test_a_rank_receives_one_message_at_a_time(ranks):
     assert [(flight.source, flight.start, flight.end) for flight in flights] == [(1, 0, 1), (2, 1, 2), (3, 2, 3)]
 
 
-def test_a_log_that_is_missing():
+def test_a_missing_log_is_reported():
     entry = trace.PointToPoint("wait", "receive", 1, 0, 0, 8)
     with pytest.raises(ValueError, match="in no log"):
         replay([[entry], []])

@@ -1,4 +1,4 @@
-"""The bits that are drawn are those of the number."""
+"""The bits in the picture are those of the number."""
 
 from minidist.nn.precision.formats import BFLOAT16, E4M3, FLOAT16
 from minidist.show.bits import EXPONENT, MANTISSA, SIGN, draw, rows

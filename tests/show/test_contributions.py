@@ -13,7 +13,7 @@ def test_marks_are_all_different_powers_of_two():
     assert len(set(marks.tolist())) == N * N and all(int(mark).bit_count() == 1 for mark in marks)
 
 
-def test_a_sum_tells_whose_it_is():
+def test_a_sum_shows_whose_contributions_it_holds():
     arrays = [show.marked(rank, N) for rank in range(N)]
     assert show.held(arrays[2][1], N) == [(2, 1)]
     some = arrays[0] + arrays[1] + arrays[3]
@@ -29,7 +29,7 @@ def test_the_largest_group_that_fits():
         show.marked(0, 9)
 
 
-def test_a_stripe_for_each_contribution_and_a_frame_round_what_changed():
+def test_a_stripe_for_each_contribution_and_a_frame_around_what_changed():
     first = np.stack([show.marked(rank, 2) for rank in range(2)])  # (ranks, chunks)
     second = first.copy()
     second[1, 0] += first[0, 0]

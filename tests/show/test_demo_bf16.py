@@ -19,7 +19,7 @@ def animation():
 
 
 def bits_of(frame, line: int) -> str:
-    """The bits that are written in a line."""
+    """The bits written in a line."""
     boxes = [shape for shape in frame.shapes if isinstance(shape, Box) and shape.y == line and shape.text]
     return "".join(box.text for box in sorted(boxes, key=lambda box: box.x))
 
@@ -67,14 +67,14 @@ def test_the_bug_is_marked_where_bits_are_lost(animation):
 
 
 def numbers_of(scene) -> tuple[np.ndarray, np.ndarray]:
-    """What the optimizer left and what is stored, in every frame, from the bits that are written there."""
+    """What the optimizer left and what is stored, in every frame, from the bits shown there."""
     masters = np.uint32([int(bits_of(frame, 1), 2) for frame in scene.frames]).view(np.float32)
     codes = np.uint16([int(bits_of(frame, 4), 2) for frame in scene.frames])
     return masters.astype(float), (FLOAT16 if scene.name == "fp16" else BFLOAT16).decode(codes).astype(float)
 
 
-def test_an_update_leads_from_what_was_there_before_to_what_the_optimizer_left(animation):
-    """From the master before; where there is none, from the number of 16 bits."""
+def test_an_update_goes_from_the_weight_before_to_what_the_optimizer_left(animation):
+    """The weight before is the master or, without one, the 16-bit number."""
     for scene in (*animation.scenes, animation.broken):
         masters, stored = numbers_of(scene)
         before = stored if scene is animation.broken else masters
@@ -83,7 +83,7 @@ def test_an_update_leads_from_what_was_there_before_to_what_the_optimizer_left(a
     assert (stored != masters).any()  # so that it makes a difference
 
 
-def test_the_distance_is_that_to_the_neighbour_on_the_side_to_which_the_update_goes(animation):
+def test_the_distance_is_to_the_neighbour_in_the_direction_of_the_update(animation):
     for scene in (*animation.scenes, animation.broken):
         bits = 10 if scene.name == "fp16" else 7
         _, stored = numbers_of(scene)
@@ -95,7 +95,7 @@ def test_the_distance_is_that_to_the_neighbour_on_the_side_to_which_the_update_g
     assert stored[0] == 1  # from where the two sides differ
 
 
-def test_rounded_up_is_what_is_stored_above_the_master(animation):
+def test_rounded_up_means_stored_above_the_master(animation):
     seen = set()
     for scene in (*animation.scenes, animation.broken):
         for frame, master, stored in zip(scene.frames, *numbers_of(scene), strict=True):
@@ -106,7 +106,7 @@ def test_rounded_up_is_what_is_stored_above_the_master(animation):
     assert {"up", "down"} <= seen
 
 
-def test_a_curve_is_of_the_numbers_that_are_written_and_the_right_run_s_is_of_the_right_run(animation):
+def test_curves_show_the_numbers_of_their_own_run(animation):
     for scene in (*animation.scenes, animation.broken):
         masters, stored = numbers_of(scene)
         found = {}  # (mark, step) -> height

@@ -37,7 +37,7 @@ def letters(marks: np.ndarray) -> list[list[str]]:
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_the_last_step_is_the_collective_s_result_and_the_bytes_are_the_formula_s(warm, kind, n):
+def test_result_and_bytes_are_those_of_the_collective(warm, kind, n):
     for algorithm, program in kinds.programs_for(kind, n).items():
         steps = recorded(warm, kind, program, n)
         right = kind.ends(np.stack([run.numbers_of(rank, 2 * n, 0) for rank in range(n)]))
@@ -69,7 +69,7 @@ def test_as_many_steps_as_the_textbook_says(warm, kind, algorithm, count):
 
 
 def test_the_ring_step_by_step(warm):
-    """Chunk c begins its way round at the right neighbour of rank c, and each rank on it adds its own."""
+    """Chunk c starts at the right neighbour of rank c, and each rank on its way around adds its own."""
     steps = recorded(warm, kinds.RING, kinds.RING.programs["ring"], 3)
     assert letters(steps[0].values) == [["a0", "b0", "c0"], ["a1", "b1", "c1"], ["a2", "b2", "c2"]]
     assert letters(steps[1].values) == [["a0", "b02", "c0"], ["a1", "b1", "c01"], ["a12", "b2", "c2"]]
@@ -99,7 +99,7 @@ def test_the_bug_does_harm_and_is_marked_where_it_begins(warm, kind, n, seed):
 
 
 def in_a_ring(rank: int, step: int, n: int) -> tuple[int, int, int]:
-    """Of a message: the sender's chunk, to which rank, and there which chunk. The receiver's has the same place."""
+    """For a message: the sender's chunk, the destination, and the receiver's chunk, which has the same place."""
     return (rank - step) % n, (rank + 1) % n, (rank - step) % n
 
 
@@ -155,9 +155,7 @@ def test_a_message_names_the_chunk_that_travelled_and_the_one_that_it_changed(wa
 
 @pytest.mark.parametrize(("kind", "algorithm"), [("all-to-all", "pairwise"), ("ring", "ring"), ("broadcast", "tree")])
 @pytest.mark.parametrize("n", [4, 8])
-def test_an_arrow_leads_from_the_chunk_that_travelled_to_the_one_that_changed_in_its_sender_s_colour(
-    warm, kind, algorithm, n
-):
+def test_an_arrow_goes_from_the_chunk_sent_to_the_chunk_changed_in_the_sender_s_colour(warm, kind, algorithm, n):
     steps = recorded(warm, KINDS[kind], KINDS[kind].programs[algorithm], n)
     frames = scenes.of_steps(KINDS[kind], "right", steps, algorithm, steps).frames
     for step, frame in zip(steps, frames, strict=True):
@@ -174,8 +172,8 @@ def test_an_arrow_leads_from_the_chunk_that_travelled_to_the_one_that_changed_in
             assert (arrow.bend > 0) == straight_down  # across the cells in between, texts would be unreadable
 
 
-def test_what_a_rank_copies_within_its_own_array_is_not_a_message_s(warm):
-    """Of two ranks the broken all-to-all leaves b of rank 0 at its own place a; what comes from rank 1 is at b."""
+def test_copies_within_an_array_do_not_count_as_messages(warm):
+    """On two ranks, the broken all-to-all leaves b of rank 0 at its own place a; rank 1's message is at b."""
     (step,) = recorded(warm, kinds.ALL_TO_ALL, kinds.ALL_TO_ALL.broken, 2)[1:]
     assert letters(step.values) == [["b0", "a1"], ["a0", "b1"]]
     assert [(m.source, m.from_chunks, m.to_chunks) for m in step.messages] == [(0, (0,), (0,)), (1, (0,), (1,))]
@@ -205,7 +203,7 @@ def test_a_step_says_add_if_it_added_and_pass_on_if_it_passed_on(warm, kind, n):
 
 
 def what_happened(at_first, before, after, source: int, destination: int, chunk: int) -> str:
-    """Whether a chunk became what the sender held, or the sum of that and of what was there."""
+    """Whether a chunk became what the sender held, or the sum of that and its old value."""
     old, new, held = before[destination, chunk], after[destination, chunk], {*before[source], *at_first}
     if new in held:
         return "kept"
@@ -221,7 +219,7 @@ def what_happened(at_first, before, after, source: int, destination: int, chunk:
         ("ring", "ring", lambda step, n: set(range(n)), lambda step: 1),  # from the rank before
     ],
 )
-def test_messages_go_the_way_that_the_sentence_says(warm, kind, algorithm, sources, way):
+def test_messages_go_where_the_note_says(warm, kind, algorithm, sources, way):
     for n in (3, 5):
         steps = recorded(warm, KINDS[kind], KINDS[kind].programs[algorithm], n)
         for number, step in enumerate(steps[1:], 1):
@@ -233,7 +231,7 @@ def test_messages_go_the_way_that_the_sentence_says(warm, kind, algorithm, sourc
 
 @pytest.mark.parametrize("n", [3, 5])
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_note_and_verdict_of_the_bug_name_the_rank_and_the_place_in_its_array(warm, kind, n):
+def test_note_and_verdict_name_the_first_wrong_rank_and_place(warm, kind, n):
     algorithm = next(iter(kind.programs))
     good, bad = (recorded(warm, kind, one, n) for one in (kind.programs[algorithm], kind.broken))
     right = kind.ends(np.stack([run.numbers_of(rank, 2 * n, 0) for rank in range(n)]))

@@ -1,4 +1,4 @@
-"""The demonstration of a deadlock: the graph that is drawn is the one that the parent finds."""
+"""The demonstration of a deadlock: the graph in the picture is the one that the parent finds."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The demonstrations of memory: what they claim, against formulas, the ledger's own peaks, and the bug's moment."""
+"""The demonstrations of memory: what they claim, against formulas, the ledger's own peaks, and the moment of the bug."""
 
 import re
 from unittest import mock
@@ -88,7 +88,7 @@ def rows(panels: list[Panel]) -> int:
 
 
 def heights(scene, frame: int, kind: str) -> float:
-    """The greatest height of a kind's boxes."""
+    """The largest height of a kind's boxes."""
     return max(box.h for box in scene.frames[frame].shapes if isinstance(box, Box) and box.fill == COLOURS[kind])
 
 
@@ -145,7 +145,7 @@ def test_a_bug_is_marked_from_its_moment_on(stages, modes):
     assert "after step 2" in stages.broken.verdict and "after step 1" in modes.broken.verdict
 
 
-def test_stale_is_what_the_other_ranks_update_of_the_last_block(stages_and_marks):
+def test_stale_are_the_parameters_that_other_ranks_update(stages_and_marks):
     _, marks = stages_and_marks
     block = 12 * 16**2 + 13 * 16  # of width 16: matrices, and their biases and both norms
     assert [mark.nbytes for mark in marks] == [4 * block // 2] * 2  # half of it is a rank's own; float32
@@ -157,8 +157,8 @@ def line(scene, lane: bool) -> float:
     return panels_of(2, lane)[0][0].bottom - (box.y + box.h / 2)
 
 
-def test_the_line_is_as_high_as_the_formula_on_the_scale_of_the_areas(stages, modes):
-    """The area of the optimizer's state, which does not change in a step, gives the scale."""
+def test_the_line_is_at_the_height_of_the_formula(stages, modes):
+    """The area of the optimizer state, which is constant during a step, gives the scale."""
     for scene, kept, optimizer in zip(
         (*stages.scenes, stages.broken), (24, 14, 14, 12, 14), (8, 4, 4, 4, 4), strict=True
     ):  # bytes a parameter, of 2 ranks
@@ -193,8 +193,8 @@ def test_as_many_recomputations_as_marks_so_far(modes):
         assert shown[0] == 0 and (scene.name == "none" or set(shown) == {0, 1, 2, 3, 4})
 
 
-def test_the_recomputed_share_of_flops_is_that_of_the_shapes(modes):
-    """By hand, of a token: width 16, 64 tokens of context, 256 of vocabulary; a product counts 2 for each weight."""
+def test_the_recomputed_share_of_flops_follows_from_the_shapes(modes):
+    """By hand, per token: width 16, context 64, vocabulary 256; a product counts 2 for each weight."""
     core = 2 * (2 * 64 * 16)  # queries with keys, and attention weights with values
     block = 2 * (16 * 48 + 16 * 16 + 2 * 16 * 64) + core
     step = 3 * (4 * block + 2 * 16 * 256)  # backward is two forwards
@@ -219,8 +219,8 @@ def number(text: str) -> float:
     return float(value) * {"kB": 1e3, "MB": 1e6}[unit]
 
 
-def test_what_blocks_keep_is_the_formula(warm):
-    """Of two runs the deeper one holds more, by what the formula says of its further blocks."""
+def test_blocks_keep_what_the_formula_says(warm):
+    """A model with one more block holds more, by as much as the formula says."""
     for mode in MODES:
         found = {}
         for layers in (2, 3):

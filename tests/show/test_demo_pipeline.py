@@ -34,7 +34,7 @@ def cells(frame) -> list[Box]:
 
 
 def last_cells(scene) -> list[list[Box]]:
-    """Of the last frame, for each row of the picture its cells from left to right."""
+    """For each row of the last frame, its cells from left to right."""
     rows: dict[float, list[Box]] = {}
     for cell in cells(scene.frames[-1]):
         rows.setdefault(cell.y, []).append(cell)
@@ -70,8 +70,8 @@ def test_the_lower_panel_is_the_real_trace(animation):
             assert box.x == pytest.approx(7 + slot.start / end * 64.5)
 
 
-def test_time_only_uncovers(animation):
-    """A cell that is there stays; it appears when the cover passes its beginning; nothing leaves the picture."""
+def test_time_uncovers_and_never_hides(animation):
+    """A cell appears when the cover passes its beginning, and stays."""
     for scene in (*animation.scenes, animation.broken):
         assert len(scene.frames) <= 41
         for before, after in zip(scene.frames, scene.frames[1:], strict=False):
@@ -86,7 +86,7 @@ def test_time_only_uncovers(animation):
 
 
 def test_a_slot_is_described_while_the_cover_passes_it(animation):
-    """Each rank does what the schedule has at the end of that slot, and the cover of the plan has come so far."""
+    """Each rank does what the schedule has at the end of that slot, and the cover of the plan has moved that far."""
     verbs = {"F": "forward", "B": "backward", "I": "backward (inputs)", "W": "backward (weights)"}
     for kind, scene in zip((*KINDS, BROKEN), (*animation.scenes, animation.broken), strict=True):
         plan = timeline(

@@ -40,7 +40,7 @@ def count(scene, name: str) -> int:
 
 
 def formula(scene) -> str:
-    """Of the bytes."""
+    """The bytes by formula."""
     return next(value for name, value in scene.frames[0].facts.items() if name.startswith("formula"))
 
 
@@ -117,7 +117,7 @@ def test_forward_gathers_tokens_and_sums_parts_and_backward_gradients(animations
         assert {"gradients" in note for note in words} == {phase == "backward"}
 
 
-def test_activations_at_peak_are_those_alone(animations, warm):
+def test_activations_at_peak_exclude_everything_else(animations, warm):
     config = config_of(RANKS, SIZE, 2)
     for scene, sp in zip(animations["sp"].scenes, (1, 0), strict=True):
         memory = warm.train(config, Layout(tp=RANKS, sp=sp), digests=False).ranks[0].memory
@@ -126,8 +126,8 @@ def test_activations_at_peak_are_those_alone(animations, warm):
         }
 
 
-def test_compute_is_cut_where_the_rank_communicates(animations):
-    """Pieces of compute and collectives follow each other without a gap, and the last g leads into the head."""
+def test_compute_is_split_where_the_rank_communicates(animations):
+    """Pieces of compute and collectives follow each other without a gap, and the head follows the last g."""
     scene = animations["tp"]
     config = config_of(RANKS, SIZE, 2)
     for log in traced_step(scene.logs):
@@ -177,7 +177,7 @@ def test_the_bugs_do_harm(warm, bug, sp, count, size, seed):
 
 
 @pytest.mark.parametrize("name", ["tp", "sp"])
-def test_any_size_fits_but_for_the_smallest(name):
+def test_any_size_fits_except_the_smallest(name):
     for ranks in range(2, 9):
         config = config_of(ranks, 8 + ranks, 0)
         config.check(Layout(tp=ranks, sp=1))

@@ -63,7 +63,7 @@ def test_the_page_holds_the_animation_and_loads_nothing(animation):
     assert not re.search(r"\b(src|href)=|https?://(?!www\.w3\.org/2000/svg)|@import|url\(", text)
 
 
-def test_a_notebook_gets_the_player_and_a_picture_for_where_no_script_runs(animation):
+def test_a_notebook_gets_the_player_and_a_picture_in_case_no_script_runs(animation):
     text = animation._repr_html_()
     assert text.count("<img") == 1 and "data:image/png;base64," in text and text.count("</script>") == 1
     (packed,) = re.findall(r'atob\("(.*?)"\)', text)
@@ -121,7 +121,7 @@ def note(one) -> str:
     return one.text_content("#note")
 
 
-def test_keys_step_forth_and_back(opened):
+def test_keys_step_forward_and_back(opened):
     one = opened()
     assert note(one) == "slow, step 0" and seen(one) == ["road", "mile 0", "cart"]
     for key, step in ((" ", 1), ("ArrowRight", 2), ("PageDown", 3), ("ArrowLeft", 2), ("PageUp", 1), ("End", 4),

@@ -1,4 +1,4 @@
-"""Exports and pictures, from a log made by hand."""
+"""Exports and pictures of a log made by hand."""
 
 from minidist.show import timeline
 from minidist.show.perfetto import to_perfetto

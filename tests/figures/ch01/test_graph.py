@@ -43,7 +43,7 @@ def test_a_tied_weight_is_one_leaf_with_two_uses():
     assert len(found.leaves) == len(model.parameters())
 
 
-def test_sources_stand_above_their_users():
+def test_sources_are_above_their_users():
     w, loss = small()
     figure = graph.draw(graph.capture(loss, {w: "w"}, backward=True), "a title")
     places = {text.get_text(): text.get_position() for text in figure.axes[0].texts}

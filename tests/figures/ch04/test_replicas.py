@@ -1,4 +1,4 @@
-"""What a picture of a step says to be equal is equal."""
+"""What the picture of a step calls equal is equal."""
 
 import numpy as np
 import pytest

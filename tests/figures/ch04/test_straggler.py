@@ -10,7 +10,7 @@ def uniform(probability):
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 99])
-def test_the_mean_of_the_greatest_of_n_uniform_numbers(ranks):
+def test_the_mean_of_the_largest_of_n_uniform_numbers(ranks):
     times = straggler.slowest_of(uniform, ranks, 20_000, np.random.default_rng(0))
     assert times.mean() == pytest.approx(ranks / (ranks + 1), abs=0.01)
 

@@ -8,7 +8,7 @@ from minidist.parallel.tools.schedules import schedule
 
 
 @pytest.mark.parametrize("name", ["naive", "gpipe", "1f1b", "zb-h1"])
-def test_the_most_is_what_the_checker_counts(name):
+def test_the_maximum_is_what_the_checker_counts(name):
     planned = schedule(name, 4, 8)
     for actions, slots in zip(planned, timeline(planned), strict=True):
         levels = over_time(slots)
