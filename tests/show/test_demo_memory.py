@@ -1,4 +1,4 @@
-"""The demonstrations of memory: what they claim, against formulas, the ledger's own peaks, and the moment of the bug."""
+"""The demonstrations of memory: their claims against formulas, the ledger's own peaks, and the moment of the bug."""
 
 import re
 from unittest import mock
