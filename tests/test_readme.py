@@ -198,7 +198,7 @@ def test_verify_prints_what_its_page_shows(capsys):
     assert layouts(printed) == ["one process", "dp=2", "dp=2,sync=naive"]
     assert layouts(shown) == ["one process", *map(str, DEFAULT_LAYOUTS)]
     assert around(printed) == around(shown)
-    assert f"All {len(DEFAULT_LAYOUTS)} " in shown
+    assert f"All {len(DEFAULT_LAYOUTS)} " in shown and f"in {len(DEFAULT_LAYOUTS)} layouts" in TEXT[README]
     page = TEXT[ROOT / "docs" / "verify.md"]
     assert f"These {len(DEFAULT_LAYOUTS)} layouts" in page
     assert f"`minidist verify --all` runs {len(DEFAULT_LAYOUTS + MORE_LAYOUTS)}." in page

@@ -63,7 +63,7 @@ def test_headers_and_payloads_are_whole_wherever_the_queue_ends(ends):
     assert HEADER_BYTES > 2 * ALIGNMENT
 
 
-def test_the_header_of_a_message_put_aside_is_whole_too(ends):
+def test_the_header_of_an_unexpected_message_is_whole_too(ends):
     sender, receiver = ends
     for number in range(CAPACITY // ALIGNMENT):
         send(sender, [number], tag=1)
@@ -71,11 +71,11 @@ def test_the_header_of_a_message_put_aside_is_whole_too(ends):
         later, _ = ask(receiver, 0, tag=2)
         move(receiver, sender)
         assert later.done
-    assert [message.tag for message in receiver.put_aside[0]] == [1] * (CAPACITY // ALIGNMENT)
-    assert [int(message.unasked.view(np.int64)[0]) for message in receiver.put_aside[0]] == list(range(16))
+    assert [message.tag for message in receiver.unexpected[0]] == [1] * (CAPACITY // ALIGNMENT)
+    assert [int(message.buffer.view(np.int64)[0]) for message in receiver.unexpected[0]] == list(range(16))
 
 
-def test_the_oldest_unasked_message_is_taken_first(ends):
+def test_the_oldest_unexpected_message_is_taken_first(ends):
     """Of three with one tag the first two have arrived and the third has begun to, when the first is asked for."""
     sender, receiver = ends
     big = CAPACITY // 8 * 2  # elements: twice what the queue holds
@@ -83,7 +83,7 @@ def test_the_oldest_unasked_message_is_taken_first(ends):
         send(sender, np.full(big, value), tag=1)
     send(sender, [], tag=2)
     last, _ = ask(receiver, 0, tag=2)
-    while len(receiver.put_aside[0]) < 2 or receiver.arriving[0] is None:
+    while len(receiver.unexpected[0]) < 2 or receiver.arriving[0] is None:
         assert sender.progress() | receiver.progress()
     assert 0 < receiver.arriving[0].offset < receiver.arriving[0].nbytes
 

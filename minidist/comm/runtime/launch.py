@@ -158,15 +158,15 @@ class Cluster:
         clock = None if timeout is None else PatientClock([rank.process.pid for rank in self._ranks])
         results: list = [None] * self.world_size
         pending = dict(enumerate(self._ranks))
-        put_aside = False
+        unreceived = False
         before, looked = self._scan_twice(), time.monotonic()
         while pending:
-            for rank in _speaking(pending.values(), WATCH_SECONDS):
+            for rank in _with_reports(pending.values(), WATCH_SECONDS):
                 kind, content = rank.receive()
                 if kind == "done":
                     result, leftover = content
                     results[rank.number] = result
-                    put_aside |= leftover
+                    unreceived |= leftover
                     del pending[rank.number]
                 elif kind == "report" and on_report is not None:
                     on_report(rank.number, content)
@@ -182,7 +182,7 @@ class Cluster:
                 before, looked = self._scan_twice(), time.monotonic()
                 if clock is not None and clock.seconds() > timeout:
                     raise self._timeout(timeout, pending)
-        if put_aside or any(self._segment.queue(*pair).unread for pair in self._pairs()):
+        if unreceived or any(self._segment.queue(*pair).unread for pair in self._pairs()):
             self._warn_of_leftovers()
         return [self._unpickled(number, result) for number, result in enumerate(results)]
 
@@ -246,7 +246,7 @@ class Cluster:
         started = time.monotonic()
         # a blocked rank answers at once; a computing one may block soon, or never
         while silent and time.monotonic() < started + (GRACE_SECONDS if blocked & silent.keys() else WATCH_SECONDS):
-            for rank in _speaking(silent.values(), WATCH_SECONDS):
+            for rank in _with_reports(silent.values(), WATCH_SECONDS):
                 kind, content = rank.receive()
                 if kind == "aborted":
                     waiting[rank.number] = content
@@ -332,7 +332,7 @@ class _Rank:
         self._questions.close()
 
 
-def _speaking(ranks, timeout: float) -> list[_Rank]:
+def _with_reports(ranks, timeout: float) -> list[_Rank]:
     """The ranks that have sent a report, or have ended, within the timeout."""
     by_pipe = {rank.reports: rank for rank in ranks}
     return [by_pipe[pipe] for pipe in connection.wait(list(by_pipe), timeout)]

@@ -67,8 +67,8 @@ def _run(payload: bytes, world: ProcessGroup) -> tuple[str, object]:
         for group in transport.groups:
             group.close()
         transport.finish()
-        put_aside = any(transport.put_aside.values()) or any(transport.arriving.values())
-        return "done", (serialization.dumps(result), put_aside)
+        unreceived = any(transport.unexpected.values()) or any(transport.arriving.values())
+        return "done", (serialization.dumps(result), unreceived)
     except Aborted as aborted:
         return "aborted", ", ".join([str(aborted), *getattr(aborted, "__notes__", [])])
     except BaseException as error:

@@ -71,11 +71,11 @@ class Receive:
 class Arriving:
     """An incoming message whose header has been read, but not its whole payload."""
 
-    __slots__ = ("call", "context", "elements", "nbytes", "number", "offset", "receive", "sent_at", "tag", "unasked")
+    __slots__ = ("buffer", "call", "context", "elements", "nbytes", "number", "offset", "receive", "sent_at", "tag")
 
     def __init__(self, header: np.ndarray) -> None:
         (self.number, self.context, self.tag, self.nbytes, self.elements, self.sent_at, call) = HEADER.unpack(header)
         self.call = call.rstrip(b"\0")
         self.offset = 0
         self.receive: Receive | None = None
-        self.unasked: np.ndarray | None = None  # (nbytes,) uint8, while no receive has matched it
+        self.buffer: np.ndarray | None = None  # (nbytes,) uint8, while no receive has matched it

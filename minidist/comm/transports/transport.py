@@ -40,7 +40,7 @@ class Transport:
         self.sends: dict[int, deque[Send]] = {peer: deque() for peer in peers}
         self.receives: dict[int, list[Receive]] = {peer: [] for peer in peers}
         self.arriving: dict[int, Arriving | None] = dict.fromkeys(peers)
-        self.put_aside: dict[int, list[Arriving]] = {peer: [] for peer in peers}
+        self.unexpected: dict[int, list[Arriving]] = {peer: [] for peer in peers}
         self.numbers = dict.fromkeys(peers, 0)  # messages sent so far to each peer
         self.traffic = trace.TrafficCounter(self.size)
         self.collectives = trace.CollectiveCounter()
@@ -79,21 +79,21 @@ class Transport:
         """Post a receive into a flat array of the message's dtype and size."""
         receive = Receive(peer, array, context, tag, call, label, combine)
         with self.lock:
-            message = self._unasked_message(peer, context, tag)
+            message = self._unexpected_message(peer, context, tag)
             if message is None:
                 self.receives[peer].append(receive)
             else:
                 self._match(message, receive, peer)
-                self._take(receive, message.unasked[: message.offset], 0)
+                self._take(receive, message.buffer[: message.offset], 0)
                 if message.offset == message.nbytes:
-                    self.put_aside[peer].remove(message)
+                    self.unexpected[peer].remove(message)
                     self._finish_receive(message, receive)
         return receive
 
-    def _unasked_message(self, peer: int, context: int, tag: int) -> Arriving | None:
+    def _unexpected_message(self, peer: int, context: int, tag: int) -> Arriving | None:
         """The oldest unexpected message from ``peer`` that matches, complete or still arriving."""
         coming = self.arriving[peer]
-        messages = self.put_aside[peer] + ([coming] if coming is not None and coming.receive is None else [])
+        messages = self.unexpected[peer] + ([coming] if coming is not None and coming.receive is None else [])
         return next((message for message in messages if (message.context, message.tag) == (context, tag)), None)
 
     # Moving
@@ -149,7 +149,7 @@ class Transport:
         if available and message.nbytes:
             piece = queue.peek(min(available, PIECE, message.nbytes - message.offset))
             if message.receive is None:
-                message.unasked[message.offset : message.offset + len(piece)] = piece
+                message.buffer[message.offset : message.offset + len(piece)] = piece
             else:
                 self._take(message.receive, piece, message.offset)
             message.offset += len(piece)
@@ -159,7 +159,7 @@ class Transport:
         if message.offset == message.nbytes:
             self.arriving[peer] = None
             if message.receive is None:
-                self.put_aside[peer].append(message)
+                self.unexpected[peer].append(message)
             else:
                 self._finish_receive(message, message.receive)
 
@@ -177,7 +177,7 @@ class Transport:
                 self.receives[peer].remove(receive)
                 self._match(message, receive, peer)
                 return message
-        message.unasked = np.empty(message.nbytes, np.uint8)
+        message.buffer = np.empty(message.nbytes, np.uint8)
         return message
 
     def _match(self, message: Arriving, receive: Receive, peer: int) -> None:
@@ -232,7 +232,7 @@ class Transport:
                 fruitless = 0
             elif fruitless < spins:
                 fruitless += 1
-                if _give_way_takes_long():
+                if _yield_takes_long():
                     fruitless = spins  # others want this core: a rank that sleeps gets it back sooner, when woken
             else:
                 self._wait_long(work)
@@ -246,15 +246,15 @@ class Transport:
         started, pause = time.perf_counter_ns(), POLL_SECONDS[0]
         with Waiting(self, 1 << work.peer, lambda: work.done):
             while not work.done:
-                if self._look():
+                if self._poll():
                     break
-                self.give_up_if_hopeless(work.waits)
+                self.check_aborted(work.waits)
                 time.sleep(pause)
                 pause = min(pause * 1.5, POLL_SECONDS[1])
         if trace.recording() and threading.get_ident() == self.main_thread:
             trace.record(trace.Event(f"wait for rank {work.peer}", "wait", started, time.perf_counter_ns()))
 
-    def _look(self) -> bool:
+    def _poll(self) -> bool:
         """Poll on behalf of a thread that sleeps between polls. An unsuccessful poll is published, unless another
         sleeping thread's wait is over and it has not noticed yet."""
         with self.lock:
@@ -286,7 +286,7 @@ class Transport:
             )
         self.raise_background_error()
 
-    def give_up_if_hopeless(self, waits: Callable[[], str]) -> None:
+    def check_aborted(self, waits: Callable[[], str]) -> None:
         """Raise if the parent has ended the run, or a background collective has failed that peers wait for."""
         if self.segment.aborted:
             raise Aborted(", ".join(filter(None, (waits(), caller()))))
@@ -314,7 +314,7 @@ class Transport:
         return [
             f"rank {peer} sent rank {self.rank} {message.elements:,} elements ({message.nbytes:,} bytes, tag "
             f"{message.tag}) in {message.call.decode(errors='replace')}, which were never received"
-            for peer, messages in self.put_aside.items()
+            for peer, messages in self.unexpected.items()
             for message in messages
         ]
 
@@ -339,11 +339,11 @@ class Waiting:
 
 
 # Give up the core to another process: with more ranks than cores, the awaited rank may need it.
-_give_way = getattr(os, "sched_yield", lambda: time.sleep(0))
+_yield_core = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
-def _give_way_takes_long() -> bool:
+def _yield_takes_long() -> bool:
     """Give up the core once, and tell whether another process took it."""
     before = time.perf_counter_ns()
-    _give_way()
+    _yield_core()
     return time.perf_counter_ns() - before > SHARED_CORE_NANOSECONDS
