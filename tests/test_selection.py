@@ -1,0 +1,39 @@
+"""Which tests run: without --all the long ones are left out, and that is said."""
+
+import subprocess
+import sys
+
+import pytest
+
+from minidist.course.answers import ROOT
+
+FILE = "tests/parallel/test_zero.py"
+TEST = f"{FILE}::test_every_stage_ends_on_the_bits_of_one_process"
+SHORT, LONG = f"{TEST}[zero=1,dp=2]", f"{TEST}[zero=1,dp=7]"
+LIMIT = 300  # seconds for one run of pytest
+
+
+def run_pytest(*arguments: str) -> list[str]:
+    """The lines that pytest prints."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT).stdout.splitlines()
+
+
+def said(lines: list[str]) -> bool:
+    return any(line.endswith("long tests left out; pytest --all runs them") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [((FILE,), {SHORT}), ((FILE, "--all"), {SHORT, LONG}), ((LONG,), {LONG}), ((FILE, "--all", "-m", "long"), {LONG})],
+    ids=["a file", "--all", "a node id", "the long ones"],
+)
+def test_which_are_chosen(arguments, names):
+    lines = run_pytest("--collect-only", *arguments)
+    assert {SHORT, LONG} & set(lines) == names
+    assert said(lines) == (arguments == (FILE,))
+
+
+def test_workers_tell_how_many_they_left_out():
+    pytest.importorskip("xdist", reason="pytest-xdist is not installed")
+    assert said(run_pytest("-n", "1", FILE, "-k", "every_stage and dp=7"))
