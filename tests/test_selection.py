@@ -36,4 +36,4 @@ def test_which_are_chosen(arguments, names):
 
 def test_workers_tell_how_many_they_left_out():
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
-    assert said(run_pytest("-n", "1", FILE, "-k", "every_stage and dp=7"))
+    assert said(run_pytest("-n", "1", "tests/course/test_mutants.py", "-k", "test_every_mutant"))
