@@ -19,6 +19,7 @@ MAY_IMPORT = {  # a package or file -> the others that it may import
     "nn": {"backend", "trace", "overrides", "ledger", "flops"},
     "parallel": {"backend", "trace", "overrides", "ledger", "comm", "nn"},
     "train": {"backend", "trace", "overrides", "ledger", "flops", "comm", "nn", "parallel"},
+    "plan": {"nn", "train"},
     "verify": {"comm", "nn", "parallel", "train"},
     "analysis": {"trace", "comm", "parallel", "verify"},
     "show": {
@@ -26,7 +27,7 @@ MAY_IMPORT = {  # a package or file -> the others that it may import
     },
     "course": {"comm", "overrides", "trace", "train", "analysis"},
     "cli": {
-        "backend", "ledger", "flops", "comm", "nn", "parallel", "train", "verify", "analysis", "show", "course",
+        "backend", "ledger", "flops", "comm", "nn", "parallel", "train", "plan", "verify", "analysis", "show", "course",
         "__version__",
     },
     "__init__": {"backend", "comm"},

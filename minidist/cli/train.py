@@ -18,8 +18,8 @@ from minidist.course.learner.implementations import (
 )
 from minidist.flops import PHASES
 from minidist.ledger import KINDS
+from minidist.plan.memory_check import check_memory
 from minidist.train.layout import Layout
-from minidist.train.memory_check import check_memory
 from minidist.train.result import Run, RunOptions
 from minidist.train.trainer import run
 

@@ -18,9 +18,9 @@ from minidist.course.learner.implementations import (
     print_implementations,
     training_on,
 )
+from minidist.plan.memory_check import check_memory
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.memory_check import check_memory
 from minidist.train.result import Run
 from minidist.verify.comparison import ONE_PROCESS, agrees, first_difference, verify
 from minidist.verify.layouts import DEFAULT_LAYOUTS, MORE_LAYOUTS

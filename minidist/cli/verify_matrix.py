@@ -7,8 +7,8 @@ from rich.text import Text
 
 from minidist.cli.output import NOT_REPRODUCED, errors_naming, write_json
 from minidist.comm.transports.shared_memory import MAX_RANKS
+from minidist.plan.memory_check import check_memory
 from minidist.train.config import TrainConfig
-from minidist.train.memory_check import check_memory
 from minidist.verify.comparison import first_difference
 from minidist.verify.matrix import Combination, covering, every_combination, run_all
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from minidist.nn.gpt import GPTConfig
 from minidist.nn.precision.policy import POLICIES
-from minidist.train.available_memory import available_memory
+from minidist.plan.available_memory import available_memory
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 

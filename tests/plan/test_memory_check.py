@@ -8,10 +8,10 @@ import pytest
 
 from minidist import cli
 from minidist.nn.gpt import GPT, GPTConfig
-from minidist.train import available_memory, memory_check
+from minidist.plan import available_memory, memory_check
+from minidist.plan.memory_check import check_memory, memory_needed, parameter_count, written
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.memory_check import check_memory, memory_needed, parameter_count, written
 from minidist.train.trainer import run
 
 LIMIT = 60

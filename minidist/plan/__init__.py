@@ -1,0 +1,1 @@
+"""What a run would cost, from arithmetic alone. Trains nothing."""
