@@ -1,4 +1,4 @@
-"""Backward in two halves: first the gradients that another rank waits for, later those that nobody waits for.
+"""Backward in two halves: first the gradients that another rank waits for, then all others.
 
 A pipeline stage whose neighbour waits for the gradient of its input computes and sends that first, and the gradients of
 its weights when it would be idle (Qi et al., "Zero Bubble Pipeline Parallelism", 2023).
@@ -11,10 +11,10 @@ from minidist.nn.tensor import Tensor, Walk
 
 
 def backward_inputs(output: Tensor, gradient, inputs: Sequence[Tensor]) -> Callable[[], None]:
-    """The first half of ``output.backward(gradient)``: the gradients of the leaves ``inputs`` alone.
+    """The first half of ``output.backward(gradient)``: only the gradients of the leaves ``inputs``.
 
     Returns:
-        The second half: called without arguments it adds the gradients of all other leaves. Until then the graph stays.
+        The second half. Call it to add the gradients of all other leaves; until then it keeps the graph.
     """
     walk = Walk(output.grad_fn, checks.check_seed(output, gradient))
     later = []  # nodes with leaves that are not among the inputs, and the gradients of their outputs

@@ -200,8 +200,8 @@ class Cluster:
         return self._scan(), self._scan()
 
     def _deadlock(self, stuck: set[int], statuses: list, pending: dict[int, "_Rank"]) -> Deadlock:
-        told = self._abort(pending)
-        waiting = {rank: told.get(rank, "a wait that it did not describe") for rank in stuck}
+        answers = self._abort(pending)
+        waiting = {rank: answers.get(rank, "a wait that it did not describe") for rank in stuck}
         return Deadlock(describe(stuck, statuses, waiting), waiting)
 
     def _timeout(self, timeout: float, pending: dict[int, "_Rank"]) -> TimeoutError:

@@ -1,9 +1,9 @@
 """What happens around every operation, layer by layer. Autograd itself is in tensor.py: it would be complete if each
 function here were its one obvious line.
 
-    checks      a Function that is written wrongly is told so (checks.py)
+    checks      errors in a Function are reported (checks.py)
     precision   operands, outputs and gradients are rounded to the format of the policy in force (precision/policy.py)
-    storage     what is saved waits for backward in 16 bits, as a leaf, or not at all (memory/saved.py)
+    storage     saved arrays wait for backward as 16 bits, as a leaf, or not at all (memory/saved.py)
     FLOPs       matrix products are counted (flops.py): a Function that has any says how many
     traces      forward and backward of each operation are spans (trace.py)
 
@@ -17,7 +17,7 @@ from minidist.nn.dispatch import checks
 
 
 def operand(ctx, tensor):
-    """The array of an argument, in the precision in which the operation takes it."""
+    """The array of an argument, in the precision that the operation uses."""
     return tensor.cast(ctx.policy)
 
 
@@ -37,16 +37,16 @@ def forward(ctx, arrays: list):
 
 
 def rounded_output(ctx, output):
-    """The output as a tensor holds it: in the policy's format, unless it is a term of a sum yet to be taken."""
+    """The output as a tensor stores it: in the policy's format, unless it is a term of a later sum."""
     return ctx.policy.round(output) if ctx.rounds else output
 
 
 def finish(ctx, arguments: list, tensor, output) -> None:
-    """The operation is over: note what its output is, and put what it has saved into the form in which that waits.
+    """Finish an operation: stamp its output, and convert what it saved to the form in which it waits for backward.
 
     Args:
-        arguments: pairs of a tensor and the array that forward got of it.
-        tensor, output: what came out, and the array that forward returned.
+        arguments: pairs of a tensor and the array that forward got for it.
+        tensor, output: the output tensor, and the array that forward returned.
     """
     tensor.made_under, tensor.unrounded = ctx.policy, not ctx.rounds
     if ctx.saved is not None:
@@ -54,7 +54,7 @@ def finish(ctx, arguments: list, tensor, output) -> None:
 
 
 def incoming(ctx, gradient):
-    """The gradient of an operation's output, in the precision in which backward takes it."""
+    """The gradient of an operation's output, in the precision that backward uses."""
     return ctx.policy.round(gradient) if ctx.rounds else gradient
 
 

@@ -1,4 +1,4 @@
-"""What autograd refuses, and what it says then: misuse of tensors, and Functions written wrongly."""
+"""The mistakes that autograd detects, and their messages: misuse of tensors, and errors in a Function."""
 
 from minidist.backend import xp
 
@@ -6,19 +6,19 @@ OWN_NAMES = ("function", "sources", "policy")  # a node's, from before forward o
 
 
 def check_floating(tensor) -> None:
-    """Raises TypeError where a gradient is asked for of something that has none."""
+    """Raise TypeError for a tensor that cannot have a gradient."""
     if tensor.requires_grad and tensor.data.dtype.kind != "f":
         raise TypeError(f"only floating-point tensors can require a gradient, not {tensor.data.dtype}")
 
 
 def check_leaf(tensor) -> None:
-    """Raises RuntimeError where a hook would never be called."""
+    """Raise RuntimeError for a tensor whose hook would never be called."""
     if tensor.grad_fn is not None or not tensor.requires_grad:
         raise RuntimeError("a gradient hook needs a leaf that requires a gradient, such as a Parameter")
 
 
 def check_seed(tensor, gradient):
-    """The gradient that backward begins with, as an array; 1 for a scalar without one.
+    """The gradient that backward starts from, as an array; 1 for a scalar without one.
 
     Raises:
         RuntimeError: if the tensor does not require a gradient.
@@ -42,7 +42,7 @@ def check_seed(tensor, gradient):
 
 
 def check_addable(leaf) -> None:
-    """Raises RuntimeError where the leaf's gradient has another dtype or shape than what will be added to it."""
+    """Raise RuntimeError if the leaf's gradient differs in dtype or shape from what will be added to it."""
     if leaf.grad.dtype != leaf.grad_dtype or leaf.grad.shape != leaf.shape:
         raise RuntimeError(
             f"cannot add to this leaf's grad: it is {leaf.grad.dtype}{leaf.grad.shape}, and the sum is kept as "
@@ -51,7 +51,7 @@ def check_addable(leaf) -> None:
 
 
 def check_not_freed(node) -> None:
-    """Raises RuntimeError where a graph is walked a second time."""
+    """Raise RuntimeError if a graph is walked a second time."""
     if node.freed:
         raise RuntimeError(
             f"backward() has already walked this graph ({node.name}) and freed what it had saved: "
@@ -60,12 +60,12 @@ def check_not_freed(node) -> None:
 
 
 def own_values(node) -> tuple:
-    """What a node keeps under its own names, to compare with after forward."""
+    """What a node stores under its own names, for a comparison after forward."""
     return tuple(getattr(node, name) for name in OWN_NAMES)
 
 
 def check_own_names(node, before: tuple) -> None:
-    """Raises RuntimeError where ``forward`` has kept something under a name that the graph itself needs."""
+    """Raise RuntimeError if ``forward`` has stored something under a name that the graph needs."""
     taken = {"shape", "dtype"} & vars(node).keys()
     taken |= {name for name, value in zip(OWN_NAMES, before, strict=True) if getattr(node, name) is not value}
     if taken:
@@ -74,7 +74,7 @@ def check_own_names(node, before: tuple) -> None:
 
 
 def check_gradients(node, found: tuple) -> None:
-    """Raises RuntimeError where ``backward`` has not returned a gradient of the right shape for each argument."""
+    """Raise RuntimeError unless ``backward`` returned a gradient of the right shape for each argument."""
     if len(found) != len(node.needs_input_grad):
         raise RuntimeError(
             f"{node.name}.backward returned {len(found)} gradients for {len(node.needs_input_grad)} arguments of "

@@ -1,14 +1,14 @@
-"""What precision knows of a tensor: under which policy it was made, and its 16 bits once someone has saved them."""
+"""What mixed precision records about a tensor: its policy, and its 16 bits once an operation has saved it."""
 
 from minidist.nn.precision.policy import Packed, Policy
 
 
 class Stamped:
-    """What every Tensor has beside its ``data``.
+    """The part of every Tensor that mixed precision needs.
 
     Attributes:
-        made_under: the policy under which an operation put the tensor out; None for a leaf.
-        unrounded: whether it came out unrounded: a term of a sum, say.
+        made_under: the policy of the operation that computed the tensor; None for a leaf.
+        unrounded: whether it was left unrounded, as a term of a sum, say.
     """
 
     made_under: Policy | None = None
@@ -16,11 +16,11 @@ class Stamped:
     packed: Packed | None = None
 
     def cast(self, policy: Policy):
-        """The array as an operation under this policy takes it: rounded, unless it comes from one under the same."""
+        """The array as an operation under this policy uses it: rounded, unless it was computed under the same one."""
         return self.data if self.made_under is policy else policy.round(self.data)
 
     def pack(self, policy: Policy) -> Packed:
-        """The array in the policy's 16 bits; made once, if an operation has put it out: a leaf may change."""
+        """The array in the policy's 16 bits. Cached for an operation's output, but not for a leaf, which may change."""
         if self.packed is not None and self.packed.format is policy.compute:
             return self.packed
         packed = policy.pack(self.data)
