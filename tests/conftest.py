@@ -41,8 +41,9 @@ def pytest_configure(config):
 def pytest_cmdline_main(config):
     """Where no files are named, the tests share all cores, file by file."""
     everything = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    alone = config.pluginmanager.hasplugin("xdist") and not hasattr(config, "workerinput")  # workers start no workers
     option = config.option
-    if config.pluginmanager.hasplugin("xdist") and everything and option.numprocesses is None and not option.usepdb:
+    if everything and alone and option.numprocesses is None and not option.usepdb:
         option.numprocesses, option.dist, option.loadscopereorder = cores(), "loadfile", False
 
 
@@ -83,7 +84,7 @@ class PatientCluster(md.Cluster):
 @pytest.fixture(scope="session")
 def ranks():
     """``ranks(n)`` is a warm Cluster of n ranks, the same one in every test."""
-    preload(*RANK_MODULES)  # a rank imports the file of a test, and that imports pytest
+    preload(*RANK_MODULES, "minidist.cli")  # a rank imports the file of a test, and that imports pytest
     with WarmClusters(PatientCluster) as clusters:
         yield clusters
 
