@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from minidist.course.answers import ROOT
+from minidist.show.demos.shared.runs import cores
 
 FILE = "tests/parallel/test_zero.py"
 TEST = f"{FILE}::test_every_stage_ends_on_the_bits_of_one_process"
@@ -37,3 +38,9 @@ def test_which_are_chosen(arguments, names):
 def test_workers_tell_how_many_they_left_out():
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
     assert said(run_pytest("-n", "1", "tests/course/test_mutants.py", "-k", "test_every_mutant"))
+
+
+def test_without_arguments_all_cores_work():
+    pytest.importorskip("xdist", reason="pytest-xdist is not installed")
+    lines = run_pytest("-vv", "-o", "testpaths=tests/course/test_mutants.py", "-k", "test_every_mutant")
+    assert any(f"{cores()}/{cores()} workers" in line for line in lines), lines
