@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import minidist as md
+from minidist.comm.runtime.patience import cores
 from minidist.comm.runtime.warm import WarmClusters, preload
 from minidist.course.authoring.plugin import RANK_MODULES
-from minidist.show.demos.shared.runs import cores
 
 RUN_SECONDS = 300  # that one run of a cluster may take, however busy the machine is; most take milliseconds
 FIRST = (

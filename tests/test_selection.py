@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from minidist.comm.runtime.patience import cores
 from minidist.course.answers import ROOT
-from minidist.show.demos.shared.runs import cores
 
 FILE = "tests/parallel/test_zero.py"
 TEST = f"{FILE}::test_every_stage_ends_on_the_bits_of_one_process"

@@ -7,6 +7,11 @@ from pathlib import Path
 PATIENCE = 20  # a run ends after this many times its limit, however busy the machine is
 
 
+def cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class PatientClock:
     """The seconds of a run as an idle machine would count them.
 
@@ -16,7 +21,7 @@ class PatientClock:
 
     def __init__(self, pids: list[int]) -> None:
         self._pids = pids
-        self._cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._cores = cores()
         self._seconds = 0.0
         self._looked, (_, self._used) = time.monotonic(), self._look()
 

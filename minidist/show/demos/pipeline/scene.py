@@ -5,12 +5,12 @@ from itertools import pairwise
 from math import ceil
 
 from minidist.analysis.bubbles import slots_of
+from minidist.comm.runtime.patience import cores
 from minidist.parallel.tools.schedule_check import Slot, bubble, in_flight
 from minidist.parallel.tools.schedules import Action
 from minidist.show.demos.pipeline import picture
 from minidist.show.demos.pipeline.bug import corrupted_by
 from minidist.show.demos.pipeline.kinds import Kind
-from minidist.show.demos.shared.runs import cores
 from minidist.show.pipelines import COLOURS, NAMES
 from minidist.show.player.scene import Frame, Scene
 from minidist.train.result import Run

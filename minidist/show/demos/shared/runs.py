@@ -1,23 +1,17 @@
 """Training runs for demonstrations: on warm ranks, compared with the single-process run, and the fastest of several."""
 
-import os
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 
 from minidist.analysis.steps import step_length, traced_step
 from minidist.comm.runtime.launch import Cluster
+from minidist.comm.runtime.patience import cores
 from minidist.comm.runtime.warm import WarmClusters, preload
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import Run, RunOptions
 from minidist.train.trainer import run
 from minidist.verify.comparison import ONE_PROCESS, Difference, agrees, first_difference
-
-
-def cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
 
 RANKS = min(4, max(2, cores()))  # the default where a picture shows real times
 TRIES = 3  # such a picture shows the fastest of so many runs
