@@ -1,4 +1,4 @@
-"""What one run of a cluster leaves behind must not decide the next, and a Ctrl-C is the parent's business alone."""
+"""One run of a cluster must not affect the next, and only the parent handles Ctrl-C."""
 
 import os
 import signal

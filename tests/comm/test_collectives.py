@@ -126,7 +126,7 @@ def test_all_collectives_agree_with_integers(ranks, size):
 
 
 def on_subgroups(world):
-    """Two groups at the same time, one of them in an order of its own."""
+    """Two groups at the same time, one of them with its ranks in another order."""
     odd_ranks_backwards = [r for r in range(world.size) if r % 2][::-1]
     even = [r for r in range(world.size) if r % 2 == 0]
     for ranks in (odd_ranks_backwards, even):

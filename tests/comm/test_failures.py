@@ -1,4 +1,4 @@
-"""Failures are told by name, quickly, and the next run works."""
+"""Errors name the failure, come quickly, and the next run works."""
 
 import ctypes
 import os
@@ -237,7 +237,7 @@ DISAGREEMENTS = {
 
 
 @pytest.mark.parametrize("name", DISAGREEMENTS)
-def test_ranks_that_disagree_are_told_so_by_name(ranks, name):
+def test_the_error_names_the_ranks_that_disagree(ranks, name):
     function, texts = DISAGREEMENTS[name]
     error = failure(ranks, 2, function, md.RankFailed)
     assert "Mismatch: ranks" in str(error) and "disagree" in str(error)
@@ -259,7 +259,7 @@ def test_long_descriptions_are_compared_whole(ranks):
 
 @pytest.mark.parametrize("wait_for_the_later_one", [True, False])
 def test_an_error_in_the_background_is_not_lost(ranks, wait_for_the_later_one):
-    """Nobody waits for the collective that fails."""
+    """No rank waits for the collective that fails."""
 
     def main(world):
         md.broadcast(np.zeros(3 + world.rank), 0, world, async_op=True, algorithm="naive")
@@ -271,8 +271,8 @@ def test_an_error_in_the_background_is_not_lost(ranks, wait_for_the_later_one):
     assert "Mismatch: ranks 1 and 0 disagree" in text and "started asynchronously at test_failures.py" in text
 
 
-def test_an_error_in_the_background_is_told_rather_than_the_deadlock_that_it_makes(ranks):
-    """Rank 2's element count differs. The others go on to something else, where they would wait for ever."""
+def test_an_error_in_the_background_is_reported_instead_of_the_deadlock_that_it_causes(ranks):
+    """Rank 2's element count differs. The others continue to a call in which they would wait forever."""
 
     def other_collective(world):
         work = md.all_reduce(np.zeros(4 + world.rank // 2), group=world, async_op=True)
@@ -290,7 +290,7 @@ def test_an_error_in_the_background_is_told_rather_than_the_deadlock_that_it_mak
         assert "Mismatch: ranks" in str(failure(ranks, 3, main, md.RankFailed))
 
 
-def test_a_mismatch_that_nobody_waits_for_is_told(ranks):
+def test_a_mismatch_that_no_rank_waits_for_is_reported(ranks):
     def main(world):
         if world.rank == 0:
             md.send(np.zeros(5), 1, world)
@@ -407,7 +407,7 @@ class NoWords(Exception):
         raise OSError("no words")
 
 
-def test_errors_that_cannot_be_told_or_sent_are_told_all_the_same(ranks):
+def test_errors_that_cannot_be_printed_or_sent_are_reported_anyway(ranks):
     def speechless(world):
         raise NoWords
 

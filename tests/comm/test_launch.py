@@ -206,7 +206,7 @@ def test_interrupting_or_killing_the_parent_leaves_nothing(tmp_path, work, kill)
 
 
 @linux
-def test_too_little_shared_memory_is_told_before_anybody_touches_it():
+def test_too_little_shared_memory_is_reported_before_a_rank_touches_it():
     free = os.statvfs("/dev/shm")
     before = segments_of(os.getpid())
     too_much = (free.f_bavail * free.f_frsize + (1 << 30)) // 64 * 64

@@ -158,7 +158,7 @@ def test_groups_of_groups(ranks):
 
 
 def half_arrived(world):
-    """The receive is posted while its message is under way, begun because another receive was waiting."""
+    """The receive is posted while its message is arriving, because another receive was waiting."""
     from minidist.comm.transports.transport import PIECE
 
     big, small = np.arange(3 * PIECE // 8, dtype=np.float64), np.ones(1)

@@ -28,12 +28,12 @@ def same_bits(a, b) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and np.ascontiguousarray(a).tobytes() == b.tobytes()
 
 
-def cuts(blocks: int) -> list[list[slice]]:
-    """The blocks in one part, in two of different sizes, and each by itself."""
+def cuts(heads: int) -> list[list[slice]]:
+    """The heads in one part, in two parts of different sizes, and one by one."""
     return [
-        [slice(0, blocks)],
-        [slice(0, 1), slice(1, blocks)],
-        [slice(i, i + 1) for i in range(blocks)],
+        [slice(0, heads)],
+        [slice(0, 1), slice(1, heads)],
+        [slice(i, i + 1) for i in range(heads)],
     ]
 
 
@@ -81,7 +81,7 @@ def test_some_of_the_heads_have_the_bits_of_all_of_them(shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_sums_over_blocks_have_the_same_bits_from_partial_sums(shape):
+def test_sums_over_heads_have_the_same_bits_from_partial_sums(shape):
     heads, samples, length, width = shape
     y = draw(heads, samples, length, width)
     whole = functional.reduce_from_heads(Tensor(y)).data
@@ -96,7 +96,7 @@ def test_sums_over_blocks_have_the_same_bits_from_partial_sums(shape):
 
 
 class Together:
-    """Runs each part in a thread of its own, as ranks would, with an all-reduce between the threads."""
+    """Run each part in its own thread, as ranks would, with an all-reduce between the threads."""
 
     def __init__(self, parts: list) -> None:
         self.parts, self.values = parts, [None] * len(parts)
@@ -245,7 +245,7 @@ def test_names_are_not_run_together():
         generator("a", 0.5)
 
 
-def test_a_generator_is_the_same_for_ever():
+def test_a_generator_never_changes():
     """A change here changes every run: weights, data and dropout."""
     assert generator("weight", 0, "embeddings.position").bit_generator.random_raw() == 13907866679542851271
 
@@ -263,7 +263,7 @@ def test_a_tie_is_rounded_alike_in_every_order_of_its_terms():
 
 
 def test_of_a_float64_sum_43_bits_count():
-    """Beside a tie, the least bit that decides is the 43rd; what is below its half is not there."""
+    """Next to a tie, the lowest bit that decides is the 43rd; anything below half of it is ignored."""
     tie, up = 1 + 2.0**-24, 1 + 2.0**-23  # the middle between the float32 numbers 1 and ``up``
     for extra, expected in ((2.0**-42, up), (0.75 * 2.0**-43, 1.0), (2.0**-48, 1.0), (-(2.0**-42), 1.0)):
         for sign in (1, -1):
@@ -275,7 +275,7 @@ def test_of_a_float64_sum_43_bits_count():
 
 
 def test_rounding_is_that_of_the_hardware_elsewhere():
-    """Exact ties go to even, and of a million random sums hardly one is rounded otherwise than once."""
+    """Exact ties go to even, and almost none of a million random sums differs from a single rounding."""
     ties = (np.arange(1000, dtype=np.float64) + 0.5) * 2.0**-3 + 2.0**20  # in the middle of float32 numbers there
     assert same_bits(rounded(ties, np.float32), ties.astype(np.float32))
     values = np.random.default_rng(0).standard_normal(1_000_000)

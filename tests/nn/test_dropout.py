@@ -1,4 +1,4 @@
-"""Each use of dropout draws a mask of its own.
+"""Each use of dropout has its own mask.
 
 The fingerprint cannot see two masks that are the same by mistake: one process draws them as well.
 """

@@ -61,7 +61,7 @@ def test_every_float32_is_rounded_as_the_oracle_does(form):
 
 
 def test_truncation_is_not_rounding():
-    """The planted fault: without the half that is added, three numbers of eight come out too small."""
+    """The injected bug: without adding half, three numbers of eight come out too small."""
     values = np.float32([1.00390625, 1.01171875, 1.999, -3.01, 1.0, 2.0])
     truncated = (values.view(np.uint32) >> 16).astype(np.uint16)
     rounded = BFLOAT16.encode(values)

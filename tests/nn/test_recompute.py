@@ -47,7 +47,7 @@ def test_the_bits_do_not_change(precision, mode):
 
 @pytest.mark.parametrize("mode", ["selective", "full"])
 def test_dropout_that_is_drawn_differently_is_noticed_in_the_gradients(mode, monkeypatch):
-    """The planted fault: random numbers that go by turn, so that the second run gets others."""
+    """The injected bug: random numbers that depend on the order of calls, so the second run gets others."""
     _, gradients, *_ = step(CONFIG, "none")
     turn = iter(range(10**6))
     by_name = DropoutRNG.generator
@@ -59,7 +59,7 @@ def test_dropout_that_is_drawn_differently_is_noticed_in_the_gradients(mode, mon
 
 
 def saved_by_a_block(config: GPTConfig, mode: str) -> int:
-    """Bytes, in bf16: the difference that one more block makes."""
+    """Bytes in bf16 that one more block adds."""
     sizes = [
         step(GPTConfig(**{**vars(config), "layers": layers}), mode, "bf16", samples=2)[2]
         for layers in (config.layers, config.layers + 1)
@@ -173,7 +173,7 @@ def test_nothing_is_kept_without_a_gradient():
 
 
 @pytest.mark.parametrize("then", ["less", "more", "other"])
-def test_a_function_that_changes_its_mind_is_told_so(then):
+def test_a_function_that_behaves_differently_the_second_time_is_reported(then):
     turn = iter(("first", then))
 
     def function(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The whole model against PyTorch: the same weights, the same batch, plain torch operations on unblocked weights."""
+"""The whole model against PyTorch: the same weights and batch, and plain torch operations on the full weights."""
 
 import math
 
@@ -37,13 +37,13 @@ def torch_weights(model: GPT) -> dict:
     return {name: torch.tensor(parameter.data, requires_grad=True) for name, parameter in model.named_parameters()}
 
 
-def joined(blocks):
-    """(H, in, out) of blocks that split the output -> (in, H * out)"""
-    return blocks.permute(1, 0, 2).flatten(1)
+def joined(heads):
+    """(H, in, out), split by outputs -> (in, H * out)"""
+    return heads.permute(1, 0, 2).flatten(1)
 
 
 def torch_loss(weights: dict, config: GPTConfig, tokens, targets):
-    """The loss, with every weight joined to its unblocked form."""
+    """The loss, with every weight joined to its full form."""
     heads, width = config.heads, config.width
     tokens, targets = torch.from_numpy(tokens), torch.from_numpy(targets)
     batch, length = tokens.shape

@@ -1,4 +1,4 @@
-"""Why tensor parallelism needs head blocks and float64 sums: the naive way changes bits."""
+"""Why tensor parallelism needs products by head and float64 sums: the naive way changes bits."""
 
 import itertools
 
@@ -46,7 +46,7 @@ def test_partial_products_added_in_float32_change_bits(tokens, inputs, outputs):
 
 
 @pytest.mark.parametrize(("tokens", "inputs", "outputs"), SHAPES)
-def test_blocks_and_float64_sums_do_not(tokens, inputs, outputs):
+def test_heads_and_float64_sums_do_not(tokens, inputs, outputs):
     """The library's way, cut in 1, 2, 3, 4, 6 and 12: a column layer, and a row layer after it."""
     heads = 12
     x, into = Tensor(draw(tokens, inputs)), draw(heads, inputs, outputs // heads)
