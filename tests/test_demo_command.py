@@ -146,7 +146,8 @@ def test_if_the_reader_stops_it_ends_with_the_status_of_a_broken_pipe():
     printing = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     printing.stdout.close()  # sooner than `| head -1` would
     try:
-        assert (printing.stderr.read().count(b"Traceback"), printing.wait(timeout=120)) == (0, 141)
+        _, errors = printing.communicate(timeout=120)
+        assert (errors.count(b"Traceback"), printing.returncode) == (0, 141)
     finally:
         printing.kill()
         printing.stderr.close()

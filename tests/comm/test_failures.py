@@ -473,7 +473,7 @@ def test_one_run_at_a_time(ranks):
     with pytest.raises(RuntimeError, match="is running a function already"):
         cluster.run(len)
     tried.set()
-    thread.join()
+    thread.join(LIMIT)
     assert cluster.run(lambda world: world.rank, timeout=LIMIT) == [0, 1]
 
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +27,9 @@ def in_script(tmp_path, body: str, wait: bool = True):
         [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     if not wait:
+        limit = threading.Timer(LIMIT, process.kill)  # so that a read from it ends
+        limit.daemon = True
+        limit.start()
         return process
     out, err = process.communicate(timeout=LIMIT)
     return process.returncode, out, err
