@@ -112,6 +112,7 @@ def test_a_traceback_shows_only_the_learners_lines(folder, capsys):
     assert "incoming = chunk" in shown and "student.py" not in shown and "test_ch03" not in shown
 
 
+@pytest.mark.long
 def test_progress_is_stored(folder, capsys, monkeypatch):
     """Only a chapter whose file has changed is judged again."""
     mine = folder / f"{NAME}.py"
