@@ -19,7 +19,8 @@ SHORT = "md-"  # prefix of temporary folders: a socket's path must not be long
 POLL_SECONDS = 0.05
 END_SECONDS = 30.0  # for the grading process to end its ranks
 USAGE_ERROR = 4  # pytest's exit status
-NO_OTHER_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # other installed plugins take time and may interfere
+# Other installed plugins take time and may interfere, and the user's options may be theirs.
+NO_OTHER_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
 
 
 def grader_command(graders: Path, verdicts: Path, impl: str, targets: Sequence[str], *more: str) -> list[str]:
