@@ -176,7 +176,7 @@ def all_reduce_naive(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -
 
 
 def all_reduce_tree(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
-    """Reduce up a binomial tree to rank 0, then broadcast down: 2 ceil(log2 N) steps, best for small messages.
+    """Reduce up a binomial tree to rank 0, then broadcast down: 2 ceil(log2 N) steps, good for small messages.
 
     All ranks together send 2 (N-1) M, of which rank 0 sends ceil(log2 N) M.
     """

@@ -2,7 +2,8 @@
 
 Each checks its arguments, picks an algorithm, and runs it. Common to all:
 
-- ``group``: the ranks that take part. All of them must make the same calls in the same order.
+- ``group``: the ranks that take part, always an argument. All of them must make the same calls in the same order.
+- ``src``, ``dst``: ranks within that group, as in MPI (torch calls them ``group_src`` and ``group_dst``).
 - ``async_op=True``: return a Work at once and continue in the background; the arrays belong to the collective until
   ``wait`` returns.
 - ``algorithm``: one of the names in algorithms.py, or "auto", which chooses by the size of the buffer.
