@@ -277,7 +277,8 @@ class Zero(Axis):
         mesh = init_device_mesh((group.size // shard, shard), mesh_dim_names=("replicate", "shard"), group=group)
         super().__init__(group, mesh.get_group("shard"))
         self.replicas = mesh.get_group("replicate")
-        self.stage, self.arguments = stage, (rounds, algorithm, reduce_dtype, *options)
+        self.stage, self.algorithm = stage, algorithm
+        self.arguments = rounds, algorithm, reduce_dtype, *options
 
     def apply(self, model: Module) -> Module:
         """Move the parameters into flat units: the blocks, each by itself, and what is left."""
@@ -306,6 +307,6 @@ class Zero(Axis):
             for parameter, place in unit.parts():
                 shard[place] = arrays[parameter.name]
             flat = xp.empty(unit.padded_size, shard.dtype)
-            all_gather_into_tensor(flat, shard, self.shard_group)
+            all_gather_into_tensor(flat, shard, self.shard_group, algorithm=self.algorithm)
             found |= {parameter.name: view for parameter, view in zip(unit.parameters, unit.views(flat), strict=True)}
         return found
