@@ -1,34 +1,14 @@
 """The last step of a log, and how much of its communication is hidden under compute."""
 
 import pytest
+from samples import MS, two_steps
 
 from minidist.analysis import overlap, steps
-from minidist.trace import Event, Message
-
-MS = 1_000_000  # ns
-
-
-def log(late=0):
-    """Two steps; in the second one, 4 ms of collectives, of which 1 ms is under backward."""
-    events = [
-        Event("forward 0", "compute", 1, 2),
-        Event("step 0", "step", 0, 9 * MS),
-        Event("forward 0", "compute", 10 * MS, 12 * MS),
-        Message("send", 0, 1, 0, 8, 11 * MS),
-        Event("backward 0", "compute", 12 * MS, 15 * MS),
-        Event("all_reduce(SUM)", "communication", 14 * MS, 17 * MS),
-        Event("all_reduce(SUM)", "communication", 16 * MS, 18 * MS),
-        Event("finish gradients", "wait", 15 * MS, 18 * MS),
-        Event("step 1", "step", 10 * MS, 20 * MS),
-    ]
-    return [
-        Event(e.name, e.track, e.start + late, e.end + late) if isinstance(e, Event) and e.start >= 10 * MS else e
-        for e in events
-    ]
+from minidist.trace import Event
 
 
 def test_only_the_last_step_is_taken_and_ranks_share_a_clock():
-    first, second = steps.last_step([log(), log(late=MS)])
+    first, second = steps.last_step([two_steps(), two_steps(late=MS)])
     assert [(e.name, e.start // MS, e.end // MS) for e in first][:2] == [("forward 0", 0, 2), ("backward 0", 2, 5)]
     assert [e.start // MS for e in second] == [e.start // MS + 1 for e in first]
     with pytest.raises(ValueError, match="trace=True"):
@@ -36,7 +16,7 @@ def test_only_the_last_step_is_taken_and_ranks_share_a_clock():
 
 
 def test_hidden_share():
-    assert overlap.hidden_share(steps.last_step([log()])[0]) == 1 / 4  # collectives from 14 to 18, backward to 15
+    assert overlap.hidden_share(steps.last_step([two_steps()])[0]) == 1 / 4  # collectives from 14 to 18, backward to 15
     assert overlap.hidden_share([Event("forward 0", "compute", 0, 5)]) == 0.0
     nested = [Event("backward 0", "compute", 0, 9), Event("all_reduce", "communication", 2, 4)]
     assert overlap.hidden_share(nested) == 1.0

@@ -2,34 +2,19 @@
 
 from figures.ch09 import suspects, verdicts
 from matplotlib.colors import to_hex
+from samples import SP_MEETS_RECOMPUTE
 
 from minidist.analysis.pairs import DIFFERENT, SAME, bad_and_all, values_of
 from minidist.show.grid import COLOURS
-from minidist.train.layout import Layout
-from minidist.verify.matrix import Combination, Outcome
-
-
-def outcome(text: str, same: bool, precision: str = "fp32") -> Outcome:
-    return Outcome(Combination(precision, Layout.parse(text)), same, 0.1, 1, 1)
-
-
-RUNS = [
-    outcome("tp=2,sp=1,recompute=full", False),
-    outcome("tp=2,sp=1,recompute=full", False, "bf16"),
-    outcome("tp=2,sp=1", True),
-    outcome("tp=2,sp=1", True, "bf16"),
-    outcome("tp=2,recompute=full", True),
-    outcome("tp=2,recompute=full", True, "bf16"),
-]
 
 
 def test_cells_say_how_many():
-    axes = suspects.draw(RUNS).axes[0]
+    axes = suspects.draw(SP_MEETS_RECOMPUTE).axes[0]
     labels = {text.get_position(): text.get_text() for text in axes.texts}
-    values = values_of([run.combination for run in RUNS])
+    values = values_of([run.combination for run in SP_MEETS_RECOMPUTE])
     place = values.index(("sp", 1)) + 0.5, values.index(("recompute", "full")) + 0.5
     assert labels[place] == "2/2" and "2/4" in labels.values()
-    assert len(labels) == sum(bad > 0 for bad, _ in bad_and_all(RUNS).values())
+    assert len(labels) == sum(bad > 0 for bad, _ in bad_and_all(SP_MEETS_RECOMPUTE).values())
 
 
 def test_verdicts():
