@@ -1,9 +1,60 @@
-"""minidist: distributed training of transformers, for real, on a laptop; all layouts match bit for bit."""
+"""minidist: distributed training of transformers, for real, on a laptop; all layouts match bit for bit.
 
-from minidist import backend  # first: it pins the BLAS to one thread before NumPy loads it
-from minidist.comm import *  # noqa: F403
-from minidist.comm import __all__ as _comm
+The names below come from minidist.comm, at their first use. So the command line starts at once, and answers Ctrl-C
+with a sentence while it still loads NumPy.
+"""
+
+# ruff: noqa: F403, F405
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from minidist import one_thread  # noqa: F401  before anything loads NumPy
+
+if TYPE_CHECKING:  # what editors and type checkers read
+    from minidist import backend
+    from minidist.comm import *
 
 __version__ = "0.1.0"
 
-__all__ = [*_comm, "backend"]
+__all__ = [
+    "Cluster",
+    "Deadlock",
+    "DeviceMesh",
+    "Mismatch",
+    "P2POp",
+    "ProcessGroup",
+    "RankFailed",
+    "ReduceOp",
+    "Work",
+    "all_gather_into_tensor",
+    "all_reduce",
+    "all_to_all_single",
+    "backend",
+    "barrier",
+    "batch_isend_irecv",
+    "broadcast",
+    "gather",
+    "init_device_mesh",
+    "irecv",
+    "isend",
+    "launch",
+    "recv",
+    "reduce",
+    "reduce_scatter_tensor",
+    "scatter",
+    "send",
+    "sendrecv",
+]
+
+
+def __getattr__(name: str):
+    if name == "backend":
+        return import_module("minidist.backend")
+    if name in __all__:
+        return getattr(import_module("minidist.comm"), name)
+    raise AttributeError(f"module 'minidist' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

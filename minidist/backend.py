@@ -2,25 +2,11 @@
 
 Every file that computes imports ``xp`` from here and uses it as NumPy. ``use("cupy")`` makes the same lines run on a
 GPU. No other file imports CuPy or asks which of the two is in use.
-
-This file also pins the BLAS to one thread, before NumPy loads it. A rank stands for one device, so it gets one core,
-and the bits of a product may depend on the number of threads that compute it.
 """
 
-import os
-import sys
 from types import ModuleType
 
-for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
-    os.environ[_name] = "1"  # ranks are child processes and inherit it
-_numpy_came_first = "numpy" in sys.modules
-
-import numpy as np  # noqa: E402
-
-if _numpy_came_first:  # in a notebook, say: the BLAS has read the environment already, so set the loaded library
-    from threadpoolctl import threadpool_limits
-
-    threadpool_limits(limits=1, user_api="blas")
+import numpy as np
 
 
 class ArrayModule:

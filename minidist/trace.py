@@ -42,7 +42,7 @@ class Message:
 
 @dataclass(slots=True)
 class PointToPoint:
-    """A call in program order: a posted send, or a send or receive whose ``wait`` has returned.
+    """A call in program order: a posted send, or a send or receive that ``wait`` or ``is_completed`` says is done.
 
     Messages have times, which change from run to run. These calls do not, and analysis/replay.py derives from them how
     many steps an algorithm takes, and how long it takes on a network of given speed.

@@ -4,12 +4,14 @@ import json
 import shlex
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from minidist import cli
+from minidist import files
+from minidist.cli import main as cli
 from minidist.cli.train import printable
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -119,6 +121,66 @@ def test_divergence_is_reported_in_one_line_with_its_step(capsys):
     assert "Traceback" not in err and "Warning" not in err
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a file on a full disk")
+def test_a_file_that_cannot_be_written_costs_neither_the_results_nor_the_other_files(tmp_path, capsys):
+    path = tmp_path / "x.json"
+    assert cli.main(["train", *SIZES, "--trace", "/dev/full", "--json", str(path)]) == 2
+    captured = capsys.readouterr()
+    assert "minidist: --trace: cannot write '/dev/full': No space left on device" in captured.err
+    fingerprint = json.loads(path.read_text())["fingerprint"]
+    assert f"fingerprint: {fingerprint}" in captured.out
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits as on Unix")
+@pytest.mark.parametrize(
+    ("flag", "command"),
+    [
+        ("json", ["train", *SIZES]),
+        ("trace", ["train", *SIZES]),
+        ("png", ["train", *SIZES]),
+        ("json", ["verify", "dp=2", *SIZES]),
+        ("html", ["demo", "bf16"]),
+        ("gif", ["demo", "bf16"]),
+        ("png", ["demo", "bf16"]),
+    ],
+)
+def test_a_full_disk_leaves_the_old_file_as_it_was(flag, command, tmp_path, monkeypatch):
+    import resource
+
+    @contextmanager
+    def replacing_on_a_full_disk(path):
+        """No file may become larger than 500 bytes: the system refuses the write, as it does on a full disk."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        with files.replacing(path) as new:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (500, hard))
+            try:
+                yield new
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    path = tmp_path / f"old.{flag}"
+    path.write_text("old")
+    path.chmod(0o640)
+    with monkeypatch.context() as patch:
+        patch.setattr("minidist.cli.output.replacing", replacing_on_a_full_disk)
+        assert cli.main([*command, f"--{flag}", str(path)]) == 2
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+    assert cli.main([*command, f"--{flag}", str(path)]) == 0
+    assert path.read_text(errors="replace") != "old" and list(tmp_path.iterdir()) == [path]
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_link_stays_a_link_and_a_device_stays_a_device(tmp_path):
+    target, link = tmp_path / "target.json", tmp_path / "link.json"
+    link.symlink_to(target)
+    for _ in range(2):  # without the target, and with it
+        assert cli.main(["train", *SIZES, "--json", str(link)]) == 0
+        assert link.is_symlink() and json.loads(target.read_text())["fingerprint"]
+    if Path("/dev/null").exists():
+        assert cli.main(["train", *SIZES, "--json", "/dev/null"]) == 0
+        assert Path("/dev/null").is_char_device()
+
+
 def test_a_failed_run_leaves_no_empty_files(tmp_path):
     flags = ["--json", str(tmp_path / "x.json"), "--png", str(tmp_path / "x.png")]
     assert cli.main(["train", *SIZES, "--lr", "1e30", "--steps", "9", *flags]) == 2
@@ -132,7 +194,7 @@ def test_a_closed_pipe_has_an_exit_status_of_its_own(command, tmp_path):
     line = shlex.join([sys.executable, "-m", "minidist.cli", command, *SIZES, *png])
     result = subprocess.run(["bash", "-c", f"{line} | true; exit ${{PIPESTATUS[0]}}"], timeout=300)
     assert result.returncode == 141
-    assert command == "verify" or (tmp_path / "x.png").stat().st_size > 5000  # written before anything is printed
+    assert command == "verify" or (tmp_path / "x.png").stat().st_size > 5000  # although the printing failed
 
 
 @pytest.mark.parametrize(
@@ -144,6 +206,11 @@ def test_a_closed_pipe_has_an_exit_status_of_its_own(command, tmp_path):
         (["verify", "--max-ranks", "1_0"], "argument --max-ranks: 1_0 is not a whole number"),
         (["train", "--lr", "1_0"], "argument --lr: 1_0 is not a number: write it as in 12, 0.5 or 3e-4"),
         (["train", "--sample", "x"], "argument --sample: x is not a whole number"),
+        (
+            ["train", "--steps", "9" * 400],
+            "999... (400 characters) is too large: a whole number may be 9223372036854775807 at most",
+        ),
+        (["train", "--layers", "9" * 5000], "999... (5000 characters) is not a whole number"),
         (["demo", "ring", "--ranks", "²"], "argument --ranks: ² is not a whole number"),
     ],
 )
@@ -151,6 +218,30 @@ def test_flags_say_how_a_number_is_written(arguments, message, capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main(arguments)
     assert caught.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_ctrl_c_during_the_imports_is_answered_in_a_sentence():
+    script = """
+import sys
+
+class InterruptedByNumpy:
+    def find_spec(self, name, path, target=None):
+        if name == "numpy":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, InterruptedByNumpy())
+from minidist.cli import program
+sys.exit(program())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "minidist: interrupted; all ranks have ended\n"
+
+
+def test_a_command_starts_without_what_only_the_others_need():
+    script = "import sys, minidist.cli.main as cli; cli.build_parser('check'); print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    assert done.stdout == "False\n", done.stderr
 
 
 def test_text_from_the_model_has_no_control_characters():

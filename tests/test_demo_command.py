@@ -12,8 +12,9 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from minidist import cli, show
+from minidist import show
 from minidist.cli import demo
+from minidist.cli import main as cli
 from minidist.show.demos import DEMONSTRATIONS
 from minidist.show.player import terminal
 

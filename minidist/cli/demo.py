@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from minidist.cli.flags import integer
-from minidist.cli.output import check_outputs, errors_naming, terminal_console
+from minidist.cli.output import Output, check_outputs, terminal_console, write_outputs
 from minidist.show.demos import DEMONSTRATIONS, Demonstration
 from minidist.show.player.animation import Animation
 from minidist.show.player.scene import Scene
@@ -16,7 +16,7 @@ from minidist.show.player.scene import Scene
 FILES = ("html", "gif", "png", "trace")
 
 
-def add_demo(commands) -> None:
+def add_commands(commands) -> None:
     """Add the command to the subparsers of the command line."""
     command = commands.add_parser(
         "demo",
@@ -106,26 +106,26 @@ def _scene(animation: Animation, name: str | None, broken: bool) -> Scene:
 
 
 def _write(animation: Animation, scene: Scene, options, console: Console) -> None:
-    if options.html:
-        with errors_naming("html", options.html), open(options.html, "w", encoding="utf-8") as file:
-            file.write(animation.html(scene))
-        console.print(f"page: {options.html} (open it in a browser)", soft_wrap=True)
-    if options.gif:
-        from minidist.show.player import gif
+    from minidist.show import perfetto
+    from minidist.show.player import gif
 
-        with errors_naming("gif", options.gif):
-            gif.save(animation, scene, options.gif)
-        console.print(f"animation: {options.gif}", soft_wrap=True)
-    if options.png:
-        with errors_naming("png", options.png):
-            animation.figure().savefig(options.png, dpi=150)
-        console.print(f"picture: {options.png}", soft_wrap=True)
-    if options.trace:
-        from minidist.show import perfetto
-
-        with errors_naming("trace", options.trace):
-            perfetto.write(options.trace, animation.logs)
-        console.print(f"trace: {options.trace} (open it at https://ui.perfetto.dev)", soft_wrap=True)
+    write_outputs(
+        console,
+        Output(
+            "html",
+            options.html,
+            lambda path: path.write_text(animation.html(scene), encoding="utf-8"),
+            f"page: {options.html} (open it in a browser)",
+        ),
+        Output("gif", options.gif, lambda path: gif.save(animation, scene, path), f"animation: {options.gif}"),
+        Output("png", options.png, lambda path: animation.figure().savefig(path, dpi=150), f"picture: {options.png}"),
+        Output(
+            "trace",
+            options.trace,
+            lambda path: perfetto.write(path, animation.logs),
+            f"trace: {options.trace} (open it at https://ui.perfetto.dev)",
+        ),
+    )
 
 
 def _is_interactive(console: Console) -> bool:

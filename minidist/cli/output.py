@@ -2,9 +2,15 @@
 
 import json
 import os
+import tempfile
+from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
+
+from minidist.files import replacing
 
 # what to print where two runs differ, and no longer do when they are run again
 NOT_REPRODUCED = "agrees when run again: this layout does not reproduce its own bits, as with a race between ranks"
@@ -42,18 +48,70 @@ def check_outputs(paths: dict[str, str | None], text: str | None) -> None:
         if flag in ("png", "gif") and not path.lower().endswith(f".{flag}"):
             raise ValueError(f"--{flag}: {path} must end in .{flag}")
         with errors_naming(flag, path):
-            is_new = not os.path.exists(path)
-            open(path, "a").close()
+            target = os.path.realpath(path)  # the file itself, where a link points to it
+            is_new = not os.path.exists(target)
+            open(target, "a").close()
             if is_new:
-                os.remove(path)  # so that a run that fails leaves no empty file
+                os.remove(target)  # so that a run that fails leaves no empty file
+            elif os.path.isfile(target):  # a new file will take its place, so there must be room for one beside it
+                tempfile.TemporaryFile(dir=os.path.dirname(target)).close()
 
 
-def write_json(path: str | None, content: dict) -> None:
-    if path == "-":
-        print(json.dumps(content, indent=1))
-    elif path:
-        with errors_naming("json", path), open(path, "w") as file:
-            json.dump(content, file, indent=1)
+@dataclass(frozen=True)
+class Output:
+    """A file that a flag may ask for.
+
+    Attributes:
+        flag: without its dashes.
+        path: None if it was not asked for; "-" for standard output.
+        write: writes it to a path; to "-" too, if the flag allows that.
+        told: a line to print once it is written; "" for none.
+    """
+
+    flag: str
+    path: str | None
+    write: Callable[[Path | str], object]
+    told: str = ""
+
+
+def json_output(path: str | None, content: dict) -> Output:
+    """The Output of ``--json``."""
+
+    def write(to: Path | str) -> None:
+        text = json.dumps(content, indent=1)
+        if to == "-":
+            print(text, flush=True)
+        else:
+            Path(to).write_text(text)
+
+    return Output("json", path, write)
+
+
+def write_outputs(console: Console, *outputs: Output) -> None:
+    """Write the files that were asked for. Call it last: a full disk should cost the file, not the results on screen.
+
+    A file that cannot be written keeps its old content, and the others are written all the same.
+
+    Raises:
+        ValueError: naming the flags and files that could not be written.
+    """
+    problems, written = [], []
+    for output in outputs:
+        if output.path == "-":
+            output.write("-")
+        elif output.path is not None:
+            try:
+                with errors_naming(output.flag, output.path), replacing(output.path) as new:
+                    output.write(new)
+            except ValueError as error:
+                problems.append(str(error))
+            else:
+                written.append(output)
+    for output in written:
+        if output.told:
+            console.print(output.told, soft_wrap=True)
+    if problems:
+        raise ValueError("\n".join(problems))
 
 
 @contextmanager

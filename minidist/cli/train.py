@@ -2,13 +2,14 @@
 
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from minidist.cli.flags import add_config, add_layout, config_of, integer, layout_of
-from minidist.cli.output import check_outputs, console_of, errors_naming, write_json
+from minidist.cli.output import Output, check_outputs, console_of, json_output, write_outputs
 from minidist.comm import Cluster
 from minidist.course.learner.implementations import (
     implementations_as_dict,
@@ -24,7 +25,7 @@ from minidist.train.result import Run, RunOptions
 from minidist.train.trainer import run
 
 
-def add_train(commands) -> None:
+def add_commands(commands) -> None:
     """Add the command to the subparsers of the command line."""
     command = commands.add_parser("train", help="train in one layout", description="Train in one layout.")
     command.set_defaults(command=_train)
@@ -76,27 +77,33 @@ def _train(options) -> int:
         result = run(
             cluster, config, layout, run_options, on_step, training_on(implementations) if implementations else None
         )
-    write_json(options.json, result.as_dict() | implementations_as_dict(implementations, [result]))
     logs = [rank.log for rank in result.ranks]
-    if options.trace:
-        from minidist.show import perfetto
-
-        with errors_naming("trace", options.trace):
-            perfetto.write(options.trace, logs)
-    if options.png:
-        with errors_naming("png", options.png):
-            _draw(options.png, logs, layout)
-    _print_run(console, result)
-    if implementations:
-        print_implementations(console, implementations, [result])
-    if options.trace:
-        console.print(f"trace of the last steps: {options.trace} (open it at https://ui.perfetto.dev)", soft_wrap=True)
-    if options.png:
-        console.print(f"picture of the last steps: {options.png}", soft_wrap=True)
+    files = (
+        json_output(options.json, result.as_dict() | implementations_as_dict(implementations, [result])),
+        Output(
+            "trace",
+            options.trace,
+            lambda path: _write_trace(path, logs),
+            f"trace of the last steps: {options.trace} (open it at https://ui.perfetto.dev)",
+        ),
+        Output("png", options.png, lambda path: _draw(path, logs, layout), f"picture of the last steps: {options.png}"),
+    )
+    try:
+        _print_run(console, result)
+        if implementations:
+            print_implementations(console, implementations, [result])
+    finally:  # also if nobody reads the results to their end, as in `minidist train | head`
+        write_outputs(console, *files)
     return 0
 
 
-def _draw(path: str, logs: list[list], layout: Layout) -> None:
+def _write_trace(path: Path, logs: list[list]) -> None:
+    from minidist.show import perfetto
+
+    perfetto.write(path, logs)
+
+
+def _draw(path: Path, logs: list[list], layout: Layout) -> None:
     """Draw what each rank did: the first pipeline as a grid of micro-batches, other layouts as lanes of spans."""
     from minidist.analysis.bubbles import slots_of
     from minidist.show import pipelines, timeline

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from minidist.cli.flags import add_config, config_of, integer
-from minidist.cli.output import NOT_REPRODUCED, check_outputs, console_of, write_json
+from minidist.cli.output import NOT_REPRODUCED, check_outputs, console_of, json_output, write_outputs
 from minidist.cli.verify_matrix import run_matrix
 from minidist.course.learner.implementations import (
     called_in_all,
@@ -29,7 +29,7 @@ STEPS = 20  # by default; fewer than train's, because every layout runs them
 MATRIX_STEPS, MATRIX_LAYERS, MATRIX_RANKS = 3, 4, 4  # by default with --matrix
 
 
-def add_verify(commands) -> None:
+def add_commands(commands) -> None:
     """Add the command to the subparsers of the command line."""
     command = commands.add_parser(
         "verify",
@@ -98,15 +98,6 @@ def _verify(options) -> int:
 
     runs = _run_all(console, layouts, config, rank_function)
     differences = _differences(runs, rank_function)
-    report = [
-        run.as_dict() | {"same": number not in differences, "difference": differences.get(number)}
-        for number, run in enumerate(runs)
-    ]
-    write_json(
-        options.json, {"all_same": not differences, "runs": report} | implementations_as_dict(implementations, runs)
-    )
-    if implementations:
-        print_implementations(console, implementations, runs)
     _print_verdict(console, runs, differences)
     if implementations and len(differences) == len(runs) - 1 and len({run.fingerprint for run in runs[1:]}) == 1:
         shared = called_in_all(implementations, runs[1:])
@@ -114,6 +105,14 @@ def _verify(options) -> int:
             f"These layouts agree with each other ({runs[1].fingerprint[:8]}) but not with the library, so the cause "
             f"is something that all of them use. Your functions that all of them call: {', '.join(shared) or 'none'}."
         )
+    if implementations:
+        print_implementations(console, implementations, runs)
+    report = [
+        run.as_dict() | {"same": number not in differences, "difference": differences.get(number)}
+        for number, run in enumerate(runs)
+    ]
+    content = {"all_same": not differences, "runs": report} | implementations_as_dict(implementations, runs)
+    write_outputs(console, json_output(options.json, content))
     return 1 if differences else 0
 
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from rich.console import Console
 from rich.text import Text
 
-from minidist.cli.output import NOT_REPRODUCED, errors_naming, write_json
+from minidist.cli.output import NOT_REPRODUCED, Output, json_output, write_outputs
 from minidist.comm.transports.shared_memory import MAX_RANKS
 from minidist.plan.memory_check import check_memory
 from minidist.train.config import TrainConfig
@@ -58,20 +58,26 @@ def run_matrix(config: TrainConfig, max_ranks: int, console: Console, json: str 
     )
     console.print(grid.as_text(outcomes), soft_wrap=True)
     title = f"{len(chosen)} of the {len(everything):,} legal combinations on up to {max_ranks} ranks"
-    if png:
-        with errors_naming("png", png):
-            grid.draw(outcomes, title).savefig(png, dpi=110)
-        console.print(f"picture of the matrix: {png}", soft_wrap=True)
-    content = [
-        {"settings": outcome.combination.settings, "layout": str(outcome.combination.layout)}
-        | {key: value for key, value in asdict(outcome).items() if key != "combination"}
-        for outcome in outcomes
-    ]
-    write_json(json, {"all_same": not different, "legal": len(everything), "pairs": len(pairs), "runs": content})
     if not different:
         console.print(f"{title}: each matches the single-process run in its precision bit for bit.", soft_wrap=True)
     for outcome, result, reference in different:
         place = first_difference(reference, result) or NOT_REPRODUCED
         name = f"{outcome.combination.precision} {outcome.combination.layout}"
         console.print(Text(name, "bold red") + f": {place}", soft_wrap=True)
+    content = [
+        {"settings": outcome.combination.settings, "layout": str(outcome.combination.layout)}
+        | {key: value for key, value in asdict(outcome).items() if key != "combination"}
+        for outcome in outcomes
+    ]
+    results = {"all_same": not different, "legal": len(everything), "pairs": len(pairs), "runs": content}
+    write_outputs(
+        console,
+        json_output(json, results),
+        Output(
+            "png",
+            png,
+            lambda path: grid.draw(outcomes, title).savefig(path, dpi=110),
+            f"picture of the matrix: {png}",
+        ),
+    )
     return 1 if different else 0

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from operator import index
 
 from minidist import trace
-from minidist.comm.transports.messages import CALL_BYTES
+from minidist.comm.transports.messages import shorten
 from minidist.comm.transports.transport import Transport
 from minidist.comm.work import Background, BackgroundWork, Work
 
@@ -108,25 +108,22 @@ class ProcessGroup:
             return None
         if self._background is None:
             self._background = Background(self.transport)
-        work = BackgroundWork(self.transport, label, traced)
+        work = BackgroundWork(self._background, label, traced)
         self._background.submit(work)
         if async_op:
             return work
         work.wait()
         return None
 
+    @property
+    def unwaited(self) -> list[str]:
+        """The asynchronous collectives, in words, of which this rank does not yet know that they are done."""
+        return [] if self._background is None else [work.label for work in self._background.unwaited]
+
     def close(self) -> None:
         """End the background thread once its collectives are complete."""
         if self._background is not None:
             self._background.close()
-
-
-def shorten(call: str) -> bytes:
-    """A description that fits a message header: if it is too long, its beginning and a checksum of the whole."""
-    encoded = call.encode()
-    if len(encoded) <= CALL_BYTES:
-        return encoded
-    return encoded[: CALL_BYTES - 9] + b" %08x" % zlib.crc32(encoded)
 
 
 def check_group(group, function: str) -> None:

@@ -37,12 +37,16 @@ class MessageWork(Work):
     def __init__(self, transport: Transport, part: Send | Receive, finish: Callable[[], None] | None = None) -> None:
         self._transport, self._part, self._finish = transport, part, finish
         if isinstance(part, Send):
+            transport.unwaited[part.peer, part.number] = part.nbytes
             self._record("post")
 
     def is_completed(self) -> bool:
         self._transport.check_usable()
         if not self._part.done:
             self._transport.progress()
+        if self._part.done:
+            self._told_done()
+            self._record("wait")  # from here on the program may use what it knows
         return self._part.done
 
     def wait(self) -> bool:
@@ -51,8 +55,13 @@ class MessageWork(Work):
         if self._finish is not None:
             self._finish()
             self._finish = None
+        self._told_done()
         self._record("wait")
         return True
+
+    def _told_done(self) -> None:
+        if isinstance(self._part, Send):
+            self._transport.unwaited.pop((self._part.peer, self._part.number), None)
 
     def _record(self, call: str) -> None:
         if trace.recording():
@@ -66,8 +75,8 @@ class MessageWork(Work):
 class BackgroundWork(Work):
     """A collective in flight on its group's background thread."""
 
-    def __init__(self, transport: Transport, label: str, body: Callable[[], None]) -> None:
-        self._transport, self._label = transport, label
+    def __init__(self, background: "Background", label: str, body: Callable[[], None]) -> None:
+        self._background, self._transport, self.label = background, background.transport, label
         self._body: Callable[[], None] | None = body
         self._caller = caller()
         self._context = contextvars.copy_context()  # NumPy keeps its error handling in it
@@ -87,7 +96,10 @@ class BackgroundWork(Work):
         self._ended.set()
 
     def is_completed(self) -> bool:
-        return self._ended.is_set()
+        ended = self._ended.is_set()
+        if ended:
+            self._background.told_done(self)
+        return ended
 
     def wait(self) -> bool:
         self._transport.check_usable()
@@ -96,16 +108,22 @@ class BackgroundWork(Work):
                 while not self._ended.wait(ABORT_CHECK_SECONDS):
                     self._transport.raise_background_error()
                     if self._transport.segment.aborted and not self._ended.wait(4 * ABORT_CHECK_SECONDS):
-                        raise Aborted(f"{self._label}, started asynchronously {self._caller}")
+                        raise Aborted(f"{self.label}, started asynchronously {self._caller}")
         self._transport.raise_background_error()
+        self._background.told_done(self)
         return True
 
 
 class Background:
-    """A thread that runs works one after another. While it has work, its rank counts as computing."""
+    """A thread that runs works one after another. While it has work, its rank counts as computing.
+
+    Attributes:
+        unwaited: the works that the rank does not yet know to be done, in order.
+    """
 
     def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+        self.transport = transport
+        self.unwaited: list[BackgroundWork] = []
         self._works: queue.SimpleQueue[BackgroundWork | None] = queue.SimpleQueue()
         self._unfinished = 0
         self._last: BackgroundWork | None = None
@@ -117,22 +135,28 @@ class Background:
         return self._unfinished > 0
 
     def submit(self, work: BackgroundWork) -> None:
-        with self._transport.lock:
+        with self.transport.lock:
             self._unfinished += 1
             if self._unfinished == 1:
-                self._transport.change_active(+1)
+                self.transport.change_active(+1)
             self._last = work
+        self.unwaited.append(work)
         self._works.put(work)
 
+    def told_done(self, work: BackgroundWork) -> None:
+        """The rank knows that a work is done, and so are all before it."""
+        if work in self.unwaited:
+            del self.unwaited[: self.unwaited.index(work) + 1]
+
     def _run(self) -> None:
-        self._transport.threads.add(threading.get_ident())
+        self.transport.threads.add(threading.get_ident())
         while (work := self._works.get()) is not None:
             work.run()
-            with self._transport.lock:
+            with self.transport.lock:
                 self._unfinished -= 1
                 work.end()
                 if self._unfinished == 0:
-                    self._transport.change_active(-1)
+                    self.transport.change_active(-1)
 
     def close(self) -> None:
         """Complete all submitted works, then end the thread. Raises the first error, even if nobody waited for it."""

@@ -29,6 +29,18 @@ from minidist.nn.loss import identity
 CHUNK = 1 << 16  # elements, few enough to stay in the cache for a few passes
 
 
+class NotFinite(FloatingPointError):
+    """A gradient is NaN or infinite. Every process that takes part in the norm raises it.
+
+    Attributes:
+        found: names the parameter; "" in a process whose own gradients are finite.
+    """
+
+    def __init__(self, found: str) -> None:
+        super().__init__(found or "a gradient in another process is not finite")
+        self.found = found
+
+
 def clip_grad_norm(
     parameters: Iterable[Parameter],
     max_norm: float,
@@ -50,7 +62,7 @@ def clip_grad_norm(
 
     Raises:
         ValueError: if ``max_norm`` is not positive.
-        FloatingPointError: if a gradient is not finite, naming its parameter.
+        NotFinite: as ``grad_norm``.
     """
     parameters = list(parameters)
     norm = grad_norm(filter(owns, parameters), all_max, all_sum)
@@ -67,13 +79,13 @@ def grad_norm(parameters: Iterable[Parameter], all_max: Callable = identity, all
             A process with all gradients needs neither.
 
     Raises:
-        FloatingPointError: if a gradient is not finite, naming its parameter.
+        NotFinite: if a gradient is not finite, in all of these processes.
     """
     parameters = [parameter for parameter in parameters if parameter.grad is not None]
     magnitudes = [largest_magnitude(parameter.grad) for parameter in parameters]
     largest = all_max(float(np.max(magnitudes, initial=0.0)))  # NumPy's, because Python's max may skip a NaN
     if not isfinite(largest):
-        raise FloatingPointError(_not_finite(parameters))
+        raise NotFinite(_first_not_finite(parameters))
     count = int(all_sum(sum(parameter.size for parameter in parameters)))
     if largest == 0:
         return 0.0
@@ -130,7 +142,8 @@ def scale_gradients(parameters: Iterable[Parameter], factor: float) -> None:
             parameter.grad *= factor
 
 
-def _not_finite(parameters: list[Parameter]) -> str:
+def _first_not_finite(parameters: list[Parameter]) -> str:
+    """Which gradient of this process is not finite, in words; "" if all of them are."""
     for parameter in parameters:
         bad = parameter.size - int(xp.isfinite(parameter.grad).sum())
         if bad:
@@ -138,4 +151,4 @@ def _not_finite(parameters: list[Parameter]) -> str:
                 f"the gradient of {parameter.name or 'an unnamed parameter'} is not finite: {bad} of its "
                 f"{parameter.size} elements are NaN or infinite. A lower learning rate or a longer warmup may help"
             )
-    return "a gradient in another process is not finite; its error names the parameter"
+    return ""

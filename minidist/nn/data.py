@@ -39,9 +39,11 @@ def load_corpus(path: str | None, context: int) -> Corpus:
     shortest = context + 1  # a sample and one more token, the last target
     held_out = max(shortest, int(len(text) * HELD_OUT))
     if len(text) < shortest + held_out:
+        longest = len(text) // 2 - 1
+        shorter = f" or a context of at most {longest}" if longest > 0 else ""
         raise ValueError(
             f"{path or 'the default text'} has {len(text)} bytes, too few for a context of {context}: training and "
-            f"validation need {shortest} each. Use a longer text or a context of at most {max(len(text) // 2 - 1, 0)}"
+            f"validation need {shortest} each. Use a longer text{shorter}"
         )
     tokens = np.frombuffer(text, np.uint8)
     return Corpus(tokens[:-held_out], tokens[-held_out:])

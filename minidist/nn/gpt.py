@@ -42,6 +42,8 @@ class GPTConfig:
             size = getattr(self, name)
             if not isinstance(size, int) or size < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, not {size!r}")
+            if size >= 2**63:
+                raise ValueError(f"{name} must be below 2^63")
         if self.width % self.heads:
             raise ValueError(
                 f"width {self.width} is not divisible by {self.heads} heads: each head has width / heads values. "

@@ -8,6 +8,7 @@ from minidist.nn.precision.policy import POLICIES
 from minidist.parallel.data import share_of
 from minidist.parallel.pipeline import spread
 from minidist.train.layout import Layout
+from minidist.train.numerals import LARGEST
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class TrainConfig:
         for name in ("global_batch", "micro_batch", "steps", "warmup", "seed"):
             if not isinstance(getattr(self, name), int):
                 raise ValueError(f"{name} must be a whole number, but is {getattr(self, name)!r}")
+            if getattr(self, name) > LARGEST:
+                raise ValueError(f"{name} must be below 2^63")
         for name in ("global_batch", "micro_batch", "steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, but is {getattr(self, name)}")

@@ -4,14 +4,19 @@ Python's ``int`` takes more than anyone means to write: ``1_0`` is 10 to it, and
 (``１０``). And ``str.isdigit`` takes what ``int`` refuses, such as ``²``.
 """
 
+LARGEST = 2**63 - 1  # what a 64-bit integer holds
+
 
 def whole_number(text: str) -> int:
     """The integer that ``text`` writes in the digits 0 to 9, with a sign or without.
 
     Raises:
-        ValueError: if it is written otherwise.
+        ValueError: if it is written otherwise, or does not fit 64 bits.
     """
-    return _read(int, text, "a whole number: write it in the digits 0 to 9, as in 12")
+    value = _read(int, text, "a whole number: write it in the digits 0 to 9, as in 12")
+    if abs(value) > LARGEST:
+        raise ValueError(f"{shortened(text)} is too large: a whole number may be {LARGEST} at most")
+    return value
 
 
 def number(text: str) -> float:
@@ -29,4 +34,9 @@ def _read(kind: type, text: str, expected: str):
             return kind(text)
     except ValueError:
         pass  # told below, in the same words
-    raise ValueError(f"{text} is not {expected}")
+    raise ValueError(f"{shortened(text)} is not {expected}")
+
+
+def shortened(text: str) -> str:
+    """The text, or its beginning if it is longer than any number that is meant."""
+    return text if len(text) <= 40 else f"{text[:20]}... ({len(text)} characters)"

@@ -12,11 +12,13 @@ from minidist import backend
 from minidist.comm.group import ProcessGroup
 from minidist.comm.mesh import init_device_mesh
 from minidist.comm.runtime.launch import Cluster
+from minidist.nn.clip import NotFinite
 from minidist.nn.data import load_corpus
 from minidist.nn.gpt import GPT, generate
 from minidist.nn.optim import AdamW, warmup_cosine
 from minidist.nn.precision.loss_scaling import GradScaler, grad_scaler
 from minidist.nn.precision.policy import POLICIES, autocast
+from minidist.parallel.tools.scalars import first_text
 from minidist.train.batches import batch_of
 from minidist.train.config import TrainConfig
 from minidist.train.evaluate import full_model, validation_loss
@@ -72,7 +74,7 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
     for step in range(config.steps):
         batch = partial(batch_of, corpus, config, step)
         lr = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
-        with instruments.step(step), diverging(step, scaler):
+        with instruments.step(step), diverging(step, scaler, world):
             losses.append(train_step(model, optimizer, scaler, batch, lr, config.clip))
         check_loss(step, losses[-1])
         if options.step_digests:
@@ -115,11 +117,13 @@ def loss_scaler(config: TrainConfig) -> GradScaler:
 
 
 @contextmanager
-def diverging(step: int, scaler: GradScaler) -> Iterator[None]:
+def diverging(step: int, scaler: GradScaler, world: ProcessGroup) -> Iterator[None]:
     """Raises FloatingPointError, naming the step, where the step within finds gradients that no update can follow."""
     scale, skipped = scaler.scale, scaler.skipped
     try:
         yield
+    except NotFinite as error:  # on every rank, because the norm is joined over all of them: so they can agree
+        raise FloatingPointError(f"training diverged in step {step}: {first_text(error.found, world)}") from None
     except FloatingPointError as error:
         raise FloatingPointError(f"training diverged in step {step}: {error}") from None
     if scaler.skipped > skipped and scale < MIN_SCALE:

@@ -80,3 +80,19 @@ def test_a_missing_log_is_reported():
 
 def test_nothing_was_sent():
     assert replay([[], []]) == [] and steps([[], []]) == 0
+
+
+def test_a_message_that_is_known_to_be_there_has_been_waited_for(ranks):
+    """A rank that asks until a message is there, passes it on, and waits only then."""
+
+    def chain(world):
+        x = np.ones(3)
+        message = md.irecv(x, world.rank - 1, world) if world.rank else None
+        while message and not message.is_completed():
+            pass
+        if world.rank < world.size - 1:
+            md.send(x, world.rank + 1, world)
+        if message:
+            message.wait()
+
+    assert steps(ranks(4).run(recorded, chain, timeout=30)) == 3

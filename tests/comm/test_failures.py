@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import minidist as md
-from minidist.comm.runtime.deadlock import find_deadlock
+from minidist.comm.runtime import deadlock
 from minidist.comm.runtime.launch import GRACE_SECONDS
-from minidist.comm.transports.shared_memory import BLOCKED, FINISHED, RUNNING, Status
+from minidist.comm.transports.shared_memory import BLOCKED
 
 LIMIT = 60  # seconds: far more than any of these may take
 TOLD_WITHIN = 30  # seconds from the failure to the error, where a wait for the others' ends would take 60 and more
@@ -189,6 +189,18 @@ def test_part_of_the_ranks_deadlocks_while_another_computes(ranks):
     assert text.startswith("ranks 0, 1 of 3") and "rank 2 was still running" in text
 
 
+def test_a_deadlock_is_told_as_one_if_the_time_limit_comes_before_it_has_settled(ranks, monkeypatch):
+    def main(world):
+        if world.rank == 2:
+            time.sleep(60)
+        else:
+            md.recv(np.zeros(3), 1 - world.rank, world)
+
+    monkeypatch.setattr(deadlock, "SETTLE_SECONDS", float("inf"))
+    with pytest.raises(md.Deadlock):
+        ranks(3).run(main, timeout=3)
+
+
 def test_waiting_for_a_rank_that_computes_is_no_deadlock(ranks):
     def main(world):
         if world.rank == 2:
@@ -246,15 +258,34 @@ def test_the_error_names_the_ranks_that_disagree(ranks, name):
     assert "algorithms.py" not in error.traceback_text  # ends at the user's line
 
 
+def long_shape(place):
+    """64 dimensions, of which one is 2: their description is longer than the 144 bytes that a header holds."""
+    return tuple(2 if i == place else 1 for i in range(64))
+
+
 def test_long_descriptions_are_compared_whole(ranks):
-    """With so many dimensions, all that differs is beyond what a header holds."""
+    """All that differs is far from both ends."""
 
     def main(world):
-        x = np.zeros((1,) * 32)
-        md.broadcast(x, 0, group=world)
+        md.all_reduce(np.zeros(long_shape(45 + world.rank)), group=world, algorithm="ring")
+
+    description = f"all_reduce(SUM, float64 {long_shape(45)}, ring), collective 1 of the world"
+    other = f"all_reduce(SUM, float64 {long_shape(46)}, ring), collective 1 of the world"
+    assert description[:144] == other[:144] and description[-63:] == other[-63:]
+    assert "Mismatch" in str(failure(ranks, 2, main, md.RankFailed))
+
+
+def test_both_ends_of_a_long_description_are_shown(ranks):
+    def main(world):
+        x = np.zeros(long_shape(0))
         md.all_reduce(x, group=world, algorithm="ring" if world.rank else "two_shot")
 
-    assert "Mismatch" in str(failure(ranks, 2, main, md.RankFailed))
+    line = next(line for line in str(failure(ranks, 2, main, md.RankFailed)).splitlines() if "disagree" in line)
+    ours, theirs = line.split("what came from rank")
+    names = ("two_shot", "ring") if "Rank 0 called" in line else ("ring", "two_shot")
+    for side, name in zip((ours, theirs), names, strict=True):
+        assert side.count("all_reduce(SUM, float64 (2, 1") == 1
+        assert side.count(f"1), {name}), collective 1 of the world") == 1
 
 
 @pytest.mark.parametrize("wait_for_the_later_one", [True, False])
@@ -505,54 +536,3 @@ def test_arguments_of_launch():
     cluster.close()
     with pytest.raises(RuntimeError, match="this Cluster is closed"):
         cluster.run(len)
-
-
-def status(state, awaited=0, moved=0, polls=0):
-    return Status(state, sum(1 << rank for rank in awaited) if awaited else 0, moved, polls)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "stuck"),
-    [
-        # two that wait for each other
-        (
-            [status(BLOCKED, [1]), status(BLOCKED, [0])],
-            [status(BLOCKED, [1], 0, 2), status(BLOCKED, [0], 0, 2)],
-            {0, 1},
-        ),
-        # one of them moved something in between
-        ([status(BLOCKED, [1]), status(BLOCKED, [0])], [status(BLOCKED, [1], 1, 2), status(BLOCKED, [0], 0, 2)], set()),
-        # one of them has not looked since
-        ([status(BLOCKED, [1]), status(BLOCKED, [0])], [status(BLOCKED, [1], 0, 2), status(BLOCKED, [0], 0, 1)], set()),
-        # it waits for one that runs
-        ([status(BLOCKED, [1]), status(RUNNING)], [status(BLOCKED, [1], 0, 9), status(RUNNING)], set()),
-        # it waits for one that has finished
-        ([status(BLOCKED, [1]), status(FINISHED)], [status(BLOCKED, [1], 0, 9), status(FINISHED)], {0}),
-        # that one has finished only since: it may have sent something first
-        ([status(BLOCKED, [1]), status(RUNNING)], [status(BLOCKED, [1], 0, 9), status(FINISHED)], set()),
-        # a chain that ends at one that runs
-        (
-            [status(BLOCKED, [1]), status(BLOCKED, [2]), status(RUNNING)],
-            [status(BLOCKED, [1], 0, 9), status(BLOCKED, [2], 0, 9), status(RUNNING)],
-            set(),
-        ),
-        # it waits for two, of which one runs
-        (
-            [status(BLOCKED, [1, 2]), status(BLOCKED, [0]), status(RUNNING)],
-            [status(BLOCKED, [1, 2], 0, 9), status(BLOCKED, [0], 0, 9), status(RUNNING)],
-            set(),
-        ),
-    ],
-)
-def test_what_counts_as_a_deadlock(before, after, stuck):
-    assert find_deadlock(before, before, after) == stuck
-
-
-def test_what_changed_between_the_first_two_scans_is_no_deadlock():
-    """Rank 1 was read after its move, rank 0 before: only the second scan shows it."""
-    first = [status(BLOCKED, [1], 0, 0), status(BLOCKED, [0], 1, 5)]
-    second = [status(BLOCKED, [1], 0, 2), status(BLOCKED, [0], 1, 7)]
-    assert find_deadlock(first, second, [status(BLOCKED, [1], 0, 2), status(BLOCKED, [0], 1, 9)]) == set()
-    assert find_deadlock(first, second, [status(BLOCKED, [1], 0, 4), status(BLOCKED, [0], 1, 9)]) == {0, 1}
-    moved = [status(BLOCKED, [1], 1, 2), status(BLOCKED, [0], 1, 7)]
-    assert find_deadlock(first, moved, [status(BLOCKED, [1], 1, 9), status(BLOCKED, [0], 1, 9)]) == set()

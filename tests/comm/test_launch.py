@@ -2,63 +2,17 @@
 
 import os
 import signal
-import subprocess
 import sys
-import textwrap
-import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import pytest
+from scripts import LIMIT, in_script, left_after, segments_of, states_of
 
 import minidist as md
 
-LIMIT = 60
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc and /dev/shm")
-
-
-def in_script(tmp_path, body: str, wait: bool = True):
-    """Run a script as a user would: a plain file, without ``if __name__ == "__main__"``."""
-    script = tmp_path / "script.py"
-    script.write_text(textwrap.dedent(body))
-    process = subprocess.Popen(
-        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    if not wait:
-        limit = threading.Timer(LIMIT, process.kill)  # so that a read from it ends
-        limit.daemon = True
-        limit.start()
-        return process
-    out, err = process.communicate(timeout=LIMIT)
-    return process.returncode, out, err
-
-
-def group_of(pid: int) -> list[str]:
-    """The command lines of the living processes of a session."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
-                if int(fields[3]) == pid and fields[0] != "Z":
-                    found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-            except OSError:
-                continue
-    return found
-
-
-def segments_of(pid: int) -> list[str]:
-    return [name for name in os.listdir("/dev/shm") if name.startswith(f"minidist-{pid}-")]
-
-
-def left_after(pid: int, seconds: float = 60.0) -> tuple[list[str], list[str]]:
-    """The processes and the shared memory of a script that are still there, at the latest after so long."""
-    deadline = time.monotonic() + seconds
-    while (group_of(pid) or segments_of(pid)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return group_of(pid), segments_of(pid)
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
@@ -179,7 +133,7 @@ def main(world):
     print("ready", flush=True)
     {}
 try:
-    md.launch(main, 3)
+    md.launch(main, 3, start_method="{}")
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 """
@@ -191,11 +145,10 @@ except KeyboardInterrupt:
 )
 @pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
 def test_interrupting_or_killing_the_parent_leaves_nothing(tmp_path, work, kill):
-    process = in_script(tmp_path, WAITING.format(work), wait=False)
+    process = in_script(tmp_path, WAITING.format(work, "forkserver"), wait=False)
     try:
         for _ in range(3):
             assert process.stdout.readline() == "ready\n"
-        assert segments_of(process.pid)
         if kill == signal.SIGINT:
             os.killpg(process.pid, kill)  # a terminal's Ctrl-C goes to every process
         else:
@@ -207,6 +160,94 @@ def test_interrupting_or_killing_the_parent_leaves_nothing(tmp_path, work, kill)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
+
+
+@linux
+@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
+def test_a_stopped_rank_does_not_outlive_a_killed_parent(tmp_path, method):
+    """It cannot watch its parent, as its threads do not run."""
+    work = "world.rank or os.kill(os.getpid(), signal.SIGSTOP); time.sleep(600)"
+    process = in_script(tmp_path, "import os\n" + WAITING.format(work, method), wait=False)
+    try:
+        for _ in range(3):
+            assert process.stdout.readline() == "ready\n"
+        deadline = time.monotonic() + LIMIT
+        while "T" not in states_of(process.pid) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert "T" in states_of(process.pid)
+        os.kill(process.pid, signal.SIGKILL)
+        assert left_after(process.pid) == ([], [])
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@linux
+@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
+def test_ranks_outlive_the_thread_that_started_them(tmp_path, method):
+    code, out, err = in_script(
+        tmp_path,
+        f"""
+        import threading
+        import minidist as md
+        cluster = md.Cluster(2, start_method="{method}")
+        thread = threading.Thread(target=cluster.run, args=(lambda world: None,))
+        thread.start()
+        thread.join()
+        with cluster:
+            print(cluster.run(lambda world: world.rank))
+        """,
+    )
+    assert (code, out) == (0, "[0, 1]\n"), err
+
+
+@linux
+def test_ctrl_c_during_the_imports_of_a_rank_is_left_to_the_parent(tmp_path):
+    """The server of the ranks imports a module that interrupts it, as Ctrl-C in the terminal may."""
+    (tmp_path / "interrupts.py").write_text(
+        "import os, pathlib, signal\n"
+        "pathlib.Path(__file__).with_name('imported').touch()\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    code, out, err = in_script(
+        tmp_path,
+        f"""
+        import os
+        import minidist as md
+        from minidist.comm.runtime.warm import preload
+        os.environ["PYTHONPATH"] = os.pathsep.join([{str(tmp_path)!r}, os.environ.get("PYTHONPATH", "")])
+        preload("interrupts")
+        print(md.launch(lambda world: world.rank, 2))
+        """,
+    )
+    assert (code, out, err) == (0, "[0, 1]\n", "")
+    assert (tmp_path / "imported").exists()
+
+
+@linux
+def test_a_limit_on_the_size_of_files_is_named():
+    import resource
+
+    segments, before = segments_of(os.getpid()), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+    try:
+        with pytest.raises(MemoryError, match=r"a file may have 1\.0 MiB at most here.*ulimit -f"):
+            md.Cluster(2).run(len)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert segments_of(os.getpid()) == segments
+
+
+def test_a_rank_that_runs_out_of_memory_says_so(ranks):
+    """Python's own MemoryError has no text."""
+
+    def out_of_memory(world):
+        raise MemoryError
+
+    with pytest.raises(md.RankFailed, match="rank 0 of 1 failed: MemoryError: out of memory"):
+        ranks(1).run(out_of_memory)
 
 
 @linux

@@ -42,6 +42,49 @@ def test_tags(ranks):
     assert ranks(2).run(tags, timeout=LIMIT)[1] == [20, 21, 10, 11]
 
 
+def one_tag(world):
+    """Messages with one tag, small ones and larger than a queue. Some are awaited before they come; the others
+    come first, and are set aside while the receiver waits for one behind them with another tag."""
+    large = 200_000  # 1.6 MB, more than a queue
+    sizes = [1, 1, large, large, large, 7, 7, 0, large, large, 3, 3]
+    if world.rank == 0:
+        works = [md.isend(np.full(n, i), 1, world, tag=1) for i, n in enumerate(sizes)]
+        works.append(md.isend(np.full(1, -1), 1, world, tag=2))
+        return all(work.wait() for work in works)
+    boxes = [np.full(n, -9) for n in sizes]
+    works = [md.irecv(box, 0, world, tag=1) for box in boxes[:3]]
+    md.recv(np.empty(1, int), 0, world, tag=2)  # it comes behind all the others
+    assert len(world.transport.unexpected[0]) == len(sizes) - 3
+    works += [md.irecv(box, 0, world, tag=1) for box in boxes[3:]]
+    assert all(work.wait() for work in works)
+    return all((box == i).all() for i, box in enumerate(boxes))
+
+
+def test_messages_with_one_tag_do_not_overtake_each_other(ranks):
+    assert ranks(2).run(one_tag, timeout=LIMIT) == [True, True]
+
+
+def one_complete_one_arriving(world):
+    """When the receive is posted, one message with its tag is complete, and a part of the next has arrived."""
+    from minidist.comm.transports.transport import PIECE
+
+    n = 3 * PIECE // 8
+    if world.rank == 0:
+        works = [md.isend(np.full(n, i), 1, world, tag=1) for i in range(2)] + [md.isend(np.ones(1), 1, world, tag=2)]
+        return all(work.wait() for work in works)
+    transport, other = world.transport, md.irecv(np.empty(1), 0, world, tag=2)
+    while not (transport.unexpected[0] and transport.arriving[0]):
+        assert not other.is_completed()
+    boxes = [np.full(n, -9) for _ in range(2)]
+    works = [md.irecv(box, 0, world, tag=1) for box in boxes]
+    assert transport.arriving[0] is not None  # the second is matched while it arrives
+    return all(work.wait() for work in (*works, other)) and all((box == i).all() for i, box in enumerate(boxes))
+
+
+def test_a_message_that_is_arriving_does_not_overtake_a_complete_one(ranks):
+    assert ranks(2).run(one_complete_one_arriving, timeout=LIMIT) == [True, True]
+
+
 def while_a_collective_runs(world):
     """Messages, synchronous and asynchronous collectives of two groups, all at once between two ranks."""
     other = world.new_group([1, 0])
@@ -102,6 +145,38 @@ def every_collective_async(world):
 
 def test_every_collective_can_be_asynchronous(ranks):
     assert all(ranks(3).run(every_collective_async, timeout=LIMIT))
+
+
+def overflows_in_the_background(world):
+    """The caller lets NumPy raise. The collective runs on another thread, and after the caller has left that block."""
+    huge = np.full(3, 1e300)
+    with np.errstate(over="raise"):
+        work = md.all_reduce(huge, md.ReduceOp.PRODUCT, group=world, async_op=True)
+    work.wait()
+
+
+def test_numpys_error_handling_holds_in_the_background(ranks):
+    with pytest.raises(md.RankFailed, match="FloatingPointError: overflow"):
+        ranks(2).run(overflows_in_the_background, timeout=LIMIT)
+
+
+def overflows_while_another_call_waits(world):
+    """Any wait moves the pieces of all messages, and so combines what another call receives, in another block."""
+    from minidist.comm.point_to_point import _irecv
+
+    if world.rank == 0:
+        md.send(np.full(3, 1e308), 1, world, tag=0)
+        md.send(np.ones(3), 1, world, tag=1)
+        return None
+    with np.errstate(over="raise"):
+        reducing = _irecv(np.full(3, 1e308), 0, world, 0, "recv_reduce", np.add)
+    md.recv(np.empty(3), 0, world, tag=1)
+    reducing.wait()
+
+
+def test_numpys_error_handling_is_that_of_the_call_that_receives(ranks):
+    with pytest.raises(md.RankFailed, match="FloatingPointError: overflow"):
+        ranks(2).run(overflows_while_another_call_waits, timeout=LIMIT)
 
 
 def forget_to_wait(world):

@@ -28,18 +28,22 @@ def folder(scratch, monkeypatch):
     return scratch
 
 
-def running_script(folder: Path) -> subprocess.Popen:
-    """A script in the middle of a run of two ranks, which have said that they are ready."""
+def running_script(folder: Path, begun: bool = False) -> subprocess.Popen:
+    """A script with two ranks: started, or if ``begun`` in the middle of a run."""
     script = folder / "script.py"
     script.write_text(
         textwrap.dedent(
-            """
+            f"""
             import time
             import minidist as md
             def main(world):
                 print("ready", flush=True)
                 time.sleep(600)
-            md.launch(main, 2)
+            with md.Cluster(2) as cluster:
+                if {begun}:
+                    cluster.run(main)
+                print("ready\\nready", flush=True)
+                time.sleep(600)
             """
         )
     )
@@ -77,6 +81,14 @@ def test_after_kill_9_of_the_whole_process_group(folder):
     assert len(segments_of(process)) == 1 == len(folders(folder))  # nobody was left who could have removed them
     start_a_cluster()
     assert not segments_of(process) and not folders(folder)
+
+
+def test_once_a_run_has_begun_even_kill_9_leaves_no_shared_memory(folder):
+    """All ranks have attached to the segment then, so it needs no name."""
+    process = running_script(folder, begun=True)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate(timeout=LIMIT)
+    assert not segments_of(process)
 
 
 def test_after_kill_9_of_the_parent_alone(folder):
@@ -207,14 +219,15 @@ def test_where_the_system_does_not_tell_nothing_is_removed(things, monkeypatch, 
 def test_a_forked_child_does_not_claim_its_parents_folder(folder):
     """The child ends, the parent goes on: the folder is the parent's, and stays."""
     script = """
-        import os, tempfile
-        import minidist as md
+        import os
         from multiprocess import util
-        folder = util.get_temp_dir()      # before the first Cluster: whose it is nobody can know
+        folder = util.get_temp_dir()      # before minidist is there: whose it is nobody can know
         if os.fork() == 0:
+            import minidist as md
             md.launch(lambda world: None, 1)
             os._exit(0)
         os.wait()
+        import minidist as md
         md.launch(lambda world: None, 1)
         print(os.path.isdir(folder))
         """

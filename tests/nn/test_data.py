@@ -76,6 +76,9 @@ def test_the_shortest_text_that_fits(tmp_path):
     assert bytes(micro_batch(shortest, 0, 0, 0, 1, 4)[0][0]) == b"0123"
     with pytest.raises(ValueError, match=r"10 bytes, too few for a context of 5.*6 each.*at most 4"):
         load_corpus(str(path), 5)
+    path.write_bytes(b"xyz")  # too short for any context
+    with pytest.raises(ValueError, match=r"2 each\. Use a longer text$"):
+        load_corpus(str(path), 1)
 
 
 def test_errors(tmp_path, monkeypatch):

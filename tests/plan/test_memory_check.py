@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from minidist import cli
+from minidist.cli import main as cli
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.plan import available_memory, memory_check
 from minidist.plan.memory_check import check_memory, memory_needed, parameter_count, written

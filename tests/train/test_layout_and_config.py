@@ -29,7 +29,8 @@ def test_a_layout_reads_what_it_writes(text):
         ("dp=²", "dp=² is not a whole number: write it in the digits 0 to 9"),
         ("dp=１", "dp=１ is not a whole number"),
         ("dp=1_0", "dp=1_0 is not a whole number"),
-        ("dp=" + "9" * 5000, "9 is not a whole number"),  # more digits than Python reads
+        ("dp=" + "9" * 5000, "999... (5000 characters) is not a whole number"),  # more digits than Python reads
+        ("tp=" + "9" * 400, "999... (400 characters) is too large: a whole number may be 9223372036854775807 at most"),
         ("dp=2,bucket_mb=1_0", "bucket_mb=1_0 is not a number: write it as in 12, 0.5 or 3e-4"),
         ("pp=2,stages=²+1", "stages=²+1: write how many layers each stage has, at least 1, as in stages=2+3+3"),
         ("pp=2,stages=１+1", "stages=１+1: write how many layers"),
@@ -55,6 +56,9 @@ def test_numbers_in_the_usual_forms_are_read():
     ("settings", "message"),
     [
         ({"steps": 1.5}, "steps must be a whole number"),
+        ({"steps": 10**400}, r"steps must be below 2\^63"),
+        ({"warmup": 2**63}, r"warmup must be below 2\^63"),
+        ({"layers": 10**400}, r"layers must be below 2\^63"),
         ({"steps": 0}, "steps must be at least 1"),
         ({"lr": 0.0}, "lr must be larger than 0"),
         ({"lr": float("inf")}, "lr must be a finite number"),

@@ -1,6 +1,7 @@
 """The training loop against the same steps written out by hand, and what its results must depend on."""
 
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from minidist.train.config import TrainConfig
 from minidist.train.fingerprint import digest, fingerprint, state
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
-from minidist.train.trainer import run
+from minidist.train.trainer import run, train_rank
 
 CONFIG = TrainConfig(
     layers=1,
@@ -122,6 +123,31 @@ def test_what_a_run_brings_back(ranks):
         for i in range(len(tokens))
     ]
     assert first.validation_loss == pytest.approx(np.mean(per_token), rel=1e-5)
+
+
+def test_every_rank_names_the_gradient_that_diverged(ranks):
+    """Also a rank that does not have it: whichever error comes first, it is the one that helps."""
+
+    def error_of(world, config, layout, options):
+        from minidist.train import step
+
+        average_gradients = step.average_gradients
+
+        def poisoned(parameters, count):
+            average_gradients(parameters, count)
+            if world.rank == 1:
+                parameters[0].grad[...] = np.nan
+
+        with mock.patch.object(step, "average_gradients", poisoned), pytest.raises(FloatingPointError) as error:
+            train_rank(world, config, layout, options)
+        return str(error.value)
+
+    for layout in (Layout(pp=2), Layout(dp=2, zero=2), Layout(dp=3, zero=3)):
+        config = replace(CONFIG, layers=2)
+        errors = ranks(layout.world_size).run(error_of, config, layout, RunOptions())
+        assert len(set(errors)) == 1, errors
+        assert errors[0].startswith("training diverged in step 0: the gradient of ")
+        assert " is not finite: " in errors[0]
 
 
 def test_stopping_early(ranks):

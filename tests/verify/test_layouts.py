@@ -2,7 +2,7 @@
 
 import pytest
 
-from minidist.cli import main
+from minidist.cli.main import main
 from minidist.comm.algorithms import ALL_REDUCE
 from minidist.nn.memory.recompute import MODES
 from minidist.parallel.tools.schedules import SCHEDULES

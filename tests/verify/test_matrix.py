@@ -10,8 +10,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from minidist import cli
 from minidist.analysis.pairs import triangle
+from minidist.cli import main as cli
 from minidist.comm import Deadlock, RankFailed
 from minidist.nn.memory.recompute import MODES
 from minidist.nn.precision.loss_scaling import GradScaler

@@ -13,26 +13,67 @@ Why that is enough: suppose that some rank of a stuck set moves after the first 
 It moves after the third scan, or its status there would differ, and so after its two unsuccessful polls. The poll that
 lets it move finds a message, or free space. But until then no other rank of the set has moved since the first scan, so
 what this poll finds was there for the two unsuccessful polls already: a contradiction.
+
+So a rank that is stuck stays stuck, and the set of them only grows. It grows late on a busy machine, where a rank may
+wait long for a core before it comes to the call in which it gets stuck. A report that came first would call it a
+bystander, so ``DeadlockWatch`` waits until the set has stopped growing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 
 from minidist.comm.transports.shared_memory import BLOCKED, FINISHED, Status
 
+SETTLE_SECONDS = 0.2  # that the other ranks get to join a deadlock
 
-def find_deadlock(first: Sequence[Status], second: Sequence[Status], third: Sequence[Status]) -> set[int]:
-    """The ranks that can never continue. Each argument is a scan, with one status for each rank."""
+
+class DeadlockWatch:
+    """Looks at the ranks again and again, until all that belong to a deadlock are known.
+
+    Args:
+        scan: () -> the status of each rank.
+        clock: ranks -> a function that tells for how many seconds these ranks could have run since: a PatientClock's
+            ``seconds``.
+
+    Attributes:
+        stuck: the ranks found so far that can never continue.
+        statuses: the status of each rank at the last look.
+    """
+
+    def __init__(self, scan: Callable[[], list[Status]], clock: Callable[[set[int]], Callable[[], float]]) -> None:
+        self._scan, self._clock = scan, clock
+        self._first, self._second = scan(), scan()
+        self._seconds: Callable[[], float] = lambda: 0.0  # since a rank was last found stuck
+        self.stuck: set[int] = set()
+        self.statuses = self._second
+
+    def look(self) -> bool:
+        """Look once more; return whether there is a deadlock and no further rank is likely to join it."""
+        self.statuses = self._scan()
+        found = find_deadlock(self._first, self._second, self.statuses, self.stuck)
+        self._first, self._second = self._scan(), self._scan()
+        others = {rank for rank, status in enumerate(self.statuses) if status.state != FINISHED} - self.stuck - found
+        if found:
+            self.stuck |= found
+            self._seconds = self._clock(others)
+        return bool(self.stuck) and (not others or self._seconds() >= SETTLE_SECONDS)
+
+
+def find_deadlock(
+    first: Sequence[Status], second: Sequence[Status], third: Sequence[Status], known: Set[int] = frozenset()
+) -> set[int]:
+    """The ranks that can never continue, apart from those already ``known``. Each scan has a status for each rank."""
     finished = {rank for rank, status in enumerate(first) if status.state == FINISHED}
     stuck = {
         rank
         for rank, (a, b, c) in enumerate(zip(first, second, third, strict=True))
-        if a.state == b.state == c.state == BLOCKED
+        if rank not in known
+        and a.state == b.state == c.state == BLOCKED
         and a.awaited == b.awaited == c.awaited != 0
         and a.moved == b.moved == c.moved
         and c.polls - b.polls >= 2
     }
     while True:  # a rank that waits for one that may still act is not stuck, and so on
-        hopeful = {rank for rank in stuck if awaited_ranks(third[rank]) - stuck - finished}
+        hopeful = {rank for rank in stuck if awaited_ranks(third[rank]) - stuck - known - finished}
         if not hopeful:
             return stuck
         stuck -= hopeful

@@ -10,23 +10,22 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
 
 import multiprocess
-from multiprocess import connection
 
 from minidist.comm.failures import Deadlock, RankFailed, describe_exit
 from minidist.comm.runtime import serialization
-from minidist.comm.runtime.deadlock import describe, find_deadlock
+from minidist.comm.runtime.deadlock import DeadlockWatch, describe
+from minidist.comm.runtime.forks import forget_parents_processes
 from minidist.comm.runtime.patience import PatientClock
+from minidist.comm.runtime.rank_process import RankProcess, end_ranks, with_reports
+from minidist.comm.runtime.starting import interrupts_held, script_hidden
 from minidist.comm.runtime.sweep import claim_temporary_folder, sweep
-from minidist.comm.runtime.worker import rank_main
 from minidist.comm.transports.shared_memory import BLOCKED, MAX_RANKS, RUNNING, Segment, queue_capacity
 
 WATCH_SECONDS = 0.05  # between two looks at the ranks' statuses
 GRACE_SECONDS = 2.0  # after a failure, for the other ranks to say where they are
-STOP_SECONDS = 2.0  # for an idle rank to exit by itself
 
 
 def launch(fn: Callable, world_size: int, *args, timeout: float | None = None, start_method: str | None = None) -> list:
@@ -71,7 +70,7 @@ class Cluster:
         self.world_size = world_size
         self._context = multiprocess.get_context(start_method)
         self._capacity = queue_bytes or queue_capacity(world_size)
-        self._ranks: list[_Rank] = []
+        self._ranks: list[RankProcess] = []
         self._segment: Segment | None = None
         self._end: Callable[[], None] = lambda: None
         self._closed = False
@@ -100,6 +99,11 @@ class Cluster:
             raise TypeError(f"the first argument must be a function fn(world, ...), but is {fn!r}")
         if self._closed:
             raise RuntimeError("this Cluster is closed; make a new one, or call run inside its with block")
+        if self._ranks and self._owner != os.getpid():
+            raise RuntimeError(
+                f"the ranks of this Cluster belong to process {self._owner}, of which this process is a fork, and "
+                "answer that process alone; make a new Cluster here, or call run there"
+            )
         if not self._running.acquire(blocking=False):
             raise RuntimeError(
                 "this Cluster is running a function already; use a second Cluster to run another at the same time"
@@ -130,17 +134,17 @@ class Cluster:
             return
         sweep()
         self._segment = Segment(self.world_size, self._capacity)
-        ranks: list[_Rank] = []
+        ranks: list[RankProcess] = []
         # the ranks end even if the Cluster is dropped, or Python exits, without close()
         self._owner = os.getpid()
-        self._end = weakref.finalize(self, _end_ranks, ranks, self._segment, True, self._owner)
+        self._end = weakref.finalize(self, end_ranks, ranks, self._segment, True, self._owner)
         try:
             if self._context.get_start_method() == "forkserver":  # its server imports NumPy once, for all ranks
                 self._context.set_forkserver_preload(["minidist.comm.runtime.worker"])
                 claim_temporary_folder()
-            with _script_hidden():
+            with script_hidden(), interrupts_held():
                 for rank in range(self.world_size):
-                    ranks.append(_Rank(self._context, rank, self.world_size, self._segment))
+                    ranks.append(RankProcess(self._context, rank, self.world_size, self._segment))
         except BaseException:
             self._end()
             raise
@@ -148,26 +152,28 @@ class Cluster:
 
     def _stop(self, kill: bool) -> None:
         if self._ranks:
-            _end_ranks(self._ranks, self._segment, kill, self._owner)
+            end_ranks(self._ranks, self._segment, kill, self._owner)
             self._end.detach()
         self._ranks, self._segment = [], None
 
     # Waiting for the results
 
     def _collect(self, timeout: float | None, on_report: Callable[[int, object], None] | None) -> list:
-        clock = None if timeout is None else PatientClock([rank.process.pid for rank in self._ranks])
+        clock = None if timeout is None else self._clock(range(self.world_size))
         results: list = [None] * self.world_size
         pending = dict(enumerate(self._ranks))
         unreceived = False
-        before, looked = self._scan_twice(), time.monotonic()
+        watch, looked = DeadlockWatch(self._scan, self._clock), time.monotonic()
         while pending:
-            for rank in _with_reports(pending.values(), WATCH_SECONDS):
+            for rank in with_reports(pending.values(), WATCH_SECONDS):
                 kind, content = rank.receive()
                 if kind == "done":
                     result, leftover = content
                     results[rank.number] = result
                     unreceived |= leftover
                     del pending[rank.number]
+                elif kind == "attached" and all(rank.attached for rank in self._ranks):
+                    self._segment.unlink()
                 elif kind == "report" and on_report is not None:
                     on_report(rank.number, content)
                 elif kind in ("failed", "gone", "aborted"):
@@ -176,11 +182,11 @@ class Cluster:
                 for rank in pending.values():
                     if rank.has_died_silently:
                         raise self._failure(rank, "gone", rank.process.exitcode, pending)
-                now = self._scan()
-                if stuck := find_deadlock(*before, now):
-                    raise self._deadlock(stuck, now, pending)
-                before, looked = self._scan_twice(), time.monotonic()
-                if clock is not None and clock.seconds() > timeout:
+                looked = time.monotonic()
+                over = clock is not None and clock() > timeout
+                if watch.look() or (over and watch.stuck):
+                    raise self._deadlock(watch.stuck, watch.statuses, pending)
+                if over:
                     raise self._timeout(timeout, pending)
         if unreceived or any(self._segment.queue(*pair).unread for pair in self._pairs()):
             self._warn_of_leftovers()
@@ -196,15 +202,15 @@ class Cluster:
     def _scan(self) -> list:
         return [line.read() for line in self._segment.status]
 
-    def _scan_twice(self) -> tuple[list, list]:
-        return self._scan(), self._scan()
+    def _clock(self, ranks: Iterable[int]) -> Callable[[], float]:
+        return PatientClock([self._ranks[rank].process.pid for rank in ranks]).seconds
 
-    def _deadlock(self, stuck: set[int], statuses: list, pending: dict[int, "_Rank"]) -> Deadlock:
+    def _deadlock(self, stuck: set[int], statuses: list, pending: dict[int, "RankProcess"]) -> Deadlock:
         answers = self._abort(pending)
         waiting = {rank: answers.get(rank, "a wait that it did not describe") for rank in stuck}
         return Deadlock(describe(stuck, statuses, waiting), waiting)
 
-    def _timeout(self, timeout: float, pending: dict[int, "_Rank"]) -> TimeoutError:
+    def _timeout(self, timeout: float, pending: dict[int, "RankProcess"]) -> TimeoutError:
         for rank in pending.values():
             rank.ask_where()
         deadline = time.monotonic() + GRACE_SECONDS
@@ -216,7 +222,7 @@ class Cluster:
     def _pairs(self) -> list[tuple[int, int]]:
         return [(a, b) for a in range(self.world_size) for b in range(self.world_size) if a != b]
 
-    def _failure(self, rank: "_Rank", kind: str, content, pending: dict[int, "_Rank"]) -> RankFailed:
+    def _failure(self, rank: "RankProcess", kind: str, content, pending: dict[int, "RankProcess"]) -> RankFailed:
         """The error of a run in which ``rank`` failed first. Ends the other ranks."""
         del pending[rank.number]
         waiting = self._abort(pending)
@@ -237,7 +243,7 @@ class Cluster:
             )
         return RankFailed(message, rank.number, summary, own_traceback, exitcode)
 
-    def _abort(self, pending: dict[int, "_Rank"]) -> dict[int, str]:
+    def _abort(self, pending: dict[int, "RankProcess"]) -> dict[int, str]:
         """Tell the other ranks to give up; return what each waiting rank waits for."""
         self._segment.abort()
         waiting: dict[int, str] = {}
@@ -246,11 +252,11 @@ class Cluster:
         started = time.monotonic()
         # a blocked rank answers at once; a computing one may block soon, or never
         while silent and time.monotonic() < started + (GRACE_SECONDS if blocked & silent.keys() else WATCH_SECONDS):
-            for rank in _with_reports(silent.values(), WATCH_SECONDS):
+            for rank in with_reports(silent.values(), WATCH_SECONDS):
                 kind, content = rank.receive()
                 if kind == "aborted":
                     waiting[rank.number] = content
-                if kind not in ("print", "report"):
+                if kind not in ("attached", "print", "report"):
                     del silent[rank.number]
         return waiting
 
@@ -265,119 +271,9 @@ class Cluster:
                 warnings.warn(line, RuntimeWarning, stacklevel=4)
 
 
-class _Rank:
-    """The parent's handle on one rank."""
-
-    def __init__(self, context, number: int, size: int, segment: Segment) -> None:
-        self.number = number
-        self.reports, commands = context.Pipe()
-        self._questions, questions = context.Pipe()
-        arguments = (number, size, segment.capacity, segment.name, commands, questions)
-        self.process = context.Process(target=rank_main, args=arguments, daemon=True, name=f"rank {number}")
-        self.process.start()
-        commands.close()
-        questions.close()
-
-    def send(self, command: str, payload) -> None:
-        with suppress(OSError):  # if the rank is gone, ``receive`` reports that and why
-            self.reports.send_bytes(serialization.dumps((command, payload)))
-
-    def receive(self) -> tuple[str, object]:
-        """The next report and its kind: done, failed, aborted, leftovers, report, or print (which this prints).
-        ("gone", exitcode) if the rank has ended."""
-        try:
-            message = self.reports.recv_bytes()
-        except (EOFError, OSError):
-            self.process.join(STOP_SECONDS)
-            return "gone", self.process.exitcode if self.process.exitcode is not None else 1
-        try:
-            kind, content = serialization.loads(message)
-        except Exception as error:
-            return "failed", (f"its report cannot be unpickled here: {type(error).__name__}: {error}", "")
-        if kind == "print":
-            name, text = content
-            stream = getattr(sys, name)
-            stream.write(text)
-            stream.flush()
-        return kind, content
-
-    def ask_where(self) -> None:
-        with suppress(OSError):
-            self._questions.send(None)
-
-    def where(self, deadline: float) -> str:
-        """What the rank is doing now, in words. Call ``ask_where`` first."""
-        with suppress(EOFError, OSError):
-            if self._questions.poll(max(0.0, deadline - time.monotonic())):
-                return self._questions.recv()
-        return "a place in compiled code that does not let Python answer"
-
-    @property
-    def has_died_silently(self) -> bool:
-        """Whether the process has ended although a child of it keeps its end of the pipe open."""
-        return self.process.exitcode is not None and not self.reports.poll()
-
-    def ask_to_end(self, kill: bool) -> None:
-        if kill:
-            self.process.kill()
-        else:
-            self.send("stop", None)
-
-    def end(self) -> None:
-        self.process.join(STOP_SECONDS)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
-        self.reports.close()
-        self._questions.close()
-
-
-def _with_reports(ranks, timeout: float) -> list[_Rank]:
-    """The ranks that have sent a report, or have ended, within the timeout."""
-    by_pipe = {rank.reports: rank for rank in ranks}
-    return [by_pipe[pipe] for pipe in connection.wait(list(by_pipe), timeout)]
-
-
-def _end_ranks(ranks: list[_Rank], segment: Segment, kill: bool, owner: int) -> None:
-    """End all ranks, then unlink the shared memory. Not a method, because it also runs when the Cluster is gone."""
-    if os.getpid() == owner:  # a fork of the parent has a copy of the Cluster, but does not own the ranks
-        for rank in ranks:
-            rank.ask_to_end(kill)
-        while ranks:
-            ranks[-1].end()
-            ranks.pop()
-        segment.unlink()
-    segment.close()
-
-
 def _name_ranks(ranks) -> str:
     return f"rank {next(iter(ranks))} was" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} were"
 
 
-_hiding = threading.Lock()
-
-
-def _renew_lock() -> None:
-    global _hiding
-    _hiding = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):  # a rank is forked while its parent holds the lock
-    os.register_at_fork(after_in_child=_renew_lock)
-
-
-@contextmanager
-def _script_hidden():
-    """Hide the user's script from multiprocess while ranks start; it would import the script in each of them.
-
-    Functions travel by value (dill), so no rank needs the script. A script without the line
-    ``if __name__ == "__main__"`` would start ranks that start ranks.
-    """
-    with _hiding:
-        main = sys.modules["__main__"]
-        hidden = {name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__}
-        main.__spec__ = None
-        try:
-            yield
-        finally:
-            main.__dict__.update(hidden)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=forget_parents_processes)

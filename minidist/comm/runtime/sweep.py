@@ -1,8 +1,9 @@
 """Removes what killed processes left behind: shared memory and temporary folders whose creator is gone.
 
 A Cluster cleans up however it ends, unless nobody is left to do it. ``kill -9`` of all its processes leaves its
-shared-memory segment; ``kill -9`` of the parent alone leaves the folder with the socket of multiprocess's fork server.
-So each start of a Cluster first looks for such leftovers.
+shared-memory segment, if it comes before the first run has begun on all ranks: after that the segment has no name. And
+``kill -9`` of the parent leaves the folder with the socket of multiprocess's fork server. So each start of a Cluster
+first looks for such leftovers.
 
 Segments and folders carry the name of their creator, the *owner*, such as ``24917-8813312-1f3a9c02``:
 

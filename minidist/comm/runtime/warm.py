@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 
 from minidist.comm.runtime.launch import Cluster
+from minidist.comm.runtime.starting import interrupts_held
 from minidist.comm.runtime.sweep import claim_temporary_folder
 
 
@@ -45,8 +46,10 @@ def preload(*modules: str) -> None:
     Call it before the first rank starts. It does nothing where ranks are not forked, that is outside Linux.
     """
     if sys.platform == "linux":
-        from multiprocess import forkserver
+        from multiprocess import forkserver, resource_tracker
 
         claim_temporary_folder()
         forkserver.set_forkserver_preload(["minidist.comm.runtime.worker", *modules])
-        forkserver.ensure_running()
+        resource_tracker.ensure_running()  # otherwise the server starts it, and lets interrupts through
+        with interrupts_held():
+            forkserver.ensure_running()

@@ -4,6 +4,7 @@ It communicates with the parent over two pipes. Commands and results go through 
 question "where are you?"; the thread also ends the process as soon as the parent is gone.
 """
 
+import ctypes
 import io
 import os
 import signal
@@ -25,9 +26,13 @@ from minidist.comm.transports.transport import Transport
 # all-reduce, so a background collective would wait longer than it works.
 SWITCH_SECONDS = 5e-4
 
+PR_SET_PDEATHSIG = 1  # from <sys/prctl.h>
 
-def rank_main(rank: int, size: int, capacity: int, segment_name: str, commands, questions) -> None:
+
+def rank_main(rank: int, size: int, capacity: int, segment_name: str, commands, questions, parent_stays: bool) -> None:
     """The entry point of a rank's process; it never returns."""
+    if parent_stays and sys.platform == "linux":
+        _end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of the terminal; the parent decides
     sys.setswitchinterval(SWITCH_SECONDS)
     threading.Thread(target=_watch_parent, args=(questions, threading.main_thread().ident), daemon=True).start()
@@ -36,6 +41,7 @@ def rank_main(rank: int, size: int, capacity: int, segment_name: str, commands, 
     transport = None
     with suppress(EOFError, OSError):  # the parent has gone
         segment = Segment(size, capacity, segment_name)
+        reports.send("attached", None)
         while True:
             command, payload = serialization.loads(commands.recv_bytes())
             if command == "stop":
@@ -82,6 +88,8 @@ def _summary(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:  # the other lines show the location, not the error
         lines = [lines[-1].rstrip() + f" ({os.path.basename(error.filename)}, line {error.lineno})"]
     kind, colon, text = "".join(lines).strip().partition(": ")
+    if isinstance(error, MemoryError) and not text:  # Python gives it none
+        colon, text = ": ", "out of memory"
     return f"{kind.rpartition('.')[2]}{colon}{text}"
 
 
@@ -153,6 +161,21 @@ class _Stream(io.TextIOBase):
             self._line.clear()
             if text:
                 self._reports.send("print", (self._name, text))
+
+
+def _end_with_parent() -> None:
+    """Let the system kill this process when its parent ends: the user's process, or the fork server.
+
+    A stopped rank (Ctrl-Z, a debugger) needs this: its threads do not run, so none of them can watch the parent. The
+    server ends when the user's process does, once nobody else holds its pipe: a rank gets a copy, and closes it here.
+    """
+    from multiprocess import forkserver  # not on Windows
+
+    server = forkserver._forkserver
+    if server._forkserver_alive_fd is not None:
+        os.close(server._forkserver_alive_fd)
+        server._forkserver_alive_fd = None
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _watch_parent(questions, main_thread: int) -> None:

@@ -1,7 +1,10 @@
 """A message at its two ends: its header, and how much of it each end has moved."""
 
+import contextvars
 import struct
+import zlib
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -15,6 +18,16 @@ CALL_BYTES = 144
 assert HEADER_BYTES % ALIGNMENT == 0
 
 Combine = Callable[..., np.ndarray]  # a ufunc such as np.add: combine(mine, arriving, out=mine)
+
+
+def shorten(call: str) -> bytes:
+    """A description that fits a message header: if it is too long, its two ends and a checksum of the whole."""
+    encoded = call.encode()
+    if len(encoded) <= CALL_BYTES:
+        return encoded
+    checksum = b" ... %08x ... " % zlib.crc32(encoded)
+    half = (CALL_BYTES - len(checksum)) // 2
+    return encoded[:half] + checksum + encoded[-half:]
 
 
 class Send:
@@ -46,6 +59,8 @@ class Receive:
     def __init__(self, peer, target, context, tag, call: bytes, label: str, combine: Combine | None) -> None:
         self.peer, self.target, self.context, self.tag = peer, target, context, tag
         self.call, self.label, self.combine = call, label, combine
+        if combine is not None:  # any thread may do it, in any call: let NumPy handle its errors as in this one
+            self.combine = partial(contextvars.copy_context().run, combine)
         self.number = -1  # the message's, once one has matched
         self.error: Exception | None = None
         self.done = False

@@ -1,12 +1,15 @@
 """The shared-memory segment of a cluster: a status line for each rank, then a queue for each ordered pair of ranks.
 
-The parent creates and unlinks it; ranks only attach. It always uses ``multiprocess.shared_memory``, never the standard
-library's: a child of one has a resource tracker that the other does not know, which would unlink a live segment when
-the child ends.
+The parent creates it; ranks only attach. Once all of them have, the parent unlinks its name: the system then frees the
+memory when the last process ends, however it ends.
+
+It always uses ``multiprocess.shared_memory``, never the standard library's: a child of one has a resource tracker that
+the other does not know, which would unlink a live segment when the child ends.
 """
 
 import os
 import secrets
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -83,6 +86,7 @@ class Segment:
         self._queues_start = (1 + world_size) * ALIGNMENT  # one line for the abort flag, then the status lines
         nbytes = self._queues_start + world_size * (world_size - 1) * (COUNTERS + capacity)
         if name is None:
+            _check_file_size(nbytes)
             name = f"{PREFIX}{owner()}-{secrets.token_hex(3)}"  # macOS, where an owner is short, allows 30 characters
             self._memory = shared_memory.SharedMemory(name, create=True, size=nbytes)
             try:
@@ -94,6 +98,7 @@ class Segment:
         else:
             self._memory = shared_memory.SharedMemory(name=name)
         self.name = self._memory.name
+        self._linked = True
         view = self._memory.buf
         self._abort = view[:8].cast("Q")
         self.status = [StatusLine(view[(1 + rank) * ALIGNMENT :]) for rank in range(world_size)]
@@ -113,15 +118,31 @@ class Segment:
         self._abort[0] = 1
 
     def unlink(self) -> None:
-        """Remove the segment's name. The memory is freed once the last process has closed it."""
-        with suppress(FileNotFoundError):  # an interrupted cleanup runs again
-            self._memory.unlink()
+        """Remove the segment's name, once. The memory is freed when the last process has closed it."""
+        if self._linked:
+            with suppress(FileNotFoundError):  # an interrupted cleanup runs again
+                self._memory.unlink()
+            self._linked = False
 
     def close(self) -> None:
         """Detach this process from the memory."""
         for view in (self._abort, *self.status):
             view.release()
         self._memory.close()
+
+
+def _check_file_size(nbytes: int) -> None:
+    """Linux counts shared memory as a file, whose size may be limited."""
+    if sys.platform != "linux":
+        return
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if limit != resource.RLIM_INFINITY and nbytes > limit:
+        raise MemoryError(
+            f"the queues between the ranks need {nbytes / MIB:.1f} MiB of shared memory, which is a file in /dev/shm, "
+            f"but a file may have {limit / MIB:.1f} MiB at most here. Raise that limit: ulimit -f unlimited"
+        )
 
 
 def _reserve(name: str, nbytes: int) -> None:
@@ -137,8 +158,8 @@ def _reserve(name: str, nbytes: int) -> None:
         free = os.statvfs("/dev/shm")
         raise MemoryError(
             f"the queues between the ranks need {nbytes / MIB:.1f} MiB of shared memory, but /dev/shm has only "
-            f"{free.f_bavail * free.f_frsize / MIB:.1f} MiB free ({error.strerror}). Pass a smaller queue_bytes=, or "
-            "enlarge /dev/shm (docker run --shm-size=1g; mount -o remount,size=1g /dev/shm)"
+            f"{free.f_bavail * free.f_frsize / MIB:.1f} MiB free ({error.strerror}). Enlarge /dev/shm (docker run "
+            "--shm-size=1g; mount -o remount,size=1g /dev/shm), or pass a smaller queue_bytes= to Cluster"
         ) from None
     finally:
         os.close(descriptor)

@@ -20,7 +20,7 @@ import numpy as np
 from minidist import trace
 from minidist.comm.failures import Aborted, Mismatch, caller
 from minidist.comm.transports import shared_memory as shared
-from minidist.comm.transports.messages import HEADER, HEADER_BYTES, Arriving, Combine, Receive, Send
+from minidist.comm.transports.messages import HEADER, HEADER_BYTES, Arriving, Combine, Receive, Send, shorten
 
 PIECE = 256 << 10  # bytes: small enough that the reader copies one piece while the writer fills the next
 
@@ -42,6 +42,7 @@ class Transport:
         self.arriving: dict[int, Arriving | None] = dict.fromkeys(peers)
         self.unexpected: dict[int, list[Arriving]] = {peer: [] for peer in peers}
         self.numbers = dict.fromkeys(peers, 0)  # messages sent so far to each peer
+        self.unwaited: dict[tuple[int, int], int] = {}  # (peer, number) of sends not yet known to be done -> bytes
         self.traffic = trace.TrafficCounter(self.size)
         self.collectives = trace.CollectiveCounter()
         self.groups: list = []  # the process groups of this run; closed at its end
@@ -184,9 +185,9 @@ class Transport:
         """Match a message with its receive; a Mismatch if the two ends disagree about it."""
         message.receive, receive.number = receive, message.number
         if message.call != receive.call:
-            theirs, ours = message.call.decode(errors="replace"), receive.call.decode()
-            if receive.label != ours:  # a point-to-point call, whose name does not describe the message
-                ours = f"{receive.label} of {ours}"
+            theirs, ours = message.call.decode(errors="replace"), receive.label
+            if receive.call != shorten(ours):  # a point-to-point call, whose name does not describe the message
+                ours += f" of {receive.call.decode()}"
             error = Mismatch(
                 f"ranks {self.rank} and {peer} disagree. Rank {self.rank} called {ours}; what came from rank {peer} "
                 f"is {theirs}"
