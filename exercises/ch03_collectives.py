@@ -136,7 +136,7 @@ def all_to_all_pairwise(outgoing: list[np.ndarray], incoming: list[np.ndarray], 
     rank sends one message and receives one in each step. It copies its own piece.
 
     Args:
-        outgoing: N flat arrays, one per rank. Sizes may differ from pair to pair.
+        outgoing: N flat arrays of one dtype, one per rank; not changed. Sizes may differ from pair to pair.
         incoming: N flat arrays with the sizes of what will arrive. Overwritten.
         group: N ranks.
 
@@ -157,7 +157,7 @@ def global_max(values: np.ndarray, group: ProcessGroup) -> np.ndarray:
         group: N ranks.
 
     Returns:
-        A new array with the maxima, the same on every rank.
+        A new array of the same dtype with the maxima, the same on every rank.
     """
     right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
     best = values.copy()

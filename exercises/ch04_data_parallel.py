@@ -42,9 +42,11 @@ def accumulate(
     sum first.
 
     Args:
-        micro_batches: at least one array, with ``len(array) >= 1`` samples along its first axis. Their lengths differ.
+        micro_batches: at least one array, with ``len(array) >= 1`` samples along its first axis. Their lengths differ,
+            and so may the size of a sample. Do not change them.
         loss_and_gradient: call it once per micro-batch, in order. It returns the mean loss over the micro-batch's
-            samples, a float, and the gradient of that mean, a float32 array. The next call overwrites the array.
+            samples, a float, and the gradient of that mean, a float32 array of any shape. The next call overwrites the
+            array.
 
     Returns:
         The mean loss, a float, and its gradient, a new float32 array: summed in float64, divided once by the total
@@ -66,7 +68,7 @@ def fill_buckets(parameters: Sequence, elements: float) -> list[list]:
         elements: the capacity of a bucket, more than 0; not always an integer.
 
     Returns:
-        The buckets, lists of those same parameters. None is empty.
+        The buckets, new lists of those same parameters. None is empty.
     """
     raise NotImplementedError("task 4.3")
 
@@ -89,7 +91,7 @@ class BucketedDataParallel:
         parameters: the model's parameters, in the same order on every rank.
         group: the data-parallel ranks.
         algorithm: passed on to ``all_reduce``.
-        reduce_dtype: the dtype in which gradients are accumulated and summed.
+        reduce_dtype: the dtype in which gradients are accumulated and summed, np.float64 or np.float32.
         bucket_mb: bucket size, MiB.
         overlap: start all-reduces during backward; without it ``on_gradient`` is never called.
     """
@@ -231,7 +233,9 @@ def train_net(
 
 
 def sent_bytes(parameters: int, itemsize: int, ranks: int) -> float:
-    """Bytes that each of N ranks sends per step, for a ring all-reduce of all gradients."""
+    """Bytes that each of N ranks sends per step, for a ring all-reduce of all gradients; on average over the ranks,
+    where the parameters do not divide evenly.
+    """
     raise NotImplementedError("task 4.7")
 
 

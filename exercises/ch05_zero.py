@@ -8,11 +8,12 @@ library provides: several parameters concatenated into one flat array, padded so
     unit.size              number of their elements
     unit.padded_size       size plus padding, a multiple of N
     unit.shard_size        padded_size / N
-    unit.full              all parameters, (padded_size,) float32; None while they are resharded
+    unit.full              all parameters, (padded_size,) of the dtype of unit.shard; None while they are resharded
     unit.master            this rank's shard of them, (shard_size,) float32, which the optimizer updates
-    unit.shard             the same shard as it is sent: the master itself, unless --precision is a 16-bit one
+    unit.shard             the same shard as it is sent, (shard_size,): the master itself, float32; with a 16-bit
+                           --precision, its numbers in 16 bits
     unit.grad_shard        this rank's shard of the summed gradients, (shard_size,) of reduce_dtype
-    unit.reduce_dtype      the dtype in which gradients are summed
+    unit.reduce_dtype      the dtype in which gradients are summed: float64, or float32 with --reduce-dtype float32
     unit.collect(p)        move the gradient of its parameter p to its place in the unit; p.grad becomes None
     unit.take_gradients()  return the unit's gradients, (padded_size,) of reduce_dtype, zeros where there are none, and
                            leave the unit without any
@@ -107,7 +108,7 @@ class ZeroStage1:
             sharding); a group of one rank if there are no others.
         rounds: the largest number of micro-batches that any rank has in a step.
         algorithm: passed on to the reduce-scatters and all-gathers.
-        reduce_dtype: the dtype in which gradients are accumulated and summed.
+        reduce_dtype: the dtype in which gradients are accumulated and summed, np.float64 or np.float32.
     """
 
     def __init__(
@@ -235,7 +236,8 @@ class ZeroStage3(ZeroStage2):
             unit.module.forward_hook = partial(self.after_forward, unit)
 
     def gather(self, unit: Unit) -> None:
-        """Return once a unit has all its parameters: ``full`` is one new array, and the parameters are views of it.
+        """Return once a unit has all its parameters: ``full`` is one new array, of the dtype of ``unit.shard``, and the
+        parameters are views of it.
 
         If the unit has them already, nothing is sent.
         """

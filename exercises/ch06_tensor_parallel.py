@@ -14,10 +14,13 @@ width, H the heads of the full model, N the ranks, which divide H.
 Call it as ``TheFunction.apply(*arguments)``, which returns a Tensor. ``ctx`` connects the two methods:
 
     ctx.group = group                 keeps anything, under any name except those below, shape, dtype and name
-    ctx.save_for_backward(a, b)       keeps arrays; backward finds them in ctx.saved_arrays
+    ctx.save_for_backward(a, b)       keeps arrays; backward finds them in ctx.saved_arrays. In 16-bit training float32
+                                      arrays are kept in 16 bits, but for those in exact: (a, exact=(b,)).
+                                      They come last in ctx.saved_arrays
     ctx.grad_dtype = np.float64       the dtype in which backward gets the output's gradient. By default it is rounded
                                       to the output's dtype, which is too early if other ranks' gradients are still to
                                       be added; with float64 it arrives unrounded
+    ctx.rounds = False                16-bit training rounds neither the output nor its gradient to 16 bits
 
 The arrays that forward and backward get belong to others too: copy them before you change them.
 
@@ -27,7 +30,9 @@ this rank's heads of a parameter. ``copy_parameter_to_group(parameter, group, re
 replicated parameters. And in ``functional`` there are, for the H/N heads of a rank:
 
     copy_to_heads(x, heads)           (B, T, C) -> (heads, B, T, C): the same for each head
-    linear(x, weight, bias)           (H/N, B, T, in) -> (H/N, B, T, out), head by head; the bias is optional
+    linear(x, weight, bias, partial=False)
+                                      (H/N, B, T, in) -> (H/N, B, T, out), head by head; the bias may be None. 16-bit
+                                      training rounds the result to 16 bits, unless it is ``partial``: terms of a sum
     reduce_from_heads(y, dtype)       (H/N, B, T, C) -> (B, T, C), the sum over this rank's heads, in ``dtype``: in
                                       float64 it is not rounded yet, so other ranks' sums can be added to it
     sum_over_heads(array)             the same for an array, in float64: (heads, ...) -> (...)
@@ -37,6 +42,7 @@ replicated parameters. And in ``functional`` there are, for the H/N heads of a r
 one of minidist's own functions or classes takes the same arguments, so the library can train on yours:
 
     minidist verify --impl exercises tp=2 tp=4 tp=2,sp=1 dp=2,tp=2
+    minidist verify --impl exercises --precision bf16 tp=2 tp=2,sp=1
 """
 
 from collections.abc import Sequence
@@ -86,7 +92,7 @@ def all_reduce_seconds(nbytes: float, ranks: int, node: int, inside: float, betw
         ranks: N, in one ring.
         node: number of GPUs per node.
         inside: bytes per second from GPU to GPU inside a node (NVLink).
-        between: bytes per second from a GPU of one node to a GPU of another (InfiniBand).
+        between: bytes per second from a GPU of one node to a GPU of another (InfiniBand); less than ``inside``.
     """
     raise NotImplementedError("task 6.1")
 
@@ -222,7 +228,7 @@ class RowParallelLinear(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """From this rank's heads to an output that every rank has. Between the products and the result, sums are taken
-        in ``reduce_dtype`` and rounded once, to the dtype of the products.
+        in ``reduce_dtype`` and rounded once, to the dtype of the products: the products are terms of a sum.
 
         Cost: one all-reduce of B T C elements; in backward nothing (with sequence parallelism, other calls).
         """
@@ -257,7 +263,7 @@ def split_qkv(fused: np.ndarray, heads: int, rank: int, ranks: int) -> np.ndarra
     heads, and each head has the columns [its queries | its keys | its values].
 
     Args:
-        fused: (C, 3C), of any dtype; do not change it.
+        fused: (C, 3C), of any dtype and memory order; do not change it.
         heads: H.
         rank, ranks: whose heads to return, as in ``heads_of``.
 
@@ -300,6 +306,9 @@ class VocabParallelCrossEntropy(Function):
     5. The gradient, entirely in the logits' dtype: with ``share = gradient / tokens``, it is the probabilities times
        ``share``, minus ``share`` at the target. The probabilities are exp(logit - largest) / total. (Other orders, or
        float64, are just as correct but give other bits.)
+
+    In 16-bit training the logits are float32 with values of 16 bits. The loss, its gradient and the probabilities stay
+    in float32.
     """
 
     @staticmethod

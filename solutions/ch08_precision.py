@@ -106,7 +106,7 @@ def largest_number(exponent: int, mantissa: int, infinite: bool) -> float:
     """The largest finite number of a format.
 
     Args:
-        exponent, mantissa: the number of bits of each.
+        exponent, mantissa: the number of bits of each, at least 2 and 1. Any such format: not only those above.
         infinite: whether the highest exponent is reserved for infinity and NaN. If not, as in e4m3, it is an exponent
             like the others, except that the very last code is NaN.
     """
@@ -129,7 +129,8 @@ def smallest_number(exponent: int, mantissa: int) -> float:
 def spacing(exponent: int, mantissa: int, value: float) -> float:
     """The distance between two adjacent numbers of the format: the largest one up to ``value``, and the next.
 
-    ``value`` is positive and below the format's largest number.
+    ``value`` is positive and below the format's largest number. Of a value below the smallest number, the largest one
+    up to it is 0.
     """
     # >>> 8.1
     bias = 2 ** (exponent - 1) - 1
@@ -168,9 +169,9 @@ def scale_to(format: Format, values: np.ndarray, axes: tuple[int, ...]) -> np.nd
 
     Args:
         format: such as e4m3.
-        values: float32, of any shape; not modified.
+        values: float32, of any shape and strides; not modified.
         axes: that share a scale. Every index of the other axes has its own: with values of (blocks, rows, columns) and
-            axes (1, 2), each block has one.
+            axes (1, 2), each block has one; with axes (), each value. Axes count from 0.
 
     Returns:
         float32, with the axes of ``values`` and length 1 along ``axes``. A scale is 1 if all its values are 0, if it
@@ -201,7 +202,7 @@ class MasterWeights:
     A step is: backward, ``take_gradients()``, the optimizer's step on ``masters``, ``sync_params()``.
 
     Args:
-        parameters: the model's, in float32. The constructor sets their format.
+        parameters: the model's, in float32; the list remains the caller's. The constructor sets their format.
         format: the format in which the model keeps them.
 
     Attributes:
@@ -222,7 +223,7 @@ class MasterWeights:
         # <<<
 
     def take_gradients(self) -> None:
-        """Each master gets the gradient of its parameter, the same array; None if the parameter has none."""
+        """Each master gets the gradient of its parameter, the same array in its own dtype; None if it has none."""
         # >>> 8.4
         for parameter, master in zip(self.parameters, self.masters, strict=True):
             master.grad = parameter.grad
@@ -273,7 +274,8 @@ class GradScaler:
         """Divide all gradients by the scale, in place.
 
         Args:
-            parameters: this rank's, possibly none. Those without a gradient (``grad`` None) are skipped.
+            parameters: this rank's, possibly none. Those without a gradient (``grad`` None) are skipped. The others are
+                float32 or float64, not always contiguous, and may have no elements.
             all_max: ``all_max(number)`` is the maximum over all ranks: a collective. The ranks hold different gradients
                 but must make the same decision.
 
@@ -367,11 +369,13 @@ def checkpoint(function: Callable[..., Tensor], *inputs) -> Tensor:
     several places, the gradients from there are added in the input's own dtype, as for any computed tensor.
 
     Args:
-        function: returns one tensor. Called again in backward, it computes the same. It may use parameters that are not
-            among the inputs, and dropout with named random numbers.
-        inputs: tensors and other values. The function gets the other values unchanged. In place of each tensor it gets
-            one with the same data, which in backward requires a gradient if the original does. At least one tensor
-            does, or the call is under ``no_grad()``. The graph keeps the inputs' arrays, not the tensors.
+        function: returns one tensor, computed from every input that requires a gradient. Called again in backward, it
+            computes the same. It may use parameters that are not among the inputs, dropout with named random numbers,
+            and other checkpoints.
+        inputs: tensors and other values. The same tensor may occur twice; those that require no gradient may have any
+            dtype, the others float32 or float64. The function gets the other values unchanged. In place of each tensor
+            it gets one with the same data, which in backward requires a gradient if the original does. At least one
+            tensor does, or the call is under ``no_grad()``. The graph keeps the inputs' arrays, not the tensors.
     """
     # >>> 8.6
     others = [Tensor if isinstance(value, Tensor) else value for value in inputs]
@@ -465,18 +469,17 @@ def train_in_float16(
 
     With an ``init_scale`` of 1 the loss falls, although gradients that are too small for float16 are lost. With 65,536
     none are lost, none overflow, and no step is skipped. And yet the loss hardly falls, however many steps you take.
-    Find
-    out why, and fix it: as long as no gradient is lost, the scale must make no difference.
+    Find out why, and fix it: as long as no gradient is lost, the scale must make no difference.
 
     Args:
-        features: (samples, inputs) float16.
-        targets: (samples,) float16.
+        features: (samples, inputs) float16; not modified.
+        targets: (samples,) float16; not modified.
         steps, lr: of gradient descent.
         max_norm: the largest norm of the gradient of the mean squared error. ``inf`` for no clipping.
         init_scale: a power of two.
 
     Returns:
-        The loss before each step, the master weight (inputs,), and the number of skipped steps.
+        The loss before each step, the master weight (inputs,) float32, and the number of skipped steps.
     """
     master = np.zeros(features.shape[1], np.float32)
     wide = features.astype(np.float32)

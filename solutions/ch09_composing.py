@@ -57,8 +57,8 @@ def mesh_groups(mesh_shape: tuple[int, ...], dim: int) -> list[list[int]]:
         dim: the dimension, from 0 on.
 
     Returns:
-        A list of groups, in any order. Each is a list of ``mesh_shape[dim]`` ranks, ordered by their coordinate along
-        ``dim``. Each rank is in one group.
+        A new list of groups, in any order. Each is a new list of ``mesh_shape[dim]`` ranks, ordered by their coordinate
+        along ``dim``. Each rank is in one group.
     """
     # >>> 9.2
     groups: dict[tuple[int, ...], list[int]] = {}
@@ -133,8 +133,9 @@ def best_order(
     The best order has the smallest sum of these times; if several do, any of them.
 
     Args:
-        lengths: the number of ranks of each axis, such as ``{"pp": 2, "dp": 4, "tp": 8}``; one to four axes.
-        sent: for each axis, the bytes that a rank sends.
+        lengths: the number of ranks of each axis, such as ``{"pp": 2, "dp": 4, "tp": 8}``; one to four axes
+            of any names.
+        sent: for each axis, the bytes that a rank sends; the axes may be in another order.
         in_machine: as for ``crosses_machines``.
         fast, slow: bytes per second within a node, and between nodes.
 
@@ -280,8 +281,9 @@ def covering(rows: Sequence[Mapping[str, object]]) -> list[int]:
     first. Stop when no pair is missing.
 
     Args:
-        rows: dicts, all with the same keys; not modified. Values are numbers, strings or None, and may be 0. There may
-            be no rows. With 300 rows of 10 keys the function should take a few seconds at most.
+        rows: dicts, all with the same keys, in any order; not modified. Values are numbers, strings or None; 0 and ""
+            are settings, and 0 is another one than "0". There may be no rows. With 300 rows of 10 keys the function
+            should take a few seconds at most.
 
     Returns:
         The indices of the chosen rows, in the order of choice.
@@ -319,15 +321,15 @@ def train_on_mesh(
     mesh has to match one process.
 
     Args:
-        samples: (samples, features) float64, the same on every rank.
-        targets: (samples, outputs) float64, the same on every rank.
+        samples: (samples, features) float64, the same on every rank; not modified.
+        targets: (samples, outputs) float64, the same on every rank; not modified.
         shape: (dp, tp), which need not divide samples and features.
         steps, lr: of gradient descent.
         clip: the largest norm of the full gradient; a larger gradient is scaled down to it.
         world: all dp x tp ranks.
 
     Returns:
-        The loss before each step, and this rank's rows of the trained weight, (local features, outputs).
+        The loss before each step, and this rank's rows of the trained weight, (local features, outputs) float64.
     """
     mesh = init_device_mesh(shape, mesh_dim_names=("dp", "tp"), group=world)
     dp, tp = mesh.get_group("dp"), mesh.get_group("tp")

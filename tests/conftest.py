@@ -84,7 +84,7 @@ class PatientCluster(md.Cluster):
 @pytest.fixture(scope="session")
 def ranks():
     """``ranks(n)`` is a warm Cluster of n ranks, the same one in every test."""
-    preload(*RANK_MODULES, "minidist.cli")  # a rank imports the file of a test, and that imports pytest
+    preload(*RANK_MODULES, "minidist.cli.main")  # a rank imports the file of a test, and that imports pytest
     with WarmClusters(PatientCluster) as clusters:
         yield clusters
 

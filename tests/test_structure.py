@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import minidist
+import minidist.comm
 
 ROOT = Path(minidist.__file__).parent
 MAY_IMPORT = {  # a package or file -> the others that it may import
@@ -15,6 +16,8 @@ MAY_IMPORT = {  # a package or file -> the others that it may import
     "overrides": set(),
     "ledger": set(),
     "flops": set(),
+    "one_thread": set(),
+    "files": set(),
     "comm": {"backend", "trace", "overrides"},
     "nn": {"backend", "trace", "overrides", "ledger", "flops"},
     "parallel": {"backend", "trace", "overrides", "ledger", "comm", "nn"},
@@ -25,23 +28,26 @@ MAY_IMPORT = {  # a package or file -> the others that it may import
     "show": {
         "backend", "trace", "overrides", "ledger", "comm", "nn", "parallel", "train", "verify", "analysis",
     },
-    "course": {"comm", "overrides", "trace", "train", "analysis"},
+    "course": {"files", "comm", "overrides", "trace", "parallel", "train", "analysis"},
     "cli": {
         "backend", "ledger", "flops", "comm", "nn", "parallel", "train", "plan", "verify", "analysis", "show", "course",
-        "__version__",
+        "files", "__version__",
     },
-    "__init__": {"backend", "comm"},
+    "__init__": {"backend", "comm", "one_thread"},
 }  # fmt: skip
 COURSE = ROOT / "course"
 COURSE_MAY_IMPORT = {  # the same within course/
     "answers": set(),
     "tasks": set(),
+    "readable": set(),
     "verdict_file": {"tasks"},
     "sandbox": {"answers"},
-    "grading": {"answers", "tasks", "verdict_file"},
-    "authoring": {"answers", "tasks", "verdict_file", "sandbox", "grading"},
-    "learner": {"answers", "tasks", "sandbox", "grading", "authoring"},
-    "commands": {"answers", "grading", "authoring", "learner"},
+    "source": {"answers", "tasks"},
+    "grading": {"answers", "tasks", "readable", "verdict_file"},
+    "authoring": {"answers", "tasks", "readable", "verdict_file", "sandbox", "source", "grading"},
+    "learner": {"answers", "tasks", "sandbox", "source", "grading", "authoring"},
+    "challenges": {"answers", "readable", "sandbox", "grading", "authoring"},
+    "commands": {"answers", "source", "grading", "authoring", "learner", "challenges"},
     "__init__": set(),
 }
 FILES = sorted(ROOT.rglob("*.py"))
@@ -115,3 +121,15 @@ def test_the_model_says_nothing_of_parallelism():
         if isinstance(node, ast.Name | ast.Attribute)
     }
     assert not {name for name in names if name.lower() in ("group", "world", "rank", "ranks", "all_reduce", "parallel")}
+
+
+def test_the_package_offers_what_comm_offers():
+    """minidist/__init__.py lists the names, because it loads them only when they are used."""
+    assert sorted(minidist.__all__) == sorted([*minidist.comm.__all__, "backend"])
+    assert all(getattr(minidist, name) is getattr(minidist.comm, name) for name in minidist.comm.__all__)
+
+
+def test_no_two_test_files_have_one_name():
+    """pytest imports them by their names alone, so it could not collect the second."""
+    names = [file.name for file in (ROOT.parent / "tests").rglob("test_*.py")]
+    assert not [name for name in names if names.count(name) > 1]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import minidist
+from minidist.files import replacing
 
 ROOT = Path(minidist.__file__).resolve().parent.parent
 CHAPTER_FILE = re.compile(r"ch(\d\d)_\w+\.py")
@@ -52,7 +53,12 @@ def implementation_folder(impl: str) -> Path:
 def read_answers(folder: Path) -> dict[str, Source]:
     """The answers in a folder, by module name. A file that is not valid text is kept and fails when it is loaded."""
     files = sorted(file for file in folder.glob("ch*.py") if CHAPTER_FILE.fullmatch(file.name) and file.is_file())
-    return {file.stem: Source(file.stem, str(file), _text_of(file)) for file in files}
+    return {file.stem: read_source(file) for file in files}
+
+
+def read_source(file: Path) -> Source:
+    """One file of answers."""
+    return Source(file.stem, str(file), _text_of(file))
 
 
 def _text_of(file: Path) -> str:
@@ -65,13 +71,8 @@ def _text_of(file: Path) -> str:
 
 def write_atomically(file: Path, text: str) -> None:
     """Write a file in one go: at any moment it holds either the old text or the new."""
-    new = file.with_name(file.name + ".new")
-    try:
+    with replacing(file) as new:
         new.write_text(text, encoding="utf-8", errors="backslashreplace")
-        new.replace(file)
-    except OSError:
-        new.unlink(missing_ok=True)
-        raise
 
 
 def chapter_names() -> list[str]:

@@ -8,9 +8,13 @@ from rich.console import Console
 
 from minidist.course.answers import implementation_folder
 from minidist.course.authoring.catch_mutants import catch_mutants
-from minidist.course.authoring.stubs import write_stubs
-from minidist.course.learner.check import check, hint, watch
+from minidist.course.grading.grade_class import grade_class
+from minidist.course.grading.limits import Limits
+from minidist.course.learner.check import check
+from minidist.course.learner.hints import hint
 from minidist.course.learner.reset import plan_reset, write_reset
+from minidist.course.learner.watch import watch
+from minidist.course.source.stubs import write_stubs
 
 
 def add_commands(commands) -> None:
@@ -26,14 +30,23 @@ def _add_check(commands) -> None:
     command = commands.add_parser(
         "check",
         help="check your exercises and see what to do next",
-        description="Judge the exercises that have changed and show the chapter you are working on.",
+        description="Judge the tasks that have changed and show the chapter whose file you saved last.",
     )
     command.set_defaults(command=_check)
     command.add_argument(
-        "target", nargs="?", metavar="TASK", help="judge this chapter (3) or task (3.4) again and show all details"
+        "target",
+        nargs="?",
+        metavar="TASK",
+        help="show this chapter (3), or judge this task (3.4) although it has not changed, with all details",
     )
-    command.add_argument("--all", action="store_true", help="judge and show every chapter")
-    command.add_argument("--hint", metavar="TASK", help="print the hint for a task or chapter without judging it")
+    command.add_argument("--all", action="store_true", help="judge every task again and show every chapter")
+    command.add_argument(
+        "--hint",
+        nargs="+",
+        metavar=("TASK", "N"),
+        help="print the first hint for a task (3.4) or a chapter (3) without judging it, or its first N hints: the "
+        "last one nearly gives the code",
+    )
     command.add_argument("--watch", action="store_true", help="judge again whenever you save a file")
     _add_impl(command, "answers to judge: exercises, solutions or a folder")
 
@@ -106,12 +119,20 @@ def _add_impl(command: argparse.ArgumentParser, text: str) -> None:
 def _check(options) -> int:
     console = Console(highlight=False, markup=False)
     if options.hint:
-        hint(console, options.hint)
+        hint(console, *_hint(options.hint))
         return 0
     if options.watch:
         watch(console, options.impl, options.target, options.all)
         return 0
     return 0 if check(console, options.impl, options.target, options.all) else 1
+
+
+def _hint(values: list[str]) -> tuple[str, int]:
+    """The task and the number of hints that ``--hint`` asks for."""
+    target, *level = values
+    if len(level) > 1 or not all(text.isdecimal() for text in level):
+        raise ValueError(f"--hint {' '.join(values)}: expected a task and a number, such as --hint 3.4 2")
+    return target, int(level[0]) if level else 1
 
 
 def _reset(options) -> int:
@@ -128,14 +149,13 @@ def _reset(options) -> int:
 
 
 def _grade(options) -> int:
-    try:  # psutil is optional: no other command needs it
-        from minidist.course.grading.grade_class import grade_class
-        from minidist.course.grading.supervise import Limits
-    except ImportError as error:
-        raise ValueError(f"grading needs {error.name}, on Linux or macOS: pip install -e '.[course]'") from None
+    from minidist.course.challenges.grade_challenges import grade_challenges  # no other command needs the challenges
+
     limits = Limits(options.timeout, options.memory, options.processes)
     console = Console(highlight=False, markup=False)
-    grade_class(console, Path(options.submissions), Path(options.out), limits, options.jobs, options.task)
+    submissions, out = Path(options.submissions), Path(options.out)
+    grade_class(console, submissions, out, limits, options.jobs, options.task)
+    grade_challenges(console, submissions, out, limits, options.jobs, options.task)
     return 0
 
 

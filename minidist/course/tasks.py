@@ -12,7 +12,6 @@ class Task:
 
     number: str  # "3.4"
     points: int
-    hint: str
     kind: str  # one of KINDS
     title: str
     chapter: str  # the file of answers, such as "ch03_collectives"
@@ -38,6 +37,7 @@ class Verdict:
     details: str = ""  # where, and what the answer printed
     remarks: list[str] = field(default_factory=list)  # what was noticed but does not fail the task
     mutant: str = ""  # the bug, where a mutant is judged
+    uses: list[str] = field(default_factory=list)  # where it failed: the other tasks whose functions the answer names
 
 
 @dataclass

@@ -8,10 +8,12 @@ from threading import Timer
 
 import pytest
 
-from minidist.cli import main
+from minidist.cli.main import main
 from minidist.course.answers import course_folder, read_answers
-from minidist.course.authoring.stubs import replace_definitions, stub_of
 from minidist.course.grading.run_graders import run_graders
+from minidist.course.learner.hints import hints_of
+from minidist.course.source.stubs import replace_definitions, stub_of
+from minidist.course.source.task_list import tasks_of
 
 NAME = "ch03_collectives"
 LIMIT = 300  # seconds for one wait
@@ -42,7 +44,16 @@ def test_untouched(folder, capsys):
     status, shown = checked(folder, capsys, "3")
     assert status == 1
     assert shown.count("to do") == 8 and "failing" not in shown and "Traceback" not in shown
-    assert "next: 3.1" in shown and "hint: Count the steps" in shown
+    assert "next: 3.1" in shown and "hint: minidist check --hint 3.1" in shown
+    assert "Count the steps" not in shown  # a hint is shown to those who ask
+
+
+def test_a_debugging_task_shows_its_failing_test_from_the_start(folder, capsys):
+    status, shown = checked(folder, capsys, "3.8")
+    assert status == 1 and "to do" in shown and "the program fails in test_values" in shown and "rank " in shown
+    (folder / f"{NAME}.py").write_text(replace_definitions(SOLUTION, STUB, ["global_max"]))
+    shown = checked(folder, capsys, "3")[1]  # nothing else is left
+    assert "next: 3.8" in shown and "the program fails in test_values" in shown and "failing" not in shown
 
 
 def test_from_failing_to_passed(folder, capsys):
@@ -57,11 +68,25 @@ def test_from_failing_to_passed(folder, capsys):
     assert status == 1 and shown.count("to do") == 7 and shown.count("passed") == 1
 
 
+def test_a_task_that_uses_one_that_fails(folder, capsys):
+    """all_reduce_ring is right; it fails because reduce_scatter_ring does."""
+    mine = folder / f"{NAME}.py"
+    right = solve("reduce_scatter_ring", "all_gather_ring", "all_reduce_ring")
+    mine.write_text(right.replace("(rank - 1 - step) % size]\n        mine", "(rank - step) % size]\n        mine"))
+    _, shown = checked(folder, capsys, "3")
+    assert "3.4 fails in test_values" in shown and "also failing: 3.6 (uses 3.4)" in shown
+    _, shown = checked(folder, capsys, "3.6")  # on its own too, from what was found before
+    assert "3.6 uses 3.4, which fails: fix that first" in shown
+    mine.write_text(right.replace("chunks = chunks_of(flat, group.size)", "chunks = chunks_of(-flat, group.size)"))
+    _, shown = checked(folder, capsys, "3")
+    assert "3.6 fails in" in shown and "uses" not in shown  # its own bug
+
+
 def test_a_stub_called_inside_a_rank_is_to_do(folder, capsys):
     """all_reduce_ring is written, but the two functions it calls are not."""
     (folder / f"{NAME}.py").write_text(solve("all_reduce_ring"))
     status, shown = checked(folder, capsys, "3.6")
-    assert status == 1 and "to do" in shown and "Traceback" not in shown and "hint: Cut flat" in shown
+    assert status == 1 and "to do" in shown and "Traceback" not in shown and "hint: minidist check --hint 3.6" in shown
 
 
 def test_an_error_names_the_line(folder, capsys):
@@ -70,6 +95,8 @@ def test_an_error_names_the_line(folder, capsys):
     line = mine.read_text().splitlines().index("        incoming = chunk") + 1
     status, shown = checked(folder, capsys, "3.5")
     assert status == 1 and "NameError" in shown and f"{NAME}.py:{line}" in shown
+    assert "details:" not in shown  # these are the details
+    assert "details: minidist check 3.5" in checked(folder, capsys)[1]
 
 
 @pytest.mark.long
@@ -112,26 +139,78 @@ def test_a_traceback_shows_only_the_learners_lines(folder, capsys):
     assert "incoming = chunk" in shown and "student.py" not in shown and "test_ch03" not in shown
 
 
-@pytest.mark.long
-def test_progress_is_stored(folder, capsys, monkeypatch):
-    """Only a chapter whose file has changed is judged again."""
+@pytest.fixture
+def judged(monkeypatch):
+    """The tasks that ``check`` has judged."""
+    numbers: list[str] = []
+
+    def run(impl, targets, **more):
+        numbers.extend(targets)
+        return run_graders(impl, targets, **more)
+
+    monkeypatch.setattr("minidist.course.learner.check.run_graders", run)
+    return numbers
+
+
+def test_only_what_has_changed_is_judged(folder, capsys, judged):
     mine = folder / f"{NAME}.py"
-    mine.write_text(solve("broadcast_tree", "all_reduce_naive"))
-    checked(folder, capsys, "--all")
-    judged: list[list[str]] = []
-    monkeypatch.setattr(
-        "minidist.course.learner.check.run_graders",
-        lambda impl, targets, **kw: judged.append(targets) or run_graders(impl, targets, **kw),
-    )
-    _, shown = checked(folder, capsys)
-    assert "5 of" in shown and "2 of" in shown
-    assert all("3" not in targets for targets in judged)  # chapter 3 was judged and has not changed
-    _, shown = checked(folder, capsys, "3.5")  # one task; the results of the others stay
-    assert "5 of" in shown and "2 of" in shown
+    text = solve("broadcast_tree", "all_reduce_naive")
+    mine.write_text(text)
+    shown = checked(folder, capsys)[1]
+    assert judged == ["3.2", "3.3", "3.8"] and "5 of" in shown and "2 of" in shown  # 3.8 is a program with a bug
     judged.clear()
-    mine.write_text(solve("broadcast_tree"))
-    _, shown = checked(folder, capsys)
-    assert "3" in judged[0] and "3 of" in shown and "1 of" in shown
+    shown = checked(folder, capsys, "3")[1]
+    assert judged == [] and "5 of" in shown
+    mine.write_text(text.replace("distance *= 2", "distance *= 3"))
+    shown = checked(folder, capsys)[1]
+    assert judged == ["3.2"] and "3.2 fails" in shown and "2 of 249" in shown
+    judged.clear()
+    mine.write_text("\n" + text.replace("distance *= 2", "distance *= 3"))  # the message names lines, and they move
+    checked(folder, capsys)
+    assert judged == ["3.2"]
+    judged.clear()
+    mine.write_text("\n\n" + text)  # undone
+    shown = checked(folder, capsys)[1]
+    assert judged == [] and "5 of" in shown
+    checked(folder, capsys, "3.3")  # a task that is named is judged again
+    assert judged == ["3.3"]
+
+
+def test_what_was_saved_while_it_was_judged_is_judged_again(folder, capsys, judged, monkeypatch):
+    mine = folder / f"{NAME}.py"
+    mine.write_text(solve("all_reduce_naive"))
+
+    def save_and_run(impl, targets, **more):
+        results = run_graders(impl, targets, **more)
+        mine.write_text(solve("all_reduce_naive") + "\n# more\n")
+        return results
+
+    with monkeypatch.context() as patch:
+        patch.setattr("minidist.course.learner.check.run_graders", save_and_run)
+        assert "passed" in checked(folder, capsys, "3.3")[1]
+    checked(folder, capsys, "3")
+    assert "3.3" in judged
+
+
+def test_other_chapters_take_one_line(folder, capsys):
+    """The learner goes back from chapter 3, which fails, to chapter 0."""
+    (folder / f"{NAME}.py").write_text(solve("all_reduce_naive").replace("out=flat", "out=flat.copy()"))
+    assert "chapter 3:" in checked(folder, capsys)[1]
+    solution = read_answers(course_folder("solutions"))["ch00_walls"].text
+    names = ["memory_buckets", "devices_needed"]
+    zero = folder / "ch00_walls.py"
+    zero.write_text(replace_definitions(stub_of(solution), solution, names))
+    os.utime(zero, (time.time() + 9,) * 2)
+    shown = checked(folder, capsys)[1]
+    assert "chapter 0:" in shown and "chapter 3:" not in shown and "next: 0.2" in shown
+    assert "also failing: 3.3" in shown and "3.3 fails" not in shown
+
+
+def test_a_chapter_that_is_solved_leads_to_the_one_after_it(folder, capsys, judged):
+    (folder / f"{NAME}.py").write_text(SOLUTION)
+    judged_now = checked(folder, capsys)[1]
+    assert "chapter 3:" in judged_now and "Well done" in judged_now and "next: 4.1" in judged_now
+    assert "chapter 4:" in checked(folder, capsys)[1]
 
 
 @pytest.mark.long
@@ -175,19 +254,35 @@ def test_reset_asks(folder, capsys, monkeypatch):
     assert "your work is saved in .backups/" in capsys.readouterr().out
 
 
-def test_hint(capsys):
+def test_hints_go_from_a_push_to_nearly_the_code(capsys):
+    first, second, *_ = hints_of(NAME)["3.4"]
     assert main(["check", "--hint", "3.4"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert shown.startswith("3.4 reduce_scatter_ring") and "sendrecv does both at once" in shown and "3.5" not in shown
+    assert shown.startswith("3.4 reduce_scatter_ring") and first in shown and second not in shown and "3.5" not in shown
+    assert "the next one: minidist check --hint 3.4 2" in shown
+    assert main(["check", "--hint", "3.4", "2"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert first in shown and second in shown
+    assert main(["check", "--hint", "3"]) == 0
+    assert capsys.readouterr().out.count("hint 1 of") == 8
+
+
+def test_every_task_has_hints():
+    for name in read_answers(course_folder("solutions")):
+        hints = hints_of(name)
+        assert list(hints) == [task.number for task in tasks_of(name)], name
+        assert all(2 <= len(levels) <= 3 for levels in hints.values()), name
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["3.99"], "there is no task 3.99; choose from 0.1"),
+        (["3.99"], "there is no task 3.99; choose from 3.1"),
         (["77"], "there is no chapter '77'"),
         (["--impl", "/nowhere"], "there is no such folder"),
         (["--hint", "3.99"], "there is no task 3.99"),
+        (["--hint", "3.4", "9"], "there is no hint 9 for 3.4: choose a number from 1 to "),
+        (["--hint", "3.4", "two"], "expected a task and a number, such as --hint 3.4 2"),
     ],
 )
 def test_unusable_input(arguments, message, capsys):

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,11 +15,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from minidist.cli import main
+from minidist.cli.main import main
 from minidist.course.answers import ROOT, course_folder, read_answers
-from minidist.course.authoring.stubs import stub_of
+from minidist.course.grading.descendants import MARK
 from minidist.course.grading.submissions import find_submissions, take_answers
-from minidist.course.grading.supervise import MARK
+from minidist.course.source.stubs import stub_of
 
 NAME = "ch03_collectives"
 SOLUTION = read_answers(course_folder("solutions"))[NAME].text
@@ -72,20 +73,23 @@ SUBMISSIONS = {
         (2, 0, 3),
         r"3\.6: it ended the grading process",
     ),
-    "leaves_a_daemon": (
-        in_3_6(
-            "import subprocess\n"
-            "if group.size == 7 and group.rank == 0:\n"
-            "    subprocess.Popen(['sleep', '3600'], start_new_session=True)"
-        ),
-        (2, 4, 3),
-        None,
+    "starts_a_daemon": (
+        in_3_6("import subprocess\nsubprocess.Popen(['sleep', '3600'], env={}, start_new_session=True)"),
+        (2, 0, 3),
+        r"3\.6: StartsProgram: the answer starts a program with subprocess\.Popen",
     ),
     "eats_memory": (in_3_6("hoard = np.ones((1 << 20, 1 << 12))"), (2, 0, 3), None),
     "reads_the_solutions": (
         in_3_6("from solutions.ch03_collectives import all_reduce_ring as a\nreturn a(flat, combine, group)"),
         (2, 0, 3),
         r"3\.6: LibraryAnswer: the answer reads solutions/",
+    ),
+    "copies_functions": (
+        "import types, minidist.comm.algorithms as a\n"
+        "theirs = types.FunctionType(a.all_reduce_ring.__wrapped__.__code__, vars(a))\n"
+        + in_3_6("return theirs(flat, combine, group)"),
+        (2, 0, 3),
+        r"3\.6: LibraryAnswer: the answer calls minidist's own all_reduce_ring",
     ),
     "copies_the_library": (
         in_3_6(
@@ -166,7 +170,8 @@ def graded(request, tmp_path_factory):
     patch.setattr(tempfile, "tempdir", temporary)
     status = main(["grade", str(place / "in"), "--out", str(place / "out"), "--jobs", "3", *tasks])
     patch.undo()
-    return status, place / "out", temporary, before
+    yield status, place / "out", temporary, before
+    shutil.rmtree(temporary)
 
 
 def grade_of(graded, student: str) -> dict:
@@ -289,17 +294,41 @@ def test_the_files_taken_from_a_submission(tmp_path):
     (theirs / "conftest.py").write_text("bad")
     (theirs / "ch77_other.py").write_text("")
     (theirs / "ch00_walls.py").symlink_to("/etc/passwd")
-    (theirs / "ch01_transformer.py").write_text("#" * (2 << 20))
+    (theirs / "ch01_transformer.py").write_text("#" * ((1 << 18) + 1))
     remarks = "\n".join(take_answers(theirs, ours))
     assert [path.name for path in ours.iterdir()] == [f"{NAME}.py"] and (ours / f"{NAME}.py").read_text() == "first"
     for remark in (
         f"found 2 files {NAME}.py; graded a/",
         "skipped ch77_other.py",
-        "skipped ch01_transformer.py: 2,097,152 bytes",
+        "skipped ch01_transformer.py: 262,145 bytes is more than the limit of 262,144",
     ):
         assert remark in remarks
     (tmp_path / "notes.txt").write_text("")
     assert find_submissions(tmp_path) == ([("ours", ours), ("theirs", theirs)], ["notes.txt"])
+
+
+def test_names_reach_no_terminal_and_no_file_with_control_characters(tmp_path, capsys, monkeypatch):
+    """The names of folders, of skipped files and of entries in a zip file are a student's to choose."""
+    evil = "\x1b[2J\x9b31m\n\u202e"
+    monkeypatch.setenv("COLUMNS", "300")
+    (tmp_path / "in" / f"[red]{evil}").mkdir(parents=True)
+    (tmp_path / "in" / f"notes{evil}.txt").touch()
+    with zipfile.ZipFile(tmp_path / "in" / f"ann{evil}.zip", "w") as archive:
+        archive.writestr(f"ch03{evil}.py".replace("\n", ""), "")
+        for folder in (f"a{evil}", "b"):
+            archive.writestr(f"{folder}/{NAME}.py", stub_of(SOLUTION))
+    assert main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--task", "3.3"]) == 0
+    shown = capsys.readouterr()
+    names = [str(path.relative_to(tmp_path)) for path in (tmp_path / "out").rglob("*")]
+    grades = json.loads((tmp_path / "out" / "grades.json").read_text())
+    remarks = [remark for grade in grades for remark in grade["remarks"]]
+    assert (
+        len(grades) == 2 and any("skipped ch03" in one for one in remarks) and any("found 2" in one for one in remarks)
+    )
+    assert "skipped, because" in shown.out and "[red]" in shown.out
+    for text in (shown.out, shown.err, (tmp_path / "out" / "grades.csv").read_text(), *names, *remarks):
+        assert not {"\x9b", "\u202e"} & set(text) and "\x1b[2J" not in text, repr(text)
+    assert not any("\n" in text for text in (*names, *remarks))
 
 
 def test_the_file_taken_from_several(tmp_path):
@@ -319,7 +348,7 @@ def test_the_file_taken_from_several(tmp_path):
 @pytest.mark.long
 def test_the_limit_of_processes(tmp_path):
     (tmp_path / "in" / "crowd").mkdir(parents=True)
-    crowd = "import subprocess\nfor _ in range(60):\n    subprocess.Popen(['sleep', '60'])"
+    crowd = "import ctypes\nfor _ in range(60):\n    ctypes.CDLL(None).system(b'sleep 60 &')"  # no rule sees it
     (tmp_path / "in" / "crowd" / f"{NAME}.py").write_text(in_3_6(crowd))
     arguments = ["--processes", "44", "--task", "3.3", "--task", "3.6"]
     assert main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"), *arguments]) == 0
@@ -345,10 +374,10 @@ def test_the_autograder_of_the_documentation(tmp_path):
 
 def test_other_commands_run_without_the_courses_packages():
     hidden = "import sys; sys.modules |= dict.fromkeys(['psutil', 'watchfiles', 'pytest', 'nbclient'])\n"
-    code = hidden + "import minidist.cli as cli; sys.exit(cli.main(['grade', '.']))"
+    code = hidden + "import minidist.cli.main as cli; sys.exit(cli.main(['grade', '.', '--out', '../grades']))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT)
-    assert result.returncode == 2 and "grading needs psutil" in result.stderr and "[course]" in result.stderr
-    code = hidden + "import minidist.cli as cli; sys.exit(cli.main(['check', '3']))"
+    assert result.returncode == 2 and "needs pytest and psutil" in result.stderr and "[course]" in result.stderr
+    code = hidden + "import minidist.cli.main as cli; sys.exit(cli.main(['check', '3']))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT)
     assert result.returncode == 2 and "the course needs pytest" in result.stderr
 

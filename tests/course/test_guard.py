@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 import minidist as md
-from minidist.course.answers import Source
+from minidist.course.answers import Source, course_folder
 from minidist.course.authoring.plugin import RANK_MODULES
 from minidist.course.sandbox.guard import PRINTED_CHARACTERS
+from minidist.course.sandbox.in_rank import Contract
 from minidist.course.sandbox.student import Student
 from minidist.course.sandbox.warm_ranks import WarmRanks
 
@@ -23,7 +24,7 @@ def student(warm, tmp_path):
     """``student(code, *forbidden)``: a Student whose file of answers has that text."""
 
     def make(code: str, *forbidden: str) -> Student:
-        return Student(Source("ch09_test", str(tmp_path / "ch09_test.py"), code), forbidden, warm)
+        return Student(Source("ch09_test", str(tmp_path / "ch09_test.py"), code), Contract(forbidden=forbidden), warm)
 
     return make
 
@@ -80,6 +81,97 @@ def test_replacements_during_a_call_fail(student):
     assert student("import numpy as np\ndef f():\n    return int(np.add(1, 1))").call("f") == 2
 
 
+RING = "minidist.comm.algorithms"
+
+
+@pytest.mark.parametrize(
+    ("code", "forbidden"),
+    [
+        ("import types\nimport minidist.comm.algorithms as a\n"
+         "g = types.FunctionType(a.all_reduce_ring.__wrapped__.__code__, vars(a))\ndef f():\n    g(1, 2, 3)", RING),
+        ("import minidist.comm.algorithms as a\ncode = a.all_reduce_ring.__wrapped__.__code__\n"
+         "def mine(flat, combine, group):\n    pass\nmine.__code__ = code\ndef f():\n    mine(1, 2, 3)", RING),
+        ("import minidist.comm.algorithms as a\ntry:\n    a.all_reduce_ring(1, 2, 3)\nexcept AttributeError:\n"
+         "    pass\ndef f():\n    pass", RING),
+        ("import types\nfrom minidist.parallel.zero import ZeroStage3 as Z\n"  # it calls super(): its code has a cell
+         "g = types.FunctionType(Z.complete.__code__, globals(), closure=Z.complete.__closure__)\n"
+         "def f():\n    g(None)", "minidist.parallel.zero:ZeroStage3"),
+    ],
+)  # fmt: skip
+def test_the_librarys_answer_is_closed_while_answers_load(student, code, forbidden):
+    """Nobody can copy its code then, to call it later."""
+    assert failure(student(code, forbidden)).summary.startswith("LibraryAnswer: the answer calls minidist's own ")
+
+
+READ = "import os, linecache, minidist.comm.algorithms as a\nfrom minidist.course.answers import ROOT\n"
+READ += "theirs = str(ROOT / 'solutions' / 'ch00_walls.py')\nhere = os.path.dirname(__file__) + '/mine'\n"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "os.link(a.__file__, here)\n    open(here)",
+        "os.symlink(a.__file__, here)\n    open(here)",
+        "open(os.fsencode(a.__file__))",
+        "os.open(a.__file__, os.O_RDONLY)",
+        "os.chdir(os.path.dirname(a.__file__))\n    open('algorithms.py')",
+        "open(a.__spec__.cached, 'rb')",
+        "linecache.getlines(a.__file__)",
+        "open(theirs)",
+        "os.chdir(ROOT)\n    open('solutions/../solutions/ch00_walls.py')",
+    ],
+)
+def test_reading_the_librarys_answer_under_another_name(student, body):
+    error = failure(
+        student(READ + "def f():\n    if os.path.lexists(here):\n        os.remove(here)\n    " + body, RING)
+    )
+    assert error.summary.startswith("LibraryAnswer: the answer reads "), error
+
+
+def test_a_hard_link_to_the_solutions(student, tmp_path):
+    """One that exists already, wherever it came from."""
+    try:
+        (tmp_path / "mine").hardlink_to(course_folder("solutions") / "ch00_walls.py")
+    except OSError:
+        pytest.skip("the temporary folder is on another file system")
+    assert failure(student("def f():\n    open('mine')")).summary.startswith("LibraryAnswer: the answer reads ")
+    assert failure(student("import os\nopen(os.open('mine', os.O_RDONLY))")).summary.startswith("LibraryAnswer: ")
+
+
+def test_a_source_that_python_remembers(student):
+    """Python keeps the lines of files that a traceback has quoted, and returns them without opening the file again."""
+    one = "import linecache, minidist.comm.algorithms as a\ndef f():\n    return len(linecache.getlines(a.__file__))"
+    assert student(one).call("f") > 10  # nothing is forbidden yet
+    assert failure(student(one, RING)).summary.startswith("LibraryAnswer: the answer reads ")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "subprocess.run(['cat', 'x'])",
+        "subprocess.getoutput('cat x')",
+        "os.system('cat x')",
+        "os.popen('cat x')",
+        "os.posix_spawn('/bin/cat', ['cat', 'x'], {})",
+        "os.execv('/bin/cat', ['cat', 'x'])",
+        "multiprocessing.get_context('spawn').Process(target=print).start()",
+        "multiprocessing.get_context('forkserver').Process(target=print).start()",
+        "try:\n        subprocess.run(['true'])\n    except Exception:\n        return 1",
+    ],
+)
+def test_programs_do_not_start(student, body):
+    code = f"import multiprocessing, os, subprocess\ndef f():\n    {body}"
+    assert failure(student(code)).summary.startswith("StartsProgram: the answer starts a program with ")
+    assert failure(student(f"import os\nos.system('true')\n{code}")).summary.startswith("StartsProgram: ")  # at load
+    assert student("def f():\n    return 5").call("f") == 5
+
+
+def test_the_library_imports_itself_before_it_is_closed(student):
+    """Some of its modules call, while they are imported, what is forbidden to the answer that imports them."""
+    code = "import minidist.show.demos.pipeline.scene\ndef f():\n    return 5"
+    assert student(code, "minidist.parallel.tools.schedules").call("f") == 5
+
+
 @pytest.mark.parametrize(
     "code",
     [
@@ -119,7 +211,7 @@ def test_one_forbidden_function_or_class(student):
     one = student(code, "minidist.comm.point_to_point:barrier", "minidist.parallel.data:BucketedDataParallel")
     assert one.on_ranks(2, lambda world, answers: answers.i(world))[0].value == [0, 1]
     one.on_ranks(2, lambda world, answers: answers.f(world))
-    for name, forbidden in (("g", "barrier"), ("h", "BucketedDataParallel.wait_for_gradients")):
+    for name, forbidden in (("g", "barrier"), ("h", "BucketedDataParallel.__init__")):
         with pytest.raises(md.RankFailed) as caught:
             one.on_ranks(2, lambda world, answers, name=name: getattr(answers, name)(world))
         assert caught.value.summary.startswith(f"LibraryAnswer: the answer calls minidist's own {forbidden},")

@@ -1,10 +1,13 @@
 """Exercises are their solutions without the bodies, and nobody's work is overwritten."""
 
+import ast
+
 import pytest
 
-from minidist.course.answers import chapter_names, course_folder, read_answers
-from minidist.course.authoring.stubs import definitions_by_task, replace_definitions, stub_of, untouched, write_stubs
+from minidist.course.answers import Source, chapter_names, course_folder, read_answers
 from minidist.course.learner.reset import plan_reset, write_reset
+from minidist.course.sandbox.loading import run_file
+from minidist.course.source.stubs import definitions_by_task, replace_definitions, stub_of, untouched, write_stubs
 
 SOLUTION = '''
 """A chapter."""
@@ -114,7 +117,7 @@ def test_committed_exercises_are_those_of_the_solutions():
 
 
 def test_stubs_do_not_overwrite_work(tmp_path, monkeypatch):
-    from minidist.course.authoring import stubs
+    from minidist.course.source import stubs
 
     for name in ("solutions", "exercises"):
         (tmp_path / name).mkdir()
@@ -159,3 +162,16 @@ def test_reset_of_a_chapter_and_of_unknown_targets(tmp_path):
         with pytest.raises(ValueError, match=message):
             mine.write_text(stub)
             plan_reset(target, tmp_path)
+
+
+def test_answers_are_parsed_once(monkeypatch):
+    """Every test of a task asks whether it is untouched, and every call on a rank loads the file."""
+    parsed: list[str] = []
+    parse = ast.parse
+    monkeypatch.setattr(ast, "parse", lambda text, *more: parsed.append(text) or parse(text, *more))
+    mine = STUB + "THIS_TEST = 1\n"
+    assert all(untouched(mine, STUB, ["first", "Second"]) for _ in range(3))
+    assert parsed.count(mine) == 1
+    source = Source("ch09_test", "ch09_test.py", mine)
+    modules = [run_file(source) for _ in range(3)]
+    assert parsed.count(mine) == 2 and modules[0] is not modules[1] and modules[2].THIS_TEST == 1

@@ -16,15 +16,6 @@ DAY, YEAR = 24 * 3600, 365 * 24 * 3600  # seconds
 ROUNDING = 1e-9  # relative; a handful of float64 operations in any order stays far below
 
 
-def run_each(world, answers, name, inputs):
-    return [getattr(answers, name)(*args) for args in inputs]
-
-
-def found_for(student, name: str, inputs: list[tuple]) -> list:
-    """What the function returns for each tuple of arguments."""
-    return student.on_ranks(1, run_each, name, inputs)[0].value
-
-
 def shown(name: str, args: tuple) -> str:
     """The call, as you would type it."""
     return f"{name}({', '.join(map(argument, args))})"
@@ -38,7 +29,7 @@ def argument(value) -> str:
 
 def check(student, name: str, cases: dict[tuple, float], rel: float = ROUNDING, because: str = "") -> None:
     """Assert that the function returns the right number for each tuple of arguments."""
-    for args, found in zip(cases, found_for(student, name, list(cases)), strict=True):
+    for args, found in zip(cases, student.call_each(name, list(cases)), strict=True):
         right = isinstance(found, int | float | np.number) and isclose(found, cases[args], rel_tol=rel)
         assert right, f"{shown(name, args)}: expected {plainly(cases[args])}{because}, got {plainly(found)}"
 
@@ -88,8 +79,6 @@ def bytes_of_a_model() -> tuple[int, dict[str, int]]:
     "0.1",
     points=2,
     kind="worksheet",
-    hint="A bf16 has 2 bytes, a float32 has 4. mixed is 2 + 2 + (4 + 4 + 4), the well-known 16. You cannot buy half a "
-    "device: round up with ceil.",
 )
 class TestMemoryBuckets:
     """memory_buckets, devices_needed: bytes in three buckets, and how many GPUs hold them"""
@@ -157,8 +146,6 @@ def product_flops(m: int, k: int, n: int) -> int:
     "0.2",
     points=2,
     kind="worksheet",
-    hint="6 N D: one multiplication and one addition per weight and token in the forward pass, twice as many in the "
-    "backward pass. Seconds are FLOPs / (peak * utilisation * GPUs).",
 )
 class TestCompute:
     """training_flops, gpu_years, days_on_cluster: 6 N D FLOPs, and how long they take"""
@@ -172,11 +159,11 @@ class TestCompute:
         check(student, "training_flops", cases, because=", the count over all matrix products of a real model")
 
     def test_llama_3(self, student):
-        (flops,) = found_for(student, "training_flops", [(405e9, 15e12)])
+        (flops,) = student.call_each("training_flops", [(405e9, 15e12)])
         assert isclose(flops, 3.645e25, rel_tol=ROUNDING), (
             f"405 billion parameters on 15 trillion tokens: expected 3.645e25 FLOPs, got {plainly(flops)}"
         )
-        (years,) = found_for(student, "gpu_years", [(3.645e25, H100_PEAK, 1.0)])
+        (years,) = student.call_each("gpu_years", [(3.645e25, H100_PEAK, 1.0)])
         assert round(years, -1) == 1170, f"on one H100 at its peak: expected about 1,170 years, got {plainly(years)}"
 
     def test_years(self, student):
@@ -203,7 +190,7 @@ class TestCompute:
     def test_the_claim_of_17_days(self, student):
         """The claim of 17 days at about 40 % utilisation: 17 is at 100 %."""
         inputs = [(3.645e25, 24576, H100_PEAK, utilisation) for utilisation in (1.0, 0.4)]
-        at_peak, at_40 = found_for(student, "days_on_cluster", inputs)
+        at_peak, at_40 = student.call_each("days_on_cluster", inputs)
         assert (round(at_peak), round(at_40)) == (17, 43), (
             f"Llama 3 405B on 24,576 H100s: expected 17 days at their peak and 43 at 40 %, got {at_peak:.1f} and "
             f"{at_40:.1f}. (You may read of 17 days at 40 %; that claim is wrong.)"
@@ -223,9 +210,6 @@ def counted_intensity(m: int, k: int, n: int, dtype: str) -> float:
     "0.3",
     points=2,
     kind="worksheet",
-    hint="2 m k n FLOPs; the three matrices have m k + k n + m n elements. In one second, memory delivers the bytes of "
-    "intensity * bandwidth FLOPs, and the arithmetic does at most peak: the smaller one counts. At the ridge they are "
-    "equal.",
 )
 class TestRoofline:
     """matmul_intensity, attainable_flops, ridge: whether arithmetic or memory is the limit"""
@@ -253,7 +237,7 @@ class TestRoofline:
     def test_ridge(self, student):
         cases = {(H100_PEAK, H100_BANDWIDTH): H100_PEAK / H100_BANDWIDTH, (125e12, 900e9): 1250 / 9, (3.0, 4.0): 0.75}
         check(student, "ridge", cases)
-        (found,) = found_for(student, "ridge", [(H100_PEAK, H100_BANDWIDTH)])
+        (found,) = student.call_each("ridge", [(H100_PEAK, H100_BANDWIDTH)])
         assert round(found) == 295, f"ridge of an H100: expected 295 FLOPs per byte, got {found:.0f}"
 
 
@@ -278,8 +262,6 @@ def counted_loads(n: int, tile: int) -> int:
     "0.4",
     points=2,
     kind="worksheet",
-    hint="How many columns of tiles does C have? ceil(n / tile). All of A is loaded once per column of tiles of C. "
-    "And all of B?",
 )
 class TestTiledTraffic:
     """tiled_traffic: the loads that a tile size causes"""
@@ -317,8 +299,6 @@ def recorded_ring(world, elements):
     "0.5",
     points=3,
     kind="worksheet",
-    hint="A byte has 8 bits; where both directions are added, each has half. In least_tokens compute the seconds of "
-    "the all-reduce and the seconds that the FLOPs of one token take at peak * utilisation; divide and round up.",
 )
 class TestLinks:
     """nvlink_bandwidth, infiniband_bandwidth, all_reduce_seconds, step_seconds, least_tokens: what the links cost"""
@@ -358,7 +338,7 @@ class TestLinks:
             for each in (2, 4, 8)
             for cluster in (self.H100S, (8, 450e9, H100_PEAK, 0.4), (3, 64e9, 312e12, 0.55), (2, 1e9, 1e12, 1.0))
         ]
-        for args, found in zip(inputs, found_for(student, "least_tokens", inputs), strict=True):
+        for args, found in zip(inputs, student.call_each("least_tokens", inputs), strict=True):
             self.judge(args, found)
 
     def test_exactly_enough(self, student):

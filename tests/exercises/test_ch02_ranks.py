@@ -12,11 +12,17 @@ from minidist.analysis.replay import steps
 from minidist.comm.failures import Deadlock
 from minidist.comm.runtime.launch import Cluster
 from minidist.course.answers import course_folder
-from minidist.course.authoring.assertions import LARGE, SIZES, numbers, peak_bytes, same
+from minidist.course.authoring.assertions import LARGE, MANY, SIZES, by_group, in_groups, peak_bytes, same, sizes
+from minidist.course.authoring.contributions import is_copy
+from minidist.course.sandbox.values import blank, many_digits, numbers, working_dtype
 from minidist.trace import PointToPoint
 
 COLLECTIVES = ("minidist.comm.algorithms", "minidist.comm.collectives", "minidist.comm.point_to_point:barrier")
 pytestmark = pytest.mark.answers("ch02_ranks", forbidden=COLLECTIVES)
+
+
+DTYPES = ("float64", "float32", "int32")
+EXOTIC = ("complex128", "float16", "bool")  # besides the dtypes in which all tests of a task run
 
 
 def calls_of(log: list) -> list[PointToPoint]:
@@ -41,15 +47,19 @@ ONLY_SEND_AND_RECV = tuple(
 
 
 def run_exchange(world, answers, elements):
-    outgoing, incoming = numbers(world.rank, elements), np.full(elements, -1.0)
+    outgoing, incoming = many_digits(world.rank, elements), blank(elements)
     answers.exchange(outgoing, incoming, world)
-    return incoming, np.array_equal(outgoing, numbers(world.rank, elements))
+    return incoming, np.array_equal(outgoing, many_digits(world.rank, elements))
 
 
-def run_exchange_of_tables(world, answers):
-    outgoing, incoming = np.full((2, 3), world.rank, np.int32), np.zeros((2, 3), np.int32)
+def run_exchange_of_tables(world, answers, dtype):
+    outgoing, incoming = table_of(world.rank, dtype), np.zeros((2, 3), dtype)
     answers.exchange(outgoing, incoming, world)
     return incoming
+
+
+def table_of(rank: int, dtype: str) -> np.ndarray:
+    return (numbers(rank, 6) % 64).astype(dtype).reshape(2, 3)
 
 
 def rendezvous(logs: list[list]) -> tuple[int, list[int]]:
@@ -80,36 +90,50 @@ def rendezvous(logs: list[list]) -> tuple[int, list[int]]:
 @pytest.mark.task(
     "2.1",
     points=3,
-    hint="If all send first, nobody receives; if all receive first, nobody sends. Let the ranks differ, by group.rank "
-    "% 2. For an odd number of ranks, draw who waits for whom: can some rank still proceed?",
+    dtypes=DTYPES,
 )
 class TestExchange:
     """exchange: send right and receive left without deadlock"""
 
     def test_values(self, student):
-        for size in SIZES:
+        for size in (1, *sizes()):
             for elements in (10, 1, 0):
                 for rank, seen in enumerate(student.on_ranks(size, run_exchange, elements)):
-                    what = f"rank {rank} of {size}, {elements} elements"
-                    same(seen.value[0], numbers((rank - 1) % size, elements), what)
-                    assert seen.value[1], f"{what}: outgoing has changed"
+                    self.check(seen.value, rank, size, elements)
 
+    def check(self, found, rank: int, size: int, elements: int) -> None:
+        incoming, kept = found
+        copies = {f"rank {other}'s array": many_digits(other, elements) for other in range(size)}
+        copies["what was there before"] = blank(elements)
+        what = f"rank {rank} of {size}, {elements} elements, {working_dtype()}"
+        is_copy(incoming, f"rank {(rank - 1) % size}'s array", copies, what)
+        assert kept, f"{what}: outgoing has changed"
+
+    @pytest.mark.one_dtype
     def test_other_arrays(self, student):
-        for rank, seen in enumerate(student.on_ranks(3, run_exchange_of_tables)):
-            same(seen.value, np.full((2, 3), (rank - 1) % 3, np.int32), f"rank {rank} of 3, a 2-D int32 array")
+        for dtype in EXOTIC:
+            for rank, seen in enumerate(student.on_ranks(3, run_exchange_of_tables, dtype)):
+                same(seen.value, table_of((rank - 1) % 3, dtype), f"rank {rank} of 3, a 2-D array, {dtype}")
 
-    def test_one_rank(self, student):
-        same(student.on_ranks(1, run_exchange, 4)[0].value[0], numbers(0, 4), "a single rank")
+    @pytest.mark.one_dtype
+    def test_sizes_of_groups(self, student):
+        for rank, seen in enumerate(student.on_ranks(MANY, run_exchange, 3)):
+            self.check(seen.value, rank, MANY, 3)
+        for rank, size, found in by_group(student.on_ranks(5, in_groups, run_exchange, 3)):
+            self.check(found, rank, size, 3)
 
+    @pytest.mark.one_dtype
     def test_large(self, student):
         for size in (2, 3):
             for rank, seen in enumerate(student.on_ranks(size, run_exchange, LARGE)):
-                same(seen.value[0], numbers((rank - 1) % size, LARGE), f"rank {rank} of {size}, a large message")
+                self.check(seen.value, rank, size, LARGE)
 
+    @pytest.mark.one_dtype
     def test_messages(self, student):
         for size in SIZES:
             check_messages(student.on_ranks(size, run_exchange, 10), places=1)
 
+    @pytest.mark.one_dtype
     def test_without_queues(self, student):
         for size in (*SIZES, 8):
             taken, stuck = rendezvous([seen.log for seen in student.on_ranks(size, run_exchange, 10)])
@@ -123,50 +147,72 @@ class TestExchange:
 # 2.2
 
 
-def run_shift(world, answers, places, shape=(3,), dtype="float64"):
-    array = (100 * world.rank + np.arange(np.prod(shape))).astype(dtype).reshape(shape)
-    before = array.copy()
-    shifted = answers.ring_shift(array, places, world)
-    return shifted, np.array_equal(array, before), bool(np.shares_memory(array, shifted))
+def run_shift(world, answers, places, shape=(3,), dtype=None):
+    array = shaped(world.rank, shape, dtype)
+    return answers.ring_shift(array, places, world), np.array_equal(array, shaped(world.rank, shape, dtype))
 
 
-def check_shift(student, size, places, shape=(3,), dtype="float64") -> list:
+def shaped(rank: int, shape: tuple[int, ...], dtype: str | None) -> np.ndarray:
+    elements = int(np.prod(shape))
+    array = many_digits(rank, elements) if dtype is None else (numbers(rank, elements) % 64).astype(dtype)
+    return array.reshape(shape)
+
+
+def check_shift(found, rank: int, size: int, places: int, shape=(3,), dtype=None) -> None:
+    shifted, kept = found
+    copies = {f"rank {other}'s array": shaped(other, shape, dtype) for other in range(size)}
+    what = f"rank {rank} of {size}, shifted by {places}, shape {shape}, {dtype or working_dtype()}"
+    is_copy(shifted, f"rank {(rank - places) % size}'s array", copies, what)
+    assert kept, f"{what}: the argument has changed"
+
+
+def checked_shift(student, size: int, places: int, shape=(3,), dtype=None) -> list:
     seen = student.on_ranks(size, run_shift, places, shape, dtype)
     for rank, one in enumerate(seen):
-        what = f"rank {rank} of {size}, shifted by {places}"
-        right = (100 * ((rank - places) % size) + np.arange(np.prod(shape))).astype(dtype).reshape(shape)
-        same(one.value[0], right, what)
-        assert one.value[1], f"{what}: the argument has changed"
-        assert not one.value[2], f"{what}: the result shares memory with the argument; return a new array"
+        check_shift(one.value, rank, size, places, shape, dtype)
     return seen
 
 
 @pytest.mark.task(
     "2.2",
     points=2,
-    hint="With one sendrecv, send to rank + places and receive from rank - places, both % group.size. A rank cannot "
-    "send to itself: when is places % group.size 0?",
+    dtypes=DTYPES,
 )
 class TestRingShift:
     """ring_shift: every array moves k places around the ring"""
 
     def test_one_place(self, student):
-        for size in SIZES:
-            check_shift(student, size, 1)
+        for size in sizes():
+            checked_shift(student, size, 1)
 
+    @pytest.mark.one_dtype
     def test_any_number_of_places(self, student):
         for size in (1, *SIZES):
             for places in (0, -1, 2, -3, size, size + 1, -2 * size, 1001):
-                check_shift(student, size, places)
+                checked_shift(student, size, places)
 
+    def test_other_shapes(self, student):
+        for shape in ((2, 3), (0,), (1,)):
+            for places in (2, 0):
+                checked_shift(student, 3, places, shape)
+
+    @pytest.mark.one_dtype
     def test_other_arrays(self, student):
-        for shape, dtype in (((2, 3), "int32"), ((0,), "float64"), ((4, 1, 2), "float32"), ((LARGE,), "float64")):
-            check_shift(student, 3, 2, shape, dtype)
+        for shape, dtype in (((4, 1, 2), "complex128"), ((5,), "bool"), ((2, 2), "float16"), ((LARGE,), None)):
+            checked_shift(student, 3, 2, shape, dtype)
 
+    @pytest.mark.one_dtype
+    def test_sizes_of_groups(self, student):
+        checked_shift(student, MANY, -4)
+        for places in (1, -2):
+            for rank, size, found in by_group(student.on_ranks(5, in_groups, run_shift, places)):
+                check_shift(found, rank, size, places)
+
+    @pytest.mark.one_dtype
     def test_messages_and_steps(self, student):
         for size in SIZES:
             for places in (1, -1, 2, size, size + 2):
-                seen = check_shift(student, size, places)
+                seen = checked_shift(student, size, places)
                 needed = int(places % size != 0)
                 check_messages(seen, places, count=needed)
                 taken = steps([one.log for one in seen])
@@ -223,8 +269,6 @@ def heard_of(logs: list[list]) -> list[set[int]]:
 @pytest.mark.task(
     "2.3",
     points=3,
-    hint="Start with distance = 1 and double it while it is less than group.size. In each round sendrecv an empty "
-    "array to rank + distance and another from rank - distance, both % group.size.",
 )
 class TestBarrier:
     """barrier: no rank leaves before the last has entered"""
@@ -248,7 +292,7 @@ class TestBarrier:
             )
 
     def test_everybody_hears_of_everybody(self, student):
-        for size in (*SIZES, 6, 8):
+        for size in (*SIZES, 6, 8, MANY):
             known = heard_of([one.log for one in student.on_ranks(size, run_barrier)])
             for rank, heard in enumerate(known):
                 missing = set(range(size)) - heard
@@ -257,8 +301,17 @@ class TestBarrier:
     def test_one_rank(self, student):
         student.on_ranks(1, run_barrier)
 
+    def test_groups(self, student):
+        """A barrier of a group concerns its ranks only, and comes after one of all ranks."""
+        for rank, one in enumerate(student.on_ranks(5, in_groups, run_barrier)):
+            messages, expected = one.traffic.sent[:, 1].sum(), 3 + 2 * (2 if rank % 2 == 0 else 1)
+            assert messages == expected, (
+                f"rank {rank} of 5: messages of a barrier of all ranks and of two of its group of "
+                f"{3 if rank % 2 == 0 else 2}: expected {expected}, got {messages}"
+            )
+
     def test_messages(self, student):
-        for size in (*SIZES, 8):
+        for size in (*SIZES, 8, MANY):
             for rank, one in enumerate(student.on_ranks(size, run_barrier)):
                 messages, nbytes = one.traffic.sent[:, 1].sum(), one.traffic.sent[:, 0].sum()
                 assert messages == ceil(log2(size)), (
@@ -267,7 +320,7 @@ class TestBarrier:
                 assert nbytes == 0, f"bytes from rank {rank} of {size}: expected 0 (empty messages), got {nbytes}"
 
     def test_steps(self, student):
-        for size in (*SIZES, 8):
+        for size in (*SIZES, 8, MANY):
             taken = steps([one.log for one in student.on_ranks(size, run_barrier)])
             assert taken == ceil(log2(size)), (
                 f"steps of {size} ranks that all send at once: expected {ceil(log2(size))}, got {taken}"
@@ -295,9 +348,6 @@ def really_deadlock(n: int) -> frozenset[str]:
     "2.4",
     points=3,
     kind="worksheet",
-    hint="Draw who waits for whom. A send waits only if its message does not fit the free part of its queue. So ask "
-    "for each program: is there a cycle even with empty messages? With messages that never fit? Which messages share a "
-    "queue, and how many elements fit it, headers included?",
 )
 class TestDeadlocks:
     """deadlocks: which of four programs never finish"""
@@ -330,10 +380,10 @@ def blocks_of(rank: int, count: int, elements: int) -> list[np.ndarray]:
     return [numbers(rank, elements, seed) for seed in range(count)]
 
 
-def run_pass_on(world, answers, count, elements):
-    blocks = blocks_of(world.rank, count, elements)
-    arrived = answers.pass_on(blocks, 3.0, world)
-    kept = all(map(np.array_equal, blocks, blocks_of(world.rank, count, elements)))
+def run_pass_on(world, answers, count, elements, factor, shape=None):
+    blocks = [block.reshape(shape or -1) for block in blocks_of(world.rank, count, elements)]
+    arrived = answers.pass_on(blocks, factor, world)
+    kept = np.array_equal(np.ravel(blocks), np.ravel(blocks_of(world.rank, count, elements)))
     return arrived, kept
 
 
@@ -346,28 +396,38 @@ def peak_of_pass_on(world, answers, count, elements):
     "2.5",
     points=3,
     kind="debugging",
-    hint="isend only starts to send: until its wait returns, its array must not change. Follow one buffer for three "
-    "blocks, and write down when it is filled, when its send starts, when that send is waited for, and when it is "
-    "filled again.",
 )
 class TestPassOn:
     """pass_on: right for small blocks, wrong for large ones. Find the bug and fix it"""
 
-    def check(self, student, size, count, elements):
-        seen = student.on_ranks(size, run_pass_on, count, elements)
-        for rank, one in enumerate(seen):
-            arrived, kept = one.value
-            what = f"rank {rank} of {size}, {count} blocks of {elements:,} elements"
+    def check(self, student, size, count, elements, factor=3.0):
+        seen = student.on_ranks(size, run_pass_on, count, elements, factor)
+        self.judge([(rank, size, one.value) for rank, one in enumerate(seen)], count, elements, factor)
+        return seen
+
+    def judge(self, found, count, elements, factor, shape=None):
+        for rank, size, (arrived, kept) in found:
+            what = f"rank {rank} of {size}, {count} blocks of {elements:,} elements, factor {factor}"
             assert len(arrived) == count, f"{what}: expected {count} blocks, got {len(arrived)}"
             for number, right in enumerate(blocks_of((rank - 1) % size, count, elements)):
-                same(arrived[number], 3 * right, f"{what}, block {number}")
+                same(arrived[number], factor * right.reshape(shape or -1), f"{what}, block {number}")
             assert kept, f"{what}: its own blocks have changed"
-        return seen
 
     def test_small(self, student):
         for size in (1, 2, 3, 5):
             for count in (1, 2, 5):
                 self.check(student, size, count, 10)
+
+    def test_other_factors_and_shapes(self, student):
+        for factor in (-0.5, 0.0, 1.0):
+            self.check(student, 3, 3, 10, factor)
+        for elements, shape in ((6, (2, 3)), (0, (0, 2)), (1, (1, 1, 1))):
+            seen = student.on_ranks(2, run_pass_on, 3, elements, 2.0, shape)
+            self.judge([(rank, 2, one.value) for rank, one in enumerate(seen)], 3, elements, 2.0, shape)
+
+    def test_sizes_of_groups(self, student):
+        self.check(student, MANY, 3, 4)
+        self.judge(by_group(student.on_ranks(5, in_groups, run_pass_on, 4, 5, 2.0)), 4, 5, 2.0)
 
     def test_large(self, student):
         for size, count in ((2, 5), (3, 4), (2, 3)):
@@ -382,7 +442,7 @@ class TestPassOn:
             check_messages(self.check(student, size, 4, 10), places=1, count=4)
 
     def test_overlap(self, student):
-        for one in student.on_ranks(2, run_pass_on, 4, 10):
+        for one in student.on_ranks(2, run_pass_on, 4, 10, 3.0):
             sends = [call for call in calls_of(one.log) if call.kind == "send"]
             numbered = sorted({call.number for call in sends})
             order = [(call.call, numbered.index(call.number)) for call in sends]

@@ -8,23 +8,38 @@ import pytest
 from minidist.analysis.replay import replay
 from minidist.course.authoring.assertions import (
     LARGE,
+    MANY,
     SIZES,
+    by_group,
     bytes_sent,
+    in_groups,
     in_steps,
     number,
-    numbers,
     peak_bytes,
     same,
+    sizes,
     to_the_right_only,
 )
+from minidist.course.authoring.contributions import is_copy, is_sum
+from minidist.course.sandbox.values import blank, many_digits, nbytes, numbers, working_dtype
 
 pytestmark = pytest.mark.answers(
     "ch03_collectives", forbidden=("minidist.comm.algorithms", "minidist.comm.collectives")
 )
 
 
-def chunked(rank: int, sizes: list[int]) -> list[np.ndarray]:
-    return np.split(numbers(rank, sum(sizes)), np.cumsum(sizes)[:-1])
+def chunked(rank: int, sizes: list[int], dtype: str | None = None) -> list[np.ndarray]:
+    return np.split(as_dtype(rank, sum(sizes), dtype), np.cumsum(sizes)[:-1])
+
+
+def as_dtype(rank: int, elements: int, dtype: str | None) -> np.ndarray:
+    """What a rank has, in the dtype of the test or in this one."""
+    return many_digits(rank, elements) if dtype is None else small(rank, elements, dtype)
+
+
+def small(rank: int, elements: int, dtype: str, seed: int = 0) -> np.ndarray:
+    """Numbers whose sums are exact even in float16."""
+    return (numbers(rank, elements, seed) % 64).astype(dtype)
 
 
 # 3.1
@@ -34,8 +49,6 @@ def chunked(rank: int, sizes: list[int]) -> list[np.ndarray]:
     "3.1",
     points=3,
     kind="worksheet",
-    hint="Count the steps first, then the bytes of one message in a step. For the crossover, set the two times equal "
-    "and solve for M. ceil(log2 N) is int(np.ceil(np.log2(ranks))).",
 )
 class TestAlphaBeta:
     """What an all-reduce costs: naive, tree, ring, and where tree and ring cross"""
@@ -52,25 +65,44 @@ class TestAlphaBeta:
     )
     def test_like_a_real_run(self, student, warm_ranks, name, algorithm):
         """Against a recorded run of the library's algorithm, replayed on the network."""
+        real = {}
         for size in (2, 3, 5, 8):
             logs = warm_ranks(size).run(recorded_all_reduce, 840, algorithm, timeout=10)
             for alpha, beta in self.NETWORKS:
-                real = max(flight.end for flight in replay(logs, lambda n, a=alpha, b=beta: a + b * n))
-                found = number(student.call(name, size, 840 * 4, alpha, beta), name)
-                # equal up to the rounding of a handful of operations
-                assert found == pytest.approx(real, rel=1e-12), (
-                    f"{name}({size}, 3360, {alpha}, {beta}): expected {real:g}, the time of a real run, got {found:g}"
-                )
+                flights = replay(logs, lambda n, a=alpha, b=beta: a + b * n)
+                real[size, 840 * 4, alpha, beta] = max(flight.end for flight in flights)
+        self.check(student, name, real, "the time of a real run")
+
+    def test_any_number_of_ranks(self, student):
+        """One rank sends nothing; from 2 to 70 and beyond, the tree's depth grows at every power of two."""
+        for name, share, steps in (
+            ("naive_all_reduce_seconds", lambda n: 1, lambda n: 2 * (n - 1)),
+            ("tree_all_reduce_seconds", lambda n: 1, lambda n: 2 * (n - 1).bit_length()),
+            ("ring_all_reduce_seconds", lambda n: 1 / n, lambda n: 2 * (n - 1)),
+        ):
+            for alpha, beta in self.NETWORKS:
+                cases = {
+                    (size, nbytes, alpha, beta): steps(size) * (alpha + beta * nbytes * share(size))
+                    for size in (*range(1, 71), 1 << 20, (1 << 20) + 1)
+                    for nbytes in (0, 1.0, 3360, 140e9)
+                }
+                self.check(student, name, cases, "as the steps and bytes of the algorithm cost")
+
+    def check(self, student, name: str, cases: dict[tuple, float], because: str) -> None:
+        for args, found in zip(cases, student.call_each(name, list(cases)), strict=True):
+            # equal up to the rounding of a handful of operations
+            assert number(found, name) == pytest.approx(cases[args], rel=1e-12, abs=0), (
+                f"{name}{args}: expected {cases[args]:g}, {because}, got {found:g}"
+            )
 
     def test_crossover(self, student):
-        for size in (4, 6, 8, 64, 1000):
-            for alpha, beta in self.NETWORKS[:2]:
-                nbytes = number(student.call("crossover_bytes", size, alpha, beta), "crossover_bytes")
-                tree = 2 * ceil(log2(size)) * (alpha + beta * nbytes)
-                ring = 2 * (size - 1) * (alpha + beta * nbytes / size)
-                assert nbytes > 0 and tree == pytest.approx(ring, rel=1e-9), (
-                    f"crossover_bytes, {size} ranks: at {nbytes:g} bytes the tree takes {tree:g} s, the ring {ring:g} s"
-                )
+        inputs = [(size, *network) for size in (*range(4, 70), 1000, 1 << 20) for network in self.NETWORKS[:2]]
+        for (size, alpha, beta), found in zip(inputs, student.call_each("crossover_bytes", inputs), strict=True):
+            tree = 2 * ceil(log2(size)) * (alpha + beta * number(found, "crossover_bytes"))
+            ring = 2 * (size - 1) * (alpha + beta * found / size)
+            assert found > 0 and tree == pytest.approx(ring, rel=1e-9), (
+                f"crossover_bytes, {size} ranks: at {found:g} bytes the tree takes {tree:g} s, the ring {ring:g} s"
+            )
 
 
 def recorded_all_reduce(world, elements, algorithm):
@@ -84,95 +116,141 @@ def recorded_all_reduce(world, elements, algorithm):
 
 # 3.2
 
+EXOTIC = ("complex128", "float16", "bool")  # besides the dtypes in which all tests of a task run
+DTYPES = ("float64", "float32", "int32")
+BEFORE = "what was there before"
 
-DTYPES = ("int32", "float32", "complex128")
 
-
-def run_broadcast(world, answers, src, elements, dtype="float64"):
-    flat = numbers(world.rank, elements).astype(dtype)
-    answers.broadcast_tree(flat, src, world)
+def run_broadcast(group, answers, src, elements, dtype=None):
+    flat = as_dtype(group.rank, elements, dtype)
+    answers.broadcast_tree(flat, src, group)
     return flat
 
 
 @pytest.mark.task(
     "3.2",
     points=3,
-    hint="Let distance be 1, 2, 4, ... while it is below N. Places below distance send to place + distance if that "
-    "place exists; places from distance to 2 * distance - 1 receive from place - distance.",
+    dtypes=DTYPES,
 )
 class TestBroadcastTree:
     """broadcast_tree: each step doubles the number of ranks that have the array"""
 
+    def check(self, found, rank: int, size: int, src: int, elements: int, dtype: str | None = None) -> None:
+        copies = {f"rank {other}'s array": as_dtype(other, elements, dtype) for other in range(size)}
+        what = f"rank {rank} of {size}, from source {src}, {dtype or working_dtype()}"
+        is_copy(found, f"rank {src}'s array", copies, what)
+
     def test_values(self, student):
-        for size in SIZES:
+        for size in sizes():
             for src in (0, 1, size - 1):
-                for rank, seen in enumerate(student.on_ranks(size, run_broadcast, src, 10)):
-                    same(seen.value, numbers(src, 10), f"rank {rank} of {size}, from source {src}")
+                for elements in (10, 1) if size == 3 else (10,):
+                    for rank, seen in enumerate(student.on_ranks(size, run_broadcast, src, elements)):
+                        self.check(seen.value, rank, size, src, elements)
 
+    @pytest.mark.one_dtype
     def test_other_dtypes(self, student):
-        for dtype in DTYPES:
+        for dtype in EXOTIC:
             for rank, seen in enumerate(student.on_ranks(3, run_broadcast, 1, 5, dtype)):
-                same(seen.value, numbers(1, 5).astype(dtype), f"rank {rank} of 3, {dtype}")
+                self.check(seen.value, rank, 3, 1, 5, dtype)
 
+    @pytest.mark.one_dtype
     def test_one_rank_and_no_elements(self, student):
-        same(student.on_ranks(1, run_broadcast, 0, 4)[0].value, numbers(0, 4), "a single rank")
+        same(student.on_ranks(1, run_broadcast, 0, 4)[0].value, many_digits(0, 4), "a single rank")
         student.on_ranks(3, run_broadcast, 2, 0)
 
+    @pytest.mark.one_dtype
+    def test_many_ranks(self, student):
+        for src in (0, 7):
+            for rank, seen in enumerate(student.on_ranks(MANY, run_broadcast, src, 3)):
+                self.check(seen.value, rank, MANY, src, 3)
+
+    @pytest.mark.one_dtype
+    def test_groups(self, student):
+        for rank, size, found in by_group(student.on_ranks(5, in_groups, run_broadcast, 1, 6)):
+            self.check(found, rank, size, 1, 6)
+
+    @pytest.mark.one_dtype
     def test_large(self, student):
         for rank, seen in enumerate(student.on_ranks(3, run_broadcast, 1, LARGE)):
-            same(seen.value, numbers(1, LARGE), f"rank {rank}")
+            self.check(seen.value, rank, 3, 1, LARGE)
 
     def test_bytes(self, student):
-        for size in SIZES:
+        for size in sizes():
             seen = student.on_ranks(size, run_broadcast, 1, 10)
             sent, source = bytes_sent(seen), bytes_sent(seen)[1].sum()
-            assert (sent.sum(axis=0) == [80 * (rank != 1) for rank in range(size)]).all(), (
-                f"{size} ranks: bytes received: expected 80 on every rank except source 1, got "
-                f"{sent.sum(axis=0).tolist()}"
+            assert (sent.sum(axis=0) == [nbytes(10) * (rank != 1) for rank in range(size)]).all(), (
+                f"{size} ranks, {working_dtype()}: bytes received: expected {nbytes(10)} on every rank except "
+                f"source 1, got {sent.sum(axis=0).tolist()}"
             )
-            assert source == ceil(log2(size)) * 80, (
-                f"{size} ranks: bytes sent by the source: expected {ceil(log2(size)) * 80}, got {source}; "
+            assert source == ceil(log2(size)) * nbytes(10), (
+                f"{size} ranks, {working_dtype()}: bytes sent by the source: expected "
+                f"{ceil(log2(size)) * nbytes(10)}, got {source}; "
                 "in each step, every rank that has the array sends it on"
             )
 
+    @pytest.mark.one_dtype
     def test_steps(self, student):
-        for size in (*SIZES, 8):
+        for size in (*SIZES, 8, MANY):
             in_steps(student.on_ranks(size, run_broadcast, 1, 10), ceil(log2(size)))
 
 
 # 3.3
 
 
-def run_all_reduce(world, answers, name, elements, combine="add", dtype="float64"):
-    flat = numbers(world.rank, elements).astype(dtype)
-    getattr(answers, name)(flat, getattr(np, combine), world)
+def run_all_reduce(group, answers, name, elements, combine="add", dtype=None):
+    flat = as_dtype(group.rank, elements, dtype)
+    getattr(answers, name)(flat, getattr(np, combine), group)
     return flat
 
 
+def is_all_reduced(found, rank: int, size: int, elements: int, what: str = "", dtype: str | None = None) -> None:
+    """Assert that a rank has the sum; else say whose part is missing, chunk by chunk as a ring cuts the array."""
+    parts = [as_dtype(other, elements, dtype) for other in range(size)]
+    what = what or f"{elements} elements"
+    where = f"on rank {rank} of {size}, {what}, {dtype or working_dtype()}"
+    if isinstance(found, np.ndarray) and found.shape == parts[0].shape:
+        cut = [np.array_split(part, size) for part in parts]
+        for c, chunk in enumerate(np.array_split(found, size)):
+            is_sum(chunk, [chunks[c] for chunks in cut], f"chunk {c} of {size} {where}")
+    is_sum(found, parts, where)
+
+
 def check_all_reduce(student, name: str) -> None:
-    for size in SIZES:
-        for elements in (12, 1, 11, 0):
-            total = sum(numbers(rank, elements) for rank in range(size))
+    for size in sizes():
+        for elements in (24, 1, 11, 0) if size < 5 else (11,):
             for rank, seen in enumerate(student.on_ranks(size, run_all_reduce, name, elements)):
-                same(seen.value, total, f"rank {rank} of {size}, {elements} elements")
+                is_all_reduced(seen.value, rank, size, elements)
 
 
 def check_other_operations(student, name: str) -> None:
-    for combine in ("maximum", "minimum"):
-        expected = getattr(np, combine).reduce([numbers(rank, 9) for rank in range(3)])
-        for rank, seen in enumerate(student.on_ranks(3, run_all_reduce, name, 9, combine)):
-            same(seen.value, expected, f"rank {rank} of 3 with np.{combine}")
-    for dtype in DTYPES:
-        total = sum(numbers(rank, 7) for rank in range(3)).astype(dtype)
+    by_name = {f"the {op}": getattr(np, op).reduce([many_digits(rank, 9) for rank in range(3)]) for op in ORDERS}
+    by_name["the sum"] = sum(many_digits(rank, 9) for rank in range(3))
+    for op in ORDERS:
+        for rank, seen in enumerate(student.on_ranks(3, run_all_reduce, name, 9, op)):
+            is_copy(seen.value, f"the {op}", by_name, f"rank {rank} of 3 with np.{op}, {working_dtype()}")
+
+
+def check_other_dtypes(student, name: str) -> None:
+    for dtype in EXOTIC:
         for rank, seen in enumerate(student.on_ranks(3, run_all_reduce, name, 7, "add", dtype)):
-            same(seen.value, total, f"rank {rank} of 3, {dtype}")
+            is_all_reduced(seen.value, rank, 3, 7, dtype=dtype)
+
+
+def check_sizes_of_groups(student, name: str) -> None:
+    same(student.on_ranks(1, run_all_reduce, name, 5)[0].value, many_digits(0, 5), "a single rank")
+    for rank, seen in enumerate(student.on_ranks(MANY, run_all_reduce, name, 20)):
+        is_all_reduced(seen.value, rank, MANY, 20)
+    for rank, size, found in by_group(student.on_ranks(5, in_groups, run_all_reduce, name, 12)):
+        is_all_reduced(found, rank, size, 12, "groups of 5 ranks")
+
+
+ORDERS = ("maximum", "minimum")
 
 
 @pytest.mark.task(
     "3.3",
     points=2,
-    hint="For each other rank, rank 0 receives into a separate array (np.empty_like) and calls combine(flat, arrived, "
-    "out=flat); then it sends flat to each. The others send, then receive.",
+    dtypes=DTYPES,
 )
 class TestAllReduceNaive:
     """all_reduce_naive: everything through rank 0"""
@@ -183,31 +261,40 @@ class TestAllReduceNaive:
     def test_other_operations(self, student):
         check_other_operations(student, "all_reduce_naive")
 
+    @pytest.mark.one_dtype
+    def test_other_dtypes(self, student):
+        check_other_dtypes(student, "all_reduce_naive")
+
+    @pytest.mark.one_dtype
+    def test_sizes_of_groups(self, student):
+        check_sizes_of_groups(student, "all_reduce_naive")
+
+    @pytest.mark.one_dtype
     def test_large(self, student):
-        total = sum(numbers(rank, LARGE) for rank in range(3))
         for rank, seen in enumerate(student.on_ranks(3, run_all_reduce, "all_reduce_naive", LARGE)):
-            same(seen.value, total, f"rank {rank}")
+            is_all_reduced(seen.value, rank, 3, LARGE)
 
     def test_bytes(self, student):
-        for size in SIZES:
+        for size in sizes():
             sent = bytes_sent(student.on_ranks(size, run_all_reduce, "all_reduce_naive", 10)).sum(axis=1)
-            assert sent.tolist() == [80 * (size - 1)] + [80] * (size - 1), (
-                f"{size} ranks: bytes sent: expected {80 * (size - 1)} by rank 0 and 80 by each other rank, "
-                f"got {sent.tolist()}"
+            mine = nbytes(10)
+            assert sent.tolist() == [mine * (size - 1)] + [mine] * (size - 1), (
+                f"{size} ranks, {working_dtype()}: bytes sent: expected {mine * (size - 1)} by rank 0 and "
+                f"{mine} by each other rank, got {sent.tolist()}"
             )
 
 
 # 3.4
 
 
-def run_reduce_scatter(world, answers, sizes, combine="add", dtype="float64"):
-    chunks = [chunk.astype(dtype) for chunk in chunked(world.rank, sizes)]
-    answers.reduce_scatter_ring(chunks, getattr(np, combine), world)
-    return chunks[world.rank]
+def run_reduce_scatter(group, answers, sizes, combine="add", dtype=None):
+    chunks = chunked(group.rank, sizes[: group.size], dtype)
+    answers.reduce_scatter_ring(chunks, getattr(np, combine), group)
+    return chunks[group.rank]
 
 
 def run_reduce_scatter_in_place(world, answers, elements):
-    buffer = np.full(elements, world.rank + 1.0)
+    buffer = many_digits(world.rank, elements)
     answers.reduce_scatter_ring(np.array_split(buffer, world.size), np.add, world)
     return np.array_split(buffer, world.size)[world.rank]
 
@@ -225,59 +312,74 @@ def uneven(size: int) -> list[int]:
 @pytest.mark.task(
     "3.4",
     points=5,
-    hint="In step s (from 0) a rank sends chunk (rank - 1 - s) % N to its right neighbour; what arrives from the left "
-    "belongs to chunk (rank - 2 - s) % N. sendrecv does both at once; receive into a separate array and combine.",
+    dtypes=DTYPES,
 )
 class TestReduceScatterRing:
     """reduce_scatter_ring: partial sums travel around the ring, each rank keeps one"""
 
-    def test_values(self, student):
-        for size in SIZES:
-            for sizes in ([2] * size, [1] * size, uneven(size)):
-                total = [sum(parts) for parts in zip(*(chunked(r, sizes) for r in range(size)), strict=True)]
-                for rank, seen in enumerate(student.on_ranks(size, run_reduce_scatter, sizes)):
-                    same(seen.value, total[rank], f"chunk {rank} on rank {rank} of {size}, chunks of {sizes}")
+    def check(self, found, rank: int, chunk_sizes: list[int], dtype: str | None = None, where: str = "") -> None:
+        size = len(chunk_sizes)
+        parts = [chunked(other, chunk_sizes, dtype) for other in range(size)]
+        others = {f"chunk {c}": [chunks[c] for chunks in parts] for c in range(size) if c != rank}
+        what = f"chunk {rank} on rank {rank} of {size}{where}, chunks of {chunk_sizes}, {dtype or working_dtype()}"
+        is_sum(found, [chunks[rank] for chunks in parts], what, others)
 
-    def test_one_rank(self, student):
-        same(student.on_ranks(1, run_reduce_scatter, [5])[0].value, numbers(0, 5), "a single rank")
+    def test_values(self, student):
+        for size in sizes():
+            for chunk_sizes in ([4] * size, [1] * size, uneven(size)):
+                for rank, seen in enumerate(student.on_ranks(size, run_reduce_scatter, chunk_sizes)):
+                    self.check(seen.value, rank, chunk_sizes)
+
+    @pytest.mark.one_dtype
+    def test_sizes_of_groups(self, student):
+        same(student.on_ranks(1, run_reduce_scatter, [5])[0].value, many_digits(0, 5), "a single rank")
+        for chunk_sizes in (uneven(MANY), [0] * MANY):
+            for rank, seen in enumerate(student.on_ranks(MANY, run_reduce_scatter, chunk_sizes)):
+                self.check(seen.value, rank, chunk_sizes)
+        for rank, size, found in by_group(student.on_ranks(5, in_groups, run_reduce_scatter, [4, 3, 5, 1, 2])):
+            self.check(found, rank, [4, 3, 5, 1, 2][:size], where=", groups of 5 ranks")
 
     def test_in_place(self, student):
+        parts = [np.split(many_digits(rank, 8), 4) for rank in range(4)]
         for rank, seen in enumerate(student.on_ranks(4, run_reduce_scatter_in_place, 8)):
-            same(seen.value, np.full(2, 10.0), f"the buffer behind the chunks, on rank {rank}")
+            what = f"chunk {rank} of the buffer behind the chunks, on rank {rank} of 4, {working_dtype()}"
+            is_sum(seen.value, [chunks[rank] for chunks in parts], what)
 
     def test_other_operations(self, student):
-        expected = np.maximum.reduce([numbers(rank, 9) for rank in range(3)])
-        for rank, seen in enumerate(student.on_ranks(3, run_reduce_scatter, [3] * 3, "maximum")):
-            same(seen.value, expected[3 * rank : 3 * rank + 3], f"rank {rank} with np.maximum")
+        for op in ORDERS:
+            expected = getattr(np, op).reduce([many_digits(rank, 9) for rank in range(3)])
+            for rank, seen in enumerate(student.on_ranks(3, run_reduce_scatter, [3] * 3, op)):
+                same(seen.value, expected[3 * rank : 3 * rank + 3], f"rank {rank} with np.{op}, {working_dtype()}")
 
+    @pytest.mark.one_dtype
     def test_other_dtypes(self, student):
-        for dtype in DTYPES:
-            total = sum(numbers(rank, 9) for rank in range(3)).astype(dtype)
+        for dtype in EXOTIC:
             for rank, seen in enumerate(student.on_ranks(3, run_reduce_scatter, [3] * 3, "add", dtype)):
-                same(seen.value, total[3 * rank : 3 * rank + 3], f"rank {rank} of 3, {dtype}")
+                self.check(seen.value, rank, [3] * 3, dtype)
 
+    @pytest.mark.one_dtype
     def test_large(self, student):
-        sizes = [LARGE // 3] * 3
-        total = sum(numbers(rank, LARGE) for rank in range(3))
-        for rank, seen in enumerate(student.on_ranks(3, run_reduce_scatter, sizes)):
-            same(seen.value, np.split(total, 3)[rank], f"rank {rank}")
+        for rank, seen in enumerate(student.on_ranks(3, run_reduce_scatter, [LARGE // 3] * 3)):
+            self.check(seen.value, rank, [LARGE // 3] * 3)
 
     def test_bytes_and_neighbours(self, student):
-        for size in SIZES:
-            sizes = uneven(size)
-            seen = student.on_ranks(size, run_reduce_scatter, sizes)
+        for size in sizes():
+            chunk_sizes = uneven(size)
+            seen = student.on_ranks(size, run_reduce_scatter, chunk_sizes)
             to_the_right_only(seen)
             for rank, one in enumerate(seen):
-                expected = 8 * (sum(sizes) - sizes[rank])
+                expected = nbytes(sum(chunk_sizes) - chunk_sizes[rank])
                 assert one.traffic.sent[:, 0].sum() == expected, (
-                    f"rank {rank} of {size}: bytes sent: expected {expected}, all chunks except its own, got "
-                    f"{one.traffic.sent[:, 0].sum()}"
+                    f"rank {rank} of {size}, {working_dtype()}: bytes sent: expected {expected}, all chunks except "
+                    f"its own, got {one.traffic.sent[:, 0].sum()}"
                 )
 
+    @pytest.mark.one_dtype
     def test_steps(self, student):
         for size in SIZES:
             in_steps(student.on_ranks(size, run_reduce_scatter, [2] * size), size - 1)
 
+    @pytest.mark.one_dtype
     def test_memory(self, student):
         each = 1 << 16
         for seen in student.on_ranks(4, peak_of_reduce_scatter, each):
@@ -289,57 +391,79 @@ class TestReduceScatterRing:
 # 3.5
 
 
-def run_all_gather(world, answers, sizes, dtype="float64"):
-    buffer = np.full(sum(sizes), -1, dtype)
+def run_all_gather(group, answers, sizes, dtype=None):
+    sizes = sizes[: group.size]
+    buffer = before(sum(sizes), dtype)
     chunks = np.split(buffer, np.cumsum(sizes)[:-1])  # views: what is received must end up in the buffer
-    chunks[world.rank][:] = chunked(world.rank, sizes)[world.rank]
-    answers.all_gather_ring(chunks, world)
+    chunks[group.rank][:] = chunked(group.rank, sizes, dtype)[group.rank]
+    answers.all_gather_ring(chunks, group)
     return buffer
+
+
+def before(elements: int, dtype: str | None) -> np.ndarray:
+    """A buffer to receive into."""
+    return blank(elements) if dtype is None else blank(elements).astype(dtype)
 
 
 @pytest.mark.task(
     "3.5",
     points=4,
-    hint="In step s (from 0) a rank sends chunk (rank - s) % N, which arrived in the previous step, to the right, and "
-    "receives chunk (rank - 1 - s) % N from the left, directly into its place.",
+    dtypes=DTYPES,
 )
 class TestAllGatherRing:
     """all_gather_ring: every chunk travels once around the ring"""
 
+    def check(self, found, rank: int, chunk_sizes: list[int], dtype: str | None = None, where: str = "") -> None:
+        size = len(chunk_sizes)
+        owned = [chunked(owner, chunk_sizes, dtype)[owner] for owner in range(size)]
+        where = f"on rank {rank} of {size}{where}, chunks of {chunk_sizes}, {dtype or working_dtype()}"
+        if isinstance(found, np.ndarray) and found.size == sum(chunk_sizes):
+            for c, chunk in enumerate(np.split(found, np.cumsum(chunk_sizes)[:-1])):
+                copies = {f"chunk {owner}": array for owner, array in enumerate(owned)}
+                copies[BEFORE] = before(chunk_sizes[c], dtype)
+                is_copy(chunk, f"chunk {c}", copies, f"in place of chunk {c} {where}")
+        same(found, np.concatenate(owned), where)
+
     def test_values(self, student):
-        for size in SIZES:
-            for sizes in ([2] * size, [1] * size, uneven(size)):
-                expected = np.concatenate([chunked(rank, sizes)[rank] for rank in range(size)])
-                for rank, seen in enumerate(student.on_ranks(size, run_all_gather, sizes)):
-                    same(seen.value, expected, f"rank {rank} of {size}, chunks of {sizes}")
+        for size in sizes():
+            for chunk_sizes in ([2] * size, [1] * size, uneven(size)):
+                for rank, seen in enumerate(student.on_ranks(size, run_all_gather, chunk_sizes)):
+                    self.check(seen.value, rank, chunk_sizes)
 
+    @pytest.mark.one_dtype
     def test_other_dtypes(self, student):
-        for dtype in DTYPES:
-            expected = np.concatenate([chunked(rank, [2] * 3)[rank] for rank in range(3)]).astype(dtype)
+        for dtype in EXOTIC:
             for rank, seen in enumerate(student.on_ranks(3, run_all_gather, [2] * 3, dtype)):
-                same(seen.value, expected, f"rank {rank} of 3, {dtype}")
+                self.check(seen.value, rank, [2] * 3, dtype)
 
-    def test_one_rank(self, student):
-        same(student.on_ranks(1, run_all_gather, [5])[0].value, numbers(0, 5), "a single rank")
+    @pytest.mark.one_dtype
+    def test_sizes_of_groups(self, student):
+        same(student.on_ranks(1, run_all_gather, [5])[0].value, many_digits(0, 5), "a single rank")
+        for chunk_sizes in (uneven(MANY), [0] * MANY):
+            for rank, seen in enumerate(student.on_ranks(MANY, run_all_gather, chunk_sizes)):
+                self.check(seen.value, rank, chunk_sizes)
+        for rank, size, found in by_group(student.on_ranks(5, in_groups, run_all_gather, [4, 3, 5, 1, 2])):
+            self.check(found, rank, [4, 3, 5, 1, 2][:size], where=", groups of 5 ranks")
 
+    @pytest.mark.one_dtype
     def test_large(self, student):
-        sizes = [LARGE // 3] * 3
-        expected = np.concatenate([chunked(rank, sizes)[rank] for rank in range(3)])
-        for rank, seen in enumerate(student.on_ranks(3, run_all_gather, sizes)):
-            same(seen.value, expected, f"rank {rank}")
+        for rank, seen in enumerate(student.on_ranks(3, run_all_gather, [LARGE // 3] * 3)):
+            self.check(seen.value, rank, [LARGE // 3] * 3)
 
     def test_bytes_and_neighbours(self, student):
-        for size in SIZES:
-            sizes = uneven(size)
-            seen = student.on_ranks(size, run_all_gather, sizes)
+        for size in sizes():
+            chunk_sizes = uneven(size)
+            seen = student.on_ranks(size, run_all_gather, chunk_sizes)
             to_the_right_only(seen)
             for rank, one in enumerate(seen):
-                expected = 8 * (sum(sizes) - sizes[(rank + 1) % size])  # the right neighbour already has its own
+                own = chunk_sizes[(rank + 1) % size]  # which its right neighbour already has
+                expected = nbytes(sum(chunk_sizes) - own)
                 assert one.traffic.sent[:, 0].sum() == expected, (
-                    f"rank {rank} of {size}: bytes sent: expected {expected}, all chunks except its right neighbour's "
-                    f"own, got {one.traffic.sent[:, 0].sum()}"
+                    f"rank {rank} of {size}, {working_dtype()}: bytes sent: expected {expected}, all chunks except "
+                    f"its right neighbour's own, got {one.traffic.sent[:, 0].sum()}"
                 )
 
+    @pytest.mark.one_dtype
     def test_steps(self, student):
         for size in SIZES:
             in_steps(student.on_ranks(size, run_all_gather, [2] * size), size - 1)
@@ -351,8 +475,7 @@ class TestAllGatherRing:
 @pytest.mark.task(
     "3.6",
     points=4,
-    hint="Cut flat with chunks_of into one chunk per rank. The chunks are views, so writing to them writes to flat. "
-    "Then a reduce-scatter, then an all-gather.",
+    dtypes=DTYPES,
 )
 class TestAllReduceRing:
     """all_reduce_ring: a reduce-scatter, then an all-gather"""
@@ -363,26 +486,33 @@ class TestAllReduceRing:
     def test_other_operations(self, student):
         check_other_operations(student, "all_reduce_ring")
 
-    def test_one_rank(self, student):
-        same(student.on_ranks(1, run_all_reduce, "all_reduce_ring", 5)[0].value, numbers(0, 5), "a single rank")
+    @pytest.mark.one_dtype
+    def test_other_dtypes(self, student):
+        check_other_dtypes(student, "all_reduce_ring")
 
+    @pytest.mark.one_dtype
+    def test_sizes_of_groups(self, student):
+        check_sizes_of_groups(student, "all_reduce_ring")
+
+    @pytest.mark.one_dtype
     def test_large(self, student):
-        total = sum(numbers(rank, LARGE) for rank in range(3))
         for rank, seen in enumerate(student.on_ranks(3, run_all_reduce, "all_reduce_ring", LARGE)):
-            same(seen.value, total, f"rank {rank}")
+            is_all_reduced(seen.value, rank, 3, LARGE)
 
     def test_bytes_and_neighbours(self, student):
         elements = 840  # divisible by all sizes
-        for size in (*SIZES, 8):
+        for size in sizes():
             seen = student.on_ranks(size, run_all_reduce, "all_reduce_ring", elements)
             to_the_right_only(seen)
-            formula = 2 * (size - 1) * elements * 8 // size
+            formula = 2 * (size - 1) * nbytes(elements) // size
             for rank, one in enumerate(seen):
                 sent = one.traffic.sent[:, 0].sum()
                 assert sent == formula, (
-                    f"rank {rank} of {size}: bytes sent: expected 2 (N-1)/N M = {formula}, got {sent}"
+                    f"rank {rank} of {size}, {working_dtype()}: bytes sent: expected 2 (N-1)/N M = "
+                    f"{formula}, got {sent}"
                 )
 
+    @pytest.mark.one_dtype
     def test_steps(self, student):
         for size in SIZES:
             in_steps(student.on_ranks(size, run_all_reduce, "all_reduce_ring", 840), 2 * (size - 1))
@@ -400,46 +530,71 @@ def pieces(size: int, equal: bool) -> np.ndarray:
     )
 
 
-def run_all_to_all(world, answers, counts, dtype="float64"):
-    outgoing = [100 * world.rank + 10 * to + np.arange(counts[world.rank, to]) for to in range(world.size)]
-    outgoing = [piece.astype(dtype) for piece in outgoing]
-    buffer = np.full(counts[:, world.rank].sum(), -1, dtype)
-    incoming = np.split(buffer, np.cumsum(counts[:, world.rank])[:-1])  # views: what arrives must end up in the buffer
-    answers.all_to_all_pairwise(outgoing, incoming, world)
-    return buffer
+def piece(source: int, to: int, elements: int, dtype: str | None) -> np.ndarray:
+    """What one rank sends to another."""
+    return many_digits(source, elements, to) if dtype is None else small(source, elements, dtype, to)
+
+
+def run_all_to_all(group, answers, counts, dtype=None):
+    counts, rank, size = counts[: group.size, : group.size], group.rank, group.size
+    outgoing = [piece(rank, to, counts[rank, to], dtype) for to in range(size)]
+    buffer = before(counts[:, rank].sum(), dtype)
+    incoming = np.split(buffer, np.cumsum(counts[:, rank])[:-1])  # views: what arrives must end up in the buffer
+    answers.all_to_all_pairwise(outgoing, incoming, group)
+    kept = [np.array_equal(one, piece(rank, to, len(one), dtype)) for to, one in enumerate(outgoing)]
+    return buffer, all(kept)
 
 
 @pytest.mark.task(
     "3.7",
     points=4,
-    hint="Copy your own piece. Then for step i = 1 to N-1: sendrecv outgoing[right] to right = rank + i and "
-    "incoming[left] from left = rank - i, both % N.",
+    dtypes=DTYPES,
 )
 class TestAllToAll:
     """all_to_all_pairwise: transpose the matrix of pieces"""
 
+    def check(self, found, rank: int, counts: np.ndarray, dtype: str | None = None) -> None:
+        size, (found, kept) = len(counts), found
+        where = f"rank {rank} of {size}, {dtype or working_dtype()}"
+        for source, arrived in enumerate(np.split(found, np.cumsum(counts[:, rank])[:-1])):
+            copies = {
+                f"rank {one}'s piece for rank {to}": piece(one, to, counts[one, to], dtype)
+                for one in range(size)
+                for to in range(size)
+            }
+            copies[BEFORE] = before(len(arrived), dtype)
+            is_copy(arrived, f"rank {source}'s piece for rank {rank}", copies, f"incoming[{source}] of {where}")
+        assert kept, f"outgoing of {where} has changed"
+
     def test_values(self, student):
-        for size in (1, *SIZES):
+        for size in (1, *sizes()):
             for equal in (True, False):
                 counts = pieces(size, equal)
                 for rank, seen in enumerate(student.on_ranks(size, run_all_to_all, counts)):
-                    expected = [100.0 * source + 10 * rank + np.arange(counts[source, rank]) for source in range(size)]
-                    same(seen.value, np.concatenate(expected), f"rank {rank} of {size}")
+                    self.check(seen.value, rank, counts)
 
+    @pytest.mark.one_dtype
     def test_other_dtypes(self, student):
-        for dtype in DTYPES:
+        for dtype in EXOTIC:
             for rank, seen in enumerate(student.on_ranks(3, run_all_to_all, pieces(3, False), dtype)):
-                expected = [100 * src + 10 * rank + np.arange(pieces(3, False)[src, rank]) for src in range(3)]
-                same(seen.value, np.concatenate(expected).astype(dtype), f"rank {rank} of 3, {dtype}")
+                self.check(seen.value, rank, pieces(3, False), dtype)
 
+    @pytest.mark.one_dtype
+    def test_sizes_of_groups(self, student):
+        for counts in (pieces(MANY, False), np.zeros((MANY, MANY), int)):
+            for rank, seen in enumerate(student.on_ranks(MANY, run_all_to_all, counts)):
+                self.check(seen.value, rank, counts)
+        for rank, size, found in by_group(student.on_ranks(5, in_groups, run_all_to_all, pieces(5, False))):
+            self.check(found, rank, pieces(size, False))
+
+    @pytest.mark.one_dtype
     def test_large(self, student):
         counts = np.full((3, 3), LARGE // 3)
         for rank, seen in enumerate(student.on_ranks(3, run_all_to_all, counts)):
-            expected = [100.0 * source + 10 * rank + np.arange(LARGE // 3) for source in range(3)]
-            same(seen.value, np.concatenate(expected), f"rank {rank}")
+            self.check(seen.value, rank, counts)
 
     def test_messages(self, student):
-        for size in SIZES:
+        for size in sizes():
             seen = student.on_ranks(size, run_all_to_all, pieces(size, equal=True))
             for rank, one in enumerate(seen):
                 messages = one.traffic.sent[:, 1].tolist()
@@ -447,10 +602,12 @@ class TestAllToAll:
                     f"rank {rank} of {size}: messages: expected one to each other rank, got {messages}"
                 )
                 sent = one.traffic.sent[:, 0].tolist()
-                assert sent == [24 * (peer != rank) for peer in range(size)], (
-                    f"rank {rank} of {size}: bytes to each rank: expected 24, one piece for each other rank, got {sent}"
+                assert sent == [nbytes(3) * (peer != rank) for peer in range(size)], (
+                    f"rank {rank} of {size}, {working_dtype()}: bytes to each rank: expected {nbytes(3)}, one piece "
+                    f"for each other rank, got {sent}"
                 )
 
+    @pytest.mark.one_dtype
     def test_steps(self, student):
         for size in SIZES:
             in_steps(student.on_ranks(size, run_all_to_all, pieces(size, equal=True)), size - 1)
@@ -459,32 +616,68 @@ class TestAllToAll:
 # 3.8
 
 
-def run_global_max(world, answers, elements):
-    values = numbers(world.rank, elements)
-    best = answers.global_max(values, world)
-    return [best, values, np.shares_memory(best, values)]
+def run_global_max(group, answers, elements, dtype=None):
+    values = as_dtype(group.rank, elements, dtype)
+    best = answers.global_max(values, group)
+    return best, values
+
+
+def run_global_max_of_extremes(world, answers):
+    values = extremes(world.rank)
+    return answers.global_max(values, world), values
+
+
+def extremes(rank: int) -> np.ndarray:
+    """The least and the largest numbers of the dtype, and numbers below 0 only."""
+    dtype = working_dtype()
+    limits = np.iinfo(dtype) if dtype.kind == "i" else np.finfo(dtype)
+    return np.array([limits.min, limits.max if rank == 1 else limits.min, -9 - rank, -9 + rank], dtype)
 
 
 @pytest.mark.task(
     "3.8",
     points=3,
     kind="debugging",
-    hint="Draw the second round for 4 ranks: which rank gets the result from the last rank, and which gets it next? "
-    "Every rank except the last must receive it. Every rank except one must send it on.",
+    dtypes=DTYPES,
 )
 class TestGlobalMax:
     """global_max: right for 2 ranks, wrong for 3. Find the bug and fix it"""
 
-    def test_values(self, student):
-        for size in (1, *SIZES):
-            expected = np.maximum.reduce([numbers(rank, 20) for rank in range(size)])
-            for rank, seen in enumerate(student.on_ranks(size, run_global_max, 20)):
-                same(seen.value[0], expected, f"rank {rank} of {size}")
-                same(seen.value[1], numbers(rank, 20), f"the argument of rank {rank} of {size}, which must not change")
-                assert not seen.value[2], (
-                    f"rank {rank} of {size}: expected a new array, got one that shares memory with the argument"
-                )
+    def check(self, found, rank: int, of_ranks: list[np.ndarray], what: str) -> None:
+        best, values = found
+        copies = {"the maximum of all ranks": np.maximum.reduce(of_ranks)}
+        copies |= {f"that of ranks 0 to {last}": np.maximum.reduce(of_ranks[: last + 1]) for last in range(rank, 8)}
+        is_copy(best, "the maximum of all ranks", copies, what)
+        same(values, of_ranks[rank], f"the argument of {what}, which must not change")
 
+    def test_values(self, student):
+        for size in (1, *sizes()):
+            for elements in (20, 1, 0) if size == 3 else (20,):
+                of_ranks = [many_digits(rank, elements) for rank in range(size)]
+                for rank, seen in enumerate(student.on_ranks(size, run_global_max, elements)):
+                    self.check(seen.value, rank, of_ranks, f"rank {rank} of {size}, {working_dtype()}")
+
+    def test_extremes(self, student):
+        for rank, seen in enumerate(student.on_ranks(3, run_global_max_of_extremes)):
+            of_ranks = [extremes(other) for other in range(3)]
+            self.check(seen.value, rank, of_ranks, f"rank {rank} of 3, the limits of {working_dtype()}")
+
+    @pytest.mark.one_dtype
+    def test_other_dtypes(self, student):
+        for dtype in EXOTIC:
+            of_ranks = [as_dtype(rank, 9, dtype) for rank in range(3)]
+            for rank, seen in enumerate(student.on_ranks(3, run_global_max, 9, dtype)):
+                self.check(seen.value, rank, of_ranks, f"rank {rank} of 3, {dtype}")
+
+    @pytest.mark.one_dtype
+    def test_sizes_of_groups(self, student):
+        of_ranks = [many_digits(rank, 5) for rank in range(MANY)]
+        for rank, seen in enumerate(student.on_ranks(MANY, run_global_max, 5)):
+            self.check(seen.value, rank, of_ranks, f"rank {rank} of {MANY}")
+        for rank, size, found in by_group(student.on_ranks(5, in_groups, run_global_max, 5)):
+            self.check(found, rank, of_ranks[:size], f"rank {rank} of {size}, groups of 5 ranks")
+
+    @pytest.mark.one_dtype
     def test_messages(self, student):
         for size in SIZES:
             seen = student.on_ranks(size, run_global_max, 20)

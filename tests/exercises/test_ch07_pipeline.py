@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from minidist.course.authoring.assertions import number, peak_bytes
+from minidist.course.sandbox.values import generator, nbytes, working_dtype
 from minidist.parallel.tools import schedule_check, schedules
 from minidist.parallel.tools.schedule_check import ScheduleError
 from minidist.parallel.tools.schedules import Action, schedule, written
@@ -25,6 +26,7 @@ pytestmark = answers()
 
 RANKS, MICRO_BATCHES = range(1, 9), range(1, 17)
 SIZES = (1, 2, 3)  # numbers of real ranks
+DTYPES = ("float64", "float32")  # of the messages between stages
 
 
 # On a rank
@@ -43,16 +45,26 @@ def run_each(world, module, name, inputs):
 
 
 def run_schedules(world, module, name, sizes):
-    """For each (ranks, micro-batches, ...) the actions of every rank as text, or the error."""
+    """For each (ranks, micro-batches, ...) the actions of every rank as text, or the error.
+
+    Lists become text only at the end: a list that a later call changes shows.
+    """
     lend(module, name)
     found = []
     for ranks, *more in sizes:
         try:
-            lists = [getattr(module, name)(rank, ranks, *more) for rank in range(ranks)]
-            found.append([one if one is None else [str(action) for action in one] for one in lists])
+            found.append([getattr(module, name)(rank, ranks, *more) for rank in range(ranks)])
         except ValueError as error:
             found.append(f"{type(error).__name__}: {error}")
-    return found
+    return [lists if isinstance(lists, str) else list(map(actions_as_text, lists)) for lists in found]
+
+
+def actions_as_text(actions) -> list[str] | str:
+    """A list of Actions as a list of text; anything else as a description of it."""
+    if not isinstance(actions, list | tuple):
+        return f"a {type(actions).__name__}"
+    wrong = [type(action).__name__ for action in actions if not isinstance(action, Action)]
+    return f"a list with a {wrong[0]}" if wrong else [str(action) for action in actions]
 
 
 # In the grader
@@ -97,7 +109,8 @@ def proved(student, name, sizes, kinds: str) -> list[tuple]:
     for size, lists in zip(sizes, student.on_ranks(1, run_schedules, name, sizes)[0].value, strict=True):
         what = f"{name}, {size_of(*size)}"
         assert not isinstance(lists, str), f"{what}: {lists}"
-        assert None not in lists, f"{what}: expected a list of actions, got None"
+        for rank, actions in enumerate(lists):
+            assert not isinstance(actions, str), f"{what}, rank {rank}: expected a list of Actions, got {actions}"
         try:
             planned = parsed(*map(" ".join, lists))
         except ValueError as error:
@@ -125,7 +138,8 @@ def check_bubble(what: str, planned, right: Fraction) -> None:
     assert found == right, f"{what}: expected a bubble of {right}, got {found} in {span} slots{as_text(planned)}"
 
 
-ALL_SIZES = list(product(RANKS, MICRO_BATCHES))
+LARGE = [(9, 9), (3, 50), (12, 7), (16, 33)]  # not in any table
+ALL_SIZES = [*product(RANKS, MICRO_BATCHES), *LARGE]
 SMALL = [(1, 1), (2, 1), (1, 3), (2, 2), (2, 4), (3, 4)]
 
 
@@ -136,9 +150,6 @@ SMALL = [(1, 1), (2, 1), (1, 3), (2, 2), (2, 4), (3, 4)]
     "7.1",
     points=3,
     kind="worksheet",
-    hint="Count time in micro-batches: the first rank works for m of them and waits for p - 1 more, until the last "
-    "micro-batch comes back. With v stages on each rank, those p - 1 are 1/v as long. For the bytes, go through a "
-    "rank's stages: which of them have a next stage, which a previous one?",
 )
 class TestBubble:
     """The bubble, how many micro-batches make it small, and how little a pipeline sends"""
@@ -151,7 +162,7 @@ class TestBubble:
             )
 
     def test_of_textbooks(self, student):
-        self.check_share(student, [(4, 4, 1), (8, 32, 1), (16, 64, 1), (1, 5, 1)])
+        self.check_share(student, [(4, 4, 1), (8, 32, 1), (16, 64, 1), (1, 5, 1), (9, 1, 1), (9, 18, 5)])
 
     def test_like_simulated_ones(self, student):
         """The bubbles of GPipe, 1F1B and interleaved 1F1B, counted slot by slot."""
@@ -168,10 +179,13 @@ class TestBubble:
                 )
 
     def test_fewest_micro_batches(self, student):
-        sizes = [(p, v, percent) for p in (1, 2, 4, 7, 8, 16) for v in (1, 2, 3) for percent in (1, 5, 10, 20, 50, 99)]
+        ranks = (*range(1, 10), 16, 61)
+        sizes = [(p, v, percent) for p in ranks for v in (1, 2, 3, 7) for percent in range(99, 0, -1)]
+        right = 0
         for (p, v, percent), found in found_for(student, "fewest_micro_batches", sizes):
             step = p if v > 1 else 1
-            right = step
+            if percent == 99:  # for lower percentages it only grows
+                right = step
             while 100 * (p - 1) > percent * (v * right + p - 1):
                 right += step
             rounds = f", a multiple of {p}" if v > 1 else ""
@@ -181,19 +195,21 @@ class TestBubble:
             )
 
     def test_pipeline_bytes(self, student):
-        sizes = [(r, p, v, m, 96) for p in (1, 2, 3, 8) for r in range(p) for v in (1, 2, 4) for m in (1, 16)]
+        sizes = [(r, p, v, m, 96) for p in (1, 2, 3, 8, 9) for r in range(p) for v in (1, 2, 5) for m in (1, 16)]
         sizes = [size for size in sizes if size[1] > 1 or size[2] == 1]
-        for (r, p, v, m, nbytes), found in found_for(student, "pipeline_bytes", sizes):
+        for (r, p, v, m, each), found in found_for(student, "pipeline_bytes", sizes):
             stages = range(r, p * v, p)
             neighbours = [side for stage in stages for side in (stage > 0, stage + 1 < p * v)]
-            right = m * sum(neighbours) * nbytes
+            right = m * sum(neighbours) * each
             assert number(found, "pipeline_bytes") == right, (
-                f"bytes that rank {r} of {size_of(p, m, v)} sends in messages of {nbytes} bytes: expected {right}, got "
+                f"bytes that rank {r} of {size_of(p, m, v)} sends in messages of {each} bytes: expected {right}, got "
                 f"{found}; it has stage {', '.join(map(str, stages))} of {p * v}"
             )
 
     def test_tensor_to_pipeline(self, student):
-        for (layers, p), found in found_for(student, "tensor_to_pipeline", [(126, 8), (126, 16), (32, 4), (6, 3)]):
+        for (layers, p), found in found_for(
+            student, "tensor_to_pipeline", [(126, 8), (126, 16), (32, 4), (6, 3), (9, 9), (61, 61)]
+        ):
             ring = Fraction(2 * (p - 1), p)
             right = float(4 * layers * ring / 2)  # to the left and to the right
             assert number(found, "tensor_to_pipeline") == pytest.approx(right, rel=1e-12), (
@@ -210,7 +226,6 @@ class TestBubble:
 @pytest.mark.task(
     "7.2",
     points=2,
-    hint="All F and then all B of the stage with the rank's number, in the same order on every rank.",
 )
 class TestGPipe:
     """gpipe: all forwards, then all backwards"""
@@ -238,8 +253,6 @@ class TestGPipe:
 @pytest.mark.task(
     "7.3",
     points=4,
-    hint="Three phases. Warm-up: as many F as there are ranks after this one, or all if there are fewer micro-batches. "
-    "Steady state: one F and one B in turn until no F is left. Cool-down: the remaining B.",
 )
 class TestOneFOneB:
     """one_f_one_b: forwards and backwards alternate"""
@@ -269,23 +282,38 @@ def uneven(action: Action) -> int:
     return 1 + (3 * action.stage + 5 * action.micro_batch + 7 * "FBIW".index(action.kind)) % 6
 
 
+def fractions(action: Action) -> float:
+    """A duration in quarters of a slot, and sometimes none at all: exact in float64."""
+    return (uneven(action) - 1) / 4
+
+
+DURATIONS = {"uneven": uneven, "fractions": fractions}
+
+
 def run_needs(world, module, cases):
-    return [[[str(one) for one in some] for some in module.needs(*case)] for case in cases]
+    found = [module.needs(*case) for case in cases]
+    return [[[str(one) for one in some] for some in needed] for needed in found]
 
 
 def run_timeline(world, module, planned, how: str):
-    """Each rank's slots, or the error's message; and whether the schedule is unmodified."""
+    """Each rank's Slots, or the error's message; and whether the schedule is unmodified."""
     kept = [list(actions) for actions in planned]
     try:
-        found = module.timeline(planned, uneven) if how == "uneven" else module.timeline(planned)
+        found = module.timeline(planned, DURATIONS[how]) if how else module.timeline(planned)
     except ScheduleError as error:
-        return str(error), planned == kept
-    return [[(str(slot.action), slot.start, slot.end) for slot in slots] for slots in found], planned == kept
+        found = str(error)
+    return found, list(map(list, planned)) == kept
 
 
 def run_timelines(world, module, cases):
+    """For each case what ``run_timeline`` finds. Slots become tuples only at the end."""
     lend(module, "needs", "timeline", "bubble")
-    return [run_timeline(world, module, *case) for case in cases]
+    found = [run_timeline(world, module, *case) for case in cases]
+    return [(one if isinstance(one, str) else list(map(slots_as_tuples, one)), kept) for one, kept in found]
+
+
+def slots_as_tuples(slots) -> list[tuple]:
+    return [(str(slot.action), slot.start, slot.end) for slot in slots]
 
 
 def run_bubbles(world, module, cases):
@@ -334,9 +362,6 @@ def check_names(message: str, actions, what: str) -> None:
 @pytest.mark.task(
     "7.4",
     points=4,
-    hint="Keep a dict from each placed action to its end. Loop over the ranks: a rank's next action can be placed once "
-    "all that it needs has been placed. It starts at the latest of their ends and the end of the rank's previous "
-    "action. Stop when a full round places nothing. If actions are left then, the schedule deadlocks.",
 )
 class TestTimeline:
     """needs, timeline, bubble: when everything happens, from the schedule alone"""
@@ -357,9 +382,9 @@ class TestTimeline:
         ):
             assert not isinstance(found, str), f"this schedule can run, got ScheduleError: {found}{as_text(planned)}"
             assert kept, f"expected the schedule unmodified, but timeline modifies it{as_text(planned)}"
-            right = schedule_check.timeline(planned, *([uneven] if how == "uneven" else []))
+            right = schedule_check.timeline(planned, *([DURATIONS[how]] if how else []))
             assert len(found) == len(right), f"expected {counted(len(right), 'list')}, one per rank, got {len(found)}"
-            durations = " (the durations differ from the default)" if how == "uneven" else ""
+            durations = " (the durations differ from the default)" if how else ""
             for rank, (mine, those) in enumerate(zip(found, right, strict=True)):
                 for one, slot in zip(mine, those, strict=False):
                     assert one == (str(slot.action), slot.start, slot.end), (
@@ -374,11 +399,18 @@ class TestTimeline:
         self.check(student, [(schedule(name, *size), "") for name in ("gpipe", "1f1b", "zb-h1") for size in sizes])
 
     def test_any_durations(self, student):
-        self.check(student, [(schedule("1f1b", 4, 5), "uneven"), (schedule("zb-h1", 3, 5), "uneven")])
+        for how in DURATIONS:
+            self.check(student, [(schedule("1f1b", 4, 5), how), (schedule("zb-h1", 3, 5), how)])
 
     def test_any_schedule(self, student):
         cases = [(schedule("interleaved", 2, 4, 3), "uneven"), (schedule("interleaved", 4, 8, 2), "")]
         cases += [(any_order(seed, 1 + seed % 4, 1 + seed % 6, 4, seed % 2 == 0), "uneven") for seed in range(12)]
+        cases += [(any_order(seed, 3, 4, 3), "fractions") for seed in range(12, 16)]
+        cases += [
+            (tuple(map(tuple, schedule("1f1b", 3, 3))), ""),
+            (parsed("0F0 0B0", ""), ""),
+        ]  # a rank without actions
+        cases += [(schedule("1f1b", 9, 20), "fractions"), (parsed("1F7 1B7", "0F7 0B7"), "")]
         self.check(student, [*cases, (parsed("0F0 1F0 1B0 0B0"), "")])
 
     def test_deadlocks(self, student):
@@ -398,7 +430,9 @@ class TestTimeline:
     def test_bubble(self, student):
         later = [[schedule_check.Slot(Action(0, "F", 0), 7, 9)], [schedule_check.Slot(Action(1, "F", 0), 9, 11)]]
         cases = [schedule_check.timeline(schedule(name, *size)) for name in ("gpipe", "1f1b") for size in SMALL]
-        cases += [schedule_check.timeline(schedule("zb-h1", 3, 4), uneven), later]
+        cases += [schedule_check.timeline(schedule("zb-h1", 3, 4), how) for how in DURATIONS.values()]
+        early = [[schedule_check.Slot(Action(0, "F", 0), -2.5, -0.25)], []]  # and a rank that does nothing
+        cases += [later, early, later + early, [[schedule_check.Slot(Action(0, "F", 0), 0.125, 0.25)]]]
         for slots, found in zip(cases, student.on_ranks(1, run_bubbles, cases)[0].value, strict=True):
             right = schedule_check.bubble(slots)
             assert number(found, "bubble") == pytest.approx(right, abs=1e-12), (  # a few float operations
@@ -448,8 +482,6 @@ def check_by_training(world, module) -> tuple:
 @pytest.mark.task(
     "7.5",
     points=4,
-    hint="First count the actions with a Counter, and record each stage's rank. Then check, for each stage and "
-    "micro-batch, which of F, B, I and W occur. timeline of task 7.4 finds deadlocks.",
 )
 class TestCheckSchedule:
     """check_schedule: reject schedules that are incomplete or deadlock"""
@@ -479,6 +511,7 @@ class TestCheckSchedule:
         cases += [(any_order(seed, 1 + seed % 3, 1 + seed % 6, 3, seed % 2 == 0), 3) for seed in range(6)]
         cases += [(parsed("0F0 0I0 0W0", "1F0 1B0"), 1), (tuple(map(tuple, schedule("1f1b", 3, 3))), 3)]
         cases += [(parsed("0F0 1F0 1B0 0B0", "2F0 2B0"), 1), (parsed("1F0 1B0", "0F0 0B0"), 1)]  # another placement
+        cases += [(parsed("", "0F0 0B0", ""), 1), (schedule("1f1b", 9, 10), 10)]
         self.check(student, [(planned, m, []) for planned, m in cases])
 
     def test_missing(self, student):
@@ -508,6 +541,9 @@ class TestCheckSchedule:
             (parsed("0F0 0B0 0W0", "1F0 1B0"), 1, "0B0 0W0 0I0"),
             (schedule("1f1b", 2, 4), 3, "0F3 0B3 1F3 1B3"),
             (parsed("0F0 0B0 0F1", "1F0 1B0"), 1, "0F1"),
+            (parsed("0F0 0B0 0F9", "1F0 1B0"), 1, "0F9"),
+            (parsed("0F0 0B0", "1F0 1B0 1I7"), 1, "1I7"),
+            (parsed("0F0 0B0 0F0 0B0 0F0"), 1, "0F0 0B0"),
             (parsed("0F0 0B0 0F1 0B1", "1F0 1B0 1F1 1B1"), 1, "0F1 0B1 1F1 1B1"),
         ]
         self.check(student, [(planned, m, [wrong.split()]) for planned, m, wrong in cases])
@@ -555,10 +591,6 @@ class TestCheckSchedule:
 @pytest.mark.task(
     "7.6",
     points=5,
-    hint="Number a rank's forwards: the first p are micro-batches 0 to p-1 through its first stage, the next p are the "
-    "same micro-batches through its second; after v stages come micro-batches p to 2p-1. Number its backwards in the "
-    "same way, with the stages in reverse. Then do 1F1B over these numbers: 2 (p - 1 - rank) + (v - 1) p forwards, "
-    "then one forward and one backward in turn.",
 )
 class TestInterleaved:
     """interleaved_1f1b: several stages on a rank, a smaller bubble"""
@@ -569,6 +601,13 @@ class TestInterleaved:
                 most, enough = schedule_check.in_flight(actions), 2 * (p - 1 - rank) + (v - 1) * p + 1
                 assert most <= enough, f"{what}, rank {rank}: expected at most {enough} in flight, got {most}"
             check_bubble(what, planned, Fraction(p - 1, v * m + p - 1))
+            if p * m < 20:  # also if a B takes as long as an F, or five times as long
+                for duration in (lambda _: 1, lambda action: 1 + 4 * (action.kind == "B")):
+                    found = schedule_check.bubble(schedule_check.timeline(planned, duration))
+                    right = (p - 1) / (v * m + p - 1)
+                    assert found == pytest.approx(right, abs=1e-12), (
+                        f"{what}, all F equally long and all B: expected a bubble of {right:.6g}, got {found:.6g}"
+                    )
 
     def test_one_stage(self, student):
         self.check(student, [(p, p * k, 1) for p in (1, 2, 3) for k in (1, 2)])
@@ -577,7 +616,7 @@ class TestInterleaved:
         self.check(student, [(1, 1, 2), (1, 3, 2), (2, 2, 2), (2, 4, 2), (2, 4, 3), (3, 3, 2)])
 
     def test_incomplete_rounds(self, student):
-        sizes = [(2, 3, 2), (4, 6, 1), (3, 16, 2)]
+        sizes = [(2, 3, 2), (4, 6, 1), (3, 16, 2), (9, 8, 2), (2, 1, 1)]
         for (p, m, v), found in zip(
             sizes, student.on_ranks(1, run_schedules, "interleaved_1f1b", sizes)[0].value, strict=True
         ):
@@ -589,6 +628,7 @@ class TestInterleaved:
 
     def test_all_sizes(self, student):
         self.check(student, [(p, m, v) for p, m in ALL_SIZES for v in (2, 3) if m % p == 0])
+        self.check(student, [(2, 6, 5), (9, 18, 4), (5, 5, 7), (1, 4, 9)])
 
 
 # 7.7
@@ -600,7 +640,7 @@ class Recorded:
     def __init__(self, number: int, width: int, log: list) -> None:
         self.number, self.log = number, log
         self.weight = weight_of(number, width)
-        self.grad = np.zeros_like(self.weight)
+        self.grad = np.zeros(self.weight.shape)
         self.forwards = 0
 
     def forward(self, x):
@@ -624,13 +664,18 @@ class Recorded:
 def weight_of(stage: int, width: int) -> np.ndarray:
     """Two ones in each row and each column, so that numbers stay small."""
     one = np.roll(np.eye(width), 1 + stage, axis=1)
-    return one + np.roll(np.eye(width), stage % 3, axis=0) * (-1.0) ** stage
+    return (one + np.roll(np.eye(width), stage % 3, axis=0) * (-1.0) ** stage).astype(working_dtype())
 
 
 def batches(seed: int, count: int, samples: int, width: int) -> list[np.ndarray]:
     """Micro-batches that all differ."""
-    rng = np.random.default_rng([7, seed])
-    return [rng.integers(-4, 5, (samples, width)).astype(np.float64) for _ in range(count)]
+    rng = generator(7, seed)
+    return [rng.integers(-4, 5, (samples, width)).astype(working_dtype()) for _ in range(count)]
+
+
+def inputs_and_targets(k: int, count: int, samples: int, width: int) -> tuple[list, list]:
+    """Of the k-th call."""
+    return batches(2 * k, count, samples, width), batches(2 * k + 1, count, samples, width)
 
 
 def loss_of(y, target):
@@ -638,11 +683,11 @@ def loss_of(y, target):
     return float(np.sum(errors**2)), 2 * errors
 
 
-def alone(stages: int, count: int, samples: int, width: int) -> tuple[float, list]:
-    """One process, one micro-batch after the other: the loss, and the gradient of each stage's weight."""
+def alone(k: int, stages: int, count: int, samples: int, width: int) -> tuple[float, list]:
+    """The k-th call on one process, one micro-batch after the other: the loss, and each stage's weight gradient."""
     chain = [Recorded(number, width, []) for number in range(stages)]
     total = 0.0
-    for x, target in zip(batches(0, count, samples, width), batches(1, count, samples, width), strict=True):
+    for x, target in zip(*inputs_and_targets(k, count, samples, width), strict=True):
         kept = []
         for stage in chain:
             x, activations = stage.forward(x)
@@ -655,26 +700,32 @@ def alone(stages: int, count: int, samples: int, width: int) -> tuple[float, lis
     return total, [stage.grad for stage in chain]
 
 
-def run_pipeline(world, module, planned, count, samples, width, measured=False):
-    """This rank's loss, gradients, log and number of sends in flight; or its peak memory, if ``measured``."""
+def run_pipelines(world, module, cases, measured=False):
+    """For each case this rank's loss, gradients, log, sends in flight, and whether its data changed.
+
+    Gradients are looked at when all calls are over. ``measured``: only the peak memory of each call.
+    """
     module.squared_error = loss_of
-    log: list = []
-    stages = 1 + max(action.stage for actions in planned for action in actions)
-    mine = {s: Recorded(s, width, log) for s in range(world.rank, stages, world.size)}
-    inputs, targets = batches(0, count, samples, width), batches(1, count, samples, width)
+    found = []
+    for k, (planned, count, samples, width) in enumerate(cases):
+        log: list = []
+        stages = 1 + max(action.stage for actions in planned for action in actions)
+        mine = {s: Recorded(s, width, log) for s in range(world.rank, stages, world.size)}
+        data = inputs_and_targets(k, count, samples, width)
+        arguments = planned[world.rank], mine, stages - 1, *data, world
+        if measured:
+            found.append(peak_bytes(lambda arguments=arguments: module.run_schedule(*arguments)))
+            continue
+        total = module.run_schedule(*arguments)
+        in_flight = sum(map(len, world.transport.sends.values()))
+        found.append((total, mine, log, in_flight, unchanged(k, data)))
+    return found if measured else [(t, {s: one.grad for s, one in mine.items()}, *more) for t, mine, *more in found]
 
-    def call():
-        return module.run_schedule(planned[world.rank], mine, stages - 1, inputs, targets, world)
 
-    if measured:
-        return peak_bytes(call)
-    total = call()
-    in_flight = sum(map(len, world.transport.sends.values()))
-    return total, {s: stage.grad for s, stage in mine.items()}, log, in_flight
-
-
-def run_pipelines(world, module, cases):
-    return [run_pipeline(world, module, *case) for case in cases]
+def unchanged(k: int, data: tuple[list, list]) -> bool:
+    """Whether the inputs and targets of the k-th call are still the same."""
+    again = inputs_and_targets(k, len(data[0]), *data[0][0].shape) if data[0] else ([], [])
+    return all(np.array_equal(*pair) for some in zip(data, again, strict=True) for pair in zip(*some, strict=True))
 
 
 def check_result(rank: int, size: int, what: str, total, grads: dict, right) -> None:
@@ -692,14 +743,14 @@ def check_result(rank: int, size: int, what: str, total, grads: dict, right) -> 
         )
 
 
-def check_messages(seen, sent: list[list[int]], nbytes: int, what: str) -> None:
+def check_messages(seen, sent: list[list[int]], size: int, what: str) -> None:
     """Check how many messages each rank sent to each other, and their bytes."""
     for rank, (one, right) in enumerate(zip(seen, sent, strict=True)):
         found = one.traffic.sent[:, 1].tolist()
         assert found == right, (
             f"{what}, messages from rank {rank} to ranks 0 to {len(seen) - 1}: expected {right}, got {found}"
         )
-        found, expected = one.traffic.sent[:, 0].tolist(), [count * nbytes for count in right]
+        found, expected = one.traffic.sent[:, 0].tolist(), [count * size for count in right]
         assert found == expected, f"{what}, bytes that rank {rank} sends: expected {expected}, got {found}"
 
 
@@ -737,34 +788,32 @@ BIG = 128, 96  # 96 KiB of float64: a message is larger than a queue
 @pytest.mark.task(
     "7.7",
     points=5,
-    hint="Use dicts by (stage, micro-batch): the activations until I or B, the rest until W or B. Give each stage "
-    "boundary, micro-batch and direction its own tag. Start sends with isend, keep them in a list, drop those that are "
-    "completed (is_completed()) after every action, and wait for the others at the end. A receive may wait at once.",
+    dtypes=DTYPES,
 )
 class TestRunSchedule:
     """run_schedule: any schedule, on real ranks"""
 
     def check(self, student, planned, what, count, samples=SAMPLES, width=WIDTH):
-        size, stages = len(planned), 1 + max(action.stage for actions in planned for action in actions)
-        right = alone(stages, count, samples, width)
-        seen = student.on_ranks(size, run_pipeline, planned, count, samples, width)
-        for rank, one in enumerate(seen):
-            total, grads, *_ = one.value
-            check_result(rank, size, what, total, grads, right)
+        return self.check_several(student, len(planned), [(planned, what, count)], samples, width)
+
+    def check_several(self, student, size, cases, samples=SAMPLES, width=WIDTH):
+        """Cases: a schedule for ``size`` ranks, its description, its micro-batches. Every other has more samples."""
+        cases = list(cases)
+        runs = [(planned, count, samples + k % 2, width) for k, (planned, _, count) in enumerate(cases)]
+        seen = student.on_ranks(size, run_pipelines, runs)
+        for k, (planned, what, count) in enumerate(cases):
+            stages = 1 + max(action.stage for actions in planned for action in actions)
+            right = alone(k, stages, count, samples + k % 2, width)
+            for rank, one in enumerate(seen):
+                total, grads, _, _, kept = one.value[k]
+                where = what if working_dtype() == np.float64 else f"{what}, {working_dtype()}"
+                check_result(rank, size, where, total, grads, right)
+                assert kept, f"{where}, rank {rank}: inputs or targets were overwritten"
         return seen
 
     def test_one_rank(self, student):
         self.check(student, schedule("gpipe", 1, 1), "one rank, one micro-batch", 1)
         self.check(student, schedule("1f1b", 1, 3), "one rank, 3 micro-batches", 3)
-
-    def check_several(self, student, size, cases) -> None:
-        """Cases: a schedule for ``size`` ranks, its description, and its micro-batches."""
-        cases = list(cases)
-        runs = [(planned, count, SAMPLES, WIDTH) for planned, _, count in cases]
-        for rank, one in enumerate(student.on_ranks(size, run_pipelines, runs)):
-            for (planned, what, count), (total, grads, *_) in zip(cases, one.value, strict=True):
-                stages = 1 + max(action.stage for actions in planned for action in actions)
-                check_result(rank, size, what, total, grads, alone(stages, count, SAMPLES, WIDTH))
 
     def test_two_ranks(self, student):
         for m in (1, 2):
@@ -793,6 +842,7 @@ class TestRunSchedule:
                 cases.append((planned, f"a random schedule, {size_of(p, 4, v)}{as_text(planned)}", 4))
             self.check_several(student, p, cases)
 
+    @pytest.mark.one_dtype
     def test_order_of_the_schedule(self, student):
         for name, planned in (
             ("1f1b", schedule("1f1b", 3, 4)),
@@ -801,7 +851,7 @@ class TestRunSchedule:
         ):
             count = 1 + max(action.micro_batch for action in planned[0])
             for rank, one in enumerate(self.check(student, planned, name, count)):
-                found, right = one.value[2], log_of(planned[rank])
+                found, right = one.value[0][2], log_of(planned[rank])
                 words = [" ".join(f"{s}{kind}{n}" for s, kind, n in log) for log in (found, right)]
                 assert found == right, (
                     f"{name}, rank {rank}, calls of its stages (a B counts as I and W): expected {words[1]}, "
@@ -816,30 +866,34 @@ class TestRunSchedule:
         ):
             count = 1 + max(action.micro_batch for action in planned[0])
             seen = self.check(student, planned, name, count)
-            check_messages(seen, messages_of(planned), 8 * SAMPLES * WIDTH, name)
+            check_messages(seen, messages_of(planned), nbytes(SAMPLES * WIDTH), name)
 
+    @pytest.mark.one_dtype
     def test_larger_than_the_queues(self, student):
         for name, size in (("1f1b", (3, 4)), ("gpipe", (2, 3)), ("zb-h1", (2, 3)), ("interleaved", (2, 2, 2))):
             what = f"{name}, {size_of(*size)}, messages larger than a queue"
             self.check(student, schedule(name, *size), what, size[1], *BIG)
 
+    @pytest.mark.one_dtype
     def test_all_messages_have_left(self, student):
         """A message of a dozen queues' size cannot leave by chance before the function returns."""
         seen = self.check(student, schedule("gpipe", 2, 1), "one micro-batch on 2 ranks", 1, 1024, 96)
         for rank, one in enumerate(seen):
-            assert not one.value[3], f"rank {rank} returns with a message still in flight"
+            assert not one.value[0][3], f"rank {rank} returns with a message still in flight"
 
+    @pytest.mark.one_dtype
     def test_memory(self, student):
         count, array = 24, 8 * BIG[0] * BIG[1]
         for name in ("1f1b", "zb-h1", "naive"):
             planned = schedule(name, 2, count)
-            for rank, one in enumerate(student.on_ranks(2, run_pipeline, planned, count, *BIG, True)):
+            for rank, one in enumerate(student.on_ranks(2, run_pipelines, [(planned, count, *BIG)], True)):
+                (peak,) = one.value
                 held = schedule_check.in_flight(planned[rank])
                 # x and y of each micro-batch, or x and a gradient; plus arrays in use and messages in flight
                 limit = (2 * held + 10) * array
-                assert one.value <= limit, (
+                assert peak <= limit, (
                     f"{name}, 2 ranks, {count} micro-batches, at most {held} in flight on rank {rank}, peak memory in "
-                    f"messages: expected at most {limit // array}, got {one.value / array:.1f}. Something is kept "
+                    f"messages: expected at most {limit // array}, got {peak / array:.1f}. Something is kept "
                     "longer than it is needed"
                 )
 
@@ -852,9 +906,6 @@ class TestRunSchedule:
     "7.8",
     points=3,
     kind="worksheet",
-    hint="Go through the actions with a counter: F adds one, B or W takes one away. GPipe's first B comes after all "
-    "its F. In 1F1B a rank's first B comes after one F for each rank after it and one more, if there are that many "
-    "micro-batches.",
 )
 class TestInFlight:
     """in_flight: how many micro-batches a rank holds, and how many bytes they take"""
@@ -863,7 +914,7 @@ class TestInFlight:
         lists = [a for name in ("naive", "gpipe", "1f1b", "zb-h1") for size in SMALL for a in schedule(name, *size)]
         lists += [a for size in ((2, 4, 2), (3, 3, 2)) for a in schedule("interleaved", *size)]
         lists += [a for seed in range(6) for a in any_order(seed, 2, 3, 4, seed % 2 == 0)]
-        lists += [*parsed("0F0 0F1 0B1 0I0 0F2 0W0 0B2"), []]
+        lists += [*parsed("0F0 0F1 0B1 0I0 0F2 0W0 0B2"), [], *parsed("0F0 0B0"), *schedule("1f1b", 9, 40)]
         for (actions,), found in found_for(student, "in_flight", [(actions,) for actions in lists]):
             right = schedule_check.in_flight(actions)
             assert number(found, "in_flight") == right, (
@@ -872,7 +923,7 @@ class TestInFlight:
 
     def test_formulas(self, student):
         for name, function in (("gpipe", "gpipe_in_flight"), ("1f1b", "one_f_one_b_in_flight")):
-            sizes = [(rank, p, m) for p in (1, 2, 4, 8) for m in (1, 3, 4, 16) for rank in range(p)]
+            sizes = [(rank, p, m) for p in (1, 2, 4, 8, 9) for m in (1, 3, 4, 8, 9, 40) for rank in range(p)]
             for (rank, p, m), found in found_for(student, function, sizes):
                 right = schedule_check.in_flight(schedule(name, p, m)[rank])
                 assert number(found, function) == right, (
@@ -881,21 +932,29 @@ class TestInFlight:
 
     def test_bytes(self, student):
         layer = 34 * 8192 * 16384  # Llama 3 405B's: one sample of 8,192 tokens, without its attention's probabilities
-        cases = [(1, 126, 14, layer), (14, 126, 14, layer), (3, 8, 4, 1000), (5, 6, 1, 7), (0, 8, 4, 1000)]
-        for (held, layers, p, nbytes), found in found_for(student, "activation_bytes", cases):
-            right = held * nbytes * layers // p
+        cases = [
+            (1, 126, 14, layer),
+            (14, 126, 14, layer),
+            (3, 8, 4, 1000),
+            (5, 6, 1, 7),
+            (0, 8, 4, 1000),
+            (2, 9, 9, 1),
+        ]
+        for (held, layers, p, each), found in found_for(student, "activation_bytes", cases):
+            right = held * each * layers // p
             assert number(found, "activation_bytes") == right, (
-                f"{counted(held, 'micro-batch')} in flight, {layers} layers on {counted(p, 'rank')}, {nbytes} bytes "
+                f"{counted(held, 'micro-batch')} in flight, {layers} layers on {counted(p, 'rank')}, {each} bytes "
                 f"per layer: expected {right} bytes, got {found}"
             )
 
     def test_how_many_fit(self, student):
         cases = [(80_000, 8, 4, 1000), (79_999, 8, 4, 1000), (1_999, 8, 4, 1000), (2_000, 8, 4, 1000), (0, 4, 4, 9)]
         cases += [(640 << 30, 126, 14, 34 * 8192 * 16384)]
-        for (memory, layers, p, nbytes), found in found_for(student, "gpipe_micro_batches", cases):
-            right = memory * p // (layers * nbytes)
+        cases += [((3 << 60) - 1, 8, 4, 1 << 59), (3 << 60, 8, 4, 1 << 59)]  # more digits than a float64 has
+        for (memory, layers, p, each), found in found_for(student, "gpipe_micro_batches", cases):
+            right = memory * p // (layers * each)
             assert number(found, "gpipe_micro_batches") == right, (
-                f"{memory} bytes, {layers} layers on {p} ranks, {nbytes} bytes per layer: expected {right} "
+                f"{memory} bytes, {layers} layers on {p} ranks, {each} bytes per layer: expected {right} "
                 f"micro-batches, got {found}"
             )
 
@@ -906,19 +965,18 @@ class TestInFlight:
 def run_train(world, module, counts, samples, width):
     module.squared_error = loss_of
     found = []
-    for count in counts:
-        stage = Recorded(world.rank, width, [])
-        inputs, targets = batches(0, count, samples, width), batches(1, count, samples, width)
-        found.append((module.train_1f1b(stage, inputs, targets, world), stage.grad))
-    return found
+    for k, count in enumerate(counts):
+        stage, data = Recorded(world.rank, width, []), inputs_and_targets(k, count, samples, width)
+        total = module.train_1f1b(stage, *data, world)
+        found.append((total, stage, unchanged(k, data)))
+    return [(total, stage.grad, kept) for total, stage, kept in found]
 
 
 @pytest.mark.task(
     "7.9",
     points=3,
+    dtypes=DTYPES,
     kind="debugging",
-    hint="Take two ranks and queues with no capacity. Rank 0 has sent its first output and is in the loop, rank 1 has "
-    "done its first backward: in which call is each of them? One call of chapter 2 sends and receives at once.",
 )
 class TestTrain1F1B:
     """train_1f1b: correct until messages outgrow the queues, then it hangs. Find out why and fix it"""
@@ -927,15 +985,17 @@ class TestTrain1F1B:
         """One run for each number of micro-batches, one after the other."""
         seen = student.on_ranks(size, run_train, counts, samples, width)
         for rank, one in enumerate(seen):
-            for count, (total, grad) in zip(counts, one.value, strict=True):
-                what = f"{size_of(size, count)} of {samples} x {width}"
-                check_result(rank, size, what, total, {rank: grad}, alone(size, count, samples, width))
+            for k, (count, (total, grad, kept)) in enumerate(zip(counts, one.value, strict=True)):
+                what = f"{size_of(size, count)} of {samples} x {width}, {working_dtype()}"
+                check_result(rank, size, what, total, {rank: grad}, alone(k, size, count, samples, width))
+                assert kept, f"{what}, rank {rank}: inputs or targets were overwritten"
         what = f"{counted(size, 'rank')}, {' + '.join(map(str, counts))} micro-batches of {samples} x {width}"
-        check_messages(seen, messages_of(schedule("1f1b", size, sum(counts))), 8 * samples * width, what)
+        check_messages(seen, messages_of(schedule("1f1b", size, sum(counts))), nbytes(samples * width), what)
 
     def test_small_messages(self, student):
         for size in SIZES:
-            self.check(student, size, (1, 2, 5), 3, 16)
+            self.check(student, size, (1, 2, 5, 0, 5), 3, 16)
+        self.check(student, 6, (2, 9), 3, 16)
 
     def test_large_messages(self, student):
         for size in SIZES:
@@ -949,9 +1009,6 @@ class TestTrain1F1B:
 @pytest.mark.task(
     "7.10",
     points=4,
-    hint="Start from 1F1B and replace each B by an I: the previous rank waits for I alone. Delay the W of rank r by r "
-    "micro-batches: after I of micro-batch i comes W of i - r. The remaining W come at the end, where rank r would "
-    "otherwise be idle. No rank then holds more than rank 0.",
 )
 class TestZeroBubble:
     """zero_bubble_h1: the weights' half of backward fills the bubble"""

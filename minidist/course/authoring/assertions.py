@@ -1,4 +1,4 @@
-"""What graders share: numbers whose sums are exact, and assertions that say what was expected and what came."""
+"""What graders share: assertions that say what was expected and what came."""
 
 import tracemalloc
 from collections.abc import Callable, Sequence
@@ -6,16 +6,19 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from minidist.analysis.replay import steps
-from minidist.course.sandbox.student import RankResult
+from minidist.course.sandbox.in_rank import RankResult
+from minidist.course.sandbox.values import working_dtype
 from minidist.course.sandbox.violations import Tampering
 
 SIZES = (2, 3, 4, 5, 7)  # numbers of ranks; an answer has to work for any
+MANY = 9  # ranks: more than steps of 1, 2 and 4 reach
+GROUPS = ((4, 2, 0), (3, 1))  # of 5 ranks
 LARGE = 3 << 18  # float64 elements: more than any queue between two ranks holds
 
 
-def numbers(rank: int, elements: int, seed: int = 0) -> np.ndarray:
-    """Whole numbers, different on each rank: their sums are exact in any order.  (elements,) float64"""
-    return np.random.default_rng([seed, rank]).integers(-1000, 1000, elements).astype(np.float64)
+def sizes(numbers: tuple[int, ...] = SIZES) -> tuple[int, ...]:
+    """Numbers of ranks for a test that runs in every dtype: all of them in float64, one in each further dtype."""
+    return numbers if working_dtype() == np.float64 else (3,)
 
 
 def same(found, expected: np.ndarray, what: str) -> None:
@@ -67,3 +70,16 @@ def peak_bytes(call: Callable[[], object]) -> int:
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+
+
+def in_groups(world, answers, run, *args):
+    """Run in a group of ranks, then on all, then in the group again: what came of the last two."""
+    group = world.new_group(list(next(ranks for ranks in GROUPS if world.rank in ranks)))
+    run(group, answers, *args)
+    return [run(world, answers, *args), run(group, answers, *args)]
+
+
+def by_group(results) -> list[tuple[int, int, object]]:
+    """The rank, the size and the value of each rank of ``in_groups``, in the world and in its group."""
+    in_world = [(rank, len(results), one.value[0]) for rank, one in enumerate(results)]
+    return in_world + [(n, len(ranks), results[rank].value[1]) for ranks in GROUPS for n, rank in enumerate(ranks)]

@@ -4,8 +4,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from minidist.course.authoring.mutants import all_mutants
+from minidist.course.authoring.mutants import KINDS, AsGiven, Mutant, all_mutants
 from minidist.course.grading.run_graders import run_graders
+from minidist.course.tasks import Verdict
 
 
 def catch_mutants(console: Console, target: str | None) -> bool:
@@ -40,5 +41,17 @@ def catch_mutants(console: Console, target: str | None) -> bool:
         else:
             table.add_row(mutant.task, mutant.bug, verdict.test, verdict.message.splitlines()[0])
     console.print(table)
+    console.print(_by_kind(mutants, caught))
     console.print(f"caught {len(caught) - caught.count(None)} of {len(caught)} mutants", style="bold")
     return None not in caught
+
+
+def _by_kind(mutants: list[Mutant | AsGiven], caught: list[Verdict | None]) -> Table:
+    table = Table(title="caught by kind", title_justify="left")
+    for column in ("kind", "what is wrong with it", "caught", "of"):
+        table.add_column(column, justify="right" if column in ("caught", "of") else "left")
+    for kind, about in KINDS.items():
+        verdicts = [verdict for mutant, verdict in zip(mutants, caught, strict=True) if mutant.kind == kind]
+        if verdicts:
+            table.add_row(kind, about, str(len(verdicts) - verdicts.count(None)), str(len(verdicts)))
+    return table

@@ -7,8 +7,6 @@ import pytest
 from minidist.comm.failures import Deadlock, RankFailed
 from minidist.course.sandbox.violations import VIOLATIONS
 
-MESSAGE_CHARACTERS = 2000
-
 
 class ToDo(Exception):
     """The learner has not started the task."""
@@ -19,7 +17,7 @@ def explain(error: BaseException, name: str) -> tuple[str, str]:
     if isinstance(error, RankFailed):
         places = re.findall(rf'["/\\]{name}\.py", line (\d+), in (\S+)', error.traceback_text)
         where = f" (rank {error.rank}, {name}.py:{places[-1][0]} in {places[-1][1]})" if places else ""
-        summary = error.summary or "the process ended"
+        summary = error.summary.removeprefix("AssertionError: ") or "the process ended"
         return f"{summary}{where}", own_frames(error.traceback_text, name)
     if isinstance(error, Deadlock):
         return f"deadlock: {error}", ""
@@ -52,9 +50,3 @@ def is_violation(error: BaseException) -> bool:
     if isinstance(error, RankFailed):
         return error.exitcode is not None or error.summary.startswith(tuple(kind.__name__ for kind in VIOLATIONS))
     return isinstance(error, TimeoutError | pytest.fail.Exception)
-
-
-def readable(text: str) -> str:
-    """The text for any file and any terminal: cut to a limit, and without control characters."""
-    text = text if len(text) <= MESSAGE_CHARACTERS else text[:MESSAGE_CHARACTERS] + " [...]"
-    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)

@@ -4,11 +4,16 @@ import pytest
 
 from minidist.comm.failures import Deadlock, RankFailed
 from minidist.course.answers import Source, course_folder, implementation_folder, read_answers
-from minidist.course.authoring.explanations import ToDo, explain, is_to_do, is_violation, readable
+from minidist.course.authoring.explanations import ToDo, explain, is_to_do, is_violation
 from minidist.course.authoring.mutants import Mutant
-from minidist.course.authoring.stubs import definitions_by_task, stub_of, untouched
+from minidist.course.readable import readable
+from minidist.course.sandbox.in_rank import Contract
 from minidist.course.sandbox.student import Student
+from minidist.course.sandbox.values import use_dtype
+from minidist.course.sandbox.violations import LibraryAnswer
 from minidist.course.sandbox.warm_ranks import WarmRanks
+from minidist.course.source.stubs import definitions_by_task, stub_of, untouched
+from minidist.course.source.uses import tasks_used
 from minidist.course.tasks import Verdict
 from minidist.course.verdict_file import write_verdict
 
@@ -37,9 +42,12 @@ class Judging:
         if (task, _bug(mutant)) in self.done:
             pytest.skip("an earlier test of this task has failed")
         answers = item.get_closest_marker("answers")
-        name, forbidden = answers.args[0], answers.kwargs.get("forbidden", ())
+        name, dtype = answers.args[0], getattr(item, "callspec", None) and item.callspec.params.get("dtype")
+        shared = item.get_closest_marker("task").kwargs.get("shared", ())
+        contract = Contract(task, answers.kwargs.get("forbidden", ()), shared, dtype)
+        use_dtype(dtype)  # here too: for what the tests expect
         if mutant is not None:
-            return Student(mutant.source(), forbidden, warm_ranks)
+            return Student(mutant.source(), contract, warm_ranks)
         if self.needs_new_ranks or self.chapter != name:  # what one answer leaves in its ranks must not meet another
             warm_ranks.close()
         self.chapter, self.needs_new_ranks = name, False
@@ -49,8 +57,10 @@ class Judging:
             self.given[name] = stub_of(solution, name), definitions_by_task(solution)
         stub, definitions = self.given[name]
         if untouched(source.text, stub, definitions[task]):
-            raise ToDo("not started yet")
-        student = Student(source, forbidden, warm_ranks)
+            if item.get_closest_marker("task").kwargs.get("kind") != "debugging":
+                raise ToDo("not started yet")
+            item.as_given = True  # its failure shows what to look for
+        student = Student(source, contract, warm_ranks)
         self._check_loads(student)
         return student
 
@@ -72,6 +82,8 @@ class Judging:
                 student.on_ranks(1, _nothing)
                 self.load_errors[name] = ""
             except (RankFailed, Deadlock, TimeoutError) as error:
+                if isinstance(error, RankFailed) and error.summary.startswith(LibraryAnswer.__name__):
+                    return  # what is forbidden depends on the task, and the test itself reports it
                 self.load_errors[name] = f"{name}.py cannot be loaded: {explain(error, name)[0]}"
         if self.load_errors[name]:
             pytest.fail(self.load_errors[name], pytrace=False)
@@ -87,18 +99,22 @@ class Judging:
         verdict = Verdict(marker.args[0], item.name.split("[")[0], "passed", mutant=_bug(mutant))
         if report.failed:
             name = item.get_closest_marker("answers").args[0]
-            verdict.state = "todo" if is_to_do(call.excinfo.value) else "failed"
+            as_given = getattr(item, "as_given", False)
+            verdict.state = "todo" if as_given or is_to_do(call.excinfo.value) else "failed"
             verdict.message, verdict.details = map(readable, explain(call.excinfo.value, name))
             if verdict.state == "todo":
-                report.longrepr = f"task {verdict.task} is still to do: {marker.kwargs['hint']}"
+                report.longrepr = f"task {verdict.task} is still to do: {verdict.message}"
             elif report.capstdout:
                 verdict.details += f"\nprinted:\n{readable(report.capstdout[-PRINTED_CHARACTERS:])}"
             self.done.add((verdict.task, verdict.mutant))
             self.needs_new_ranks = True
-            if is_violation(call.excinfo.value):
+            if is_violation(call.excinfo.value) and not as_given:
                 verdict.remarks.append(" ".join(verdict.message.split())[:REMARK_CHARACTERS])
         if student is not None:
             verdict.remarks += student.remarks
+            if report.failed and mutant is None:
+                definitions = self.given[student.source.name][1]
+                verdict.uses = tasks_used(student.source.text, definitions, verdict.task)
             self.needs_new_ranks |= bool(student.remarks)
         write_verdict(self.config.getoption("verdicts"), verdict)
         return report

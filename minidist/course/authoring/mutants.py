@@ -5,14 +5,22 @@ program with a bug, is a mutant too and need not be listed.
 """
 
 import runpy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from textwrap import dedent, indent
 
 from minidist.course.answers import Source, chapter_of, course_folder, read_answers
-from minidist.course.authoring.stubs import definitions_by_task, replace_definitions, stub_of
+from minidist.course.source.stubs import definitions_by_task, replace_definitions, stub_of
 
 WHOLE = "the whole answer"
+KINDS = {
+    "logic": "wrong values, messages or costs",
+    "dtype": "right for one dtype, wrong for another that the contract leaves open",
+    "second call": "right when called once",
+    "lent": "keeps, returns or still sends an array that belongs to the caller",
+    "edge": "right but for a size or a value at the edge",
+}
 
 
 @dataclass(frozen=True)
@@ -25,12 +33,20 @@ class Mutant:
         old: a piece of a line, or whole lines at any indentation, found exactly once between the task's markers.
             WHOLE for everything between them, where the task has one pair of markers.
         new: what replaces it; "" for nothing.
+        kind: one of KINDS.
     """
 
     task: str
     bug: str
     old: str
     new: str
+    kind: str = "logic"
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(
+                f"mutant {self.bug!r} of task {self.task}: expected a kind of {', '.join(KINDS)}, got {self.kind}"
+            )
 
     def source(self) -> Source:
         """The chapter's solutions with the bug.
@@ -68,6 +84,7 @@ class AsGiven:
 
     task: str
     bug: str = "as given to the learner"
+    kind: str = "logic"
 
     def source(self) -> Source:
         solution = read_answers(course_folder("solutions"))[chapter_of(self.task)]
@@ -80,6 +97,11 @@ def _split_at_markers(text: str, task: str) -> tuple[str, str, str]:
     first = text.index(f"# >>> {task}\n")
     last = text.index("# <<<\n", text.rindex(f"# >>> {task}\n"))
     return text[:first], text[first:last], text[last:]
+
+
+def one_of_each_kind(mutants: Sequence[Mutant | AsGiven]) -> list[Mutant | AsGiven]:
+    """The first mutant of each task and kind."""
+    return list({(mutant.task, mutant.kind): mutant for mutant in reversed(mutants)}.values())[::-1]
 
 
 @cache

@@ -1,10 +1,10 @@
 """The pytest plugin that graders are written with: ``@pytest.mark.task``, the ``student`` fixture, ``--impl``.
 
-A grader is an ordinary test class for one task, marked with the task's number, points and hint:
+A grader is an ordinary test class for one task, marked with the task's number and points:
 
     pytestmark = pytest.mark.answers("ch03_collectives", forbidden=("minidist.comm.algorithms",))
 
-    @pytest.mark.task("3.4", points=4, hint="Step s sends chunk (rank - 1 - s) % N.")
+    @pytest.mark.task("3.4", points=4)
     class TestReduceScatterRing:
         \"\"\"reduce_scatter_ring\"\"\"
 
@@ -17,8 +17,9 @@ their outcomes into verdicts.
 
 import pytest
 
+from minidist.comm.runtime.warm import preload
 from minidist.course.authoring.judging import Judging
-from minidist.course.authoring.mutants import all_mutants
+from minidist.course.authoring.mutants import all_mutants, one_of_each_kind
 from minidist.course.authoring.selection import Selection
 from minidist.course.sandbox.limits import set_limits
 from minidist.course.sandbox.warm_ranks import WarmRanks
@@ -37,29 +38,47 @@ def pytest_addoption(parser):
     group.addoption("--impl", default="solutions", help="judge these answers: exercises, solutions or a folder")
     group.addoption("--task", action="append", default=[], help="judge only this task (3.4) or chapter (3)")
     group.addoption(
-        "--mutants", nargs="?", const="all", choices=("all", "one"), help="judge all mutants, or one of each task"
+        "--mutants",
+        nargs="?",
+        const="all",
+        choices=("all", "kinds"),
+        help="judge all mutants, or one of each task and kind",
     )
     group.addoption("--memory-limit", type=float, metavar="GIB", help="memory of the grading process and of each rank")
     group.addoption("--verdicts", metavar="FILE", help="write tasks and verdicts to this file, one JSON object a line")
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "task(number, points, hint, kind='code'): the task that this test belongs to")
+    config.addinivalue_line(
+        "markers",
+        "task(number, points, kind='code', dtypes=None, shared=()): the task that this test belongs to, the "
+        "dtypes that its contract leaves open, and the functions that may return what they were lent",
+    )
+    config.addinivalue_line("markers", "one_dtype: this test counts messages, steps or memory, in the first dtype")
     config.addinivalue_line("markers", "answers(module, forbidden=()): the file of answers that these graders judge")
     if config.getoption("verdicts"):
         set_limits(config.getoption("memory_limit"))
+        if not config.option.collectonly:
+            preload(*RANK_MODULES)  # the server that forks ranks starts while the graders are collected
     config.pluginmanager.register(Selection(), "minidist-selection")
     config.pluginmanager.register(Judging(config), "minidist-judging")
 
 
 def pytest_generate_tests(metafunc):
-    """With --mutants, run every test of a task once for each of its mutants."""
+    """Run every test of a task once for each of its dtypes, and with --mutants once for each of its mutants."""
     marker = metafunc.definition.get_closest_marker("task")
+    if marker and "student" in metafunc.fixturenames and (dtypes := marker.kwargs.get("dtypes")):
+        metafunc.parametrize("dtype", dtypes[:1] if metafunc.definition.get_closest_marker("one_dtype") else dtypes)
     if marker and "mutant" in metafunc.fixturenames and metafunc.config.getoption("mutants"):
         mutants = [mutant for mutant in all_mutants() if mutant.task == marker.args[0]]
-        if metafunc.config.getoption("mutants") == "one":
-            del mutants[1:]
+        if metafunc.config.getoption("mutants") == "kinds":
+            mutants = one_of_each_kind(mutants)
         metafunc.parametrize("mutant", mutants, ids=[mutant.bug for mutant in mutants])
+
+
+@pytest.fixture
+def dtype():
+    """Of the numbers in this test; None where the task names no dtypes."""
 
 
 @pytest.fixture
@@ -75,7 +94,7 @@ def warm_ranks():
 
 
 @pytest.fixture
-def student(request, warm_ranks, mutant):
+def student(request, warm_ranks, dtype, mutant):
     """The answers to judge, as a Student."""
     judging = request.config.pluginmanager.getplugin("minidist-judging")
     request.node.student = judging.student(request.node, warm_ranks, mutant)

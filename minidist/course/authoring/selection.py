@@ -42,9 +42,9 @@ def task_of(item, marker) -> Task:
     keys = marker.kwargs
     answers = item.get_closest_marker("answers")
     title = (item.cls.__doc__ if item.cls else item.function.__doc__) or ""
-    if len(marker.args) != 1 or not {"points", "hint"} <= keys.keys() or answers is None or not title:
+    if len(marker.args) != 1 or "points" not in keys or answers is None or not title:
         raise pytest.UsageError(
-            f'{item.nodeid}: a task needs @pytest.mark.task("3.4", points=4, hint="..."), a docstring with its title, '
+            f'{item.nodeid}: a task needs @pytest.mark.task("3.4", points=4), a docstring with its title, '
             'and pytestmark = pytest.mark.answers("chNN_name")'
         )
     kind = keys.get("kind", "code")
@@ -52,4 +52,4 @@ def task_of(item, marker) -> Task:
         raise pytest.UsageError(f"{item.nodeid}: expected a kind from {', '.join(KINDS)}, got {kind!r}")
     if not (course_folder("solutions") / f"{answers.args[0]}.py").is_file():
         raise pytest.UsageError(f"{item.nodeid}: there is no file solutions/{answers.args[0]}.py")
-    return Task(marker.args[0], keys["points"], keys["hint"], kind, title.strip().splitlines()[0], answers.args[0])
+    return Task(marker.args[0], keys["points"], kind, title.strip().splitlines()[0], answers.args[0])

@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from minidist.course.grading.grade_submission import Grade, grade_submission
+from minidist.course.grading.limits import Limits
 from minidist.course.grading.reports import table_of, write_grades, write_gradescope
 from minidist.course.grading.run_graders import run_graders
 from minidist.course.grading.submissions import find_submissions
-from minidist.course.grading.supervise import Limits
 from minidist.course.tasks import results_of
 
 
@@ -47,13 +47,17 @@ def grade_class(
     stop = threading.Event()
     grades: list[Grade] = []
 
+    def go_on() -> None:
+        if stop.is_set():
+            raise RuntimeError("interrupted")
+
     def grade(student: str, submission: Path) -> Grade:
         try:
-            return grade_submission(student, submission, tasks, limits, stop)
+            return grade_submission(student, submission, tasks, limits, go_on)
         except Exception as error:  # whatever one submission does, the others are graded
             return Grade(student, results_of(tasks, []), [f"could not be graded: {type(error).__name__}: {error}"])
 
-    columns = SpinnerColumn(), TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn()
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True)) as progress, ThreadPoolExecutor(jobs) as pool:
         bar = progress.add_task("grading", total=len(entries))
         try:

@@ -1,22 +1,22 @@
 """Grades one submission, whatever its code does.
 
 Only the files ``chNN_name.py`` are taken from a submission. Pristine copies of the graders judge them, in processes and
-a scratch folder of their own, with limits (supervise.py). A submission that ends its grading process loses the task
+a scratch folder of their own, with limits (workplace.py). A submission that ends its grading process loses the task
 that did so; a new grading process judges the other tasks.
 """
 
 import shutil
-import tempfile
-import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from minidist.course.answers import course_folder
-from minidist.course.grading.run_graders import NO_OTHER_PLUGINS, SHORT, grader_command
+from minidist.course.grading.limits import Limits
+from minidist.course.grading.run_graders import NO_OTHER_PLUGINS, grader_command
 from minidist.course.grading.submissions import take_answers
-from minidist.course.grading.supervise import Limits, supervise
+from minidist.course.grading.workplace import Workplace
+from minidist.course.readable import readable_line
 from minidist.course.tasks import Task, TaskResult, Verdict, results_of
 from minidist.course.verdict_file import read_verdicts
 
@@ -30,6 +30,9 @@ class Grade:
     remarks: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
+    def __post_init__(self) -> None:
+        self.remarks = [readable_line(remark) for remark in self.remarks]  # they name a submission's files and errors
+
     @property
     def points(self) -> int:
         return sum(result.points for result in self.results)
@@ -40,27 +43,29 @@ class Grade:
 
 
 def grade_submission(
-    student: str, submission: Path, tasks: Sequence[Task], limits: Limits, stop: threading.Event
+    student: str, submission: Path, tasks: Sequence[Task], limits: Limits, meanwhile: Callable[[], None]
 ) -> Grade:
-    """Grade one folder or zip file; end early when ``stop`` is set."""
+    """Grade one folder or zip file. ``meanwhile`` is called every now and then; its exceptions end everything."""
     started = time.monotonic()
     verdicts: list[Verdict] = []
-    with tempfile.TemporaryDirectory(prefix="minidist-grade-") as folder:
-        answers = Path(folder)
+    with Workplace() as workplace:
+        answers = workplace.new_folder()
         remarks = take_answers(submission, answers)
         results = results_of(tasks, [])
         while unjudged := [result.task.number for result in results if not result.state]:
             left = limits.seconds - (time.monotonic() - started)
-            if left <= 0 or stop.is_set():
+            if left <= 0:
                 remarks.append(f"not judged within {limits.seconds:g} s: {', '.join(unjudged)}")
                 break
-            found, exceeded, output = _judge(answers, unjudged, limits, left, stop)
+            found, exceeded, output = _judge(workplace, answers, unjudged, limits, left, meanwhile)
             verdicts += found
             results = results_of(tasks, verdicts)
             unjudged = [result.task.number for result in results if not result.state]
-            if unjudged and not stop.is_set() and not exceeded.startswith("the time limit"):
+            if unjudged and exceeded != "time":
                 # The grading process ended in the first task without a result. The next process starts after it.
-                why = f"it exceeded {exceeded}" if exceeded else "it ended the grading process"
+                why = "it ended the grading process"
+                if exceeded == "processes":
+                    why = f"it exceeded the limit of {limits.processes} processes"
                 verdicts.append(Verdict(unjudged[0], "", "failed", why, output))
                 remarks.append(f"{unjudged[0]}: {why}")
                 results = results_of(tasks, verdicts)
@@ -77,25 +82,25 @@ def _remarks_of(results: Sequence[TaskResult]) -> list[str]:
 
 
 def _judge(
-    answers: Path, targets: list[str], limits: Limits, seconds: float, stop: threading.Event
+    workplace: Workplace,
+    answers: Path,
+    targets: list[str],
+    limits: Limits,
+    seconds: float,
+    meanwhile: Callable[[], None],
 ) -> tuple[list[Verdict], str, str]:
     """Judge some tasks in a process of its own; returns the verdicts, the limit it exceeded, and what it printed."""
-    with (
-        tempfile.TemporaryDirectory(prefix="minidist-answers-", ignore_cleanup_errors=True) as theirs,
-        tempfile.TemporaryDirectory(prefix=SHORT, ignore_cleanup_errors=True) as ours,
-    ):
-        theirs, ours = Path(theirs, "answers"), Path(ours)  # apart, so that answers that delete ".." delete their own
-        shutil.copytree(answers, theirs)
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(course_folder("tests/exercises"), ours / "graders", ignore=ignored)
-        (ours / "scratch").mkdir()
-        verdicts, output = ours / "verdicts", ours / "output"
-        memory = "--memory-limit", str(limits.memory)
-        command = grader_command(ours / "graders", verdicts, str(theirs), targets, *memory)
-        exceeded = supervise(command, NO_OTHER_PLUGINS, ours / "scratch", output, limits, seconds, stop)
-        found = read_verdicts(verdicts)[1]
-        printed = _end_of(output)
-    return found, exceeded, printed
+    ours, theirs = workplace.new_folder(), workplace.new_folder() / "answers"
+    shutil.copytree(answers, theirs)  # apart from ours, so that answers that delete ".." delete their own
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(course_folder("tests/exercises"), ours / "graders", ignore=ignored)
+    scratch, verdicts, output = ours / "scratch", ours / "verdicts", ours / "output"
+    scratch.mkdir()
+    memory = "--memory-limit", str(limits.memory)
+    command = grader_command(ours / "graders", verdicts, str(theirs), targets, *memory)
+    home = {"HOME": str(scratch), "TMPDIR": str(scratch), "PYTHONDONTWRITEBYTECODE": "1"}
+    outcome = workplace.run(command, home | NO_OTHER_PLUGINS, scratch, output, seconds, limits.processes, meanwhile)
+    return read_verdicts(verdicts)[1], outcome.exceeded, _end_of(output)
 
 
 def _end_of(file: Path, nbytes: int = 2000) -> str:

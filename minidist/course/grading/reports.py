@@ -10,6 +10,7 @@ from rich.table import Table
 
 from minidist.course.answers import write_atomically
 from minidist.course.grading.grade_submission import Grade
+from minidist.course.readable import readable
 from minidist.course.tasks import Task
 
 
@@ -30,7 +31,7 @@ def write_grades(out: Path, tasks: Sequence[Task], grades: Sequence[Grade]) -> N
     rows = [["student", "points", "of", *(task.number for task in tasks), "remarks"]]
     for grade in grades:
         points = [result.points for result in grade.results]
-        rows.append([_cell(grade.student), grade.points, grade.total, *points, _cell("; ".join(grade.remarks))])
+        rows.append([cell(grade.student), grade.points, grade.total, *points, cell("; ".join(grade.remarks))])
     text = io.StringIO(newline="")
     csv.writer(text).writerows(rows)
     write_atomically(out / "grades.csv", text.getvalue())
@@ -44,7 +45,7 @@ def write_gradescope(out: Path, grade: Grade) -> None:
     write_atomically(folder / "results.json", json.dumps(_for_gradescope(grade), indent=1))
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
     """Text that a spreadsheet does not take for a formula, as it would with a leading = + - @."""
     return "'" + text if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
@@ -55,7 +56,7 @@ def _as_dict(grade: Grade) -> dict:
             "points": result.points,
             "of": result.task.points,
             "state": result.state or "not judged",
-            "message": result.failure.message if result.failure else "",
+            "message": readable(result.failure.message) if result.failure else "",
         }
         for result in grade.results
     }
@@ -78,7 +79,7 @@ def _for_gradescope(grade: Grade) -> dict:
                 "score": result.points,
                 "max_score": result.task.points,
                 "status": "passed" if result.state == "passed" else "failed",
-                "output": result.failure.message if result.failure else "" if result.state else "not judged",
+                "output": readable(result.failure.message) if result.failure else "" if result.state else "not judged",
             }
             for result in grade.results
         ],

@@ -1,48 +1,37 @@
 """Runs the graders in a process of their own and collects their verdicts."""
 
-import os
-import signal
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 
-from minidist.course.answers import course_folder
+from minidist.course.answers import chapter_of, course_folder
+from minidist.course.grading.workplace import Workplace
 from minidist.course.tasks import TaskResult, Verdict, results_of
 from minidist.course.verdict_file import read_verdicts
 
-SHORT = "md-"  # prefix of temporary folders: a socket's path must not be long
-POLL_SECONDS = 0.05
-END_SECONDS = 30.0  # for the grading process to end its ranks
 USAGE_ERROR = 4  # pytest's exit status
 # Other installed plugins take time and may interfere, and the user's options may be theirs.
 NO_OTHER_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
 
 
-def grader_command(graders: Path, verdicts: Path, impl: str, targets: Sequence[str], *more: str) -> list[str]:
-    """The command that judges answers: pytest on the graders, writing verdicts to a file.
-
-    Run it with the environment variables ``NO_OTHER_PLUGINS``.
-
-    Raises:
-        ValueError: if pytest is missing.
-    """
-    if find_spec("pytest") is None:
-        raise ValueError("the course needs pytest: pip install -e '.[course]'")
+def pytest_arguments(graders: Path, verdicts: Path, impl: str, targets: Sequence[str], *more: str) -> list[str]:
+    """The arguments of pytest that judge answers with the graders of the targets, and write verdicts to a file."""
+    files = [str(graders / f"test_{name}.py") for name in sorted(set(map(chapter_of, targets)))] or [str(graders)]
     tasks = [argument for target in targets for argument in ("--task", target)]
     plain = ["--rootdir", str(graders), "-c", "/dev/null", "--tb", "native", "-p", "no:cacheprovider", "-q"]
     plugin = ["-p", "minidist.course.authoring.plugin", "--impl", impl, "--verdicts", str(verdicts)]
-    return [sys.executable, "-m", "pytest", str(graders), *plain, *plugin, *tasks, *more]
+    return [*files, *plain, *plugin, *tasks, *more]
+
+
+def grader_command(graders: Path, verdicts: Path, impl: str, targets: Sequence[str], *more: str) -> list[str]:
+    """The command that judges answers. Run it with the environment variables ``NO_OTHER_PLUGINS``."""
+    return [sys.executable, "-m", "pytest", *pytest_arguments(graders, verdicts, impl, targets, *more)]
 
 
 def run_graders(
     impl: str, targets: Sequence[str] = (), *more: str, on_verdict: Callable[[Verdict], None] | None = None
 ) -> list[TaskResult]:
-    """Judge answers and wait for the results of all tasks; those outside the targets have no verdicts.
+    """Judge answers and wait for the results.
 
     Args:
         impl: "exercises", "solutions" or a folder.
@@ -50,44 +39,52 @@ def run_graders(
         more: further arguments of pytest, such as "--mutants".
         on_verdict: called with each verdict as it arrives.
 
+    Returns:
+        One result for each task in the chapters of the targets; tasks that are no target have no verdicts.
+
     Raises:
         ValueError: if the graders cannot run, with what they printed.
     """
-    with tempfile.TemporaryDirectory(prefix=SHORT) as folder:
-        verdicts, output = Path(folder) / "verdicts", Path(folder) / "output"
-        command = grader_command(course_folder("tests/exercises"), verdicts, impl, targets, *more)
-        with open(output, "w") as file:
-            process = subprocess.Popen(
-                command,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                env=os.environ | {"TMPDIR": folder} | NO_OTHER_PLUGINS,
-            )
-        try:
-            reported = 0
-            while process.poll() is None:
-                time.sleep(POLL_SECONDS)
-                found = read_verdicts(verdicts)[1]
-                for verdict in found[reported:]:
-                    if on_verdict is not None:
-                        on_verdict(verdict)
-                reported = len(found)
-        finally:
-            _end(process)
-        tasks, found = read_verdicts(verdicts)
-        if process.returncode == USAGE_ERROR:
-            raise ValueError(output.read_text(errors="replace").partition("ERROR: ")[2].strip())
-        if process.returncode not in (0, 1, 5) or not tasks:  # 5: no test was selected
-            raise ValueError(f"the graders did not run:\n{output.read_text(errors='replace').strip()[-3000:]}")
-    return results_of(tasks, found)
+    with Workplace() as workplace:
+        files = RunFiles(workplace.folder, on_verdict)
+        command = grader_command(course_folder("tests/exercises"), files.verdicts, impl, targets, *more)
+        environment = environment_of(workplace)
+        status = workplace.run(command, environment, Path.cwd(), files.output, meanwhile=files.report).status
+        return files.results(status)
 
 
-def _end(process: subprocess.Popen) -> None:
-    """Interrupt the grading process, if it still runs, so that it ends its ranks; kill it if it does not."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(END_SECONDS)
-    process.kill()
-    process.wait()
+def environment_of(workplace: Workplace) -> dict[str, str]:
+    """What the graders need in their environment."""
+    return {"TMPDIR": str(workplace.folder)} | NO_OTHER_PLUGINS
+
+
+class RunFiles:
+    """The files that a run of the graders writes.
+
+    Args:
+        folder: where they are.
+        on_verdict: called with each verdict that ``report`` finds.
+    """
+
+    def __init__(self, folder: Path, on_verdict: Callable[[Verdict], None] | None = None) -> None:
+        self.verdicts, self.output = folder / "verdicts", folder / "output"
+        self._on_verdict, self._reported = on_verdict, 0
+
+    def report(self) -> None:
+        """Report the verdicts that have arrived since the last call."""
+        found = read_verdicts(self.verdicts)[1]
+        for verdict in found[self._reported :]:
+            if self._on_verdict is not None:
+                self._on_verdict(verdict)
+        self._reported = len(found)
+
+    def results(self, status: int | None) -> list[TaskResult]:
+        """The results of a run that has ended with this exit status of pytest's; as ``run_graders``."""
+        self.report()
+        tasks, verdicts = read_verdicts(self.verdicts)
+        printed = self.output.read_text(errors="replace")
+        if status == USAGE_ERROR:
+            raise ValueError(printed.partition("ERROR: ")[2].strip())
+        if status not in (0, 1, 5) or not tasks:  # 5: no test was selected
+            raise ValueError(f"the graders did not run:\n{printed.strip()[-3000:]}")
+        return results_of(tasks, verdicts)

@@ -3,12 +3,13 @@
 import re
 import stat
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
-from minidist.course.answers import CHAPTER_FILE, chapter_names
+from minidist.course.answers import chapter_names
+from minidist.course.readable import readable_line
 
-FILE_BYTES = 1 << 20  # no exercise is larger
+FILE_BYTES = 1 << 18  # ten times the largest solution; the judge's time grows with the file
 NEARLY = re.compile(r"ch\d\d.*\.py", re.IGNORECASE)  # probably meant to be a file of answers
 NOT_THEIRS = {"solutions", "tests", "__MACOSX", ".backups", ".git"}  # folders without answers of the student's own
 
@@ -28,19 +29,17 @@ def find_submissions(folder: Path) -> tuple[list[tuple[str, Path]], list[str]]:
         if entry.is_dir() or entry.suffix.lower() == ".zip":
             found.append((_student(entry), entry))
         else:
-            others.append(entry.name)
+            others.append(readable_line(entry.name))
     names = [name for name, _ in found]
     if not found:
         raise ValueError(f"{folder} has no submissions: expected a folder or zip file for each student")
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"{folder} has two submissions of {', '.join(twice)}: a folder and a zip file")
+        raise ValueError(f"{folder} has two submissions of {', '.join(twice)}, such as a folder and a zip file")
     return found, others
 
 
 def _student(entry: Path) -> str:
-    """The student's name, as valid text whatever bytes the file system holds."""
-    name = entry.stem if entry.is_file() else entry.name
-    return name.encode("utf-8", "replace").decode()
+    return readable_line(entry.stem if entry.is_file() else entry.name)
 
 
 def take_answers(submission: Path, into: Path) -> list[str]:
@@ -48,37 +47,64 @@ def take_answers(submission: Path, into: Path) -> list[str]:
 
     Of several files with one name, the one in ``exercises/`` is taken, or else the one at the lowest depth.
     """
-    remarks: list[str] = []
+    known = chapter_names()
     try:
-        files = list(_in_folder(submission) if submission.is_dir() else _in_zip(submission))
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-        return [f"the zip file cannot be read: {error}"]
-    known, candidates = chapter_names(), {}
-    for place, size, read in files:
-        if NOT_THEIRS & set(place.parts[:-1]):
-            continue
-        if CHAPTER_FILE.fullmatch(place.name) and place.stem in known:
-            candidates.setdefault(place.name, []).append((place, size, read))
-        elif NEARLY.fullmatch(place.name):
-            remarks.append(f"skipped {place.name}: expected a name from {', '.join(f'{name}.py' for name in known)}")
-    for name, some in candidates.items():
-        some.sort(key=lambda one: (one[0].parts[-2:-1] != ("exercises",), len(one[0].parts), str(one[0])))
-        place, size, read = some[0]
-        if len(some) > 1:
-            remarks.append(f"found {len(some)} files {name}; graded {place}")
-        if size > FILE_BYTES:
-            remarks.append(f"skipped {name}: {size:,} bytes is more than the limit of {FILE_BYTES:,}")
-            continue
-        try:
-            (into / name).write_bytes(read())
-        except Exception as error:  # a damaged or encrypted archive, an unreadable file
-            remarks.append(f"cannot read {name}: {type(error).__name__}: {error}")
-    if not candidates:
+        found, others = find_files(submission, known)
+    except ValueError as error:
+        return [str(error)]
+    remarks = [
+        f"skipped {name}: expected a name from {', '.join(f'{name}.py' for name in known)}"
+        for name in others
+        if NEARLY.fullmatch(name)
+    ]
+    remarks += copy_files(found, into, "exercises")
+    if not found:
         remarks.append("found no file named chNN_name.py")
     return remarks
 
 
 File = tuple[PurePosixPath, int, Callable[[], bytes]]  # path, size in bytes, and a function that reads it
+
+
+def find_files(submission: Path, known: Collection[str]) -> tuple[dict[str, list[File]], list[str]]:
+    """The student's own files with known names, such as "ch03_collectives", and the names of all others.
+
+    Raises:
+        ValueError: if a zip file cannot be read.
+    """
+    found: dict[str, list[File]] = {}
+    others: list[str] = []
+    try:
+        files = list(_in_folder(submission) if submission.is_dir() else _in_zip(submission))
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        raise ValueError(f"the zip file cannot be read: {error}") from None
+    for file in files:
+        place = file[0]
+        if NOT_THEIRS & set(place.parts[:-1]):
+            continue
+        if place.suffix == ".py" and place.stem in known:
+            found.setdefault(place.name, []).append(file)
+        else:
+            others.append(place.name)
+    return found, others
+
+
+def copy_files(found: Mapping[str, list[File]], into: Path, home: str) -> list[str]:
+    """Copy one file of each name, the one in a folder called ``home`` or at the lowest depth; returns remarks."""
+    remarks = []
+    for name, some in found.items():
+        some.sort(key=lambda one: (one[0].parts[-2:-1] != (home,), len(one[0].parts), str(one[0])))
+        place, size, read = some[0]
+        if len(some) > 1:
+            remarks.append(f"found {len(some)} files {name}; graded {place}")
+        if size > FILE_BYTES:
+            remarks.append(f"skipped {name}: {size:,} bytes is more than the limit of {FILE_BYTES:,} for one file")
+            continue
+        try:
+            (into / name).write_bytes(read())
+        except Exception as error:  # a damaged or encrypted archive, an unreadable file
+            remarks.append(f"cannot read {name}: {type(error).__name__}: {error}")
+    return remarks
 
 
 def _in_folder(folder: Path) -> Iterator[File]:

@@ -79,7 +79,8 @@ def training_on(implementations: list[Implementation]):
 
 def _train_rank(own: list[tuple[str, Source]], *arguments):
     namespaces = {source.name: vars(run_file(source)) for _, source in own}
-    overrides.override({name: namespaces[source.name][name] for name, source in own})
+    library = {name: call.__wrapped__ for name, call in overrides.OVERRIDABLE.items()}  # so that its calls count too
+    overrides.override(library | {name: namespaces[source.name][name] for name, source in own})
     for namespace in namespaces.values():
         # The learner's functions call each other through the overrides as well, because some may still be stubs.
         namespace.update({name: call for name, call in overrides.OVERRIDABLE.items() if name in namespace})
@@ -104,17 +105,19 @@ def implementations_as_dict(implementations: list[Implementation], runs: list[Ru
 
 
 def print_implementations(console: Console, implementations: list[Implementation], runs: list[Run]) -> None:
-    """Print the same as a table."""
-    table = Table(title="implementations that ran", title_justify="left")
+    """Print those that were called as a table, the learner's first."""
+    table = Table(title="implementations that were called", title_justify="left")
     for column in ("function", "implementation", "where", "calls on rank 0"):
         table.add_column(column, justify="right" if column.startswith("calls") else "left")
-    for row in implementations_as_dict(implementations, runs)["implementations"]:
-        yours = row["implementation"] == "yours"
-        which = Text(row["implementation"], "green" if yours else "dim")
-        table.add_row(row["function"], which, row["where"], f"{row['calls']:,}" if yours else "")
+    rows = implementations_as_dict(implementations, runs)["implementations"]
+    for row in sorted(rows, key=lambda row: row["implementation"] != "yours"):
+        if row["calls"]:
+            which = Text(row["implementation"], "green" if row["implementation"] == "yours" else "dim")
+            table.add_row(row["function"], which, row["where"], f"{row['calls']:,}")
     console.print(table)
 
 
 def called_in_all(implementations: list[Implementation], runs: list[Run]) -> list[str]:
     """The learner's functions that rank 0 called in every one of these runs."""
-    return [each.name for each in implementations if all(each.name in run.ranks[0].override_calls for run in runs)]
+    own = [each.name for each in implementations if each.source is not None]
+    return [name for name in own if all(name in run.ranks[0].override_calls for run in runs)]

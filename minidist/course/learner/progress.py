@@ -1,79 +1,161 @@
-"""What a learner has achieved, stored next to the exercises between calls of ``minidist check``."""
+"""What a learner has achieved, stored next to the exercises between calls of ``minidist check``.
+
+A verdict applies as long as everything stays the same that it depends on (source/dependencies.py). The latest
+verdicts on earlier versions of a task stay too: who undoes a change need not wait again.
+"""
 
 import hashlib
 import json
 import sys
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from minidist.course.answers import course_folder, read_answers, write_atomically
+from minidist.course.answers import Source, course_folder, read_answers, write_atomically
+from minidist.course.source.dependencies import dependencies
+from minidist.course.source.stubs import definitions_by_task, stub_of, untouched
+from minidist.course.source.task_list import grader_of, tasks_of
 from minidist.course.tasks import Task, TaskResult, Verdict
 
 FILE = ".progress.json"
+VERSIONS = 3  # of a task whose verdicts are kept
+
+
+@dataclass
+class Standing:
+    """How a learner stands in one task.
+
+    Attributes:
+        keys: hashes of what the verdicts on it depend on now: of the code alone, and of the code and its lines.
+        untouched: whether the answer is still as it was given to the learner.
+        judged: (key, verdicts) of the latest versions, the newest first.
+    """
+
+    task: Task
+    keys: tuple[str, str]
+    untouched: bool
+    judged: list[tuple[str, list[Verdict]]] = field(default_factory=list)
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """Those that apply to the answer as it is now; none if it has to be judged."""
+        return next((verdicts for key, verdicts in self.judged if key in self.keys), [])
+
+    @property
+    def result(self) -> TaskResult:
+        to_do = [Verdict(self.task.number, "", "todo", "not started yet")] if self.untouched else []
+        return TaskResult(self.task, self.verdicts or to_do)
+
+    def add(self, result: TaskResult) -> None:
+        """Keep new verdicts. A failure names lines, so it applies only while they stay where they are."""
+        key = self.keys[result.state == "failed"]
+        self.task = result.task
+        others = [each for each in self.judged if each[0] not in self.keys]
+        self.judged = [(key, result.verdicts), *others][:VERSIONS]
 
 
 class Progress:
-    """The latest verdicts on every task, and hashes of the answers they apply to.
+    """The standing in every task.
 
     Args:
         folder: the learner's answers.
+        chapters: the module names of all chapters.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, chapters: Sequence[str]) -> None:
         self.folder = folder
-        self.results: list[TaskResult] = []
-        self._files: dict[str, str] = {}  # chapter -> the hash of its answers and graders when it was judged
-        try:
-            stored = json.loads((folder / FILE).read_text(encoding="utf-8"))
-            self._files = dict(stored["files"])
-            self.results = [
-                TaskResult(Task(**entry["task"]), [Verdict(**verdict) for verdict in entry["verdicts"]])
-                for entry in stored["tasks"]
-            ]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            self.results, self._files = [], {}  # missing, damaged, or another version's: judge everything again
+        self._sources = read_answers(folder)
+        known = _read(folder / FILE)
+        self._files: dict[str, str] = {}  # chapter -> the hash of its files
+        self._standings: dict[str, Standing] = {}  # by the task's number
+        for name in chapters:
+            source, graders, solution = self._sources.get(name), grader_of(name), _solution(name)
+            texts = json.dumps([source and source.text, graders, solution])
+            self._files[name] = hashlib.sha256(texts.encode()).hexdigest()
+            before, standings = known.get(name, ("", []))
+            if before != self._files[name]:
+                standings = _standings(name, source, graders, solution, standings)
+            self._standings |= {standing.task.number: standing for standing in standings}
 
-    def stale_chapters(self, chapters: list[str]) -> list[str]:
-        """The chapters whose answers have changed since they were judged."""
-        now = self._hashes()
-        return [name for name in chapters if name not in self._files or self._files[name] != now.get(name)]
+    @property
+    def results(self) -> list[TaskResult]:
+        """One for every task of the course, in order."""
+        return [standing.result for standing in self._standings.values()]
 
-    def update(self, results: list[TaskResult], hashes: dict[str, str]) -> None:
-        """Merge new results into the known ones and store them.
+    def to_judge(self, chapter: str) -> list[str]:
+        """The numbers of the tasks that have changed since they were judged.
 
-        Args:
-            results: every task of the course; tasks without verdicts keep their old ones.
-            hashes: of the chapters that were judged completely, taken before judging.
+        A task that the learner has not touched needs no judge, except a debugging task of the chapter being worked on:
+        its program has a bug to show.
         """
-        before = {result.task.number: result.verdicts for result in self.results}
-        self.results = [
-            TaskResult(result.task, result.verdicts or before.get(result.task.number, [])) for result in results
+        return [
+            number
+            for number, standing in self._standings.items()
+            if not standing.verdicts and standing.task.chapter in self._sources
+            if not standing.untouched or (standing.task.kind == "debugging" and standing.task.chapter == chapter)
         ]
-        self._files |= hashes
-        tasks = [
-            {"task": asdict(result.task), "verdicts": [asdict(verdict) for verdict in result.verdicts]}
-            for result in self.results
-        ]
+
+    def current_chapter(self) -> str:
+        """The chapter of which the learner saved the file last, if anything is written there; else the first."""
+        chapters = dict.fromkeys(standing.task.chapter for standing in self._standings.values())
+        begun = {standing.task.chapter for standing in self._standings.values() if not standing.untouched}
+        saved = {name: Path(self._sources[name].path).stat().st_mtime for name in chapters if name in begun}
+        return max(saved, key=saved.get, default=next(iter(chapters)))
+
+    def update(self, results: Sequence[TaskResult]) -> None:
+        """Add new results and store everything."""
+        judged = [result for result in results if result.state]
+        for result in judged:
+            self._standings[result.task.number].add(result)
+        now = read_answers(self.folder)
+        if any(now.get(result.task.chapter) != self._sources.get(result.task.chapter) for result in judged):
+            return  # saved while it was judged: nobody knows which of the two versions that was
+        chapters = {
+            name: {"files": hashed, "tasks": [asdict(s) for s in self._standings.values() if s.task.chapter == name]}
+            for name, hashed in self._files.items()
+        }
         try:
-            write_atomically(self.folder / FILE, json.dumps({"files": self._files, "tasks": tasks}))
+            write_atomically(self.folder / FILE, json.dumps(chapters))
         except OSError as error:
             print(f"minidist: cannot save your progress in {self.folder / FILE}: {error.strerror}", file=sys.stderr)
 
-    def newest(self, chapters: list[str]) -> str | None:
-        """Of these chapters, the one whose file of answers was saved last."""
-        files = {name: self.folder / f"{name}.py" for name in chapters if (self.folder / f"{name}.py").exists()}
-        return max(files, key=lambda name: files[name].stat().st_mtime, default=None)
 
-    def hashes(self, chapters: list[str]) -> dict[str, str]:
-        """The hashes of these chapters' files as they are now."""
-        now = self._hashes()
-        return {name: now[name] for name in chapters if name in now}
+def _solution(chapter: str) -> str:
+    return (course_folder("solutions") / f"{chapter}.py").read_text(encoding="utf-8")
 
-    def _hashes(self) -> dict[str, str]:
-        graders = course_folder("tests/exercises")
-        texts = {name: source.text.encode() for name, source in read_answers(self.folder).items()}
+
+def _read(file: Path) -> dict[str, tuple[str, list[Standing]]]:
+    """Chapter -> the hash of its files and the standings, as stored; {} if they are missing, damaged or of another
+    version: then everything is judged again."""
+    try:
+        stored = json.loads(file.read_text(encoding="utf-8"))
         return {
-            name: hashlib.sha256(text + (graders / f"test_{name}.py").read_bytes()).hexdigest()
-            for name, text in texts.items()
-            if (graders / f"test_{name}.py").exists()
+            name: (chapter["files"], [_standing(**entry) for entry in chapter["tasks"]])
+            for name, chapter in stored.items()
         }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def _standing(task: dict, keys: list, untouched: bool, judged: list) -> Standing:
+    versions = [(key, [Verdict(**verdict) for verdict in verdicts]) for key, verdicts in judged]
+    return Standing(Task(**task), tuple(keys), untouched, versions)
+
+
+def _standings(
+    chapter: str, source: Source | None, graders: str, solution: str, before: Sequence[Standing]
+) -> list[Standing]:
+    """The standings in the tasks of a chapter whose files have changed, with what was known before."""
+    definitions = definitions_by_task(solution)
+    if source is None:
+        return [Standing(task, ("", ""), True) for task in tasks_of(chapter)]
+    keys, stub = dependencies(source.text, graders, definitions), stub_of(solution, chapter)
+    known = {standing.task.number: standing for standing in before}
+    standings = []
+    for task in tasks_of(chapter):
+        old = known.get(task.number)
+        is_untouched = untouched(source.text, stub, definitions[task.number])
+        judged = old.judged if old else []
+        task.tests = old.task.tests if old else 0  # only pytest counts them, and it did when it judged
+        standings.append(Standing(task, keys[task.number], is_untouched, judged))
+    return standings

@@ -1,5 +1,6 @@
 """What ``minidist check`` shows: a table of tasks, what fails, what to do next, and the points so far."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 from rich.console import Group
@@ -8,6 +9,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from minidist.course.answers import ROOT
 from minidist.course.tasks import TaskResult
 
 STATES = {"passed": ("passed", "green"), "failed": ("failing", "red"), "todo": ("to do", "yellow"), "": ("-", "dim")}
@@ -20,8 +22,15 @@ def number_of(chapter: str) -> str:
 
 
 def next_task(results: list[TaskResult]) -> TaskResult | None:
-    """What to do next: the first task that is not passed."""
-    return next((result for result in results if result.state != "passed"), None)
+    """What to do next: the first task that fails, else the first that is to do."""
+    failing = (result for result in results if result.state == "failed")
+    return next(failing, None) or next((result for result in results if result.state != "passed"), None)
+
+
+def in_turn(results: list[TaskResult], seen: list[TaskResult]) -> list[TaskResult]:
+    """The results in the order in which to look at them: those after what has been seen, then those from the start."""
+    end = results.index(seen[-1]) + 1
+    return results[end:] + results[:end]
 
 
 def report(folder: Path, shown: list[TaskResult], all_results: list[TaskResult], in_full: bool) -> Group:
@@ -31,24 +40,19 @@ def report(folder: Path, shown: list[TaskResult], all_results: list[TaskResult],
         folder: the learner's answers.
         shown: the results to show in detail.
         all_results: of the whole course, for the points and the next task.
-        in_full: show complete messages and tracebacks.
+        in_full: show the complete message and traceback.
     """
     chapters = dict.fromkeys(result.task.chapter for result in shown)
     parts: list = [_table(folder, name, [r for r in shown if r.task.chapter == name]) for name in chapters]
-    failing: dict[str, list[TaskResult]] = {}  # message -> the tasks that it concerns
-    for result in shown:
-        if result.state == "failed":
-            failing.setdefault(result.failure.message, []).append(result)
-    parts += [_failure(results, in_full) for results in failing.values()]
-    if (result := next_task(shown) or next_task(all_results)) is not None:
-        if next_task(shown) is None:
-            parts.append(Text("Well done! On to the next task.", "green"))
-        parts.append(_what_next(folder, result))
-    else:
-        text = (
-            "Well done, you have solved every task! Now train on your own code:\nminidist train --dp 4 --impl exercises"
-        )
-        parts.append(Text(text, "green"))
+    current = next_task(shown)
+    failing = {result.task.number: result for result in all_results if result.state == "failed"}
+    alike: list[str] = []  # the tasks that fail for the same reason, such as a file that cannot be loaded
+    if current is not None and current.failure is not None and current.failure.test:  # else it was not judged
+        alike = [number for number, result in failing.items() if result.failure.message == current.failure.message]
+        parts.append(_failure(current, alike, failing.keys(), in_full))
+    if others := [_with_culprits(result, failing.keys()) for number, result in failing.items() if number not in alike]:
+        parts.append(Text(f"also failing: {', '.join(others)}", "red"))
+    parts.append(_what_next(folder, current, next_task(in_turn(all_results, shown)), in_full))
     parts.append(_points(all_results))
     return Group(*parts)
 
@@ -67,11 +71,25 @@ def _table(folder: Path, chapter: str, results: list[TaskResult]) -> Table:
     return table
 
 
-def _failure(results: list[TaskResult], in_full: bool) -> Panel:
-    """What is wrong with one task, or with several for the same reason, such as a file that cannot be loaded."""
-    verdict = results[0].failure
-    numbers = ", ".join(result.task.number for result in results)
-    title = f"{numbers} fails in {verdict.test}" if len(results) == 1 else f"{numbers} fail"
+def _with_culprits(result: TaskResult, failing: Collection[str]) -> str:
+    """ "3.6", or "3.6 (uses 3.4)" if 3.4 fails: then 3.6 may fail only because of it."""
+    culprits = [number for number in result.failure.uses if number in failing]
+    return f"{result.task.number} (uses {' and '.join(culprits)})" if culprits else result.task.number
+
+
+def _failure(result: TaskResult, alike: list[str], failing: Collection[str], in_full: bool) -> Panel:
+    """What is wrong with a task.
+
+    Args:
+        alike: the numbers of the tasks that fail for the same reason.
+        failing: the numbers of all tasks that fail: one that uses them may fail only because they do.
+    """
+    verdict = result.failure
+    title = f"{result.task.number} fails in {verdict.test}"
+    if result.state == "failed" and len(alike) > 1:
+        title = f"{', '.join(alike)} fail"
+    elif result.state == "todo":
+        title = f"{result.task.number} is to do: the program fails in {verdict.test}"
     lines = verdict.message.splitlines()
     if in_full:
         lines += ["", *verdict.details.splitlines()] if verdict.details.strip() else []
@@ -79,16 +97,27 @@ def _failure(results: list[TaskResult], in_full: bool) -> Panel:
         lines = [*lines[:LINES], "..."]
     message = " ".join(verdict.message.split())
     lines += [f"note: {remark}" for remark in verdict.remarks if remark not in message]
+    for number in verdict.uses:
+        lines += [f"{result.task.number} uses {number}, which fails: fix that first"] if number in failing else []
     return Panel(Text("\n".join(lines)), title=title, title_align="left")
 
 
-def _what_next(folder: Path, result: TaskResult) -> Text:
+def _what_next(folder: Path, current: TaskResult | None, following: TaskResult | None, in_full: bool) -> Text:
+    """What to work on: the current task, or the one that follows where everything shown is passed."""
+    text = Text()
+    if current is None and following is not None:
+        text.append("Well done! On to the next task.\n", "green")
+    elif current is None:
+        text.append("Well done, you have solved every task! Now train on your own code:\n", "green")
+        impl = folder.name if folder.parent == ROOT else folder
+        return text.append(f"minidist train --dp 4 --impl {impl}", "green")
+    result = current or following
     number = result.task.number
-    text = Text.assemble(("next: ", "bold"), (f"{number}  {result.task.title}", "bold"))
+    text.append(f"{'fix' if result.state == 'failed' else 'next'}: {number}  {result.task.title}", "bold")
     text.append(f"\nedit {folder.name}/{result.task.chapter}.py")
-    if result.state == "failed":
-        return text.append(f"    details: minidist check {number}    hint: minidist check --hint {number}")
-    return text.append(f"\nhint: {result.task.hint}", "yellow")
+    if current is not None and current.failure and current.failure.details.strip() and not in_full:
+        text.append(f"    details: minidist check {number}")
+    return text.append(f"    hint: minidist check --hint {number}")
 
 
 def _points(results: list[TaskResult]) -> Group:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from minidist.course.answers import chapter_of, course_folder, read_answers, write_atomically
-from minidist.course.authoring.stubs import definitions_by_task, replace_definitions, stub_of
+from minidist.course.source.stubs import definitions_by_task, replace_definitions, stub_of
 
 BACKUPS = ".backups"
 

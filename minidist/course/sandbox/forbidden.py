@@ -1,9 +1,12 @@
 """Forbids the library's own answers while a learner's answer runs: calling their functions, reading their source."""
 
+import linecache
 import os
 import sys
 import types
+from collections.abc import Iterable
 from contextlib import contextmanager
+from functools import cache
 from inspect import unwrap
 
 from minidist.course.answers import ROOT
@@ -24,10 +27,10 @@ def forbidden_functions(entries: tuple[str, ...]):
         name, _, member = entry.partition(":")
         __import__(name)
         for function in _functions_of(sys.modules[name], member):
-            if not function.__code__.co_freevars:  # Python refuses to exchange code that has captured variables
+            if function.__code__.co_freevars in ((), ("__class__",)):  # the methods that a dataclass gets have others
                 original_code[function] = function.__code__
-    for function in original_code:
-        function.__code__ = _refuse.__code__.replace(co_name=function.__qualname__)
+    for function, code in original_code.items():
+        function.__code__ = _refuse.__code__.replace(co_name=function.__qualname__, co_freevars=code.co_freevars)
     try:
         yield
     finally:
@@ -55,28 +58,55 @@ def _refuse(*args, **kwargs):
     raise LibraryAnswer(f"the answer calls minidist's own {name}, which is forbidden in this task")
 
 
-_files: tuple[str, ...] = ()  # paths, and prefixes of paths, that may not be opened now
+_paths: tuple[str, ...] = ()  # paths, and prefixes of paths, that may not be opened now
+_files: frozenset[tuple[int, int]] = frozenset()  # the same as (device, inode), whatever name a file is opened under
 
 
 @contextmanager
 def forbidden_files(entries: tuple[str, ...]):
     """Refuse to open or import the solutions, the graders and the source of these modules inside the ``with`` block."""
-    global _files
-    before = _files
-    names = {entry.partition(":")[0] for entry in entries}
-    _files = (*FOLDERS, *(sys.modules[name].__file__ for name in names if name in sys.modules))
+    global _paths, _files
+    before = _paths, _files
+    modules = [sys.modules[name] for name in dict.fromkeys(entry.partition(":")[0] for entry in entries)]
+    sources = [path for module in modules for path in (module.__file__, module.__spec__.cached) if path]
+    for path in sources:
+        linecache.cache.pop(path, None)  # a traceback may have put the text there
+    _paths, _files = (*FOLDERS, *sources), _courses_files() | _identities(sources)
     try:
         yield
     finally:
-        _files = before
+        _paths, _files = before
+
+
+@cache
+def _courses_files() -> frozenset[tuple[int, int]]:
+    """The identities of all files in ``FOLDERS``."""
+    return _identities(
+        os.path.join(place, name) for top in FOLDERS for place, _, names in os.walk(top) for name in names
+    )
+
+
+def _identities(paths: Iterable[str]) -> frozenset[tuple[int, int]]:
+    return frozenset(found for path in paths if (found := _identity(path)) is not None)
+
+
+def _identity(file: str | bytes | os.PathLike | int) -> tuple[int, int] | None:
+    """(device, inode) of a path or a file descriptor; None if there is no such file."""
+    try:
+        status = os.stat(file)
+    except (OSError, ValueError):
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _audit(event: str, arguments: tuple) -> None:
-    if event != "open" or not _files or not isinstance(arguments[0], str | bytes | os.PathLike):
+    if event != "open" or not _paths or not isinstance(arguments[0], str | bytes | os.PathLike | int):
         return
-    path = os.path.realpath(os.fsdecode(arguments[0]))
-    if path.startswith(_files):
-        raise LibraryAnswer(f"the answer reads {os.path.relpath(path, ROOT)}, which holds the library's own answer")
+    file = arguments[0]
+    path = str(file) if isinstance(file, int) else os.path.realpath(os.fsdecode(file))
+    if path.startswith(_paths) or _identity(file) in _files:
+        name = os.path.relpath(path, ROOT) if path.startswith(_paths) else f"a file under the name {path!r}"
+        raise LibraryAnswer(f"the answer reads {name}, which holds the library's own answer")
 
 
 sys.addaudithook(_audit)

@@ -5,7 +5,7 @@ process compares what came back using its own, untouched NumPy. Inside the rank,
 
 - restores whatever the answer replaced in minidist, NumPy and Python, and reports it (restore.py);
 - forbids the library's own answers (forbidden.py);
-- ends processes that the answer forks, and reports them;
+- refuses the processes that the answer starts (processes.py);
 - limits how much the answer can print.
 
 This is not a security sandbox: malicious code can undo all of it. docs/grading.md explains how to add one.
@@ -22,8 +22,9 @@ import numpy as np
 
 from minidist.comm.failures import add_plumbing
 from minidist.course.sandbox.forbidden import forbidden_files, forbidden_functions
+from minidist.course.sandbox.processes import no_processes
 from minidist.course.sandbox.restore import restore, snapshot
-from minidist.course.sandbox.violations import Exited, Forked, Tampering
+from minidist.course.sandbox.violations import Exited, Tampering
 
 # Error locations skip the files of this package, so that they name the learner's lines.
 add_plumbing(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -40,19 +41,17 @@ def guarded(forbidden: tuple[str, ...], remarks: list[str]):
         remarks: receives what was noticed but does not fail the task.
 
     Raises:
-        Tampering, LibraryAnswer, Forked, Exited: for a rule violation.
+        Tampering, LibraryAnswer, Forked, StartsProgram, Exited: for a rule violation.
     """
-    before, outputs, forks = snapshot(), (sys.stdout, sys.stderr), _forks.count
+    before, outputs = snapshot(), (sys.stdout, sys.stderr)
     recursion = sys.getrecursionlimit()
-    _forks.forbidden = True
     sys.stdout, sys.stderr = (_LimitedOutput(output, remarks) for output in outputs)
     try:
-        with np.errstate(), forbidden_functions(forbidden), forbidden_files(forbidden):
+        with np.errstate(), forbidden_functions(forbidden), forbidden_files(forbidden), no_processes():
             yield
     except SystemExit as error:
         raise Exited(f"the answer ends the process: exit({error.code!r})") from error
     finally:
-        _forks.forbidden = False
         sys.stdout, sys.stderr = outputs
         replaced = restore(before)
         sys.setrecursionlimit(recursion)
@@ -61,8 +60,6 @@ def guarded(forbidden: tuple[str, ...], remarks: list[str]):
     if replaced:
         more = f" and {len(replaced) - NAMES} more" if len(replaced) > NAMES else ""
         raise Tampering(f"the answer replaces {', '.join(replaced[:NAMES])}{more}")
-    if _forks.count > forks:
-        raise Forked("the answer starts processes with os.fork, which no task needs; they were ended")
 
 
 def threads_left(before: set[threading.Thread]) -> int:
@@ -72,25 +69,6 @@ def threads_left(before: set[threading.Thread]) -> int:
         with suppress(RuntimeError):
             thread.join(timeout=0.1)  # a thread that is about to end may do so
     return sum(thread.is_alive() for thread in left)
-
-
-class _Forks:
-    """Handles os.fork while an answer runs: the child ends at once, and the parent counts it."""
-
-    def __init__(self) -> None:
-        self.forbidden, self.count = False, 0
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(before=self._before, after_in_child=self._in_child)
-
-    def _before(self) -> None:
-        self.count += self.forbidden
-
-    def _in_child(self) -> None:
-        if self.forbidden:
-            os._exit(1)
-
-
-_forks = _Forks()
 
 
 class _LimitedOutput(io.TextIOBase):

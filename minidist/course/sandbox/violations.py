@@ -17,4 +17,8 @@ class Forked(RuntimeError):
     """The answer starts processes of its own."""
 
 
-VIOLATIONS = (LibraryAnswer, Tampering, Exited, Forked)
+class StartsProgram(RuntimeError):
+    """The answer starts another program."""
+
+
+VIOLATIONS = (LibraryAnswer, Tampering, Exited, Forked, StartsProgram)

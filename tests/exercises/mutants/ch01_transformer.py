@@ -25,7 +25,38 @@ MUTANTS = [
         return gradient[tuple(slice(size) for size in shape)]
         """,
     ),
+    Mutant(
+        "1.1",
+        "keeps the result for each shape",
+        "return gradient.sum(axis=axes, dtype=np.float64).reshape(shape)",
+        "return vars(unbroadcast).setdefault((gradient.shape, shape), "
+        "gradient.sum(axis=axes, dtype=np.float64).reshape(shape))",
+        kind="second call",
+    ),
+    Mutant(
+        "1.1",
+        "adds into one array for each shape",
+        "return gradient.sum(axis=axes, dtype=np.float64).reshape(shape)",
+        "out = vars(unbroadcast).setdefault(shape, np.zeros(shape)); "
+        "out[...] = gradient.sum(axis=axes, dtype=np.float64).reshape(shape); return out",
+        kind="second call",
+    ),
     # 1.2 matmul_backward
+    Mutant(
+        "1.2",
+        "keeps the reshaped arrays of each shape",
+        "a.reshape(-1, k).T @ gradient.reshape(-1, m)",
+        "vars(matmul_backward).setdefault(a.shape, a.reshape(-1, k)).T @ gradient.reshape(-1, m)",
+        kind="lent",
+    ),
+    Mutant(
+        "1.2",
+        "returns one buffer for each shape",
+        "grad_a = gradient @ b.T",
+        "grad_a = vars(matmul_backward).setdefault((a.shape, a.dtype), np.empty_like(a)); "
+        "np.matmul(gradient, b.T, out=grad_a)",
+        kind="second call",
+    ),
     Mutant("1.2", "b is not transposed", "gradient @ b.T", "gradient @ b"),
     Mutant(
         "1.2",
@@ -100,7 +131,38 @@ MUTANTS = [
         "grad_logits[tokens, targets] -= 1",
         "grad_logits -= np.eye(logits.shape[1], dtype=logits.dtype)[targets]",
     ),
+    Mutant(
+        "1.3",
+        "keeps each token's largest logit for each shape",
+        "logits - logits.max(axis=-1, keepdims=True)",
+        "logits - vars(cross_entropy).setdefault(logits.shape, logits.max(axis=-1, keepdims=True))",
+        kind="second call",
+    ),
+    Mutant(
+        "1.3",
+        "keeps the targets of each number of tokens",
+        "grad_logits[tokens, targets] -= 1",
+        "grad_logits[tokens, vars(cross_entropy).setdefault(len(targets), targets)] -= 1",
+        kind="lent",
+    ),
+    Mutant(
+        "1.3",
+        "the gradient in float64",
+        "grad_logits = exps / totals",
+        "grad_logits = exps / totals * np.ones(1)",
+        kind="dtype",
+    ),
     # 1.4 layer_norm_backward
+    Mutant(
+        "1.4",
+        "keeps the mean of each shape",
+        "centred = x - x.mean(axis=-1, keepdims=True)",
+        "centred = x - vars(layer_norm_backward).setdefault(x.shape, x.mean(axis=-1, keepdims=True))",
+        kind="second call",
+    ),
+    Mutant(
+        "1.4", "always float64", "return grad_x, grad_gain", "return grad_x * np.float64(1), grad_gain", kind="dtype"
+    ),
     Mutant(
         "1.4",
         "the mean is treated as a constant",
@@ -290,6 +352,27 @@ MUTANTS = [
         "squares the gradient in place",
         "(1 - beta2) * (grad * grad)",
         "(1 - beta2) * np.multiply(grad, grad, out=grad)",
+    ),
+    Mutant(
+        "1.6",
+        "counts its own calls instead of steps",
+        "beta1, beta2 = betas",
+        'beta1, beta2 = betas; step = vars(adamw_update)["calls"] = vars(adamw_update).get("calls", 0) + 1',
+        kind="second call",
+    ),
+    Mutant(
+        "1.6",
+        "the betas of the first call",
+        "beta1, beta2 = betas",
+        'beta1, beta2 = vars(adamw_update).setdefault("betas", betas)',
+        kind="second call",
+    ),
+    Mutant(
+        "1.6",
+        "keeps the square of the gradient for each shape",
+        "(1 - beta2) * (grad * grad)",
+        "(1 - beta2) * vars(adamw_update).setdefault(grad.shape, grad) * grad",
+        kind="lent",
     ),
     # 1.7 tied_gradients
     Mutant(

@@ -46,7 +46,83 @@ MUTANTS = [
             sendrecv(outgoing, right, incoming, left, group)
         """,
     ),
+    Mutant(
+        "2.1",
+        "receives float64, then copies",
+        """
+        recv(incoming, left, group)
+        send(outgoing, right, group)
+        """,
+        """
+        new = np.empty(incoming.shape)
+        recv(new, left, group)
+        incoming[...] = new
+        send(outgoing, right, group)
+        """,
+        kind="dtype",
+    ),
+    Mutant(
+        "2.1",
+        "keeps the neighbours of the first group",
+        "right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size",
+        'right, left = vars(exchange).setdefault("kept", ((group.rank + 1) % group.size, '
+        "(group.rank - 1) % group.size))",
+        kind="second call",
+    ),
+    Mutant(
+        "2.1",
+        "a single rank copies the first array again",
+        "incoming[...] = outgoing",
+        "incoming[...] = vars(exchange).setdefault((outgoing.shape, outgoing.dtype), outgoing)",
+        kind="lent",
+    ),
     # 2.2 ring_shift
+    Mutant("2.2", "receives float64", "np.empty_like(array)", "np.empty(array.shape)", kind="dtype"),
+    Mutant("2.2", "its own array as float32", "return array.copy()", "return array.astype(np.float32)", kind="dtype"),
+    Mutant(
+        "2.2",
+        "rounds to float32",
+        "return arrived",
+        "return arrived.astype(np.float32).astype(arrived.dtype)",
+        kind="dtype",
+    ),
+    Mutant(
+        "2.2",
+        "returns one buffer for each shape and dtype",
+        "arrived = np.empty_like(array)",
+        "arrived = vars(ring_shift).setdefault((array.shape, array.dtype), np.empty_like(array))",
+        kind="second call",
+    ),
+    Mutant(
+        "2.2",
+        "keeps the copy of its own array",
+        "return array.copy()",
+        "return vars(ring_shift).setdefault((array.shape, array.dtype), array.copy())",
+        kind="second call",
+    ),
+    Mutant("2.2", "returns a view of the argument", "return array.copy()", "return array[...]", kind="lent"),
+    Mutant(
+        "2.2",
+        "the send is never waited for",
+        "sendrecv(array, (group.rank + places) % group.size, arrived, (group.rank - places) % group.size, group)",
+        "isend(array, (group.rank + places) % group.size, group); "
+        "recv(arrived, (group.rank - places) % group.size, group)",
+        kind="lent",
+    ),
+    Mutant(
+        "2.2",
+        "a hundred places at most",
+        "if places % group.size == 0:",
+        "if places % group.size == 0 or abs(places) > 100:",
+        kind="edge",
+    ),
+    Mutant(
+        "2.2",
+        "flat arrays only",
+        "arrived = np.empty_like(array)",
+        "array = array.ravel(); arrived = np.empty_like(array)",
+        kind="edge",
+    ),
     Mutant("2.2", "sends to the left", "(group.rank + places)", "(group.rank - places)"),
     Mutant(
         "2.2",
@@ -123,7 +199,49 @@ MUTANTS = [
         """,
     ),
     Mutant("2.3", "calls the library's barrier", WHOLE, "import minidist; minidist.barrier(group)"),
+    Mutant(
+        "2.3",
+        "the size of the first group",
+        "while distance < group.size:",
+        'while distance < vars(barrier).setdefault("size", group.size):',
+        kind="second call",
+    ),
+    Mutant(
+        "2.3",
+        "only the first call waits",
+        "distance = 1",
+        'distance = vars(barrier).get("next", 1); vars(barrier)["next"] = group.size',
+        kind="second call",
+    ),
+    Mutant(
+        "2.3",
+        "the sends are never waited for",
+        "sendrecv(nothing, right, arrived, left, group)",
+        "isend(nothing, right, group); recv(arrived, left, group)",
+        kind="lent",
+    ),
+    Mutant(
+        "2.3",
+        "three rounds at most",
+        "while distance < group.size:",
+        "while distance < min(group.size, 8):",
+        kind="edge",
+    ),
     # 2.4 deadlocks
+    Mutant(
+        "2.4",
+        "adds to a set of all calls",
+        'found = {"a"}',
+        'found = vars(deadlocks).setdefault("found", {"a"})',
+        kind="second call",
+    ),
+    Mutant(
+        "2.4",
+        "a message that just fits its queue waits",
+        "if 2 * message > QUEUE:",
+        "if 2 * message >= QUEUE:",
+        kind="edge",
+    ),
     Mutant("2.4", "takes a for safe, since odd ranks receive first", 'found = {"a"}', "found = set()"),
     Mutant(
         "2.4",
@@ -136,6 +254,74 @@ MUTANTS = [
     Mutant("2.4", "the header is not counted", "message = HEADER +", "message ="),
     Mutant("2.4", "elements taken as bytes", "-8 * n // LINE", "-n // LINE"),
     # 2.5 pass_on
+    Mutant(
+        "2.5",
+        "the factor of the first test",
+        """
+        np.multiply(block, factor, out=buffer)
+        sending.append(isend(buffer, right, group))
+        """,
+        """
+        np.multiply(block, 3.0, out=buffer)
+        sending.append(isend(buffer, right, group))
+        """,
+        kind="edge",
+    ),
+    Mutant(
+        "2.5",
+        "flat blocks only",
+        """
+        np.multiply(block, factor, out=buffer)
+        sending.append(isend(buffer, right, group))
+        """,
+        """
+        buffer[: len(block)] = [factor * float(number) for number in block]
+        sending.append(isend(buffer, right, group))
+        """,
+        kind="edge",
+    ),
+    Mutant(
+        "2.5",
+        "the factor of the first call",
+        """
+        np.multiply(block, factor, out=buffer)
+        sending.append(isend(buffer, right, group))
+        """,
+        """
+        np.multiply(block, vars(pass_on).setdefault("factor", factor), out=buffer)
+        sending.append(isend(buffer, right, group))
+        """,
+        kind="second call",
+    ),
+    Mutant(
+        "2.5",
+        "scales the caller's blocks",
+        """
+        np.multiply(block, factor, out=buffer)
+        sending.append(isend(buffer, right, group))
+        """,
+        """
+        block *= factor
+        buffer[...] = block
+        sending.append(isend(buffer, right, group))
+        """,
+        kind="lent",
+    ),
+    Mutant(
+        "2.5",
+        "the last sends are not waited for",
+        """
+        np.multiply(block, factor, out=buffer)
+        sending.append(isend(buffer, right, group))
+        """,
+        """
+        np.multiply(block, factor, out=buffer)
+        sending.append(isend(buffer, right, group))
+        if i == len(blocks) - 1:
+            del sending[-2:]
+        """,
+        kind="lent",
+    ),
     Mutant(
         "2.5",
         "waits only at the end",

@@ -63,7 +63,101 @@ MUTANTS = [
             send(flat, (group.rank + 1) % group.size, group)
         """,
     ),
+    Mutant(
+        "3.2",
+        "receives float64",
+        "recv(flat, (group.rank - distance) % group.size, group)",
+        "new = np.empty(flat.shape); recv(new, (group.rank - distance) % group.size, group); flat[:] = new",
+        kind="dtype",
+    ),
+    Mutant(
+        "3.2",
+        "sends float32",
+        "recv(flat, (group.rank - distance) % group.size, group)",
+        "recv(flat, (group.rank - distance) % group.size, group); flat[:] = flat.astype(np.float32)",
+        kind="dtype",
+    ),
+    Mutant(
+        "3.2",
+        "counts places from the first call's source",
+        "place = (group.rank - src) % group.size",
+        'place = vars(broadcast_tree).setdefault("place", (group.rank - src) % group.size)',
+        kind="second call",
+    ),
+    Mutant(
+        "3.2",
+        "the size of the first group",
+        "while distance < group.size:",
+        'while distance < vars(broadcast_tree).setdefault("size", group.size):',
+        kind="second call",
+    ),
+    Mutant(
+        "3.2",
+        "sends the first call's array again",
+        "send(flat, (group.rank + distance) % group.size, group)",
+        "send(vars(broadcast_tree).setdefault(flat.shape, flat), (group.rank + distance) % group.size, group)",
+        kind="lent",
+    ),
+    Mutant(
+        "3.2",
+        "the sends are never waited for",
+        "send(flat, (group.rank + distance) % group.size, group)",
+        "isend(flat, (group.rank + distance) % group.size, group)",
+        kind="lent",
+    ),
+    Mutant(
+        "3.2", "at most three steps", "while distance < group.size:", "while distance < min(group.size, 8):", "edge"
+    ),
     # 3.3 all_reduce_naive
+    Mutant("3.3", "receives into float64", "np.empty_like(flat)", "np.empty(flat.shape)", kind="dtype"),
+    Mutant(
+        "3.3",
+        "adds in float32",
+        "combine(flat, arrived, out=flat)",
+        "flat[:] = np.float64(1) * combine(flat.astype(np.float32), arrived)",
+        kind="dtype",
+    ),
+    Mutant(
+        "3.3",
+        "keeps the first call's buffer for all sizes",
+        "arrived = np.empty_like(flat)",
+        'arrived = vars(all_reduce_naive).setdefault("kept", np.empty_like(flat))',
+        kind="second call",
+    ),
+    Mutant(
+        "3.3",
+        "adds to the sum of the call before",
+        "arrived = np.empty_like(flat)",
+        "arrived = np.empty_like(flat); flat += vars(all_reduce_naive).setdefault(flat.shape + (flat.dtype,), 0); "
+        "vars(all_reduce_naive)[flat.shape + (flat.dtype,)] = 1",
+        kind="second call",
+    ),
+    Mutant(
+        "3.3",
+        "the results are never waited for",
+        """
+        for rank in range(1, group.size):
+            send(flat, rank, group)
+        """,
+        """
+        for rank in range(1, group.size):
+            isend(flat, rank, group)
+        """,
+        kind="lent",
+    ),
+    Mutant(
+        "3.3",
+        "a result for seven other ranks at most",
+        """
+        for rank in range(1, group.size):
+            send(flat, rank, group)
+        """,
+        """
+        for rank in range(1, min(group.size, 8)):
+            send(flat, rank, group)
+        """,
+        kind="edge",
+    ),
     Mutant("3.3", "always adds", "combine(flat, arrived, out=flat)", "flat += arrived"),
     Mutant("3.3", "rank 0 overwrites its own part", "recv(arrived, rank, group)", "recv(flat, rank, group)"),
     Mutant("3.3", "the combination is not stored", "combine(flat, arrived, out=flat)", "combine(flat, arrived)"),
@@ -146,7 +240,49 @@ MUTANTS = [
         chunks[rank][:] = copies[rank]
         """,
     ),
-    Mutant("3.4", "always receives into float64", "np.empty_like(mine)", "np.empty(len(mine))"),
+    Mutant("3.4", "always receives into float64", "np.empty_like(mine)", "np.empty(len(mine))", kind="dtype"),
+    Mutant(
+        "3.4",
+        "adds in float32",
+        "combine(mine, arrived, out=mine)",
+        "mine[:] = combine(mine.astype(np.float32), arrived)",
+        kind="dtype",
+    ),
+    Mutant(
+        "3.4",
+        "keeps the first call's buffer, with that call's size",
+        "arrived = np.empty_like(mine)",
+        'arrived = vars(reduce_scatter_ring).setdefault("kept", np.empty_like(mine))',
+        kind="second call",
+    ),
+    Mutant(
+        "3.4",
+        "keeps the neighbours of the first group",
+        "size, rank = group.size, group.rank",
+        'size, rank = vars(reduce_scatter_ring).setdefault("place", (group.size, group.rank))',
+        kind="second call",
+    ),
+    Mutant(
+        "3.4",
+        "the sends are never waited for",
+        "sendrecv(outgoing, right, arrived, left, group)",
+        "isend(outgoing, right, group); recv(arrived, left, group)",
+        kind="lent",
+    ),
+    Mutant(
+        "3.4",
+        "empty chunks are skipped, by their receivers too",
+        "sendrecv(outgoing, right, arrived, left, group)",
+        "outgoing.size and mine.size and sendrecv(outgoing, right, arrived, left, group)",
+        kind="edge",
+    ),
+    Mutant(
+        "3.4",
+        "a table of neighbours for at most 8 ranks",
+        "right, left = (rank + 1) % size, (rank - 1) % size",
+        "right, left = [*range(size)][(rank + 1) % min(size, 8)], [*range(size)][(rank - 1) % min(size, 8)]",
+        kind="edge",
+    ),
     # 3.5 all_gather_ring
     Mutant(
         "3.5",
@@ -185,7 +321,85 @@ MUTANTS = [
             sendrecv(chunks[rank], to, chunks[source], source, group)
         """,
     ),
+    Mutant(
+        "3.5",
+        "receives float64, then copies",
+        "sendrecv(outgoing, right, incoming, left, group)",
+        "new = np.empty(incoming.shape); sendrecv(outgoing, right, new, left, group); incoming[:] = new",
+        kind="dtype",
+    ),
+    Mutant(
+        "3.5",
+        "keeps the neighbours of the first group",
+        "size, rank = group.size, group.rank",
+        'size, rank = vars(all_gather_ring).setdefault("place", (group.size, group.rank))',
+        kind="second call",
+    ),
+    Mutant(
+        "3.5",
+        "sends the own chunk of the first call",
+        "outgoing = chunks[(rank - step) % size]",
+        "outgoing = chunks[(rank - step) % size]\n        if step == 0:\n"
+        "            outgoing = vars(all_gather_ring).setdefault(outgoing.shape + (outgoing.dtype,), outgoing)",
+        kind="lent",
+    ),
+    Mutant(
+        "3.5",
+        "the sends are never waited for",
+        "sendrecv(outgoing, right, incoming, left, group)",
+        "isend(outgoing, right, group); recv(incoming, left, group)",
+        kind="lent",
+    ),
+    Mutant(
+        "3.5",
+        "all chunks as large as its own",
+        "incoming = chunks[(rank - 1 - step) % size]",
+        "incoming = chunks[(rank - 1 - step) % size][: len(chunks[rank])]",
+        kind="edge",
+    ),
+    Mutant("3.5", "at most eight ranks", "range(size - 1)", "range(min(size, 8) - 1)", kind="edge"),
     # 3.6 all_reduce_ring
+    Mutant(
+        "3.6",
+        "combines in float32",
+        "chunks = chunks_of(flat, group.size)",
+        "flat[:] = flat.astype(np.float32); chunks = chunks_of(flat, group.size)",
+        kind="dtype",
+    ),
+    Mutant(
+        "3.6",
+        "a buffer of float64",
+        WHOLE,
+        """
+        buffer = np.array(flat, np.float64)
+        chunks = chunks_of(buffer, group.size)
+        reduce_scatter_ring(chunks, combine, group)
+        all_gather_ring(chunks, group)
+        flat[:] = buffer
+        """,
+        kind="dtype",
+    ),
+    Mutant(
+        "3.6",
+        "keeps the chunks of the first array of that size",
+        "chunks = chunks_of(flat, group.size)",
+        "chunks = vars(all_reduce_ring).setdefault((flat.size, flat.dtype, group.size), chunks_of(flat, group.size))",
+        kind="lent",
+    ),
+    Mutant(
+        "3.6",
+        "cuts into as many chunks as the first group has ranks",
+        "chunks_of(flat, group.size)",
+        'chunks_of(flat, vars(all_reduce_ring).setdefault("size", group.size))',
+        kind="second call",
+    ),
+    Mutant(
+        "3.6",
+        "fewer elements than ranks: only the first chunk counts",
+        "chunks = chunks_of(flat, group.size)",
+        "chunks = chunks_of(flat[:0] if flat.size == 1 else flat, group.size)",
+        kind="edge",
+    ),
     Mutant("3.6", "no reduce-scatter", "reduce_scatter_ring(chunks, combine, group)", "pass"),
     Mutant("3.6", "no all-gather", "all_gather_ring(chunks, group)", "pass"),
     Mutant("3.6", "reduces twice", "all_gather_ring(chunks, group)", "reduce_scatter_ring(chunks, combine, group)"),
@@ -238,7 +452,93 @@ MUTANTS = [
         "incoming[rank][:] = outgoing[rank]",
         "incoming[rank] = outgoing[rank]",
     ),
+    Mutant(
+        "3.7",
+        "receives float64, then copies",
+        "sendrecv(outgoing[right], right, incoming[left], left, group)",
+        "new = np.empty(len(incoming[left])); sendrecv(outgoing[right], right, new, left, group); "
+        "incoming[left][:] = new",
+        kind="dtype",
+    ),
+    Mutant(
+        "3.7",
+        "keeps the place in the first group",
+        "size, rank = group.size, group.rank",
+        'size, rank = vars(all_to_all_pairwise).setdefault("place", (group.size, group.rank))',
+        kind="second call",
+    ),
+    Mutant(
+        "3.7",
+        "sends the first pieces of that size again",
+        "sendrecv(outgoing[right], right, incoming[left], left, group)",
+        "old = vars(all_to_all_pairwise).setdefault((right, len(outgoing[right]), outgoing[right].dtype), "
+        "outgoing[right]); sendrecv(old, right, incoming[left], left, group)",
+        kind="lent",
+    ),
+    Mutant(
+        "3.7",
+        "the sends are never waited for",
+        "sendrecv(outgoing[right], right, incoming[left], left, group)",
+        "isend(outgoing[right], right, group); recv(incoming[left], left, group)",
+        kind="lent",
+    ),
+    Mutant(
+        "3.7",
+        "changes what it sends",
+        "incoming[rank][:] = outgoing[rank]",
+        "outgoing[rank][:] *= 1; incoming[rank][:] = outgoing[rank]; outgoing[rank][:] = 0",
+        kind="lent",
+    ),
+    Mutant(
+        "3.7",
+        "all pieces as large as its own",
+        "sendrecv(outgoing[right], right, incoming[left], left, group)",
+        "n = len(outgoing[rank]); sendrecv(outgoing[right][:n], right, incoming[left][:n], left, group)",
+        kind="edge",
+    ),
+    Mutant("3.7", "at most eight ranks", "range(1, size)", "range(1, min(size, 8))", kind="edge"),
     # 3.8 global_max
+    *[
+        Mutant(
+            "3.8",
+            bug,
+            WHOLE,
+            f"""
+            {setup}
+            if group.rank < group.size - 1:
+                recv(best, left, group)
+            if group.rank != group.size - 2:
+                send(best, right, group)
+            {end}
+            """,
+            kind=kind,
+        )
+        for kind, bug, setup, end in (
+            ("dtype", "returns float64", "pass", "best = np.maximum(best, np.full(best.shape, -np.inf))"),
+            ("dtype", "rounds to float32", "best[:] = best.astype(np.float32)", "pass"),
+            (
+                "second call",
+                "the maximum of all calls",
+                "pass",
+                'best = vars(global_max)["all"] = np.maximum(best, vars(global_max).get("all", best)) '
+                'if best.shape == np.shape(vars(global_max).get("all")) else best; vars(global_max)["all"] = best',
+            ),
+            (
+                "second call",
+                "returns the array of the first call of that size",
+                "pass",
+                "kept = vars(global_max).setdefault((best.shape, best.dtype), best); kept[:] = best; best = kept",
+            ),
+            (
+                "lent",
+                "returns its argument, overwritten",
+                "pass",
+                "values[:] = best; best = values",
+            ),
+            ("edge", "no number below 0", "pass", "np.maximum(best, 0, out=best)"),
+            ("edge", "no number below -10^9", "pass", "np.maximum(best, best.dtype.type(-(10**9)), out=best)"),
+        )
+    ],
     Mutant("3.8", "the result travels on forever", "group.rank != group.size - 2", "True"),
     Mutant(
         "3.8",

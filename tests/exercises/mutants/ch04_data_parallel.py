@@ -44,6 +44,43 @@ MUTANTS = [
         WHOLE,
         "return np.stack(terms).sum(axis=0, dtype=np.float64).astype(np.float32)",
     ),
+    Mutant(
+        "4.1",
+        "returns a single term as it is",
+        "return total.astype(np.float32)",
+        "return terms[0] if len(terms) == 1 else total.astype(np.float32)",
+        kind="lent",
+    ),
+    Mutant(
+        "4.1",
+        "takes the terms out of the caller's list",
+        """
+        for term in terms:
+            total += term
+        """,
+        """
+        terms = terms if isinstance(terms, list) else list(terms)
+        while terms:
+            total += terms.pop()
+        """,
+        kind="lent",
+    ),
+    Mutant(
+        "4.1",
+        "returns an array that it keeps for sums of this shape",
+        "return total.astype(np.float32)",
+        """kept = globals().setdefault("KEPT", {}).setdefault(total.shape, np.empty(total.shape, np.float32))
+    kept[...] = total
+    return kept""",
+        kind="second call",
+    ),
+    Mutant(
+        "4.1",
+        "reads the memory of a term, not its elements",
+        "total += term",
+        "total += np.frombuffer(term, np.float32).reshape(term.shape)",
+        kind="edge",
+    ),
     # 4.2 accumulate
     Mutant(
         "4.2",
@@ -117,6 +154,55 @@ MUTANTS = [
         return loss / samples, (gradient / samples).astype(np.float32)
         """,
     ),
+    Mutant(
+        "4.2",
+        "returns the gradient of a single micro-batch as it came",
+        "loss, gradient, samples = 0.0, 0.0, 0",
+        """if len(micro_batches) == 1:
+        return loss_and_gradient(micro_batches[0])
+    loss, gradient, samples = 0.0, 0.0, 0""",
+        kind="lent",
+    ),
+    Mutant(
+        "4.2",
+        "takes the micro-batches out of the caller's list",
+        "for micro_batch in micro_batches:",
+        """micro_batches = micro_batches if isinstance(micro_batches, list) else list(micro_batches)
+    while micro_batches:
+        micro_batch = micro_batches.pop(0)""",
+        kind="lent",
+    ),
+    Mutant(
+        "4.2",
+        "returns an array that it keeps for gradients of this shape",
+        "return loss / samples, (gradient / samples).astype(np.float32)",
+        """kept = globals().setdefault("KEPT", {}).setdefault(gradient.shape, np.empty(gradient.shape, np.float32))
+    kept[...] = gradient / samples
+    return loss / samples, kept""",
+        kind="second call",
+    ),
+    Mutant(
+        "4.2",
+        "counts the elements of a micro-batch, not its samples",
+        """
+        loss += len(micro_batch) * mean_loss
+        gradient += len(micro_batch) * mean_gradient.astype(np.float64)
+        samples += len(micro_batch)
+        """,
+        """
+        loss += micro_batch.size * mean_loss
+        gradient += micro_batch.size * mean_gradient.astype(np.float64)
+        samples += micro_batch.size
+        """,
+        kind="edge",
+    ),
+    Mutant(
+        "4.2",
+        "a flat gradient, whatever its shape",
+        "(gradient / samples).astype",
+        "(gradient / samples).ravel().astype",
+        kind="edge",
+    ),
     # 4.3 fill_buckets
     Mutant("4.3", "an exact fit starts a new bucket", "parameter.size > room", "parameter.size >= room"),
     Mutant(
@@ -176,6 +262,30 @@ MUTANTS = [
         "the library's own",
         WHOLE,
         "from minidist.parallel import data; return data.fill_buckets(parameters, elements)",
+    ),
+    Mutant(
+        "4.3",
+        "returns a list that it fills again in the next call",
+        "buckets, room = [], 0.0",
+        """buckets, room = globals().setdefault("BUCKETS", []), 0.0
+    buckets.clear()""",
+        kind="second call",
+    ),
+    Mutant(
+        "4.3",
+        "the only bucket is the caller's list",
+        "buckets, room = [], 0.0",
+        """if isinstance(parameters, list) and 0 < sum(parameter.size for parameter in parameters) <= elements:
+        return [parameters]
+    buckets, room = [], 0.0""",
+        kind="lent",
+    ),
+    Mutant(
+        "4.3",
+        "nothing joins a full bucket, not even a parameter without elements",
+        "parameter.size > room:",
+        "parameter.size > room or room == 0:",
+        kind="edge",
     ),
     # 4.4 BucketedDataParallel
     Mutant(
@@ -262,6 +372,38 @@ MUTANTS = [
         self.works.append(all_reduce(np.zeros(0), ReduceOp.SUM, self.group, async_op=True))
         """,
     ),
+    Mutant(
+        "4.4",
+        "sends every buffer as float64",
+        "self.buffers[len(self.works)]",
+        "self.buffers[len(self.works)].view(np.float64)",
+        kind="dtype",
+    ),
+    Mutant(
+        "4.4",
+        "sums in float64 and rounds to float32",
+        "for work in self.works:",
+        """for buffer in self.buffers:
+            buffer[:] = buffer.astype(np.float32)
+        for work in self.works:""",
+        kind="dtype",
+    ),
+    Mutant(
+        "4.4",
+        "keeps the buffers of the first model",
+        "buffer = self.buffers[len(self.works)]",
+        "buffer = globals().setdefault('BUFFERS', {}).setdefault(len(self.works), self.buffers[len(self.works)])",
+        kind="second call",
+    ),
+    Mutant("4.4", "waits for all but the last", "for work in self.works:", "for work in self.works[:-1]:", kind="lent"),
+    Mutant("4.4", "waits for the first only", "for work in self.works:", "for work in self.works[:1]:", kind="lent"),
+    Mutant(
+        "4.4",
+        "waits only where there are several buckets",
+        "for work in self.works:",
+        "for work in self.works if len(self.works) > 1 else ():",
+        kind="edge",
+    ),
     # 4.5 fit
     Mutant("4.5", "nothing is summed", "all_reduce(message, ReduceOp.SUM, group)", "pass"),
     Mutant(
@@ -282,9 +424,26 @@ MUTANTS = [
         "all_reduce(message, ReduceOp.SUM, group)",
         "all_reduce(message, ReduceOp.SUM, group); message[-1] /= group.size",
     ),
+    Mutant(
+        "4.5",
+        "each rank adds in an order of its own, so the last bits differ",
+        "all_reduce(message, ReduceOp.SUM, group)",
+        """from minidist import all_gather_into_tensor
+        parts = np.empty((group.size, len(message)))
+        all_gather_into_tensor(parts.reshape(-1), message, group)
+        message = sum(np.roll(parts, -group.rank, axis=0))""",
+        kind="edge",
+    ),
     # 4.6 train_net
     Mutant("4.6", "a shared seed, but the wrong one", "default_rng(seed)", "default_rng(0)"),
     Mutant("4.6", "all ranks but the first share a seed", "default_rng(seed)", "default_rng(seed + (group.rank > 0))"),
+    Mutant(
+        "4.6",
+        "goes on with the random numbers of the call before",
+        "np.random.default_rng(seed)",
+        "globals().setdefault('RNGS', {}).setdefault(seed, np.random.default_rng(seed))",
+        kind="second call",
+    ),
     # 4.7 worksheet
     Mutant("4.7", "half of the ring", "2 * (ranks - 1)", "(ranks - 1)"),
     Mutant("4.7", "the full gradient to every other rank", "2 * (ranks - 1) / ranks", "(ranks - 1)"),
@@ -309,4 +468,18 @@ MUTANTS = [
         "float((seconds.mean(axis=1) / seconds.max(axis=1)).mean())",
     ),
     Mutant("4.7", "the ranks' hiccups add up", "1 - (1 - probability) ** ranks", "probability * ranks"),
+    Mutant(
+        "4.7",
+        "whole elements only",
+        "2 * (ranks - 1) / ranks * parameters * itemsize",
+        "2 * (ranks - 1) * parameters // ranks * itemsize",
+        kind="edge",
+    ),
+    Mutant(
+        "4.7",
+        "sorts the caller's table",
+        "float(seconds.max(axis=1).sum())",
+        "(seconds.sort(axis=1), float(seconds[:, -1].sum()))[1]",
+        kind="lent",
+    ),
 ]

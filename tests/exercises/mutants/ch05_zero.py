@@ -26,6 +26,14 @@ MUTANTS = [
     ),
     Mutant("5.1", "one rank too many", "<= device_bytes:", "< device_bytes - 1:"),
     Mutant("5.1", "returns the last number of ranks where none is enough", "return 0", "return ranks"),
+    Mutant("5.1", "tries 2,000 ranks at most", "range(1, 10_001)", "range(1, 2_001)", kind="edge"),
+    Mutant(
+        "5.1",
+        "at least one parameter",
+        "return int(device_bytes / model_state_bytes(stage, ranks, recipe))",
+        "return max(1, int(device_bytes / model_state_bytes(stage, ranks, recipe)))",
+        kind="edge",
+    ),
     # 5.2 shard_slice
     Mutant("5.2", "rounded down: no rank owns the last elements", "-(-elements // ranks)", "elements // ranks"),
     Mutant(
@@ -65,6 +73,13 @@ MUTANTS = [
         "the library's own",
         WHOLE,
         "from minidist.parallel.tools import units; return units.shard_slice(elements, rank, ranks)",
+    ),
+    Mutant(
+        "5.2",
+        "rounded up as a float, which has 53 bits",
+        "-(-elements // ranks)",
+        "int(np.ceil(elements / ranks))",
+        kind="edge",
     ),
     # 5.3 ZeroStage1
     Mutant(
@@ -197,6 +212,83 @@ MUTANTS = [
         zero.ZeroStage1.wait_for_pending(self)
         """,
     ),
+    Mutant(
+        "5.3",
+        "receives into float64, whatever the reduce_dtype",
+        "np.empty(unit.shard_size, unit.reduce_dtype)",
+        "np.empty(unit.shard_size)",
+        kind="dtype",
+    ),
+    Mutant(
+        "5.3",
+        "takes the gradients as float64",
+        "gradients = unit.take_gradients()  # (padded_size,)",
+        "gradients = unit.take_gradients().view(np.float64)",
+        kind="dtype",
+    ),
+    Mutant(
+        "5.3",
+        "sends the float32 master in place of the 16-bit shard",
+        "all_gather_into_tensor(unit.full, unit.shard, self.shards",
+        "all_gather_into_tensor(unit.full, unit.master, self.shards",
+        kind="dtype",
+    ),
+    Mutant(
+        "5.3",
+        "gathers into a float32 array first",
+        "all_gather_into_tensor(unit.full, unit.shard, self.shards, algorithm=self.algorithm)",
+        """flat = np.empty(unit.padded_size, np.float32)
+            all_gather_into_tensor(flat, unit.shard, self.shards, algorithm=self.algorithm)
+            unit.full[:] = flat""",
+        kind="dtype",
+    ),
+    Mutant(
+        "5.3",
+        "keeps an array for sums of this size, of the first model's reduce_dtype",
+        "total = np.empty(unit.shard_size, unit.reduce_dtype)",
+        """total = np.empty(unit.shard_size, unit.reduce_dtype)
+        total = globals().setdefault("TOTALS", {}).setdefault(unit.shard_size, total)""",
+        kind="second call",
+    ),
+    Mutant(
+        "5.3",
+        "gathers the shards of the first model",
+        "all_gather_into_tensor(unit.full, unit.shard, self.shards, algorithm=self.algorithm)",
+        """shard = globals().setdefault("SHARDS", {}).setdefault(self.units.index(unit), unit.shard)
+            all_gather_into_tensor(unit.full, shard, self.shards, algorithm=self.algorithm)""",
+        kind="second call",
+    ),
+    Mutant(
+        "5.3",
+        "does not wait for the reduce-scatter",
+        "reduce_scatter_tensor(total, gradients, ReduceOp.SUM, self.shards, algorithm=self.algorithm)",
+        "reduce_scatter_tensor(total, gradients, ReduceOp.SUM, self.shards, async_op=True, algorithm=self.algorithm)",
+        kind="lent",
+    ),
+    Mutant(
+        "5.3",
+        "does not wait for the all-gathers",
+        "all_gather_into_tensor(unit.full, unit.shard, self.shards, algorithm=self.algorithm)",
+        "all_gather_into_tensor(unit.full, unit.shard, self.shards, async_op=True, algorithm=self.algorithm)",
+        kind="lent",
+    ),
+    Mutant(
+        "5.3",
+        "waits for all all-gathers but the last",
+        """
+        for unit in self.units:
+            all_gather_into_tensor(unit.full, unit.shard, self.shards, algorithm=self.algorithm)
+        """,
+        """
+        works = [
+            all_gather_into_tensor(unit.full, unit.shard, self.shards, async_op=True, algorithm=self.algorithm)
+            for unit in self.units
+        ]
+        for work in works[:-1]:
+            work.wait()
+        """,
+        kind="lent",
+    ),
     # 5.4 ZeroStage2
     Mutant("5.4", "does not collect the gradient", "unit.collect(parameter)", "pass"),
     Mutant(
@@ -316,6 +408,45 @@ MUTANTS = [
             self.complete(unit)
             unit.grad_shard += kept
         """,
+    ),
+    Mutant(
+        "5.4",
+        "zeros of float64 for a missing micro-batch",
+        """
+        for unit in self.units:
+            self.complete(unit)
+        """,
+        """
+        for unit in self.units:
+            unit.grads = np.zeros(unit.padded_size)
+            self.complete(unit)
+        """,
+        kind="dtype",
+    ),
+    Mutant(
+        "5.4",
+        "awaits the gradients of the first model",
+        """
+        self.awaited[unit].discard(parameter)
+        if not self.awaited[unit]:
+            self.complete(unit)
+        """,
+        """
+        kept = globals().setdefault("AWAITED", {})
+        awaited = kept.setdefault(self.units.index(unit), set(unit.parameters))
+        awaited.discard(parameter)
+        if not awaited:
+            awaited.update(unit.parameters)
+            self.complete(unit)
+        """,
+        kind="second call",
+    ),
+    Mutant(
+        "5.4",
+        "at most three missing micro-batches",
+        "while self.done < self.rounds:",
+        "for _ in range(min(3, self.rounds - self.done)):",
+        kind="edge",
     ),
     # 5.5 ZeroStage3
     Mutant(
@@ -482,6 +613,41 @@ MUTANTS = [
         "all_gather_into_tensor(unit.full, unit.shard, self.shards, algorithm=self.algorithm)",
         "all_gather_into_tensor(unit.full, unit.shard, self.shards)",
     ),
+    Mutant(
+        "5.5",
+        "a float32 array, whatever is sent",
+        "np.empty(unit.padded_size, unit.shard.dtype)",
+        "np.empty(unit.padded_size, np.float32)",
+        kind="dtype",
+    ),
+    Mutant(
+        "5.5",
+        "gathers the float32 masters in place of the 16-bit shards",
+        """
+            unit.full = np.empty(unit.padded_size, unit.shard.dtype)
+            all_gather_into_tensor(unit.full, unit.shard, self.shards, algorithm=self.algorithm)
+        """,
+        """
+            unit.full = np.empty(unit.padded_size, np.float32)
+            all_gather_into_tensor(unit.full, unit.master, self.shards, algorithm=self.algorithm)
+        """,
+        kind="dtype",
+    ),
+    Mutant(
+        "5.5",
+        "gathers the shards of the first model",
+        "all_gather_into_tensor(unit.full, unit.shard, self.shards, algorithm=self.algorithm)",
+        """shard = globals().setdefault("SHARDS", {}).setdefault(self.units.index(unit), unit.shard)
+            all_gather_into_tensor(unit.full, shard, self.shards, algorithm=self.algorithm)""",
+        kind="second call",
+    ),
+    Mutant(
+        "5.5",
+        "does not wait for the all-gather",
+        "all_gather_into_tensor(unit.full, unit.shard, self.shards, algorithm=self.algorithm)",
+        "all_gather_into_tensor(unit.full, unit.shard, self.shards, async_op=True, algorithm=self.algorithm)",
+        kind="lent",
+    ),
     # 5.6 worksheet
     Mutant("5.6", "stage 3 costs three times plain data parallelism", "(3 if reshard_after_forward else 2) / 2", "3"),
     Mutant("5.6", "the same for every number of micro-batches", "rounds * (3 if", "(3 if"),
@@ -508,6 +674,26 @@ MUTANTS = [
     Mutant("5.6", "replicas all-reduce the full model", "/ replicas * parameters / shard", "/ replicas * parameters"),
     Mutant("5.6", "ignores replicas", "+ 2 * (replicas - 1) / replicas * parameters / shard", ""),
     Mutant("5.6", "ignores resharding", "(2 if reshard_after_forward else 1)", "2"),
+    Mutant(
+        "5.6",
+        "gathers whole elements only",
+        """
+        once = (shard - 1) / shard * parameters
+        if stage == 0:
+        """,
+        """
+        once = (shard - 1) * parameters // shard
+        if stage == 0:
+        """,
+        kind="edge",
+    ),
+    Mutant(
+        "5.6",
+        "sums whole elements only",
+        "2 * (ranks - 1) / ranks * parameters",
+        "2 * (ranks - 1) * parameters // ranks",
+        kind="edge",
+    ),
     # 5.7 train_sharded
     Mutant(
         "5.7",

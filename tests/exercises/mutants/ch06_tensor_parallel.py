@@ -34,6 +34,23 @@ MUTANTS = [
         "return communication / (communication + computation)",
         "return communication / computation",
     ),
+    Mutant(
+        "6.1",
+        "bytes as a 32-bit number",
+        "return samples * tokens * width * element_bytes",
+        "return int(np.prod([samples, tokens, width, element_bytes], dtype=np.int32))",
+        kind="dtype",
+    ),
+    Mutant(
+        "6.1", "a single rank sends too", "* 2 * (ranks - 1) / ranks", "* 2 * max(ranks - 1, 1) / ranks", kind="edge"
+    ),
+    Mutant(
+        "6.1",
+        "remembers the first model",
+        "return samples * tokens * width * element_bytes",
+        'return vars(all_reduce_bytes).setdefault("found", samples * tokens * width * element_bytes)',
+        kind="second call",
+    ),
     # 6.2 f and g
     Mutant(
         "6.2",
@@ -189,6 +206,127 @@ MUTANTS = [
         return mappings.sum_over(array, group, dtype)
         """,
     ),
+    Mutant(
+        "6.2",
+        "sums in float64 whatever was asked for",
+        """
+        total = array.astype(dtype, order="C")  # a copy, even where the dtype is the same
+        all_reduce(total, ReduceOp.SUM, group)
+        return total
+        """,
+        """
+        total = array.astype(np.float64, order="C")
+        all_reduce(total, ReduceOp.SUM, group)
+        return total.astype(dtype)
+        """,
+        kind="dtype",
+    ),
+    Mutant(
+        "6.2",
+        "the sum in a new array of NumPy's default dtype",
+        """
+        total = array.astype(dtype, order="C")  # a copy, even where the dtype is the same
+        all_reduce(total, ReduceOp.SUM, group)
+        return total
+        """,
+        """
+        total = np.empty(array.shape)
+        total[...] = array
+        all_reduce(total, ReduceOp.SUM, group)
+        return total
+        """,
+        kind="dtype",
+    ),
+    Mutant(
+        "6.2",
+        "g rounds to float32 unless told otherwise",
+        "return sum_over(x, group, reduce_dtype).astype(dtype or x.dtype)",
+        "return sum_over(x, group, reduce_dtype).astype(dtype or np.float32)",
+        kind="dtype",
+    ),
+    Mutant(
+        "6.2",
+        "one buffer for all sums of a shape",
+        """
+        total = array.astype(dtype, order="C")  # a copy, even where the dtype is the same
+        all_reduce(total, ReduceOp.SUM, group)
+        return total
+        """,
+        """
+        total = vars(sum_over).setdefault(f"{array.shape} {dtype}", np.empty(array.shape, dtype))
+        total[...] = array
+        all_reduce(total, ReduceOp.SUM, group)
+        return total
+        """,
+        kind="second call",
+    ),
+    Mutant(
+        "6.2",
+        "remembers the first sum of a shape",
+        """
+        total = array.astype(dtype, order="C")  # a copy, even where the dtype is the same
+        all_reduce(total, ReduceOp.SUM, group)
+        return total
+        """,
+        """
+        total = array.astype(dtype, order="C")
+        all_reduce(total, ReduceOp.SUM, group)
+        return vars(sum_over).setdefault(f"{array.shape} {dtype}", total).copy()
+        """,
+        kind="second call",
+    ),
+    Mutant(
+        "6.2",
+        "the latest call's reduce_dtype in every backward",
+        """
+        ctx.group, ctx.grad_dtype = group, reduce_dtype
+        return x
+        # <<<
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        # >>> 6.2
+        return sum_over(gradient, ctx.group, ctx.grad_dtype), None, None
+        """,
+        """
+        ctx.group, ctx.grad_dtype, CopyToGroup.latest = group, reduce_dtype, reduce_dtype
+        return x
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        return sum_over(gradient, ctx.group, CopyToGroup.latest), None, None
+        """,
+        kind="second call",
+    ),
+    Mutant(
+        "6.2",
+        "a single rank gets its own array back",
+        """
+        total = array.astype(dtype, order="C")  # a copy, even where the dtype is the same
+        all_reduce(total, ReduceOp.SUM, group)
+        return total
+        """,
+        """
+        total = array.astype(dtype, order="C", copy=group.size > 1)
+        all_reduce(total, ReduceOp.SUM, group)
+        return total
+        """,
+        kind="lent",
+    ),
+    Mutant(
+        "6.2",
+        "an asynchronous sum that nobody waits for",
+        "all_reduce(total, ReduceOp.SUM, group)",
+        "all_reduce(total, ReduceOp.SUM, group, async_op=True)",
+        kind="lent",
+    ),
+    Mutant(
+        "6.2",
+        "no sum of empty arrays",
+        'total = array.astype(dtype, order="C")  # a copy, even where the dtype is the same',
+        'total = array.astype(dtype, order="C"); array.max()',
+        kind="edge",
+    ),
     # 6.3 ColumnParallelLinear and RowParallelLinear
     Mutant("6.3", "skips the columns' f: backward has no all-reduce", "x = enter_heads(x, self)", "pass"),
     Mutant(
@@ -276,6 +414,53 @@ MUTANTS = [
         "x = enter_heads(x, self)",
         "x = copy_to_group(x, self.group) if not self.sequence else enter_heads(x, self)",
     ),
+    Mutant(
+        "6.3",
+        "each head's product is rounded to 16 bits",
+        "y = functional.linear(x, self.weight, partial=True)",
+        "y = functional.linear(x, self.weight)",
+        kind="dtype",
+    ),
+    Mutant(
+        "6.3",
+        "the result is always float32",
+        "return leave_heads(partial, self, y.dtype) + bias",
+        "return leave_heads(partial, self, np.float32) + bias",
+        kind="dtype",
+    ),
+    Mutant(
+        "6.3",
+        "keeps the first input",
+        "x = functional.copy_to_heads(x, len(self.weight.data))",
+        'x = vars(self).setdefault("x", functional.copy_to_heads(x, len(self.weight.data)))',
+        kind="second call",
+    ),
+    Mutant(
+        "6.3",
+        "all layers share the weight of the first",
+        "y = functional.linear(x, self.weight, partial=True)",
+        """RowParallelLinear.shared = getattr(RowParallelLinear, "shared", self.weight)
+        y = functional.linear(x, RowParallelLinear.shared, partial=True)""",
+        kind="second call",
+    ),
+    Mutant(
+        "6.3",
+        "clears its output when the next one is made",
+        "return functional.linear(x, self.weight, self.bias)  # (H/N, B, T, out)",
+        """if hasattr(self, "latest"):
+            self.latest.data.fill(0)
+        self.latest = functional.linear(x, self.weight, self.bias)
+        return self.latest""",
+        kind="second call",
+    ),
+    Mutant(
+        "6.3",
+        "adds the bias into the weight it was lent",
+        "y = functional.linear(x, self.weight, partial=True)",
+        "y = functional.linear(x, self.weight, partial=True); self.weight.data *= 2",
+        kind="lent",
+    ),
+    Mutant("6.3", "at least two heads", "len(self.weight.data))", "max(len(self.weight.data), 2))", kind="edge"),
     # 6.4 heads_of and split_qkv
     Mutant("6.4", "rounds down if the ranks do not divide the heads", "if heads % ranks:", "if False:"),
     Mutant(
@@ -342,7 +527,40 @@ MUTANTS = [
         "always float32",
         "return by_head[mine.start : mine.stop].reshape(len(mine), width, -1).copy()",
         "return by_head[mine.start : mine.stop].reshape(len(mine), width, -1).astype(np.float32)",
+        kind="dtype",
     ),
+    Mutant(
+        "6.4",
+        "through an array of NumPy's default dtype",
+        "return by_head[mine.start : mine.stop].reshape(len(mine), width, -1).copy()",
+        """found = np.zeros((len(mine), width, 3 * (width // heads)))
+    found[...] = by_head[mine.start : mine.stop].reshape(len(mine), width, -1)
+    return found""",
+        kind="dtype",
+    ),
+    Mutant(
+        "6.4",
+        "remembers the first checkpoint of a shape",
+        "return by_head[mine.start : mine.stop].reshape(len(mine), width, -1).copy()",
+        """found = by_head[mine.start : mine.stop].reshape(len(mine), width, -1)
+    return vars(split_qkv).setdefault(f"{fused.shape} {heads} {rank} {ranks}", found.copy()).astype(fused.dtype)""",
+        kind="second call",
+    ),
+    Mutant(
+        "6.4",
+        "copies only if it has to: with one head the checkpoint itself",
+        "return by_head[mine.start : mine.stop].reshape(len(mine), width, -1).copy()",
+        "return np.ascontiguousarray(by_head[mine.start : mine.stop].reshape(len(mine), width, -1))",
+        kind="lent",
+    ),
+    Mutant(
+        "6.4",
+        "keeps the memory order",
+        "return by_head[mine.start : mine.stop].reshape(len(mine), width, -1).copy()",
+        'return by_head[mine.start : mine.stop].reshape(len(mine), width, -1).copy("K")',
+        kind="edge",
+    ),
+    Mutant("6.4", "refuses only too few heads", "if heads % ranks:", "if heads < ranks:", kind="edge"),
     # 6.5 vocab_parallel_cross_entropy
     Mutant("6.5", "each rank's own largest logit", "all_reduce(largest, ReduceOp.MAX, group)", "pass"),
     Mutant(
@@ -410,8 +628,8 @@ MUTANTS = [
     Mutant(
         "6.5",
         "probabilities over only this rank's part of the vocabulary",
-        "ctx.save_for_backward(exps / total[:, None], token, head, column)",
-        "ctx.save_for_backward(exps / exps.sum(axis=(0, 2))[:, None], token, head, column)",
+        "exact=(exps / total[:, None],)",
+        "exact=(exps / exps.sum(axis=(0, 2))[:, None],)",
     ),
     Mutant(
         "6.5",
@@ -432,6 +650,65 @@ MUTANTS = [
         """from minidist.parallel import tensor
 
     return tensor.vocab_parallel_cross_entropy(logits, targets, vocab, group)""",
+    ),
+    Mutant(
+        "6.5",
+        "always float32",
+        "total = total.astype(rows.dtype)",
+        "total = total.astype(np.float32)",
+        kind="dtype",
+    ),
+    Mutant(
+        "6.5",
+        "probabilities in 16 bits",
+        "ctx.save_for_backward(token, head, column, exact=(exps / total[:, None],))",
+        "ctx.save_for_backward(token, head, column, exps / total[:, None])",
+        kind="dtype",
+    ),
+    Mutant(
+        "6.5",
+        "a loss rounded to 16 bits",
+        "ctx.rounds, ctx.shape_of_logits = False, logits.shape",
+        "ctx.shape_of_logits = logits.shape",
+        kind="dtype",
+    ),
+    Mutant(
+        "6.5",
+        "the largest logits in float64",
+        "largest = rows.max(axis=(0, 2))  # (tokens,)",
+        "largest = np.full(rows.shape[1], -np.inf); np.maximum(largest, rows.max(axis=(0, 2)), out=largest)",
+        kind="dtype",
+    ),
+    Mutant(
+        "6.5",
+        "the targets of the first call",
+        "rows, token, head, column = rows_and_targets(logits, targets, vocab, group)",
+        """first = vars(vocab_parallel_cross_entropy).setdefault(f"{logits.shape}{vocab}", targets.copy())
+        rows, token, head, column = rows_and_targets(logits, first, vocab, group)""",
+        kind="second call",
+    ),
+    Mutant(
+        "6.5",
+        "keeps probabilities in one array for all calls",
+        "ctx.save_for_backward(token, head, column, exact=(exps / total[:, None],))",
+        """own = vars(vocab_parallel_cross_entropy).setdefault(f"{exps.shape}{exps.dtype}", np.empty_like(exps))
+        own[...] = exps / total[:, None]
+        ctx.save_for_backward(token, head, column, exact=(own,))""",
+        kind="second call",
+    ),
+    Mutant(
+        "6.5",
+        "overwrites the logits with the probabilities",
+        "ctx.rounds, ctx.shape_of_logits = False, logits.shape",
+        "ctx.rounds, ctx.shape_of_logits = False, logits.shape; logits[...] = exps.reshape(logits.shape)",
+        kind="lent",
+    ),
+    Mutant(
+        "6.5",
+        "the largest logit is at least 0",
+        "largest = rows.max(axis=(0, 2))  # (tokens,)",
+        "largest = np.maximum(rows.max(axis=(0, 2)), 0)",
+        kind="edge",
     ),
     # 6.6 all_gather_in_group and reduce_scatter_in_group
     Mutant(
@@ -523,6 +800,63 @@ MUTANTS = [
         "return sum_and_split(x, group, axis, reduce_dtype).astype(dtype or x.dtype)",
         "return sum_and_split(x, group, axis, reduce_dtype)",
     ),
+    Mutant(
+        "6.6",
+        "gathers into NumPy's default dtype",
+        "stacked = np.empty((group.size, *array.shape), array.dtype)",
+        "stacked = np.empty((group.size, *array.shape))",
+        kind="dtype",
+    ),
+    Mutant(
+        "6.6",
+        "receives its part in NumPy's default dtype",
+        "mine = np.empty(parts.shape[1:], dtype)",
+        "mine = np.empty(parts.shape[1:])",
+        kind="dtype",
+    ),
+    Mutant(
+        "6.6",
+        "the reduce-scatter rounds to float32 unless told otherwise",
+        "return sum_and_split(x, group, axis, reduce_dtype).astype(dtype or x.dtype)",
+        "return sum_and_split(x, group, axis, reduce_dtype).astype(dtype or np.float32)",
+        kind="dtype",
+    ),
+    Mutant(
+        "6.6",
+        "one array for all parts of a shape",
+        "mine = np.empty(parts.shape[1:], dtype)",
+        'mine = vars(sum_and_split).setdefault(f"{parts.shape}{dtype}", np.empty(parts.shape[1:], dtype))',
+        kind="second call",
+    ),
+    Mutant(
+        "6.6",
+        "the latest call's axis in every backward",
+        "return sum_and_split(gradient, ctx.group, ctx.axis, ctx.grad_dtype), None, None, None",
+        """axis = vars(all_gather_in_group).setdefault("axis", ctx.axis)
+        return sum_and_split(gradient, ctx.group, axis, ctx.grad_dtype), None, None, None""",
+        kind="second call",
+    ),
+    Mutant(
+        "6.6",
+        "a single rank gets its own array back",
+        "return np.concatenate(list(stacked), axis)",
+        "return np.concatenate(list(stacked), axis) if group.size > 1 else array",
+        kind="lent",
+    ),
+    Mutant(
+        "6.6",
+        "does not wait for its part",
+        "reduce_scatter_tensor(mine, parts, ReduceOp.SUM, group)",
+        "reduce_scatter_tensor(mine, parts, ReduceOp.SUM, group, async_op=True)",
+        kind="lent",
+    ),
+    Mutant(
+        "6.6",
+        "refuses empty parts",
+        "reduce_scatter_tensor(mine, parts, ReduceOp.SUM, group)",
+        "reduce_scatter_tensor(mine, parts, ReduceOp.SUM, group); mine.max()",
+        kind="edge",
+    ),
     # 6.7 global_grad_norm
     Mutant("6.7", "replicas count on every rank", "(parameter.sharded or group.rank == 0)", "True"),
     Mutant(
@@ -552,6 +886,7 @@ MUTANTS = [
         "squares overflow in float32",
         "parameter.grad.astype(np.float64) ** 2",
         "parameter.grad ** 2",
+        kind="dtype",
     ),
     Mutant("6.7", "a parameter without a gradient is an error", "parameter.grad is not None and ", ""),
     Mutant(
@@ -568,6 +903,28 @@ MUTANTS = [
         all_reduce(each, ReduceOp.SUM, group)
     squares = each * len(parameters)
         """,
+    ),
+    Mutant(
+        "6.7",
+        "adds to the squares of earlier calls",
+        "squares = np.zeros(1)",
+        'squares = vars(global_grad_norm).setdefault("squares", np.zeros(1))',
+        kind="second call",
+    ),
+    Mutant(
+        "6.7",
+        "squares the gradients themselves",
+        "np.sum(parameter.grad.astype(np.float64) ** 2)",
+        "np.sum(np.square(parameter.grad, out=parameter.grad), dtype=np.float64)",
+        kind="lent",
+    ),
+    Mutant(
+        "6.7",
+        "divides by the largest, of which an empty gradient has none",
+        "squares += np.sum(parameter.grad.astype(np.float64) ** 2)",
+        """largest = max(np.abs(parameter.grad.astype(np.float64)).max(), 1e-300)
+            squares += np.sum((parameter.grad / largest) ** 2) * largest**2""",
+        kind="edge",
     ),
     # 6.8 train_row_parallel
     Mutant(
@@ -588,6 +945,41 @@ MUTANTS = [
         "a second all-reduce for the bias",
         "y += bias",
         "shared = bias / group.size; all_reduce(shared, ReduceOp.SUM, group); y += shared",
+    ),
+    Mutant(
+        "6.8",
+        "sums in float32",
+        "y = features @ weight  # (samples, outputs), this rank's partial sum",
+        "y = (features @ weight).astype(np.float32)",
+        kind="dtype",
+    ),
+    Mutant(
+        "6.8",
+        "one array for the sums of all calls",
+        "y += bias",
+        'y = vars(train_row_parallel).setdefault("y", y) + bias',
+        kind="second call",
+    ),
+    Mutant(
+        "6.8",
+        "adds the bias to the features it was lent",
+        "y += bias",
+        "y += bias; features += 1e-3",
+        kind="lent",
+    ),
+    Mutant(
+        "6.8",
+        "a rank without features takes no part",
+        """
+        all_reduce(y, ReduceOp.SUM, group)
+        y += bias
+        """,
+        """
+        if features.shape[1]:
+            all_reduce(y, ReduceOp.SUM, group)
+        y += bias
+        """,
+        kind="edge",
     ),
     # 6.9 mlp_of_tokens
     Mutant(
@@ -620,5 +1012,25 @@ MUTANTS = [
         "f on the norm's output too",
         "normal = functional.layer_norm(x, gain, bias)  # (B, T/N, C)",
         "normal = copy_parameter_to_group(functional.layer_norm(x, gain, bias), group)",
+    ),
+    Mutant(
+        "6.9",
+        "sums the gradients over the ranks in float32",
+        """
+        gain = copy_parameter_to_group(norm.gain, group)
+        bias = copy_parameter_to_group(norm.bias, group)
+        """,
+        """
+        gain = copy_parameter_to_group(norm.gain, group, np.float32)
+        bias = copy_parameter_to_group(norm.bias, group, np.float32)
+        """,
+        kind="dtype",
+    ),
+    Mutant(
+        "6.9",
+        "copies the gain in its first call only",
+        "gain = copy_parameter_to_group(norm.gain, group)",
+        'gain = vars(mlp_of_tokens).setdefault("gain", copy_parameter_to_group(norm.gain, group))',
+        kind="second call",
     ),
 ]

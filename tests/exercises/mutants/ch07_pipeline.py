@@ -52,6 +52,28 @@ MUTANTS = [
         "return 4 * layers * 2 * (ranks - 1) / ranks / 2",
         "return 4 * layers * 2 * (ranks - 1) / ranks",
     ),
+    Mutant(
+        "7.1",
+        "per cent as a float: one micro-batch too many where the division is exact",
+        "needed = -(-(ranks - 1) * (100 - percent) // (percent * virtual))",
+        "needed = int(np.ceil((ranks - 1) * (1 / (percent / 100) - 1) / virtual))",
+        kind="edge",
+    ),
+    Mutant(
+        "7.1",
+        "no micro-batch for one rank",
+        "return max(1, -(-needed // rounds)) * rounds",
+        "return -(-needed // rounds) * rounds",
+        kind="edge",
+    ),
+    Mutant(
+        "7.1",
+        "remembers the first answer for a number of ranks",
+        "return (ranks - 1) / (virtual * micro_batches + ranks - 1)",
+        """kept = vars(bubble_share)
+    return kept.setdefault(str(ranks), (ranks - 1) / (virtual * micro_batches + ranks - 1))""",
+        kind="second call",
+    ),
     # 7.2 gpipe
     Mutant(
         "7.2",
@@ -82,6 +104,35 @@ MUTANTS = [
 
         return schedule("gpipe", ranks, micro_batches)[rank]
         """,
+    ),
+    Mutant(
+        "7.2",
+        "one list that grows",
+        WHOLE,
+        """
+        actions = vars(gpipe).setdefault("actions", [])
+        actions.clear()
+        actions += [Action(rank, kind, i) for kind in "FB" for i in range(micro_batches)]
+        return actions
+        """,
+        kind="second call",
+    ),
+    Mutant(
+        "7.2",
+        "text instead of actions",
+        WHOLE,
+        'return [f"{rank}{kind}{i}" for kind in "FB" for i in range(micro_batches)]',
+        kind="dtype",
+    ),
+    Mutant(
+        "7.2",
+        "a generator, which can be read once",
+        WHOLE,
+        'return (Action(rank, kind, i) for kind in "FB" for i in range(micro_batches))',
+        kind="second call",
+    ),
+    Mutant(
+        "7.2", "sixteen micro-batches at most", "range(micro_batches)", "range(min(micro_batches, 16))", kind="edge"
     ),
     # 7.3 one_f_one_b
     Mutant(
@@ -138,6 +189,22 @@ MUTANTS = [
         found = zero_bubble_h1(rank, ranks, micro_batches)
         return [Action(a.stage, kinds[a.kind], a.micro_batch) for a in found if a.kind in kinds]
         """,
+    ),
+    Mutant(
+        "7.3",
+        "one list for all ranks",
+        'return actions + [Action(rank, "B", i) for i in range(micro_batches - ahead, micro_batches)]',
+        """kept = vars(one_f_one_b).setdefault("actions", [])
+    kept[:] = actions + [Action(rank, "B", i) for i in range(micro_batches - ahead, micro_batches)]
+    return kept""",
+        kind="second call",
+    ),
+    Mutant(
+        "7.3",
+        "eight ranks at most",
+        "min(ranks - 1 - rank, micro_batches)",
+        "min(ranks - 1 - rank, micro_batches, 7)",
+        kind="edge",
     ),
     # 7.4 needs, timeline, bubble
     Mutant(
@@ -213,6 +280,35 @@ MUTANTS = [
     ),
     Mutant("7.4", "divides by the time of one rank", "return 1 - busy / (len(slots) * span)", "return 1 - busy / span"),
     Mutant("7.4", "assumes that time starts at 0", " - min(slot.start for slot in everything)", ""),
+    Mutant("7.4", "whole slots", "start + duration(action)", "start + int(duration(action))", kind="edge"),
+    Mutant(
+        "7.4",
+        "a time of 0 counts as none",
+        "if None in times:",
+        "if not all(times):",
+        kind="edge",
+    ),
+    Mutant(
+        "7.4",
+        "time begins at 0 or later",
+        " - min(slot.start for slot in everything)",
+        " - max(0, min(slot.start for slot in everything))",
+        kind="edge",
+    ),
+    Mutant(
+        "7.4",
+        "remembers the ends of earlier schedules",
+        "ended: dict[Action, float] = {}",
+        'ended = vars(timeline).setdefault("ended", {})',
+        kind="second call",
+    ),
+    Mutant(
+        "7.4",
+        "takes the actions out of the schedule",
+        "return found",
+        "[list.clear(actions) for actions in schedule if isinstance(actions, list)]; return found",
+        kind="lent",
+    ),
     # 7.5 check_schedule
     Mutant("7.5", "accepts deadlocks", "timeline(schedule)", "pass"),
     Mutant("7.5", "checks for deadlock only", WHOLE, "timeline(schedule)"),
@@ -267,6 +363,29 @@ MUTANTS = [
     except ScheduleError:
         return False""",
     ),
+    Mutant(
+        "7.5",
+        "remembers the stages of earlier schedules",
+        "ranks_of: dict[int, int] = {}",
+        'ranks_of = vars(check_schedule).setdefault("ranks_of", {})',
+        kind="second call",
+    ),
+    Mutant(
+        "7.5",
+        "sorts the schedule that it was lent",
+        "timeline(schedule)",
+        "timeline(schedule); [actions.sort() for actions in schedule if isinstance(actions, list)]",
+        kind="lent",
+    ),
+    Mutant(
+        "7.5",
+        "every rank has actions",
+        "timeline(schedule)",
+        """if not all(schedule):
+        raise ScheduleError("a rank does nothing")
+    timeline(schedule)""",
+        kind="edge",
+    ),
     # 7.6 interleaved_1f1b
     Mutant(
         "7.6",
@@ -319,6 +438,22 @@ MUTANTS = [
         'ValueError("the micro-batches do not divide")',
     ),
     Mutant("7.6", "forgets the last backward", "range(total - ahead, total)]", "range(total - ahead, total - 1)]"),
+    Mutant(
+        "7.6",
+        "one list for all ranks",
+        'return actions + [nth("B", n) for n in range(total - ahead, total)]',
+        """kept = vars(interleaved_1f1b).setdefault("actions", [])
+    kept[:] = actions + [nth("B", n) for n in range(total - ahead, total)]
+    return kept""",
+        kind="second call",
+    ),
+    Mutant(
+        "7.6",
+        "three stages on a rank at most",
+        "total = micro_batches * virtual",
+        "virtual = min(virtual, 3); total = micro_batches * virtual",
+        kind="edge",
+    ),
     # 7.7 run_schedule
     Mutant(
         "7.7",
@@ -426,6 +561,91 @@ MUTANTS = [
         "begin_send(y, s, i, back=False)",
         "begin_send(y, s, i, back=False); begin_send(np.empty(0), s, i, back=False)",
     ),
+    Mutant(
+        "7.7",
+        "receives into NumPy's default dtype",
+        "array = np.empty_like(inputs[i])",
+        "array = np.empty(inputs[i].shape)",
+        kind="dtype",
+    ),
+    Mutant(
+        "7.7",
+        "sends float64 and rounds what arrives",
+        """
+    def begin_send(array, boundary: int, i: int, back: bool) -> None:
+        \"\"\"Across the boundary after a stage.\"\"\"
+        receiver = (group.rank + (-1 if back else 1)) % group.size
+        sends.append(isend(array, receiver, group, tag=2 * (boundary * len(inputs) + i) + back))
+
+    def receive(boundary: int, i: int, back: bool) -> np.ndarray:
+        array = np.empty_like(inputs[i])
+        sender = (group.rank + (1 if back else -1)) % group.size
+        irecv(array, sender, group, tag=2 * (boundary * len(inputs) + i) + back).wait()
+        return array
+    """,
+        """
+    def begin_send(array, boundary: int, i: int, back: bool) -> None:
+        receiver = (group.rank + (-1 if back else 1)) % group.size
+        array = array.astype(np.float64)
+        sends.append(isend(array, receiver, group, tag=2 * (boundary * len(inputs) + i) + back))
+
+    def receive(boundary: int, i: int, back: bool) -> np.ndarray:
+        array = np.empty(inputs[i].shape)
+        sender = (group.rank + (1 if back else -1)) % group.size
+        irecv(array, sender, group, tag=2 * (boundary * len(inputs) + i) + back).wait()
+        return array.astype(inputs[i].dtype)
+    """,
+        kind="dtype",
+    ),
+    Mutant(
+        "7.7",
+        "one array for all messages of a shape",
+        "array = np.empty_like(inputs[i])",
+        'array = vars(run_schedule).setdefault(f"{inputs[i].shape}{inputs[i].dtype}", np.empty_like(inputs[i]))',
+        kind="second call",
+    ),
+    Mutant(
+        "7.7",
+        "one array for each message, also in the next call",
+        "array = np.empty_like(inputs[i])",
+        'array = vars(run_schedule).setdefault(f"{boundary} {i} {back}", np.empty_like(inputs[i]))',
+        kind="second call",
+    ),
+    Mutant(
+        "7.7",
+        "adds to the loss of earlier calls",
+        "return total",
+        """vars(run_schedule)["total"] = vars(run_schedule).get("total", 0.0) + total
+    return vars(run_schedule)["total"]""",
+        kind="second call",
+    ),
+    Mutant(
+        "7.7",
+        "uses an input's array for the output",
+        "y, kept[s, i] = stages[s].forward(x)",
+        "y, kept[s, i] = stages[s].forward(x.copy()); x[...] = y; y = x",
+        kind="lent",
+    ),
+    Mutant(
+        "7.7",
+        "waits for the sends of the last micro-batch only",
+        """
+    for work in sends:
+        work.wait()
+    """,
+        """
+    for work in sends[-1:]:
+        work.wait()
+    """,
+        kind="lent",
+    ),
+    Mutant(
+        "7.7",
+        "tags for eight micro-batches",
+        "isend(array, receiver, group, tag=2 * (boundary * len(inputs) + i)",
+        "isend(array, receiver, group, tag=2 * (boundary * len(inputs) + i % 8)",
+        kind="edge",
+    ),
     # 7.8 worksheet
     Mutant("7.8", "what is held at the end, not at the peak", "most = max(most, held)", "most = held"),
     Mutant("7.8", "frees activations at I", 'elif action.kind in "BW":', 'elif action.kind in "BI":'),
@@ -444,6 +664,21 @@ MUTANTS = [
         "return memory // activation_bytes(1, layers, ranks, layer_bytes)",
         "return -(-memory // activation_bytes(1, layers, ranks, layer_bytes))",
     ),
+    Mutant(
+        "7.8",
+        "through a float",
+        "return memory // activation_bytes(1, layers, ranks, layer_bytes)",
+        "return int(memory / activation_bytes(1, layers, ranks, layer_bytes))",
+        kind="dtype",
+    ),
+    Mutant(
+        "7.8",
+        "adds to what earlier lists held",
+        "held = most = 0",
+        'held = most = vars(in_flight).setdefault("held", 0); vars(in_flight)["held"] += 1',
+        kind="second call",
+    ),
+    Mutant("7.8", "at least one micro-batch", "held = most = 0", "held, most = 0, 1", kind="edge"),
     # 7.9 train_1f1b
     Mutant(
         "7.9",
@@ -467,6 +702,46 @@ MUTANTS = [
         "avoids the deadlock by not receiving",
         "sendrecv(y, right, grad_y, right, group)",
         "send(y, right, group); grad_y[...] = 0",
+    ),
+    Mutant(
+        "7.9",
+        "receives into NumPy's default dtype",
+        "sendrecv(y, right, grad_y, right, group)",
+        "grad_y = np.empty(y.shape); sendrecv(y, right, grad_y, right, group)",
+        kind="dtype",
+    ),
+    Mutant(
+        "7.9",
+        "one array for the gradients of all calls",
+        "sendrecv(y, right, grad_y, right, group)",
+        """grad_y = vars(train_1f1b).setdefault("kept", grad_y)
+            sendrecv(y, right, grad_y, right, group)""",
+        kind="second call",
+    ),
+    Mutant(
+        "7.9",
+        "receives into an input",
+        "sendrecv(y, right, grad_y, right, group)",
+        "grad_y = inputs[i]; sendrecv(y, right, grad_y, right, group)",
+        kind="lent",
+    ),
+    Mutant(
+        "7.9",
+        "an isend that nobody waits for",
+        "sendrecv(y, right, grad_y, right, group)",
+        "isend(y, right, group); recv(grad_y, right, group)",
+        kind="lent",
+    ),
+    Mutant(
+        "7.9",
+        "waits for its send before it receives, if the message is small",
+        "sendrecv(y, right, grad_y, right, group)",
+        """if y.size < 1000:
+                send(y, right, group)
+                recv(grad_y, right, group)
+            else:
+                sendrecv(y, right, grad_y[:0], right, group)""",
+        kind="edge",
     ),
     # 7.10 zero_bubble_h1
     Mutant(
@@ -546,5 +821,21 @@ MUTANTS = [
         "every rank is equally far ahead",
         "ahead = min(ranks - 1 - rank, micro_batches)",
         "ahead = min(ranks - 1, micro_batches)",
+    ),
+    Mutant(
+        "7.10",
+        "one list for all ranks",
+        'return actions + [Action(rank, "W", i) for i in range(max(0, micro_batches - rank), micro_batches)]',
+        """kept = vars(zero_bubble_h1).setdefault("actions", [])
+    kept[:] = actions + [Action(rank, "W", i) for i in range(max(0, micro_batches - rank), micro_batches)]
+    return kept""",
+        kind="second call",
+    ),
+    Mutant(
+        "7.10",
+        "eight ranks at most",
+        "ahead = min(ranks - 1 - rank, micro_batches)",
+        "ahead = min(ranks - 1 - rank, micro_batches, 7)",
+        kind="edge",
     ),
 ]

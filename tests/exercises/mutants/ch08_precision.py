@@ -25,6 +25,78 @@ MUTANTS = [
         "(power - mantissa)",
     ),
     Mutant("8.1", "the spacing is one power too large", "frexp(value)[1] - 1", "frexp(value)[1]"),
+    Mutant(
+        "8.1",
+        "knows only the formats in the table",
+        "(2 - 2 * 2.0**-mantissa) * 2.0 ** (bias + 1)",
+        "448.0",
+        kind="edge",
+    ),
+    Mutant(
+        "8.1",
+        "knows only the biases in the table",
+        """
+        bias = 2 ** (exponent - 1) - 1
+        return 2.0 ** (1 - bias - mantissa)
+        """,
+        """
+        bias = {4: 7, 5: 15, 8: 127, 11: 1023}[exponent]
+        return 2.0 ** (1 - bias - mantissa)
+        """,
+        kind="edge",
+    ),
+    Mutant(
+        "8.1",
+        "rounds the logarithm of a value just below a power of two",
+        "frexp(value)[1] - 1",
+        "int(np.floor(np.log2(value)))",
+        kind="edge",
+    ),
+    Mutant(
+        "8.1",
+        "computes the power of a value in float32",
+        "frexp(value)[1] - 1",
+        "frexp(np.float32(value))[1] - 1",
+        kind="edge",
+    ),
+    Mutant(
+        "8.1",
+        "a value below the smallest number has no spacing",
+        "return 2.0 ** (max(power, 1 - bias) - mantissa)",
+        "return 2.0 ** (max(power, 1 - bias) - mantissa) if power >= 1 - bias - mantissa else 0.0",
+        kind="edge",
+    ),
+    Mutant(
+        "8.1",
+        "divides the rows of a table that it keeps",
+        """
+        }[recipe]
+        if stage >= 1:
+            optimizer /= ranks
+        if stage >= 2:
+            gradients /= ranks
+        if stage >= 3:
+            weights /= ranks
+        return weights + gradients + optimizer
+        """,
+        """
+        }[recipe]
+        row = globals().setdefault("_rows", {}).setdefault(recipe, [weights, gradients, optimizer])
+        for place in range(3):
+            if stage >= 3 - place:
+                row[place] /= ranks
+        return sum(row)
+        """,
+        kind="second call",
+    ),
+    Mutant("8.1", "rounds shares down", "optimizer /= ranks", "optimizer //= ranks", kind="edge"),
+    Mutant(
+        "8.1",
+        "takes a power of two for the end of the numbers below it",
+        "frexp(value)[1] - 1",
+        "frexp(np.nextafter(value, 0))[1] - 1",
+        kind="edge",
+    ),
     # 8.2 bfloat16_bits
     Mutant("8.2", "truncation", WHOLE, "return (values.view(np.uint32) >> 16).astype(np.uint16)"),
     Mutant(
@@ -84,6 +156,74 @@ MUTANTS = [
         return BFLOAT16.encode(values)
         """,
     ),
+    Mutant(
+        "8.2",
+        "one NaN makes all values NaN",
+        "np.where(np.isnan(values), 0x7FC0, codes)",
+        "np.where(np.isnan(values).any(), 0x7FC0, codes)",
+        kind="edge",
+    ),
+    Mutant(
+        "8.2",
+        "keeps one array of codes for each length",
+        """
+        return np.where(np.isnan(values), 0x7FC0, codes).astype(np.uint16)
+        """,
+        """
+        kept = globals().setdefault("_kept", {}).setdefault(len(values), np.empty(len(values), np.uint16))
+        kept[...] = np.where(np.isnan(values), 0x7FC0, codes)
+        return kept
+        """,
+        kind="second call",
+    ),
+    Mutant(
+        "8.2",
+        "keeps a mask of NaN for each length",
+        "np.where(np.isnan(values), 0x7FC0, codes)",
+        'np.where(globals().setdefault("_masks", {}).setdefault(len(values), np.isnan(values)), 0x7FC0, codes)',
+        kind="second call",
+    ),
+    Mutant(
+        "8.2",
+        "replaces NaN in the values that it was lent",
+        "bits = values.view(np.uint32)",
+        "nan = np.isnan(values); values[nan] = np.float32(np.nan); bits = values.view(np.uint32)",
+        kind="lent",
+    ),
+    Mutant(
+        "8.2",
+        "returns 32-bit codes if there is a NaN",
+        "return np.where(np.isnan(values), 0x7FC0, codes).astype(np.uint16)",
+        "nan = np.isnan(values); return np.where(nan, 0x7FC0, codes) if nan.any() else codes.astype(np.uint16)",
+        kind="dtype",
+    ),
+    Mutant(
+        "8.2",
+        "remembers the codes of an array, whatever it holds by now",
+        """
+        return np.where(np.isnan(values), 0x7FC0, codes).astype(np.uint16)
+        """,
+        """
+        known, codes = globals().setdefault("_known", []), np.where(np.isnan(values), 0x7FC0, codes).astype(np.uint16)
+        known.append((values, codes))
+        return next(codes for array, codes in known if array is values).copy()
+        """,
+        kind="second call",
+    ),
+    Mutant(
+        "8.2",
+        "looks for NaN in the upper half only",
+        "np.where(np.isnan(values), 0x7FC0, codes)",
+        "np.where((bits >> 16) & 0x7FFF > 0x7F80, 0x7FC0, codes)",
+        kind="edge",
+    ),
+    Mutant(
+        "8.2",
+        "the first value decides about NaN",
+        "np.where(np.isnan(values), 0x7FC0, codes)",
+        "np.where(np.isnan(values[:1]), 0x7FC0, codes)",
+        kind="edge",
+    ),
     # 8.3 scale_to
     Mutant(
         "8.3",
@@ -128,6 +268,103 @@ MUTANTS = [
 
         return formats.scale_to(format, values, axes)
         """,
+    ),
+    Mutant(
+        "8.3",
+        "no axes means all of them",
+        "axis=axes, keepdims=True, initial=0)",
+        "axis=axes or None, keepdims=True, initial=0)",
+        kind="edge",
+    ),
+    Mutant(
+        "8.3",
+        "fails for a number without axes",
+        "_, exponent = np.frexp(",
+        "greatest[~usable] = 1; _, exponent = np.frexp(",
+        kind="edge",
+    ),
+    Mutant(
+        "8.3",
+        "makes the values positive in place",
+        "np.abs(values).max(",
+        "np.abs(values, out=values).max(",
+        kind="lent",
+    ),
+    Mutant(
+        "8.3",
+        "replaces what is not finite in the values that it was lent",
+        """
+        greatest = np.abs(values).max(axis=axes, keepdims=True, initial=0).astype(np.float64)
+        """,
+        """
+        greatest = np.abs(values).max(axis=axes, keepdims=True, initial=0).astype(np.float64)
+        np.nan_to_num(values, copy=False)
+        """,
+        kind="lent",
+    ),
+    Mutant(
+        "8.3",
+        "keeps one array of scales for each shape",
+        """
+        return np.ldexp(np.float32(1), np.where(usable, exponent - 1, 0)).astype(np.float32)
+        """,
+        """
+        kept = globals().setdefault("_kept", {})
+        kept = kept.setdefault(greatest.shape, np.empty(greatest.shape, np.float32))
+        kept[...] = np.ldexp(1.0, np.where(usable, exponent - 1, 0))
+        return kept
+        """,
+        kind="second call",
+    ),
+    Mutant(
+        "8.3",
+        "keeps the largest number of the first format",
+        "np.frexp(format.largest /",
+        'np.frexp(globals().setdefault("_largest", format.largest) /',
+        kind="second call",
+    ),
+    Mutant(
+        "8.3",
+        "returns float64",
+        "(np.float32(1), np.where(usable, exponent - 1, 0)).astype(np.float32)",
+        "(1.0, np.where(usable, exponent - 1, 0))",
+        kind="dtype",
+    ),
+    Mutant("8.3", "divides in float32, which overflows", "initial=0).astype(np.float64)", "initial=0)", kind="dtype"),
+    Mutant(
+        "8.3",
+        "doubles the largest value, which overflows",
+        "_, exponent = np.frexp(",
+        "usable &= np.isfinite(np.float32(2) * greatest.astype(np.float32)); _, exponent = np.frexp(",
+        kind="edge",
+    ),
+    Mutant(
+        "8.3",
+        "reads the values as one block of memory",
+        "np.abs(values).max(",
+        "np.abs(np.ndarray(values.shape, values.dtype, values if values.flags.c_contiguous else values.base)).max(",
+        kind="edge",
+    ),
+    Mutant(
+        "8.3",
+        "remembers the greatest value of an array, whatever it holds by now",
+        """
+        usable = np.isfinite(greatest) & (greatest > 0)
+        """,
+        """
+        known = globals().setdefault("_known", [])
+        known.append((values, greatest))
+        greatest = next(greatest for array, greatest in known if array is values)
+        usable = np.isfinite(greatest) & (greatest > 0)
+        """,
+        kind="second call",
+    ),
+    Mutant(
+        "8.3",
+        "half of the scale where the greatest value fits exactly",
+        "_, exponent = np.frexp(format.largest / np.where(usable, greatest, 1))",
+        "m, e = np.frexp(np.where(usable, greatest, 1)); M, E = np.frexp(format.largest); exponent = E - e + (m < M)",
+        kind="edge",
     ),
     # 8.4 MasterWeights
     Mutant(
@@ -201,6 +438,93 @@ MUTANTS = [
         "syncs the parameters only once",
         "parameter.data = master.data",
         "parameter.data = master.data if parameter.stored.dtype == np.float32 else parameter.data",
+    ),
+    Mutant(
+        "8.4",
+        "keeps the list that it was lent",
+        "self.parameters = list(parameters)",
+        "self.parameters = parameters",
+        kind="lent",
+    ),
+    Mutant(
+        "8.4",
+        "all objects share their masters",
+        "self.masters = [master_of(parameter) for parameter in self.parameters]",
+        "type(self).masters = [master_of(parameter) for parameter in self.parameters]",
+        kind="second call",
+    ),
+    Mutant(
+        "8.4",
+        "the format of the first object",
+        "parameter.format = format",
+        'parameter.format = globals().setdefault("_format", format)',
+        kind="second call",
+    ),
+    Mutant(
+        "8.4",
+        "syncs only parameters with a gradient",
+        """
+        parameter.data = master.data
+        """,
+        """
+        if master.grad is not None or parameter.stored.dtype == np.float32:
+            parameter.data = master.data
+        """,
+        kind="edge",
+    ),
+    Mutant(
+        "8.4",
+        "gradients in float64",
+        "master.grad = parameter.grad",
+        "master.grad = None if parameter.grad is None else parameter.grad.astype(np.float64, copy=False)",
+        kind="dtype",
+    ),
+    Mutant(
+        "8.4",
+        "gradients in float32",
+        "master.grad = parameter.grad",
+        "master.grad = None if parameter.grad is None else parameter.grad.astype(np.float32, copy=False)",
+        kind="dtype",
+    ),
+    Mutant(
+        "8.4",
+        "clips the masters to the format's range",
+        "parameter.data = master.data",
+        "parameter.data = np.clip(master.data, -parameter.format.largest, parameter.format.largest)",
+        kind="edge",
+    ),
+    Mutant(
+        "8.4",
+        "keeps the arrays that the masters had at first",
+        "parameter.data = master.data",
+        'parameter.data = vars(self).setdefault("_arrays", {}).setdefault(id(master), master.data)',
+        kind="second call",
+    ),
+    Mutant(
+        "8.4",
+        "takes gradients only in the first step",
+        "master.grad = parameter.grad",
+        "master.grad = parameter.grad if master.grad is None else master.grad",
+        kind="second call",
+    ),
+    Mutant(
+        "8.4",
+        "takes the gradients away from the parameters",
+        "master.grad = parameter.grad",
+        "master.grad, parameter.grad = parameter.grad, None",
+        kind="lent",
+    ),
+    Mutant(
+        "8.4",
+        "finds masters again by their names",
+        """
+        self.masters = [master_of(parameter) for parameter in self.parameters]
+        """,
+        """
+        known = globals().setdefault("_known", {})
+        self.masters = [known.setdefault(parameter.name, master_of(parameter)) for parameter in self.parameters]
+        """,
+        kind="second call",
     ),
     # 8.5 GradScaler
     Mutant("8.5", "decides from this rank alone", "return all_max(float(overflow)) > 0", "return bool(overflow)"),
@@ -294,6 +618,117 @@ MUTANTS = [
         "a fixed scale backs off",
         "if not self.enabled or self.growth_interval == 0:",
         "if not self.enabled:",
+    ),
+    Mutant(
+        "8.5",
+        "an overflow stays an overflow",
+        "return all_max(float(overflow)) > 0",
+        'self.overflow = all_max(float(overflow)) > 0 or getattr(self, "overflow", False); return self.overflow',
+        kind="second call",
+    ),
+    Mutant(
+        "8.5",
+        "keeps the parameters of its first step",
+        "for parameter in parameters:",
+        'for parameter in vars(self).setdefault("parameters", list(parameters)):',
+        kind="second call",
+    ),
+    Mutant(
+        "8.5",
+        "all scalers share the count of good steps",
+        "self.good_steps = 0 if overflow else self.good_steps + 1",
+        'type(self).count = self.good_steps = 0 if overflow else getattr(type(self), "count", 0) + 1',
+        kind="second call",
+    ),
+    Mutant(
+        "8.5",
+        "an overflow of the sum is an overflow",
+        "not np.isfinite(parameter.grad).all()",
+        "not np.isfinite(parameter.grad.sum())",
+        kind="edge",
+    ),
+    Mutant(
+        "8.5",
+        "an overflow of the norm is an overflow",
+        "not np.isfinite(parameter.grad).all()",
+        "not np.isfinite(np.linalg.norm(parameter.grad))",
+        kind="edge",
+    ),
+    Mutant(
+        "8.5",
+        "fails for a gradient without elements",
+        "not np.isfinite(parameter.grad).all()",
+        "not np.isfinite(np.abs(parameter.grad).max())",
+        kind="edge",
+    ),
+    Mutant(
+        "8.5",
+        "divides a copy where the gradient is a view",
+        "parameter.grad /= self.scale",
+        "flat = parameter.grad.reshape(-1); flat /= self.scale",
+        kind="lent",
+    ),
+    Mutant(
+        "8.5",
+        "gradients become float32",
+        "parameter.grad /= self.scale",
+        "parameter.grad = (parameter.grad / self.scale).astype(np.float32)",
+        kind="dtype",
+    ),
+    Mutant(
+        "8.5",
+        "divides in float32",
+        "parameter.grad /= self.scale",
+        "parameter.grad[...] = parameter.grad.astype(np.float32) / np.float32(self.scale)",
+        kind="dtype",
+    ),
+    Mutant(
+        "8.5",
+        "tests in float32 whether a gradient is finite",
+        "not np.isfinite(parameter.grad).all()",
+        "not np.isfinite(parameter.grad.astype(np.float32)).all()",
+        kind="dtype",
+    ),
+    Mutant(
+        "8.5",
+        "takes values beyond float16 for an overflow",
+        "not np.isfinite(parameter.grad).all()",
+        "not (np.abs(parameter.grad) <= 65504).all()",
+        kind="edge",
+    ),
+    Mutant(
+        "8.5",
+        "looks only at the largest magnitude",
+        "not np.isfinite(parameter.grad).all()",
+        "np.nanmax(np.abs(parameter.grad), initial=0) == inf",
+        kind="edge",
+    ),
+    Mutant(
+        "8.5",
+        "an overflow of the mean is an overflow",
+        "not np.isfinite(parameter.grad).all()",
+        "bool(parameter.grad.size) and not np.isfinite(parameter.grad.mean())",
+        kind="edge",
+    ),
+    Mutant(
+        "8.5",
+        "the largest number of float32 is an overflow",
+        "not np.isfinite(parameter.grad).all()",
+        "not (np.abs(parameter.grad) < np.finfo(np.float32).max).all()",
+        kind="dtype",
+    ),
+    Mutant(
+        "8.5",
+        "returns the decision of the step before",
+        """
+        return all_max(float(overflow)) > 0
+        """,
+        """
+        before = getattr(self, "decision", False)
+        self.decision = all_max(float(overflow)) > 0
+        return before
+        """,
+        kind="second call",
     ),
     # 8.6 checkpoint
     Mutant(
@@ -408,6 +843,99 @@ MUTANTS = [
         "others = [Tensor if isinstance(value, Tensor) else value for value in inputs]",
         "from minidist.nn.memory.recompute import checkpoint as own; return own(function, *inputs)",
     ),
+    Mutant(
+        "8.6",
+        "a tensor that occurs twice is passed once",
+        """
+        return Checkpoint.apply(function, others, *(value for value in inputs if isinstance(value, Tensor)))
+        """,
+        """
+        tensors = dict.fromkeys(value for value in inputs if isinstance(value, Tensor))
+        return Checkpoint.apply(function, others, *tensors)
+        """,
+        kind="edge",
+    ),
+    Mutant(
+        "8.6",
+        "float64 inputs have gradients summed in float32",
+        "leaf.grad_dtype = leaf.dtype",
+        "leaf.grad_dtype = np.float32",
+        kind="dtype",
+    ),
+    Mutant(
+        "8.6",
+        "inputs become float32",
+        "leaves = [Tensor(array, needs) for",
+        "leaves = [Tensor(array.astype(np.float32), needs) for",
+        kind="dtype",
+    ),
+    Mutant(
+        "8.6",
+        "all checkpoints share the latest function",
+        "ctx.run, ctx.others = function, others",
+        "ctx.others = others; type(ctx).run = staticmethod(function)",
+        kind="second call",
+    ),
+    Mutant(
+        "8.6",
+        "all checkpoints share the latest other arguments",
+        "ctx.run, ctx.others = function, others",
+        "ctx.run = function; type(ctx).others = others",
+        kind="second call",
+    ),
+    Mutant(
+        "8.6",
+        "keeps the other arguments in one list",
+        """
+        others = [Tensor if isinstance(value, Tensor) else value for value in inputs]
+        """,
+        """
+        others = globals().setdefault("_others", [])
+        others[:] = [Tensor if isinstance(value, Tensor) else value for value in inputs]
+        """,
+        kind="second call",
+    ),
+    Mutant(
+        "8.6",
+        "takes other arguments that are equal to None for tensors",
+        "others = [Tensor if isinstance(value, Tensor) else value for value in inputs]",
+        "others = [Tensor if isinstance(value, Tensor) or value is None else value for value in inputs]",
+        kind="edge",
+    ),
+    Mutant(
+        "8.6",
+        "fails if the function returns its input",
+        """
+        return function(*join([Tensor(array) for array in arrays], others)).data
+        """,
+        """
+        tensors = [Tensor(array) for array in arrays]
+        output = function(*join(tensors, others))
+        return tensors.index(output) if output in tensors else output.data
+        """,
+        kind="edge",
+    ),
+    Mutant(
+        "8.6",
+        "inputs without a gradient get one too",
+        "leaves = [Tensor(array, needs) for",
+        "leaves = [Tensor(array, needs or array.dtype.kind == 'f') for",
+        kind="edge",
+    ),
+    Mutant(
+        "8.6",
+        "every input requires a gradient, whole numbers too",
+        "leaves = [Tensor(array, needs) for",
+        "leaves = [Tensor(array, needs or array.dtype.kind != 'f') for",
+        kind="dtype",
+    ),
+    Mutant(
+        "8.6",
+        "recomputes in the precision of the first checkpoint",
+        "with recomputing(), autocast(ctx.policy):",
+        "with recomputing(), autocast(globals().setdefault('_policy', ctx.policy)):",
+        kind="second call",
+    ),
     # 8.7 worksheet
     Mutant("8.7", "masks take two bytes", "squared = 5 * heads", "squared = 6 * heads"),
     Mutant("8.7", "the scores are not split", "* samples / ranks  # with s s", "* samples  # with s s"),
@@ -439,6 +967,44 @@ MUTANTS = [
         "always a third",
         "return again / (3 * (linear + attention))",
         "return 1 / 3 if again else 0",
+    ),
+    Mutant("8.7", "rounds down what is split", "24 * each / ranks", "24 * each // ranks", kind="edge"),
+    Mutant("8.7", "rounds down the rest", "each / ranks if sequence", "each // ranks if sequence", kind="edge"),
+    Mutant(
+        "8.7", "rounds down the scores", "* samples / ranks  # with s s", "* samples // ranks  # with s s", kind="edge"
+    ),
+    Mutant(
+        "8.7",
+        "remembers a layer by its sizes alone",
+        """
+        kept = layer_bytes(*sizes, mode, ranks, sequence)
+        """,
+        """
+        layers_known = globals().setdefault("_known", {})
+        kept = layers_known.setdefault((sizes, mode, ranks), layer_bytes(*sizes, mode, ranks, sequence))
+        """,
+        kind="second call",
+    ),
+    Mutant(
+        "8.7",
+        "one layer keeps nothing",
+        "return (layers - 1) * kept + layer",
+        "return max(layers - 1, 1) * kept + layer",
+        kind="edge",
+    ),
+    Mutant(
+        "8.7",
+        "overflows 32 bits",
+        "each = tokens * samples * width",
+        "each = int(np.array(tokens * samples * width).astype(np.int32))",
+        kind="dtype",
+    ),
+    Mutant(
+        "8.7",
+        "a share in float32",
+        "return again / (3 * (linear + attention))",
+        "return float(np.float32(again / (3 * (linear + attention))))",
+        kind="dtype",
     ),
     # 8.8 debugging
     Mutant(
@@ -500,5 +1066,104 @@ MUTANTS = [
         """
         grad *= np.float32(min(1.0, max_norm * scale / (norm + 1e-6)))
         """,
+    ),
+    Mutant(
+        "8.8",
+        "clipped for the initial scale",
+        """
+        grad *= np.float32(min(1.0, max_norm / (norm + 1e-6)))
+        """,
+        """
+        grad *= np.float32(min(1.0, max_norm / (norm * scale / init_scale + 1e-6)))
+        """,
+        kind="edge",
+    ),
+    Mutant(
+        "8.8",
+        "keeps the scale of an earlier training",
+        """
+        grad /= np.float32(scale)
+        """,
+        """
+        grad /= np.float32(globals().setdefault("_scale", scale))
+        """,
+        kind="second call",
+    ),
+    Mutant(
+        "8.8",
+        "keeps the largest norm of an earlier training",
+        """
+        grad *= np.float32(min(1.0, max_norm / (norm + 1e-6)))
+        """,
+        """
+        grad *= np.float32(min(1.0, globals().setdefault("_norm", max_norm) / (norm + 1e-6)))
+        """,
+        kind="second call",
+    ),
+    Mutant(
+        "8.8",
+        "the norm in float16",
+        """
+        norm = sqrt(np.sum(grad.astype(np.float64) ** 2))
+        """,
+        """
+        norm = sqrt(np.sum(grad.astype(np.float16) ** 2))
+        """,
+        kind="dtype",
+    ),
+    Mutant(
+        "8.8",
+        "a float64 master",
+        """
+        grad /= np.float32(scale)
+        """,
+        """
+        master = master.astype(np.float64); grad = grad.astype(np.float64) / scale
+        """,
+        kind="dtype",
+    ),
+    Mutant(
+        "8.8",
+        "changes the targets that it was lent",
+        """
+        grad /= np.float32(scale)
+        """,
+        """
+        grad /= np.float32(scale); targets *= np.float16(0.999)
+        """,
+        kind="lent",
+    ),
+    Mutant(
+        "8.8",
+        "changes the features that it was lent",
+        """
+        grad /= np.float32(scale)
+        """,
+        """
+        grad /= np.float32(scale); features[...] = 0
+        """,
+        kind="lent",
+    ),
+    Mutant(
+        "8.8",
+        "adds too much to a small norm",
+        """
+        grad *= np.float32(min(1.0, max_norm / (norm + 1e-6)))
+        """,
+        """
+        grad *= np.float32(min(1.0, max_norm / (norm + 1e-3)))
+        """,
+        kind="edge",
+    ),
+    Mutant(
+        "8.8",
+        "rounds the gradient to float16 after unscaling it",
+        """
+        grad /= np.float32(scale)
+        """,
+        """
+        grad = (grad / np.float32(scale)).astype(np.float16).astype(np.float32)
+        """,
+        kind="dtype",
     ),
 ]

@@ -18,6 +18,7 @@ program with a bug instead. The buggy lines follow a third marker and are commen
 
 import ast
 import re
+from functools import lru_cache
 from pathlib import Path
 
 from minidist.course.answers import CHAPTER_FILE, course_folder
@@ -86,16 +87,18 @@ def _definitions(text: str) -> dict[str, tuple[int, int]]:
 
 def untouched(text: str, stub: str, names: list[str]) -> bool:
     """Whether all these functions and classes are still as in the stub, apart from comments and blank lines."""
-    return all(_code_of(text, name) == _code_of(stub, name) for name in names)
+    mine, given = _code_by_name(text), _code_by_name(stub)
+    return mine is not None and all(mine.get(name) == given.get(name) for name in names)
 
 
-def _code_of(text: str, name: str) -> str | None:
+@lru_cache(maxsize=2)  # of the answers and of the stub: every test asks again
+def _code_by_name(text: str) -> dict[str, str] | None:
+    """The code of each top-level function and class; None if the text is not Python, and so cannot be untouched."""
     try:
         body = ast.parse(text).body
-    except (SyntaxError, ValueError):  # a file that is not Python cannot be untouched
+    except (SyntaxError, ValueError):
         return None
-    same_name = [ast.dump(node) for node in body if getattr(node, "name", None) == name]
-    return same_name[-1] if same_name else ""  # where two have one name, Python calls the last
+    return {node.name: ast.dump(node) for node in body if hasattr(node, "name")}  # of two with one name, the last
 
 
 def replace_definitions(text: str, source: str, names: list[str]) -> str:

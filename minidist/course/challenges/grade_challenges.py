@@ -1,0 +1,146 @@
+"""The leaderboard of a class: every submission's answers to the challenges, judged again, whatever score they claim."""
+
+import csv
+import io
+import json
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from minidist.course.answers import write_atomically
+from minidist.course.challenges.catalogue import CHALLENGES, answer_in, file_in
+from minidist.course.challenges.challenge import Challenge, Result
+from minidist.course.challenges.report import number
+from minidist.course.challenges.run import run_judge
+from minidist.course.grading.limits import Limits
+from minidist.course.grading.reports import cell
+from minidist.course.grading.submissions import copy_files, find_files, find_submissions
+from minidist.course.grading.workplace import Workplace
+from minidist.course.readable import readable_line
+
+FILE = "leaderboard.csv"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One student's answer to one challenge."""
+
+    challenge: Challenge
+    student: str
+    result: Result
+
+
+def grade_challenges(
+    console: Console, submissions: Path, out: Path, limits: Limits, jobs: int, targets: Sequence[str]
+) -> list[Standing]:
+    """Judge every answer to a challenge and write leaderboard.csv, best first; Gradescope's files get the scores too.
+
+    Args:
+        submissions, out, limits, jobs: as ``grade_class``, which has created ``out``.
+        targets: only challenges of these chapters ("3"); tasks ("3.4") have none; all if there are no targets.
+    """
+    chosen = [challenge for challenge in CHALLENGES if not targets or str(challenge.chapter) in targets]
+    entries, _ = find_submissions(submissions)
+    stop = threading.Event()
+
+    def go_on() -> None:
+        if stop.is_set():
+            raise RuntimeError("interrupted")
+
+    with ThreadPoolExecutor(jobs) as pool, Console(stderr=True).status("judging challenges"):
+        try:
+            futures = [pool.submit(_judge_student, *entry, chosen, limits, go_on) for entry in entries]
+            standings = [standing for future in futures for standing in future.result()]
+        except BaseException:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+    standings.sort(key=lambda one: (one.challenge.chapter, one.result.score is None, one.result.score, one.student))
+    _write(out, standings)
+    if standings:
+        console.print(_table(standings))
+        console.print(f"{FILE} is in {out}/", soft_wrap=True)
+    return standings
+
+
+def _judge_student(
+    student: str, submission: Path, challenges: Sequence[Challenge], limits: Limits, go_on: Callable[[], None]
+) -> list[Standing]:
+    """A student's answers, except those that are still the library's."""
+    try:
+        found, _ = find_files(submission, [challenge.module for challenge in challenges])
+    except ValueError:
+        return []  # the grades tell of a damaged file
+    if not found:
+        return []
+    standings = []
+    with Workplace() as workplace:
+        folder = workplace.new_folder()
+        home = file_in(folder, challenges[0]).parent
+        home.mkdir()
+        copy_files(found, home, home.name)
+        answers = [(challenge, answer_in(folder, challenge)) for challenge in challenges]
+        for challenge, source in answers:
+            if source is not None:
+                go_on()
+                standings.append(Standing(challenge, student, run_judge(workplace, challenge, source, limits, go_on)))
+    return standings
+
+
+def _write(out: Path, standings: Sequence[Standing]) -> None:
+    rows = [["chapter", "challenge", "place", "student", "score", "unit", "library", "remarks"]]
+    for place, one in _placed(standings):
+        remarks = "; ".join(readable_line(text) for text in (one.result.message, *one.result.remarks) if text)
+        score = "" if one.result.score is None else repr(one.result.score)
+        challenge = one.challenge
+        row = [challenge.chapter, challenge.what, place, cell(one.student), score, challenge.unit, challenge.library]
+        rows.append([*row, cell(remarks)])
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    write_atomically(out / FILE, text.getvalue())
+    for student in {one.student for one in standings}:
+        _add_to_gradescope(out / "students" / student / "results.json", [s for s in standings if s.student == student])
+
+
+def _placed(standings: Sequence[Standing]) -> list[tuple[int | str, Standing]]:
+    """Each standing with its place among those of its challenge: equal scores share one, wrong answers have none."""
+    placed = []
+    for one in standings:
+        scores = [other.result.score for other in standings if other.challenge is one.challenge]
+        better = [score for score in scores if None not in (score, one.result.score) and score < one.result.score]
+        placed.append(("" if one.result.score is None else len(better) + 1, one))
+    return placed
+
+
+def _table(standings: Sequence[Standing]) -> Table:
+    table = Table(title="leaderboard", title_justify="left")
+    for column in ("challenge", "place", "student", "score", "library"):
+        table.add_column(column, justify="left" if column in ("challenge", "student") else "right")
+    for place, one in _placed(standings):
+        challenge = one.challenge
+        score = "no score" if one.result.score is None else f"{number(one.result.score)} {challenge.unit}"
+        library = f"{number(challenge.library)} {challenge.unit}"
+        table.add_row(f"{challenge.chapter}  {challenge.what}", str(place), one.student, score, library)
+    return table
+
+
+def _add_to_gradescope(file: Path, standings: Sequence[Standing]) -> None:
+    """Add the scores in the form that Gradescope shows as the assignment's leaderboard."""
+    if not file.exists():
+        return
+    content = json.loads(file.read_text(encoding="utf-8"))
+    content["leaderboard"] = [
+        {
+            "name": f"{one.challenge.chapter} {one.challenge.what} ({one.challenge.unit})",
+            "value": one.result.score,
+            "order": "asc",
+        }
+        for one in standings
+        if one.result.score is not None
+    ]
+    write_atomically(file, json.dumps(content, indent=1))

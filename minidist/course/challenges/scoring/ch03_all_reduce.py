@@ -1,0 +1,73 @@
+"""Chapter 3: an all-reduce of 8 ranks, recorded from a real run and replayed on several networks."""
+
+import numpy as np
+
+from minidist.analysis.replay import replay
+from minidist.course.authoring.observe import observe_collectives
+from minidist.course.challenges.challenge import Challenge
+from minidist.course.challenges.scoring.shared import geometric_mean, new_seed, random_words
+from minidist.course.challenges.side_channels import no_side_channels
+from minidist.course.sandbox.student import Student
+
+RANKS = 8
+NETWORKS = ((50e-6, 1 / 1.25e9), (5e-6, 1 / 50e9), (1e-6, 1 / 450e9))  # (alpha, beta): Ethernet, InfiniBand, NVLink
+ELEMENTS = (16, 5_000, 131_072)  # of 8 bytes
+OTHERS = ((1, 5), (3, 1), (6, 1_001), (8, 0), (8, 3), (8, 1_001))  # (ranks, elements): right there too
+
+
+def score(student: Student) -> float:
+    """Microseconds, the geometric mean over networks and sizes."""
+    for ranks, elements in OTHERS:
+        _seconds(student, ranks, elements, *NETWORKS[1])
+    return 1e6 * geometric_mean(
+        _seconds(student, RANKS, elements, *network) for network in NETWORKS for elements in ELEMENTS
+    )
+
+
+def _seconds(student: Student, ranks: int, elements: int, alpha: float, beta: float) -> float:
+    """The time of one all-reduce on a network, if every rank ends with the sum."""
+    seeds = [new_seed() for _ in range(ranks)]
+    expected = sum(random_words(seed, elements) for seed in seeds)
+    seen = student.on_ranks(ranks, run_all_reduce, seeds, elements, alpha, beta)
+    for rank, result in enumerate(seen):
+        right = isinstance(result.value, np.ndarray) and np.array_equal(result.value, expected)
+        assert right, f"rank {rank} of {ranks}, {elements} elements: this is not the sum of all ranks' arrays"
+    flights = replay([result.log for result in seen], lambda nbytes: alpha + beta * nbytes)
+    sent, least = sum(flight.nbytes for flight in flights), 2 * (ranks - 1) * 8 * elements
+    assert sent >= least, (
+        f"{ranks} ranks, {elements} elements: the messages have {sent} bytes together, and no right all-reduce sends "
+        f"less than {least} (Patarasuk and Yuan, 2009)"
+    )
+    return max((flight.end for flight in flights), default=0.0)
+
+
+def run_all_reduce(world, answers, seeds: list[int], elements: int, alpha: float, beta: float) -> np.ndarray:
+    """In a rank: the array after the all-reduce."""
+    flat = random_words(seeds[world.rank], elements)
+    seeds.clear()  # no rank knows what the others hold
+    observe_collectives(world, refuse_background)
+    with no_side_channels():
+        answers.fast_all_reduce(flat, alpha, beta, world)
+    return flat
+
+
+def refuse_background(name: str, nbytes: int, async_op: bool) -> None:
+    """What runs in the background has no place in program order, so a replay of it would differ from run to run."""
+    assert not async_op, f"{name} runs in the background: leave async_op out; isend and irecv may overlap"
+
+
+CHALLENGE = Challenge(
+    chapter=3,
+    name="all_reduce",
+    what="all-reduce",
+    title="The fastest all-reduce of 8 ranks, on any network",
+    rule="Your all-reduce runs on 8 real ranks, and its messages are replayed on networks of a given alpha and beta, "
+    "which it is told. It is scored with arrays of several sizes, small and large, and must be right for any number of "
+    "ranks.",
+    unit="us",
+    library=57.8,
+    known=35.4,
+    idea="Recursive halving and doubling, ended by one exchange as soon as that is cheaper: Thakur, Rabenseifner and "
+    'Gropp, "Optimization of Collective Communication Operations in MPICH" (2005)',
+    score=score,
+)

@@ -1,0 +1,119 @@
+"""A folder in which graders work, and a process that watches over it (supervisor.py).
+
+Whatever happens to this process and to what runs there, all processes end and the folder disappears.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from minidist.course.answers import ROOT
+
+PACKAGES = ("pytest", "psutil")  # no other command needs them, so they are optional
+POLL_SECONDS = 0.05
+END_SECONDS = 60.0  # for the supervisor to end everything
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended."""
+
+    status: int | None  # its exit status; None if it was ended
+    exceeded: str = ""  # "time" or "processes", if it exceeded that limit
+
+
+class Workplace:
+    """A temporary folder and its supervisor. A context manager.
+
+    Attributes:
+        folder: the folder.
+
+    Raises:
+        ValueError: if a package that graders need is missing.
+    """
+
+    def __init__(self) -> None:
+        if missing := [name for name in PACKAGES if find_spec(name) is None]:
+            raise ValueError(f"the course needs {' and '.join(missing)}: pip install -e '.[course]'")
+        command = [sys.executable, "-m", "minidist.course.grading.supervisor", tempfile.gettempdir()]
+        self._supervisor = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8",
+            start_new_session=True,  # Ctrl-C reaches every process of the terminal, but this one ends last
+        )  # fmt: skip
+        self.folder = Path(self._answer()["folder"])
+        self._folders = 0
+
+    def __enter__(self) -> "Workplace":
+        return self
+
+    def __exit__(self, *_) -> None:
+        with suppress(OSError):
+            self._supervisor.stdin.close()
+        try:
+            self._supervisor.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._supervisor.kill()
+            self._supervisor.wait()
+        self._supervisor.stdout.close()
+        shutil.rmtree(self.folder, ignore_errors=True)  # in case something has killed the supervisor
+
+    def new_folder(self) -> Path:
+        """An empty folder inside the folder."""
+        new = self.folder / str(self._folders)
+        new.mkdir()
+        self._folders += 1
+        return new
+
+    def run(
+        self,
+        command: list[str],
+        environment: dict[str, str],
+        cwd: Path,
+        output: Path,
+        seconds: float | None = None,
+        processes: int | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> Outcome:
+        """Run a command and wait for its end and that of all processes that it started.
+
+        Args:
+            command, environment, cwd, output, seconds, processes: as ``supervise``.
+            meanwhile: called every now and then. If it raises an exception, leave the ``with`` block: that ends all.
+
+        Raises:
+            RuntimeError: if something has killed the supervisor.
+        """
+        request = {
+            "command": command, "environment": environment, "cwd": str(cwd), "output": str(output),
+            "seconds": seconds, "processes": processes,
+        }  # fmt: skip
+        with suppress(OSError):  # if the supervisor is gone, its missing answer tells
+            self._supervisor.stdin.write(json.dumps(request) + "\n")
+            self._supervisor.stdin.flush()
+        answers: list[dict | None] = []
+        reader = threading.Thread(target=lambda: answers.append(self._read()), daemon=True)
+        reader.start()
+        while reader.is_alive():
+            meanwhile()
+            reader.join(POLL_SECONDS)
+        return Outcome(**self._checked(answers[0]))
+
+    def _answer(self) -> dict:
+        return self._checked(self._read())
+
+    def _read(self) -> dict | None:
+        line = self._supervisor.stdout.readline()
+        return json.loads(line) if line.endswith("\n") else None
+
+    def _checked(self, answer: dict | None) -> dict:
+        if answer is None:
+            raise RuntimeError("something has killed the process that supervises the graders")
+        return answer

@@ -1,0 +1,157 @@
+"""The part of a grader's run that happens in a rank: load the answers once, run the grader's function, bring back plain
+values."""
+
+import copy
+import io
+import os
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+
+from minidist import trace
+from minidist.course.answers import Source
+from minidist.course.sandbox.guard import guarded, threads_left
+from minidist.course.sandbox.loading import load
+from minidist.course.sandbox.values import use_dtype, use_seed
+from minidist.course.sandbox.watching import WatchedAnswers
+
+NUMBERS = set(np.sctypeDict.values())  # NumPy's own types: a subclass could bring its own equality
+
+
+@dataclass
+class RankResult:
+    """What one rank brought back from an answer."""
+
+    value: object  # what the grader's function returned there
+    traffic: trace.Traffic  # of the whole call
+    log: list  # the messages, for analysis/replay.py
+    remarks: list[str]
+    has_threads: bool = False  # whether the answer left threads running there
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What holds for every call of a task's answers, whichever test calls them.
+
+    Attributes:
+        task: its number; all its calls on a rank run in one load of the answers.
+        forbidden: modules and functions of the library that the answers may not call, because they hold the solutions.
+        shared: functions that may return what they were lent.
+        dtype: of the numbers in this test; None for those of the test's own.
+    """
+
+    task: str = ""
+    forbidden: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+    dtype: str | None = None
+
+
+def run_in_rank(world, source: Source, contract: Contract, function: Callable, args: tuple) -> RankResult:
+    remarks: list[str] = []
+    _enter(os.path.dirname(source.path))
+    threads = set(threading.enumerate())
+    answers, is_new = _loaded(source, contract, remarks)
+    use_dtype(contract.dtype)
+    if is_new:
+        _rehearse(world, answers, contract, function, copy.deepcopy(args))
+    result = _run(world, answers, contract, function, args, remarks, seed=0)
+    result.has_threads = bool(threads_left(threads))
+    if result.has_threads:
+        remarks.append("leaves threads running; they were ended")
+    return result
+
+
+def _rehearse(world, answers, contract: Contract, function: Callable, args: tuple) -> None:
+    """Make the first run in a load one with other values: what counts must not depend on an earlier call.
+
+    What it prints is shown only if it fails: the run that counts prints it again.
+    """
+    printed = io.StringIO()
+    try:
+        with redirect_stdout(printed):
+            _run(world, answers, contract, function, args, [], seed=1)
+    except BaseException:
+        print(printed.getvalue(), end="")
+        raise
+
+
+def _run(
+    world, answers, contract: Contract, function: Callable, args: tuple, remarks: list[str], seed: int
+) -> RankResult:
+    """Run the grader's function once."""
+    answers.begin_run()
+    use_seed(seed)
+    before = world.traffic
+    trace.start()
+    try:
+        with guarded(contract.forbidden, remarks):
+            value = function(world, answers, *args)
+            _assert_waited_for(world.transport)
+    finally:
+        log = trace.stop()
+    sys.stdout.flush()
+    return RankResult(plain(value), world.traffic - before, log, remarks)
+
+
+def _assert_waited_for(transport) -> None:
+    for label in (label for group in transport.groups for label in group.unwaited):
+        raise AssertionError(f"an asynchronous collective is never waited for: {label}")
+    for (peer, _), nbytes in transport.unwaited.items():
+        raise AssertionError(
+            f"an isend of {nbytes} bytes to rank {peer} is never waited for: until its wait returns, the message may "
+            "still be read from its array"
+        )
+
+
+_latest: tuple[tuple, WatchedAnswers] | None = None  # the answers that this rank has loaded last
+
+
+def _loaded(source: Source, contract: Contract, remarks: list[str]) -> tuple[WatchedAnswers, bool]:
+    """The answers, and whether they were loaded just now: a task's calls share one load."""
+    global _latest
+    key = source, replace(contract, dtype=None)
+    if _latest is not None and _latest[0] == key:
+        return _latest[1], False
+    _latest = None  # a load that fails is tried again
+    answers = WatchedAnswers(load(source, contract.forbidden, remarks), contract.shared)
+    _latest = key, answers
+    return answers, True
+
+
+def _enter(folder: str) -> None:
+    """Make the answers' folder the current one. Create it again if an answer, perhaps on another rank, deletes it."""
+    for _ in range(100):
+        try:
+            os.makedirs(folder, exist_ok=True)
+            os.chdir(folder)
+            return
+        except OSError:
+            continue
+
+
+def plain(value):
+    """The value, if it consists of numbers, strings and arrays only: nothing else leaves a rank.
+
+    A Fraction becomes a float.
+
+    Raises:
+        TypeError: naming any other type.
+    """
+    if type(value) in (bool, int, float, complex, str, bytes, type(None)) or type(value) in NUMBERS:
+        return value
+    if type(value) is np.ndarray and value.dtype.kind in "biufcSU":
+        return value
+    if type(value) is Fraction:
+        return float(value)
+    if type(value) in (list, tuple):
+        return type(value)(plain(item) for item in value)
+    if type(value) in (set, frozenset):
+        return {plain(item) for item in value}
+    if type(value) is dict:
+        return {plain(key): plain(item) for key, item in value.items()}
+    raise TypeError(f"expected the answer to return numbers or arrays, got a {type(value).__name__}")

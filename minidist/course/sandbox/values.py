@@ -1,0 +1,54 @@
+"""The values that graders lend to answers: of the dtype of the test, and other ones in a rehearsal."""
+
+import numpy as np
+
+_dtype: np.dtype = np.dtype(np.float64)
+_seed = 0
+
+
+def use_dtype(dtype: str | None) -> None:
+    """Make ``numbers`` and ``blank`` return arrays of this dtype; None for float64."""
+    global _dtype
+    _dtype = np.dtype(dtype or np.float64)
+
+
+def use_seed(seed: int) -> None:
+    """Make ``numbers`` return other values for every other seed."""
+    global _seed
+    _seed = seed
+
+
+def working_dtype() -> np.dtype:
+    """The dtype of the test that runs."""
+    return _dtype
+
+
+def generator(*key: int) -> np.random.Generator:
+    """Random numbers that depend on the key, and are other ones in a rehearsal."""
+    return np.random.default_rng([*key, _seed] if _seed else key)
+
+
+def numbers(rank: int, elements: int, seed: int = 0) -> np.ndarray:
+    """Whole numbers, different on each rank: their sums are exact in any order.  (elements,) of the working dtype"""
+    return generator(seed, rank).integers(-1000, 1000, elements).astype(_dtype)
+
+
+def many_digits(rank: int, elements: int, seed: int = 0) -> np.ndarray:
+    """Like ``numbers``, but an answer that rounds float64 or int32 to float32 shows.
+
+    Sums over 16 ranks are exact in any order; products are not.
+    """
+    coarse, fine = numbers(rank, elements, seed), numbers(rank, elements, seed + 1)
+    if _dtype == np.float64:
+        return coarse + fine / (1 << 20)
+    return coarse * (1 << 16) + fine if _dtype == np.int32 else coarse
+
+
+def blank(shape: int | tuple[int, ...]) -> np.ndarray:
+    """An array to receive into, full of -1, of the working dtype."""
+    return np.full(shape, -1, _dtype)
+
+
+def nbytes(elements: int) -> int:
+    """The bytes of so many elements of the working dtype."""
+    return int(elements) * _dtype.itemsize

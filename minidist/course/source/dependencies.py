@@ -1,0 +1,134 @@
+"""What the verdict on a task depends on, so that it is judged again only when that has changed.
+
+Of the learner's file these are the task's own definitions, those that its grader calls, every definition that they name
+in turn, and all code that runs while the file loads. Names are compared as they are written, whatever they mean there:
+a definition may count as named although it is not, which costs time, but not the other way round.
+"""
+
+import ast
+import hashlib
+from collections.abc import Iterable, Sequence
+
+from minidist.course.source.task_list import number_of_class, task_classes
+
+# Whoever uses one of these can reach a definition without its name.
+DYNAMIC = {"globals", "locals", "vars", "eval", "exec", "compile", "__import__", "importlib", "sys", "inspect"}
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def dependencies(answers: str, graders: str, definitions: dict[str, list[str]]) -> dict[str, tuple[str, str]]:
+    """For each task, two hashes of what its verdict depends on: of the code alone, and of the code and its lines.
+
+    Args:
+        answers: the learner's file.
+        graders: those of its chapter.
+        definitions: task -> the names of its definitions, as ``definitions_by_task`` returns them.
+    """
+    try:
+        tree = ast.parse(answers)
+    except (SyntaxError, ValueError):  # no task can be judged
+        return dict.fromkeys(definitions, (_hash([answers, graders]),) * 2)
+    mentioned = _mentioned_by_graders(graders)
+    found = {}
+    for task, names in definitions.items():
+        nodes = _reached(tree, {*names, *mentioned.get(task, ())})
+        texts = [graders, *(ast.dump(node) for node in nodes), *sorted(_run_at_definition(tree, nodes))]
+        found[task] = _hash(texts), _hash([*texts, *(str(node.lineno) for node in nodes), *map(_lines, nodes)])
+    return found
+
+
+def _mentioned_by_graders(graders: str) -> dict[str, set[str]]:
+    """For each task, all names by which its grader, and what that uses of the same file, may call answers."""
+    tree = ast.parse(graders)
+    defined = [(node, _names_defined(node)) for node in tree.body]
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    imported = {alias.asname or alias.name for node in imports for alias in node.names}
+    found = {}
+    for task in task_classes(tree):
+        nodes: list[ast.stmt] = []
+        new: list[ast.stmt] = [task]
+        while new:
+            nodes += new
+            names = _names_in(new) | {part.arg for node in new for part in ast.walk(node) if isinstance(part, ast.arg)}
+            new = [node for node, own in defined if own & names and node not in nodes]  # an argument may be a fixture
+        found[number_of_class(task)] = {name for node in nodes for name in _calls_in(node, imported)}
+    return found
+
+
+def _calls_in(grader: ast.stmt, imported: set[str]) -> set[str]:
+    """The attributes and strings in a grader, as in ``answers.send`` and ``student.call("send")``; and "Zero*" for
+    f"Zero{stage}". An attribute of an imported module is the library's."""
+    found: set[str] = set()
+    for part in ast.walk(grader):
+        if isinstance(part, ast.Attribute):
+            if not (isinstance(part.value, ast.Name) and part.value.id in imported):
+                found.add(part.attr)
+        elif isinstance(part, ast.Constant) and isinstance(part.value, str):
+            found.add(part.value)
+        elif isinstance(part, ast.JoinedStr) and part.values and isinstance(part.values[0], ast.Constant):
+            found.add(f"{part.values[0].value}*")
+    return found
+
+
+def _reached(tree: ast.Module, names: set[str]) -> list[ast.stmt]:
+    """The definitions of these names, all that they mention, and what runs at load; in the order of the file."""
+    definitions = [node for node in tree.body if isinstance(node, Definition)]
+    at_load = [node for node in tree.body if not isinstance(node, Definition)]
+    names = names | _names_in(call for node in definitions for call in _calls_at_definition(node))
+    reached: list[ast.stmt] = []
+    new = [*at_load, *(node for node in definitions if _is_named(node, names))]
+    while new:
+        reached += new
+        mentioned = _names_in(new)
+        everything = bool(mentioned & DYNAMIC)
+        new = [node for node in definitions if node not in reached and (everything or _is_named(node, mentioned))]
+    return [node for node in tree.body if node in reached]
+
+
+def _run_at_definition(tree: ast.Module, reached: Sequence[ast.stmt]) -> set[str]:
+    """The code in all other definitions that runs when they are defined: decorators, defaults, annotations, classes."""
+    return {ast.dump(part) for node in tree.body if node not in reached for part in _parts_at_definition(node)}
+
+
+def _parts_at_definition(node: ast.stmt) -> list[ast.AST]:
+    if isinstance(node, ast.ClassDef):
+        parts = [*node.decorator_list, *node.bases, *node.keywords]
+        return [*parts, *(part for inner in node.body for part in _parts_at_definition(inner))]
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        every = node.args
+        arguments = [*every.posonlyargs, *every.args, *every.kwonlyargs, every.vararg, every.kwarg]
+        annotations = [argument.annotation for argument in arguments if argument is not None]
+        parts = [*node.decorator_list, *every.defaults, *every.kw_defaults, *annotations, node.returns]
+        return [part for part in parts if part is not None]
+    return [node]
+
+
+def _calls_at_definition(node: ast.stmt) -> list[ast.AST]:
+    """What is called when a definition is executed: its decorators, and the calls in its defaults and its class."""
+    parts = [part for part in _parts_at_definition(node) for part in ast.walk(part)]
+    return [*node.decorator_list, *(part for part in parts if isinstance(part, ast.Call))]
+
+
+def _is_named(node: ast.stmt, names: set[str]) -> bool:
+    """Whether one of the names is this definition's; "Zero*" stands for all names that begin with Zero."""
+    return node.name in names or any(name.endswith("*") and node.name.startswith(name[:-1]) for name in names)
+
+
+def _names_defined(node: ast.stmt) -> set[str]:
+    """The names that a statement defines."""
+    if isinstance(node, Definition):
+        return {node.name}
+    return {name.id for name in ast.walk(node) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)}
+
+
+def _names_in(nodes: Iterable[ast.AST]) -> set[str]:
+    """Every name in the code, whatever it means there."""
+    return {part.id for node in nodes for part in ast.walk(node) if isinstance(part, ast.Name)}
+
+
+def _lines(node: ast.stmt) -> str:
+    return " ".join(str(part.lineno - node.lineno) for part in ast.walk(node) if hasattr(part, "lineno"))
+
+
+def _hash(texts: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:32]

@@ -1,0 +1,31 @@
+"""What the tests of challenges share."""
+
+from pathlib import Path
+
+import pytest
+
+from minidist.course.answers import Source, read_source
+from minidist.course.challenges.catalogue import file_in
+from minidist.course.challenges.challenge import Challenge, Result
+from minidist.course.challenges.judge import RANK_MODULES, judge
+from minidist.course.sandbox.warm_ranks import WarmRanks
+
+BETTER = Path(__file__).parent / "better"
+
+
+def better_answer(challenge: Challenge) -> Source:
+    """An answer that has the best known score."""
+    return read_source(BETTER / f"{challenge.module}.py")
+
+
+@pytest.fixture(scope="session")
+def judged(tmp_path_factory):
+    """``judged(challenge, text)``: the Result of an answer with that text."""
+    folder = tmp_path_factory.mktemp("answers")
+    with WarmRanks(RANK_MODULES) as ranks:
+
+        def result_of(challenge: Challenge, text: str) -> Result:
+            file = file_in(folder, challenge)
+            return judge(challenge, Source(challenge.module, str(file), text), ranks)
+
+        yield result_of

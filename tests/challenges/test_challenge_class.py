@@ -1,0 +1,112 @@
+"""minidist grade: the leaderboard of a class, from answers that are judged again."""
+
+import csv
+import json
+import zipfile
+
+import pytest
+from conftest import better_answer
+from rich.console import Console
+
+from minidist.cli.main import main
+from minidist.course import commands
+from minidist.course.challenges.catalogue import FOLDER, challenge_of, library_answer
+from minidist.course.challenges.grade_challenges import FILE, grade_challenges
+from minidist.course.challenges.leaderboard import FILE as OF_A_LEARNER
+from minidist.course.grading.limits import Limits
+
+EIGHT, NINE = challenge_of("8"), challenge_of("9")
+WORSE = "def place_ranks(sent, per_node):\n    return list(reversed(range(len(sent))))\n"
+KILLER = "import os, signal\nos.killpg(0, signal.SIGKILL)\n"
+FORGED = json.dumps({"challenge": EIGHT.module, "score": 0.001, "unit": "%", "date": "", "sha256": ""})
+
+
+@pytest.fixture(scope="module")
+def submissions(tmp_path_factory):
+    """One folder or zip file for each student: some answer challenges, some do not."""
+    folder = tmp_path_factory.mktemp("class") / "submissions"
+
+    def send(student: str, files: dict[str, str]) -> None:
+        for name, text in files.items():
+            (folder / student / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / student / name).write_text(text, encoding="utf-8")
+
+    nine, eight = f"exercises/{FOLDER}/{NINE.module}.py", f"exercises/{FOLDER}/{EIGHT.module}.py"
+    send("ada", {nine: better_answer(NINE).text, eight: better_answer(EIGHT).text})
+    send("bob", {nine: WORSE, eight: KILLER})
+    send("carl", {f"exercises/{OF_A_LEARNER}": FORGED, eight: "def plan_recomputation(*_):\n    return 0.001\n"})
+    send("dora", {nine: library_answer(NINE).text})
+    send("eve", {"exercises/ch03_collectives.py": "", f"solutions/{FOLDER}/{NINE.module}.py": better_answer(NINE).text})
+    with zipfile.ZipFile(folder / "=fred.zip", "w") as archive:
+        archive.writestr(f"deep/{NINE.module}.py", better_answer(NINE).text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def graded(submissions):
+    """The folder of grades, and what was printed."""
+    out = submissions.parent / "grades"
+    for student in ("ada", "carl"):
+        (out / "students" / student).mkdir(parents=True)
+        (out / "students" / student / "results.json").write_text('{"score": 3}', encoding="utf-8")
+    console = Console(record=True, width=100)
+    grade_challenges(console, submissions, out, Limits(), 2, [])
+    return out, console.export_text()
+
+
+def rows_of(graded) -> dict[tuple[str, str], dict]:
+    """(chapter, student) -> the row of leaderboard.csv, in its order."""
+    with open(graded[0] / FILE, newline="", encoding="utf-8") as file:
+        return {(row["chapter"], row["student"]): row for row in csv.DictReader(file)}
+
+
+@pytest.mark.long
+def test_the_best_come_first(graded):
+    rows = rows_of(graded)
+    assert [(*key, row["place"]) for key, row in rows.items()] == [
+        ("8", "ada", "1"), ("8", "bob", ""), ("8", "carl", ""),
+        ("9", "'=fred", "1"), ("9", "ada", "1"), ("9", "bob", "3"),
+    ]  # fmt: skip
+    assert (
+        float(rows["9", "ada"]["score"]) == pytest.approx(NINE.known, rel=1e-3) == float(rows["9", "'=fred"]["score"])
+    )
+    assert float(rows["9", "bob"]["score"]) > NINE.known
+    assert rows["9", "bob"]["library"] == "1617" and rows["8", "ada"]["unit"] == "%"
+
+
+@pytest.mark.long
+def test_wrong_answers_and_forged_scores_have_no_score(graded):
+    rows = rows_of(graded)
+    assert rows["8", "carl"]["score"] == "" and "expected a list of strings, got 0.001" in rows["8", "carl"]["remarks"]
+    assert rows["8", "bob"]["score"] == "" and "it ended the judging process" in rows["8", "bob"]["remarks"]
+
+
+@pytest.mark.long
+def test_a_table_shows_them(graded):
+    lines = [" ".join(line.replace("│", " ").split()) for line in graded[1].splitlines()]
+    assert "8 plan 1 ada 133 % 316 %" in lines and "8 plan carl no score 316 %" in lines
+
+
+@pytest.mark.long
+def test_gradescope_gets_the_scores(graded):
+    ada, carl = (json.loads((graded[0] / "students" / name / "results.json").read_text()) for name in ("ada", "carl"))
+    assert ada["score"] == 3 and carl == {"score": 3, "leaderboard": []}
+    assert [(one["name"], one["order"]) for one in ada["leaderboard"]] == [
+        ("8 plan (%)", "asc"),
+        ("9 placement (MB)", "asc"),
+    ]
+    assert ada["leaderboard"][0]["value"] == pytest.approx(EIGHT.known, rel=1e-3)
+
+
+def test_grade_collects_them(submissions, tmp_path, monkeypatch, capsys):
+    """Of the chapters that are graded; tasks have no challenges. Without any answer no judge starts."""
+
+    def only_folder(console, submissions, out, *more):
+        out.mkdir(exist_ok=True)
+
+    monkeypatch.setattr(commands, "grade_class", only_folder)
+    out = tmp_path / "grades"
+    for task, lines in (("9", 4), ("9.3", 1), ("3", 1)):
+        assert main(["grade", str(submissions), "--out", str(out), "--task", task]) == 0
+        assert len((out / FILE).read_text(encoding="utf-8").splitlines()) == lines
+        assert ("leaderboard.csv is in" in capsys.readouterr().out) == (lines > 1)

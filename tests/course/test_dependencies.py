@@ -1,0 +1,136 @@
+"""A task is judged again when something has changed that its verdict depends on, and else not."""
+
+import pytest
+
+from minidist.course.answers import course_folder, read_answers
+from minidist.course.grading.run_graders import run_graders
+from minidist.course.source.dependencies import dependencies
+from minidist.course.source.stubs import definitions_by_task
+from minidist.course.source.task_list import grader_of, tasks_of
+
+ANSWERS = """
+import numpy as np
+
+LIMIT = 3
+
+
+def helper(x):
+    return x + 1
+
+
+def first(x):
+    return helper(x)
+
+
+def second(x: int, start=0):
+    return x
+
+
+class Third:
+    size = 4
+
+    def run(self):
+        return self.size
+
+
+def stage1():
+    pass
+"""
+GRADERS = '''
+def run_second(answers):
+    return answers.second(1)
+
+
+def run_stage(answers, number):
+    return getattr(answers, f"stage{number}")()
+
+
+@pytest.mark.task("9.1", points=1)
+class TestFirst:
+    """first"""
+
+
+@pytest.mark.task("9.2", points=1)
+class TestThird:
+    """third"""
+
+    def test(self, student):
+        run_second(student)
+
+
+@pytest.mark.task("9.3", points=1)
+class TestFourth:
+    """fourth"""
+
+    def test(self, student):
+        run_stage(student, 1)
+'''
+DEFINITIONS = {"9.1": ["first"], "9.2": ["Third"], "9.3": []}
+
+
+def changed(old: str, new: str, answers: str = ANSWERS, graders: str = GRADERS) -> str:
+    """The tasks to judge again after a change of the answers."""
+    assert answers.count(old) == 1
+    before = dependencies(answers, graders, DEFINITIONS)
+    after = dependencies(answers.replace(old, new), graders, DEFINITIONS)
+    return " ".join(task for task in before if before[task][0] != after[task][0])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "tasks"),
+    [
+        ("return helper(x)", "return helper(x) + 0", "9.1"),
+        ("return x + 1", "return x + 2", "9.1"),  # through first
+        ("return x\n", "return 2 * x\n", "9.2"),  # through the grader
+        ("return self.size", "return 5", "9.2"),
+        ("    pass", "    return 1", "9.3"),  # a name that the grader puts together
+        ("LIMIT = 3", "LIMIT = 4", "9.1 9.2 9.3"),
+        ("import numpy as np", "import numpy", "9.1 9.2 9.3"),
+        ("start=0", "start=np.zeroes(1)", "9.1 9.2 9.3"),  # an error when it is defined keeps the file from loading
+        ("x: int", "x: intt", "9.1 9.2 9.3"),
+        ("size = 4", "size = helper(4)", "9.1 9.2 9.3"),
+        ("def helper(x):", "def helper(x:", "9.1 9.2 9.3"),  # not Python
+        ("return x + 1", "return x + 1  # a comment", ""),
+        ("LIMIT = 3", "\n\nLIMIT = 3", ""),
+        ("    pass", "    pass\n\n\ndef unused(x):\n    return 1", ""),
+        ("def first(x):", "def helper(x):\n    return 7\n\n\ndef first(x):", "9.1"),  # the last of one name counts
+    ],
+)
+def test_what_a_change_concerns(old, new, tasks):
+    assert changed(old, new) == tasks
+
+
+def test_what_a_call_at_load_uses_concerns_all():
+    assert changed("return x + 1", "return x + 2", ANSWERS.replace("size = 4", "size = helper(4)")) == "9.1 9.2 9.3"
+
+
+def test_who_looks_names_up_depends_on_all():
+    assert changed("    pass", "    return 1", ANSWERS.replace("helper(x)\n", "globals()['helper'](x)\n")) == "9.1 9.3"
+
+
+def test_a_change_of_the_graders_concerns_all():
+    before, after = (dependencies(ANSWERS, text, DEFINITIONS) for text in (GRADERS, GRADERS + "\n"))
+    assert all(before[task][0] != after[task][0] for task in before)
+
+
+def test_a_place_moves_with_the_lines_above_it():
+    before, after = (dependencies(text, GRADERS, DEFINITIONS) for text in (ANSWERS, "\n" + ANSWERS))
+    assert all(before[task][0] == after[task][0] and before[task][1] != after[task][1] for task in before)
+
+
+def test_in_the_course_a_task_depends_on_little():
+    """Tasks 3.4 and 3.7 do not depend on each other, and 3.6 depends on 3.4, which it calls."""
+    solution = read_answers(course_folder("solutions"))["ch03_collectives"].text
+    definitions, graders = definitions_by_task(solution), grader_of("ch03_collectives")
+    start = solution.index("def reduce_scatter_ring")
+    other = solution[:start] + solution[start:].replace("for step in", "for  step in range(0) or", 1)
+    before, after = (dependencies(text, graders, definitions) for text in (solution, other))
+    assert [task for task in before if before[task][0] != after[task][0]] == ["3.4", "3.6"]
+
+
+def test_the_task_list_is_what_pytest_collects():
+    for result in run_graders("solutions", [], "--collect-only"):
+        task = result.task
+        read = next(other for other in tasks_of(task.chapter) if other.number == task.number)
+        task.tests = 0
+        assert read == task

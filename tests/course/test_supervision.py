@@ -1,0 +1,158 @@
+"""Whatever a submission starts, and however grading ends, nothing stays behind."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Timer
+
+import psutil
+import pytest
+
+from minidist.cli.main import main
+from minidist.course.answers import course_folder, read_answers
+from minidist.course.grading.standby import Standby
+from minidist.course.grading.workplace import Workplace
+
+NAME = "ch03_collectives"
+SOLUTION = read_answers(course_folder("solutions"))[NAME].text
+LIMIT = 300  # seconds for one wait
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+def processes_in(folder: Path) -> list[str]:
+    """The processes whose temporary files are in a folder, and the supervisor of that folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            here = process.environ().get("TMPDIR", "").startswith(str(folder))
+            if here and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(f"{process.pid} {' '.join(process.cmdline())[:80]}")
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def segments_of(pids: set[int]) -> list[str]:
+    """The shared-memory segments that these processes have made."""
+    names = os.listdir("/dev/shm") if Path("/dev/shm").is_dir() else []
+    return [name for name in names if name.startswith("minidist-") and int(name.split("-")[1]) in pids]
+
+
+@pytest.mark.parametrize("command", ["grade", "check", "watch"])
+def test_kill_9_leaves_nothing(command, tmp_path, scratch):
+    """While an answer runs that never ends."""
+    folder = tmp_path / "in" / "student"
+    folder.mkdir(parents=True)
+    started = tmp_path / "started"
+    (folder / f"{NAME}.py").write_text(f"{SOLUTION}\nopen({str(started)!r}, 'w')\nwhile True:\n    pass\n")
+    arguments = {
+        "grade": ["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--task", "3.6"],
+        "check": ["check", "3.6", "--impl", str(folder)],
+        "watch": ["check", "3.6", "--impl", str(folder), "--watch"],
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "minidist.cli", *arguments[command]],
+        env=os.environ | {"TMPDIR": str(scratch)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        wait_for(lambda: started.exists() or process.poll() is not None, "the answer has not started")
+        assert process.poll() is None
+        pids = {int(line.split()[0]) for line in processes_in(scratch)}
+    finally:
+        process.kill()
+        process.wait(LIMIT)
+    wait_for(lambda: not processes_in(scratch), "processes are left")
+    wait_for(lambda: not list(scratch.iterdir()), "temporary folders are left")
+    assert segments_of(pids) == []
+
+
+@pytest.mark.long
+def test_kill_9_while_a_process_stands_by_leaves_nothing(tmp_path, scratch):
+    """Between two saves a grading process waits, with the server that forks ranks."""
+    (tmp_path / f"{NAME}.py").write_text(SOLUTION)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "minidist.cli", "check", "3.6", "--impl", str(tmp_path), "--watch"],
+        env=os.environ | {"TMPDIR": str(scratch)}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    timer = Timer(LIMIT, process.kill)
+    timer.start()
+    try:
+        assert any("Save a file" in line for line in process.stdout)
+        wait_for(lambda: "stand_by" in str(processes_in(scratch)), "no process stands by")
+    finally:
+        timer.cancel()
+        process.kill()
+        process.wait(LIMIT)
+        process.stdout.close()
+    wait_for(lambda: not processes_in(scratch), "processes are left")
+    wait_for(lambda: not list(scratch.iterdir()), "temporary folders are left")
+
+
+def test_a_process_that_stands_by_reads_the_answers_when_it_judges(tmp_path):
+    mine = tmp_path / f"{NAME}.py"
+    mine.write_text(SOLUTION.replace("distance *= 2", "distance *= 3"))
+    with Standby() as standby:
+        wait_for(lambda: psutil.Process().children(recursive=True), "nothing has started")
+        mine.write_text(SOLUTION)
+        results = standby.run_graders(str(tmp_path), ["3.2"])
+        assert [result.task.number for result in results if result.state == "passed"] == ["3.2"]
+
+
+def test_a_program_that_hides_from_its_supervisor_ends():
+    """It has an empty environment, a session of its own, and a parent that has ended."""
+    hide = "import subprocess\nprint(subprocess.Popen(['sleep', '3600'], env={}, start_new_session=True).pid)"
+    code = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {hide!r}])"
+    with Workplace() as workplace:
+        output = workplace.folder / "output"
+        outcome = workplace.run([sys.executable, "-c", code], {}, workplace.folder, output)
+        assert outcome.status == 0 and outcome.exceeded == ""
+        pid = int(output.read_text())
+        assert not psutil.pid_exists(pid)
+    assert not workplace.folder.exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has ended")
+def test_a_workplace_whose_supervisor_is_killed():
+    """The command ends too, the error says what has happened, and the folder disappears."""
+    with Workplace() as workplace:
+        file = workplace.folder / "pid"
+        code = f"import os, time\nopen({str(file)!r}, 'w').write(str(os.getpid()) + '.')\ntime.sleep(3600)"
+
+        def kill_it() -> None:
+            if file.exists() and file.read_text().endswith("."):
+                workplace._supervisor.kill()
+
+        with pytest.raises(RuntimeError, match="something has killed the process that supervises"):
+            command = [sys.executable, "-c", code]
+            workplace.run(command, {}, workplace.folder, workplace.folder / "output", meanwhile=kill_it)
+        pid = int(file.read_text().rstrip("."))
+        wait_for(lambda: not psutil.pid_exists(pid), "the command is left")
+    assert not workplace.folder.exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="calls Linux's C library")
+def test_a_submission_cannot_leave_a_program(tmp_path):
+    """One that starts it in a way that no rule sees."""
+    (tmp_path / "in" / "student").mkdir(parents=True)
+    program = f'env -i setsid sh -c "echo \\$\\$ >> {tmp_path}/pids; exec sleep 3600" &'
+    start = f"    import ctypes\n    ctypes.CDLL(None).system({program.encode()})\n"
+    heart = "    chunks = chunks_of(flat, group.size)\n"  # the first line of task 3.6
+    (tmp_path / "in" / "student" / f"{NAME}.py").write_text(SOLUTION.replace(heart, start + heart))
+    assert (
+        main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--task", "3.6", "--processes", "999"])
+        == 0
+    )
+    (grade,) = json.loads((tmp_path / "out" / "grades.json").read_text())
+    pids = [int(line) for line in (tmp_path / "pids").read_text().splitlines()]
+    assert pids and grade["points"] == 4
+    assert [pid for pid in pids if psutil.pid_exists(pid)] == []
