@@ -36,6 +36,7 @@ class MessageWork(Work):
 
     def __init__(self, transport: Transport, part: Send | Receive, finish: Callable[[], None] | None = None) -> None:
         self._transport, self._part, self._finish = transport, part, finish
+        self._known = False  # whether the rank knows that it is done
         if isinstance(part, Send):
             transport.unwaited[part.peer, part.number] = part.nbytes
             self._record("post")
@@ -45,8 +46,7 @@ class MessageWork(Work):
         if not self._part.done:
             self._transport.progress()
         if self._part.done:
-            self._told_done()
-            self._record("wait")  # from here on the program may use what it knows
+            self._told_done()  # from here on the program may use what it knows
         return self._part.done
 
     def wait(self) -> bool:
@@ -56,12 +56,15 @@ class MessageWork(Work):
             self._finish()
             self._finish = None
         self._told_done()
-        self._record("wait")
         return True
 
     def _told_done(self) -> None:
+        if self._known:
+            return
+        self._known = True
         if isinstance(self._part, Send):
-            self._transport.unwaited.pop((self._part.peer, self._part.number), None)
+            del self._transport.unwaited[self._part.peer, self._part.number]
+        self._record("wait")
 
     def _record(self, call: str) -> None:
         if trace.recording():

@@ -556,12 +556,12 @@ class TestAllToAll:
     def check(self, found, rank: int, counts: np.ndarray, dtype: str | None = None) -> None:
         size, (found, kept) = len(counts), found
         where = f"rank {rank} of {size}, {dtype or working_dtype()}"
+        copies = {
+            f"rank {one}'s piece for rank {to}": piece(one, to, counts[one, to], dtype)
+            for one in range(size)
+            for to in range(size)
+        }
         for source, arrived in enumerate(np.split(found, np.cumsum(counts[:, rank])[:-1])):
-            copies = {
-                f"rank {one}'s piece for rank {to}": piece(one, to, counts[one, to], dtype)
-                for one in range(size)
-                for to in range(size)
-            }
             copies[BEFORE] = before(len(arrived), dtype)
             is_copy(arrived, f"rank {source}'s piece for rank {rank}", copies, f"incoming[{source}] of {where}")
         assert kept, f"outgoing of {where} has changed"

@@ -83,6 +83,11 @@ class Cluster:
     def __exit__(self, *_) -> None:
         self.close()
 
+    @property
+    def is_warm(self) -> bool:
+        """Whether its ranks have started and none has failed: the next run starts no new ones."""
+        return bool(self._ranks)
+
     def close(self) -> None:
         """End the ranks and free the shared memory."""
         self._closed = True

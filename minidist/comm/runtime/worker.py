@@ -4,7 +4,6 @@ It communicates with the parent over two pipes. Commands and results go through 
 question "where are you?"; the thread also ends the process as soon as the parent is gone.
 """
 
-import ctypes
 import io
 import os
 import signal
@@ -19,6 +18,7 @@ from multiprocess import connection, parent_process
 from minidist.comm.failures import Aborted, Mismatch, describe_frame, is_plumbing
 from minidist.comm.group import ProcessGroup
 from minidist.comm.runtime import serialization
+from minidist.comm.runtime.parent_death import end_with_parent
 from minidist.comm.transports.shared_memory import Segment
 from minidist.comm.transports.transport import Transport
 
@@ -26,13 +26,12 @@ from minidist.comm.transports.transport import Transport
 # all-reduce, so a background collective would wait longer than it works.
 SWITCH_SECONDS = 5e-4
 
-PR_SET_PDEATHSIG = 1  # from <sys/prctl.h>
-
 
 def rank_main(rank: int, size: int, capacity: int, segment_name: str, commands, questions, parent_stays: bool) -> None:
     """The entry point of a rank's process; it never returns."""
     if parent_stays and sys.platform == "linux":
-        _end_with_parent()
+        _forget_the_server()
+        end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of the terminal; the parent decides
     sys.setswitchinterval(SWITCH_SECONDS)
     threading.Thread(target=_watch_parent, args=(questions, threading.main_thread().ident), daemon=True).start()
@@ -163,11 +162,11 @@ class _Stream(io.TextIOBase):
                 self._reports.send("print", (self._name, text))
 
 
-def _end_with_parent() -> None:
-    """Let the system kill this process when its parent ends: the user's process, or the fork server.
+def _forget_the_server() -> None:
+    """Close this rank's copy of the fork server's pipe: the server ends with the user's process once nobody holds it.
 
-    A stopped rank (Ctrl-Z, a debugger) needs this: its threads do not run, so none of them can watch the parent. The
-    server ends when the user's process does, once nobody else holds its pipe: a rank gets a copy, and closes it here.
+    So a rank whose parent is the server ends with the user's process too, also a stopped one (Ctrl-Z, a debugger),
+    whose threads do not run to watch the parent.
     """
     from multiprocess import forkserver  # not on Windows
 
@@ -175,7 +174,6 @@ def _end_with_parent() -> None:
     if server._forkserver_alive_fd is not None:
         os.close(server._forkserver_alive_fd)
         server._forkserver_alive_fd = None
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _watch_parent(questions, main_thread: int) -> None:

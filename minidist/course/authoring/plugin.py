@@ -30,6 +30,7 @@ RANK_MODULES = (
     "minidist.course.authoring.assertions",
     "minidist.train.trainer",
     "pytest",
+    "minidist.course.sandbox.warm_start",
 )
 
 

@@ -7,7 +7,6 @@ have no subreapers. There, descendants are also known by a mark in their environ
 
 import ctypes
 import os
-import signal
 import sys
 import time
 from contextlib import suppress
@@ -15,7 +14,7 @@ from contextlib import suppress
 import psutil
 
 MARK = "MINIDIST_SUPERVISED"
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # from Linux's <sys/prctl.h>
+PR_SET_CHILD_SUBREAPER = 36  # from Linux's <sys/prctl.h>
 END_SECONDS = 30.0  # to end all; what cannot be killed, such as another user's process, must not be waited for longer
 ROUND_SECONDS = 0.02
 
@@ -24,12 +23,6 @@ def adopt_orphans() -> None:
     """Make this process a subreaper, on Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def end_with_parent() -> None:
-    """Let the kernel kill this process when its parent ends, on Linux. For use in a child that has just been forked."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def running(mark: str) -> list[psutil.Process]:

@@ -12,8 +12,9 @@ import time
 import uuid
 from contextlib import suppress
 
+from minidist.comm.runtime.parent_death import end_with_parent
 from minidist.comm.runtime.sweep import sweep
-from minidist.course.grading.descendants import MARK, end_all, end_with_parent, running
+from minidist.course.grading.descendants import MARK, end_all, running
 
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 3.0  # for an interrupted command to end by itself

@@ -1,5 +1,6 @@
 """Forbids the library's own answers while a learner's answer runs: calling their functions, reading their source."""
 
+import importlib
 import linecache
 import os
 import sys
@@ -22,20 +23,28 @@ def forbidden_functions(entries: tuple[str, ...]):
     Args:
         entries: "module" forbids all functions of a module, "module:name" only the function or class of that name.
     """
-    original_code = {}
-    for entry in entries:
-        name, _, member = entry.partition(":")
-        __import__(name)
-        for function in _functions_of(sys.modules[name], member):
-            if function.__code__.co_freevars in ((), ("__class__",)):  # the methods that a dataclass gets have others
-                original_code[function] = function.__code__
-    for function, code in original_code.items():
-        function.__code__ = _refuse.__code__.replace(co_name=function.__qualname__, co_freevars=code.co_freevars)
+    functions = _forbidden_functions(entries)
+    for function, (_, refusing) in functions.items():
+        function.__code__ = refusing
     try:
         yield
     finally:
-        for function, code in original_code.items():
-            function.__code__ = code
+        for function, (original, _) in functions.items():
+            function.__code__ = original
+
+
+@cache
+def _forbidden_functions(entries: tuple[str, ...]) -> dict[types.FunctionType, tuple[types.CodeType, types.CodeType]]:
+    """function -> its code, and the code that refuses in its place."""
+    found = {}
+    for entry in entries:
+        name, _, member = entry.partition(":")
+        for function in _functions_of(importlib.import_module(name), member):
+            code = function.__code__
+            if code.co_freevars in ((), ("__class__",)):  # the methods that a dataclass gets have others
+                refusing = _refuse.__code__.replace(co_name=function.__qualname__, co_freevars=code.co_freevars)
+                found[function] = code, refusing
+    return found
 
 
 def _functions_of(module: types.ModuleType, member: str = ""):

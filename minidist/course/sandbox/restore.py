@@ -2,59 +2,71 @@
 
 import builtins
 import math
+import operator
 import os
 import random
 import sys
 import threading
 import time
 import tracemalloc
+import types
+from builtins import all, isinstance, list, map, setattr, vars  # noqa: UP029 - an answer may replace them
 
 import numpy as np
 
 MODULES = (builtins, math, os, random, sys, threading, time, tracemalloc, np, np.random, np.linalg)  # and minidist's
 
-# Whatever an answer replaces is restored, so a snapshot stays valid until another module is imported.
-_snapshot: dict[tuple, object] = {}
-_module_count = 0
+SYS_MODULES = "sys.modules"  # stands for that dict among the owners of names
+Snapshot = dict[object, dict[str, object]]  # owner -> its names -> their values
+
+_snapshot: Snapshot = {}
+_known: set[str] = set()  # the modules looked at
 
 
-def snapshot() -> dict[tuple, object]:
-    """(owner, name) -> every function and class of minidist, of its classes, and of ``MODULES``."""
-    global _snapshot, _module_count
-    if len(sys.modules) != _module_count:
-        _snapshot, _module_count = _take(), len(sys.modules)
+def snapshot() -> Snapshot:
+    """Every function and class of minidist, of its classes, and of ``MODULES``.
+
+    Whatever an answer replaces is restored, so a snapshot stays valid; modules that were imported since are added.
+    """
+    if not _snapshot:
+        _snapshot[SYS_MODULES] = {name: sys.modules[name] for name in ("numpy", "minidist")}
+        for module in MODULES:
+            _add(module)
+    for name in list(sys.modules):
+        if name not in _known:
+            _known.add(name)
+            if name.split(".")[0] == "minidist":
+                _add(sys.modules[name])
     return _snapshot
 
 
-def _take() -> dict[tuple, object]:
-    ours = [module for name, module in sys.modules.items() if name.split(".")[0] == "minidist"]
-    found = {}
-    for module in (*ours, *MODULES):
-        for name, value in list(vars(module).items()):
-            if callable(value):
-                found[module, name] = value
-            if isinstance(value, type) and value.__module__.split(".")[0] == "minidist":
-                for attribute, member in list(vars(value).items()):
-                    if callable(member) or isinstance(member, property | staticmethod | classmethod):
-                        found[value, attribute] = member
-    for name in ("numpy", "minidist"):
-        found["sys.modules", name] = sys.modules[name]
-    return found
+def _add(module: types.ModuleType) -> None:
+    _snapshot[module] = {name: value for name, value in list(vars(module).items()) if callable(value)}
+    for value in list(_snapshot[module].values()):
+        if isinstance(value, type) and value.__module__.split(".")[0] == "minidist" and value not in _snapshot:
+            _snapshot[value] = {
+                name: member
+                for name, member in vars(value).items()
+                if callable(member) or isinstance(member, property | staticmethod | classmethod)
+            }
 
 
-def restore(before: dict[tuple, object]) -> list[str]:
+def restore(before: Snapshot) -> list[str]:
     """Restore everything that differs from a snapshot; returns the names of what was replaced."""
     replaced = []
-    for (owner, name), value in before.items():
-        if owner == "sys.modules":
-            if sys.modules.get(name) is not value:
-                sys.modules[name] = value
+    for owner, values in before.items():
+        now = sys.modules if owner is SYS_MODULES else vars(owner)
+        if all(map(operator.is_, map(now.get, values), values.values())):  # quick, and nearly always so
+            continue
+        for name in [name for name, value in values.items() if now.get(name) is not value]:
+            if owner is SYS_MODULES:
+                sys.modules[name] = values[name]
                 replaced.append(name)
-        elif vars(owner).get(name) is not value:
-            setattr(owner, name, value)
-            replaced.append(f"{_name(owner)}.{name}")
+            else:
+                setattr(owner, name, values[name])
+                replaced.append(f"{_name(owner)}.{name}")
     return replaced
 
 
-def _name(owner) -> str:
+def _name(owner: types.ModuleType | type) -> str:
     return owner.__name__ if not isinstance(owner, type) else f"{owner.__module__}.{owner.__qualname__}"

@@ -1,6 +1,10 @@
 """The values that graders lend to answers: of the dtype of the test, and other ones in a rehearsal."""
 
+from functools import lru_cache
+
 import numpy as np
+
+SMALL = 1 << 10  # elements of an array that is kept
 
 _dtype: np.dtype = np.dtype(np.float64)
 _seed = 0
@@ -30,7 +34,13 @@ def generator(*key: int) -> np.random.Generator:
 
 def numbers(rank: int, elements: int, seed: int = 0) -> np.ndarray:
     """Whole numbers, different on each rank: their sums are exact in any order.  (elements,) of the working dtype"""
-    return generator(seed, rank).integers(-1000, 1000, elements).astype(_dtype)
+    make = _whole_numbers if elements <= SMALL else _whole_numbers.__wrapped__
+    return make(rank, int(elements), seed, _seed).astype(_dtype)  # a copy
+
+
+@lru_cache(maxsize=4096)  # to make a generator takes longer than everything else in most tests
+def _whole_numbers(rank: int, elements: int, seed: int, rehearsal: int) -> np.ndarray:
+    return generator(seed, rank).integers(-1000, 1000, elements)
 
 
 def many_digits(rank: int, elements: int, seed: int = 0) -> np.ndarray:

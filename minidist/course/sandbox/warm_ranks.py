@@ -23,7 +23,8 @@ class WarmRanks(WarmClusters):
 
     def __call__(self, size: int) -> Cluster:
         cluster = super().__call__(size)
-        cluster.run(_import_modules, self.modules, timeout=START_SECONDS)
+        if not cluster.is_warm:
+            cluster.run(_import_modules, self.modules, timeout=START_SECONDS)
         return cluster
 
     def _start_ranks(self, size: int) -> Cluster:
