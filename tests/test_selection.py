@@ -11,6 +11,7 @@ from minidist.course.answers import ROOT
 FILE = "tests/parallel/test_zero.py"
 TEST = f"{FILE}::test_every_stage_ends_on_the_bits_of_one_process"
 SHORT, LONG = f"{TEST}[zero=1,dp=2]", f"{TEST}[zero=1,dp=7]"
+ONLY_LONG = "tests/test_chapters.py", "05_zero"  # a file, and a word in the names of its long tests alone
 LIMIT = 300  # seconds for one run of pytest
 
 
@@ -37,10 +38,12 @@ def test_which_are_chosen(arguments, names):
 
 def test_workers_tell_how_many_they_left_out():
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
-    assert said(run_pytest("-n", "1", "tests/course/test_mutants.py", "-k", "test_every_mutant"))
+    file, word = ONLY_LONG
+    assert said(run_pytest("-n", "1", file, "-k", word))
 
 
 def test_without_arguments_all_cores_work():
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
-    lines = run_pytest("-vv", "-o", "testpaths=tests/course/test_mutants.py", "-k", "test_every_mutant")
+    file, word = ONLY_LONG
+    lines = run_pytest("-vv", "-o", f"testpaths={file}", "-k", word)
     assert any(f"{cores()}/{cores()} workers" in line for line in lines), lines

@@ -124,7 +124,7 @@ SUBMISSIONS = {
     ),
     "is_no_python": ("def broken(:\n", (0, 0, 0), r"3\.3, 3\.6, 3\.8: .*cannot be loaded: SyntaxError"),
 }
-FEW = ("solves_all", "calls_the_library", "spoils_its_ranks")  # what ``pytest`` alone grades
+FEW = ("calls_the_library",)  # what ``pytest`` alone grades
 
 
 def processes_in(folder: str) -> set[int]:
