@@ -20,6 +20,13 @@ MUTANTS = [
         "return ceil(sum(memory_buckets(parameters, recipe).values()) / device_bytes)",
         "return sum(memory_buckets(parameters, recipe).values()) // device_bytes + 1",
     ),
+    Mutant(
+        "0.1",
+        "the recipe of the first call",
+        '"bf16": (2, 2, 4 + 4)}[recipe]',
+        '"bf16": (2, 2, 4 + 4)}[vars(memory_buckets).setdefault("recipe", recipe)]',
+        kind="second call",
+    ),
     # 0.2 training_flops, gpu_years, days_on_cluster
     Mutant("0.2", "forward pass only", "6 * parameters * tokens", "2 * parameters * tokens"),
     Mutant("0.2", "additions are not counted", "6 * parameters * tokens", "3 * parameters * tokens"),
@@ -36,6 +43,13 @@ MUTANTS = [
         "flops / (gpus * peak * utilisation) / DAY",
         "flops / (gpus * peak * utilisation) / 3600",
     ),
+    Mutant(
+        "0.2",
+        "the utilisation of the first call",
+        "flops / (gpus * peak * utilisation) / DAY",
+        'flops / (gpus * peak * vars(days_on_cluster).setdefault("utilisation", utilisation)) / DAY',
+        kind="second call",
+    ),
     # 0.3 matmul_intensity, attainable_flops, ridge
     Mutant("0.3", "a multiplication and an addition count as one FLOP", "flops = 2 * m * k * n", "flops = m * k * n"),
     Mutant("0.3", "writing the result is not counted", "m * k + k * n + m * n", "m * k + k * n"),
@@ -44,6 +58,13 @@ MUTANTS = [
     Mutant("0.3", "no roof", "min(peak, intensity * bandwidth)", "intensity * bandwidth"),
     Mutant("0.3", "max for min", "min(peak, intensity * bandwidth)", "max(peak, intensity * bandwidth)"),
     Mutant("0.3", "the ridge upside down", "return peak / bandwidth", "return bandwidth / peak"),
+    Mutant(
+        "0.3",
+        "keeps the FLOPs of each number of rows",
+        "flops = 2 * m * k * n",
+        "flops = vars(matmul_intensity).setdefault(m, 2 * m * k * n)",
+        kind="second call",
+    ),
     # 0.4 tiled_traffic
     Mutant("0.4", "the last, smaller tiles are skipped", "tiles = ceil(n / tile)", "tiles = n // tile"),
     Mutant("0.4", "as if tiles always divided", "2 * n * n * tiles", "2 * n * n * n / tile"),
@@ -52,6 +73,20 @@ MUTANTS = [
     Mutant("0.4", "writing C counts too", "2 * n * n * tiles", "2 * n * n * tiles + n * n"),
     Mutant(
         "0.4", "loads shrink with the tile's area instead of its side", WHOLE, "return 2 * n * n * ceil(n / tile**2)"
+    ),
+    Mutant(
+        "0.4",
+        "keeps the number of tiles of each size of a tile",
+        "tiles = ceil(n / tile)",
+        "tiles = vars(tiled_traffic).setdefault(tile, ceil(n / tile))",
+        kind="second call",
+    ),
+    Mutant(
+        "0.4",
+        "one tile too many where they come out even and are few",
+        "tiles = ceil(n / tile)",
+        "tiles = n // tile + 1 if n < 5 else ceil(n / tile)",
+        kind="edge",
     ),
     # 0.5 links
     Mutant("0.5", "both directions taken as one", "return data_sheet / 2", "return data_sheet"),
@@ -89,5 +124,19 @@ MUTANTS = [
         "gradients counted in elements, not bytes",
         "all_reduce_seconds(parameters * bytes_per_gradient,",
         "all_reduce_seconds(parameters,",
+    ),
+    Mutant(
+        "0.5",
+        "the bandwidth of the first call",
+        "nbytes / bandwidth",
+        'nbytes / vars(all_reduce_seconds).setdefault("bandwidth", bandwidth)',
+        kind="second call",
+    ),
+    Mutant(
+        "0.5",
+        "at least one token",
+        "return ceil(communication / one_token)",
+        "return max(1, ceil(communication / one_token))",
+        kind="edge",
     ),
 ]

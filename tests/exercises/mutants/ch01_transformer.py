@@ -302,6 +302,20 @@ MUTANTS = [
             awaited[parent] -= 1
         """,
     ),
+    Mutant(
+        "1.5",
+        "one list of nodes for all calls",
+        "unvisited = [loss]",
+        'unvisited = vars(backward).setdefault("unvisited", [loss])',
+        kind="second call",
+    ),
+    Mutant(
+        "1.5",
+        "a loss without parents keeps its gradient",
+        "loss.grad = 1.0",
+        "loss.grad = 1.0 if loss.parents else loss.grad",
+        kind="edge",
+    ),
     # 1.6 adamw_update
     Mutant(
         "1.6",
@@ -392,5 +406,21 @@ MUTANTS = [
         "the lookup's gradient is lost",
         'np.add.at(gradients["embedding"], tokens, grad_x)',
         "pass",
+    ),
+    Mutant(
+        "1.7",
+        "keeps the tokens of each number of tokens",
+        'np.add.at(gradients["embedding"], tokens, grad_x)',
+        'np.add.at(gradients["embedding"], vars(tied_gradients).setdefault(len(tokens), tokens), grad_x)',
+        kind="lent",
+    ),
+    Mutant(
+        "1.7",
+        "adds to the gradient of the first call",
+        'np.add.at(gradients["embedding"], tokens, grad_x)',
+        'gradients["embedding"] += vars(tied_gradients).setdefault(embedding.shape, np.zeros(embedding.shape)); '
+        'np.add.at(gradients["embedding"], tokens, grad_x); '
+        'vars(tied_gradients)[embedding.shape] = gradients["embedding"]',
+        kind="second call",
     ),
 ]
