@@ -4,6 +4,7 @@ Every file that computes imports ``xp`` from here and uses it as NumPy. ``use("c
 GPU. No other file imports CuPy or asks which of the two is in use.
 """
 
+from collections.abc import Iterator
 from types import ModuleType
 
 import numpy as np
@@ -67,6 +68,17 @@ def use(name: str, rank: int = 0) -> None:
         module.cuda.Device(rank % module.cuda.runtime.getDeviceCount()).use()
     xp.__dict__.clear()
     xp.__dict__.update(name=name, module=module)
+
+
+def on_host(array) -> bool:
+    """Whether the array is in host memory. A look at a value on a GPU makes the host wait for all its work there."""
+    return isinstance(array, np.ndarray)
+
+
+def cache_blocks(size: int, elements: int) -> Iterator[slice]:
+    """Slices that cover ``size`` elements: of ``elements`` each, few enough for a CPU's cache; all in one on a GPU."""
+    step = elements if xp.name == "numpy" else max(1, size)
+    return (slice(start, start + step) for start in range(0, size, step))
 
 
 def to_host(array) -> np.ndarray:

@@ -140,8 +140,6 @@ def test_a_file_that_cannot_be_written_costs_neither_the_results_nor_the_other_f
         ("png", ["train", *SIZES]),
         ("json", ["verify", "dp=2", *SIZES]),
         pytest.param("html", ["demo", "bf16"], marks=pytest.mark.long),
-        pytest.param("gif", ["demo", "bf16"], marks=pytest.mark.long),
-        pytest.param("png", ["demo", "bf16"], marks=pytest.mark.long),
     ],
 )
 def test_a_full_disk_leaves_the_old_file_as_it_was(flag, command, tmp_path, monkeypatch):

@@ -111,7 +111,7 @@ def reduce_scatter_tensor(
     """
     call = Call("reduce_scatter_tensor", group, algorithm, algorithms.REDUCE_SCATTER, _name(op))
     flat_input = call.array("input", input)
-    flat_output = call.array("output", output, written=True)
+    flat_output = call.array("output", output, written=True, read=False)
     check_op(op, flat_input.dtype, "reduce_scatter_tensor")
     call.same_dtype(output, input)
     call.elements("input", flat_input, flat_output.size * group.size, "the number of ranks times output's")
@@ -130,7 +130,7 @@ def all_gather_into_tensor(output, input, group: ProcessGroup, async_op: bool = 
     """Put every rank's ``input``, in rank order, into ``output``, which has N times as many elements."""
     call = Call("all_gather_into_tensor", group, algorithm, algorithms.ALL_GATHER)
     flat_input = call.array("input", input)
-    flat_output = call.array("output", output, written=True)
+    flat_output = call.array("output", output, written=True, read=False)
     call.same_dtype(output, input)
     call.elements("output", flat_output, flat_input.size * group.size, "the number of ranks times input's")
     method = call.choose("direct" if flat_output.nbytes <= FEW_STEPS_BYTES else "ring")
@@ -160,9 +160,9 @@ def all_to_all_single(
     call = Call("all_to_all_single", group, algorithm, algorithms.ALL_TO_ALL)
     # sizes may differ between ranks, so the description that all ranks must share omits them
     host_input = call.array("input", input, described=False).reshape(input.shape)
-    host_output = call.array("output", output, written=True, described=False).reshape(output.shape)
+    host_output = call.array("output", output, written=True, read=False, described=False).reshape(output.shape)
     call.same_dtype(output, input)
-    if np.may_share_memory(host_input, host_output):
+    if group.size > 1 and np.may_share_memory(host_input, host_output):
         host_input = host_input.copy()  # an early message must not overwrite data that leaves later
     outgoing = _split(host_input, input_split_sizes, group.size, "input")
     incoming = _split(host_output, output_split_sizes, group.size, "output")
@@ -181,7 +181,7 @@ def scatter(
     """Overwrite ``tensor`` on rank r with array r of rank ``src``'s ``scatter_list`` (None on other ranks)."""
     call = Call("scatter", group, algorithm, algorithms.SCATTER, f"src={src}")
     call.rank("src", src)
-    flat = call.array("tensor", tensor, written=True)
+    flat = call.array("tensor", tensor, written=True, read=False)
     pieces = call.array_list("scatter_list", scatter_list, flat, group.rank == src)
     method = call.choose("direct")
     return call.run(async_op, lambda inside: method(flat, pieces, src, inside))
@@ -212,15 +212,25 @@ class Call:
         self.dtype = ""
         self.copies_back: list[Callable[[], None]] = []  # for arrays on a GPU
 
-    def array(self, argument: str, array, written: bool = False, described: bool = True) -> np.ndarray:
-        """Check an argument and return it flat in host memory: a view if it is there already, else a copy."""
+    def array(self, argument: str, array, written: bool = False, read: bool = True, described: bool = True):
+        """Check an argument and return it flat, in host memory: a view if it is there already, else a copy.
+
+        A group of one rank sends nothing, so there it stays on its device.
+
+        Args:
+            written: whether the collective changes it; the result is copied back when the call ends.
+            read: whether the collective looks at what is in it before.
+            described: whether all ranks must pass one of the same shape.
+        """
         check_array(array, argument, self.name, written)
         if described:
             self.details.append(f"{dtype_name(array.dtype)} {tuple(array.shape)}")
         if array.nbytes >= self.nbytes:
             self.nbytes, self.largest_size, self.dtype = array.nbytes, array.size, dtype_name(array.dtype)
-        host = backend.to_host(array)
-        if written and host is not array:  # the result is copied back when the call ends
+        if self.group.size == 1 or backend.on_host(array):
+            return array.reshape(-1)
+        host = backend.to_host(array) if read else np.empty(array.shape, array.dtype)
+        if written:
             self.copies_back.append(partial(backend.copy_from_host, array, host))
         return host.reshape(-1)
 
@@ -232,7 +242,10 @@ class Call:
             return None
         if not isinstance(arrays, list | tuple) or len(arrays) != self.group.size:
             raise ValueError(f"{self.name}: {argument} on the root must be a list of {self.group.size} arrays")
-        pieces = [self.array(f"{argument}[{i}]", array, written, described=False) for i, array in enumerate(arrays)]
+        pieces = [
+            self.array(f"{argument}[{i}]", array, written, read=not written, described=False)
+            for i, array in enumerate(arrays)
+        ]
         for i, piece in enumerate(pieces):
             if (piece.dtype, piece.size) != (like.dtype, like.size):
                 raise ValueError(

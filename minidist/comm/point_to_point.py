@@ -115,11 +115,12 @@ def _irecv(tensor, src: int, group: ProcessGroup, tag: int, label: str, combine:
     check_group(group, label)
     check_array(tensor, "tensor", label, written=True)
     peer = _peer(src, group, label)
-    host = backend.to_host(tensor)
+    here = backend.on_host(tensor)
+    host = backend.to_host(tensor) if here or combine else np.empty(tensor.shape, tensor.dtype)
     flat = host.reshape(-1)
     call, label = _names(flat, group, label)
     receive = group.transport.irecv(flat, peer, group.context, _tag(tag), call, label, combine)
-    finish = None if host is tensor else lambda: backend.copy_from_host(tensor, host)
+    finish = None if here else lambda: backend.copy_from_host(tensor, host)
     return MessageWork(group.transport, receive, finish)
 
 

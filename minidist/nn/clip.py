@@ -20,9 +20,7 @@ Ranks with different gradients join ``largest``, ``count`` and ``total`` by an a
 from collections.abc import Callable, Iterable
 from math import frexp, isfinite, sqrt
 
-import numpy as np
-
-from minidist.backend import xp
+from minidist.backend import cache_blocks, xp
 from minidist.nn.layers import Parameter
 from minidist.nn.loss import identity
 
@@ -82,21 +80,21 @@ def grad_norm(parameters: Iterable[Parameter], all_max: Callable = identity, all
         NotFinite: if a gradient is not finite, in all of these processes.
     """
     parameters = [parameter for parameter in parameters if parameter.grad is not None]
-    magnitudes = [largest_magnitude(parameter.grad) for parameter in parameters]
-    largest = all_max(float(np.max(magnitudes, initial=0.0)))  # NumPy's, because Python's max may skip a NaN
+    magnitudes = [largest_magnitude(parameter.grad) for parameter in parameters if parameter.size]
+    largest = all_max(float(xp.stack(magnitudes).max()) if magnitudes else 0.0)  # (Python's max may skip a NaN)
     if not isfinite(largest):
         raise NotFinite(_first_not_finite(parameters))
     count = int(all_sum(sum(parameter.size for parameter in parameters)))
     if largest == 0:
         return 0.0
     scale = grid_scale(largest, count)
-    total = int(all_sum(sum(squares_on_grid(parameter.grad, scale) for parameter in parameters)))
+    total = int(all_sum(int(sum(squares_on_grid(parameter.grad, scale) for parameter in parameters))))
     return sqrt(total) / scale
 
 
-def largest_magnitude(gradient) -> float:
-    """The largest |g|; NaN if any is NaN."""
-    return max(float(gradient.max()), -float(gradient.min())) if gradient.size else 0.0
+def largest_magnitude(gradient):
+    """The largest |g| of one element or more, on the gradient's device; NaN if any is NaN."""
+    return xp.maximum(gradient.max(), -gradient.min())
 
 
 def grid_scale(largest: float, count: int) -> float:
@@ -109,16 +107,19 @@ def grid_scale(largest: float, count: int) -> float:
     return 2.0 ** min(bits - exponent, 1000)  # within float64's range: gradients may be float64, and tiny
 
 
-def squares_on_grid(gradient, scale: float) -> int:
-    """The sum of ``round((scale * g)^2)``. A float32 has 24 bits, so its square is exact in float64."""
+def squares_on_grid(gradient, scale: float):
+    """The sum of ``round((scale * g)^2)``, an int64 on the gradient's device.
+
+    A float32 has 24 bits, so its square is exact in float64.
+    """
     flat = gradient.reshape(-1)
-    total = 0
-    for start in range(0, flat.size, CHUNK):
-        squares = flat[start : start + CHUNK].astype(xp.float64)
+    total = xp.zeros((), xp.int64)
+    for block in cache_blocks(flat.size, CHUNK):
+        squares = flat[block].astype(xp.float64)
         squares *= scale
         squares *= squares
         xp.rint(squares, out=squares)
-        total += int(squares.astype(xp.int64).sum())
+        total += squares.astype(xp.int64).sum()
     return total
 
 

@@ -13,7 +13,7 @@ from math import pi, sqrt
 
 import numpy as np
 
-from minidist.backend import add_at, from_host, xp
+from minidist.backend import add_at, cache_blocks, from_host, xp
 from minidist.nn.rounding import rounded
 from minidist.nn.tensor import Context, Function, Tensor
 
@@ -117,8 +117,7 @@ class Gelu(Function):
         y = xp.empty(x.shape, x.dtype)
         slope = xp.empty(x.shape, x.dtype) if ctx.needs_input_grad[0] else None
         flat_x, flat_y = x.reshape(-1), y.reshape(-1)
-        for start in range(0, x.size, CHUNK):
-            part = slice(start, start + CHUNK)
+        for part in cache_blocks(x.size, CHUNK):
             square = flat_x[part] * flat_x[part]
             gate = square * cubic
             gate += linear
@@ -264,9 +263,7 @@ class Embedding(Function):
         ctx.save_for_backward(tokens)
         ctx.weight_shape, ctx.first = weight.shape, first
         row, here = _rows_here(tokens, first, len(rows))
-        output = xp.zeros((*tokens.shape, rows.shape[1]), rows.dtype)  # (..., C)
-        output[here] = rows[row]
-        return output
+        return xp.where(here[..., None], rows[row], 0)  # (..., C)
 
     @staticmethod
     def backward(ctx: Context, gradient):
@@ -274,15 +271,15 @@ class Embedding(Function):
         grad_weight = xp.zeros(ctx.weight_shape)  # float64: a token may occur many times
         grad_rows = grad_weight.reshape(-1, gradient.shape[-1])  # (V, C), a view
         row, here = _rows_here(tokens, ctx.first, len(grad_rows))
-        add_at(grad_rows, row, gradient[here].astype(xp.float64))
+        add_at(grad_rows, row, xp.where(here[..., None], gradient, 0).astype(xp.float64))
         return grad_weight, None, None
 
 
 def _rows_here(tokens, first: int, count: int):
-    """The rows of the tokens among the ``count`` from ``first`` on, in order, and which tokens they are, (...) bool."""
+    """Each token's row among the ``count`` from ``first`` on, (...), and whether it has one there; if not, row 0."""
     row = tokens.astype(xp.int64) - first
     here = (row >= 0) & (row < count)
-    return row[here], here
+    return xp.where(here, row, 0), here
 
 
 class AddPositions(Function):

@@ -12,7 +12,7 @@ from math import sqrt
 
 import numpy as np
 
-from minidist.backend import from_host, to_host, xp
+from minidist.backend import from_host, on_host, to_host, xp
 from minidist.nn import functional
 from minidist.nn.layers import ColumnLinear, Dropout, Embedding, LayerNorm, Module, Parameter, RowLinear
 from minidist.nn.loss import cross_entropy
@@ -187,7 +187,8 @@ class GPT(Module):
             A scalar: the mean cross-entropy, in nats per token.
 
         Raises:
-            ValueError: for tokens out of range, too many of them, or shapes that differ.
+            ValueError: for tokens out of range (on a GPU they are not looked at), too many of them, or shapes that
+                differ.
         """
         self._check(tokens)
         return self.head.loss(self.hidden(tokens, dropout_rng), targets)
@@ -215,7 +216,7 @@ class GPT(Module):
     def _check(self, tokens) -> None:
         if tokens.ndim != 2 or tokens.size == 0:
             raise ValueError(f"tokens must have shape (samples, length), neither of them 0, not {tokens.shape}")
-        if tokens.min() < 0 or tokens.max() >= self.config.vocab:
+        if on_host(tokens) and (tokens.min() < 0 or tokens.max() >= self.config.vocab):
             raise ValueError(
                 f"tokens must be from 0 to {self.config.vocab - 1}: found {tokens.min()} to {tokens.max()}"
             )

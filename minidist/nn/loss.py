@@ -5,7 +5,7 @@ the target's logit (both summed in float64). So the heads may be in several proc
 numbers and no logits. Megatron-LM calls this ``vocab_parallel_cross_entropy``.
 """
 
-from minidist.backend import xp
+from minidist.backend import on_host, xp
 from minidist.nn.functional import sum_over_heads
 from minidist.nn.rounding import rounded
 from minidist.nn.tensor import Context, Function, Tensor
@@ -38,15 +38,15 @@ class CrossEntropy(Function):
         rows = mask_padding(logits.reshape(heads, -1, width), vocab, first)  # (H, N, V/H)
         count = rows.shape[1]
         offset = targets.reshape(-1).astype(xp.int64) - first  # (N,) from the first head's first column
-        (token,) = xp.nonzero((offset >= 0) & (offset < heads * width))  # the tokens whose target is in these heads,
-        head, column = xp.divmod(offset[token], width)  # and where it is
+        offset = xp.where(offset < heads * width, xp.maximum(offset, -1), -1)  # -1 where the target is in other heads:
+        head, column = xp.divmod(offset, width)  # there the head is -1, too
+        token = xp.arange(count)
 
         largest = all_max(rows.max(axis=0).max(axis=-1))  # (N,)
         exps = rows - largest[:, None]
         xp.exp(exps, out=exps)  # (H, N, V/H)
         total = rounded(all_sum(sum_over_heads(exps.sum(axis=-1))), rows.dtype)  # (N,)
-        at_target = xp.zeros(count)
-        at_target[token] = rows[head, token, column]
+        at_target = xp.where(head >= 0, rows[head, token, column], 0).astype(xp.float64)
         losses = xp.log(total) + largest - all_sum(at_target).astype(rows.dtype)  # (N,)
 
         if ctx.needs_input_grad[0]:
@@ -61,7 +61,7 @@ class CrossEntropy(Function):
         head, token, column, probabilities = ctx.saved_arrays
         share = gradient / probabilities.shape[1]  # one token's share of the mean
         grad_logits = probabilities * share  # (H, N, V/H)
-        grad_logits[head, token, column] -= share
+        grad_logits[head, token, column] -= xp.where(head >= 0, share, 0)
         return grad_logits.reshape(ctx.logits_shape), None, None, None, None, None
 
 
@@ -80,12 +80,12 @@ def cross_entropy(logits: Tensor, targets, vocab: int, first: int = 0, all_max=i
         A scalar of the logits' dtype; the tokens' losses are summed in float64 and rounded once.
 
     Raises:
-        ValueError: if the shapes do not match, or a target is not below ``vocab``.
+        ValueError: if the shapes do not match, or a target is not below ``vocab``; targets on a GPU are not looked at.
     """
     if logits.shape[1:-1] != targets.shape:
         raise ValueError(f"cross_entropy: targets of shape {targets.shape} do not fit logits of shape {logits.shape}")
     if all_sum is identity and logits.shape[0] * logits.shape[-1] < vocab:
         raise ValueError(f"cross_entropy: only {logits.shape[0] * logits.shape[-1]} of {vocab} tokens' logits are here")
-    if targets.size == 0 or targets.min() < 0 or targets.max() >= vocab:
+    if targets.size == 0 or (on_host(targets) and (targets.min() < 0 or targets.max() >= vocab)):
         raise ValueError(f"cross_entropy needs targets, all from 0 to {vocab - 1}")
     return CrossEntropy.apply(logits, targets, vocab, first, all_max, all_sum)

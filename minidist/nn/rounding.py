@@ -1,6 +1,6 @@
 """From a float64 sum to a float32 that does not depend on the order of the sum."""
 
-from minidist.backend import xp
+from minidist.backend import cache_blocks, xp
 
 CHUNK = 1 << 15  # elements, few enough to stay in the cache for four passes
 
@@ -16,9 +16,9 @@ def rounded(total, dtype):
     if xp.dtype(dtype).itemsize >= total.dtype.itemsize:
         return total.astype(dtype, copy=False)
     flat, result = total.reshape(-1), xp.empty(total.size, dtype)
-    for start in range(0, total.size, CHUNK):
-        part = flat[start : start + CHUNK]
+    for block in cache_blocks(total.size, CHUNK):
+        part = flat[block]
         high = part * (2.0**10 + 1)
         high -= high - part  # the 43 highest bits of each
-        result[start : start + CHUNK] = high
+        result[block] = high
     return result.reshape(total.shape)

@@ -128,7 +128,7 @@ class Pipeline(Axis):
         self.outputs: dict[tuple[int, int], Tensor] = {}  # the stage's output
         self.rests: dict[tuple[int, int], Callable[[], None]] = {}  # the second half of a backward
         self.sends: list = []
-        self.total = 0.0
+        self.total = xp.zeros(())
         run = {"F": self.forward, "B": self.backward, "I": self.backward_input, "W": self.backward_weight}
         with no_sync():
             for action in actions:
@@ -137,7 +137,7 @@ class Pipeline(Axis):
         with trace.span("send the rest", "wait"):
             for work in self.sends:
                 work.wait()
-        return self.total
+        return float(self.total)
 
     def forward(self, stage: int, i: int) -> None:
         tokens, targets, dropout_rng = self.batch(self.micro_batches[i])
@@ -151,7 +151,7 @@ class Pipeline(Axis):
         if stage < self.last:
             self.send(y.data, stage, i, "forward")
         else:
-            self.total += float(y.item())
+            self.total += y.data
 
     def backward(self, stage: int, i: int) -> None:
         gradient = self.gradient(stage, i)

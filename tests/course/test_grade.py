@@ -60,7 +60,7 @@ SUBMISSIONS = {
         "np.flatnonzero = lambda a: a[:0]\ng.ProcessGroup.traffic = None\n"
         + SOLUTION.replace("range(size - 1)", "range(size - 2)"),
         (2, 0, 3),
-        r"replaces .*numpy\.flatnonzero; it was restored",
+        r"replaces numpy\.flatnonzero, .*ProcessGroup\.traffic; it was restored",
     ),
     "calls_the_library": (
         "from minidist.comm.algorithms import all_reduce_ring as theirs\n"

@@ -23,7 +23,7 @@ from functools import cached_property
 
 import numpy as np
 
-from minidist.backend import xp
+from minidist.backend import cache_blocks, on_host, xp
 from minidist.overrides import overridable
 
 CHUNK = 1 << 15  # elements, few enough to stay in the cache for a dozen passes
@@ -123,8 +123,8 @@ class Format:
         flat, into = xp.ascontiguousarray(values).reshape(-1), result.reshape(-1)
         encode = bfloat16_bits if self.bias == 127 else self._encode
         with np.errstate(invalid="ignore"):  # NaN is a value like any other here
-            for start in range(0, flat.size, CHUNK):
-                into[start : start + CHUNK] = encode(flat[start : start + CHUNK])
+            for block in cache_blocks(flat.size, CHUNK):
+                into[block] = encode(flat[block])
         return result
 
     def _encode(self, values):
@@ -161,8 +161,9 @@ class Format:
         wide &= xp.int32((magnitude << spare) - (1 << 31))  # one sign bit remains
         numbers = wide.view(xp.float32)
         numbers *= xp.float32(2.0 ** (127 - self.bias))  # shifts the exponent, and makes subnormal numbers normal
-        if (special := (codes & codes.dtype.type(magnitude)) >= self.overflow).any():
-            wide[special] |= xp.int32(INFINITY)  # a nonzero mantissa makes it NaN
+        special = (codes & codes.dtype.type(magnitude)) >= self.overflow
+        if not on_host(special) or special.any():  # rarely
+            xp.copyto(wide, wide | xp.int32(INFINITY), where=special)  # a nonzero mantissa makes it NaN
         return numbers
 
     def round(self, values):
@@ -193,7 +194,8 @@ def scale_to(format: Format, values, axes: tuple[int, ...]):
         float32, with as many axes as ``values``, of length 1 along ``axes``. It is 1 if all values are 0, if one is
         infinite or NaN, or if float32 cannot represent the scale.
     """
-    greatest = xp.abs(values).max(axis=axes, keepdims=True, initial=0)
+    magnitudes = xp.abs(values)
+    greatest = (magnitudes.max if values.size else magnitudes.sum)(axis=axes, keepdims=True)
     with np.errstate(divide="ignore", over="ignore"):
         headroom = xp.float32(format.largest) / greatest
     headroom = xp.where(xp.isfinite(headroom) & (headroom > 0), headroom, 1)

@@ -49,12 +49,13 @@ class GradScaler:
         """
         if not self.enabled:
             return False
-        overflow = 0.0
+        finite = []
         for parameter in parameters:
             if parameter.grad is not None:
                 parameter.grad /= self.scale
-                overflow = max(overflow, float(not xp.isfinite(parameter.grad).all()))
-        return all_max(overflow) > 0
+                finite.append(xp.isfinite(parameter.grad).all())
+        overflow = bool(finite) and not xp.stack(finite).all()
+        return all_max(float(overflow)) > 0
 
     def update(self, overflow: bool) -> None:
         """Change the scale after a step if it is due, and count the step as skipped if it overflowed."""

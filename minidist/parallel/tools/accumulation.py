@@ -24,17 +24,20 @@ def accumulate(
         scale: what the loss is multiplied by, and with it all gradients (nn/precision/loss_scaling.py).
         no_sync: entered for all backward passes but the last, in which gradients may leave once they are complete.
     """
-    total = 0.0
+    total = xp.zeros(())
     for index in micro_batches:
         with nullcontext() if index == micro_batches[-1] else no_sync():
             total += forward_backward(model, batch(index), scale, index)
-    return total
+    return float(total)
 
 
-def forward_backward(model: Module, batch: tuple, scale: float = 1.0, index: int = 0) -> float:
-    """Run one micro-batch, add its gradients, times ``scale``, to those that are there, and return its loss."""
+def forward_backward(model: Module, batch: tuple, scale: float = 1.0, index: int = 0):
+    """Run one micro-batch, add its gradients, times ``scale``, to those that are there, and return its loss, (), there.
+
+    A number would make the host wait for the GPU after each micro-batch.
+    """
     with trace.span(f"forward {index}"):
         loss = model(*batch)
     with trace.span(f"backward {index}"):
         loss.backward(xp.full((), scale, loss.dtype))
-    return float(loss.item())
+    return loss.data

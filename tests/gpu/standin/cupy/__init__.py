@@ -1,0 +1,21 @@
+"""A strict stand-in for CuPy, for tests on machines without a GPU.
+
+Its arrays are NumPy's inside and refuse every implicit step to NumPy and back, as CuPy's do, and some that CuPy allows.
+It has the functions and methods in signatures.json, with exactly the arguments that CuPy takes there; other names are
+missing. It counts what crosses between host and device (traffic.py). It computes with NumPy, so results have NumPy's
+bits, except that ``add.at`` adds in another order.
+"""
+
+import numpy as np
+
+from cupy import cuda
+from cupy.arrays import SIGNATURES, ndarray
+from cupy.functions import FUNCTIONS, TYPES, ufunc
+from cupy.traffic import crossings
+
+__version__ = SIGNATURES["version"]
+inf, nan, pi, e, newaxis, dtype, bool_ = np.inf, np.nan, np.pi, np.e, None, np.dtype, np.bool_
+globals().update(TYPES)
+globals().update(FUNCTIONS)
+
+__all__ = ["crossings", "cuda", "ndarray", "ufunc"]

@@ -1,0 +1,81 @@
+"""CuPy's functions, with the arguments that it documents, computed by NumPy."""
+
+import numpy as np
+
+from cupy.arrays import KINDS, SIGNATURES, checked, ndarray, unwrap, wrap
+from cupy.traffic import crossing
+
+TRANSFERS = ("array", "asarray", "ascontiguousarray")  # take arrays in host memory too
+WAITS = ("nonzero", "flatnonzero", "unique", "array_equal", "allclose")  # the host waits for the result's size or value
+
+
+def function(name: str, parameters: str):
+    check, compute = checked(name, parameters), getattr(np, name, None)
+
+    def call(*args, **kwargs):
+        check(args, kwargs)
+        if name in WAITS:
+            crossing("size")
+        if kwargs.get("where", True) is None:
+            del kwargs["where"]
+        if "out" in kwargs and kwargs["out"] is not None and not isinstance(kwargs["out"], ndarray):
+            raise TypeError(f"cupy.{name}: out must be a device array")
+        found = compute(*map(unwrap, args), **{key: unwrap(one) for key, one in kwargs.items()})
+        return kwargs["out"] if isinstance(kwargs.get("out"), ndarray) else wrap(found)
+
+    call.__name__ = name
+    return call
+
+
+def transfer(name: str, parameters: str):
+    check, compute = checked(name, parameters), getattr(np, name)
+
+    def call(array, *args, **kwargs):
+        check((array, *args), kwargs)
+        kwargs.pop("blocking", None)
+        if isinstance(array, ndarray):
+            return wrap(compute(array._host, *args, **kwargs))
+        crossing("to device")
+        on_device = wrap(np.array(compute(array if isinstance(array, np.ndarray) else unwrap(array), *args, **kwargs)))
+        return on_device
+
+    call.__name__ = name
+    return call
+
+
+def asnumpy(a, stream=None, order="C", out=None, *, blocking=True) -> np.ndarray:
+    return a.get(order=order, out=out) if isinstance(a, ndarray) else np.asarray(a, order=order)
+
+
+class ufunc:
+    """An elementwise function. It takes ``out``, ``dtype`` and ``casting``; CuPy has no ``where`` here."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__, self._compute = name, getattr(np, name, None) or getattr(np, {"fix": "trunc"}.get(name, name))
+        self.nin, self.nout = getattr(self._compute, "nin", 1), getattr(self._compute, "nout", 1)
+
+    def __call__(self, *args, out=None, dtype=None, casting="same_kind"):
+        if out is not None and not isinstance(out, ndarray):
+            raise TypeError(f"cupy.{self.__name__}: out must be a device array")
+        options = {"casting": casting} | ({} if dtype is None else {"dtype": dtype})
+        if out is not None:
+            options["out"] = out._host
+        found = self._compute(*map(unwrap, args), **options)
+        return wrap(found) if out is None else out
+
+    def at(self, a: ndarray, indices, values) -> None:
+        """Adds in an order of its own, as atomic additions do."""
+        if self.__name__ not in ("add", "maximum", "minimum"):
+            raise NotImplementedError(f"cupy.{self.__name__}.at")
+        index, values = unwrap(indices), unwrap(values)
+        if isinstance(index, np.ndarray) and index.dtype != bool and index.ndim:
+            index, values = index[::-1], np.broadcast_to(values, (*index.shape, *a.shape[1:]))[::-1]
+        self._compute.at(a._host, index, values)
+
+
+FUNCTIONS = {"asnumpy": asnumpy}
+for _name, _parameters in SIGNATURES["functions"].items():
+    if _name not in FUNCTIONS:
+        FUNCTIONS[_name] = (transfer if _name in TRANSFERS else function)(_name, _parameters)
+FUNCTIONS |= {_name: ufunc(_name) for _name in SIGNATURES["ufuncs"] if hasattr(np, _name)}
+TYPES = {np.dtype(kind).type.__name__: np.dtype(kind).type for kind in KINDS}
