@@ -4,10 +4,16 @@ Every file that computes imports ``xp`` from here and uses it as NumPy. ``use("c
 GPU. No other file imports CuPy or asks which of the two is in use.
 """
 
+import os
 from collections.abc import Iterator
 from types import ModuleType
 
 import numpy as np
+
+
+# Read when the libraries are loaded. cuBLAS promises the same bits in every run on one stream only; with workspaces of a
+# fixed size on several too ("Results reproducibility" in its documentation). TF32 would round float32 to 11 bits.
+REPRODUCIBLE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "CUPY_TF32": "0"}
 
 
 class ArrayModule:
@@ -47,6 +53,7 @@ def find(name: str) -> ModuleType:
     if name != "cupy":
         raise ValueError(f"unknown backend {name!r}: choose numpy or cupy")
     try:
+        os.environ |= REPRODUCIBLE
         import cupy
 
         cupy.cuda.runtime.getDeviceCount()
@@ -110,6 +117,17 @@ def read_only(array):
     if isinstance(array, np.ndarray):
         array.flags.writeable = False
     return array
+
+
+def matmul_each(a, b):
+    """``a @ b`` (H, ..., m), each of the H products taken by itself; a vector ``a`` is the same for all of them.
+
+    NumPy does so anyway. A GPU's library chooses the kernel of a batched product by the size of the batch too, and with
+    it the order of each sum: the bits would depend on how many heads this process has.
+    """
+    if xp.name == "numpy":
+        return a @ b
+    return xp.stack([(a if a.ndim == 1 else a[h]) @ b[h] for h in range(len(b))])
 
 
 def add_at(target, index, values) -> None:

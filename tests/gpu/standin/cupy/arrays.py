@@ -4,6 +4,7 @@ import inspect
 import json
 import operator
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -17,7 +18,7 @@ IMPLICIT = "Implicit conversion to a NumPy array is not allowed. Please use `.ge
 class ndarray:
     """An array on a device that does not exist. Its methods take the arguments that CuPy's take, and no others."""
 
-    __slots__ = ("__weakref__", "_host")
+    __slots__ = ("__weakref__", "_host", "base")  # base: the array whose memory a view shows, or None
     __hash__ = None
 
     def __init__(self, *args, **kwargs) -> None:
@@ -34,11 +35,6 @@ class ndarray:
     flags = property(lambda self: Flags(self._host))
     data = property(lambda self: Pointer(self._host.__array_interface__["data"][0]))
     device = property(lambda self: Device(0))
-
-    @property
-    def base(self):
-        """CuPy's ``base`` is the array whose memory a view shows; here only whether there is one matters."""
-        return None if self._host.base is None else wrap(self._host.base)
 
     # What crosses to the host
 
@@ -120,6 +116,9 @@ class ndarray:
         self._host[_index(index, waits=array and value.ndim > 0)] = unwrap(value)
 
 
+owners: WeakValueDictionary[int, ndarray] = WeakValueDictionary()  # id of NumPy's array -> the device array with it
+
+
 class Flags:
     def __init__(self, host: np.ndarray) -> None:
         self.c_contiguous, self.f_contiguous = host.flags.c_contiguous, host.flags.f_contiguous
@@ -158,8 +157,18 @@ def wrap(value):
         return value
     if value.dtype.char not in KINDS:
         raise TypeError(f"Unsupported dtype {value.dtype}")
+    host = root = np.asarray(value)
+    while isinstance(root.base, np.ndarray):
+        root = root.base
+    owner = owners.get(id(root))
+    if owner is not None and root is host:  # NumPy returned its argument
+        return owner
     array = object.__new__(ndarray)
-    array._host = np.asarray(value)
+    array._host = host
+    if root is host:
+        array.base, owners[id(root)] = None, array
+    else:
+        array.base = wrap(root) if owner is None else owner
     return array
 
 

@@ -1,0 +1,38 @@
+"""The stand-in for CuPy: in this process for one test, and in ranks of its own."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from minidist.comm.runtime.warm import WarmClusters
+
+STANDIN = Path(__file__).parent / "standin"
+
+
+@pytest.fixture
+def standin(monkeypatch):
+    """The stand-in, importable as ``cupy``, with nothing counted yet; forgotten after the test."""
+
+    def forget():
+        for name in [name for name in sys.modules if name.split(".")[0] == "cupy"]:
+            del sys.modules[name]
+
+    forget()
+    monkeypatch.syspath_prepend(STANDIN)
+    yield importlib.import_module("cupy")
+    forget()
+
+
+@pytest.fixture(scope="session")
+def warm_device_ranks(ranks):
+    with WarmClusters(type(ranks(1))) as clusters:  # with the same limits
+        yield clusters
+
+
+@pytest.fixture
+def device_ranks(warm_device_ranks, monkeypatch):
+    """``device_ranks(n)`` is a warm Cluster of n ranks, in which ``cupy`` is the stand-in."""
+    monkeypatch.syspath_prepend(STANDIN)  # ranks take over the path of the process that runs a function on them
+    return warm_device_ranks

@@ -1,0 +1,141 @@
+"""The whole library on the stand-in for CuPy: NumPy's bits, and a step that stops the device three times."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from minidist.course.answers import ROOT
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.result import RunOptions
+from minidist.train.trainer import run, train_rank
+from minidist.verify.comparison import agrees
+from minidist.verify.matrix import Combination, covering, every_combination
+
+SMALL = TrainConfig(
+    layers=4, heads=4, width=16, context=12, global_batch=8, micro_batch=1, steps=2, warmup=1, lr=1e-2, clip=0.5,
+    dropout=0.1,
+)  # fmt: skip
+PLAIN = replace(SMALL, layers=2, dropout=0.0)
+FEW = 5  # combinations that ``pytest`` alone runs: the first of a covering set have the most pairs
+LIMIT = 300  # seconds
+
+
+def chosen(max_ranks: int) -> list[Combination]:
+    """A set of layouts and precisions in which every two settings meet; odd sizes and more axes first."""
+    everything = every_combination(SMALL, max_ranks)
+    return [everything[i] for i in covering([combination.settings for combination in everything])]
+
+
+@pytest.mark.parametrize(
+    ("max_ranks", "count"), [pytest.param(4, FEW, id="a few"), pytest.param(4, None, marks=pytest.mark.long, id="all")]
+)
+def test_every_layout_has_numpys_bits(ranks, device_ranks, max_ranks, count):
+    expected = {}
+    for combination in chosen(max_ranks)[:count]:
+        config, size = replace(SMALL, precision=combination.precision), combination.layout.world_size
+        if config.precision not in expected:
+            expected[config.precision] = run(ranks(1), config, Layout())
+        found = run(device_ranks(size), replace(config, backend="cupy"), combination.layout)
+        assert agrees(expected[config.precision], found), combination
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_what_a_run_brings_back(ranks, device_ranks, dtype):
+    config = replace(PLAIN, reduce_dtype=dtype)
+    options = RunOptions(validate=True, sample=8, stop_after=1, step_digests=True)
+    expected = run(ranks(2), config, Layout(dp=2), options).ranks[0]
+    found = run(device_ranks(2), replace(config, backend="cupy"), Layout(dp=2), options).ranks[0]
+    assert (found.fingerprint, found.step_digests) == (expected.fingerprint, expected.step_digests)
+    assert (found.validation_loss, found.sample) == (expected.validation_loss, expected.sample)
+    assert found.flops == expected.flops and found.traffic.as_dict() == expected.traffic.as_dict()
+    more = PLAIN.micro_batch  # NumPy's tokens are a view of the text: with the target of the last one, a byte more
+    found.memory["activations"] += more
+    found.memory["peak"] += more
+    assert found.memory == expected.memory
+
+
+def crossings_of_a_step(world, config, layout) -> Counter:
+    """Of the second step, which is like all that follow. Runs in a rank."""
+    import cupy
+
+    counts = []
+    for steps in (1, 2):
+        cupy.crossings.clear()
+        train_rank(world, replace(config, steps=steps), layout, RunOptions())
+        counts.append(Counter(cupy.crossings))
+    return counts[1] - counts[0]
+
+
+BATCHES = PLAIN.global_batch // PLAIN.micro_batch
+NORM = {("scalar", "nn.clip.grad_norm"): 2}  # the largest gradient, and the sum on the grid that it leads to
+LOSS = {("scalar", "parallel.tools.accumulation.accumulate"): 1}
+
+
+def batches(count: int) -> dict:
+    """Tokens and targets of so many micro-batches."""
+    return {("to device", "nn.data._samples"): 2 * count}
+
+
+def collectives(count: int) -> dict:
+    """Each stages what it reads in host memory, and brings back what it wrote."""
+    return {("to host", "comm.collectives.array"): count, ("to device", "comm.collectives.whole"): count}
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "expected"),
+    [
+        ("dp=1", {}, LOSS | NORM | batches(BATCHES)),
+        ("recompute=full", {}, LOSS | NORM | batches(BATCHES)),
+        ("dp=1", {"precision": "bf16"}, LOSS | NORM | batches(BATCHES)),
+        ("dp=1", {"precision": "fp8"}, LOSS | NORM | batches(BATCHES)),
+        (
+            "dp=1",
+            {"precision": "fp16"},
+            LOSS | NORM | batches(BATCHES) | {("scalar", "nn.precision.loss_scaling.unscale"): 1},
+        ),
+        (  # masks: after the embedding, and in each of two layers of the weights and after attention and MLP
+            "dp=1",
+            {"dropout": 0.1},
+            LOSS | NORM | batches(BATCHES) | {("to device", "nn.functional.dropout_mask"): BATCHES * (1 + 2 * 6)},
+        ),
+        ("dp=2", {}, LOSS | NORM | batches(BATCHES // 2) | collectives(1)),  # one bucket
+        (  # f and g, forward and backward, twice a layer and in the head; three for the loss
+            "tp=2",
+            {},
+            LOSS | NORM | batches(BATCHES) | collectives(BATCHES * (2 * 2 * 2 + 2 + 3)),
+        ),
+        (  # rank 0 sends activations, receives gradients, and shares the embedding's gradient with the last stage
+            "pp=2",
+            {},
+            {("scalar", "parallel.pipeline.run"): 1}
+            | NORM
+            | batches(BATCHES)
+            | collectives(1)
+            | {("to host", "comm.point_to_point._isend"): BATCHES}
+            | {("to device", "comm.point_to_point.<lambda>"): BATCHES},
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_what_crosses_in_a_step(device_ranks, text, changes, expected):
+    """No number is read but the loss, those of the gradient norm, and float16's overflow; no copy but those named."""
+    layout, config = Layout.parse(text), replace(PLAIN, backend="cupy", **changes)
+    found = device_ranks(layout.world_size).run(crossings_of_a_step, config, layout)[0]
+    assert found == expected
+
+
+def test_the_command(tmp_path):
+    sizes = ["--layers", "1", "--heads", "2", "--width", "8", "--context", "8", "--steps", "1", "--dp", "2"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "tests" / "gpu" / "standin"), str(ROOT)])}
+    lines = []
+    for name in ("numpy", "cupy"):
+        command = [sys.executable, "-m", "minidist.cli", "train", *sizes, "--backend", name]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, env=environment, cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        lines.append([line for line in result.stdout.splitlines() if line.startswith("fingerprint")])
+    assert lines[0] == lines[1] != []
