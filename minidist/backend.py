@@ -10,9 +10,8 @@ from types import ModuleType
 
 import numpy as np
 
-
-# Read when the libraries are loaded. cuBLAS promises the same bits in every run on one stream only; with workspaces of a
-# fixed size on several too ("Results reproducibility" in its documentation). TF32 would round float32 to 11 bits.
+# Read when the libraries are loaded. cuBLAS promises the same bits in every run on one stream only, and with workspaces
+# of a fixed size on several too ("Results reproducibility" in its documentation). TF32 would round float32 to 11 bits.
 REPRODUCIBLE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "CUPY_TF32": "0"}
 
 
