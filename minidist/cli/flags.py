@@ -7,6 +7,7 @@ from dataclasses import fields
 from minidist import backend
 from minidist.comm.algorithms import ALL_REDUCE
 from minidist.nn.data import load_corpus
+from minidist.nn.gpt import ATTENTION
 from minidist.nn.memory.recompute import MODES
 from minidist.nn.precision.policy import POLICIES
 from minidist.parallel.tools.schedules import SCHEDULES
@@ -45,6 +46,9 @@ HELP = {
     "clip": "maximum global gradient norm",
     "weight_decay": "decoupled weight decay of AdamW",
     "dropout": "dropout probability",
+    "attention": "plain holds the scores of all pairs of tokens; tiled holds one tile of them at a time, as "
+    "FlashAttention does",
+    "attention_tile": "queries, and keys, in a tile, with --attention tiled",
     "seed": "seed of weights, data and dropout",
     "precision": "precision of the model's parameters and activations; the optimizer keeps float32 weights",
     "loss_scale": "fixed loss scale, with --precision fp16; 0 adjusts it automatically, 1 turns it off",
@@ -62,6 +66,7 @@ CHOICES = {
     "schedule": tuple(SCHEDULES),
     "recompute": MODES,
     "precision": tuple(POLICIES),
+    "attention": ATTENTION,
     "reduce_dtype": ("float64", "float32"),
     "backend": ("numpy", "cupy"),
 }

@@ -14,12 +14,15 @@ import numpy as np
 
 from minidist.backend import from_host, on_host, to_host, xp
 from minidist.nn import functional
+from minidist.nn.attention.plain import causal_attention
+from minidist.nn.attention.tiled import Keep, tiled_attention, tiles
 from minidist.nn.layers import ColumnLinear, Dropout, Embedding, LayerNorm, Module, Parameter, RowLinear
 from minidist.nn.loss import cross_entropy
 from minidist.nn.random import DropoutRNG, generator
 from minidist.nn.tensor import Tensor, no_grad
 
 STD = 0.02  # of the initial weights, as in GPT-2
+ATTENTION = ("plain", "tiled")
 
 
 @dataclass(frozen=True)
@@ -36,9 +39,11 @@ class GPTConfig:
     heads: int = 4
     width: int = 64
     dropout: float = 0.0
+    attention: str = "plain"  # or tiled: see nn/attention/
+    attention_tile: int = 64  # queries, and keys, in a tile
 
     def __post_init__(self) -> None:
-        for name in ("vocab", "context", "layers", "heads", "width"):
+        for name in ("vocab", "context", "layers", "heads", "width", "attention_tile"):
             size = getattr(self, name)
             if not isinstance(size, int) or size < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, not {size!r}")
@@ -49,6 +54,8 @@ class GPTConfig:
                 f"width {self.width} is not divisible by {self.heads} heads: each head has width / heads values. "
                 f"Nearest widths that fit: {self._nearest_widths()}"
             )
+        if self.attention not in ATTENTION:
+            raise ValueError(f"attention must be one of {', '.join(ATTENTION)}, not {self.attention!r}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
 
@@ -66,6 +73,7 @@ class Attention(Module):
         self.out = RowLinear(config.heads, head_width, config.width, STD / sqrt(2 * config.layers))
         self.heads = range(config.heads)  # the heads computed here
         self.rate, self.layer = config.dropout, layer
+        self.tile = config.attention_tile if config.attention == "tiled" else None
 
     def forward(self, x: Tensor, dropout_rng: DropoutRNG | None) -> Tensor:
         qkv = self.qkv(x)  # (H, B, T, 3 D)
@@ -74,21 +82,27 @@ class Attention(Module):
 
     def core(self, qkv: Tensor, dropout_rng: DropoutRNG | None) -> Tensor:
         """Attention between its two linear layers: (H, B, T, 3 D) -> (H, B, T, D)."""
-        return functional.causal_attention(qkv, self._keep(qkv.shape, dropout_rng), self.rate)
+        if self.tile is None:
+            return causal_attention(qkv, self._keep(qkv.shape, dropout_rng), self.rate)
+        return tiled_attention(qkv, self._keep_in_tiles(qkv.shape, dropout_rng), self.rate, self.tile)
 
     def _keep(self, shape: tuple[int, ...], dropout_rng: DropoutRNG | None):
         """The attention weights that dropout keeps, (H, B, T, T) bool, generated head by head; None for all."""
         if dropout_rng is None or self.rate == 0:
             return None
         _, batch, length, _ = shape
-        return xp.stack(
-            [
-                functional.dropout_mask(
-                    dropout_rng.generator(self.layer, "attention weights", head), (batch, length, length), self.rate
-                )
-                for head in self.heads
-            ]
-        )
+        return xp.stack([self._mask((batch, length, length), dropout_rng, head) for head in self.heads])
+
+    def _keep_in_tiles(self, shape: tuple[int, ...], dropout_rng: DropoutRNG | None) -> Keep | None:
+        """The same, generated tile by tile when asked."""
+        if dropout_rng is None or self.rate == 0:
+            return None
+        _, batch, length, _ = shape
+        sizes = [part.stop - part.start for part in tiles(length, self.tile)]
+        return lambda h, i, j: self._mask((batch, sizes[j], sizes[i]), dropout_rng, self.heads[h], i, j)
+
+    def _mask(self, shape: tuple[int, ...], dropout_rng: DropoutRNG, *part: int):
+        return functional.dropout_mask(dropout_rng.generator(self.layer, "attention weights", *part), shape, self.rate)
 
 
 class MLP(Module):

@@ -2,7 +2,8 @@
 
     weights    ("weight", seed, parameter name)                              the full parameter, before any split
     data       ("data", seed, step, sample)                                  where the sample starts in the text
-    dropout    ("dropout", seed, step, micro-batch, layer, place[, head])    the mask at that place
+    dropout    ("dropout", seed, step, micro-batch, layer, place[, head])    the mask at that place; in tiled attention
+                                                                             the tiles' numbers follow the head
 
 No number depends on which process generates it, or on what it generated before. So a run may be split in any way,
 stopped, resumed or recomputed in part, and it uses the same numbers. JAX's keys (``jax.random.fold_in``) serve the same
@@ -43,6 +44,6 @@ class DropoutRNG:
     step: int
     micro_batch: int
 
-    def generator(self, layer: int, place: str, *head: int) -> np.random.Generator:
-        """The generator for one place in one layer, and for one head if the place is inside the heads."""
-        return generator("dropout", self.seed, self.step, self.micro_batch, layer, place, *head)
+    def generator(self, layer: int, place: str, *part: int) -> np.random.Generator:
+        """The generator for one place in one layer: for one head, or a tile of one, where the place is inside them."""
+        return generator("dropout", self.seed, self.step, self.micro_batch, layer, place, *part)

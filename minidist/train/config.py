@@ -31,6 +31,8 @@ class TrainConfig:
     clip: float = 1.0  # greatest global gradient norm
     weight_decay: float = 0.1
     dropout: float = 0.0
+    attention: str = "plain"  # how it is computed: see nn/attention/
+    attention_tile: int = 64  # tokens in a tile of tiled attention
     seed: int = 0
     precision: str = "fp32"  # of parameters and activations in the model: see nn/precision/policy.py
     loss_scale: float = 0.0  # fixed, for fp16; 0 to have it found
@@ -77,7 +79,13 @@ class TrainConfig:
     @property
     def model(self) -> GPTConfig:
         return GPTConfig(
-            layers=self.layers, heads=self.heads, width=self.width, context=self.context, dropout=self.dropout
+            layers=self.layers,
+            heads=self.heads,
+            width=self.width,
+            context=self.context,
+            dropout=self.dropout,
+            attention=self.attention,
+            attention_tile=self.attention_tile,
         )
 
     @property

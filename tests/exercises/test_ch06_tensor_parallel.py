@@ -12,6 +12,7 @@ import pytest
 from minidist.course.authoring.assertions import number, same
 from minidist.course.sandbox.values import generator, working_dtype
 from minidist.nn import functional
+from minidist.nn.attention.plain import causal_attention
 from minidist.nn.clip import grad_norm
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.layers import ColumnLinear, LayerNorm, Parameter, RowLinear
@@ -868,7 +869,7 @@ class TestHeads:
         for rank in range(ranks):
             mine = split_by(student, weight_of_checkpoint, (width, heads), rank, ranks, "float64")[0]
             qkv = functional.linear(functional.copy_to_heads(Tensor(x), len(mine)), Tensor(mine))
-            found = functional.causal_attention(qkv).data
+            found = causal_attention(qkv).data
             # the same float64 sums in another order
             assert np.allclose(found, part(right, rank, ranks), rtol=1e-9, atol=1e-9), (
                 f"attention with the heads of rank {rank} of {ranks} differs from attention with the checkpoint"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from minidist.nn import functional
+from minidist.nn.attention.plain import causal_attention
 from minidist.nn.data import load_corpus, micro_batch
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.loss import cross_entropy
@@ -65,9 +66,7 @@ def test_some_of_the_heads_have_the_bits_of_all_of_them(shape):
         p = {name: Tensor(weight[part], requires_grad=True) for name, weight in weights.items()}
         count = len(p["qkv"].data)
         inputs = Tensor(np.broadcast_to(x, (count, *x.shape)), requires_grad=True)
-        attended = functional.linear(
-            functional.causal_attention(functional.linear(inputs, p["qkv"], p["qkv_bias"])), p["out"]
-        )
+        attended = functional.linear(causal_attention(functional.linear(inputs, p["qkv"], p["qkv_bias"])), p["out"])
         hidden = functional.linear(functional.gelu(functional.linear(inputs, p["fc"], p["fc_bias"])), p["proj"])
         for output in (attended, hidden):
             output.backward(np.broadcast_to(upstream, output.shape))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from minidist.nn import functional
+from minidist.nn.attention.plain import causal_attention
 from minidist.nn.loss import cross_entropy
 from minidist.nn.tensor import Function, Tensor
 
@@ -133,9 +134,9 @@ def test_layer_norm(shape):
 def test_causal_attention(shape):
     *lead, length, width = shape
     qkv = draw(*lead, length, 3 * width)
-    check_gradients(functional.causal_attention, qkv)
+    check_gradients(causal_attention, qkv)
     keep = np.random.default_rng(1).random((*lead, length, length)) < 0.7
-    check_gradients(lambda x: functional.causal_attention(x, keep, 0.3), qkv)
+    check_gradients(lambda x: causal_attention(x, keep, 0.3), qkv)
 
 
 def test_dropout():

@@ -5,6 +5,8 @@ import pytest
 
 from minidist import flops, ledger
 from minidist.nn import functional
+from minidist.nn.attention import plain
+from minidist.nn.attention.plain import causal_attention
 from minidist.nn.dispatch import around
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.layers import Parameter
@@ -146,11 +148,11 @@ def test_attention_multiplies_rounded_factors(precision, dropped, monkeypatch):
             factors.extend((a.copy(), b.copy()))
             return np.matmul(a, b, out=out)
 
-    monkeypatch.setattr(functional, "xp", Watched())
+    monkeypatch.setattr(plain, "xp", Watched())
     qkv = Tensor(random(2, 3, 5, 12), requires_grad=True)  # (H, B, T, 3 D)
     keep = np.random.default_rng(0).random((2, 3, 5, 5)) > 0.3 if dropped else None
     with autocast(policy):
-        functional.causal_attention(qkv, keep, 0.3).sum().backward()
+        causal_attention(qkv, keep, 0.3).sum().backward()
     assert len(factors) == 2 * 2 * (2 + 3)  # two heads; q k and P v, and three of the four products in backward
     for factor in factors:
         assert is_rounded(factor, policy.compute)

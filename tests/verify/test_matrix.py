@@ -28,6 +28,7 @@ SMALL = TrainConfig(
     layers=4, heads=4, width=16, context=12, global_batch=8, micro_batch=1, steps=2, warmup=1, lr=1e-2, clip=0.5,
     dropout=0.1,
 )  # fmt: skip
+TILED = replace(SMALL, attention="tiled", attention_tile=5)
 ODD = replace(SMALL, layers=3, heads=3, width=15, context=9, global_batch=12, micro_batch=2, steps=2, dropout=0.0)
 
 
@@ -42,7 +43,7 @@ def one_process(ranks):
         (config, precision): run(
             ranks(1), replace(config, precision=precision), Layout(), RunOptions(step_digests=True)
         )
-        for config in (SMALL, ODD)
+        for config in (SMALL, TILED, ODD)
         for precision in POLICIES
     }
 
@@ -54,7 +55,9 @@ FEW = 6  # the first of a covering set have the most pairs
     ("config", "max_ranks", "count"),
     [
         pytest.param(SMALL, 4, FEW, id="a few on 4 ranks"),
+        pytest.param(TILED, 4, 2, id="two with tiled attention"),
         pytest.param(SMALL, 4, None, marks=pytest.mark.long, id="all on 4 ranks"),
+        pytest.param(TILED, 4, None, marks=pytest.mark.long, id="all on 4 ranks with tiled attention"),
         pytest.param(ODD, 3, None, marks=pytest.mark.long, id="all on 3 ranks"),
     ],
 )
@@ -66,7 +69,7 @@ def test_every_pair_of_settings_keeps_the_bits(ranks, one_process, config, max_r
 
 
 def test_each_precision_has_bits_of_its_own(one_process):
-    assert len({result.fingerprint for result in one_process.values()}) == 2 * len(POLICIES)
+    assert len({result.fingerprint for result in one_process.values()}) == 3 * len(POLICIES)
 
 
 def test_losses_of_16_bits_stay_near(one_process):

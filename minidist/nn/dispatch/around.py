@@ -66,7 +66,7 @@ def backward(ctx, gradient) -> list:
     else:
         found = ctx.function.backward(ctx, gradient)
     costs = zip(ctx.function.gradient_flops, ctx.needs_input_grad, strict=False)
-    flops.add(ctx.flops * sum(cost for cost, needed in costs if needed), "backward")
+    flops.add(int(ctx.flops * sum(cost for cost, needed in costs if needed)), "backward")
     found = found if isinstance(found, tuple) else (found,)
     checks.check_gradients(ctx, found)
     return [one if needed else None for one, needed in zip(found, ctx.needs_input_grad, strict=True)]

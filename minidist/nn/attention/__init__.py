@@ -1,0 +1,1 @@
+"""Causal attention: with all of its scores in memory, or tile by tile."""

@@ -1,0 +1,100 @@
+"""Softmax in pieces whose sum does not depend on their order.
+
+An online softmax (Milakov & Gimelshein, 2018) sees the scores of a row tile by tile. It keeps the largest score so far,
+M, and sums of the weights e^(s - M); a larger maximum rescales what has been summed. In floating point each rescaling
+rounds, so the bits depend on the order in which the tiles arrive. Here they do not:
+
+- Scores are taken in base 2, x = s log2(e), so a weight is 2^x. With x = n + f, n an integer and 0 <= f <= 1, it is
+  2^f 2^n: one rounded number, times a power of two.
+- M is an integer. So every rescaling multiplies by a power of two, which is exact.
+- The sums of weights, and of weighted values, are kept as two float64 each (``Total``): an error of 2^-104 where the
+  weights of a row may spread too far for one float64. They are rounded to float32 once.
+
+A tile's own sums depend on the tile alone. So two orders could only differ if a sum lay within 2^-104 of its size from
+a place where the rounding to float32 changes: with 24 bits left of it, a chance of 2^-80 for one number.
+"""
+
+from math import e, log2
+
+from minidist.backend import xp
+from minidist.nn.rounding import rounded
+
+LOG2E = log2(e)
+LEAST = -2000  # smaller exponents make no difference: 2^-2000 is 0
+HIDDEN = -(2.0**100)  # a score whose weight is 0 next to that of any other
+
+
+def exponent_of(scores, axis: int):
+    """The least integer that no score (in base 2) along ``axis`` exceeds; that axis stays, with length 1. float32."""
+    return xp.ceil(scores.max(axis=axis, keepdims=True))
+
+
+def weights(scores, exponent):
+    """2^(x - M) for scores x in base 2 and an integer M: the same bits times a power of two, whatever M is.
+
+    Args:
+        scores: float32, in base 2.
+        exponent: M, float32 integers that broadcast with the scores.
+    """
+    whole = xp.floor(scores)
+    result = scores - whole  # from 0 to 1
+    xp.exp2(result, out=result)
+    whole -= exponent
+    return xp.ldexp(result, xp.maximum(whole, LEAST).astype(xp.int32))
+
+
+class Total:
+    """A sum of float32 arrays times powers of two, as the unevaluated sum of two float64 arrays.
+
+    Args:
+        shape: of the arrays.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.high, self.low = xp.zeros(shape), xp.zeros(shape)
+
+    def scale(self, exponent) -> None:
+        """Multiply by 2^exponent, an int32 array that broadcasts: exact."""
+        xp.ldexp(self.high, exponent, out=self.high)
+        xp.ldexp(self.low, exponent, out=self.low)
+
+    def add(self, term, rows: slice = slice(None)) -> None:
+        """Add an array to some rows. What the addition rounds away is found (Knuth's TwoSum) and kept in ``low``."""
+        high = self.high[..., rows, :]
+        total = high + term
+        part = total - high
+        self.low[..., rows, :] += (high - (total - part)) + (term - part)
+        self.high[..., rows, :] = total
+
+    def rounded(self, dtype):
+        """The sum, rounded once."""
+        return rounded(self.high + self.low, dtype)
+
+
+class OnlineSoftmax:
+    """The weighted sums of some rows, (..., rows, D), over the tiles seen so far.
+
+    Args:
+        shape: of the result, (..., rows, D).
+
+    Attributes:
+        exponent: M of each row, (..., rows, 1) int32.
+        weight, value: the sums of weights (..., rows, 1) and of weighted values (..., rows, D), times 2^-M.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.exponent = xp.full((*shape[:-1], 1), 2 * LEAST, xp.int32)
+        self.weight, self.value = Total((*shape[:-1], 1)), Total(shape)
+
+    def merge(self, exponent, weight, value) -> None:
+        """Add a tile: its own M, and the sums of its weights and of its weighted values, times 2^-M, float32."""
+        larger = xp.maximum(self.exponent, exponent)
+        for total, term in ((self.weight, weight), (self.value, value)):
+            total.scale(self.exponent - larger)
+            total.add(xp.ldexp(term.astype(xp.float64), exponent - larger))
+        self.exponent = larger
+
+    def result(self, dtype):
+        """(the weighted mean of the values, the sum of weights (..., rows, 1)), rounded."""
+        weight = self.weight.rounded(dtype)
+        return self.value.rounded(dtype) / weight, weight

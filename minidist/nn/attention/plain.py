@@ -1,0 +1,84 @@
+"""Attention that holds the scores of all queries and keys, T x T numbers for each head."""
+
+from minidist.backend import xp
+from minidist.nn.tensor import Context, Function, Tensor
+
+
+class CausalAttention(Function):
+    """softmax(q k^T / sqrt(D)) v for each head, where a token attends to itself and the tokens before it.
+
+    Scores are stored as keys by queries, the transpose of the usual order: softmax then runs over the first of the two
+    axes, where NumPy's reductions and broadcasts are faster. As in FlashAttention the output is divided, not the
+    weights, because it is smaller. FlashAttention never holds the (T, T) scores; here their exponentials are saved.
+
+    In 16 bits the operands of all products are rounded; scores, exponentials and their sums are float32.
+    """
+
+    gradient_flops = (2,)
+
+    @staticmethod
+    def flops(output, qkv, *rest) -> int:
+        return 2 * 2 * output.size * qkv.shape[-2]
+
+    @staticmethod
+    def forward(ctx: Context, qkv, keep, rate):
+        heads, batch, length, _ = qkv.shape
+        cast = ctx.policy.round
+        q, k, v = xp.split(qkv, 3, axis=-1)  # (H, B, T, D) each, views
+        q = cast(q * q.shape[-1] ** -0.5)  # scaled here: q has fewer numbers than the scores
+        hidden = xp.tril(xp.full((length, length), -xp.inf, qkv.dtype), -1)  # (T, T): -inf where the key comes later
+
+        exps = xp.empty((heads, batch, length, length), qkv.dtype)
+        totals = xp.empty((heads, batch, length, 1), qkv.dtype)
+        output = xp.empty(v.shape, qkv.dtype)
+        for h in range(heads):  # one head at a time: its scores stay in the cache for several passes
+            scores = xp.matmul(k[h], q[h].swapaxes(-1, -2), out=exps[h])  # (B, keys, queries)
+            scores += hidden
+            scores -= scores.max(axis=-2, keepdims=True)
+            xp.exp(scores, out=scores)
+            totals[h] = scores.sum(axis=-2)[..., None]  # (B, T, 1)
+            weights = _dropped(cast(scores), keep, h, rate, cast)
+            xp.matmul(weights.swapaxes(-1, -2), v[h], out=output[h])  # (B, T, D)
+        output /= totals
+        ctx.save_for_backward(q, k, v, exps, output, keep, exact=(totals,))
+        ctx.rate = rate
+        return output
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        q, k, v, exps, output, keep, totals = ctx.saved_arrays
+        cast = ctx.policy.round
+        grad_qkv = xp.empty((*q.shape[:-1], 3 * q.shape[-1]), q.dtype)
+        grad_q, grad_k, grad_v = xp.split(grad_qkv, 3, axis=-1)  # views into grad_qkv
+        gradient = cast(gradient / totals)  # (H, B, T, D): now exps may stand for softmax P = exps / totals
+        # Softmax: dS = P (dP - sum over keys of P dP), and that sum equals the sum over D of output times gradient.
+        shift = xp.einsum("hbtd,hbtd->hbt", gradient, output)[:, :, None]  # (H, B, 1, queries)
+        for h in range(len(q)):
+            xp.matmul(_dropped(exps[h], keep, h, ctx.rate, cast), gradient[h], out=grad_v[h])
+            grad_scores = _dropped(v[h] @ gradient[h].swapaxes(-1, -2), keep, h, ctx.rate)  # (B, keys, queries)
+            grad_scores -= shift[h]
+            grad_scores *= exps[h]
+            grad_scores = cast(grad_scores)
+            xp.matmul(grad_scores.swapaxes(-1, -2), k[h], out=grad_q[h])
+            xp.matmul(grad_scores, q[h], out=grad_k[h])
+        grad_q *= q.shape[-1] ** -0.5
+        return grad_qkv, None, None
+
+
+def _dropped(values, keep, head: int, rate: float, cast=lambda dropped: dropped):
+    """One head's ``values`` after dropout and ``cast``; unchanged without dropout."""
+    return values if keep is None else cast(values * keep[head] * (1 / (1 - rate)))
+
+
+def causal_attention(qkv: Tensor, keep=None, rate: float = 0.0) -> Tensor:
+    """Attention of each head over the token itself and the tokens before it.
+
+    Args:
+        qkv: (H, B, T, 3 D), each head's queries, keys and values side by side.
+        keep: (H, B, T, T) bool, keys by queries: the attention weights that dropout keeps; None keeps all.
+        rate: the dropout probability; kept weights are scaled by 1 / (1 - rate).
+
+    Returns:
+        (H, B, T, D)
+    """
+    return CausalAttention.apply(qkv, keep, rate)
