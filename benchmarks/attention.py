@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, action="append", help="only this length; may be given twice")
     options = parser.parse_args()
 
-    table = Table(title="one training step of 2 layers, width 64, 4 heads, tiles of 64 tokens")
+    table = Table(title="one training step of 2 layers, width 64, 4 heads, tiles of 128 tokens")
     table.add_column("context")
     table.add_column("attention")
     for column in ("time", "MB of activations", "bytes per token"):

@@ -40,7 +40,7 @@ class GPTConfig:
     width: int = 64
     dropout: float = 0.0
     attention: str = "plain"  # or tiled: see nn/attention/
-    attention_tile: int = 64  # queries, and keys, in a tile
+    attention_tile: int = 128  # queries, and keys, in a tile
 
     def __post_init__(self) -> None:
         for name in ("vocab", "context", "layers", "heads", "width", "attention_tile"):

@@ -32,7 +32,7 @@ class TrainConfig:
     weight_decay: float = 0.1
     dropout: float = 0.0
     attention: str = "plain"  # how it is computed: see nn/attention/
-    attention_tile: int = 64  # tokens in a tile of tiled attention
+    attention_tile: int = 128  # tokens in a tile of tiled attention
     seed: int = 0
     precision: str = "fp32"  # of parameters and activations in the model: see nn/precision/policy.py
     loss_scale: float = 0.0  # fixed, for fp16; 0 to have it found

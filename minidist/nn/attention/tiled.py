@@ -118,7 +118,7 @@ def _dropped(values, keep: Keep | None, place: tuple[int, int, int], rate: float
     return values if keep is None else cast(values * keep(*place) * (1 / (1 - rate)))
 
 
-def tiled_attention(qkv: Tensor, keep: Keep | None = None, rate: float = 0.0, tile: int = 64) -> Tensor:
+def tiled_attention(qkv: Tensor, keep: Keep | None = None, rate: float = 0.0, tile: int = 128) -> Tensor:
     """Attention of each head over the token itself and the tokens before it, tile by tile.
 
     Args:
