@@ -15,6 +15,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from minidist.nn.attention.tiled import tiles
+
 ALL = slice(None)
 
 
@@ -69,17 +71,17 @@ def standard_attention(memory: SlowMemory, q: np.ndarray, k: np.ndarray, v: np.n
     length, width = q.shape
     scores, weights, output = np.empty((length, length)), np.empty((length, length)), np.empty((length, width))
     with memory.load(k) as keys:
-        for row in _blocks(length, 1):
+        for row in tiles(length, 1):
             with memory.load(q, row) as query, memory.hold(1, length) as s:
                 s[...] = query @ keys.T / np.sqrt(width)
                 memory.store(scores, row, s)
-    for row in _blocks(length, 1):
+    for row in tiles(length, 1):
         with memory.load(scores, row) as s:
             s[...] = np.exp(s - s.max())
             s /= s.sum()
             memory.store(weights, row, s)
     with memory.load(v) as values:
-        for row in _blocks(length, 1):
+        for row in tiles(length, 1):
             with memory.load(weights, row) as p, memory.hold(1, width) as o:
                 o[...] = p @ values
                 memory.store(output, row, o)
@@ -100,7 +102,7 @@ def tiled_attention(
     """
     length, width = q.shape
     output, log_sums = np.empty((length, width)), np.empty(length)
-    for rows in _blocks(length, tile):
+    for rows in tiles(length, tile):
         count = rows.stop - rows.start
         with (
             memory.load(q, rows) as queries,
@@ -109,7 +111,7 @@ def tiled_attention(
             memory.hold(count) as largest,
         ):
             largest[...] = -np.inf
-            for columns in _blocks(rows.stop if causal else length, tile):
+            for columns in tiles(rows.stop if causal else length, tile):
                 with (
                     memory.load(k, columns) as keys,
                     memory.load(v, columns) as values,
@@ -142,6 +144,3 @@ def largest_tile(fast: int, width: int) -> int:
         raise MemoryError(f"one query and one key of width {width} need {4 * width + 3} elements, but there are {fast}")
     return tile
 
-
-def _blocks(length: int, size: int) -> list[slice]:
-    return [slice(first, min(first + size, length)) for first in range(0, length, size)]
