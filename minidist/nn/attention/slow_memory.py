@@ -143,4 +143,3 @@ def largest_tile(fast: int, width: int) -> int:
     if tile == 0:
         raise MemoryError(f"one query and one key of width {width} need {4 * width + 3} elements, but there are {fast}")
     return tile
-
