@@ -37,7 +37,7 @@ class CausalAttention(Function):
             scores -= scores.max(axis=-2, keepdims=True)
             xp.exp(scores, out=scores)
             totals[h] = scores.sum(axis=-2)[..., None]  # (B, T, 1)
-            weights = _dropped(cast(scores), keep, h, rate, cast)
+            weights = dropped(cast(scores), None if keep is None else keep[h], rate, cast)
             xp.matmul(weights.swapaxes(-1, -2), v[h], out=output[h])  # (B, T, D)
         output /= totals
         ctx.save_for_backward(q, k, v, exps, output, keep, exact=(totals,))
@@ -54,8 +54,9 @@ class CausalAttention(Function):
         # Softmax: dS = P (dP - sum over keys of P dP), and that sum equals the sum over D of output times gradient.
         shift = xp.einsum("hbtd,hbtd->hbt", gradient, output)[:, :, None]  # (H, B, 1, queries)
         for h in range(len(q)):
-            xp.matmul(_dropped(exps[h], keep, h, ctx.rate, cast), gradient[h], out=grad_v[h])
-            grad_scores = _dropped(v[h] @ gradient[h].swapaxes(-1, -2), keep, h, ctx.rate)  # (B, keys, queries)
+            kept = None if keep is None else keep[h]
+            xp.matmul(dropped(exps[h], kept, ctx.rate, cast), gradient[h], out=grad_v[h])
+            grad_scores = dropped(v[h] @ gradient[h].swapaxes(-1, -2), kept, ctx.rate)  # (B, keys, queries)
             grad_scores -= shift[h]
             grad_scores *= exps[h]
             grad_scores = cast(grad_scores)
@@ -65,9 +66,9 @@ class CausalAttention(Function):
         return grad_qkv, None, None
 
 
-def _dropped(values, keep, head: int, rate: float, cast=lambda dropped: dropped):
-    """One head's ``values`` after dropout and ``cast``; unchanged without dropout."""
-    return values if keep is None else cast(values * keep[head] * (1 / (1 - rate)))
+def dropped(values, keep, rate: float, cast=lambda result: result):
+    """``values`` after dropout by a mask of their shape, and ``cast``; unchanged where the mask is None."""
+    return values if keep is None else cast(values * keep * (1 / (1 - rate)))
 
 
 def causal_attention(qkv: Tensor, keep=None, rate: float = 0.0) -> Tensor:

@@ -16,6 +16,7 @@ from math import log
 
 from minidist.backend import xp
 from minidist.nn.attention.online_softmax import HIDDEN, LOG2E, OnlineSoftmax, Total, exponent_of, weights
+from minidist.nn.attention.plain import dropped
 from minidist.nn.tensor import Context, Function, Tensor
 
 Keep = Callable[[int, int, int], object]  # (head, tile of queries, tile of keys) -> bool (B, keys, queries)
@@ -61,7 +62,8 @@ class TiledAttention(Function):
                     scores = _scores(q[h, :, queries], k[h, :, keys], i == j)  # (B, keys, queries)
                     exponent = exponent_of(scores, -2)  # (B, 1, queries)
                     exps = weights(scores, exponent)
-                    kept = _dropped(cast(exps), keep, (h, i, j), rate, cast)
+                    mask = None if keep is None else keep(h, i, j)
+                    kept = dropped(cast(exps), mask, rate, cast)
                     softmax.merge(
                         exponent.swapaxes(-1, -2).astype(xp.int32),
                         exps.sum(axis=-2)[..., None],  # (B, queries, 1)
@@ -88,8 +90,9 @@ class TiledAttention(Function):
                 scores = _scores(q[h, :, queries], k[h, :, keys], i == j)
                 exps = weights(scores, exponents[h, :, queries].swapaxes(-1, -2).astype(xp.float32))
                 incoming = gradient[h, :, queries]  # (B, queries, D)
-                grads["v"].add(_dropped(cast(exps), keep, (h, i, j), rate, cast) @ incoming, keys)
-                grad_scores = _dropped(v[h, :, keys] @ incoming.swapaxes(-1, -2), keep, (h, i, j), rate)
+                mask = None if keep is None else keep(h, i, j)
+                grads["v"].add(dropped(cast(exps), mask, rate, cast) @ incoming, keys)
+                grad_scores = dropped(v[h, :, keys] @ incoming.swapaxes(-1, -2), mask, rate)
                 grad_scores -= shift[h, :, :, queries]
                 grad_scores *= exps  # (B, keys, queries)
                 grad_scores = cast(grad_scores)
@@ -111,11 +114,6 @@ def _scores(q, k, diagonal: bool):
         length = scores.shape[-1]
         scores += xp.tril(xp.full((length, length), HIDDEN, scores.dtype), -1)
     return scores
-
-
-def _dropped(values, keep: Keep | None, place: tuple[int, int, int], rate: float, cast=lambda dropped: dropped):
-    """A tile's ``values`` after dropout and ``cast``; unchanged without dropout."""
-    return values if keep is None else cast(values * keep(*place) * (1 / (1 - rate)))
 
 
 def tiled_attention(qkv: Tensor, keep: Keep | None = None, rate: float = 0.0, tile: int = 128) -> Tensor:
