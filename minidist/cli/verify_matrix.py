@@ -10,7 +10,7 @@ from minidist.comm.transports.shared_memory import MAX_RANKS
 from minidist.plan.memory_check import check_memory
 from minidist.train.config import TrainConfig
 from minidist.verify.comparison import first_difference
-from minidist.verify.matrix import Combination, covering, every_combination, run_all
+from minidist.verify.matrix import Combination, covering_set, every_combination, run_all
 
 
 def run_matrix(config: TrainConfig, max_ranks: int, console: Console, json: str | None, png: str | None) -> int:
@@ -18,7 +18,7 @@ def run_matrix(config: TrainConfig, max_ranks: int, console: Console, json: str 
     if not 1 <= max_ranks <= MAX_RANKS:
         raise ValueError(f"--max-ranks must be from 1 to {MAX_RANKS}, got {max_ranks}")
     everything = every_combination(config, max_ranks)
-    chosen = [everything[i] for i in covering([combination.settings for combination in everything])]
+    chosen = covering_set(everything)
     for combination in chosen:
         check_memory(replace(config, precision=combination.precision), combination.layout)
     pairs = set().union(*(combination.pairs for combination in chosen))

@@ -130,6 +130,11 @@ def covering(rows: Sequence[dict[str, object]]) -> list[int]:
     return chosen
 
 
+def covering_set(everything: Sequence[Combination]) -> list[Combination]:
+    """Some of the combinations, in which every two settings meet that meet in any; those with the most pairs first."""
+    return [everything[i] for i in covering([combination.settings for combination in everything])]
+
+
 def run_all(
     chosen: Sequence[Combination],
     config: TrainConfig,

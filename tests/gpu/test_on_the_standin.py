@@ -14,7 +14,7 @@ from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run, train_rank
 from minidist.verify.comparison import agrees
-from minidist.verify.matrix import Combination, covering, every_combination
+from minidist.verify.matrix import covering_set, every_combination
 
 SMALL = TrainConfig(
     layers=4, heads=4, width=16, context=12, global_batch=8, micro_batch=1, steps=2, warmup=1, lr=1e-2, clip=0.5,
@@ -25,18 +25,12 @@ FEW = 5  # combinations that ``pytest`` alone runs: the first of a covering set 
 LIMIT = 300  # seconds
 
 
-def chosen(max_ranks: int) -> list[Combination]:
-    """A set of layouts and precisions in which every two settings meet; odd sizes and more axes first."""
-    everything = every_combination(SMALL, max_ranks)
-    return [everything[i] for i in covering([combination.settings for combination in everything])]
-
-
 @pytest.mark.parametrize(
     ("max_ranks", "count"), [pytest.param(4, FEW, id="a few"), pytest.param(4, None, marks=pytest.mark.long, id="all")]
 )
 def test_every_layout_has_numpys_bits(ranks, device_ranks, max_ranks, count):
     expected = {}
-    for combination in chosen(max_ranks)[:count]:
+    for combination in covering_set(every_combination(SMALL, max_ranks))[:count]:
         config, size = replace(SMALL, precision=combination.precision), combination.layout.world_size
         if config.precision not in expected:
             expected[config.precision] = run(ranks(1), config, Layout())

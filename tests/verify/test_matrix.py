@@ -22,7 +22,16 @@ from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run, train_rank
 from minidist.verify.comparison import agrees, first_difference
-from minidist.verify.matrix import KEYS, Combination, Outcome, covering, every_combination, pairs_of, run_all
+from minidist.verify.matrix import (
+    KEYS,
+    Combination,
+    Outcome,
+    covering,
+    covering_set,
+    every_combination,
+    pairs_of,
+    run_all,
+)
 
 SMALL = TrainConfig(
     layers=4, heads=4, width=16, context=12, global_batch=8, micro_batch=1, steps=2, warmup=1, lr=1e-2, clip=0.5,
@@ -33,8 +42,7 @@ ODD = replace(SMALL, layers=3, heads=3, width=15, context=9, global_batch=12, mi
 
 
 def chosen(config: TrainConfig, max_ranks: int) -> list[Combination]:
-    everything = every_combination(config, max_ranks)
-    return [everything[i] for i in covering([combination.settings for combination in everything])]
+    return covering_set(every_combination(config, max_ranks))
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +238,7 @@ def test_the_command_says_so(monkeypatch, capsys, tmp_path):
     from minidist.cli import verify_matrix as command
 
     monkeypatch.setattr(command, "every_combination", lambda config, most: FEW)
-    monkeypatch.setattr(command, "covering", lambda rows: [0, 1])
+    monkeypatch.setattr(command, "covering_set", lambda everything: everything[:2])
     monkeypatch.setattr(command, "run_all", partial(run_all, rank_function=seed_by_rank_count))
     path = str(tmp_path / "m.json")
     sizes = ["--layers=1", "--heads=2", "--width=4", "--context=4", "--global-batch=2", "--micro-batch=1", "--steps=1"]
