@@ -6,10 +6,12 @@ from dataclasses import fields
 
 from minidist import backend
 from minidist.comm.algorithms import ALL_REDUCE
+from minidist.nn.attention.tiled import SOFTMAXES
 from minidist.nn.data import load_corpus
 from minidist.nn.gpt import ATTENTION
 from minidist.nn.memory.recompute import MODES
 from minidist.nn.precision.policy import POLICIES
+from minidist.parallel.context import KINDS
 from minidist.parallel.tools.schedules import SCHEDULES
 from minidist.train.config import TrainConfig
 from minidist.train.layout import SYNCS, Layout
@@ -27,6 +29,9 @@ HELP = {
     "reshard_after_forward": "1 frees a block's full parameters between forward and backward, with --zero 3",
     "tp": "tensor-parallel ranks; must divide the number of heads",
     "sp": "1 adds sequence parallelism: the tensor-parallel ranks split what they would otherwise replicate",
+    "cp": "context-parallel ranks, each with some of the --sequence-chunks",
+    "cp_kind": "how the context-parallel ranks' queries meet all keys: these go round a ring (zigzag: with balanced "
+    "work), or are gathered, or heads are split instead of tokens (ulysses)",
     "pp": "pipeline-parallel ranks",
     "schedule": "pipeline schedule",
     "virtual": "pipeline stages per rank; more than 1 makes the schedule interleaved",
@@ -49,6 +54,8 @@ HELP = {
     "attention": "plain holds the scores of all pairs of tokens; tiled holds one tile of them at a time, as "
     "FlashAttention does",
     "attention_tile": "queries, and keys, in a tile, with --attention tiled",
+    "softmax": "exact merges tiles in a way that no order changes; online32 is the usual float32 online softmax",
+    "sequence_chunks": "parts of the context, each computed by itself; a multiple of --cp",
     "seed": "seed of weights, data and dropout",
     "precision": "precision of the model's parameters and activations; the optimizer keeps float32 weights",
     "loss_scale": "fixed loss scale, with --precision fp16; 0 adjusts it automatically, 1 turns it off",
@@ -63,10 +70,12 @@ CHOICES = {
     "prefetch": (0, 1),
     "reshard_after_forward": (0, 1),
     "sp": (0, 1),
+    "cp_kind": KINDS,
     "schedule": tuple(SCHEDULES),
     "recompute": MODES,
     "precision": tuple(POLICIES),
     "attention": ATTENTION,
+    "softmax": tuple(SOFTMAXES),
     "reduce_dtype": ("float64", "float32"),
     "backend": ("numpy", "cupy"),
 }

@@ -21,9 +21,9 @@ class DeviceMesh:
         mesh_dim_names: the name of each dimension.
     """
 
-    def __init__(self, mesh: np.ndarray, names: tuple[str, ...], groups: dict[str, ProcessGroup], rank: int) -> None:
-        self.mesh, self.mesh_dim_names, self._groups = mesh, names, groups
-        self._coordinate = dict(zip(names, mesh_coordinate(rank, mesh.shape), strict=True))
+    def __init__(self, mesh: np.ndarray, names: tuple[str, ...], groups: dict[str, ProcessGroup], group) -> None:
+        self.mesh, self.mesh_dim_names, self._groups, self._all = mesh, names, groups, group
+        self._coordinate = dict(zip(names, mesh_coordinate(group.rank, mesh.shape), strict=True))
 
     def __repr__(self) -> str:
         shape = ", ".join(f"{name}={size}" for name, size in zip(self.mesh_dim_names, self.mesh.shape, strict=True))
@@ -46,6 +46,19 @@ class DeviceMesh:
         if mesh_dim is None:
             return self.mesh.size
         return self.mesh.shape[self.mesh_dim_names.index(self._known(mesh_dim))]
+
+    def flatten(self, mesh_dims: tuple[str, str], name: str) -> "DeviceMesh":
+        """The mesh with two neighbouring dimensions made one. All ranks call it. (``mesh["a", "b"]._flatten("ab")``.)
+
+        Raises:
+            ValueError: if the dimensions are not next to each other, in this order.
+        """
+        first, second = (self.mesh_dim_names.index(self._known(dim)) for dim in mesh_dims)
+        if second != first + 1:
+            raise ValueError(f"flatten: {mesh_dims[1]!r} does not follow {mesh_dims[0]!r} in {self.mesh_dim_names}")
+        shape, names = list(self.mesh.shape), list(self.mesh_dim_names)
+        shape[first : second + 1], names[first : second + 1] = [shape[first] * shape[second]], [name]
+        return init_device_mesh(tuple(shape), mesh_dim_names=tuple(names), group=self._all)
 
     def _known(self, name: str) -> str:
         if name not in self.mesh_dim_names:
@@ -76,7 +89,7 @@ def init_device_mesh(
             if (line := group.new_group(ranks)) is not None:
                 groups[name] = line
                 line.axis = name
-    return DeviceMesh(np.arange(group.size).reshape(shape), names, groups, group.rank)
+    return DeviceMesh(np.arange(group.size).reshape(shape), names, groups, group)
 
 
 @overridable

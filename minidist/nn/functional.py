@@ -219,19 +219,19 @@ def _rows_here(tokens, first: int, count: int):
 
 class AddPositions(Function):
     @staticmethod
-    def forward(ctx: Context, x, weight):
-        length = x.shape[-2]
-        if length > len(weight):
-            raise ValueError(f"{length} tokens do not fit a context of {len(weight)}: pass fewer, or a longer context")
-        ctx.weight_shape = weight.shape
-        return x + weight[:length]  # (B, T, C)
+    def forward(ctx: Context, x, weight, first):
+        last = first + x.shape[-2]
+        if last > len(weight):
+            raise ValueError(f"{last} tokens do not fit a context of {len(weight)}: pass fewer, or a longer context")
+        ctx.weight_shape, ctx.places = weight.shape, slice(first, last)
+        return x + weight[ctx.places]  # (B, T, C)
 
     @staticmethod
     def backward(ctx: Context, gradient):
         *_, length, width = gradient.shape
         grad_weight = xp.zeros(ctx.weight_shape)
-        grad_weight[:length] = gradient.reshape(-1, length, width).sum(axis=0, dtype=xp.float64)
-        return gradient, grad_weight
+        grad_weight[ctx.places] = gradient.reshape(-1, length, width).sum(axis=0, dtype=xp.float64)
+        return gradient, grad_weight, None
 
 
 def copy_to_heads(x: Tensor, heads: int) -> Tensor:
@@ -317,10 +317,13 @@ def embedding(weight: Tensor, tokens, first: int = 0) -> Tensor:
     return Embedding.apply(weight, tokens, first)
 
 
-def add_positions(x: Tensor, weight: Tensor) -> Tensor:
+def add_positions(x: Tensor, weight: Tensor, first: int = 0) -> Tensor:
     """Add to each token (B, T, C) the row of ``weight`` (context, C) for its position.
 
+    Args:
+        first: the position of the first token.
+
     Raises:
-        ValueError: if T is greater than the context.
+        ValueError: if a position is beyond the context.
     """
-    return AddPositions.apply(x, weight)
+    return AddPositions.apply(x, weight, first)

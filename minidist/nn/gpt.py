@@ -15,7 +15,8 @@ import numpy as np
 from minidist.backend import from_host, on_host, to_host, xp
 from minidist.nn import functional
 from minidist.nn.attention.plain import causal_attention
-from minidist.nn.attention.tiled import Keep, tiled_attention, tiles
+from minidist.nn.attention.tiled import SOFTMAXES, Keep, tiled_attention, tiles
+from minidist.nn.chunks import Chunks, join, mean_over_chunks
 from minidist.nn.layers import ColumnLinear, Dropout, Embedding, LayerNorm, Module, Parameter, RowLinear
 from minidist.nn.loss import cross_entropy
 from minidist.nn.random import DropoutRNG, generator
@@ -41,9 +42,11 @@ class GPTConfig:
     dropout: float = 0.0
     attention: str = "plain"  # or tiled: see nn/attention/
     attention_tile: int = 128  # queries, and keys, in a tile
+    softmax: str = "exact"  # of tiled attention: see nn/attention/
+    sequence_chunks: int = 1  # parts of the context, each computed by itself: see nn/chunks.py
 
     def __post_init__(self) -> None:
-        for name in ("vocab", "context", "layers", "heads", "width", "attention_tile"):
+        for name in ("vocab", "context", "layers", "heads", "width", "attention_tile", "sequence_chunks"):
             size = getattr(self, name)
             if not isinstance(size, int) or size < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, not {size!r}")
@@ -56,6 +59,18 @@ class GPTConfig:
             )
         if self.attention not in ATTENTION:
             raise ValueError(f"attention must be one of {', '.join(ATTENTION)}, not {self.attention!r}")
+        if self.context % self.sequence_chunks:
+            fitting = [n for n in range(1, min(self.context, 64) + 1) if self.context % n == 0]
+            raise ValueError(
+                f"sequence_chunks {self.sequence_chunks} does not divide a context of {self.context} tokens: choose "
+                f"from {', '.join(map(str, fitting))}, or another context"
+            )
+        if self.softmax not in SOFTMAXES:
+            raise ValueError(f"softmax must be one of {', '.join(SOFTMAXES)}, not {self.softmax!r}")
+        if self.softmax != "exact" and self.attention == "plain" and self.sequence_chunks == 1:
+            raise ValueError(
+                f"softmax {self.softmax} is a way to merge tiles, and plain attention has none: choose attention tiled"
+            )
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
 
@@ -65,26 +80,33 @@ class GPTConfig:
 
 
 class Attention(Module):
-    """Causal self-attention: (B, T, C) -> (B, T, C)."""
+    """Causal self-attention: (B, T, C) -> (B, T, C), by sequence chunks."""
 
-    def __init__(self, config: GPTConfig, layer: int) -> None:
+    def __init__(self, config: GPTConfig, layer: int, chunks: Chunks | None = None) -> None:
         head_width = config.width // config.heads
         self.qkv = ColumnLinear(config.heads, config.width, 3 * head_width, STD)
         self.out = RowLinear(config.heads, head_width, config.width, STD / sqrt(2 * config.layers))
         self.heads = range(config.heads)  # the heads computed here
         self.rate, self.layer = config.dropout, layer
+        self.chunks = chunks or Chunks(config.sequence_chunks)
         self.tile = config.attention_tile if config.attention == "tiled" else None
+        self.softmax = config.softmax
 
-    def forward(self, x: Tensor, dropout_rng: DropoutRNG | None) -> Tensor:
-        qkv = self.qkv(x)  # (H, B, T, 3 D)
-        y = self.core(qkv, dropout_rng)  # (H, B, T, D)
-        return self.out(y)  # (B, T, C)
+    def forward(self, parts: list[Tensor], dropout_rng: DropoutRNG | None) -> list[Tensor]:
+        """n chunks (B, t, C) to as many; by default n = 1."""
+        qkv = join([self.qkv(part) for part in parts])  # (H, B, n t, 3 D)
+        y = self.core(qkv, dropout_rng)  # (H, B, n t, D)
+        return [self.out(part) for part in self.chunks.split(y)]  # (B, t, C) each
 
     def core(self, qkv: Tensor, dropout_rng: DropoutRNG | None) -> Tensor:
-        """Attention between its two linear layers: (H, B, T, 3 D) -> (H, B, T, D)."""
-        if self.tile is None:
+        """Attention between its two linear layers, where tokens meet: (H, B, T, 3 D) -> (H, B, T, D)."""
+        length = qkv.shape[-2]
+        count = self.chunks.of(length)
+        if self.tile is None and count == 1:
             return causal_attention(qkv, self._keep(qkv.shape, dropout_rng), self.rate)
-        return tiled_attention(qkv, self._keep_in_tiles(qkv.shape, dropout_rng), self.rate, self.tile)
+        tile = self.tile or length // count  # plain attention holds the scores of two chunks
+        keep = self._keep_in_tiles(qkv.shape[1], tiles(length, tile, count), dropout_rng)
+        return tiled_attention(qkv, keep, self.rate, tile, count, self.softmax)
 
     def _keep(self, shape: tuple[int, ...], dropout_rng: DropoutRNG | None):
         """The attention weights that dropout keeps, (H, B, T, T) bool, generated head by head; None for all."""
@@ -93,12 +115,11 @@ class Attention(Module):
         _, batch, length, _ = shape
         return xp.stack([self._mask((batch, length, length), dropout_rng, head) for head in self.heads])
 
-    def _keep_in_tiles(self, shape: tuple[int, ...], dropout_rng: DropoutRNG | None) -> Keep | None:
+    def _keep_in_tiles(self, batch: int, parts: list[slice], dropout_rng: DropoutRNG | None) -> Keep | None:
         """The same, generated tile by tile when asked."""
         if dropout_rng is None or self.rate == 0:
             return None
-        _, batch, length, _ = shape
-        sizes = [part.stop - part.start for part in tiles(length, self.tile)]
+        sizes = [part.stop - part.start for part in parts]
         return lambda h, i, j: self._mask((batch, sizes[j], sizes[i]), dropout_rng, self.heads[h], i, j)
 
     def _mask(self, shape: tuple[int, ...], dropout_rng: DropoutRNG, *part: int):
@@ -121,30 +142,41 @@ class MLP(Module):
 class Block(Module):
     """One layer: attention and MLP, each applied to a normalised copy and added to the residual stream."""
 
-    def __init__(self, config: GPTConfig, layer: int) -> None:
+    def __init__(self, config: GPTConfig, layer: int, chunks: Chunks | None = None) -> None:
+        self.chunks = chunks or Chunks(config.sequence_chunks)
         self.norm1 = LayerNorm(config.width)
-        self.attention = Attention(config, layer)
+        self.attention = Attention(config, layer, self.chunks)
         self.dropout1 = Dropout(config.dropout, layer, "attention")
         self.norm2 = LayerNorm(config.width)
         self.mlp = MLP(config)
         self.dropout2 = Dropout(config.dropout, layer, "mlp")
 
     def forward(self, x: Tensor, dropout_rng: DropoutRNG | None) -> Tensor:
-        x = x + self.dropout1(self.attention(self.norm1(x), dropout_rng), dropout_rng)
+        parts = self.chunks.split(x)  # n chunks (B, t, C): by default one, of all tokens
+        attended = self.attention([self.norm1(part) for part in parts], dropout_rng)
+        return join([self.rest(*each) for each in zip(parts, attended, self.chunks.rngs(dropout_rng), strict=False)])
+
+    def rest(self, x: Tensor, attended: Tensor, dropout_rng: DropoutRNG | None) -> Tensor:
+        """What follows attention, in one chunk: (B, t, C) and (B, t, C) -> (B, t, C)."""
+        x = x + self.dropout1(attended, dropout_rng)
         return x + self.dropout2(self.mlp(self.norm2(x)), dropout_rng)
 
 
 class Embeddings(Module):
-    """Token plus position embedding: integers (B, T) -> (B, T, C)."""
+    """Token plus position embedding: integers (B, T) -> (B, T, C), of the sequence chunks that are here."""
 
-    def __init__(self, config: GPTConfig) -> None:
+    def __init__(self, config: GPTConfig, chunks: Chunks | None = None) -> None:
+        self.chunks = chunks or Chunks(config.sequence_chunks)
         self.token = Embedding(config.heads, config.vocab, config.width, STD)
         self.position = Parameter((config.context, config.width), std=STD)
         self.dropout = Dropout(config.dropout, 0, "embeddings")
 
     def forward(self, tokens, dropout_rng: DropoutRNG | None) -> Tensor:
-        x = functional.add_positions(self.token(tokens), self.position)  # (B, T, C)
-        return self.dropout(x, dropout_rng)
+        parts = []
+        for place, rng in zip(self.chunks.places(tokens.shape[1]), self.chunks.rngs(dropout_rng), strict=False):
+            x = self.token(tokens[:, place])  # (B, t, C)
+            parts.append(self.dropout(functional.add_positions(x, self.position, place.start), rng))
+        return join(parts)
 
 
 class Head(Module):
@@ -155,7 +187,8 @@ class Head(Module):
         token: the module whose ``weight`` (H, V/H, C) is also the output weight.
     """
 
-    def __init__(self, config: GPTConfig, token: Embedding) -> None:
+    def __init__(self, config: GPTConfig, token: Embedding, chunks: Chunks | None = None) -> None:
+        self.chunks = chunks or Chunks(config.sequence_chunks)
         self.norm = LayerNorm(config.width)
         self.token = token
         self.vocab = config.vocab
@@ -170,7 +203,15 @@ class Head(Module):
         return functional.linear(x, self.token.weight, transposed=True)
 
     def loss(self, x: Tensor, targets) -> Tensor:
-        """The mean cross-entropy of the targets (B, T): (B, T, C) -> a scalar."""
+        """The mean cross-entropy of the targets (B, T): (B, T, C) -> a scalar; of some chunks, their share of it."""
+        places = self.chunks.places(targets.shape[1])
+        means = [
+            self.mean_loss(part, targets[:, place]) for part, place in zip(self.chunks.split(x), places, strict=True)
+        ]
+        return mean_over_chunks(means, self.chunks.of(targets.shape[1]))
+
+    def mean_loss(self, x: Tensor, targets) -> Tensor:
+        """The mean over the tokens of one chunk: (B, t, C) and targets (B, t) -> a scalar."""
         return cross_entropy(self(x), targets, self.vocab)
 
 
@@ -185,9 +226,10 @@ class GPT(Module):
 
     def __init__(self, config: GPTConfig, seed: int = 0, dtype=xp.float32) -> None:
         self.config = config
-        self.embeddings = Embeddings(config)
-        self.blocks = [Block(config, layer) for layer in range(config.layers)]
-        self.head = Head(config, self.embeddings.token)
+        self.chunks = Chunks(config.sequence_chunks)
+        self.embeddings = Embeddings(config, self.chunks)
+        self.blocks = [Block(config, layer, self.chunks) for layer in range(config.layers)]
+        self.head = Head(config, self.embeddings.token, self.chunks)
         self.init_parameters(seed, dtype)
 
     def forward(self, tokens, targets, dropout_rng: DropoutRNG | None = None) -> Tensor:
@@ -198,7 +240,8 @@ class GPT(Module):
             dropout_rng: names the dropout of this pass; None for none, as in evaluation.
 
         Returns:
-            A scalar: the mean cross-entropy, in nats per token.
+            A scalar: the mean cross-entropy, in nats per token; where only some sequence chunks are computed here,
+            their share of it.
 
         Raises:
             ValueError: for tokens out of range (on a GPU they are not looked at), too many of them, or shapes that

@@ -3,7 +3,8 @@
     weights    ("weight", seed, parameter name)                              the full parameter, before any split
     data       ("data", seed, step, sample)                                  where the sample starts in the text
     dropout    ("dropout", seed, step, micro-batch, layer, place[, head])    the mask at that place; in tiled attention
-                                                                             the tiles' numbers follow the head
+                                                                             the tiles' numbers follow the head, and of
+                                                                             several sequence chunks each has its own
 
 No number depends on which process generates it, or on what it generated before. So a run may be split in any way,
 stopped, resumed or recomputed in part, and it uses the same numbers. JAX's keys (``jax.random.fold_in``) serve the same
@@ -13,7 +14,7 @@ layout.
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import index
 
 import numpy as np
@@ -43,7 +44,13 @@ class DropoutRNG:
     seed: int
     step: int
     micro_batch: int
+    chunk: int | None = None  # of a sequence in several chunks
 
     def generator(self, layer: int, place: str, *part: int) -> np.random.Generator:
         """The generator for one place in one layer: for one head, or a tile of one, where the place is inside them."""
-        return generator("dropout", self.seed, self.step, self.micro_batch, layer, place, *part)
+        chunk = () if self.chunk is None else ("chunk", self.chunk)
+        return generator("dropout", self.seed, self.step, self.micro_batch, layer, place, *part, *chunk)
+
+    def of_chunk(self, chunk: int) -> "DropoutRNG":
+        """The name of the dropout in one of several sequence chunks."""
+        return replace(self, chunk=chunk)

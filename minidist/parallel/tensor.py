@@ -154,13 +154,13 @@ class VocabParallelHead(Head):
             raise ValueError(
                 "the head's weight is the embedding's: a plan for the head needs one for the embedding first"
             )
-        self.norm, self.token, self.vocab = head.norm, head.token, head.vocab
+        self.norm, self.token, self.vocab, self.chunks = head.norm, head.token, head.vocab, head.chunks
         self.group, self.sequence, self.reduce_dtype = group, sequence, reduce_dtype
 
     def output(self, x: Tensor) -> Tensor:
         return super().output(enter_heads(x, self.group, self.sequence, self.reduce_dtype))  # (H/N, B, T, V/H)
 
-    def loss(self, x: Tensor, targets) -> Tensor:
+    def mean_loss(self, x: Tensor, targets) -> Tensor:
         return vocab_parallel_cross_entropy(self(x), targets, self.vocab, self.group)
 
 

@@ -5,6 +5,7 @@ from math import frexp, isfinite
 
 from minidist.nn.gpt import GPTConfig
 from minidist.nn.precision.policy import POLICIES
+from minidist.parallel.context import PAIRED
 from minidist.parallel.data import share_of
 from minidist.parallel.pipeline import spread
 from minidist.train.layout import Layout
@@ -33,6 +34,8 @@ class TrainConfig:
     dropout: float = 0.0
     attention: str = "plain"  # how it is computed: see nn/attention/
     attention_tile: int = 128  # tokens in a tile of tiled attention
+    softmax: str = "exact"  # how tiles are merged
+    sequence_chunks: int = 1  # parts of the context, each computed by itself: the grain that context parallelism needs
     seed: int = 0
     precision: str = "fp32"  # of parameters and activations in the model: see nn/precision/policy.py
     loss_scale: float = 0.0  # fixed, for fp16; 0 to have it found
@@ -86,6 +89,8 @@ class TrainConfig:
             dropout=self.dropout,
             attention=self.attention,
             attention_tile=self.attention_tile,
+            softmax=self.softmax,
+            sequence_chunks=self.sequence_chunks,
         )
 
     @property
@@ -109,13 +114,40 @@ class TrainConfig:
                 f"tp={layout.tp} does not divide the {self.heads} attention heads, which are what it splits: choose tp "
                 f"from {', '.join(str(n) for n in range(1, self.heads + 1) if self.heads % n == 0)}, or other heads"
             )
-        if layout.sp and self.context % layout.tp:
+        chunk = self.context // self.sequence_chunks
+        if layout.sp and chunk % layout.tp:
+            what, each = ("sequence", "a context") if self.sequence_chunks == 1 else ("sequence chunks", "chunks")
             raise ValueError(
-                f"sp=1 splits the sequence over the tp={layout.tp} ranks, which do not divide a context of "
-                f"{self.context} tokens: choose a multiple of {layout.tp}"
+                f"sp=1 splits the {what} over the tp={layout.tp} ranks, which do not divide {each} of "
+                f"{chunk} tokens: choose a multiple of {layout.tp}"
             )
+        if layout.cp > 1:
+            self._check_context(layout)
         if layout.pp > 1:
             self._check_pipeline(layout)
+
+    def _check_context(self, layout: Layout) -> None:
+        parts = layout.cp * (2 if layout.cp_kind in PAIRED else 1)
+        if self.sequence_chunks % parts:
+            fitting = [n for n in range(parts, self.context + 1, parts) if self.context % n == 0][:4]
+            numbers = f"sequence_chunks to {' or '.join(map(str, fitting))}" if fitting else "another cp or context"
+            why = (
+                "two parts of the sequence on each rank" if parts > layout.cp else "a part of the sequence on each rank"
+            )
+            raise ValueError(
+                f"cp={layout.cp} by {layout.cp_kind} needs {why}, and sequence_chunks {self.sequence_chunks} is not a "
+                f"multiple of {parts}: with a context of {self.context} tokens, set {numbers}"
+            )
+        heads = self.heads // layout.tp
+        if layout.cp_kind == "ulysses" and heads % layout.cp:
+            fitting = [n for n in range(2, heads + 1) if heads % n == 0]
+            raise ValueError(
+                f"cp={layout.cp} by ulysses splits the {heads} attention heads of a rank"
+                + (f" ({self.heads} over tp={layout.tp})" if layout.tp > 1 else "")
+                + ", which it must divide: "
+                + (f"choose cp from {', '.join(map(str, fitting))}, or " if fitting else "choose ")
+                + "another cp_kind, which splits no heads"
+            )
 
     def _check_pipeline(self, layout: Layout) -> None:
         count, chosen = layout.stage_count, layout.layers_of_stages
@@ -141,5 +173,6 @@ class TrainConfig:
         return layout.layers_of_stages or spread(self.layers, layout.stage_count)
 
     def activations(self, layout: Layout) -> tuple[int, int, int]:
-        """The shape of what one block hands to the next on a rank: (B, T, C), or (B, T/tp, C) with sp."""
-        return self.micro_batch, self.context // layout.tp if layout.sp else self.context, self.width
+        """The shape of what one block hands to the next on a rank: (B, T/cp, C), or (B, T/cp/tp, C) with sp."""
+        tokens = self.context // layout.cp
+        return self.micro_batch, tokens // layout.tp if layout.sp else tokens, self.width

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from minidist.comm.algorithms import ALL_GATHER, ALL_REDUCE
 from minidist.comm.transports.shared_memory import MAX_RANKS
 from minidist.nn.memory.recompute import MODES
+from minidist.parallel.context import KINDS
 from minidist.parallel.data import SYNCS
 from minidist.parallel.tools.schedules import SCHEDULES
 from minidist.train.numerals import number, whole_number
@@ -30,6 +31,8 @@ class Layout:
     reshard_after_forward: int = 1  # 0: stage 3 keeps a block's parameters from forward to backward
     tp: int = 1  # tensor-parallel ranks: see parallel/tensor.py
     sp: int = 0  # 1: sequence parallelism among them
+    cp: int = 1  # context-parallel ranks: see parallel/context.py
+    cp_kind: str = "ring"  # how attention brings them together
     pp: int = 1  # pipeline-parallel ranks: see parallel/pipeline.py
     schedule: str = "1f1b"  # see parallel/tools/schedules.py
     virtual: int = 1  # stages per rank; more than one makes the schedule interleaved
@@ -37,7 +40,7 @@ class Layout:
     recompute: str = "none"  # which activations backward computes again: see nn/memory/recompute.py
 
     def __post_init__(self) -> None:
-        for key, kind in (("dp", "data"), ("tp", "tensor"), ("pp", "pipeline")):
+        for key, kind in (("dp", "data"), ("tp", "tensor"), ("cp", "context"), ("pp", "pipeline")):
             if not 1 <= getattr(self, key) <= MAX_RANKS:
                 raise ValueError(
                     f"{key}={getattr(self, key)}: the number of {kind}-parallel ranks must be from 1 to {MAX_RANKS}"
@@ -54,6 +57,11 @@ class Layout:
             raise ValueError(
                 "sp=1 splits the sequence over tensor-parallel ranks, and tp=1 has none: set tp to 2 or more"
             )
+        _choice("cp_kind", self.cp_kind, KINDS)
+        if self.cp == 1 and self.cp_kind != Layout.cp_kind:
+            raise ValueError(
+                f"cp_kind={self.cp_kind} is for context parallelism, and cp=1 is none: set cp to 2 or more"
+            )
         _choice("recompute", self.recompute, MODES)
         self._check_zero()
         self._check_pipeline()
@@ -64,14 +72,16 @@ class Layout:
         for key in ("prefetch", "reshard_after_forward"):
             if getattr(self, key) not in (0, 1):
                 raise ValueError(f"{key}={getattr(self, key)}: choose 0 or 1")
-        if self.zero and self.dp == 1:
+        if self.zero and self.replicas == 1:
             raise ValueError(
-                f"zero={self.zero} shards over data-parallel ranks, and dp=1 has none: set dp to 2 or more"
+                f"zero={self.zero} shards over data-parallel and context-parallel ranks, and dp=1 has none: "
+                "set dp or cp to 2 or more"
             )
         if self.shard and not self.zero:
             raise ValueError(f"shard={self.shard} is for ZeRO: set zero to 1, 2 or 3 as well")
-        if self.shard < 0 or (self.shard and self.dp % self.shard):
-            raise ValueError(f"shard={self.shard} must divide dp={self.dp}: each group of so many ranks holds one copy")
+        if self.shard < 0 or (self.shard and self.replicas % self.shard):
+            ranks = f"dp={self.dp}" if self.cp == 1 else f"dp x cp = {self.replicas}"
+            raise ValueError(f"shard={self.shard} must divide {ranks}: each group of so many ranks holds one copy")
         if self.zero != 3 and (self.prefetch or not self.reshard_after_forward):
             raise ValueError("prefetch and reshard_after_forward are about gathered parameters: they need zero=3")
         if self.zero and (self.sync, self.bucket_mb) != (Layout.sync, Layout.bucket_mb):
@@ -117,7 +127,12 @@ class Layout:
 
     @property
     def world_size(self) -> int:
-        return self.dp * self.tp * self.pp
+        return self.dp * self.cp * self.tp * self.pp
+
+    @property
+    def replicas(self) -> int:
+        """The ranks with the same parameters, but for ZeRO: they have other samples, or other tokens of the same."""
+        return self.dp * self.cp
 
     @property
     def stage_count(self) -> int:

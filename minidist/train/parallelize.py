@@ -1,7 +1,7 @@
 """The one place where axes of parallelism meet.
 
-``parallelize`` composes the axes that a layout names, in the order in which they split the model: tp splits heads, pp
-splits layers, and the data axis, plain or ZeRO, comes last; a run on one rank has that one alone. Each implements the
+``parallelize`` composes the axes that a layout names, in the order in which they split the model: tp splits heads, cp
+splits sequences, pp splits layers, and the data axis, plain or ZeRO, comes last; a run on one rank has that one alone. Each implements the
 protocol in parallel/axis.py. The ``ParallelModel`` that comes back asks them in turn, and knows none of them. (Which
 axes can be combined is in layout.py.)
 """
@@ -20,6 +20,7 @@ from minidist.nn.gpt import GPT
 from minidist.nn.layers import Module, Parameter
 from minidist.nn.memory.recompute import recompute_blocks
 from minidist.parallel.axis import Axis
+from minidist.parallel.context import ContextParallel
 from minidist.parallel.data import DataParallel, share_of
 from minidist.parallel.pipeline import Pipeline
 from minidist.parallel.sequence import sequence_plan
@@ -39,7 +40,7 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
 
     Args:
         model: full, with its starting weights; changed in place into this rank's share.
-        mesh: with the dimensions "pp", "dp" and "tp", of the layout's sizes.
+        mesh: with the dimensions "pp", "dp", "cp" and "tp", of the layout's sizes.
         layout: which axes there are, and how each of them works.
         config: of the run; the layout fits it (``config.check``).
     """
@@ -47,6 +48,8 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
     axes: list[Axis] = []
     if layout.tp > 1:
         axes.append(TensorParallel(mesh.get_group("tp"), gpt_plan(bool(layout.sp), dtype)))
+    if layout.cp > 1:
+        axes.append(ContextParallel(mesh.get_group("cp"), layout.cp_kind))
     mine = share_of(mesh.get_local_rank("dp"), layout.dp, config.micro_batches)
     run = partial(accumulate, model)  # how this rank's micro-batches run, unless a pipeline has a schedule for them
     if layout.pp > 1:
@@ -55,9 +58,12 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
         planned = schedule(layout.schedule, layout.pp, len(mine), layout.virtual)
         check_schedule(planned, len(mine))
         run = partial(pipeline.run, planned[pipeline.group.rank])
-    axes.append(data_axis(mesh.get_group("dp"), layout, config))
+    # Ranks with other samples and ranks with other tokens of the same samples alike know terms of a gradient.
+    data_group = mesh.get_group("dp") if layout.cp == 1 else mesh.flatten(("dp", "cp"), "dp_cp").get_group("dp_cp")
+    axes.append(data_axis(data_group, layout, config))
+    parallel = ParallelModel(model, axes, run, mine, config.micro_batches)
     recompute_blocks(model, layout.recompute)
-    return ParallelModel(model, axes, run, mine, config.micro_batches)
+    return parallel
 
 
 def gpt_plan(sequence: bool, reduce_dtype) -> Plan:
@@ -67,13 +73,13 @@ def gpt_plan(sequence: bool, reduce_dtype) -> Plan:
 
 
 def data_axis(group: ProcessGroup, layout: Layout, config: TrainConfig) -> Axis:
-    """What splits the batch over the data-parallel ranks: plain data parallelism, or ZeRO, which splits memory too."""
+    """What splits the batch over a group's ranks: plain data parallelism, or ZeRO, which splits memory too."""
     dtype = np.dtype(config.reduce_dtype)
     if not layout.zero:
         return DataParallel(group, layout.sync, layout.bucket_mb, layout.algorithm, dtype)
     rounds = len(share_of(0, layout.dp, config.micro_batches))  # rank 0 has the most
     options = (bool(layout.reshard_after_forward), bool(layout.prefetch)) if layout.zero == 3 else ()
-    return Zero(group, layout.zero, layout.shard or layout.dp, rounds, layout.algorithm, dtype, *options)
+    return Zero(group, layout.zero, layout.shard or group.size, rounds, layout.algorithm, dtype, *options)
 
 
 class ParallelModel:

@@ -19,6 +19,7 @@ from math import e, log2
 from minidist.backend import xp
 from minidist.nn.rounding import rounded
 
+EXPONENT = "int32"  # the dtype of M
 LOG2E = log2(e)
 LEAST = -2000  # smaller exponents make no difference: 2^-2000 is 0
 HIDDEN = -(2.0**100)  # a score whose weight is 0 next to that of any other
@@ -34,12 +35,12 @@ def weights(scores, exponent):
 
     Args:
         scores: float32, in base 2.
-        exponent: M, float32 integers that broadcast with the scores.
+        exponent: M, integers that broadcast with the scores.
     """
     whole = xp.floor(scores)
     result = scores - whole  # from 0 to 1
     xp.exp2(result, out=result)
-    whole -= exponent
+    whole -= exponent.astype(whole.dtype, copy=False)
     return xp.ldexp(result, xp.maximum(whole, LEAST).astype(xp.int32))
 
 
@@ -66,6 +67,26 @@ class Total:
         self.low[..., rows, :] += (high - (total - part)) + (term - part)
         self.high[..., rows, :] = total
 
+    def merge(self, other: "Total") -> None:
+        """Add another sum of the same shape."""
+        self.add(other.high)
+        self.low += other.low
+
+    @classmethod
+    def of(cls, arrays) -> "Total":
+        """The sum that ``arrays`` made an array of."""
+        total = cls(())
+        total.high, total.low = arrays
+        return total
+
+    def at(self, index) -> "Total":
+        """The part of the sum at an index, a view: what is added to it is added here."""
+        return self.of((self.high[index], self.low[index]))
+
+    def arrays(self):
+        """Both arrays in one, (2, ...): a message."""
+        return xp.stack((self.high, self.low))
+
     def rounded(self, dtype):
         """The sum, rounded once."""
         return rounded(self.high + self.low, dtype)
@@ -88,6 +109,7 @@ class OnlineSoftmax:
 
     def merge(self, exponent, weight, value) -> None:
         """Add a tile: its own M, and the sums of its weights and of its weighted values, times 2^-M, float32."""
+        exponent = exponent.astype(xp.int32)
         larger = xp.maximum(self.exponent, exponent)
         for total, term in ((self.weight, weight), (self.value, value)):
             total.scale(self.exponent - larger)

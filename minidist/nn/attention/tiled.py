@@ -12,27 +12,116 @@ that leaves no trace (online_softmax.py). In 16 bits the operands of all product
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from math import log
+from types import ModuleType
 
 from minidist.backend import xp
-from minidist.nn.attention.online_softmax import HIDDEN, LOG2E, OnlineSoftmax, Total, exponent_of, weights
+from minidist.nn.attention import online32, online_softmax
+from minidist.nn.attention.online_softmax import HIDDEN, LOG2E
 from minidist.nn.attention.plain import dropped
 from minidist.nn.tensor import Context, Function, Tensor
 
 Keep = Callable[[int, int, int], object]  # (head, tile of queries, tile of keys) -> bool (B, keys, queries)
+SOFTMAXES = {"exact": online_softmax, "online32": online32}  # two modules with the same four names
 
 
-def tiles(length: int, tile: int) -> list[slice]:
-    """Consecutive tokens, ``tile`` of them each; the last one may be shorter."""
-    return [slice(first, min(first + tile, length)) for first in range(0, length, tile)]
+def tiles(length: int, tile: int, chunks: int = 1) -> list[slice]:
+    """Consecutive tokens, ``tile`` of them each; fewer in the last one of each of the sequence chunks."""
+    chunk = length // chunks
+    return [
+        slice(start + first, start + min(first + tile, chunk))
+        for start in range(0, length, chunk)
+        for first in range(0, chunk, tile)
+    ]
 
 
-def visited(length: int, tile: int) -> Iterator[tuple[int, slice, int, slice]]:
+def visited(parts: list[slice]) -> Iterator[tuple[int, slice, int, slice]]:
     """Number and tokens of the queries' tile, then of the keys', of each pair that holds a query not before a key."""
-    parts = tiles(length, tile)
     for i, queries in enumerate(parts):
         for j, keys in enumerate(parts[: i + 1]):
             yield i, queries, j, keys
+
+
+@dataclass(frozen=True)
+class TileMath:
+    """What is done with one tile of scores, the same in one process and in each of several.
+
+    Args:
+        softmax: the module of a softmax in pieces: one of SOFTMAXES.
+        cast: what rounds the operands of products.
+        rate: of dropout on the attention weights.
+    """
+
+    softmax: ModuleType
+    cast: Callable
+    rate: float
+
+    def attend(self, q, k, v, diagonal: bool, mask) -> tuple:
+        """Forward, for one head.
+
+        Args:
+            q: (B, queries, D), scaled so that the scores come in base 2.
+            k, v: (B, keys, D)
+            diagonal: whether queries and keys are the same tokens, so that some keys come later.
+            mask: (B, keys, queries) bool, the weights that dropout keeps; None keeps all.
+
+        Returns:
+            What ``OnlineSoftmax.merge`` takes: M (B, queries, 1), and the sums of weights (B, queries, 1) and of
+            weighted values (B, queries, D), times 2^-M.
+        """
+        scores = _scores(q, k, diagonal)  # (B, keys, queries)
+        exponent = self.softmax.exponent_of(scores, -2)  # (B, 1, queries)
+        exps = self.softmax.weights(scores, exponent)
+        kept = dropped(self.cast(exps), mask, self.rate, self.cast)
+        value = kept.swapaxes(-1, -2) @ xp.ascontiguousarray(v)  # (B, queries, D)
+        return exponent.swapaxes(-1, -2), exps.sum(axis=-2)[..., None], value
+
+    def differentiate(self, q, k, v, exponent, gradient, shift, diagonal: bool, mask) -> tuple:
+        """Backward, for one head: what this tile adds to the gradients of its q, k and v.
+
+        Args:
+            exponent: M of the whole rows, (B, queries, 1).
+            gradient: of the output, divided by the rows' sums of weights, (B, queries, D).
+            shift: the sum over D of output times gradient, (B, 1, queries).
+        """
+        exps = self.softmax.weights(_scores(q, k, diagonal), exponent.swapaxes(-1, -2))  # (B, keys, queries)
+        grad_v = dropped(self.cast(exps), mask, self.rate, self.cast) @ gradient  # (B, keys, D)
+        grad_scores = dropped(xp.ascontiguousarray(v) @ gradient.swapaxes(-1, -2), mask, self.rate)
+        grad_scores -= shift
+        grad_scores *= exps  # (B, keys, queries)
+        grad_scores = self.cast(grad_scores)
+        return grad_scores.swapaxes(-1, -2) @ xp.ascontiguousarray(k), grad_scores @ xp.ascontiguousarray(q), grad_v
+
+
+def _scores(q, k, diagonal: bool):
+    """The scores of a tile, keys by queries; on the diagonal those of later keys are hidden."""
+    # Contiguous, whoever computes: a BLAS may take another path for a tile that is part of a larger array.
+    scores = xp.ascontiguousarray(k) @ xp.ascontiguousarray(q).swapaxes(-1, -2)  # (B, keys, queries)
+    if diagonal:
+        length = scores.shape[-1]
+        scores += xp.tril(xp.full((length, length), HIDDEN, scores.dtype), -1)
+    return scores
+
+
+def scaled_queries(q, cast):
+    """Queries whose products with keys are scores in base 2."""
+    return cast(q * (q.shape[-1] ** -0.5 * LOG2E))
+
+
+def incoming(output, gradient, totals, cast) -> tuple:
+    """What backward begins with: ``gradient`` (H, B, T, D) and ``shift`` (H, B, 1, T), as ``differentiate`` takes them.
+
+    Softmax: dS = P (dP - sum over keys of P dP), and that sum equals the sum over D of output times gradient.
+    """
+    gradient = cast(gradient / totals)  # now the weights before division may stand for softmax P
+    return gradient, xp.einsum("hbtd,hbtd->hbt", gradient, output)[:, :, None]
+
+
+def unscale(grad_q, grad_k) -> None:
+    """From the gradients of what the products took to those of q and k, in place: q was scaled, and to base 2."""
+    grad_q *= grad_q.shape[-1] ** -0.5
+    grad_k *= log(2)
 
 
 class TiledAttention(Function):
@@ -41,82 +130,59 @@ class TiledAttention(Function):
     gradient_flops = (2.5,)  # five products for forward's two: the scores are computed again
 
     @staticmethod
-    def flops(output, qkv, keep, rate, tile) -> int:
-        heads, batch, length, width = output.shape
-        scores = sum((q.stop - q.start) * (k.stop - k.start) for _, q, _, k in visited(length, tile))
+    def flops(output, qkv, keep, rate, parts, softmax) -> int:
+        heads, batch, _, width = output.shape
+        scores = sum((q.stop - q.start) * (k.stop - k.start) for _, q, _, k in visited(parts))
         return 2 * 2 * heads * batch * scores * width
 
     @staticmethod
-    def forward(ctx: Context, qkv, keep: Keep | None, rate: float, tile: int):
+    def forward(ctx: Context, qkv, keep: Keep | None, rate: float, parts: list[slice], softmax: ModuleType):
         heads, batch, length, _ = qkv.shape
-        cast = ctx.policy.round
         q, k, v = xp.split(qkv, 3, axis=-1)  # (H, B, T, D) each, views
-        q = cast(q * (q.shape[-1] ** -0.5 * LOG2E))  # so that the scores come in base 2
+        q = scaled_queries(q, ctx.policy.round)
         output = xp.empty(v.shape, qkv.dtype)
         totals = xp.empty((heads, batch, length, 1), qkv.dtype)
-        exponents = xp.empty((heads, batch, length, 1), xp.int32)
+        exponents = xp.empty((heads, batch, length, 1), softmax.EXPONENT)
+        math = TileMath(softmax, ctx.policy.round, rate)
         for h in range(heads):
-            for i, queries in enumerate(tiles(length, tile)):
-                softmax = OnlineSoftmax(output[h, :, queries].shape)  # of (B, queries, D)
-                for j, keys in enumerate(tiles(queries.stop, tile)):
-                    scores = _scores(q[h, :, queries], k[h, :, keys], i == j)  # (B, keys, queries)
-                    exponent = exponent_of(scores, -2)  # (B, 1, queries)
-                    exps = weights(scores, exponent)
+            for i, queries in enumerate(parts):
+                rows = softmax.OnlineSoftmax(output[h, :, queries].shape)  # of (B, queries, D)
+                for j, keys in enumerate(parts[: i + 1]):
                     mask = None if keep is None else keep(h, i, j)
-                    kept = dropped(cast(exps), mask, rate, cast)
-                    softmax.merge(
-                        exponent.swapaxes(-1, -2).astype(xp.int32),
-                        exps.sum(axis=-2)[..., None],  # (B, queries, 1)
-                        kept.swapaxes(-1, -2) @ v[h, :, keys],  # (B, queries, D)
-                    )
-                output[h, :, queries], totals[h, :, queries] = softmax.result(qkv.dtype)
-                exponents[h, :, queries] = softmax.exponent
+                    rows.merge(*math.attend(q[h, :, queries], k[h, :, keys], v[h, :, keys], i == j, mask))
+                output[h, :, queries], totals[h, :, queries] = rows.result(qkv.dtype)
+                exponents[h, :, queries] = rows.exponent
         ctx.save_for_backward(q, k, v, output, exact=(totals, exponents))
-        ctx.keep, ctx.rate, ctx.tile = keep, rate, tile
+        ctx.keep, ctx.math, ctx.parts = keep, math, parts
         return output
 
     @staticmethod
     def backward(ctx: Context, gradient):
         q, k, v, output, totals, exponents = ctx.saved_arrays
-        cast, keep, rate = ctx.policy.round, ctx.keep, ctx.rate
+        keep, math = ctx.keep, ctx.math
         heads, batch, length, width = q.shape
         grad_qkv = xp.empty((heads, batch, length, 3 * width), q.dtype)
-        gradient = cast(gradient / totals)  # (H, B, T, D): now exps may stand for softmax P = exps / totals
-        # Softmax: dS = P (dP - sum over keys of P dP), and that sum equals the sum over D of output times gradient.
-        shift = xp.einsum("hbtd,hbtd->hbt", gradient, output)[:, :, None]  # (H, B, 1, T)
+        gradient, shift = incoming(output, gradient, totals, math.cast)
         for h in range(heads):
-            grads = {part: Total((batch, length, width)) for part in "qkv"}
-            for i, queries, j, keys in visited(length, tile=ctx.tile):
-                scores = _scores(q[h, :, queries], k[h, :, keys], i == j)
-                exps = weights(scores, exponents[h, :, queries].swapaxes(-1, -2).astype(xp.float32))
-                incoming = gradient[h, :, queries]  # (B, queries, D)
+            grads = [math.softmax.Total((batch, length, width)) for _ in "qkv"]
+            for i, queries, j, keys in visited(ctx.parts):
                 mask = None if keep is None else keep(h, i, j)
-                grads["v"].add(dropped(cast(exps), mask, rate, cast) @ incoming, keys)
-                grad_scores = dropped(v[h, :, keys] @ incoming.swapaxes(-1, -2), mask, rate)
-                grad_scores -= shift[h, :, :, queries]
-                grad_scores *= exps  # (B, keys, queries)
-                grad_scores = cast(grad_scores)
-                grads["q"].add(grad_scores.swapaxes(-1, -2) @ k[h, :, keys], queries)
-                grads["k"].add(grad_scores @ q[h, :, queries], keys)
+                terms = math.differentiate(
+                    q[h, :, queries], k[h, :, keys], v[h, :, keys],
+                    exponents[h, :, queries], gradient[h, :, queries], shift[h, :, :, queries], i == j, mask,
+                )  # fmt: skip
+                for total, term, rows in zip(grads, terms, (queries, keys, keys), strict=True):
+                    total.add(term, rows)
             grad_q, grad_k, grad_v = xp.split(grad_qkv[h], 3, axis=-1)  # views into grad_qkv
-            grad_q[...] = grads["q"].rounded(q.dtype)
-            grad_k[...] = grads["k"].rounded(q.dtype)
-            grad_v[...] = grads["v"].rounded(q.dtype)
-            grad_q *= width**-0.5
-            grad_k *= log(2)  # q was scaled to base 2
-        return grad_qkv, None, None, None
+            for part, total in zip((grad_q, grad_k, grad_v), grads, strict=True):
+                part[...] = total.rounded(q.dtype)
+            unscale(grad_q, grad_k)
+        return grad_qkv, None, None, None, None
 
 
-def _scores(q, k, diagonal: bool):
-    """The scores of a tile, keys by queries; on the diagonal those of later keys are hidden."""
-    scores = k @ q.swapaxes(-1, -2)  # (B, keys, queries)
-    if diagonal:
-        length = scores.shape[-1]
-        scores += xp.tril(xp.full((length, length), HIDDEN, scores.dtype), -1)
-    return scores
-
-
-def tiled_attention(qkv: Tensor, keep: Keep | None = None, rate: float = 0.0, tile: int = 128) -> Tensor:
+def tiled_attention(
+    qkv: Tensor, keep: Keep | None = None, rate: float = 0.0, tile: int = 128, chunks: int = 1, softmax: str = "exact"
+) -> Tensor:
     """Attention of each head over the token itself and the tokens before it, tile by tile.
 
     Args:
@@ -125,8 +191,10 @@ def tiled_attention(qkv: Tensor, keep: Keep | None = None, rate: float = 0.0, ti
             keeps; called in forward and again in backward. None keeps all.
         rate: the dropout probability; kept weights are scaled by 1 / (1 - rate).
         tile: how many queries, and how many keys, a tile has.
+        chunks: parts of the sequence, equally long, whose borders no tile crosses.
+        softmax: one of SOFTMAXES.
 
     Returns:
         (H, B, T, D)
     """
-    return TiledAttention.apply(qkv, keep, rate, tile)
+    return TiledAttention.apply(qkv, keep, rate, tiles(qkv.shape[-2], tile, chunks), SOFTMAXES[softmax])

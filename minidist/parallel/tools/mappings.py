@@ -9,6 +9,7 @@ each rank gets the full gradient back. So the backward of every collective is an
     split             all-gather        scatter_to_group         scatter_to_sequence_parallel_region
     all-gather        reduce-scatter    all_gather_in_group      gather_from_sequence_parallel_region
     reduce-scatter    all-gather        reduce_scatter_in_group  reduce_scatter_to_sequence_parallel_region
+    all-to-all        all-to-all        all_to_all_in_group      all_to_all_sp2hp, all_to_all_hp2sp
 
 (Shoeybi et al., "Megatron-LM", 2019, and Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
 Models", 2022.) Gathering and splitting are along one axis of the array.
@@ -20,7 +21,13 @@ A collective in place would overwrite what autograd has saved, so every mapping 
 """
 
 from minidist.backend import xp
-from minidist.comm.collectives import ReduceOp, all_gather_into_tensor, all_reduce, reduce_scatter_tensor
+from minidist.comm.collectives import (
+    ReduceOp,
+    all_gather_into_tensor,
+    all_reduce,
+    all_to_all_single,
+    reduce_scatter_tensor,
+)
 from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Parameter
 from minidist.nn.precision.policy import POLICIES, Policy
@@ -95,6 +102,19 @@ class ReduceScatterToSequenceParallelRegion(Function):
         return join(gradient, ctx.group, ctx.axis, ctx.policy), None, None, None, None
 
 
+class AllToAll(Function):
+    """From arrays split along one axis to arrays split along another; backward goes the other way."""
+
+    @staticmethod
+    def forward(ctx: Context, x, group: ProcessGroup, split_axis: int, join_axis: int):
+        ctx.group, ctx.axes = group, (join_axis, split_axis)
+        return exchange(x, group, split_axis, join_axis, ctx.policy)
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        return exchange(gradient, ctx.group, *ctx.axes, ctx.policy), None, None, None
+
+
 class CopyParameterToSequenceParallelRegion(CopyToTensorParallelRegion):
     """As f, for a parameter: forward copies its array too."""
 
@@ -130,6 +150,12 @@ def all_gather_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dtype=
 def reduce_scatter_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dtype=xp.float64, dtype=None) -> Tensor:
     """This rank's part, along an axis, of the sum of all ranks' tensors, rounded to ``dtype`` (None: that of ``x``)."""
     return ReduceScatterToSequenceParallelRegion.apply(x, group, axis, reduce_dtype, dtype)
+
+
+@overridable
+def all_to_all_in_group(x: Tensor, group: ProcessGroup, split_axis: int, join_axis: int) -> Tensor:
+    """Of all ranks' tensors joined along ``join_axis``, this rank's part along ``split_axis``; nothing is added."""
+    return AllToAll.apply(x, group, split_axis, join_axis)
 
 
 def copy_parameter_to_group(parameter: Parameter, group: ProcessGroup, reduce_dtype=xp.float64) -> Tensor:
@@ -171,6 +197,14 @@ def sum_and_split(array, group: ProcessGroup, axis: int, dtype=xp.float64):
     part = xp.empty(stacked.shape[1:], dtype)
     reduce_scatter_tensor(part, stacked, ReduceOp.SUM, group)
     return part
+
+
+def exchange(array, group: ProcessGroup, split_axis: int, join_axis: int, policy: Policy = POLICIES["fp32"]):
+    """This rank's part along one axis of all ranks' arrays, joined along another; sent as the policy says."""
+    outgoing = policy.outgoing(xp.stack(_parts(array, group, split_axis)))  # (ranks, ...)
+    arrived = xp.empty_like(outgoing)
+    all_to_all_single(arrived, outgoing, group=group)
+    return xp.concatenate(list(policy.incoming(arrived)), join_axis)
 
 
 def _parts(array, group: ProcessGroup, axis: int) -> list:
