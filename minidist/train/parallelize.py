@@ -1,9 +1,9 @@
 """The one place where axes of parallelism meet.
 
 ``parallelize`` composes the axes that a layout names, in the order in which they split the model: tp splits heads, cp
-splits sequences, pp splits layers, and the data axis, plain or ZeRO, comes last; a run on one rank has that one alone. Each implements the
-protocol in parallel/axis.py. The ``ParallelModel`` that comes back asks them in turn, and knows none of them. (Which
-axes can be combined is in layout.py.)
+splits sequences, pp splits layers, and the data axis, plain or ZeRO, comes last; a run on one rank has that one alone.
+Each implements the protocol in parallel/axis.py. The ``ParallelModel`` that comes back asks them in turn, and knows
+none of them. (Which axes can be combined is in layout.py.)
 """
 
 from collections.abc import Callable, Sequence
