@@ -87,6 +87,15 @@ def cache_blocks(size: int, elements: int) -> Iterator[slice]:
     return (slice(start, start + step) for start in range(0, size, step))
 
 
+def product_blocks(count: int, elements: int, limit: int) -> Iterator[slice]:
+    """Slices of ``count`` products of so many elements each: a few at a time on a CPU, ``limit`` elements at most.
+
+    On a GPU one at a time: see ``matmul_each``.
+    """
+    step = max(1, limit // elements) if xp.name == "numpy" else 1
+    return (slice(start, min(start + step, count)) for start in range(0, count, step))
+
+
 def to_host(array) -> np.ndarray:
     """The array in host memory: itself if it is NumPy's, a copy if it is on a GPU."""
     return array if isinstance(array, np.ndarray) else array.get()

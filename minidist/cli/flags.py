@@ -14,7 +14,7 @@ from minidist.nn.precision.policy import POLICIES
 from minidist.parallel.context import KINDS
 from minidist.parallel.tools.schedules import SCHEDULES
 from minidist.train.config import TrainConfig
-from minidist.train.layout import SYNCS, Layout
+from minidist.train.layout import GRAD_SYNCS, SYNCS, Layout
 from minidist.train.numerals import number, whole_number
 
 HELP = {
@@ -27,6 +27,8 @@ HELP = {
     "shard": "ranks that share one copy of the sharded state, with --zero; 0 is all data-parallel ranks",
     "prefetch": "1 gathers the next block's parameters early, with --zero 3",
     "reshard_after_forward": "1 frees a block's full parameters between forward and backward, with --zero 3",
+    "grad_sync": "how often to sum gradients over the ranks, with --zero 2 or 3; between, they are sharded, or full "
+    "when summed once a step",
     "tp": "tensor-parallel ranks; must divide the number of heads",
     "sp": "1 adds sequence parallelism: the tensor-parallel ranks split what they would otherwise replicate",
     "cp": "context-parallel ranks, each with some of the --sequence-chunks",
@@ -69,6 +71,7 @@ CHOICES = {
     "zero": (0, 1, 2, 3),
     "prefetch": (0, 1),
     "reshard_after_forward": (0, 1),
+    "grad_sync": GRAD_SYNCS,
     "sp": (0, 1),
     "cp_kind": KINDS,
     "schedule": tuple(SCHEDULES),

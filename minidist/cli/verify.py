@@ -1,8 +1,10 @@
 """``minidist verify``: trains in many layouts, compares fingerprints, and shows where two runs first differ."""
 
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import fields
+from math import lcm
 
 import numpy as np
 from rich.console import Console
@@ -26,7 +28,10 @@ from minidist.verify.comparison import ONE_PROCESS, agrees, first_difference, ve
 from minidist.verify.layouts import DEFAULT_LAYOUTS, MORE_LAYOUTS
 
 STEPS = 20  # by default; fewer than train's, because every layout runs them
-MATRIX_STEPS, MATRIX_LAYERS, MATRIX_RANKS = 3, 4, 4  # by default with --matrix
+CONTEXT_STEPS = 5  # of the usual layouts with context parallelism: they have a reference of their own, and are slower
+MATRIX_STEPS, MATRIX_LAYERS, MATRIX_RANKS, MATRIX_CHUNKS = 3, 4, 4, 4  # by default with --matrix
+
+Group = tuple[TrainConfig, list[Layout]]  # layouts that share a reference
 
 
 def add_commands(commands) -> None:
@@ -66,44 +71,42 @@ def add_commands(commands) -> None:
         command,
         layers=f"{TrainConfig.layers}, or more if a layout needs them; {MATRIX_LAYERS} with --matrix",
         steps=f"{STEPS}; {MATRIX_STEPS} with --matrix",
+        sequence_chunks=f"{TrainConfig.sequence_chunks}, or as many as the layouts need; {MATRIX_CHUNKS} with --matrix",
     )
 
 
 def _verify(options) -> int:
     asked = [Layout.parse(text) for text in options.layouts]
-    if options.steps is None:
-        options.steps = MATRIX_STEPS if options.matrix else STEPS
     if options.matrix:
         return _matrix(options)
     if options.png is not None or options.max_ranks is not None:
         raise ValueError("--png and --max-ranks apply to the matrix: add --matrix")
     if options.all and asked:
         raise ValueError("--all chooses the layouts itself: name layouts, or use --all, but not both")
-    if options.layers is None:
-        options.layers = max([TrainConfig.layers, *map(_fewest_layers, asked)])
-    config = config_of(options)
-    check_memory(config, ONE_PROCESS)
-    candidates = asked or (DEFAULT_LAYOUTS + MORE_LAYOUTS if options.all else DEFAULT_LAYOUTS)
-    layouts = asked or [layout for layout in candidates if _fits(config, layout)]
-    for layout in asked:  # the others were chosen because they fit
-        config.check(layout)
-        check_memory(config, layout)
+    groups, skipped = _chosen(options) if not asked else ([_asked(options, asked)], 0)
+    for config, layouts in groups:
+        for layout in (ONE_PROCESS, *layouts):
+            config.check(layout)
+            check_memory(config, layout)
     check_outputs({"json": options.json}, options.text)
     implementations = implementations_of(options.impl) if options.impl else []
     rank_function = training_on(implementations) if implementations else None
     console = console_of(options)
-    console.print(_describe(config), style="dim", soft_wrap=True)
-    if len(layouts) < len(candidates):
-        console.print(f"skipped {len(candidates) - len(layouts)} layouts that do not fit this model, batch or memory")
+    console.print(_describe(groups[0][0]), style="dim", soft_wrap=True)
+    if skipped:
+        console.print(f"skipped {skipped} layouts that do not fit this model, batch or memory")
 
-    runs = _run_all(console, layouts, config, rank_function)
+    runs = _run_all(console, groups, rank_function)
+    references = references_of(runs)
     differences = _differences(runs, rank_function)
     _print_verdict(console, runs, differences)
-    if implementations and len(differences) == len(runs) - 1 and len({run.fingerprint for run in runs[1:]}) == 1:
-        shared = called_in_all(implementations, runs[1:])
+    trained = [run for run in runs if run is not references[run.config]]
+    if implementations and len(differences) == len(trained) == len(runs) - 1 and len(_hashes(trained)) == 1:
+        shared = called_in_all(implementations, trained)
+        names = ", ".join(shared) or "none"
         console.print(
-            f"These layouts agree with each other ({runs[1].fingerprint[:8]}) but not with the library, so the cause "
-            f"is something that all of them use. Your functions that all of them call: {', '.join(shared) or 'none'}."
+            f"These layouts agree with each other ({trained[0].fingerprint[:8]}) but not with the library, so the "
+            f"cause is something that all of them use. Your functions that all of them call: {names}."
         )
     if implementations:
         print_implementations(console, implementations, runs)
@@ -116,40 +119,104 @@ def _verify(options) -> int:
     return 1 if differences else 0
 
 
-def _run_all(console: Console, layouts: Sequence[Layout], config: TrainConfig, rank_function) -> list[Run]:
+def _asked(options, layouts: list[Layout]) -> Group:
+    """The layouts that were named, all with the layers and the sequence chunks that some of them need."""
+    settings = {
+        "layers": max([TrainConfig.layers, *map(_fewest_layers, layouts)]),
+        "steps": STEPS,
+        "sequence_chunks": lcm(*(layout.least_chunks for layout in layouts)),
+    }
+    return _config(options, **settings), layouts
+
+
+def _chosen(options) -> tuple[list[Group], int]:
+    """The usual layouts that fit, and how many do not. More sequence chunks have other bits, so another reference."""
+    candidates = DEFAULT_LAYOUTS + MORE_LAYOUTS if options.all else DEFAULT_LAYOUTS
+    usual = {"layers": TrainConfig.layers, "steps": STEPS, "sequence_chunks": 1}
+    config = _config(options, **usual)
+    check_memory(config, ONE_PROCESS)
+    if options.sequence_chunks is not None:
+        groups = [(config, candidates)]
+    else:
+        split = [layout for layout in candidates if layout.cp > 1]
+        chunks = lcm(*(layout.least_chunks for layout in split))
+        groups = [(config, [layout for layout in candidates if layout not in split])]
+        if config.context % chunks == 0:
+            chunked = usual | {"steps": CONTEXT_STEPS, "sequence_chunks": chunks}
+            groups.append((_config(options, **chunked), split))
+    groups = [(config, [layout for layout in layouts if _fits(config, layout)]) for config, layouts in groups]
+    groups = groups[:1] + [group for group in groups[1:] if group[1]]
+    return groups, len(candidates) - sum(len(layouts) for _, layouts in groups)
+
+
+def _config(options, **usual: int) -> TrainConfig:
+    """The run that the options describe; these values where the user gave none."""
+    given = {name: getattr(options, name) for name in usual if getattr(options, name) is not None}
+    return config_of(Namespace(**vars(options) | usual | given))
+
+
+def _hashes(runs: Sequence[Run]) -> set[str]:
+    return {run.fingerprint for run in runs}
+
+
+def _run_all(console: Console, groups: Sequence[Group], rank_function) -> list[Run]:
     """Train in one process and in every layout, and print one line per run."""
-    names = ["one process", *map(str, layouts)]
-    width = max(map(len, names))
+    names = [[_reference_name(config), *map(str, layouts)] for config, layouts in groups]
+    width = max(len(name) for group in names for name in group)
     console.print(f"{'layout':<{width}}  steps  final loss   time  SHA-256   same", style="bold", soft_wrap=True)
     runs: list[Run] = []
     with console.status("") as status:  # the layout that is running, below the lines of those that have ended
+        for (config, layouts), group in zip(groups, names, strict=True):
 
-        def on_step(layout: Layout, step: int) -> None:
-            status.update(f"{layout}: step {step + 1} of {config.steps}")
+            def on_step(layout: Layout, step: int, steps: int = config.steps) -> None:
+                status.update(f"{layout}: step {step + 1} of {steps}")
 
-        for name, run in zip(names, verify(layouts, config, on_step, rank_function), strict=True):
-            runs.append(run)
-            same = Text("yes", "green") if agrees(runs[0], run) else Text("NO", "red")
-            line = f"{len(run.losses):5}  {run.losses[-1]:10.5f}  {run.seconds:4.1f}s  {run.fingerprint[:8]}  "
-            console.print(Text(f"{name:<{width}}  {line}") + (same if len(runs) > 1 else Text("")), soft_wrap=True)
+            reference = None
+            for name, run in zip(group, verify(layouts, config, on_step, rank_function), strict=True):
+                runs.append(run)
+                line = f"{len(run.losses):5}  {run.losses[-1]:10.5f}  {run.seconds:4.1f}s  {run.fingerprint[:8]}  "
+                text = Text(f"{name:<{width}}  {line}")
+                if reference is None:
+                    reference = run
+                else:
+                    text += Text("yes", "green") if agrees(reference, run) else Text("NO", "red")
+                console.print(text, soft_wrap=True)
     return runs
 
 
+def _reference_name(config: TrainConfig) -> str:
+    chunks = config.sequence_chunks
+    return "one process" if chunks == 1 else f"one process, {chunks} sequence chunks"
+
+
+def references_of(runs: Sequence[Run]) -> dict[TrainConfig, Run]:
+    """For each config the run of one process, which comes first."""
+    references: dict[TrainConfig, Run] = {}
+    for run in runs:
+        references.setdefault(run.config, run)
+    return references
+
+
 def _differences(runs: Sequence[Run], rank_function) -> dict[int, str]:
-    """Index of each run that differs from the first -> where it first differs, in words."""
-    reference = runs[0]
+    """Index of each run that differs from its reference -> where it first differs, in words."""
+    references = references_of(runs)
     return {
-        number: str(first_difference(reference, run, rank_function) or NOT_REPRODUCED)
+        number: str(first_difference(references[run.config], run, rank_function) or NOT_REPRODUCED)
         for number, run in enumerate(runs)
-        if not agrees(reference, run)
+        if not agrees(references[run.config], run)
     }
 
 
 def _print_verdict(console: Console, runs: Sequence[Run], differences: dict[int, str]) -> None:
+    references = list(references_of(runs).values())
     if not differences:
-        which = "The layout matches" if len(runs) == 2 else f"All {len(runs) - 1} layouts match"
+        count = len(runs) - len(references)
+        which = "The layout matches" if count == 1 else f"All {count} layouts match"
+        hashes = [run.fingerprint for run in references]
+        if len(references) > 1:
+            hashes[1:] = [f"{run.fingerprint} with {run.config.sequence_chunks} chunks" for run in references[1:]]
         console.print(
-            f"{which} the single-process run bit for bit, SHA-256:\n{runs[0].fingerprint}",
+            f"{which} the single-process run bit for bit, SHA-256:\n" + "\n".join(hashes),
             soft_wrap=True,
         )
     for difference in dict.fromkeys(differences.values()):  # each difference once, with the layouts that show it
@@ -164,9 +231,8 @@ def _matrix(options) -> int:
         )
     if options.precision != TrainConfig.precision or options.loss_scale:
         raise ValueError("--matrix runs every precision: remove --precision and --loss-scale")
-    options.layers = MATRIX_LAYERS if options.layers is None else options.layers
     most = MATRIX_RANKS if options.max_ranks is None else options.max_ranks
-    config = config_of(options)
+    config = _config(options, layers=MATRIX_LAYERS, steps=MATRIX_STEPS, sequence_chunks=MATRIX_CHUNKS)
     check_memory(config, ONE_PROCESS)
     check_outputs({"json": options.json, "png": options.png}, options.text)
     console = console_of(options)

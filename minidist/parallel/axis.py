@@ -8,6 +8,7 @@ five questions, its entry there, and its key in the layout:
     the parameters    shard_group, owner                     who holds a shard of its own, who a replica?
                       trained, sync_params                   what does the optimizer update here, and who needs it?
     the gradients     zero_grad, no_sync, sync_gradients     when are they complete, and on which ranks?
+                      late, hold_back                        which are summed with other ranks' after the last one?
     the loss          splits_loss                            does each rank know a part of it only?
     full arrays       full_state                             how do the arrays of one process come back?
 
@@ -15,6 +16,7 @@ The gradient norm, the overflow check, the fingerprint and the full state follow
 here are those of an axis that splits nothing; an axis overrides what it does differently.
 """
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from minidist.comm.group import ProcessGroup
@@ -31,9 +33,11 @@ class Axis:
         shard_group: the ranks that hold different parameters, or different shards of them. None if all ranks
             of the group hold replicas: then no reduction over the parameters is needed.
         splits_loss: whether the ranks of ``group`` know different terms of the loss, which have to be added up.
+        late: parameters whose full gradients this axis needs in ``sync_gradients``. Known after ``apply``.
     """
 
     splits_loss = False
+    late: Sequence[Parameter] = ()
 
     def __init__(self, group: ProcessGroup, shard_group: ProcessGroup | None = None) -> None:
         self.group, self.shard_group = group, shard_group
@@ -48,6 +52,9 @@ class Axis:
     def trained(self, parameters: list[Parameter]) -> list[Parameter]:
         """What the optimizer updates on this rank in place of these parameters. Asked after ``apply``."""
         return parameters
+
+    def hold_back(self, parameters: Sequence[Parameter]) -> None:
+        """Keep these gradients full on this rank until ``sync_gradients``: an axis before this one needs them there."""
 
     def owner(self, name: str) -> int | None:
         """Which rank of ``shard_group`` counts a parameter that several of them may hold; None where it is sharded.

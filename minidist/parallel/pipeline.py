@@ -54,10 +54,19 @@ class Stage(Module):
 
 
 class LocalStages(Module):
-    """All that a rank has of the model: its stages. ``blocks`` are theirs, for whoever wants to shard them."""
+    """All that a rank has of the model: its stages, every N-th. ``blocks`` are theirs, for whoever wants to shard them.
 
-    def __init__(self, stages: Sequence[Stage]) -> None:
-        self.stages = list(stages)
+    Args:
+        stages: in their order.
+        ranks: N.
+    """
+
+    def __init__(self, stages: Sequence[Stage], ranks: int) -> None:
+        self.stages, self.ranks = list(stages), ranks
+
+    def forward(self, stage: int, x, targets, dropout_rng) -> Tensor:
+        """Run the stage of that number, one of this rank's."""
+        return self.stages[stage // self.ranks](x, targets, dropout_rng)
 
     @property
     def blocks(self) -> list[Module]:
@@ -92,19 +101,19 @@ class Pipeline(Axis):
             Stage(model, slice(end - count, end), stage == 0, stage == self.last)
             for stage, (end, count) in enumerate(zip(ends, self.layers, strict=True))
         ]
-        self.stages = {number: stages[number] for number in range(self.group.rank, len(stages), self.group.size)}
         self.owners: dict[str, int] = {}  # of each parameter by name, the first rank that has it
         for number, stage in enumerate(stages):
             for parameter in stage.parameters():
                 self.owners.setdefault(parameter.name, number % self.group.size)
         self.shapes = {parameter.name: parameter.shape for parameter in model.parameters()}
-        self.tied = [p for p in stages[0].parameters() if p in stages[-1].parameters()]
-        local = LocalStages(list(self.stages.values()))
-        mine = set(local.parameters())
+        self.local = LocalStages(stages[self.group.rank :: self.group.size], self.group.size)
+        mine = set(self.local.parameters())
+        if self.embedding_group is not None:  # tied weights
+            self.late = [p for p in stages[0].parameters() if p in stages[-1].parameters()]
         for parameter in model.parameters():
             if parameter not in mine:
                 parameter.stored = xp.broadcast_to(xp.asarray(xp.nan, parameter.dtype), parameter.shape)
-        return local
+        return self.local
 
     # The executor
 
@@ -147,7 +156,7 @@ class Pipeline(Axis):
             # its two gradients, the residual's and LayerNorm's, are added as in one process: in float32, at once
             x.grad_dtype = self.dtype
         with trace.span(f"forward {i}", action=f"{stage}F{i}"):
-            y = self.outputs[stage, i] = self.stages[stage](x, targets, dropout_rng)
+            y = self.outputs[stage, i] = self.local(stage, x, targets, dropout_rng)
         if stage < self.last:
             self.send(y.data, stage, i, "forward")
         else:
@@ -200,7 +209,7 @@ class Pipeline(Axis):
     def sync_gradients(self) -> None:
         """Sum the gradients of what both ends of the pipeline have: the embedding is the head's weight too."""
         if self.embedding_group is not None and self.embedding_group.size > 1:
-            for parameter in self.tied:
+            for parameter in self.late:
                 all_reduce(parameter.grad, ReduceOp.SUM, self.embedding_group)
 
     def owner(self, name: str) -> int:

@@ -24,6 +24,12 @@ micro-batches have been added (in FSDP2: ``set_requires_all_reduce(False)`` unti
 additions does not show. They add float32 numbers in float64, and what is lost there, some 2^-53 of the sum, is beyond
 the 43 bits from which the sum is rounded, once (nn/rounding.py).
 
+With a pipeline several micro-batches are in flight on a rank, so stages 2 and 3 send a unit's gradients, and stage 3
+gathers its parameters, once for each of them. ``keep_gradients`` and ``reshard_after_forward=False`` buy that traffic
+back with memory: gradients are then summed once a step, and a unit stays unsharded from its first forward to its last
+backward (Llama 3 shards optimizer state and gradients, and does not reshard after forward). A tied weight, which both
+ends of a pipeline have, must be summed over these before it is sharded: its unit's gradients are always kept.
+
 Gradients are only summed here. They are averaged elsewhere, once (``average_gradients``).
 """
 
@@ -131,6 +137,7 @@ class ZeroStage2(ZeroStage1):
     def __init__(self, *arguments) -> None:
         super().__init__(*arguments)
         self.done = 0  # rounds of this step
+        self.kept: list[Unit] = []  # whose gradients are summed once a step, and full until then
         self.awaited = {unit: set(unit.parameters) for unit in self.units}
         for unit in self.units:
             for parameter in unit.parameters:
@@ -139,11 +146,18 @@ class ZeroStage2(ZeroStage1):
     def zero_grad(self) -> None:
         for unit in self.units:
             unit.clear_shard()
+        for unit in self.kept:
+            unit.begin_gradients()
         self.done = 0
+
+    def keep_gradients(self, units: Sequence[Unit]) -> None:
+        """From now on, keep these units' gradients full between micro-batches, and sum them once a step."""
+        self.kept = [unit for unit in self.units if unit in self.kept or unit in units]
 
     def on_gradient(self, unit: Unit, parameter: Parameter) -> None:
         """Called by backward when a parameter's gradient is complete."""
-        unit.collect(parameter)
+        if unit not in self.kept:
+            unit.collect(parameter)
         self.awaited[unit].discard(parameter)
         if not self.awaited[unit]:
             self.complete(unit)
@@ -151,12 +165,15 @@ class ZeroStage2(ZeroStage1):
     def complete(self, unit: Unit) -> None:
         """All gradients of a unit are there."""
         self.awaited[unit] = set(unit.parameters)
-        self.reduce(unit)
+        if unit not in self.kept:
+            self.reduce(unit)
         self.done += unit is self.root
 
     def wait_for_gradients(self) -> None:
         while self.done < self.rounds:
             self.idle_round()
+        for unit in self.kept:
+            self.reduce(unit)
         self.sum_replicas()
 
     def idle_round(self) -> None:
@@ -172,7 +189,12 @@ class ZeroStage3(ZeroStage2):
         reshard_after_forward: reshard a unit after forward and gather it again for backward: less memory, 3 (N-1)/N M
             of traffic. Otherwise its parameters stay, and the traffic is 2 (N-1)/N M.
         prefetch: gather the next unit's parameters while the current one computes.
+
+    Attributes:
+        reshard_after_backward: False keeps a unit unsharded from its first forward in a step to the step's end.
     """
+
+    reshard_after_backward = True
 
     def __init__(
         self, model: Module, blocks: Sequence[Module], shards: ProcessGroup, replicas: ProcessGroup, rounds: int,
@@ -202,7 +224,14 @@ class ZeroStage3(ZeroStage2):
 
     def complete(self, unit: Unit) -> None:
         super().complete(unit)
-        unit.reshard()
+        if self.reshard_after_backward:
+            unit.reshard()
+
+    def wait_for_gradients(self) -> None:
+        super().wait_for_gradients()
+        if not self.reshard_after_backward:
+            for unit in self.units:
+                unit.reshard()
 
     def unshard(self, unit: Unit, following: Unit | None) -> None:
         """Return when a unit has its full parameters; with ``prefetch``, the next unit's all-gather is in flight."""
@@ -253,7 +282,8 @@ class BeforeBackward(Function):
         return gradient, None
 
 
-STAGES = {1: overridable(ZeroStage1), 2: overridable(ZeroStage2), 3: overridable(ZeroStage3)}
+OWN = {1: ZeroStage1, 2: ZeroStage2, 3: ZeroStage3}
+STAGES = {stage: overridable(own) for stage, own in OWN.items()}
 
 
 class Zero(Axis):
@@ -265,6 +295,9 @@ class Zero(Axis):
         shard: how many ranks, next to each other, share one copy; groups of them are replicas (hybrid sharding).
         rounds: how many micro-batches the rank with the most of them has in a step.
         algorithm, reduce_dtype: as for ``ZeroStage1``.
+        pipelined: whether a pipeline runs the model. Then all ranks have as many micro-batches, and these stages run,
+            not their overrides.
+        once: sum gradients once a step, and keep them full until then; of stages 2 and 3.
         options: of stage 3 alone, as ``ZeroStage3`` takes them behind those.
     """
 
@@ -272,18 +305,28 @@ class Zero(Axis):
 
     def __init__(
         self, group: ProcessGroup, stage: int, shard: int, rounds: int, algorithm: str = "auto",
-        reduce_dtype=xp.float64, *options,
+        reduce_dtype=xp.float64, pipelined: bool = False, once: bool = False, *options,
     ) -> None:  # fmt: skip
         mesh = init_device_mesh((group.size // shard, shard), mesh_dim_names=("replicate", "shard"), group=group)
         super().__init__(group, mesh.get_group("shard"))
         self.replicas = mesh.get_group("replicate")
-        self.stage, self.algorithm = stage, algorithm
-        self.arguments = rounds, algorithm, reduce_dtype, *options
+        self.stage, self.algorithm, self.pipelined, self.once = stage, algorithm, pipelined, once
+        self.arguments = 0 if pipelined else rounds, algorithm, reduce_dtype, *options
 
     def apply(self, model: Module) -> Module:
         """Move the parameters into flat units: the blocks, each by itself, and what is left."""
-        self.zero = STAGES[self.stage](model, model.blocks, self.shard_group, self.replicas, *self.arguments)
+        stages = OWN if self.pipelined or self.once else STAGES
+        self.zero = stages[self.stage](model, model.blocks, self.shard_group, self.replicas, *self.arguments)
+        if self.once:
+            self.zero.keep_gradients(self.zero.units)
+        if self.pipelined and self.stage == 3:
+            self.zero.reshard_after_backward = self.zero.reshard_after_forward
         return model
+
+    def hold_back(self, parameters: Sequence[Parameter]) -> None:
+        if self.stage > 1:  # stage 1 keeps all gradients
+            kept = [unit for unit in self.zero.units if set(unit.parameters) & set(parameters)]
+            self.zero.keep_gradients(kept)
 
     def trained(self, parameters: list[Parameter]) -> list[Parameter]:
         return self.zero.trained

@@ -6,9 +6,10 @@ All ranks share one machine, so what counts is the sum over them. P being the mo
     gradients          8 bytes each while they are summed in float64, or 4 in float32
     optimizer state    8 bytes each, AdamW's two moments; and 4 for the master weights of a 16-bit precision
 
-Tensor and pipeline parallelism split one copy. Data parallelism makes ``dp`` of them; with ZeRO, what a stage shards
-exists once for each group of ranks that share a copy. But before anything is split, every rank initializes the whole
-model in float32: that is 4 P for each rank, which real systems avoid, and with many shards it is the larger sum.
+Tensor and pipeline parallelism split one copy. Data and context parallelism make ``dp`` x ``cp`` of them; with ZeRO,
+what a stage shards exists once for each group of ranks that share a copy. But before anything is split, every rank
+initializes the whole model in float32: that is 4 P for each rank, which real systems avoid, and with many shards it is
+the larger sum.
 
 Activations, messages and Python itself come on top. So a run that is refused could not have worked, and one that is
 not refused may still run out of memory.
@@ -55,7 +56,9 @@ def parameter_count(config: GPTConfig) -> int:
 def memory_needed(config: TrainConfig, layout: Layout) -> MemoryNeeded:
     """What a run must hold, from arithmetic alone."""
     P = parameter_count(config.model)
-    copies, sharded = layout.dp, layout.dp // (layout.shard or layout.dp)  # of what ZeRO does not shard, and does
+    copies = layout.replicas
+    sharded = copies // (layout.shard or copies)  # of what ZeRO shards
+    gradients = sharded if layout.zero >= 2 and layout.grad_sync == "micro_batch" else copies
     mixed = POLICIES[config.precision].compute is not None
     if layout.zero == 3:  # of a 16-bit precision the masters are the shard
         parameters = 0 if mixed else 4 * P * sharded
@@ -63,7 +66,9 @@ def memory_needed(config: TrainConfig, layout: Layout) -> MemoryNeeded:
         parameters = (2 if mixed else 4) * P * copies
     return MemoryNeeded(
         parameters=parameters,
-        gradients=(8 if config.reduce_dtype == "float64" else 4) * P * (sharded if layout.zero >= 2 else copies),
+        gradients=(8 if config.reduce_dtype == "float64" else 4)
+        * P
+        * (sharded if layout.zero >= 2 and layout.grad_sync == "micro_batch" else copies),
         optimizer=(12 if mixed else 8) * P * (sharded if layout.zero >= 1 else copies),
         initialization=4 * P * layout.world_size,
     )

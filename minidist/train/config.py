@@ -5,7 +5,6 @@ from math import frexp, isfinite
 
 from minidist.nn.gpt import GPTConfig
 from minidist.nn.precision.policy import POLICIES
-from minidist.parallel.context import PAIRED
 from minidist.parallel.data import share_of
 from minidist.parallel.pipeline import spread
 from minidist.train.layout import Layout
@@ -127,13 +126,11 @@ class TrainConfig:
             self._check_pipeline(layout)
 
     def _check_context(self, layout: Layout) -> None:
-        parts = layout.cp * (2 if layout.cp_kind in PAIRED else 1)
+        parts = layout.least_chunks
         if self.sequence_chunks % parts:
             fitting = [n for n in range(parts, self.context + 1, parts) if self.context % n == 0][:4]
             numbers = f"sequence_chunks to {' or '.join(map(str, fitting))}" if fitting else "another cp or context"
-            why = (
-                "two parts of the sequence on each rank" if parts > layout.cp else "a part of the sequence on each rank"
-            )
+            why = f"{parts // layout.cp} part{'s' * (parts > layout.cp)} of the sequence on each rank"
             raise ValueError(
                 f"cp={layout.cp} by {layout.cp_kind} needs {why}, and sequence_chunks {self.sequence_chunks} is not a "
                 f"multiple of {parts}: with a context of {self.context} tokens, set {numbers}"
@@ -160,6 +157,12 @@ class TrainConfig:
             )
         least = len(share_of(layout.dp - 1, layout.dp, self.micro_batches))
         most = len(share_of(0, layout.dp, self.micro_batches))
+        if least != most and (layout.zero == 3 or (layout.zero == 2 and layout.grad_sync == "micro_batch")):
+            raise ValueError(
+                f"zero={layout.zero} with pp={layout.pp} communicates in every micro-batch, so all ranks need as many: "
+                f"dp={layout.dp} does not divide the {self.micro_batches} of global_batch {self.global_batch} / "
+                f"micro_batch {self.micro_batch}; change one of them"
+            )
         if layout.schedule == "interleaved" and (least % layout.pp or most % layout.pp):
             raise ValueError(
                 f"the interleaved schedule takes micro-batches in rounds of pp={layout.pp}, but global_batch "

@@ -5,11 +5,12 @@ from dataclasses import dataclass, fields
 from minidist.comm.algorithms import ALL_GATHER, ALL_REDUCE
 from minidist.comm.transports.shared_memory import MAX_RANKS
 from minidist.nn.memory.recompute import MODES
-from minidist.parallel.context import KINDS
+from minidist.parallel.context import KINDS, PAIRED
 from minidist.parallel.data import SYNCS
 from minidist.parallel.tools.schedules import SCHEDULES
 from minidist.train.numerals import number, whole_number
 
+GRAD_SYNCS = ("micro_batch", "step")
 ZERO_ALGORITHMS = tuple(ALL_GATHER)  # reduce-scatter has the same
 
 
@@ -29,6 +30,7 @@ class Layout:
     shard: int = 0  # ranks that share one copy under ZeRO; 0 for all of dp
     prefetch: int = 0  # 1: stage 3 gathers the next block while the current one computes
     reshard_after_forward: int = 1  # 0: stage 3 keeps a block's parameters from forward to backward
+    grad_sync: str = "micro_batch"  # how often stages 2 and 3 sum gradients; between, they are sharded, or full
     tp: int = 1  # tensor-parallel ranks: see parallel/tensor.py
     sp: int = 0  # 1: sequence parallelism among them
     cp: int = 1  # context-parallel ranks: see parallel/context.py
@@ -84,6 +86,9 @@ class Layout:
             raise ValueError(f"shard={self.shard} must divide {ranks}: each group of so many ranks holds one copy")
         if self.zero != 3 and (self.prefetch or not self.reshard_after_forward):
             raise ValueError("prefetch and reshard_after_forward are about gathered parameters: they need zero=3")
+        _choice("grad_sync", self.grad_sync, GRAD_SYNCS)
+        if self.zero < 2 and self.grad_sync != Layout.grad_sync:
+            raise ValueError(f"grad_sync={self.grad_sync} is about sharded gradients: it needs zero=2 or zero=3")
         if self.zero and (self.sync, self.bucket_mb) != (Layout.sync, Layout.bucket_mb):
             raise ValueError(f"zero={self.zero} sums gradients block by block: leave sync and bucket_mb as they are")
         if self.zero and self.algorithm not in ("auto", *ZERO_ALGORITHMS):
@@ -114,16 +119,6 @@ class Layout:
                     f"stages={self.stages} has {len(counts)} stages, but pp={self.pp} x virtual={self.virtual} makes "
                     f"{self.stage_count}"
                 )
-        if self.zero == 2:
-            raise ValueError(
-                "zero=2 with pp would sum every micro-batch's gradients over the ranks, since a pipeline has many of "
-                "them in flight: all the traffic of one step once for each of them. Use zero=1"
-            )
-        if self.zero == 3:
-            raise ValueError(
-                "zero=3 with pp would gather a stage's parameters twice for every micro-batch, to hold what pp has cut "
-                "already: use zero=1"
-            )
 
     @property
     def world_size(self) -> int:
@@ -133,6 +128,11 @@ class Layout:
     def replicas(self) -> int:
         """The ranks with the same parameters, but for ZeRO: they have other samples, or other tokens of the same."""
         return self.dp * self.cp
+
+    @property
+    def least_chunks(self) -> int:
+        """Of how many sequence chunks the number must be a multiple."""
+        return 2 * self.cp if self.cp_kind in PAIRED else self.cp
 
     @property
     def stage_count(self) -> int:

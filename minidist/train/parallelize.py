@@ -79,7 +79,8 @@ def data_axis(group: ProcessGroup, layout: Layout, config: TrainConfig) -> Axis:
         return DataParallel(group, layout.sync, layout.bucket_mb, layout.algorithm, dtype)
     rounds = len(share_of(0, layout.dp, config.micro_batches))  # rank 0 has the most
     options = (bool(layout.reshard_after_forward), bool(layout.prefetch)) if layout.zero == 3 else ()
-    return Zero(group, layout.zero, layout.shard or group.size, rounds, layout.algorithm, dtype, *options)
+    shards, once = layout.shard or group.size, layout.grad_sync == "step"
+    return Zero(group, layout.zero, shards, rounds, layout.algorithm, dtype, layout.pp > 1, once, *options)
 
 
 class ParallelModel:
@@ -105,6 +106,9 @@ class ParallelModel:
         self.local: Module = model
         for axis in self.axes:
             self.local = axis.apply(self.local)
+        for place, axis in enumerate(self.axes):
+            for later in self.axes[place + 1 :]:
+                later.hold_back(axis.late)
         self.trained: list[Parameter] = self.local.parameters()
         for axis in self.axes:
             self.trained = axis.trained(self.trained)

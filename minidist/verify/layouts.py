@@ -27,6 +27,8 @@ DEFAULT_LAYOUTS = _parsed(
     "pp=2,schedule=zb-h1,recompute=full",
     "pp=2,schedule=interleaved,dp=2,zero=1",
     "pp=2,dp=2,tp=2,zero=1",
+    "cp=2,cp_kind=zigzag,tp=2",
+    "cp=2,dp=2,zero=3",
 )
 
 # With --all these too: more ranks, and more settings that meet.
@@ -51,4 +53,8 @@ MORE_LAYOUTS = _parsed(
     "pp=2,dp=2,zero=1,recompute=full",
     "recompute=full",
     "recompute=selective",
+    "cp=2",
+    "cp=4",
+    "cp=2,cp_kind=all-gather,pp=2",
+    "cp=2,cp_kind=ulysses,tp=2,sp=1",
 )

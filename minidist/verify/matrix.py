@@ -13,6 +13,7 @@ from itertools import combinations, product
 from minidist.comm.runtime.warm import WarmClusters, preload
 from minidist.nn.memory.recompute import MODES
 from minidist.nn.precision.policy import POLICIES
+from minidist.parallel.context import KINDS
 from minidist.parallel.tools.schedules import SCHEDULES
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -20,7 +21,7 @@ from minidist.train.result import Run, RunOptions
 from minidist.train.trainer import run
 from minidist.verify.comparison import agrees
 
-KEYS = ("precision", "dp", "zero", "shard", "tp", "sp", "pp", "schedule", "virtual", "recompute")
+KEYS = ("precision", "dp", "zero", "shard", "tp", "sp", "cp", "cp_kind", "pp", "schedule", "virtual", "recompute")
 Pair = frozenset[tuple[str, object]]
 
 
@@ -36,12 +37,14 @@ class Combination:
         """The value of each of KEYS; None for one that has no meaning here, such as a schedule without a pipeline."""
         layout = self.layout
         found = {"precision": self.precision} | {key: getattr(layout, key) for key in KEYS[1:]}
-        if layout.dp == 1:
+        if layout.replicas == 1:
             found["zero"] = None
         if not layout.zero:
             found["shard"] = None
         if layout.tp == 1:
             found["sp"] = None
+        if layout.cp == 1:  # most runs have no sequence chunks, and then there is nothing else
+            found["cp"] = found["cp_kind"] = None
         if layout.pp == 1:
             found["schedule"] = found["virtual"] = None
         if layout.schedule != "interleaved":
@@ -86,15 +89,21 @@ def every_combination(config: TrainConfig, max_ranks: int) -> list[Combination]:
     """All legal combinations for a run on up to so many ranks, those of the fewest ranks first."""
     sizes = range(1, max_ranks + 1)
     layouts = []
-    for dp, tp, pp in product(sizes, repeat=3):
-        if dp * tp * pp > max_ranks or config.heads % tp:
+    for dp, tp, cp, pp in product(sizes, repeat=4):
+        if dp * tp * cp * pp > max_ranks or config.heads % tp or config.sequence_chunks % cp:
             continue
-        zeros = (0, 1, 2, 3) if dp > 1 else (0,)
-        shards = (0, *(n for n in range(2, dp) if dp % n == 0))
-        schedules = SCHEDULES if pp > 1 else (Layout.schedule,)
-        for zero, shard, sp, schedule, virtual in product(zeros, shards, (0, 1), schedules, (1, 2)):
+        data = dp * cp  # ranks over which ZeRO may shard
+        choices = {
+            "zero": (0, 1, 2, 3) if data > 1 else (0,),
+            "shard": (0, *(n for n in range(2, data) if data % n == 0)),
+            "sp": (0, 1),
+            "cp_kind": KINDS if cp > 1 else (Layout.cp_kind,),
+            "schedule": SCHEDULES if pp > 1 else (Layout.schedule,),
+            "virtual": (1, 2),
+        }
+        for values in product(*choices.values()):
             try:
-                layout = Layout(dp=dp, zero=zero, shard=shard, tp=tp, sp=sp, pp=pp, schedule=schedule, virtual=virtual)
+                layout = Layout(dp=dp, tp=tp, cp=cp, pp=pp, **dict(zip(choices, values, strict=True)))
                 config.check(layout)
             except ValueError:
                 continue

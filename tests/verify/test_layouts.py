@@ -5,6 +5,7 @@ import pytest
 from minidist.cli.main import main
 from minidist.comm.algorithms import ALL_REDUCE
 from minidist.nn.memory.recompute import MODES
+from minidist.parallel.context import KINDS
 from minidist.parallel.tools.schedules import SCHEDULES
 from minidist.train.config import TrainConfig
 from minidist.train.layout import SYNCS
@@ -30,6 +31,9 @@ def test_every_value_of_each_setting_is_tried(key, values):
 
 def test_every_two_axes_meet():
     assert any(min(layout.dp, layout.tp, layout.pp) > 1 for layout in DEFAULT_LAYOUTS)
+    assert any(min(layout.cp, layout.tp) > 1 for layout in DEFAULT_LAYOUTS)
+    assert any(min(layout.cp, layout.zero) > 1 for layout in DEFAULT_LAYOUTS)
+    assert {layout.cp_kind for layout in MORE_LAYOUTS + DEFAULT_LAYOUTS} == set(KINDS)
     assert any(layout.shard for layout in DEFAULT_LAYOUTS)
 
 
@@ -37,7 +41,7 @@ def test_all_are_different_and_fit_the_usual_model():
     layouts = DEFAULT_LAYOUTS + MORE_LAYOUTS
     assert len(set(layouts)) == len(layouts)
     for layout in layouts:
-        TrainConfig().check(layout)
+        TrainConfig(sequence_chunks=1 if layout.cp == 1 else 4).check(layout)
 
 
 def test_the_long_list_stands_alone(capsys):

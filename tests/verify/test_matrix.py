@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from unittest import mock
@@ -16,6 +17,7 @@ from minidist.comm import Deadlock, RankFailed
 from minidist.nn.memory.recompute import MODES
 from minidist.nn.precision.loss_scaling import GradScaler
 from minidist.nn.precision.policy import POLICIES
+from minidist.parallel.context import KINDS
 from minidist.show import grid
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -38,6 +40,7 @@ SMALL = TrainConfig(
     dropout=0.1,
 )  # fmt: skip
 TILED = replace(SMALL, attention="tiled", attention_tile=5)
+CHUNKED = replace(SMALL, context=24, sequence_chunks=4)
 ODD = replace(SMALL, layers=3, heads=3, width=15, context=9, global_batch=12, micro_batch=2, steps=2, dropout=0.0)
 
 
@@ -51,7 +54,7 @@ def one_process(ranks):
         (config, precision): run(
             ranks(1), replace(config, precision=precision), Layout(), RunOptions(step_digests=True)
         )
-        for config in (SMALL, TILED, ODD)
+        for config in (SMALL, TILED, CHUNKED, ODD)
         for precision in POLICIES
     }
 
@@ -64,8 +67,10 @@ FEW = 6  # the first of a covering set have the most pairs
     [
         pytest.param(SMALL, 4, FEW, id="a few on 4 ranks"),
         pytest.param(TILED, 4, 2, id="two with tiled attention"),
+        pytest.param(CHUNKED, 4, FEW, id="a few with context parallelism"),
         pytest.param(SMALL, 4, None, marks=pytest.mark.long, id="all on 4 ranks"),
         pytest.param(TILED, 4, None, marks=pytest.mark.long, id="all on 4 ranks with tiled attention"),
+        pytest.param(CHUNKED, 4, None, marks=pytest.mark.long, id="all on 4 ranks with context parallelism"),
         pytest.param(ODD, 3, None, marks=pytest.mark.long, id="all on 3 ranks"),
     ],
 )
@@ -77,7 +82,7 @@ def test_every_pair_of_settings_keeps_the_bits(ranks, one_process, config, max_r
 
 
 def test_each_precision_has_bits_of_its_own(one_process):
-    assert len({result.fingerprint for result in one_process.values()}) == 3 * len(POLICIES)
+    assert len({result.fingerprint for result in one_process.values()}) == 4 * len(POLICIES)
 
 
 def test_losses_of_16_bits_stay_near(one_process):
@@ -91,33 +96,36 @@ def test_losses_of_16_bits_stay_near(one_process):
 # The combinations
 
 
-def test_every_legal_combination_is_found():
+@pytest.mark.parametrize("config", [SMALL, CHUNKED], ids=["one chunk", "four chunks"])
+def test_every_legal_combination_is_found(config):
     values = {
         "precision": POLICIES, "dp": range(1, 6), "zero": range(4), "shard": (0, 2), "tp": range(1, 6), "sp": (0, 1),
-        "pp": range(1, 6), "schedule": ("naive", "gpipe", "1f1b", "interleaved", "zb-h1"), "virtual": (1, 2),
-        "recompute": MODES,
+        "cp": (1, 1, 2, 3, 4), "cp_kind": KINDS, "pp": range(1, 6),
+        "schedule": ("naive", "gpipe", "1f1b", "interleaved", "zb-h1"), "virtual": (1, 2), "recompute": MODES,
     }  # fmt: skip
     draws = random.Random(0)
-    found = {(c.precision, c.layout) for c in every_combination(SMALL, 5)}
-    legal = 0
-    for _ in range(60_000):
+    found = {(c.precision, c.layout) for c in every_combination(config, 5)}
+    legal = Counter()
+    for _ in range(100_000):
         row = {key: draws.choice(list(value)) for key, value in values.items()}
         precision = row.pop("precision")
-        if row["shard"] == row["dp"]:
+        if row["cp"] == 1:
+            row["cp_kind"] = Layout.cp_kind
+        if row["shard"] == row["dp"] * row["cp"]:
             continue  # the same as 0
         try:
             layout = Layout(**row)
-            SMALL.check(layout)
+            config.check(layout)
         except ValueError:
             continue
         if layout.world_size <= 5:
-            legal += 1
+            legal[layout.cp] += 1
             assert (precision, layout) in found
-    assert legal > 200
+    assert legal[1] > 100 and (config is SMALL or (legal[2] > 20 and legal[4] > 2))
     for precision, layout in found:
-        SMALL.check(layout)
+        config.check(layout)
         assert layout.world_size <= 5 and precision in POLICIES
-    assert len(found) == len(every_combination(SMALL, 5))
+    assert len(found) == len(every_combination(config, 5))
 
 
 def test_a_covering_set_has_every_pair():
@@ -148,7 +156,8 @@ def test_covering_sets_of_full_products(sizes):
 def test_settings_without_a_meaning_meet_nothing():
     settings = Combination("bf16", Layout()).settings
     assert set(settings) == set(KEYS)
-    assert {key for key, value in settings.items() if value is None} == {"zero", "shard", "sp", "schedule", "virtual"}
+    nothing = {key for key, value in settings.items() if value is None}
+    assert nothing == {"zero", "shard", "sp", "cp", "cp_kind", "schedule", "virtual"}
 
 
 # The command and its picture

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from math import log
 from types import ModuleType
 
-from minidist.backend import xp
+from minidist.backend import product_blocks, xp
 from minidist.nn.attention import online32, online_softmax
 from minidist.nn.attention.online_softmax import HIDDEN, LOG2E
 from minidist.nn.attention.plain import dropped
 from minidist.nn.tensor import Context, Function, Tensor
 
 Keep = Callable[[int, int, int], object]  # (head, tile of queries, tile of keys) -> bool (B, keys, queries)
+CACHE = 1 << 15  # scores, few enough to stay in the cache for several passes
 SOFTMAXES = {"exact": online_softmax, "online32": online32}  # two modules with the same four names
 
 
@@ -58,38 +59,39 @@ class TileMath:
     rate: float
 
     def attend(self, q, k, v, diagonal: bool, mask) -> tuple:
-        """Forward, for one head.
+        """Forward, for h heads.
 
         Args:
-            q: (B, queries, D), scaled so that the scores come in base 2.
-            k, v: (B, keys, D)
+            q: (h, B, queries, D), scaled so that the scores come in base 2.
+            k, v: (h, B, keys, D)
             diagonal: whether queries and keys are the same tokens, so that some keys come later.
-            mask: (B, keys, queries) bool, the weights that dropout keeps; None keeps all.
+            mask: (h, B, keys, queries) bool, the weights that dropout keeps; None keeps all.
 
         Returns:
-            What ``OnlineSoftmax.merge`` takes: M (B, queries, 1), and the sums of weights (B, queries, 1) and of
-            weighted values (B, queries, D), times 2^-M.
+            What ``OnlineSoftmax.merge`` takes: M (h, B, queries, 1), and the sums of weights (h, B, queries, 1) and of
+            weighted values (h, B, queries, D), times 2^-M.
         """
-        scores = _scores(q, k, diagonal)  # (B, keys, queries)
-        exponent = self.softmax.exponent_of(scores, -2)  # (B, 1, queries)
+        scores = _scores(q, k, diagonal)  # (h, B, keys, queries)
+        exponent = self.softmax.exponent_of(scores, -2)  # (h, B, 1, queries)
         exps = self.softmax.weights(scores, exponent)
         kept = dropped(self.cast(exps), mask, self.rate, self.cast)
-        value = kept.swapaxes(-1, -2) @ xp.ascontiguousarray(v)  # (B, queries, D)
+        value = kept.swapaxes(-1, -2) @ xp.ascontiguousarray(v)  # (h, B, queries, D)
         return exponent.swapaxes(-1, -2), exps.sum(axis=-2)[..., None], value
 
     def differentiate(self, q, k, v, exponent, gradient, shift, diagonal: bool, mask) -> tuple:
-        """Backward, for one head: what this tile adds to the gradients of its q, k and v.
+        """Backward, for h heads: what this tile adds to the gradients of its q, k and v.
 
         Args:
-            exponent: M of the whole rows, (B, queries, 1).
-            gradient: of the output, divided by the rows' sums of weights, (B, queries, D).
-            shift: the sum over D of output times gradient, (B, 1, queries).
+            exponent: M of the whole rows, (h, B, queries, 1).
+            gradient: of the output, divided by the rows' sums of weights, (h, B, queries, D).
+            shift: the sum over D of output times gradient, (h, B, 1, queries).
         """
-        exps = self.softmax.weights(_scores(q, k, diagonal), exponent.swapaxes(-1, -2))  # (B, keys, queries)
-        grad_v = dropped(self.cast(exps), mask, self.rate, self.cast) @ gradient  # (B, keys, D)
+        gradient = xp.ascontiguousarray(gradient)
+        exps = self.softmax.weights(_scores(q, k, diagonal), exponent.swapaxes(-1, -2))  # (h, B, keys, queries)
+        grad_v = dropped(self.cast(exps), mask, self.rate, self.cast) @ gradient  # (h, B, keys, D)
         grad_scores = dropped(xp.ascontiguousarray(v) @ gradient.swapaxes(-1, -2), mask, self.rate)
         grad_scores -= shift
-        grad_scores *= exps  # (B, keys, queries)
+        grad_scores *= exps  # (h, B, keys, queries)
         grad_scores = self.cast(grad_scores)
         return grad_scores.swapaxes(-1, -2) @ xp.ascontiguousarray(k), grad_scores @ xp.ascontiguousarray(q), grad_v
 
@@ -97,11 +99,22 @@ class TileMath:
 def _scores(q, k, diagonal: bool):
     """The scores of a tile, keys by queries; on the diagonal those of later keys are hidden."""
     # Contiguous, whoever computes: a BLAS may take another path for a tile that is part of a larger array.
-    scores = xp.ascontiguousarray(k) @ xp.ascontiguousarray(q).swapaxes(-1, -2)  # (B, keys, queries)
+    scores = xp.ascontiguousarray(k) @ xp.ascontiguousarray(q).swapaxes(-1, -2)  # (h, B, keys, queries)
     if diagonal:
         length = scores.shape[-1]
         scores += xp.tril(xp.full((length, length), HIDDEN, scores.dtype), -1)
     return scores
+
+
+def masks(keep: Keep | None, heads: slice, i: int, j: int):
+    """The dropout of a tile in some heads, (h, B, keys, queries)."""
+    return None if keep is None else xp.stack([keep(h, i, j) for h in range(heads.start, heads.stop)])
+
+
+def head_blocks(heads: int, batch: int, parts: list[slice]) -> list[slice]:
+    """The heads whose tiles are computed together. A NumPy product of several matrices takes each by itself."""
+    largest = max(part.stop - part.start for part in parts)
+    return list(product_blocks(heads, batch * largest**2, CACHE))
 
 
 def scaled_queries(q, cast):
@@ -144,12 +157,12 @@ class TiledAttention(Function):
         totals = xp.empty((heads, batch, length, 1), qkv.dtype)
         exponents = xp.empty((heads, batch, length, 1), softmax.EXPONENT)
         math = TileMath(softmax, ctx.policy.round, rate)
-        for h in range(heads):
+        for h in head_blocks(heads, batch, parts):
             for i, queries in enumerate(parts):
-                rows = softmax.OnlineSoftmax(output[h, :, queries].shape)  # of (B, queries, D)
+                rows = softmax.OnlineSoftmax(output[h, :, queries].shape)  # of (h, B, queries, D)
                 for j, keys in enumerate(parts[: i + 1]):
-                    mask = None if keep is None else keep(h, i, j)
-                    rows.merge(*math.attend(q[h, :, queries], k[h, :, keys], v[h, :, keys], i == j, mask))
+                    tile = q[h, :, queries], k[h, :, keys], v[h, :, keys]
+                    rows.merge(*math.attend(*tile, i == j, masks(keep, h, i, j)))
                 output[h, :, queries], totals[h, :, queries] = rows.result(qkv.dtype)
                 exponents[h, :, queries] = rows.exponent
         ctx.save_for_backward(q, k, v, output, exact=(totals, exponents))
@@ -163,13 +176,13 @@ class TiledAttention(Function):
         heads, batch, length, width = q.shape
         grad_qkv = xp.empty((heads, batch, length, 3 * width), q.dtype)
         gradient, shift = incoming(output, gradient, totals, math.cast)
-        for h in range(heads):
-            grads = [math.softmax.Total((batch, length, width)) for _ in "qkv"]
+        for h in head_blocks(heads, batch, ctx.parts):
+            grads = [math.softmax.Total((h.stop - h.start, batch, length, width)) for _ in "qkv"]
             for i, queries, j, keys in visited(ctx.parts):
-                mask = None if keep is None else keep(h, i, j)
                 terms = math.differentiate(
                     q[h, :, queries], k[h, :, keys], v[h, :, keys],
-                    exponents[h, :, queries], gradient[h, :, queries], shift[h, :, :, queries], i == j, mask,
+                    exponents[h, :, queries], gradient[h, :, queries], shift[h, :, :, queries], i == j,
+                    masks(keep, h, i, j),
                 )  # fmt: skip
                 for total, term, rows in zip(grads, terms, (queries, keys, keys), strict=True):
                     total.add(term, rows)

@@ -13,7 +13,7 @@ from minidist.backend import xp
 from minidist.comm.collectives import all_gather_into_tensor, all_to_all_single
 from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import irecv, isend
-from minidist.nn.attention.tiled import Keep, TileMath, incoming, scaled_queries, unscale
+from minidist.nn.attention.tiled import Keep, TileMath, head_blocks, incoming, masks, scaled_queries, unscale
 from minidist.nn.tensor import Context, Function
 from minidist.overrides import overridable
 
@@ -134,25 +134,30 @@ class PassingAttention(Function):
         q = scaled_queries(q, ctx.policy.round)
         heads, batch, length, _ = q.shape
         math, mine = TileMath(softmax, ctx.policy.round, rate), ranks_tiles[group.rank]
-        rows = [{i: softmax.OnlineSoftmax(q[h, :, tokens].shape) for i, tokens in mine} for h in range(heads)]
+        blocks = head_blocks(heads, batch, [tokens for _, tokens in mine])
+        rows = {
+            (h.start, i): softmax.OnlineSoftmax(q[h, :, tokens].shape) for h in blocks for i, tokens in mine
+        }  # of (h, B, queries, D) each
 
         def visit(rank: int, keys_values) -> None:
             k, v = ctx.policy.incoming(keys_values)  # (H, B, T/N, D) each
             with trace.span(f"attend to keys of rank {rank}"):
-                for h in range(heads):
+                for h in blocks:
                     for i, queries, j, keys in pairs(mine, ranks_tiles[rank]):
-                        mask = None if keep is None else keep(h, i, j)
-                        rows[h][i].merge(*math.attend(q[h, :, queries], k[h, :, keys], v[h, :, keys], i == j, mask))
+                        tile = q[h, :, queries], k[h, :, keys], v[h, :, keys]
+                        rows[h.start, i].merge(*math.attend(*tile, i == j, masks(keep, h, i, j)))
 
         passes[0](ctx.policy.outgoing(xp.stack((k, v))), group, visit)
         output, totals = xp.empty(q.shape, qkv.dtype), xp.empty((heads, batch, length, 1), qkv.dtype)
         exponents = xp.empty(totals.shape, softmax.EXPONENT)
-        for h in range(heads):
+        for h in blocks:
             for i, queries in mine:
-                output[h, :, queries], totals[h, :, queries] = rows[h][i].result(qkv.dtype)
-                exponents[h, :, queries] = rows[h][i].exponent
+                output[h, :, queries], totals[h, :, queries] = rows[h.start, i].result(qkv.dtype)
+                exponents[h, :, queries] = rows[h.start, i].exponent
         ctx.save_for_backward(q, k, v, output, exact=(totals, exponents))
-        ctx.keep, ctx.math, ctx.ranks_tiles, ctx.passes, ctx.group = keep, math, ranks_tiles, passes, group
+        ctx.keep, ctx.math, ctx.blocks, ctx.ranks_tiles, ctx.passes, ctx.group = (
+            keep, math, blocks, ranks_tiles, passes, group,
+        )  # fmt: skip
         return output
 
     @staticmethod
@@ -166,13 +171,13 @@ class PassingAttention(Function):
             k, v = ctx.policy.incoming(keys_values)  # (H, B, T/N, D) each
             gradients = math.softmax.Total((2, *k.shape))
             with trace.span(f"attend to keys of rank {rank}, backward"):
-                for h in range(len(q)):
+                for h in ctx.blocks:
                     into = grad_q.at(h), gradients.at((0, h)), gradients.at((1, h))
                     for i, queries, j, keys in pairs(mine, ctx.ranks_tiles[rank]):
-                        mask = None if ctx.keep is None else ctx.keep(h, i, j)
                         terms = math.differentiate(
                             q[h, :, queries], k[h, :, keys], v[h, :, keys],
-                            exponents[h, :, queries], gradient[h, :, queries], shift[h, :, :, queries], i == j, mask,
+                            exponents[h, :, queries], gradient[h, :, queries], shift[h, :, :, queries], i == j,
+                            masks(ctx.keep, h, i, j),
                         )  # fmt: skip
                         for total, term, rows in zip(into, terms, (queries, keys, keys), strict=True):
                             total.add(term, rows)
