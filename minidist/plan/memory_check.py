@@ -66,9 +66,7 @@ def memory_needed(config: TrainConfig, layout: Layout) -> MemoryNeeded:
         parameters = (2 if mixed else 4) * P * copies
     return MemoryNeeded(
         parameters=parameters,
-        gradients=(8 if config.reduce_dtype == "float64" else 4)
-        * P
-        * (sharded if layout.zero >= 2 and layout.grad_sync == "micro_batch" else copies),
+        gradients=(8 if config.reduce_dtype == "float64" else 4) * P * gradients,
         optimizer=(12 if mixed else 8) * P * (sharded if layout.zero >= 1 else copies),
         initialization=4 * P * layout.world_size,
     )

@@ -112,6 +112,8 @@ class Layout:
                         f"{key}={getattr(self, key)} is for a pipeline, and pp=1 is none: set pp to 2 or more"
                     )
             return
+        if self.prefetch and self.virtual > 1:
+            raise ValueError("prefetch=1 cannot know which of several stages a rank runs next: leave it 0 with virtual")
         if self.stages:
             counts = self.layers_of_stages
             if len(counts) != self.stage_count:
