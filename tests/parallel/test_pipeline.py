@@ -228,8 +228,7 @@ def test_verify_finds(ranks, one_process, fault, text):
         ("pp=2,stages=1+x", "stages=1+x: write how many layers each stage has"),
         ("pp=2,stages=0+2", "stages=0+2: write how many layers"),
         ("pp=2,stages=1+1+1", "has 3 stages, but pp=2 x virtual=1 makes 2"),
-        ("pp=2,dp=2,zero=2", "zero=2 with pp would sum every micro-batch's gradients"),
-        ("pp=2,dp=2,zero=3", "zero=3 with pp would gather a stage's parameters twice"),
+        ("pp=2,virtual=2,dp=2,zero=3,prefetch=1", "prefetch=1 cannot know which of several stages a rank runs next"),
     ],
 )
 def test_unusable_layouts(text, message):

@@ -345,8 +345,8 @@ def test_a_parameter_that_is_not_gathered_is_a_hole(ranks):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("zero=3", "zero=3 shards over data-parallel ranks, and dp=1 has none"),
-        ("zero=3,dp=1", "set dp to 2 or more"),
+        ("zero=3", "zero=3 shards over data-parallel and context-parallel ranks, and dp=1"),
+        ("zero=3,dp=1", "set dp or cp to 2 or more"),
         ("zero=4,dp=2", "zero=4: ZeRO has the stages 1, 2 and 3"),
         ("zero=-1,dp=2", "zero=-1"),
         ("zero=3,dp=4,shard=3", "shard=3 must divide dp=4"),

@@ -170,7 +170,7 @@ def test_verify_matrix(tmp_path, capsys):
     out = " ".join(capsys.readouterr().out.split())
     result = json.loads((tmp_path / "m.json").read_text())
     legal = every_combination(
-        TrainConfig(layers=2, heads=2, width=8, context=8, global_batch=4, micro_batch=1, steps=1), 2
+        TrainConfig(layers=2, heads=2, width=8, context=8, global_batch=4, micro_batch=1, steps=1, sequence_chunks=4), 2
     )
     assert result["all_same"] and result["legal"] == len(legal)
     assert f"{len(legal)} combinations of settings are legal on up to 2 ranks. Running" in out
