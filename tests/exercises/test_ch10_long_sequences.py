@@ -387,7 +387,7 @@ def check_training(student, warm_ranks, name: str, *layouts: str) -> None:
 # 10.4
 
 
-@answers(PASSING)
+@answers(f"{PASSING}:ring_forward")
 @pytest.mark.task(
     "10.4",
     points=4,
@@ -489,7 +489,7 @@ def check_gradients(found, rank: int, size: int, elements: int) -> None:
     same(found[4], right.astype(working_dtype()), f"{what}: gradients of rank {rank}'s keys and values")
 
 
-@answers(PASSING)
+@answers(f"{PASSING}:ring_backward")
 @pytest.mark.task(
     "10.5",
     points=5,
@@ -596,7 +596,7 @@ class TestChunksOf:
 
     def test_equal_work(self, student):
         cases = [case for case in self.CASES if case[2] in ("zigzag", "all-gather")]
-        found = self.found(student, cases)
+        found = self.found(student, self.CASES)  # the other kinds too: an answer may not go by the first one
         for case in cases:
             ranks, chunks, kind = case
             work = [sum(chunk + 1 for chunk in found[rank, *case]) for rank in range(ranks)]
