@@ -14,8 +14,14 @@ _overrides: dict[str, Callable] = {}
 
 
 def overridable(own: Callable) -> Callable:
-    """Mark a function, or a class that makes an object, as one that ``override`` may replace by its name."""
+    """Mark a function, or a class that makes an object, as one that ``override`` may replace by its name.
+
+    Raises:
+        ValueError: if a function of another module has that name already: an override would replace both.
+    """
     name = own.__name__
+    if name in OVERRIDABLE and OVERRIDABLE[name].__module__ != own.__module__:
+        raise ValueError(f"{own.__module__}.{name} and {OVERRIDABLE[name].__module__}.{name} need different names")
 
     @wraps(own)
     def call(*args, **kwargs):

@@ -240,7 +240,7 @@ def ring_backward(keys_values: np.ndarray, group: ProcessGroup, visit: Callable[
     # <<<
 
 
-def chunks_of(rank: int, ranks: int, chunks: int, kind: str) -> list[int]:
+def sequence_chunks_of(rank: int, ranks: int, chunks: int, kind: str) -> list[int]:
     """10.6  Which chunks of a sequence a rank has.
 
     The sequence is cut into equal chunks, 0 to ``chunks`` - 1. For "ring" and "ulysses" each rank has consecutive

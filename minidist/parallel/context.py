@@ -41,7 +41,7 @@ HEADS = 0  # the axis of the heads in (H, B, T, D)
 
 
 @overridable
-def chunks_of(rank: int, ranks: int, chunks: int, kind: str) -> list[int]:
+def sequence_chunks_of(rank: int, ranks: int, chunks: int, kind: str) -> list[int]:
     """Which chunks of the sequence a rank has, ascending.
 
     ``ring`` and ``ulysses``: consecutive ones, the same number on each rank. ``zigzag`` and ``all-gather``: of twice as
@@ -63,7 +63,7 @@ def tiles_of_ranks(length: int, tile: int, chunks: int, ranks: int, kind: str) -
     per_chunk = len(tiles(length // chunks, tile))
     found = []
     for rank in range(ranks):
-        here = chunks_of(rank, ranks, chunks, kind)
+        here = sequence_chunks_of(rank, ranks, chunks, kind)
         numbers = [chunk * per_chunk + part for chunk in here for part in range(per_chunk)]
         found.append(list(zip(numbers, tiles(length // ranks, tile, len(here)), strict=True)))
     return found
@@ -118,6 +118,6 @@ class ContextParallel(Axis):
 
     def apply(self, model: GPT) -> GPT:
         """Tell the model which chunks are here, and put context-parallel attention in its place."""
-        model.chunks.here = chunks_of(self.group.rank, self.group.size, model.chunks.count, self.kind)
+        model.chunks.here = sequence_chunks_of(self.group.rank, self.group.size, model.chunks.count, self.kind)
         plan = {"blocks.*.attention": partial(ContextParallelAttention, kind=self.kind)}
         return parallelize_module(model, self.group, plan)

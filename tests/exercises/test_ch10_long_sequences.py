@@ -553,13 +553,13 @@ class TestRingBackward:
 KINDS = ("ring", "ulysses", "zigzag", "all-gather")
 
 
-@answers("minidist.parallel.context:chunks_of")
+@answers("minidist.parallel.context:sequence_chunks_of")
 @pytest.mark.task(
     "10.6",
     points=3,
 )
 class TestChunksOf:
-    """chunks_of: contiguous parts, or an early and a late one"""
+    """sequence_chunks_of: contiguous parts, or an early and a late one"""
 
     CASES = tuple(
         (ranks, chunks, kind)
@@ -569,10 +569,10 @@ class TestChunksOf:
 
     def found(self, student, cases) -> dict:
         inputs = [(rank, *case) for case in cases for rank in range(case[0])]
-        found = dict(zip(inputs, student.call_each("chunks_of", inputs), strict=True))
+        found = dict(zip(inputs, student.call_each("sequence_chunks_of", inputs), strict=True))
         for args, mine in found.items():
             whole = isinstance(mine, list) and all(isinstance(chunk, int) for chunk in mine)
-            assert whole, f"chunks_of{args}: expected a list of integers, got {mine!r:.60}"
+            assert whole, f"sequence_chunks_of{args}: expected a list of integers, got {mine!r:.60}"
         return found
 
     def test_each_chunk_once(self, student):
@@ -581,7 +581,7 @@ class TestChunksOf:
             ranks, chunks, kind = case
             parts = [found[rank, *case] for rank in range(ranks)]
             for rank, mine in enumerate(parts):
-                assert mine == sorted(mine), f"chunks_of{(rank, *case)}: expected ascending chunks, got {mine}"
+                assert mine == sorted(mine), f"sequence_chunks_of{(rank, *case)}: expected ascending chunks, got {mine}"
             together = sorted(chunk for mine in parts for chunk in mine)
             assert together == list(range(chunks)), (
                 f"{ranks} ranks, {chunks} chunks, {kind}: together they have {together}, expected each chunk once"
@@ -592,7 +592,7 @@ class TestChunksOf:
         for (rank, ranks, chunks, kind), mine in self.found(student, cases).items():
             each = chunks // ranks
             right = list(range(rank * each, (rank + 1) * each))
-            assert mine == right, f"chunks_of{(rank, ranks, chunks, kind)}: expected {right}, got {mine}"
+            assert mine == right, f"sequence_chunks_of{(rank, ranks, chunks, kind)}: expected {right}, got {mine}"
 
     def test_equal_work(self, student):
         cases = [case for case in self.CASES if case[2] in ("zigzag", "all-gather")]
@@ -608,15 +608,17 @@ class TestChunksOf:
             for rank in range(ranks):
                 mine = found[rank, *case]
                 gaps = sum(after - before > 1 for before, after in pairwise(mine))
-                assert gaps <= 1, f"chunks_of{(rank, *case)}: expected an early part and a late one, got {mine}"
+                assert gaps <= 1, (
+                    f"sequence_chunks_of{(rank, *case)}: expected an early part and a late one, got {mine}"
+                )
 
     @pytest.mark.parametrize("case", [(2, 3, "ring"), (2, 6, "zigzag"), (3, 9, "all-gather"), (4, 6, "ulysses")])
     def test_refuses(self, student, case):
         with pytest.raises(Exception, match="ValueError"):
-            student.call("chunks_of", 0, *case)
+            student.call("sequence_chunks_of", 0, *case)
 
     def test_trains_a_transformer(self, student, warm_ranks):
-        check_training(student, warm_ranks, "chunks_of", "cp=3,cp_kind=zigzag", "cp=2")
+        check_training(student, warm_ranks, "sequence_chunks_of", "cp=3,cp_kind=zigzag", "cp=2")
 
 
 # 10.7

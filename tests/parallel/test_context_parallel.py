@@ -14,7 +14,7 @@ from minidist.nn.gpt import GPT, Attention, GPTConfig
 from minidist.nn.precision.policy import POLICIES, autocast
 from minidist.nn.random import DropoutRNG
 from minidist.nn.tensor import Tensor
-from minidist.parallel.context import KINDS, PAIRED, ContextParallelAttention, chunks_of, tiles_of_ranks
+from minidist.parallel.context import KINDS, PAIRED, ContextParallelAttention, sequence_chunks_of, tiles_of_ranks
 from minidist.parallel.tools import passing_attention
 from minidist.parallel.tools.passing_attention import PASSES, PassingAttention
 from minidist.train.config import TrainConfig
@@ -36,7 +36,7 @@ HEADS, BATCH, WIDTH = 6, 2, 5
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("ranks", "chunks"), [(1, 2), (2, 4), (2, 12), (3, 6), (5, 10), (7, 14)])
 def test_every_chunk_is_on_one_rank(kind, ranks, chunks):
-    found = [chunks_of(rank, ranks, chunks, kind) for rank in range(ranks)]
+    found = [sequence_chunks_of(rank, ranks, chunks, kind) for rank in range(ranks)]
     assert sorted(itertools.chain(*found)) == list(range(chunks))
     assert all(mine == sorted(mine) and len(mine) == chunks // ranks for mine in found)
     work = [sum(chunk + 1 for chunk in mine) for mine in found]  # of causal attention: the chunks up to each of mine
@@ -47,9 +47,9 @@ def test_every_chunk_is_on_one_rank(kind, ranks, chunks):
 
 
 def test_zigzag_is_an_early_and_a_late_part():
-    assert [chunks_of(rank, 2, 8, "zigzag") for rank in range(2)] == [[0, 1, 6, 7], [2, 3, 4, 5]]
+    assert [sequence_chunks_of(rank, 2, 8, "zigzag") for rank in range(2)] == [[0, 1, 6, 7], [2, 3, 4, 5]]
     with pytest.raises(ValueError, match="6 sequence chunks cannot be split over 2 ranks by zigzag: 4 must divide"):
-        chunks_of(0, 2, 6, "zigzag")
+        sequence_chunks_of(0, 2, 6, "zigzag")
 
 
 def test_tiles_never_cross_a_chunk():
@@ -133,7 +133,7 @@ def part_of_attention(world, length, tile, chunks, kind, precision, softmax="exa
     """Runs in a rank. Output and gradient of this rank's tokens, and the tokens."""
     qkv, gradient = inputs(length)
     each = length // chunks
-    mine = [slice(c * each, (c + 1) * each) for c in chunks_of(world.rank, world.size, chunks, kind)]
+    mine = [slice(c * each, (c + 1) * each) for c in sequence_chunks_of(world.rank, world.size, chunks, kind)]
     taken = [np.concatenate([array[:, :, part] for part in mine], 2) for array in (qkv, gradient)]
     attention = Attention(GPTConfig(heads=HEADS, width=HEADS * WIDTH, context=length, sequence_chunks=chunks), 0)
     attention.tile, attention.rate, attention.softmax = tile, 0.3, softmax

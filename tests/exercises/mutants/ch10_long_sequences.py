@@ -249,7 +249,7 @@ MUTANTS = [
     Mutant(
         "10.5", "the keys of the last hop go round once more", "last = step == group.size - 1", "last = group.size == 1"
     ),
-    # 10.6 chunks_of
+    # 10.6 sequence_chunks_of
     Mutant(
         "10.6",
         "striped: every N-th part",
@@ -274,7 +274,7 @@ MUTANTS = [
         "10.6",
         "keeps the parts of the first kind",
         "parts = 2 * ranks if paired else ranks",
-        "paired, parts = vars(chunks_of).setdefault(ranks, (paired, 2 * ranks if paired else ranks))",
+        "paired, parts = vars(sequence_chunks_of).setdefault(ranks, (paired, 2 * ranks if paired else ranks))",
         kind="second call",
     ),
     # 10.7 bytes
@@ -369,8 +369,8 @@ MUTANTS = [
     Mutant(
         "10.9",
         "the last target of each chunk is its own input",
-        "positions = np",
-        "y = np.concatenate([y[:, :-1], x[:, -1:]], 1) if group.rank < group.size - 1 else y; positions = np",
+        "count = inputs.size",
+        "count = inputs.size; y = y if group.rank == group.size - 1 else np.concatenate([y[:, :-1], x[:, -1:]], 1)",
     ),
     Mutant(
         "10.9",
