@@ -15,6 +15,12 @@ that Megatron-LM and ring-flash-attention use; Jacobs et al., "DeepSpeed Ulysses
 regions only, each rank keeps its tokens through the whole model, with all parameters: their gradients are summed over
 the data-parallel and the context-parallel ranks together.
 
+A rank sends per layer and sample, T tokens over N ranks, d and d_kv the widths of its queries and keys over all heads:
+
+                forward, elements                  backward, elements and, with them, float64 pairs
+    passing     (N-1) T/N 2 d_kv                   the same, and N T/N 2 d_kv pairs (all-gather: N-1 for N)
+    ulysses     (N-1)/N T/N (2 d + 2 d_kv)         the same
+
 Simplified: a rank embeds its chunks out of the full batch, where real loaders bring it no more than those.
 
 **Bits.** A chunk is a grain (nn/chunks.py), a tile never crosses one, and what tiles add up does not depend on their

@@ -223,7 +223,7 @@ def test_softmaxes_have_the_same_four_names():
 
 
 def bytes_of(kind: str, ranks: int, length: int, itemsize: int, exact: bool = True) -> int:
-    """What a rank sends in forward and backward of attention, from the formulas of docs/context.md."""
+    """What a rank sends in forward and backward of attention, from the formulas of parallel/context.py."""
     keys_values = 2 * HEADS * BATCH * (length // ranks) * WIDTH  # elements of one rank
     gradients = keys_values * (16 if exact else 4)  # bytes: two float64 each
     if kind == "ulysses":
