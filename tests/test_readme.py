@@ -197,7 +197,9 @@ def test_verify_prints_what_its_page_shows(capsys):
         return re.sub(r"[0-9a-f]{64}|(?<=All )\d+|\d+(\.\d+)+", "...", "\n".join(lines))
 
     assert layouts(printed) == ["one process", "dp=2", "dp=2,sync=naive"]
-    split = [str(layout) for layout in DEFAULT_LAYOUTS if layout.cp > 1]  # they come last, with a reference of their own
+    split = [
+        str(layout) for layout in DEFAULT_LAYOUTS if layout.cp > 1
+    ]  # they come last, with a reference of their own
     usual = [str(layout) for layout in DEFAULT_LAYOUTS if layout.cp == 1]
     assert layouts(shown) == ["one process", *usual, "one process, 4 sequence chunks", *split]
     assert [*around(printed).splitlines(), "... with 4 chunks"] == around(shown).splitlines()

@@ -20,18 +20,25 @@ SMALL = TrainConfig(
     layers=4, heads=4, width=16, context=12, global_batch=8, micro_batch=1, steps=2, warmup=1, lr=1e-2, clip=0.5,
     dropout=0.1,
 )  # fmt: skip
+CHUNKED = replace(SMALL, context=24, sequence_chunks=4)
 PLAIN = replace(SMALL, layers=2, dropout=0.0)
 FEW = 5  # combinations that ``pytest`` alone runs: the first of a covering set have the most pairs
 LIMIT = 300  # seconds
 
 
 @pytest.mark.parametrize(
-    ("max_ranks", "count"), [pytest.param(4, FEW, id="a few"), pytest.param(4, None, marks=pytest.mark.long, id="all")]
+    ("base", "count"),
+    [
+        pytest.param(SMALL, FEW, id="a few"),
+        pytest.param(CHUNKED, FEW, id="a few with context parallelism"),
+        pytest.param(SMALL, None, marks=pytest.mark.long, id="all"),
+        pytest.param(CHUNKED, None, marks=pytest.mark.long, id="all with context parallelism"),
+    ],
 )
-def test_every_layout_has_numpys_bits(ranks, device_ranks, max_ranks, count):
+def test_every_layout_has_numpys_bits(ranks, device_ranks, base, count):
     expected = {}
-    for combination in covering_set(every_combination(SMALL, max_ranks))[:count]:
-        config, size = replace(SMALL, precision=combination.precision), combination.layout.world_size
+    for combination in covering_set(every_combination(base, 4))[:count]:
+        config, size = replace(base, precision=combination.precision), combination.layout.world_size
         if config.precision not in expected:
             expected[config.precision] = run(ranks(1), config, Layout())
         found = run(device_ranks(size), replace(config, backend="cupy"), combination.layout)
@@ -105,6 +112,16 @@ def collectives(count: int) -> dict:
             "tp=2",
             {},
             LOSS | NORM | batches(BATCHES) | collectives(BATCHES * (2 * 2 * 2 + 2 + 3)),
+        ),
+        (  # in each of two layers: keys and values once in forward, again in backward, and their gradients twice
+            "cp=2",
+            {"sequence_chunks": 2},
+            LOSS
+            | NORM
+            | batches(BATCHES)
+            | collectives(1)
+            | {("to host", "comm.point_to_point._isend"): BATCHES * 2 * 4}
+            | {("to device", "comm.point_to_point.<lambda>"): BATCHES * 2 * 4},
         ),
         (  # rank 0 sends activations, receives gradients, and shares the embedding's gradient with the last stage
             "pp=2",
