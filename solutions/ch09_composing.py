@@ -1,7 +1,7 @@
 """Chapter 9: composing several axes of parallelism in one run.
 
-**Mesh.** The N ranks form an array, the mesh, with one dimension per axis: in minidist pp, dp and tp, in this order.
-Ranks are numbered row by row, so the last dimension changes fastest. A mesh of shape (2, 3) is
+**Mesh.** The N ranks form an array, the mesh, with one dimension per axis: in minidist pp, dp, cp (chapter 10) and tp,
+in this order. Ranks are numbered row by row, so the last dimension changes fastest. A mesh of shape (2, 3) is
 
     [[0, 1, 2],
      [3, 4, 5]]

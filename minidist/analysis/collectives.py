@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 AXES = ("pp", "dp", "tp")
-AXIS_OF = {"shard": "dp", "replicate": "dp", "embedding": "pp"}  # groups inside an axis of the mesh
+AXIS_OF = {"shard": "dp", "replicate": "dp", "dp_cp": "dp", "embedding": "pp"}  # groups inside an axis of the mesh
 
 
 def by_kind(rows: Sequence[dict]) -> dict[tuple[str, str], tuple[int, int]]:
