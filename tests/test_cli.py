@@ -96,6 +96,22 @@ def test_verify_says_yes(capsys, tmp_path):
     assert len({run["fingerprint"] for run in report["runs"]}) == 1
 
 
+def test_verify_uses_as_many_sequence_chunks_as_the_layouts_need(capsys, monkeypatch):
+    """Of layouts that are named, all together; of the usual ones, those that need them are a group of their own."""
+    from minidist.cli import verify as command
+
+    assert cli.main(["verify", "dp=2", "cp=2", "cp=2,cp_kind=zigzag", *SIZES]) == 0
+    out = capsys.readouterr().out
+    assert "one process, 4 sequence chunks" in out and out.count("yes") == 3
+    monkeypatch.setattr(command, "DEFAULT_LAYOUTS", [Layout(dp=2), Layout(cp=2)])
+    for more, references in (([], ["one process ", "one process, 2 sequence"]), (["--sequence-chunks", "4"], [])):
+        assert cli.main(["verify", *SIZES, *more]) == 0
+        out = capsys.readouterr().out
+        assert "All 2 layouts match the single-process run bit for bit" in out
+        assert all(reference in out for reference in references or ["one process, 4 sequence chunks"])
+        assert ("with 2 chunks" in out) == (not more)
+
+
 @pytest.mark.parametrize(
     ("layout", "layers"), [("dp=2", 2), ("pp=3", 3), ("pp=2,virtual=2", 4), ("pp=2,stages=1+4", 5)]
 )

@@ -306,6 +306,20 @@ def test_device_mesh(ranks):
         assert sums == {"dp": tp + (tp + 3), "tp": sum(dp * 3 + i for i in range(3))}
 
 
+def flattened(world):
+    mesh = md.init_device_mesh((1, 2, 3), mesh_dim_names=("pp", "dp", "cp"), group=world)
+    both = mesh.flatten(("dp", "cp"), "dp_cp")
+    with pytest.raises(ValueError, match="flatten: 'dp' does not follow 'cp' in"):
+        mesh.flatten(("cp", "dp"), "both")
+    return repr(both), both.get_group("dp_cp").ranks, both.get_group("pp").ranks
+
+
+def test_two_dimensions_made_one(ranks):
+    for rank, (shown, together, alone) in enumerate(ranks(6).run(flattened, timeout=LIMIT)):
+        assert shown == "DeviceMesh(pp=1, dp_cp=6)"
+        assert list(together) == list(range(6)) and list(alone) == [rank]
+
+
 def traced(world):
     from minidist import trace
 

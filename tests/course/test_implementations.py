@@ -191,3 +191,13 @@ def test_an_override_is_looked_up_at_each_call():
         assert alias(1) == 2
     finally:
         del overrides.OVERRIDABLE["double"]
+
+
+def test_one_name_for_two_functions_is_refused():
+    """An override would replace both."""
+
+    def all_reduce_ring():
+        pass
+
+    with pytest.raises(ValueError, match=r"test_implementations\.all_reduce_ring and minidist\.comm\.algorithms"):
+        overrides.overridable(all_reduce_ring)

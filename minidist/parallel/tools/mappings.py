@@ -152,7 +152,6 @@ def reduce_scatter_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dt
     return ReduceScatterToSequenceParallelRegion.apply(x, group, axis, reduce_dtype, dtype)
 
 
-@overridable
 def all_to_all_in_group(x: Tensor, group: ProcessGroup, split_axis: int, join_axis: int) -> Tensor:
     """Of all ranks' tensors joined along ``join_axis``, this rank's part along ``split_axis``; nothing is added."""
     return AllToAll.apply(x, group, split_axis, join_axis)

@@ -77,7 +77,6 @@ def ring_backward(keys_values, group: ProcessGroup, visit: Visit):
     return gradients.of(behind.wait())  # the last hop led home
 
 
-@overridable
 def all_gather_forward(keys_values, group: ProcessGroup, visit: Visit) -> None:
     """Bring all keys and values to every rank at once. Arguments as of ``ring_forward``."""
     gathered = xp.empty((group.size, *keys_values.shape), keys_values.dtype)
@@ -86,7 +85,6 @@ def all_gather_forward(keys_values, group: ProcessGroup, visit: Visit) -> None:
         visit(rank, array)
 
 
-@overridable
 def all_gather_backward(keys_values, group: ProcessGroup, visit: Visit):
     """Gather them again, and send each rank what this rank adds to its gradients. As ``ring_backward``.
 
