@@ -8,6 +8,7 @@ from minidist.show.demos import (
     collectives,
     data_parallel,
     deadlock,
+    flash,
     pipeline,
     recompute,
     tensor_parallel,
@@ -49,6 +50,10 @@ DEMONSTRATIONS = {
         ),
         _memory("recompute", "activations during a step: all kept, or recomputed", recompute.animation, 2),
         _memory("bf16", "the bits of a master weight, and those stored and sent", bf16.animation, 2),
+        Demonstration(
+            "flash", "attention tile by tile: what is read and written", flash.animation, 1, 48, "tokens",
+            least_ranks=1, most_ranks=1, most=flash.MOST,
+        ),
         Demonstration(
             "deadlock", "which rank waits for which", deadlock.animation, 4, 2000, "numbers in a message",
             most=deadlock.MOST,
