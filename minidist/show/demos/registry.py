@@ -6,6 +6,7 @@ from functools import partial
 from minidist.show.demos import (
     bf16,
     collectives,
+    context_parallel,
     data_parallel,
     deadlock,
     flash,
@@ -45,6 +46,10 @@ DEMONSTRATIONS = {
         _memory("zero", "what each rank holds during a step, in every stage", zero.animation, 4),
         _lanes("tp", "heads split over ranks: two all-reduces per block in each pass", tensor_parallel.tp),
         _lanes("sp", "tokens split over ranks as well: less activation memory", tensor_parallel.sp),
+        Demonstration(
+            "cp", "tokens split in every layer: ring attention, and zigzag", context_parallel.animation, 4, 8,
+            "tokens in each chunk", most=context_parallel.MOST,
+        ),
         Demonstration(
             "pp", "pipelines: five schedules and their bubbles", pipeline.animation, RANKS, 8, "micro-batches"
         ),

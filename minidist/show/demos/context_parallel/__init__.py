@@ -1,0 +1,38 @@
+"""Context parallelism: keys and values go round a ring of ranks, and each rank computes the tiles that it needs.
+
+A real training step of one layer records which tile pairs each rank computes in each hop. Contiguous chunks leave early
+ranks idle; zigzag gives each rank an early and a late chunk. Time is counted in tile pairs, so that this machine's
+timing does not matter. In the broken run, backward uses stale keys and values.
+"""
+
+from minidist.show.demos.context_parallel import scene
+from minidist.show.demos.context_parallel.bug import BUG, train_stale
+from minidist.show.demos.context_parallel.run import BACKWARD, FORWARD, config_of, pass_of, train_watched
+from minidist.show.demos.shared.runs import diverges, warm_ranks
+from minidist.show.player.animation import Animation
+from minidist.train.layout import Layout
+
+KINDS = ("ring", "zigzag")
+MOST = 64  # tokens in a chunk
+
+
+def animation(ranks: int, size: int, seed: int) -> Animation:
+    """A step with both ways to place the chunks, on so many ranks, with ``size`` tokens in each chunk."""
+    config = config_of(ranks, size, seed)
+    with warm_ranks() as warm:
+        runs = {kind: warm.train(config, Layout(cp=ranks, cp_kind=kind), train_watched, trace=True) for kind in KINDS}
+        proofs = {kind: warm.prove(config, run) for kind, run in runs.items()}
+        stale = warm.train(config, Layout(cp=ranks), train_stale, trace=True)
+        proof = diverges(warm.first_difference(config, stale, train_stale))
+    forward, backward = ([(kind, pass_of(runs[kind], way)) for kind in KINDS] for way in (FORWARD, BACKWARD))
+    ring = backward[0][1]
+    scenes = [
+        scene.of_pass(kind, way, run, panels, size, scene.verdict(run, proofs[kind]))
+        for way, panels, shown in ((FORWARD, forward, forward), (BACKWARD, backward, backward[:1]))
+        for kind, run in shown
+    ]
+    bad = pass_of(stale, BACKWARD)
+    harm = scene.harm(bad, scene.wrong_visits(bad, ring), proof)
+    broken = scene.of_pass("ring", BACKWARD, bad, [("ring", bad), backward[1]], size, harm, ring)
+    title = "Context parallelism: keys and values go round a ring of ranks"
+    return Animation("cp", title, tuple(scenes), broken, BUG, [rank.log for rank in runs["ring"].ranks])

@@ -1,0 +1,155 @@
+"""Context-parallel attention in a real training step: whose keys come to which rank, and which tile pairs it does."""
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from unittest.mock import patch
+
+from minidist import trace
+from minidist.comm.group import ProcessGroup
+from minidist.parallel.tools import passing_attention
+from minidist.parallel.tools.passing_attention import PASSES
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.result import RankResult, Run, RunOptions
+from minidist.train.trainer import train_rank
+
+HEADS, WIDTH = 2, 16
+FORWARD, BACKWARD = "forward", "backward"
+
+
+@dataclass(slots=True)
+class Visit:
+    """An entry of a rank's log: keys and values have been with this rank.
+
+    Args:
+        way: FORWARD or BACKWARD.
+        owner: the rank whose keys and values should be here.
+        used: CRC-32 of the keys and values that the rank computed with.
+        pairs: chunks of queries and of keys whose tiles it computed.
+        gradients: CRC-32 of what it adds to the gradients of the keys and values; 0 in forward.
+    """
+
+    way: str
+    owner: int
+    used: int
+    pairs: list[tuple[int, int]]
+    gradients: int
+
+
+@dataclass(slots=True)
+class Sent:
+    """An entry of a rank's log: the bytes that it sent for one pass."""
+
+    way: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Forward or backward of a run's attention: ``visits[hop][rank]``, and the bytes that a rank sent."""
+
+    visits: Sequence[Sequence[Visit]]
+    nbytes: int
+
+    @property
+    def ranks(self) -> int:
+        return len(self.visits[0])
+
+    def pairs(self, hops: int | None = None) -> int:
+        """The tile pairs of all ranks in the first hops."""
+        return sum(len(visit.pairs) for hop in self.visits[:hops] for visit in hop)
+
+    def at_work(self) -> int:
+        """In how many hops a rank has something to compute, summed over the ranks."""
+        return sum(bool(visit.pairs) for hop in self.visits for visit in hop)
+
+    def times(self) -> list[list[tuple[int, int]]]:
+        """When each visit begins and ends, ``[hop][rank]``, if a tile pair takes one slot and a message none.
+
+        Keys and values leave a rank when its visit begins: before it, the rank posts the message to the next one.
+        """
+        found: list[list[tuple[int, int]]] = []
+        for hop in self.visits:
+            starts = [
+                max(found[-1][rank][1], found[-1][rank - 1][0]) if found else 0 for rank in range(self.ranks)
+            ]  # rank - 1 of rank 0 is the last one: a ring
+            found.append([(start, start + len(visit.pairs)) for start, visit in zip(starts, hop, strict=True)])
+        return found
+
+    def slots(self) -> int:
+        """The slots of all ranks until the slowest one has finished."""
+        return self.ranks * max(end for _, end in self.times()[-1])
+
+    def owners(self) -> list[list[int]]:
+        """Whose keys and values each rank really used, ``[hop][rank]``: in hop 0 they are its own."""
+        whose = {visit.used: rank for rank, visit in enumerate(self.visits[0])}
+        return [[whose[visit.used] for visit in hop] for hop in self.visits]
+
+
+def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
+    """One layer and one sample, so that every rank has one visit a hop. A chunk of ``size`` tokens is one tile."""
+    chunks = 2 * ranks  # as zigzag needs; with the same grain, all kinds have the bits of one process
+    return TrainConfig(
+        layers=1, heads=HEADS, width=WIDTH, context=chunks * size, global_batch=1, micro_batch=1, steps=1,
+        sequence_chunks=chunks, seed=seed,
+    )  # fmt: skip
+
+
+def nbytes_of(config: TrainConfig, ranks: int, way: str) -> int:
+    """The bytes that a rank sends, by formula: float32 keys and values, and in backward two float64 for a gradient."""
+    elements = 2 * config.context // ranks * config.width
+    return elements * ((ranks - 1) * 4 + (ranks * 16 if way == BACKWARD else 0))
+
+
+def train_watched(
+    world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions, passes: tuple | None = None
+) -> RankResult:
+    """``train_rank``, whose log has a ``Visit`` for each rank's keys; ``passes`` replaces the pair of passes."""
+    forward, backward = passes or PASSES[layout.cp_kind]
+    watched = {layout.cp_kind: (_watched(forward, FORWARD), _watched(backward, BACKWARD))}
+    with patch.dict(PASSES, watched):
+        return train_rank(world, config, layout, options)
+
+
+def _watched(go_round: Callable, way: str) -> Callable:
+    def watched(keys_values, group: ProcessGroup, visit: Callable):
+        def watched_visit(owner: int, keys_values):
+            done: set[tuple[int, int]] = set()
+
+            def pairs(mine, theirs):
+                for i, queries, j, keys in right_pairs(mine, theirs):
+                    done.add((i, j))
+                    yield i, queries, j, keys
+
+            right_pairs = passing_attention.pairs
+            with patch.object(passing_attention, "pairs", pairs):
+                gradients = visit(owner, keys_values)
+            digest = 0 if gradients is None else zlib.crc32(gradients.arrays().tobytes())
+            trace.record(Visit(way, owner, zlib.crc32(keys_values.tobytes()), sorted(done), digest))
+            return gradients
+
+        before = _bytes_sent(group)
+        gradients = go_round(keys_values, group, watched_visit)
+        trace.record(Sent(way, _bytes_sent(group) - before))
+        return gradients
+
+    return watched
+
+
+def _bytes_sent(group: ProcessGroup) -> int:
+    return group.traffic.as_dict()["bytes_sent"]
+
+
+def pass_of(run: Run, way: str) -> Pass:
+    """What the ranks recorded of one pass.
+
+    Raises:
+        RuntimeError: if a rank sent more or less than the formula says.
+    """
+    by_rank = [[entry for entry in rank.log if isinstance(entry, Visit) and entry.way == way] for rank in run.ranks]
+    sent = {entry.nbytes for rank in run.ranks for entry in rank.log if isinstance(entry, Sent) and entry.way == way}
+    expected = nbytes_of(run.config, len(by_rank), way)
+    if sent != {expected}:
+        raise RuntimeError(f"{run.layout} sends {sent} bytes in {way}, not {expected}: this is a bug in minidist")
+    return Pass(list(zip(*by_rank, strict=True)), expected)

@@ -1,0 +1,142 @@
+"""What the animation of context parallelism says: a frame for each hop, and the work of the ranks in tile pairs."""
+
+from collections.abc import Collection, Sequence
+
+from minidist.parallel.context import chunks_of
+from minidist.show.demos.context_parallel import picture
+from minidist.show.demos.context_parallel.picture import Here, Panel
+from minidist.show.demos.context_parallel.run import BACKWARD, Pass
+from minidist.show.player.scene import Frame, Scene
+
+TITLES = {"ring": "contiguous", "zigzag": "zigzag"}
+# The share of hops in which a rank has work, and of slots: hop 0 is the shorter one, with its tiles up to the diagonal.
+FORMULAS = {"ring": (" (n+1)/2n", " (2n+1)/(4n−1)"), "zigzag": ("", "")}
+
+
+def wrong_visits(run: Pass, right: Pass) -> set[tuple[int, int]]:
+    """(hop, rank) wherever a rank adds something else to the gradients than in the run without the bug."""
+    return {
+        (hop, rank)
+        for hop, (visits, others) in enumerate(zip(run.visits, right.visits, strict=True))
+        for rank, (visit, other) in enumerate(zip(visits, others, strict=True))
+        if visit.gradients != other.gradients
+    }
+
+
+def share(part: int, whole: int) -> str:
+    return f"{part} of {whole}: {part / whole:.1%}"
+
+
+def of_pass(
+    kind: str, way: str, run: Pass, panels: Sequence[tuple[str, Pass]], size: int, verdict: str,
+    right: Pass | None = None,
+) -> Scene:  # fmt: skip
+    """A scene of forward or backward.
+
+    Args:
+        panels: kind and pass of the runs whose time is compared; of a broken run, the first one is this one.
+        size: tokens in a chunk.
+        right: the pass without the bug, if this one has it.
+    """
+    ranks, backward = run.ranks, way == BACKWARD
+    here = [chunks_of(rank, ranks, 2 * ranks, kind) for rank in range(ranks)]
+    wrong = wrong_visits(run, right) if right else set()
+    drawn = [
+        Panel(f"{TITLES[name]}: {one.pairs() / one.slots():.1%} busy", one, wrong if one is run else ())
+        for name, one in panels
+    ]
+    frames = [_frame(kind, run, hop, here, wrong, drawn, way) for hop in range(-1, len(run.visits) + backward)]
+    first_wrong = 1 + min(hop for hop, _ in wrong) if wrong else None  # the first frame is before hop 0
+    name = "broken" if right else f"{kind}, backward" if backward else kind
+    text = f"Ring attention, {TITLES[kind]} chunks, {way}: {ranks} ranks, {2 * ranks} chunks of {size} tokens each"
+    key = {"computed in this hop": "ink", "idle": "faint"} | ({"wrong": "wrong"} if right else {})
+    stills = tuple(sorted({len(frames) // 2, len(frames) - 1}))
+    return Scene(name, text, tuple(frames), picture.height(ranks), key, verdict, first_wrong, stills)
+
+
+def _frame(
+    kind: str, run: Pass, hop: int, chunks: Sequence[Sequence[int]], wrong: Collection[tuple[int, int]],
+    panels: Sequence[Panel], way: str,
+) -> Frame:  # fmt: skip
+    """The state in a hop; hop -1 is before the first one, and in backward the one after the last leads home."""
+    ranks, last = run.ranks, len(run.visits) - 1
+    seen = min(hop, last)
+    done = {
+        pair: rank for visits in run.visits[: seen + 1] for rank, visit in enumerate(visits) for pair in visit.pairs
+    }
+    bad = {pair for step, rank in wrong if step <= seen for pair in run.visits[step][rank].pairs}
+    now = {pair for visit in run.visits[hop] for pair in visit.pairs} if 0 <= hop <= last else set()
+    moving = [name for name, moves in (("K, V", 0 <= hop < last), ("dK, dV", 0 <= hop <= last)) if moves]
+    time = max(end for _, end in run.times()[seen]) if hop >= 0 else 0
+    shapes = (
+        *picture.grid(2 * ranks, done, now, bad),
+        *picture.table([_here(run, hop, rank, wrong) for rank in range(ranks)], chunks, moving, way),
+        *picture.lanes(panels, time),
+    )
+    facts = {
+        "hops done": f"{seen + 1} of {len(run.visits)}",
+        "tile pairs": f"{run.pairs(seen + 1)} of {run.pairs()}",
+        "slot": f"{time} of {run.slots() // ranks}",
+        f"hops with work{FORMULAS[kind][0]}": share(run.at_work(), ranks * len(run.visits)),
+        f"slots with work{FORMULAS[kind][1]}": share(run.pairs(), run.slots()),
+        "a rank sends": f"{run.nbytes:,} B",
+    }
+    return Frame(shapes, _note(run, hop, wrong, way), facts)
+
+
+def _here(run: Pass, hop: int, rank: int, wrong: Collection[tuple[int, int]]) -> Here:
+    last = len(run.visits) - 1
+    if not 0 <= hop <= last:  # before the first hop, and at home again
+        owner, used, pairs = rank, rank, ""
+    else:
+        visit = run.visits[hop][rank]
+        owner, used, pairs = visit.owner, run.owners()[hop][rank], str(len(visit.pairs) or "idle")
+    so_far = [(step, other) for step, other in wrong if step <= hop]
+    marks = {
+        "Q, dQ": any(other == rank for _, other in so_far),
+        "K, V": (hop, rank) in wrong,
+        "dK, dV": any(run.visits[step][other].owner == owner for step, other in so_far),
+    }
+    return Here(owner, used, pairs, [name for name, is_wrong in marks.items() if is_wrong])
+
+
+def _note(run: Pass, hop: int, wrong: Collection[tuple[int, int]], way: str) -> str:
+    if hop < 0 and way == BACKWARD:
+        return "Before: keys and values will go round once more, and their gradients one hop behind them."
+    if hop < 0:
+        return "Before: each rank has two chunks. A query needs the keys and values of all tokens up to its own."
+    if hop == len(run.visits):
+        bad = {run.visits[step][rank].owner for step, rank in wrong}
+        text = "One more hop, and the gradients of all keys and values are home."
+        return text + (f" Those of {_ranks(sorted(bad))} are wrong." if bad else "")
+    visits = run.visits[hop]
+    idle = [rank for rank, visit in enumerate(visits) if not visit.pairs]
+    text = f"Hop {hop}: " + ("all begin with their own keys" if hop == 0 else "keys and values have moved on") + ". "
+    for count in sorted({len(visit.pairs) for visit in visits if visit.pairs}):
+        members = [rank for rank, visit in enumerate(visits) if len(visit.pairs) == count]
+        text += f"{count} tile pairs on {'every rank' if len(members) == len(visits) else _ranks(members)}"
+    if idle:
+        verb = "is" if len(idle) == 1 else "are"
+        text += f"; {_ranks(idle)} {verb} idle, where all of these keys come later than the queries"
+    stale = [rank for step, rank in sorted(wrong) if step == hop]
+    return text + "." + (f" Wrong from now on: {_ranks(stale)} used stale keys and values." if stale else "")
+
+
+def _ranks(numbers: Sequence[int]) -> str:
+    return ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(map(str, numbers))
+
+
+def verdict(run: Pass, proof: str) -> str:
+    """How well the ranks are used, and that the run is right."""
+    return f"Of {run.slots()} slots, {run.pairs()} have work: {run.pairs() / run.slots():.1%}. {proof}"
+
+
+def harm(run: Pass, wrong: Collection[tuple[int, int]], proof: str) -> str:
+    """What the bug spoils."""
+    hop, rank = min(wrong)
+    keys = sorted({run.visits[step][other].owner for step, other in wrong})
+    queries = sorted({other for _, other in wrong})
+    return (
+        f"First wrong in hop {hop}: what rank {rank} adds to the gradients of rank {run.visits[hop][rank].owner}'s "
+        f"keys and values. At the end, dK and dV of {_ranks(keys)} and dQ of {_ranks(queries)} are wrong. {proof}"
+    )
