@@ -32,7 +32,7 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         for kind, run in shown
     ]
     bad = pass_of(stale, BACKWARD)
-    harm = scene.harm(bad, scene.wrong_visits(bad, ring), proof)
+    harm = scene.harm(bad, ring, proof)
     broken = scene.of_pass("ring", BACKWARD, bad, [("ring", bad), backward[1]], size, harm, ring)
     title = "Context parallelism: keys and values go round a ring of ranks"
     return Animation("cp", title, tuple(scenes), broken, BUG, [rank.log for rank in runs["ring"].ranks])

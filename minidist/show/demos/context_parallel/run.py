@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from unittest.mock import patch
 
+import numpy as np
+
 from minidist import trace
 from minidist.comm.group import ProcessGroup
 from minidist.parallel.tools import passing_attention
@@ -27,14 +29,14 @@ class Visit:
         owner: the rank whose keys and values should be here.
         used: CRC-32 of the keys and values that the rank computed with.
         pairs: chunks of queries and of keys whose tiles it computed.
-        gradients: CRC-32 of what it adds to the gradients of the keys and values; 0 in forward.
+        gradients: in backward what it adds to those of the keys and values, (2, H, B, T/N, D) float32.
     """
 
     way: str
     owner: int
     used: int
     pairs: list[tuple[int, int]]
-    gradients: int
+    gradients: np.ndarray | None
 
 
 @dataclass(slots=True)
@@ -81,6 +83,11 @@ class Pass:
         """The slots of all ranks until the slowest one has finished."""
         return self.ranks * max(end for _, end in self.times()[-1])
 
+    def gradients(self, owner: int) -> np.ndarray:
+        """Of a rank's keys and values, summed over all ranks, (2, H, B, T/N, D)."""
+        added = [visit.gradients for hop in self.visits for visit in hop if visit.owner == owner]
+        return np.sum(added, axis=0, dtype=np.float64)
+
     def owners(self) -> list[list[int]]:
         """Whose keys and values each rank really used, ``[hop][rank]``: in hop 0 they are its own."""
         whose = {visit.used: rank for rank, visit in enumerate(self.visits[0])}
@@ -125,8 +132,8 @@ def _watched(go_round: Callable, way: str) -> Callable:
             right_pairs = passing_attention.pairs
             with patch.object(passing_attention, "pairs", pairs):
                 gradients = visit(owner, keys_values)
-            digest = 0 if gradients is None else zlib.crc32(gradients.arrays().tobytes())
-            trace.record(Visit(way, owner, zlib.crc32(keys_values.tobytes()), sorted(done), digest))
+            added = None if gradients is None else gradients.rounded(np.float32)
+            trace.record(Visit(way, owner, zlib.crc32(keys_values.tobytes()), sorted(done), added))
             return gradients
 
         before = _bytes_sent(group)

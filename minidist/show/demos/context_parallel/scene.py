@@ -2,6 +2,8 @@
 
 from collections.abc import Collection, Sequence
 
+import numpy as np
+
 from minidist.parallel.context import chunks_of
 from minidist.show.demos.context_parallel import picture
 from minidist.show.demos.context_parallel.picture import Here, Panel
@@ -19,7 +21,7 @@ def wrong_visits(run: Pass, right: Pass) -> set[tuple[int, int]]:
         (hop, rank)
         for hop, (visits, others) in enumerate(zip(run.visits, right.visits, strict=True))
         for rank, (visit, other) in enumerate(zip(visits, others, strict=True))
-        if visit.gradients != other.gradients
+        if not np.array_equal(visit.gradients, other.gradients)
     }
 
 
@@ -48,7 +50,8 @@ def of_pass(
     frames = [_frame(kind, run, hop, here, wrong, drawn, way) for hop in range(-1, len(run.visits) + backward)]
     first_wrong = 1 + min(hop for hop, _ in wrong) if wrong else None  # the first frame is before hop 0
     name = "broken" if right else f"{kind}, backward" if backward else kind
-    text = f"Ring attention, {TITLES[kind]} chunks, {way}: {ranks} ranks, {2 * ranks} chunks of {size} tokens each"
+    tokens = "1 token" if size == 1 else f"{size} tokens"
+    text = f"Ring attention, {TITLES[kind]} chunks, {way}: {ranks} ranks, {2 * ranks} chunks of {tokens} each"
     key = {"computed in this hop": "ink", "idle": "faint"} | ({"wrong": "wrong"} if right else {})
     stills = tuple(sorted({len(frames) // 2, len(frames) - 1}))
     return Scene(name, text, tuple(frames), picture.height(ranks), key, verdict, first_wrong, stills)
@@ -110,16 +113,23 @@ def _note(run: Pass, hop: int, wrong: Collection[tuple[int, int]], way: str) -> 
         text = "One more hop, and the gradients of all keys and values are home."
         return text + (f" Those of {_ranks(sorted(bad))} are wrong." if bad else "")
     visits = run.visits[hop]
-    idle = [rank for rank, visit in enumerate(visits) if not visit.pairs]
     text = f"Hop {hop}: " + ("all begin with their own keys" if hop == 0 else "keys and values have moved on") + ". "
-    for count in sorted({len(visit.pairs) for visit in visits if visit.pairs}):
-        members = [rank for rank, visit in enumerate(visits) if len(visit.pairs) == count]
-        text += f"{count} tile pairs on {'every rank' if len(members) == len(visits) else _ranks(members)}"
+    work: dict[int, list[int]] = {}
+    for rank, visit in enumerate(visits):
+        work.setdefault(len(visit.pairs), []).append(rank)
+    idle = work.pop(0, [])
+    text += "; ".join(
+        f"{count} tile pairs on {'every rank' if len(members) == len(visits) else _ranks(members)}"
+        for count, members in sorted(work.items())
+    )
     if idle:
         verb = "is" if len(idle) == 1 else "are"
         text += f"; {_ranks(idle)} {verb} idle, where all of these keys come later than the queries"
     stale = [rank for step, rank in sorted(wrong) if step == hop]
-    return text + "." + (f" Wrong from now on: {_ranks(stale)} used stale keys and values." if stale else "")
+    if stale:
+        missed = _ranks([visits[rank].owner for rank in stale])
+        text += f". Wrong: {_ranks(stale)} {'uses its' if len(stale) == 1 else 'use their'} own, not those of {missed}"
+    return text + "."
 
 
 def _ranks(numbers: Sequence[int]) -> str:
@@ -131,12 +141,19 @@ def verdict(run: Pass, proof: str) -> str:
     return f"Of {run.slots()} slots, {run.pairs()} have work: {run.pairs() / run.slots():.1%}. {proof}"
 
 
-def harm(run: Pass, wrong: Collection[tuple[int, int]], proof: str) -> str:
+def harm(run: Pass, right: Pass, proof: str) -> str:
     """What the bug spoils."""
+    wrong = wrong_visits(run, right)
     hop, rank = min(wrong)
     keys = sorted({run.visits[step][other].owner for step, other in wrong})
-    queries = sorted({other for _, other in wrong})
+    d_k, d_v = (max(_error(run.gradients(owner)[i], right.gradients(owner)[i]) for owner in keys) for i in (0, 1))
     return (
         f"First wrong in hop {hop}: what rank {rank} adds to the gradients of rank {run.visits[hop][rank].owner}'s "
-        f"keys and values. At the end, dK and dV of {_ranks(keys)} and dQ of {_ranks(queries)} are wrong. {proof}"
+        f"keys and values. At the end, those of {_ranks(keys)} are wrong: dK by up to {d_k:.1%} of its norm, dV by "
+        f"{d_v:.1%}. {proof}"
     )
+
+
+def _error(found: np.ndarray, right: np.ndarray) -> float:
+    """As a share of the norm."""
+    return float(np.linalg.norm(found - right) / np.linalg.norm(right))

@@ -1,0 +1,208 @@
+"""The demonstration cp: who computes what is what the tiles say, idle time is counted, and stale keys are marked."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from minidist.parallel.context import chunks_of
+from minidist.show.demos import DEMONSTRATIONS
+from minidist.show.demos.context_parallel import picture, scene
+from minidist.show.demos.context_parallel.bug import train_stale
+from minidist.show.demos.context_parallel.run import (
+    BACKWARD,
+    FORWARD,
+    Pass,
+    Visit,
+    config_of,
+    nbytes_of,
+    pass_of,
+    train_watched,
+)
+from minidist.show.demos.shared.runs import warm_ranks
+from minidist.show.palette import of_rank
+from minidist.show.player.scene import WIDTH, Arrow, Box, Label
+from minidist.train.layout import Layout
+
+RANKS = 3
+
+
+@pytest.fixture(scope="module")
+def animation():
+    return DEMONSTRATIONS["cp"](ranks=RANKS, size=4, seed=1)
+
+
+@pytest.fixture(scope="module")
+def runs():
+    """The run of each kind, and the one with the bug."""
+    config = config_of(RANKS, 4, 1)
+    layouts = {kind: Layout(cp=RANKS, cp_kind=kind) for kind in ("ring", "zigzag")}
+    with warm_ranks() as warm:
+        found = {kind: warm.train(config, layout, train_watched, trace=True) for kind, layout in layouts.items()}
+        return found | {"stale": warm.train(config, Layout(cp=RANKS), train_stale, trace=True)}
+
+
+def boxes(frame) -> list[Box]:
+    return [shape for shape in frame.shapes if isinstance(shape, Box)]
+
+
+def cells(frame) -> list[Box]:
+    """Of the grid of chunks."""
+    return [box for box in boxes(frame) if box.x < picture.RANKS and box.y < 1 + picture.LINES]
+
+
+def bars(frame, panel: int) -> list[Box]:
+    """Of one panel of time, without the grey below."""
+    left = picture.LANES[panel]
+    here = [box for box in boxes(frame) if box.y >= 3 + picture.LINES and left <= box.x < left + picture.LANE]
+    return [box for box in here if box.fill != "faint"]
+
+
+@pytest.mark.parametrize("kind", ["ring", "zigzag"])
+@pytest.mark.parametrize("way", [FORWARD, BACKWARD])
+def test_what_was_recorded_is_every_pair_up_to_the_diagonal_once(runs, kind, way):
+    found = pass_of(runs[kind], way)
+    done = [pair for visits in found.visits for visit in visits for pair in visit.pairs]
+    assert sorted(done) == [(i, j) for i in range(2 * RANKS) for j in range(i + 1)]
+    for hop, visits in enumerate(found.visits):
+        for rank, visit in enumerate(visits):
+            owner = (rank - hop) % RANKS
+            assert visit.owner == owner == found.owners()[hop][rank]
+            mine, theirs = (chunks_of(one, RANKS, 2 * RANKS, kind) for one in (rank, owner))
+            assert visit.pairs == [(i, j) for i in mine for j in theirs if j <= i]
+
+
+def made_up(ranks: int, kind: str) -> Pass:
+    """A pass whose pairs are those of the rule, on any number of ranks."""
+    parts = [chunks_of(rank, ranks, 2 * ranks, kind) for rank in range(ranks)]
+    visits = [
+        [
+            Visit(FORWARD, owner, owner, [(i, j) for i in parts[rank] for j in parts[owner] if j <= i], None)
+            for rank in range(ranks)
+            for owner in [(rank - hop) % ranks]
+        ]
+        for hop in range(ranks)
+    ]
+    return Pass(visits, 0)
+
+
+@pytest.mark.parametrize("n", range(2, 9))
+def test_efficiency_by_counting(n):
+    ring, zigzag = made_up(n, "ring"), made_up(n, "zigzag")
+    work = [sum(len(visits[rank].pairs) for visits in ring.visits) for rank in range(n)]
+    assert ring.pairs() == zigzag.pairs() == sum(work) == n * (2 * n + 1)
+    assert ring.slots() == n * max(work) == n * (4 * n - 1) and zigzag.slots() == zigzag.pairs()
+    assert ring.at_work() / n**2 == (n + 1) / (2 * n) and zigzag.at_work() == n**2
+
+
+def test_a_rank_waits_for_keys_that_have_not_left():
+    """Rank 1 has no work in hop 1, but rank 0 sends hop 2's keys only when its own first visit is over."""
+    counts = [[5, 1, 1], [1, 0, 2], [0, 3, 0]]
+    visits = [[Visit(FORWARD, 0, rank, [(0, 0)] * count, None) for rank, count in enumerate(hop)] for hop in counts]
+    assert Pass(visits, 0).times() == [[(0, 5), (0, 1), (0, 1)], [(5, 6), (1, 1), (1, 3)], [(6, 6), (5, 8), (3, 3)]]
+    assert Pass(visits, 0).slots() == 3 * 8
+
+
+def test_the_picture_shows_the_run(animation, runs):
+    names = [one.name for one in animation.scenes]
+    assert names == ["ring", "zigzag", "ring, backward"]
+    for one, kind, way in zip(animation.scenes, ("ring", "zigzag", "ring"), (FORWARD, FORWARD, BACKWARD), strict=True):
+        found = pass_of(runs[kind], way)
+        assert len(one.frames) == 1 + RANKS + (way == BACKWARD) and one.first_wrong is None
+        total = RANKS * (2 * RANKS + 1)
+        for number, frame in enumerate(one.frames):
+            hop = min(number, RANKS) - 1
+            assert sum(cell.fill is not None for cell in cells(frame)) == found.pairs(hop + 1)
+            now = [cell for cell in cells(frame) if cell.outline == "ink"]
+            expected = [] if number in (0, RANKS + 1) else [pair for v in found.visits[hop] for pair in v.pairs]
+            assert len(now) == len(expected)
+            assert frame.facts["tile pairs"] == f"{found.pairs(hop + 1)} of {total}"
+        assert "matches the single-process run bit for bit" in one.verdict
+        last = one.frames[-1]
+        by_rank = [sum(cell.fill == of_rank(rank) for cell in cells(last)) for rank in range(RANKS)]
+        assert by_rank == [sum(len(visits[rank].pairs) for visits in found.visits) for rank in range(RANKS)]
+        assert f"{total} of {found.slots()}: {total / found.slots():.1%}" in last.facts.values()
+        assert f"{found.at_work()} of {RANKS**2}: {found.at_work() / RANKS**2:.1%}" in last.facts.values()
+
+
+def test_both_panels_have_one_scale_and_their_length_is_work(animation, runs):
+    """Coloured time is tile pairs; what the slowest rank has takes the full width."""
+    for one, way in zip(animation.scenes, (FORWARD, FORWARD, BACKWARD), strict=True):
+        longest = max(one.frames, key=lambda frame: int(frame.facts["slot"].split()[0]))
+        slots = pass_of(runs["ring"], way).slots() // RANKS
+        for panel, kind in enumerate(("ring", "zigzag")):
+            found = pass_of(runs[kind], way)
+            if one.name != "zigzag" or kind == "zigzag":  # zigzag is done before contiguous chunks are
+                drawn = bars(longest, panel)
+                assert sum(box.w + 0.15 for box in drawn) == pytest.approx(picture.LANE * found.pairs() / slots)
+            titles = {shape.text for shape in longest.shapes if isinstance(shape, Label)}
+            assert f"{scene.TITLES[kind]}: {found.pairs() / found.slots():.1%} busy" in titles
+
+
+def test_keys_go_round_and_gradients_come_home(animation):
+    def arrows(frame) -> set[str]:
+        return {shape.label for shape in frame.shapes if isinstance(shape, Arrow)}
+
+    forward, backward = animation.scenes[0].frames, animation.scenes[2].frames
+    assert not arrows(forward[0]) and not arrows(forward[-1]) and not arrows(backward[-1])
+    for hop in range(RANKS):
+        keys = {f"{rank} → {(rank + 1) % RANKS}: K, V of rank {(rank - hop) % RANKS}" for rank in range(RANKS)}
+        keys = keys if hop < RANKS - 1 else set()
+        assert arrows(forward[hop + 1]) == keys
+        assert arrows(backward[hop + 1]) == keys | {
+            f"{rank} → {(rank + 1) % RANKS}: dK, dV of rank {(rank - hop) % RANKS}" for rank in range(RANKS)
+        }
+    home = [box for box in boxes(backward[-1]) if box.x == picture.GRADIENTS]
+    assert [box.text for box in home] == [f"{2 * rank} {2 * rank + 1}" for rank in range(RANKS)]
+
+
+def test_bytes_are_those_that_were_sent(runs):
+    for way in (FORWARD, BACKWARD):
+        expected = nbytes_of(runs["ring"].config, RANKS, way)
+        assert pass_of(runs["ring"], way).nbytes == pass_of(runs["zigzag"], way).nbytes == expected
+    with pytest.raises(RuntimeError, match="bytes in forward, not"):
+        pass_of(replace(runs["ring"], config=config_of(RANKS, 8, 1)), FORWARD)
+
+
+def test_stale_keys_are_wrong_wherever_a_rank_has_work_after_hop_0(animation, runs):
+    right, bad = pass_of(runs["ring"], BACKWARD), pass_of(runs["stale"], BACKWARD)
+    wrong = scene.wrong_visits(bad, right)
+    assert wrong == {(hop, rank) for hop in range(1, RANKS) for rank in range(hop, RANKS)}
+    assert bad.owners() == [list(range(RANKS))] * RANKS  # each uses its own
+    assert [visit.pairs for visits in bad.visits for visit in visits] == [
+        visit.pairs for visits in right.visits for visit in visits
+    ]
+    broken = animation.broken
+    assert broken.first_wrong == 2 and len(broken.frames) == len(animation.scenes[2].frames)
+    for number, frame in enumerate(broken.frames):
+        red = {(box.x, box.y) for box in cells(frame) if box.fill == "wrong"}
+        steps = [(hop, rank) for hop, rank in wrong if hop < number]
+        assert len(red) == sum(len(bad.visits[hop][rank].pairs) for hop, rank in steps)
+        assert len([box for box in bars(frame, 0) if box.fill == "wrong"]) == len(steps)
+        assert not [box for box in bars(frame, 1) if box.fill == "wrong"]
+        assert ("Wrong:" in frame.note) == (2 <= number <= RANKS)
+    home = [box.fill for box in boxes(broken.frames[-1]) if box.x == picture.GRADIENTS]
+    assert home == ["wrong", "wrong", of_rank(2)]  # nobody but the last rank needs its keys
+    assert re.search(r"dK by up to \d+\.\d% of its norm, dV by \d\.\d%", broken.verdict)
+    assert "first differs after step 0" in broken.verdict
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_everything_is_in_the_picture(ranks):
+    animation = DEMONSTRATIONS["cp"](ranks=ranks, size=1)
+    for one in animation.all_scenes:
+        for shape in (shape for frame in one.frames for shape in frame.shapes):
+            if isinstance(shape, Box):
+                assert 0 <= shape.x <= shape.x + shape.w <= WIDTH
+                assert 0 <= shape.y <= shape.y + shape.h <= one.height
+                assert len(shape.text) <= shape.w + 0.5
+            elif isinstance(shape, Label) and shape.anchor == "start":
+                assert shape.x + len(shape.text) <= WIDTH
+        assert len({tuple(frame.facts) for frame in one.frames}) == 1
+
+
+def test_sizes():
+    with pytest.raises(ValueError, match="size, tokens in each chunk, must be from 1 to 64, got 65"):
+        DEMONSTRATIONS["cp"](size=65)
+    with pytest.raises(ValueError, match="the demonstration cp shows 2 to 8 ranks, not 1"):
+        DEMONSTRATIONS["cp"](ranks=1)
