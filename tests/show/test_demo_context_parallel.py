@@ -16,7 +16,7 @@ from minidist.show.demos.context_parallel.run import (
     Visit,
     config_of,
     nbytes_of,
-    pass_of,
+    passes_of,
     train_watched,
 )
 from minidist.show.demos.shared.runs import warm_ranks
@@ -42,6 +42,16 @@ def runs():
         return found | {"stale": warm.train(config, Layout(cp=RANKS), train_stale, trace=True)}
 
 
+@pytest.fixture(scope="module")
+def passes(runs):
+    return {name: passes_of(run) for name, run in runs.items()}
+
+
+def frames_of(one, way: str) -> list:
+    """Those before each pass, of its hops, and in backward the one in which gradients come home."""
+    return one.frames[: RANKS + 1] if way == FORWARD else one.frames[RANKS + 1 :]
+
+
 def boxes(frame) -> list[Box]:
     return [shape for shape in frame.shapes if isinstance(shape, Box)]
 
@@ -60,8 +70,8 @@ def bars(frame, panel: int) -> list[Box]:
 
 @pytest.mark.parametrize("kind", ["ring", "zigzag"])
 @pytest.mark.parametrize("way", [FORWARD, BACKWARD])
-def test_what_was_recorded_is_every_pair_up_to_the_diagonal_once(runs, kind, way):
-    found = pass_of(runs[kind], way)
+def test_what_was_recorded_is_every_pair_up_to_the_diagonal_once(passes, kind, way):
+    found = passes[kind][way]
     done = [pair for visits in found.visits for visit in visits for pair in visit.pairs]
     assert sorted(done) == [(i, j) for i in range(2 * RANKS) for j in range(i + 1)]
     for hop, visits in enumerate(found.visits):
@@ -103,79 +113,94 @@ def test_a_rank_waits_for_keys_that_have_not_left():
     assert Pass(visits, 0).slots() == 3 * 8
 
 
-def test_the_picture_shows_the_run(animation, runs):
-    names = [one.name for one in animation.scenes]
-    assert names == ["ring", "zigzag", "ring, backward"]
-    for one, kind, way in zip(animation.scenes, ("ring", "zigzag", "ring"), (FORWARD, FORWARD, BACKWARD), strict=True):
-        found = pass_of(runs[kind], way)
-        assert len(one.frames) == 1 + RANKS + (way == BACKWARD) and one.first_wrong is None
+@pytest.mark.parametrize("way", [FORWARD, BACKWARD])
+def test_the_picture_shows_the_run(animation, passes, way):
+    assert [one.name for one in animation.scenes] == ["ring", "zigzag"]
+    for one in animation.scenes:
+        found, frames = passes[one.name][way], frames_of(one, way)
+        assert len(frames) == 1 + RANKS + (way == BACKWARD) and one.first_wrong is None
         total = RANKS * (2 * RANKS + 1)
-        for number, frame in enumerate(one.frames):
+        for number, frame in enumerate(frames):
             hop = min(number, RANKS) - 1
             assert sum(cell.fill is not None for cell in cells(frame)) == found.pairs(hop + 1)
             now = [cell for cell in cells(frame) if cell.outline == "ink"]
             expected = [] if number in (0, RANKS + 1) else [pair for v in found.visits[hop] for pair in v.pairs]
             assert len(now) == len(expected)
             assert frame.facts["tile pairs"] == f"{found.pairs(hop + 1)} of {total}"
-        assert "matches the single-process run bit for bit" in one.verdict
-        last = one.frames[-1]
+            assert frame.facts["hops done"] == f"{hop + 1} of {RANKS}, {way}"
+        last = frames[-1]
         by_rank = [sum(cell.fill == of_rank(rank) for cell in cells(last)) for rank in range(RANKS)]
         assert by_rank == [sum(len(visits[rank].pairs) for visits in found.visits) for rank in range(RANKS)]
         assert f"{total} of {found.slots()}: {total / found.slots():.1%}" in last.facts.values()
         assert f"{found.at_work()} of {RANKS**2}: {found.at_work() / RANKS**2:.1%}" in last.facts.values()
+        assert "matches the single-process run bit for bit" in one.verdict
 
 
-def test_both_panels_have_one_scale_and_their_length_is_work(animation, runs):
+def test_formulas_are_in_the_facts(animation):
+    ring, zigzag = (one.frames[-1].facts for one in animation.scenes)
+    assert ring["hops with work (n+1)/2n"] == "6 of 9: 66.7%"
+    assert ring["slots with work (2n+1)/(4n−1)"] == "21 of 33: 63.6%"
+    assert zigzag["hops with work"] == "9 of 9: 100.0%" and zigzag["slots with work"] == "21 of 21: 100.0%"
+
+
+def test_both_panels_have_one_scale_and_their_length_is_work(animation, passes):
     """Coloured time is tile pairs; what the slowest rank has takes the full width."""
-    for one, way in zip(animation.scenes, (FORWARD, FORWARD, BACKWARD), strict=True):
-        longest = max(one.frames, key=lambda frame: int(frame.facts["slot"].split()[0]))
-        slots = pass_of(runs["ring"], way).slots() // RANKS
+    for way in (FORWARD, BACKWARD):
+        slots = passes["ring"][way].slots() // RANKS
+        last = frames_of(animation.scenes[0], way)[-1]
+        titles = {shape.text for shape in last.shapes if isinstance(shape, Label)}
         for panel, kind in enumerate(("ring", "zigzag")):
-            found = pass_of(runs[kind], way)
-            if one.name != "zigzag" or kind == "zigzag":  # zigzag is done before contiguous chunks are
-                drawn = bars(longest, panel)
-                assert sum(box.w + 0.15 for box in drawn) == pytest.approx(picture.LANE * found.pairs() / slots)
-            titles = {shape.text for shape in longest.shapes if isinstance(shape, Label)}
+            found = passes[kind][way]
+            drawn = bars(last, panel)
+            assert sum(box.w + 0.15 for box in drawn) == pytest.approx(picture.LANE * found.pairs() / slots)
             assert f"{scene.TITLES[kind]}: {found.pairs() / found.slots():.1%} busy" in titles
+        sooner = frames_of(animation.scenes[1], way)[RANKS]  # zigzag is done before contiguous chunks are
+        assert sum(box.w + 0.15 for box in bars(sooner, 1)) == pytest.approx(
+            picture.LANE * passes["zigzag"][way].pairs() / slots
+        )
+        assert sum(box.w for box in bars(sooner, 0)) < sum(box.w for box in bars(last, 0))
 
 
 def test_keys_go_round_and_gradients_come_home(animation):
     def arrows(frame) -> set[str]:
         return {shape.label for shape in frame.shapes if isinstance(shape, Arrow)}
 
-    forward, backward = animation.scenes[0].frames, animation.scenes[2].frames
-    assert not arrows(forward[0]) and not arrows(forward[-1]) and not arrows(backward[-1])
-    for hop in range(RANKS):
-        keys = {f"{rank} → {(rank + 1) % RANKS}: K, V of rank {(rank - hop) % RANKS}" for rank in range(RANKS)}
-        keys = keys if hop < RANKS - 1 else set()
-        assert arrows(forward[hop + 1]) == keys
-        assert arrows(backward[hop + 1]) == keys | {
-            f"{rank} → {(rank + 1) % RANKS}: dK, dV of rank {(rank - hop) % RANKS}" for rank in range(RANKS)
-        }
-    home = [box for box in boxes(backward[-1]) if box.x == picture.GRADIENTS]
+    for one in animation.all_scenes:
+        forward, backward = (frames_of(one, way) for way in (FORWARD, BACKWARD))
+        assert not any(map(arrows, (forward[0], forward[-1], backward[0], backward[-1])))
+        for hop in range(RANKS):
+            moves = {rank: f"{rank} → {(rank + 1) % RANKS}" for rank in range(RANKS)}
+            keys = {f"{move}: K, V of rank {(rank - hop) % RANKS}" for rank, move in moves.items()}
+            gradients = {f"{move}: dK, dV of rank {(rank - hop) % RANKS}" for rank, move in moves.items()}
+            keys = keys if hop < RANKS - 1 else set()
+            assert arrows(forward[hop + 1]) == keys and arrows(backward[hop + 1]) == keys | gradients
+    home = [box for box in boxes(animation.scenes[0].frames[-1]) if box.x == picture.GRADIENTS]
     assert [box.text for box in home] == [f"{2 * rank} {2 * rank + 1}" for rank in range(RANKS)]
 
 
-def test_bytes_are_those_that_were_sent(runs):
+def test_bytes_are_those_that_were_sent(runs, passes):
     for way in (FORWARD, BACKWARD):
         expected = nbytes_of(runs["ring"].config, RANKS, way)
-        assert pass_of(runs["ring"], way).nbytes == pass_of(runs["zigzag"], way).nbytes == expected
+        assert passes["ring"][way].nbytes == passes["zigzag"][way].nbytes == expected
     with pytest.raises(RuntimeError, match="bytes in forward, not"):
-        pass_of(replace(runs["ring"], config=config_of(RANKS, 8, 1)), FORWARD)
+        passes_of(replace(runs["ring"], config=config_of(RANKS, 8, 1)))
 
 
-def test_stale_keys_are_wrong_wherever_a_rank_has_work_after_hop_0(animation, runs):
-    right, bad = pass_of(runs["ring"], BACKWARD), pass_of(runs["stale"], BACKWARD)
+def test_stale_keys_are_wrong_wherever_a_rank_has_work_after_hop_0(animation, passes):
+    right, bad = passes["ring"][BACKWARD], passes["stale"][BACKWARD]
     wrong = scene.wrong_visits(bad, right)
     assert wrong == {(hop, rank) for hop in range(1, RANKS) for rank in range(hop, RANKS)}
     assert bad.owners() == [list(range(RANKS))] * RANKS  # each uses its own
     assert [visit.pairs for visits in bad.visits for visit in visits] == [
         visit.pairs for visits in right.visits for visit in visits
     ]
-    broken = animation.broken
-    assert broken.first_wrong == 2 and len(broken.frames) == len(animation.scenes[2].frames)
-    for number, frame in enumerate(broken.frames):
-        red = {(box.x, box.y) for box in cells(frame) if box.fill == "wrong"}
+    broken, unbroken = animation.broken, animation.scenes[0]
+    assert broken.first_wrong == RANKS + 1 + 2 and len(broken.frames) == len(unbroken.frames)
+    assert [frame.shapes for frame in broken.frames[: RANKS + 2]] == [
+        frame.shapes for frame in unbroken.frames[: RANKS + 2]
+    ]  # forward is right, and so is hop 0 of backward
+    for number, frame in enumerate(frames_of(broken, BACKWARD)):
+        red = [box for box in cells(frame) if box.fill == "wrong"]
         steps = [(hop, rank) for hop, rank in wrong if hop < number]
         assert len(red) == sum(len(bad.visits[hop][rank].pairs) for hop, rank in steps)
         assert len([box for box in bars(frame, 0) if box.fill == "wrong"]) == len(steps)

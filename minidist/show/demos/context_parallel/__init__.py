@@ -7,7 +7,7 @@ timing does not matter. In the broken run, backward uses stale keys and values.
 
 from minidist.show.demos.context_parallel import scene
 from minidist.show.demos.context_parallel.bug import BUG, train_stale
-from minidist.show.demos.context_parallel.run import BACKWARD, FORWARD, config_of, pass_of, train_watched
+from minidist.show.demos.context_parallel.run import BACKWARD, FORWARD, config_of, passes_of, train_watched
 from minidist.show.demos.shared.runs import diverges, warm_ranks
 from minidist.show.player.animation import Animation
 from minidist.train.layout import Layout
@@ -23,16 +23,13 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         runs = {kind: warm.train(config, Layout(cp=ranks, cp_kind=kind), train_watched, trace=True) for kind in KINDS}
         proofs = {kind: warm.prove(config, run) for kind, run in runs.items()}
         stale = warm.train(config, Layout(cp=ranks), train_stale, trace=True)
-        proof = diverges(warm.first_difference(config, stale, train_stale))
-    forward, backward = ([(kind, pass_of(runs[kind], way)) for kind in KINDS] for way in (FORWARD, BACKWARD))
-    ring = backward[0][1]
+        proof_of_harm = diverges(warm.first_difference(config, stale, train_stale))
+    passes = {kind: passes_of(run) for kind, run in runs.items()}
     scenes = [
-        scene.of_pass(kind, way, run, panels, size, scene.verdict(run, proofs[kind]))
-        for way, panels, shown in ((FORWARD, forward, forward), (BACKWARD, backward, backward[:1]))
-        for kind, run in shown
+        scene.of_run(kind, passes, size, scene.verdict(passes[kind][FORWARD], proof)) for kind, proof in proofs.items()
     ]
-    bad = pass_of(stale, BACKWARD)
-    harm = scene.harm(bad, ring, proof)
-    broken = scene.of_pass("ring", BACKWARD, bad, [("ring", bad), backward[1]], size, harm, ring)
+    bad = passes | {"ring": passes_of(stale)}
+    harm = scene.harm(bad["ring"][BACKWARD], passes["ring"][BACKWARD], proof_of_harm)
+    broken = scene.of_run("ring", bad, size, harm, passes["ring"])
     title = "Context parallelism: keys and values go round a ring of ranks"
     return Animation("cp", title, tuple(scenes), broken, BUG, [rank.log for rank in runs["ring"].ranks])

@@ -148,12 +148,16 @@ def _bytes_sent(group: ProcessGroup) -> int:
     return group.traffic.as_dict()["bytes_sent"]
 
 
-def pass_of(run: Run, way: str) -> Pass:
-    """What the ranks recorded of one pass.
+def passes_of(run: Run) -> dict[str, Pass]:
+    """What the ranks recorded, by way.
 
     Raises:
         RuntimeError: if a rank sent more or less than the formula says.
     """
+    return {way: _pass_of(run, way) for way in (FORWARD, BACKWARD)}
+
+
+def _pass_of(run: Run, way: str) -> Pass:
     by_rank = [[entry for entry in rank.log if isinstance(entry, Visit) and entry.way == way] for rank in run.ranks]
     sent = {entry.nbytes for rank in run.ranks for entry in rank.log if isinstance(entry, Sent) and entry.way == way}
     expected = nbytes_of(run.config, len(by_rank), way)

@@ -1,15 +1,16 @@
 """What the animation of context parallelism says: a frame for each hop, and the work of the ranks in tile pairs."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
 from minidist.parallel.context import chunks_of
 from minidist.show.demos.context_parallel import picture
 from minidist.show.demos.context_parallel.picture import Here, Panel
-from minidist.show.demos.context_parallel.run import BACKWARD, Pass
+from minidist.show.demos.context_parallel.run import BACKWARD, FORWARD, Pass
 from minidist.show.player.scene import Frame, Scene
 
+Passes = Mapping[str, Pass]  # FORWARD and BACKWARD of one run
 TITLES = {"ring": "contiguous", "zigzag": "zigzag"}
 # The share of hops in which a rank has work, and of slots: hop 0 is the shorter one, with its tiles up to the diagonal.
 FORMULAS = {"ring": (" (n+1)/2n", " (2n+1)/(4n−1)"), "zigzag": ("", "")}
@@ -25,36 +26,44 @@ def wrong_visits(run: Pass, right: Pass) -> set[tuple[int, int]]:
     }
 
 
+def busy(run: Pass) -> float:
+    """The share of all slots in which there is work."""
+    return run.pairs() / run.slots()
+
+
 def share(part: int, whole: int) -> str:
     return f"{part} of {whole}: {part / whole:.1%}"
 
 
-def of_pass(
-    kind: str, way: str, run: Pass, panels: Sequence[tuple[str, Pass]], size: int, verdict: str,
-    right: Pass | None = None,
-) -> Scene:  # fmt: skip
-    """A scene of forward or backward.
+def of_run(kind: str, runs: Mapping[str, Passes], size: int, verdict: str, right: Passes | None = None) -> Scene:
+    """A scene of forward and then backward.
 
     Args:
-        panels: kind and pass of the runs whose time is compared; of a broken run, the first one is this one.
+        kind: which of the runs is shown.
+        runs: kind -> its passes; the time of all of them is drawn. Of a broken run, the first one is this one.
         size: tokens in a chunk.
-        right: the pass without the bug, if this one has it.
+        right: the passes without the bug, if this run has it.
     """
-    ranks, backward = run.ranks, way == BACKWARD
-    here = [chunks_of(rank, ranks, 2 * ranks, kind) for rank in range(ranks)]
-    wrong = wrong_visits(run, right) if right else set()
-    drawn = [
-        Panel(f"{TITLES[name]}: {one.pairs() / one.slots():.1%} busy", one, wrong if one is run else ())
-        for name, one in panels
-    ]
-    frames = [_frame(kind, run, hop, here, wrong, drawn, way) for hop in range(-1, len(run.visits) + backward)]
-    first_wrong = 1 + min(hop for hop, _ in wrong) if wrong else None  # the first frame is before hop 0
-    name = "broken" if right else f"{kind}, backward" if backward else kind
+    ranks = runs[kind][FORWARD].ranks
+    chunks = [chunks_of(rank, ranks, 2 * ranks, kind) for rank in range(ranks)]
+    wrong = wrong_visits(runs[kind][BACKWARD], right[BACKWARD]) if right else set()
+    frames, first_wrong = [], None
+    for way in (FORWARD, BACKWARD):
+        bad = wrong if way == BACKWARD else set()
+        panels = [
+            Panel(f"{TITLES[name]}: {busy(passes[way]):.1%} busy", passes[way], bad if name == kind else ())
+            for name, passes in runs.items()
+        ]
+        if bad:
+            first_wrong = len(frames) + 1 + min(hop for hop, _ in bad)  # there is a frame before hop 0
+        for hop in range(-1, ranks + (way == BACKWARD)):
+            frames.append(_frame(kind, runs[kind][way], hop, chunks, bad, panels, way))
     tokens = "1 token" if size == 1 else f"{size} tokens"
-    text = f"Ring attention, {TITLES[kind]} chunks, {way}: {ranks} ranks, {2 * ranks} chunks of {tokens} each"
+    title = f"Ring attention, {TITLES[kind]} chunks: {ranks} ranks, {2 * ranks} chunks of {tokens} each"
     key = {"computed in this hop": "ink", "idle": "faint"} | ({"wrong": "wrong"} if right else {})
-    stills = tuple(sorted({len(frames) // 2, len(frames) - 1}))
-    return Scene(name, text, tuple(frames), picture.height(ranks), key, verdict, first_wrong, stills)
+    stills = (ranks + 3, 2 * ranks + 2) if right else (2, 2 * ranks + 1)  # hop 1 and home, or hop 1 and the last hop
+    name = "broken" if right else kind
+    return Scene(name, title, tuple(frames), picture.height(ranks), key, verdict, first_wrong, stills)
 
 
 def _frame(
@@ -77,7 +86,7 @@ def _frame(
         *picture.lanes(panels, time),
     )
     facts = {
-        "hops done": f"{seen + 1} of {len(run.visits)}",
+        "hops done": f"{seen + 1} of {len(run.visits)}, {way}",
         "tile pairs": f"{run.pairs(seen + 1)} of {run.pairs()}",
         "slot": f"{time} of {run.slots() // ranks}",
         f"hops with work{FORMULAS[kind][0]}": share(run.at_work(), ranks * len(run.visits)),
@@ -105,15 +114,16 @@ def _here(run: Pass, hop: int, rank: int, wrong: Collection[tuple[int, int]]) ->
 
 def _note(run: Pass, hop: int, wrong: Collection[tuple[int, int]], way: str) -> str:
     if hop < 0 and way == BACKWARD:
-        return "Before: keys and values will go round once more, and their gradients one hop behind them."
+        return "Backward: keys and values go round once more, and their gradients one hop behind them."
     if hop < 0:
-        return "Before: each rank has two chunks. A query needs the keys and values of all tokens up to its own."
+        return "Forward: each rank has two chunks. A query needs the keys up to its own; pairs with later keys are hatched."
     if hop == len(run.visits):
         bad = {run.visits[step][rank].owner for step, rank in wrong}
         text = "One more hop, and the gradients of all keys and values are home."
         return text + (f" Those of {_ranks(sorted(bad))} are wrong." if bad else "")
     visits = run.visits[hop]
-    text = f"Hop {hop}: " + ("all begin with their own keys" if hop == 0 else "keys and values have moved on") + ". "
+    begin = "all begin with their own keys" if hop == 0 else "keys and values have moved on"
+    text = f"{way.capitalize()}, hop {hop}: {begin}. "
     work: dict[int, list[int]] = {}
     for rank, visit in enumerate(visits):
         work.setdefault(len(visit.pairs), []).append(rank)
@@ -124,7 +134,7 @@ def _note(run: Pass, hop: int, wrong: Collection[tuple[int, int]], way: str) -> 
     )
     if idle:
         verb = "is" if len(idle) == 1 else "are"
-        text += f"; {_ranks(idle)} {verb} idle, where all of these keys come later than the queries"
+        text += f"; {_ranks(idle)} {verb} idle: the keys come later than their queries"
     stale = [rank for step, rank in sorted(wrong) if step == hop]
     if stale:
         missed = _ranks([visits[rank].owner for rank in stale])
@@ -137,8 +147,8 @@ def _ranks(numbers: Sequence[int]) -> str:
 
 
 def verdict(run: Pass, proof: str) -> str:
-    """How well the ranks are used, and that the run is right."""
-    return f"Of {run.slots()} slots, {run.pairs()} have work: {run.pairs() / run.slots():.1%}. {proof}"
+    """How well the ranks are used, in forward as in backward, and that the run is right."""
+    return f"Of {run.slots()} slots, {run.pairs()} have work: {busy(run):.1%}. {proof}"
 
 
 def harm(run: Pass, right: Pass, proof: str) -> str:

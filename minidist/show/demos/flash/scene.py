@@ -104,10 +104,11 @@ def _facts(run: Attention, moment: Moment | None, done: int, count: int) -> dict
 
 
 def _first_note(run: Attention) -> str:
-    return (
+    text = (
         f"Before: queries, keys and values are in slow memory. The fast memory has room for {run.fast:,} elements, "
         f"not for {run.length} × {run.length} = {run.length**2:,} scores."
     )
+    return f"{text} Hatched tiles, in the future, are skipped." if run.kind == "causal" else text
 
 
 def _note(tile: tuple[int, int], moment: Moment, raised: int, broken: bool) -> str:
@@ -125,7 +126,7 @@ def _proof(run: Attention, standard: tuple[int, int]) -> str:
     count = sum(run.traffic)
     return (
         f"{count:,} elements are read and written, as by the formula. The standard form needs {sum(standard):,}, mask "
-        f"or no mask: {sum(standard) / count:.1f} times as many. The output is right to {run.error.max():.0e}."
+        f"or no mask: {sum(standard) / count:.1f} times as many. Output error: {run.error.max():.0e}."
     )
 
 

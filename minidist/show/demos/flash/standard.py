@@ -48,7 +48,7 @@ def of_passes(run: Attention, tiled: tuple[int, int]) -> Scene:
         frames.append(_frame(run, board, moment, NOTES[moment.stage].format(tokens(parts[row])), tiled))
     verdict = (
         f"{sum(run.traffic):,} elements are read and written, as by the formula. 4N² of them are scores and their "
-        f"softmax, each written once and read once. The output is right to {run.error.max():.0e}."
+        f"softmax, each written once and read once. Output error: {run.error.max():.0e}."
     )
     title = f"Attention in the standard form, without a mask: N = {run.length} tokens, d = {WIDTH}"
     stills = tuple(sorted({len(frames) // 2, len(frames) - 1}))
