@@ -116,7 +116,7 @@ def _note(run: Pass, hop: int, wrong: Collection[tuple[int, int]], way: str) -> 
     if hop < 0 and way == BACKWARD:
         return "Backward: keys and values go round once more, and their gradients one hop behind them."
     if hop < 0:
-        return "Forward: each rank has two chunks. A query needs the keys up to its own; pairs with later keys are hatched."
+        return "Forward: each rank has two chunks. A query needs the keys up to its own; later ones are hatched."
     if hop == len(run.visits):
         bad = {run.visits[step][rank].owner for step, rank in wrong}
         text = "One more hop, and the gradients of all keys and values are home."
