@@ -152,10 +152,10 @@ def test_both_panels_have_one_scale_and_their_length_is_work(animation, passes):
         for panel, kind in enumerate(("ring", "zigzag")):
             found = passes[kind][way]
             drawn = bars(last, panel)
-            assert sum(box.w + 0.15 for box in drawn) == pytest.approx(picture.LANE * found.pairs() / slots)
+            assert sum(box.w for box in drawn) == pytest.approx(picture.LANE * found.pairs() / slots)
             assert f"{scene.TITLES[kind]}: {found.pairs() / found.slots():.1%} busy" in titles
         sooner = frames_of(animation.scenes[1], way)[RANKS]  # zigzag is done before contiguous chunks are
-        assert sum(box.w + 0.15 for box in bars(sooner, 1)) == pytest.approx(
+        assert sum(box.w for box in bars(sooner, 1)) == pytest.approx(
             picture.LANE * passes["zigzag"][way].pairs() / slots
         )
         assert sum(box.w for box in bars(sooner, 0)) < sum(box.w for box in bars(last, 0))

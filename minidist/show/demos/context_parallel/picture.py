@@ -12,7 +12,7 @@ from minidist.show.palette import of_rank
 from minidist.show.player.scene import Arrow, Box, Label, Shape
 
 LEFT, LINES = 3, 8  # of the grid: where it begins, and the most lines that it takes
-RANKS, QUERIES, KEYS, GRADIENTS, END = 36.5, 43, 49.5, 58, 71.5  # columns of the table of ranks
+RANKS, QUERIES, KEYS, GRADIENTS, END = 36, 43, 50, 59, 71.5  # columns of the table of ranks
 CELL = 5  # width of a box in it
 LANES, LANE = (7, 43), 28.5  # left edges of the two panels of time, and their width
 HATCH = "╱╱"
@@ -141,8 +141,10 @@ def lanes(panels: Sequence[Panel], now: float) -> list[Shape]:
             for rank, ((start, stop), visit) in enumerate(zip(times, visits, strict=True)):
                 if start < min(now, stop):
                     wrong = (hop, rank) in panel.wrong
-                    width = scale * (min(now, stop) - start) - 0.15
+                    width = scale * (
+                        min(now, stop) - start
+                    )  # no gap between two: a terminal would round it to idle time
                     text = f"K{visit.owner}" if width > 2 else ""
                     fill, mark = ("wrong", "!") if wrong else (of_rank(rank), "=")
-                    shapes.append(Box(left + scale * start, top + 1 + rank, width, 0.9, fill, text, mark))
+                    shapes.append(Box(left + scale * start, top + 1 + rank, width, 0.9, fill, text, mark, "faint"))
     return shapes
