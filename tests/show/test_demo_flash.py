@@ -7,7 +7,7 @@ import pytest
 
 from minidist.nn.attention import slow_memory
 from minidist.nn.attention.tiled import tiles
-from minidist.show.demos import DEMONSTRATIONS
+from minidist.show.demos import DEMONSTRATIONS, flash
 from minidist.show.demos.flash import picture, run
 from minidist.show.demos.flash.bug import merge_without_rescaling
 from minidist.show.demos.flash.run import KINDS, WIDTH, formula, run_of
@@ -80,17 +80,18 @@ def test_the_last_frame_has_the_counts_of_the_formula(animation):
 def test_tiles_pass_by_in_the_order_of_the_run(animation):
     parts = tiles(SIZE, 4)
     for scene, columns in ((animation.scenes[0], lambda i: i + 1), (animation.scenes[1], lambda i: len(parts))):
-        expected = [f"Q{i}" for i in range(len(parts)) for _ in range(columns(i))]
+        tiles_of = [columns(i) for i in range(len(parts))]
+        expected = [f"Q{i}" for i, count in enumerate(tiles_of) for _ in range(count + 1)]  # and while O is written
         lit = [[box.text for box in boxes(frame, fill=picture.QUERIES) if len(box.text) == 2] for frame in scene.frames]
         assert [text for texts in lit for text in texts] == expected
         now = [boxes(frame, fill=picture.SCORES, outline="ink") for frame in scene.frames]
-        assert [len(cells) for cells in now].count(1) == len(expected)
+        assert [len(cells) for cells in now].count(1) == sum(tiles_of)
         for frame, cells in zip(scene.frames, now, strict=True):  # the tile is below its keys, beside its queries
             for cell in cells:
                 (key,) = boxes(frame, fill=picture.KEYS, h=0.9)
                 (query,) = [box for box in boxes(frame, fill=picture.QUERIES) if box.x == 0]
                 assert (key.x, query.y) == (cell.x, cell.y)
-        assert len(boxes(scene.frames[-1], fill=picture.DONE)) == len(expected)
+        assert len(boxes(scene.frames[-1], fill=picture.DONE)) == sum(tiles_of)
         assert len(boxes(scene.frames[-1], fill=picture.OUTPUT, w=3.2)) == len(parts)
     hatched = [s for s in animation.scenes[0].frames[0].shapes if isinstance(s, Label) and s.text == picture.HATCH]
     assert len(hatched) == 2 * 15  # two lines in each of the tiles above the diagonal
@@ -137,8 +138,14 @@ def test_the_bug_is_marked_where_sums_are_not_rescaled(animation):
     assert "first differs after step 0" in scene.verdict and "rows are wrong" in scene.verdict
 
 
+def test_a_bug_that_does_nothing_is_an_error(monkeypatch):
+    monkeypatch.setattr(flash, "merge_without_rescaling", slow_memory.merge)
+    with pytest.raises(RuntimeError, match="changes no bit of the output: choose another size or seed"):
+        DEMONSTRATIONS["flash"](size=SIZE)
+
+
 def test_everything_is_in_the_picture():
-    for size in (8, 512):
+    for size in (12, 512):
         animation = DEMONSTRATIONS["flash"](size=size)
         for scene in animation.all_scenes:
             for shape in (shape for frame in scene.frames for shape in frame.shapes):
@@ -157,8 +164,8 @@ def test_the_log_has_every_moment(animation):
 
 
 def test_sizes():
-    with pytest.raises(ValueError, match="size, the tokens, must be from 8 to 512, got 7"):
-        DEMONSTRATIONS["flash"](size=7)
+    with pytest.raises(ValueError, match="size, the tokens, must be from 12 to 512, got 11"):
+        DEMONSTRATIONS["flash"](size=11)
     with pytest.raises(ValueError, match="size, tokens, must be from 1 to 512, got 513"):
         DEMONSTRATIONS["flash"](size=513)
     with pytest.raises(ValueError, match="the demonstration flash shows 1 rank, not 2"):

@@ -32,6 +32,7 @@ class Demonstration:
 
     @property
     def possible_ranks(self) -> str:
+        """How many it shows, in words."""
         if self.least_ranks == self.most_ranks == 1:
             return "1 rank"
         return f"{self.least_ranks} to {self.most_ranks} ranks"

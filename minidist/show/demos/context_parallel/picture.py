@@ -141,9 +141,8 @@ def lanes(panels: Sequence[Panel], now: float) -> list[Shape]:
             for rank, ((start, stop), visit) in enumerate(zip(times, visits, strict=True)):
                 if start < min(now, stop):
                     wrong = (hop, rank) in panel.wrong
-                    width = scale * (
-                        min(now, stop) - start
-                    )  # no gap between two: a terminal would round it to idle time
+                    # No gap between two: a terminal would round it to a column of idle time.
+                    width = scale * (min(now, stop) - start)
                     text = f"K{visit.owner}" if width > 2 else ""
                     fill, mark = ("wrong", "!") if wrong else (of_rank(rank), "=")
                     shapes.append(Box(left + scale * start, top + 1 + rank, width, 0.9, fill, text, mark, "faint"))

@@ -1,15 +1,15 @@
 """What the animation of tiled attention says: each tile in its turn, and the count of reads and writes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
 from minidist.nn.attention.tiled import tiles
 from minidist.show.demos.flash import picture
 from minidist.show.demos.flash.run import WIDTH, Attention, Moment, formula, tokens
-from minidist.show.player.scene import Frame, Scene
+from minidist.show.player.scene import Frame, Scene, Shape
 
-HELD = (
+HELD = (  # in the order in which slow_memory.tiled_attention asks for them
     ("Q", picture.QUERIES), ("O", picture.OUTPUT), ("l", picture.SUMS), ("m", picture.SUMS), ("K", picture.KEYS),
     ("V", picture.VALUES), ("S", picture.SCORES),
 )  # fmt: skip
@@ -48,14 +48,14 @@ def of_tiles(run: Attention, standard: tuple[int, int], right: Attention | None 
     visited = [(place[moment.queries.start], place[moment.keys.start]) for moment, _ in steps if moment.keys]
     board = picture.Board(len(parts), {(i, j) for i in range(len(parts)) for j in range(len(parts))} - set(visited))
     shapes = (*board.draw(), *_panel(run, None, standard))
-    frames, first_wrong = [Frame(shapes, _first_note(run), _facts(run, None, 0, len(visited)))], None
-    done, error = 0, 0.0
+    frames = [Frame(shapes, _first_note(run), _facts(run, None, (0, len(visited)), 0.0 if broken else None))]
+    first_wrong, done, error = None, 0, 0.0
     others = [moment for moment, _ in steps_of(right or run)]
     for (moment, raised), other in zip(steps, others, strict=True):
         row = place[moment.queries.start]
         board.fills |= {tile: picture.DONE for tile, fill in board.fills.items() if fill == picture.SCORES}
         if moment.keys is None:
-            board.queries, board.keys, board.values, board.current = (), (), (), ()
+            board.queries, board.keys, board.values, board.current = (row,), (), (), ()
             board.outputs[row] = "wrong" if error else picture.OUTPUT
             note = f"O{row} is complete: it is divided by its sums, and both are written to slow memory."
         else:
@@ -66,12 +66,8 @@ def of_tiles(run: Attention, standard: tuple[int, int], right: Attention | None 
             note = _note(tile, moment, raised, broken)
             if broken and raised and first_wrong is None:
                 first_wrong, first = len(frames), tile
-        facts = _facts(run, moment, done, len(visited))
-        if broken:
-            facts["error of these rows"] = f"{error:.2g}"
+        facts = _facts(run, moment, (done, len(visited)), error if broken else None)
         frames.append(Frame((*board.draw(), *_panel(run, moment, standard)), note, facts))
-    if broken:
-        frames[0].facts["error of these rows"] = "0"
     mask = "without a mask" if run.kind == "no mask" else "causal"
     title = f"Attention tile by tile, {mask}: N = {run.length} tokens, d = {WIDTH}, tiles of B = {run.tile}"
     verdict = _proof(run, standard)
@@ -84,7 +80,7 @@ def of_tiles(run: Attention, standard: tuple[int, int], right: Attention | None 
     return Scene(name, title, tuple(frames), board.height, key, verdict, first_wrong, stills)
 
 
-def _panel(run: Attention, moment: Moment | None, standard: tuple[int, int]) -> Sequence:
+def _panel(run: Attention, moment: Moment | None, standard: tuple[int, int]) -> tuple[Shape, ...]:
     sizes = moment.sizes if moment else ()
     held = [(letter, colour, size) for (letter, colour), size in zip(HELD, sizes, strict=False)]
     rows = ("so far", *((moment.reads, moment.writes) if moment else (0, 0))), ("standard form, in all", *standard)
@@ -92,15 +88,17 @@ def _panel(run: Attention, moment: Moment | None, standard: tuple[int, int]) -> 
     return (*picture.fast_memory(held, run.fast), *picture.traffic(rows, most))
 
 
-def _facts(run: Attention, moment: Moment | None, done: int, count: int) -> dict[str, str]:
+def _facts(run: Attention, moment: Moment | None, done: tuple[int, int], error: float | None) -> dict[str, str]:
+    """``done`` counts tiles, of how many; ``error`` is that of the rows in the fast memory, in a broken run."""
     reads, writes = (moment.reads, moment.writes) if moment else (0, 0)
-    return {
-        "tile": f"{done} of {count}",
+    facts = {
+        "tile": f"{done[0]} of {done[1]}",
         "in fast memory": f"{sum(moment.sizes) if moment else 0:,} of {run.fast:,} elements",
         "read and written": f"{reads + writes:,}",
         f"formula {FORMULAS[run.kind]}": f"{formula(run.kind, run.length, run.tile):,}",
         "standard 4N² + 4Nd": f"{formula('standard', run.length, run.tile):,}",
     }
+    return facts if error is None else facts | {"error of these rows": f"{error:.2g}"}
 
 
 def _first_note(run: Attention) -> str:
