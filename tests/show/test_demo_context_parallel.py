@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from minidist.parallel.context import chunks_of
+from minidist.parallel.context import sequence_chunks_of
 from minidist.show.demos import DEMONSTRATIONS
 from minidist.show.demos.context_parallel import picture, scene
 from minidist.show.demos.context_parallel.bug import train_stale
 from minidist.show.demos.context_parallel.run import (
     BACKWARD,
+    CHUNKS,
     FORWARD,
     Pass,
     Visit,
@@ -35,11 +36,12 @@ def animation():
 @pytest.fixture(scope="module")
 def runs():
     """The run of each kind, and the one with the bug."""
-    config = config_of(RANKS, 4, 1)
-    layouts = {kind: Layout(cp=RANKS, cp_kind=kind) for kind in ("ring", "zigzag")}
     with warm_ranks() as warm:
-        found = {kind: warm.train(config, layout, train_watched, trace=True) for kind, layout in layouts.items()}
-        return found | {"stale": warm.train(config, Layout(cp=RANKS), train_stale, trace=True)}
+        found = {
+            kind: warm.train(config_of(kind, RANKS, 4, 1), Layout(cp=RANKS, cp_kind=kind), train_watched, trace=True)
+            for kind in CHUNKS
+        }
+        return found | {"stale": warm.train(found["ring"].config, Layout(cp=RANKS), train_stale, trace=True)}
 
 
 @pytest.fixture(scope="module")
@@ -73,18 +75,18 @@ def bars(frame, panel: int) -> list[Box]:
 def test_what_was_recorded_is_every_pair_up_to_the_diagonal_once(passes, kind, way):
     found = passes[kind][way]
     done = [pair for visits in found.visits for visit in visits for pair in visit.pairs]
-    assert sorted(done) == [(i, j) for i in range(2 * RANKS) for j in range(i + 1)]
+    assert sorted(done) == [(i, j) for i in range(CHUNKS[kind] * RANKS) for j in range(i + 1)]
     for hop, visits in enumerate(found.visits):
         for rank, visit in enumerate(visits):
             owner = (rank - hop) % RANKS
             assert visit.owner == owner == found.owners()[hop][rank]
-            mine, theirs = (chunks_of(one, RANKS, 2 * RANKS, kind) for one in (rank, owner))
+            mine, theirs = (sequence_chunks_of(one, RANKS, CHUNKS[kind] * RANKS, kind) for one in (rank, owner))
             assert visit.pairs == [(i, j) for i in mine for j in theirs if j <= i]
 
 
 def made_up(ranks: int, kind: str) -> Pass:
     """A pass whose pairs are those of the rule, on any number of ranks."""
-    parts = [chunks_of(rank, ranks, 2 * ranks, kind) for rank in range(ranks)]
+    parts = [sequence_chunks_of(rank, ranks, CHUNKS[kind] * ranks, kind) for rank in range(ranks)]
     visits = [
         [
             Visit(FORWARD, owner, owner, [(i, j) for i in parts[rank] for j in parts[owner] if j <= i], None)
@@ -93,24 +95,23 @@ def made_up(ranks: int, kind: str) -> Pass:
         ]
         for hop in range(ranks)
     ]
-    return Pass(visits, 0)
+    return Pass(visits, 4 if kind == "ring" else 1)
 
 
 @pytest.mark.parametrize("n", range(2, 9))
 def test_efficiency_by_counting(n):
     ring, zigzag = made_up(n, "ring"), made_up(n, "zigzag")
-    work = [sum(len(visits[rank].pairs) for visits in ring.visits) for rank in range(n)]
-    assert ring.pairs() == zigzag.pairs() == sum(work) == n * (2 * n + 1)
-    assert ring.slots() == n * max(work) == n * (4 * n - 1) and zigzag.slots() == zigzag.pairs()
-    assert ring.at_work() / n**2 == (n + 1) / (2 * n) and zigzag.at_work() == n**2
+    assert ring.pairs() == n * (n + 1) // 2 and ring.work() == 4 * ring.pairs()
+    assert zigzag.pairs() == zigzag.work() == zigzag.slots() == n * (2 * n + 1)
+    assert ring.slots() == 4 * n * n and scene.busy(ring) == (n + 1) / (2 * n)
 
 
 def test_a_rank_waits_for_keys_that_have_not_left():
     """Rank 1 has no work in hop 1, but rank 0 sends hop 2's keys only when its own first visit is over."""
     counts = [[5, 1, 1], [1, 0, 2], [0, 3, 0]]
     visits = [[Visit(FORWARD, 0, rank, [(0, 0)] * count, None) for rank, count in enumerate(hop)] for hop in counts]
-    assert Pass(visits, 0).times() == [[(0, 5), (0, 1), (0, 1)], [(5, 6), (1, 1), (1, 3)], [(6, 6), (5, 8), (3, 3)]]
-    assert Pass(visits, 0).slots() == 3 * 8
+    assert Pass(visits).times() == [[(0, 5), (0, 1), (0, 1)], [(5, 6), (1, 1), (1, 3)], [(6, 6), (5, 8), (3, 3)]]
+    assert Pass(visits).slots() == 3 * 8
 
 
 @pytest.mark.parametrize("way", [FORWARD, BACKWARD])
@@ -119,7 +120,7 @@ def test_the_picture_shows_the_run(animation, passes, way):
     for one in animation.scenes:
         found, frames = passes[one.name][way], frames_of(one, way)
         assert len(frames) == 1 + RANKS + (way == BACKWARD) and one.first_wrong is None
-        total = RANKS * (2 * RANKS + 1)
+        total = found.pairs()
         for number, frame in enumerate(frames):
             hop = min(number, RANKS) - 1
             assert sum(cell.fill is not None for cell in cells(frame)) == found.pairs(hop + 1)
@@ -131,16 +132,14 @@ def test_the_picture_shows_the_run(animation, passes, way):
         last = frames[-1]
         by_rank = [sum(cell.fill == of_rank(rank) for cell in cells(last)) for rank in range(RANKS)]
         assert by_rank == [sum(len(visits[rank].pairs) for visits in found.visits) for rank in range(RANKS)]
-        assert f"{total} of {found.slots()}: {total / found.slots():.1%}" in last.facts.values()
-        assert f"{found.at_work()} of {RANKS**2}: {found.at_work() / RANKS**2:.1%}" in last.facts.values()
         assert "matches the single-process run bit for bit" in one.verdict
 
 
 def test_formulas_are_in_the_facts(animation):
     ring, zigzag = (one.frames[-1].facts for one in animation.scenes)
-    assert ring["hops with work (n+1)/2n"] == "6 of 9: 66.7%"
-    assert ring["slots with work (2n+1)/(4n−1)"] == "21 of 33: 63.6%"
-    assert zigzag["hops with work"] == "9 of 9: 100.0%" and zigzag["slots with work"] == "21 of 21: 100.0%"
+    assert ring["slots with work (n+1)/2n"] == "24 of 36: 66.7%" and (RANKS + 1) / (2 * RANKS) == 24 / 36
+    assert zigzag["slots with work"] == "21 of 21: 100.0%"
+    assert ring["tile pairs"] == "6 of 6" and zigzag["tile pairs"] == "21 of 21"
 
 
 def test_both_panels_have_one_scale_and_their_length_is_work(animation, passes):
@@ -152,11 +151,11 @@ def test_both_panels_have_one_scale_and_their_length_is_work(animation, passes):
         for panel, kind in enumerate(("ring", "zigzag")):
             found = passes[kind][way]
             drawn = bars(last, panel)
-            assert sum(box.w for box in drawn) == pytest.approx(picture.LANE * found.pairs() / slots)
-            assert f"{scene.TITLES[kind]}: {found.pairs() / found.slots():.1%} busy" in titles
+            assert sum(box.w for box in drawn) == pytest.approx(picture.LANE * found.work() / slots)
+            assert f"{scene.TITLES[kind]}: {scene.busy(found):.1%} busy" in titles
         sooner = frames_of(animation.scenes[1], way)[RANKS]  # zigzag is done before contiguous chunks are
         assert sum(box.w for box in bars(sooner, 1)) == pytest.approx(
-            picture.LANE * passes["zigzag"][way].pairs() / slots
+            picture.LANE * passes["zigzag"][way].work() / slots
         )
         assert sum(box.w for box in bars(sooner, 0)) < sum(box.w for box in bars(last, 0))
 
@@ -175,7 +174,7 @@ def test_keys_go_round_and_gradients_come_home(animation):
             keys = keys if hop < RANKS - 1 else set()
             assert arrows(forward[hop + 1]) == keys and arrows(backward[hop + 1]) == keys | gradients
     home = [box for box in boxes(animation.scenes[0].frames[-1]) if box.x == picture.GRADIENTS]
-    assert [box.text for box in home] == [f"{2 * rank} {2 * rank + 1}" for rank in range(RANKS)]
+    assert [box.text for box in home] == [str(rank) for rank in range(RANKS)]
 
 
 def test_bytes_are_those_that_were_sent(runs, passes):
@@ -183,7 +182,7 @@ def test_bytes_are_those_that_were_sent(runs, passes):
         expected = nbytes_of(runs["ring"].config, RANKS, way)
         assert passes["ring"][way].nbytes == passes["zigzag"][way].nbytes == expected
     with pytest.raises(RuntimeError, match="bytes in forward, not"):
-        passes_of(replace(runs["ring"], config=config_of(RANKS, 8, 1)))
+        passes_of(replace(runs["ring"], config=config_of("ring", RANKS, 8, 1)))
 
 
 def test_stale_keys_are_wrong_wherever_a_rank_has_work_after_hop_0(animation, passes):
@@ -227,7 +226,7 @@ def test_everything_is_in_the_picture(ranks):
 
 
 def test_sizes():
-    with pytest.raises(ValueError, match="size, tokens in each chunk, must be from 1 to 64, got 65"):
+    with pytest.raises(ValueError, match="size, tokens in each chunk of zigzag, must be from 1 to 64, got 65"):
         DEMONSTRATIONS["cp"](size=65)
     with pytest.raises(ValueError, match="the demonstration cp shows 2 to 8 ranks, not 1"):
         DEMONSTRATIONS["cp"](ranks=1)

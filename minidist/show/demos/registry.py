@@ -48,7 +48,7 @@ DEMONSTRATIONS = {
         _lanes("sp", "tokens split over ranks as well: less activation memory", tensor_parallel.sp),
         Demonstration(
             "cp", "tokens split in every layer: ring attention, and zigzag", context_parallel.animation, 4, 8,
-            "tokens in each chunk", most=context_parallel.MOST,
+            "tokens in each chunk of zigzag", most=context_parallel.MOST,
         ),
         Demonstration(
             "pp", "pipelines: five schedules and their bubbles", pipeline.animation, RANKS, 8, "micro-batches"

@@ -15,7 +15,6 @@ LEFT, LINES = 3, 8  # of the grid: where it begins, and the most lines that it t
 RANKS, QUERIES, KEYS, GRADIENTS, END = 36, 43, 50, 59, 71.5  # columns of the table of ranks
 CELL = 5  # width of a box in it
 LANES, LANE = (7, 43), 28.5  # left edges of the two panels of time, and their width
-HATCH = "╱╱"
 
 
 def height(ranks: int) -> float:
@@ -67,8 +66,8 @@ def grid(
         for j in range(chunks):
             x, y = LEFT + j * w, 1 + i * h
             if j > i:
-                if h >= 1:
-                    shapes.append(Label(x + w / 2, y + h / 2, HATCH, "faint", "middle"))
+                hatch = "╱" * int(w / 2)  # too much for cells of half a line
+                shapes += [Label(x + w / 2, y + line + 0.5, hatch, "faint", "middle") for line in range(int(h))]
                 continue
             fill = None if (i, j) not in done else "wrong" if (i, j) in wrong else of_rank(done[i, j])
             mark = " " if fill is None else "!" if fill == "wrong" else str(done[i, j])

@@ -17,6 +17,7 @@ from minidist.train.result import RankResult, Run, RunOptions
 from minidist.train.trainer import train_rank
 
 HEADS, WIDTH = 2, 16
+CHUNKS = {"ring": 1, "zigzag": 2}  # of a rank, by kind: as few as it can do with
 FORWARD, BACKWARD = "forward", "backward"
 
 
@@ -49,10 +50,17 @@ class Sent:
 
 @dataclass(frozen=True)
 class Pass:
-    """Forward or backward of a run's attention: ``visits[hop][rank]``, and the bytes that a rank sent."""
+    """Forward or backward of a run's attention.
+
+    Args:
+        visits: of each hop, of each rank.
+        slots_of_pair: what a tile pair takes, in units of a pair of zigzag's smaller chunks.
+        nbytes: that a rank sent.
+    """
 
     visits: Sequence[Sequence[Visit]]
-    nbytes: int
+    slots_of_pair: int = 1
+    nbytes: int = 0
 
     @property
     def ranks(self) -> int:
@@ -62,12 +70,12 @@ class Pass:
         """The tile pairs of all ranks in the first hops."""
         return sum(len(visit.pairs) for hop in self.visits[:hops] for visit in hop)
 
-    def at_work(self) -> int:
-        """In how many hops a rank has something to compute, summed over the ranks."""
-        return sum(bool(visit.pairs) for hop in self.visits for visit in hop)
+    def work(self) -> int:
+        """What all ranks compute, in slots."""
+        return self.slots_of_pair * self.pairs()
 
     def times(self) -> list[list[tuple[int, int]]]:
-        """When each visit begins and ends, ``[hop][rank]``, if a tile pair takes one slot and a message none.
+        """When each visit begins and ends, ``[hop][rank]``, in slots, if a message takes no time.
 
         Keys and values leave a rank when its visit begins: before it, the rank posts the message to the next one.
         """
@@ -76,7 +84,12 @@ class Pass:
             starts = [
                 max(found[-1][rank][1], found[-1][rank - 1][0]) if found else 0 for rank in range(self.ranks)
             ]  # rank - 1 of rank 0 is the last one: a ring
-            found.append([(start, start + len(visit.pairs)) for start, visit in zip(starts, hop, strict=True)])
+            found.append(
+                [
+                    (start, start + self.slots_of_pair * len(visit.pairs))
+                    for start, visit in zip(starts, hop, strict=True)
+                ]
+            )
         return found
 
     def slots(self) -> int:
@@ -94,12 +107,15 @@ class Pass:
         return [[whose[visit.used] for visit in hop] for hop in self.visits]
 
 
-def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
-    """One layer and one sample, so that every rank has one visit a hop. A chunk of ``size`` tokens is one tile."""
-    chunks = 2 * ranks  # as zigzag needs; with the same grain, all kinds have the bits of one process
+def config_of(kind: str, ranks: int, size: int, seed: int) -> TrainConfig:
+    """One layer and one sample, so that every rank has one visit a hop. A chunk is one tile.
+
+    Args:
+        size: tokens in each of zigzag's chunks; a contiguous one is twice as long.
+    """
     return TrainConfig(
-        layers=1, heads=HEADS, width=WIDTH, context=chunks * size, global_batch=1, micro_batch=1, steps=1,
-        sequence_chunks=chunks, seed=seed,
+        layers=1, heads=HEADS, width=WIDTH, context=2 * ranks * size, global_batch=1, micro_batch=1, steps=1,
+        sequence_chunks=CHUNKS[kind] * ranks, seed=seed,
     )  # fmt: skip
 
 
@@ -163,4 +179,5 @@ def _pass_of(run: Run, way: str) -> Pass:
     expected = nbytes_of(run.config, len(by_rank), way)
     if sent != {expected}:
         raise RuntimeError(f"{run.layout} sends {sent} bytes in {way}, not {expected}: this is a bug in minidist")
-    return Pass(list(zip(*by_rank, strict=True)), expected)
+    slots = (max(CHUNKS.values()) // CHUNKS[run.layout.cp_kind]) ** 2  # a pair of longer chunks has more scores
+    return Pass(list(zip(*by_rank, strict=True)), slots, expected)

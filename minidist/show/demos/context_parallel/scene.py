@@ -4,16 +4,15 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from minidist.parallel.context import chunks_of
+from minidist.parallel.context import sequence_chunks_of
 from minidist.show.demos.context_parallel import picture
 from minidist.show.demos.context_parallel.picture import Here, Panel
-from minidist.show.demos.context_parallel.run import BACKWARD, FORWARD, Pass
+from minidist.show.demos.context_parallel.run import BACKWARD, CHUNKS, FORWARD, Pass
 from minidist.show.player.scene import Frame, Scene
 
 Passes = Mapping[str, Pass]  # FORWARD and BACKWARD of one run
 TITLES = {"ring": "contiguous", "zigzag": "zigzag"}
-# The share of hops in which a rank has work, and of slots: hop 0 is the shorter one, with its tiles up to the diagonal.
-FORMULAS = {"ring": (" (n+1)/2n", " (2n+1)/(4n−1)"), "zigzag": ("", "")}
+FORMULAS = {"ring": " (n+1)/2n", "zigzag": ""}  # the share of time in which a rank has work, if not all
 
 
 def wrong_visits(run: Pass, right: Pass) -> set[tuple[int, int]]:
@@ -28,24 +27,21 @@ def wrong_visits(run: Pass, right: Pass) -> set[tuple[int, int]]:
 
 def busy(run: Pass) -> float:
     """The share of all slots in which there is work."""
-    return run.pairs() / run.slots()
+    return run.work() / run.slots()
 
 
-def share(part: int, whole: int) -> str:
-    return f"{part} of {whole}: {part / whole:.1%}"
-
-
-def of_run(kind: str, runs: Mapping[str, Passes], size: int, verdict: str, right: Passes | None = None) -> Scene:
+def of_run(kind: str, runs: Mapping[str, Passes], context: int, verdict: str, right: Passes | None = None) -> Scene:
     """A scene of forward and then backward.
 
     Args:
         kind: which of the runs is shown.
         runs: kind -> its passes; the time of all of them is drawn. Of a broken run, the first one is this one.
-        size: tokens in a chunk.
+        context: tokens of the sequence.
         right: the passes without the bug, if this run has it.
     """
     ranks = runs[kind][FORWARD].ranks
-    chunks = [chunks_of(rank, ranks, 2 * ranks, kind) for rank in range(ranks)]
+    count = CHUNKS[kind] * ranks
+    chunks = [sequence_chunks_of(rank, ranks, count, kind) for rank in range(ranks)]
     wrong = wrong_visits(runs[kind][BACKWARD], right[BACKWARD]) if right else set()
     frames, first_wrong = [], None
     for way in (FORWARD, BACKWARD):
@@ -58,8 +54,7 @@ def of_run(kind: str, runs: Mapping[str, Passes], size: int, verdict: str, right
             first_wrong = len(frames) + 1 + min(hop for hop, _ in bad)  # there is a frame before hop 0
         for hop in range(-1, ranks + (way == BACKWARD)):
             frames.append(_frame(kind, runs[kind][way], hop, chunks, bad, panels, way))
-    tokens = "1 token" if size == 1 else f"{size} tokens"
-    title = f"Ring attention, {TITLES[kind]} chunks: {ranks} ranks, {2 * ranks} chunks of {tokens} each"
+    title = f"Ring attention, {TITLES[kind]} chunks: {ranks} ranks, {context} tokens in {count} chunks"
     key = {"computed in this hop": "ink", "idle": "faint"} | ({"wrong": "wrong"} if right else {})
     stills = (ranks + 3, 2 * ranks + 2) if right else (2, 2 * ranks + 1)  # hop 1 and home, or hop 1 and the last hop
     name = "broken" if right else kind
@@ -81,7 +76,7 @@ def _frame(
     moving = [name for name, moves in (("K, V", 0 <= hop < last), ("dK, dV", 0 <= hop <= last)) if moves]
     time = max(end for _, end in run.times()[seen]) if hop >= 0 else 0
     shapes = (
-        *picture.grid(2 * ranks, done, now, bad),
+        *picture.grid(sum(map(len, chunks)), done, now, bad),
         *picture.table([_here(run, hop, rank, wrong) for rank in range(ranks)], chunks, moving, way),
         *picture.lanes(panels, time),
     )
@@ -89,8 +84,7 @@ def _frame(
         "hops done": f"{seen + 1} of {len(run.visits)}, {way}",
         "tile pairs": f"{run.pairs(seen + 1)} of {run.pairs()}",
         "slot": f"{time} of {run.slots() // ranks}",
-        f"hops with work{FORMULAS[kind][0]}": share(run.at_work(), ranks * len(run.visits)),
-        f"slots with work{FORMULAS[kind][1]}": share(run.pairs(), run.slots()),
+        f"slots with work{FORMULAS[kind]}": f"{run.work()} of {run.slots()}: {busy(run):.1%}",
         "a rank sends": f"{run.nbytes:,} B",
     }
     return Frame(shapes, _note(run, hop, wrong, way), facts)
@@ -116,7 +110,7 @@ def _note(run: Pass, hop: int, wrong: Collection[tuple[int, int]], way: str) -> 
     if hop < 0 and way == BACKWARD:
         return "Backward: keys and values go round once more, and their gradients one hop behind them."
     if hop < 0:
-        return "Forward: each rank has two chunks. A query needs the keys up to its own; later ones are hatched."
+        return "Forward: each rank has some chunks. A query needs the keys up to its own; later ones are hatched."
     if hop == len(run.visits):
         bad = {run.visits[step][rank].owner for step, rank in wrong}
         text = "One more hop, and the gradients of all keys and values are home."
@@ -129,7 +123,7 @@ def _note(run: Pass, hop: int, wrong: Collection[tuple[int, int]], way: str) -> 
         work.setdefault(len(visit.pairs), []).append(rank)
     idle = work.pop(0, [])
     text += "; ".join(
-        f"{count} tile pairs on {'every rank' if len(members) == len(visits) else _ranks(members)}"
+        f"{count} tile pair{'s' * (count > 1)} on {'every rank' if len(members) == len(visits) else _ranks(members)}"
         for count, members in sorted(work.items())
     )
     if idle:
@@ -148,7 +142,7 @@ def _ranks(numbers: Sequence[int]) -> str:
 
 def verdict(run: Pass, proof: str) -> str:
     """How well the ranks are used, in forward as in backward, and that the run is right."""
-    return f"Of {run.slots()} slots, {run.pairs()} have work: {busy(run):.1%}. {proof}"
+    return f"Of {run.slots()} slots, {run.work()} have work: {busy(run):.1%}. {proof}"
 
 
 def harm(run: Pass, right: Pass, proof: str) -> str:
