@@ -81,15 +81,12 @@ class Pass:
         """
         found: list[list[tuple[int, int]]] = []
         for hop in self.visits:
-            starts = [
-                max(found[-1][rank][1], found[-1][rank - 1][0]) if found else 0 for rank in range(self.ranks)
-            ]  # rank - 1 of rank 0 is the last one: a ring
-            found.append(
-                [
-                    (start, start + self.slots_of_pair * len(visit.pairs))
-                    for start, visit in zip(starts, hop, strict=True)
-                ]
-            )
+            times = []
+            for rank, visit in enumerate(hop):
+                # Before rank 0 is the last rank, -1: they are a ring.
+                start = max(found[-1][rank][1], found[-1][rank - 1][0]) if found else 0
+                times.append((start, start + self.slots_of_pair * len(visit.pairs)))
+            found.append(times)
         return found
 
     def slots(self) -> int:

@@ -142,7 +142,10 @@ def _ranks(numbers: Sequence[int]) -> str:
 
 def verdict(run: Pass, proof: str) -> str:
     """How well the ranks are used, in forward as in backward, and that the run is right."""
-    return f"Of {run.slots()} slots, {run.work()} have work: {busy(run):.1%}. {proof}"
+    return (
+        f"Of {run.slots()} slots, each the time of one pair of zigzag's chunks, {run.work()} have work: "
+        f"{busy(run):.1%}. {proof}"
+    )
 
 
 def harm(run: Pass, right: Pass, proof: str) -> str:
