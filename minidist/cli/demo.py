@@ -78,7 +78,7 @@ def _menu() -> Table:
     for column in ("", "name", "what it shows", "--ranks", "--size"):
         table.add_column(column)
     for number, one in enumerate(DEMONSTRATIONS.values(), 1):
-        ranks = f"{one.ranks} ({one.least_ranks} to {one.most_ranks})"
+        ranks = f"{one.ranks} ({one.least_ranks} to {one.most_ranks})" if one.most_ranks > 1 else "1"
         table.add_row(str(number), Text(one.name, "bold"), one.about, ranks, f"{one.size} ({one.size_is})")
     return table
 

@@ -54,6 +54,16 @@ def test_each_frame_shows_its_shapes_where_they_are_and_the_last_one_stays_longe
         assert columns.max() / width == pytest.approx((24 * (i + 1) + 2) / 76, abs=0.02)
 
 
+def test_a_colour_that_the_last_frame_lacks_stays(tmp_path):
+    """Among many shades of red, a blue box in the middle frame."""
+    shades = [Box(6 * i, 1, 6, 1, f"#{90 + 12 * i:02X}0000") for i in range(12)]
+    frames = [Frame((*shades, *([Box(30, 2.5, 12, 1, BLUE)] if i == 1 else [])), "", {}) for i in range(3)]
+    one = Animation("cart", "A cart", (Scene("cart", "A cart", tuple(frames), 4),), a_scene(BLUE), "no wheel")
+    gif.save(one, one.scenes[0], tmp_path / "cart.gif")
+    found, _ = frames_of(tmp_path / "cart.gif")
+    assert [len(columns_of(frame, BLUE)) > 100 for frame in found] == [False, True, False]
+
+
 def test_the_verdict_comes_with_the_last_frame_in_the_colour_of_the_result(animation, tmp_path):
     for scene, is_red in ((animation.scenes[0], False), (animation.broken, True)):
         gif.save(animation, scene, tmp_path / "cart.gif")

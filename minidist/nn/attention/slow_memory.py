@@ -120,15 +120,27 @@ def tiled_attention(
                     s[...] = queries @ keys.T / np.sqrt(width)
                     if causal and columns == rows:
                         s[np.triu_indices(count, 1)] = -np.inf
-                    before = largest.copy()
-                    np.maximum(largest, s.max(axis=1), out=largest)
-                    s[...] = np.exp(s - largest[:, None])
-                    rescale = np.exp(before - largest)  # what has been summed was relative to a smaller maximum
-                    sums[...] = rescale * sums + s.sum(axis=1)
-                    o[...] = rescale[:, None] * o + s @ values
+                    merge(o, sums, largest, s, values)
             memory.store(output, rows, o / sums[:, None])
             memory.store(log_sums, rows, largest + np.log(sums))
     return output, log_sums
+
+
+def merge(o: np.ndarray, sums: np.ndarray, largest: np.ndarray, s: np.ndarray, values: np.ndarray) -> None:
+    """Add a tile to what some rows have summed, in place and in the fast memory: the step of an online softmax.
+
+    Args:
+        o: sums of weighted values, (rows, d), relative to the largest score so far.
+        sums, largest: each row's sum of weights, relative to it too, and that score, (rows,).
+        s: scores of the tile, (rows, columns); they become weights.
+        values: (columns, d)
+    """
+    before = largest.copy()
+    np.maximum(largest, s.max(axis=1), out=largest)
+    s[...] = np.exp(s - largest[:, None])
+    rescale = np.exp(before - largest)  # what has been summed was relative to a smaller maximum
+    sums[...] = rescale * sums + s.sum(axis=1)
+    o[...] = rescale[:, None] * o + s @ values
 
 
 def largest_tile(fast: int, width: int) -> int:

@@ -1,4 +1,4 @@
-"""Demonstrations: each runs one mechanism on real ranks and animates what happened, without and with an injected bug.
+"""Demonstrations: each runs one mechanism for real and animates what happened, without and with an injected bug.
 
 There is a folder for each mechanism. Its ``__init__.py`` puts the animation together from these files:
 

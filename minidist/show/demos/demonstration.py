@@ -30,6 +30,13 @@ class Demonstration:
     most_ranks: int = 8
     most: int = 10**6
 
+    @property
+    def possible_ranks(self) -> str:
+        """How many it shows, in words."""
+        if self.least_ranks == self.most_ranks == 1:
+            return "1 rank"
+        return f"{self.least_ranks} to {self.most_ranks} ranks"
+
     def __call__(self, ranks: int | None = None, size: int | None = None, seed: int = 0) -> Animation:
         """Run it.
 
@@ -42,9 +49,7 @@ class Demonstration:
             if isinstance(value, bool) or not isinstance(value, int):
                 raise ValueError(f"{argument} must be an integer, got {value!r}")
         if not self.least_ranks <= ranks <= self.most_ranks:
-            raise ValueError(
-                f"the demonstration {self.name} shows {self.least_ranks} to {self.most_ranks} ranks, not {ranks}"
-            )
+            raise ValueError(f"the demonstration {self.name} shows {self.possible_ranks}, not {ranks}")
         if not 1 <= size <= self.most:
             raise ValueError(f"size, {self.size_is}, must be from 1 to {self.most:,}, got {size:,}")
         if seed < 0:

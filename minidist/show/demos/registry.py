@@ -6,8 +6,10 @@ from functools import partial
 from minidist.show.demos import (
     bf16,
     collectives,
+    context_parallel,
     data_parallel,
     deadlock,
+    flash,
     pipeline,
     recompute,
     tensor_parallel,
@@ -45,10 +47,18 @@ DEMONSTRATIONS = {
         _lanes("tp", "heads split over ranks: two all-reduces per block in each pass", tensor_parallel.tp),
         _lanes("sp", "tokens split over ranks as well: less activation memory", tensor_parallel.sp),
         Demonstration(
+            "cp", "tokens split in every layer: ring attention, and zigzag", context_parallel.animation, 4, 8,
+            "tokens in each chunk of zigzag", most=context_parallel.MOST,
+        ),
+        Demonstration(
             "pp", "pipelines: five schedules and their bubbles", pipeline.animation, RANKS, 8, "micro-batches"
         ),
         _memory("recompute", "activations during a step: all kept, or recomputed", recompute.animation, 2),
         _memory("bf16", "the bits of a master weight, and those stored and sent", bf16.animation, 2),
+        Demonstration(
+            "flash", "attention tile by tile: what is read and written", flash.animation, 1, 48, "tokens",
+            least_ranks=1, most_ranks=1, most=flash.MOST,
+        ),
         Demonstration(
             "deadlock", "which rank waits for which", deadlock.animation, 4, 2000, "numbers in a message",
             most=deadlock.MOST,

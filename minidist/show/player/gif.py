@@ -9,6 +9,7 @@ from minidist.show.player.still import FAINT_TEXT, LIGHT, LINE, draw_frame, draw
 INCHES, DPI = 8.0, 100
 STEP, LAST = 1500, 5000  # milliseconds per frame; the last one stays longer, so that it can be read
 COLOURS = 128  # in the palette; the scenes use a dozen, the others smooth edges
+SAMPLED = 4  # every so many pixels decide the palette, across and down
 TITLE, TEXT = 11, 9.5  # type sizes in points
 CHARACTERS = 108  # in a line of text
 
@@ -18,10 +19,21 @@ def save(animation: Animation, scene: Scene, path) -> None:
     bug = f"Broken: {animation.bug}." if scene is animation.broken else ""
     *early, last = scene.frames
     pictures = [_picture(scene, bug, frame, "") for frame in early] + [_picture(scene, bug, last, scene.verdict)]
-    palette = pictures[-1].quantize(COLOURS)  # the same for all frames: with one each, plain colours would flicker
+    palette = _samples(pictures).quantize(COLOURS)  # the same for all frames: with one each, colours would flicker
     first, *others = [picture.quantize(palette=palette, dither=0) for picture in pictures]
     durations = [STEP] * len(early) + [LAST]
     first.save(path, format="GIF", save_all=True, append_images=others, duration=durations, loop=0, optimize=True)
+
+
+def _samples(pictures: list):
+    """Every few pixels of all frames in one image: it has all plain colours, also those that the last frame lacks."""
+    from PIL import Image
+
+    width, height = (side // SAMPLED for side in pictures[0].size)
+    joined = Image.new("RGB", (width, height * len(pictures)))
+    for number, picture in enumerate(pictures):
+        joined.paste(picture.resize((width, height), Image.Resampling.NEAREST), (0, number * height))
+    return joined
 
 
 def _picture(scene: Scene, bug: str, frame: Frame, verdict: str):

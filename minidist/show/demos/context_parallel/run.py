@@ -1,0 +1,180 @@
+"""Context-parallel attention in a real training step: whose keys come to which rank, and which tile pairs it does."""
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from unittest.mock import patch
+
+import numpy as np
+
+from minidist import trace
+from minidist.comm.group import ProcessGroup
+from minidist.parallel.tools import passing_attention
+from minidist.parallel.tools.passing_attention import PASSES
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.result import RankResult, Run, RunOptions
+from minidist.train.trainer import train_rank
+
+HEADS, WIDTH = 2, 16
+CHUNKS = {"ring": 1, "zigzag": 2}  # of a rank, by kind: as few as it can do with
+FORWARD, BACKWARD = "forward", "backward"
+
+
+@dataclass(slots=True)
+class Visit:
+    """An entry of a rank's log: keys and values have been with this rank.
+
+    Args:
+        way: FORWARD or BACKWARD.
+        owner: the rank whose keys and values should be here.
+        used: CRC-32 of the keys and values that the rank computed with.
+        pairs: chunks of queries and of keys whose tiles it computed.
+        gradients: in backward what it adds to those of the keys and values, (2, H, B, T/N, D) float32.
+    """
+
+    way: str
+    owner: int
+    used: int
+    pairs: list[tuple[int, int]]
+    gradients: np.ndarray | None
+
+
+@dataclass(slots=True)
+class Sent:
+    """An entry of a rank's log: the bytes that it sent for one pass."""
+
+    way: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Forward or backward of a run's attention.
+
+    Args:
+        visits: of each hop, of each rank.
+        slots_of_pair: what a tile pair takes, in units of a pair of zigzag's smaller chunks.
+        nbytes: that a rank sent.
+    """
+
+    visits: Sequence[Sequence[Visit]]
+    slots_of_pair: int = 1
+    nbytes: int = 0
+
+    @property
+    def ranks(self) -> int:
+        return len(self.visits[0])
+
+    def pairs(self, hops: int | None = None) -> int:
+        """The tile pairs of all ranks in the first hops."""
+        return sum(len(visit.pairs) for hop in self.visits[:hops] for visit in hop)
+
+    def work(self) -> int:
+        """What all ranks compute, in slots."""
+        return self.slots_of_pair * self.pairs()
+
+    def times(self) -> list[list[tuple[int, int]]]:
+        """When each visit begins and ends, ``[hop][rank]``, in slots, if a message takes no time.
+
+        Keys and values leave a rank when its visit begins: before it, the rank posts the message to the next one.
+        """
+        found: list[list[tuple[int, int]]] = []
+        for hop in self.visits:
+            times = []
+            for rank, visit in enumerate(hop):
+                # Before rank 0 is the last rank, -1: they are a ring.
+                start = max(found[-1][rank][1], found[-1][rank - 1][0]) if found else 0
+                times.append((start, start + self.slots_of_pair * len(visit.pairs)))
+            found.append(times)
+        return found
+
+    def slots(self) -> int:
+        """The slots of all ranks until the slowest one has finished."""
+        return self.ranks * max(end for _, end in self.times()[-1])
+
+    def gradients(self, owner: int) -> np.ndarray:
+        """Of a rank's keys and values, summed over all ranks, (2, H, B, T/N, D)."""
+        added = [visit.gradients for hop in self.visits for visit in hop if visit.owner == owner]
+        return np.sum(added, axis=0, dtype=np.float64)
+
+    def owners(self) -> list[list[int]]:
+        """Whose keys and values each rank really used, ``[hop][rank]``: in hop 0 they are its own."""
+        whose = {visit.used: rank for rank, visit in enumerate(self.visits[0])}
+        return [[whose[visit.used] for visit in hop] for hop in self.visits]
+
+
+def config_of(kind: str, ranks: int, size: int, seed: int) -> TrainConfig:
+    """One layer and one sample, so that every rank has one visit a hop. A chunk is one tile.
+
+    Args:
+        size: tokens in each of zigzag's chunks; a contiguous one is twice as long.
+    """
+    return TrainConfig(
+        layers=1, heads=HEADS, width=WIDTH, context=2 * ranks * size, global_batch=1, micro_batch=1, steps=1,
+        sequence_chunks=CHUNKS[kind] * ranks, seed=seed,
+    )  # fmt: skip
+
+
+def nbytes_of(config: TrainConfig, ranks: int, way: str) -> int:
+    """The bytes that a rank sends, by formula: float32 keys and values, and in backward two float64 for a gradient."""
+    elements = 2 * config.context // ranks * config.width
+    return elements * ((ranks - 1) * 4 + (ranks * 16 if way == BACKWARD else 0))
+
+
+def train_watched(
+    world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions, passes: tuple | None = None
+) -> RankResult:
+    """``train_rank``, whose log has a ``Visit`` for each rank's keys; ``passes`` replaces the pair of passes."""
+    forward, backward = passes or PASSES[layout.cp_kind]
+    watched = {layout.cp_kind: (_watched(forward, FORWARD), _watched(backward, BACKWARD))}
+    with patch.dict(PASSES, watched):
+        return train_rank(world, config, layout, options)
+
+
+def _watched(go_round: Callable, way: str) -> Callable:
+    def watched(keys_values, group: ProcessGroup, visit: Callable):
+        def watched_visit(owner: int, keys_values):
+            done: set[tuple[int, int]] = set()
+
+            def pairs(mine, theirs):
+                for i, queries, j, keys in right_pairs(mine, theirs):
+                    done.add((i, j))
+                    yield i, queries, j, keys
+
+            right_pairs = passing_attention.pairs
+            with patch.object(passing_attention, "pairs", pairs):
+                gradients = visit(owner, keys_values)
+            added = None if gradients is None else gradients.rounded(np.float32)
+            trace.record(Visit(way, owner, zlib.crc32(keys_values.tobytes()), sorted(done), added))
+            return gradients
+
+        before = _bytes_sent(group)
+        gradients = go_round(keys_values, group, watched_visit)
+        trace.record(Sent(way, _bytes_sent(group) - before))
+        return gradients
+
+    return watched
+
+
+def _bytes_sent(group: ProcessGroup) -> int:
+    return group.traffic.as_dict()["bytes_sent"]
+
+
+def passes_of(run: Run) -> dict[str, Pass]:
+    """What the ranks recorded, by way.
+
+    Raises:
+        RuntimeError: if a rank sent more or less than the formula says.
+    """
+    return {way: _pass_of(run, way) for way in (FORWARD, BACKWARD)}
+
+
+def _pass_of(run: Run, way: str) -> Pass:
+    by_rank = [[entry for entry in rank.log if isinstance(entry, Visit) and entry.way == way] for rank in run.ranks]
+    sent = {entry.nbytes for rank in run.ranks for entry in rank.log if isinstance(entry, Sent) and entry.way == way}
+    expected = nbytes_of(run.config, len(by_rank), way)
+    if sent != {expected}:
+        raise RuntimeError(f"{run.layout} sends {sent} bytes in {way}, not {expected}: this is a bug in minidist")
+    slots = (max(CHUNKS.values()) // CHUNKS[run.layout.cp_kind]) ** 2  # a pair of longer chunks has more scores
+    return Pass(list(zip(*by_rank, strict=True)), slots, expected)

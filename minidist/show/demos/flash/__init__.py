@@ -1,0 +1,36 @@
+"""Tiled attention, the idea of FlashAttention: which tile is in the fast memory, and what crosses to the slow one.
+
+Attention runs on arrays that count (nn/attention/slow_memory.py), in one process: causal and tile by tile, tile by tile
+without a mask, and in the standard form, whose scores lie in the slow memory. In the broken run, a tile with a larger
+maximum is merged, and the earlier sums are not rescaled.
+"""
+
+from minidist.show.demos.flash import scene, standard
+from minidist.show.demos.flash.bug import BUG, MODEL, merge_without_rescaling, train_without_rescaling
+from minidist.show.demos.flash.run import run_of
+from minidist.show.demos.shared.runs import warm_ranks
+from minidist.show.player.animation import Animation
+from minidist.verify.comparison import ONE_PROCESS
+
+LEAST, MOST = 12, 512  # tokens: with fewer, it may be that no tile raises a maximum, and the bug does nothing
+
+
+def animation(ranks: int, size: int, seed: int) -> Animation:
+    """Attention over ``size`` tokens, in each form; ``ranks`` is 1."""
+    if size < LEAST:
+        raise ValueError(f"size, the tokens, must be from {LEAST} to {MOST}, got {size}")
+    causal, full = run_of("causal", size, seed), run_of("no mask", size, seed)
+    plain = run_of("standard", size, seed)
+    bad = run_of("causal", size, seed, merge_without_rescaling)
+    if bad.output.tobytes() == causal.output.tobytes():
+        raise RuntimeError("the injected bug changes no bit of the output: choose another size or seed")
+    with warm_ranks() as warm:
+        trained = warm.train(MODEL, ONE_PROCESS, train_without_rescaling)
+        harm = warm.first_difference(MODEL, trained, train_without_rescaling)
+    scenes = (
+        scene.of_tiles(causal, plain.traffic),
+        scene.of_tiles(full, plain.traffic),
+        standard.of_passes(plain, causal.traffic),
+    )
+    broken = scene.of_tiles(bad, plain.traffic, causal, f"Training with this bug diverges: it {harm}.")
+    return Animation("flash", "Tiled attention: scores never leave the fast memory", scenes, broken, BUG, [causal.log])
