@@ -32,7 +32,6 @@ LIMIT = 300  # seconds
         pytest.param(SMALL, FEW, id="a few"),
         pytest.param(CHUNKED, FEW, id="a few with context parallelism"),
         pytest.param(SMALL, None, marks=pytest.mark.long, id="all"),
-        pytest.param(CHUNKED, None, marks=pytest.mark.long, id="all with context parallelism"),
     ],
 )
 def test_every_layout_has_numpys_bits(ranks, device_ranks, base, count):
