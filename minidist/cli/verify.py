@@ -84,10 +84,6 @@ def _verify(options) -> int:
     if options.all and asked:
         raise ValueError("--all chooses the layouts itself: name layouts, or use --all, but not both")
     groups, skipped = _chosen(options) if not asked else ([_asked(options, asked)], 0)
-    for config, layouts in groups:
-        for layout in (ONE_PROCESS, *layouts):
-            config.check(layout)
-            check_memory(config, layout)
     check_outputs({"json": options.json}, options.text)
     implementations = implementations_of(options.impl) if options.impl else []
     rank_function = training_on(implementations) if implementations else None
@@ -97,11 +93,12 @@ def _verify(options) -> int:
         console.print(f"skipped {skipped} layouts that do not fit this model, batch or memory")
 
     runs = _run_all(console, groups, rank_function)
-    references = references_of(runs)
-    differences = _differences(runs, rank_function)
-    _print_verdict(console, runs, differences)
+    references = _references_of(runs)
+    differences = _differences(runs, references, rank_function)
+    _print_verdict(console, runs, list(references.values()), differences)
     trained = [run for run in runs if run is not references[run.config]]
-    if implementations and len(differences) == len(trained) == len(runs) - 1 and len(_hashes(trained)) == 1:
+    same_hash = len({run.fingerprint for run in trained}) == 1
+    if implementations and len(differences) == len(trained) == len(runs) - 1 and same_hash:
         shared = called_in_all(implementations, trained)
         names = ", ".join(shared) or "none"
         console.print(
@@ -126,7 +123,11 @@ def _asked(options, layouts: list[Layout]) -> Group:
         "steps": STEPS,
         "sequence_chunks": lcm(*(layout.least_chunks for layout in layouts)),
     }
-    return _config(options, **settings), layouts
+    config = _config(options, **settings)
+    for layout in (ONE_PROCESS, *layouts):
+        config.check(layout)
+        check_memory(config, layout)
+    return config, layouts
 
 
 def _chosen(options) -> tuple[list[Group], int]:
@@ -153,10 +154,6 @@ def _config(options, **usual: int) -> TrainConfig:
     """The run that the options describe; these values where the user gave none."""
     given = {name: getattr(options, name) for name in usual if getattr(options, name) is not None}
     return config_of(Namespace(**vars(options) | usual | given))
-
-
-def _hashes(runs: Sequence[Run]) -> set[str]:
-    return {run.fingerprint for run in runs}
 
 
 def _run_all(console: Console, groups: Sequence[Group], rank_function) -> list[Run]:
@@ -189,7 +186,7 @@ def _reference_name(config: TrainConfig) -> str:
     return "one process" if chunks == 1 else f"one process, {chunks} sequence chunks"
 
 
-def references_of(runs: Sequence[Run]) -> dict[TrainConfig, Run]:
+def _references_of(runs: Sequence[Run]) -> dict[TrainConfig, Run]:
     """For each config the run of one process, which comes first."""
     references: dict[TrainConfig, Run] = {}
     for run in runs:
@@ -197,9 +194,8 @@ def references_of(runs: Sequence[Run]) -> dict[TrainConfig, Run]:
     return references
 
 
-def _differences(runs: Sequence[Run], rank_function) -> dict[int, str]:
+def _differences(runs: Sequence[Run], references: dict[TrainConfig, Run], rank_function) -> dict[int, str]:
     """Index of each run that differs from its reference -> where it first differs, in words."""
-    references = references_of(runs)
     return {
         number: str(first_difference(references[run.config], run, rank_function) or NOT_REPRODUCED)
         for number, run in enumerate(runs)
@@ -207,8 +203,9 @@ def _differences(runs: Sequence[Run], rank_function) -> dict[int, str]:
     }
 
 
-def _print_verdict(console: Console, runs: Sequence[Run], differences: dict[int, str]) -> None:
-    references = list(references_of(runs).values())
+def _print_verdict(
+    console: Console, runs: Sequence[Run], references: Sequence[Run], differences: dict[int, str]
+) -> None:
     if not differences:
         count = len(runs) - len(references)
         which = "The layout matches" if count == 1 else f"All {count} layouts match"
