@@ -46,6 +46,11 @@ PAIRED = ("zigzag", "all-gather")  # those in which a rank has chunks from both 
 HEADS = 0  # the axis of the heads in (H, B, T, D)
 
 
+def parts_of(ranks: int, kind: str) -> int:
+    """Into how many parts the sequence is cut: a rank has one, or one from each end. They divide the chunks."""
+    return 2 * ranks if kind in PAIRED else ranks
+
+
 @overridable
 def sequence_chunks_of(rank: int, ranks: int, chunks: int, kind: str) -> list[int]:
     """Which chunks of the sequence a rank has, ascending.
@@ -56,7 +61,7 @@ def sequence_chunks_of(rank: int, ranks: int, chunks: int, kind: str) -> list[in
     Raises:
         ValueError: if the ranks, or twice as many, do not divide the chunks.
     """
-    parts = 2 * ranks if kind in PAIRED else ranks
+    parts = parts_of(ranks, kind)
     if chunks % parts:
         raise ValueError(f"{chunks} sequence chunks cannot be split over {ranks} ranks by {kind}: {parts} must divide")
     each = chunks // parts

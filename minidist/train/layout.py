@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from minidist.comm.algorithms import ALL_GATHER, ALL_REDUCE
 from minidist.comm.transports.shared_memory import MAX_RANKS
 from minidist.nn.memory.recompute import MODES
-from minidist.parallel.context import KINDS, PAIRED
+from minidist.parallel.context import KINDS, parts_of
 from minidist.parallel.data import SYNCS
 from minidist.parallel.tools.schedules import SCHEDULES
 from minidist.train.numerals import number, whole_number
@@ -134,7 +134,7 @@ class Layout:
     @property
     def least_chunks(self) -> int:
         """Of how many sequence chunks the number must be a multiple."""
-        return 2 * self.cp if self.cp_kind in PAIRED else self.cp
+        return parts_of(self.cp, self.cp_kind)
 
     @property
     def stage_count(self) -> int:
