@@ -38,10 +38,24 @@ def tiles(length: int, tile: int, chunks: int = 1) -> list[slice]:
 
 
 def visited(parts: list[slice]) -> Iterator[tuple[int, slice, int, slice]]:
-    """Number and tokens of the queries' tile, then of the keys', of each pair that holds a query not before a key."""
-    for i, queries in enumerate(parts):
-        for j, keys in enumerate(parts[: i + 1]):
-            yield i, queries, j, keys
+    """The pairs of tiles of one sequence that are computed, as ``pairs`` has them."""
+    numbered = list(enumerate(parts))
+    return pairs(numbered, numbered)
+
+
+def pairs(mine: list[tuple[int, slice]], theirs: list[tuple[int, slice]]) -> Iterator[tuple[int, slice, int, slice]]:
+    """Number and tokens of my tile of queries, then of their tile of keys, wherever a query is not before a key."""
+    for i, queries in mine:
+        for j, keys in theirs:
+            if j <= i:
+                yield i, queries, j, keys
+
+
+def flops_of_pairs(output, computed: Iterator[tuple[int, slice, int, slice]]) -> int:
+    """Operations of forward's two products, over these pairs of tiles; ``output`` is (H, B, T, D)."""
+    heads, batch, _, width = output.shape
+    scores = sum((queries.stop - queries.start) * (keys.stop - keys.start) for _, queries, _, keys in computed)
+    return 2 * 2 * heads * batch * scores * width
 
 
 @dataclass(frozen=True)
@@ -95,6 +109,22 @@ class TileMath:
         grad_scores = self.cast(grad_scores)
         return grad_scores.swapaxes(-1, -2) @ xp.ascontiguousarray(k), grad_scores @ xp.ascontiguousarray(q), grad_v
 
+    def add_gradients(self, into, keep, heads: slice, pair, q, k, v, exponents, gradient, shift) -> None:
+        """Add what one pair of tiles contributes, in some heads, to the gradients of q, k and v.
+
+        Args:
+            into: the three ``Total``s of those heads, (h, B, T, D) each.
+            pair: as of ``pairs``.
+            q, k, v, exponents, gradient, shift: of all heads and tokens; else as of ``differentiate``.
+        """
+        i, queries, j, keys = pair
+        terms = self.differentiate(
+            q[heads, :, queries], k[heads, :, keys], v[heads, :, keys], exponents[heads, :, queries],
+            gradient[heads, :, queries], shift[heads, :, :, queries], i == j, masks(keep, heads, i, j),
+        )  # fmt: skip
+        for total, term, rows in zip(into, terms, (queries, keys, keys), strict=True):
+            total.add(term, rows)
+
 
 def _scores(q, k, diagonal: bool):
     """The scores of a tile, keys by queries; on the diagonal those of later keys are hidden."""
@@ -144,9 +174,7 @@ class TiledAttention(Function):
 
     @staticmethod
     def flops(output, qkv, keep, rate, parts, softmax) -> int:
-        heads, batch, _, width = output.shape
-        scores = sum((q.stop - q.start) * (k.stop - k.start) for _, q, _, k in visited(parts))
-        return 2 * 2 * heads * batch * scores * width
+        return flops_of_pairs(output, visited(parts))
 
     @staticmethod
     def forward(ctx: Context, qkv, keep: Keep | None, rate: float, parts: list[slice], softmax: ModuleType):
@@ -172,20 +200,14 @@ class TiledAttention(Function):
     @staticmethod
     def backward(ctx: Context, gradient):
         q, k, v, output, totals, exponents = ctx.saved_arrays
-        keep, math = ctx.keep, ctx.math
+        math = ctx.math
         heads, batch, length, width = q.shape
         grad_qkv = xp.empty((heads, batch, length, 3 * width), q.dtype)
         gradient, shift = incoming(output, gradient, totals, math.cast)
         for h in head_blocks(heads, batch, ctx.parts):
             grads = [math.softmax.Total((h.stop - h.start, batch, length, width)) for _ in "qkv"]
-            for i, queries, j, keys in visited(ctx.parts):
-                terms = math.differentiate(
-                    q[h, :, queries], k[h, :, keys], v[h, :, keys],
-                    exponents[h, :, queries], gradient[h, :, queries], shift[h, :, :, queries], i == j,
-                    masks(keep, h, i, j),
-                )  # fmt: skip
-                for total, term, rows in zip(grads, terms, (queries, keys, keys), strict=True):
-                    total.add(term, rows)
+            for pair in visited(ctx.parts):
+                math.add_gradients(grads, ctx.keep, h, pair, q, k, v, exponents, gradient, shift)
             grad_q, grad_k, grad_v = xp.split(grad_qkv[h], 3, axis=-1)  # views into grad_qkv
             for part, total in zip((grad_q, grad_k, grad_v), grads, strict=True):
                 part[...] = total.rounded(q.dtype)

@@ -13,7 +13,17 @@ from minidist.backend import xp
 from minidist.comm.collectives import all_gather_into_tensor, all_to_all_single
 from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import irecv, isend
-from minidist.nn.attention.tiled import Keep, TileMath, head_blocks, incoming, masks, scaled_queries, unscale
+from minidist.nn.attention.tiled import (
+    Keep,
+    TileMath,
+    flops_of_pairs,
+    head_blocks,
+    incoming,
+    masks,
+    pairs,
+    scaled_queries,
+    unscale,
+)
 from minidist.nn.tensor import Context, Function
 from minidist.overrides import overridable
 
@@ -115,13 +125,8 @@ class PassingAttention(Function):
 
     @staticmethod
     def flops(output, qkv, keep, rate, ranks_tiles, softmax, passes, group) -> int:
-        heads, batch, _, width = output.shape
-        scores = sum(
-            (queries.stop - queries.start) * (keys.stop - keys.start)
-            for theirs in ranks_tiles
-            for _, queries, _, keys in pairs(ranks_tiles[group.rank], theirs)
-        )
-        return 2 * 2 * heads * batch * scores * width
+        mine = ranks_tiles[group.rank]
+        return flops_of_pairs(output, (pair for theirs in ranks_tiles for pair in pairs(mine, theirs)))
 
     @staticmethod
     def forward(
@@ -171,25 +176,11 @@ class PassingAttention(Function):
             with trace.span(f"attend to keys of rank {rank}, backward"):
                 for h in ctx.blocks:
                     into = grad_q.at(h), gradients.at((0, h)), gradients.at((1, h))
-                    for i, queries, j, keys in pairs(mine, ctx.ranks_tiles[rank]):
-                        terms = math.differentiate(
-                            q[h, :, queries], k[h, :, keys], v[h, :, keys],
-                            exponents[h, :, queries], gradient[h, :, queries], shift[h, :, :, queries], i == j,
-                            masks(ctx.keep, h, i, j),
-                        )  # fmt: skip
-                        for total, term, rows in zip(into, terms, (queries, keys, keys), strict=True):
-                            total.add(term, rows)
+                    for pair in pairs(mine, ctx.ranks_tiles[rank]):
+                        math.add_gradients(into, ctx.keep, h, pair, q, k, v, exponents, gradient, shift)
             return gradients
 
         grad_kv = ctx.passes[1](ctx.policy.outgoing(xp.stack((k, v))), ctx.group, visit)
         parts = grad_q.rounded(q.dtype), *grad_kv.rounded(q.dtype)
         unscale(*parts[:2])
         return xp.concatenate(parts, -1), None, None, None, None, None, None
-
-
-def pairs(mine: list[tuple[int, slice]], theirs: list[tuple[int, slice]]):
-    """Number and tokens of my tile of queries, then of their tile of keys, wherever a query is not before a key."""
-    for i, queries in mine:
-        for j, keys in theirs:
-            if j <= i:
-                yield i, queries, j, keys
