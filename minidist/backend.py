@@ -92,7 +92,7 @@ def product_blocks(count: int, elements: int, limit: int) -> Iterator[slice]:
 
     On a GPU one at a time: see ``matmul_each``.
     """
-    step = max(1, limit // elements) if xp.name == "numpy" else 1
+    step = max(1, limit // max(1, elements)) if xp.name == "numpy" else 1
     return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
 

@@ -10,6 +10,7 @@ from minidist.nn.attention.tiled import SOFTMAXES
 from minidist.nn.data import load_corpus
 from minidist.nn.gpt import ATTENTION
 from minidist.nn.memory.recompute import MODES
+from minidist.nn.moe.config import GATES, SCOPES
 from minidist.nn.precision.policy import POLICIES
 from minidist.parallel.context import KINDS
 from minidist.parallel.tools.schedules import SCHEDULES
@@ -31,6 +32,7 @@ HELP = {
     "when summed once a step",
     "tp": "tensor-parallel ranks; must divide the number of heads",
     "sp": "1 adds sequence parallelism: the tensor-parallel ranks split what they would otherwise replicate",
+    "ep": "expert-parallel ranks, of the data-parallel ones, which share the --experts; must divide --dp",
     "cp": "context-parallel ranks, each with some of the --sequence-chunks",
     "cp_kind": "how the context-parallel ranks' queries meet all keys: these go round a ring (zigzag: with balanced "
     "work), or are gathered, or heads are split instead of tokens (ulysses)",
@@ -58,6 +60,20 @@ HELP = {
     "attention_tile": "queries, and keys, in a tile, with --attention tiled",
     "softmax": "exact merges tiles in a way that no order changes; online32 is the usual float32 online softmax",
     "sequence_chunks": "parts of the context, each computed by itself; a multiple of --cp",
+    "experts": "experts of each mixture, in place of an MLP; 0 for a dense model",
+    "top_k": "experts that each token uses, with --experts",
+    "expert_hidden": "hidden units of one expert; 0 is 4 times the width, those of a dense MLP",
+    "shared_expert": "hidden units of the expert that all tokens use; 0 for none",
+    "moe_every": "every N-th layer has experts",
+    "gate": "how the router turns logits into scores",
+    "capacity": "an expert takes at most X times its even share of the tokens of a micro-batch, and drops the others; "
+    "0 drops none",
+    "aux_loss": "coefficient of the loss that balances the experts' load; 0 for none",
+    "aux_scope": "tokens whose experts that loss balances",
+    "z_loss": "coefficient of the loss that keeps the router's logits small; 0 for none",
+    "bias_rate": "step of the routers' biases, which balance the load without a loss; 0 for no biases",
+    "expert_nodes": "nodes that the experts are on, each with as many",
+    "route_nodes": "nodes whose experts one token may use; 0 for all",
     "seed": "seed of weights, data and dropout",
     "precision": "precision of the model's parameters and activations; the optimizer keeps float32 weights",
     "loss_scale": "fixed loss scale, with --precision fp16; 0 adjusts it automatically, 1 turns it off",
@@ -76,6 +92,8 @@ CHOICES = {
     "cp_kind": KINDS,
     "schedule": tuple(SCHEDULES),
     "recompute": MODES,
+    "gate": GATES,
+    "aux_scope": SCOPES,
     "precision": tuple(POLICIES),
     "attention": ATTENTION,
     "softmax": tuple(SOFTMAXES),

@@ -17,12 +17,13 @@ class DeviceMesh:
     ``torch.distributed.device_mesh``.
 
     Attributes:
+        group: all ranks of the mesh.
         mesh: the ranks of the group, in the shape of the mesh.
         mesh_dim_names: the name of each dimension.
     """
 
     def __init__(self, mesh: np.ndarray, names: tuple[str, ...], groups: dict[str, ProcessGroup], group) -> None:
-        self.mesh, self.mesh_dim_names, self._groups, self._all = mesh, names, groups, group
+        self.mesh, self.mesh_dim_names, self._groups, self.group = mesh, names, groups, group
         self._coordinate = dict(zip(names, mesh_coordinate(group.rank, mesh.shape), strict=True))
 
     def __repr__(self) -> str:
@@ -58,7 +59,7 @@ class DeviceMesh:
             raise ValueError(f"flatten: {mesh_dims[1]!r} does not follow {mesh_dims[0]!r} in {self.mesh_dim_names}")
         shape, names = list(self.mesh.shape), list(self.mesh_dim_names)
         shape[first : second + 1], names[first : second + 1] = [shape[first] * shape[second]], [name]
-        return init_device_mesh(tuple(shape), mesh_dim_names=tuple(names), group=self._all)
+        return init_device_mesh(tuple(shape), mesh_dim_names=tuple(names), group=self.group)
 
     def _known(self, name: str) -> str:
         if name not in self.mesh_dim_names:

@@ -92,7 +92,7 @@ class Linear(Function):
     def backward(ctx: Context, gradient):
         rows, weight = map(ctx.policy.round_operand, ctx.saved_arrays)
         matrix = weight.swapaxes(1, 2) if ctx.transposed else weight
-        grad_rows = ctx.policy.round_grad_operand(gradient.reshape(*rows.shape[:2], -1))  # (H, N, out)
+        grad_rows = ctx.policy.round_grad_operand(gradient.reshape(*rows.shape[:2], gradient.shape[-1]))  # (H, N, out)
         grad_x = grad_weight = grad_bias = None
         if ctx.needs_input_grad[0]:
             grad_x = matmul_each(grad_rows, matrix.swapaxes(1, 2)).reshape(ctx.input_shape)

@@ -1,7 +1,8 @@
 """A GPT: the architecture of GPT-2 (Radford et al., 2019), small enough to train on a laptop.
 
 Learned positions, pre-norm blocks, causal multi-head attention, a GELU MLP four times as wide as the model, and an
-output head that shares the embedding's weight (tied weights). By default tokens are bytes.
+output head that shares the embedding's weight (tied weights). By default tokens are bytes. Some or all of the MLPs may be
+mixtures of experts (moe/).
 
 Shapes: B samples of T tokens, model width C, H heads of width D = C / H, and the vocabulary V, rounded up to a multiple
 of H.
@@ -19,6 +20,11 @@ from minidist.nn.attention.tiled import SOFTMAXES, Keep, tiled_attention, tiles
 from minidist.nn.chunks import Chunks, join, mean_over_chunks
 from minidist.nn.layers import ColumnLinear, Dropout, Embedding, LayerNorm, Module, Parameter, RowLinear
 from minidist.nn.loss import cross_entropy
+from minidist.nn.moe.balance import Balance
+from minidist.nn.moe.config import MoEConfig
+from minidist.nn.moe.experts import Experts
+from minidist.nn.moe.layer import MoE
+from minidist.nn.moe.router import Router
 from minidist.nn.random import DropoutRNG, generator
 from minidist.nn.tensor import Tensor, no_grad
 
@@ -44,6 +50,7 @@ class GPTConfig:
     attention_tile: int = 128  # queries, and keys, in a tile
     softmax: str = "exact"  # of tiled attention: see nn/attention/
     sequence_chunks: int = 1  # parts of the context, each computed by itself: see nn/chunks.py
+    moe: MoEConfig | None = None  # the experts in place of MLPs; None for a dense model
 
     def __post_init__(self) -> None:
         for name in ("vocab", "context", "layers", "heads", "width", "attention_tile", "sequence_chunks"):
@@ -73,6 +80,23 @@ class GPTConfig:
             )
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
+        if self.moe is not None:
+            self._check_experts(self.moe)
+
+    def _check_experts(self, moe: MoEConfig) -> None:
+        for name in ("hidden", "shared"):
+            if getattr(moe, name) % self.heads:
+                raise ValueError(
+                    f"the {getattr(moe, name)} {name} units of an expert must be a multiple of the {self.heads} heads, "
+                    "each of which has as many"
+                )
+        if not self.sparse_layers:
+            raise ValueError(f"every {moe.every}th of {self.layers} layers has experts: none has. Choose 1 to {self.layers}")
+
+    @property
+    def sparse_layers(self) -> list[int]:
+        """The layers that have experts."""
+        return [layer for layer in range(self.layers) if self.moe is not None and self.moe.is_sparse(layer)]
 
     def _nearest_widths(self) -> str:
         below = self.width // self.heads * self.heads
@@ -127,10 +151,10 @@ class Attention(Module):
 
 
 class MLP(Module):
-    """(B, T, C) -> (B, T, C) with 4 C hidden units, 4 D of them for each head."""
+    """(..., C) -> (..., C) with 4 C hidden units, unless told how many; each head has as many of them."""
 
-    def __init__(self, config: GPTConfig) -> None:
-        hidden = 4 * config.width // config.heads
+    def __init__(self, config: GPTConfig, hidden: int | None = None) -> None:
+        hidden = (hidden or 4 * config.width) // config.heads
         self.fc = ColumnLinear(config.heads, config.width, hidden, STD)
         self.proj = RowLinear(config.heads, hidden, config.width, STD / sqrt(2 * config.layers))
 
@@ -139,16 +163,29 @@ class MLP(Module):
         return self.proj(hidden)  # (B, T, C)
 
 
-class Block(Module):
-    """One layer: attention and MLP, each applied to a normalised copy and added to the residual stream."""
+def mixture(config: GPTConfig, layer: int, balance: Balance) -> MoE:
+    """The mixture of experts of a layer, with initial weights of the sizes of a dense MLP's."""
+    moe, out_std = config.moe, STD / sqrt(2 * config.layers)
+    router = Router(moe, config.width, STD, config.sparse_layers.index(layer), balance)
+    experts = Experts(config.heads, moe.experts, config.width, moe.hidden or 4 * config.width, STD, out_std)
+    return MoE(router, experts, MLP(config, moe.shared) if moe.shared else None)
 
-    def __init__(self, config: GPTConfig, layer: int, chunks: Chunks | None = None) -> None:
+
+class Block(Module):
+    """One layer: attention and MLP, each applied to a normalised copy and added to the residual stream.
+
+    The MLP may be a mixture of experts; then ``balance`` is that of the model.
+    """
+
+    def __init__(
+        self, config: GPTConfig, layer: int, chunks: Chunks | None = None, balance: Balance | None = None
+    ) -> None:
         self.chunks = chunks or Chunks(config.sequence_chunks)
         self.norm1 = LayerNorm(config.width)
         self.attention = Attention(config, layer, self.chunks)
         self.dropout1 = Dropout(config.dropout, layer, "attention")
         self.norm2 = LayerNorm(config.width)
-        self.mlp = MLP(config)
+        self.mlp = mixture(config, layer, balance) if layer in config.sparse_layers else MLP(config)
         self.dropout2 = Dropout(config.dropout, layer, "mlp")
 
     def forward(self, x: Tensor, dropout_rng: DropoutRNG | None) -> Tensor:
@@ -212,6 +249,8 @@ class Head(Module):
 
     def mean_loss(self, x: Tensor, targets) -> Tensor:
         """The mean over the tokens of one chunk: (B, t, C) and targets (B, t) -> a scalar."""
+        if targets.size == 0:
+            return self(x).sum()  # 0, of a micro-batch without samples
         return cross_entropy(self(x), targets, self.vocab)
 
 
@@ -222,13 +261,17 @@ class GPT(Module):
         config: its sizes.
         seed: of its initial weights, each of which depends only on the seed and the weight's name.
         dtype: float32, or float64 as a reference.
+
+    Attributes:
+        balance: how evenly the experts are loaded; None in a dense model.
     """
 
     def __init__(self, config: GPTConfig, seed: int = 0, dtype=xp.float32) -> None:
         self.config = config
         self.chunks = Chunks(config.sequence_chunks)
+        self.balance = Balance(config.moe, len(config.sparse_layers)) if config.moe else None
         self.embeddings = Embeddings(config, self.chunks)
-        self.blocks = [Block(config, layer, self.chunks) for layer in range(config.layers)]
+        self.blocks = [Block(config, layer, self.chunks, self.balance) for layer in range(config.layers)]
         self.head = Head(config, self.embeddings.token, self.chunks)
         self.init_parameters(seed, dtype)
 
@@ -236,7 +279,7 @@ class GPT(Module):
         """The loss of one micro-batch.
 
         Args:
-            tokens, targets: integers (B, T) below the vocabulary, T at most the context.
+            tokens, targets: integers (B, T) below the vocabulary, T at most the context. With B = 0 the loss is 0.
             dropout_rng: names the dropout of this pass; None for none, as in evaluation.
 
         Returns:
@@ -271,9 +314,9 @@ class GPT(Module):
         return joined[..., : self.config.vocab]
 
     def _check(self, tokens) -> None:
-        if tokens.ndim != 2 or tokens.size == 0:
-            raise ValueError(f"tokens must have shape (samples, length), neither of them 0, not {tokens.shape}")
-        if on_host(tokens) and (tokens.min() < 0 or tokens.max() >= self.config.vocab):
+        if tokens.ndim != 2 or tokens.shape[1] == 0:
+            raise ValueError(f"tokens must have shape (samples, length), the length not 0, not {tokens.shape}")
+        if tokens.size and on_host(tokens) and (tokens.min() < 0 or tokens.max() >= self.config.vocab):
             raise ValueError(
                 f"tokens must be from 0 to {self.config.vocab - 1}: found {tokens.min()} to {tokens.max()}"
             )

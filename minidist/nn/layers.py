@@ -22,12 +22,14 @@ class Parameter(Tensor):
 
     Attributes:
         sharded: whether some of its heads are in other processes (Megatron-LM: ``tensor_model_parallel``).
+        expert_axis: along which each expert of a mixture has a part of its own; None for a parameter of all tokens.
         format: the format in which it is stored; None for its array's dtype.
         stored: the array in memory: ``data`` itself, or the bits of a smaller format. Then ``data`` is decoded at each
             use and read-only, because an in-place update would be lost.
     """
 
     format: Format | None = None
+    expert_axis: int | None = None
 
     def __init__(self, shape: tuple[int, ...], mean: float = 0.0, std: float = 0.0, decay: bool = False) -> None:
         super().__init__(xp.full(shape, mean, xp.float32), requires_grad=True)

@@ -16,7 +16,7 @@ and the sum is not divided here, because averaging happens in one place (``avera
 Gradients are summed in float64 by default, so that neither the order of the ranks nor the algorithm shows in the bits.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from minidist import ledger
@@ -177,21 +177,24 @@ class DataParallel(Axis):
         group: the data-parallel ranks.
         sync: how the gradients are summed, one of SYNCS: "naive", "bucketed" or "overlapped".
         bucket_mb, algorithm, reduce_dtype: as for ``BucketedDataParallel``.
+        holds: which parameters are this axis' business; None for all.
     """
 
     splits_loss = True  # each rank has micro-batches of its own
 
     def __init__(
         self, group: ProcessGroup, sync: str = "overlapped", bucket_mb: float = 1.0, algorithm: str = "auto",
-        reduce_dtype=xp.float64,
+        reduce_dtype=xp.float64, holds: Callable[[Parameter], bool] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(group)
+        self.holds = holds
         self.sync, self.bucket_mb, self.algorithm, self.reduce_dtype = sync, bucket_mb, algorithm, reduce_dtype
         self.weights: MasterWeights | None = None
 
     def apply(self, model: Module) -> Module:
         """Have the parameters' gradients summed. Where the policy in force has 16 bits, store the parameters so."""
-        parameters, arguments = model.parameters(), (self.group, self.algorithm, self.reduce_dtype)
+        parameters = list(filter(self.holds or (lambda parameter: True), model.parameters()))
+        arguments = self.group, self.algorithm, self.reduce_dtype
         if self.sync == "naive":
             self.sums = NaiveDataParallel(parameters, *arguments)
         else:

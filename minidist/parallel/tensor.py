@@ -28,6 +28,8 @@ from minidist.nn import functional
 from minidist.nn.gpt import Attention, Head
 from minidist.nn.layers import ColumnLinear, Embedding, Module, Parameter, RowLinear
 from minidist.nn.loss import cross_entropy
+from minidist.nn.moe.experts import Experts
+from minidist.nn.moe.layer import MoE
 from minidist.nn.tensor import Tensor
 from minidist.overrides import overridable
 from minidist.parallel.axis import Axis
@@ -39,6 +41,7 @@ from minidist.parallel.tools.mappings import (
     reduce_from_group,
     reduce_scatter_in_group,
 )
+from minidist.parallel.tools.parallel_experts import SequenceParallelMoE, TensorParallelExperts
 from minidist.parallel.tools.plan import Plan, parallelize_module
 
 
@@ -161,6 +164,8 @@ class VocabParallelHead(Head):
         return super().output(enter_heads(x, self.group, self.sequence, self.reduce_dtype))  # (H/N, B, T, V/H)
 
     def mean_loss(self, x: Tensor, targets) -> Tensor:
+        if targets.size == 0:
+            return super().mean_loss(x, targets)
         return vocab_parallel_cross_entropy(self(x), targets, self.vocab, self.group)
 
 
@@ -201,6 +206,28 @@ def local_heads(attention: Attention, group: ProcessGroup) -> Attention:
     return attention
 
 
+def mlp_plan(**options) -> Plan:
+    """Which modules of an MLP become parallel."""
+    return {"fc": partial(column_parallel_linear, **options), "proj": partial(row_parallel_linear, **options)}
+
+
+def parallel_mlp(mlp: Module, group: ProcessGroup, sequence: bool, reduce_dtype) -> Module:
+    """An MLP, or the mixture of experts in its place, made parallel."""
+    if not isinstance(mlp, MoE):
+        return parallelize_module(mlp, group, mlp_plan(sequence=sequence, reduce_dtype=reduce_dtype))
+    parallelize_module(mlp, group, {"experts": partial(parallel_experts, reduce_dtype=reduce_dtype)})
+    if mlp.shared is not None:
+        parallelize_module(mlp.shared, group, mlp_plan(sequence=False, reduce_dtype=reduce_dtype))
+    return SequenceParallelMoE(mlp, group) if sequence else mlp
+
+
+def parallel_experts(experts: Experts, group: ProcessGroup, reduce_dtype) -> Experts:
+    """Experts of which this rank keeps the hidden units of its heads."""
+    for weight in (experts.fc, experts.proj):
+        shard_heads(weight, group)
+    return TensorParallelExperts(experts, group, reduce_dtype)
+
+
 def tensor_plan(sequence: bool = False, reduce_dtype=xp.float64) -> Plan:
     """Which modules of a GPT become parallel; with ``sequence``, between regions in which the tokens are split.
 
@@ -212,8 +239,7 @@ def tensor_plan(sequence: bool = False, reduce_dtype=xp.float64) -> Plan:
         "blocks.*.attention": local_heads,
         "blocks.*.attention.qkv": partial(column_parallel_linear, **options),
         "blocks.*.attention.out": partial(row_parallel_linear, **options),
-        "blocks.*.mlp.fc": partial(column_parallel_linear, **options),
-        "blocks.*.mlp.proj": partial(row_parallel_linear, **options),
+        "blocks.*.mlp": partial(parallel_mlp, **options),
         "head": partial(VocabParallelHead, **options),
     }
 

@@ -46,7 +46,7 @@ from minidist.nn.layers import Module, Parameter
 from minidist.nn.tensor import Context, Function, Tensor
 from minidist.overrides import overridable
 from minidist.parallel.axis import Axis
-from minidist.parallel.tools.units import Unit, held
+from minidist.parallel.tools.units import ModulePart, Unit, held
 
 
 class ZeroStage1:
@@ -298,6 +298,8 @@ class Zero(Axis):
         pipelined: whether a pipeline runs the model. Then all ranks have as many micro-batches, and these stages run,
             not their overrides.
         once: sum gradients once a step, and keep them full until then; of stages 2 and 3.
+        holds: which parameters are this axis' business; None for all. Then, too, all ranks have as many micro-batches,
+            and these stages run.
         options: of stage 3 alone, as ``ZeroStage3`` takes them behind those.
     """
 
@@ -305,23 +307,30 @@ class Zero(Axis):
 
     def __init__(
         self, group: ProcessGroup, stage: int, shard: int, rounds: int, algorithm: str = "auto",
-        reduce_dtype=xp.float64, pipelined: bool = False, once: bool = False, *options,
+        reduce_dtype=xp.float64, pipelined: bool = False, once: bool = False,
+        holds: Callable[[Parameter], bool] | None = None, *options,
     ) -> None:  # fmt: skip
         mesh = init_device_mesh((group.size // shard, shard), mesh_dim_names=("replicate", "shard"), group=group)
         super().__init__(group, mesh.get_group("shard"))
         self.replicas = mesh.get_group("replicate")
-        self.stage, self.algorithm, self.pipelined, self.once = stage, algorithm, pipelined, once
-        self.arguments = 0 if pipelined else rounds, algorithm, reduce_dtype, *options
+        self.stage, self.algorithm, self.pipelined, self.once, self.holds = stage, algorithm, pipelined, once, holds
+        self.arguments = 0 if pipelined or holds else rounds, algorithm, reduce_dtype, *options
 
     def apply(self, model: Module) -> Module:
         """Move the parameters into flat units: the blocks, each by itself, and what is left."""
-        stages = OWN if self.pipelined or self.once else STAGES
-        self.zero = stages[self.stage](model, model.blocks, self.shard_group, self.replicas, *self.arguments)
+        stages = OWN if self.pipelined or self.once or self.holds else STAGES
+        root, blocks = (model, model.blocks) if self.holds is None else self.parts(model)
+        self.zero = stages[self.stage](root, blocks, self.shard_group, self.replicas, *self.arguments)
         if self.once:
             self.zero.keep_gradients(self.zero.units)
         if self.pipelined and self.stage == 3:
             self.zero.reshard_after_backward = self.zero.reshard_after_forward
         return model
+
+    def parts(self, model: Module) -> tuple[Module, list[Module]]:
+        """The model and its blocks, each with the parameters that this axis holds."""
+        blocks = [ModulePart(block, self.holds) for block in model.blocks]
+        return ModulePart(model, self.holds), [block for block in blocks if block.parameters()]
 
     def hold_back(self, parameters: Sequence[Parameter]) -> None:
         if self.stage > 1:  # stage 1 keeps all gradients

@@ -4,11 +4,18 @@ from dataclasses import dataclass
 from math import frexp, isfinite
 
 from minidist.nn.gpt import GPTConfig
+from minidist.nn.moe.config import MoEConfig
 from minidist.nn.precision.policy import POLICIES
 from minidist.parallel.data import share_of
 from minidist.parallel.pipeline import spread
 from minidist.train.layout import Layout
 from minidist.train.numerals import LARGEST
+
+MOE = {  # the settings of experts here, and what the model calls them
+    "experts": "experts", "top_k": "top_k", "expert_hidden": "hidden", "shared_expert": "shared", "moe_every": "every",
+    "gate": "gate", "capacity": "capacity", "aux_loss": "aux_loss", "aux_scope": "aux_scope", "z_loss": "z_loss",
+    "bias_rate": "bias_rate", "expert_nodes": "nodes", "route_nodes": "route_nodes",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,19 @@ class TrainConfig:
     attention_tile: int = 128  # tokens in a tile of tiled attention
     softmax: str = "exact"  # how tiles are merged
     sequence_chunks: int = 1  # parts of the context, each computed by itself: the grain that context parallelism needs
+    experts: int = 0  # in each mixture; 0 for a dense model. What follows is about mixtures: see nn/moe/config.py
+    top_k: int = 2
+    expert_hidden: int = 0
+    shared_expert: int = 0
+    moe_every: int = 1
+    gate: str = "softmax"
+    capacity: float = 0.0
+    aux_loss: float = 0.01
+    aux_scope: str = "micro_batch"
+    z_loss: float = 0.0
+    bias_rate: float = 0.0
+    expert_nodes: int = 1
+    route_nodes: int = 0
     seed: int = 0
     precision: str = "fp32"  # of parameters and activations in the model: see nn/precision/policy.py
     loss_scale: float = 0.0  # fixed, for fp16; 0 to have it found
@@ -90,7 +110,23 @@ class TrainConfig:
             attention_tile=self.attention_tile,
             softmax=self.softmax,
             sequence_chunks=self.sequence_chunks,
+            moe=self.moe,
         )
+
+    @property
+    def moe(self) -> MoEConfig | None:
+        """The model's experts; None for a dense model.
+
+        Raises:
+            ValueError: for a setting of experts in a model without any.
+        """
+        settings = {name: getattr(self, field) for field, name in MOE.items()}
+        if self.experts:
+            return MoEConfig(**settings)
+        for field in MOE:
+            if getattr(self, field) != getattr(TrainConfig, field):
+                raise ValueError(f"{field} is about experts, and there are none: set experts to 2 or more")
+        return None
 
     @property
     def micro_batches(self) -> int:
@@ -120,10 +156,31 @@ class TrainConfig:
                 f"sp=1 splits the {what} over the tp={layout.tp} ranks, which do not divide {each} of "
                 f"{chunk} tokens: choose a multiple of {layout.tp}"
             )
+        if layout.ep > 1:
+            self._check_experts(layout)
         if layout.cp > 1:
             self._check_context(layout)
         if layout.pp > 1:
             self._check_pipeline(layout)
+
+    def _check_experts(self, layout: Layout) -> None:
+        if not self.experts:
+            raise ValueError(
+                f"ep={layout.ep} shares experts among ranks, and this model has none: set experts to a multiple of "
+                f"{layout.ep}"
+            )
+        if self.experts % layout.ep:
+            fitting = [n for n in range(1, layout.dp + 1) if layout.dp % n == 0 and self.experts % n == 0]
+            raise ValueError(
+                f"ep={layout.ep} does not divide the {self.experts} experts: choose ep from "
+                f"{', '.join(map(str, fitting))}, or a multiple of {layout.ep} experts"
+            )
+        if layout.pp > 1 and self.micro_batches % layout.dp:
+            raise ValueError(
+                f"with ep={layout.ep} ranks meet in every micro-batch, and in a pipeline all need as many: "
+                f"dp={layout.dp} does not divide the {self.micro_batches} of global_batch {self.global_batch} / "
+                f"micro_batch {self.micro_batch}; change one of them"
+            )
 
     def _check_context(self, layout: Layout) -> None:
         parts = layout.least_chunks

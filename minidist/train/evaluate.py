@@ -3,13 +3,16 @@
 from minidist import backend
 from minidist.nn.data import Corpus, validation_batches
 from minidist.nn.gpt import GPT
+from minidist.nn.moe.balance import Balance
 from minidist.nn.tensor import no_grad
 from minidist.train.config import TrainConfig
 
 
-def full_model(config: TrainConfig, arrays: dict) -> GPT:
-    """The model with these weights: full arrays, by parameter name."""
+def full_model(config: TrainConfig, arrays: dict, balance: Balance | None = None) -> GPT:
+    """The model with these weights, full arrays by parameter name, and the routers' biases of ``balance``."""
     model = GPT(config.model)
+    if balance is not None:
+        model.balance.bias = balance.bias
     for parameter in model.parameters():
         parameter.data = arrays[parameter.name]
     return model

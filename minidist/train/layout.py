@@ -33,6 +33,7 @@ class Layout:
     grad_sync: str = "micro_batch"  # how often stages 2 and 3 sum gradients; between, they are sharded, or full
     tp: int = 1  # tensor-parallel ranks: see parallel/tensor.py
     sp: int = 0  # 1: sequence parallelism among them
+    ep: int = 1  # ranks, of dp, that share the experts: see parallel/expert.py
     cp: int = 1  # context-parallel ranks: see parallel/context.py
     cp_kind: str = "ring"  # how attention brings them together
     pp: int = 1  # pipeline-parallel ranks: see parallel/pipeline.py
@@ -65,8 +66,24 @@ class Layout:
                 f"cp_kind={self.cp_kind} is for context parallelism, and cp=1 is none: set cp to 2 or more"
             )
         _choice("recompute", self.recompute, MODES)
+        self._check_experts()
         self._check_zero()
         self._check_pipeline()
+
+    def _check_experts(self) -> None:
+        if not 1 <= self.ep <= MAX_RANKS:
+            raise ValueError(f"ep={self.ep}: the number of expert-parallel ranks must be from 1 to {MAX_RANKS}")
+        if self.dp % self.ep:
+            fitting = [n for n in range(1, self.dp + 1) if self.dp % n == 0]
+            raise ValueError(
+                f"ep={self.ep} data-parallel ranks share the experts, and do not divide dp={self.dp}: choose ep from "
+                f"{', '.join(map(str, fitting))}, or dp from {self.ep}, {2 * self.ep}, {3 * self.ep}, ..."
+            )
+        if self.ep > 1 and self.shard:
+            raise ValueError(
+                f"shard={self.shard} is one number of ranks, and with ep={self.ep} experts have fewer replicas than "
+                "the rest of the model: leave shard 0, which shards each parameter over all of its replicas"
+            )
 
     def _check_zero(self) -> None:
         if self.zero not in (0, 1, 2, 3):

@@ -2,6 +2,7 @@
 
 ``parallelize`` composes the axes that a layout names, in the order in which they split the model: tp splits heads, cp
 splits sequences, pp splits layers, and the data axis, plain or ZeRO, comes last; a run on one rank has that one alone.
+With ep there are two data axes, one of them for the experts, inside the axis that shares these out.
 Each implements the protocol in parallel/axis.py. The ``ParallelModel`` that comes back asks them in turn, and knows
 none of them. (Which axes can be combined is in layout.py.)
 """
@@ -20,8 +21,10 @@ from minidist.nn.gpt import GPT
 from minidist.nn.layers import Module, Parameter
 from minidist.nn.memory.recompute import recompute_blocks
 from minidist.parallel.axis import Axis
+from minidist.parallel.balance import ExpertBalance
 from minidist.parallel.context import ContextParallel
 from minidist.parallel.data import DataParallel, share_of
+from minidist.parallel.expert import ExpertParallel, expert_process_groups
 from minidist.parallel.pipeline import Pipeline
 from minidist.parallel.sequence import sequence_plan
 from minidist.parallel.tensor import TensorParallel, tensor_plan
@@ -50,7 +53,7 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
         axes.append(TensorParallel(mesh.get_group("tp"), gpt_plan(bool(layout.sp), dtype)))
     if layout.cp > 1:
         axes.append(ContextParallel(mesh.get_group("cp"), layout.cp_kind))
-    mine = share_of(mesh.get_local_rank("dp"), layout.dp, config.micro_batches)
+    mine = micro_batches_of(mesh.get_local_rank("dp"), layout, config)
     run = partial(accumulate, model)  # how this rank's micro-batches run, unless a pipeline has a schedule for them
     if layout.pp > 1:
         pipeline = Pipeline(mesh.get_group("pp"), config.stages(layout), config.activations(layout))
@@ -60,7 +63,9 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
         run = partial(pipeline.run, planned[pipeline.group.rank])
     # Ranks with other samples and ranks with other tokens of the same samples alike know terms of a gradient.
     data_group = mesh.get_group("dp") if layout.cp == 1 else mesh.flatten(("dp", "cp"), "dp_cp").get_group("dp_cp")
-    axes.append(data_axis(data_group, layout, config))
+    axes.append(expert_axis(mesh, data_group, layout, config) if layout.ep > 1 else data_axis(data_group, layout, config))
+    if model.balance is not None:
+        axes.append(ExpertBalance(model.balance, [data_group] + [mesh.get_group("pp")] * (layout.pp > 1)))
     parallel = ParallelModel(model, axes, run, mine, config.micro_batches)
     recompute_blocks(model, layout.recompute)
     return parallel
@@ -72,15 +77,35 @@ def gpt_plan(sequence: bool, reduce_dtype) -> Plan:
     return plan | sequence_plan(reduce_dtype) if sequence else plan
 
 
-def data_axis(group: ProcessGroup, layout: Layout, config: TrainConfig) -> Axis:
-    """What splits the batch over a group's ranks: plain data parallelism, or ZeRO, which splits memory too."""
+def micro_batches_of(rank: int, layout: Layout, config: TrainConfig) -> list[int | None]:
+    """The numbers of a data-parallel rank's micro-batches; None for an empty one, where experts need all ranks."""
+    mine = list(share_of(rank, layout.dp, config.micro_batches))
+    most = len(share_of(0, layout.dp, config.micro_batches))  # rank 0 has the most
+    return mine + [None] * (most - len(mine)) if layout.ep > 1 else mine
+
+
+def expert_axis(mesh: DeviceMesh, data_group: ProcessGroup, layout: Layout, config: TrainConfig) -> Axis:
+    """What shares the experts among data-parallel ranks, and splits the batch over them: each parameter has a group."""
+    exchanging, same_experts = expert_process_groups(mesh.mesh, layout.ep, mesh.group)
+    dense = data_axis(data_group, layout, config, lambda parameter: parameter.expert_axis is None)
+    experts = data_axis(same_experts, layout, config, lambda parameter: parameter.expert_axis is not None)
+    return ExpertParallel(exchanging, data_group, dense, experts)
+
+
+def data_axis(
+    group: ProcessGroup, layout: Layout, config: TrainConfig, holds: Callable[[Parameter], bool] | None = None
+) -> Axis:
+    """What splits the batch over a group's ranks: plain data parallelism, or ZeRO, which splits memory too.
+
+    ``holds`` says of which parameters; None for all.
+    """
     dtype = np.dtype(config.reduce_dtype)
     if not layout.zero:
-        return DataParallel(group, layout.sync, layout.bucket_mb, layout.algorithm, dtype)
+        return DataParallel(group, layout.sync, layout.bucket_mb, layout.algorithm, dtype, holds)
     rounds = len(share_of(0, layout.dp, config.micro_batches))  # rank 0 has the most
     options = (bool(layout.reshard_after_forward), bool(layout.prefetch)) if layout.zero == 3 else ()
     shards, once = layout.shard or group.size, layout.grad_sync == "step"
-    return Zero(group, layout.zero, shards, rounds, layout.algorithm, dtype, layout.pp > 1, once, *options)
+    return Zero(group, layout.zero, shards, rounds, layout.algorithm, dtype, layout.pp > 1, once, holds, *options)
 
 
 class ParallelModel:
@@ -90,7 +115,7 @@ class ParallelModel:
         model: full; the axes change it in place.
         axes: in the order in which they cut it.
         run: forward and backward of several micro-batches, as ``accumulate`` or ``Pipeline.run`` takes them.
-        micro_batches: those of this rank, by their numbers within the step.
+        micro_batches: those of this rank, by their numbers within the step; None for one without samples.
         global_micro_batches: how many all ranks have in a step.
 
     Attributes:
@@ -99,8 +124,9 @@ class ParallelModel:
     """
 
     def __init__(
-        self, model: GPT, axes: Sequence[Axis], run: Callable, micro_batches: Sequence[int], global_micro_batches: int
-    ) -> None:
+        self, model: GPT, axes: Sequence[Axis], run: Callable, micro_batches: Sequence[int | None],
+        global_micro_batches: int,
+    ) -> None:  # fmt: skip
         self.model, self.axes, self.run = model, list(axes), run
         self.micro_batches, self.global_micro_batches = micro_batches, global_micro_batches
         self.local: Module = model
@@ -122,6 +148,8 @@ class ParallelModel:
 
     def forward_backward(self, batch: Callable[[int], tuple], scale: float) -> float:
         """Add the gradients, times ``scale``, of this rank's micro-batches; return the sum of the losses known here."""
+        if self.model.balance is not None:
+            self.model.balance.loss_scale = scale  # layers with experts add losses of their own
         return self.run(self.micro_batches, batch, scale, self.no_sync)
 
     @contextmanager

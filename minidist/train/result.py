@@ -37,6 +37,7 @@ class RankResult:
     skipped_steps: int = 0  # because float16 overflowed
     validation_loss: float | None = None
     sample: bytes | None = None
+    expert_counts: list[np.ndarray] = field(default_factory=list)  # of each step: see nn/moe/balance.py
     log: list = field(default_factory=list)
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     override_calls: dict[str, int] = field(default_factory=dict)  # how often each override was called
@@ -79,4 +80,5 @@ class Run:
             "flops": [rank.flops for rank in self.ranks],
             "loss_scale": self.ranks[0].loss_scale,
             "skipped_steps": self.ranks[0].skipped_steps,
+            "expert_counts": [counts.tolist() for counts in self.ranks[0].expert_counts],
         }

@@ -71,13 +71,15 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
     scaler = loss_scaler(config)
     instruments.begin(model, optimizer)
 
-    losses, digests = [], []
+    losses, digests, expert_counts = [], [], []
     for step in range(config.steps):
         batch = partial(batch_of, corpus, config, step)
         lr = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
         with instruments.step(step), diverging(step, scaler, world):
             losses.append(train_step(model, optimizer, scaler, batch, lr, config.clip))
         check_loss(step, losses[-1])
+        if gpt.balance is not None:
+            expert_counts.append(gpt.balance.report())
         if options.step_digests:
             digests.append(digest(gpt, optimizer, model.full_state).hexdigest())
         if options.progress and world.rank == 0:
@@ -92,6 +94,7 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
         digests,
         loss_scale=scaler.scale,
         skipped_steps=scaler.skipped,
+        expert_counts=expert_counts,
         **measured,
     )
     if options.stop_after is not None:
@@ -100,7 +103,7 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
     if options.validate or options.sample:
         weights = model.full_state({parameter.name: parameter.data for parameter in model.trained})
         if world.rank == 0:
-            trained = full_model(config, weights)
+            trained = full_model(config, weights, gpt.balance)
             if options.validate:
                 result.validation_loss = validation_loss(trained, corpus, config)
             if options.sample:

@@ -10,7 +10,7 @@ from minidist.nn.layers import Module
 
 def accumulate(
     model: Module,
-    micro_batches: Sequence[int],
+    micro_batches: Sequence[int | None],
     batch: Callable[[int], tuple],
     scale: float = 1.0,
     no_sync: Callable[[], AbstractContextManager] = nullcontext,
@@ -19,7 +19,7 @@ def accumulate(
 
     Args:
         model: called with what ``batch`` returns, it returns the loss, a scalar Tensor.
-        micro_batches: their numbers within the step.
+        micro_batches: their numbers within the step; None for one without samples.
         batch: for such a number its tokens and targets (B, T), and the random generators of its dropout.
         scale: what the loss is multiplied by, and with it all gradients (nn/precision/loss_scaling.py).
         no_sync: entered for all backward passes but the last, in which gradients may leave once they are complete.
@@ -31,7 +31,7 @@ def accumulate(
     return float(total)
 
 
-def forward_backward(model: Module, batch: tuple, scale: float = 1.0, index: int = 0):
+def forward_backward(model: Module, batch: tuple, scale: float = 1.0, index: int | None = 0):
     """Run one micro-batch, add its gradients, times ``scale``, to those that are there, and return its loss, (), there.
 
     A number would make the host wait for the GPU after each micro-batch.

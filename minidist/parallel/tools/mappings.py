@@ -8,6 +8,7 @@ each rank gets the full gradient back. So the backward of every collective is an
     all-reduce        copy              reduce_from_group        g: reduce_from_tensor_model_parallel_region
     split             all-gather        scatter_to_group         scatter_to_sequence_parallel_region
     all-gather        reduce-scatter    all_gather_in_group      gather_from_sequence_parallel_region
+    all-gather        split             gather_copies_in_group   the same, tensor_parallel_output_grad=False
     reduce-scatter    all-gather        reduce_scatter_in_group  reduce_scatter_to_sequence_parallel_region
     all-to-all        all-to-all        all_to_all_in_group      all_to_all_sp2hp, all_to_all_hp2sp
 
@@ -89,6 +90,19 @@ class GatherFromSequenceParallelRegion(Function):
         return sum_and_split(gradient, ctx.group, ctx.axis, ctx.grad_dtype), None, None, None
 
 
+class GatherCopies(Function):
+    """An all-gather for ranks that all do the same with it: the gradient is complete on each, which keeps its part."""
+
+    @staticmethod
+    def forward(ctx: Context, x, group: ProcessGroup, axis: int):
+        ctx.group, ctx.axis = group, axis
+        return join(x, group, axis, ctx.policy)
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        return split(gradient, ctx.group, ctx.axis), None, None
+
+
 class ReduceScatterToSequenceParallelRegion(Function):
     """g with split tokens: a reduce-scatter; backward all-gathers the parts' gradients."""
 
@@ -144,6 +158,11 @@ def scatter_to_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
 def all_gather_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dtype=xp.float64) -> Tensor:
     """All ranks' parts joined along an axis, for each rank to compute something else from it."""
     return GatherFromSequenceParallelRegion.apply(x, group, axis, reduce_dtype)
+
+
+def gather_copies_in_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
+    """All ranks' parts joined along an axis, for all ranks to compute the same from it."""
+    return GatherCopies.apply(x, group, axis)
 
 
 @overridable

@@ -1,12 +1,13 @@
 """Flat arrays of parameters that ranks can shard: what ZeRO's stages are made of."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from minidist import ledger
 from minidist.backend import xp
 from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Module, Parameter
 from minidist.nn.precision.policy import current
+from minidist.nn.tensor import Tensor
 from minidist.overrides import overridable
 
 
@@ -21,6 +22,47 @@ def shard_slice(elements: int, rank: int, ranks: int) -> slice:
     """Which part of a flat array a rank owns, when it is padded at its end so that all parts are equally long."""
     each = -(-elements // ranks)  # rounded up
     return slice(rank * each, (rank + 1) * each)
+
+
+class ModulePart:
+    """Some of a module's parameters, with the module's hooks: what one of several owners sees of it.
+
+    A hook that is set here is called after one that the module has already.
+
+    Args:
+        module: what runs.
+        holds: which of its parameters are meant.
+    """
+
+    def __init__(self, module: Module, holds: Callable[[Parameter], bool]) -> None:
+        self.module, self.holds = module, holds
+
+    def parameters(self) -> list[Parameter]:
+        return [parameter for parameter in self.module.parameters() if self.holds(parameter)]
+
+    @property
+    def forward_pre_hook(self) -> Callable[[], None] | None:
+        return self.module.forward_pre_hook
+
+    @forward_pre_hook.setter
+    def forward_pre_hook(self, hook: Callable[[], None]) -> None:
+        earlier = self.module.forward_pre_hook
+
+        def both() -> None:
+            if earlier is not None:
+                earlier()
+            hook()
+
+        self.module.forward_pre_hook = both
+
+    @property
+    def forward_hook(self) -> Callable[[Tensor], Tensor] | None:
+        return self.module.forward_hook
+
+    @forward_hook.setter
+    def forward_hook(self, hook: Callable[[Tensor], Tensor]) -> None:
+        earlier = self.module.forward_hook
+        self.module.forward_hook = lambda output: hook(output if earlier is None else earlier(output))
 
 
 class Unit:

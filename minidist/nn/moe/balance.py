@@ -1,0 +1,165 @@
+"""Balance: keeping the experts evenly loaded, so that none is idle and no rank waits for the one that all tokens chose.
+
+A router that sends a few more tokens to one expert trains that expert more, which then attracts more tokens still.
+Three remedies:
+
+- The balance loss, E sum_i f_i P_i, with f_i the share of the choices that went to expert i and P_i the mean of its
+  score (Switch Transformers, 2021, equation 4). It is 1 where all is even. Counts have no gradient: the loss pushes the
+  scores of experts down in proportion to their counts. Whose tokens are counted makes it another objective: those of
+  one micro-batch (and, with sequence chunks, of one chunk: the groups of GShard, 2020), or of the global batch (Qiu et
+  al., "Demons in the Detail", 2025).
+- The z-loss, the mean square of logsumexp(logits), keeps the logits small (Zoph et al., "ST-MoE", 2022).
+- A bias for each expert in the choice alone, not in the weights, moved by a fixed step after each step: down where the
+  expert got more than the mean, up where it got less. No loss, so no gradient that pulls against the model's own
+  (Wang et al., "Auxiliary-Loss-Free Load Balancing", 2024; DeepSeek-V3).
+
+Neither loss is part of the loss that is reported. Each is a node in the graph that passes its input on, and in backward
+adds the gradient of its loss, times the scale of the main loss (Megatron-LM's ``MoEAuxLossAutoScaler``). So it works in
+every stage of a pipeline, none of which has the main loss but the last.
+
+**Counting once.** Tokens are counted in backward, which runs once for each micro-batch. Forward may run twice
+(recomputation) or alone (evaluation). Counts are integers: all layouts have the same.
+
+Simplified: with ``global_batch``, f comes from the step before, since a step's own counts are known only when its last
+micro-batch has been routed, and by then the first one's backward is over. Real systems count the micro-batches that a
+rank has seen so far, which depends on the layout.
+"""
+
+from minidist.backend import to_host, xp
+from minidist.nn.moe.config import MoEConfig
+from minidist.nn.tensor import Context, Function, Tensor
+from minidist.overrides import overridable
+
+
+class Balance:
+    """What the routers of a model share, L of them with E experts each.
+
+    Attributes:
+        tally: integers (L, E + 2). In each row, of this step so far and on this rank: how many tokens chose each
+            expert, how many of these choices were dropped for lack of capacity, and how many different nodes the
+            tokens chose, added up.
+        last: the same of the step before, over all ranks.
+        bias: (L, E) float32, added to the scores when experts are chosen.
+        loss_scale: what the main loss is multiplied by (nn/precision/loss_scaling.py).
+    """
+
+    def __init__(self, config: MoEConfig, layers: int) -> None:
+        self.config = config
+        self.tally = xp.zeros((layers, config.experts + 2), xp.int64)
+        self.last = xp.zeros_like(self.tally)
+        self.bias = xp.zeros((layers, config.experts), xp.float32)
+        self.loss_scale = 1.0
+
+    def begin(self) -> None:
+        """Begin a step: nothing is counted yet."""
+        self.tally[:] = 0
+
+    def end(self) -> None:
+        """End a step, once ``tally`` has the sums over all ranks: move the biases."""
+        self.last = self.tally.copy()
+        if self.config.bias_rate:
+            self.bias = moved_bias(self.bias, self.last[:, : self.config.experts], self.config.bias_rate)
+
+    def state(self) -> dict:
+        """Every array that the next steps depend on, by name."""
+        return {"router_bias": self.bias, "router_counts": self.last.astype(xp.float64)}  # exact below 2^53
+
+    def report(self):
+        """``last``, in host memory."""
+        return to_host(self.last)
+
+
+@overridable
+def moved_bias(bias, counts, rate: float):
+    """The biases of the next step: ``rate`` lower where an expert had more tokens than the mean, higher where fewer.
+
+    Args:
+        bias: (L, E)
+        counts: of the tokens that chose each expert, integers (L, E).
+    """
+    experts = counts.shape[1]
+    excess = experts * counts - counts.sum(axis=1, keepdims=True)  # integers: a float16 count may have the wrong sign
+    return bias - xp.float32(rate) * xp.sign(excess).astype(bias.dtype)
+
+
+@overridable
+def balance_loss_gradient(scores, shares, coefficient: float, normalized: bool):
+    """The gradient of ``coefficient`` E sum_i f_i P_i with respect to the scores, f taken as constant.
+
+    Args:
+        scores: (N, E)
+        shares: f, (E,): which share of all choices went to each expert.
+        coefficient: of the loss.
+        normalized: whether a token's scores add up to 1. If not, P is the mean of scores divided by their sum.
+
+    Returns:
+        (N, E)
+    """
+    count, experts = scores.shape
+    slope = (coefficient * experts / max(1, count) * shares).astype(scores.dtype)  # (E,) of the loss, by probability
+    if normalized:
+        return xp.broadcast_to(slope, scores.shape)
+    total = scores.sum(axis=1, keepdims=True) + 1e-20  # (N, 1)
+    return (slope - (scores / total * slope).sum(axis=1, keepdims=True)) / total
+
+
+class AddBalanceLoss(Function):
+    """Passes scores (N, E) on. Backward adds the gradient of the balance loss, and counts the choices."""
+
+    @staticmethod
+    def forward(ctx: Context, scores, chosen, layer: int, balance: Balance):
+        ctx.rounds, ctx.layer, ctx.balance = False, layer, balance
+        ctx.save_for_backward(chosen, exact=(scores,))
+        return scores
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        chosen, scores = ctx.saved_arrays
+        config, tally, layer = ctx.balance.config, ctx.balance.tally, ctx.layer
+        found = tally_of(chosen, config, len(scores))
+        tally[layer] += found
+        if config.aux_loss:
+            counts = (found if config.aux_scope == "micro_batch" else ctx.balance.last[layer])[: config.experts]
+            shares = counts / xp.maximum(counts.sum(), 1)  # (E,) float64
+            coefficient = config.aux_loss * ctx.balance.loss_scale
+            gradient = gradient + balance_loss_gradient(scores, shares, coefficient, config.gate == "softmax")
+        return gradient, None, None, None
+
+
+class AddZLoss(Function):
+    """Passes logits (N, E) on. Backward adds the gradient of the mean square of their logsumexp."""
+
+    @staticmethod
+    def forward(ctx: Context, logits, balance: Balance):
+        ctx.rounds, ctx.balance = False, balance
+        ctx.save_for_backward(exact=(logits,))
+        return logits
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        (logits,) = ctx.saved_arrays
+        largest = logits.max(axis=1, keepdims=True)
+        exps = xp.exp(logits - largest)
+        total = exps.sum(axis=1, keepdims=True)  # (N, 1)
+        coefficient = 2 * ctx.balance.config.z_loss * ctx.balance.loss_scale / max(1, len(logits))
+        return gradient + exps / total * (coefficient * (xp.log(total) + largest)), None
+
+
+def add_balance_loss(scores: Tensor, chosen, layer: int, balance: Balance) -> Tensor:
+    """The scores (N, E), from which backward also learns that the choices (N, k) should be even."""
+    return AddBalanceLoss.apply(scores, chosen, layer, balance)
+
+
+def add_z_loss(logits: Tensor, balance: Balance) -> Tensor:
+    """The logits (N, E), from which backward also learns to keep them small, if the model has a z-loss."""
+    return AddZLoss.apply(logits, balance) if balance.config.z_loss else logits
+
+
+def tally_of(chosen, config: MoEConfig, tokens: int):
+    """A row of ``Balance.tally`` for the choices (N, k) of one micro-batch: integers (E + 2,)."""
+    counts = xp.bincount(chosen.reshape(-1), minlength=config.experts)  # (E,)
+    most = config.rows_at_most(tokens)
+    dropped = xp.zeros_like(counts) if most is None else xp.maximum(counts - most, 0)
+    node = xp.sort(chosen // (config.experts // config.nodes), axis=1)  # (N, k)
+    visits = tokens + (node[:, 1:] != node[:, :-1]).sum()
+    return xp.concatenate([counts, xp.stack([dropped.sum(), visits])])

@@ -1,0 +1,78 @@
+"""The settings of a mixture of experts."""
+
+from dataclasses import dataclass
+from math import isfinite
+
+GATES = ("softmax", "sigmoid")
+SCOPES = ("micro_batch", "global_batch")
+
+
+@dataclass(frozen=True)
+class MoEConfig:
+    """How many experts there are, how a token chooses among them, and what keeps them evenly loaded.
+
+    Raises:
+        ValueError: for a value that no model can have, naming what would fit.
+    """
+
+    experts: int  # E, in each mixture
+    top_k: int = 2  # k, that each token uses
+    hidden: int = 0  # hidden units of one expert; 0 for 4 C, those of a dense MLP
+    shared: int = 0  # hidden units of the expert that every token uses as well; 0 for none
+    every: int = 1  # every n-th layer has experts: n
+    gate: str = "softmax"  # from the router's logits to scores
+    capacity: float = 0.0  # an expert takes at most this many times k N / E of N tokens; 0 for all who come
+    aux_loss: float = 0.01  # coefficient of the loss that evens out the load; 0 for none
+    aux_scope: str = "micro_batch"  # whose tokens it evens out
+    z_loss: float = 0.0  # coefficient of the loss that keeps the logits small; 0 for none
+    bias_rate: float = 0.0  # of the step by which an expert's bias moves; 0 for no biases
+    nodes: int = 1  # groups of E / nodes experts each
+    route_nodes: int = 0  # whose experts a token may use: of so many nodes; 0 for all
+
+    def __post_init__(self) -> None:
+        for name in ("experts", "top_k", "every", "nodes"):
+            if not isinstance(getattr(self, name), int) or not 1 <= getattr(self, name) < 2**31:
+                raise ValueError(f"{name} must be a whole number from 1 to 2^31, not {getattr(self, name)!r}")
+        if self.top_k > self.experts:
+            raise ValueError(
+                f"top_k {self.top_k} is more than the {self.experts} experts there are: choose top_k from 1 to "
+                f"{self.experts}, or more experts"
+            )
+        for name in ("hidden", "shared", "route_nodes"):
+            if not 0 <= getattr(self, name) < 2**31:
+                raise ValueError(f"{name} must be from 0 to 2^31, not {getattr(self, name)}")
+        for name in ("capacity", "aux_loss", "z_loss", "bias_rate"):
+            if not (isfinite(getattr(self, name)) and getattr(self, name) >= 0):
+                raise ValueError(f"{name} must be a finite number of at least 0, not {getattr(self, name)}")
+        for name, choices in (("gate", GATES), ("aux_scope", SCOPES)):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
+        self._check_nodes()
+
+    def _check_nodes(self) -> None:
+        if self.experts % self.nodes:
+            fitting = [n for n in range(1, self.experts + 1) if self.experts % n == 0]
+            raise ValueError(
+                f"{self.nodes} nodes do not divide the {self.experts} experts: choose from "
+                f"{', '.join(map(str, fitting))}"
+            )
+        if self.route_nodes > self.nodes:
+            raise ValueError(
+                f"route_nodes {self.route_nodes} is more than the {self.nodes} nodes that the experts are on"
+            )
+        reachable = self.experts // self.nodes * self.route_nodes
+        if self.route_nodes and reachable < self.top_k:
+            raise ValueError(
+                f"route_nodes {self.route_nodes} leaves a token {reachable} of the {self.experts} experts, fewer than "
+                f"top_k {self.top_k}: set route_nodes to {-(-self.top_k * self.nodes // self.experts)} or more"
+            )
+
+    def is_sparse(self, layer: int) -> bool:
+        """Whether a layer has experts; otherwise it has a dense MLP."""
+        return layer % self.every == self.every - 1
+
+    def rows_at_most(self, tokens: int) -> int | None:
+        """How many of so many tokens an expert takes; None for all who come."""
+        if not self.capacity:
+            return None
+        return -int(-self.capacity * self.top_k * tokens // self.experts)  # rounded up

@@ -1,0 +1,129 @@
+"""The experts: E MLPs, each with its own weights, of which each computes the rows that were sent to it.
+
+The weights of all experts are in one array. A product is taken for each expert by itself, over its rows: on GPUs one
+kernel does all of them at once, a *grouped GEMM*. There are no biases, as in Mixtral and DeepSeek.
+
+**Bits.** The grain of a mixture is the (micro-batch, expert), its tokens in their order: the first rows of a product
+have other bits than the product of the first rows. A rank that gets rows from several micro-batches multiplies them
+grain by grain, and each grain leaves its own term in the gradient of the weights.
+"""
+
+from itertools import accumulate, pairwise
+
+from minidist.backend import matmul_each, xp
+from minidist.nn import functional
+from minidist.nn.layers import Module, Parameter
+from minidist.nn.tensor import Context, Function, Tensor
+
+Counts = list[int]  # of the rows of each expert
+
+
+class GroupedLinear(Function):
+    """For each head and expert a product, over the rows of that expert: (H, R, in) -> (H, R, out)."""
+
+    gradient_flops = 1, 1
+
+    @staticmethod
+    def flops(output, x, *rest) -> int:
+        return 2 * output.size * x.shape[-1]
+
+    @staticmethod
+    def forward(ctx: Context, x, weight, counts: Counts, partial: bool):
+        ctx.rounds, ctx.counts = not partial, counts
+        ctx.save_for_backward(x, weight)
+        y = xp.empty((*x.shape[:2], weight.shape[3]), x.dtype)  # (H, R, out)
+        for expert, rows in groups(counts):
+            factors = ctx.policy.round_operand(x[:, rows]), ctx.policy.round_operand(weight[:, expert])
+            y[:, rows] = matmul_each(*factors)
+        return y
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        x, weight = ctx.saved_arrays
+        grad_x = xp.empty(x.shape, x.dtype) if ctx.needs_input_grad[0] else None
+        grad_weight = xp.zeros(weight.shape, weight.dtype) if ctx.needs_input_grad[1] else None
+        for expert, rows in groups(ctx.counts):
+            grad_rows = ctx.policy.round_grad_operand(gradient[:, rows])  # (H, rows, out)
+            if grad_x is not None:
+                matrix = ctx.policy.round_operand(weight[:, expert])  # (H, in, out)
+                grad_x[:, rows] = matmul_each(grad_rows, matrix.swapaxes(1, 2))
+            if grad_weight is not None:
+                inputs = ctx.policy.round_operand(x[:, rows])  # (H, rows, in)
+                grad_weight[:, expert] = matmul_each(inputs.swapaxes(1, 2), grad_rows)
+        return grad_x, grad_weight, None, None
+
+
+def groups(counts: Counts):
+    """Each expert that has rows, and which they are."""
+    for expert, (first, last) in enumerate(pairwise(accumulate(counts, initial=0))):
+        if last > first:
+            yield expert, slice(first, last)
+
+
+class TakeRows(Function):
+    """Some of the rows (R, C): those of one grain."""
+
+    @staticmethod
+    def forward(ctx: Context, x, rows: slice):
+        ctx.input_shape, ctx.rows = x.shape, rows
+        ctx.rounds, ctx.grad_dtype = False, xp.float64  # the heads' gradients are terms of a sum
+        return x[rows]
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        grad_x = xp.full(ctx.input_shape, -0.0, gradient.dtype)  # x + (-0.0) is x for every x
+        grad_x[ctx.rows] = gradient
+        return grad_x, None
+
+
+class JoinRows(Function):
+    """The rows of all grains, one grain's after the other's: (H, r, C) each to (H, R, C)."""
+
+    @staticmethod
+    def forward(ctx: Context, *parts):
+        ctx.rounds = False  # terms of a sum, not rounded yet
+        ctx.ends = list(accumulate(part.shape[1] for part in parts))
+        return xp.concatenate(parts, 1)
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        return tuple(gradient[:, first:last] for first, last in pairwise([0, *ctx.ends]))
+
+
+class Experts(Module):
+    """E MLPs: rows (R, C), sorted by grain and within it by expert, to rows (R, C).
+
+    Args:
+        heads: H. Each has 1/H of every expert's hidden units.
+        experts: E.
+        width, hidden: C, and the hidden units of one expert.
+        std, out_std: of the initial weights, in and out of the hidden units.
+    """
+
+    def __init__(self, heads: int, experts: int, width: int, hidden: int, std: float, out_std: float) -> None:
+        self.fc = Parameter((heads, experts, width, hidden // heads), std=std, decay=True)
+        self.proj = Parameter((heads, experts, hidden // heads, width), std=out_std, decay=True)
+        for weight in (self.fc, self.proj):
+            weight.expert_axis = 1
+
+    def forward(self, x: Tensor, counts: list[Counts]) -> Tensor:
+        """The rows (R, C) of some grains, each with the ``counts`` of its experts, to (R, C)."""
+        x = self.enter(x)  # (R, C)
+        ends = accumulate(map(sum, counts), initial=0)
+        grains = [x] if len(counts) == 1 else [TakeRows.apply(x, slice(*place)) for place in pairwise(ends)]
+        parts = [self.grain(*each) for each in zip(grains, counts, strict=True)]  # (H, r, C) each
+        return self.leave(parts[0] if len(parts) == 1 else JoinRows.apply(*parts))  # (R, C)
+
+    def grain(self, x: Tensor, counts: Counts) -> Tensor:
+        """One grain: (r, C) to the heads' partial sums (H, r, C)."""
+        x = functional.copy_to_heads(x, self.fc.shape[0])  # (H, r, C)
+        hidden = functional.gelu(GroupedLinear.apply(x, self.fc, counts, False))  # (H, r, hidden / H)
+        return GroupedLinear.apply(hidden, self.proj, counts, True)  # (H, r, C)
+
+    def enter(self, x: Tensor) -> Tensor:
+        """On the way into the heads: f, where they are on several ranks."""
+        return x
+
+    def leave(self, y: Tensor) -> Tensor:
+        """The sum over the heads, (H, R, C) to (R, C): with g, where they are on several ranks."""
+        return functional.reduce_from_heads(y)

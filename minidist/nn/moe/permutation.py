@@ -1,0 +1,141 @@
+"""From tokens to the rows that experts compute, and back: dispatch and combine.
+
+A token is copied once for each expert that it chose. The copies are sorted by expert, and within one expert by token:
+then an expert's rows are next to each other, and their order does not depend on who sends them.
+
+    tokens (N, C)   --dispatch-->   rows (R, C), by expert   --experts-->   rows (R, C)   --combine-->   (N, C)
+
+R is k N, less what is dropped for lack of capacity. A dropped copy counts as 0: the token goes on with its residual and
+what its other experts say. (Megatron-LM: permute and unpermute.)
+
+**Bits.** Both ways a token's k terms are read from their rows and added in the order of its choices, or in float64. A
+scatter-add would add them in the order in which rows arrive, on a GPU in none (torchtitan's issue 1974).
+"""
+
+from minidist.backend import to_host, xp
+from minidist.nn.tensor import Context, Function, Tensor
+from minidist.overrides import overridable
+
+
+class Route:
+    """Where the tokens of one micro-batch, or sequence chunk, go.
+
+    Args:
+        chosen: the experts of each token, integers (N, k).
+        experts: how many there are, E.
+        capacity: how many tokens an expert takes at most; None for all.
+
+    Attributes:
+        order: for each row, which of the k N choices it is, counted token by token: integers (R,).
+        token: for each row its token, integers (R,).
+        rows: for each choice its row, integers (N, k); -1 for one that is dropped.
+        counts: how many rows each expert has: E Python integers. (The one look at numbers on a GPU in a pass.)
+    """
+
+    def __init__(self, chosen, experts: int, capacity: int | None) -> None:
+        self.order, counts = sort_by_expert(chosen, experts, capacity)
+        self.token = self.order // chosen.shape[1]
+        rows = xp.full(chosen.size, -1)
+        rows[self.order] = xp.arange(len(self.order))
+        self.rows = rows.reshape(chosen.shape)
+        self.counts = to_host(counts).tolist()
+
+
+@overridable
+def sort_by_expert(chosen, experts: int, capacity: int | None):
+    """The choices expert by expert, each expert's in the order of the tokens, and how many each expert has.
+
+    Args:
+        chosen: integers (N, k).
+        experts: E.
+        capacity: an expert takes its first so many; None for all.
+
+    Returns:
+        Numbers of choices (a token's are k in a row), integers (R,), and counts, integers (E,).
+    """
+    flat = chosen.reshape(-1)  # (N k,)
+    order = xp.argsort(flat, kind="stable")
+    counts = xp.bincount(flat, minlength=experts)  # (E,)
+    if capacity is None:
+        return order, counts
+    first = xp.cumsum(counts) - counts  # (E,): where each expert's begin
+    place = xp.arange(len(order)) - first[flat[order]]  # (N k,): among those of the same expert
+    return order[place < capacity], xp.minimum(counts, capacity)
+
+
+class Dispatch(Function):
+    """Tokens (N, C) to rows (R, C). Backward adds the gradients of a token's rows."""
+
+    @staticmethod
+    def forward(ctx: Context, x, route: Route):
+        ctx.save_for_backward(route.rows)
+        return x[route.token]
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        (rows,) = ctx.saved_arrays
+        gradient = with_zeros(gradient)
+        total = xp.zeros((len(rows), gradient.shape[1]))  # float64: rounded once, where it arrives
+        for j in range(rows.shape[1]):
+            total += gradient[rows[:, j]]
+        return total, None
+
+
+class Combine(Function):
+    """Rows (R, C) and weights (N, k) to tokens (N, C)."""
+
+    @staticmethod
+    def forward(ctx: Context, rows, weights, route: Route):
+        ctx.save_for_backward(rows, route.order, route.token, route.rows, exact=(weights,))
+        return combine_rows(rows, weights, route.rows)
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        return *combine_rows_backward(gradient, *ctx.saved_arrays), None
+
+
+@overridable
+def combine_rows(rows, weights, places):
+    """Each token's weighted sum of what its experts say, in the order of its choices.
+
+    Args:
+        rows: (R, C)
+        weights: (N, k)
+        places: the row of each choice, integers (N, k); -1 for one that was dropped and counts as 0.
+
+    Returns:
+        (N, C)
+    """
+    rows = with_zeros(rows)
+    total = xp.zeros((len(weights), rows.shape[1]), rows.dtype)
+    for j in range(weights.shape[1]):
+        total += weights[:, j, None] * rows[places[:, j]]
+    return total
+
+
+@overridable
+def combine_rows_backward(gradient, rows, order, token, places, weights):
+    """The gradients of ``combine_rows`` with respect to its rows (R, C) and weights (N, k), from its output's (N, C).
+
+    Args:
+        order, token: for each row which choice it is, and whose: integers (R,).
+    """
+    per_row = gradient[token]  # (R, C)
+    grad_weights = xp.zeros(weights.size, weights.dtype)
+    grad_weights[order] = xp.einsum("rc,rc->r", per_row, rows)  # what was dropped has no gradient
+    return per_row * weights.reshape(-1)[order][:, None], grad_weights.reshape(weights.shape)
+
+
+def with_zeros(rows):
+    """Rows (R, C) and one more of zeros, which is number -1."""
+    return xp.concatenate([rows, xp.zeros((1, rows.shape[1]), rows.dtype)])
+
+
+def dispatch(x: Tensor, route: Route) -> Tensor:
+    """A copy of each token for each of its experts, sorted by expert: (N, C) -> (R, C)."""
+    return Dispatch.apply(x, route)
+
+
+def combine(rows: Tensor, weights: Tensor, route: Route) -> Tensor:
+    """The weighted sum of the rows of each token: (R, C) and (N, k) -> (N, C)."""
+    return Combine.apply(rows, weights, route)

@@ -1,0 +1,149 @@
+"""The router: which experts a token uses, and how much it listens to each.
+
+    logits = x W                            in float32, whatever the precision of the rest
+    scores = softmax(logits)                or sigmoid(logits), each expert by itself (DeepSeek-V3)
+    chosen = the k highest of score + bias  ties go to the lower index
+    weight = score of the chosen            without the bias; for k > 1 divided by their sum
+
+The choice has no gradient: the router learns through the weights alone. So for k = 1 a weight must not be divided by
+"the sum", which is itself: it would be 1 whatever the router says, and the router would learn nothing.
+
+Shazeer et al., "Outrageously Large Neural Networks" (2017); Fedus et al., "Switch Transformers" (2021), for k = 1;
+DeepSeek-AI, "DeepSeek-V3 Technical Report" (2024), section 2.1.2, for sigmoid, bias and node limits.
+
+**Bits.** Choices are discontinuous: one other bit in a logit sends a token elsewhere. The product is taken over the
+whole micro-batch (or sequence chunk) at once, wherever its tokens are to be split later.
+"""
+
+from minidist.backend import xp
+from minidist.nn.layers import Module, Parameter
+from minidist.nn.moe.balance import Balance, add_balance_loss, add_z_loss
+from minidist.nn.moe.config import MoEConfig
+from minidist.nn.tensor import Context, Function, Tensor
+from minidist.overrides import overridable
+
+
+class RouterLogits(Function):
+    """x W, (N, C) by (C, E), neither rounded to 16 bits on the way out nor to 8 on the way in."""
+
+    gradient_flops = 1, 1
+
+    @staticmethod
+    def flops(output, x, *rest) -> int:
+        return 2 * output.size * x.shape[-1]
+
+    @staticmethod
+    def forward(ctx: Context, x, weight):
+        ctx.rounds = False
+        ctx.save_for_backward(x, weight)
+        return x @ weight  # (N, E)
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        x, weight = ctx.saved_arrays
+        return gradient @ weight.T, x.T @ gradient
+
+
+class Scores(Function):
+    """Softmax over the experts, or a sigmoid for each of them: (N, E) -> (N, E)."""
+
+    @staticmethod
+    def forward(ctx: Context, logits, gate: str):
+        ctx.gate, ctx.rounds = gate, False
+        if gate == "sigmoid":
+            scores = 1 / (1 + xp.exp(-logits))
+        else:
+            scores = xp.exp(logits - logits.max(axis=1, keepdims=True))
+            scores /= scores.sum(axis=1, keepdims=True)
+        ctx.save_for_backward(exact=(scores,))
+        return scores
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        (scores,) = ctx.saved_arrays
+        if ctx.gate == "sigmoid":
+            return gradient * scores * (1 - scores), None
+        return scores * (gradient - (gradient * scores).sum(axis=1, keepdims=True)), None
+
+
+class GateWeights(Function):
+    """The scores of the chosen experts, (N, E) -> (N, k); with ``normalize`` divided by their sum."""
+
+    @staticmethod
+    def forward(ctx: Context, scores, chosen, normalize: bool):
+        ctx.rounds, ctx.experts, ctx.normalize = False, scores.shape[1], normalize
+        weights = xp.take_along_axis(scores, chosen, axis=1)  # (N, k)
+        total = weights.sum(axis=1, keepdims=True) + 1e-20  # (N, 1): sigmoids may all be 0
+        if normalize:
+            weights = weights / total
+        ctx.save_for_backward(chosen, exact=(weights, total))
+        return weights
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        chosen, weights, total = ctx.saved_arrays
+        if ctx.normalize:
+            gradient = (gradient - (gradient * weights).sum(axis=1, keepdims=True)) / total
+        grad_scores = xp.zeros((len(chosen), ctx.experts), gradient.dtype)
+        grad_scores[xp.arange(len(chosen))[:, None], chosen] = gradient  # a token chooses k different experts
+        return grad_scores, None, None
+
+
+@overridable
+def top_k_experts(scores, k: int):
+    """The k experts with the highest scores of each token, the highest first; of equal ones the lower index first.
+
+    Args:
+        scores: (N, E)
+
+    Returns:
+        integers (N, k)
+    """
+    return xp.argsort(-scores, axis=1, kind="stable")[:, :k]
+
+
+def within_nodes(scores, nodes: int, most: int, k: int):
+    """Scores (N, E) with -inf for the experts of all nodes but the ``most`` best: then a token visits no more of them.
+
+    A node is worth the sum of its k / ``most`` highest scores (DeepSeek-V3, section 2.1.2).
+    """
+    count = len(scores)
+    by_node = scores.reshape(count, nodes, -1)  # (N, nodes, E / nodes)
+    counted = min(-(-k // most), by_node.shape[2])
+    worth = xp.sort(by_node, axis=2)[:, :, -counted:].sum(axis=2)  # (N, nodes)
+    allowed = xp.zeros((count, nodes), bool)
+    allowed[xp.arange(count)[:, None], top_k_experts(worth, most)] = True
+    return xp.where(allowed[:, :, None], by_node, -xp.inf).reshape(scores.shape)
+
+
+class Router(Module):
+    """Chooses the experts of each token.
+
+    Args:
+        config: of the mixture.
+        width: C.
+        std: of the initial weights.
+        layer: which mixture of the model this is, counted from 0.
+        balance: of all mixtures of the model.
+    """
+
+    def __init__(self, config: MoEConfig, width: int, std: float, layer: int, balance: Balance) -> None:
+        self.weight = Parameter((width, config.experts), std=std, decay=True)
+        self.config, self.layer, self.balance = config, layer, balance
+
+    def forward(self, x: Tensor) -> tuple[Tensor, object]:
+        """(N, C) to the weights (N, k) and the numbers (N, k) of the chosen experts."""
+        config = self.config
+        logits = add_z_loss(RouterLogits.apply(x, self.weight), self.balance)  # (N, E)
+        scores = Scores.apply(logits, config.gate)  # (N, E)
+        chosen = self.choose(scores.data)
+        scores = add_balance_loss(scores, chosen, self.layer, self.balance)
+        return GateWeights.apply(scores, chosen, config.top_k > 1), chosen
+
+    def choose(self, scores):
+        """The experts that each token uses, integers (N, k), from its scores (N, E)."""
+        config = self.config
+        ranking = scores + self.balance.bias[self.layer]
+        if config.route_nodes:
+            ranking = within_nodes(ranking, config.nodes, config.route_nodes, config.top_k)
+        return top_k_experts(ranking, config.top_k)

@@ -1,0 +1,162 @@
+"""Expert parallelism: the data-parallel ranks share the experts of a mixture out among themselves.
+
+Each of N ranks keeps E/N experts of every mixture, and all of the rest of the model. A token whose experts are on
+another rank goes there and comes back: two all-to-alls in forward, two in backward (tools/token_exchange.py). So ranks
+with different samples meet in every layer, and in every micro-batch.
+
+**Groups.** The dp ranks are cut into groups of N that exchange tokens (ep). Ranks with the same experts are in
+different ones: they form the expert-data-parallel group (edp), dp/N times cp ranks. An expert's gradient on one rank
+sums the tokens of all N ranks already, so it is summed over edp alone, and divided by what every gradient is divided
+by: the number of micro-batches in the global batch. The rest of the model is summed over dp x cp as ever.
+
+    dp = 4, ep = 2, E = 8       rank 0            rank 1            rank 2            rank 3
+    experts                     0 1 2 3           4 5 6 7           0 1 2 3           4 5 6 7
+    exchange tokens             +---- ep group ---+                 +---- ep group ---+
+    sum experts' gradients      +------ edp (0 1 2 3), ranks 0 and 2; edp (4 5 6 7), ranks 1 and 3 ------+
+
+A rank sends k N_tokens C numbers each way, less what stays: with even routing 1/N of it.
+
+Lepikhin et al., "GShard" (2020); Rajbhandari et al., "DeepSpeed-MoE" (2022); Megatron-LM's
+``--expert-model-parallel-size``. Simplified: an all-to-all does not overlap with computation, and all dp ranks have as
+many micro-batches: one that has fewer adds an empty one, in which it works for the others.
+
+**Bits.** The order of rows is that of one process, grain by grain (nn/moe/experts.py), and combining happens where the
+token is. Who computes an expert does not show.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+
+from minidist.backend import xp
+from minidist.comm.collectives import all_gather_into_tensor
+from minidist.comm.group import ProcessGroup
+from minidist.nn.layers import Module, Parameter
+from minidist.nn.moe.experts import Counts, Experts
+from minidist.nn.moe.layer import MoE
+from minidist.nn.tensor import Tensor
+from minidist.overrides import overridable
+from minidist.parallel.axis import Axis
+from minidist.parallel.tools.token_exchange import from_experts, to_experts
+
+
+@overridable
+def expert_groups(mesh: np.ndarray, ranks: int) -> tuple[list[list[int]], list[list[int]]]:
+    """The groups that exchange tokens, and the groups with the same experts.
+
+    Args:
+        mesh: all ranks, in an array (pp, dp, cp, tp).
+        ranks: how many share the experts, ep; consecutive ones of dp.
+
+    Returns:
+        Lists of groups, each a list of ranks. Every rank is in one group of either list.
+    """
+    pp, dp, cp, tp = mesh.shape
+    places = mesh.reshape(pp, dp // ranks, ranks, cp, tp)  # (pp, edp, ep, cp, tp)
+    exchanging = np.moveaxis(places, 2, -1).reshape(-1, ranks)
+    same_experts = places.transpose(0, 2, 4, 1, 3).reshape(-1, dp // ranks * cp)
+    return exchanging.tolist(), same_experts.tolist()
+
+
+def expert_process_groups(mesh: np.ndarray, ranks: int, group: ProcessGroup) -> tuple[ProcessGroup, ProcessGroup]:
+    """This rank's two of these groups. All ranks of ``group``, those of the mesh, call it."""
+    found = []
+    for axis, lists in zip(("ep", "edp"), expert_groups(mesh, ranks), strict=True):
+        (mine,) = [made for ranks in lists if (made := group.new_group(ranks)) is not None]
+        mine.axis = axis
+        found.append(mine)
+    return found[0], found[1]
+
+
+class ExpertParallelExperts(Module):
+    """The experts of this rank, for the tokens of all ranks: rows (R, C), sorted by expert, to rows (R, C).
+
+    Args:
+        experts: all of them; of their weights this rank keeps its own, in place.
+        group: the ranks that share them, N of them.
+    """
+
+    def __init__(self, experts: Experts, group: ProcessGroup) -> None:
+        vars(self).update(vars(experts))
+        self.compute, self.group = experts.forward, group
+        for parameter in (self.fc, self.proj):
+            parts = xp.split(parameter.data, group.size, parameter.expert_axis)
+            parameter.data = parts[group.rank].copy()
+
+    def forward(self, x: Tensor, counts: list[Counts]) -> Tensor:
+        (mine,) = counts  # tokens of one grain
+        arrived, grains, send, receive = to_experts(x, mine, self.group)
+        return from_experts(self.compute(arrived, grains), send, receive, self.group)
+
+
+class ExpertParallel(Axis):
+    """Expert parallelism as an axis, with the two data axes that follow from it.
+
+    Args:
+        group: the ranks that exchange tokens.
+        data_group: all ranks with other samples, or other tokens of the same, in the order of dp and cp.
+        dense: the data axis over ``data_group`` of the parameters without experts.
+        experts: the data axis over the ranks with the same experts, of the others.
+    """
+
+    splits_loss = True  # each rank has micro-batches of its own
+
+    def __init__(self, group: ProcessGroup, data_group: ProcessGroup, dense: Axis, experts: Axis) -> None:
+        super().__init__(data_group, data_group)
+        self.exchange, self.dense, self.experts = group, dense, experts
+
+    def apply(self, model: Module) -> Module:
+        """Keep this rank's experts, and let both data axes do what they do to their parameters."""
+        for block in model.blocks:
+            if isinstance(block.mlp, MoE):
+                block.mlp.experts = ExpertParallelExperts(block.mlp.experts, self.exchange)
+        self.axis_of = {p.name: p.expert_axis for p in model.parameters() if p.expert_axis is not None}
+        self.dense.apply(model)
+        self.experts.apply(model)
+        return model
+
+    def hold_back(self, parameters) -> None:
+        self.dense.hold_back(parameters)
+
+    def trained(self, parameters: list[Parameter]) -> list[Parameter]:
+        dense = [parameter for parameter in parameters if parameter.name not in self.axis_of]
+        experts = [parameter for parameter in parameters if parameter.name in self.axis_of]
+        return [*self.dense.trained(dense), *self.experts.trained(experts)]
+
+    def owner(self, name: str) -> int | None:
+        """Of what the data axes shard, every rank counts its shards. Of replicas, the first of their ranks does."""
+        axis = self.experts if name in self.axis_of else self.dense
+        if axis.shard_group is not None:
+            return None
+        return self.group.ranks.index(axis.group.ranks[0])
+
+    def zero_grad(self) -> None:
+        self.dense.zero_grad()
+        self.experts.zero_grad()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(self.dense.no_sync())
+            stack.enter_context(self.experts.no_sync())
+            yield
+
+    def sync_gradients(self) -> None:
+        self.dense.sync_gradients()
+        self.experts.sync_gradients()
+
+    def sync_params(self) -> None:
+        self.dense.sync_params()
+        self.experts.sync_params()
+
+    def full_state(self, arrays: dict) -> dict:
+        dense = {name: array for name, array in arrays.items() if name not in self.axis_of}
+        experts = {name: array for name, array in arrays.items() if name in self.axis_of}
+        found = self.experts.full_state(experts)
+        return self.dense.full_state(dense) | {name: self._gathered(name, found[name]) for name in self.axis_of}
+
+    def _gathered(self, name: str, array):
+        stacked = xp.empty((self.exchange.size, *array.shape), array.dtype)  # (N, ...)
+        all_gather_into_tensor(stacked, xp.ascontiguousarray(array), self.exchange)
+        return xp.concatenate(list(stacked), self.axis_of[name])
