@@ -1,8 +1,8 @@
 """A GPT: the architecture of GPT-2 (Radford et al., 2019), small enough to train on a laptop.
 
 Learned positions, pre-norm blocks, causal multi-head attention, a GELU MLP four times as wide as the model, and an
-output head that shares the embedding's weight (tied weights). By default tokens are bytes. Every MLP, or every n-th, may be a
-a mixture of experts (moe/).
+output head that shares the embedding's weight (tied weights). By default tokens are bytes. All MLPs, or every n-th, may
+be mixtures of experts (moe/).
 
 Shapes: B samples of T tokens, model width C, H heads of width D = C / H, and the vocabulary V, rounded up to a multiple
 of H.
