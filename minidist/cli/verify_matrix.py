@@ -61,7 +61,7 @@ def run_matrix(config: TrainConfig, max_ranks: int, console: Console, json: str 
     console.print(grid.as_text(outcomes), soft_wrap=True)
     title = f"{len(chosen)} of the {len(everything):,} legal combinations on up to {max_ranks} ranks"
     if not different:
-        console.print(f"{title}: each matches its single-process run bit for bit.", soft_wrap=True)
+        console.print(f"{title}: each matches the single-process run of its kind bit for bit.", soft_wrap=True)
     for outcome, result, reference in different:
         place = first_difference(reference, result) or NOT_REPRODUCED
         experts = f" {outcome.combination.experts} experts" if outcome.combination.experts else ""

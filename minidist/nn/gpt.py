@@ -277,6 +277,9 @@ class GPT(Module):
         self.head = Head(config, self.embeddings.token, self.chunks)
         self.init_parameters(seed, dtype)
 
+    def extra_state(self) -> dict:
+        return {} if self.balance is None else self.balance.state()
+
     def forward(self, tokens, targets, dropout_rng: DropoutRNG | None = None) -> Tensor:
         """The loss of one micro-batch.
 
