@@ -91,7 +91,9 @@ class GPTConfig:
                     "each of which has as many"
                 )
         if not self.sparse_layers:
-            raise ValueError(f"every {moe.every}th of {self.layers} layers has experts: none has. Choose 1 to {self.layers}")
+            raise ValueError(
+                f"every {moe.every}th of {self.layers} layers has experts: none has. Choose 1 to {self.layers}"
+            )
 
     @property
     def sparse_layers(self) -> list[int]:
