@@ -12,9 +12,9 @@ from minidist.train.config import TrainConfig
 STEPS, STRIDE = 48, 4  # of a run, and how many a frame adds
 AUX_LOSS = {"without balance loss": 0.0, "with balance loss": 0.01}  # coefficients
 LEFT, LINES, NUMBERS = 5, 8, 55  # left edge and height of a panel of shares, and column of the numbers beside it
-IDLE, LOW, EVEN, HIGH = "faint", "#DCCBEF", "#9A6FC8", "#3F1471"  # shares, from none to more than twice the even one
+IDLE, LOW, EVEN, HIGH = "faint", "#DCCBEF", "#9A6FC8", "#3F1471"  # shares, from none to twice the even one or more
 MARKS = {IDLE: " ", LOW: ".", EVEN: "o", HIGH: "#"}
-KEY = {"idle": IDLE, "under half of even": LOW, "half to twice": EVEN, "over twice even": HIGH}
+KEY = {"idle": IDLE, "under half of even": LOW, "half to twice": EVEN, "twice even or more": HIGH}
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def colour_of(count: int, excess: float) -> str:
     """Of an expert that ``count`` tokens chose, ``excess`` times its even share."""
     if not count:
         return IDLE
-    return LOW if excess < 0.5 else HIGH if excess > 2 else EVEN
+    return LOW if excess < 0.5 else HIGH if excess >= 2 else EVEN
 
 
 def _panel(top: int, name: str, load: Load, now: int) -> list[Shape]:
@@ -114,7 +114,7 @@ def _axis(y: int) -> list[Shape]:
 
 def _note(off: Load, on: Load, now: int) -> str:
     if not now:
-        return "Two runs from the same weights on the same tokens. A dark expert has more than twice its even share."
+        return "Two runs from the same weights on the same tokens. A dark expert has twice its even share or more."
     busy, even = off.excess()[now - 1].max(), on.excess()[now - 1].max()
     return (
         f"After {now} steps: without the loss, the busiest expert gets {busy:.1f} times its even share; with it, "
@@ -132,9 +132,9 @@ def _facts(off: Load, on: Load, now: int) -> dict[str, str]:
 
 
 def _verdict(off: Load, on: Load) -> str:
-    idle = (off.counts[-1] == 0).sum()
+    idle, experts = [(load.counts[-1] == 0).sum() for load in (off, on)], off.counts.shape[1]
     return (
-        f"Without a balance loss, {idle} of {off.counts.shape[1]} experts are idle in the last step, and all wait for "
-        f"a rank with {off.pace()[-1]:.1f} times the mean load; with it, {on.pace()[-1]:.1f} times. Both runs match the "
-        f"single-process run bit for bit (SHA-256 {off.fingerprint[:8]}, {on.fingerprint[:8]})."
+        f"Last step, without a balance loss: {idle[0]} of {experts} experts idle, and all wait for a rank with "
+        f"{off.pace()[-1]:.1f} times the mean load; with it: {idle[1]} of {experts}, and {on.pace()[-1]:.1f} times. "
+        f"Both runs match the single-process run bit for bit (SHA-256 {off.fingerprint[:8]}, {on.fingerprint[:8]})."
     )

@@ -12,12 +12,12 @@ from minidist.show.demos.expert_parallel.run import Step
 from minidist.show.palette import of_rank
 from minidist.show.player.scene import Arrow, Box, Label, Shape
 
-TOKENS, TOKENS_END = 7, 36  # left and right edge of the tokens
-ARROWS = 37, 44  # where arrows between tokens and experts begin and end
-EXPERTS, QUEUES, END = 45, 49, 71.5  # columns of the experts' names and of their rows
+TOKENS, TOKENS_END = 7, 39  # left and right edge of the tokens
+ARROWS = 39, 45  # where arrows between tokens and experts begin and end
+EXPERTS, QUEUES, END = 46, 50, 71.5  # columns of the experts' names and of their rows
 OF_RANKS = "#F0E442"  # gradients and fingerprints: no rank has this colour
 LANES = 8  # left edge of the time
-BARS, BAR = (4, 40), 24  # left edges of the two columns of gradients, and the width of the longest bar
+BARS, BAR = (4, 40), 19  # left edges of the two columns of gradients, and the width of the longest bar
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def height(ranks: int) -> float:
 def tokens(step: Step, rows: Rows, routed: bool, combined: bool) -> list[Shape]:
     """The tokens of each rank, the experts that each chose, and once they are ``combined`` the weights."""
     size = len(step.routes[0].chosen)
-    step_x = min(7, (TOKENS_END - TOKENS) // size)
+    step_x = min(8, (TOKENS_END - TOKENS) // size)
     width = step_x - (1 if step_x > 5 else 0.2)  # of a token
     shapes: list[Shape] = [Label(0, 0.5, "tokens, and the experts of each" if routed else "tokens", "faint")]
     for rank, route in enumerate(step.routes):
@@ -60,21 +60,21 @@ def tokens(step: Step, rows: Rows, routed: bool, combined: bool) -> list[Shape]:
         for token in range(size):
             x = TOKENS + token * step_x
             shapes.append(Box(x, y, width, 0.9, colour, f"t{token}", "="))
+            part = width / len(route.chosen[token])
             for place, expert in enumerate(route.chosen[token].tolist() if routed else ()):
-                part = width / len(route.chosen[token])
                 fill = colour if (step.rank_of(expert) - rank) % step.ranks in rows.home else None
                 text = f"E{expert}" if part >= 2.5 else str(expert)
                 shapes.append(Box(x + place * part, y + 1, part - 0.1, 0.85, fill, text, "=", "faint"))
-                if combined and pitch(step.ranks) > 2 and part >= 3:
-                    weight = f"{route.weights[token, place]:.2f}".lstrip("0")
-                    shapes.append(Label(x + (place + 0.5) * part, y + 2.4, weight, "ink", "middle"))
+            if combined and pitch(step.ranks) > 2 and part >= 3.5:
+                weights = " ".join(f"{weight:.2f}".lstrip("0") for weight in route.weights[token])
+                shapes.append(Label(x + width / 2, y + 2.4, weights, "ink", "middle"))
     return shapes
 
 
 def queues(step: Step, rows: Rows) -> list[Shape]:
     """The experts, with the rows that are expected, have arrived, or have gone home again."""
-    longest = max(int(sum(routed.chosen.size for routed in step.routes) > 0), *_lengths(step))
-    unit = 2 if 2 * longest <= END - QUEUES else (END - QUEUES) / longest
+    longest = max(sum(len(step.tokens(source, e)) for source in range(step.ranks)) for e in range(step.experts))
+    unit = min(3, (END - QUEUES) // longest) or (END - QUEUES) / longest
     shapes: list[Shape] = [Label(EXPERTS, 0.5, "experts, and their rows", "faint")]
     for expert in range(step.experts):
         rank = step.rank_of(expert)
@@ -84,16 +84,14 @@ def queues(step: Step, rows: Rows) -> list[Shape]:
         for place, (source, token) in enumerate(slots if rows.announced else ()):
             distance = (rank - source) % step.ranks
             here = distance in rows.arrived and distance not in rows.home
-            fill, text = (of_rank(source), f"t{token}") if here else (None, "·")
+            fill, text = (of_rank(source), f"t{token}" * (unit >= 2)) if here else (None, "·" * (unit >= 1))
             shapes.append(Box(QUEUES + place * unit, line, 0.95 * unit, 0.9, fill, text, "=", "faint"))
-    if rows.announced and pitch(step.ranks) > 2:
+    if pitch(step.ranks) > 2:
         for rank, load in enumerate(step.loads):
-            shapes.append(Label(QUEUES, 3.4 + rank * pitch(step.ranks), f"{load} rows on rank {rank}", "faint"))
+            busiest = rows.announced and load == max(step.loads)
+            text = f"rank {rank}: {load} rows" if rows.announced else f"rank {rank}"
+            shapes.append(Label(QUEUES, 3.4 + rank * pitch(step.ranks), text, "ink" if busiest else "faint"))
     return shapes
-
-
-def _lengths(step: Step) -> list[int]:
-    return [sum(len(step.tokens(source, expert)) for source in range(step.ranks)) for expert in range(step.experts)]
 
 
 def arrows(step: Step, distance: int, back: bool = False) -> list[Shape]:
@@ -115,8 +113,11 @@ def arrows(step: Step, distance: int, back: bool = False) -> list[Shape]:
     return shapes
 
 
-def lanes(step: Step, now: int) -> list[Shape]:
-    """What each rank has computed after ``now`` rows: those of one rank's tokens after another's. Grey is idle."""
+def lanes(step: Step, now: int, announced: bool = True) -> list[Shape]:
+    """What each rank has computed after ``now`` rows: those of one rank's tokens after another's. Grey is idle.
+
+    An outline has the length of all its rows, if they are ``announced``.
+    """
     top, scale = panel_top(step.ranks), (END - LANES) / max(step.loads)
     shapes: list[Shape] = [Label(0, top + 0.5, "time of the experts, in rows; grey: idle", "faint")]
     for rank in range(step.ranks):
@@ -130,6 +131,8 @@ def lanes(step: Step, now: int) -> list[Shape]:
                 box = Box(LANES + scale * done, y, scale * count, 0.9, of_rank(source), str(count), "=", "faint")
                 shapes.append(box)
                 done += count
+        if announced:
+            shapes.append(Box(LANES, y, scale * step.loads[rank], 0.9, None, outline="faint"))
     return shapes
 
 
@@ -145,7 +148,8 @@ def gradients(norms: Sequence[float], correct: Sequence[float], most: float, fil
             shapes.append(Box(x, y, BAR * norm / most, 0.9, fill, mark="!" if fill == "wrong" else "="))
         if right:
             shapes.append(Box(x, y, BAR * right / most, 0.9, None, outline="ink"))
-        shapes.append(Label(x + BAR * norm / most + 0.7, y + 0.5, f"{norm:.2f}" if norm else "no rows"))
+        text = f"{norm:.2f}" + (f": {norm / right:.1f} ×" if fill == "wrong" else "")
+        shapes.append(Label(x + BAR * norm / most + 0.7, y + 0.5, text if norm else "no rows"))
     return shapes
 
 
@@ -158,6 +162,6 @@ def fingerprints(ranks: int, reference: str, found: str, loss: tuple[float, floa
     shapes.append(Box(13, top + 1, 40, 0.9, None, reference[:32], outline="ink"))
     fill, mark = (OF_RANKS, "=") if found == reference else ("wrong", "!")
     shapes.append(Box(13, top + 2, 40, 0.9, fill, found[:32], mark))
-    return shapes + [
-        Label(END, line, f"{value:.10f}", "ink", "end") for line, value in zip((top + 1.5, top + 2.5), loss)
-    ]
+    for line, value in zip((top + 1.5, top + 2.5), loss, strict=True):
+        shapes.append(Label(END, line, f"{value:.10f}", "ink", "end"))
+    return shapes

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from minidist.show.demos.expert_parallel import picture
 from minidist.show.demos.expert_parallel.picture import Rows
-from minidist.show.demos.expert_parallel.run import TOP_K, Step
+from minidist.show.demos.expert_parallel.run import TOP_K, WIDTH, Step
 from minidist.show.player.scene import Frame, Scene, Shape
 
 
@@ -37,21 +37,21 @@ class Story:
         )
         mean = sum(step.loads) / step.ranks
         facts = {
-            "rows sent between ranks": f"{sent} of {self.total}",
-            "of C float32 numbers": f"{step.row_bytes} B",
+            "rows sent": f"{sent} of {self.total}",
+            f"a row, C = {WIDTH}": f"{step.row_bytes} B",
             "bytes": f"{sent * step.row_bytes:,}",
-            "busiest rank": f"{max(step.loads)} rows, mean {mean:g}" if routed else "",
+            "busiest rank": f"{max(step.loads)} rows, mean {mean:g}" if routed else "?",
         }
         self.frames.append(Frame(shapes, note, facts))
 
     def forward(self) -> None:
         """Route, announce, dispatch, compute, return, combine."""
         step, ranks, everywhere = self.step, self.step.ranks, self.everywhere
-        idle, experts = picture.lanes(step, 0), step.experts
+        before, idle, experts = picture.lanes(step, 0, False), picture.lanes(step, 0), step.experts
         text = f"Each of {ranks} ranks has tokens of its own, and {step.experts_of_rank} of the {experts} experts."
-        self.add(text, 0, Rows(), idle, routed=False)
+        self.add(text, 0, Rows(), before, routed=False)
         text = f"The router: each token chooses {TOP_K} of {experts} experts, wherever they are."
-        self.add(text, 0, Rows(), idle)
+        self.add(text, 0, Rows(), before)
         text = "A first, small all-to-all: each rank tells the others how many rows will come to each expert."
         self.add(text, 0, Rows(True), idle)
         for distance in everywhere:
@@ -98,7 +98,7 @@ class Story:
         fills = ["wrong" if expert in wrong else picture.OF_RANKS for expert in range(step.experts)]
         text = f"The mean over the {ranks} micro-batches of all ranks: divided by {ranks}, as in one process."
         if wrong:
-            text = f"Wrong: divided by 1, its own rank's micro-batches. But {ranks} ranks' are in the sum."
+            text = f"Wrong: divided by 1, the micro-batches of its own rank. The sum has those of all {ranks} ranks."
         means = picture.gradients(found.averaged, right.averaged, most, fills)
         self.add(text, self.total, there, means)
         same = step.fingerprint == self.reference.fingerprint
@@ -117,10 +117,7 @@ def of_step(step: Step, reference: Step, verdict: str, broken: bool = False) -> 
     story.forward()
     averaged = story.backward()
     size = len(step.routes[0].chosen)
-    title = (
-        f"Expert parallelism: {step.ranks} ranks, {step.experts} experts, {size} tokens on each rank, "
-        f"{TOP_K} experts for each token"
-    )
+    title = f"Expert parallelism: {step.ranks} ranks, {step.experts} experts, top-{TOP_K}, {size} tokens on each rank"
     key = {"idle": "faint", "of the ranks": picture.OF_RANKS, "of one process": "ink"}
     key |= {"wrong": "wrong"} if broken else {}
     stills = (averaged, len(story.frames) - 1) if broken else (4, story.frame_of_pace)
@@ -153,8 +150,8 @@ def harm(step: Step, reference: Step, proof: str) -> str:
     size = low if low == high else f"{low} to {high}"
     loss = "has the same bits" if step.loss == reference.loss else "differs"
     return (
-        f"The gradients of {len(wrong)} experts are {size} times as large as in one process, with ep={step.ranks}. "
-        f"The loss of this step {loss}, and AdamW's update hardly depends on the scale of a gradient. {proof}"
+        f"The gradients of {len(wrong)} experts are {size} times as large as in one process. The loss of this step "
+        f"{loss}. {proof}"
     )
 
 
