@@ -90,7 +90,7 @@ class Story:
         """Gradients of rows go the same ways, then those of the experts are averaged; returns that frame's number."""
         step, right = self.step, self.reference.gradients
         ranks, found, there = step.ranks, step.gradients, Rows(True, self.everywhere)
-        most = max(*found.summed, *found.averaged)
+        most = max(found.summed)  # of the same scale with the bug and without
         text = "Backward: rows' gradients take the same ways. An expert sums those of its rows, from all ranks."
         sums = picture.gradients(found.summed, right.averaged, most, [picture.OF_RANKS] * step.experts)
         self.add(text, self.total, there, sums)
