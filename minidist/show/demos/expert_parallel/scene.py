@@ -55,7 +55,8 @@ class Story:
         text = "A first, small all-to-all: each rank tells the others how many rows will come to each expert."
         self.add(text, 0, Rows(True), idle)
         for distance in everywhere:
-            text = f"Dispatch, message {distance} of {ranks - 1}: each rank sends rows to the rank {distance} after it."
+            places = f"{distance} place{'s' * (distance > 1)}"
+            text = f"Dispatch, message {distance} of {ranks - 1}: each rank sends to the rank {places} after it."
             if not distance:
                 text = "Dispatch, the second all-to-all: rows for a rank's own experts stay."
             rows, sent = Rows(True, everywhere[: distance + 1]), step.moved(everywhere[1 : distance + 1])
@@ -63,11 +64,11 @@ class Story:
         sent, there = step.moved(everywhere[1:]), Rows(True, everywhere)
         first, last = min(step.loads), max(step.loads)
         if first < last:
-            text = f"The experts compute. After {first} rows, {_ranks(step.loads, first)} finished."
+            text = f"The experts compute. Finished after {first} rows: {_ranks(step.loads, first)}."
             self.add(text, sent, there, picture.lanes(step, first))
-        text = f"The busiest rank sets the pace: all wait for {_ranks(step.loads, last, '')}with {last} rows."
+        text = f"The busiest rank sets the pace: all wait for {_ranks(step.loads, last)} with {last} rows."
         if first == last:
-            text = f"The experts compute: {last} rows on every rank, by luck."
+            text = f"The experts compute: every rank has {last} rows."
         self.frame_of_pace = len(self.frames)
         done = picture.lanes(step, last)
         self.add(text, sent, there, done)
@@ -90,7 +91,7 @@ class Story:
         """Gradients of rows go the same ways, then those of the experts are averaged; returns that frame's number."""
         step, right = self.step, self.reference.gradients
         ranks, found, there = step.ranks, step.gradients, Rows(True, self.everywhere)
-        most = max(found.summed)  # of the same scale with the bug and without
+        most = max(found.summed)  # the same with the bug and without
         text = "Backward: rows' gradients take the same ways. An expert sums those of its rows, from all ranks."
         sums = picture.gradients(found.summed, right.averaged, most, [picture.OF_RANKS] * step.experts)
         self.add(text, self.total, there, sums)
@@ -155,8 +156,7 @@ def harm(step: Step, reference: Step, proof: str) -> str:
     )
 
 
-def _ranks(loads: Sequence[int], load: int, verb: str = "has have") -> str:
+def _ranks(loads: Sequence[int], load: int) -> str:
     """The ranks with that many rows."""
     numbers = [rank for rank, found in enumerate(loads) if found == load]
-    text = ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(map(str, numbers))
-    return f"{text} {verb.split()[len(numbers) > 1] if verb else ''}"
+    return ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(map(str, numbers))
