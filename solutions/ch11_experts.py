@@ -342,9 +342,10 @@ def expert_groups(mesh: np.ndarray, ranks: int) -> tuple[list[list[int]], list[l
 # 11.9  Worksheet: when does the all-to-all cost more than tensor parallelism's all-reduce?
 #
 # The functions count what one rank sends in one layer, in forward and backward together, in elements: numbers, whatever
-# their size. The rank works on ``tokens`` tokens of ``width`` numbers. Routing is even: each choice is equally likely to
-# be on any of the ``ranks`` ranks, this one included. A node has ``node_size`` ranks; this divides ``ranks`` or is larger.
-# ``fast`` and ``slow`` are elements a second inside a node and across nodes. Both links work at the same time.
+# their size. The rank works on ``tokens`` tokens of ``width`` numbers. Routing is even: each choice is equally likely
+# to be on any of the ``ranks`` ranks, this one included. A node has ``node_size`` ranks; that number divides ``ranks``
+# or is larger. ``fast`` and ``slow`` are elements a second inside a node and across nodes. Both links work at the same
+# time.
 
 
 def all_to_all_elements(tokens: int, width: int, k: int, ranks: int) -> float:
@@ -382,10 +383,10 @@ def limited_seconds(
 ) -> float:
     """The same with node-limited routing, on more than one node.
 
-    A token's k experts are on ``most`` nodes, at most k, each node as likely as any other, its own too. To each it goes
-    once, however many of its experts are there: to the rank with the sender's place in that node, which passes the k
-    copies on inside the node, to ranks all equally likely, itself too. Results come back the same way. (DeepSeek-V3,
-    sections 2.1.2 and 3.2.2.)
+    A token's k experts are on ``most`` nodes, at most k. Each node is equally likely, the token's own included. The
+    token goes to each of these nodes once, however many of its experts are there. The rank that receives it passes the
+    copies on inside the node, k in all; each is equally likely to be for any rank there, itself included. Results
+    return the same way. (DeepSeek-V3 Technical Report, 2024, sections 2.1.2 and 3.2.2.)
     """
     # >>> 11.9
     crossing = crossing_elements(tokens, width, most, ranks, node_size)
@@ -427,7 +428,8 @@ class ExpertSync:
         self.same_experts = self._mine(same_experts)
 
     def _mine(self, groups: list[list[int]]) -> ProcessGroup:
-        return next(group for members in groups if (group := self.world.new_group(members)) is not None)
+        made = [self.world.new_group(members) for members in groups]  # None where this rank is not a member
+        return next(group for group in made if group is not None)
 
     def sync_gradients(self, dense: np.ndarray, experts: np.ndarray) -> None:
         """Make both the gradients of the run's loss, in place.
