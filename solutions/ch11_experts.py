@@ -389,9 +389,9 @@ def limited_seconds(
     return the same way. (DeepSeek-V3 Technical Report, 2024, sections 2.1.2 and 3.2.2.)
     """
     # >>> 11.9
-    crossing = crossing_elements(tokens, width, most, ranks, node_size)
-    inside = all_to_all_elements(tokens, width, k, node_size)
-    return max(inside / fast, crossing / slow)
+    visits = crossing_elements(tokens, width, most, ranks, node_size)
+    copies = all_to_all_elements(tokens, width, k, node_size)
+    return max(copies / fast, visits / slow)
     # <<<
 
 
