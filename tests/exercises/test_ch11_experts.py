@@ -387,8 +387,8 @@ class TestBalanceLoss:
             scores = probabilities(np.float64, count, experts)
             if not normalized:
                 scores = scores * generator(7).random((count, 1)) * 3 + 0.1
-            shares = generator(experts, count).random(experts)
             for coefficient in (1.0, 0.01 * 2**16):
+                shares = generator(experts, count, int(coefficient)).random(experts)
                 cases += [(scores, shares / shares.sum(), coefficient, normalized)]
                 cases += [(scores.astype(np.float32), shares / shares.sum(), coefficient, normalized)]
         for case, found in zip(cases, each(student, "balance_loss_gradient", cases), strict=True):

@@ -326,7 +326,7 @@ MUTANTS = [
     ),
     # 11.5 sort_by_expert
     Mutant(
-        "11.5", "a sort that is not stable", 'np.argsort(flat, kind="stable")', "np.argsort(flat[::-1])", kind="edge"
+        "11.5", "a sort that is not stable", 'np.argsort(flat, kind="stable")', "np.argsort(flat)", kind="edge"
     ),
     Mutant(
         "11.5",
@@ -409,12 +409,14 @@ MUTANTS = [
         "return found.reshape(group.size, -1).tolist()",
         "return list(found.reshape(group.size, -1))",
     ),
-    Mutant("11.6", "counts of one byte", "np.array(counts, np.int64)", "np.array(counts, np.int64) % 4"),
+    Mutant("11.6", "counts of two bits", "np.array(counts, np.int64)", "np.array(counts, np.int64) % 4"),
     Mutant(
         "11.6",
         "a rank without tokens does not take part in the counts: the others hang",
         "mine = np.array(counts, np.int64)",
-        "mine = np.array(counts, np.int64)\n    if not mine.any():\n        return mine.reshape(group.size, -1).tolist()",
+        "mine = np.array(counts, np.int64)\n"
+        "    if not mine.any():\n"
+        "        return mine.reshape(group.size, -1).tolist()",
         kind="edge",
     ),
     Mutant(
@@ -434,7 +436,8 @@ MUTANTS = [
         "11.6",
         "equal splits",
         "all_to_all_single(arrived, rows, receive, send, group)",
-        "all_to_all_single(arrived[: len(arrived) // group.size * group.size], rows[: len(rows) // group.size * group.size], None, None, group)",
+        "n = group.size; "
+        "all_to_all_single(arrived[: len(arrived) // n * n], rows[: len(rows) // n * n], None, None, group)",
     ),
     Mutant(
         "11.6",
@@ -466,7 +469,8 @@ MUTANTS = [
         "11.6",
         "keeps the splits of the first call",
         "arrived = np.empty((sum(receive), rows.shape[1]), rows.dtype)",
-        "send, receive = vars(exchange_rows).setdefault((group.size, len(rows), sum(receive)), (list(send), list(receive)))\n"
+        "key = group.size, len(rows), sum(receive)\n"
+        "    send, receive = vars(exchange_rows).setdefault(key, (list(send), list(receive)))\n"
         "    arrived = np.empty((sum(receive), rows.shape[1]), rows.dtype)",
         kind="second call",
     ),
@@ -520,8 +524,9 @@ MUTANTS = [
             total += weights[:, j, None] * rows[places[:, j]]
         """,
         """
-        by_row = np.argsort(places.reshape(-1), kind="stable")
-        np.add.at(total, by_row // weights.shape[1], weights.reshape(-1)[by_row, None] * rows[places.reshape(-1)[by_row]])
+        flat = places.reshape(-1)
+        by_row = np.argsort(flat, kind="stable")
+        np.add.at(total, by_row // weights.shape[1], weights.reshape(-1)[by_row, None] * rows[flat[by_row]])
         """,
         kind="edge",
     ),
@@ -629,7 +634,8 @@ MUTANTS = [
         "11.7",
         "adds to the result of the last call",
         "total = np.zeros((len(weights), rows.shape[1]), rows.dtype)",
-        "total = vars(combine_rows).setdefault((weights.shape, rows.shape), np.zeros((len(weights), rows.shape[1]), rows.dtype))",
+        "total = vars(combine_rows).setdefault("
+        "(weights.shape, rows.shape), np.zeros((len(weights), rows.shape[1]), rows.dtype))",
         kind="second call",
     ),
     # 11.8 expert_groups
