@@ -325,9 +325,7 @@ MUTANTS = [
         kind="second call",
     ),
     # 11.5 sort_by_expert
-    Mutant(
-        "11.5", "a sort that is not stable", 'np.argsort(flat, kind="stable")', "np.argsort(flat)", kind="edge"
-    ),
+    Mutant("11.5", "a sort that is not stable", 'np.argsort(flat, kind="stable")', "np.argsort(flat)", kind="edge"),
     Mutant(
         "11.5",
         "the later tokens first",
