@@ -147,7 +147,8 @@ def balance_loss(scores: np.ndarray, counts: np.ndarray) -> float:
 def balance_loss_gradient(scores: np.ndarray, shares: np.ndarray, coefficient: float, normalized: bool) -> np.ndarray:
     """11.3  The gradient of ``coefficient`` E sum_i f_i P_i with respect to the scores.
 
-    f is a constant: counts have no gradient.
+    f is a constant: counts have no gradient. The library computes the slope by each expert's probability in float64 and
+    rounds it once, to the dtype of the scores. To get its bits, do the same.
 
     Args:
         scores: (N, E), above 0, float32 or float64; not modified. N may be 0.
