@@ -12,7 +12,7 @@ of the model. Every rank has tokens of its own. Rows go to the ranks that have t
 
 Most functions of 11.2 to 11.8 have the names and arguments of minidist's own, so the library can train with them:
 
-    minidist verify --impl exercises --experts 8 ep=2,dp=4
+    minidist verify --impl exercises ep=2,dp=4
 
 You may use the imports below, NumPy, and what you write here. ``minidist check 11`` grades this file,
 ``minidist check --hint 11.2`` gives a hint.
