@@ -58,7 +58,7 @@ def test_the_first_picture_is_on_the_first_screen_and_small():
 
 def test_files_have_about_as_many_lines_as_the_table_of_axes_says():
     rows = re.findall(r"^\| .*?\]\((minidist/[\w/]+\.py)\) \| (\d+) \|", TEXT[README], re.MULTILINE)
-    assert len(rows) == 8
+    assert len(rows) == 9
     for name, lines in rows:
         assert int(lines) == pytest.approx(len((ROOT / name).read_text(encoding="utf-8").splitlines()), rel=0.15), name
 
@@ -197,12 +197,13 @@ def test_verify_prints_what_its_page_shows(capsys):
         return re.sub(r"[0-9a-f]{64}|(?<=All )\d+|\d+(\.\d+)+", "...", "\n".join(lines))
 
     assert layouts(printed) == ["one process", "dp=2", "dp=2,sync=naive"]
-    split = [
-        str(layout) for layout in DEFAULT_LAYOUTS if layout.cp > 1
-    ]  # they come last, with a reference of their own
-    usual = [str(layout) for layout in DEFAULT_LAYOUTS if layout.cp == 1]
-    assert layouts(shown) == ["one process", *usual, "one process, 4 sequence chunks", *split]
-    assert [*around(printed).splitlines(), "... with 4 chunks"] == around(shown).splitlines()
+    split = [str(layout) for layout in DEFAULT_LAYOUTS if layout.cp > 1]  # they come last, with references of their own
+    sparse = [str(layout) for layout in DEFAULT_LAYOUTS if layout.ep > 1]
+    usual = [str(layout) for layout in DEFAULT_LAYOUTS if str(layout) not in split + sparse]
+    groups = ["one process", *usual, "one process, 4 sequence chunks", *split, "one process, 8 experts", *sparse]
+    assert layouts(shown) == groups
+    ends = ["... with 4 sequence chunks", "... with 8 experts"]
+    assert [*around(printed).splitlines(), *ends] == around(shown).splitlines()
     assert f"All {len(DEFAULT_LAYOUTS)} " in shown and f"in {len(DEFAULT_LAYOUTS)} layouts" in TEXT[README]
     page = TEXT[ROOT / "docs" / "verify.md"]
     assert f"These {len(DEFAULT_LAYOUTS)} layouts" in page
@@ -221,7 +222,7 @@ def test_check_shows_the_tasks_with_the_titles_that_they_have():
 
 
 def test_the_matrix_has_as_many_combinations_as_its_page_says():
-    combinations = every_combination(TrainConfig(layers=4, sequence_chunks=4), max_ranks=8)
+    combinations = every_combination(TrainConfig(layers=4, sequence_chunks=4, experts=4), max_ranks=8)
     chosen = covering([combination.settings for combination in combinations])
     text = TEXT[ROOT / "docs" / "verify.md"]
     assert f"{len(combinations):,} for this model with 4 layers" in text and f"({len(chosen)} runs" in text
