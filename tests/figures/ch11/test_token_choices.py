@@ -1,15 +1,13 @@
 import numpy as np
 from figures.ch11 import token_choices
+from matplotlib.colors import to_hex
 
 
-def test_weights_stand_at_the_chosen_experts():
-    weights = np.array([[0.75, 0.25], [0.5, 0.5]])
-    found = token_choices.chosen_weights(weights, np.array([[2, 0], [1, 2]]), 3)
-    assert found.tolist() == [[0.25, 0], [0, 0.5], [0.75, 0.5]]
-
-
-def test_a_grid_for_each_panel():
-    weights = np.array([[1.0, 0.0], [0.0, 1.0]])
-    figure = token_choices.draw("ab", {"first": weights, "second": weights})
-    assert [axes.get_title(loc="left") for axes in figure.axes[:2]] == ["first", "second"]
-    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["a", "b"]
+def test_a_square_for_each_choice_in_the_colour_of_its_token():
+    chosen = np.array([[0, 2], [1, 0], [2, 0]])
+    figure = token_choices.draw("aba", {"first": chosen, "second": chosen}, 3, {"a": "#0072b2"})
+    for axes in figure.axes:
+        found = {(int(p.get_x()), int(p.get_y())): to_hex(p.get_facecolor()) for p in axes.patches}
+        assert found.keys() == {(0, 0), (0, 2), (1, 0), (1, 1), (2, 0), (2, 2)}
+        assert {place for place, colour in found.items() if colour == "#0072b2"} == {(0, 0), (0, 2), (2, 0), (2, 2)}
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b", "a"]
