@@ -145,10 +145,10 @@ class Traffic:
 class Collective(NamedTuple):
     """One kind of call: a row in the table of collectives."""
 
-    axis: str  # the group's: "dp", "tp"; "shard", "replicate" for ZeRO; "dp_cp" for both; "world" for all ranks
+    axis: str  # the group's: "dp", "tp"; "shard", "replicate" for ZeRO; "ep", "edp" for experts; "world" for all ranks
     name: str  # "all_reduce", say; "send" for a message outside collectives
     dtype: str
-    elements: int  # of its largest array: the full sum, or everything gathered
+    elements: int  # of its largest array: the full sum, or everything gathered; 0 where it varies, as with split sizes
 
 
 class Collectives:

@@ -109,7 +109,32 @@ def test_verify_uses_as_many_sequence_chunks_as_the_layouts_need(capsys, monkeyp
         out = capsys.readouterr().out
         assert "All 2 layouts match the single-process run bit for bit" in out
         assert all(reference in out for reference in references or ["one process, 4 sequence chunks"])
-        assert ("with 2 chunks" in out) == (not more)
+        assert ("with 2 sequence chunks" in out) == (not more)
+
+
+def test_verify_gives_layouts_that_share_experts_some(capsys, monkeypatch):
+    from minidist.cli import verify as command
+
+    assert cli.main(["verify", "dp=2,ep=2", "dp=3,ep=3", *SIZES]) == 0
+    out = capsys.readouterr().out
+    assert "one process, 12 experts" in out and out.count("yes") == 2
+    monkeypatch.setattr(command, "DEFAULT_LAYOUTS", [Layout(dp=2), Layout(cp=2), Layout(dp=2, ep=2)])
+    assert cli.main(["verify", *SIZES]) == 0
+    out = capsys.readouterr().out
+    assert "All 3 layouts match" in out and "with 2 sequence chunks" in out and "with 8 experts" in out
+    assert cli.main(["verify", *SIZES, "--experts", "6", "--top-k", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "one process, 6 experts " in out and "one process, 2 sequence chunks, 6 experts" in out
+    assert cli.main(["verify", "dp=2,ep=2", *SIZES, "--experts", "3"]) == 2
+    assert "ep=2 does not divide the 3 experts" in capsys.readouterr().err
+
+
+def test_train_shows_how_evenly_experts_were_loaded(capsys):
+    assert cli.main(["train", *SIZES, "--experts", "4", "--dp", "2", "--ep", "2", "--capacity", "1"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "tokens of each of 4 experts, last step" in out and "most / mean" in out and "varies" in out
+    assert cli.main(["train", *SIZES]) == 0
+    assert "experts" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 AXES = ("pp", "dp", "tp")
-AXIS_OF = {"shard": "dp", "replicate": "dp", "dp_cp": "dp", "embedding": "pp"}  # groups inside an axis of the mesh
+# Groups inside an axis of the mesh. Those that exchange tokens, "ep", are inside dp too, and count by themselves.
+AXIS_OF = {"shard": "dp", "replicate": "dp", "dp_cp": "dp", "edp": "dp", "embedding": "pp"}
 
 
 def by_kind(rows: Sequence[dict]) -> dict[tuple[str, str], tuple[int, int]]:

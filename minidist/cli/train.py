@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from minidist.cli.expert_table import expert_table
 from minidist.cli.flags import add_config, add_layout, config_of, integer, layout_of
 from minidist.cli.output import Output, check_outputs, console_of, json_output, write_outputs
 from minidist.comm import Cluster
@@ -109,7 +110,7 @@ def _draw(path: Path, logs: list[list], layout: Layout) -> None:
     from minidist.show import pipelines, timeline
 
     if layout.pp > 1:
-        one = logs[:: layout.dp * layout.tp]  # the ranks of the first pipeline
+        one = logs[:: layout.replicas * layout.tp]  # the ranks of the first pipeline
         pipelines.draw({str(layout): slots_of(one)}, "seconds").savefig(path, dpi=110)
     else:
         timeline.save(path, logs, f"the last steps of minidist train, {layout}")
@@ -144,6 +145,8 @@ def _print_run(console: Console, result: Run) -> None:
         console.print(table)
         console.print(_collectives_table(first.collectives))
     console.print(_memory_table(result))
+    if result.config.experts:
+        console.print(expert_table(result))
     console.print(_compute(result), soft_wrap=True)
     if first.sample is not None:
         console.print("text from the model:", style="bold")
@@ -164,17 +167,20 @@ def _collectives_table(rows: list[dict]) -> Table:
     for column in ("elements per call", "calls", "bytes sent"):
         table.add_column(column, justify="right")
     for row in rows:
-        numbers = (f"{row[column]:,}" for column in ("elements", "calls", "bytes_sent"))
-        table.add_row(row["axis"], row["name"], row["dtype"], *numbers)
+        size = f"{row['elements']:,}" if row["elements"] else "varies"
+        table.add_row(row["axis"], row["name"], row["dtype"], size, f"{row['calls']:,}", f"{row['bytes_sent']:,}")
     return table
 
 
 def _memory_table(result: Run) -> Table:
     table = Table(title="peak memory per rank, bytes", title_justify="left")
-    for column in ("rank", *KINDS, "total at once"):
+    names = {kind: kind for kind in KINDS} | {"peak": "total at once"}
+    if result.config.experts:
+        names["experts"] = "experts trained here"  # parameters, or shards of them
+    for column in ("rank", *names.values()):
         table.add_column(column, justify="right")
     for number, rank in enumerate(result.ranks):
-        table.add_row(str(number), *(f"{rank.memory[kind]:,}" for kind in (*KINDS, "peak")))
+        table.add_row(str(number), *(f"{rank.memory[kind]:,}" for kind in names))
     return table
 
 

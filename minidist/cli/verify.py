@@ -28,8 +28,9 @@ from minidist.verify.comparison import ONE_PROCESS, agrees, first_difference, ve
 from minidist.verify.layouts import DEFAULT_LAYOUTS, MORE_LAYOUTS
 
 STEPS = 20  # by default; fewer than train's, because every layout runs them
-CONTEXT_STEPS = 5  # of the usual layouts with context parallelism: they have a reference of their own, and are slower
-MATRIX_STEPS, MATRIX_LAYERS, MATRIX_RANKS, MATRIX_CHUNKS = 3, 4, 4, 4  # by default with --matrix
+FEW_STEPS = 5  # of the usual layouts that need sequence chunks or experts: they have references of their own
+EXPERTS = 8  # of the usual layouts that share experts; more where their ranks do not divide 8
+MATRIX_STEPS, MATRIX_LAYERS, MATRIX_RANKS, MATRIX_CHUNKS, MATRIX_EXPERTS = 3, 4, 4, 4, 4  # by default with --matrix
 
 Group = tuple[TrainConfig, list[Layout]]  # layouts that share a reference
 
@@ -72,6 +73,7 @@ def add_commands(commands) -> None:
         layers=f"{TrainConfig.layers}, or more if a layout needs them; {MATRIX_LAYERS} with --matrix",
         steps=f"{STEPS}; {MATRIX_STEPS} with --matrix",
         sequence_chunks=f"{TrainConfig.sequence_chunks}, or as many as the layouts need; {MATRIX_CHUNKS} with --matrix",
+        experts=f"{TrainConfig.experts}, or {EXPERTS} for layouts with ep; {MATRIX_EXPERTS} with --matrix",
     )
 
 
@@ -117,11 +119,12 @@ def _verify(options) -> int:
 
 
 def _asked(options, layouts: list[Layout]) -> Group:
-    """The layouts that were named, all with the layers and the sequence chunks that some of them need."""
+    """The layouts that were named, all with the layers, sequence chunks and experts that some of them need."""
     settings = {
         "layers": max([TrainConfig.layers, *map(_fewest_layers, layouts)]),
         "steps": STEPS,
         "sequence_chunks": lcm(*(layout.least_chunks for layout in layouts)),
+        "experts": _experts_for(layouts),
     }
     config = _config(options, **settings)
     for layout in (ONE_PROCESS, *layouts):
@@ -131,23 +134,32 @@ def _asked(options, layouts: list[Layout]) -> Group:
 
 
 def _chosen(options) -> tuple[list[Group], int]:
-    """The usual layouts that fit, and how many do not. More sequence chunks have other bits, so another reference."""
+    """The usual layouts that fit, and how many do not. Each need of chunks or experts has bits of its own."""
     candidates = DEFAULT_LAYOUTS + MORE_LAYOUTS if options.all else DEFAULT_LAYOUTS
-    usual = {"layers": TrainConfig.layers, "steps": STEPS, "sequence_chunks": 1}
-    config = _config(options, **usual)
-    check_memory(config, ONE_PROCESS)
-    if options.sequence_chunks is not None:
-        groups = [(config, candidates)]
-    else:
-        split = [layout for layout in candidates if layout.cp > 1]
-        chunks = lcm(*(layout.least_chunks for layout in split))
-        groups = [(config, [layout for layout in candidates if layout not in split])]
-        if config.context % chunks == 0:
-            chunked = usual | {"steps": CONTEXT_STEPS, "sequence_chunks": chunks}
-            groups.append((_config(options, **chunked), split))
-    groups = [(config, [layout for layout in layouts if _fits(config, layout)]) for config, layouts in groups]
+    alike: dict[tuple[bool, bool], list[Layout]] = {(False, False): []}  # those that need chunks, and experts
+    for layout in candidates:
+        needs = options.sequence_chunks is None and layout.cp > 1, options.experts is None and layout.ep > 1
+        alike.setdefault(needs, []).append(layout)
+    groups = []
+    for (chunks, experts), layouts in alike.items():
+        settings = {
+            "layers": TrainConfig.layers,
+            "steps": FEW_STEPS if chunks or experts else STEPS,
+            "sequence_chunks": lcm(*(layout.least_chunks for layout in layouts)) if chunks else 1,
+            "experts": _experts_for(layouts) if experts else 0,
+        }
+        if options.context % settings["sequence_chunks"] == 0:
+            config = _config(options, **settings)
+            groups.append((config, [layout for layout in layouts if _fits(config, layout)]))
+    check_memory(groups[0][0], ONE_PROCESS)
     groups = groups[:1] + [group for group in groups[1:] if group[1]]
     return groups, len(candidates) - sum(len(layouts) for _, layouts in groups)
+
+
+def _experts_for(layouts: Sequence[Layout]) -> int:
+    """How many experts such layouts can share out: 8, or the next number that their ranks divide; 0 for none."""
+    ranks = lcm(*(layout.ep for layout in layouts))
+    return 0 if ranks == 1 else -(-EXPERTS // ranks) * ranks
 
 
 def _config(options, **usual: int) -> TrainConfig:
@@ -182,8 +194,13 @@ def _run_all(console: Console, groups: Sequence[Group], rank_function) -> list[R
 
 
 def _reference_name(config: TrainConfig) -> str:
-    chunks = config.sequence_chunks
-    return "one process" if chunks == 1 else f"one process, {chunks} sequence chunks"
+    return ", ".join(["one process", *_grains(config)])
+
+
+def _grains(config: TrainConfig) -> list[str]:
+    """What a run has more of than usual, in words."""
+    chunks = [f"{config.sequence_chunks} sequence chunks"] * (config.sequence_chunks > 1)
+    return chunks + [f"{config.experts} experts"] * (config.experts > 0)
 
 
 def _references_of(runs: Sequence[Run]) -> dict[TrainConfig, Run]:
@@ -211,7 +228,7 @@ def _print_verdict(
         which = "The layout matches" if count == 1 else f"All {count} layouts match"
         hashes = [run.fingerprint for run in references]
         if len(references) > 1:
-            hashes[1:] = [f"{run.fingerprint} with {run.config.sequence_chunks} chunks" for run in references[1:]]
+            hashes[1:] = [f"{run.fingerprint} with {', '.join(_grains(run.config))}" for run in references[1:]]
         console.print(
             f"{which} the single-process run bit for bit, SHA-256:\n" + "\n".join(hashes),
             soft_wrap=True,
@@ -229,7 +246,9 @@ def _matrix(options) -> int:
     if options.precision != TrainConfig.precision or options.loss_scale:
         raise ValueError("--matrix runs every precision: remove --precision and --loss-scale")
     most = MATRIX_RANKS if options.max_ranks is None else options.max_ranks
-    config = _config(options, layers=MATRIX_LAYERS, steps=MATRIX_STEPS, sequence_chunks=MATRIX_CHUNKS)
+    config = _config(
+        options, layers=MATRIX_LAYERS, steps=MATRIX_STEPS, sequence_chunks=MATRIX_CHUNKS, experts=MATRIX_EXPERTS
+    )
     check_memory(config, ONE_PROCESS)
     check_outputs({"json": options.json, "png": options.png}, options.text)
     console = console_of(options)

@@ -1,6 +1,6 @@
 """``minidist verify --matrix``: runs layouts that cover every pair of settings, and shows the outcomes as a grid."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 from rich.console import Console
 from rich.text import Text
@@ -20,16 +20,17 @@ def run_matrix(config: TrainConfig, max_ranks: int, console: Console, json: str 
     everything = every_combination(config, max_ranks)
     chosen = covering_set(everything)
     for combination in chosen:
-        check_memory(replace(config, precision=combination.precision), combination.layout)
+        check_memory(combination.config(config), combination.layout)
     pairs = set().union(*(combination.pairs for combination in chosen))
     console.print(
         f"{len(everything):,} combinations of settings are legal on up to {max_ranks} ranks. Running {len(chosen)} of "
-        f"them, which cover all {len(pairs):,} legal pairs of settings, and one process in each precision.",
+        f"them, which cover all {len(pairs):,} legal pairs of settings, and one process in each precision"
+        + (", with experts and without." if config.experts else "."),
         soft_wrap=True,
     )
     width = max(len(str(combination.layout)) for combination in chosen)
     console.print(
-        f"precision  {'layout':<{width}}  ranks  s/step  MB at peak  MB sent/step  SHA-256   same",
+        f"precision  experts  {'layout':<{width}}  ranks  s/step  MB at peak  MB sent/step  SHA-256   same",
         style="bold", soft_wrap=True,
     )  # fmt: skip
     outcomes, different = [], []
@@ -43,8 +44,9 @@ def run_matrix(config: TrainConfig, max_ranks: int, console: Console, json: str 
             if not outcome.same:
                 different.append((outcome, result, reference))
             layout = outcome.combination.layout
+            experts = outcome.combination.experts or 0
             line = (
-                f"{outcome.combination.precision:<9}  {layout!s:<{width}}  {layout.world_size:>5}  "
+                f"{outcome.combination.precision:<9}  {experts:>7}  {layout!s:<{width}}  {layout.world_size:>5}  "
                 f"{outcome.seconds:6.2f}  {outcome.memory / 1e6:10.2f}  {outcome.traffic / 1e6:12.2f}  "
                 f"{result.fingerprint[:8]}  "
             )
@@ -59,10 +61,11 @@ def run_matrix(config: TrainConfig, max_ranks: int, console: Console, json: str 
     console.print(grid.as_text(outcomes), soft_wrap=True)
     title = f"{len(chosen)} of the {len(everything):,} legal combinations on up to {max_ranks} ranks"
     if not different:
-        console.print(f"{title}: each matches the single-process run in its precision bit for bit.", soft_wrap=True)
+        console.print(f"{title}: each matches the single-process run of its kind bit for bit.", soft_wrap=True)
     for outcome, result, reference in different:
         place = first_difference(reference, result) or NOT_REPRODUCED
-        name = f"{outcome.combination.precision} {outcome.combination.layout}"
+        experts = f" {outcome.combination.experts} experts" if outcome.combination.experts else ""
+        name = f"{outcome.combination.precision}{experts} {outcome.combination.layout}"
         console.print(Text(name, "bold red") + f": {place}", soft_wrap=True)
     content = [
         {"settings": outcome.combination.settings, "layout": str(outcome.combination.layout)}

@@ -171,6 +171,8 @@ def all_to_all_single(
             f"all_to_all_single: rank {group.rank} sends itself {outgoing[group.rank].size} elements but expects "
             f"{incoming[group.rank].size}; its own entries of input_split_sizes and output_split_sizes must agree"
         )
+    if input_split_sizes is not None or output_split_sizes is not None:
+        call.largest_size = 0  # calls of as many sizes as there are splits count as one kind
     method = call.choose("pairwise")
     return call.run(async_op, lambda inside: method(outgoing, incoming, inside))
 

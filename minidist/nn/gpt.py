@@ -1,8 +1,8 @@
 """A GPT: the architecture of GPT-2 (Radford et al., 2019), small enough to train on a laptop.
 
 Learned positions, pre-norm blocks, causal multi-head attention, a GELU MLP four times as wide as the model, and an
-output head that shares the embedding's weight (tied weights). By default tokens are bytes. Some or all of the MLPs may be
-mixtures of experts (moe/).
+output head that shares the embedding's weight (tied weights). By default tokens are bytes. All MLPs, or every n-th, may
+be mixtures of experts (moe/).
 
 Shapes: B samples of T tokens, model width C, H heads of width D = C / H, and the vocabulary V, rounded up to a multiple
 of H.
@@ -90,13 +90,15 @@ class GPTConfig:
                     f"the {getattr(moe, name)} {name} units of an expert must be a multiple of the {self.heads} heads, "
                     "each of which has as many"
                 )
-        if not self.sparse_layers:
-            raise ValueError(f"every {moe.every}th of {self.layers} layers has experts: none has. Choose 1 to {self.layers}")
+        if self.layers < moe.every:
+            raise ValueError(
+                f"experts in every {moe.every}th of {self.layers} layers are in none: choose from 1 to {self.layers}"
+            )
 
     @property
     def sparse_layers(self) -> list[int]:
-        """The layers that have experts."""
-        return [layer for layer in range(self.layers) if self.moe is not None and self.moe.is_sparse(layer)]
+        """The layers that have experts: every n-th, the last of n."""
+        return [] if self.moe is None else list(range(self.moe.every - 1, self.layers, self.moe.every))
 
     def _nearest_widths(self) -> str:
         below = self.width // self.heads * self.heads
@@ -274,6 +276,9 @@ class GPT(Module):
         self.blocks = [Block(config, layer, self.chunks, self.balance) for layer in range(config.layers)]
         self.head = Head(config, self.embeddings.token, self.chunks)
         self.init_parameters(seed, dtype)
+
+    def extra_state(self) -> dict:
+        return {} if self.balance is None else self.balance.state()
 
     def forward(self, tokens, targets, dropout_rng: DropoutRNG | None = None) -> Tensor:
         """The loss of one micro-batch.

@@ -109,6 +109,10 @@ class Module:
     def parameters(self) -> list[Parameter]:
         return [parameter for _, parameter in self.named_parameters()]
 
+    def extra_state(self) -> dict:
+        """Arrays that training changes and that are not parameters, by name. (In torch: ``get_extra_state``.)"""
+        return {}
+
     def init_parameters(self, seed: int, dtype=xp.float32) -> None:
         """Give every parameter its name and its initial values, which depend only on (seed, name)."""
         for name, parameter in self.named_parameters():

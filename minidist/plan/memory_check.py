@@ -6,10 +6,10 @@ All ranks share one machine, so what counts is the sum over them. P being the mo
     gradients          8 bytes each while they are summed in float64, or 4 in float32
     optimizer state    8 bytes each, AdamW's two moments; and 4 for the master weights of a 16-bit precision
 
-Tensor and pipeline parallelism split one copy. Data and context parallelism make ``dp`` x ``cp`` of them; with ZeRO,
-what a stage shards exists once for each group of ranks that share a copy. But before anything is split, every rank
-initializes the whole model in float32: that is 4 P for each rank, which real systems avoid, and with many shards it is
-the larger sum.
+Tensor and pipeline parallelism split one copy. Data and context parallelism make ``dp`` x ``cp`` of them, and of the
+experts ``dp`` x ``cp`` / ``ep``; with ZeRO, what a stage shards exists once for each group of ranks that share a copy.
+But before anything is split, every rank initializes the whole model in float32: that is 4 P for each rank, which real
+systems avoid, and with many shards it is the larger sum.
 
 Activations, messages and Python itself come on top. So a run that is refused could not have worked, and one that is
 not refused may still run out of memory.
@@ -48,26 +48,48 @@ def parameter_count(config: GPTConfig) -> int:
     width = config.width
     embeddings = config.heads * -(-config.vocab // config.heads) * width + config.context * width
     attention = 3 * width**2 + 3 * width + width**2 + width  # qkv and out, with their biases
-    mlp = 4 * width**2 + 4 * width + 4 * width**2 + width  # fc and proj
     norm = 2 * width
-    return embeddings + config.layers * (attention + mlp + 2 * norm) + norm
+    sparse = config.layers // config.moe.every if config.moe else 0
+    dense = config.layers - sparse
+    blocks = config.layers * (attention + 2 * norm) + dense * mlp(width, 4 * width)
+    if config.moe:  # routers and shared experts
+        blocks += sparse * (width * config.moe.experts + bool(config.moe.shared) * mlp(width, config.moe.shared))
+    return embeddings + blocks + expert_parameter_count(config) + norm
+
+
+def mlp(width: int, hidden: int) -> int:
+    """Of an MLP: fc and proj, with their biases."""
+    return 2 * width * hidden + hidden + width
+
+
+def expert_parameter_count(config: GPTConfig) -> int:
+    """How many of them are an expert's. Experts have no biases."""
+    if config.moe is None:
+        return 0
+    hidden = config.moe.hidden or 4 * config.width
+    return config.layers // config.moe.every * config.moe.experts * 2 * config.width * hidden
 
 
 def memory_needed(config: TrainConfig, layout: Layout) -> MemoryNeeded:
     """What a run must hold, from arithmetic alone."""
-    P = parameter_count(config.model)
+    P, experts = parameter_count(config.model), expert_parameter_count(config.model)
+
+    def held(copies: int) -> int:
+        """Parameters in so many copies of the model, of whose experts ep ranks together hold one."""
+        return (P - experts) * copies + experts * max(1, copies // layout.ep)
+
     copies = layout.replicas
     sharded = copies // (layout.shard or copies)  # of what ZeRO shards
     gradients = sharded if layout.zero >= 2 and layout.grad_sync == "micro_batch" else copies
     mixed = POLICIES[config.precision].compute is not None
     if layout.zero == 3:  # of a 16-bit precision the masters are the shard
-        parameters = 0 if mixed else 4 * P * sharded
+        parameters = 0 if mixed else 4 * held(sharded)
     else:
-        parameters = (2 if mixed else 4) * P * copies
+        parameters = (2 if mixed else 4) * held(copies)
     return MemoryNeeded(
         parameters=parameters,
-        gradients=(8 if config.reduce_dtype == "float64" else 4) * P * gradients,
-        optimizer=(12 if mixed else 8) * P * (sharded if layout.zero >= 1 else copies),
+        gradients=(8 if config.reduce_dtype == "float64" else 4) * held(gradients),
+        optimizer=(12 if mixed else 8) * held(sharded if layout.zero >= 1 else copies),
         initialization=4 * P * layout.world_size,
     )
 

@@ -1,6 +1,6 @@
 """What is trained, and how. How the run is split is the layout's business (layout.py)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import frexp, isfinite
 
 from minidist.nn.gpt import GPTConfig
@@ -127,6 +127,10 @@ class TrainConfig:
             if getattr(self, field) != getattr(TrainConfig, field):
                 raise ValueError(f"{field} is about experts, and there are none: set experts to 2 or more")
         return None
+
+    def without_experts(self) -> "TrainConfig":
+        """The same run of a dense model."""
+        return replace(self, **{field: getattr(TrainConfig, field) for field in MOE})
 
     @property
     def micro_batches(self) -> int:

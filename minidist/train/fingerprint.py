@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from minidist import backend
-from minidist.nn.gpt import GPT
+from minidist.nn.layers import Module
 from minidist.nn.optim import AdamW
 
 FullState = Callable[[dict], dict]
@@ -17,11 +17,11 @@ def as_it_is(arrays: dict) -> dict:
     return arrays
 
 
-def state(model: GPT, optimizer: AdamW, full_state: FullState = as_it_is) -> dict:
+def state(model: Module, optimizer: AdamW, full_state: FullState = as_it_is) -> dict:
     """Every array that a run changes, by name, in its full shape.
 
     Args:
-        model: whose parameters' names say what there is; of one with experts, the routers' biases and counts are added.
+        model: whose parameters' names say what there is, and what it has beside them.
         optimizer: of what this rank trains.
         full_state: from a rank's arrays, by parameter name, to the full ones: ``ParallelModel.full_state``. All ranks
             call it together.
@@ -31,10 +31,10 @@ def state(model: GPT, optimizer: AdamW, full_state: FullState = as_it_is) -> dic
     for kind, arrays in ({"": data} | optimizer.kinds).items():
         full = full_state(arrays)
         found |= {f"{kind}{name}": full[parameter.name] for name, parameter in model.named_parameters()}
-    return found if model.balance is None else found | model.balance.state()
+    return found | model.extra_state()
 
 
-def digest(model: GPT, optimizer: AdamW, full_state: FullState = as_it_is):
+def digest(model: Module, optimizer: AdamW, full_state: FullState = as_it_is):
     """SHA-256 over the names and the bytes of every parameter and every optimizer state; arguments as of ``state``."""
     sha = hashlib.sha256()
     for name, array in state(model, optimizer, full_state).items():
@@ -43,7 +43,7 @@ def digest(model: GPT, optimizer: AdamW, full_state: FullState = as_it_is):
     return sha
 
 
-def fingerprint(model: GPT, optimizer: AdamW, losses: list[float], full_state: FullState = as_it_is) -> str:
+def fingerprint(model: Module, optimizer: AdamW, losses: list[float], full_state: FullState = as_it_is) -> str:
     """The digest of the final state, continued over the loss of every step."""
     sha = digest(model, optimizer, full_state)
     sha.update(np.array(losses, "<f8"))

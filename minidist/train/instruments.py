@@ -34,6 +34,8 @@ class Instruments:
             ledger.hold("parameters", parameter.data)
         for array in optimizer.state().values():
             ledger.hold("optimizer", array)
+        experts = {p.name for p in model.model.parameters() if p.expert_axis is not None}
+        self.expert_bytes = sum(p.data.nbytes for p in model.trained if p.name in experts)
         self.memory.forget_peaks()
         self.traffic, self.flops, self.started = self.world.traffic, flops.snapshot(), time.perf_counter()
 
@@ -55,7 +57,7 @@ class Instruments:
         return {
             "seconds": seconds,
             "traffic": traffic,
-            "memory": self.memory.as_dict(),
+            "memory": self.memory.as_dict() | ({"experts": self.expert_bytes} if self.expert_bytes else {}),
             "collectives": self.collectives.as_list(),
             "flops": dict(flops.snapshot() - self.flops),
             "log": trace.stop() if self.traced_from is not None else [],

@@ -63,7 +63,9 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
         run = partial(pipeline.run, planned[pipeline.group.rank])
     # Ranks with other samples and ranks with other tokens of the same samples alike know terms of a gradient.
     data_group = mesh.get_group("dp") if layout.cp == 1 else mesh.flatten(("dp", "cp"), "dp_cp").get_group("dp_cp")
-    axes.append(expert_axis(mesh, data_group, layout, config) if layout.ep > 1 else data_axis(data_group, layout, config))
+    axes.append(
+        expert_axis(mesh, data_group, layout, config) if layout.ep > 1 else data_axis(data_group, layout, config)
+    )
     if model.balance is not None:
         axes.append(ExpertBalance(model.balance, [data_group] + [mesh.get_group("pp")] * (layout.pp > 1)))
     parallel = ParallelModel(model, axes, run, mine, config.micro_batches)

@@ -29,6 +29,8 @@ DEFAULT_LAYOUTS = _parsed(
     "pp=2,dp=2,tp=2,zero=1",
     "cp=2,cp_kind=zigzag,tp=2",
     "cp=2,dp=2,zero=3",
+    "dp=2,ep=2",
+    "dp=4,ep=2,zero=2,recompute=full",
 )
 
 # With --all these too: more ranks, and more settings that meet.
@@ -57,4 +59,9 @@ MORE_LAYOUTS = _parsed(
     "cp=4",
     "cp=2,cp_kind=all-gather,pp=2",
     "cp=2,cp_kind=ulysses,tp=2,sp=1",
+    "dp=4,ep=4",
+    "dp=2,ep=2,tp=2,sp=1",
+    "dp=2,ep=2,pp=2,schedule=zb-h1",
+    "dp=5,ep=5",
+    "dp=2,ep=2,cp=2",
 )

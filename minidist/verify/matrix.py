@@ -21,26 +21,36 @@ from minidist.train.result import Run, RunOptions
 from minidist.train.trainer import run
 from minidist.verify.comparison import agrees
 
-KEYS = ("precision", "dp", "zero", "shard", "tp", "sp", "cp", "cp_kind", "pp", "schedule", "virtual", "recompute")
+KEYS = (
+    "precision", "experts", "dp", "ep", "zero", "shard", "tp", "sp", "cp", "cp_kind", "pp", "schedule", "virtual",
+    "recompute",
+)  # fmt: skip
 Pair = frozenset[tuple[str, object]]
 
 
 @dataclass(frozen=True)
 class Combination:
-    """A precision and a layout."""
+    """A precision, a layout, and whether the model has experts: their number, or 0; None where none ever has."""
 
     precision: str
     layout: Layout
+    experts: int | None = None
+
+    def config(self, base: TrainConfig) -> TrainConfig:
+        """A run in this precision, with experts or without."""
+        return replace(base if self.experts else base.without_experts(), precision=self.precision)
 
     @property
     def settings(self) -> dict[str, object]:
         """The value of each of KEYS; None for one that has no meaning here, such as a schedule without a pipeline."""
         layout = self.layout
-        found = {"precision": self.precision} | {key: getattr(layout, key) for key in KEYS[1:]}
+        found = {key: getattr(layout if hasattr(layout, key) else self, key) for key in KEYS}
         if layout.replicas == 1:
             found["zero"] = None
         if not layout.zero:
             found["shard"] = None
+        if not self.experts or layout.dp == 1:
+            found["ep"] = None
         if layout.tp == 1:
             found["sp"] = None
         if layout.cp == 1:  # most runs have no sequence chunks, and then there is nothing else
@@ -95,6 +105,7 @@ def every_combination(config: TrainConfig, max_ranks: int) -> list[Combination]:
         data = dp * cp  # ranks over which ZeRO may shard
         choices = {
             "zero": (0, 1, 2, 3) if data > 1 else (0,),
+            "ep": [n for n in range(1, dp + 1) if dp % n == 0] if config.experts else (1,),
             "shard": (0, *(n for n in range(2, data) if data % n == 0)),
             "sp": (0, 1),
             "cp_kind": KINDS if cp > 1 else (Layout.cp_kind,),
@@ -110,10 +121,12 @@ def every_combination(config: TrainConfig, max_ranks: int) -> list[Combination]:
             layouts.append(layout)
     layouts = sorted(dict.fromkeys(layouts), key=lambda layout: layout.world_size)
     return [
-        Combination(precision, replace(layout, recompute=mode))
+        Combination(precision, replace(layout, recompute=mode), experts)
         for layout in layouts
         for precision in POLICIES
         for mode in MODES
+        for experts in ((0, config.experts) if config.experts else (None,))
+        if experts or layout.ep == 1
     ]
 
 
@@ -152,20 +165,20 @@ def run_all(
 ) -> Iterator[tuple[Outcome, Run, Run]]:
     """Run combinations, those of the fewest ranks first; yield what came of each, its run, and the one process's.
 
-    One process is run first in each of their precisions, and yielded too. ``rank_function`` runs in
-    place of ``train_rank`` in all others: tests inject a bug with it.
+    One process is run first in each of their precisions, with experts and without, and yielded too. ``rank_function``
+    runs in place of ``train_rank`` in all others: tests inject a bug with it.
     """
-    references: dict[str, Run] = {}
+    references: dict[TrainConfig, Run] = {}
     options = RunOptions(step_digests=True)  # so that the first difference can be found
-    firsts = [Combination(precision, Layout()) for precision in dict.fromkeys(c.precision for c in chosen)]
+    firsts = list(dict.fromkeys(Combination(c.precision, Layout(), c.experts) for c in chosen))
     ordered = firsts + sorted((c for c in chosen if c not in firsts), key=lambda c: c.layout.world_size)
     preload("minidist.train.trainer")
     with WarmClusters() as clusters:
         for combination in ordered:
             on_start(combination)
-            function = rank_function if combination.precision in references else None
-            precise = replace(config, precision=combination.precision)
+            own = combination.config(config)
+            function = rank_function if own in references else None
             cluster = clusters(combination.layout.world_size)
-            result = run(cluster, precise, combination.layout, options, rank_function=function)
-            reference = references.setdefault(combination.precision, result)
+            result = run(cluster, own, combination.layout, options, rank_function=function)
+            reference = references.setdefault(own, result)
             yield Outcome.of(combination, result, agrees(reference, result)), result, reference

@@ -7,6 +7,7 @@ import pytest
 
 from minidist.nn.clip import clip_grad_norm
 from minidist.nn.gpt import GPT, GPTConfig
+from minidist.nn.moe.config import MoEConfig
 from minidist.nn.optim import SGD, AdamW, average_gradients
 
 torch = pytest.importorskip("torch")
@@ -17,6 +18,9 @@ CONFIGS = [
     GPTConfig(vocab=5, context=1, layers=3, heads=1, width=1),
     GPTConfig(vocab=3, context=7, layers=1, heads=4, width=4),  # a block of the vocabulary is all padding
     GPTConfig(vocab=11, context=5, layers=2, heads=3, width=15),
+    GPTConfig(vocab=11, context=7, layers=2, heads=2, width=8, moe=MoEConfig(5, 2, hidden=6, z_loss=0.1)),
+    GPTConfig(vocab=11, context=7, layers=3, heads=2, width=8, moe=MoEConfig(4, 1, shared=6, every=2, capacity=1.0)),
+    GPTConfig(vocab=11, context=7, layers=1, heads=2, width=8, moe=MoEConfig(6, 3, gate="sigmoid", aux_loss=0.5)),
 ]
 
 
@@ -42,13 +46,45 @@ def joined(heads):
     return heads.permute(1, 0, 2).flatten(1)
 
 
+def torch_mixture(weights: dict, name: str, config: GPTConfig, x):
+    """A mixture of experts, token by token, and its own losses: (B, T, C) to (B, T, C) and a scalar."""
+    moe, flat = config.moe, x.flatten(0, 1)
+    logits = flat @ weights[f"{name}.router.weight"]
+    scores = torch.sigmoid(logits) if moe.gate == "sigmoid" else logits.softmax(1)
+    chosen = scores.topk(moe.top_k).indices
+    gates = scores.gather(1, chosen)
+    if moe.top_k > 1:
+        gates = gates / gates.sum(1, keepdim=True)
+    room = [moe.rows_at_most(len(flat)) or len(flat)] * moe.experts
+    rows = []
+    for token, experts in enumerate(chosen.tolist()):
+        total = torch.zeros_like(flat[0])
+        for place, expert in enumerate(experts):
+            if room[expert] > 0:
+                room[expert] -= 1
+                hidden = flat[token] @ joined(weights[f"{name}.experts.fc"][:, expert])
+                hidden = torch.nn.functional.gelu(hidden, approximate="tanh")
+                out = hidden @ weights[f"{name}.experts.proj"][:, expert].flatten(0, 1)
+                total = total + gates[token, place] * out
+        rows.append(total)
+    y = torch.stack(rows)
+    if moe.shared:
+        hidden = flat @ joined(weights[f"{name}.shared.fc.weight"]) + weights[f"{name}.shared.fc.bias"].flatten()
+        hidden = torch.nn.functional.gelu(hidden, approximate="tanh")
+        y = y + hidden @ weights[f"{name}.shared.proj.weight"].flatten(0, 1) + weights[f"{name}.shared.proj.bias"]
+    shares = torch.bincount(chosen.flatten(), minlength=moe.experts).double() / chosen.numel()
+    mean = (scores / scores.sum(1, keepdim=True)).mean(0)
+    own = moe.aux_loss * moe.experts * (shares * mean).sum() + moe.z_loss * (logits.logsumexp(1) ** 2).mean()
+    return y.view_as(x), own
+
+
 def torch_loss(weights: dict, config: GPTConfig, tokens, targets):
-    """The loss, with every weight joined to its full form."""
+    """The loss, with every weight joined to its full form; ``extra`` on it is what the mixtures add for backward."""
     heads, width = config.heads, config.width
     tokens, targets = torch.from_numpy(tokens), torch.from_numpy(targets)
     batch, length = tokens.shape
     table = weights["embeddings.token.weight"].flatten(0, 1)[: config.vocab]
-    x = table[tokens] + weights["embeddings.position"][:length]
+    x, extra = table[tokens] + weights["embeddings.position"][:length], 0.0
 
     def norm(x, name):
         return torch.nn.functional.layer_norm(x, (width,), weights[f"{name}.gain"], weights[f"{name}.bias"])
@@ -60,11 +96,17 @@ def torch_loss(weights: dict, config: GPTConfig, tokens, targets):
         q, k, v = y.view(batch, length, heads, 3, -1).permute(3, 0, 2, 1, 4)
         y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
         x = x + y @ weights[f"{name}.attention.out.weight"].flatten(0, 1) + weights[f"{name}.attention.out.bias"]
+        if layer in config.sparse_layers:
+            y, own = torch_mixture(weights, f"{name}.mlp", config, norm(x, f"{name}.norm2"))
+            x, extra = x + y, extra + own
+            continue
         y = norm(x, f"{name}.norm2") @ joined(weights[f"{name}.mlp.fc.weight"])
         y = torch.nn.functional.gelu(y + weights[f"{name}.mlp.fc.bias"].flatten(), approximate="tanh")
         x = x + y @ weights[f"{name}.mlp.proj.weight"].flatten(0, 1) + weights[f"{name}.mlp.proj.bias"]
     logits = norm(x, "head.norm") @ table.T
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    loss.extra = extra
+    return loss
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
@@ -75,7 +117,7 @@ def test_loss_and_gradients_in_float64(config):
     loss, expected = model(tokens, targets), torch_loss(weights, config, tokens, targets)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-10)
     loss.backward()
-    expected.backward()
+    (expected + expected.extra).backward()
     largest = max(float(weight.grad.abs().max()) for weight in weights.values())
     for name, parameter in model.named_parameters():
         np.testing.assert_allclose(

@@ -8,6 +8,7 @@ import pytest
 
 from minidist.cli import main as cli
 from minidist.nn.gpt import GPT, GPTConfig
+from minidist.nn.moe.config import MoEConfig
 from minidist.plan import available_memory, memory_check
 from minidist.plan.memory_check import check_memory, memory_needed, parameter_count, written
 from minidist.train.config import TrainConfig
@@ -26,6 +27,7 @@ CONFIG = TrainConfig(layers=4, heads=2, width=32, context=16, global_batch=8, mi
         {"vocab": 1, "context": 1, "layers": 1, "heads": 1, "width": 1},
         {"vocab": 257, "heads": 6, "width": 24, "layers": 3},  # a vocabulary that is padded to 258
         {"vocab": 3, "heads": 5, "width": 15, "context": 7, "layers": 5},
+        {"heads": 2, "width": 8, "layers": 5, "moe": MoEConfig(6, every=2, hidden=10, shared=4)},
     ],
 )
 def test_the_formula_counts_the_parameters_of_a_real_model(sizes):
@@ -36,10 +38,20 @@ def test_the_formula_counts_the_parameters_of_a_real_model(sizes):
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(
     "text",
-    ["dp=1", "dp=4", *(f"zero={stage},dp=4{more}" for stage in (1, 2, 3) for more in ("", ",shard=2")), "tp=2", "pp=2"],
+    [
+        "dp=1",
+        "dp=4",
+        "dp=4,ep=2",
+        "dp=4,ep=4",
+        "dp=4,ep=2,zero=1",
+        *(f"zero={stage},dp=4{more}" for stage in (1, 2, 3) for more in ("", ",shard=2")),
+        "tp=2",
+        "pp=2",
+    ],
 )
 def test_no_run_holds_less_than_is_said_to_be_needed(ranks, text, precision):
-    config, layout = replace(CONFIG, precision=precision), Layout.parse(text)
+    layout = Layout.parse(text)
+    config = replace(CONFIG, precision=precision, experts=4 if layout.ep > 1 else 0)
     needed = memory_needed(config, layout)
     result = run(ranks(layout.world_size), config, layout)
     held = {kind: sum(rank.memory[kind] for rank in result.ranks) for kind in KINDS}
@@ -47,7 +59,7 @@ def test_no_run_holds_less_than_is_said_to_be_needed(ranks, text, precision):
     assert needed.optimizer > 0.8 * held["optimizer"]
     if layout.zero < 2:  # after that the units in flight weigh as much as the shards of so small a model
         assert needed.gradients > 0.5 * held["gradients"] and needed.parameters > 0.8 * held["parameters"]
-    if text in ("dp=1", "dp=4"):
+    if text in ("dp=1", "dp=4", "dp=4,ep=2", "dp=4,ep=4"):
         assert (needed.parameters, needed.optimizer) == (held["parameters"], held["optimizer"])
 
 
@@ -150,7 +162,7 @@ def test_the_matrix_refuses_before_its_first_run(available, capsys, monkeypatch)
     P = parameter_count(GPTConfig(layers=4, heads=2, width=16, context=16))
     available(25 * P)
     sizes = ["--layers=4", "--heads=2", "--width=16", "--context=16", "--global-batch=8", "--micro-batch=1"]
-    assert cli.main(["verify", "--matrix", "--max-ranks=2", *sizes]) == 2
+    assert cli.main(["verify", "--matrix", "--max-ranks=2", "--experts=0", *sizes]) == 2
     assert "for the 2 ranks of layout" in capsys.readouterr().err
 
 

@@ -35,6 +35,9 @@ def test_the_digest_is_of_bits():
         def named_parameters(self):
             return [(self.name, self)]
 
+        def extra_state(self):
+            return {}
+
     weights = [Weights(0.0), Weights(-0.0), Weights(quiet_nan(0)), Weights(quiet_nan(1))]
     assert len({digest(weight, weight).hexdigest() for weight in weights}) == 4
     assert digest(weights[3], weights[3]).hexdigest() == digest(Weights(quiet_nan(1)), weights[3]).hexdigest()

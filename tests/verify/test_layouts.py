@@ -8,7 +8,7 @@ from minidist.nn.memory.recompute import MODES
 from minidist.parallel.context import KINDS
 from minidist.parallel.tools.schedules import SCHEDULES
 from minidist.train.config import TrainConfig
-from minidist.train.layout import SYNCS
+from minidist.train.layout import SYNCS, Layout
 from minidist.verify.layouts import DEFAULT_LAYOUTS, MORE_LAYOUTS
 
 
@@ -34,6 +34,9 @@ def test_every_two_axes_meet():
     assert any(min(layout.cp, layout.tp) > 1 for layout in DEFAULT_LAYOUTS)
     assert any(min(layout.cp, layout.zero) > 1 for layout in DEFAULT_LAYOUTS)
     assert {layout.cp_kind for layout in MORE_LAYOUTS + DEFAULT_LAYOUTS} == set(KINDS)
+    assert any(layout.ep > 1 and layout.zero for layout in DEFAULT_LAYOUTS)
+    for key in ("tp", "sp", "cp", "pp"):
+        assert any(layout.ep > 1 and getattr(layout, key) > getattr(Layout, key) for layout in MORE_LAYOUTS), key
     assert any(layout.shard for layout in DEFAULT_LAYOUTS)
 
 
@@ -41,7 +44,8 @@ def test_all_are_different_and_fit_the_usual_model():
     layouts = DEFAULT_LAYOUTS + MORE_LAYOUTS
     assert len(set(layouts)) == len(layouts)
     for layout in layouts:
-        TrainConfig(sequence_chunks=1 if layout.cp == 1 else 4).check(layout)
+        experts = 0 if layout.ep == 1 else 8 if layout.ep != 5 else 10
+        TrainConfig(sequence_chunks=1 if layout.cp == 1 else 4, experts=experts).check(layout)
 
 
 def test_the_long_list_stands_alone(capsys):

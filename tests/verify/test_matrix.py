@@ -41,6 +41,7 @@ SMALL = TrainConfig(
 )  # fmt: skip
 TILED = replace(SMALL, attention="tiled", attention_tile=5)
 CHUNKED = replace(SMALL, context=24, sequence_chunks=4)
+SPARSE = replace(SMALL, experts=4, expert_hidden=16, top_k=2, bias_rate=0.01)
 ODD = replace(SMALL, layers=3, heads=3, width=15, context=9, global_batch=12, micro_batch=2, steps=2, dropout=0.0)
 
 
@@ -51,11 +52,9 @@ def chosen(config: TrainConfig, max_ranks: int) -> list[Combination]:
 @pytest.fixture(scope="module")
 def one_process(ranks):
     return {
-        (config, precision): run(
-            ranks(1), replace(config, precision=precision), Layout(), RunOptions(step_digests=True)
-        )
-        for config in (SMALL, TILED, CHUNKED, ODD)
-        for precision in POLICIES
+        own: run(ranks(1), own, Layout(), RunOptions(step_digests=True))
+        for config in (SMALL, TILED, CHUNKED, SPARSE, ODD)
+        for own in (replace(config, precision=precision) for precision in POLICIES)
     }
 
 
@@ -68,26 +67,28 @@ FEW = 6  # the first of a covering set have the most pairs
         pytest.param(SMALL, 4, FEW, id="a few on 4 ranks"),
         pytest.param(TILED, 4, 2, id="two with tiled attention"),
         pytest.param(CHUNKED, 4, FEW, id="a few with context parallelism"),
+        pytest.param(SPARSE, 4, FEW, id="a few with and without experts"),
         pytest.param(SMALL, 4, None, marks=pytest.mark.long, id="all on 4 ranks"),
         pytest.param(TILED, 4, None, marks=pytest.mark.long, id="all on 4 ranks with tiled attention"),
         pytest.param(CHUNKED, 4, None, marks=pytest.mark.long, id="all on 4 ranks with context parallelism"),
+        pytest.param(SPARSE, 4, None, marks=pytest.mark.long, id="all on 4 ranks with and without experts"),
         pytest.param(ODD, 3, None, marks=pytest.mark.long, id="all on 3 ranks"),
     ],
 )
 def test_every_pair_of_settings_keeps_the_bits(ranks, one_process, config, max_ranks, count):
     for combination in chosen(config, max_ranks)[:count]:
         size = combination.layout.world_size
-        result = run(ranks(size), replace(config, precision=combination.precision), combination.layout)
-        assert agrees(one_process[config, combination.precision], result), combination
+        own = combination.config(config)
+        assert agrees(one_process[own], run(ranks(size), own, combination.layout)), combination
 
 
 def test_each_precision_has_bits_of_its_own(one_process):
-    assert len({result.fingerprint for result in one_process.values()}) == 4 * len(POLICIES)
+    assert len({result.fingerprint for result in one_process.values()}) == 5 * len(POLICIES)
 
 
 def test_losses_of_16_bits_stay_near(one_process):
     for precision in ("bf16", "fp16", "fp8"):
-        losses = np.array([one_process[ODD, name].losses for name in ("fp32", precision)])
+        losses = np.array([one_process[replace(ODD, precision=name)].losses for name in ("fp32", precision)])
         # three steps: what rounding to 8 bits of mantissa, or 4 in fp8's products, does to a loss of 5.5; a wrong
         # format or a missing scale is off by tenths
         assert np.abs(losses[0] - losses[1]).max() < 0.02, precision
@@ -96,15 +97,16 @@ def test_losses_of_16_bits_stay_near(one_process):
 # The combinations
 
 
-@pytest.mark.parametrize("config", [SMALL, CHUNKED], ids=["one chunk", "four chunks"])
+@pytest.mark.parametrize("config", [SMALL, CHUNKED, SPARSE], ids=["one chunk", "four chunks", "experts"])
 def test_every_legal_combination_is_found(config):
     values = {
         "precision": POLICIES, "dp": range(1, 6), "zero": range(4), "shard": (0, 2), "tp": range(1, 6), "sp": (0, 1),
+        "ep": (1, 2, 3, 4) if config.experts else (1,),
         "cp": (1, 1, 2, 3, 4), "cp_kind": KINDS, "pp": range(1, 6),
         "schedule": ("naive", "gpipe", "1f1b", "interleaved", "zb-h1"), "virtual": (1, 2), "recompute": MODES,
     }  # fmt: skip
     draws = random.Random(0)
-    found = {(c.precision, c.layout) for c in every_combination(config, 5)}
+    found = {(c.precision, c.layout) for c in every_combination(config, 5) if c.experts != 0}
     legal = Counter()
     for _ in range(100_000):
         row = {key: draws.choice(list(value)) for key, value in values.items()}
@@ -121,11 +123,14 @@ def test_every_legal_combination_is_found(config):
         if layout.world_size <= 5:
             legal[layout.cp] += 1
             assert (precision, layout) in found
-    assert legal[1] > 100 and (config is SMALL or (legal[2] > 20 and legal[4] > 2))
+    assert legal[1] > 50 and (config is not CHUNKED or (legal[2] > 20 and legal[4] > 2))
+    assert (config is SPARSE) == any(layout.ep > 1 for _, layout in found)
     for precision, layout in found:
         config.check(layout)
         assert layout.world_size <= 5 and precision in POLICIES
-    assert len(found) == len(every_combination(config, 5))
+    dense = [c.layout for c in every_combination(config, 5) if c.experts == 0]
+    assert len(found) == len(every_combination(config, 5)) - len(dense)
+    assert len(dense) == (sum(layout.ep == 1 for _, layout in found) if config is SPARSE else 0)
 
 
 def test_a_covering_set_has_every_pair():
@@ -157,7 +162,7 @@ def test_settings_without_a_meaning_meet_nothing():
     settings = Combination("bf16", Layout()).settings
     assert set(settings) == set(KEYS)
     nothing = {key for key, value in settings.items() if value is None}
-    assert nothing == {"zero", "shard", "sp", "cp", "cp_kind", "schedule", "virtual"}
+    assert nothing == {"experts", "ep", "zero", "shard", "sp", "cp", "cp_kind", "schedule", "virtual"}
 
 
 # The command and its picture
@@ -169,9 +174,8 @@ def test_verify_matrix(tmp_path, capsys):
     assert cli.main(["verify", "--matrix", "--max-ranks=2", *sizes, "--json", paths[0], "--png", paths[1]]) == 0
     out = " ".join(capsys.readouterr().out.split())
     result = json.loads((tmp_path / "m.json").read_text())
-    legal = every_combination(
-        TrainConfig(layers=2, heads=2, width=8, context=8, global_batch=4, micro_batch=1, steps=1, sequence_chunks=4), 2
-    )
+    config = TrainConfig(layers=2, heads=2, width=8, context=8, global_batch=4, micro_batch=1, steps=1)
+    legal = every_combination(replace(config, sequence_chunks=4, experts=4), 2)
     assert result["all_same"] and result["legal"] == len(legal)
     assert f"{len(legal)} combinations of settings are legal on up to 2 ranks. Running" in out
     assert f"which cover all {result['pairs']} legal pairs of settings" in out
@@ -318,7 +322,7 @@ def scale_not_taken_out(world, config, layout, options):
 )
 def test_verify_finds(ranks, one_process, fault, precision, text):
     config, layout, options = replace(SMALL, precision=precision), Layout.parse(text), RunOptions(step_digests=True)
-    reference = one_process[SMALL, precision]
+    reference = one_process[config]
     found = run(ranks(layout.world_size), config, layout, options, rank_function=fault)
     assert not agrees(reference, found)
     assert first_difference(reference, found, rank_function=fault) is not None

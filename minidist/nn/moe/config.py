@@ -67,10 +67,6 @@ class MoEConfig:
                 f"top_k {self.top_k}: set route_nodes to {-(-self.top_k * self.nodes // self.experts)} or more"
             )
 
-    def is_sparse(self, layer: int) -> bool:
-        """Whether a layer has experts; otherwise it has a dense MLP."""
-        return layer % self.every == self.every - 1
-
     def rows_at_most(self, tokens: int) -> int | None:
         """How many of so many tokens an expert takes; None for all who come."""
         if not self.capacity:

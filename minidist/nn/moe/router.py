@@ -107,8 +107,8 @@ def within_nodes(scores, nodes: int, most: int, k: int):
 
     A node is worth the sum of its k / ``most`` highest scores (DeepSeek-V3, section 2.1.2).
     """
-    count = len(scores)
-    by_node = scores.reshape(count, nodes, -1)  # (N, nodes, E / nodes)
+    count, experts = scores.shape
+    by_node = scores.reshape(count, nodes, experts // nodes)  # (N, nodes, E / nodes)
     counted = min(-(-k // most), by_node.shape[2])
     worth = xp.sort(by_node, axis=2)[:, :, -counted:].sum(axis=2)  # (N, nodes)
     allowed = xp.zeros((count, nodes), bool)

@@ -1,0 +1,27 @@
+"""The table of experts that ``minidist train`` prints for a model that has any."""
+
+from rich.table import Table
+
+from minidist.analysis.expert_load import ExpertLoad
+from minidist.train.result import Run
+
+
+def expert_table(result: Run) -> Table:
+    """For each mixture, how evenly the last step's tokens chose its experts."""
+    load, moe = ExpertLoad.of(result.ranks[0].expert_counts), result.config.moe
+    table = Table(title=f"tokens of each of {moe.experts} experts, last step", title_justify="left")
+    for column in ("layer", "fewest", "mean", "most", "most / mean", "dropped", "nodes of a token"):
+        table.add_column(column, justify="right")
+    tokens = result.config.tokens_per_step
+    for row, layer in enumerate(result.config.model.sparse_layers):
+        counts = load.tokens[-1, row]
+        table.add_row(
+            str(layer),
+            f"{counts.min():,}",
+            f"{counts.mean():,.0f}",
+            f"{counts.max():,}",
+            f"{load.imbalance[-1, row]:.2f}",
+            f"{load.dropped[-1, row] / counts.sum():.1%}",
+            f"{load.visits[-1, row] / tokens:.2f}",
+        )
+    return table
