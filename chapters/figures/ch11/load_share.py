@@ -5,26 +5,19 @@ from collections.abc import Mapping
 import numpy as np
 
 
-def imbalance(counts: np.ndarray) -> np.ndarray:
-    """The busiest expert's tokens over the mean: integers (..., E) to (...,). It is 1 if all are even, E at worst."""
-    return counts.max(axis=-1) / counts.mean(axis=-1)
-
-
 def draw(panels: Mapping[str, np.ndarray]):
     """A matplotlib Figure: a panel for each run, title -> the tokens of each expert in each step, (steps, E)."""
     import matplotlib
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 3.1), layout="constrained")
-    for axes, (title, counts) in zip(
-        figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels.items(), strict=True
-    ):
-        steps, experts = counts.shape
-        shares = counts / counts.sum(axis=1, keepdims=True)
+    grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, (title, tokens) in zip(grid, panels.items(), strict=True):
+        steps, experts = tokens.shape
+        shares = tokens / tokens.sum(axis=1, keepdims=True)
         colours = matplotlib.colormaps["viridis"](np.linspace(0.08, 0.95, experts))
         axes.stackplot(np.arange(steps), shares.T, colors=colours, edgecolor="white", linewidth=0.4)
-        last = imbalance(counts[-steps // 6 :]).mean()
-        axes.set_title(f"{title}\nbusiest / mean at the end: {last:.1f}", fontsize=10)
+        axes.set_title(title, fontsize=10)
         axes.set(xlim=(0, steps - 1), ylim=(0, 1), xlabel="step")
         axes.set_yticks([0, 0.5, 1], ["0", "50 %", "100 %"])
         axes.spines[:].set_visible(False)
