@@ -66,6 +66,16 @@ def test_all_solutions_reach_the_librarys_fingerprint(capsys):
     assert shown.count("  yes") == 10 and shown.count("yours") > 20 and "│ minidist" not in shown
 
 
+def test_experts_train_on_every_function_of_their_chapter(capsys):
+    """With ranks that share the experts, and tokens that are dropped for lack of capacity."""
+    experts = "--experts=4 --expert-hidden=8 --capacity=1 --bias-rate=0.01".split()  # noqa: SIM905
+    assert main(["verify", "--impl", "solutions", *SMALL, *experts, "ep=2,dp=4", "--json", "-"]) == 0
+    rows = {row["function"]: row for row in json.loads(capsys.readouterr().out)["implementations"]}
+    chapter = [name for name in rows if f"def {name}(" in SOLUTIONS["ch11_experts"]]
+    assert len(chapter) == 9
+    assert all(rows[name]["implementation"] == "yours" and rows[name]["calls"] for name in chapter)
+
+
 def test_the_library_fills_in_for_stubs_that_an_answer_calls(folder, capsys):
     """all_reduce_ring is solved; the two functions that it calls are still stubs."""
     assert verify(folder("all_reduce_ring"), "dp=4,algorithm=ring") == 0

@@ -21,6 +21,7 @@ SMALL = TrainConfig(
     dropout=0.1,
 )  # fmt: skip
 CHUNKED = replace(SMALL, context=24, sequence_chunks=4)
+SPARSE = replace(SMALL, experts=4, expert_hidden=8, shared_expert=4, z_loss=1e-3, bias_rate=0.01, capacity=1.0)
 PLAIN = replace(SMALL, layers=2, dropout=0.0)
 FEW = 5  # combinations that ``pytest`` alone runs: the first of a covering set have the most pairs
 LIMIT = 300  # seconds
@@ -31,17 +32,18 @@ LIMIT = 300  # seconds
     [
         pytest.param(SMALL, FEW, id="a few"),
         pytest.param(CHUNKED, FEW, id="a few with context parallelism"),
+        pytest.param(SPARSE, FEW, id="a few with and without experts"),
         pytest.param(SMALL, None, marks=pytest.mark.long, id="all"),
     ],
 )
 def test_every_layout_has_numpys_bits(ranks, device_ranks, base, count):
     expected = {}
     for combination in covering_set(every_combination(base, 4))[:count]:
-        config, size = replace(base, precision=combination.precision), combination.layout.world_size
-        if config.precision not in expected:
-            expected[config.precision] = run(ranks(1), config, Layout())
+        config, size = combination.config(base), combination.layout.world_size
+        if config not in expected:
+            expected[config] = run(ranks(1), config, Layout())
         found = run(device_ranks(size), replace(config, backend="cupy"), combination.layout)
-        assert agrees(expected[config.precision], found), combination
+        assert agrees(expected[config], found), combination
 
 
 @pytest.mark.parametrize(
@@ -83,6 +85,9 @@ def batches(count: int) -> dict:
     return {("to device", "nn.data._samples"): 2 * count}
 
 
+COUNTS = {("to host", "nn.moe.balance.report"): 1}  # of all experts, after the step
+
+
 def collectives(count: int) -> dict:
     """Each stages what it reads in host memory, and brings back what it wrote."""
     return {("to host", "comm.collectives.array"): count, ("to device", "comm.collectives.whole"): count}
@@ -121,6 +126,20 @@ def collectives(count: int) -> dict:
             | collectives(1)
             | {("to host", "comm.point_to_point._isend"): BATCHES * 2 * 4}
             | {("to device", "comm.point_to_point.<lambda>"): BATCHES * 2 * 4},
+        ),
+        (  # in each of two layers how many rows every expert has
+            "dp=1",
+            {"experts": 4},
+            LOSS | NORM | batches(BATCHES) | {("to host", "nn.moe.permutation.__init__"): BATCHES * 2, **COUNTS},
+        ),
+        (  # in each of two layers rows go there and back twice; two buckets, and the counts of all ranks
+            "dp=2,ep=2",
+            {"experts": 4},
+            LOSS
+            | NORM
+            | batches(BATCHES // 2)
+            | {("to host", "nn.moe.permutation.__init__"): BATCHES // 2 * 2, **COUNTS}
+            | collectives(BATCHES // 2 * 2 * 4 + 1 + 1),
         ),
         (  # rank 0 sends activations, receives gradients, and shares the embedding's gradient with the last stage
             "pp=2",

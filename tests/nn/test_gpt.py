@@ -182,7 +182,7 @@ class TestErrors:
                 self.model(self.good, np.full((2, 8), bad))
 
     def test_tokens_of_another_shape(self):
-        for bad in (self.good[0], self.good[:0], self.good[None]):
+        for bad in (self.good[0], self.good[:, :0], self.good[None]):
             with pytest.raises(ValueError, match="tokens must have shape"):
                 self.model(bad, bad)
         with pytest.raises(ValueError, match=r"targets of shape \(2, 7\)"):

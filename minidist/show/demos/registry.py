@@ -9,6 +9,7 @@ from minidist.show.demos import (
     context_parallel,
     data_parallel,
     deadlock,
+    expert_parallel,
     flash,
     pipeline,
     recompute,
@@ -49,6 +50,10 @@ DEMONSTRATIONS = {
         Demonstration(
             "cp", "tokens split in every layer: ring attention, and zigzag", context_parallel.animation, 4, 8,
             "tokens in each chunk of zigzag", most=context_parallel.MOST,
+        ),
+        Demonstration(
+            "ep", "tokens travel to their experts and back; balance on and off", expert_parallel.animation, 4, 4,
+            "tokens on each rank", most=expert_parallel.MOST,
         ),
         Demonstration(
             "pp", "pipelines: five schedules and their bubbles", pipeline.animation, RANKS, 8, "micro-batches"

@@ -1,0 +1,469 @@
+"""Chapter 11: experts: routing, balance, dispatch, and expert parallelism.
+
+**A mixture of experts** takes the place of a layer's MLP. It has E experts, each of them an MLP, and each of N tokens
+uses k of them. A router gives each token a score for each expert, (N, E). The k experts that a token uses are its
+*choices*, (N, k). C is the width of the model.
+
+**Rows.** A token is copied once for each of its choices. The copies are sorted by expert: row r of (R, C) belongs to
+one choice of one token. R is k N, less what is dropped where experts have a capacity.
+
+**Expert parallelism.** N ranks share the experts out: each has E/N of them, rank 0 the first ones, and all of the rest
+of the model. Every rank has tokens of its own. Rows go to the ranks that have their experts, and come back.
+
+Most functions of 11.2 to 11.8 have the names and arguments of minidist's own, so the library can train with them:
+
+    minidist verify --impl exercises ep=2,dp=4
+
+You may use the imports below, NumPy, and what you write here. ``minidist check 11`` grades this file,
+``minidist check --hint 11.2`` gives a hint.
+"""
+
+from math import floor
+
+import numpy as np
+
+from minidist import ProcessGroup, ReduceOp, all_reduce, all_to_all_single
+
+# 11.1  Worksheet: parameters and FLOPs
+#
+# A router is a matrix of width x experts. An expert is two matrices, from ``width`` to ``hidden`` units and back. The
+# shared expert, if there is one, is another such MLP with ``shared`` units, which every token uses. Nothing has biases.
+
+
+def mixture_parameters(width: int, experts: int, hidden: int, shared: int = 0) -> int:
+    """All parameters of a mixture, with its router."""
+    # >>> 11.1
+    return width * experts + 2 * width * (experts * hidden + shared)
+    # <<<
+
+
+def active_parameters(width: int, experts: int, k: int, hidden: int, shared: int = 0) -> int:
+    """Those that one token uses: it needs its score for every expert, and then k experts."""
+    # >>> 11.1
+    return width * experts + 2 * width * (k * hidden + shared)
+    # <<<
+
+
+def mixture_flops(tokens: int, width: int, experts: int, k: int, hidden: int, shared: int = 0) -> int:
+    """The operations of all matrix products in forward. A multiplication and an addition are two."""
+    # >>> 11.1
+    return 2 * tokens * active_parameters(width, experts, k, hidden, shared)
+    # <<<
+
+
+def experts_for(times: int, k: int, hidden: int, shared: int = 0) -> int:
+    """The fewest experts, at least k, with which a mixture has at least ``times`` the parameters that a token uses.
+
+    Leave the router out of both counts. ``times`` is at least 1.
+    """
+    # >>> 11.1
+    return -(-(times * (k * hidden + shared) - shared) // hidden)  # rounded up
+    # <<<
+
+
+# 11.2  Routing
+
+
+def top_k_experts(scores: np.ndarray, k: int) -> np.ndarray:
+    """11.2  Each token's k experts with the highest scores, the highest first; of equal ones the lower index first.
+
+    Args:
+        scores: (N, E), float32 or float64; not modified. Some may be -inf: those come last. N may be 0.
+        k: from 1 to E.
+
+    Returns:
+        integers (N, k)
+    """
+    # >>> 11.2
+    return np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    # <<<
+
+
+def gate_weights(scores: np.ndarray, chosen: np.ndarray, normalize: bool) -> np.ndarray:
+    """11.2  How much a token listens to each of its experts: their scores, with ``normalize`` divided by their sum.
+
+    Args:
+        scores: (N, E), at least 0; not modified.
+        chosen: integers (N, k).
+        normalize: whether a token's k weights add up to 1. If its scores are all 0, as those of sigmoids may be, its
+            weights are 0.
+
+    Returns:
+        (N, k), of the dtype of the scores.
+    """
+    # >>> 11.2
+    weights = np.take_along_axis(scores, chosen, axis=1)  # (N, k)
+    if normalize:
+        weights = weights / (weights.sum(axis=1, keepdims=True) + 1e-20)
+    return weights
+    # <<<
+
+
+def route(scores: np.ndarray, bias: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """11.2  Which experts each token uses, and with which weights.
+
+    ``bias`` evens out the load (11.4): it counts when experts are chosen, and nowhere else. The choice has no gradient,
+    so the router learns through the weights alone. Decide for which k they may be normalized: they must depend on the
+    scores.
+
+    Args:
+        scores: (N, E), at least 0; not modified.
+        bias: (E,)
+
+    Returns:
+        The choices, integers (N, k), the highest of score + bias first, and their weights (N, k). For k > 1 the weights
+        of a token add up to 1.
+    """
+    # >>> 11.2
+    chosen = top_k_experts(scores + bias, k)
+    return chosen, gate_weights(scores, chosen, normalize=k > 1)
+    # <<<
+
+
+# 11.3  The balance loss
+#
+# E sum_i f_i P_i: f_i is the share of all choices that went to expert i, P_i the mean over the tokens of its score. It
+# is 1 where all is even. (Fedus et al., "Switch Transformers", 2021, equation 4.)
+
+
+def balance_loss(scores: np.ndarray, counts: np.ndarray) -> float:
+    """11.3  The balance loss, without a coefficient.
+
+    Args:
+        scores: (N, E); a token's add up to 1.
+        counts: of the choices of each expert, integers (E,). They need not be those of these tokens alone.
+
+    Returns:
+        The loss; 0 where nothing was chosen, or there are no tokens.
+    """
+    # >>> 11.3
+    if not len(scores) or not counts.sum():
+        return 0.0
+    shares = counts / counts.sum()  # (E,) float64
+    return float(len(counts) * np.sum(shares * scores.mean(axis=0, dtype=np.float64)))
+    # <<<
+
+
+def balance_loss_gradient(scores: np.ndarray, shares: np.ndarray, coefficient: float, normalized: bool) -> np.ndarray:
+    """11.3  The gradient of ``coefficient`` E sum_i f_i P_i with respect to the scores.
+
+    f is a constant: counts have no gradient. The library computes the slope by each expert's probability in float64 and
+    rounds it once, to the dtype of the scores. To get its bits, do the same.
+
+    Args:
+        scores: (N, E), above 0, float32 or float64; not modified. N may be 0.
+        shares: f, (E,) float64.
+        coefficient: of the loss.
+        normalized: whether a token's scores add up to 1. If not, as with sigmoids, P is the mean over the tokens of
+            their scores divided by the token's sum, and the gradient passes through this division.
+
+    Returns:
+        (N, E), of the dtype of the scores.
+    """
+    # >>> 11.3
+    count, experts = scores.shape
+    slope = (coefficient * experts / max(1, count) * shares).astype(scores.dtype)  # (E,) of the loss, by probability
+    if normalized:
+        return np.repeat(slope[None], count, axis=0)
+    total = scores.sum(axis=1, keepdims=True) + 1e-20  # (N, 1)
+    return (slope - (scores / total * slope).sum(axis=1, keepdims=True)) / total
+    # <<<
+
+
+def moved_bias(bias: np.ndarray, counts: np.ndarray, rate: float) -> np.ndarray:
+    """11.4  Balance without a loss: the routers' biases for the next step.
+
+    An expert with more tokens than the mean of its layer gets a bias that is ``rate`` lower, one with fewer a higher
+    one. Where the count is the mean, the bias stays. (Wang et al., "Auxiliary-Loss-Free Load Balancing", 2024.)
+
+    Args:
+        bias: (L, E) float32, of L layers; not modified.
+        counts: of the tokens that chose each expert in this step, integers (L, E), up to 2^40; not modified.
+
+    Returns:
+        (L, E) float32
+    """
+    # >>> 11.4
+    excess = counts.shape[1] * counts - counts.sum(axis=1, keepdims=True)  # integers: exact
+    return bias - np.float32(rate) * np.sign(excess).astype(np.float32)
+    # <<<
+
+
+def sort_by_expert(chosen: np.ndarray, experts: int, capacity: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """11.5  From tokens to rows: the choices expert by expert, each expert's in the order of the tokens.
+
+    The choices are numbered token by token: token t has the numbers k t to k t + k - 1.
+
+    Args:
+        chosen: integers (N, k); the k of a token are different. N may be 0. Not modified.
+        experts: E.
+        capacity: an expert takes its first so many choices, in the order of the tokens; the others are dropped. It may
+            be 0. None: nothing is dropped.
+
+    Returns:
+        The numbers of the choices that are kept, integers (R,), and how many each expert keeps, integers (E,).
+    """
+    # >>> 11.5
+    flat = chosen.reshape(-1)  # (N k,)
+    order = np.argsort(flat, kind="stable")
+    counts = np.bincount(flat, minlength=experts)  # (E,)
+    if capacity is None:
+        return order, counts
+    first = np.cumsum(counts) - counts  # (E,): where each expert's begin
+    place = np.arange(len(order)) - first[flat[order]]  # (N k,): among those of the same expert
+    return order[place < capacity], np.minimum(counts, capacity)
+    # <<<
+
+
+# 11.6  Two all-to-alls
+#
+# A rank does not know how many rows the others will send it. So the counts go first. Every rank calls both functions,
+# also one that has no tokens, or whose experts nobody chose: the others wait for it.
+
+
+def exchange_counts(counts: list[int], group: ProcessGroup) -> list[list[int]]:
+    """11.6  Of every rank's rows, how many come to each expert of this rank.
+
+    Args:
+        counts: of this rank's rows, for all E experts: E integers, those of rank 0's experts first. N divides E.
+        group: the N ranks.
+
+    Returns:
+        For each rank its counts for the E/N experts here: N lists of E/N Python integers.
+
+    Cost: one all-to-all of E integers.
+    """
+    # >>> 11.6
+    mine = np.array(counts, np.int64)
+    found = np.empty_like(mine)
+    all_to_all_single(found, mine, group=group)
+    return found.reshape(group.size, -1).tolist()
+    # <<<
+
+
+def exchange_rows(rows: np.ndarray, send: list[int], receive: list[int], group: ProcessGroup) -> np.ndarray:
+    """11.6  Send the first ``send[0]`` rows to rank 0, the next ``send[1]`` to rank 1 and so on.
+
+    Args:
+        rows: (R, C), C-contiguous, of any dtype; R is the sum of ``send``. Not modified.
+        send, receive: how many rows go to, and come from, each rank. Any of them may be 0.
+        group: the ranks.
+
+    Returns:
+        The rows that arrive, those of rank 0 first: a new array (sum of ``receive``, C).
+
+    Cost: one all-to-all, of no more than these rows.
+    """
+    # >>> 11.6
+    arrived = np.empty((sum(receive), rows.shape[1]), rows.dtype)
+    all_to_all_single(arrived, rows, receive, send, group)
+    return arrived
+    # <<<
+
+
+# 11.7  Combine
+
+
+def combine_rows(rows: np.ndarray, weights: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """11.7  Each token's weighted sum of what its experts say.
+
+    The terms of a token are added in the order of its choices, in the dtype of the rows, starting from zero: each
+    product is rounded, then each sum. In another order it would be other bits.
+
+    Args:
+        rows: (R, C); not modified. R may be 0.
+        weights: (N, k), of the same dtype.
+        places: the row of each choice, integers (N, k); -1 for one that was dropped, which counts as 0.
+
+    Returns:
+        (N, C), of the same dtype.
+    """
+    # >>> 11.7
+    rows = np.concatenate([rows, np.zeros((1, rows.shape[1]), rows.dtype)])  # row -1 is zero
+    total = np.zeros((len(weights), rows.shape[1]), rows.dtype)
+    for j in range(weights.shape[1]):
+        total += weights[:, j, None] * rows[places[:, j]]
+    return total
+    # <<<
+
+
+def combine_rows_backward(
+    gradient: np.ndarray,
+    rows: np.ndarray,
+    order: np.ndarray,
+    token: np.ndarray,
+    places: np.ndarray,
+    weights: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """11.7  The gradients of ``combine_rows`` with respect to its rows and its weights.
+
+    The library takes the sums over C with ``np.einsum("rc,rc->r", ...)``. To get its bits, do the same.
+
+    Args:
+        gradient: of the output, (N, C); not modified, like all that follow.
+        rows, places, weights: as for ``combine_rows``.
+        order: for each row which choice it is, as in 11.5: integers (R,).
+        token: for each row whose it is: integers (R,).
+
+    Returns:
+        The gradients (R, C) and (N, k). What was dropped leaves its weight with a gradient of 0.
+    """
+    # >>> 11.7
+    per_row = gradient[token]  # (R, C)
+    grad_weights = np.zeros(weights.size, weights.dtype)
+    grad_weights[order] = np.einsum("rc,rc->r", per_row, rows)
+    return per_row * weights.reshape(-1)[order][:, None], grad_weights.reshape(weights.shape)
+    # <<<
+
+
+def expert_groups(mesh: np.ndarray, ranks: int) -> tuple[list[list[int]], list[list[int]]]:
+    """11.8  The groups of ranks that exchange tokens, and the groups of ranks that have the same experts.
+
+    ``ranks`` consecutive data-parallel ranks share the experts: their coordinates in the mesh differ in dp alone. The
+    n-th of them has the n-th part of the experts. Tensor-parallel ranks have different parts of an expert's weights,
+    and pipeline stages have other layers. Context-parallel ranks have the same experts, and other tokens.
+
+    Args:
+        mesh: all ranks, integers (pp, dp, cp, tp), in any arrangement.
+        ranks: how many share the experts; divides dp.
+
+    Returns:
+        Two lists of groups, each group a list of Python integers. Every rank is in one group of either list. A group is
+        in the order of dp, and where it spans cp too, in the order of dp, then of cp. The groups may come in any order.
+    """
+    # >>> 11.8
+    pp, dp, cp, tp = mesh.shape
+    split = mesh.reshape(pp, dp // ranks, ranks, cp, tp)  # dp is edp x ep
+    exchanging = np.moveaxis(split, 2, -1).reshape(-1, ranks)
+    same_experts = split.transpose(0, 2, 4, 1, 3).reshape(-1, dp // ranks * cp)
+    return exchanging.tolist(), same_experts.tolist()
+    # <<<
+
+
+# 11.9  Worksheet: when does the all-to-all cost more than tensor parallelism's all-reduce?
+#
+# The functions count what one rank sends in one layer, in forward and backward together, in elements: numbers, whatever
+# their size. The rank works on ``tokens`` tokens of ``width`` numbers. Routing is even: each choice is equally likely
+# to be on any of the ``ranks`` ranks, this one included. A node has ``node_size`` ranks; that number divides ``ranks``
+# or is larger. ``fast`` and ``slow`` are elements a second inside a node and across nodes. Both links work at the same
+# time.
+
+
+def all_to_all_elements(tokens: int, width: int, k: int, ranks: int) -> float:
+    """Expert parallelism: dispatch and combine in forward, and the gradients of both on their way back."""
+    # >>> 11.9
+    return 4 * k * tokens * width * (ranks - 1) / ranks
+    # <<<
+
+
+def all_reduce_elements(tokens: int, width: int, ranks: int) -> float:
+    """Tensor parallelism: a ring all-reduce of (tokens, width) in forward, and one in backward."""
+    # >>> 11.9
+    return 2 * 2 * tokens * width * (ranks - 1) / ranks
+    # <<<
+
+
+def crossing_elements(tokens: int, width: int, k: int, ranks: int, node_size: int) -> float:
+    """The part of ``all_to_all_elements`` that leaves this rank's node."""
+    # >>> 11.9
+    return 4 * k * tokens * width * max(ranks - node_size, 0) / ranks
+    # <<<
+
+
+def all_to_all_seconds(tokens: int, width: int, k: int, ranks: int, node_size: int, fast: float, slow: float) -> float:
+    """How long the all-to-alls take: what stays in the node and what leaves it travel side by side."""
+    # >>> 11.9
+    crossing = crossing_elements(tokens, width, k, ranks, node_size)
+    inside = all_to_all_elements(tokens, width, k, ranks) - crossing
+    return max(inside / fast, crossing / slow)
+    # <<<
+
+
+def limited_seconds(
+    tokens: int, width: int, k: int, most: int, ranks: int, node_size: int, fast: float, slow: float
+) -> float:
+    """The same with node-limited routing, on more than one node.
+
+    A token's k experts are on ``most`` nodes, at most k. Each node is equally likely, the token's own included. The
+    token goes to each of these nodes once, however many of its experts are there. The rank that receives it passes the
+    copies on inside the node, k in all; each is equally likely to be for any rank there, itself included. Results
+    return the same way. (DeepSeek-V3 Technical Report, 2024, sections 2.1.2 and 3.2.2.)
+    """
+    # >>> 11.9
+    visits = crossing_elements(tokens, width, most, ranks, node_size)
+    copies = all_to_all_elements(tokens, width, k, node_size)
+    return max(copies / fast, visits / slow)
+    # <<<
+
+
+def smallest_k(ranks: int, node_size: int, tensor: int, fast: float, slow: float) -> int:
+    """The smallest k with which the all-to-alls take longer than the all-reduces over ``tensor`` ranks of one node.
+
+    Both are for the same tokens of the same width; routing is not limited. Both numbers of ranks are at least 2.
+    """
+    # >>> 11.9
+    for_each = all_to_all_seconds(1, 1, 1, ranks, node_size, fast, slow)
+    return floor(all_reduce_elements(1, 1, tensor) / fast / for_each) + 1
+    # <<<
+
+
+class ExpertSync:
+    """11.10  Debugging: gradients in step, and clipped, where some parameters are experts.
+
+    Every rank has samples of its own, as many as any other. ``ranks`` consecutive ranks share the experts. The loss of
+    a rank is the mean over its own samples, the loss of the run the mean over all samples. With ``ranks=1`` all is
+    well. With more, the loss falls too, but the experts learn faster than in one process. And after some steps the
+    ranks no longer agree on the dense parameters, of which each has a replica. Find out why, and fix it: sharing the
+    experts out must change nothing.
+
+    Args:
+        ranks: how many share the experts; divides the size of ``world``.
+        world: all ranks.
+    """
+
+    def __init__(self, ranks: int, world: ProcessGroup) -> None:
+        self.world = world
+        exchanging = [list(range(first, first + ranks)) for first in range(0, world.size, ranks)]
+        same_experts = [list(range(first, world.size, ranks)) for first in range(ranks)]
+        self.exchanging = self._mine(exchanging)
+        self.same_experts = self._mine(same_experts)
+
+    def _mine(self, groups: list[list[int]]) -> ProcessGroup:
+        made = [self.world.new_group(members) for members in groups]  # None where this rank is not a member
+        return next(group for group in made if group is not None)
+
+    def sync_gradients(self, dense: np.ndarray, experts: np.ndarray) -> None:
+        """Make both the gradients of the run's loss, in place.
+
+        Args:
+            dense: of the dense parameters, from this rank's loss.
+            experts: of this rank's experts, from all tokens that came to them: from the losses of all ranks that
+                exchange tokens with this one, added up.
+        """
+        all_reduce(dense, ReduceOp.SUM, self.world)
+        dense /= self.world.size
+        all_reduce(experts, ReduceOp.SUM, self.same_experts)
+        # >>> 11.10
+        experts /= self.world.size
+        # === given to the learner
+        # experts /= self.same_experts.size
+        # <<<
+
+    def clip(self, dense: np.ndarray, experts: np.ndarray, limit: float) -> float:
+        """Scale gradients that are in step, in place, so that the norm of all of them is at most ``limit``.
+
+        Returns:
+            The norm before that, over the dense parameters and all experts, each of which counts once.
+        """
+        squares = np.array([np.sum(experts**2)])
+        # >>> 11.10
+        all_reduce(squares, ReduceOp.SUM, self.exchanging)
+        # === given to the learner
+        # all_reduce(squares, ReduceOp.SUM, self.same_experts)
+        # squares /= self.same_experts.size
+        # <<<
+        norm = float(np.sqrt(np.sum(dense**2) + squares[0]))
+        scale = min(1.0, limit / (norm + 1e-6))
+        dense *= scale
+        experts *= scale
+        return norm
