@@ -1,0 +1,1 @@
+"""Figures of chapter 11: experts."""
