@@ -67,14 +67,21 @@ def step_times(rounds: int) -> Table:
 
 
 def crossover(slower: float) -> Table:
-    title = "from which k on the all-to-alls take longer than tensor parallelism's all-reduces\nlinks between nodes "
-    table = Table("expert-parallel ranks", title=f"{title}{slower:g} times slower, tensor parallelism fills a node")
+    title = (
+        "from which k on the all-to-alls of a mixture take longer than tensor parallelism's all-reduces, for the same\n"
+        f"micro-batch / for the same batch; links between nodes {slower:g} times slower, t fills a node"
+    )
+    table = Table("expert-parallel ranks", title=title)
     nodes = (4, 8, 16, 32, 64)
     for size in nodes:
         table.add_column(f"{size} GPUs a node", justify="right")
     for ranks in (4, 8, 16, 32, 64, 128):
-        found = [smallest_k(ranks, size, 256, Links(slower, 1.0, size)) for size in nodes]
-        table.add_row(str(ranks), *(str(k) if k else "never" for k in found))
+        found = []
+        for size in nodes:
+            links = Links(slower, 1.0, size)
+            both = (smallest_k(ranks, size, 256, links, same_batch) for same_batch in (False, True))
+            found.append(" / ".join(str(k) for k in both))
+        table.add_row(str(ranks), *found)
     return table
 
 

@@ -6,9 +6,11 @@ this rank's micro-batch, C the width, k the experts of a token; experts are spre
     all-to-all         4 k n C (N-1)/N      rows go and come back, and so do their gradients
     all-reduce         4 n C (N-1)/N        by a ring: an MLP's output in forward, its input's gradient in backward
 
-So inside a node the mixture's k rows for each token cost k times as much. A mixture has more experts than a node has
-GPUs, though, and tensor parallelism stays inside a node: what decides is how many rows leave it. Links inside a node
-and links between nodes work at the same time, so the slower of the two counts.
+So for the same micro-batch, inside a node, the mixture's k rows for each token cost k times as much. But t
+tensor-parallel ranks work on one micro-batch together, where expert-parallel ranks have one each: for the same batch on
+as many GPUs n is t times as large, and the mixture sends less as long as k is below t. Then nodes decide. Tensor
+parallelism stays inside one; a mixture with more ranks than a node has leaves it. Links inside a node and links between
+nodes work at the same time, so the slower of the two counts.
 """
 
 from dataclasses import dataclass
@@ -56,7 +58,10 @@ def all_reduce_seconds(tokens: int, width: int, ranks: int, links: Links) -> flo
     return all_reduce_elements(tokens, width, ranks) / links.inside
 
 
-def smallest_k(ranks: int, tensor_ranks: int, experts: int, links: Links) -> int | None:
-    """From how many experts per token on the all-to-all takes longer than the all-reduce; None if it never does."""
-    rival = all_reduce_seconds(1, 1, tensor_ranks, links)
+def smallest_k(ranks: int, tensor_ranks: int, experts: int, links: Links, same_batch: bool = False) -> int | None:
+    """From how many experts per token on the all-to-all takes longer than the all-reduce; None if it never does.
+
+    With ``same_batch``, for the same batch on as many GPUs; otherwise for the same micro-batch.
+    """
+    rival = all_reduce_seconds(tensor_ranks if same_batch else 1, 1, tensor_ranks, links)
     return next((k for k in range(1, experts + 1) if all_to_all_seconds(1, 1, k, ranks, links) > rival), None)

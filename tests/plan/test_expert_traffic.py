@@ -35,6 +35,14 @@ def test_what_leaves_the_node_decides():
     assert smallest_k(2, 2, 1, NODE) is None  # one expert for each token, inside: just as much
 
 
+def test_the_same_batch_is_t_times_as_many_tokens_for_each_tensor_parallel_rank():
+    assert smallest_k(8, 8, 64, NODE, same_batch=True) == 9
+    assert smallest_k(64, 64, 256, Links(10.0, 1.0, 64), same_batch=True) == 65
+    assert smallest_k(64, 8, 64, NODE, same_batch=True) == 1  # 7/8 of the rows leave the node, ten times slower
+    assert smallest_k(64, 8, 64, Links(1.0, 1.0, 8), same_batch=True) == 9  # 7 x 8/8 / (7/8): 8 take as long
+    assert smallest_k(8, 8, 8, NODE, same_batch=True) is None
+
+
 def test_tensor_parallelism_stays_in_a_node():
     with pytest.raises(ValueError, match="16 tensor-parallel ranks do not fit a node of 8"):
         all_reduce_seconds(1, 1, 16, NODE)
