@@ -66,8 +66,8 @@ HELP = {
     "shared_expert": "hidden units of the expert that all tokens use; 0 for none",
     "moe_every": "every N-th layer has experts",
     "gate": "how the router turns logits into scores",
-    "capacity": "an expert takes at most X times its even share of the tokens of a micro-batch, and drops the others; "
-    "0 drops none",
+    "capacity": "an expert takes at most X times its even share of the tokens of a micro-batch, and drops the others "
+    "(default: none is dropped)",
     "aux_loss": "coefficient of the loss that balances the experts' load; 0 for none",
     "aux_scope": "tokens whose experts that loss balances",
     "z_loss": "coefficient of the loss that keeps the router's logits small; 0 for none",
@@ -116,7 +116,8 @@ def reader(read: Callable[[str], int | float]) -> Callable[[str], int | float]:
 
 
 integer, real = reader(whole_number), reader(number)
-READERS = {int: integer, float: real, str: str}
+READERS = {int: integer, float: real, float | None: real, str: str, str | None: str}
+LETTERS = {int: "N", float: "X", float | None: "X"}
 
 
 def add_layout(parser: argparse.ArgumentParser) -> None:
@@ -138,14 +139,13 @@ def add_config(parser: argparse.ArgumentParser, **decided_later: str) -> None:
 def _add_fields(group, settings: type, **decided_later: str) -> None:
     """Add a flag for each field of a dataclass."""
     for field in fields(settings):
-        kind = field.type if isinstance(field.type, type) else str
         usual = decided_later.get(field.name, field.default)
         group.add_argument(
             "--" + field.name.replace("_", "-"),
-            type=READERS[kind],
+            type=READERS[field.type],
             default=None if field.name in decided_later else field.default,
             choices=CHOICES.get(field.name),
-            metavar=None if field.name in CHOICES else METAVARS.get(field.name, {int: "N", float: "X"}.get(kind)),
+            metavar=None if field.name in CHOICES else METAVARS.get(field.name, LETTERS.get(field.type)),
             help=HELP[field.name] + ("" if usual in (None, "") else f" (default: {usual})"),
         )
 

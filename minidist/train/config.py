@@ -48,7 +48,7 @@ class TrainConfig:
     shared_expert: int = 0
     moe_every: int = 1
     gate: str = "softmax"
-    capacity: float = 0.0
+    capacity: float | None = None
     aux_loss: float = 0.01
     aux_scope: str = "micro_batch"
     z_loss: float = 0.0

@@ -292,7 +292,12 @@ def test_a_batch_without_samples_leaves_zeros(precision, mode, changes):
     [
         ({"top_k": 9}, "top_k 9 is more than the 8 experts there are: choose top_k from 1 to 8"),
         ({"top_k": 0}, "top_k must be a whole number from 1"),
-        ({"capacity": -1.0}, "capacity must be a finite number of at least 0, not -1.0"),
+        (
+            {"capacity": 0.0},
+            "capacity must be finite and above 0, not 0: .* Choose 1.25, say, or leave it out to drop none",
+        ),
+        ({"capacity": -1.0}, "capacity must be finite and above 0, not -1"),
+        ({"capacity": float("inf")}, "capacity must be finite and above 0, not inf"),
         ({"aux_loss": float("nan")}, "aux_loss must be a finite number of at least 0"),
         ({"gate": "relu"}, "gate must be one of softmax, sigmoid, not 'relu'"),
         ({"nodes": 3}, "3 nodes do not divide the 8 experts: choose from 1, 2, 4, 8"),

@@ -233,6 +233,19 @@ def test_even_routing_sends_what_the_formula_says(ranks, text):
         assert sent == 4 * expected
 
 
+@pytest.mark.parametrize("limit", [0, 2, 1])
+def test_what_crosses_nodes_with_a_limit(ranks, limit):
+    """Four ranks on four nodes: copies cross one by one here; with a limit they are on fewer different nodes."""
+    config = replace(BASE, experts=16, top_k=4, expert_nodes=4, route_nodes=limit)
+    found = ranks(4).run(routes_of_a_step, config, Layout.parse("dp=4,ep=4"), RunOptions())
+    tokens, crossing = config.tokens_per_step * config.layers, sum(int(away[:, 0].sum()) for _, away in found)
+    visits = int(found[0][0].expert_counts[-1][:, -1].sum())
+    assert tokens <= visits <= tokens * (limit or 4) and (not limit or visits > 0.9 * tokens * limit)
+    assert (
+        visits - tokens < crossing <= 4 * tokens
+    )  # a token is at home on one node; each other visit is a copy or more
+
+
 def test_each_rank_trains_its_experts_alone(ranks):
     config, whole = replace(BASE, steps=1), 2 * 8 * 2 * 16 * 16 * 4  # layers, experts, two weights, float32
     for text, share in (("dp=2", 1), ("dp=2,ep=2", 2), ("dp=4,ep=2", 2), ("dp=4,ep=4", 4), ("dp=4,ep=2,zero=1", 4)):

@@ -68,10 +68,9 @@ FEW = 6  # the first of a covering set have the most pairs
         pytest.param(TILED, 4, 2, id="two with tiled attention"),
         pytest.param(CHUNKED, 4, FEW, id="a few with context parallelism"),
         pytest.param(SPARSE, 4, FEW, id="a few with and without experts"),
-        pytest.param(SMALL, 4, None, marks=pytest.mark.long, id="all on 4 ranks"),
         pytest.param(TILED, 4, None, marks=pytest.mark.long, id="all on 4 ranks with tiled attention"),
         pytest.param(CHUNKED, 4, None, marks=pytest.mark.long, id="all on 4 ranks with context parallelism"),
-        pytest.param(SPARSE, 4, None, marks=pytest.mark.long, id="all on 4 ranks with and without experts"),
+        pytest.param(SPARSE, 4, None, marks=pytest.mark.long, id="all on 4 ranks, with and without experts"),
         pytest.param(ODD, 3, None, marks=pytest.mark.long, id="all on 3 ranks"),
     ],
 )

@@ -21,7 +21,7 @@ class MoEConfig:
     shared: int = 0  # hidden units of the expert that every token uses as well; 0 for none
     every: int = 1  # every n-th layer has experts: n
     gate: str = "softmax"  # from the router's logits to scores
-    capacity: float = 0.0  # an expert takes at most this many times k N / E of N tokens; 0 for all who come
+    capacity: float | None = None  # an expert takes at most this many times k N / E of N tokens; None: all who come
     aux_loss: float = 0.01  # coefficient of the loss that evens out the load; 0 for none
     aux_scope: str = "micro_batch"  # whose tokens it evens out
     z_loss: float = 0.0  # coefficient of the loss that keeps the logits small; 0 for none
@@ -41,7 +41,12 @@ class MoEConfig:
         for name in ("hidden", "shared", "route_nodes"):
             if not 0 <= getattr(self, name) < 2**31:
                 raise ValueError(f"{name} must be from 0 to 2^31, not {getattr(self, name)}")
-        for name in ("capacity", "aux_loss", "z_loss", "bias_rate"):
+        if self.capacity is not None and not (isfinite(self.capacity) and self.capacity > 0):
+            raise ValueError(
+                f"capacity must be finite and above 0, not {self.capacity:g}: an expert takes so many times its even "
+                "share of the tokens at most. Choose 1.25, say, or leave it out to drop none"
+            )
+        for name in ("aux_loss", "z_loss", "bias_rate"):
             if not (isfinite(getattr(self, name)) and getattr(self, name) >= 0):
                 raise ValueError(f"{name} must be a finite number of at least 0, not {getattr(self, name)}")
         for name, choices in (("gate", GATES), ("aux_scope", SCOPES)):
@@ -69,6 +74,6 @@ class MoEConfig:
 
     def rows_at_most(self, tokens: int) -> int | None:
         """How many of so many tokens an expert takes; None for all who come."""
-        if not self.capacity:
+        if self.capacity is None:
             return None
         return -int(-self.capacity * self.top_k * tokens // self.experts)  # rounded up
