@@ -132,7 +132,7 @@ def test_verify_gives_layouts_that_share_experts_some(capsys, monkeypatch):
 def test_train_shows_how_evenly_experts_were_loaded(capsys):
     assert cli.main(["train", *SIZES, "--experts", "4", "--dp", "2", "--ep", "2", "--capacity", "1"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "tokens of each of 4 experts, last step" in out and "most / mean" in out and "varies" in out
+    assert "choices of each of 4 experts, last step" in out and "most / mean" in out and "varies" in out
     assert cli.main(["train", *SIZES]) == 0
     assert "experts" not in capsys.readouterr().out
 

@@ -31,7 +31,7 @@ class ExpertLoad:
         return self.tokens.max(axis=-1) / self.tokens.mean(axis=-1)
 
     def by_rank(self, ranks: int) -> np.ndarray:
-        """The tokens of the experts of each of so many ranks, which have as many experts each: (steps, L, ranks).
+        """The tokens of each rank's experts, if so many ranks share them evenly: (steps, L, ranks).
 
         These are the rows that a rank computes where all data-parallel ranks exchange tokens (ep = dp) and none is
         dropped.

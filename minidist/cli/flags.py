@@ -72,7 +72,7 @@ HELP = {
     "aux_scope": "tokens whose experts that loss balances",
     "z_loss": "coefficient of the loss that keeps the router's logits small; 0 for none",
     "bias_rate": "step of the routers' biases, which balance the load without a loss; 0 for no biases",
-    "expert_nodes": "nodes that the experts are on, each with as many",
+    "expert_nodes": "nodes that the experts are spread over, the same number on each",
     "route_nodes": "nodes whose experts one token may use; 0 for all",
     "seed": "seed of weights, data and dropout",
     "precision": "precision of the model's parameters and activations; the optimizer keeps float32 weights",

@@ -84,21 +84,22 @@ class GPTConfig:
             self._check_experts(self.moe)
 
     def _check_experts(self, moe: MoEConfig) -> None:
-        for name in ("hidden", "shared"):
+        for name in ("expert_hidden", "shared_expert"):
             if getattr(moe, name) % self.heads:
                 raise ValueError(
-                    f"the {getattr(moe, name)} {name} units of an expert must be a multiple of the {self.heads} heads, "
-                    "each of which has as many"
+                    f"{name} {getattr(moe, name)} must be a multiple of the {self.heads} heads, which share the "
+                    "hidden units of an expert evenly"
                 )
-        if self.layers < moe.every:
+        if self.layers < moe.moe_every:
             raise ValueError(
-                f"experts in every {moe.every}th of {self.layers} layers are in none: choose from 1 to {self.layers}"
+                f"moe_every {moe.moe_every} leaves no layer with experts in a model of {self.layers} layers: choose from "
+                f"1 to {self.layers}"
             )
 
     @property
     def sparse_layers(self) -> list[int]:
         """The layers that have experts: every n-th, the last of n."""
-        return [] if self.moe is None else list(range(self.moe.every - 1, self.layers, self.moe.every))
+        return [] if self.moe is None else list(range(self.moe.moe_every - 1, self.layers, self.moe.moe_every))
 
     def _nearest_widths(self) -> str:
         below = self.width // self.heads * self.heads
@@ -169,8 +170,8 @@ def mixture(config: GPTConfig, layer: int, balance: Balance) -> MoE:
     """The mixture of experts of a layer, with initial weights of the sizes of a dense MLP's."""
     moe, out_std = config.moe, STD / sqrt(2 * config.layers)
     router = Router(moe, config.width, STD, config.sparse_layers.index(layer), balance)
-    experts = Experts(config.heads, moe.experts, config.width, moe.hidden or 4 * config.width, STD, out_std)
-    return MoE(router, experts, MLP(config, moe.shared) if moe.shared else None)
+    experts = Experts(config.heads, moe.experts, config.width, moe.expert_hidden or 4 * config.width, STD, out_std)
+    return MoE(router, experts, MLP(config, moe.shared_expert) if moe.shared_expert else None)
 
 
 class Block(Module):
@@ -271,7 +272,7 @@ class GPT(Module):
     def __init__(self, config: GPTConfig, seed: int = 0, dtype=xp.float32) -> None:
         self.config = config
         self.chunks = Chunks(config.sequence_chunks)
-        self.balance = Balance(config.moe, len(config.sparse_layers)) if config.moe else None
+        self.balance = Balance(config.moe, len(config.sparse_layers), config.sequence_chunks) if config.moe else None
         self.embeddings = Embeddings(config, self.chunks)
         self.blocks = [Block(config, layer, self.chunks, self.balance) for layer in range(config.layers)]
         self.head = Head(config, self.embeddings.token, self.chunks)

@@ -1,9 +1,9 @@
-"""The load of the experts over all ranks: what the routers need to know of each other, once a step.
+"""The load of the experts over all ranks: what each rank's routers must know of the other ranks' tokens, once a step.
 
 Every rank counts the tokens of its own micro-batches, chunks and layers. The counts are added as integers over all of
 them, so every rank moves the routers' biases alike, and the next step begins with the same ones everywhere. Counts of
 one micro-batch, or of one rank, would be another objective; counts in bfloat16 were wrong by hundreds (Megatron-LM's
-issue 7081: 40,840 became 41,216, and the step of the bias changed its sign).
+pull request 7081: 40,840 became 41,216, and the step of the bias changed its sign).
 """
 
 from collections.abc import Sequence

@@ -14,11 +14,12 @@ by: the number of micro-batches in the global batch. The rest of the model is su
     exchange tokens             +---- ep group ---+                 +---- ep group ---+
     sum experts' gradients      +------ edp (0 1 2 3), ranks 0 and 2; edp (4 5 6 7), ranks 1 and 3 ------+
 
-A rank sends k N_tokens C numbers each way, less what stays: with even routing 1/N of it.
+Of n tokens a rank sends k n rows of C numbers each way, less what stays: with even routing 1/N of them.
 
 Lepikhin et al., "GShard" (2020); Rajbhandari et al., "DeepSpeed-MoE" (2022); Megatron-LM's
-``--expert-model-parallel-size``. Simplified: an all-to-all does not overlap with computation, and all dp ranks have as
-many micro-batches: one that has fewer adds an empty one, in which it works for the others.
+``--expert-model-parallel-size``. Simplified: an all-to-all does not overlap with computation; rows stay in the order of
+the ranks that sent them, where real systems permute them once more, to take all of an expert's rows at once; and every
+dp rank runs as many micro-batches: one that has fewer adds an empty one, in which it works for the others.
 
 **Bits.** The order of rows is that of one process, grain by grain (nn/moe/experts.py), and combining happens where the
 token is. Who computes an expert does not show.
@@ -63,7 +64,7 @@ def expert_process_groups(mesh: np.ndarray, ranks: int, group: ProcessGroup) -> 
     """This rank's two of these groups. All ranks of ``group``, those of the mesh, call it."""
     found = []
     for axis, lists in zip(("ep", "edp"), expert_groups(mesh, ranks), strict=True):
-        (mine,) = [made for ranks in lists if (made := group.new_group(ranks)) is not None]
+        (mine,) = [made for members in lists if (made := group.new_group(members)) is not None]
         mine.axis = axis
         found.append(mine)
     return found[0], found[1]
@@ -79,7 +80,7 @@ class ExpertParallelExperts(Module):
 
     def __init__(self, experts: Experts, group: ProcessGroup) -> None:
         vars(self).update(vars(experts))
-        self.compute, self.group = experts.forward, group
+        self.compute, self.group = experts.forward, group  # it multiplies by the same Parameter objects
         for parameter in (self.fc, self.proj):
             parts = xp.split(parameter.data, group.size, parameter.expert_axis)
             parameter.data = parts[group.rank].copy()
@@ -103,7 +104,7 @@ class ExpertParallel(Axis):
     splits_loss = True  # each rank has micro-batches of its own
 
     def __init__(self, group: ProcessGroup, data_group: ProcessGroup, dense: Axis, experts: Axis) -> None:
-        super().__init__(data_group, data_group)
+        super().__init__(data_group, data_group)  # whose ranks hold different experts
         self.exchange, self.dense, self.experts = group, dense, experts
 
     def apply(self, model: Module) -> Module:

@@ -1,16 +1,17 @@
 """What a mixture of experts sends, against what tensor parallelism sends: arithmetic alone.
 
 All numbers are of one rank and one layer, forward and backward together, in elements. n is the number of tokens in
-this rank's micro-batch, C the width, k the experts of a token; experts are spread evenly and chosen evenly.
+this rank's micro-batch, C the width, k the experts of a token; experts are spread evenly and chosen evenly. The size of
+a node divides the number of ranks, or is larger.
 
     all-to-all         4 k n C (N-1)/N      rows go and come back, and so do their gradients
     all-reduce         4 n C (N-1)/N        by a ring: an MLP's output in forward, its input's gradient in backward
 
 So for the same micro-batch, inside a node, the mixture's k rows for each token cost k times as much. But t
-tensor-parallel ranks work on one micro-batch together, where expert-parallel ranks have one each: for the same batch on
-as many GPUs n is t times as large, and the mixture sends less as long as k is below t. Then nodes decide. Tensor
-parallelism stays inside one; a mixture with more ranks than a node has leaves it. Links inside a node and links between
-nodes work at the same time, so the slower of the two counts.
+tensor-parallel ranks work on one micro-batch together, where expert-parallel ranks have one each. For the same batch on
+as many GPUs a tensor-parallel rank works on t times as many tokens, and the mixture sends less as long as k is below t.
+Then nodes decide. Tensor parallelism stays inside one; a mixture with more ranks than a node has leaves it. The links
+inside a node and those between nodes work at the same time, so the slower of the two counts.
 """
 
 from dataclasses import dataclass
@@ -61,7 +62,7 @@ def all_reduce_seconds(tokens: int, width: int, ranks: int, links: Links) -> flo
 def smallest_k(ranks: int, tensor_ranks: int, experts: int, links: Links, same_batch: bool = False) -> int | None:
     """From how many experts per token on the all-to-all takes longer than the all-reduce; None if it never does.
 
-    With ``same_batch``, for the same batch on as many GPUs; otherwise for the same micro-batch.
+    With ``same_batch``, for the same batch on as many GPUs; otherwise for the same micro-batch. k ends at ``experts``.
     """
     rival = all_reduce_seconds(tensor_ranks if same_batch else 1, 1, tensor_ranks, links)
     return next((k for k in range(1, experts + 1) if all_to_all_seconds(1, 1, k, ranks, links) > rival), None)

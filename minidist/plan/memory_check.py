@@ -49,11 +49,13 @@ def parameter_count(config: GPTConfig) -> int:
     embeddings = config.heads * -(-config.vocab // config.heads) * width + config.context * width
     attention = 3 * width**2 + 3 * width + width**2 + width  # qkv and out, with their biases
     norm = 2 * width
-    sparse = config.layers // config.moe.every if config.moe else 0
+    sparse = config.layers // config.moe.moe_every if config.moe else 0
     dense = config.layers - sparse
     blocks = config.layers * (attention + 2 * norm) + dense * mlp(width, 4 * width)
     if config.moe:  # routers and shared experts
-        blocks += sparse * (width * config.moe.experts + bool(config.moe.shared) * mlp(width, config.moe.shared))
+        blocks += sparse * (
+            width * config.moe.experts + bool(config.moe.shared_expert) * mlp(width, config.moe.shared_expert)
+        )
     return embeddings + blocks + expert_parameter_count(config) + norm
 
 
@@ -66,8 +68,8 @@ def expert_parameter_count(config: GPTConfig) -> int:
     """How many of them are an expert's. Experts have no biases."""
     if config.moe is None:
         return 0
-    hidden = config.moe.hidden or 4 * config.width
-    return config.layers // config.moe.every * config.moe.experts * 2 * config.width * hidden
+    hidden = config.moe.expert_hidden or 4 * config.width
+    return config.layers // config.moe.moe_every * config.moe.experts * 2 * config.width * hidden
 
 
 def memory_needed(config: TrainConfig, layout: Layout) -> MemoryNeeded:
@@ -111,9 +113,10 @@ def check_memory(config: TrainConfig, layout: Layout) -> None:
         )
     else:
         use = f"initializing it on every rank needs at least {written(needed.initialization)}{ranks}"
+    ways = ["fewer layers", *["fewer experts"] * bool(config.experts), "a smaller width or context"]
     raise ValueError(
         f"the model has {parameter_count(config.model):,} parameters, and {use}. This machine has {written(available)} "
-        "of memory available. Choose fewer layers, a smaller width or context" + (", or fewer ranks" if ranks else "")
+        f"of memory available. Choose {', '.join(ways)}" + (", or fewer ranks" if ranks else "")
     )
 
 

@@ -1,6 +1,6 @@
 """What is trained, and how. How the run is split is the layout's business (layout.py)."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import frexp, isfinite
 
 from minidist.nn.gpt import GPTConfig
@@ -11,11 +11,7 @@ from minidist.parallel.pipeline import spread
 from minidist.train.layout import Layout
 from minidist.train.numerals import LARGEST
 
-MOE = {  # the settings of experts here, and what the model calls them
-    "experts": "experts", "top_k": "top_k", "expert_hidden": "hidden", "shared_expert": "shared", "moe_every": "every",
-    "gate": "gate", "capacity": "capacity", "aux_loss": "aux_loss", "aux_scope": "aux_scope", "z_loss": "z_loss",
-    "bias_rate": "bias_rate", "expert_nodes": "nodes", "route_nodes": "route_nodes",
-}  # fmt: skip
+MOE = tuple(field.name for field in fields(MoEConfig))  # the settings of experts
 
 
 @dataclass(frozen=True)
@@ -120,12 +116,11 @@ class TrainConfig:
         Raises:
             ValueError: for a setting of experts in a model without any.
         """
-        settings = {name: getattr(self, field) for field, name in MOE.items()}
         if self.experts:
-            return MoEConfig(**settings)
-        for field in MOE:
-            if getattr(self, field) != getattr(TrainConfig, field):
-                raise ValueError(f"{field} is about experts, and there are none: set experts to 2 or more")
+            return MoEConfig(**{name: getattr(self, name) for name in MOE})
+        for name in MOE:
+            if getattr(self, name) != getattr(TrainConfig, name):
+                raise ValueError(f"{name} is about experts, and there are none: set experts to 2 or more")
         return None
 
     def without_experts(self) -> "TrainConfig":
@@ -181,7 +176,7 @@ class TrainConfig:
             )
         if layout.pp > 1 and self.micro_batches % layout.dp:
             raise ValueError(
-                f"with ep={layout.ep} ranks meet in every micro-batch, and in a pipeline all need as many: "
+                f"with ep={layout.ep} ranks meet in every micro-batch, so in a pipeline all of them need as many: "
                 f"dp={layout.dp} does not divide the {self.micro_batches} of global_batch {self.global_batch} / "
                 f"micro_batch {self.micro_batch}; change one of them"
             )

@@ -17,7 +17,7 @@ from minidist.nn.precision.policy import POLICIES, autocast
 from minidist.nn.random import DropoutRNG
 from minidist.nn.tensor import Tensor, no_grad
 
-MIXTURE = MoEConfig(8, 2, hidden=16)
+MIXTURE = MoEConfig(8, 2, expert_hidden=16)
 TINY = GPTConfig(vocab=64, context=8, layers=3, heads=2, width=8, moe=MIXTURE)
 
 
@@ -250,7 +250,7 @@ def test_tokens_are_counted_once(mode):
 
 
 def test_drops_and_visits_are_counted():
-    config = replace(TINY, moe=replace(MIXTURE, capacity=0.5, nodes=4, route_nodes=1))
+    config = replace(TINY, moe=replace(MIXTURE, capacity=0.5, expert_nodes=4, route_nodes=1))
     model = GPT(config)
     tokens, targets = batch(config)
     model(tokens, targets).backward()
@@ -259,6 +259,32 @@ def test_drops_and_visits_are_counted():
     assert most == 3  # half of 2 x 24 / 8
     assert (tally[:, 8] == np.maximum(tally[:, :8] - most, 0).sum(axis=1)).all() and tally[:, 8].all()
     assert (tally[:, 9] == tokens.size).all()  # one node for each token
+
+
+@pytest.mark.parametrize(
+    ("capacity", "k", "experts", "tokens", "rows"),
+    [
+        (1.0, 2, 8, 24, 6),
+        (1.1, 2, 4, 100, 55),
+        (1.25, 2, 8, 25, 8),
+        (1e-9, 1, 8, 100, 1),
+        (1e300, 2, 8, 10, 10),
+        (2, 1, 8, 0, 0),
+    ],
+)
+def test_capacity_is_rounded_up_from_the_number_as_it_is_written(capacity, k, experts, tokens, rows):
+    assert MoEConfig(experts, k, capacity=capacity).rows_at_most(tokens) == rows
+
+
+def test_the_losses_of_sequence_chunks_weigh_as_much_as_those_of_one():
+    """Each chunk adds a mean over its own tokens: a share of the micro-batch's."""
+    gradients = []
+    for chunks in (1, 2, 4):
+        config = replace(TINY, sequence_chunks=chunks, moe=replace(MIXTURE, aux_loss=0.0, z_loss=100.0))
+        model = GPT(config, dtype=np.float64)
+        model(*batch(config)).backward()
+        gradients.append(model.blocks[0].mlp.router.weight.grad)
+    assert np.allclose(gradients[0], gradients[1], rtol=1e-9) and np.allclose(gradients[0], gradients[2], rtol=1e-9)
 
 
 def test_a_capacity_that_drops_everything_but_a_few_still_trains():
@@ -273,7 +299,9 @@ def test_a_capacity_that_drops_everything_but_a_few_still_trains():
 @pytest.mark.parametrize("changes", [{}, {"attention": "tiled", "attention_tile": 3}, {"sequence_chunks": 4}], ids=str)
 def test_a_batch_without_samples_leaves_zeros(precision, mode, changes):
     """What a rank computes that has run out of micro-batches, while the others need its experts."""
-    config = replace(TINY, dropout=0.1, moe=replace(MIXTURE, shared=4, z_loss=0.1, nodes=4, route_nodes=2), **changes)
+    config = replace(
+        TINY, dropout=0.1, moe=replace(MIXTURE, shared_expert=4, z_loss=0.1, expert_nodes=4, route_nodes=2), **changes
+    )
     with autocast(precision):
         model = GPT(config)
         recompute_blocks(model, mode)
@@ -290,8 +318,9 @@ def test_a_batch_without_samples_leaves_zeros(precision, mode, changes):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"top_k": 9}, "top_k 9 is more than the 8 experts there are: choose top_k from 1 to 8"),
-        ({"top_k": 0}, "top_k must be a whole number from 1"),
+        ({"top_k": 9}, "top_k 9 is more than the number of experts, 8: choose top_k from 1 to 8"),
+        ({"top_k": 0}, "top_k must be a whole number from 1 to 2,147,483,647, not 0"),
+        ({"expert_hidden": 8.5}, "expert_hidden must be a whole number from 0 to"),
         (
             {"capacity": 0.0},
             "capacity must be finite and above 0, not 0: .* Choose 1.25, say, or leave it out to drop none",
@@ -300,9 +329,15 @@ def test_a_batch_without_samples_leaves_zeros(precision, mode, changes):
         ({"capacity": float("inf")}, "capacity must be finite and above 0, not inf"),
         ({"aux_loss": float("nan")}, "aux_loss must be a finite number of at least 0"),
         ({"gate": "relu"}, "gate must be one of softmax, sigmoid, not 'relu'"),
-        ({"nodes": 3}, "3 nodes do not divide the 8 experts: choose from 1, 2, 4, 8"),
-        ({"nodes": 2, "route_nodes": 3}, "route_nodes 3 is more than the 2 nodes"),
-        ({"nodes": 8, "route_nodes": 1}, "leaves a token 1 of the 8 experts, fewer than top_k 2: set route_nodes to 2"),
+        ({"expert_nodes": 3}, "expert_nodes 3 does not divide the 8 experts: choose from 1, 2, 4, 8"),
+        (
+            {"expert_nodes": 2, "route_nodes": 3},
+            "route_nodes 3 is more than expert_nodes 2, .* set expert_nodes to 3 or more",
+        ),
+        (
+            {"expert_nodes": 8, "route_nodes": 1},
+            "leaves a token 1 of the 8 experts, fewer than top_k 2: set route_nodes to 2",
+        ),
     ],
 )
 def test_settings_that_no_mixture_can_have(settings, message):
@@ -311,8 +346,10 @@ def test_settings_that_no_mixture_can_have(settings, message):
 
 
 def test_sizes_that_do_not_fit_the_model():
-    with pytest.raises(ValueError, match="the 15 hidden units of an expert must be a multiple of the 2 heads"):
-        replace(TINY, moe=replace(MIXTURE, hidden=15))
-    with pytest.raises(ValueError, match="experts in every 4th of 3 layers are in none: choose from 1 to 3"):
-        replace(TINY, moe=replace(MIXTURE, every=4))
-    assert replace(TINY, layers=5, moe=replace(MIXTURE, every=2)).sparse_layers == [1, 3]
+    with pytest.raises(ValueError, match="expert_hidden 15 must be a multiple of the 2 heads"):
+        replace(TINY, moe=replace(MIXTURE, expert_hidden=15))
+    with pytest.raises(
+        ValueError, match="moe_every 4 leaves no layer with experts in a model of 3 layers: choose from 1 to 3"
+    ):
+        replace(TINY, moe=replace(MIXTURE, moe_every=4))
+    assert replace(TINY, layers=5, moe=replace(MIXTURE, moe_every=2)).sparse_layers == [1, 3]

@@ -18,8 +18,10 @@ CONFIGS = [
     GPTConfig(vocab=5, context=1, layers=3, heads=1, width=1),
     GPTConfig(vocab=3, context=7, layers=1, heads=4, width=4),  # a block of the vocabulary is all padding
     GPTConfig(vocab=11, context=5, layers=2, heads=3, width=15),
-    GPTConfig(vocab=11, context=7, layers=2, heads=2, width=8, moe=MoEConfig(5, 2, hidden=6, z_loss=0.1)),
-    GPTConfig(vocab=11, context=7, layers=3, heads=2, width=8, moe=MoEConfig(4, 1, shared=6, every=2, capacity=1.0)),
+    GPTConfig(vocab=11, context=7, layers=2, heads=2, width=8, moe=MoEConfig(5, 2, expert_hidden=6, z_loss=0.1)),
+    GPTConfig(
+        vocab=11, context=7, layers=3, heads=2, width=8, moe=MoEConfig(4, 1, shared_expert=6, moe_every=2, capacity=1.0)
+    ),
     GPTConfig(vocab=11, context=7, layers=1, heads=2, width=8, moe=MoEConfig(6, 3, gate="sigmoid", aux_loss=0.5)),
 ]
 
@@ -68,7 +70,7 @@ def torch_mixture(weights: dict, name: str, config: GPTConfig, x):
                 total = total + gates[token, place] * out
         rows.append(total)
     y = torch.stack(rows)
-    if moe.shared:
+    if moe.shared_expert:
         hidden = flat @ joined(weights[f"{name}.shared.fc.weight"]) + weights[f"{name}.shared.fc.bias"].flatten()
         hidden = torch.nn.functional.gelu(hidden, approximate="tanh")
         y = y + hidden @ weights[f"{name}.shared.proj.weight"].flatten(0, 1) + weights[f"{name}.shared.proj.bias"]

@@ -376,7 +376,11 @@ def test_layouts_that_no_run_has(text, message):
     [
         ({"experts": 0, "expert_hidden": 0}, "dp=2,ep=2", "this model has none: set experts to a multiple of 2"),
         ({"experts": 6}, "dp=4,ep=4", "ep=4 does not divide the 6 experts: choose ep from 1, 2, or a multiple of 4"),
-        ({"global_batch": 14}, "dp=2,ep=2,pp=2", "in a pipeline all need as many: dp=2 does not divide the 7 of"),
+        (
+            {"global_batch": 14},
+            "dp=2,ep=2,pp=2",
+            "in a pipeline all of them need as many: dp=2 does not divide the 7 of",
+        ),
     ],
 )
 def test_layouts_that_do_not_fit_the_run(changes, text, message):
@@ -387,5 +391,5 @@ def test_layouts_that_do_not_fit_the_run(changes, text, message):
 def test_a_setting_of_experts_needs_experts():
     with pytest.raises(ValueError, match="top_k is about experts, and there are none: set experts to 2 or more"):
         TrainConfig(top_k=1)
-    with pytest.raises(ValueError, match="top_k 3 is more than the 2 experts"):
+    with pytest.raises(ValueError, match="top_k 3 is more than the number of experts, 2"):
         TrainConfig(experts=2, top_k=3)

@@ -27,7 +27,7 @@ CONFIG = TrainConfig(layers=4, heads=2, width=32, context=16, global_batch=8, mi
         {"vocab": 1, "context": 1, "layers": 1, "heads": 1, "width": 1},
         {"vocab": 257, "heads": 6, "width": 24, "layers": 3},  # a vocabulary that is padded to 258
         {"vocab": 3, "heads": 5, "width": 15, "context": 7, "layers": 5},
-        {"heads": 2, "width": 8, "layers": 5, "moe": MoEConfig(6, every=2, hidden=10, shared=4)},
+        {"heads": 2, "width": 8, "layers": 5, "moe": MoEConfig(6, moe_every=2, expert_hidden=10, shared_expert=4)},
     ],
 )
 def test_the_formula_counts_the_parameters_of_a_real_model(sizes):

@@ -1,17 +1,18 @@
 """Balance: keeping the experts evenly loaded, so that none is idle and no rank waits for the one that all tokens chose.
 
 A router that sends a few more tokens to one expert trains that expert more, which then attracts more tokens still.
-Three remedies:
+Two remedies, and a loss that keeps the router itself stable:
 
 - The balance loss, E sum_i f_i P_i, with f_i the share of the choices that went to expert i and P_i the mean of its
   score (Switch Transformers, 2021, equation 4). It is 1 where all is even. Counts have no gradient: the loss pushes the
   scores of experts down in proportion to their counts. Whose tokens are counted makes it another objective: those of
   one micro-batch (and, with sequence chunks, of one chunk: the groups of GShard, 2020), or of the global batch (Qiu et
   al., "Demons in the Detail", 2025).
-- The z-loss, the mean square of logsumexp(logits), keeps the logits small (Zoph et al., "ST-MoE", 2022).
 - A bias for each expert in the choice alone, not in the weights, moved by a fixed step after each step: down where the
   expert got more than the mean, up where it got less. No loss, so no gradient that pulls against the model's own
   (Wang et al., "Auxiliary-Loss-Free Load Balancing", 2024; DeepSeek-V3).
+- The z-loss, the mean square of logsumexp(logits), keeps the logits small. It does not balance (Zoph et al., "ST-MoE",
+  2022).
 
 Neither loss is part of the loss that is reported. Each is a node in the graph that passes its input on, and in backward
 adds the gradient of its loss, times the scale of the main loss (Megatron-LM's ``MoEAuxLossAutoScaler``). So it works in
@@ -21,8 +22,8 @@ every stage of a pipeline, none of which has the main loss but the last.
 (recomputation) or alone (evaluation). Counts are integers: all layouts have the same.
 
 Simplified: with ``global_batch``, f comes from the step before, since a step's own counts are known only when its last
-micro-batch has been routed, and by then the first one's backward is over. Real systems count the micro-batches that a
-rank has seen so far, which depends on the layout.
+micro-batch has been routed, and by then the first one's backward is over. So the first step has no balance loss.
+Megatron-LM sums the counts of all ranks over the micro-batches so far; how many these are depends on dp.
 """
 
 from minidist.backend import to_host, xp
@@ -34,6 +35,11 @@ from minidist.overrides import overridable
 class Balance:
     """What the routers of a model share, L of them with E experts each.
 
+    Args:
+        config: of the mixtures.
+        layers: L.
+        chunks: how many sequence chunks a micro-batch has.
+
     Attributes:
         tally: integers (L, E + 2). In each row, of this step so far and on this rank: how many tokens chose each
             expert, how many of these choices were dropped for lack of capacity, and how many different nodes the
@@ -43,8 +49,9 @@ class Balance:
         loss_scale: what the main loss is multiplied by (nn/precision/loss_scaling.py).
     """
 
-    def __init__(self, config: MoEConfig, layers: int) -> None:
+    def __init__(self, config: MoEConfig, layers: int, chunks: int = 1) -> None:
         self.config = config
+        self.share = 1 / chunks  # of a micro-batch' losses: each of its sequence chunks adds its own
         self.tally = xp.zeros((layers, config.experts + 2), xp.int64)
         self.last = xp.zeros_like(self.tally)
         self.bias = xp.zeros((layers, config.experts), xp.float32)
@@ -55,7 +62,10 @@ class Balance:
         self.tally[:] = 0
 
     def end(self) -> None:
-        """End a step, once ``tally`` has the sums over all ranks: move the biases."""
+        """End a step, once ``tally`` has the sums over all ranks: move the biases.
+
+        Also after a step that the optimizer skipped because float16 overflowed: its tokens were routed all the same.
+        """
         self.last = self.tally.copy()
         if self.config.bias_rate:
             self.bias = moved_bias(self.bias, self.last[:, : self.config.experts], self.config.bias_rate)
@@ -78,7 +88,7 @@ def moved_bias(bias, counts, rate: float):
         counts: of the tokens that chose each expert, integers (L, E).
     """
     experts = counts.shape[1]
-    excess = experts * counts - counts.sum(axis=1, keepdims=True)  # integers: a float16 count may have the wrong sign
+    excess = experts * counts - counts.sum(axis=1, keepdims=True)  # exact: in 16 bits it may get the wrong sign
     return bias - xp.float32(rate) * xp.sign(excess).astype(bias.dtype)
 
 
@@ -121,7 +131,7 @@ class AddBalanceLoss(Function):
         if config.aux_loss:
             counts = (found if config.aux_scope == "micro_batch" else ctx.balance.last[layer])[: config.experts]
             shares = counts / xp.maximum(counts.sum(), 1)  # (E,) float64
-            coefficient = config.aux_loss * ctx.balance.loss_scale
+            coefficient = config.aux_loss * ctx.balance.share * ctx.balance.loss_scale
             gradient = gradient + balance_loss_gradient(scores, shares, coefficient, config.gate == "softmax")
         return gradient, None, None, None
 
@@ -141,7 +151,8 @@ class AddZLoss(Function):
         largest = logits.max(axis=1, keepdims=True)
         exps = xp.exp(logits - largest)
         total = exps.sum(axis=1, keepdims=True)  # (N, 1)
-        coefficient = 2 * ctx.balance.config.z_loss * ctx.balance.loss_scale / max(1, len(logits))
+        balance = ctx.balance
+        coefficient = 2 * balance.config.z_loss * balance.share * balance.loss_scale / max(1, len(logits))
         return gradient + exps / total * (coefficient * (xp.log(total) + largest)), None
 
 
@@ -160,6 +171,6 @@ def tally_of(chosen, config: MoEConfig, tokens: int):
     counts = xp.bincount(chosen.reshape(-1), minlength=config.experts)  # (E,)
     most = config.rows_at_most(tokens)
     dropped = xp.zeros_like(counts) if most is None else xp.maximum(counts - most, 0)
-    node = xp.sort(chosen // (config.experts // config.nodes), axis=1)  # (N, k)
+    node = xp.sort(chosen // (config.experts // config.expert_nodes), axis=1)  # (N, k)
     visits = tokens + (node[:, 1:] != node[:, :-1]).sum()
     return xp.concatenate([counts, xp.stack([dropped.sum(), visits])])

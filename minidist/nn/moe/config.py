@@ -1,10 +1,12 @@
 """The settings of a mixture of experts."""
 
 from dataclasses import dataclass
-from math import isfinite
+from fractions import Fraction
+from math import ceil, isfinite
 
 GATES = ("softmax", "sigmoid")
 SCOPES = ("micro_batch", "global_batch")
+LEAST_0 = (("expert_hidden", 0), ("shared_expert", 0), ("route_nodes", 0))  # whole numbers that may be 0
 
 
 @dataclass(frozen=True)
@@ -17,30 +19,28 @@ class MoEConfig:
 
     experts: int  # E, in each mixture
     top_k: int = 2  # k, that each token uses
-    hidden: int = 0  # hidden units of one expert; 0 for 4 C, those of a dense MLP
-    shared: int = 0  # hidden units of the expert that every token uses as well; 0 for none
-    every: int = 1  # every n-th layer has experts: n
+    expert_hidden: int = 0  # hidden units of one expert; 0 for 4 C, those of a dense MLP
+    shared_expert: int = 0  # hidden units of the expert that every token uses as well; 0 for none
+    moe_every: int = 1  # every n-th layer has experts: n
     gate: str = "softmax"  # from the router's logits to scores
     capacity: float | None = None  # an expert takes at most this many times k N / E of N tokens; None: all who come
     aux_loss: float = 0.01  # coefficient of the loss that evens out the load; 0 for none
     aux_scope: str = "micro_batch"  # whose tokens it evens out
     z_loss: float = 0.0  # coefficient of the loss that keeps the logits small; 0 for none
     bias_rate: float = 0.0  # of the step by which an expert's bias moves; 0 for no biases
-    nodes: int = 1  # groups of E / nodes experts each
+    expert_nodes: int = 1  # groups of as many experts each
     route_nodes: int = 0  # whose experts a token may use: of so many nodes; 0 for all
 
     def __post_init__(self) -> None:
-        for name in ("experts", "top_k", "every", "nodes"):
-            if not isinstance(getattr(self, name), int) or not 1 <= getattr(self, name) < 2**31:
-                raise ValueError(f"{name} must be a whole number from 1 to 2^31, not {getattr(self, name)!r}")
+        for name, least in (("experts", 1), ("top_k", 1), ("moe_every", 1), ("expert_nodes", 1), *LEAST_0):
+            value = getattr(self, name)
+            if type(value) is not int or not least <= value < 2**31:
+                raise ValueError(f"{name} must be a whole number from {least} to {2**31 - 1:,}, not {value!r}")
         if self.top_k > self.experts:
             raise ValueError(
-                f"top_k {self.top_k} is more than the {self.experts} experts there are: choose top_k from 1 to "
+                f"top_k {self.top_k} is more than the number of experts, {self.experts}: choose top_k from 1 to "
                 f"{self.experts}, or more experts"
             )
-        for name in ("hidden", "shared", "route_nodes"):
-            if not 0 <= getattr(self, name) < 2**31:
-                raise ValueError(f"{name} must be from 0 to 2^31, not {getattr(self, name)}")
         if self.capacity is not None and not (isfinite(self.capacity) and self.capacity > 0):
             raise ValueError(
                 f"capacity must be finite and above 0, not {self.capacity:g}: an expert takes so many times its even "
@@ -55,25 +55,26 @@ class MoEConfig:
         self._check_nodes()
 
     def _check_nodes(self) -> None:
-        if self.experts % self.nodes:
+        if self.experts % self.expert_nodes:
             fitting = [n for n in range(1, self.experts + 1) if self.experts % n == 0]
             raise ValueError(
-                f"{self.nodes} nodes do not divide the {self.experts} experts: choose from "
+                f"expert_nodes {self.expert_nodes} does not divide the {self.experts} experts: choose from "
                 f"{', '.join(map(str, fitting))}"
             )
-        if self.route_nodes > self.nodes:
+        if self.route_nodes > self.expert_nodes:
             raise ValueError(
-                f"route_nodes {self.route_nodes} is more than the {self.nodes} nodes that the experts are on"
+                f"route_nodes {self.route_nodes} is more than expert_nodes {self.expert_nodes}, over which experts are "
+                f"spread: set expert_nodes to {self.route_nodes} or more, or route_nodes to 0 for all"
             )
-        reachable = self.experts // self.nodes * self.route_nodes
+        reachable = self.experts // self.expert_nodes * self.route_nodes
         if self.route_nodes and reachable < self.top_k:
             raise ValueError(
                 f"route_nodes {self.route_nodes} leaves a token {reachable} of the {self.experts} experts, fewer than "
-                f"top_k {self.top_k}: set route_nodes to {-(-self.top_k * self.nodes // self.experts)} or more"
+                f"top_k {self.top_k}: set route_nodes to {-(-self.top_k * self.expert_nodes // self.experts)} or more"
             )
 
     def rows_at_most(self, tokens: int) -> int | None:
-        """How many of so many tokens an expert takes; None for all who come."""
+        """How many of so many tokens an expert takes: capacity k N / E rounded up, at most N; None for all."""
         if self.capacity is None:
             return None
-        return -int(-self.capacity * self.top_k * tokens // self.experts)  # rounded up
+        return min(tokens, ceil(Fraction(str(self.capacity)) * self.top_k * tokens / self.experts))  # as it is written

@@ -4,7 +4,7 @@ The weights of all experts are in one array. A product is taken for each expert 
 kernel does all of them at once, a *grouped GEMM*. There are no biases, as in Mixtral and DeepSeek.
 
 **Bits.** The grain of a mixture is the (micro-batch, expert), its tokens in their order: the first rows of a product
-have other bits than the product of the first rows. A rank that gets rows from several micro-batches multiplies them
+may have other bits than the product of the first rows. A rank that gets rows from several micro-batches multiplies them
 grain by grain, and each grain leaves its own term in the gradient of the weights.
 """
 
@@ -19,7 +19,10 @@ Counts = list[int]  # of the rows of each expert
 
 
 class GroupedLinear(Function):
-    """For each head and expert a product, over the rows of that expert: (H, R, in) -> (H, R, out)."""
+    """For each head and expert a product, over the rows of that expert: (H, R, in) -> (H, R, out).
+
+    With ``partial`` the output is a term of the sum over heads, not rounded yet.
+    """
 
     gradient_flops = 1, 1
 

@@ -9,7 +9,7 @@ R is k N, less what is dropped for lack of capacity. A dropped copy counts as 0:
 what its other experts say. (Megatron-LM: permute and unpermute.)
 
 **Bits.** Both ways a token's k terms are read from their rows and added in the order of its choices, or in float64. A
-scatter-add would add them in the order in which rows arrive, on a GPU in none (torchtitan's issue 1974).
+scatter-add would add them in the order in which rows arrive, on a GPU in none (torchtitan's pull request 1974).
 """
 
 from minidist.backend import to_host, xp
@@ -29,7 +29,7 @@ class Route:
         order: for each row, which of the k N choices it is, counted token by token: integers (R,).
         token: for each row its token, integers (R,).
         rows: for each choice its row, integers (N, k); -1 for one that is dropped.
-        counts: how many rows each expert has: E Python integers. (The one look at numbers on a GPU in a pass.)
+        counts: how many rows each expert has: E Python integers. (The only copy from a GPU to the host in a pass.)
     """
 
     def __init__(self, chosen, experts: int, capacity: int | None) -> None:

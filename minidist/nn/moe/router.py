@@ -6,7 +6,7 @@
     weight = score of the chosen            without the bias; for k > 1 divided by their sum
 
 The choice has no gradient: the router learns through the weights alone. So for k = 1 a weight must not be divided by
-"the sum", which is itself: it would be 1 whatever the router says, and the router would learn nothing.
+"the sum", which is itself: it would be 1 whatever the router says, and nothing of the main loss would reach the router.
 
 Shazeer et al., "Outrageously Large Neural Networks" (2017); Fedus et al., "Switch Transformers" (2021), for k = 1;
 DeepSeek-AI, "DeepSeek-V3 Technical Report" (2024), section 2.1.2, for sigmoid, bias and node limits.
@@ -51,7 +51,8 @@ class Scores(Function):
     def forward(ctx: Context, logits, gate: str):
         ctx.gate, ctx.rounds = gate, False
         if gate == "sigmoid":
-            scores = 1 / (1 + xp.exp(-logits))
+            small = xp.exp(-xp.abs(logits))  # of a large logit it would overflow
+            scores = xp.where(logits >= 0, 1, small) / (1 + small)
         else:
             scores = xp.exp(logits - logits.max(axis=1, keepdims=True))
             scores /= scores.sum(axis=1, keepdims=True)
@@ -145,5 +146,5 @@ class Router(Module):
         config = self.config
         ranking = scores + self.balance.bias[self.layer]
         if config.route_nodes:
-            ranking = within_nodes(ranking, config.nodes, config.route_nodes, config.top_k)
+            ranking = within_nodes(ranking, config.expert_nodes, config.route_nodes, config.top_k)
         return top_k_experts(ranking, config.top_k)

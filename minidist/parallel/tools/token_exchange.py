@@ -22,8 +22,8 @@ def exchange_counts(counts: Counts, group: ProcessGroup) -> list[Counts]:
     """Of every rank's rows, how many come to each expert of this rank.
 
     Args:
-        counts: of this rank's rows, for all E experts; each of the N ranks has E/N of them, one rank's after the
-            other's.
+        counts: of this rank's rows, for all E experts; each of the N ranks has E/N of them, in the order of
+            the ranks.
 
     Returns:
         For each rank its rows for the E/N experts here.
