@@ -23,10 +23,11 @@ from minidist.train.trainer import run
 MIXTURE = {"experts": 8, "expert_hidden": 2 * TrainConfig.width}
 MODELS = {
     "dense": {},
-    "experts, no balance": MIXTURE | {"aux_loss": 0.0},
-    "experts, balance loss": MIXTURE,
-    "experts, balance loss over the global batch": MIXTURE | {"aux_scope": "global_batch"},
-    "experts, bias": MIXTURE | {"aux_loss": 0.0, "bias_rate": 0.001},
+    "experts, no balance": MIXTURE | {"bias_rate": 0.0},
+    "experts, balance loss": MIXTURE | {"bias_rate": 0.0, "aux_loss": 0.01},
+    "experts, balance loss over the global batch": MIXTURE
+    | {"bias_rate": 0.0, "aux_loss": 0.01, "aux_scope": "global_batch"},
+    "experts, bias (the default)": MIXTURE,
 }
 TIMED = {"dense": ({}, "dp=1"), "experts": (MIXTURE, "dp=1"), "dp=2": (MIXTURE, "dp=2"), "ep": (MIXTURE, "dp=2,ep=2")}
 

@@ -92,8 +92,8 @@ class GPTConfig:
                 )
         if self.layers < moe.moe_every:
             raise ValueError(
-                f"moe_every {moe.moe_every} leaves no layer with experts in a model of {self.layers} layers: choose from "
-                f"1 to {self.layers}"
+                f"moe_every {moe.moe_every} leaves no layer with experts in a model of {self.layers} layers: choose "
+                f"from 1 to {self.layers}"
             )
 
     @property

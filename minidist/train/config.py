@@ -45,10 +45,10 @@ class TrainConfig:
     moe_every: int = 1
     gate: str = "softmax"
     capacity: float | None = None
-    aux_loss: float = 0.01
+    aux_loss: float = 0.0
     aux_scope: str = "micro_batch"
     z_loss: float = 0.0
-    bias_rate: float = 0.0
+    bias_rate: float = 0.001
     expert_nodes: int = 1
     route_nodes: int = 0
     seed: int = 0

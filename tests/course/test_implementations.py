@@ -68,7 +68,7 @@ def test_all_solutions_reach_the_librarys_fingerprint(capsys):
 
 def test_experts_train_on_every_function_of_their_chapter(capsys):
     """With ranks that share the experts, and tokens that are dropped for lack of capacity."""
-    experts = "--experts=4 --expert-hidden=8 --capacity=1 --bias-rate=0.01".split()  # noqa: SIM905
+    experts = "--experts=4 --expert-hidden=8 --capacity=1 --aux-loss=0.01 --bias-rate=0.01".split()  # noqa: SIM905
     assert main(["verify", "--impl", "solutions", *SMALL, *experts, "ep=2,dp=4", "--json", "-"]) == 0
     rows = {row["function"]: row for row in json.loads(capsys.readouterr().out)["implementations"]}
     chapter = [name for name in rows if f"def {name}(" in SOLUTIONS["ch11_experts"]]

@@ -99,7 +99,7 @@ def close(found, expected: np.ndarray, what: str, relative: float, absolute: flo
 
 CONFIG = TrainConfig(
     layers=1, heads=2, width=8, context=8, sequence_chunks=2, global_batch=4, micro_batch=1, steps=3, warmup=1,
-    experts=4, expert_hidden=6,
+    experts=4, expert_hidden=6, aux_loss=0.01, bias_rate=0.0,
 )  # fmt: skip
 
 

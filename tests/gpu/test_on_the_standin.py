@@ -21,7 +21,9 @@ SMALL = TrainConfig(
     dropout=0.1,
 )  # fmt: skip
 CHUNKED = replace(SMALL, context=24, sequence_chunks=4)
-SPARSE = replace(SMALL, experts=4, expert_hidden=8, shared_expert=4, z_loss=1e-3, bias_rate=0.01, capacity=1.0)
+SPARSE = replace(
+    SMALL, experts=4, expert_hidden=8, shared_expert=4, z_loss=1e-3, aux_loss=0.01, bias_rate=0.01, capacity=1.0
+)
 PLAIN = replace(SMALL, layers=2, dropout=0.0)
 FEW = 5  # combinations that ``pytest`` alone runs: the first of a covering set have the most pairs
 LIMIT = 300  # seconds

@@ -17,7 +17,7 @@ from minidist.nn.precision.policy import POLICIES, autocast
 from minidist.nn.random import DropoutRNG
 from minidist.nn.tensor import Tensor, no_grad
 
-MIXTURE = MoEConfig(8, 2, expert_hidden=16)
+MIXTURE = MoEConfig(8, 2, expert_hidden=16, aux_loss=0.01, bias_rate=0.0)
 TINY = GPTConfig(vocab=64, context=8, layers=3, heads=2, width=8, moe=MIXTURE)
 
 

@@ -18,7 +18,9 @@ CONFIGS = [
     GPTConfig(vocab=5, context=1, layers=3, heads=1, width=1),
     GPTConfig(vocab=3, context=7, layers=1, heads=4, width=4),  # a block of the vocabulary is all padding
     GPTConfig(vocab=11, context=5, layers=2, heads=3, width=15),
-    GPTConfig(vocab=11, context=7, layers=2, heads=2, width=8, moe=MoEConfig(5, 2, expert_hidden=6, z_loss=0.1)),
+    GPTConfig(
+        vocab=11, context=7, layers=2, heads=2, width=8, moe=MoEConfig(5, 2, expert_hidden=6, z_loss=0.1, aux_loss=0.01)
+    ),
     GPTConfig(
         vocab=11, context=7, layers=3, heads=2, width=8, moe=MoEConfig(4, 1, shared_expert=6, moe_every=2, capacity=1.0)
     ),

@@ -41,7 +41,7 @@ SMALL = TrainConfig(
 )  # fmt: skip
 TILED = replace(SMALL, attention="tiled", attention_tile=5)
 CHUNKED = replace(SMALL, context=24, sequence_chunks=4)
-SPARSE = replace(SMALL, experts=4, expert_hidden=16, top_k=2, bias_rate=0.01)
+SPARSE = replace(SMALL, experts=4, expert_hidden=16, top_k=2, aux_loss=0.01, bias_rate=0.01)
 ODD = replace(SMALL, layers=3, heads=3, width=15, context=9, global_batch=12, micro_batch=2, steps=2, dropout=0.0)
 
 

@@ -24,10 +24,10 @@ class MoEConfig:
     moe_every: int = 1  # every n-th layer has experts: n
     gate: str = "softmax"  # from the router's logits to scores
     capacity: float | None = None  # an expert takes at most this many times k N / E of N tokens; None: all who come
-    aux_loss: float = 0.01  # coefficient of the loss that evens out the load; 0 for none
+    aux_loss: float = 0.0  # coefficient of the loss that evens out the load; 0 for none
     aux_scope: str = "micro_batch"  # whose tokens it evens out
     z_loss: float = 0.0  # coefficient of the loss that keeps the logits small; 0 for none
-    bias_rate: float = 0.0  # of the step by which an expert's bias moves; 0 for no biases
+    bias_rate: float = 0.001  # by which an expert's bias moves after a step, as in DeepSeek-V3; 0 for no biases
     expert_nodes: int = 1  # groups of as many experts each
     route_nodes: int = 0  # whose experts a token may use: of so many nodes; 0 for all
 
