@@ -32,13 +32,13 @@ MODELS = {
 TIMED = {"dense": ({}, "dp=1"), "experts": (MIXTURE, "dp=1"), "dp=2": (MIXTURE, "dp=2"), "ep": (MIXTURE, "dp=2,ep=2")}
 
 
-def losses(steps: int) -> Table:
-    table = Table("model", title=f"{steps} steps of the default model")
+def losses(steps: int, lr: float) -> Table:
+    table = Table("model", title=f"{steps} steps of the default model, peak learning rate {lr:g}")
     for column in ("MFLOP a step", "validation loss", "busiest expert / mean, last 10 steps", "idle experts"):
         table.add_column(column, justify="right")
     with md.Cluster(1) as cluster:
         for name, changes in MODELS.items():
-            config = TrainConfig(steps=steps, **changes)
+            config = TrainConfig(steps=steps, lr=lr, **changes)
             (rank,) = run(cluster, config, Layout(), RunOptions(validate=True)).ranks
             load = ExpertLoad.of(rank.expert_counts[-10:]) if rank.expert_counts else None
             table.add_row(
@@ -89,11 +89,12 @@ def crossover(slower: float) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=400, help="of the runs whose losses are compared; 0 for none")
+    parser.add_argument("--lr", type=float, default=TrainConfig.lr, help="of those runs (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds; 0 for none")
     options = parser.parse_args()
     console = Console(width=130)
     if options.steps:
-        console.print(losses(options.steps))
+        console.print(losses(options.steps, options.lr))
     if options.rounds:
         console.print(step_times(options.rounds))
     console.print(crossover(10.0))
