@@ -87,7 +87,7 @@ def all_reduce(tensor, op=ReduceOp.SUM, group: ProcessGroup | None = None, async
     flat = call.array("tensor", tensor, written=True)
     check_op(op, flat.dtype, "all_reduce")
     few_bytes = "halving_doubling" if group.size > 2 and group.size.bit_count() == 1 else "ring"
-    method = call.choose("tree" if flat.nbytes <= FEW_STEPS_BYTES else few_bytes)
+    method = call.choose("tree" if group.size == 1 or flat.nbytes <= FEW_STEPS_BYTES else few_bytes)
 
     def body(inside: ProcessGroup) -> None:
         method(flat, op.ufunc, inside)
