@@ -26,7 +26,7 @@ token is. Who computes an expert does not show.
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -138,9 +138,7 @@ class ExpertParallel(Axis):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            stack.enter_context(self.dense.no_sync())
-            stack.enter_context(self.experts.no_sync())
+        with self.dense.no_sync(), self.experts.no_sync():
             yield
 
     def sync_gradients(self) -> None:

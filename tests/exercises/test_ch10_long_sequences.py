@@ -13,12 +13,14 @@ from minidist.course.authoring.assertions import (
     MANY,
     SIZES,
     by_group,
+    check_numbers,
     in_groups,
     number,
     peak_bytes,
     same,
     sizes,
     to_the_right_only,
+    trained,
 )
 from minidist.course.sandbox.values import generator, many_digits, working_dtype
 from minidist.nn.attention import slow_memory
@@ -27,7 +29,6 @@ from minidist.nn.attention.tiled import visited
 from minidist.trace import Event, PointToPoint
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.result import RunOptions
 from minidist.train.trainer import run
 
 ATTENTION = (
@@ -46,15 +47,6 @@ def answers(*forbidden):
 
 
 pytestmark = answers()
-
-FLOAT64 = 1e-12  # relative: the rounding of a handful of operations
-
-
-def check_numbers(student, name: str, cases: dict[tuple, float], because: str) -> None:
-    for args, found in zip(cases, student.call_each(name, list(cases)), strict=True):
-        assert number(found, name) == pytest.approx(cases[args], rel=FLOAT64, abs=0), (
-            f"{name}{args}: expected {cases[args]:,.6g}, {because}, got {found:,.6g}"
-        )
 
 
 # 10.1
@@ -350,18 +342,6 @@ def check_overlap(log: list, size: int, nbytes: int, what: str) -> None:
             sent += 1
         elif entry == ("wait", "receive", nbytes):
             received += 1
-
-
-def trained(world, module, names, config, layout):
-    """In a rank: the fingerprint of a run with these functions, and how often they were called."""
-    from minidist import overrides
-    from minidist.train.trainer import train_rank
-
-    overrides.override({name: getattr(module, name) for name in names})
-    try:
-        return train_rank(world, config, layout, RunOptions()).fingerprint, dict(overrides.calls)
-    finally:
-        overrides.override({})
 
 
 CONFIG = TrainConfig(

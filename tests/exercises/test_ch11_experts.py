@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 
 from minidist import flops
-from minidist.course.authoring.assertions import LARGE, MANY, by_group, in_groups, number, same, sizes
+from minidist.course.authoring.assertions import (
+    FLOAT64,
+    LARGE,
+    MANY,
+    by_group,
+    check_numbers,
+    in_groups,
+    number,
+    same,
+    sizes,
+    trained,
+)
 from minidist.course.sandbox.values import generator, many_digits, working_dtype
 from minidist.nn.gpt import Block, GPTConfig
 from minidist.nn.moe.balance import Balance
@@ -16,7 +27,6 @@ from minidist.nn.moe.config import MoEConfig
 from minidist.nn.tensor import Tensor
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.result import RunOptions
 from minidist.train.trainer import run
 
 BALANCE, ROUTER = "minidist.nn.moe.balance", "minidist.nn.moe.router"
@@ -29,15 +39,6 @@ def answers(*forbidden):
 
 
 pytestmark = answers()
-
-FLOAT64 = 1e-12  # relative: the rounding of a handful of operations
-
-
-def check_numbers(student, name: str, cases: dict[tuple, float], because: str) -> None:
-    for args, found in zip(cases, student.call_each(name, list(cases)), strict=True):
-        assert number(found, name) == pytest.approx(cases[args], rel=FLOAT64, abs=0), (
-            f"{name}{args}: expected {cases[args]:,.6g}, {because}, got {found:,.6g}"
-        )
 
 
 def run_each(world, module, name: str, cases: list[tuple]) -> list[tuple]:
@@ -101,18 +102,6 @@ CONFIG = TrainConfig(
     layers=1, heads=2, width=8, context=8, sequence_chunks=2, global_batch=4, micro_batch=1, steps=3, warmup=1,
     experts=4, expert_hidden=6, aux_loss=0.01, bias_rate=0.0,
 )  # fmt: skip
-
-
-def trained(world, module, names, config, layout):
-    """In a rank: the fingerprint of a run with these functions, and how often they were called."""
-    from minidist import overrides
-    from minidist.train.trainer import train_rank
-
-    overrides.override({name: getattr(module, name) for name in names})
-    try:
-        return train_rank(world, config, layout, RunOptions()).fingerprint, dict(overrides.calls)
-    finally:
-        overrides.override({})
 
 
 def check_training(

@@ -14,6 +14,7 @@ SIZES = (2, 3, 4, 5, 7)  # numbers of ranks; an answer has to work for any
 MANY = 9  # ranks: more than steps of 1, 2 and 4 reach
 GROUPS = ((4, 2, 0), (3, 1))  # of 5 ranks
 LARGE = 3 << 18  # float64 elements: more than any queue between two ranks holds
+FLOAT64 = 1e-12  # relative: the rounding of a handful of operations
 
 
 def sizes(numbers: tuple[int, ...] = SIZES) -> tuple[int, ...]:
@@ -39,6 +40,16 @@ def number(value, what: str):
     is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     assert is_number, f"{what}: expected a number, got {value!r:.60}"
     return value
+
+
+def check_numbers(student, name: str, cases: dict[tuple, float], because: str) -> None:
+    """Assert what a function of a worksheet returns for each tuple of arguments, up to rounding."""
+    import pytest  # not above: ranks import this file, and it would take them long
+
+    for args, found in zip(cases, student.call_each(name, list(cases)), strict=True):
+        assert number(found, name) == pytest.approx(cases[args], rel=FLOAT64, abs=0), (
+            f"{name}{args}: expected {cases[args]:,.6g}, {because}, got {found:,.6g}"
+        )
 
 
 def bytes_sent(results: Sequence[RankResult]) -> np.ndarray:
@@ -83,3 +94,16 @@ def by_group(results) -> list[tuple[int, int, object]]:
     """The rank, the size and the value of each rank of ``in_groups``, in the world and in its group."""
     in_world = [(rank, len(results), one.value[0]) for rank, one in enumerate(results)]
     return in_world + [(n, len(ranks), results[rank].value[1]) for ranks in GROUPS for n, rank in enumerate(ranks)]
+
+
+def trained(world, module, names: Sequence[str], config, layout) -> tuple[str, dict[str, int]]:
+    """In a rank: the fingerprint of a run with these functions of ``module``, and how often each was called."""
+    from minidist import overrides
+    from minidist.train.result import RunOptions
+    from minidist.train.trainer import train_rank
+
+    overrides.override({name: getattr(module, name) for name in names})
+    try:
+        return train_rank(world, config, layout, RunOptions()).fingerprint, dict(overrides.calls)
+    finally:
+        overrides.override({})

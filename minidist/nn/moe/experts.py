@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise
 
 from minidist.backend import matmul_each, xp
 from minidist.nn import functional
+from minidist.nn.chunks import TakeTokens
 from minidist.nn.layers import Module, Parameter
 from minidist.nn.tensor import Context, Function, Tensor
 
@@ -63,20 +64,13 @@ def groups(counts: Counts):
             yield expert, slice(first, last)
 
 
-class TakeRows(Function):
+class TakeRows(TakeTokens):
     """Some of the rows (R, C): those of one grain."""
 
     @staticmethod
     def forward(ctx: Context, x, rows: slice):
-        ctx.input_shape, ctx.rows = x.shape, rows
         ctx.rounds, ctx.grad_dtype = False, xp.float64  # the heads' gradients are terms of a sum
-        return x[rows]
-
-    @staticmethod
-    def backward(ctx: Context, gradient):
-        grad_x = xp.full(ctx.input_shape, -0.0, gradient.dtype)  # x + (-0.0) is x for every x
-        grad_x[ctx.rows] = gradient
-        return grad_x, None
+        return TakeTokens.forward(ctx, x, rows)
 
 
 class JoinRows(Function):
