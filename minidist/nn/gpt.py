@@ -281,6 +281,10 @@ class GPT(Module):
     def extra_state(self) -> dict:
         return {} if self.balance is None else self.balance.state()
 
+    def load_extra_state(self, arrays: dict) -> None:
+        if self.balance is not None:
+            self.balance.load_state(arrays)
+
     def forward(self, tokens, targets, dropout_rng: DropoutRNG | None = None) -> Tensor:
         """The loss of one micro-batch.
 

@@ -113,6 +113,9 @@ class Module:
         """Arrays that training changes and that are not parameters, by name. (In torch: ``get_extra_state``.)"""
         return {}
 
+    def load_extra_state(self, arrays: dict) -> None:
+        """Take them over: NumPy arrays, by name. (In torch: ``set_extra_state``.)"""
+
     def init_parameters(self, seed: int, dtype=xp.float32) -> None:
         """Give every parameter its name and its initial values, which depend only on (seed, name)."""
         for name, parameter in self.named_parameters():

@@ -11,9 +11,10 @@ five questions, its entry there, and its key in the layout:
                       late, hold_back                        which are summed with other ranks' after the last one?
     the loss          splits_loss                            does each rank know a part of it only?
     full arrays       full_state                             how do the arrays of one process come back?
+                      regions                                where in them are those that this rank holds?
 
-The gradient norm, the overflow check, the fingerprint and the full state follow from these answers alone. The methods
-here are those of an axis that splits nothing; an axis overrides what it does differently.
+The gradient norm, the overflow check, the fingerprint, the full state and the checkpoint follow from these answers
+alone. The methods here are those of an axis that splits nothing; an axis overrides what it does differently.
 """
 
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Module, Parameter
+from minidist.parallel.tools.regions import Region
 
 
 class Axis:
@@ -84,3 +86,15 @@ class Axis:
             arrays: for each parameter its values or one of the optimizer's states of it, as ``trained`` has them.
         """
         return arrays
+
+    def regions(self, regions: dict[str, Region]) -> dict[str, Region]:
+        """Where what this rank holds after this axis is in the full arrays. Asked after ``apply``.
+
+        Args:
+            regions: the same of what the axes before this one have left, by parameter name.
+
+        Returns:
+            A region for each parameter of ``trained``, of its shape (ZeRO's are flat). A parameter that is not on this
+            rank has none.
+        """
+        return regions

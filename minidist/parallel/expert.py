@@ -39,6 +39,7 @@ from minidist.nn.moe.layer import MoE
 from minidist.nn.tensor import Tensor
 from minidist.overrides import overridable
 from minidist.parallel.axis import Axis
+from minidist.parallel.tools.regions import Region
 from minidist.parallel.tools.token_exchange import from_experts, to_experts
 
 
@@ -154,6 +155,16 @@ class ExpertParallel(Axis):
         experts = {name: array for name, array in arrays.items() if name in self.axis_of}
         found = self.experts.full_state(experts)
         return self.dense.full_state(dense) | {name: self._gathered(name, found[name]) for name in self.axis_of}
+
+    def regions(self, regions: dict[str, Region]) -> dict[str, Region]:
+        dense = {name: region for name, region in regions.items() if name not in self.axis_of}
+        experts = {name: self._cut(name, region) for name, region in regions.items() if name in self.axis_of}
+        return self.dense.regions(dense) | self.experts.regions(experts)
+
+    def _cut(self, name: str, region: Region) -> Region:
+        axis = self.axis_of[name]
+        each = region.shape[axis] // self.exchange.size
+        return region.cut(axis, self.exchange.rank * each, (self.exchange.rank + 1) * each)
 
     def _gathered(self, name: str, array):
         stacked = xp.empty((self.exchange.size, *array.shape), array.dtype)  # (N, ...)

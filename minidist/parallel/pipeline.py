@@ -25,6 +25,7 @@ from minidist.nn.precision.policy import current
 from minidist.nn.split_backward import backward_inputs
 from minidist.nn.tensor import Tensor
 from minidist.parallel.axis import Axis
+from minidist.parallel.tools.regions import Region
 from minidist.parallel.tools.schedules import Action
 
 Batch = tuple  # tokens and targets (B, T), and the micro-batch's DropoutRNG
@@ -223,3 +224,6 @@ class Pipeline(Axis):
             broadcast(array, owner, self.group)
             found[name] = array if mine is None else mine  # each rank shows its own copy, not what it should be
         return found
+
+    def regions(self, regions: dict[str, Region]) -> dict[str, Region]:
+        return {parameter.name: regions[parameter.name] for parameter in self.local.parameters()}

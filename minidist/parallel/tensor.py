@@ -43,6 +43,7 @@ from minidist.parallel.tools.mappings import (
 )
 from minidist.parallel.tools.parallel_experts import SequenceParallelMoE, TensorParallelExperts
 from minidist.parallel.tools.plan import Plan, parallelize_module
+from minidist.parallel.tools.regions import Region
 
 
 @overridable
@@ -267,6 +268,13 @@ class TensorParallel(Axis):
 
     def full_state(self, arrays: dict) -> dict:
         return {name: self._gathered(array) if name in self.sharded else array for name, array in arrays.items()}
+
+    def regions(self, regions: dict[str, Region]) -> dict[str, Region]:
+        return {name: self._cut(region) if name in self.sharded else region for name, region in regions.items()}
+
+    def _cut(self, region: Region) -> Region:
+        mine = heads_of(self.group.rank, self.group.size, region.shape[0])
+        return region.cut(0, mine.start, mine.stop)
 
     def _gathered(self, array):
         full = xp.empty((self.group.size * len(array), *array.shape[1:]), array.dtype)  # (H, ...)

@@ -46,6 +46,7 @@ from minidist.nn.layers import Module, Parameter
 from minidist.nn.tensor import Context, Function, Tensor
 from minidist.overrides import overridable
 from minidist.parallel.axis import Axis
+from minidist.parallel.tools.regions import Region
 from minidist.parallel.tools.units import ModulePart, Unit, held
 
 
@@ -362,3 +363,7 @@ class Zero(Axis):
             all_gather_into_tensor(flat, shard, self.shard_group, algorithm=self.algorithm)
             found |= {parameter.name: view for parameter, view in zip(unit.parameters, unit.views(flat), strict=True)}
         return found
+
+    def regions(self, regions: dict[str, Region]) -> dict[str, Region]:
+        """Pieces are flat: each is the stretch of its parameter that is in this rank's shard."""
+        return {name: regions[name].stretch(*place) for unit in self.zero.units for name, place in unit.stretches()}

@@ -1,6 +1,7 @@
 """What is measured around a training run on one rank: time, traffic, memory, FLOPs, a trace of the last steps."""
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -24,6 +25,8 @@ class Instruments:
         self.world, self.traced_from = world, traced_from
         self.memory = ledger.start()
         self.log: list = []
+        self.collectives = trace.Collectives(Counter(), Counter())
+        self.compute_seconds: list[float] = []
 
     def begin(self, model: ParallelModel, optimizer: AdamW) -> None:
         """Called before the first step: enters everything allocated so far into the memory ledger.
@@ -44,9 +47,11 @@ class Instruments:
         """One step runs within."""
         if number == self.traced_from:
             trace.start()
-        earlier = self.world.collectives
+        earlier, clock = self.world.collectives, self.world.transport.clock
+        began = clock.seconds()
         with trace.span(f"step {number}", "step"):
             yield
+        self.compute_seconds.append(clock.seconds() - began)
         self.collectives = self.world.collectives - earlier
 
     def end(self) -> dict:
@@ -56,6 +61,7 @@ class Instruments:
         ledger.stop()
         return {
             "seconds": seconds,
+            "compute_seconds": self.compute_seconds,
             "traffic": traffic,
             "memory": self.memory.as_dict() | ({"experts": self.expert_bytes} if self.expert_bytes else {}),
             "collectives": self.collectives.as_list(),

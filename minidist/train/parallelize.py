@@ -30,6 +30,7 @@ from minidist.parallel.sequence import sequence_plan
 from minidist.parallel.tensor import TensorParallel, tensor_plan
 from minidist.parallel.tools.accumulation import accumulate
 from minidist.parallel.tools.plan import Plan
+from minidist.parallel.tools.regions import Region
 from minidist.parallel.tools.scalars import global_max, global_sum
 from minidist.parallel.tools.schedule_check import check_schedule
 from minidist.parallel.tools.schedules import schedule
@@ -130,6 +131,7 @@ class ParallelModel:
         global_micro_batches: int,
     ) -> None:  # fmt: skip
         self.model, self.axes, self.run = model, list(axes), run
+        self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}  # of the full arrays
         self.micro_batches, self.global_micro_batches = micro_batches, global_micro_batches
         self.local: Module = model
         for axis in self.axes:
@@ -203,3 +205,10 @@ class ParallelModel:
         for axis in reversed(self.axes):
             arrays = axis.full_state(arrays)
         return arrays
+
+    def regions(self) -> dict[str, Region]:
+        """Where each parameter of ``trained``, and the optimizer's states of it, are in the full arrays."""
+        regions = {name: Region.full(shape) for name, shape in self.shapes.items()}
+        for axis in self.axes:
+            regions = axis.regions(regions)
+        return regions

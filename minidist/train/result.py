@@ -5,16 +5,21 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 
 from minidist import trace
+from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
+from minidist.train.faults import Fault
 from minidist.train.layout import Layout
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a run brings back beside its losses and its fingerprint."""
+    """What a run does, and brings back, beside its training, its losses and its fingerprint."""
 
     step_digests: bool = False
     progress: bool = False  # report every step to the parent
+    saving: Saving | None = None  # of checkpoints
+    resume: str | None = None  # the folder of a checkpoint to go on from
+    faults: tuple[Fault, ...] = ()
     validate: bool = False
     sample: int = 0  # bytes of text to generate
     trace: bool = False
@@ -25,11 +30,15 @@ class RunOptions:
 class RankResult:
     """What one rank brings back from a run."""
 
-    losses: list[float]  # of each step, the mean over the global batch
+    losses: list[float]  # of each step, the mean over the global batch; also of those before a checkpoint
     fingerprint: str
     step_digests: list[str]  # of the weights and the optimizer state after each step, if asked for
-    seconds: float  # for all steps
+    seconds: float  # for all steps taken here
     traffic: trace.Traffic
+    compute_seconds: list[float] = field(default_factory=list)  # of each step taken here: see comm's compute_clock.py
+    pauses: list[float] = field(default_factory=list)  # seconds for which saves kept it from training
+    save_errors: list[str] = field(default_factory=list)  # why checkpoints could not be saved
+    bytes_read: int = 0  # of a checkpoint
     memory: dict[str, int] = field(default_factory=dict)  # peak bytes, by kind and in total: see ledger.py
     collectives: list[dict] = field(default_factory=list)  # of one step: see trace.Collectives
     flops: dict[str, int] = field(default_factory=dict)  # of all steps' matrix products, by phase: see flops.py
@@ -62,7 +71,12 @@ class Run:
 
     @property
     def tokens_per_second(self) -> float:
-        return self.config.tokens_per_step * len(self.losses) / max(rank.seconds for rank in self.ranks)
+        return self.config.tokens_per_step * self.steps_here / max(rank.seconds for rank in self.ranks)
+
+    @property
+    def steps_here(self) -> int:
+        """How many steps were taken, and not by the run that left the checkpoint."""
+        return len(self.ranks[0].compute_seconds)
 
     def as_dict(self) -> dict:
         """What ``--json`` writes."""
@@ -78,6 +92,10 @@ class Run:
             "memory": [rank.memory for rank in self.ranks],
             "collectives": [rank.collectives for rank in self.ranks],
             "flops": [rank.flops for rank in self.ranks],
+            "resumed_after": len(self.losses) - self.steps_here,
+            "compute_seconds": [rank.compute_seconds for rank in self.ranks],
+            "pauses": [rank.pauses for rank in self.ranks],
+            "save_errors": self.ranks[0].save_errors,
             "loss_scale": self.ranks[0].loss_scale,
             "skipped_steps": self.ranks[0].skipped_steps,
             "expert_counts": [counts.tolist() for counts in self.ranks[0].expert_counts],

@@ -5,28 +5,35 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from math import isfinite
+from pathlib import Path
 
 import numpy as np
 
 from minidist import backend
 from minidist.comm.group import ProcessGroup
-from minidist.comm.mesh import init_device_mesh
 from minidist.comm.runtime.launch import Cluster
 from minidist.nn.clip import NotFinite
-from minidist.nn.data import load_corpus
-from minidist.nn.gpt import GPT, generate
-from minidist.nn.optim import AdamW, warmup_cosine
-from minidist.nn.precision.loss_scaling import GradScaler, grad_scaler
-from minidist.nn.precision.policy import POLICIES, autocast
+from minidist.nn.data import Corpus, load_corpus
+from minidist.nn.gpt import generate
+from minidist.nn.optim import warmup_cosine
+from minidist.nn.precision.loss_scaling import GradScaler
+from minidist.nn.precision.policy import autocast
 from minidist.parallel.tools.scalars import first_text
 from minidist.train.batches import batch_of
+from minidist.train.checkpoint.disk import Disk
+from minidist.train.checkpoint.identity import manifest_of
+from minidist.train.checkpoint.manifest import Manifest, Progress
+from minidist.train.checkpoint.restore import Files, restore
+from minidist.train.checkpoint.saver import Saver
+from minidist.train.checkpoint.snapshot import Snapshots
 from minidist.train.config import TrainConfig
 from minidist.train.evaluate import full_model, validation_loss
+from minidist.train.faults import Faults
 from minidist.train.fingerprint import digest, fingerprint, state
 from minidist.train.instruments import TRACED_STEPS, Instruments
 from minidist.train.layout import Layout
-from minidist.train.parallelize import parallelize
 from minidist.train.result import RankResult, Run, RunOptions
+from minidist.train.share import Share
 from minidist.train.step import train_step
 
 MIN_SCALE = 2.0**-24  # of the loss: gradients that overflow with less do so whatever the scale
@@ -39,16 +46,25 @@ def run(
     options: RunOptions = RunOptions(),  # noqa: B008  frozen
     on_step: Callable[[int, float], None] | None = None,
     rank_function: Callable | None = None,
+    on_event: Callable[[int, tuple], None] = lambda rank, event: None,
 ) -> Run:
     """Train on the ranks of a cluster; ``on_step(step, loss)`` is called in this process as rank 0 ends each step.
 
     ``rank_function`` runs in place of ``train_rank``: tests inject a bug into the ranks with it.
+
+    ``on_event(rank, event)`` is called for what else ranks report: with ``options.progress`` ("step", step, loss,
+    seconds of computing) as a rank ends a step; ("saved", checkpoint, "" or why there is none); ("fault", fault).
     """
     config.check(layout)
     if cluster.world_size != layout.world_size:
         raise ValueError(f"layout {layout} needs {layout.world_size} ranks, but the cluster has {cluster.world_size}")
     started = time.perf_counter()
-    on_report = None if on_step is None else lambda rank, report: on_step(*report)
+
+    def on_report(rank: int, event: tuple) -> None:
+        on_event(rank, event)
+        if on_step is not None and rank == 0 and event[0] == "step":
+            on_step(*event[1:3])
+
     ranks = cluster.run(rank_function or train_rank, config, layout, options, on_report=on_report)
     return Run(layout, config, ranks, time.perf_counter() - started)
 
@@ -62,48 +78,57 @@ def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, options
 
 def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions) -> RankResult:
     corpus = load_corpus(config.text, config.context)
-    gpt = GPT(config.model, seed=config.seed)
-    instruments = Instruments(world, max(0, config.steps - TRACED_STEPS) if options.trace else None)
-    sizes = (layout.pp, layout.dp, layout.cp, layout.tp)
-    mesh = init_device_mesh(sizes, mesh_dim_names=("pp", "dp", "cp", "tp"), group=world)
-    model = parallelize(gpt, mesh, layout, config)
-    optimizer = AdamW(model.trained, config.lr, weight_decay=config.weight_decay)
-    scaler = loss_scaler(config)
+    manifest = Manifest.read(Disk(), Path(options.resume)) if options.resume else None
+    first = manifest.progress.step if manifest else 0
+    instruments = Instruments(world, max(first, config.steps - TRACED_STEPS) if options.trace else None)
+    share = Share.of(world, config, layout)
+    model, optimizer, scaler = share.model, share.optimizer, share.scaler
+    losses, digests, expert_counts = [], [], []
+    with Files(Path(options.resume or "")) as files:
+        if manifest is not None:
+            losses += restore(manifest, files.read, share).losses
+    saver = saver_of(world, config, layout, options, share, corpus)
+    faults = Faults(options.faults, world, share)
     instruments.begin(model, optimizer)
 
-    losses, digests, expert_counts = [], [], []
-    for step in range(config.steps):
-        batch = partial(batch_of, corpus, config, step)
+    for step in range(first, config.steps):
+        last = step in (config.steps - 1, options.stop_after)
+        batch = faults.begin_step(step, partial(batch_of, corpus, config, step))
         lr = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
         with instruments.step(step), diverging(step, scaler, world):
             losses.append(train_step(model, optimizer, scaler, batch, lr, config.clip))
         check_loss(step, losses[-1])
-        if gpt.balance is not None:
-            expert_counts.append(gpt.balance.report())
+        if share.gpt.balance is not None:
+            expert_counts.append(share.gpt.balance.report())
         if options.step_digests:
-            digests.append(digest(gpt, optimizer, model.full_state).hexdigest())
-        if options.progress and world.rank == 0:
-            world.report((step, losses[-1]))
-        if options.stop_after == step:
+            digests.append(digest(share.gpt, optimizer, model.full_state).hexdigest())
+        if options.progress:
+            world.report(("step", step, losses[-1], instruments.compute_seconds[-1]))
+        if saver is not None:
+            saver.after_step(Progress.of(losses, optimizer, scaler), last)
+        if last:
             break
 
     measured = instruments.end()
     result = RankResult(
         losses,
-        fingerprint(gpt, optimizer, losses, model.full_state),
+        fingerprint(share.gpt, optimizer, losses, model.full_state),
         digests,
         loss_scale=scaler.scale,
         skipped_steps=scaler.skipped,
         expert_counts=expert_counts,
+        pauses=saver.pauses if saver else [],
+        save_errors=saver.errors if saver else [],
+        bytes_read=files.bytes_read,
         **measured,
     )
     if options.stop_after is not None:
-        arrays = state(gpt, optimizer, model.full_state)
+        arrays = state(share.gpt, optimizer, model.full_state)
         result.arrays = {name: backend.to_host(array).copy() for name, array in arrays.items()}
     if options.validate or options.sample:
         weights = model.full_state({parameter.name: parameter.data for parameter in model.trained})
         if world.rank == 0:
-            trained = full_model(config, weights, gpt.balance)
+            trained = full_model(config, weights, share.gpt.balance)
             if options.validate:
                 result.validation_loss = validation_loss(trained, corpus, config)
             if options.sample:
@@ -111,13 +136,16 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
     return result
 
 
-def loss_scaler(config: TrainConfig) -> GradScaler:
-    """What scales the loss: one that does nothing where no gradient is too small for the precision."""
-    if not POLICIES[config.precision].scales_loss:
-        return GradScaler(enabled=False)
-    if config.loss_scale:
-        return grad_scaler(init_scale=config.loss_scale, growth_interval=0)
-    return grad_scaler()
+def saver_of(
+    world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions, share: Share, corpus: Corpus
+) -> Saver | None:
+    """What saves this run's checkpoints; None if nobody asked for any."""
+    if options.saving is None:
+        return None
+    manifest = partial(manifest_of, config, layout, corpus)
+    return Saver(
+        world, options.saving, Snapshots(world, share), manifest, lambda *saved: world.report(("saved", *saved))
+    )
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from minidist.comm.mesh import init_device_mesh
 from minidist.parallel.axis import Axis
 from minidist.parallel.data import DataParallel, share_of
 from minidist.parallel.tools.accumulation import accumulate
-from minidist.train import trainer
+from minidist.train import share, trainer
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.parallelize import ParallelModel
@@ -54,7 +54,7 @@ def train_with_the_toy(world, config, layout, options, axis=OptimizerByTurns):
         axes = [axis(turns, turns), DataParallel(dp)]
         return ParallelModel(model, axes, partial(accumulate, model), mine, config.micro_batches)
 
-    with mock.patch.object(trainer, "parallelize", parallelize):
+    with mock.patch.object(share, "parallelize", parallelize):
         return trainer.train_rank(world, config, layout, options)
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from minidist import trace
 from minidist.comm.failures import Aborted, Mismatch, caller
 from minidist.comm.transports import shared_memory as shared
+from minidist.comm.transports.compute_clock import ComputeClock
 from minidist.comm.transports.messages import HEADER, HEADER_BYTES, Arriving, Combine, Receive, Send, shorten
 
 PIECE = 256 << 10  # bytes: small enough that the reader copies one piece while the writer fills the next
@@ -49,6 +50,7 @@ class Transport:
         self.lock = threading.RLock()  # shared by the main thread and the threads of asynchronous collectives
         self.status = segment.status[rank]
         self.moved = 0
+        self.clock = ComputeClock()  # of the main thread, which makes the transport
         self.main_thread = threading.get_ident()
         self.threads = {self.main_thread}  # all that may send and receive: also the background threads
         self.background_error: BaseException | None = None  # the first error of a background thread
@@ -226,6 +228,16 @@ class Transport:
         Raises:
             Mismatch: when the message is not the one that the receive expected.
         """
+        if not work.done:
+            with self.clock.paused():
+                self._wait(work)
+        if isinstance(work, Receive) and work.error is not None:
+            if work in self.mismatched:
+                self.mismatched.remove(work)
+            raise work.error
+
+    def _wait(self, work: Send | Receive) -> None:
+        """Poll, and after a while sleep between polls."""
         fruitless = 0
         spins = SPINS if self.active_threads == 1 else 0  # leave the core to a computing thread of this rank
         while not work.done:
@@ -237,10 +249,6 @@ class Transport:
                     fruitless = spins  # others want this core: a rank that sleeps gets it back sooner, when woken
             else:
                 self._wait_long(work)
-        if isinstance(work, Receive) and work.error is not None:
-            if work in self.mismatched:
-                self.mismatched.remove(work)
-            raise work.error
 
     def _wait_long(self, work: Send | Receive) -> None:
         """Sleep between polls, and publish which rank we wait for, so that the parent can detect a deadlock."""

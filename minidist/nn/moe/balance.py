@@ -26,7 +26,9 @@ micro-batch has been routed, and by then the first one's backward is over. So th
 Megatron-LM sums the counts of all ranks over the micro-batches so far; how many these are depends on dp.
 """
 
-from minidist.backend import to_host, xp
+import numpy as np
+
+from minidist.backend import from_host, to_host, xp
 from minidist.nn.moe.config import MoEConfig
 from minidist.nn.tensor import Context, Function, Tensor
 from minidist.overrides import overridable
@@ -73,6 +75,11 @@ class Balance:
     def state(self) -> dict:
         """Every array that the next steps depend on, by name."""
         return {"router_bias": self.bias, "router_counts": self.last.astype(xp.float64)}  # exact below 2^53
+
+    def load_state(self, arrays: dict) -> None:
+        """Take over what ``state`` returned, as NumPy arrays."""
+        self.bias = from_host(arrays["router_bias"])
+        self.last = from_host(arrays["router_counts"].astype(np.int64))
 
     def report(self):
         """``last``, in host memory."""

@@ -1,11 +1,9 @@
-"""One value over all ranks of a group: what the gradient norm and the overflow check join (nn/clip.py)."""
+"""One value of each rank of a group: what the gradient norm and the overflow check join (nn/clip.py), and texts."""
 
 import numpy as np
 
 from minidist.comm.collectives import ReduceOp, all_gather_into_tensor, all_reduce
 from minidist.comm.group import ProcessGroup
-
-TEXT_BYTES = 512  # of an error message
 
 
 def global_max(value: float, group: ProcessGroup) -> float:
@@ -19,14 +17,20 @@ def global_sum(value: int, group: ProcessGroup) -> int:
 
 
 def first_text(text: str, group: ProcessGroup) -> str:
-    """The text of the lowest rank that has one: every rank gets the same. Cut after ``TEXT_BYTES``."""
-    mine = np.zeros(TEXT_BYTES, np.uint8)
-    content = np.frombuffer(text.encode()[:TEXT_BYTES], np.uint8)
+    """The text of the lowest rank that has one; "" if none has. Every rank gets the same."""
+    return next(filter(None, texts_of_all(text, group)), "")
+
+
+def texts_of_all(text: str, group: ProcessGroup) -> list[str]:
+    """The texts of all ranks, in their order. (``torch.distributed.all_gather_object``, of one type.)"""
+    content = np.frombuffer(text.encode(), np.uint8)
+    lengths = np.empty(group.size, np.int64)
+    all_gather_into_tensor(lengths, np.array([len(content)]), group)
+    mine = np.zeros(lengths.max(), np.uint8)
     mine[: len(content)] = content
-    everyone = np.zeros((group.size, TEXT_BYTES), np.uint8)
+    everyone = np.empty((group.size, len(mine)), np.uint8)
     all_gather_into_tensor(everyone, mine, group)
-    texts = [row.tobytes().rstrip(b"\0").decode(errors="ignore") for row in everyone]
-    return next(filter(None, texts), "")
+    return [row[:length].tobytes().decode() for row, length in zip(everyone, lengths, strict=True)]
 
 
 def _reduced(value: np.ndarray, op: ReduceOp, group: ProcessGroup):

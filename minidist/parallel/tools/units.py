@@ -122,15 +122,26 @@ class Unit:
         for parameter, view in zip(self.parameters, self.views(flat), strict=True):
             parameter.stored = view
 
-    def parts(self) -> Iterator[tuple[Parameter, slice]]:
-        """Each parameter that overlaps this rank's shard, and where in the shard it is."""
+    def overlapping(self) -> Iterator[tuple[Parameter, int, int, int]]:
+        """Each parameter that overlaps this rank's shard: where it begins in the flat array, and from where to where
+        of that array the overlap is."""
         start = 0
         for parameter in self.parameters:
             first = max(start, self.mine.start)
             last = min(start + parameter.size, self.mine.stop)
             if first < last:
-                yield parameter, slice(first - self.mine.start, last - self.mine.start)
+                yield parameter, start, first, last
             start += parameter.size
+
+    def parts(self) -> Iterator[tuple[Parameter, slice]]:
+        """Each parameter that overlaps this rank's shard, and where in the shard it is."""
+        for parameter, _, first, last in self.overlapping():
+            yield parameter, slice(first - self.mine.start, last - self.mine.start)
+
+    def stretches(self) -> Iterator[tuple[str, tuple[int, int]]]:
+        """Of each such parameter the name, and from where to where of it, laid flat, this rank has."""
+        for parameter, start, first, last in self.overlapping():
+            yield parameter.name, (first - start, last - start)
 
     def _pieces(self) -> Iterator[Parameter]:
         for parameter, place in self.parts():

@@ -1,0 +1,88 @@
+"""The commit protocol: at any moment, whatever is killed and whenever the power fails, the last checkpoint is whole.
+
+    DIR/
+      latest                    the name of the newest checkpoint, "step-000050"
+      step-000050/
+        rank-0.safetensors      what rank 0 owns
+        rank-1.safetensors      ...
+        manifest.json           what there is, with the SHA-256 of each file: the commit marker
+
+1. Every rank writes its file under another name, flushes it, and renames it.
+2. Once all have, one rank writes the manifest in the same way. A folder with a manifest is a checkpoint. One without is
+   the rest of a save that was cut off, and nobody reads it.
+3. Then, and only then, ``latest`` is replaced, in the same way.
+4. Then, and only then, old checkpoints are removed: the manifest first, so that half a checkpoint never looks whole.
+
+Each step ends on the disk before the next begins. PyTorch's distributed checkpoint commits by its ``.metadata`` file in
+the same way. Real savers have got each of these steps wrong: ``latest`` was advanced and the old checkpoint deleted
+before an asynchronous save had ended (KempnerForge's issue 102), a file was synced before Python had written its buffer
+(nvidia-resiliency-ext's issue 359), and ranks wrote into a folder that rank 0 had not made yet (xtuner's issue 1852).
+"""
+
+from pathlib import Path
+
+from minidist.overrides import overridable
+from minidist.train.checkpoint.disk import Disk
+
+MANIFEST, LATEST = "manifest.json", "latest"
+
+
+@overridable
+def write_durably(disk: Disk, path: Path, content: bytes) -> None:
+    """Write a file so that its name never stands for half of its content, and return once it is on the disk."""
+    new = path.with_name(f".new-{path.name}")
+    disk.write(new, content)
+    disk.flush(new)
+    disk.rename(new, path)
+    disk.flush_folder(path.parent)
+
+
+@overridable
+def commit(disk: Disk, root: Path, name: str, manifest: bytes) -> None:
+    """Make a checkpoint of a folder whose files are all on the disk, then let ``latest`` point to it."""
+    write_durably(disk, root / name / MANIFEST, manifest)
+    disk.flush_folder(root)  # so that the folder itself has its name
+    write_durably(disk, root / LATEST, name.encode())
+
+
+@overridable
+def discard(disk: Disk, root: Path, name: str) -> None:
+    """Remove a checkpoint, or the rest of a save: a manifest is there no longer than all that it names."""
+    folder = root / name
+    disk.remove(folder / MANIFEST)
+    disk.flush_folder(folder)
+    for file in disk.names(folder):
+        disk.remove(folder / file)
+    disk.remove_folder(folder)
+
+
+def committed(disk: Disk, root: Path) -> list[str]:
+    """The names of all checkpoints in a folder, oldest first."""
+    return [name for name in saves(disk, root) if MANIFEST in disk.names(root / name)]
+
+
+def saves(disk: Disk, root: Path) -> list[str]:
+    """The names of all saves in a folder, oldest first: checkpoints, and what was cut off."""
+    return sorted(name for name in disk.names(root) if is_name(name))
+
+
+def name_of(step: int) -> str:
+    """The name of the checkpoint after so many steps."""
+    return f"step-{step:06d}"
+
+
+def is_name(name: str) -> bool:
+    """Whether ``name_of`` makes such names."""
+    digits = name.removeprefix("step-")
+    return digits.isdecimal() and digits.isascii() and name == name_of(int(digits))
+
+
+def latest(disk: Disk, root: Path) -> str | None:
+    """The name of the newest checkpoint; None if there is none.
+
+    A power cut may come after the first manifest and before ``latest``: then the manifest counts.
+    """
+    there = committed(disk, root)
+    if LATEST in disk.names(root) and (name := disk.read(root / LATEST).decode(errors="replace")) in there:
+        return name
+    return there[-1] if there else None

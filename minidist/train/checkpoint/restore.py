@@ -1,0 +1,166 @@
+"""Reading a checkpoint, in any layout: each rank reads the slices that it needs, whoever wrote them.
+
+The manifest says where every slice is in the full array, and the axes say where each of this rank's parts is
+(``Axis.regions``). Where the two overlap there are elements to read. (PyTorch calls it resharding on load.)
+
+A file is trusted only after its SHA-256 has been compared: the process that starts the ranks does so, once for all of
+them, before any work begins.
+"""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from safetensors import safe_open
+
+from minidist import backend
+from minidist.overrides import overridable
+from minidist.parallel.tools.regions import Run, overlaps
+from minidist.train.checkpoint.commit import committed, latest
+from minidist.train.checkpoint.disk import Disk
+from minidist.train.checkpoint.manifest import ArrayEntry, BadCheckpoint, Manifest, Progress
+from minidist.train.share import Share
+
+READ_BYTES = 1 << 20  # at once, while a file is hashed
+
+Read = Callable[[str, str, int, int], np.ndarray]  # file, array, start, stop -> those elements of the slice there
+
+
+def find_checkpoint(path: str) -> Path:
+    """The checkpoint that ``--resume PATH`` means: that folder, or the newest one in it.
+
+    Raises:
+        BadCheckpoint: if there is none.
+    """
+    folder, disk = Path(path), Disk()
+    if folder.parent in (folder, Path()) or not folder.is_dir() or folder.name not in committed(disk, folder.parent):
+        if (name := latest(disk, folder)) is None:
+            raise BadCheckpoint(f"there is no checkpoint in {folder}: name the folder that --save wrote")
+        folder = folder / name
+    return folder
+
+
+def check_files(folder: Path, manifest: Manifest) -> None:
+    """Compare every file of a checkpoint with its manifest.
+
+    Raises:
+        BadCheckpoint: naming the files that are missing, truncated or changed.
+    """
+    problems = []
+    for name, entry in manifest.files.items():
+        path = folder / name
+        if not path.is_file():
+            problems.append(f"{path} is missing")
+        elif path.stat().st_size != entry.bytes:
+            problems.append(f"{path} has {path.stat().st_size:,} bytes, and had {entry.bytes:,} when it was written")
+        elif sha256_of(path) != entry.sha256:
+            problems.append(f"{path} has been changed since it was written: its SHA-256 is another")
+    for name, array in manifest.arrays.items():
+        if missing := missing_elements(array):
+            problems.append(f"{folder}: no file has {missing:,} of the {array.shape} elements of {name}")
+    if problems:
+        raise BadCheckpoint("\n".join([*problems, "Use another checkpoint: minidist checkpoint DIR lists them"]))
+
+
+@overridable
+def missing_elements(array: ArrayEntry) -> int:
+    """How many elements of a full array are in none of its slices."""
+    runs = sorted(run for part in array.slices for run in part.runs)
+    covered, end = 0, 0
+    for start, stop in runs:
+        covered += max(0, stop - max(start, end))
+        end = max(end, stop)
+    return int(np.prod(array.shape)) - covered
+
+
+def sha256_of(path: Path) -> str:
+    sha = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(READ_BYTES):
+            sha.update(piece)
+    return sha.hexdigest()
+
+
+@overridable
+def read_part(array: ArrayEntry, name: str, runs: tuple[Run, ...], read: Read) -> np.ndarray:
+    """One part of a full array, from the slices of whatever layout wrote it.
+
+    Args:
+        array: what the manifest says of it.
+        name: of the array.
+        runs: where the part is in the full array.
+        read: ``read(file, name, start, stop)`` reads those elements of the slice that a file has of an array.
+
+    Returns:
+        The part, flat. Of each slice no more is read than the part needs.
+
+    Raises:
+        BadCheckpoint: if no slice has some of its elements.
+    """
+    values = np.empty(sum(stop - start for start, stop in runs), array.dtype)
+    missing = np.ones(len(values), bool)
+    for part in array.slices:
+        for here, there, length in overlaps(runs, part.runs):
+            values[here : here + length] = read(part.file, name, there, there + length)
+            missing[here : here + length] = False
+    if missing.any():
+        raise BadCheckpoint(f"no file has {missing.sum():,} of the elements of {name} that this rank needs")
+    return values
+
+
+class Files:
+    """Reads slices out of a checkpoint's files. A context manager.
+
+    Attributes:
+        bytes_read: of values, so far.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.open, self.bytes_read = folder, {}, 0
+
+    def __enter__(self) -> "Files":
+        return self
+
+    def __exit__(self, *_) -> None:
+        for file in self.open.values():
+            file.__exit__(None, None, None)
+
+    def read(self, file: str, name: str, start: int, stop: int) -> np.ndarray:
+        if file not in self.open:
+            self.open[file] = safe_open(self.folder / file, framework="numpy").__enter__()
+        values = self.open[file].get_slice(name)[start:stop]
+        self.bytes_read += values.nbytes
+        return values
+
+
+def restore(manifest: Manifest, read: Read, share: Share) -> Progress:
+    """Put a checkpoint into this rank's share of a run. All ranks call it together, before the first step.
+
+    Args:
+        manifest: of the checkpoint.
+        read: as for ``read_part``.
+        share: of the run as it begins; changed in place.
+
+    Returns:
+        How far the run is.
+    """
+    model, optimizer, scaler = share.model, share.optimizer, share.scaler
+    regions = model.regions()
+    for parameter in model.trained:
+        for kind, arrays in ({"": {parameter.name: parameter.data}} | optimizer.kinds).items():
+            name, target = f"{kind}{parameter.name}", arrays[parameter.name]
+            if name not in manifest.arrays:
+                raise BadCheckpoint(f"the checkpoint has no array {name}")
+            values = read_part(manifest.arrays[name], name, regions[parameter.name].runs, read)
+            backend.copy_from_host(target, values.reshape(target.shape))
+    model.sync_params()
+    extra = {}
+    for name, array in share.gpt.extra_state().items():
+        entry = manifest.arrays[name]
+        extra[name] = read_part(entry, name, ((0, array.size),), read).reshape(array.shape)
+    share.gpt.load_extra_state(extra)
+    progress = manifest.progress
+    optimizer.steps = progress.updates
+    scaler.scale, scaler.good_steps, scaler.skipped = progress.loss_scale, progress.good_steps, progress.skipped_steps
+    return progress

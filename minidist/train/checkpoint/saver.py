@@ -1,0 +1,195 @@
+"""Saving a checkpoint while training goes on.
+
+At the end of a step each rank copies what it saves: the *snapshot*, all that training waits for. A thread turns it into
+a file, hashes it and brings it to the disk, behind the next steps. When all ranks' files are there, rank 0 commits.
+
+Nobody may commit before all have ended, and nobody may stop to wait. So after each step in which a save is under way
+the ranks join one number each, whether theirs has ended, and the first step after the last of them commits
+(Megatron-LM's ``maybe_finalize_async_save``). A save that is still under way when the next is due is waited for: that
+is training paused by a disk that cannot keep up.
+
+A save that fails, on a full disk say, costs that checkpoint and nothing else: all ranks learn of it, its files are
+removed, and training goes on with the last checkpoint intact.
+
+CheckFreq (Mohan et al., FAST 2021) has the two phases, snapshot and persist; DeepSpeed, Megatron-LM and PyTorch
+(``dcp.async_save``) have them too. A real snapshot goes to pinned host memory while the GPU computes.
+"""
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from safetensors.numpy import save as encode_safetensors
+
+from minidist.comm.group import ProcessGroup
+from minidist.comm.point_to_point import barrier
+from minidist.parallel.tools.scalars import global_max, texts_of_all
+from minidist.train.checkpoint.commit import commit, committed, discard, name_of, saves, write_durably
+from minidist.train.checkpoint.disk import Disk
+from minidist.train.checkpoint.manifest import ArrayEntry, FileEntry, Manifest, Progress, Slice
+from minidist.train.checkpoint.snapshot import Part, Snapshots
+
+MODES = ("async", "sync")
+
+
+@dataclass(frozen=True)
+class Saving:
+    """What a run is asked to save.
+
+    Attributes:
+        folder: in which checkpoints are; made if it is not there.
+        every: steps between two of them. The last step is saved too.
+        keep: how many to keep, the newest ones; 0 for all.
+        mode: "async" to write behind training, "sync" to pause it until the checkpoint is committed.
+    """
+
+    folder: str
+    every: int
+    keep: int = 2
+    mode: str = "async"
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ValueError(f"a checkpoint is saved every 1 step or more, not every {self.every}: change --save-every")
+        if self.keep < 0:
+            raise ValueError(f"--keep must be 0, for all checkpoints, or more, but is {self.keep}")
+        if self.mode not in MODES:
+            raise ValueError(f"--save-mode must be one of {', '.join(MODES)}, but is {self.mode}")
+
+
+class Write:
+    """One rank's file, on its way to the disk in a thread."""
+
+    def __init__(self, disk: Disk, path: Path, parts: dict[str, Part]) -> None:
+        self.disk, self.path, self.parts = disk, path, parts
+        self.entry: FileEntry | None = None  # once it is on the disk
+        self.error = ""  # why it will never be
+        self.thread = threading.Thread(target=self._run, daemon=True, name=f"save {path.name}")
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            content = encode_safetensors({name: part.values for name, part in self.parts.items()})
+            self.disk.make_folder(self.path.parent)
+            write_durably(self.disk, self.path, content)
+            self.entry = FileEntry(len(content), hashlib.sha256(content).hexdigest())
+        except Exception as error:  # of the disk: full, read-only, gone
+            self.error = f"{self.path}: {getattr(error, 'strerror', None) or error}"
+
+    @property
+    def ended(self) -> bool:
+        return not self.thread.is_alive()
+
+    def described(self) -> str:
+        """What the manifest says of it, as JSON."""
+        slices = {name: {"runs": part.runs, "shape": part.shape, "dtype": str(part.values.dtype)}
+                  for name, part in self.parts.items()}  # fmt: skip
+        return json.dumps({"file": self.path.name, "entry": self.entry and asdict(self.entry), "slices": slices})
+
+
+class Saver:
+    """Saves a run's checkpoints on one rank. All ranks call it together, at the end of every step.
+
+    Args:
+        world: all ranks.
+        saving: what, where and when.
+        snapshots: of this rank's share of the run.
+        manifest: of this run, without arrays and files.
+        on_saved: called on rank 0 with the name of each checkpoint when it is committed, or with why there is none.
+
+    Attributes:
+        pauses: seconds that each save kept this rank from training.
+        errors: why saves failed.
+    """
+
+    def __init__(
+        self, world: ProcessGroup, saving: Saving, snapshots: Snapshots, manifest: Callable[[Progress], Manifest],
+        on_saved: Callable[[str, str], None] = lambda name, error: None, disk: Disk | None = None,
+    ) -> None:  # fmt: skip
+        self.world, self.saving, self.snapshots, self.manifest = world, saving, snapshots, manifest
+        self.on_saved, self.disk = on_saved, disk or Disk()
+        self.root = Path(saving.folder)
+        self.write: Write | None = None
+        self.pauses: list[float] = []
+        self.errors: list[str] = []
+        if world.rank == 0:
+            self.remove_what_was_cut_off()
+        barrier(world)  # before anybody writes
+        self.there = set(committed(self.disk, self.root))
+
+    def after_step(self, progress: Progress, last: bool) -> None:
+        """Begin a save if one is due, and end one that is under way if all ranks' files are there."""
+        began = time.perf_counter()
+        if self.write is not None:
+            self.end_save(wait=False)
+        if progress.step % self.saving.every and not last:
+            return
+        if self.write is not None:
+            self.end_save(wait=True)
+        if name_of(progress.step) not in self.there:  # which a run that went back some steps would write again
+            path = self.root / name_of(progress.step) / f"rank-{self.world.rank}.safetensors"
+            self.progress, self.write = progress, Write(self.disk, path, self.snapshots.take())
+            if self.saving.mode == "sync" or last:
+                self.end_save(wait=True)
+            self.pauses.append(time.perf_counter() - began)
+
+    def end_save(self, wait: bool) -> None:
+        """Commit the save that is under way, or give it up where it failed, if it has ended on all ranks."""
+        if wait:
+            self.write.thread.join()
+        if global_max(not self.write.ended, self.world):
+            return
+        write, self.write = self.write, None
+        files = [json.loads(text) for text in texts_of_all(write.described(), self.world)]
+        error = next(filter(None, texts_of_all(write.error, self.world)), "")
+        name = write.path.parent.name
+        if self.world.rank == 0:
+            error = error or self.commit(name, files)
+            if error:
+                self.give_up(name)
+            else:
+                self.remove_old()
+            self.on_saved(name, error)
+        error = texts_of_all(error, self.world)[0]
+        if error:
+            self.errors.append(error)
+        else:
+            self.there.add(name)
+
+    def commit(self, name: str, files: list[dict]) -> str:
+        """Make a checkpoint of the ranks' files. Returns what went wrong; "" if nothing did."""
+        arrays: dict[str, ArrayEntry] = {}
+        for file in files:
+            for array, part in file["slices"].items():
+                known = arrays[array].slices if array in arrays else ()
+                arrays[array] = ArrayEntry(part["shape"], part["dtype"], (*known, Slice(file["file"], part["runs"])))
+        entries = {file["file"]: FileEntry(**file["entry"]) for file in files}
+        manifest = replace(self.manifest(self.progress), arrays=arrays, files=entries)
+        try:
+            commit(self.disk, self.root, name, manifest.encoded())
+        except OSError as error:
+            return f"{self.root / name}: {error.strerror}"
+        return ""
+
+    def remove_old(self) -> None:
+        """Keep the newest checkpoints only."""
+        for name in committed(self.disk, self.root)[: -self.saving.keep] if self.saving.keep else ():
+            with suppress(OSError):  # an old checkpoint that stays does no harm
+                discard(self.disk, self.root, name)
+
+    def give_up(self, name: str) -> None:
+        """Remove what was written of a save that failed; it may be what fills the disk."""
+        with suppress(OSError):  # it is the disk that failed; without a manifest nobody reads it
+            if name in saves(self.disk, self.root):
+                discard(self.disk, self.root, name)
+
+    def remove_what_was_cut_off(self) -> None:
+        """Remove the rests of saves that an earlier run did not live to commit."""
+        self.disk.make_folder(self.root)
+        for name in set(saves(self.disk, self.root)) - set(committed(self.disk, self.root)):
+            discard(self.disk, self.root, name)

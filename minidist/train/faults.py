@@ -1,0 +1,184 @@
+"""Faults to order: at this step, on this rank, something goes wrong. Written ``rank=2,step=7,kind=slow:3``.
+
+    kill      the process dies at once, as by kill -9 or with its machine
+    raise     the rank's program raises an exception
+    hang      the rank computes for ever, and the others wait for it
+    slow:X    from this step on, the rank takes X times as long for what it computes
+    flip:P    one bit changes, and nobody is told: in P = weights, moments, gradients (this rank's own, before they are
+              summed) or message (the next one that it sends)
+
+They are how everything about failures is tested (torchft's ``EventInjector``), and what the demonstration shows.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from minidist.comm.group import ProcessGroup
+from minidist.nn.layers import Parameter
+from minidist.nn.random import generator
+from minidist.train.numerals import number, whole_number
+from minidist.train.share import Share
+
+KINDS = ("kill", "raise", "hang", "slow", "flip")
+FLIPS = ("weights", "moments", "gradients", "message")
+
+
+class OrderedFault(RuntimeError):
+    """What a fault of the kind ``raise`` raises."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong.
+
+    Attributes:
+        rank: whose.
+        step: counted from 0, in which it happens, or begins.
+        kind: one of KINDS.
+        factor: of slow.
+        place: of flip, one of FLIPS.
+
+    Raises:
+        ValueError: for values that no fault has.
+    """
+
+    rank: int
+    step: int
+    kind: str
+    factor: float = 1.0
+    place: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"fault {self}: kind must be kill, raise, hang, slow:X or flip:PLACE, but is {self.kind}")
+        if self.rank < 0 or self.step < 0:
+            raise ValueError(f"fault {self}: rank and step are counted from 0")
+        if self.kind == "slow" and not 1 < self.factor <= 1000:
+            raise ValueError(f"fault {self}: a slow rank takes 1 to 1000 times as long, as in kind=slow:3")
+        if self.kind == "flip" and self.place not in FLIPS:
+            raise ValueError(f"fault {self}: a bit flips in {', '.join(FLIPS)}, as in kind=flip:weights")
+
+    def __str__(self) -> str:
+        detail = f":{self.factor:g}" if self.kind == "slow" else f":{self.place}" if self.place else ""
+        return f"rank={self.rank},step={self.step},kind={self.kind}{detail}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Fault":
+        """The fault written ``rank=2,step=7,kind=slow:3``.
+
+        Raises:
+            ValueError: if it is written otherwise.
+        """
+        settings = dict(part.partition("=")[::2] for part in text.replace(" ", "").split(","))
+        if settings.keys() != {"rank", "step", "kind"}:
+            raise ValueError(f"fault {text!r}: write it as rank=2,step=7,kind=kill")
+        kind, _, detail = settings["kind"].partition(":")
+        if detail and kind not in ("slow", "flip"):
+            raise ValueError(f"fault {text!r}: {kind} takes nothing behind a colon")
+        try:
+            rank, step = whole_number(settings["rank"]), whole_number(settings["step"])
+            factor = number(detail) if kind == "slow" and detail else 1.0
+        except ValueError as error:
+            raise ValueError(f"fault {text!r}: {error}") from None
+        return cls(rank, step, kind, factor, detail if kind == "flip" else "")
+
+
+class Faults:
+    """Makes the faults of one rank happen.
+
+    Args:
+        faults: of all ranks.
+        world: all ranks.
+        share: of this rank.
+    """
+
+    def __init__(self, faults: Sequence[Fault], world: ProcessGroup, share: Share) -> None:
+        self.mine = [fault for fault in faults if fault.rank == world.rank]
+        self.world, self.share = world, share
+
+    def begin_step(self, step: int, batch: Callable[[int], tuple]) -> Callable[[int], tuple]:
+        """Make the faults of this step happen; returns what the step is to call for its batches."""
+        for fault in self.mine:
+            if fault.step == step:
+                self.world.report(("fault", fault))
+                self.strike(fault)
+        factor = max([fault.factor for fault in self.mine if fault.kind == "slow" and fault.step <= step], default=1.0)
+        return batch if factor == 1 else self.slowly(batch, factor)
+
+    def strike(self, fault: Fault) -> None:
+        if fault.kind == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif fault.kind == "raise":
+            raise OrderedFault(f"as ordered: {fault}")
+        elif fault.kind == "hang":
+            while True:
+                time.sleep(1)
+        elif fault.kind == "flip":
+            random = generator("fault", fault.rank, fault.step, fault.place)
+            self.flip(fault.place, random)
+
+    def slowly(self, batch: Callable[[int], tuple], factor: float) -> Callable[[int], tuple]:
+        """Sleep before each micro-batch, so that what was computed since the one before takes ``factor`` times."""
+        clock = self.world.transport.clock
+        mark = clock.seconds()
+
+        def slow_batch(index: int) -> tuple:
+            nonlocal mark
+            time.sleep((factor - 1) * max(0.0, clock.seconds() - mark))
+            mark = clock.seconds()
+            return batch(index)
+
+        return slow_batch
+
+    def flip(self, place: str, random: np.random.Generator) -> None:
+        """Flip a bit there, of an element drawn at random."""
+        if place == "message":
+            flip_in_next_message(self.world.transport, random)
+            return
+        if place == "gradients":
+            parameter = _drawn(self.share.model.local.parameters(), random)
+            _flip_in_next_gradient(parameter, random)
+            return
+        parameter = _drawn(self.share.model.trained, random)
+        flip_bit(parameter.data if place == "weights" else self.share.optimizer.exp_avg[parameter.name], random)
+
+
+def flip_bit(array, random: np.random.Generator) -> None:
+    """Flip the highest bit of the mantissa of one element, in place: it changes by a quarter to a half."""
+    bits = array.reshape(-1).view(f"u{array.itemsize}")
+    bits[int(random.integers(bits.size))] ^= bits.dtype.type(1 << (np.finfo(array.dtype).nmant - 1))
+
+
+def flip_in_next_message(transport, random: np.random.Generator) -> None:
+    """Flip a bit of a floating-point array on the next such message's way to another rank."""
+    send = transport.isend
+
+    def corrupting(array: np.ndarray, *arguments):
+        if array.dtype.kind == "f" and array.size > 1:
+            array = array.copy()
+            flip_bit(array, random)
+            transport.isend = send
+        return send(array, *arguments)
+
+    transport.isend = corrupting
+
+
+def _flip_in_next_gradient(parameter: Parameter, random: np.random.Generator) -> None:
+    """Flip a bit of the gradient that backward completes next, before anybody else sees it."""
+
+    def flip_once(_: Parameter) -> None:
+        parameter.hooks.remove(flip_once)
+        flip_bit(parameter.grad, random)
+
+    parameter.hooks.insert(0, flip_once)
+
+
+def _drawn(parameters: Sequence[Parameter], random: np.random.Generator) -> Parameter:
+    """One of them: a weight matrix, where there is one."""
+    matrices = [parameter for parameter in parameters if parameter.decay and parameter.size] or list(parameters)
+    return matrices[int(random.integers(len(matrices)))]

@@ -1,0 +1,56 @@
+"""One rank's share of a run: the objects that a step changes, and a checkpoint holds."""
+
+from dataclasses import dataclass
+
+from minidist.comm.group import ProcessGroup
+from minidist.comm.mesh import init_device_mesh
+from minidist.nn.gpt import GPT
+from minidist.nn.optim import AdamW
+from minidist.nn.precision.loss_scaling import GradScaler, grad_scaler
+from minidist.nn.precision.policy import POLICIES
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.parallelize import ParallelModel, parallelize
+
+
+@dataclass
+class Share:
+    """What one rank trains.
+
+    Attributes:
+        model: this rank's share of the model, and of the work of a step.
+        optimizer: of ``model.trained``.
+        scaler: of the loss.
+    """
+
+    model: ParallelModel
+    optimizer: AdamW
+    scaler: GradScaler
+
+    @classmethod
+    def of(cls, world: ProcessGroup, config: TrainConfig, layout: Layout) -> "Share":
+        """This rank's share of a run that begins. All ranks call it together.
+
+        Args:
+            world: all ranks of the run; a rank's place in it says what its share is.
+        """
+        gpt = GPT(config.model, seed=config.seed)
+        sizes = (layout.pp, layout.dp, layout.cp, layout.tp)
+        mesh = init_device_mesh(sizes, mesh_dim_names=("pp", "dp", "cp", "tp"), group=world)
+        model = parallelize(gpt, mesh, layout, config)
+        optimizer = AdamW(model.trained, config.lr, weight_decay=config.weight_decay)
+        return cls(model, optimizer, loss_scaler(config))
+
+    @property
+    def gpt(self) -> GPT:
+        """The model, of which this rank may hold a part only."""
+        return self.model.model
+
+
+def loss_scaler(config: TrainConfig) -> GradScaler:
+    """What scales the loss: one that does nothing where no gradient is too small for the precision."""
+    if not POLICIES[config.precision].scales_loss:
+        return GradScaler(enabled=False)
+    if config.loss_scale:
+        return grad_scaler(init_scale=config.loss_scale, growth_interval=0)
+    return grad_scaler()
