@@ -13,6 +13,7 @@ from minidist import __version__
 MODULES = {  # a module whose ``add_commands`` adds commands -> the names of the commands
     "minidist.cli.train": ("train",),
     "minidist.cli.verify": ("verify",),
+    "minidist.cli.checkpoint": ("checkpoint",),
     "minidist.cli.demo": ("demo",),
     "minidist.course.challenges.command": ("challenge",),
     "minidist.course.commands": ("check", "reset", "grade", "mutants", "stubs"),
