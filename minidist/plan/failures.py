@@ -12,8 +12,8 @@ here seconds; a function that only turns one time into another takes any unit.
 Young (1974, CACM 17(9), p. 530) weighs tau / 2 of lost training against delta. Daly (2006, Future Generation Computer
 Systems 22(3), p. 303) has the complete expected time, with failures during saves and restarts, and a better interval.
 
-Not here: failures that come in bursts or that follow the age of a part, saves that slow training while they are written,
-and failures that nobody sees (silent corruption). Two failures that are close together are counted as independent.
+What is simplified: failures are independent, where real ones come in bursts and follow the age of a part; a save does
+not slow the training behind which it is written; every failure is seen, which silent corruption is not.
 """
 
 from math import exp, expm1, inf, isfinite, sqrt
@@ -114,7 +114,7 @@ def goodput(mtbf: float, interval: float, pause: float, recovery: float = 0.0, w
 def expected_wall_time(
     work: float, mtbf: float, interval: float, pause: float, recovery: float = 0.0, write: float = 0.0
 ) -> float:
-    """The expected time for this much training, by Daly's complete model: M exp(R/M) (exp((tau + delta)/M) - 1) per tau.
+    """The expected time for this much training: M exp(R/M) (exp((tau + delta)/M) - 1) for each tau (Daly, for W = 0).
 
     It takes ``work`` as a whole number of intervals with a save after each, so it is weak where a run has few of them:
     it counts a save at the end, and a fraction of an interval as if failures found it as often as a whole one. With W,
@@ -129,9 +129,7 @@ def _check_run(mtbf: float, interval: float, pause: float, recovery: float, writ
     _check(mtbf=mtbf, interval=interval)
     _check_not_negative(pause=pause, recovery=recovery, write=write)
     if interval < write:
-        raise ValueError(
-            f"an interval of {interval:g} is shorter than the {write:g} that a save is written: save less often"
-        )
+        raise ValueError(f"interval must be at least write, {write:g}: one save is written at a time; got {interval:g}")
 
 
 def _check(**values: float) -> None:

@@ -1,8 +1,8 @@
 """What stopped the training of Llama 3 405B, as its authors counted it.
 
-Source: The Llama 3 Herd of Models (Llama team, 2024, arXiv:2407.21783), section 3.3.4 and its table 5: 54 days on 16,384
-H100 GPUs, 466 interruptions, of which 47 were planned. The table prints 30.1 % for faulty GPUs. That does not follow
-from its counts, which add up to the 419 of the text: 148 of them are 35.3 %. The other shares do follow.
+Source: The Llama 3 Herd of Models (2024, arXiv:2407.21783), section 3.3.4 and its table 5: 54 days on 16,384 H100 GPUs,
+466 interruptions, of which 47 were planned. The table prints 30.1 % for faulty GPUs. That does not follow from its
+counts, which add up to the 419 of the text: 148 of them are 35.3 %.
 """
 
 from minidist.plan.failures import gpu_mtbf
