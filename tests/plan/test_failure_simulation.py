@@ -1,6 +1,7 @@
 """The simulated run: timelines worked out by hand, accounts that add up, and the formulas, which it does not know."""
 
 from math import sqrt
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,13 +23,9 @@ def failing(monkeypatch):
     """Sets the times from each failure to the next, in seconds."""
 
     def set_gaps(*gaps):
-        class Gaps:
-            left = [*gaps, NEVER]
-
-            def exponential(self, mean):
-                return self.left.pop(0)
-
-        monkeypatch.setattr(failure_simulation, "generator", lambda *names: Gaps())
+        left = [*gaps, NEVER]
+        random = SimpleNamespace(exponential=lambda mean: left.pop(0))
+        monkeypatch.setattr(failure_simulation, "generator", lambda *names: random)
 
     return set_gaps
 
@@ -92,7 +89,7 @@ def test_a_smaller_run_is_slower_until_a_save_after_the_repair(failing):
 
 
 def test_fewer_machines_fail_less_often(failing):
-    """Of the 60 s to the next failure, 30 s with 3 of 4 machines use up 22.5: it comes at 72.5, in the interval of 65."""
+    """Of the 60 s to the next failure, 30 s with 3 of 4 machines use up 22.5: it comes at 72.5, after a save at 65."""
     failing(5, 60)
     setup = Machines(M, interval=10, pause=0, machines=4, least=1, repair=30)
     spent = simulate(setup, 73)
@@ -149,10 +146,10 @@ def test_no_time_to_simulate():
 def five_deviations(waste: float, failures: int) -> float:
     """How far the waste of a run with so many failures may lie from its mean.
 
-    The failures come independently, and each costs a time X of its own. So the standard deviation of their whole cost is
-    sqrt(n E[X^2]), and relative to its mean sqrt(E[X^2] / E[X]^2 / n). The ratio is 4/3 for losses that are spread evenly
-    over an interval, less with a restart added, and 2 if they were exponential; 2 is used here. The cost of failures is
-    less than all of the waste. Five standard deviations are exceeded once in 1.7 million runs.
+    The failures come independently, and each costs a time X of its own. So the standard deviation of their whole cost
+    is sqrt(n E[X^2]), and relative to its mean sqrt(E[X^2] / E[X]^2 / n). The ratio is 4/3 for losses that are spread
+    evenly over an interval, less with a restart added, and 2 if they were exponential; 2 is used here. The cost of
+    failures is less than all of the waste. Five standard deviations are exceeded once in 1.7 million runs.
     """
     return 5 * sqrt(2 / failures) * waste
 
@@ -183,7 +180,7 @@ def test_it_agrees_with_saves_written_behind_training(write):
 
 
 def test_where_the_first_order_breaks():
-    """For saves of 300 s it says 23.2 %. The simulation says what the complete model says, 21.5 %, and excludes 23.2."""
+    """For saves of 300 s it says 23.2 %. The simulation says 21.5 %, as the complete model does, and excludes 23.2."""
     interval = young_interval(M, 300)
     simulated = 1 - simulate(Machines(M, interval, 300), 100_000 * M).share("useful")
     first, complete = first_order_waste(M, interval, 300), 1 - goodput(M, interval, 300)
