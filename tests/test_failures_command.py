@@ -2,6 +2,8 @@
 
 import json
 import re
+import shlex
+from pathlib import Path
 
 import pytest
 
@@ -105,3 +107,40 @@ def test_help_names_the_default_of_llama_3(capsys):
     with pytest.raises(SystemExit):
         cli.main(["failures", "--help"])
     assert re.search(r"50,677", capsys.readouterr().out)
+
+
+# ── The page ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def tables_of_the_page() -> list[tuple[str, list[str]]]:
+    """Each row of docs/failures.md that begins with flags: the whole command, and the other cells."""
+    text = (Path(__file__).parent.parent / "docs" / "failures.md").read_text(encoding="utf-8")
+    found, command = [], ""
+    for line in text.splitlines():
+        if line.startswith("minidist failures"):
+            command = line
+        elif (row := re.fullmatch(r"\| `(--(?:spares|save-seconds|gpus) .*?)` \| (.*\d.*) \|", line)) is not None:
+            found.append((f"{command} {row[1]}", [cell.strip() for cell in row[2].split("|")]))
+    return found
+
+
+def test_the_page_has_its_tables():
+    assert len(tables_of_the_page()) == 14
+
+
+@pytest.mark.parametrize(("command", "cells"), tables_of_the_page(), ids=lambda value: str(value)[len("minidist ") :])
+def test_the_page_shows_what_the_command_computes(command, cells, capsys):
+    """To the last digit shown, simulation included: it has a seed."""
+    assert cli.main([*shlex.split(command)[1:], "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    waste = [
+        f"{100 * (1 - share):.2f} %"
+        for case in found["cases"]
+        for share in (case["goodput"], case["simulation"]["goodput"])
+    ]
+    if len(found["cases"]) > 1:
+        assert cells == waste[2:]
+    else:
+        intervals = [f"{found[name] / 60:,.1f}" for name in ("young_seconds", "daly_seconds")]
+        failures = f"{found['cases'][0]['simulation']['failures']:,}"
+        assert cells == [*intervals, f"{100 * found['first_order_waste']:.2f} %", *waste, failures]
