@@ -86,6 +86,10 @@ def test_dalys_interval_is_that_of_his_figures(mtbf, minutes):
     assert daly_interval(mtbf, 5) == pytest.approx(minutes, abs=0.5 if minutes > 10 else 0.05)
 
 
+def test_the_terms_of_the_first_order():
+    assert first_order_waste(100, 10, 1, 5, 3) == pytest.approx(1 / 10 + (5 + 5 + 3) / 100, rel=1e-15)
+
+
 def test_youngs_interval_minimises_the_first_order():
     for pause in (10, 300):
         best = minimum(lambda interval, pause=pause: first_order_waste(M, interval, pause, 60), 1, M)
