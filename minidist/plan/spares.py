@@ -38,8 +38,10 @@ def in_repair_probabilities(mtbf: float, repair: float, spares: int, machines: i
     logs = [0.0]  # a power and a factorial of this size do not fit a float
     for n in range(1, waits + 1):
         logs.append(logs[-1] + log(repair / mtbf / n * _speed(n - 1, spares, machines)))
-    weights = [exp(value - max(logs)) for value in logs]
-    return [weight / sum(weights) for weight in weights]
+    largest = max(logs)
+    weights = [exp(value - largest) for value in logs]
+    total = sum(weights)
+    return [weight / total for weight in weights]
 
 
 def waiting_share(mtbf: float, repair: float, spares: int, machines: int, least: int) -> float:
