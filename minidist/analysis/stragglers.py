@@ -103,7 +103,7 @@ class StragglerWatch:
         self.found: list[Straggler] = []
 
     def add(self, rank: int, step: int, seconds: float) -> list[Straggler]:
-        """Note how long a rank computed in a step, per micro-batch; returns the stragglers that this brings to light."""
+        """Note how long a rank computed in a step, per micro-batch; returns the stragglers that this reveals."""
         log = self.logs[rank]
         if not log.add(rank, step, seconds) or len(log.rows) < self.window:
             return []
@@ -112,12 +112,11 @@ class StragglerWatch:
         known = {each.rank: each for each in self.found if each.rank in log.ranks and each.until is None}
         for rank, factor in slow.items():
             if rank not in known:
-                known[rank] = Straggler(rank, factor, log.slow_steps(rank, factor, self.window)[0])
+                known[rank] = Straggler(rank, factor, log.began(rank, factor, self.window))
                 self.found.append(known[rank])
         for rank, straggler in known.items():
             if rank not in slow:
-                slow_steps = log.slow_steps(rank, straggler.factor, self.window)
-                straggler.until = slow_steps[-1] if slow_steps else log.steps[-self.window] - 1
+                straggler.until = log.ended(rank, straggler.factor, self.window)
             straggler.factor = log.factor(rank, straggler.since, straggler.until)
         return self.found[before:]
 
@@ -150,10 +149,19 @@ class _Log:
         rows, column = np.array(self.rows), self.ranks.index(rank)
         return rows[:, column] / np.median(np.delete(rows, column, axis=1), axis=1)
 
-    def slow_steps(self, rank: int, factor: float, window: int) -> list[int]:
-        """Of the last steps those in which it was slow rather than not: nearer to ``factor`` than to 1."""
-        ratios = self.ratios(rank)[-window:]
-        return [step for step, ratio in zip(self.steps[-window:], ratios, strict=True) if ratio > (1 + factor) / 2]
+    def began(self, rank: int, factor: float, window: int) -> int:
+        """The first slow step, of the last ones: where most that follow are slow, and most before are not."""
+        votes = self.votes(rank, factor)[-window:]
+        return self.steps[-window:][int(np.argmax(np.cumsum(votes[::-1])[::-1]))]
+
+    def ended(self, rank: int, factor: float, window: int) -> int:
+        """The last slow step of a rank that was slow before the last ones."""
+        votes = self.votes(rank, factor)[-window - 1 :]  # with the one before, which was slow: all of them may not be
+        return self.steps[-window - 1 :][int(np.argmax(np.cumsum(votes)))]
+
+    def votes(self, rank: int, factor: float) -> np.ndarray:
+        """For each step 1 if the rank was slow in it, nearer to ``factor`` than to 1, or else -1: (steps,)."""
+        return np.where(self.ratios(rank) > (1 + factor) / 2, 1, -1)
 
     def factor(self, rank: int, first: int, last: int | None) -> float:
         """The median ratio over the steps from ``first`` to ``last``."""

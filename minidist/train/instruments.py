@@ -48,15 +48,24 @@ class Instruments:
     def timing(self, run: Callable) -> Callable:
         """What runs a step's micro-batches, timed: seconds of computing, for each micro-batch that has samples.
 
-        The update is left out: it takes as long for one micro-batch as for ten.
+        The update is left out, since it takes as long for one micro-batch as for ten; so is what a rank does for others
+        in micro-batches without samples, which come last.
         """
         clock = self.world.transport.clock
 
-        def timed_run(micro_batches: Sequence[int | None], *arguments) -> float:
-            began = clock.seconds()
-            loss = run(micro_batches, *arguments)
-            self.micro_batch_counts.append(len(micro_batches) - list(micro_batches).count(None))
-            self.micro_batch_seconds.append((clock.seconds() - began) / self.micro_batch_counts[-1])
+        def timed_run(micro_batches: Sequence[int | None], batch: Callable, *arguments) -> float:
+            began, ended = clock.seconds(), None
+
+            def noting(index: int | None) -> tuple:
+                nonlocal ended
+                if index is None and ended is None:
+                    ended = clock.seconds()
+                return batch(index)
+
+            loss = run(micro_batches, noting, *arguments)
+            ended = clock.seconds() if ended is None else ended
+            self.micro_batch_counts.append(sum(index is not None for index in micro_batches))
+            self.micro_batch_seconds.append((ended - began) / self.micro_batch_counts[-1])
             return loss
 
         return timed_run

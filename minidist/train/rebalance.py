@@ -4,11 +4,11 @@ Every few steps all ranks compare how long a micro-batch takes them, and deal th
 proportion to their speeds: as many as before in all, consecutive ones for each rank. If one of four ranks takes 3 times
 as long, 12 micro-batches are dealt as 4 + 4 + 1 + 3 in place of 3 + 3 + 3 + 3, and a step takes 4 units of time, not 9.
 
-**No bit changes.** The micro-batch is the grain: its forward and backward, its dropout and the place of its samples in
-the data depend on its number within the step, and never on the rank that computes it. The gradients of all micro-batches
-are summed in float64 and rounded once, so neither the order of this sum nor the rank that took a term shows; the losses
-likewise. The sum is divided by the number of micro-batches of the step, not of a rank. So speeds, which no run repeats,
-may decide who computes what. (``reduce_dtype`` float32 gives this up, as it does for layouts.)
+**No bit changes.** The micro-batch is the grain: its forward and backward, its samples and its dropout depend on its
+number within the step, and never on the rank that computes it. The gradients of all micro-batches are summed in float64
+and rounded once, so neither the order of the sum nor the rank that added a term shows; the losses likewise. The sum is
+divided by the number of micro-batches of the step, not of a rank. So measured times, which no run repeats, may decide
+who computes what. (``reduce_dtype`` float32 gives this up, as it does for layouts.)
 
 Simplified: a pipeline, whose schedule is made for a number of micro-batches, keeps them; and ranks that share experts
 meet in every micro-batch, so there a slow rank is waited for less often, but others run more of them.
@@ -60,12 +60,25 @@ def deal(speeds: Sequence[float], micro_batches: int) -> list[int]:
     return counts
 
 
+def checked(counts: Sequence[int], before: Sequence[int]) -> list[int]:
+    """The counts, as integers.
+
+    Raises:
+        ValueError: if an override of ``deal`` left out a rank, or dealt out other micro-batches than there are.
+    """
+    if len(counts) != len(before) or sum(counts) != sum(before) or min(counts) < 1:
+        raise ValueError(
+            f"deal gave {list(counts)}: {sum(before)} micro-batches for {len(before)} ranks, each at least 1"
+        )
+    return [int(count) for count in counts]
+
+
 def check_rebalance(layout: Layout) -> None:
     """Raises ValueError where there is nothing to rebalance, or no way to do it. Called before any rank starts."""
     if layout.pp > 1:
         raise ValueError(
-            f"rebalancing gives ranks other numbers of micro-batches, and with pp={layout.pp} the pipeline's schedule is "
-            "made for one number: set pp to 1, or leave rebalancing off"
+            f"rebalancing gives ranks other numbers of micro-batches, and with pp={layout.pp} the schedule is made for "
+            "one number: set pp to 1, or leave rebalancing off"
         )
     if layout.dp == 1:
         raise ValueError("rebalancing deals micro-batches out among data-parallel ranks, and dp=1 has one: set dp to 2")
@@ -102,7 +115,7 @@ class Rebalance:
             return
         times = self.times_of_all(float(np.median(self.seconds)))
         self.seconds.clear()
-        counts = deal((1 / times).tolist(), sum(self.counts))
+        counts = checked(deal((1 / times).tolist(), sum(self.counts)), self.counts)
         if max(counts * times) < (1 - GAIN) * max(self.counts * times):
             self.counts = counts
             place = self.world.rank // self.shape[1]  # in dp
