@@ -17,6 +17,7 @@ from minidist.comm import Cluster
 from minidist.course.learner.implementations import (
     implementations_as_dict,
     implementations_of,
+    overriding,
     print_implementations,
     training_on,
 )
@@ -94,7 +95,8 @@ def _train(options) -> int:
                     progress.console.print(str(straggler), highlight=False)
 
         rank_function = training_on(implementations) if implementations else None
-        result = run(cluster, config, layout, run_options, on_step, rank_function, on_event)
+        with overriding(implementations):  # here too, where stragglers are found
+            result = run(cluster, config, layout, run_options, on_step, rank_function, on_event)
     logs = [rank.log for rank in result.ranks]
     files = (
         json_output(
