@@ -15,7 +15,7 @@ from minidist.parallel.data import share_of
 from minidist.train import trainer
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.rebalance import Rebalance, deal
+from minidist.train.rebalance import GAIN, Rebalance, deal
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run, train_rank
 from minidist.verify.comparison import agrees
@@ -142,7 +142,7 @@ def test_what_is_dealt_follows_the_times(ranks, text):
     for step in range(CONFIG.steps - 1):
         times = np.array([made_up_seconds(rank, step) for rank in range(4)]).reshape(layout.dp, layout.tp).max(axis=1)
         dealt = deal((1 / times).tolist(), 7)
-        is_better = max(dealt * times) < 0.9 * max(expected[-1] * times)
+        is_better = max(dealt * times) < (1 - GAIN) * max(expected[-1] * times)
         expected.append(tuple(dealt) if is_better else expected[-1])
     assert shares_of(result) == expected and len(set(expected)) > 1
 

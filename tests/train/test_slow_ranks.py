@@ -102,6 +102,17 @@ def test_train_names_a_slow_rank(capsys, monkeypatch, tmp_path):
     assert "rank 1 is " in shown.err  # while it trains
 
 
+def test_train_asks_the_learners_own_slow_ranks_and_deal(capsys, tmp_path):
+    (tmp_path / "ch12_mine.py").write_text(
+        "def slow_ranks(seconds, threshold=2):\n    return {0: 7.0}\n\n\n"
+        "def deal(speeds, micro_batches):\n    raise ArithmeticError('my own deal')\n"
+    )
+    assert main(["train", "--dp=2", "--steps=8", *FLAGS, f"--impl={tmp_path}"]) == 0
+    assert "rank 0 is " in capsys.readouterr().out
+    assert main(["train", "--dp=2", "--steps=8", *FLAGS, f"--impl={tmp_path}", "--rebalance"]) != 0
+    assert "my own deal" in capsys.readouterr().err
+
+
 def test_train_rebalances(capsys):
     assert main(["train", "--dp=2", "--steps=3", *FLAGS, "--rebalance"]) == 0
     assert "micro-batches of each data-parallel rank in the last step: 4, 3" in capsys.readouterr().out
