@@ -30,12 +30,13 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         proof = warm.prove(config, run.resumed)
         right, recording = record(warm, saved, layouts_of(ranks)[0], size)
         early, wrong = record(warm, saved, layouts_of(ranks)[0], size, train_early)
-        proofs = [warm.prove(saved, one) for one in (right, early)]
+        for one in (right, early):
+            warm.prove(saved, one)
     moments, bad = moments_of(recording), moments_of(wrong)
     scenes = (
         scene.of_run(run, size, proof),
-        disk_scene.of_save(recording, moments, ranks, disk_scene.verdict(moments, proofs[0])),
+        disk_scene.of_save(recording, moments, ranks, disk_scene.verdict(recording, moments)),
     )
-    broken = disk_scene.of_save(wrong, bad, ranks, disk_scene.harm(wrong, bad, proofs[1]), moments)
+    broken = disk_scene.of_save(wrong, bad, ranks, disk_scene.harm(wrong, bad), moments)
     logs = [rank.log for rank in run.resumed.ranks]
     return Animation("failure", "Failures: a run that cannot tell that it was killed", scenes, broken, BUG, logs)

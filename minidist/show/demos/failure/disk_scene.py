@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 from minidist.show.demos.failure.power_cut import Left, Moment
 from minidist.show.demos.failure.recording import FOLDER, OLD, RANKS, Group, Recording
-from minidist.show.palette import of_rank
 from minidist.show.player.scene import Box, Frame, Label, Scene, Shape
 from minidist.train.checkpoint.commit import LATEST, MANIFEST, name_of, step_of
 
 SAVE = "save"  # the name of the scene in the right order
 COLUMNS = 12, 33, 54  # left edges: what programs read, what a power cut leaves, and what it leaves in the right order
 WIDTH = 18  # of a column
-COMMON = "#F0E442"  # the files that belong to no rank
+READ, SAFE = "#56B4E9", "right"  # what programs read, and what no power cut takes away
+KEY = {"can be read": READ, "on the disk": SAFE, "not sure": "faint"}
 NOTES = {
     ("write", RANKS): "Each rank writes its file, under another name.",
     ("flush", RANKS): "Each rank flushes its file: its content is on the disk.",
@@ -30,7 +30,7 @@ NOTES = {
     ("remove", OLD): "Rank 0 removes the old checkpoint: the manifest first.",
     ("flush_folder", OLD): "Rank 0 flushes the old folder.",
 }
-LAST_NOTE = "Then the other files."
+LAST_NOTE = "Then the other files of the old checkpoint."
 WHOLE, PART, GONE = "whole", "part", "gone"  # what may be left of a file
 
 
@@ -41,7 +41,7 @@ class Cell:
     Args:
         text: "" for nothing.
         sure: whether it is filled.
-        wrong: whether training cannot be resumed because of it.
+        wrong: whether training may not be resumed because of it.
     """
 
     text: str
@@ -88,15 +88,18 @@ class Table:
         refused = [one for one in moment.left if one.step is None]
         old = {self._old_state(one) for one in moment.left}
         lost = bool(refused) and any(self._old_state(one) != WHOLE for one in refused)
-        cells = [Cell("lost" if lost else _words(old), old == {WHOLE}, lost)]
+        text = ("lost" if old == {GONE} else "may be lost") if lost else _words(old)
+        cells = [Cell(text, old == {WHOLE}, lost)]
         for path in self.rows.values():
             states = {self._state(one, path) for one in moment.left}
             wrong = any(self._state(one, path) != WHOLE for one in refused)
-            cells.append(Cell("empty or half" if wrong else _words(states), states == {WHOLE}, wrong))
+            cells.append(Cell("may be empty" if wrong else _words(states), states == {WHOLE}, wrong))
         pointers = {one.files[LATEST] for one in moment.left}
         cells.append(Cell(_arrow(pointers), len(pointers) == 1))
         steps = sorted(one.step for one in moment.left if one.step is not None)
-        text = "refused" if refused else "from step " + " or ".join(map(str, dict.fromkeys(steps)))
+        text = "from step " + " or ".join(map(str, dict.fromkeys(steps)))
+        if refused:
+            text = "may be refused" if steps else "refused"
         return [*cells, Cell(text, len(moment.resumes) == 1, bool(refused))]
 
     def _state(self, left: Left, path: str) -> str:
@@ -105,24 +108,23 @@ class Table:
         return WHOLE if left.files[path] == self.contents[path] else PART
 
     def _old_state(self, left: Left) -> str:
-        states = {path for path, content in self.old_contents.items() if left.files.get(path) == content}
-        return WHOLE if len(states) == len(self.old_contents) else PART if states else GONE
+        """Of the old checkpoint: a part of it is none."""
+        return WHOLE if self.old_contents.items() <= left.files.items() else GONE
 
     def shapes(self, moment: Moment, right: Moment | None) -> list[Shape]:
         """The table; ``right`` is the same moment in the right order, to compare with."""
         heads = ["programs read", "a power cut leaves", "in the right order"]
         columns = [self.read(moment), self.left(moment)] + ([self.left(right)] if right else [])
-        colours = [COMMON, *(of_rank(rank) for rank in range(len(self.rows) - 1)), COMMON, COMMON, "right"]
         names = [f"step {self.recording.old}", *(f"  {row}" for row in self.rows), LATEST, "resume"]
         lines = [1, *(3 + line for line in range(len(self.rows) + 1)), 5 + len(self.rows)]
         shapes: list[Shape] = [Label(0, y + 0.5, name) for y, name in zip(lines, names, strict=True)]
         shapes.append(Label(0, 2.5, f"step {self.recording.new}"))
         for x, head, cells in zip(COLUMNS, heads, columns, strict=False):
             shapes.append(Label(x, 0.5, head, "faint"))
-            for y, cell, colour in zip(lines, cells, colours, strict=False):
+            sure = (READ, "-") if cells is columns[0] else (SAFE, "=")
+            for y, cell in zip(lines, cells, strict=False):
                 if cell.text:
-                    fill = "wrong" if cell.wrong else colour if cell.sure else None
-                    mark = "!" if cell.wrong else "=" if cell.sure else " "
+                    fill, mark = ("wrong", "!") if cell.wrong else sure if cell.sure else (None, " ")
                     shapes.append(Box(x, y, WIDTH, 0.9, fill, cell.text, mark, None if fill else "faint"))
         return shapes
 
@@ -156,7 +158,7 @@ def of_save(
         }
         frames.append(Frame(shapes, text, facts))
     title = f"Saving step {recording.new}: what if the power fails now?"
-    key = {"safe": of_rank(0), "not sure": "faint"} | ({"wrong": "wrong"} if right else {})
+    key = KEY | ({"wrong": "wrong"} if right else {})
     stills = (bad[0], bad[-1]) if bad else (1, 4, len(frames) - 1)
     return Scene(
         "broken" if right else SAVE, title, tuple(frames), table.height, key, verdict, bad[0] if bad else None, stills,
@@ -170,13 +172,17 @@ def _note(group: Group, before: Sequence[Group]) -> str:
     return NOTES[group.method, group.about]
 
 
-def verdict(moments: Sequence[Moment], proof: str) -> str:
+def verdict(recording: Recording, moments: Sequence[Moment]) -> str:
     """That no power cut does harm."""
     tried = sum(len(moment.left) for moment in moments)
-    return f"After each of {tried} different power cuts minidist finds a whole checkpoint. {proof}"
+    return f"After each of {tried} different power cuts minidist finds a whole checkpoint. {_is_right(recording)}"
 
 
-def harm(recording: Recording, moments: Sequence[Moment], proof: str) -> str:
+def _is_right(recording: Recording) -> str:
+    return f"The run that saves is right: it has the SHA-256 of one process, {recording.fingerprint[:8]}."
+
+
+def harm(recording: Recording, moments: Sequence[Moment]) -> str:
     """What the bug costs, once the power fails."""
     refused = [one for moment in moments for one in moment.left if one.step is None]
     bad = [moment for moment in moments if None in moment.resumes]
@@ -185,5 +191,5 @@ def harm(recording: Recording, moments: Sequence[Moment], proof: str) -> str:
     error = min(refused, key=lambda one: sum(map(len, one.files.values()))).error.split("\n")[0]  # the emptiest
     return (
         f"In {len(bad)} of {len(moments)} moments a power cut may leave a checkpoint that minidist refuses: {error}. "
-        f"In {gone} of them the old one is gone too. While the power stays on, nobody notices. {proof}"
+        f"In {gone} of them the old one is gone too. Without a power cut nobody notices. {_is_right(recording)}"
     )

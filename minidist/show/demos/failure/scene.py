@@ -71,12 +71,7 @@ def _steps(numbers: range) -> str:
 
 def verdict(run: Interrupted, proof: str) -> str:
     """What the death cost, and that it left no trace."""
-    count = len(run.lost)
-    again = f"{count} steps were" if count > 1 else "1 step was"
-    reads = f"{min(run.bytes_read):,} to {max(run.bytes_read):,}" if len(set(run.bytes_read)) > 1 else (
-        f"{run.bytes_read[0]:,}")  # fmt: skip
-    ranks = "each rank" if len(run.bytes_read) > 1 else "the rank"
-    return (
-        f"{again} taken twice. Of the {run.nbytes:,} B in {run.files} files {ranks} of the new layout read {reads} B. "
-        f"{proof}"
-    )
+    again = f"{len(run.lost)} steps" if len(run.lost) > 1 else "1 step"
+    reads = " to ".join(f"{count:,}" for count in sorted({min(run.bytes_read), max(run.bytes_read)}))
+    who = "each rank of the new layout" if len(run.bytes_read) > 1 else "the one rank"
+    return f"The run took {again} twice. Of {run.nbytes:,} B in {run.files} files {who} read {reads} B. {proof}"
