@@ -55,7 +55,8 @@ def _step_note(run: Interrupted, column: picture.Column) -> str:
     if column.step in part.saved:
         return f"Step {column.step} is saved."
     if column.part == 1 and column.step - 1 in run.lost:
-        return f"{_steps(run.lost).capitalize()} again: the same losses, bit for bit."
+        losses = "losses" if len(run.lost) > 1 else "loss"
+        return f"{_steps(run.lost).capitalize()} again: the same {losses}, bit for bit."
     return f"New steps, {_layout(run)}." if column.part else f"Training, {part.layout}."
 
 
