@@ -280,6 +280,11 @@ def test_verdicts(animation, found):
     assert "In 3 of them the old one is gone too" in harm and found.reference.fingerprint[:8] in harm
 
 
+def test_a_bug_that_does_no_harm_is_an_error(found):
+    with pytest.raises(RuntimeError, match="the injected bug does no harm"):
+        disk_scene.harm(found.recording, found.moments)
+
+
 def test_temporary_folders_are_removed(found):
     assert found.rests == []
 

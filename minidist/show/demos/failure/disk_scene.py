@@ -183,8 +183,14 @@ def _is_right(recording: Recording) -> str:
 
 
 def harm(recording: Recording, moments: Sequence[Moment]) -> str:
-    """What the bug costs, once the power fails."""
+    """What the bug costs, once the power fails.
+
+    Raises:
+        RuntimeError: if it costs nothing.
+    """
     refused = [one for moment in moments for one in moment.left if one.step is None]
+    if not refused:
+        raise RuntimeError("after every power cut minidist finds a whole checkpoint: the injected bug does no harm")
     bad = [moment for moment in moments if None in moment.resumes]
     old = f"{name_of(recording.old)}/{MANIFEST}"
     gone = sum(any(one.step is None and old not in one.files for one in moment.left) for moment in bad)
