@@ -17,7 +17,7 @@ NOTES = {
     ("write", RANKS): "Each rank writes its file, under another name.",
     ("flush", RANKS): "Each rank flushes its file: its content is on the disk.",
     ("rename", RANKS): "Each rank gives its file its name.",
-    ("flush_folder", RANKS): "Each rank flushes the folder: the names are on the disk.",
+    ("flush_folder", RANKS): "Each rank flushes the folder: the names of the files are on the disk.",
     ("write", MANIFEST): "Rank 0 writes the manifest, under another name.",
     ("flush", MANIFEST): "Rank 0 flushes the manifest.",
     ("rename", MANIFEST): "Rank 0 gives the manifest its name: the folder is a checkpoint.",
@@ -115,9 +115,11 @@ class Table:
         """The table; ``right`` is the same moment in the right order, to compare with."""
         heads = ["programs read", "a power cut leaves", "in the right order"]
         columns = [self.read(moment), self.left(moment)] + ([self.left(right)] if right else [])
-        names = [f"step {self.recording.old}", *(f"  {row}" for row in self.rows), LATEST, "resume"]
+        names = [f"step {self.recording.old}", *self.rows, LATEST, "resume"]
         lines = [1, *(3 + line for line in range(len(self.rows) + 1)), 5 + len(self.rows)]
-        shapes: list[Shape] = [Label(0, y + 0.5, name) for y, name in zip(lines, names, strict=True)]
+        shapes: list[Shape] = [
+            Label(2 * (name in self.rows), y + 0.5, name) for y, name in zip(lines, names, strict=True)
+        ]
         shapes.append(Label(0, 2.5, f"step {self.recording.new}"))
         for x, head, cells in zip(COLUMNS, heads, columns, strict=False):
             shapes.append(Label(x, 0.5, head, "faint"))
