@@ -324,7 +324,8 @@ class TestWriters:
         """Parts of one parameter that differ: each of them is saved."""
         zero = [{"a": ((0, 4),), "b": ()}, {"a": ((4, 8),), "b": ((0, 2),)}, {"a": ((8, 9),), "b": ((2, 9),)}]
         tensor = [{"a": ((n * 4, n * 4 + 4), (n * 4 + 20, n * 4 + 24)), "norm": ((0, 8),)} for n in (0, 1, 0, 1)]
-        self.check(student, [zero, tensor, tensor[:2], tensor[::-1]])
+        alike = [{"a": ((0, 2), (4, 6))}, {"a": ((0, 2), (8, 10))}, {"a": ((4, 6), (0, 2))}, {"b": ((0, 2), (4, 6))}]
+        self.check(student, [zero, tensor, tensor[:2], tensor[::-1], alike])
 
     def test_pipelines(self, student):
         """Ranks have other parameters, in other numbers, and some have none."""
@@ -1048,12 +1049,14 @@ class TestVote:
 
     def test_other_bits(self, student):
         """One bit of one element anywhere in a large array; zeros of two signs; NaNs that differ."""
-        large = generator(7).standard_normal((60, 50)).astype(np.float32)
-        cases = [large]
-        for place in (0, 1499, 2999):
-            flipped = large.copy()
-            flipped.view(np.uint32).reshape(-1)[place] ^= 1
-            cases.append(flipped)
+        cases = []
+        for dtype, word in (("float32", np.uint32), ("float64", np.uint64)):
+            large = generator(7).standard_normal((60, 50)).astype(dtype)
+            cases.append(large)
+            for place in (0, 1499, 2999):
+                flipped = large.copy()
+                flipped.view(word).reshape(-1)[place] ^= word(1)
+                cases.append(flipped)
         cases += [np.zeros(4, np.float32), -np.zeros(4, np.float32), np.array([1.0, 2, 3]), np.array([2.0, 1, 3])]
         cases += [
             np.array([0x7FC00000, 1], np.uint32).view(np.float32),
@@ -1324,6 +1327,7 @@ class TestStepTime:
     def test_layers_that_do_not_divide(self, student):
         self.check(student, self.config(5, 6), ["pp=2", "pp=3", "pp=2,virtual=2", "pp=4,schedule=naive", "pp=5"])
         self.check(student, self.config(7, 6), ["pp=2,virtual=3", "pp=3,virtual=2", "pp=4,dp=2", "pp=3,tp=4,cp=2"])
+        self.check(student, self.config(8, 6), ["pp=2,virtual=3", "pp=3,virtual=2", "pp=6"])
 
     def test_exact(self, student):
         """A third and two sixths are equal."""

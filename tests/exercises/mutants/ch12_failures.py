@@ -111,7 +111,7 @@ MUTANTS = [
     ),
     Mutant(
         "12.3",
-        "parts of the same places count as replicas",
+        "parts with the same first run count as replicas",
         "setdefault((name, tuple(map(tuple, runs))), [])",
         "setdefault((name, tuple(tuple(run) for run in runs[:1])), [])",
         kind="edge",
@@ -493,9 +493,9 @@ MUTANTS = [
     ),
     Mutant(
         "12.7",
-        "no steps raise",
-        "if len(seconds) == 0 or seconds.shape[1] < 2:",
-        "if seconds.shape[1] < 2:",
+        "the first step is left out",
+        "np.median(seconds, axis=0)",
+        "np.median(seconds[1:], axis=0)",
         kind="edge",
     ),
     Mutant(
