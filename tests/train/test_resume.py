@@ -28,7 +28,7 @@ from minidist.verify.interruption import covering_interruptions, run_interrupted
 from minidist.verify.matrix import every_combination
 
 CONFIG = TrainConfig(
-    layers=4, heads=4, width=16, context=8, global_batch=14, micro_batch=1, steps=4, warmup=2, lr=1e-2, clip=0.5,
+    layers=2, heads=4, width=16, context=8, global_batch=5, micro_batch=1, steps=4, warmup=2, lr=1e-2, clip=0.5,
     dropout=0.1, sequence_chunks=4, experts=4, expert_hidden=8, aux_loss=0.01, aux_scope="global_batch",
     bias_rate=0.01,
 )  # fmt: skip
@@ -56,14 +56,16 @@ def interrupted(ranks, config, before, after, step, folder, **saving):
     return run(ranks(after.world_size), config, after, RunOptions(resume=str(checkpoint)))
 
 
-def test_interruptions_of_a_generated_set_of_layouts(ranks, references, tmp_path):
-    """Layouts of 1 to 6 ranks, drawn from all legal ones; every precision; every step."""
-    rng = random.Random(20)
-    layouts = {c.layout for c in every_combination(CONFIG, 6)}
-    layouts = sorted(layouts, key=str)
-    for number in range(16):
+@pytest.mark.parametrize(
+    ("count", "most"), [(8, 4), pytest.param(40, 6, marks=pytest.mark.long)], ids=["a few", "many"]
+)
+def test_interruptions_of_a_generated_set_of_layouts(ranks, references, tmp_path, count, most):
+    """Drawn from all legal layouts on so many ranks; every precision; every step."""
+    rng = random.Random(most)
+    layouts = sorted({c.layout for c in every_combination(CONFIG, most)}, key=str)
+    for number in range(count):
         precision = list(POLICIES)[number % len(POLICIES)]
-        config = replace(CONFIG, precision=precision, moe_every=rng.choice((1, 2)))
+        config = replace(CONFIG, precision=precision)
         before, after = rng.choice(layouts), rng.choice(layouts)
         step = rng.randrange(1, config.steps)
         mode = ("sync", "async")[number % 2]
@@ -76,7 +78,7 @@ def test_interruptions_of_a_generated_set_of_layouts(ranks, references, tmp_path
 
 @pytest.mark.long
 def test_the_covering_set_of_interruptions(ranks):
-    layouts = [Layout.parse(text) for text in ("dp=3", "zero=3,dp=5", "tp=2,pp=2", "cp=4,cp_kind=ring", "dp=4,ep=2")]
+    layouts = [Layout.parse(text) for text in ("dp=3", "zero=3,dp=5", "tp=2,pp=2", "cp=2", "dp=2,ep=2")]
     chosen = covering_interruptions(layouts, CONFIG.steps)
     assert {i.before for i in chosen} == {i.after for i in chosen} == set(layouts)
     outcomes = list(run_interrupted(chosen, CONFIG))
@@ -101,7 +103,7 @@ def train_without_the_scale(*arguments):
 
 def test_the_scale_of_the_loss_is_part_of_the_state(ranks, references, tmp_path):
     """In this run it changes before the interruption; whoever forgets it ends elsewhere, and that is seen."""
-    config = replace(CONFIG, precision="fp16", lr=0.03, experts=0, **{name: getattr(TrainConfig, name) for name in (
+    config = replace(CONFIG, precision="fp16", lr=3.0, experts=0, **{name: getattr(TrainConfig, name) for name in (
         "expert_hidden", "aux_loss", "aux_scope", "bias_rate")})  # fmt: skip
     expected = references(config)
     assert expected.ranks[0].skipped_steps > 0
@@ -144,9 +146,12 @@ def test_every_element_is_written_once_and_about_as_much_by_each_rank(ranks, tmp
         assert missing_elements(entry) == 0
         assert entry.shape == shapes.get(name.removeprefix("exp_avg.").removeprefix("exp_avg_sq."), entry.shape)
     assert len(manifest.files) == layout.world_size
-    sizes = [entry.bytes for entry in manifest.files.values()]
-    if "dp" in str(layout) and layout.ep == 1:
-        assert max(sizes) < 1.5 * min(sizes)
+    if layout == Layout(dp=3):  # any rank could write anything: the loads differ by one part at most, of three arrays
+        sizes = [entry.bytes for entry in manifest.files.values()]
+        largest = max(int(np.prod(entry.shape)) * 4 for entry in manifest.arrays.values())
+        headers = 20_000  # names and places, in each file
+        assert max(sizes) - min(sizes) <= 3 * largest + headers
+        assert min(sizes) > headers
 
 
 def test_the_arrays_are_those_of_the_run(ranks, tmp_path):
