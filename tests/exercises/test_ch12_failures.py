@@ -3,6 +3,7 @@
 import hashlib
 import json
 import tempfile
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations, pairwise, product
 from math import exp
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load as decode
 
+from minidist.analysis.stragglers import Straggler, StragglerWatch
 from minidist.course.authoring.assertions import FLOAT64, check_numbers, peak_bytes, same
 from minidist.course.sandbox.values import generator
 from minidist.train.checkpoint.commit import latest
@@ -115,6 +117,7 @@ def expected_time(mtbf: float, length: float, lost: float) -> float:
     return (exp(-length / mtbf) * length + float(np.sum(weights * density * (times + lost)))) / (1 - failing)
 
 
+@answers("minidist.plan.failures")
 @pytest.mark.task(
     "12.1",
     points=4,
@@ -909,6 +912,7 @@ def deals(ranks: int, micro_batches: int):
         yield [stop - start for start, stop in pairwise((0, *cuts, micro_batches))]
 
 
+@answers("minidist.analysis.stragglers:slow_ranks", "minidist.train.rebalance:deal")
 @pytest.mark.task(
     "12.7",
     points=4,
@@ -992,6 +996,58 @@ class TestStragglers:
                 ends = [Fraction(many + 1) / Fraction(speed) for many, speed in zip(right, speeds, strict=True)]
                 right[ends.index(min(ends))] += 1
             assert found == right, f"deal({speeds}, {count}): expected {right}, got {found}"
+
+    def test_watches_a_run(self, student):
+        """As the library's own finds, in a run in which a rank is slow for some steps."""
+        rows = noisy(30, (1, 1, 1))
+        rows[8:20, 1] *= 3
+        right = [(each.rank, each.since, each.until, each.factor) for each in watched(rows.tolist())]
+        found, calls = student.on_ranks(1, run_watch, rows.tolist())[0].value
+        assert calls, "the watch has not called slow_ranks"
+        assert found == right, f"a rank is slow in steps 8 to 19: expected {right}, got {found}"
+
+    def test_trains_a_transformer(self, student, warm_ranks):
+        """However micro-batches are dealt out, the bits are those of one process."""
+        config, layout = replace(CONFIG, steps=6), Layout.parse("dp=2,zero=2")
+        right = run(warm_ranks(1), config, Layout()).fingerprint
+        for rank, one in enumerate(student.on_ranks(2, run_rebalanced, config, layout)):
+            found, calls = one.value
+            assert calls, f"rank {rank}: the run has not called deal"
+            assert found == right, (
+                f"rank {rank}: with your deal the fingerprint is {found[:8]}, that of one process is {right[:8]}"
+            )
+
+
+def watched(rows) -> list[Straggler]:
+    """The stragglers that the library finds in times of three ranks, (steps, ranks)."""
+    watch = StragglerWatch([[0, 1, 2]])
+    for step, row in enumerate(rows):
+        for rank, seconds in enumerate(row):
+            watch.add(rank, step, seconds)
+    return watch.found
+
+
+def run_watch(world, module, rows):
+    from minidist import overrides
+
+    overrides.override({"slow_ranks": module.slow_ranks})
+    try:
+        found = [(each.rank, each.since, each.until, each.factor) for each in watched(rows)]
+        return found, overrides.calls["slow_ranks"]
+    finally:
+        overrides.override({})
+
+
+def run_rebalanced(world, module, config, layout):
+    from minidist import overrides
+    from minidist.train.trainer import train_rank
+
+    overrides.override({"deal": module.deal})
+    try:
+        found = train_rank(world, config, layout, RunOptions(rebalance=True)).fingerprint
+        return found, overrides.calls["deal"]
+    finally:
+        overrides.override({})
 
 
 # 12.8
@@ -1344,6 +1400,7 @@ def share_recoverable(machines: int, failures: int, holders) -> float:
     return sum(not any(part <= set(choice) for part in parts) for choice in choices) / len(choices)
 
 
+@answers("minidist.plan.peer_memory")
 @pytest.mark.task(
     "12.11",
     points=3,
