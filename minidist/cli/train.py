@@ -73,7 +73,8 @@ def _train(options) -> int:
     implementations = implementations_of(options.impl) if options.impl else []
     console = console_of(options)
     if checkpoint is not None:
-        checkpoint.check(config)
+        with overriding(implementations):  # files are checked here, before any rank starts
+            checkpoint.check(config)
         for line in checkpoint.notes(layout):
             console.print(line, soft_wrap=True)
     run_options = RunOptions(

@@ -29,7 +29,16 @@ from safetensors.numpy import save as encode_safetensors
 from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import barrier
 from minidist.parallel.tools.scalars import global_max, texts_of_all
-from minidist.train.checkpoint.commit import commit, committed, discard, make_root, name_of, saves, write_durably
+from minidist.train.checkpoint.commit import (
+    commit,
+    committed,
+    discard,
+    latest,
+    make_root,
+    name_of,
+    saves,
+    write_durably,
+)
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.manifest import ArrayEntry, BadCheckpoint, FileEntry, Manifest, Progress, Slice
 from minidist.train.checkpoint.restore import check_files
@@ -194,8 +203,12 @@ class Saver:
         return ""
 
     def remove_old(self) -> None:
-        """Keep the newest checkpoints only."""
-        for name in committed(self.disk, self.root)[: -self.saving.keep] if self.saving.keep else ():
+        """Keep the newest checkpoints only, and the one that ``latest`` names.
+
+        A run that went back some steps saves again before those it left behind, which may be why it went back.
+        """
+        old = committed(self.disk, self.root)[: -self.saving.keep] if self.saving.keep else []
+        for name in (name for name in old if name != latest(self.disk, self.root)):
             with suppress(OSError):  # an old checkpoint that stays does no harm
                 discard(self.disk, self.root, name)
 
