@@ -47,13 +47,17 @@ def run(
     on_step: Callable[[int, float], None] | None = None,
     rank_function: Callable | None = None,
     on_event: Callable[[int, tuple], None] = lambda rank, event: None,
+    patience: float | None = None,
 ) -> Run:
     """Train on the ranks of a cluster; ``on_step(step, loss)`` is called in this process as rank 0 ends each step.
 
     ``rank_function`` runs in place of ``train_rank``: tests inject a bug into the ranks with it.
 
-    ``on_event(rank, event)`` is called for what else ranks report: with ``options.progress`` ("step", step, loss,
-    seconds of computing) as a rank ends a step; ("saved", checkpoint, "" or why there is none); ("fault", fault).
+    ``on_event(rank, event)`` is called for what else ranks report: with ``options.progress`` ("ready", step) as a rank
+    is about to take its first step, and ("step", step, loss, seconds of computing) as it ends each step; ("saved",
+    checkpoint, "" or why there is none); ("fault", fault).
+
+    ``patience`` is that of ``Cluster.run``; give it with ``options.progress``.
     """
     config.check(layout)
     if cluster.world_size != layout.world_size:
@@ -65,7 +69,9 @@ def run(
         if on_step is not None and rank == 0 and event[0] == "step":
             on_step(*event[1:3])
 
-    ranks = cluster.run(rank_function or train_rank, config, layout, options, on_report=on_report)
+    ranks = cluster.run(
+        rank_function or train_rank, config, layout, options, patience=patience, on_report=on_report
+    )
     return Run(layout, config, ranks, time.perf_counter() - started)
 
 
@@ -90,6 +96,8 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
     saver = saver_of(world, config, layout, options, share, corpus)
     faults = Faults(options.faults, world, share)
     instruments.begin(model, optimizer)
+    if options.progress:
+        world.report(("ready", first))
 
     for step in range(first, config.steps):
         last = step in (config.steps - 1, options.stop_after)

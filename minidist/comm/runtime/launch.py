@@ -11,10 +11,11 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import multiprocess
 
-from minidist.comm.failures import Deadlock, RankFailed, describe_exit
+from minidist.comm.failures import Deadlock, Hang, RankFailed, describe_exit
 from minidist.comm.runtime import serialization
 from minidist.comm.runtime.deadlock import DeadlockWatch, describe
 from minidist.comm.runtime.forks import forget_parents_processes
@@ -44,6 +45,15 @@ def launch(fn: Callable, world_size: int, *args, timeout: float | None = None, s
     """
     with Cluster(world_size, start_method=start_method) as cluster:
         return cluster.run(fn, *args, timeout=timeout)
+
+
+@dataclass(frozen=True)
+class Watching:
+    """How a run is watched: see ``Cluster.run``."""
+
+    timeout: float | None
+    patience: float | None
+    on_report: Callable[[int, object], None]
 
 
 class Cluster:
@@ -94,11 +104,23 @@ class Cluster:
         self._stop(kill=False)
 
     def run(
-        self, fn: Callable, *args, timeout: float | None = None, on_report: Callable[[int, object], None] | None = None
+        self,
+        fn: Callable,
+        *args,
+        timeout: float | None = None,
+        patience: float | None = None,
+        on_report: Callable[[int, object], None] | None = None,
     ) -> list:
         """Run ``fn(world, *args)`` on every rank; see ``launch``.
 
-        ``on_report(rank, thing)`` is called in the parent, during the run, for each ``world.report(thing)`` of a rank.
+        Args:
+            patience: seconds, counted as for ``timeout``, after which the run ends if no rank has reported anything;
+                None for no limit.
+            on_report: ``on_report(rank, thing)`` is called in the parent, during the run, for each
+                ``world.report(thing)`` of a rank.
+
+        Raises:
+            Hang: when the patience is over; it names the ranks that did not wait for others.
         """
         if not callable(fn):
             raise TypeError(f"the first argument must be a function fn(world, ...), but is {fn!r}")
@@ -114,11 +136,11 @@ class Cluster:
                 "this Cluster is running a function already; use a second Cluster to run another at the same time"
             )
         try:
-            return self._run(fn, args, timeout, on_report)
+            return self._run(fn, args, Watching(timeout, patience, on_report or (lambda rank, thing: None)))
         finally:
             self._running.release()
 
-    def _run(self, fn: Callable, args: tuple, timeout: float | None, on_report: Callable | None) -> list:
+    def _run(self, fn: Callable, args: tuple, watching: "Watching") -> list:
         function = serialization.dumps((fn, args))
         payload = serialization.dumps(((sys.path, os.getcwd()), function))
         self._start()
@@ -127,7 +149,7 @@ class Cluster:
                 line.write(RUNNING, 0, 0)
             for rank in self._ranks:
                 rank.send("run", payload)
-            return self._collect(timeout, on_report)
+            return self._collect(watching)
         except BaseException:  # KeyboardInterrupt too
             self._stop(kill=True)
             raise
@@ -163,8 +185,12 @@ class Cluster:
 
     # Waiting for the results
 
-    def _collect(self, timeout: float | None, on_report: Callable[[int, object], None] | None) -> list:
-        clock = None if timeout is None else self._clock(range(self.world_size))
+    def _collect(self, watching: "Watching") -> list:
+        self._on_report = watching.on_report
+        self._answered, self._died = set(), set()
+        limited = watching.timeout is not None or watching.patience is not None
+        clock = self._clock(range(self.world_size)) if limited else lambda: 0.0
+        heard, silent_since = False, 0.0  # whether of any rank since the last look; by the clock
         results: list = [None] * self.world_size
         pending = dict(enumerate(self._ranks))
         unreceived = False
@@ -172,15 +198,17 @@ class Cluster:
         while pending:
             for rank in with_reports(pending.values(), WATCH_SECONDS):
                 kind, content = rank.receive()
+                heard = True
                 if kind == "done":
+                    self._answered.add(rank.number)
                     result, leftover = content
                     results[rank.number] = result
                     unreceived |= leftover
                     del pending[rank.number]
                 elif kind == "attached" and all(rank.attached for rank in self._ranks):
                     self._segment.unlink()
-                elif kind == "report" and on_report is not None:
-                    on_report(rank.number, content)
+                elif kind == "report":
+                    self._on_report(rank.number, content)
                 elif kind in ("failed", "gone", "aborted"):
                     raise self._failure(rank, kind, content, pending)
             if time.monotonic() - looked >= WATCH_SECONDS:
@@ -188,11 +216,17 @@ class Cluster:
                     if rank.has_died_silently:
                         raise self._failure(rank, "gone", rank.process.exitcode, pending)
                 looked = time.monotonic()
-                over = clock is not None and clock() > timeout
-                if watch.look() or (over and watch.stuck):
+                seconds = clock()
+                if heard:
+                    heard, silent_since = False, seconds
+                over = watching.timeout is not None and seconds > watching.timeout
+                hangs = watching.patience is not None and seconds - silent_since > watching.patience
+                if watch.look() or ((over or hangs) and watch.stuck):
                     raise self._deadlock(watch.stuck, watch.statuses, pending)
                 if over:
-                    raise self._timeout(timeout, pending)
+                    raise self._timeout(watching.timeout, pending)
+                if hangs:
+                    raise self._hang(watching.patience, watch.statuses, pending)
         if unreceived or any(self._segment.queue(*pair).unread for pair in self._pairs()):
             self._warn_of_leftovers()
         return [self._unpickled(number, result) for number, result in enumerate(results)]
@@ -216,13 +250,24 @@ class Cluster:
         return Deadlock(describe(stuck, statuses, waiting), waiting)
 
     def _timeout(self, timeout: float, pending: dict[int, "RankProcess"]) -> TimeoutError:
+        lines = [f"  rank {number} is {text}" for number, text in self._doing(pending).items()]
+        return TimeoutError("\n".join([f"the run did not end within {timeout:g} s:", *lines]))
+
+    def _hang(self, patience: float, statuses: list, pending: dict[int, "RankProcess"]) -> Hang:
+        culprits = tuple(number for number in sorted(pending) if statuses[number].state != BLOCKED)
+        doing = self._doing(pending)
+        who = f", and {_name_ranks(culprits, 'does', 'do')} not wait for others" if culprits else ""
+        lines = [f"  rank {number} is {text}" for number, text in doing.items()]
+        return Hang("\n".join([f"no rank has reported anything for {patience:g} s{who}:", *lines]), culprits, doing)
+
+    def _doing(self, pending: dict[int, "RankProcess"]) -> dict[int, str]:
+        """What each rank does, in words. Ends the run."""
         for rank in pending.values():
             rank.ask_where()
         deadline = time.monotonic() + GRACE_SECONDS
         doing = {number: f"at {rank.where(deadline)}" for number, rank in pending.items()}
         doing |= {number: f"in {text}" for number, text in self._abort(pending).items()}
-        lines = [f"  rank {number} is {text}" for number, text in sorted(doing.items())]
-        return TimeoutError("\n".join([f"the run did not end within {timeout:g} s:", *lines]))
+        return dict(sorted(doing.items()))
 
     def _pairs(self) -> list[tuple[int, int]]:
         return [(a, b) for a in range(self.world_size) for b in range(self.world_size) if a != b]
@@ -230,6 +275,7 @@ class Cluster:
     def _failure(self, rank: "RankProcess", kind: str, content, pending: dict[int, "RankProcess"]) -> RankFailed:
         """The error of a run in which ``rank`` failed first. Ends the other ranks."""
         del pending[rank.number]
+        (self._died if kind == "gone" else self._answered).add(rank.number)
         waiting = self._abort(pending)
         if kind == "gone":
             exitcode, summary, own_traceback = content, describe_exit(content), ""
@@ -246,7 +292,8 @@ class Cluster:
                 f"\n  rank {number} was " + (f"in {waiting[number]}" if number in waiting else "computing")
                 for number in pending
             )
-        return RankFailed(message, rank.number, summary, own_traceback, exitcode)
+        ranks = (rank.number, *sorted(self._died - {rank.number}))
+        return RankFailed(message, rank.number, summary, own_traceback, exitcode, ranks)
 
     def _abort(self, pending: dict[int, "RankProcess"]) -> dict[int, str]:
         """Tell the other ranks to give up; return what each waiting rank waits for."""
@@ -261,7 +308,10 @@ class Cluster:
                 kind, content = rank.receive()
                 if kind == "aborted":
                     waiting[rank.number] = content
+                elif kind == "report":
+                    self._on_report(rank.number, content)
                 if kind not in ("attached", "print", "report"):
+                    (self._died if kind == "gone" else self._answered).add(rank.number)
                     del silent[rank.number]
         return waiting
 
@@ -276,8 +326,9 @@ class Cluster:
                 warnings.warn(line, RuntimeWarning, stacklevel=4)
 
 
-def _name_ranks(ranks) -> str:
-    return f"rank {next(iter(ranks))} was" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} were"
+def _name_ranks(ranks, one: str = "was", more: str = "were") -> str:
+    """'rank 2 was', or 'ranks 0, 2 were'."""
+    return f"rank {next(iter(ranks))} {one}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} {more}"
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
