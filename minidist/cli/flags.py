@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from minidist import backend
 from minidist.comm.algorithms import ALL_REDUCE
@@ -120,15 +120,16 @@ READERS = {int: integer, float: real, float | None: real, str: str, str | None: 
 LETTERS = {int: "N", float: "X", float | None: "X"}
 
 
-def add_layout(parser: argparse.ArgumentParser) -> None:
-    _add_fields(parser.add_argument_group("layout: how to split the run"), Layout)
+def add_layout(parser: argparse.ArgumentParser, **decided_later) -> None:
+    """Add the flags of Layout; ``decided_later`` as for ``add_config``."""
+    _add_fields(parser.add_argument_group("layout: how to split the run"), Layout, **decided_later)
 
 
-def add_config(parser: argparse.ArgumentParser, **decided_later: str) -> None:
+def add_config(parser: argparse.ArgumentParser, **decided_later) -> None:
     """Add the flags of TrainConfig.
 
     Args:
-        decided_later: field -> its default in words. The flag's value is then None unless the user gives one.
+        decided_later: field -> its default, or words for it. The flag's value is then None unless the user gives one.
     """
     parser.add_argument(
         "--impl", metavar="FOLDER", help="train on your own code: exercises, solutions or a folder of chNN_*.py files"
@@ -136,7 +137,7 @@ def add_config(parser: argparse.ArgumentParser, **decided_later: str) -> None:
     _add_fields(parser.add_argument_group("model and training"), TrainConfig, **decided_later)
 
 
-def _add_fields(group, settings: type, **decided_later: str) -> None:
+def _add_fields(group, settings: type, **decided_later) -> None:
     """Add a flag for each field of a dataclass."""
     for field in fields(settings):
         usual = decided_later.get(field.name, field.default)
@@ -150,13 +151,29 @@ def _add_fields(group, settings: type, **decided_later: str) -> None:
         )
 
 
-def layout_of(options: argparse.Namespace) -> Layout:
-    return Layout(**{field.name: getattr(options, field.name) for field in fields(Layout)})
+def defaults(settings: type) -> dict:
+    """The default of each field: as ``decided_later``, they have flags that nobody gave be None."""
+    return {field.name: field.default for field in fields(settings)}
 
 
-def config_of(options: argparse.Namespace) -> TrainConfig:
-    """The run that the options describe. Whatever can be checked before a rank starts is checked here."""
-    config = TrainConfig(**{field.name: getattr(options, field.name) for field in fields(TrainConfig)})
+def layout_of(options: argparse.Namespace) -> Layout | None:
+    """The layout that the options describe; None if they name no setting of it."""
+    given = _given(options, Layout)
+    return Layout(**given) if given else None
+
+
+def config_of(options: argparse.Namespace, others: TrainConfig | None = None) -> TrainConfig:
+    """The run that the options describe, with the settings of ``others`` where they name none.
+
+    Whatever can be checked before a rank starts is checked here.
+    """
+    config = replace(others or TrainConfig(), **_given(options, TrainConfig))
     load_corpus(config.text, config.context)
     backend.find(config.backend)
     return config
+
+
+def _given(options: argparse.Namespace, settings: type) -> dict:
+    """The settings that the options name."""
+    values = {field.name: getattr(options, field.name) for field in fields(settings)}
+    return {name: value for name, value in values.items() if value is not None}

@@ -8,8 +8,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from minidist.cli.checkpoint_flags import add_checkpoints, faults_of, print_saves, resumed, saving_of
 from minidist.cli.expert_table import expert_table
-from minidist.cli.flags import add_config, add_layout, config_of, integer, layout_of
+from minidist.cli.flags import add_config, add_layout, config_of, defaults, integer, layout_of
 from minidist.cli.output import Output, check_outputs, console_of, json_output, write_outputs
 from minidist.comm import Cluster
 from minidist.course.learner.implementations import (
@@ -21,6 +22,7 @@ from minidist.course.learner.implementations import (
 from minidist.flops import PHASES
 from minidist.ledger import KINDS
 from minidist.plan.memory_check import check_memory
+from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import Run, RunOptions
 from minidist.train.trainer import run
@@ -30,7 +32,8 @@ def add_commands(commands) -> None:
     """Add the command to the subparsers of the command line."""
     command = commands.add_parser("train", help="train in one layout", description="Train in one layout.")
     command.set_defaults(command=_train)
-    add_layout(command)
+    add_layout(command, **defaults(Layout))
+    add_checkpoints(command)
     output = command.add_argument_group("output")
     output.add_argument(
         "--sample",
@@ -44,12 +47,13 @@ def add_commands(commands) -> None:
         "--trace", metavar="PATH", help="write a trace of the last steps to this file, for https://ui.perfetto.dev"
     )
     output.add_argument("--png", metavar="PATH", help="draw the last steps to this file")
-    add_config(command)
+    add_config(command, **defaults(TrainConfig))
 
 
 def _train(options) -> int:
-    config = config_of(options)
-    layout = layout_of(options)
+    checkpoint = resumed(options.resume)
+    config = config_of(options, checkpoint and checkpoint.config)
+    layout = layout_of(options) or (checkpoint.layout if checkpoint else Layout())
     config.check(layout)
     check_memory(config, layout)
     if options.sample < 0:
@@ -57,27 +61,38 @@ def _train(options) -> int:
     check_outputs({flag: getattr(options, flag) for flag in ("json", "trace", "png")}, options.text)
     implementations = implementations_of(options.impl) if options.impl else []
     console = console_of(options)
+    if checkpoint is not None:
+        checkpoint.check(config)
+        for line in checkpoint.notes(layout):
+            console.print(line, soft_wrap=True)
     run_options = RunOptions(
         progress=True,
+        saving=saving_of(options, config),
+        resume=checkpoint and str(checkpoint.folder),
+        faults=faults_of(options, config, layout),
         validate=True,
         sample=options.sample,
         trace=options.trace is not None or options.png is not None,
     )
     with _progress(Console(stderr=True)) as progress, Cluster(layout.world_size) as cluster:
-        task = progress.add_task(str(layout), total=config.steps, loss="", speed="")
+        first = checkpoint.manifest.progress.step if checkpoint else 0
+        task = progress.add_task(str(layout), total=config.steps, completed=first, loss="", speed="")
 
         first_end = 0.0
 
         def on_step(step: int, loss: float) -> None:
             nonlocal first_end
             first_end = first_end or time.perf_counter()
-            speed = config.tokens_per_step * step / (time.perf_counter() - first_end + 1e-9)
-            text = f"{speed:,.0f} tokens/s" if step else ""
+            speed = config.tokens_per_step * (step - first) / (time.perf_counter() - first_end + 1e-9)
+            text = f"{speed:,.0f} tokens/s" if step > first else ""
             progress.update(task, completed=step + 1, loss=f"loss {loss:.4f}", speed=text)
 
-        result = run(
-            cluster, config, layout, run_options, on_step, training_on(implementations) if implementations else None
-        )
+        def on_event(rank: int, event: tuple) -> None:
+            if event[0] == "saved" and event[2]:
+                progress.console.print(f"no checkpoint {event[1]}: {event[2]}; training goes on", soft_wrap=True)
+
+        rank_function = training_on(implementations) if implementations else None
+        result = run(cluster, config, layout, run_options, on_step, rank_function, on_event)
     logs = [rank.log for rank in result.ranks]
     files = (
         json_output(options.json, result.as_dict() | implementations_as_dict(implementations, [result])),
@@ -95,7 +110,7 @@ def _train(options) -> int:
             print_implementations(console, implementations, [result])
     finally:  # also if nobody reads the results to their end, as in `minidist train | head`
         write_outputs(console, *files)
-    return 0
+    return 2 if result.ranks[0].save_errors else 0
 
 
 def _write_trace(path: Path, logs: list[list]) -> None:
@@ -157,6 +172,7 @@ def _print_run(console: Console, result: Run) -> None:
     console.print(f"loss: {first.losses[0]:.4f} at the start, {first.losses[-1]:.4f} at the end")
     console.print(f"validation loss: {first.validation_loss:.4f} nats per byte")
     console.print(f"speed: {result.tokens_per_second:,.0f} tokens/s")
+    print_saves(console, result)
     console.print(f"fingerprint: {result.fingerprint}", soft_wrap=True)
 
 

@@ -1,0 +1,134 @@
+"""What ``minidist train`` asks and says about checkpoints and faults: ``--save``, ``--resume``, ``--fault``."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+
+from minidist.cli.flags import integer
+from minidist.nn.data import load_corpus
+from minidist.train.checkpoint.disk import Disk
+from minidist.train.checkpoint.identity import check_folder, check_same_run, config_in, other_versions
+from minidist.train.checkpoint.manifest import Manifest
+from minidist.train.checkpoint.restore import check_files, find_checkpoint
+from minidist.train.checkpoint.saver import MODES, Saving
+from minidist.train.config import TrainConfig
+from minidist.train.faults import Fault
+from minidist.train.layout import Layout
+from minidist.train.result import Run
+
+
+def add_checkpoints(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("checkpoints and failures")
+    group.add_argument("--save", metavar="DIR", help="save checkpoints in this folder, and one of the last step")
+    group.add_argument(
+        "--save-every", type=integer, metavar="K", help="steps between checkpoints, with --save (default: 10)"
+    )
+    group.add_argument(
+        "--keep", type=integer, metavar="N", help="newest checkpoints to keep, with --save; 0 for all (default: 2)"
+    )
+    group.add_argument(
+        "--save-mode",
+        choices=MODES,
+        help="async writes behind training, sync pauses it until the checkpoint is committed (default: async)",
+    )
+    group.add_argument(
+        "--resume",
+        metavar="DIR",
+        help="go on from the newest checkpoint in this folder, or from this checkpoint, in any layout. What no flag "
+        "says, layout too, is as in the checkpoint",
+    )
+    group.add_argument(
+        "--fault",
+        action="append",
+        default=[],
+        metavar="FAULT",
+        help="make something go wrong: rank=2,step=7,kind=KIND, with KIND kill, raise, hang, slow:X (it takes X times "
+        "as long) or flip:PLACE (a bit in weights, moments, gradients or message). May be given several times",
+    )
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What ``--resume`` found."""
+
+    folder: Path
+    manifest: Manifest
+    config: TrainConfig
+    layout: Layout
+
+    def check(self, config: TrainConfig) -> None:
+        """Raises BadCheckpoint where a run with these settings cannot go on from here, or its files are not whole."""
+        check_same_run(self.manifest, config, load_corpus(config.text, config.context))
+        check_files(self.folder, self.manifest)
+
+    def notes(self, layout: Layout) -> list[str]:
+        """What to say of it, in lines."""
+        step = self.manifest.progress.step
+        lines = [f"resuming after step {step} from {self.folder}, which was written in layout {self.layout}"]
+        if layout != self.layout:
+            lines[0] += f", in layout {layout}"
+        return lines + [f"note: {text}" for text in [other_versions(self.manifest)] if text]
+
+
+def resumed(path: str | None) -> Checkpoint | None:
+    """The checkpoint to go on from; None without one.
+
+    Raises:
+        BadCheckpoint: if there is none, or none that this version can read.
+    """
+    if path is None:
+        return None
+    folder = find_checkpoint(path)
+    manifest = Manifest.read(Disk(), folder)
+    return Checkpoint(folder, manifest, config_in(manifest), Layout.parse(manifest.layout))
+
+
+def saving_of(options: argparse.Namespace, config: TrainConfig) -> Saving | None:
+    """What to save; None for nothing.
+
+    Raises:
+        ValueError: if the folder cannot take this run's checkpoints, or a flag needs --save.
+    """
+    given = {"every": options.save_every, "keep": options.keep, "mode": options.save_mode}
+    given = {name: value for name, value in given.items() if value is not None}
+    if options.save is None:
+        if given:
+            raise ValueError("--save-every, --keep and --save-mode are about checkpoints: add --save DIR")
+        return None
+    saving = Saving(options.save, **{"every": 10} | given)
+    resume = find_checkpoint(options.resume) if options.resume else None
+    check_folder(options.save, config, load_corpus(config.text, config.context), resume)
+    return saving
+
+
+def faults_of(options: argparse.Namespace, config: TrainConfig, layout: Layout) -> tuple[Fault, ...]:
+    """The faults that were ordered.
+
+    Raises:
+        ValueError: for one that this run would never meet.
+    """
+    faults = tuple(Fault.parse(text) for text in options.fault)
+    for fault in faults:
+        if fault.rank >= layout.world_size:
+            raise ValueError(f"--fault {fault}: layout {layout} has ranks 0 to {layout.world_size - 1}")
+        if fault.step >= config.steps:
+            raise ValueError(f"--fault {fault}: the run has steps 0 to {config.steps - 1}")
+    return faults
+
+
+def print_saves(console: Console, result: Run) -> None:
+    """How long checkpoints paused training, and which failed."""
+    first = result.ranks[0]
+    if first.pauses:
+        pauses: Sequence[float] = [max(pause) for pause in zip(*(rank.pauses for rank in result.ranks), strict=True)]
+        console.print(
+            f"checkpoints: {len(pauses) - len(first.save_errors)} saved; a save paused training for "
+            f"{median(pauses) * 1e3:,.1f} ms, the last one for {pauses[-1] * 1e3:,.1f} ms",
+            soft_wrap=True,
+        )
+    for error in first.save_errors:
+        console.print(f"a checkpoint could not be saved: {error}", style="red", soft_wrap=True)
