@@ -39,10 +39,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _explain(error: Exception) -> str:
     """One line for an error that the settings cause; the full traceback for a bug in the program."""
-    from minidist.comm import Deadlock, RankFailed  # no error comes from there before it is imported
+    from minidist.comm import Deadlock, Hang, RankFailed  # no error comes from there before it is imported
 
-    if isinstance(error, Deadlock):
-        return f"Deadlock: {error}"
+    if isinstance(error, Deadlock | Hang):
+        return f"{type(error).__name__}: {error}"
     if not isinstance(error, RankFailed):
         return str(error) or type(error).__name__
     kind, _, text = error.summary.partition(": ")

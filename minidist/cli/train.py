@@ -9,6 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from minidist.cli.checkpoint_flags import add_checkpoints, faults_of, print_saves, resumed, saving_of
+from minidist.cli.elastic_flags import add_elastic, elasticity_of, interruptions_table, print_interruption
 from minidist.cli.expert_table import expert_table
 from minidist.cli.flags import add_config, add_layout, config_of, defaults, integer, layout_of
 from minidist.cli.output import Output, check_outputs, console_of, json_output, write_outputs
@@ -23,6 +24,7 @@ from minidist.flops import PHASES
 from minidist.ledger import KINDS
 from minidist.plan.memory_check import check_memory
 from minidist.train.config import TrainConfig
+from minidist.train.elastic import run_elastic
 from minidist.train.layout import Layout
 from minidist.train.result import Run, RunOptions
 from minidist.train.trainer import run
@@ -34,6 +36,7 @@ def add_commands(commands) -> None:
     command.set_defaults(command=_train)
     add_layout(command, **defaults(Layout))
     add_checkpoints(command)
+    add_elastic(command)
     output = command.add_argument_group("output")
     output.add_argument(
         "--sample",
@@ -74,17 +77,18 @@ def _train(options) -> int:
         sample=options.sample,
         trace=options.trace is not None or options.png is not None,
     )
-    with _progress(Console(stderr=True)) as progress, Cluster(layout.world_size) as cluster:
+    elasticity, interruptions = elasticity_of(options, run_options), []
+    with _progress(Console(stderr=True)) as progress:
         first = checkpoint.manifest.progress.step if checkpoint else 0
         task = progress.add_task(str(layout), total=config.steps, completed=first, loss="", speed="")
 
-        first_end = 0.0
+        first_end, taken = 0.0, -1  # steps since the first one's end
 
         def on_step(step: int, loss: float) -> None:
-            nonlocal first_end
-            first_end = first_end or time.perf_counter()
-            speed = config.tokens_per_step * (step - first) / (time.perf_counter() - first_end + 1e-9)
-            text = f"{speed:,.0f} tokens/s" if step > first else ""
+            nonlocal first_end, taken
+            first_end, taken = first_end or time.perf_counter(), taken + 1
+            speed = config.tokens_per_step * taken / (time.perf_counter() - first_end + 1e-9)
+            text = f"{speed:,.0f} tokens/s" if taken else ""
             progress.update(task, completed=step + 1, loss=f"loss {loss:.4f}", speed=text)
 
         def on_event(rank: int, event: tuple) -> None:
@@ -92,10 +96,29 @@ def _train(options) -> int:
                 progress.console.print(f"no checkpoint {event[1]}: {event[2]}; training goes on", soft_wrap=True)
 
         rank_function = training_on(implementations) if implementations else None
-        result = run(cluster, config, layout, run_options, on_step, rank_function, on_event)
+        if elasticity is None:
+            with Cluster(layout.world_size) as cluster:
+                result = run(cluster, config, layout, run_options, on_step, rank_function, on_event, options.patience)
+        else:
+            result, interruptions = run_elastic(
+                config,
+                layout,
+                run_options,
+                elasticity,
+                on_step,
+                rank_function,
+                on_event,
+                lambda interruption: print_interruption(progress.console, interruption),
+            )
+            layout = result.layout
     logs = [rank.log for rank in result.ranks]
     files = (
-        json_output(options.json, result.as_dict() | implementations_as_dict(implementations, [result])),
+        json_output(
+            options.json,
+            result.as_dict()
+            | implementations_as_dict(implementations, [result])
+            | ({"interruptions": [it.as_dict() for it in interruptions]} if elasticity else {}),
+        ),
         Output(
             "trace",
             options.trace,
@@ -106,6 +129,8 @@ def _train(options) -> int:
     )
     try:
         _print_run(console, result)
+        if interruptions:
+            console.print(interruptions_table(interruptions))
         if implementations:
             print_implementations(console, implementations, [result])
     finally:  # also if nobody reads the results to their end, as in `minidist train | head`

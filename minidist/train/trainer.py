@@ -69,9 +69,7 @@ def run(
         if on_step is not None and rank == 0 and event[0] == "step":
             on_step(*event[1:3])
 
-    ranks = cluster.run(
-        rank_function or train_rank, config, layout, options, patience=patience, on_report=on_report
-    )
+    ranks = cluster.run(rank_function or train_rank, config, layout, options, patience=patience, on_report=on_report)
     return Run(layout, config, ranks, time.perf_counter() - started)
 
 

@@ -256,9 +256,11 @@ class Cluster:
     def _hang(self, patience: float, statuses: list, pending: dict[int, "RankProcess"]) -> Hang:
         culprits = tuple(number for number in sorted(pending) if statuses[number].state != BLOCKED)
         doing = self._doing(pending)
-        who = f", and {_name_ranks(culprits, 'does', 'do')} not wait for others" if culprits else ""
+        silence = f"no rank has reported anything for {patience:g} s"
+        one = len(culprits) == 1
+        who = f"{_name_ranks(culprits, 'hangs', 'hang')}: {'it waits' if one else 'they wait'} for no other, and "
         lines = [f"  rank {number} is {text}" for number, text in doing.items()]
-        return Hang("\n".join([f"no rank has reported anything for {patience:g} s{who}:", *lines]), culprits, doing)
+        return Hang("\n".join([f"{who if culprits else ''}{silence}:", *lines]), culprits, doing)
 
     def _doing(self, pending: dict[int, "RankProcess"]) -> dict[int, str]:
         """What each rank does, in words. Ends the run."""

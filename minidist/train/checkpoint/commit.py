@@ -71,6 +71,11 @@ def name_of(step: int) -> str:
     return f"step-{step:06d}"
 
 
+def step_of(name: str) -> int:
+    """How many steps a checkpoint of that name has."""
+    return int(name.removeprefix("step-"))
+
+
 def is_name(name: str) -> bool:
     """Whether ``name_of`` makes such names."""
     digits = name.removeprefix("step-")
