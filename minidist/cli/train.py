@@ -9,7 +9,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from minidist.cli.checkpoint_flags import add_checkpoints, faults_of, print_saves, resumed, saving_of
-from minidist.cli.elastic_flags import add_elastic, elasticity_of, interruptions_table, print_interruption
+from minidist.cli.elastic_flags import (
+    add_elastic,
+    elasticity_of,
+    interruptions_table,
+    peer_copies_of,
+    print_interruption,
+)
 from minidist.cli.expert_table import expert_table
 from minidist.cli.flags import add_config, add_layout, config_of, defaults, integer, layout_of
 from minidist.cli.output import Output, check_outputs, console_of, json_output, write_outputs
@@ -72,6 +78,7 @@ def _train(options) -> int:
         progress=True,
         saving=saving_of(options, config),
         resume=checkpoint and str(checkpoint.folder),
+        peer_copies=peer_copies_of(options, layout),
         faults=faults_of(options, config, layout),
         validate=True,
         sample=options.sample,

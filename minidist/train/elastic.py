@@ -1,7 +1,8 @@
 """Elastic training: a run goes on when ranks die, in the best layout of what is left, and ends on the same bits.
 
-Each attempt runs until it ends or fails. After a failure the run goes on from the last committed checkpoint, with as
-many ranks as before (``restart``: a new machine takes the dead one's place) or with those that are left (``shrink``).
+Each attempt runs until it ends or fails. After a failure the run goes on from the last committed checkpoint, or from
+copies in the memory of ranks that survived, whichever is newer, with as many ranks as before (``restart``: a new machine
+takes the dead one's place) or with those that are left (``shrink``).
 torchrun starts all workers again in the same way (``--max-restarts``), and leaves it to the program to go on from its
 checkpoint. Nothing needs to be retuned here, because every layout computes the same bits.
 
@@ -23,6 +24,7 @@ from minidist.train.checkpoint.commit import committed, discard, step_of
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.identity import check_folder
 from minidist.train.checkpoint.manifest import BadCheckpoint, Manifest
+from minidist.train.checkpoint.recovery import hand_over, survey
 from minidist.train.checkpoint.restore import check_files
 from minidist.train.config import TrainConfig
 from minidist.train.faults import Fault
@@ -72,7 +74,8 @@ class Interruption:
         why: in one line.
         before, after: the layouts.
         resumed: the step with which the run went on.
-        source: where its state came from: the name of a checkpoint, or "the beginning".
+        source: where its state came from: the folder of a checkpoint, "the memory of peers", or "the beginning".
+        lost: which copies in memory could not be used, and why; "" if none was missing.
         detect: seconds from the last report of a rank that failed until the failure was known.
         restart: seconds from then until all ranks were ready to take a step.
         recompute: seconds that it took to come to ``step`` again.
@@ -84,7 +87,8 @@ class Interruption:
     before: Layout
     after: Layout
     resumed: int = 0
-    source: str = "the beginning"
+    source: str = ""
+    lost: str = ""
     detect: float = 0.0
     restart: float = 0.0
     recompute: float = 0.0
@@ -103,7 +107,7 @@ def run_elastic(
     rank_function: Callable | None = None,
     on_event: Callable[[int, tuple], None] = lambda rank, event: None,
     on_interruption: Callable[[Interruption], None] = lambda interruption: None,
-    start: Callable[[int], Cluster] = Cluster,
+    start: Callable[..., Cluster] = Cluster,
 ) -> tuple[Run, list[Interruption]]:
     """Train as ``run`` does, and go on after failures.
 
@@ -112,7 +116,7 @@ def run_elastic(
     Args:
         on_step, rank_function, on_event: as for ``run``.
         on_interruption: called as the run is about to go on. How long that took is not known yet.
-        start: n -> a new Cluster of n ranks.
+        start: makes the Cluster.
 
     Returns:
         The last attempt, and what happened before it.
@@ -122,46 +126,89 @@ def run_elastic(
         RankFailed, Deadlock, Hang: for a failure that a new start does not cure.
         RuntimeError: when no rank is left, or there were too many failures.
     """
-    if options.saving is None:
-        raise ValueError("elastic training goes on from checkpoints: add --save DIR")
-    check_folder(
-        options.saving.folder, config, load_corpus(config.text, config.context), options.resume and Path(options.resume)
-    )
+    if options.saving is None and options.peer_copies is None:
+        raise ValueError("elastic training goes on from checkpoints or from copies: add --save DIR or --peer-copies 1")
+    if options.saving is not None:
+        resume = options.resume and Path(options.resume)
+        check_folder(options.saving.folder, config, load_corpus(config.text, config.context), resume)
     options = replace(options, progress=True)
     origin, left, interruptions, last = options.resume, layout.world_size, [], None
-    since = time.monotonic()
-    while True:
-        attempt = Attempt(interruptions[-1] if interruptions else None, since, on_event)
-        try:
-            with start(layout.world_size) as cluster:
+    since, not_after = time.monotonic(), None
+    with start(layout.world_size, keep_survivors=options.peer_copies is not None) as cluster:
+        while True:
+            before = interruptions[-1] if interruptions else None
+            attempt = Attempt(before, since, on_event)
+            try:
+                if before is not None:
+                    options = go_back(cluster, layout, options, origin, not_after, before)
+                    on_interruption(before)
                 patience = elasticity.patience
                 result = run(cluster, config, layout, options, on_step, rank_function, attempt.on_event, patience)
-        except (RankFailed, Deadlock, Hang) as error:
-            since = time.monotonic()
-            failed = attempt.failed(error, layout, since)
-            mark = (failed.step, getattr(error, "summary", type(error).__name__))
-            if kind_of(error) in NOT_RETRIED or (mark == last and not attempt.struck):
-                raise
-            if len(interruptions) == elasticity.max_restarts:
-                raise RuntimeError(
-                    f"{failed.why}; the run has gone on after {elasticity.max_restarts} failures already, and "
-                    "--max-restarts allows no more"
-                ) from error
-            last = None if attempt.struck else mark
-            if elasticity.on_failure == "shrink":
-                left -= len(failed.ranks)
-                if left < 1:
-                    raise RuntimeError(f"{failed.why}, and no rank is left to go on with") from error
-                layout = best_layout(config, layout, left)
-            not_after = attempt.verified if kind_of(error) == "CorruptedNumbers" else None
-            folder, failed.resumed = resume_point(options.saving.folder, origin, not_after)
-            failed.after, failed.source = layout, folder or failed.source
-            faults = tuple(fault for fault in options.faults if fault not in attempt.struck)
-            options = replace(options, resume=folder, faults=faults)
-            interruptions.append(failed)
-            on_interruption(failed)
-        else:
-            return result, interruptions
+                return result, interruptions
+            except (RankFailed, Deadlock, Hang) as error:
+                since = time.monotonic()
+                failed = attempt.failed(error, layout, since)
+                mark = (failed.step, getattr(error, "summary", type(error).__name__))
+                if kind_of(error) in NOT_RETRIED or (mark == last and not attempt.struck):
+                    raise
+                if len(interruptions) == elasticity.max_restarts:
+                    raise RuntimeError(
+                        f"{failed.why}; the run has gone on after {elasticity.max_restarts} failures already, and "
+                        "--max-restarts allows no more"
+                    ) from error
+                last = None if attempt.struck else mark
+                if elasticity.on_failure == "shrink":
+                    left -= len(failed.ranks)
+                    if left < 1:
+                        raise RuntimeError(f"{failed.why}, and no rank is left to go on with") from error
+                    layout = best_layout(config, layout, left)
+                not_after = attempt.verified if kind_of(error) == "CorruptedNumbers" else None
+                failed.after = layout
+                options = replace(options, faults=tuple(f for f in options.faults if f not in attempt.struck))
+                interruptions.append(failed)
+                staying = len(set(cluster.survivors) - set(failed.ranks))
+                cluster.regroup(staying or layout.world_size, without=failed.ranks)
+
+
+def go_back(
+    cluster: Cluster,
+    layout: Layout,
+    options: RunOptions,
+    origin: str | None,
+    not_after: int | None,
+    interruption: Interruption,
+) -> RunOptions:
+    """Find the newest state to go on from, and give the cluster the size of the layout.
+
+    Args:
+        cluster: of the ranks that survived, if any have.
+        layout: to go on in.
+        options: of the run before.
+        origin: the checkpoint that the run itself began with; None if it began with nothing.
+        not_after: steps after which the numbers are not to be relied on; None for none.
+        interruption: told where the run goes on.
+
+    Returns:
+        The options to go on with.
+    """
+    staying, held = len(cluster.survivors), None
+    if staying:
+        held, interruption.lost = survey(cluster, not_after)
+    newest = newest_checkpoint(options.saving.folder, not_after) if options.saving is not None else 0
+    if held is not None and held >= newest:
+        if staying > layout.world_size:
+            cluster.run(hand_over, layout.world_size)
+        folder, interruption.resumed, interruption.source = None, held, "the memory of peers"
+    else:
+        held = None
+        folder = newest_intact(options.saving.folder, not_after) if newest else None
+        folder = folder or origin
+        interruption.resumed = Manifest.read(Disk(), Path(folder)).progress.step if folder else 0
+        interruption.source = folder or "the beginning"
+    if options.saving is not None:
+        discard_newer(options.saving.folder, interruption.resumed)
+    cluster.regroup(layout.world_size)
+    return replace(options, resume=folder, recover=held)
 
 
 class Attempt:
@@ -226,19 +273,26 @@ def failed_ranks(error: Failure) -> tuple[int, ...]:
     return () if isinstance(error, Deadlock) else error.ranks
 
 
-def resume_point(folder: str, origin: str | None, not_after: int | None) -> tuple[str | None, int]:
-    """The newest checkpoint to go on from, and how many steps it has; those that are newer are removed.
+def newest_checkpoint(folder: str, not_after: int | None) -> int:
+    """How many steps the newest checkpoint in a folder has that may be relied on; 0 without any."""
+    steps = map(step_of, committed(Disk(), Path(folder)))
+    return max((step for step in steps if not_after is None or step <= not_after), default=0)
 
-    Args:
-        folder: of this run's checkpoints.
-        origin: the checkpoint that the run itself began with; None if it began with nothing.
-        not_after: steps after which the numbers are not to be relied on; None for none.
-    """
+
+def newest_intact(folder: str, not_after: int | None) -> str | None:
+    """The newest checkpoint that may be relied on, and whose files are as they were written; None without any."""
     disk, root = Disk(), Path(folder)
     for name in reversed(committed(disk, root)):
         if not_after is None or step_of(name) <= not_after:
             with suppress(BadCheckpoint):
                 check_files(root / name, Manifest.read(disk, root / name))
-                return str(root / name), step_of(name)
-        discard(disk, root, name)  # the run will write it again
-    return origin, Manifest.read(disk, Path(origin)).progress.step if origin else 0
+                return str(root / name)
+    return None
+
+
+def discard_newer(folder: str, step: int) -> None:
+    """Remove the checkpoints after so many steps, which were passed over: the run will write them again."""
+    disk, root = Disk(), Path(folder)
+    for name in committed(disk, root):
+        if step_of(name) > step:
+            discard(disk, root, name)

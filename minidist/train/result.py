@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 
 from minidist import trace
+from minidist.train.checkpoint.peers import PeerCopies
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
 from minidist.train.faults import Fault
@@ -19,6 +20,8 @@ class RunOptions:
     progress: bool = False  # report every step to the parent
     saving: Saving | None = None  # of checkpoints
     resume: str | None = None  # the folder of a checkpoint to go on from
+    peer_copies: PeerCopies | None = None  # of snapshots, in the memory of other ranks
+    recover: int | None = None  # the step of snapshots in the ranks' memory to go on from
     faults: tuple[Fault, ...] = ()
     validate: bool = False
     sample: int = 0  # bytes of text to generate
@@ -38,6 +41,7 @@ class RankResult:
     compute_seconds: list[float] = field(default_factory=list)  # of each step taken here: see comm's compute_clock.py
     pauses: list[float] = field(default_factory=list)  # seconds for which saves kept it from training
     save_errors: list[str] = field(default_factory=list)  # why checkpoints could not be saved
+    copy_pauses: list[float] = field(default_factory=list)  # seconds for which copies to peers did
     bytes_read: int = 0  # of a checkpoint
     memory: dict[str, int] = field(default_factory=dict)  # peak bytes, by kind and in total: see ledger.py
     collectives: list[dict] = field(default_factory=list)  # of one step: see trace.Collectives
@@ -96,6 +100,7 @@ class Run:
             "compute_seconds": [rank.compute_seconds for rank in self.ranks],
             "pauses": [rank.pauses for rank in self.ranks],
             "save_errors": self.ranks[0].save_errors,
+            "copy_pauses": [rank.copy_pauses for rank in self.ranks],
             "loss_scale": self.ranks[0].loss_scale,
             "skipped_steps": self.ranks[0].skipped_steps,
             "expert_counts": [counts.tolist() for counts in self.ranks[0].expert_counts],

@@ -23,6 +23,8 @@ from minidist.train.batches import batch_of
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.identity import manifest_of
 from minidist.train.checkpoint.manifest import Manifest, Progress
+from minidist.train.checkpoint.peers import Peers, forget
+from minidist.train.checkpoint.recovery import recover
 from minidist.train.checkpoint.restore import Files, restore
 from minidist.train.checkpoint.saver import Saver
 from minidist.train.checkpoint.snapshot import Snapshots
@@ -83,7 +85,7 @@ def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, options
 def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions) -> RankResult:
     corpus = load_corpus(config.text, config.context)
     manifest = Manifest.read(Disk(), Path(options.resume)) if options.resume else None
-    first = manifest.progress.step if manifest else 0
+    first = manifest.progress.step if manifest else options.recover or 0
     instruments = Instruments(world, max(first, config.steps - TRACED_STEPS) if options.trace else None)
     share = Share.of(world, config, layout)
     model, optimizer, scaler = share.model, share.optimizer, share.scaler
@@ -91,6 +93,13 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
     with Files(Path(options.resume or "")) as files:
         if manifest is not None:
             losses += restore(manifest, files.read, share).losses
+    if options.recover is None:
+        forget(world)
+    else:
+        losses += recover(world, options.recover, share).losses
+    peers = peers_of(world, layout, options, share)
+    if peers is not None and first:
+        peers.take(Progress.of(losses, optimizer, scaler))  # at once: what is left of a ring has lost some copies
     saver = saver_of(world, config, layout, options, share, corpus)
     faults = Faults(options.faults, world, share)
     instruments.begin(model, optimizer)
@@ -112,6 +121,8 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
             world.report(("step", step, losses[-1], instruments.compute_seconds[-1]))
         if saver is not None:
             saver.after_step(Progress.of(losses, optimizer, scaler), last)
+        if peers is not None and not last:
+            peers.after_step(Progress.of(losses, optimizer, scaler))
         if last:
             break
 
@@ -125,6 +136,7 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
         expert_counts=expert_counts,
         pauses=saver.pauses if saver else [],
         save_errors=saver.errors if saver else [],
+        copy_pauses=peers.pauses if peers else [],
         bytes_read=files.bytes_read,
         **measured,
     )
@@ -152,6 +164,13 @@ def saver_of(
     return Saver(
         world, options.saving, Snapshots(world, share), manifest, lambda *saved: world.report(("saved", *saved))
     )
+
+
+def peers_of(world: ProcessGroup, layout: Layout, options: RunOptions, share: Share) -> Peers | None:
+    """What keeps this run's snapshots in memory; None if nobody asked for any."""
+    if options.peer_copies is None:
+        return None
+    return Peers(world, options.peer_copies, Snapshots(world, share), str(layout))
 
 
 @contextmanager

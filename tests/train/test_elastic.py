@@ -143,7 +143,6 @@ EXPERTS = {"experts": 4, "expert_hidden": 8, "bias_rate": 0.01}
         ("dp=4,ep=4,zero=2", "dp=3,zero=2", EXPERTS),
         ("pp=2,dp=2,schedule=gpipe", "dp=3", {}),
         ("tp=2,cp=2,sp=1", "dp=3", {"sequence_chunks": 2}),
-        ("dp=3", "dp=2", {"precision": "fp16"}),
     ],
 )
 def test_every_axis_shrinks(ranks, tmp_path, layout, after, settings):
@@ -154,8 +153,8 @@ def test_every_axis_shrinks(ranks, tmp_path, layout, after, settings):
 
 
 def test_a_loss_scale_that_moves_goes_on_where_it_was(ranks, tmp_path):
-    """At a high learning rate the gradients overflow now and then."""
-    config = replace(CONFIG, precision="fp16", steps=12)
+    """At a high learning rate the gradients overflow once, and the scale is halved."""
+    config = replace(CONFIG, precision="fp16", steps=12, lr=0.1)
     result, [interruption] = elastic(tmp_path, "dp=3", "rank=1,step=9,kind=kill", config=config, every=1)
     untouched = run(ranks(1), config, Layout())
     assert result.fingerprint == untouched.fingerprint and interruption.resumed > 0
@@ -200,7 +199,7 @@ def test_an_error_that_comes_again_is_no_machines_fault(tmp_path):
 def test_errors_that_no_new_start_cures(tmp_path, error):
     seen = []
     options = RunOptions(saving=Saving(str(tmp_path), 2))
-    with pytest.raises(md.RankFailed, match=f"{type(error).__name__}: {error}"):
+    with pytest.raises(md.RankFailed, match=f"{type(error).__name__}: .*{error}"):
         run_elastic(
             CONFIG, Layout(dp=2), options, rank_function=fails_in(1, error), start=PatientCluster,
             on_interruption=seen.append,
@@ -280,7 +279,7 @@ def test_settings_that_cannot_be():
         Elasticity(max_restarts=-1)
     with pytest.raises(ValueError, match="--patience must be more than 0 seconds"):
         Elasticity(patience=0)
-    with pytest.raises(ValueError, match="goes on from checkpoints: add --save DIR"):
+    with pytest.raises(ValueError, match="goes on from checkpoints or from copies: add --save DIR"):
         run_elastic(CONFIG, Layout(dp=2), RunOptions())
 
 
@@ -300,7 +299,7 @@ def test_the_command_line(ranks, tmp_path, capsys):
     [interruption] = document["interruptions"]
     assert document["layout"] == interruption["after"] == "dp=2" and interruption["ranks"] == [2]
     assert command_line([*arguments[:-4], "--elastic"]) == 2
-    assert "--elastic goes on from checkpoints: add --save DIR" in capsys.readouterr().err
+    assert "--elastic goes on from checkpoints or from copies: add --save DIR" in capsys.readouterr().err
     assert command_line([*arguments[:-4], "--on-failure", "restart"]) == 2
     assert "add --elastic" in capsys.readouterr().err
 

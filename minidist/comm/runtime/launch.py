@@ -10,7 +10,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 import multiprocess
@@ -27,6 +27,7 @@ from minidist.comm.transports.shared_memory import BLOCKED, MAX_RANKS, RUNNING, 
 
 WATCH_SECONDS = 0.05  # between two looks at the ranks' statuses
 GRACE_SECONDS = 2.0  # after a failure, for the other ranks to say where they are
+ANSWER_SECONDS = 10.0  # the same for ranks that are to be kept: one that computes hears of it at its next message
 
 
 def launch(fn: Callable, world_size: int, *args, timeout: float | None = None, start_method: str | None = None) -> list:
@@ -59,17 +60,25 @@ class Watching:
 class Cluster:
     """Ranks that stay warm between calls of ``run``. A context manager.
 
-    A failed run ends the ranks, and the next run starts new ones.
+    A failed run ends the ranks, and the next run starts new ones. With ``keep_survivors`` it ends those alone that died
+    or do not answer. The others keep what they hold in ``world.kept``: a machine's memory is not lost because another
+    machine is. ``regroup`` says with how many ranks the next run goes on.
 
     Args:
         world_size: the number of ranks, 1 to 64.
         start_method: as for ``launch``.
         queue_bytes: capacity of each queue (one per ordered pair of ranks), a multiple of 64.
+        keep_survivors: whether ranks outlive the failure of another.
     """
 
-    def __init__(self, world_size: int, start_method: str | None = None, queue_bytes: int | None = None) -> None:
-        if isinstance(world_size, bool) or not isinstance(world_size, int) or not 1 <= world_size <= MAX_RANKS:
-            raise ValueError(f"world_size must be a whole number from 1 to {MAX_RANKS}, but is {world_size!r}")
+    def __init__(
+        self,
+        world_size: int,
+        start_method: str | None = None,
+        queue_bytes: int | None = None,
+        keep_survivors: bool = False,
+    ) -> None:
+        _check_size(world_size)
         methods = multiprocess.get_all_start_methods()
         if start_method is None:
             start_method = "forkserver" if "forkserver" in methods and sys.platform == "linux" else "spawn"
@@ -79,10 +88,11 @@ class Cluster:
             raise ValueError(f"queue_bytes must be a multiple of 64, at least 1024, but is {queue_bytes}")
         self.world_size = world_size
         self._context = multiprocess.get_context(start_method)
-        self._capacity = queue_bytes or queue_capacity(world_size)
+        self._queue_bytes, self._keep_survivors = queue_bytes, keep_survivors
         self._ranks: list[RankProcess] = []
         self._segment: Segment | None = None
-        self._end: Callable[[], None] = lambda: None
+        self._complete = False  # whether all ranks are there, with a segment that no failed run has used
+        self._end = weakref.finalize(self, lambda: None)
         self._closed = False
         self._running = threading.Lock()
 
@@ -96,7 +106,23 @@ class Cluster:
     @property
     def is_warm(self) -> bool:
         """Whether its ranks have started and none has failed: the next run starts no new ones."""
-        return bool(self._ranks)
+        return self._complete
+
+    @property
+    def survivors(self) -> list[int]:
+        """The ranks that outlived the run that failed, by their numbers in it; all ranks if none has."""
+        return [rank.number for rank in self._ranks]
+
+    def regroup(self, world_size: int, without: Collection[int] = ()) -> None:
+        """Let the next run have so many ranks: the survivors in their order, then new ones.
+
+        Args:
+            without: survivors to end, which are not relied on any longer. So are those that are too many.
+        """
+        _check_size(world_size)
+        staying = [rank for rank in self._ranks if rank.number not in without][:world_size]
+        self._end_all_but(staying)
+        self.world_size = world_size
 
     def close(self) -> None:
         """End the ranks and free the shared memory."""
@@ -150,6 +176,10 @@ class Cluster:
             for rank in self._ranks:
                 rank.send("run", payload)
             return self._collect(watching)
+        except (RankFailed, Deadlock, Hang):
+            kept = self._answered if self._keep_survivors else ()
+            self._end_all_but([rank for rank in self._ranks if rank.number in kept])
+            raise
         except BaseException:  # KeyboardInterrupt too
             self._stop(kill=True)
             raise
@@ -157,37 +187,50 @@ class Cluster:
     # Starting and stopping
 
     def _start(self) -> None:
-        if self._ranks:
+        if self._complete:
             return
         sweep()
-        self._segment = Segment(self.world_size, self._capacity)
-        ranks: list[RankProcess] = []
+        self._segment = Segment(self.world_size, self._queue_bytes or queue_capacity(self.world_size))
+        ranks = self._ranks
         # the ranks end even if the Cluster is dropped, or Python exits, without close()
         self._owner = os.getpid()
+        self._end.detach()
         self._end = weakref.finalize(self, end_ranks, ranks, self._segment, True, self._owner)
         try:
+            for number, survivor in enumerate(ranks):
+                survivor.regroup(number, self._segment)
             if self._context.get_start_method() == "forkserver":  # its server imports NumPy once, for all ranks
                 self._context.set_forkserver_preload(["minidist.comm.runtime.worker"])
                 claim_temporary_folder()
             with script_hidden(), interrupts_held():
-                for rank in range(self.world_size):
-                    ranks.append(RankProcess(self._context, rank, self.world_size, self._segment))
+                for number in range(len(ranks), self.world_size):
+                    ranks.append(RankProcess(self._context, number, self._segment))
         except BaseException:
             self._end()
             raise
-        self._ranks = ranks
+        self._complete = True
 
     def _stop(self, kill: bool) -> None:
         if self._ranks:
             end_ranks(self._ranks, self._segment, kill, self._owner)
             self._end.detach()
-        self._ranks, self._segment = [], None
+        self._ranks, self._complete = [], False
+
+    def _end_all_but(self, staying: list[RankProcess]) -> None:
+        """End the other ranks. Those that stay need a new segment: in the old one a message may be half written."""
+        if not staying:
+            self._stop(kill=True)
+            return
+        leaving = [rank for rank in self._ranks if rank not in staying]
+        self._ranks[:] = staying  # the list that the finalizer has
+        end_ranks(leaving, self._segment, True, self._owner)
+        self._complete = False
 
     # Waiting for the results
 
     def _collect(self, watching: "Watching") -> list:
         self._on_report = watching.on_report
-        self._answered, self._died = set(), set()
+        self._answered, self._died, self._hopeless = set(), set(), set()
         limited = watching.timeout is not None or watching.patience is not None
         clock = self._clock(range(self.world_size)) if limited else lambda: 0.0
         heard, silent_since = False, 0.0  # whether of any rank since the last look; by the clock
@@ -255,6 +298,7 @@ class Cluster:
 
     def _hang(self, patience: float, statuses: list, pending: dict[int, "RankProcess"]) -> Hang:
         culprits = tuple(number for number in sorted(pending) if statuses[number].state != BLOCKED)
+        self._hopeless = set(culprits)
         doing = self._doing(pending)
         silence = f"no rank has reported anything for {patience:g} s"
         one = len(culprits) == 1
@@ -304,8 +348,14 @@ class Cluster:
         silent = dict(pending)
         blocked = {number for number in pending if self._segment.status[number].read().state == BLOCKED}
         started = time.monotonic()
+
+        def limit() -> float:
+            if self._keep_survivors and silent.keys() - self._hopeless:
+                return ANSWER_SECONDS
+            return GRACE_SECONDS if blocked & silent.keys() else WATCH_SECONDS
+
         # a blocked rank answers at once; a computing one may block soon, or never
-        while silent and time.monotonic() < started + (GRACE_SECONDS if blocked & silent.keys() else WATCH_SECONDS):
+        while silent and time.monotonic() < started + limit():
             for rank in with_reports(silent.values(), WATCH_SECONDS):
                 kind, content = rank.receive()
                 if kind == "aborted":
@@ -326,6 +376,11 @@ class Cluster:
                 kind, content = rank.receive()
             for line in content if kind == "leftovers" else ():
                 warnings.warn(line, RuntimeWarning, stacklevel=4)
+
+
+def _check_size(world_size: int) -> None:
+    if isinstance(world_size, bool) or not isinstance(world_size, int) or not 1 <= world_size <= MAX_RANKS:
+        raise ValueError(f"world_size must be a whole number from 1 to {MAX_RANKS}, but is {world_size!r}")
 
 
 def _name_ranks(ranks, one: str = "was", more: str = "were") -> str:

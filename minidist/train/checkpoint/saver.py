@@ -35,6 +35,7 @@ from minidist.train.checkpoint.manifest import ArrayEntry, FileEntry, Manifest, 
 from minidist.train.checkpoint.snapshot import Part, Snapshots
 
 MODES = ("async", "sync")
+WRITING = "writing"  # in world.kept: the thread that writes
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,9 @@ class Saver:
         self.write: Write | None = None
         self.pauses: list[float] = []
         self.errors: list[str] = []
+        if WRITING in world.kept:  # of a run that this rank outlived: it may still write in this folder
+            world.kept.pop(WRITING).join()
+        barrier(world)
         if world.rank == 0:
             self.remove_what_was_cut_off()
         barrier(world)  # before anybody writes
@@ -134,6 +138,7 @@ class Saver:
         if name_of(progress.step) not in self.there:  # which a run that went back some steps would write again
             path = self.root / name_of(progress.step) / f"rank-{self.world.rank}.safetensors"
             self.progress, self.write = progress, Write(self.disk, path, self.snapshots.take())
+            self.world.kept[WRITING] = self.write.thread
             if self.saving.mode == "sync" or last:
                 self.end_save(wait=True)
             self.pauses.append(time.perf_counter() - began)
