@@ -1,10 +1,10 @@
 """Elastic training: a run goes on when ranks die, in the best layout of what is left, and ends on the same bits.
 
 Each attempt runs until it ends or fails. After a failure the run goes on from the last committed checkpoint, or from
-copies in the memory of ranks that survived, whichever is newer, with as many ranks as before (``restart``: a new machine
-takes the dead one's place) or with those that are left (``shrink``).
-torchrun starts all workers again in the same way (``--max-restarts``), and leaves it to the program to go on from its
-checkpoint. Nothing needs to be retuned here, because every layout computes the same bits.
+copies in the memory of ranks that survived, whichever is newer. It has as many ranks as before (``restart``: a new
+machine takes the dead one's place) or those that are left (``shrink``). Nothing needs to be retuned, because every
+layout computes the same bits. (torchrun's ``--max-restarts`` starts all workers again in the same way, and leaves it to
+the program to find its checkpoint.)
 
 What a new start cannot cure ends the run at once: training that diverged, a setting that cannot be, memory that is too
 small, and a failure that comes again in the same step.
