@@ -74,7 +74,8 @@ class Interruption:
         why: in one line.
         before, after: the layouts.
         resumed: the step with which the run went on.
-        source: where its state came from: the folder of a checkpoint, "the memory of peers", or "the beginning".
+        source: where its state came from: the folder of a checkpoint, "the memory of peers", or "the beginning"; ""
+            if the next failure came before that was known.
         lost: which copies in memory could not be used, and why; "" if none was missing.
         detect: seconds from the last report of a rank that failed until the failure was known.
         restart: seconds from then until all ranks were ready to take a step.
@@ -111,7 +112,8 @@ def run_elastic(
 ) -> tuple[Run, list[Interruption]]:
     """Train as ``run`` does, and go on after failures.
 
-    Faults that have struck do not strike again; a fault of a rank that is gone strikes nobody.
+    Faults that have struck do not strike again. Those that have not count ranks as the layout does that the run has by
+    then.
 
     Args:
         on_step, rank_function, on_event: as for ``run``.
@@ -132,42 +134,45 @@ def run_elastic(
         resume = options.resume and Path(options.resume)
         check_folder(options.saving.folder, config, load_corpus(config.text, config.context), resume)
     options = replace(options, progress=True)
-    origin, left, interruptions, last = options.resume, layout.world_size, [], None
-    since, not_after = time.monotonic(), None
+    origin, left, patience = options.resume, layout.world_size, elasticity.patience
+    interruptions, last, not_after, since = [], None, None, time.monotonic()
     with start(layout.world_size, keep_survivors=options.peer_copies is not None) as cluster:
         while True:
             before = interruptions[-1] if interruptions else None
             attempt = Attempt(before, since, on_event)
             try:
                 if before is not None:
-                    options = go_back(cluster, layout, options, origin, not_after, before)
+                    options = go_back(cluster, layout, options, origin, not_after, before, patience)
                     on_interruption(before)
-                patience = elasticity.patience
                 result = run(cluster, config, layout, options, on_step, rank_function, attempt.on_event, patience)
                 return result, interruptions
             except (RankFailed, Deadlock, Hang) as error:
                 since = time.monotonic()
                 failed = attempt.failed(error, layout, since)
-                mark = (failed.step, getattr(error, "summary", type(error).__name__))
-                if kind_of(error) in NOT_RETRIED or (mark == last and not attempt.struck):
+                mark = None if attempt.struck else (failed.step, getattr(error, "summary", type(error).__name__))
+                if kind_of(error) in NOT_RETRIED or (mark is not None and mark == last):
                     raise
-                if len(interruptions) == elasticity.max_restarts:
-                    raise RuntimeError(
-                        f"{failed.why}; the run has gone on after {elasticity.max_restarts} failures already, and "
-                        "--max-restarts allows no more"
-                    ) from error
-                last = None if attempt.struck else mark
+                last = mark
                 if elasticity.on_failure == "shrink":
                     left -= len(failed.ranks)
-                    if left < 1:
-                        raise RuntimeError(f"{failed.why}, and no rank is left to go on with") from error
-                    layout = best_layout(config, layout, left)
+                check_limits(failed, left, len(interruptions), elasticity, error)
+                if elasticity.on_failure == "shrink":
+                    layout = failed.after = best_layout(config, layout, left)
                 not_after = attempt.verified if kind_of(error) == "CorruptedNumbers" else None
-                failed.after = layout
                 options = replace(options, faults=tuple(f for f in options.faults if f not in attempt.struck))
                 interruptions.append(failed)
                 staying = len(set(cluster.survivors) - set(failed.ranks))
                 cluster.regroup(staying or layout.world_size, without=failed.ranks)
+
+
+def check_limits(failed: Interruption, left: int, earlier: int, elasticity: Elasticity, error: Failure) -> None:
+    """Raises RuntimeError where there are no ranks to go on with, or no more failures are allowed."""
+    if left < 1:
+        raise RuntimeError(f"{failed.why}, and no rank is left to go on with") from error
+    if earlier == elasticity.max_restarts:
+        raise RuntimeError(
+            f"{failed.why}; the run has gone on after {earlier} failures already, and --max-restarts allows no more"
+        ) from error
 
 
 def go_back(
@@ -177,6 +182,7 @@ def go_back(
     origin: str | None,
     not_after: int | None,
     interruption: Interruption,
+    patience: float,
 ) -> RunOptions:
     """Find the newest state to go on from, and give the cluster the size of the layout.
 
@@ -187,22 +193,21 @@ def go_back(
         origin: the checkpoint that the run itself began with; None if it began with nothing.
         not_after: steps after which the numbers are not to be relied on; None for none.
         interruption: told where the run goes on.
+        patience: as for ``Cluster.run``.
 
     Returns:
         The options to go on with.
     """
     staying, held = len(cluster.survivors), None
     if staying:
-        held, interruption.lost = survey(cluster, not_after)
-    newest = newest_checkpoint(options.saving.folder, not_after) if options.saving is not None else 0
-    if held is not None and held >= newest:
+        held, interruption.lost = survey(cluster, not_after, patience)
+    folder = newest_intact(options.saving.folder, held or 0, not_after) if options.saving is not None else None
+    if held is not None and folder is None:
         if staying > layout.world_size:
-            cluster.run(hand_over, layout.world_size)
-        folder, interruption.resumed, interruption.source = None, held, "the memory of peers"
+            cluster.run(hand_over, layout.world_size, patience=patience)
+        interruption.resumed, interruption.source = held, "the memory of peers"
     else:
-        held = None
-        folder = newest_intact(options.saving.folder, not_after) if newest else None
-        folder = folder or origin
+        held, folder = None, folder or origin
         interruption.resumed = Manifest.read(Disk(), Path(folder)).progress.step if folder else 0
         interruption.source = folder or "the beginning"
     if options.saving is not None:
@@ -221,13 +226,14 @@ class Attempt:
 
     Attributes:
         struck: the faults that have.
-        verified: the number of steps after which the state was last known to be right.
+        verified: the number of steps after which the state was last known to be right: with which the attempt began,
+            or which the ranks have checked since.
     """
 
     def __init__(self, before: Interruption | None, since: float, on_event: Callable[[int, tuple], None]) -> None:
         self.before, self.since, self.pass_on = before, since, on_event
         self.struck: list[Fault] = []
-        self.verified = before.resumed if before else 0
+        self.verified = 0
         self.ready: float | None = None
         self.next_steps: dict[int, int] = {}  # rank -> the step that it is in
         self.heard: dict[int, float] = {}  # rank -> when it last reported
@@ -237,9 +243,10 @@ class Attempt:
         if event[0] == "fault":
             self.struck.append(event[1])
         elif event[0] == "verified":
-            self.verified = event[1]
+            self.verified = event[1] + 1  # the event counts steps from 0
         elif event[0] == "ready":
             self.next_steps[rank], self.ready = event[1], now
+            self.verified = max(self.verified, event[1])
             if self.before is not None:
                 self.before.restart = now - self.since
         elif event[0] == "step":
@@ -268,22 +275,21 @@ def kind_of(error: Failure) -> str:
 def failed_ranks(error: Failure) -> tuple[int, ...]:
     """The ranks that are not to be relied on any longer."""
     if kind_of(error) == "CorruptedNumbers":  # which every rank raises: the message says whose numbers they were
-        named = re.search(r"\brank (\d+)", error.summary)
+        named = re.search(r"\brank (\d+)", error.summary.partition(".")[0])
         return (int(named[1]),) if named else ()
     return () if isinstance(error, Deadlock) else error.ranks
 
 
-def newest_checkpoint(folder: str, not_after: int | None) -> int:
-    """How many steps the newest checkpoint in a folder has that may be relied on; 0 without any."""
-    steps = map(step_of, committed(Disk(), Path(folder)))
-    return max((step for step in steps if not_after is None or step <= not_after), default=0)
+def newest_intact(folder: str, after: int, not_after: int | None) -> str | None:
+    """The newest checkpoint whose files are as they were written; None without any.
 
-
-def newest_intact(folder: str, not_after: int | None) -> str | None:
-    """The newest checkpoint that may be relied on, and whose files are as they were written; None without any."""
+    Args:
+        after: with more steps than so many.
+        not_after: and no more than so many; None for no limit.
+    """
     disk, root = Disk(), Path(folder)
     for name in reversed(committed(disk, root)):
-        if not_after is None or step_of(name) <= not_after:
+        if after < step_of(name) and (not_after is None or step_of(name) <= not_after):
             with suppress(BadCheckpoint):
                 check_files(root / name, Manifest.read(disk, root / name))
                 return str(root / name)

@@ -43,6 +43,7 @@ class RankResult:
     save_errors: list[str] = field(default_factory=list)  # why checkpoints could not be saved
     copy_pauses: list[float] = field(default_factory=list)  # seconds for which copies to peers did
     bytes_read: int = 0  # of a checkpoint
+    restore_seconds: float = 0.0  # for putting a checkpoint, or copies from peers, in place
     memory: dict[str, int] = field(default_factory=dict)  # peak bytes, by kind and in total: see ledger.py
     collectives: list[dict] = field(default_factory=list)  # of one step: see trace.Collectives
     flops: dict[str, int] = field(default_factory=dict)  # of all steps' matrix products, by phase: see flops.py

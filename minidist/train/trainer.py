@@ -90,6 +90,7 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
     share = Share.of(world, config, layout)
     model, optimizer, scaler = share.model, share.optimizer, share.scaler
     losses, digests, expert_counts = [], [], []
+    began = time.perf_counter()
     with Files(Path(options.resume or "")) as files:
         if manifest is not None:
             losses += restore(manifest, files.read, share).losses
@@ -97,6 +98,7 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
         forget(world)
     else:
         losses += recover(world, options.recover, share).losses
+    restore_seconds = time.perf_counter() - began
     peers = peers_of(world, layout, options, share)
     if peers is not None and first:
         peers.take(Progress.of(losses, optimizer, scaler))  # at once: what is left of a ring has lost some copies
@@ -138,6 +140,7 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
         save_errors=saver.errors if saver else [],
         copy_pauses=peers.pauses if peers else [],
         bytes_read=files.bytes_read,
+        restore_seconds=restore_seconds,
         **measured,
     )
     if options.stop_after is not None:

@@ -319,7 +319,7 @@ def part(start, stop):
 
 
 def surveyed(*ranks, not_after=None):
-    return recovery.survey(SimpleNamespace(run=lambda _: list(ranks)), not_after)
+    return recovery.survey(SimpleNamespace(run=lambda _, patience: list(ranks)), not_after)
 
 
 def test_a_survey_by_hand():

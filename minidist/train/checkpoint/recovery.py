@@ -28,17 +28,18 @@ Request = tuple[str, str, int, int]  # snapshot, array, start, stop: those eleme
 NAMED = 3  # arrays in a message
 
 
-def survey(cluster: Cluster, not_after: int | None) -> tuple[int | None, str]:
+def survey(cluster: Cluster, not_after: int | None, patience: float | None = None) -> tuple[int | None, str]:
     """What the ranks of a cluster hold together.
 
     Args:
         not_after: steps after which the numbers are not to be relied on; None for none.
+        patience: as for ``Cluster.run``.
 
     Returns:
         The number of steps of the newest generation that is whole, or None; and which newer ones are not, in words.
     """
     together: dict[int, Generation] = {}  # the held parts without their values
-    for rank in cluster.run(holdings):
+    for rank in cluster.run(holdings, patience=patience):
         for generation in rank:
             known = together.setdefault(generation.progress.step, generation)
             known.held |= generation.held
