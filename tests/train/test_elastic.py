@@ -244,7 +244,8 @@ def test_corrupted_numbers_go_back_to_where_all_was_well(tmp_path, verified, res
         seen.append((it.ranks, it.resumed, committed(Disk(), tmp_path / "run")))
 
     result, _ = run_elastic(
-        CONFIG, Layout(dp=3), options, rank_function=corrupts(verified, named, tmp_path / "again"), start=PatientCluster,
+        CONFIG, Layout(dp=3), options, start=PatientCluster,
+        rank_function=corrupts(verified, named, tmp_path / "again"),
         on_interruption=on_interruption,
     )  # fmt: skip
     assert seen == [(gone, resumed, ["step-000002"] if resumed else [])]
