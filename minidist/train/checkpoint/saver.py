@@ -31,7 +31,8 @@ from minidist.comm.point_to_point import barrier
 from minidist.parallel.tools.scalars import global_max, texts_of_all
 from minidist.train.checkpoint.commit import commit, committed, discard, name_of, saves, write_durably
 from minidist.train.checkpoint.disk import Disk
-from minidist.train.checkpoint.manifest import ArrayEntry, FileEntry, Manifest, Progress, Slice
+from minidist.train.checkpoint.manifest import ArrayEntry, BadCheckpoint, FileEntry, Manifest, Progress, Slice
+from minidist.train.checkpoint.restore import check_files
 from minidist.train.checkpoint.snapshot import Part, Snapshots
 
 MODES = ("async", "sync")
@@ -135,13 +136,29 @@ class Saver:
             return
         if self.write is not None:
             self.end_save(wait=True)
-        if name_of(progress.step) not in self.there:  # which a run that went back some steps would write again
-            path = self.root / name_of(progress.step) / f"rank-{self.world.rank}.safetensors"
-            self.progress, self.write = progress, Write(self.disk, path, self.snapshots.take())
-            self.world.kept[WRITING] = self.write.thread
-            if self.saving.mode == "sync" or last:
-                self.end_save(wait=True)
-            self.pauses.append(time.perf_counter() - began)
+        if name_of(progress.step) in self.there and self.stays(name_of(progress.step)):
+            return
+        path = self.root / name_of(progress.step) / f"rank-{self.world.rank}.safetensors"
+        self.progress, self.write = progress, Write(self.disk, path, self.snapshots.take())
+        self.world.kept[WRITING] = self.write.thread
+        if self.saving.mode == "sync" or last:
+            self.end_save(wait=True)
+        self.pauses.append(time.perf_counter() - began)
+
+    def stays(self, name: str) -> bool:
+        """Whether a checkpoint that an earlier run has saved is whole, so that this run need not save it again.
+
+        A run that goes back some steps comes to it a second time, with the same bits. It may have gone back because
+        this one was damaged: then it is removed.
+        """
+        damaged = False
+        if self.world.rank == 0:
+            try:
+                check_files(self.root / name, Manifest.read(self.disk, self.root / name))
+            except BadCheckpoint:
+                damaged = True
+                discard(self.disk, self.root, name)
+        return not global_max(damaged, self.world)
 
     def end_save(self, wait: bool) -> None:
         """Commit the save that is under way, or give it up where it failed, if it has ended on all ranks."""
