@@ -11,6 +11,7 @@ import numpy as np
 
 from minidist import backend
 from minidist.comm.group import ProcessGroup
+from minidist.comm.point_to_point import barrier
 from minidist.comm.runtime.launch import Cluster
 from minidist.nn.clip import NotFinite
 from minidist.nn.data import Corpus, load_corpus
@@ -90,6 +91,8 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
     share = Share.of(world, config, layout)
     model, optimizer, scaler = share.model, share.optimizer, share.scaler
     losses, digests, expert_counts = [], [], []
+    if first:
+        barrier(world)  # so that no wait for a rank that has just started counts as reading
     began = time.perf_counter()
     with Files(Path(options.resume or "")) as files:
         if manifest is not None:

@@ -247,6 +247,21 @@ def test_another_failure_during_recovery(ranks):
     assert result.fingerprint == reference(ranks)
 
 
+def test_another_failure_before_the_next_snapshot(ranks):
+    """What the first dead rank held has two holders again by then."""
+
+    def rank_function(world, config, layout, options):
+        from minidist.train import trainer
+
+        if world.size == 3 and world.rank == 0:
+            trainer.train_step = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        return trainer.train_rank(world, config, layout, options)
+
+    result, interruptions = elastic("dp=4,zero=1", "rank=1,step=5,kind=kill", rank_function=rank_function)
+    assert [(it.source, it.resumed, it.lost) for it in interruptions] == [(MEMORY, 4, "")] * 2
+    assert result.layout.world_size == 2 and result.fingerprint == reference(ranks)
+
+
 def test_a_writer_of_the_run_before_does_not_disturb_the_next(ranks, tmp_path):
     """Each file takes half a second: a save is under way as a rank dies, and its writers live on in the survivors."""
 

@@ -30,7 +30,7 @@ from minidist.comm.transports.transport import Transport
 SWITCH_SECONDS = 5e-4
 
 LEAVE_SECONDS = 5.0  # for a background collective to notice that its run has ended
-_undetached: list[Segment] = []
+_unreturned: list[Segment] = []
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,7 @@ def rank_main(place: Place, commands, questions, parent_stays: bool) -> None:
                 reports.send("leftovers", transport.leftovers())
                 continue
             if command == "regroup":
-                leave(transport)
-                transport = world = None
-                detach(segment)
+                leave(transport, segment)
                 place = payload
                 segment = place.attach()
                 reports.send("attached", None)
@@ -88,24 +86,23 @@ def rank_main(place: Place, commands, questions, parent_stays: bool) -> None:
             for stream in streams:  # not sys.stdout, which the function may have replaced
                 stream.flush()
             reports.send(*report)
+            if report[0] != "done":
+                gc.collect()  # should this rank outlive its run, so should nothing that the run held
     os._exit(0)  # the parent cleans up everything that is shared
 
 
-def leave(transport: Transport | None) -> None:
-    """End what a run that was cut off still does here: its background threads use its shared memory."""
+def leave(transport: Transport | None, segment: Segment) -> None:
+    """End what a run still does here in the background, and give back its memory, which the parent has unlinked."""
     trace.stop()
-    for group in transport.groups if transport is not None else ():
-        if not group.abandon(LEAVE_SECONDS):
-            raise SystemExit("a background collective does not end")  # the parent then counts this rank as dead
-
-
-def detach(segment: Segment) -> None:
-    """Give an old segment's memory back, which the parent has unlinked."""
-    gc.collect()  # what the run left may hold views of it
+    if transport is not None:
+        for group in transport.groups:
+            if not group.abandon(LEAVE_SECONDS):
+                raise SystemExit("a background collective does not end")  # the parent then counts this rank as dead
+        transport.close()
     try:
         segment.close()
-    except BufferError:  # something still does: the memory stays mapped until this process ends
-        _undetached.append(segment)
+    except BufferError:  # something holds a piece of a queue: the memory stays mapped until this process ends
+        _unreturned.append(segment)
 
 
 def _run(payload: bytes, world: ProcessGroup) -> tuple[str, object]:
