@@ -22,6 +22,7 @@ from minidist.flops import PHASES
 from minidist.ledger import KINDS
 from minidist.plan.memory_check import check_memory
 from minidist.train.layout import Layout
+from minidist.train.replicas.checks import WAYS
 from minidist.train.result import Run, RunOptions
 from minidist.train.trainer import run
 
@@ -31,6 +32,7 @@ def add_commands(commands) -> None:
     command = commands.add_parser("train", help="train in one layout", description="Train in one layout.")
     command.set_defaults(command=_train)
     add_layout(command)
+    add_checks(command.add_argument_group("corrupted numbers"))
     output = command.add_argument_group("output")
     output.add_argument(
         "--sample",
@@ -45,6 +47,24 @@ def add_commands(commands) -> None:
     )
     output.add_argument("--png", metavar="PATH", help="draw the last steps to this file")
     add_config(command)
+
+
+def add_checks(group) -> None:
+    """Add the flags of replicas/."""
+    group.add_argument(
+        "--check-replicas",
+        type=integer,
+        default=0,
+        metavar="K",
+        help="check the numbers every K steps, and end the run where they are wrong; 0 for never (default: 0)",
+    )
+    group.add_argument(
+        "--check-by",
+        choices=WAYS,
+        default="auto",
+        help="vote compares what several ranks hold; replay also computes every step again, on another rank, and so "
+        "finds what is wrong in all replicas; auto replays where fewer than three ranks hold the same (default: auto)",
+    )
 
 
 def _train(options) -> int:
@@ -62,6 +82,8 @@ def _train(options) -> int:
         validate=True,
         sample=options.sample,
         trace=options.trace is not None or options.png is not None,
+        check_replicas=options.check_replicas,
+        check_by=options.check_by,
     )
     with _progress(Console(stderr=True)) as progress, Cluster(layout.world_size) as cluster:
         task = progress.add_task(str(layout), total=config.steps, loss="", speed="")

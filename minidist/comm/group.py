@@ -4,7 +4,8 @@ A group is always an argument: there is no hidden default as in ``torch.distribu
 """
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from operator import index
 
 from minidist import trace
@@ -124,6 +125,16 @@ class ProcessGroup:
         """End the background thread once its collectives are complete."""
         if self._background is not None:
             self._background.close()
+
+
+@contextmanager
+def temporary_groups(group: ProcessGroup) -> Iterator[None]:
+    """Within it, groups may be made that nobody uses later: they are closed at its end, with their threads."""
+    groups = group.transport.groups
+    earlier = len(groups)
+    yield
+    while len(groups) > earlier:
+        groups.pop().close()
 
 
 def check_group(group, function: str) -> None:

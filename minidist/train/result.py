@@ -9,6 +9,7 @@ from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
 from minidist.train.faults import Fault
 from minidist.train.layout import Layout
+from minidist.train.replicas.checks import WAYS
 
 
 @dataclass(frozen=True)
@@ -20,10 +21,18 @@ class RunOptions:
     saving: Saving | None = None  # of checkpoints
     resume: str | None = None  # the folder of a checkpoint to go on from
     faults: tuple[Fault, ...] = ()
+    check_replicas: int = 0  # steps from one check of the numbers to the next; 0 for none: see replicas/
+    check_by: str = "auto"  # one of replicas.checks.WAYS
     validate: bool = False
     sample: int = 0  # bytes of text to generate
     trace: bool = False
     stop_after: int | None = None  # the step after which to stop and bring the arrays back
+
+    def __post_init__(self) -> None:
+        if self.check_replicas < 0:
+            raise ValueError(f"--check-replicas must be 0, for no checks, or more steps, but is {self.check_replicas}")
+        if self.check_by not in WAYS:
+            raise ValueError(f"--check-by must be one of {', '.join(WAYS)}, but is {self.check_by}")
 
 
 @dataclass

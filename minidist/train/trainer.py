@@ -32,6 +32,7 @@ from minidist.train.faults import Faults
 from minidist.train.fingerprint import digest, fingerprint, state
 from minidist.train.instruments import TRACED_STEPS, Instruments
 from minidist.train.layout import Layout
+from minidist.train.replicas.checks import ReplicaChecks
 from minidist.train.result import RankResult, Run, RunOptions
 from minidist.train.share import Share
 from minidist.train.step import train_step
@@ -53,7 +54,8 @@ def run(
     ``rank_function`` runs in place of ``train_rank``: tests inject a bug into the ranks with it.
 
     ``on_event(rank, event)`` is called for what else ranks report: with ``options.progress`` ("step", step, loss,
-    seconds of computing) as a rank ends a step; ("saved", checkpoint, "" or why there is none); ("fault", fault).
+    seconds of computing) as a rank ends a step; ("saved", checkpoint, "" or why there is none); ("fault", fault);
+    ("flipped", array, index, before, after); ("verified", step) from rank 0, ("corrupted", finding) from any rank.
     """
     config.check(layout)
     if cluster.world_size != layout.world_size:
@@ -91,12 +93,18 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
     faults = Faults(options.faults, world, share)
     instruments.begin(model, optimizer)
 
+    def take_step(share: Share, step: int, batch: Callable[[int], tuple] | None = None) -> float:
+        lr = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
+        batch = batch or partial(batch_of, corpus, config, step)
+        return train_step(share.model, share.optimizer, share.scaler, batch, lr, config.clip)
+
+    checks = checks_of(world, config, layout, options, share, take_step, first)
+
     for step in range(first, config.steps):
         last = step in (config.steps - 1, options.stop_after)
         batch = faults.begin_step(step, partial(batch_of, corpus, config, step))
-        lr = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
         with instruments.step(step), diverging(step, scaler, world):
-            losses.append(train_step(model, optimizer, scaler, batch, lr, config.clip))
+            losses.append(take_step(share, step, batch))
         check_loss(step, losses[-1])
         if share.gpt.balance is not None:
             expert_counts.append(share.gpt.balance.report())
@@ -104,6 +112,8 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
             digests.append(digest(share.gpt, optimizer, model.full_state).hexdigest())
         if options.progress:
             world.report(("step", step, losses[-1], instruments.compute_seconds[-1]))
+        if checks is not None:
+            checks.after_step(step, losses[-1], last)  # before a checkpoint of it is saved
         if saver is not None:
             saver.after_step(Progress.of(losses, optimizer, scaler), last)
         if last:
@@ -146,6 +156,16 @@ def saver_of(
     return Saver(
         world, options.saving, Snapshots(world, share), manifest, lambda *saved: world.report(("saved", *saved))
     )
+
+
+def checks_of(
+    world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions, share: Share, take_step: Callable,
+    first: int,
+) -> ReplicaChecks | None:  # fmt: skip
+    """What checks this run's numbers; None if nobody asked for it."""
+    if not options.check_replicas:
+        return None
+    return ReplicaChecks(world, config, layout, share, options.check_replicas, options.check_by, take_step, first)
 
 
 @contextmanager
