@@ -60,6 +60,8 @@ def run(
     config.check(layout)
     if cluster.world_size != layout.world_size:
         raise ValueError(f"layout {layout} needs {layout.world_size} ranks, but the cluster has {cluster.world_size}")
+    if options.check_by == "vote" and layout.world_size == 1:
+        raise ValueError("--check-by vote compares ranks, and there is one: choose auto or replay")
     started = time.perf_counter()
 
     def on_report(rank: int, event: tuple) -> None:

@@ -20,10 +20,6 @@ from minidist.train.share import Share
 WAYS = ("auto", "vote", "replay")
 
 
-class CorruptedNumbers(RuntimeError):
-    """Numbers of this run are wrong, and training on would be in vain."""
-
-
 @dataclass(frozen=True)
 class Finding:
     """What a check has found.
@@ -74,6 +70,18 @@ class Finding:
         return f"The last verified step is {self.verified}: resume from a checkpoint of that step or before."
 
 
+class CorruptedNumbers(RuntimeError):
+    """Numbers of this run are wrong, and training on would be in vain.
+
+    Attributes:
+        finding: what is known.
+    """
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(str(finding))
+        self.finding = finding
+
+
 class ReplicaChecks:
     """Checks a run on one rank. All ranks call it together.
 
@@ -118,7 +126,7 @@ class ReplicaChecks:
         finding = self.check()
         if finding is not None:
             self.world.report(("corrupted", finding))
-            raise CorruptedNumbers(str(finding))
+            raise CorruptedNumbers(finding)
         self.verified = step
         if self.world.rank == 0:
             self.world.report(("verified", step))
