@@ -4,7 +4,7 @@
 
 One bit flips in step 3 of a run of 6, on rank 1 (rank 0 where there is one). A cell says whom the check names;
 «element» that it names the flipped element too; «late» that it names a later step; «no effect» that the run ends on the
-fingerprint of the run without the flip.
+fingerprint of the run without the flip. Whoever receives a wrong number is named, not who sent it.
 """
 
 import argparse
@@ -88,7 +88,7 @@ def in_words(result: Outcome, fingerprint: str, culprit: int) -> str:
     if finding.rank is None:
         words = "found, nobody named"
     else:
-        words = f"rank {finding.rank}" + ("" if finding.rank == culprit else ", which holds it")
+        words = f"rank {finding.rank}" + ("" if finding.rank == culprit else ", which received it")
     if finding.element and result.flipped:
         name, index, *_ = result.flipped
         # a gradient is gone at the end of a step: what it was added to is not

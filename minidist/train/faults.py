@@ -163,6 +163,8 @@ class Faults:
         region = self.share.model.model_regions().get(parameter.name, whole)
 
         def flip_once(_: Parameter) -> None:
+            if not parameter.grad.any():
+                return  # where nothing is, a bit makes no difference: wait for the next micro-batch
             parameter.hooks.remove(flip_once)
             self.flipped(f"gradient of {parameter.name}", region, *flip_bit(parameter.grad, random))
 
@@ -188,11 +190,11 @@ def flip_bit(array, random: np.random.Generator) -> tuple[int, float, float]:
 
 
 def flip_in_next_message(transport, random: np.random.Generator) -> None:
-    """Flip a bit of a floating-point array on the next such message's way to another rank."""
+    """Flip a bit of a floating-point array on its way to another rank: of the next such message that is not all 0."""
     send = transport.isend
 
     def corrupting(array: np.ndarray, *arguments):
-        if array.dtype.kind == "f" and array.size > 1:
+        if array.dtype.kind == "f" and array.size > 1 and array.any():
             array = array.copy()
             flip_bit(array, random)
             transport.isend = send

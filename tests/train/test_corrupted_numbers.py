@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from functools import partial
 from unittest import mock
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 from minidist.cli.main import main
 from minidist.comm import RankFailed
 from minidist.nn import optim
+from minidist.nn.precision.loss_scaling import GradScaler
+from minidist.overrides import override
 from minidist.train.config import TrainConfig
 from minidist.train.faults import FLIPS, Fault, flip_bit
 from minidist.train.layout import Layout
@@ -26,7 +29,7 @@ CONFIG = TrainConfig(
     layers=2, heads=2, width=16, context=16, global_batch=16, micro_batch=2, steps=5, warmup=2, dropout=0.1
 )
 STEP = 3  # in which a bit flips
-SHORT = ("dp=1", "zero=3,dp=2,prefetch=1", "tp=2", "pp=2", "pp=2,schedule=zb-h1,recompute=full", "dp=2,ep=2")
+SHORT = ("dp=1", "dp=2,zero=3,prefetch=1", "tp=2", "pp=2", "pp=2,schedule=zb-h1,recompute=full", "dp=2,ep=2")
 
 
 def config_for(layout: Layout, **changes) -> TrainConfig:
@@ -156,7 +159,6 @@ def test_checks_change_nothing_and_raise_no_false_alarm(ranks, text):
     [
         ("dp=2", {"precision": "bf16"}),
         ("dp=2,zero=2", {"precision": "bf16"}),
-        ("dp=2", {"precision": "fp16", "loss_scale": 0.0}),  # the first steps overflow, and are skipped
         pytest.param(
             "dp=2,ep=2", {"precision": "fp16", "aux_loss": 0.01, "aux_scope": "global_batch"}, marks=pytest.mark.long
         ),
@@ -168,6 +170,23 @@ def test_every_precision_is_replayed(ranks, text, changes):
     expected, _ = attempt(ranks, text, RunOptions(), steps=3, **changes)
     found, _ = attempt(ranks, text, RunOptions(check_replicas=2, check_by="replay"), steps=3, **changes)
     assert found == expected, str(found)
+
+
+def with_overflows(world, *arguments):
+    """With a loss scale that overflows, and grows again after each good step."""
+    override({"GradScaler": partial(GradScaler, 2.0**22, growth_interval=1)})
+    try:
+        found = train_rank(world, *arguments)
+        return found.fingerprint, found.skipped_steps, found.loss_scale
+    finally:
+        override({})
+
+
+def test_the_replay_follows_the_loss_scale(ranks):
+    expected, _ = attempt(ranks, "dp=2", RunOptions(), with_overflows, precision="fp16")
+    assert 0 < expected[1] < CONFIG.steps
+    options = RunOptions(check_replicas=2, check_by="replay")
+    assert attempt(ranks, "dp=2", options, with_overflows, precision="fp16")[0] == expected
 
 
 def test_no_thread_is_left_by_a_replay(ranks):

@@ -28,7 +28,8 @@ class Finding:
         way: "vote" or "replay".
         step: in which it happened; that before the first step since the last check if a copy has changed since.
         verified: the last step whose numbers are known to be right; -1 for those before the first step.
-        rank: that holds (vote) or computed (replay) other numbers than the others; None if nobody can be named.
+        rank: that holds (vote) or computed (replay) other numbers than the others, maybe because it was sent wrong
+            ones; None if nobody can be named.
         suspects: the ranks with a part that differs.
         names: what differs: of all that a step makes at the same time, what it makes first.
         element: where it differs most; None if the arrays of that step are gone.
