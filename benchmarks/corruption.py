@@ -39,9 +39,7 @@ LAYOUTS = (
 )
 WAYS = (("vote", 1), ("vote", 3), ("replay", 1), ("replay", 3))
 STEP = 3
-CONFIG = TrainConfig(
-    layers=2, heads=2, width=16, context=16, global_batch=16, micro_batch=2, steps=6, warmup=2, dropout=0.1
-)
+CONFIG = TrainConfig(layers=2, heads=2, width=16, context=16, global_batch=16, micro_batch=2, steps=6, warmup=2)
 
 
 @dataclass(frozen=True)
