@@ -339,6 +339,19 @@ def test_each_rank_fetches_only_what_it_does_not_hold(ranks):
             assert (step, sizes) == (6, [0, 0]) and sent > 0  # descriptions
 
 
+def test_what_is_newer_than_the_recovered_step_is_forgotten(ranks):
+    def back(world, config, layout):
+        from minidist.train.share import Share
+
+        recovery.recover(world, 3, Share.of(world, config, layout))
+        return [generation.progress.step for generation in peers.generations_of(world)]
+
+    layout = Layout(dp=2)
+    with md.Cluster(2) as cluster:
+        run(cluster, CONFIG, layout, RunOptions(peer_copies=PeerCopies(3)))
+        assert cluster.run(back, CONFIG, layout) == [[3]] * 2
+
+
 def generation(step, owners, held, shape=(4,)):
     arrays = {"w": (shape, "float32"), "b": ((2,), "float32")}
     return Generation(Progress(step, (0.0,) * step, step), owners, arrays, dict(held))
