@@ -75,7 +75,7 @@ def committed(disk: Disk, root: Path) -> list[str]:
 
 def saves(disk: Disk, root: Path) -> list[str]:
     """The names of all saves in a folder, oldest first: checkpoints, and what was cut off."""
-    return sorted(filter(is_name, disk.names(root)), key=step_of)
+    return sorted(filter(is_name, disk.names(root)), key=step_of)  # as text, step-1000000 would come before step-999999
 
 
 def name_of(step: int) -> str:
@@ -84,7 +84,7 @@ def name_of(step: int) -> str:
 
 
 def step_of(name: str) -> int:
-    """The step in a name. (As text, step-1000000 would come before step-999999.)"""
+    """How many steps a checkpoint of that name has."""
     return int(name.removeprefix("step-"))
 
 
