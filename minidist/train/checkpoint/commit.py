@@ -84,7 +84,7 @@ def name_of(step: int) -> str:
 
 
 def step_of(name: str) -> int:
-    """How many steps a checkpoint of that name has."""
+    """How many steps a checkpoint of that name has. (As text, step-1000000 would come before step-999999.)"""
     return int(name.removeprefix("step-"))
 
 
