@@ -75,7 +75,7 @@ def committed(disk: Disk, root: Path) -> list[str]:
 
 def saves(disk: Disk, root: Path) -> list[str]:
     """The names of all saves in a folder, oldest first: checkpoints, and what was cut off."""
-    return sorted(filter(is_name, disk.names(root)), key=step_of)  # as text, step-1000000 would come before step-999999
+    return sorted(filter(is_name, disk.names(root)), key=step_of)
 
 
 def name_of(step: int) -> str:
