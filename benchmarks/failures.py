@@ -20,9 +20,9 @@ from minidist.comm.runtime.warm import preload
 from minidist.train.checkpoint.peers import PeerCopies
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
-from minidist.train.elastic import Elasticity, Interruption, run_elastic
-from minidist.train.faults import Fault
 from minidist.train.layout import Layout
+from minidist.train.resilience.elastic import Elasticity, Interruption, run_elastic
+from minidist.train.resilience.faults import Fault
 from minidist.train.result import Run, RunOptions
 
 STEP = 2  # after which the state is kept, and in which the rank dies

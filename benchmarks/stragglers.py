@@ -17,9 +17,9 @@ from rich.table import Table
 
 import minidist as md
 from minidist.train.config import TrainConfig
-from minidist.train.faults import Fault
 from minidist.train.layout import Layout
-from minidist.train.rebalance import EVERY, deal
+from minidist.train.resilience.faults import Fault
+from minidist.train.resilience.rebalance import EVERY, deal
 from minidist.train.result import Run, RunOptions
 from minidist.train.trainer import run
 

@@ -78,7 +78,7 @@ class Axis:
     def set_rounds(self, rounds: int) -> None:
         """From the next step on the rank with the most micro-batches has so many: for what ranks do in each of them.
 
-        Called between two steps, on all ranks alike, where micro-batches are dealt out anew (train/rebalance.py).
+        Called between two steps, on all ranks alike, where micro-batches are dealt out anew (resilience/rebalance.py).
         """
 
     def sync_gradients(self) -> None:

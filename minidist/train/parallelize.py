@@ -148,7 +148,7 @@ class ParallelModel:
         """From the next step on, this rank has these micro-batches, and the rank with the most has ``rounds``.
 
         Called between two steps, on all ranks; together they have each micro-batch of a step once. No bit of the run
-        changes: see train/rebalance.py.
+        changes: see train/resilience/rebalance.py.
         """
         self.micro_batches = micro_batches
         for axis in self.axes:

@@ -8,9 +8,9 @@ from minidist import trace
 from minidist.train.checkpoint.peers import PeerCopies
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
-from minidist.train.faults import Fault
 from minidist.train.layout import Layout
 from minidist.train.replicas.checks import WAYS
+from minidist.train.resilience.faults import Fault
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class RunOptions:
     peer_copies: PeerCopies | None = None  # of snapshots, in the memory of other ranks
     recover: int | None = None  # the step of snapshots in the ranks' memory to go on from
     faults: tuple[Fault, ...] = ()
-    rebalance: bool = False  # deal micro-batches out anew where ranks differ in speed: see rebalance.py
+    rebalance: bool = False  # deal micro-batches out anew where ranks differ in speed: see resilience/
     check_replicas: int = 0  # steps from one check of the numbers to the next; 0 for none: see replicas/
     check_by: str = "auto"  # one of replicas.checks.WAYS
     validate: bool = False

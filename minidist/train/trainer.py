@@ -31,12 +31,12 @@ from minidist.train.checkpoint.saver import Saver
 from minidist.train.checkpoint.snapshot import Snapshots
 from minidist.train.config import TrainConfig
 from minidist.train.evaluate import full_model, validation_loss
-from minidist.train.faults import Faults
 from minidist.train.fingerprint import digest, fingerprint, state
 from minidist.train.instruments import TRACED_STEPS, Instruments
 from minidist.train.layout import Layout
-from minidist.train.rebalance import Rebalance, check_rebalance
 from minidist.train.replicas.checks import ReplicaChecks
+from minidist.train.resilience.faults import Faults
+from minidist.train.resilience.rebalance import Rebalance, check_rebalance
 from minidist.train.result import RankResult, Run, RunOptions
 from minidist.train.share import Share
 from minidist.train.step import train_step

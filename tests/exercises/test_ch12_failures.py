@@ -23,10 +23,10 @@ from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.manifest import ArrayEntry, BadCheckpoint, Manifest, Slice
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
-from minidist.train.faults import Fault
 from minidist.train.layout import Layout
+from minidist.train.resilience.faults import Fault
+from minidist.train.resilience.shrink import best_layout
 from minidist.train.result import RunOptions
-from minidist.train.shrink import best_layout
 from minidist.train.trainer import run
 
 PROTOCOL = tuple(f"minidist.train.checkpoint.commit:{name}" for name in ("write_durably", "commit", "discard"))
@@ -914,7 +914,7 @@ def deals(ranks: int, micro_batches: int):
         yield [stop - start for start, stop in pairwise((0, *cuts, micro_batches))]
 
 
-@answers("minidist.analysis.stragglers:slow_ranks", "minidist.train.rebalance:deal")
+@answers("minidist.analysis.stragglers:slow_ranks", "minidist.train.resilience.rebalance:deal")
 @pytest.mark.task(
     "12.7",
     points=4,
@@ -1375,7 +1375,7 @@ def run_step_time(world, module, cases):
     return [(each.numerator, each.denominator) if type(each) in (int, Fraction) else repr(each) for each in found]
 
 
-@answers("minidist.train.shrink:step_time")
+@answers("minidist.train.resilience.shrink:step_time")
 @pytest.mark.task(
     "12.10",
     points=3,

@@ -14,13 +14,13 @@ from minidist.nn import optim
 from minidist.nn.precision.loss_scaling import GradScaler
 from minidist.overrides import override
 from minidist.train.config import TrainConfig
-from minidist.train.faults import FLIPS, Fault, flip_bit
 from minidist.train.layout import Layout
 from minidist.train.replicas import checks
 from minidist.train.replicas.checks import CorruptedNumbers, Finding, ReplicaChecks
 from minidist.train.replicas.parts import Key, largest_difference
 from minidist.train.replicas.replay import judge, wrong_computation
 from minidist.train.replicas.vote import odd_ones_out, outvoted, vote
+from minidist.train.resilience.faults import FLIPS, Fault, flip_bit
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run, train_rank
 from minidist.verify.layouts import DEFAULT_LAYOUTS

@@ -15,9 +15,9 @@ from minidist.train.checkpoint.commit import committed
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
-from minidist.train.elastic import Elasticity, kind_of, run_elastic
-from minidist.train.faults import Fault
 from minidist.train.layout import Layout
+from minidist.train.resilience.elastic import Elasticity, kind_of, run_elastic
+from minidist.train.resilience.faults import Fault
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run, train_rank
 

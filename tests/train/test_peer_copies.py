@@ -23,9 +23,9 @@ from minidist.train.checkpoint.restore import check_files
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.checkpoint.snapshot import Part
 from minidist.train.config import TrainConfig
-from minidist.train.elastic import Elasticity, run_elastic
-from minidist.train.faults import Fault
 from minidist.train.layout import Layout
+from minidist.train.resilience.elastic import Elasticity, run_elastic
+from minidist.train.resilience.faults import Fault
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run
 
@@ -149,7 +149,8 @@ def two_die(first, second):
 
     def rank_function(world, config, layout, options):
         from minidist.parallel.tools.scalars import texts_of_all
-        from minidist.train import faults, trainer
+        from minidist.train import trainer
+        from minidist.train.resilience import faults
 
         pids = texts_of_all(str(os.getpid()), world)
 

@@ -15,7 +15,7 @@ from minidist.parallel.data import share_of
 from minidist.train import trainer
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.rebalance import GAIN, Rebalance, deal
+from minidist.train.resilience.rebalance import GAIN, Rebalance, deal
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run, train_rank
 from minidist.verify.comparison import agrees

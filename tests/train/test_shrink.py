@@ -7,7 +7,7 @@ import pytest
 
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.shrink import best_layout, changes, step_time
+from minidist.train.resilience.shrink import best_layout, changes, step_time
 from minidist.verify.layouts import DEFAULT_LAYOUTS, MORE_LAYOUTS
 from minidist.verify.matrix import every_combination
 

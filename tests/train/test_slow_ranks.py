@@ -9,11 +9,11 @@ import pytest
 
 from minidist.cli import train
 from minidist.cli.main import main
-from minidist.train import faults
 from minidist.train.config import TrainConfig
-from minidist.train.faults import Fault, Faults
 from minidist.train.instruments import Instruments
 from minidist.train.layout import Layout
+from minidist.train.resilience import faults
+from minidist.train.resilience.faults import Fault, Faults
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run
 

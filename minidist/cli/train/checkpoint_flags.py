@@ -16,8 +16,8 @@ from minidist.train.checkpoint.manifest import BadCheckpoint, Manifest
 from minidist.train.checkpoint.restore import check_files, find_checkpoint
 from minidist.train.checkpoint.saver import MODES, Saving
 from minidist.train.config import TrainConfig
-from minidist.train.faults import Fault
 from minidist.train.layout import Layout
+from minidist.train.resilience.faults import Fault
 from minidist.train.result import Run
 
 

@@ -22,9 +22,9 @@ from minidist.course.learner.implementations import (
 )
 from minidist.plan.memory_check import check_memory
 from minidist.train.config import TrainConfig
-from minidist.train.elastic import run_elastic
 from minidist.train.layout import Layout
-from minidist.train.rebalance import check_rebalance
+from minidist.train.resilience.elastic import run_elastic
+from minidist.train.resilience.rebalance import check_rebalance
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run
 

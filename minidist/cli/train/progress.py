@@ -10,8 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from minidist.analysis.stragglers import Straggler, StragglerWatch, same_work
 from minidist.cli.train.elastic_flags import print_interruption
 from minidist.train.config import TrainConfig
-from minidist.train.elastic import Interruption
 from minidist.train.layout import Layout
+from minidist.train.resilience.elastic import Interruption
 
 
 class Narrator:

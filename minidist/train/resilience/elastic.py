@@ -27,10 +27,10 @@ from minidist.train.checkpoint.manifest import BadCheckpoint, Manifest
 from minidist.train.checkpoint.recovery import hand_over, survey
 from minidist.train.checkpoint.restore import check_files
 from minidist.train.config import TrainConfig
-from minidist.train.faults import Fault
 from minidist.train.layout import Layout
+from minidist.train.resilience.faults import Fault
+from minidist.train.resilience.shrink import best_layout
 from minidist.train.result import Run, RunOptions
-from minidist.train.shrink import best_layout
 from minidist.train.trainer import run
 
 ON_FAILURE = ("shrink", "restart")
