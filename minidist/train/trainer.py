@@ -11,32 +11,25 @@ import numpy as np
 
 from minidist import backend
 from minidist.comm.group import ProcessGroup
-from minidist.comm.point_to_point import barrier
 from minidist.comm.runtime.launch import Cluster
 from minidist.nn.clip import NotFinite
-from minidist.nn.data import Corpus, load_corpus
+from minidist.nn.data import load_corpus
 from minidist.nn.gpt import generate
 from minidist.nn.optim import warmup_cosine
 from minidist.nn.precision.loss_scaling import GradScaler
 from minidist.nn.precision.policy import autocast
 from minidist.parallel.tools.scalars import first_text
+from minidist.train.around import Around, Restored
 from minidist.train.batches import batch_of
 from minidist.train.checkpoint.disk import Disk
-from minidist.train.checkpoint.identity import manifest_of
-from minidist.train.checkpoint.manifest import Manifest, Progress
-from minidist.train.checkpoint.peers import Peers, forget
-from minidist.train.checkpoint.recovery import recover
-from minidist.train.checkpoint.restore import Files, restore
-from minidist.train.checkpoint.saver import Saver
-from minidist.train.checkpoint.snapshot import Snapshots
+from minidist.train.checkpoint.manifest import Manifest
 from minidist.train.config import TrainConfig
 from minidist.train.evaluate import full_model, validation_loss
 from minidist.train.fingerprint import digest, fingerprint, state
 from minidist.train.instruments import TRACED_STEPS, Instruments
 from minidist.train.layout import Layout
-from minidist.train.replicas.checks import ReplicaChecks
 from minidist.train.resilience.faults import Faults
-from minidist.train.resilience.rebalance import Rebalance, check_rebalance
+from minidist.train.resilience.rebalance import check_rebalance
 from minidist.train.result import RankResult, Run, RunOptions
 from minidist.train.share import Share
 from minidist.train.step import train_step
@@ -97,34 +90,19 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
     instruments = Instruments(world, max(first, config.steps - TRACED_STEPS) if options.trace else None)
     share = Share.of(world, config, layout)
     model, optimizer, scaler = share.model, share.optimizer, share.scaler
-    losses, digests, expert_counts = [], [], []
-    if first:
-        barrier(world)  # so that no wait for a rank that has just started counts as reading
-    began = time.perf_counter()
-    with Files(Path(options.resume or "")) as files:
-        if manifest is not None:
-            losses += restore(manifest, files.read, share).losses
-    if options.recover is None:
-        forget(world)
-    else:
-        losses += recover(world, options.recover, share).losses
-    restore_seconds = time.perf_counter() - began
-    peers = peers_of(world, layout, options, share)
-    if peers is not None and first:
-        peers.take(Progress.of(losses, optimizer, scaler))  # at once: what is left of a ring has lost some copies
-    saver = saver_of(world, config, layout, options, share, corpus)
-    faults = Faults(options.faults, world, share)
-    rebalance = Rebalance(world, layout, config, model) if options.rebalance else None
-    instruments.begin(model, optimizer)
-    if options.progress:
-        world.report(("ready", first))
+    restored = Restored(world, options, manifest, share)
+    losses, digests, expert_counts = restored.losses, [], []
 
     def take_step(share: Share, step: int, batch: Callable[[int], tuple] | None = None) -> float:
         lr = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
         batch = batch or partial(batch_of, corpus, config, step)
         return train_step(share.model, share.optimizer, share.scaler, batch, lr, config.clip)
 
-    checks = checks_of(world, config, layout, options, share, take_step, first)
+    around = Around(world, config, layout, options, share, corpus, take_step, losses)
+    faults = Faults(options.faults, world, share)
+    instruments.begin(model, optimizer)
+    if options.progress:
+        world.report(("ready", first))
 
     for step in range(first, config.steps):
         last = step in (config.steps - 1, options.stop_after)
@@ -139,16 +117,9 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
         if options.progress:
             world.report(("step", step, losses[-1], instruments.compute_seconds[-1]))
             world.report(("pace", step, instruments.micro_batch_seconds[-1]))
-        if checks is not None:
-            checks.after_step(step, losses[-1], last)  # before a checkpoint of it is saved
-        if saver is not None:
-            saver.after_step(Progress.of(losses, optimizer, scaler), last)
-        if peers is not None and not last:
-            peers.after_step(Progress.of(losses, optimizer, scaler))
+        around.after_step(step, instruments.micro_batch_seconds[-1], last)
         if last:
             break
-        if rebalance is not None:
-            rebalance.after_step(instruments.micro_batch_seconds[-1])
 
     measured = instruments.end()
     result = RankResult(
@@ -158,11 +129,9 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
         loss_scale=scaler.scale,
         skipped_steps=scaler.skipped,
         expert_counts=expert_counts,
-        pauses=saver.pauses if saver else [],
-        save_errors=saver.errors if saver else [],
-        copy_pauses=peers.pauses if peers else [],
-        bytes_read=files.bytes_read,
-        restore_seconds=restore_seconds,
+        bytes_read=restored.bytes_read,
+        restore_seconds=restored.seconds,
+        **around.measured(),
         **measured,
     )
     if options.stop_after is not None:
@@ -177,35 +146,6 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
             if options.sample:
                 result.sample = generate(trained, b"The ", options.sample, seed=config.seed)
     return result
-
-
-def saver_of(
-    world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions, share: Share, corpus: Corpus
-) -> Saver | None:
-    """What saves this run's checkpoints; None if nobody asked for any."""
-    if options.saving is None:
-        return None
-    manifest = partial(manifest_of, config, layout, corpus)
-    return Saver(
-        world, options.saving, Snapshots(world, share), manifest, lambda *saved: world.report(("saved", *saved))
-    )
-
-
-def peers_of(world: ProcessGroup, layout: Layout, options: RunOptions, share: Share) -> Peers | None:
-    """What keeps this run's snapshots in memory; None if nobody asked for any."""
-    if options.peer_copies is None:
-        return None
-    return Peers(world, options.peer_copies, Snapshots(world, share), str(layout))
-
-
-def checks_of(
-    world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions, share: Share, take_step: Callable,
-    first: int,
-) -> ReplicaChecks | None:  # fmt: skip
-    """What checks this run's numbers; None if nobody asked for it."""
-    if not options.check_replicas:
-        return None
-    return ReplicaChecks(world, config, layout, share, options.check_replicas, options.check_by, take_step, first)
 
 
 @contextmanager

@@ -210,7 +210,7 @@ def dies_while_copying(rank, step):
         from minidist.train import trainer
         from minidist.train.checkpoint import peers
 
-        exchange = trainer.Peers.take
+        exchange = peers.Peers.take
 
         def take(self, progress):
             if (self.world.size, self.world.rank, progress.step) == (layout_size, rank, step):
@@ -218,7 +218,7 @@ def dies_while_copying(rank, step):
             return exchange(self, progress)
 
         layout_size = 4
-        trainer.Peers.take = take
+        peers.Peers.take = take
         return trainer.train_rank(world, config, layout, options)
 
     return rank_function
@@ -419,7 +419,3 @@ def test_the_command_line(ranks, capsys):
     shown = capsys.readouterr()
     assert reference(ranks) in shown.out
     assert "going on in tp=2 from the memory of peers, 1 step again" in shown.err
-
-
-def test_the_trainer_uses_what_the_tests_replace():
-    assert trainer.Peers is peers.Peers

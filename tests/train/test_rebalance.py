@@ -12,7 +12,7 @@ import pytest
 from minidist import overrides
 from minidist.comm.failures import RankFailed
 from minidist.parallel.data import share_of
-from minidist.train import trainer
+from minidist.train import around
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.resilience.rebalance import GAIN, Rebalance, deal
@@ -105,7 +105,7 @@ class MadeUp(Rebalance):
 
 
 def train_by_made_up_times(*arguments):
-    with mock.patch.object(trainer, "Rebalance", MadeUp):
+    with mock.patch.object(around, "Rebalance", MadeUp):
         return train_rank(*arguments)
 
 

@@ -13,7 +13,7 @@ from minidist.cli.main import main as cli
 from minidist.nn.gpt import GPT
 from minidist.nn.precision.loss_scaling import GradScaler
 from minidist.nn.precision.policy import POLICIES
-from minidist.train import share, trainer
+from minidist.train import around, share
 from minidist.train.checkpoint.commit import MANIFEST, committed, latest, name_of
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.export import full_arrays
@@ -234,12 +234,12 @@ def train_on_a_disk_that_fills_up(world, config, layout, options):
                 raise OSError(28, "No space left on device")
             super().write(path, content)
 
-    original = trainer.Saver
-    trainer.Saver = lambda *arguments: original(*arguments, disk=Full())
+    original = around.Saver
+    around.Saver = lambda *arguments: original(*arguments, disk=Full())
     try:
         return train_rank(world, config, layout, options)
     finally:
-        trainer.Saver = original
+        around.Saver = original
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
