@@ -119,6 +119,11 @@ def test_micro_batches_are_dealt_by_a_learners_function(capsys):
     assert calls_in(capsys)["deal"] == 1
 
 
+def test_replicas_vote_by_a_learners_function(capsys):
+    assert train("solutions", "--dp=3", "--check-replicas=1", "--json=-") == 0
+    assert calls_in(capsys)["odd_ones_out"] > 0
+
+
 def test_the_library_fills_in_for_stubs_that_an_answer_calls(folder, capsys):
     """all_reduce_ring is solved; the two functions that it calls are still stubs."""
     assert verify(folder("all_reduce_ring"), "dp=4,algorithm=ring") == 0
