@@ -1,0 +1,214 @@
+"""A run on machines that fail, event by event: where its time went.
+
+It knows none of the formulas of ``failures.py`` and ``spares.py``, and is there to check them. Time is counted in whole
+microseconds, so all parts add up to the total without a rest.
+
+The run trains for an interval, stops for a save, and so on. A save counts (is committed) at once, or, if it is written
+behind training, when it has been written for long enough. A failure may come at any time: in training, saves, detection
+and restarts. What was trained since the last committed save is lost. Another failure in detection or restart begins
+both again. While the run waits for a repair, nothing fails.
+"""
+
+from collections import deque
+from dataclasses import dataclass, fields
+from math import inf
+
+from minidist.nn.random import generator
+
+MICROSECONDS = 1_000_000  # in a second
+
+
+@dataclass(frozen=True)
+class Machines:
+    """The machines and how the run saves, in seconds and counts.
+
+    Attributes:
+        mtbf: mean time between failures of the cluster.
+        interval: training between two saves.
+        pause: how long a save stops training.
+        write: how long it is then written behind training before it counts.
+        detection: from a failure until the run knows of it.
+        restart: until training goes on.
+        machines: how many work at once.
+        least: with how many the run goes on; with fewer it waits.
+        spares: machines that stand by.
+        repair: from a failure until its machine is back.
+    """
+
+    mtbf: float
+    interval: float
+    pause: float
+    write: float = 0.0
+    detection: float = 0.0
+    restart: float = 0.0
+    machines: int = 1
+    least: int = 1
+    spares: int = 0
+    repair: float = 0.0
+
+    def __post_init__(self):
+        for name in ("mtbf", "interval"):
+            if not 1 / MICROSECONDS <= getattr(self, name) < inf:
+                raise ValueError(f"{name} must be at least a microsecond and finite, got {getattr(self, name)} s")
+        for name in ("pause", "write", "detection", "restart", "repair", "spares"):
+            if not 0 <= getattr(self, name) < inf:
+                raise ValueError(f"{name} must be 0 or more and finite, got {getattr(self, name)}")
+        if self.interval < self.write:
+            raise ValueError(f"interval ({self.interval} s) must not be below write ({self.write} s): save less often")
+        if not 1 <= self.least <= self.machines:
+            raise ValueError(f"least must be from 1 to machines ({self.machines}), got {self.least}")
+
+
+@dataclass
+class TimeSpent:
+    """Where the time of a run went, in whole microseconds, and how many failures there were.
+
+    Attributes:
+        useful: training that was kept, as time of all machines.
+        saving: pauses for saves.
+        lost: training that a failure undid, as time of all machines.
+        detecting: from failures until they were known.
+        restarting: from then, or from the end of a wait, until training went on.
+        waiting: until enough machines were back.
+        missing: what a run with fewer machines would have trained more with all, while it trained.
+        failures: not a time.
+    """
+
+    useful: int = 0
+    saving: int = 0
+    lost: int = 0
+    detecting: int = 0
+    restarting: int = 0
+    waiting: int = 0
+    missing: int = 0
+    failures: int = 0
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Name -> microseconds."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "failures"}
+
+    @property
+    def total(self) -> int:
+        return sum(self.parts.values())
+
+    def share(self, part: str) -> float:
+        """A part as a share of the total."""
+        return self.parts[part] / self.total
+
+
+def simulate(setup: Machines, seconds: float, seed: int = 0) -> TimeSpent:
+    """Run for this long; training that is not saved yet when the time is up counts as useful.
+
+    Raises:
+        ValueError: if there is no time to simulate.
+    """
+    if not 1 / MICROSECONDS <= seconds < inf:
+        raise ValueError(f"the simulated time must be at least a microsecond and finite, got {seconds} s")
+    return _Simulation(setup, _whole(seconds), seed).run()
+
+
+class _Failure(Exception):
+    """A machine has failed."""
+
+
+class _TimeIsUp(Exception):
+    """The simulated time has ended."""
+
+
+class _Simulation:
+    """One run. ``_spend`` moves the clock and ends early, with an exception, if something happens before."""
+
+    def __init__(self, setup: Machines, end: int, seed: int):
+        self.setup = setup
+        self.end = end
+        self.random = generator("failures", seed)
+        self.spent = TimeSpent()
+        self.now = 0
+        self.next_failure = self._draw_failure()
+        self.repairs: deque[int] = deque()  # when each machine in repair is back, soonest first
+        self.missing = 0  # machines, of those that should train
+        self.unsaved = 0  # training since the last snapshot
+        self.in_snapshot = 0  # training in a snapshot that does not count yet
+
+    def run(self) -> TimeSpent:
+        try:
+            while True:
+                try:
+                    self._train()
+                except _Failure:
+                    self._recover()
+        except _TimeIsUp:
+            self.spent.useful += self.in_snapshot + self.unsaved
+            return self.spent
+
+    def _train(self) -> None:
+        """Train and save until a failure."""
+        interval, pause, write = (_whole(time) for time in (self.setup.interval, self.setup.pause, self.setup.write))
+        while True:
+            self.missing = max(0, self._in_repair() - self.setup.spares)  # machines that are back join after a save
+            self._spend(write, self._book_training)
+            self.spent.useful += self.in_snapshot  # the last snapshot is written: it counts
+            self.in_snapshot = 0
+            self._spend(interval - write, self._book_training)
+            self._spend(pause, self._book("saving"))
+            self.in_snapshot, self.unsaved = self.unsaved, 0
+
+    def _recover(self) -> None:
+        """Lose what is not committed, and get ready to train again, however many failures that takes."""
+        self.spent.lost += self.in_snapshot + self.unsaved
+        self.in_snapshot = self.unsaved = 0
+        while True:
+            self.spent.failures += 1
+            self.next_failure = self._draw_failure()
+            self.repairs.append(self.now + _whole(self.setup.repair))
+            try:
+                self._spend(_whole(self.setup.detection), self._book("detecting"))
+                self._wait_for_machines()
+                self._spend(_whole(self.setup.restart), self._book("restarting"))
+                return
+            except _Failure:
+                continue
+
+    def _wait_for_machines(self) -> None:
+        may_be_missing = self.setup.spares + self.setup.machines - self.setup.least
+        while self._in_repair() > may_be_missing:
+            waited = min(self.repairs[0], self.end) - self.now
+            self.next_failure += waited  # nothing fails meanwhile
+            self._spend(waited, self._book("waiting"))
+            if self.now == self.end:
+                raise _TimeIsUp
+
+    def _spend(self, time: int, book) -> None:
+        """Let this time pass, or less if a failure or the end comes first; book what has passed."""
+        until = min(self.now + time, self.next_failure, self.end)
+        passed, self.now = until - self.now, until
+        book(passed)
+        if passed < time:
+            raise _Failure if until == self.next_failure else _TimeIsUp
+
+    def _book(self, part: str):
+        def book(passed: int) -> None:
+            setattr(self.spent, part, getattr(self.spent, part) + passed)
+
+        return book
+
+    def _book_training(self, passed: int) -> None:
+        """Training of all machines; what the missing ones would have done is a part of its own."""
+        trained = passed * (self.setup.machines - self.missing) // self.setup.machines
+        self.unsaved += trained
+        self.spent.missing += passed - trained
+
+    def _in_repair(self) -> int:
+        while self.repairs and self.repairs[0] <= self.now:
+            self.repairs.popleft()
+        return len(self.repairs)
+
+    def _draw_failure(self) -> int:
+        """When the next failure comes: an exponential time from now, at least a microsecond."""
+        return self.now + max(1, _whole(self.random.exponential(self.setup.mtbf)))
+
+
+def _whole(seconds: float) -> int:
+    """Whole microseconds."""
+    return round(seconds * MICROSECONDS)
