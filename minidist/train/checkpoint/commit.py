@@ -19,6 +19,7 @@ before an asynchronous save had ended (KempnerForge's issue 102), a file was syn
 (nvidia-resiliency-ext's issue 359), and ranks wrote into a folder that rank 0 had not made yet (xtuner's issue 1852).
 """
 
+from contextlib import suppress
 from pathlib import Path
 
 from minidist.overrides import overridable
@@ -56,6 +57,17 @@ def discard(disk: Disk, root: Path, name: str) -> None:
     disk.remove_folder(folder)
 
 
+def make_root(disk: Disk, root: Path) -> None:
+    """Make the folder of a run's checkpoints, and return once its name and those of the folders above are on the disk.
+
+    Without that, a power cut may take the folder with all checkpoints in it, however well each of them was flushed.
+    """
+    disk.make_folder(root)
+    for folder in root.parents:
+        with suppress(PermissionError):  # one that cannot even be opened has been there for longer than this run
+            disk.flush_folder(folder)
+
+
 def committed(disk: Disk, root: Path) -> list[str]:
     """The names of all checkpoints in a folder, oldest first."""
     return [name for name in saves(disk, root) if MANIFEST in disk.names(root / name)]
@@ -63,12 +75,17 @@ def committed(disk: Disk, root: Path) -> list[str]:
 
 def saves(disk: Disk, root: Path) -> list[str]:
     """The names of all saves in a folder, oldest first: checkpoints, and what was cut off."""
-    return sorted(name for name in disk.names(root) if is_name(name))
+    return sorted(filter(is_name, disk.names(root)), key=step_of)
 
 
 def name_of(step: int) -> str:
     """The name of the checkpoint after so many steps."""
     return f"step-{step:06d}"
+
+
+def step_of(name: str) -> int:
+    """The step in a name. (As text, step-1000000 would come before step-999999.)"""
+    return int(name.removeprefix("step-"))
 
 
 def is_name(name: str) -> bool:

@@ -29,7 +29,7 @@ from safetensors.numpy import save as encode_safetensors
 from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import barrier
 from minidist.parallel.tools.scalars import global_max, texts_of_all
-from minidist.train.checkpoint.commit import commit, committed, discard, name_of, saves, write_durably
+from minidist.train.checkpoint.commit import commit, committed, discard, make_root, name_of, saves, write_durably
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.manifest import ArrayEntry, FileEntry, Manifest, Progress, Slice
 from minidist.train.checkpoint.snapshot import Part, Snapshots
@@ -190,6 +190,6 @@ class Saver:
 
     def remove_what_was_cut_off(self) -> None:
         """Remove the rests of saves that an earlier run did not live to commit."""
-        self.disk.make_folder(self.root)
+        make_root(self.disk, self.root)
         for name in set(saves(self.disk, self.root)) - set(committed(self.disk, self.root)):
             discard(self.disk, self.root, name)

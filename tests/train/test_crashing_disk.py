@@ -1,0 +1,380 @@
+"""The disk that loses power, and the library's protocol on it: a cut at every operation, and all that may be left."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minidist.train.checkpoint.commit import (
+    LATEST,
+    commit,
+    committed,
+    discard,
+    latest,
+    make_root,
+    name_of,
+    step_of,
+    write_durably,
+)
+from minidist.train.checkpoint.crashing_disk import CONTENTS, CrashingDisk, PowerFailure
+from minidist.train.checkpoint.manifest import Manifest, Progress
+from minidist.train.checkpoint.saver import Saver, Saving
+from minidist.train.checkpoint.snapshot import Part
+
+FOLDER, FILE = Path("folder"), Path("folder/file")
+
+
+def disk_with(content: bytes | None) -> CrashingDisk:
+    """A disk with a folder, and a file that is on it for good."""
+    disk = CrashingDisk()
+    disk.make_folder(FOLDER)
+    disk.flush_folder(Path())
+    if content is not None:
+        disk.write(FILE, content)
+        disk.flush(FILE)
+        disk.flush_folder(FOLDER)
+    return disk
+
+
+def files_left(disk: CrashingDisk, path: Path = FILE) -> set[bytes | None]:
+    """What may be left of a file; None for no file."""
+    return {left.read(path) if path.name in left.names(path.parent) else None for _, left in disk.left()}
+
+
+# The disk
+
+
+def test_what_was_not_flushed_may_be_lost():
+    disk = disk_with(None)
+    disk.write(FILE, b"new!")
+    assert disk.read(FILE) == b"new!" and files_left(disk) == {None, b"", b"ne", b"new!"}
+    disk.flush(FILE)
+    assert files_left(disk) == {None, b"new!"}  # its name is not on the disk
+    disk.flush_folder(FOLDER)
+    assert files_left(disk) == {b"new!"}
+
+
+def test_a_name_may_be_there_without_its_content():
+    disk = disk_with(None)
+    disk.write(FILE, b"new!")
+    disk.flush_folder(FOLDER)
+    assert files_left(disk) == {b"", b"ne", b"new!"}
+
+
+def test_a_file_that_is_written_again_is_no_longer_what_it_was():
+    disk = disk_with(b"old")
+    disk.write(FILE, b"new!")
+    assert files_left(disk) == {b"old", b"", b"ne", b"new!"}
+
+
+def test_a_rename_replaces_at_once_but_not_the_content():
+    disk = disk_with(b"old")
+    disk.write(FOLDER / "x", b"new!")
+    disk.rename(FOLDER / "x", FILE)
+    assert disk.names(FOLDER) == ["file"] and files_left(disk) == {b"old", b"", b"ne", b"new!"}
+    assert files_left(disk, FOLDER / "x") == {None, b"", b"ne", b"new!"}
+
+
+def test_a_rename_into_another_folder_may_happen_by_half():
+    disk = disk_with(b"old")
+    disk.rename(FILE, Path("elsewhere"))
+    found = {(tuple(left.names(FOLDER)), tuple(left.names(Path()))) for _, left in disk.left()}
+    assert {names for names, _ in found} == {(), ("file",)} and (("file",), ("elsewhere", "folder")) in found
+
+
+def test_names_survive_in_any_order():
+    disk = disk_with(b"old")
+    disk.write(FOLDER / "b", b"")
+    disk.remove(FILE)
+    found = {tuple(left.names(FOLDER)) for _, left in disk.left()}
+    assert found == {("file",), ("b", "file"), (), ("b",)}
+
+
+def test_a_folder_is_a_name_too():
+    disk = CrashingDisk()
+    disk.make_folder(Path("a/b"))
+    assert {(bool(left.names(Path())), bool(left.names(Path("a")))) for _, left in disk.left()} == {
+        (False, False), (True, False), (True, True),
+    }  # fmt: skip
+    disk.write(Path("a/b/c"), b"1")
+    disk.flush(Path("a/b/c"))
+    disk.flush_folder(Path("a/b"))
+    disk.flush_folder(Path("a"))
+    assert files_left(disk, Path("a/b/c")) == {None, b"1"}  # without a, nothing in it is found
+    disk.flush_folder(Path())
+    assert files_left(disk, Path("a/b/c")) == {b"1"}
+
+
+def test_a_removed_folder_may_come_back():
+    disk = disk_with(b"old")
+    disk.remove(FILE)
+    with suppress(PowerFailure):
+        disk.remove_folder(FOLDER)
+    assert disk.names(Path()) == [] and files_left(disk) == {None, b"old"}
+
+
+def test_the_first_of_what_is_left_is_what_a_killed_process_leaves():
+    disk = disk_with(b"old")
+    disk.write(FILE, b"new!")
+    disk.write(FOLDER / "x", b"1")
+    survival, left = next(iter(disk.left()))
+    assert survival == "unflushed names: all; unflushed contents: whole"
+    assert left.read(FILE) == b"new!" and left.names(FOLDER) == ["file", "x"]
+
+
+def test_the_power_fails_in_the_operation_that_is_ordered_and_stays_off():
+    disk = CrashingDisk(power_fails_at=1)
+    disk.make_folder(FOLDER)
+    with pytest.raises(PowerFailure, match=r"in operation 1: \('write'"):
+        disk.write(FILE, b"new!")
+    for operation in (
+        lambda: disk.flush(FILE),
+        lambda: disk.write(FILE, b"more"),
+        lambda: disk.rename(FILE, FOLDER / "x"),
+        lambda: disk.names(FOLDER),
+        lambda: disk.read(FILE),
+    ):
+        with pytest.raises(PowerFailure):
+            operation()
+    assert len(disk.operations) == 2
+    assert next(iter(disk.left()))[1].read(FILE) == b"ne"  # a write may be cut off in its middle
+
+
+def test_what_is_left_is_a_disk_of_its_own():
+    disk = disk_with(b"old")
+    disk.write(FILE, b"new!")
+    states = [left for _, left in disk.left()]
+    states[0].write(FILE, b"other")
+    states[0].remove(FILE)
+    assert disk.read(FILE) == b"new!" and states[1].names(FOLDER) == ["file"] and len(states) >= len(CONTENTS)
+
+
+def test_what_no_disk_does():
+    disk = disk_with(b"old")
+    for operation in (
+        lambda: disk.write(Path("nowhere/x"), b""),
+        lambda: disk.flush(FOLDER / "x"),
+        lambda: disk.read(FOLDER / "x"),
+        lambda: disk.rename(FOLDER / "x", FILE),
+        lambda: disk.flush_folder(FILE),
+        lambda: disk.remove_folder(FOLDER),
+    ):
+        with pytest.raises(OSError, match=r"folder|no file"):
+            operation()
+    disk.remove(FOLDER / "x")  # not there: nothing to do
+    assert disk.names(FOLDER / "x") == [] and disk.names(FOLDER) == ["file"]
+
+
+def test_absolute_paths():
+    disk = CrashingDisk()
+    disk.make_folder(Path("/a/b"))
+    disk.write(Path("/a/b/c"), b"1")
+    assert disk.names(Path("/a")) == ["b"] and disk.read(Path("/a/b/c")) == b"1" and disk.names(Path("/")) == ["a"]
+
+
+# The library's protocol
+
+ROOT, RANKS, STEPS, KEEP = Path("runs/one"), 3, (999_999, 1_000_000, 1_000_001), 2
+
+
+def contents(step: int) -> dict[str, bytes]:
+    """The files of a checkpoint."""
+    return {f"rank-{rank}": f"what rank {rank} has after step {step}".encode() for rank in range(RANKS)}
+
+
+def manifest_of(step: int) -> bytes:
+    return f"the manifest of step {step}, which names {RANKS} files".encode()
+
+
+def clean(disk: CrashingDisk) -> None:
+    """What a run begins with."""
+    make_root(disk, ROOT)
+    for name in set(disk.names(ROOT)) - {LATEST, *committed(disk, ROOT)}:
+        if name.startswith("step-"):
+            discard(disk, ROOT, name)
+
+
+def save(disk: CrashingDisk, step: int) -> None:
+    name = name_of(step)
+    disk.make_folder(ROOT / name)
+    for file, content in contents(step).items():
+        write_durably(disk, ROOT / name / file, content)
+    commit(disk, ROOT, name, manifest_of(step))
+
+
+def keep_the_newest(disk: CrashingDisk) -> None:
+    for name in committed(disk, ROOT)[:-KEEP]:
+        discard(disk, ROOT, name)
+
+
+def protocol(disk: CrashingDisk, promised: list[int], steps=STEPS) -> None:
+    """Three saves; ``promised`` receives each step of which ``commit`` has returned."""
+    clean(disk)
+    for step in steps:
+        save(disk, step)
+        promised.append(step)
+        keep_the_newest(disk)
+
+
+def check(disk: CrashingDisk, promised: list[int], where: str) -> None:
+    """All that is promised of what is left."""
+    there = committed(disk, ROOT)
+    for name in there:
+        step = step_of(name)
+        assert disk.read(ROOT / name / "manifest.json") == manifest_of(step), where
+        assert {file: disk.read(ROOT / name / file) for file in contents(step)} == contents(step), where
+    check_promised(there, promised, where)
+    if promised:
+        assert step_of(latest(disk, ROOT)) >= promised[-1], where
+    else:
+        assert latest(disk, ROOT) in (*there, None), where
+    if LATEST in disk.names(ROOT):
+        assert disk.read(ROOT / LATEST).decode() in there, f"{where}: latest points to no checkpoint"
+
+
+def check_promised(there: list[str], promised: list[int], where: str) -> None:
+    """A checkpoint that was promised is there until so many newer ones are that it is no longer kept."""
+    for step in promised[-KEEP:]:
+        newer = [name for name in there if step_of(name) > step]
+        assert name_of(step) in there or len(newer) >= KEEP, f"{where}: step {step} was promised"
+
+
+def operations_of(function) -> int:
+    disk = CrashingDisk()
+    function(disk)
+    return len(disk.operations)
+
+
+def test_the_last_checkpoint_is_whole_whenever_the_power_fails():
+    """And the next run goes on with what is left, whatever that is."""
+    count = operations_of(lambda disk: protocol(disk, []))
+    assert count > 60
+    states = 0
+    for moment in range(count + 1):
+        disk, promised = CrashingDisk(moment), []
+        with suppress(PowerFailure):
+            protocol(disk, promised)
+        for survival, left in disk.left():
+            where = f"operation {moment}, {disk.operations[-1][:2]}, {survival}"
+            check(left, promised, where)
+            again = list(promised)
+            protocol(left, again, STEPS[-1:] if STEPS[-1] not in promised else (STEPS[-1] + 1,))
+            check(left, again, f"{where}, and then the next run")
+            assert len(committed(left, ROOT)) <= KEEP
+            states += 1
+    assert states > 4 * count
+
+
+@pytest.mark.long
+def test_a_run_may_fail_while_it_removes_what_another_left():
+    """The power fails twice."""
+    count = operations_of(lambda disk: protocol(disk, []))
+    for moment in range(count):
+        disk, promised = CrashingDisk(moment), []
+        with suppress(PowerFailure):
+            protocol(disk, promised)
+        for survival, left in disk.left():
+            second = CrashingDisk(0)
+            while True:
+                second.top, second.operations = next(iter(left.left()))[1].top, []
+                try:
+                    clean(second)
+                    break
+                except PowerFailure:
+                    for survival_again, last in second.left():
+                        check(last, promised, f"{moment}, {survival}; {second.power_fails_at}, {survival_again}")
+                second.power_fails_at += 1
+
+
+BROKEN = {
+    "the manifest is not flushed": lambda disk, name, step: (
+        disk.write(ROOT / name / "manifest.json", manifest_of(step)),
+        write_durably(disk, ROOT / LATEST, name.encode()),
+    ),
+    "latest comes first": lambda disk, name, step: (
+        write_durably(disk, ROOT / LATEST, name.encode()),
+        write_durably(disk, ROOT / name / "manifest.json", manifest_of(step)),
+    ),
+    "the folder has no name": lambda disk, name, step: (
+        write_durably(disk, ROOT / name / "manifest.json", manifest_of(step)),
+        disk.write(ROOT / ".new-latest", name.encode()),
+        disk.flush(ROOT / ".new-latest"),
+        disk.rename(ROOT / ".new-latest", ROOT / LATEST),
+    ),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_protocol_is_found(broken):
+    def save_badly(disk, promised):
+        clean(disk)
+        for step in STEPS:
+            name = name_of(step)
+            disk.make_folder(ROOT / name)
+            for file, content in contents(step).items():
+                write_durably(disk, ROOT / name / file, content)
+            BROKEN[broken](disk, name, step)
+            promised.append(step)
+
+    found = 0
+    for moment in range(operations_of(lambda disk: save_badly(disk, [])) + 1):
+        disk, promised = CrashingDisk(moment), []
+        with suppress(PowerFailure):
+            save_badly(disk, promised)
+        for survival, left in disk.left():
+            try:
+                check(left, promised, survival)
+            except AssertionError:
+                found += 1
+    assert found
+
+
+# The Saver
+
+
+class Numbers:
+    """Snapshots of an array that is another one after each step."""
+
+    def __init__(self) -> None:
+        self.step = 0
+
+    def take(self) -> dict[str, Part]:
+        self.step += 1
+        return {"weight": Part(np.arange(6.0) + self.step, ((0, 6),), (2, 3))}
+
+
+def save_with_power_failing(world, moment: int | None) -> tuple[int, list[str]]:
+    """A Saver's run of four steps: how many operations there were, and what is wrong with what is left."""
+    disk, promised = CrashingDisk(moment), []
+    manifest = lambda progress: Manifest("dp=1", {}, "", {}, progress)  # noqa: E731
+    saved = lambda name, error: promised.append(step_of(name)) if not error else None  # noqa: E731
+    with suppress(PowerFailure):
+        saver = Saver(world, Saving(str(ROOT), 1, KEEP, "sync"), Numbers(), manifest, saved, disk)
+        for step in range(1, 5):
+            saver.after_step(Progress(step, (1.0,) * step, step), last=step == 4)
+    wrong = []
+    for survival, left in disk.left():
+        there = committed(left, ROOT)
+        try:
+            check_promised(there, promised, "")
+            assert latest(left, ROOT) in there[-2:] or not there
+            for name in there:
+                found = Manifest.read(left, ROOT / name)
+                for file, entry in found.files.items():
+                    assert len(left.read(ROOT / name / file)) == entry.bytes, f"{name}: {file}"
+        except (AssertionError, ValueError) as error:
+            wrong.append(f"operation {moment}, {survival}: {error}")
+    return len(disk.operations), wrong
+
+
+def save_at_every_moment(world) -> tuple[int, list[str]]:
+    count, wrong = save_with_power_failing(world, None)
+    for moment in range(count):
+        wrong += save_with_power_failing(world, moment)[1]
+    return count, wrong
+
+
+def test_the_savers_last_checkpoint_is_whole_whenever_the_power_fails(ranks):
+    count, wrong = ranks(1).run(save_at_every_moment)[0]
+    assert count > 50 and wrong == []
