@@ -6,7 +6,7 @@ COLOURS = ("#009E73", "#E69F00", "#56B4E9", "#CC79A7")
 NOTHING, BROKEN = "nothing", "#C00000"
 
 
-def draw(operations: Sequence[str], outcomes: Mapping[str, Sequence[str]], notes: Mapping[int, str] = {}):  # noqa: B006
+def draw(operations: Sequence[str], outcomes: Mapping[str, Sequence[str]], notes: Mapping[int, str] = {}):
     """A matplotlib Figure: operations down, kinds of end across.
 
     Args:

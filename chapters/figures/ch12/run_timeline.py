@@ -47,7 +47,7 @@ def history(steps: int, saves: Saves, failure: float, restart: float) -> list[Sp
             found.append(Span("lost", step, now, failure))
             found = [span._replace(kind="lost") if span.kind == "step" and span.step >= committed else span
                      for span in found]  # fmt: skip
-            found = [span._replace(stop=min(span.stop, failure)) for span in found]
+            found = [span._replace(stop=min(span.stop, failure)) for span in found]  # also a write
             found.append(Span("restart", step, failure, failure + restart))
             now, step, reached, failure = failure + restart, committed, step, -1.0
         found.append(Span("again" if step < reached or (step == reached and reached) else "step", step, now, now + 1))
@@ -55,21 +55,25 @@ def history(steps: int, saves: Saves, failure: float, restart: float) -> list[Sp
         if step % saves.every == 0 and step < steps:
             found.append(Span("pause", step, now, now + saves.pause))
             now += saves.pause
-            if saves.write:
-                found.append(Span("write", step, now, now + saves.write))
-            written.append((now + saves.write, step))
+            began, ended = (now, now + saves.write) if saves.write else (now - saves.pause, now)
+            found.append(Span("write", step, began, ended))
+            written.append((ended, step))
     return found
 
 
-def draw(runs: Mapping[str, tuple[Saves, list[Span]]], failure: float):
-    """A matplotlib Figure: a panel for each run, title -> how it saves and what it does."""
+def duration(spans: list[Span]) -> float:
+    """Until the last step is done."""
+    return max(span.stop for span in spans if span.kind != "write")
+
+
+def draw(runs: Mapping[str, list[Span]], failure: float):
+    """A matplotlib Figure: a panel for each run, title -> what it does."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-    last = max(span.stop for _, spans in runs.values() for span in spans)
+    last = max(span.stop for spans in runs.values() for span in spans)
     figure = Figure(figsize=(11, 1.75 * len(runs) + 0.4), layout="constrained")
-    for axes, (title, (saves, spans)) in zip(figure.subplots(len(runs), 1, squeeze=False)[:, 0], runs.items(),
-                                             strict=True):  # fmt: skip
+    for axes, (title, spans) in zip(figure.subplots(len(runs), 1, squeeze=False)[:, 0], runs.items(), strict=True):
         for span in spans:
             row = 1 if span.kind == "write" else 0
             colour = WRITE if row else COLOURS[span.kind]
@@ -80,19 +84,18 @@ def draw(runs: Mapping[str, tuple[Saves, list[Span]]], failure: float):
             if span.kind in ("step", "lost", "again"):
                 ink = "white" if span.kind == "again" else "black"
                 axes.text(middle, 0.4, span.step, ha="center", va="center", fontsize=8.5, color=ink)
-            if row:
+            if row and span.stop - span.start > 1.5:
                 axes.text(middle, 1.4, f"write {span.step}", ha="center", va="center", fontsize=8.5, color="white")
-            ends = span.kind == "write" or (span.kind == "pause" and not saves.write)
-            if ends and span.stop != failure:
+            if row and span.stop != failure:
                 axes.plot(span.stop, 2.0, "v", color=WRITE, markersize=7, clip_on=False)
         axes.axvline(failure, 0, 0.86, color=FAILURE, lw=2.5)
         axes.text(failure + 0.12, 2.05, "a rank dies", color=FAILURE, fontsize=9, ha="left", va="center")
-        axes.set_title(f"{title}: done after {max(span.stop for span in spans):g}", fontsize=10, loc="left")
+        axes.set_title(f"{title}: done after {duration(spans):g}", fontsize=10, loc="left")
         axes.set_yticks([0.4, 1.4], ["training", "disk"], fontsize=9)
         axes.set(xlim=(0, last), ylim=(-0.1, 2.35), xticks=[])
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
     handles = [Rectangle((0, 0), 1, 1, color=COLOURS[kind], label=WORDS[kind]) for kind in COLOURS]
-    handles.append(Rectangle((0, 0), 1, 1, color=WRITE, label="write behind training; ▼: it counts"))
+    handles.append(Rectangle((0, 0), 1, 1, color=WRITE, label="writing to the disk; ▼: it counts"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=8.5)
     return figure

@@ -29,15 +29,24 @@ def draw(mtbf: float, pauses: Sequence[float], simulated: Mapping[float, Mapping
         best = daly_interval(mtbf, pause)
         least = 1 - goodput(mtbf, best, pause, recovery)
         axes.plot(best / 60, least, "o", color=colour, markersize=9)
+        above = first_order_waste(mtbf, best, pause, recovery) - least < 0.01  # there is room below the dashed line
         axes.annotate(
-            f"{best / 60:.1f} min: {least:.1%}", (best / 60, least), (0, 9), textcoords="offset points", ha="center",
-            color=colour, fontsize=9,
+            f"{best / 60:.1f} min: {least:.1%}",
+            (best / 60, least),
+            (0, 9 if above else -16),
+            textcoords="offset points",
+            ha="center",
+            color=colour,
+            fontsize=9,
+        )
+        left = next(place for place, waste in enumerate(exact) if waste < 0.5)
+        axes.annotate(
+            f"a save takes {pause:g} s", (intervals[left] / 60, exact[left]), (5, 4), textcoords="offset points",
+            color=colour, fontsize=9, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.8},
         )  # fmt: skip
-        axes.text(1.02, exact[0] if exact[0] < 0.6 else 0.57, f"a save takes {pause:g} s", color=colour, fontsize=9,
-                  va="bottom")  # fmt: skip
         found = simulated.get(pause, {})
         axes.plot(np.array(list(found)) / 60, list(found.values()), "x", color=colour, markersize=7, mew=1.8)
-    axes.set(xscale="log", xlim=(1, 240), ylim=(0, 0.62), xlabel="interval between saves, minutes")
+    axes.set(xscale="log", xlim=(1, 240), ylim=(-0.02, 0.62), xlabel="interval between saves, minutes")
     axes.set_ylabel("waste")
     ticks = (1, 3, 10, 30, 60, 120, 240)
     axes.set_xticks(ticks, ticks)
