@@ -12,7 +12,7 @@ from minidist.cli.flags import integer
 from minidist.nn.data import load_corpus
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.identity import check_folder, check_same_run, config_in, other_versions
-from minidist.train.checkpoint.manifest import Manifest
+from minidist.train.checkpoint.manifest import BadCheckpoint, Manifest
 from minidist.train.checkpoint.restore import check_files, find_checkpoint
 from minidist.train.checkpoint.saver import MODES, Saving
 from minidist.train.config import TrainConfig
@@ -63,7 +63,11 @@ class Checkpoint:
     def check(self, config: TrainConfig) -> None:
         """Raises BadCheckpoint where a run with these settings cannot go on from here, or its files are not whole."""
         check_same_run(self.manifest, config, load_corpus(config.text, config.context))
-        check_files(self.folder, self.manifest)
+        try:
+            check_files(self.folder, self.manifest)
+        except BadCheckpoint as error:
+            others = f"minidist checkpoint {self.folder.parent} lists the others"
+            raise BadCheckpoint(f"{error}\nThis checkpoint cannot be resumed; {others}") from None
 
     def notes(self, layout: Layout) -> list[str]:
         """What to say of it, in lines."""

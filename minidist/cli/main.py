@@ -1,4 +1,4 @@
-"""The command line: ``minidist train``, ``minidist verify``, ``minidist demo`` and the course's commands.
+"""The command line: ``minidist train``, ``verify``, ``demo``, ``failures`` and the course's commands.
 
 A command's module is imported when the command is called: ``minidist check`` starts without the demonstrations.
 """
@@ -13,7 +13,9 @@ from minidist import __version__
 MODULES = {  # a module whose ``add_commands`` adds commands -> the names of the commands
     "minidist.cli.train": ("train",),
     "minidist.cli.verify": ("verify",),
+    "minidist.cli.checkpoint": ("checkpoint",),
     "minidist.cli.demo": ("demo",),
+    "minidist.cli.failures": ("failures",),
     "minidist.course.challenges.command": ("challenge",),
     "minidist.course.commands": ("check", "reset", "grade", "mutants", "stubs"),
 }

@@ -2,12 +2,14 @@
 
 import time
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from minidist.analysis.stragglers import StragglerWatch, same_work
 from minidist.cli.checkpoint_flags import add_checkpoints, faults_of, print_saves, resumed, saving_of
 from minidist.cli.expert_table import expert_table
 from minidist.cli.flags import add_config, add_layout, config_of, defaults, integer, layout_of
@@ -16,6 +18,7 @@ from minidist.comm import Cluster
 from minidist.course.learner.implementations import (
     implementations_as_dict,
     implementations_of,
+    overriding,
     print_implementations,
     training_on,
 )
@@ -24,6 +27,7 @@ from minidist.ledger import KINDS
 from minidist.plan.memory_check import check_memory
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
+from minidist.train.rebalance import check_rebalance
 from minidist.train.result import Run, RunOptions
 from minidist.train.trainer import run
 
@@ -34,6 +38,11 @@ def add_commands(commands) -> None:
     command.set_defaults(command=_train)
     add_layout(command, **defaults(Layout))
     add_checkpoints(command)
+    command.add_argument_group("slow ranks").add_argument(
+        "--rebalance",
+        action="store_true",
+        help="give data-parallel ranks that compute slower fewer micro-batches; no bit of the run changes",
+    )
     output = command.add_argument_group("output")
     output.add_argument(
         "--sample",
@@ -56,13 +65,16 @@ def _train(options) -> int:
     layout = layout_of(options) or (checkpoint.layout if checkpoint else Layout())
     config.check(layout)
     check_memory(config, layout)
+    if options.rebalance:
+        check_rebalance(layout)
     if options.sample < 0:
         raise ValueError(f"--sample must not be negative, got {options.sample}")
     check_outputs({flag: getattr(options, flag) for flag in ("json", "trace", "png")}, options.text)
     implementations = implementations_of(options.impl) if options.impl else []
     console = console_of(options)
     if checkpoint is not None:
-        checkpoint.check(config)
+        with overriding(implementations):  # files are checked here, before any rank starts
+            checkpoint.check(config)
         for line in checkpoint.notes(layout):
             console.print(line, soft_wrap=True)
     run_options = RunOptions(
@@ -70,6 +82,7 @@ def _train(options) -> int:
         saving=saving_of(options, config),
         resume=checkpoint and str(checkpoint.folder),
         faults=faults_of(options, config, layout),
+        rebalance=options.rebalance,
         validate=True,
         sample=options.sample,
         trace=options.trace is not None or options.png is not None,
@@ -87,15 +100,26 @@ def _train(options) -> int:
             text = f"{speed:,.0f} tokens/s" if step > first else ""
             progress.update(task, completed=step + 1, loss=f"loss {loss:.4f}", speed=text)
 
+        watch = watch_of(layout)
+
         def on_event(rank: int, event: tuple) -> None:
             if event[0] == "saved" and event[2]:
                 progress.console.print(f"no checkpoint {event[1]}: {event[2]}; training goes on", soft_wrap=True)
+            elif event[0] == "pace":
+                for straggler in watch.add(rank, *event[1:]):
+                    progress.console.print(str(straggler), highlight=False)
 
         rank_function = training_on(implementations) if implementations else None
-        result = run(cluster, config, layout, run_options, on_step, rank_function, on_event)
+        with overriding(implementations):  # here too, where stragglers are found
+            result = run(cluster, config, layout, run_options, on_step, rank_function, on_event)
     logs = [rank.log for rank in result.ranks]
     files = (
-        json_output(options.json, result.as_dict() | implementations_as_dict(implementations, [result])),
+        json_output(
+            options.json,
+            result.as_dict()
+            | {"stragglers": [asdict(straggler) for straggler in watch.found]}
+            | implementations_as_dict(implementations, [result]),
+        ),
         Output(
             "trace",
             options.trace,
@@ -106,11 +130,22 @@ def _train(options) -> int:
     )
     try:
         _print_run(console, result)
+        for straggler in watch.found:
+            console.print(str(straggler))
+        if options.rebalance:
+            counts = [rank.micro_batch_counts[-1] for rank in result.ranks[:: layout.cp * layout.tp]]
+            console.print(f"micro-batches of each data-parallel rank in the last step: {', '.join(map(str, counts))}")
         if implementations:
             print_implementations(console, implementations, [result])
     finally:  # also if nobody reads the results to their end, as in `minidist train | head`
         write_outputs(console, *files)
     return 2 if result.ranks[0].save_errors else 0
+
+
+def watch_of(layout: Layout) -> StragglerWatch:
+    """What finds the stragglers of a run in this layout."""
+    shape = (layout.pp, layout.dp, layout.cp, layout.tp)
+    return StragglerWatch(same_work(shape, by_chunk=layout.cp_kind == "ring", experts=layout.ep))
 
 
 def _write_trace(path: Path, logs: list[list]) -> None:

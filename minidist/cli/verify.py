@@ -12,6 +12,7 @@ from rich.text import Text
 
 from minidist.cli.flags import add_config, config_of, integer
 from minidist.cli.output import NOT_REPRODUCED, check_outputs, console_of, json_output, write_outputs
+from minidist.cli.verify_interrupt import run_interruptions
 from minidist.cli.verify_matrix import run_matrix
 from minidist.course.learner.implementations import (
     called_in_all,
@@ -61,6 +62,11 @@ def add_commands(commands) -> None:
         help="verify a set of layouts and precisions that covers every pair of settings",
     )
     command.add_argument(
+        "--interrupt",
+        action="store_true",
+        help="save, end and resume runs in other layouts: a set that lets every two settings before and after meet",
+    )
+    command.add_argument(
         "--max-ranks",
         type=integer,
         metavar="N",
@@ -71,7 +77,7 @@ def add_commands(commands) -> None:
     add_config(
         command,
         layers=f"{TrainConfig.layers}, or more if a layout needs them; {MATRIX_LAYERS} with --matrix",
-        steps=f"{STEPS}; {MATRIX_STEPS} with --matrix",
+        steps=f"{STEPS}; {MATRIX_STEPS} with --matrix; {FEW_STEPS} with --interrupt",
         sequence_chunks=f"{TrainConfig.sequence_chunks}, or as many as the layouts need; {MATRIX_CHUNKS} with --matrix",
         experts=f"{TrainConfig.experts}, or {EXPERTS} for layouts with ep; {MATRIX_EXPERTS} with --matrix",
     )
@@ -81,6 +87,8 @@ def _verify(options) -> int:
     asked = [Layout.parse(text) for text in options.layouts]
     if options.matrix:
         return _matrix(options)
+    if options.interrupt:
+        return _interrupt(options, asked)
     if options.png is not None or options.max_ranks is not None:
         raise ValueError("--png and --max-ranks apply to the matrix: add --matrix")
     if options.all and asked:
@@ -118,11 +126,11 @@ def _verify(options) -> int:
     return 1 if differences else 0
 
 
-def _asked(options, layouts: list[Layout]) -> Group:
+def _asked(options, layouts: list[Layout], steps: int = STEPS) -> Group:
     """The layouts that were named, all with the layers, sequence chunks and experts that some of them need."""
     settings = {
         "layers": max([TrainConfig.layers, *map(_fewest_layers, layouts)]),
-        "steps": STEPS,
+        "steps": steps,
         "sequence_chunks": lcm(*(layout.least_chunks for layout in layouts)),
         "experts": _experts_for(layouts),
     }
@@ -254,6 +262,17 @@ def _matrix(options) -> int:
     console = console_of(options)
     console.print(_describe(config), style="dim", soft_wrap=True)
     return run_matrix(config, most, console, options.json, options.png)
+
+
+def _interrupt(options, asked: list[Layout]) -> int:
+    if options.matrix or options.impl or options.max_ranks is not None or options.png is not None:
+        raise ValueError("--interrupt runs the library's own code in layouts: remove --matrix, --impl and their flags")
+    candidates = asked or DEFAULT_LAYOUTS + (MORE_LAYOUTS if options.all else [])
+    config, layouts = _asked(options, candidates, FEW_STEPS)
+    check_outputs({"json": options.json}, options.text)
+    console = console_of(options)
+    console.print(_describe(config), style="dim", soft_wrap=True)
+    return run_interruptions(config, list(dict.fromkeys(layouts)), console, options.json)
 
 
 def _fewest_layers(layout: Layout) -> int:

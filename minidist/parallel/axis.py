@@ -9,6 +9,7 @@ five questions, its entry there, and its key in the layout:
                       trained, sync_params                   what does the optimizer update here, and who needs it?
     the gradients     zero_grad, no_sync, sync_gradients     when are they complete, and on which ranks?
                       late, hold_back                        which are summed with other ranks' after the last one?
+                      set_rounds                             how many micro-batches has the rank with the most?
     the loss          splits_loss                            does each rank know a part of it only?
     full arrays       full_state                             how do the arrays of one process come back?
                       regions                                where in them are those that this rank holds?
@@ -72,6 +73,12 @@ class Axis:
     def no_sync(self) -> AbstractContextManager:
         """Within it, backward only accumulates. All micro-batches but the last run here; in a pipeline, all."""
         return nullcontext()
+
+    def set_rounds(self, rounds: int) -> None:
+        """From the next step on the rank with the most micro-batches has so many: for what ranks do in each of them.
+
+        Called between two steps, on all ranks alike, where micro-batches are dealt out anew (train/rebalance.py).
+        """
 
     def sync_gradients(self) -> None:
         """After backward: return when the gradients that this rank's optimizer needs are complete."""

@@ -347,6 +347,10 @@ class Zero(Axis):
     def no_sync(self) -> AbstractContextManager:
         return self.zero.no_sync()
 
+    def set_rounds(self, rounds: int) -> None:
+        if self.zero.rounds:  # otherwise all ranks have as many micro-batches, and none waits for more
+            self.zero.rounds = rounds
+
     def sync_gradients(self) -> None:
         self.zero.wait_for_gradients()
 

@@ -6,7 +6,7 @@ microseconds, so all parts add up to the total without a rest.
 The run trains for an interval, stops for a save, and so on. A save counts (is committed) at once, or, if it is written
 behind training, when it has been written for long enough. A failure may come at any time: in training, saves, detection
 and restarts. What was trained since the last committed save is lost. Another failure in detection or restart begins
-both again. While the run waits for a repair, nothing fails.
+both again. Machines that wait or stand by do not fail, and fewer machines at work fail less often.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ class Machines:
     """The machines and how the run saves, in seconds and counts.
 
     Attributes:
-        mtbf: mean time between failures of the cluster.
+        mtbf: mean time between failures of all machines together.
         interval: training between two saves.
         pause: how long a save stops training.
         write: how long it is then written behind training before it counts.
@@ -125,9 +125,9 @@ class _Simulation:
         self.random = generator("failures", seed)
         self.spent = TimeSpent()
         self.now = 0
-        self.next_failure = self._draw_failure()
         self.repairs: deque[int] = deque()  # when each machine in repair is back, soonest first
-        self.missing = 0  # machines, of those that should train
+        self.working = setup.machines
+        self.next_failure = self._draw_failure()
         self.unsaved = 0  # training since the last snapshot
         self.in_snapshot = 0  # training in a snapshot that does not count yet
 
@@ -146,7 +146,7 @@ class _Simulation:
         """Train and save until a failure."""
         interval, pause, write = (_whole(time) for time in (self.setup.interval, self.setup.pause, self.setup.write))
         while True:
-            self.missing = max(0, self._in_repair() - self.setup.spares)  # machines that are back join after a save
+            self._join()  # after each save
             self._spend(write, self._book_training)
             self.spent.useful += self.in_snapshot  # the last snapshot is written: it counts
             self.in_snapshot = 0
@@ -165,6 +165,7 @@ class _Simulation:
             try:
                 self._spend(_whole(self.setup.detection), self._book("detecting"))
                 self._wait_for_machines()
+                self._join()
                 self._spend(_whole(self.setup.restart), self._book("restarting"))
                 return
             except _Failure:
@@ -178,6 +179,12 @@ class _Simulation:
             self._spend(waited, self._book("waiting"))
             if self.now == self.end:
                 raise _TimeIsUp
+
+    def _join(self) -> None:
+        """Work from now on with all machines that are there, at most as many as the run has."""
+        before, self.working = self.working, self.setup.machines - max(0, self._in_repair() - self.setup.spares)
+        if self.working != before:  # more machines fail sooner
+            self.next_failure = self.now + max(1, (self.next_failure - self.now) * before // self.working)
 
     def _spend(self, time: int, book) -> None:
         """Let this time pass, or less if a failure or the end comes first; book what has passed."""
@@ -195,7 +202,7 @@ class _Simulation:
 
     def _book_training(self, passed: int) -> None:
         """Training of all machines; what the missing ones would have done is a part of its own."""
-        trained = passed * (self.setup.machines - self.missing) // self.setup.machines
+        trained = passed * self.working // self.setup.machines
         self.unsaved += trained
         self.spent.missing += passed - trained
 
@@ -206,7 +213,8 @@ class _Simulation:
 
     def _draw_failure(self) -> int:
         """When the next failure comes: an exponential time from now, at least a microsecond."""
-        return self.now + max(1, _whole(self.random.exponential(self.setup.mtbf)))
+        mtbf = self.setup.mtbf * self.setup.machines / self.working
+        return self.now + max(1, _whole(self.random.exponential(mtbf)))
 
 
 def _whole(seconds: float) -> int:

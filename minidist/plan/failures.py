@@ -51,7 +51,8 @@ def no_failure_probability(mtbf: float, time: float) -> float:
 
 def young_interval(mtbf: float, pause: float) -> float:
     """Young's interval: sqrt(2 delta M), the smallest waste to first order. Good as long as delta is far below M."""
-    _check(mtbf=mtbf, pause=pause)
+    _check(mtbf=mtbf)
+    _check_not_negative(pause=pause)
     return sqrt(2 * pause * mtbf)
 
 
@@ -135,13 +136,13 @@ def _check_run(mtbf: float, interval: float, pause: float, recovery: float, writ
 def _check(**values: float) -> None:
     for name, value in values.items():
         if not (isfinite(value) and value > 0):
-            raise ValueError(f"{name} must be a positive number, got {value:g}")
+            raise ValueError(f"{name} must be positive and finite, got {value:g}")
 
 
 def _check_not_negative(**values: float) -> None:
     for name, value in values.items():
         if not (isfinite(value) and value >= 0):
-            raise ValueError(f"{name} must be a number that is not negative, got {value:g}")
+            raise ValueError(f"{name} must be 0 or more and finite, got {value:g}")
 
 
 def _positive_count(gpus: int) -> int:

@@ -100,6 +100,7 @@ class Faults:
     def __init__(self, faults: Sequence[Fault], world: ProcessGroup, share: Share) -> None:
         self.mine = [fault for fault in faults if fault.rank == world.rank]
         self.world, self.share = world, share
+        self.slowed_to: float | None = None  # the compute clock, up to which a slow rank has taken its extra time
 
     def begin_step(self, step: int, batch: Callable[[int], tuple]) -> Callable[[int], tuple]:
         """Make the faults of this step happen; returns what the step is to call for its batches."""
@@ -123,14 +124,17 @@ class Faults:
             self.flip(fault.place, random)
 
     def slowly(self, batch: Callable[[int], tuple], factor: float) -> Callable[[int], tuple]:
-        """Sleep before each micro-batch, so that what was computed since the one before takes ``factor`` times."""
+        """Sleep before each micro-batch, so that what was computed since the one before takes ``factor`` times.
+
+        For what follows a step's last micro-batch, the update say, the rank sleeps before the next step's first.
+        """
         clock = self.world.transport.clock
-        mark = clock.seconds()
+        if self.slowed_to is None:
+            self.slowed_to = clock.seconds()
 
         def slow_batch(index: int) -> tuple:
-            nonlocal mark
-            time.sleep((factor - 1) * max(0.0, clock.seconds() - mark))
-            mark = clock.seconds()
+            time.sleep((factor - 1) * max(0.0, clock.seconds() - self.slowed_to))
+            self.slowed_to = clock.seconds()
             return batch(index)
 
         return slow_batch

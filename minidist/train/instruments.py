@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from minidist import flops, ledger, overrides, trace
@@ -27,6 +27,8 @@ class Instruments:
         self.log: list = []
         self.collectives = trace.Collectives(Counter(), Counter())
         self.compute_seconds: list[float] = []
+        self.micro_batch_seconds: list[float] = []
+        self.micro_batch_counts: list[int] = []
 
     def begin(self, model: ParallelModel, optimizer: AdamW) -> None:
         """Called before the first step: enters everything allocated so far into the memory ledger.
@@ -40,7 +42,33 @@ class Instruments:
         experts = {p.name for p in model.model.parameters() if p.expert_axis is not None}
         self.expert_bytes = sum(p.data.nbytes for p in model.trained if p.name in experts)
         self.memory.forget_peaks()
+        model.run = self.timing(model.run)
         self.traffic, self.flops, self.started = self.world.traffic, flops.snapshot(), time.perf_counter()
+
+    def timing(self, run: Callable) -> Callable:
+        """What runs a step's micro-batches, timed: seconds of computing, for each micro-batch that has samples.
+
+        The update is left out, since it takes as long for one micro-batch as for ten; so is what a rank does for others
+        in micro-batches without samples, which come last.
+        """
+        clock = self.world.transport.clock
+
+        def timed_run(micro_batches: Sequence[int | None], batch: Callable, *arguments) -> float:
+            began, ended = clock.seconds(), None
+
+            def noting(index: int | None) -> tuple:
+                nonlocal ended
+                if index is None and ended is None:
+                    ended = clock.seconds()
+                return batch(index)
+
+            loss = run(micro_batches, noting, *arguments)
+            ended = clock.seconds() if ended is None else ended
+            self.micro_batch_counts.append(sum(index is not None for index in micro_batches))
+            self.micro_batch_seconds.append((ended - began) / self.micro_batch_counts[-1])
+            return loss
+
+        return timed_run
 
     @contextmanager
     def step(self, number: int) -> Iterator[None]:
@@ -62,6 +90,8 @@ class Instruments:
         return {
             "seconds": seconds,
             "compute_seconds": self.compute_seconds,
+            "micro_batch_seconds": self.micro_batch_seconds,
+            "micro_batch_counts": self.micro_batch_counts,
             "traffic": traffic,
             "memory": self.memory.as_dict() | ({"experts": self.expert_bytes} if self.expert_bytes else {}),
             "collectives": self.collectives.as_list(),

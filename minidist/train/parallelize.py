@@ -54,7 +54,8 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
         axes.append(TensorParallel(mesh.get_group("tp"), gpt_plan(bool(layout.sp), dtype)))
     if layout.cp > 1:
         axes.append(ContextParallel(mesh.get_group("cp"), layout.cp_kind))
-    mine = micro_batches_of(mesh.get_local_rank("dp"), layout, config)
+    shares = [share_of(rank, layout.dp, config.micro_batches) for rank in range(layout.dp)]
+    mine = padded(shares[mesh.get_local_rank("dp")], len(shares[0]), layout)  # rank 0 has the most
     run = partial(accumulate, model)  # how this rank's micro-batches run, unless a pipeline has a schedule for them
     if layout.pp > 1:
         pipeline = Pipeline(mesh.get_group("pp"), config.stages(layout), config.activations(layout))
@@ -80,10 +81,9 @@ def gpt_plan(sequence: bool, reduce_dtype) -> Plan:
     return plan | sequence_plan(reduce_dtype) if sequence else plan
 
 
-def micro_batches_of(rank: int, layout: Layout, config: TrainConfig) -> list[int | None]:
-    """The numbers of a data-parallel rank's micro-batches; None for an empty one, where experts need all ranks."""
-    mine = list(share_of(rank, layout.dp, config.micro_batches))
-    most = len(share_of(0, layout.dp, config.micro_batches))  # rank 0 has the most
+def padded(micro_batches: Sequence[int], most: int, layout: Layout) -> list[int | None]:
+    """A rank's micro-batches, up to the most that a rank has: None for an empty one, where experts need all ranks."""
+    mine = list(micro_batches)
     return mine + [None] * (most - len(mine)) if layout.ep > 1 else mine
 
 
@@ -143,6 +143,16 @@ class ParallelModel:
         for axis in self.axes:
             self.trained = axis.trained(self.trained)
         self.sharding = [axis for axis in self.axes if axis.shard_group is not None][::-1]  # as full_state asks them
+
+    def take(self, micro_batches: Sequence[int | None], rounds: int) -> None:
+        """From the next step on, this rank has these micro-batches, and the rank with the most has ``rounds``.
+
+        Called between two steps, on all ranks; together they have each micro-batch of a step once. No bit of the run
+        changes: see train/rebalance.py.
+        """
+        self.micro_batches = micro_batches
+        for axis in self.axes:
+            axis.set_rounds(rounds)
 
     # What a step does
 

@@ -20,6 +20,7 @@ class RunOptions:
     saving: Saving | None = None  # of checkpoints
     resume: str | None = None  # the folder of a checkpoint to go on from
     faults: tuple[Fault, ...] = ()
+    rebalance: bool = False  # deal micro-batches out anew where ranks differ in speed: see rebalance.py
     validate: bool = False
     sample: int = 0  # bytes of text to generate
     trace: bool = False
@@ -36,6 +37,8 @@ class RankResult:
     seconds: float  # for all steps taken here
     traffic: trace.Traffic
     compute_seconds: list[float] = field(default_factory=list)  # of each step taken here: see comm's compute_clock.py
+    micro_batch_seconds: list[float] = field(default_factory=list)  # of each step's forward and backward, for one of
+    micro_batch_counts: list[int] = field(default_factory=list)  # so many micro-batches that this rank ran in it
     pauses: list[float] = field(default_factory=list)  # seconds for which saves kept it from training
     save_errors: list[str] = field(default_factory=list)  # why checkpoints could not be saved
     bytes_read: int = 0  # of a checkpoint
@@ -94,6 +97,8 @@ class Run:
             "flops": [rank.flops for rank in self.ranks],
             "resumed_after": len(self.losses) - self.steps_here,
             "compute_seconds": [rank.compute_seconds for rank in self.ranks],
+            "micro_batch_seconds": [rank.micro_batch_seconds for rank in self.ranks],
+            "micro_batch_counts": [rank.micro_batch_counts for rank in self.ranks],
             "pauses": [rank.pauses for rank in self.ranks],
             "save_errors": self.ranks[0].save_errors,
             "loss_scale": self.ranks[0].loss_scale,

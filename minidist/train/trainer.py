@@ -32,6 +32,7 @@ from minidist.train.faults import Faults
 from minidist.train.fingerprint import digest, fingerprint, state
 from minidist.train.instruments import TRACED_STEPS, Instruments
 from minidist.train.layout import Layout
+from minidist.train.rebalance import Rebalance, check_rebalance
 from minidist.train.result import RankResult, Run, RunOptions
 from minidist.train.share import Share
 from minidist.train.step import train_step
@@ -53,9 +54,12 @@ def run(
     ``rank_function`` runs in place of ``train_rank``: tests inject a bug into the ranks with it.
 
     ``on_event(rank, event)`` is called for what else ranks report: with ``options.progress`` ("step", step, loss,
-    seconds of computing) as a rank ends a step; ("saved", checkpoint, "" or why there is none); ("fault", fault).
+    seconds of computing) and ("pace", step, seconds of computing for one of its micro-batches) as a rank ends a step;
+    ("saved", checkpoint, "" or why there is none); ("fault", fault).
     """
     config.check(layout)
+    if options.rebalance:
+        check_rebalance(layout)
     if cluster.world_size != layout.world_size:
         raise ValueError(f"layout {layout} needs {layout.world_size} ranks, but the cluster has {cluster.world_size}")
     started = time.perf_counter()
@@ -89,6 +93,7 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
             losses += restore(manifest, files.read, share).losses
     saver = saver_of(world, config, layout, options, share, corpus)
     faults = Faults(options.faults, world, share)
+    rebalance = Rebalance(world, layout, config, model) if options.rebalance else None
     instruments.begin(model, optimizer)
 
     for step in range(first, config.steps):
@@ -104,10 +109,13 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
             digests.append(digest(share.gpt, optimizer, model.full_state).hexdigest())
         if options.progress:
             world.report(("step", step, losses[-1], instruments.compute_seconds[-1]))
+            world.report(("pace", step, instruments.micro_batch_seconds[-1]))
         if saver is not None:
             saver.after_step(Progress.of(losses, optimizer, scaler), last)
         if last:
             break
+        if rebalance is not None:
+            rebalance.after_step(instruments.micro_batch_seconds[-1])
 
     measured = instruments.end()
     result = RankResult(

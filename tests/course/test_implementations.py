@@ -76,6 +76,49 @@ def test_experts_train_on_every_function_of_their_chapter(capsys):
     assert all(rows[name]["implementation"] == "yours" and rows[name]["calls"] for name in chapter)
 
 
+def train(folder, *arguments) -> int:
+    return main(["train", "--impl", str(folder), *SMALL, *arguments])
+
+
+@pytest.fixture
+def checkpoint(tmp_path, capsys):
+    """A folder with the checkpoints of two steps, and how often each of a learner's functions was called for them."""
+    place = tmp_path / "saved"
+    assert train("solutions", "--dp=3", "--zero=2", "--save", str(place), "--save-every=1", "--keep=1", "--json=-") == 0
+    return place, calls_in(capsys)
+
+
+def calls_in(capsys) -> dict[str, int]:
+    """How often rank 0 called each of the learner's functions, from the command's JSON."""
+    rows = json.loads(capsys.readouterr().out)["implementations"]
+    return {row["function"]: row["calls"] for row in rows if row["implementation"] == "yours"}
+
+
+def test_checkpoints_are_saved_and_read_by_every_function_of_their_chapter(checkpoint, capsys):
+    place, calls = checkpoint
+    assert all(calls[name] for name in ("part_of_runs", "writers", "write_durably", "commit", "discard"))
+    assert train("solutions", "--tp=2", "--steps=4", "--resume", str(place / "step-000003"), "--json=-") == 2
+    shown = capsys.readouterr().err
+    assert "other settings: steps" in shown
+    assert train("solutions", "--tp=2", "--resume", str(place), "--json=-") == 0
+    calls = calls_in(capsys)
+    assert all(calls[name] for name in ("overlaps", "read_part"))
+
+
+def test_the_command_checks_a_checkpoint_with_a_learners_function(checkpoint, folder, capsys):
+    """Before any rank starts: so it is called here, and not in a rank."""
+    mine = folder("missing_elements")
+    file = mine / "ch12_failures.py"
+    file.write_text(file.read_text().replace("return size - covered", "return size - covered + 7"))
+    assert train(mine, "--resume", str(checkpoint[0])) == 2
+    assert "no file has 7 of the" in capsys.readouterr().err
+
+
+def test_micro_batches_are_dealt_by_a_learners_function(capsys):
+    assert train("solutions", "--dp=2", "--rebalance", "--steps=6", "--json=-") == 0
+    assert calls_in(capsys)["deal"] == 1
+
+
 def test_the_library_fills_in_for_stubs_that_an_answer_calls(folder, capsys):
     """all_reduce_ring is solved; the two functions that it calls are still stubs."""
     assert verify(folder("all_reduce_ring"), "dp=4,algorithm=ring") == 0

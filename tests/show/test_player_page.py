@@ -6,6 +6,7 @@ import json
 import random
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -207,6 +208,32 @@ def test_break_it_shows_the_same_step_broken_and_comes_back_to_where_it_was(open
     assert note(one) == "fast, step 1" and one.text_content("#verdict") == "It moves."
     one.click("text=slow")
     assert note(one) == "slow, step 0"
+
+
+def test_break_it_goes_to_the_scene_that_the_broken_one_belongs_to(opened, animation, tmp_path):
+    twins = replace(animation, broken=replace(animation.broken, twin="fast"))
+    (tmp_path / "twins.html").write_text(twins.html(), encoding="utf-8")
+    one = opened(url=(tmp_path / "twins.html").as_uri())
+    one.keyboard.press("ArrowRight")
+    one.keyboard.press("b")
+    assert note(one) == "broken, step 0"  # a step of another scene says nothing here
+    one.keyboard.press("ArrowRight")
+    one.keyboard.press("b")
+    assert note(one) == "fast, step 1"
+    one.keyboard.press("b")
+    assert note(one) == "broken, step 1"
+
+
+def test_the_verdict_comes_with_the_last_frame_and_nothing_moves(opened):
+    one = opened()
+    top = one.locator("#stage").bounding_box()
+    assert not one.is_visible("#outcome")
+    one.keyboard.press("End")
+    assert one.is_visible("#outcome") and one.locator("#stage").bounding_box() == top
+    one.keyboard.press("ArrowLeft")
+    assert not one.is_visible("#outcome")
+    one.keyboard.press("b")
+    assert one.is_visible("#bug") and not one.is_visible("#outcome")
 
 
 def ground(one) -> list[int]:

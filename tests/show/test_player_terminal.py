@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+from dataclasses import replace
 
 import pytest
 from rich.color import ColorType
@@ -144,11 +145,14 @@ class HandTimer:
         self.tick = lambda: None
 
 
-def play(*keys: str, ticks: int = 0, then: tuple = ()) -> tuple[str, int, str, list[HandTimer]]:
+def play(
+    *keys: str, ticks: int = 0, then: tuple = (), animation: Animation | None = None
+) -> tuple[str, int, str, list[HandTimer]]:
     """Press keys, let the timer tick, press others; return the player's scene, frame and picture, and its timers."""
+    animation = animation or an_animation()
 
     async def session():
-        animation, timers = an_animation(), []
+        timers = []
         player = Player(animation, animation.scenes[0])
         async with player.run_test(size=(90, 24)) as pilot:
             player.set_interval = lambda *arguments: timers.append(HandTimer(*arguments)) or timers[-1]
@@ -171,6 +175,26 @@ def test_space_and_arrows_step():
 def test_b_breaks_it_in_the_same_step_and_fixes_it_again():
     assert play("s", "space", "b")[:3] == ("bad", 1, "bad1")
     assert play("s", "space", "b", "space", "b")[:3] == ("two", 2, "two2")
+
+
+def test_b_goes_to_the_scene_that_the_broken_one_belongs_to():
+    animation = an_animation()
+    twins = replace(animation, broken=replace(animation.broken, twin="two"))
+    assert play("space", "b", animation=twins)[:3] == ("bad", 0, "bad0")  # a step of another scene says nothing here
+    assert play("space", "b", "space", "b", animation=twins)[:3] == ("two", 1, "two1")
+    assert play("s", "space", "b", animation=twins)[:3] == ("bad", 1, "bad1")
+
+
+def test_the_verdict_comes_with_the_last_frame():
+    async def session(*keys: str) -> str:
+        animation = an_animation()
+        player = Player(animation, animation.scenes[0])
+        async with player.run_test(size=(90, 24)) as pilot:
+            await pilot.press(*keys)
+            return str(player.query_one("#verdict").render())
+
+    shown = [asyncio.run(asyncio.wait_for(session(*keys), 300)) for keys in (("space",), ("end",), ("end", "b"))]
+    assert shown == ["", "verdict of one", "verdict of bad"]
 
 
 def test_s_cycles_through_the_scenes():

@@ -368,6 +368,24 @@ def save_with_power_failing(world, moment: int | None) -> tuple[int, list[str]]:
     return len(disk.operations), wrong
 
 
+def save_after_going_back(world) -> tuple[list[str], str | None]:
+    """A run went back from step 30 to step 10, and saves step 15: what is there then, and what latest says."""
+    disk = CrashingDisk()
+    clean(disk)
+    for step in (10, 20, 30):
+        save(disk, step)
+    saver = Saver(
+        world, Saving(str(ROOT), 5, KEEP, "sync"), Numbers(), lambda p: Manifest("dp=1", {}, "", {}, p), disk=disk
+    )
+    saver.after_step(Progress(15, (1.0,) * 15, 15), last=False)
+    return committed(disk, ROOT), latest(disk, ROOT)
+
+
+def test_a_run_that_went_back_keeps_what_it_saves(ranks):
+    there, newest = ranks(1).run(save_after_going_back)[0]
+    assert there == [name_of(15), name_of(20), name_of(30)] and newest == name_of(15)
+
+
 def save_at_every_moment(world) -> tuple[int, list[str]]:
     count, wrong = save_with_power_failing(world, None)
     for moment in range(count):

@@ -46,9 +46,9 @@ def test_the_digest_is_of_bits():
 
 def a_zero_loses_its_sign(world, config, layout, options):
     """After the last step one moment of a padding row is -0.0 where one process has 0.0."""
-    import minidist.train.trainer as train
+    import minidist.train.share as share
 
-    class Flipping(train.AdamW):
+    class Flipping(share.AdamW):
         def step(self):
             super().step()
             if self.steps == config.steps:
@@ -56,11 +56,11 @@ def a_zero_loses_its_sign(world, config, layout, options):
                 assert moments[2, 85, 3] == 0
                 moments[2, 85, 3] = -0.0
 
-    original, train.AdamW = train.AdamW, Flipping
+    original, share.AdamW = share.AdamW, Flipping
     try:
         return train_rank(world, config, layout, options)
     finally:
-        train.AdamW = original
+        share.AdamW = original
 
 
 def test_verify_finds_a_zero_of_the_wrong_sign():

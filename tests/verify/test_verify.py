@@ -160,9 +160,9 @@ def reference_names(config) -> set[str]:
 
 
 def three_weights_move_on_rank_one_in_step_two(world, config, layout, options):
-    import minidist.train.trainer as train
+    import minidist.train.share as share
 
-    class Nudging(train.AdamW):
+    class Nudging(share.AdamW):
         def step(self):
             super().step()
             if world.rank == 1 and self.steps == 3:
@@ -170,7 +170,7 @@ def three_weights_move_on_rank_one_in_step_two(world, config, layout, options):
                 for place in ((0, 3, 5), (1, 0, 0), (1, 2, 2)):
                     weight[place] = np.nextafter(np.nextafter(weight[place], np.float32(9)), np.float32(9))
 
-    train.AdamW = Nudging
+    share.AdamW = Nudging
     return train_rank(world, config, layout, options)
 
 

@@ -1,6 +1,8 @@
 """Trains on a learner's own code: solved functions override the library's, stubs do not."""
 
 import ast
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -74,18 +76,30 @@ def _is_stub(node: ast.FunctionDef | ast.ClassDef) -> bool:
 
 def training_on(implementations: list[Implementation]):
     """A rank function that trains as ``train_rank`` does, with the learner's functions as overrides."""
-    return partial(_train_rank, [(each.name, each.source) for each in implementations if each.source is not None])
+    return partial(_train_rank, implementations)
 
 
-def _train_rank(own: list[tuple[str, Source]], *arguments):
+def _train_rank(implementations: list[Implementation], *arguments):
+    with overriding(implementations):
+        return train_rank(*arguments)
+
+
+@contextmanager
+def overriding(implementations: list[Implementation]) -> Iterator[None]:
+    """Within it, this process calls the learner's functions in place of those that it has loaded.
+
+    Ranks load all that trains; the command has loaded what it computes from their reports, such as ``slow_ranks``.
+    """
+    own = [(each.name, each.source) for each in implementations if each.source is not None]
     namespaces = {source.name: vars(run_file(source)) for _, source in own}
     library = {name: call.__wrapped__ for name, call in overrides.OVERRIDABLE.items()}  # so that its calls count too
-    overrides.override(library | {name: namespaces[source.name][name] for name, source in own})
+    learners = {name: namespaces[source.name][name] for name, source in own if name in library}
+    overrides.override(library | learners)
     for namespace in namespaces.values():
         # The learner's functions call each other through the overrides as well, because some may still be stubs.
         namespace.update({name: call for name, call in overrides.OVERRIDABLE.items() if name in namespace})
     try:
-        return train_rank(*arguments)
+        yield
     finally:
         overrides.override({})
 

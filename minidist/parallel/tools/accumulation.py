@@ -25,8 +25,9 @@ def accumulate(
         no_sync: entered for all backward passes but the last, in which gradients may leave once they are complete.
     """
     total = xp.zeros(())
-    for index in micro_batches:
-        with nullcontext() if index == micro_batches[-1] else no_sync():
+    for place, index in enumerate(micro_batches):
+        is_last = place == len(micro_batches) - 1  # by its place: several may have no samples, and so no number
+        with nullcontext() if is_last else no_sync():
             total += forward_backward(model, batch(index), scale, index)
     return float(total)
 

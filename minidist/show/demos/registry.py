@@ -10,6 +10,7 @@ from minidist.show.demos import (
     data_parallel,
     deadlock,
     expert_parallel,
+    failure,
     flash,
     pipeline,
     recompute,
@@ -67,6 +68,10 @@ DEMONSTRATIONS = {
         Demonstration(
             "deadlock", "which rank waits for which", deadlock.animation, 4, 2000, "numbers in a message",
             most=deadlock.MOST,
+        ),
+        Demonstration(
+            "failure", "a rank dies, and the run goes on; a save that no power cut spoils", failure.animation, 4, 4,
+            "steps between two checkpoints", most=failure.MOST,
         ),
     )
 }  # fmt: skip

@@ -60,6 +60,7 @@ def _scene(scene: Scene) -> dict:
         "verdict": scene.verdict,
         "height": scene.height,
         "first_wrong": scene.first_wrong,
+        "twin": scene.twin,
         "key": [[name, colour, mark is not None] for name, colour, mark in scene.marks()],
         "shapes": _lasting([frame.shapes for frame in scene.frames]),
         "notes": [frame.note for frame in scene.frames],

@@ -68,7 +68,8 @@ function showScene(number, frame = 0) {
   $("stage").replaceChildren(picture);
   document.body.classList.toggle("broken", broken);
   $("title").textContent = scene.title;
-  $("verdict").textContent = (broken ? `Broken: ${animation.bug}. ` : "") + scene.verdict;
+  $("bug").textContent = broken ? `Broken: ${animation.bug}. ` : "";
+  $("outcome").textContent = scene.verdict;
   $("break").textContent = broken ? "fix it" : "break it";
   [...$("scenes").children].forEach((button, i) => button.setAttribute("aria-pressed", i === number));
   $("key").replaceChildren(...scene.key.map(([name, fill, filled]) => {
@@ -95,6 +96,7 @@ function showFrame(number) {
       element.classList.toggle("new", isNew);
     }
   }
+  $("outcome").style.visibility = state.frame === scene.notes.length - 1 ? "" : "hidden"; // its lines stay, so nothing moves
   $("note").textContent = scene.notes[state.frame];
   $("facts").replaceChildren(...scene.facts[state.frame].map(([what, value]) => {
     const pair = document.createElement("div"), dt = document.createElement("dt"), dd = document.createElement("dd");
@@ -134,7 +136,11 @@ function setSpeed(speed) {
 
 function breakIt() { // the same step in the other run, if it has one
   const last = animation.scenes.length - 1;
-  showScene(state.scene === last ? state.unbroken : last, state.frame);
+  const twin = animation.scenes.findIndex((scene) => scene.name === animation.scenes[last].twin);
+  if (state.scene === last) return showScene(state.unbroken, state.frame);
+  const other = twin >= 0 && state.scene !== twin; // then this step is not in the broken run
+  showScene(last, other ? 0 : state.frame);
+  if (other) state.unbroken = twin;
 }
 
 function setTheme(theme) { document.documentElement.dataset.theme = theme; }

@@ -90,6 +90,7 @@ class Scene:
             how many ulps.
         first_wrong: the number of the first wrong frame; None if no frame is wrong.
         stills: which frames a still picture shows; the last one by default.
+        twin: of a broken scene the name of the one that it matches frame by frame; "" if it matches each of them.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Scene:
     verdict: str = ""
     first_wrong: int | None = None
     stills: tuple[int, ...] = (-1,)
+    twin: str = ""
 
     def __post_init__(self) -> None:
         if not self.frames:

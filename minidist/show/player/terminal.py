@@ -99,7 +99,7 @@ class Player(App):
         bug = Text(f"\nbroken: {self.animation.bug}", colour) if broken else ""
         parts = {
             "title": Text.assemble(f"{'  '.join(names)}\n{scene.title}", bug),
-            "verdict": Text(scene.verdict, colour),
+            "verdict": Text(scene.verdict if self.frame == len(scene.frames) - 1 else "", colour),
             "picture": _picture(scene, self.frame, not self.no_color),
             "note": Text(scene.frames[self.frame].note),
             "facts": Text(_facts(scene, self.frame)),
@@ -139,7 +139,14 @@ class Player(App):
             self.action_toggle()
 
     def action_break_it(self) -> None:
-        self._choose(self.unbroken if self.scene is self.animation.broken else self.animation.broken, self.frame)
+        broken = self.animation.broken
+        if self.scene is broken:
+            self._choose(self.unbroken, self.frame)
+            return
+        twins = [scene for scene in self.animation.scenes if scene.name == broken.twin]
+        if twins and self.scene is not twins[0]:  # this step is not in the broken run
+            self.unbroken, self.frame = twins[0], 0
+        self._choose(broken, self.frame)
 
     def action_next_scene(self) -> None:
         scenes = self.animation.scenes

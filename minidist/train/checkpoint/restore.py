@@ -60,7 +60,7 @@ def check_files(folder: Path, manifest: Manifest) -> None:
         if missing := missing_elements(array):
             problems.append(f"{folder}: no file has {missing:,} of the {array.shape} elements of {name}")
     if problems:
-        raise BadCheckpoint("\n".join([*problems, "Use another checkpoint: minidist checkpoint DIR lists them"]))
+        raise BadCheckpoint("\n".join(problems))
 
 
 @overridable

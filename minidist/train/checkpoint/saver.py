@@ -29,9 +29,19 @@ from safetensors.numpy import save as encode_safetensors
 from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import barrier
 from minidist.parallel.tools.scalars import global_max, texts_of_all
-from minidist.train.checkpoint.commit import commit, committed, discard, make_root, name_of, saves, write_durably
+from minidist.train.checkpoint.commit import (
+    commit,
+    committed,
+    discard,
+    latest,
+    make_root,
+    name_of,
+    saves,
+    write_durably,
+)
 from minidist.train.checkpoint.disk import Disk
-from minidist.train.checkpoint.manifest import ArrayEntry, FileEntry, Manifest, Progress, Slice
+from minidist.train.checkpoint.manifest import ArrayEntry, BadCheckpoint, FileEntry, Manifest, Progress, Slice
+from minidist.train.checkpoint.restore import check_files
 from minidist.train.checkpoint.snapshot import Part, Snapshots
 
 MODES = ("async", "sync")
@@ -131,12 +141,28 @@ class Saver:
             return
         if self.write is not None:
             self.end_save(wait=True)
-        if name_of(progress.step) not in self.there:  # which a run that went back some steps would write again
-            path = self.root / name_of(progress.step) / f"rank-{self.world.rank}.safetensors"
-            self.progress, self.write = progress, Write(self.disk, path, self.snapshots.take())
-            if self.saving.mode == "sync" or last:
-                self.end_save(wait=True)
-            self.pauses.append(time.perf_counter() - began)
+        if name_of(progress.step) in self.there and self.stays(name_of(progress.step)):
+            return
+        path = self.root / name_of(progress.step) / f"rank-{self.world.rank}.safetensors"
+        self.progress, self.write = progress, Write(self.disk, path, self.snapshots.take())
+        if self.saving.mode == "sync" or last:
+            self.end_save(wait=True)
+        self.pauses.append(time.perf_counter() - began)
+
+    def stays(self, name: str) -> bool:
+        """Whether a checkpoint that an earlier run has saved is whole, so that this run need not save it again.
+
+        A run that goes back some steps comes to it a second time, with the same bits. It may have gone back because
+        this one was damaged: then it is removed.
+        """
+        damaged = False
+        if self.world.rank == 0:
+            try:
+                check_files(self.root / name, Manifest.read(self.disk, self.root / name))
+            except BadCheckpoint:
+                damaged = True
+                discard(self.disk, self.root, name)
+        return not global_max(damaged, self.world)
 
     def end_save(self, wait: bool) -> None:
         """Commit the save that is under way, or give it up where it failed, if it has ended on all ranks."""
@@ -177,8 +203,12 @@ class Saver:
         return ""
 
     def remove_old(self) -> None:
-        """Keep the newest checkpoints only."""
-        for name in committed(self.disk, self.root)[: -self.saving.keep] if self.saving.keep else ():
+        """Keep the newest checkpoints only, and the one that ``latest`` names.
+
+        A run that went back some steps saves again before those it left behind, which may be why it went back.
+        """
+        old = committed(self.disk, self.root)[: -self.saving.keep] if self.saving.keep else []
+        for name in (name for name in old if name != latest(self.disk, self.root)):
             with suppress(OSError):  # an old checkpoint that stays does no harm
                 discard(self.disk, self.root, name)
 

@@ -1,0 +1,169 @@
+"""Stragglers: which ranks are slower than the others, how much, and since when.
+
+All ranks of a run meet in every step, so one slow rank slows all of them, and the time of a step tells nothing about
+whose fault it is. The time that a rank *computes* does (comm's compute_clock.py): a rank that waits computes nothing.
+
+MegaScale finds them so: about 0.5 % of its machines were some 10 % slow (Jiang et al., "MegaScale: Scaling Large
+Language Model Training to More Than 10,000 GPUs", NSDI 2024). Simplified: it records single code segments by CUDA
+events; here it is a step's forward and backward by the clock of the host.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from minidist.overrides import overridable
+
+WINDOW = 7  # steps: a median over them forgets up to three odd ones, such as one that met a garbage collection
+THRESHOLD = 1.8  # on a shared machine; of dedicated GPUs, which vary less, a lower one finds MegaScale's 10 %
+
+
+@overridable
+def slow_ranks(seconds: np.ndarray, threshold: float = THRESHOLD) -> dict[int, float]:
+    """The slow ranks, and how many times as long as the others each of them takes.
+
+    A rank's time is its median over the steps, so that less than half of them may be odd. It is compared with the
+    median of the other ranks' times: without the rank itself, so that one of two ranks can be found, and in a median
+    slow ranks do not hide each other as long as they are few.
+
+    The threshold is what healthy ranks do not reach. Noise that comes and goes is gone in the medians. What stays for
+    many steps is a core that a rank shares and another does not: two hardware threads of one core do some 1.3 times
+    the work of one, so each takes some 1.5 times as long, and no clock of the system shows it.
+
+    Args:
+        seconds: of computing per micro-batch, (steps, ranks), of ranks that do the same work.
+        threshold: a rank is slow if it takes more than this many times as long.
+
+    Returns:
+        rank, a column of ``seconds`` -> its factor. Empty where fewer than two ranks are compared.
+    """
+    seconds = np.asarray(seconds)
+    if seconds.shape[0] == 0 or seconds.shape[1] < 2:
+        return {}
+    times = np.median(seconds, axis=0)  # (ranks,)
+    factors = [times[rank] / np.median(np.delete(times, rank)) for rank in range(len(times))]
+    return {rank: float(factor) for rank, factor in enumerate(factors) if factor > threshold}
+
+
+def same_work(shape: tuple[int, int, int, int], by_chunk: bool = False, experts: int = 1) -> list[list[int]]:
+    """The groups of ranks whose times can be compared: those that do the same work for one micro-batch.
+
+    Args:
+        shape: of the mesh, (pp, dp, cp, tp). Stages of a pipeline have different layers.
+        by_chunk: whether cp ranks have different work, as in a ring, where late tokens have more keys.
+        experts: how many dp ranks, next to each other, share the experts. Those with different experts get different
+            numbers of tokens.
+
+    Returns:
+        Lists of ranks, which may have one rank only; together they are all ranks.
+    """
+    pp, dp, cp, tp = shape
+    places = np.arange(pp * dp * cp * tp).reshape(pp, dp // experts, experts, cp if by_chunk else 1, -1, tp)
+    return places.transpose(0, 2, 3, 1, 4, 5).reshape(pp * experts * places.shape[3], -1).tolist()
+
+
+@dataclass
+class Straggler:
+    """A rank that was slow for some steps.
+
+    Attributes:
+        rank: of the world.
+        factor: how many times as long as the others it took, over these steps.
+        since: the first of them.
+        until: the last of them; None while it is slow.
+    """
+
+    rank: int
+    factor: float
+    since: int
+    until: int | None = None
+
+    def __str__(self) -> str:
+        verb, when = "is", f"since step {self.since}"
+        if self.until is not None:
+            verb, when = "was", f"from step {self.since} to step {self.until}"
+        return f"rank {self.rank} {verb} {self.factor:.1f} times as slow as the others {when}"
+
+
+class StragglerWatch:
+    """Finds stragglers while a run goes on, from what its ranks report.
+
+    Args:
+        groups: lists of ranks that are compared, as from ``same_work``.
+        window: how many of the latest steps are compared. None is judged until there are so many.
+
+    Attributes:
+        found: all stragglers so far, in the order in which they were found.
+    """
+
+    def __init__(self, groups: Sequence[Sequence[int]], window: int = WINDOW) -> None:
+        self.window = window
+        self.logs = {rank: log for log in map(_Log, groups) for rank in log.ranks}
+        self.found: list[Straggler] = []
+
+    def add(self, rank: int, step: int, seconds: float) -> list[Straggler]:
+        """Note how long a rank computed in a step, per micro-batch; returns the stragglers that this reveals."""
+        log = self.logs[rank]
+        if not log.add(rank, step, seconds) or len(log.rows) < self.window:
+            return []
+        before = len(self.found)
+        slow = {log.ranks[column]: factor for column, factor in slow_ranks(log.last(self.window)).items()}
+        known = {each.rank: each for each in self.found if each.rank in log.ranks and each.until is None}
+        for rank, factor in slow.items():
+            if rank not in known:
+                known[rank] = Straggler(rank, factor, log.began(rank, factor, self.window))
+                self.found.append(known[rank])
+        for rank, straggler in known.items():
+            if rank not in slow:
+                straggler.until = log.ended(rank, straggler.factor, self.window)
+            straggler.factor = log.factor(rank, straggler.since, straggler.until)
+        return self.found[before:]
+
+
+class _Log:
+    """The times of some ranks, step by step: a row for each step of which all of them have reported."""
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        self.ranks = list(ranks)
+        self.coming: dict[int, dict[int, float]] = {}  # step -> rank -> seconds
+        self.steps: list[int] = []
+        self.rows: list[list[float]] = []
+
+    def add(self, rank: int, step: int, seconds: float) -> bool:
+        """Whether this completes a step."""
+        row = self.coming.setdefault(step, {})
+        row[rank] = seconds
+        if len(row) < len(self.ranks) or len(row) < 2:
+            return False
+        del self.coming[step]
+        self.steps.append(step)
+        self.rows.append([row[each] for each in self.ranks])
+        return True
+
+    def last(self, window: int) -> np.ndarray:
+        return np.array(self.rows[-window:])  # (window, ranks)
+
+    def ratios(self, rank: int) -> np.ndarray:
+        """For each step the rank's time, in units of the others' median: (steps,)."""
+        rows, column = np.array(self.rows), self.ranks.index(rank)
+        return rows[:, column] / np.median(np.delete(rows, column, axis=1), axis=1)
+
+    def began(self, rank: int, factor: float, window: int) -> int:
+        """The first slow step, of the last ones: where most that follow are slow, and most before are not."""
+        votes = self.votes(rank, factor)[-window:]
+        return self.steps[-window:][int(np.argmax(np.cumsum(votes[::-1])[::-1]))]
+
+    def ended(self, rank: int, factor: float, window: int) -> int:
+        """The last slow step of a rank that was slow before the last ones."""
+        votes = self.votes(rank, factor)[-window - 1 :]  # with the one before, which was slow: all of them may not be
+        return self.steps[-window - 1 :][int(np.argmax(np.cumsum(votes)))]
+
+    def votes(self, rank: int, factor: float) -> np.ndarray:
+        """For each step 1 if the rank was slow in it, nearer to ``factor`` than to 1, or else -1: (steps,)."""
+        return np.where(self.ratios(rank) > (1 + factor) / 2, 1, -1)
+
+    def factor(self, rank: int, first: int, last: int | None) -> float:
+        """The median ratio over the steps from ``first`` to ``last``."""
+        meant = [first <= step and (last is None or step <= last) for step in self.steps]
+        return float(np.median(self.ratios(rank)[meant]))

@@ -1,0 +1,101 @@
+"""``minidist checkpoint``: lists the checkpoints in a folder, verifies them, and exports one as a plain file."""
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from minidist.cli.output import Output, check_outputs, console_of, json_output, write_outputs
+from minidist.plan.memory_check import written
+from minidist.train.checkpoint.commit import committed, latest, saves
+from minidist.train.checkpoint.disk import Disk
+from minidist.train.checkpoint.export import export
+from minidist.train.checkpoint.manifest import BadCheckpoint, Manifest
+from minidist.train.checkpoint.restore import check_files, find_checkpoint
+
+
+def add_commands(commands) -> None:
+    """Add the command to the subparsers of the command line."""
+    command = commands.add_parser(
+        "checkpoint",
+        help="list, verify and export checkpoints",
+        description="List the checkpoints that `minidist train --save DIR` wrote. Every file is compared with its "
+        "SHA-256. Exit status: 0 if all checkpoints are whole, 1 if one is not.",
+    )
+    command.set_defaults(command=_checkpoint)
+    command.add_argument("folder", metavar="DIR", help="folder of checkpoints, or one checkpoint in it")
+    command.add_argument(
+        "--export",
+        metavar="PATH",
+        help="write the newest checkpoint, or the one that DIR names, to one safetensors file: full arrays, by name",
+    )
+    command.add_argument(
+        "--optimizer", action="store_true", help="export the optimizer's states too, and not the weights alone"
+    )
+    command.add_argument("--json", metavar="PATH", help="write the list to this file; - for standard output")
+
+
+def _checkpoint(options) -> int:
+    if options.optimizer and options.export is None:
+        raise ValueError("--optimizer is about what to export: add --export PATH")
+    check_outputs({"json": options.json, "export": options.export}, None)
+    newest = find_checkpoint(options.folder)
+    one = newest.resolve() == Path(options.folder).resolve()
+    root, disk = newest.parent, Disk()
+    names = [newest.name] if one else saves(disk, root)
+    rows = [_row(root, name, name in committed(disk, root)) for name in names]
+    console = console_of(options)
+    _print(console, rows, latest(disk, root))
+    whole = all(row["whole"] for row in rows if row["committed"])
+    files = [json_output(options.json, {"latest": latest(disk, root), "checkpoints": rows})]
+    if options.export is not None:
+        manifest = Manifest.read(disk, newest)
+        check_files(newest, manifest)
+        told = f"{newest.name} exported: {options.export}"
+        files.append(
+            Output("export", options.export, lambda path: export(newest, manifest, path, options.optimizer), told)
+        )
+    write_outputs(console, *files)
+    return 0 if whole else 1
+
+
+def _row(root: Path, name: str, is_committed: bool) -> dict:
+    """What there is to say of one save."""
+    row = {"name": name, "committed": is_committed, "whole": False, "problem": ""}
+    if not is_committed:
+        return row | {"problem": "cut off before its manifest was written; the next run removes it"}
+    try:
+        manifest = Manifest.read(Disk(), root / name)
+        row |= {
+            "step": manifest.progress.step,
+            "loss": manifest.progress.losses[-1],
+            "layout": manifest.layout,
+            "precision": manifest.config["precision"],
+            "files": len(manifest.files),
+            "bytes": sum(entry.bytes for entry in manifest.files.values()),
+        }
+        check_files(root / name, manifest)
+    except BadCheckpoint as error:
+        return row | {"problem": str(error)}
+    return row | {"whole": True}
+
+
+def _print(console: Console, rows: list[dict], newest: str | None) -> None:
+    table = Table()
+    for column in ("checkpoint", "layout", "precision"):
+        table.add_column(column, no_wrap=column == "checkpoint")
+    for column in ("steps", "loss", "files", "size"):
+        table.add_column(column, justify="right")
+    table.add_column("whole")
+    for row in rows:
+        name = row["name"] + (" (latest)" if row["name"] == newest else "")
+        whole = "yes" if row["whole"] else "NO" if row["committed"] else "not committed"
+        if "step" not in row:
+            table.add_row(name, *[""] * 6, whole)
+            continue
+        numbers = str(row["step"]), f"{row['loss']:.4f}", str(row["files"]), written(row["bytes"])
+        table.add_row(name, row["layout"], row["precision"], *numbers, whole)
+    console.print(table)
+    for row in rows:
+        if row["problem"]:
+            console.print(f"{row['name']}: {row['problem']}", soft_wrap=True)

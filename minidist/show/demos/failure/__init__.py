@@ -1,0 +1,42 @@
+"""Failures: a rank dies and the run goes on without it, and a checkpoint is saved so that no power cut spoils it.
+
+A real run loses its last rank just before a checkpoint is due. It goes on in another layout, and ends on the
+fingerprint of the run that was never interrupted. A second run records what each rank asks of the disk while it saves.
+The same operations then run on a disk that loses power (train/checkpoint/crashing_disk.py), and minidist itself says
+whether it could go on from what is left. In the broken run, `latest` moves before the ranks' files are flushed.
+"""
+
+from dataclasses import replace
+
+from minidist.show.demos.failure import disk_scene, scene
+from minidist.show.demos.failure.bug import BUG, train_early
+from minidist.show.demos.failure.power_cut import moments_of
+from minidist.show.demos.failure.recording import record
+from minidist.show.demos.failure.run import config_of, interrupted, layouts_of
+from minidist.show.demos.shared.runs import warm_ranks
+from minidist.show.player.animation import Animation
+
+MOST = 6  # steps between two checkpoints
+
+
+def animation(ranks: int, size: int, seed: int) -> Animation:
+    """A run of so many ranks, with ``size`` steps from one checkpoint to the next."""
+    if size < 2:
+        raise ValueError(f"size, the steps between two checkpoints, must be from 2 to {MOST}, got {size}: none is lost")
+    config = config_of(ranks, size, seed)
+    saved = replace(config, steps=2 * size)  # up to its second checkpoint
+    with warm_ranks() as warm:
+        run = interrupted(warm, config, ranks, size)
+        proof = warm.prove(config, run.resumed)
+        right, recording = record(warm, saved, layouts_of(ranks)[0], size)
+        early, wrong = record(warm, saved, layouts_of(ranks)[0], size, train_early)
+        for one in (right, early):
+            warm.prove(saved, one)
+    moments, bad = moments_of(recording), moments_of(wrong)
+    scenes = (
+        scene.of_run(run, size, proof),
+        disk_scene.of_save(recording, moments, ranks, disk_scene.verdict(recording, moments)),
+    )
+    broken = disk_scene.of_save(wrong, bad, ranks, disk_scene.harm(wrong, bad), moments)
+    logs = [rank.log for rank in run.resumed.ranks]
+    return Animation("failure", "Failures: a run that cannot tell that it was killed", scenes, broken, BUG, logs)

@@ -1,0 +1,39 @@
+"""Saving with one bug: rank 0 commits while the ranks' files are in the system's memory only.
+
+KempnerForge had it (issue 102): ``latest`` was advanced, and the old checkpoint deleted, before an asynchronous save
+had been flushed. A file that has been written can be read, so nothing seems to be missing until the power fails.
+"""
+
+from pathlib import Path
+from unittest.mock import patch
+
+from minidist.show.demos.failure.recording import train_recorded
+from minidist.train.checkpoint import saver
+from minidist.train.checkpoint.disk import Disk
+from minidist.train.checkpoint.saver import Saver
+
+BUG = "`latest` moves, and the old checkpoint goes, before the ranks' files are flushed"
+
+
+def write_without_flush(disk: Disk, path: Path, content: bytes) -> None:
+    """``write_durably``, but nothing is on the disk when it returns."""
+    new = path.with_name(f".new-{path.name}")
+    disk.write(new, content)
+    disk.rename(new, path)
+
+
+class EarlySaver(Saver):
+    """Flushes this rank's file once the checkpoint has been committed."""
+
+    def end_save(self, wait: bool) -> None:
+        write = self.write
+        super().end_save(wait)
+        if self.write is None:
+            self.disk.flush(write.path)
+            self.disk.flush_folder(write.path.parent)
+
+
+def train_early(world, config, layout, options):
+    """``train_recorded`` with this bug."""
+    with patch.object(saver, "write_durably", write_without_flush):
+        return train_recorded(world, config, layout, options, EarlySaver)

@@ -1,0 +1,163 @@
+"""A training run that loses a rank, and goes on from its last checkpoint in another layout, with a rank less."""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from minidist.comm.failures import RankFailed
+from minidist.comm.runtime.launch import Cluster
+from minidist.show.demos.shared.runs import WarmRanks
+from minidist.train.checkpoint.commit import step_of
+from minidist.train.checkpoint.disk import Disk
+from minidist.train.checkpoint.manifest import Manifest
+from minidist.train.checkpoint.restore import check_files, find_checkpoint
+from minidist.train.checkpoint.saver import Saving
+from minidist.train.config import TrainConfig
+from minidist.train.faults import Fault
+from minidist.train.layout import Layout
+from minidist.train.result import Run, RunOptions
+from minidist.train.trainer import run
+
+HEAD = 8  # the width of one
+
+
+@dataclass(frozen=True)
+class Part:
+    """What was seen of a run in one layout, from its start or a checkpoint to its end.
+
+    Args:
+        layout: of the ranks.
+        first: the steps that had been taken before.
+        losses: of the steps that each rank ended here, ``[rank][step - first]``.
+        saved: for each checkpoint that was committed, how many steps it has.
+    """
+
+    layout: Layout
+    first: int
+    losses: Sequence[Sequence[float]]
+    saved: Sequence[int]
+
+    @property
+    def ended(self) -> int:
+        """The steps taken by the rank that has taken the most, with those before."""
+        return max(map(self.ended_by, range(len(self.losses))))
+
+    def ended_by(self, rank: int) -> int:
+        """The steps taken by a rank, with those before."""
+        return self.first + len(self.losses[rank])
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """A run that was killed and went on.
+
+    Args:
+        before, after: its two parts.
+        fault: what was ordered.
+        error: how the first part ended.
+        files, nbytes: of the checkpoint that the second part read.
+        resumed: the run that is the second part.
+        reference: the fingerprint of the run that was never interrupted, in one process.
+    """
+
+    before: Part
+    after: Part
+    fault: Fault
+    error: RankFailed
+    files: int
+    nbytes: int
+    resumed: Run
+    reference: str
+
+    @property
+    def steps(self) -> int:
+        return self.after.ended
+
+    @property
+    def fingerprint(self) -> str:
+        return self.resumed.fingerprint
+
+    @property
+    def bytes_read(self) -> list[int]:
+        """Of the checkpoint, by each rank of the second part."""
+        return [rank.bytes_read for rank in self.resumed.ranks]
+
+    @property
+    def lost(self) -> range:
+        """The steps, counted from 0, that had been taken and were in no checkpoint."""
+        return range(self.after.first, self.before.ended)
+
+
+class Watch:
+    """Collects what the ranks of a run report: ``on_event`` of ``trainer.run``."""
+
+    def __init__(self, ranks: int) -> None:
+        self.losses: list[list[float]] = [[] for _ in range(ranks)]
+        self.saved: list[int] = []
+
+    def __call__(self, rank: int, event: tuple) -> None:
+        if event[0] == "step":
+            self.losses[rank].append(event[2])
+        elif event[0] == "saved" and not event[2]:
+            self.saved.append(step_of(event[1]))
+
+
+def config_of(ranks: int, every: int, seed: int) -> TrainConfig:
+    """A model that ``ranks`` ranks can share as data-parallel ranks, and one rank less as tensor-parallel ranks."""
+    heads = max(2, ranks - 1)
+    return TrainConfig(
+        layers=1, heads=heads, width=HEAD * heads, context=16, global_batch=2 * ranks, micro_batch=1, steps=3 * every,
+        lr=1e-2, warmup=2, seed=seed,
+    )  # fmt: skip
+
+
+def layouts_of(ranks: int) -> tuple[Layout, Layout]:
+    """Before the rank dies, and after."""
+    return Layout(dp=ranks), Layout(tp=ranks - 1)
+
+
+def interrupted(warm: WarmRanks, config: TrainConfig, ranks: int, every: int) -> Interrupted:
+    """Train; kill the last rank just before a checkpoint is due; and go on with the others.
+
+    Raises:
+        RuntimeError: if no rank died, or if a step that was taken again has another loss.
+    """
+    first, second = layouts_of(ranks)
+    fault = Fault(rank=ranks - 1, step=2 * every - 1, kind="kill")
+    with tempfile.TemporaryDirectory(prefix="minidist-failure-") as folder:
+        saving = Saving(folder, every, mode="sync")  # so that the checkpoint before the fault is there, however slow
+        watch = Watch(ranks)
+        options = RunOptions(progress=True, saving=saving, faults=(fault,))
+        error = _killed(config, first, options, watch)
+        before = Part(first, 0, watch.losses, watch.saved)
+
+        checkpoint = find_checkpoint(folder)
+        manifest = Manifest.read(Disk(), checkpoint)
+        check_files(checkpoint, manifest)
+        watch = Watch(second.world_size)
+        options = RunOptions(progress=True, saving=saving, resume=str(checkpoint), trace=True)
+        with warm(second.world_size) as cluster:
+            resumed = run(cluster, config, second, options, on_event=watch)
+        after = Part(second, manifest.progress.step, watch.losses, watch.saved)
+    nbytes = sum(file.bytes for file in manifest.files.values())
+    reference = warm.reference(config).fingerprint
+    found = Interrupted(before, after, fault, error, len(manifest.files), nbytes, resumed, reference)
+    _check_same_losses(found)
+    return found
+
+
+def _killed(config: TrainConfig, layout: Layout, options: RunOptions, watch: Watch) -> RankFailed:
+    """The error of a run that loses a rank. Its ranks are not those that stay warm: one of them dies."""
+    with Cluster(layout.world_size) as cluster:
+        try:
+            run(cluster, config, layout, options, on_event=watch)
+        except RankFailed as error:
+            return error
+    raise RuntimeError(f"the fault {options.faults[0]} did not end the run: this is a bug in minidist")
+
+
+def _check_same_losses(found: Interrupted) -> None:
+    for step in found.lost:
+        once, again = found.before.losses[found.fault.rank][step], found.after.losses[0][step - found.after.first]
+        if once != again:
+            raise RuntimeError(f"step {step} has loss {once!r}, and {again!r} when taken again: a bug in minidist")

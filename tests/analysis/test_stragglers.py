@@ -1,0 +1,130 @@
+"""Stragglers: found in noise, by their factor and from the step on in which they began; healthy ranks never."""
+
+import numpy as np
+import pytest
+
+from minidist.analysis.stragglers import THRESHOLD, Straggler, StragglerWatch, same_work, slow_ranks
+
+
+def times(steps, ranks, seed):
+    """Times as of a shared machine, (steps, ranks): 0.1 s, 15 % of noise, and one in fifty 5 times as long."""
+    random = np.random.default_rng(seed)
+    seconds = 0.1 * np.exp(random.normal(0, 0.15, (steps, ranks)))
+    return seconds * np.where(random.random((steps, ranks)) < 0.02, 5, 1)
+
+
+def watched(seconds, **options):
+    """A watch that has seen these times, all ranks in one group."""
+    watch = StragglerWatch([range(seconds.shape[1])], **options)
+    news = [(step, each) for step, row in enumerate(seconds) for rank in range(len(row))
+            for each in watch.add(rank, step, row[rank])]  # fmt: skip
+    return watch, news
+
+
+# One window
+
+
+def test_factors_by_hand():
+    assert slow_ranks([[1, 1, 3, 1], [1, 9, 3, 1], [1, 1, 3, 1]]) == {2: 3}  # an odd step is none
+    assert slow_ranks([[1, 2.5]]) == {1: 2.5} and slow_ranks([[5, 2]]) == {0: 2.5}  # of two the other is the measure
+    assert slow_ranks([[1, 3, 1, 4, 1, 1, 1]]) == {1: 3, 3: 4}  # two of seven do not hide each other
+    assert slow_ranks([[1, 1.75], [1, 1.75]]) == {} and slow_ranks([[1, 1.2, 1]], threshold=1.1) == {1: 1.2}
+
+
+def test_a_fast_rank_makes_nobody_slow():
+    assert slow_ranks([[1, 1, 0.2, 1]]) == {}
+
+
+def test_one_rank_has_nobody_to_be_compared_with():
+    assert slow_ranks(np.ones((7, 1))) == {} and slow_ranks(np.ones((0, 4))) == {}
+    watch = StragglerWatch([[0], [1]])
+    assert [watch.add(rank, step, 1 + 9.0 * rank) for step in range(20) for rank in (0, 1)] == [[]] * 40
+
+
+def test_a_rank_is_slow_above_the_threshold_alone():
+    assert slow_ranks([[1, THRESHOLD]]) == {} and list(slow_ranks([[1, np.nextafter(THRESHOLD, 9)]])) == [1]
+
+
+# A run
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 7])
+def test_noise_names_nobody(ranks):
+    for seed in range(10):
+        assert watched(times(200, ranks, seed))[0].found == []
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 7])
+def test_a_straggler_is_named_once_within_a_window(ranks):
+    for seed in range(10):
+        seconds = times(60, ranks, seed)
+        seconds[20:, 1] *= 3
+        watch, news = watched(seconds)
+        ((step, straggler),) = news
+        assert watch.found == [straggler] and straggler.rank == 1 and straggler.until is None
+        assert 20 <= step < 20 + watch.window and abs(straggler.since - 20) <= 2  # odd steps before it
+        assert straggler.factor == pytest.approx(3, rel=0.25)  # its median over 40 steps of that noise
+
+
+def test_a_rank_that_recovers_is_no_straggler_any_more_and_may_become_one_again():
+    seconds = np.full((50, 4), 0.1)
+    seconds[7:20, 2] = 0.3
+    seconds[35:, 2] = 0.5
+    watch, news = watched(seconds)
+    assert [step for step, _ in news] == [10, 38]  # the fourth of seven
+    assert watch.found == [Straggler(2, pytest.approx(3), 7, 19), Straggler(2, pytest.approx(5), 35)]
+    assert [str(straggler) for straggler in watch.found] == [
+        "rank 2 was 3.0 times as slow as the others from step 7 to step 19",
+        "rank 2 is 5.0 times as slow as the others since step 35",
+    ]
+
+
+def test_the_factor_follows_what_comes_later():
+    seconds = np.full((40, 3), 0.1)
+    seconds[5:, 0], seconds[10:, 0] = 0.2, 0.4
+    (straggler,) = watched(seconds)[0].found
+    assert straggler == Straggler(0, pytest.approx(4), 5)
+
+
+def test_two_stragglers_are_told_apart():
+    seconds = np.full((30, 7), 0.1)
+    seconds[3:, 1], seconds[12:, 4] = 0.3, 0.9
+    assert watched(seconds)[0].found == [Straggler(1, pytest.approx(3), 3), Straggler(4, pytest.approx(9), 12)]
+
+
+def test_nobody_is_judged_by_the_first_steps():
+    seconds = np.full((20, 2), 0.1)
+    seconds[:3, 0] = 9
+    assert watched(seconds)[0].found == []
+    assert watched(seconds, window=5)[0].found != []
+
+
+def test_reports_may_come_in_any_order_of_the_ranks_and_from_any_first_step():
+    watch = StragglerWatch([[0, 1], [2, 3]])
+    for step in range(100, 110):
+        for rank in (3, 0, 2):
+            watch.add(rank, step, 0.3 if rank == 3 else 0.1)
+    assert watch.found == [Straggler(3, pytest.approx(3), 100)]  # though rank 1 has not reported
+    for step in range(100, 110):
+        watch.add(1, step, 0.9)
+    assert watch.found[1:] == [Straggler(1, pytest.approx(9), 100)]
+
+
+# Who is compared with whom
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "expected"),
+    [
+        ((1, 3, 1, 1), {}, [[0, 1, 2]]),
+        ((2, 2, 1, 1), {}, [[0, 1], [2, 3]]),  # stages have other layers
+        ((1, 2, 2, 1), {}, [[0, 1, 2, 3]]),
+        ((1, 2, 2, 1), {"by_chunk": True}, [[0, 2], [1, 3]]),  # in a ring late tokens have more keys
+        ((1, 2, 2, 2), {"by_chunk": True}, [[0, 1, 4, 5], [2, 3, 6, 7]]),
+        ((1, 4, 1, 1), {"experts": 2}, [[0, 2], [1, 3]]),  # ranks with the same experts
+        ((1, 2, 1, 1), {"experts": 2}, [[0], [1]]),
+        ((2, 4, 1, 2), {"experts": 2}, [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]),
+    ],
+)
+def test_ranks_with_the_same_work(shape, options, expected):
+    assert same_work(shape, **options) == expected
