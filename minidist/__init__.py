@@ -21,6 +21,7 @@ __all__ = [
     "Cluster",
     "Deadlock",
     "DeviceMesh",
+    "Hang",
     "Mismatch",
     "P2POp",
     "ProcessGroup",

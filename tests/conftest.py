@@ -77,8 +77,8 @@ def pytest_terminal_summary(terminalreporter, config):
 class PatientCluster(md.Cluster):
     """A Cluster each run of which has a limit, also where the test names none."""
 
-    def run(self, fn, *args, timeout=RUN_SECONDS, on_report=None):
-        return super().run(fn, *args, timeout=timeout, on_report=on_report)
+    def run(self, fn, *args, timeout=RUN_SECONDS, **options):
+        return super().run(fn, *args, timeout=timeout, **options)
 
 
 @pytest.fixture(scope="session")

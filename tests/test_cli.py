@@ -12,7 +12,7 @@ import pytest
 
 from minidist import backend, files
 from minidist.cli import main as cli
-from minidist.cli.train import printable
+from minidist.cli.train.tables import printable
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.trainer import train_rank
@@ -327,7 +327,7 @@ def test_verify_fails_on_an_injected_bug(capsys, monkeypatch):
     ],
 )
 def test_bad_input_is_one_line_before_any_rank_starts(arguments, message, capsys, monkeypatch):
-    monkeypatch.setattr("minidist.cli.train.Cluster", None)
+    monkeypatch.setattr("minidist.cli.train.command.Cluster", None)
     monkeypatch.setattr(comparison, "Cluster", None)
     assert cli.main(arguments) == 2
     captured = capsys.readouterr()

@@ -11,7 +11,7 @@ from importlib import import_module
 from minidist import __version__
 
 MODULES = {  # a module whose ``add_commands`` adds commands -> the names of the commands
-    "minidist.cli.train": ("train",),
+    "minidist.cli.train.command": ("train",),
     "minidist.cli.verify": ("verify",),
     "minidist.cli.checkpoint": ("checkpoint",),
     "minidist.cli.demo": ("demo",),
@@ -41,10 +41,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _explain(error: Exception) -> str:
     """One line for an error that the settings cause; the full traceback for a bug in the program."""
-    from minidist.comm import Deadlock, RankFailed  # no error comes from there before it is imported
+    from minidist.comm import Deadlock, Hang, RankFailed  # no error comes from there before it is imported
 
-    if isinstance(error, Deadlock):
-        return f"Deadlock: {error}"
+    if isinstance(error, Deadlock | Hang):
+        return f"{type(error).__name__}: {error}"
     if not isinstance(error, RankFailed):
         return str(error) or type(error).__name__
     kind, _, text = error.summary.partition(": ")

@@ -11,7 +11,7 @@ from minidist.comm.collectives import (
     reduce_scatter_tensor,
     scatter,
 )
-from minidist.comm.failures import Deadlock, Mismatch, RankFailed
+from minidist.comm.failures import Deadlock, Hang, Mismatch, RankFailed
 from minidist.comm.group import ProcessGroup
 from minidist.comm.mesh import DeviceMesh, init_device_mesh
 from minidist.comm.point_to_point import P2POp, barrier, batch_isend_irecv, irecv, isend, recv, send, sendrecv
@@ -22,6 +22,7 @@ __all__ = [
     "Cluster",
     "Deadlock",
     "DeviceMesh",
+    "Hang",
     "Mismatch",
     "P2POp",
     "ProcessGroup",

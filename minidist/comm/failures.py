@@ -16,13 +16,16 @@ class RankFailed(RuntimeError):
         summary: the error in one line, such as "ValueError: no such shard".
         traceback_text: that rank's own traceback; "" if it left none, as after a signal.
         exitcode: the exit status of its process, negative for a signal; None if it raised an exception.
+        ranks: that rank, and those whose processes had ended before they could hear that the run had.
     """
 
     def __init__(
-        self, message: str, rank: int, summary: str, traceback_text: str = "", exitcode: int | None = None
-    ) -> None:
+        self, message: str, rank: int, summary: str, traceback_text: str = "", exitcode: int | None = None,
+        ranks: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
         super().__init__(message)
         self.rank, self.summary, self.traceback_text, self.exitcode = rank, summary, traceback_text, exitcode
+        self.ranks = ranks or (rank,)
 
 
 class Deadlock(RuntimeError):
@@ -35,6 +38,21 @@ class Deadlock(RuntimeError):
     def __init__(self, message: str, waiting: dict[int, str]) -> None:
         super().__init__(message)
         self.waiting = waiting
+
+
+class Hang(RuntimeError):
+    """No rank has reported anything for longer than the run's patience, and yet they are not deadlocked.
+
+    A rank that computes forever looks like one that is slow, so this is a judgement, as that of NCCL's watchdog.
+
+    Attributes:
+        ranks: those that did not wait for others, so that others may have waited for them.
+        doing: for each rank that had not finished what it did.
+    """
+
+    def __init__(self, message: str, ranks: tuple[int, ...], doing: dict[int, str]) -> None:
+        super().__init__(message)
+        self.ranks, self.doing = ranks, doing
 
 
 class Mismatch(RuntimeError):

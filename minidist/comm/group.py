@@ -23,6 +23,8 @@ class ProcessGroup:
         axis: the name under which ``collectives`` counts this group's calls: its mesh dimension, if it has one.
         report: only in the world: ``world.report(thing)`` sends anything to the parent process at once, which passes
             it to the ``on_report`` of ``Cluster.run``.
+        kept: only in the world: a dict that belongs to the process. What one run puts there the next one finds, also
+            after a failure that this rank survived, in another world.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class ProcessGroup:
         self.call = None if collective is None else shorten(collective)
         self.collective = collective  # the collective that runs on this group, in words; None for a user's group
         self.report: Callable[[object], None] | None = None
+        self.kept: dict = {}
         self.axis = "world" if self.size == transport.size else "group"
         self.bytes_sent = 0  # within a collective, by this rank
         self._created: dict[tuple[int, ...], int] = {}
@@ -124,6 +127,10 @@ class ProcessGroup:
         """End the background thread once its collectives are complete."""
         if self._background is not None:
             self._background.close()
+
+    def abandon(self, seconds: float) -> bool:
+        """End the background thread of a run that was cut off; return whether it has ended in time."""
+        return self._background is None or self._background.abandon(seconds)
 
 
 def check_group(group, function: str) -> None:

@@ -168,3 +168,9 @@ class Background:
             self._last.wait()
         self._works.put(None)
         self._thread.join()
+
+    def abandon(self, seconds: float) -> bool:
+        """End the thread although its works will never be complete; return whether it has ended in time."""
+        self._works.put(None)
+        self._thread.join(seconds)
+        return not self._thread.is_alive()

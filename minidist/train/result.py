@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 
 from minidist import trace
+from minidist.train.checkpoint.peers import PeerCopies
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
 from minidist.train.faults import Fault
@@ -19,6 +20,8 @@ class RunOptions:
     progress: bool = False  # report every step to the parent
     saving: Saving | None = None  # of checkpoints
     resume: str | None = None  # the folder of a checkpoint to go on from
+    peer_copies: PeerCopies | None = None  # of snapshots, in the memory of other ranks
+    recover: int | None = None  # the step of snapshots in the ranks' memory to go on from
     faults: tuple[Fault, ...] = ()
     rebalance: bool = False  # deal micro-batches out anew where ranks differ in speed: see rebalance.py
     validate: bool = False
@@ -41,7 +44,9 @@ class RankResult:
     micro_batch_counts: list[int] = field(default_factory=list)  # so many micro-batches that this rank ran in it
     pauses: list[float] = field(default_factory=list)  # seconds for which saves kept it from training
     save_errors: list[str] = field(default_factory=list)  # why checkpoints could not be saved
+    copy_pauses: list[float] = field(default_factory=list)  # seconds for which copies to peers did
     bytes_read: int = 0  # of a checkpoint
+    restore_seconds: float = 0.0  # for putting a checkpoint, or copies from peers, in place
     memory: dict[str, int] = field(default_factory=dict)  # peak bytes, by kind and in total: see ledger.py
     collectives: list[dict] = field(default_factory=list)  # of one step: see trace.Collectives
     flops: dict[str, int] = field(default_factory=dict)  # of all steps' matrix products, by phase: see flops.py
@@ -101,6 +106,7 @@ class Run:
             "micro_batch_counts": [rank.micro_batch_counts for rank in self.ranks],
             "pauses": [rank.pauses for rank in self.ranks],
             "save_errors": self.ranks[0].save_errors,
+            "copy_pauses": [rank.copy_pauses for rank in self.ranks],
             "loss_scale": self.ranks[0].loss_scale,
             "skipped_steps": self.ranks[0].skipped_steps,
             "expert_counts": [counts.tolist() for counts in self.ranks[0].expert_counts],

@@ -11,6 +11,7 @@ import numpy as np
 
 from minidist import backend
 from minidist.comm.group import ProcessGroup
+from minidist.comm.point_to_point import barrier
 from minidist.comm.runtime.launch import Cluster
 from minidist.nn.clip import NotFinite
 from minidist.nn.data import Corpus, load_corpus
@@ -23,6 +24,8 @@ from minidist.train.batches import batch_of
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.identity import manifest_of
 from minidist.train.checkpoint.manifest import Manifest, Progress
+from minidist.train.checkpoint.peers import Peers, forget
+from minidist.train.checkpoint.recovery import recover
 from minidist.train.checkpoint.restore import Files, restore
 from minidist.train.checkpoint.saver import Saver
 from minidist.train.checkpoint.snapshot import Snapshots
@@ -48,14 +51,18 @@ def run(
     on_step: Callable[[int, float], None] | None = None,
     rank_function: Callable | None = None,
     on_event: Callable[[int, tuple], None] = lambda rank, event: None,
+    patience: float | None = None,
 ) -> Run:
     """Train on the ranks of a cluster; ``on_step(step, loss)`` is called in this process as rank 0 ends each step.
 
     ``rank_function`` runs in place of ``train_rank``: tests inject a bug into the ranks with it.
 
-    ``on_event(rank, event)`` is called for what else ranks report: with ``options.progress`` ("step", step, loss,
-    seconds of computing) and ("pace", step, seconds of computing for one of its micro-batches) as a rank ends a step;
-    ("saved", checkpoint, "" or why there is none); ("fault", fault).
+    ``on_event(rank, event)`` is called for what else ranks report: with ``options.progress`` ("ready", step) as a rank
+    is about to take its first step, and as it ends each step ("step", step, loss, seconds of computing) and ("pace",
+    step, seconds of computing for one of its micro-batches); ("saved", checkpoint, "" or why there is none); ("fault",
+    fault).
+
+    ``patience`` is that of ``Cluster.run``; give it with ``options.progress``.
     """
     config.check(layout)
     if options.rebalance:
@@ -69,7 +76,7 @@ def run(
         if on_step is not None and rank == 0 and event[0] == "step":
             on_step(*event[1:3])
 
-    ranks = cluster.run(rank_function or train_rank, config, layout, options, on_report=on_report)
+    ranks = cluster.run(rank_function or train_rank, config, layout, options, patience=patience, on_report=on_report)
     return Run(layout, config, ranks, time.perf_counter() - started)
 
 
@@ -83,18 +90,31 @@ def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, options
 def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions) -> RankResult:
     corpus = load_corpus(config.text, config.context)
     manifest = Manifest.read(Disk(), Path(options.resume)) if options.resume else None
-    first = manifest.progress.step if manifest else 0
+    first = manifest.progress.step if manifest else options.recover or 0
     instruments = Instruments(world, max(first, config.steps - TRACED_STEPS) if options.trace else None)
     share = Share.of(world, config, layout)
     model, optimizer, scaler = share.model, share.optimizer, share.scaler
     losses, digests, expert_counts = [], [], []
+    if first:
+        barrier(world)  # so that no wait for a rank that has just started counts as reading
+    began = time.perf_counter()
     with Files(Path(options.resume or "")) as files:
         if manifest is not None:
             losses += restore(manifest, files.read, share).losses
+    if options.recover is None:
+        forget(world)
+    else:
+        losses += recover(world, options.recover, share).losses
+    restore_seconds = time.perf_counter() - began
+    peers = peers_of(world, layout, options, share)
+    if peers is not None and first:
+        peers.take(Progress.of(losses, optimizer, scaler))  # at once: what is left of a ring has lost some copies
     saver = saver_of(world, config, layout, options, share, corpus)
     faults = Faults(options.faults, world, share)
     rebalance = Rebalance(world, layout, config, model) if options.rebalance else None
     instruments.begin(model, optimizer)
+    if options.progress:
+        world.report(("ready", first))
 
     for step in range(first, config.steps):
         last = step in (config.steps - 1, options.stop_after)
@@ -112,6 +132,8 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
             world.report(("pace", step, instruments.micro_batch_seconds[-1]))
         if saver is not None:
             saver.after_step(Progress.of(losses, optimizer, scaler), last)
+        if peers is not None and not last:
+            peers.after_step(Progress.of(losses, optimizer, scaler))
         if last:
             break
         if rebalance is not None:
@@ -127,7 +149,9 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
         expert_counts=expert_counts,
         pauses=saver.pauses if saver else [],
         save_errors=saver.errors if saver else [],
+        copy_pauses=peers.pauses if peers else [],
         bytes_read=files.bytes_read,
+        restore_seconds=restore_seconds,
         **measured,
     )
     if options.stop_after is not None:
@@ -154,6 +178,13 @@ def saver_of(
     return Saver(
         world, options.saving, Snapshots(world, share), manifest, lambda *saved: world.report(("saved", *saved))
     )
+
+
+def peers_of(world: ProcessGroup, layout: Layout, options: RunOptions, share: Share) -> Peers | None:
+    """What keeps this run's snapshots in memory; None if nobody asked for any."""
+    if options.peer_copies is None:
+        return None
+    return Peers(world, options.peer_copies, Snapshots(world, share), str(layout))
 
 
 @contextmanager

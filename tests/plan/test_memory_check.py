@@ -193,7 +193,7 @@ def of_an_array(world):
     ],
 )
 def test_a_rank_without_memory(function, message, monkeypatch, capsys):
-    monkeypatch.setattr("minidist.cli.train.run", lambda cluster, *_: cluster.run(function, timeout=LIMIT))
+    monkeypatch.setattr("minidist.cli.train.command.run", lambda cluster, *_: cluster.run(function, timeout=LIMIT))
     assert cli.main(["train", "--dp=2"]) == 2
     err = capsys.readouterr().err
     assert message in err and "Traceback" not in err
@@ -212,7 +212,7 @@ def test_this_process_without_memory(error, message, monkeypatch, capsys):
     def fail(*_):
         raise error
 
-    monkeypatch.setattr("minidist.cli.train.run", fail)
+    monkeypatch.setattr("minidist.cli.train.command.run", fail)
     assert cli.main(["train", "--dp=1"]) == 2
     assert capsys.readouterr().err.endswith(message)
 

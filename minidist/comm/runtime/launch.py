@@ -10,11 +10,12 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 
 import multiprocess
 
-from minidist.comm.failures import Deadlock, RankFailed, describe_exit
+from minidist.comm.failures import Deadlock, Hang, RankFailed, describe_exit
 from minidist.comm.runtime import serialization
 from minidist.comm.runtime.deadlock import DeadlockWatch, describe
 from minidist.comm.runtime.forks import forget_parents_processes
@@ -26,6 +27,7 @@ from minidist.comm.transports.shared_memory import BLOCKED, MAX_RANKS, RUNNING, 
 
 WATCH_SECONDS = 0.05  # between two looks at the ranks' statuses
 GRACE_SECONDS = 2.0  # after a failure, for the other ranks to say where they are
+ANSWER_SECONDS = 10.0  # the same for ranks that are to be kept: one that computes hears of it at its next message
 
 
 def launch(fn: Callable, world_size: int, *args, timeout: float | None = None, start_method: str | None = None) -> list:
@@ -46,20 +48,37 @@ def launch(fn: Callable, world_size: int, *args, timeout: float | None = None, s
         return cluster.run(fn, *args, timeout=timeout)
 
 
+@dataclass(frozen=True)
+class Watching:
+    """How a run is watched: see ``Cluster.run``."""
+
+    timeout: float | None
+    patience: float | None
+    on_report: Callable[[int, object], None]
+
+
 class Cluster:
     """Ranks that stay warm between calls of ``run``. A context manager.
 
-    A failed run ends the ranks, and the next run starts new ones.
+    A failed run ends the ranks, and the next run starts new ones. With ``keep_survivors`` it ends those alone that died
+    or do not answer. The others keep what they hold in ``world.kept``: a machine's memory is not lost because another
+    machine is. ``regroup`` says with how many ranks the next run goes on.
 
     Args:
         world_size: the number of ranks, 1 to 64.
         start_method: as for ``launch``.
         queue_bytes: capacity of each queue (one per ordered pair of ranks), a multiple of 64.
+        keep_survivors: whether ranks outlive the failure of another.
     """
 
-    def __init__(self, world_size: int, start_method: str | None = None, queue_bytes: int | None = None) -> None:
-        if isinstance(world_size, bool) or not isinstance(world_size, int) or not 1 <= world_size <= MAX_RANKS:
-            raise ValueError(f"world_size must be a whole number from 1 to {MAX_RANKS}, but is {world_size!r}")
+    def __init__(
+        self,
+        world_size: int,
+        start_method: str | None = None,
+        queue_bytes: int | None = None,
+        keep_survivors: bool = False,
+    ) -> None:
+        _check_size(world_size)
         methods = multiprocess.get_all_start_methods()
         if start_method is None:
             start_method = "forkserver" if "forkserver" in methods and sys.platform == "linux" else "spawn"
@@ -69,10 +88,11 @@ class Cluster:
             raise ValueError(f"queue_bytes must be a multiple of 64, at least 1024, but is {queue_bytes}")
         self.world_size = world_size
         self._context = multiprocess.get_context(start_method)
-        self._capacity = queue_bytes or queue_capacity(world_size)
+        self._queue_bytes, self._keep_survivors = queue_bytes, keep_survivors
         self._ranks: list[RankProcess] = []
         self._segment: Segment | None = None
-        self._end: Callable[[], None] = lambda: None
+        self._complete = False  # whether all ranks are there, with a segment that no failed run has used
+        self._end = weakref.finalize(self, lambda: None)
         self._closed = False
         self._running = threading.Lock()
 
@@ -86,7 +106,23 @@ class Cluster:
     @property
     def is_warm(self) -> bool:
         """Whether its ranks have started and none has failed: the next run starts no new ones."""
-        return bool(self._ranks)
+        return self._complete
+
+    @property
+    def survivors(self) -> list[int]:
+        """The ranks that outlived the run that failed, by their numbers in it; all ranks if none has."""
+        return [rank.number for rank in self._ranks]
+
+    def regroup(self, world_size: int, without: Collection[int] = ()) -> None:
+        """Let the next run have so many ranks: the survivors in their order, then new ones.
+
+        Args:
+            without: survivors to end, which are not relied on any longer. So are those that are too many.
+        """
+        _check_size(world_size)
+        staying = [rank for rank in self._ranks if rank.number not in without][:world_size]
+        self._end_all_but(staying)
+        self.world_size = world_size
 
     def close(self) -> None:
         """End the ranks and free the shared memory."""
@@ -94,11 +130,23 @@ class Cluster:
         self._stop(kill=False)
 
     def run(
-        self, fn: Callable, *args, timeout: float | None = None, on_report: Callable[[int, object], None] | None = None
+        self,
+        fn: Callable,
+        *args,
+        timeout: float | None = None,
+        patience: float | None = None,
+        on_report: Callable[[int, object], None] | None = None,
     ) -> list:
         """Run ``fn(world, *args)`` on every rank; see ``launch``.
 
-        ``on_report(rank, thing)`` is called in the parent, during the run, for each ``world.report(thing)`` of a rank.
+        Args:
+            patience: seconds, counted as for ``timeout``, after which the run ends if no rank has reported anything;
+                None for no limit.
+            on_report: ``on_report(rank, thing)`` is called in the parent, during the run, for each
+                ``world.report(thing)`` of a rank.
+
+        Raises:
+            Hang: when the patience is over; it names the ranks that did not wait for others.
         """
         if not callable(fn):
             raise TypeError(f"the first argument must be a function fn(world, ...), but is {fn!r}")
@@ -114,11 +162,11 @@ class Cluster:
                 "this Cluster is running a function already; use a second Cluster to run another at the same time"
             )
         try:
-            return self._run(fn, args, timeout, on_report)
+            return self._run(fn, args, Watching(timeout, patience, on_report or (lambda rank, thing: None)))
         finally:
             self._running.release()
 
-    def _run(self, fn: Callable, args: tuple, timeout: float | None, on_report: Callable | None) -> list:
+    def _run(self, fn: Callable, args: tuple, watching: "Watching") -> list:
         function = serialization.dumps((fn, args))
         payload = serialization.dumps(((sys.path, os.getcwd()), function))
         self._start()
@@ -127,7 +175,11 @@ class Cluster:
                 line.write(RUNNING, 0, 0)
             for rank in self._ranks:
                 rank.send("run", payload)
-            return self._collect(timeout, on_report)
+            return self._collect(watching)
+        except (RankFailed, Deadlock, Hang):
+            kept = self._answered if self._keep_survivors else ()
+            self._end_all_but([rank for rank in self._ranks if rank.number in kept])
+            raise
         except BaseException:  # KeyboardInterrupt too
             self._stop(kill=True)
             raise
@@ -135,36 +187,53 @@ class Cluster:
     # Starting and stopping
 
     def _start(self) -> None:
-        if self._ranks:
+        if self._complete:
             return
         sweep()
-        self._segment = Segment(self.world_size, self._capacity)
-        ranks: list[RankProcess] = []
+        self._segment = Segment(self.world_size, self._queue_bytes or queue_capacity(self.world_size))
+        ranks = self._ranks
         # the ranks end even if the Cluster is dropped, or Python exits, without close()
         self._owner = os.getpid()
+        self._end.detach()
         self._end = weakref.finalize(self, end_ranks, ranks, self._segment, True, self._owner)
         try:
+            for number, survivor in enumerate(ranks):
+                survivor.regroup(number, self._segment)
             if self._context.get_start_method() == "forkserver":  # its server imports NumPy once, for all ranks
                 self._context.set_forkserver_preload(["minidist.comm.runtime.worker"])
                 claim_temporary_folder()
             with script_hidden(), interrupts_held():
-                for rank in range(self.world_size):
-                    ranks.append(RankProcess(self._context, rank, self.world_size, self._segment))
+                for number in range(len(ranks), self.world_size):
+                    ranks.append(RankProcess(self._context, number, self._segment))
         except BaseException:
             self._end()
             raise
-        self._ranks = ranks
+        self._complete = True
 
     def _stop(self, kill: bool) -> None:
         if self._ranks:
             end_ranks(self._ranks, self._segment, kill, self._owner)
             self._end.detach()
-        self._ranks, self._segment = [], None
+        self._ranks, self._complete = [], False
+
+    def _end_all_but(self, staying: list[RankProcess]) -> None:
+        """End the other ranks. Those that stay need a new segment: in the old one a message may be half written."""
+        if not staying:
+            self._stop(kill=True)
+            return
+        leaving = [rank for rank in self._ranks if rank not in staying]
+        self._ranks[:] = staying  # the list that the finalizer has
+        end_ranks(leaving, self._segment, True, self._owner)
+        self._complete = False
 
     # Waiting for the results
 
-    def _collect(self, timeout: float | None, on_report: Callable[[int, object], None] | None) -> list:
-        clock = None if timeout is None else self._clock(range(self.world_size))
+    def _collect(self, watching: "Watching") -> list:
+        self._on_report = watching.on_report
+        self._answered, self._died, self._hopeless = set(), set(), set()
+        limited = watching.timeout is not None or watching.patience is not None
+        clock = self._clock(range(self.world_size)) if limited else lambda: 0.0
+        heard, silent_since = False, 0.0  # whether of any rank since the last look; by the clock
         results: list = [None] * self.world_size
         pending = dict(enumerate(self._ranks))
         unreceived = False
@@ -172,15 +241,17 @@ class Cluster:
         while pending:
             for rank in with_reports(pending.values(), WATCH_SECONDS):
                 kind, content = rank.receive()
+                heard = True
                 if kind == "done":
+                    self._answered.add(rank.number)
                     result, leftover = content
                     results[rank.number] = result
                     unreceived |= leftover
                     del pending[rank.number]
                 elif kind == "attached" and all(rank.attached for rank in self._ranks):
                     self._segment.unlink()
-                elif kind == "report" and on_report is not None:
-                    on_report(rank.number, content)
+                elif kind == "report":
+                    self._on_report(rank.number, content)
                 elif kind in ("failed", "gone", "aborted"):
                     raise self._failure(rank, kind, content, pending)
             if time.monotonic() - looked >= WATCH_SECONDS:
@@ -188,11 +259,17 @@ class Cluster:
                     if rank.has_died_silently:
                         raise self._failure(rank, "gone", rank.process.exitcode, pending)
                 looked = time.monotonic()
-                over = clock is not None and clock() > timeout
-                if watch.look() or (over and watch.stuck):
+                seconds = clock()
+                if heard:
+                    heard, silent_since = False, seconds
+                over = watching.timeout is not None and seconds > watching.timeout
+                hangs = watching.patience is not None and seconds - silent_since > watching.patience
+                if watch.look() or ((over or hangs) and watch.stuck):
                     raise self._deadlock(watch.stuck, watch.statuses, pending)
                 if over:
-                    raise self._timeout(timeout, pending)
+                    raise self._timeout(watching.timeout, pending)
+                if hangs:
+                    raise self._hang(watching.patience, watch.statuses, pending)
         if unreceived or any(self._segment.queue(*pair).unread for pair in self._pairs()):
             self._warn_of_leftovers()
         return [self._unpickled(number, result) for number, result in enumerate(results)]
@@ -216,13 +293,27 @@ class Cluster:
         return Deadlock(describe(stuck, statuses, waiting), waiting)
 
     def _timeout(self, timeout: float, pending: dict[int, "RankProcess"]) -> TimeoutError:
+        lines = [f"  rank {number} is {text}" for number, text in self._doing(pending).items()]
+        return TimeoutError("\n".join([f"the run did not end within {timeout:g} s:", *lines]))
+
+    def _hang(self, patience: float, statuses: list, pending: dict[int, "RankProcess"]) -> Hang:
+        culprits = tuple(number for number in sorted(pending) if statuses[number].state != BLOCKED)
+        self._hopeless = set(culprits)
+        doing = self._doing(pending)
+        silence = f"no rank has reported anything for {patience:g} s"
+        one = len(culprits) == 1
+        who = f"{_name_ranks(culprits, 'hangs', 'hang')}: {'it waits' if one else 'they wait'} for no other, and "
+        lines = [f"  rank {number} is {text}" for number, text in doing.items()]
+        return Hang("\n".join([f"{who if culprits else ''}{silence}:", *lines]), culprits, doing)
+
+    def _doing(self, pending: dict[int, "RankProcess"]) -> dict[int, str]:
+        """What each rank does, in words. Ends the run."""
         for rank in pending.values():
             rank.ask_where()
         deadline = time.monotonic() + GRACE_SECONDS
         doing = {number: f"at {rank.where(deadline)}" for number, rank in pending.items()}
         doing |= {number: f"in {text}" for number, text in self._abort(pending).items()}
-        lines = [f"  rank {number} is {text}" for number, text in sorted(doing.items())]
-        return TimeoutError("\n".join([f"the run did not end within {timeout:g} s:", *lines]))
+        return dict(sorted(doing.items()))
 
     def _pairs(self) -> list[tuple[int, int]]:
         return [(a, b) for a in range(self.world_size) for b in range(self.world_size) if a != b]
@@ -230,6 +321,7 @@ class Cluster:
     def _failure(self, rank: "RankProcess", kind: str, content, pending: dict[int, "RankProcess"]) -> RankFailed:
         """The error of a run in which ``rank`` failed first. Ends the other ranks."""
         del pending[rank.number]
+        (self._died if kind == "gone" else self._answered).add(rank.number)
         waiting = self._abort(pending)
         if kind == "gone":
             exitcode, summary, own_traceback = content, describe_exit(content), ""
@@ -246,7 +338,8 @@ class Cluster:
                 f"\n  rank {number} was " + (f"in {waiting[number]}" if number in waiting else "computing")
                 for number in pending
             )
-        return RankFailed(message, rank.number, summary, own_traceback, exitcode)
+        ranks = (rank.number, *sorted(self._died - {rank.number}))
+        return RankFailed(message, rank.number, summary, own_traceback, exitcode, ranks)
 
     def _abort(self, pending: dict[int, "RankProcess"]) -> dict[int, str]:
         """Tell the other ranks to give up; return what each waiting rank waits for."""
@@ -255,13 +348,22 @@ class Cluster:
         silent = dict(pending)
         blocked = {number for number in pending if self._segment.status[number].read().state == BLOCKED}
         started = time.monotonic()
+
+        def limit() -> float:
+            if self._keep_survivors and silent.keys() - self._hopeless:
+                return ANSWER_SECONDS
+            return GRACE_SECONDS if blocked & silent.keys() else WATCH_SECONDS
+
         # a blocked rank answers at once; a computing one may block soon, or never
-        while silent and time.monotonic() < started + (GRACE_SECONDS if blocked & silent.keys() else WATCH_SECONDS):
+        while silent and time.monotonic() < started + limit():
             for rank in with_reports(silent.values(), WATCH_SECONDS):
                 kind, content = rank.receive()
                 if kind == "aborted":
                     waiting[rank.number] = content
+                elif kind == "report":
+                    self._on_report(rank.number, content)
                 if kind not in ("attached", "print", "report"):
+                    (self._died if kind == "gone" else self._answered).add(rank.number)
                     del silent[rank.number]
         return waiting
 
@@ -276,8 +378,14 @@ class Cluster:
                 warnings.warn(line, RuntimeWarning, stacklevel=4)
 
 
-def _name_ranks(ranks) -> str:
-    return f"rank {next(iter(ranks))} was" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} were"
+def _check_size(world_size: int) -> None:
+    if isinstance(world_size, bool) or not isinstance(world_size, int) or not 1 <= world_size <= MAX_RANKS:
+        raise ValueError(f"world_size must be a whole number from 1 to {MAX_RANKS}, but is {world_size!r}")
+
+
+def _name_ranks(ranks, one: str = "was", more: str = "were") -> str:
+    """'rank 2 was', or 'ranks 0, 2 were'."""
+    return f"rank {next(iter(ranks))} {one}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} {more}"
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows

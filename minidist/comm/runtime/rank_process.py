@@ -9,7 +9,7 @@ from contextlib import suppress
 from multiprocess import connection
 
 from minidist.comm.runtime import serialization
-from minidist.comm.runtime.worker import rank_main
+from minidist.comm.runtime.worker import Place, rank_main
 from minidist.comm.transports.shared_memory import Segment
 
 STOP_SECONDS = 2.0  # for an idle rank to exit by itself
@@ -18,7 +18,7 @@ STOP_SECONDS = 2.0  # for an idle rank to exit by itself
 class RankProcess:
     """The parent's handle on one rank."""
 
-    def __init__(self, context, number: int, size: int, segment: Segment) -> None:
+    def __init__(self, context, number: int, segment: Segment) -> None:
         self.number = number
         self.attached = False  # whether it has the shared memory, and so no longer needs the memory's name
         self.reports, commands = context.Pipe()
@@ -27,11 +27,16 @@ class RankProcess:
         parent_stays = (
             context.get_start_method() == "forkserver" or threading.current_thread() is threading.main_thread()
         )
-        arguments = (number, size, segment.capacity, segment.name, commands, questions, parent_stays)
+        arguments = (Place.of(number, segment), commands, questions, parent_stays)
         self.process = context.Process(target=rank_main, args=arguments, daemon=True, name=f"rank {number}")
         self.process.start()
         commands.close()
         questions.close()
+
+    def regroup(self, number: int, segment: Segment) -> None:
+        """Give the rank another number, in another segment."""
+        self.number, self.attached = number, False
+        self.send("regroup", Place.of(number, segment))
 
     def send(self, command: str, payload) -> None:
         with suppress(OSError):  # if the rank is gone, ``receive`` reports that and why

@@ -4,6 +4,7 @@ It communicates with the parent over two pipes. Commands and results go through 
 question "where are you?"; the thread also ends the process as soon as the parent is gone.
 """
 
+import gc
 import io
 import os
 import signal
@@ -12,9 +13,11 @@ import threading
 import traceback
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass
 
 from multiprocess import connection, parent_process
 
+from minidist import trace
 from minidist.comm.failures import Aborted, Mismatch, describe_frame, is_plumbing
 from minidist.comm.group import ProcessGroup
 from minidist.comm.runtime import serialization
@@ -26,8 +29,28 @@ from minidist.comm.transports.transport import Transport
 # all-reduce, so a background collective would wait longer than it works.
 SWITCH_SECONDS = 5e-4
 
+LEAVE_SECONDS = 5.0  # for a background collective to notice that its run has ended
+_unreturned: list[Segment] = []
 
-def rank_main(rank: int, size: int, capacity: int, segment_name: str, commands, questions, parent_stays: bool) -> None:
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank takes part: its number, and the shared memory of its cluster."""
+
+    rank: int
+    size: int
+    capacity: int
+    segment: str
+
+    @classmethod
+    def of(cls, rank: int, segment: Segment) -> "Place":
+        return cls(rank, segment.world_size, segment.capacity, segment.name)
+
+    def attach(self) -> Segment:
+        return Segment(self.size, self.capacity, self.segment)
+
+
+def rank_main(place: Place, commands, questions, parent_stays: bool) -> None:
     """The entry point of a rank's process; it never returns."""
     if parent_stays and sys.platform == "linux":
         _forget_the_server()
@@ -37,9 +60,9 @@ def rank_main(rank: int, size: int, capacity: int, segment_name: str, commands, 
     threading.Thread(target=_watch_parent, args=(questions, threading.main_thread().ident), daemon=True).start()
     reports = Reports(commands)
     streams = reports.stream("stdout"), reports.stream("stderr")
-    transport = None
+    transport, kept = None, {}
     with suppress(EOFError, OSError):  # the parent has gone
-        segment = Segment(size, capacity, segment_name)
+        segment = place.attach()
         reports.send("attached", None)
         while True:
             command, payload = serialization.loads(commands.recv_bytes())
@@ -48,16 +71,38 @@ def rank_main(rank: int, size: int, capacity: int, segment_name: str, commands, 
             if command == "leftovers":
                 reports.send("leftovers", transport.leftovers())
                 continue
-            transport = Transport(segment, rank)
-            world = ProcessGroup(transport, tuple(range(size)), context=0)
-            world.report = reports.report
+            if command == "regroup":
+                leave(transport, segment)
+                place = payload
+                segment = place.attach()
+                reports.send("attached", None)
+                continue
+            transport = Transport(segment, place.rank)
+            world = ProcessGroup(transport, tuple(range(place.size)), context=0)
+            world.report, world.kept = reports.report, kept
             sys.stdout, sys.stderr = streams
             report = _run(payload, world)
             transport.ended = True
             for stream in streams:  # not sys.stdout, which the function may have replaced
                 stream.flush()
             reports.send(*report)
+            if report[0] != "done":
+                gc.collect()  # should this rank outlive its run, so should nothing that the run held
     os._exit(0)  # the parent cleans up everything that is shared
+
+
+def leave(transport: Transport | None, segment: Segment) -> None:
+    """End what a run still does here in the background, and give back its memory, which the parent has unlinked."""
+    trace.stop()
+    if transport is not None:
+        for group in transport.groups:
+            if not group.abandon(LEAVE_SECONDS):
+                raise SystemExit("a background collective does not end")  # the parent then counts this rank as dead
+        transport.close()
+    try:
+        segment.close()
+    except BufferError:  # something holds a piece of a queue: the memory stays mapped until this process ends
+        _unreturned.append(segment)
 
 
 def _run(payload: bytes, world: ProcessGroup) -> tuple[str, object]:

@@ -54,6 +54,12 @@ class ByteQueue:
         """Bytes that were written but not read yet, as seen by a third process."""
         return self._tail[0] - self._head[0]
 
+    def close(self) -> None:
+        """Let go of the memory. The queue cannot be used any longer."""
+        self.data = None
+        self._tail.release()
+        self._head.release()
+
     # The writer's end
 
     def room(self) -> int:

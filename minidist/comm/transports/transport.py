@@ -315,6 +315,11 @@ class Transport:
         self.ended = True
         self.status.write(shared.FINISHED, 0, self.moved)
 
+    def close(self) -> None:
+        """Let go of the queues. Nothing can be sent or received any longer."""
+        for queue in (*self.outgoing.values(), *self.incoming.values()):
+            queue.close()
+
     def leftovers(self) -> list[str]:
         """Describe the messages that this rank never received. Call it once all ranks have finished."""
         for peer, queue in self.incoming.items():

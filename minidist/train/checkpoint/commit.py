@@ -84,7 +84,7 @@ def name_of(step: int) -> str:
 
 
 def step_of(name: str) -> int:
-    """The step in a name. (As text, step-1000000 would come before step-999999.)"""
+    """How many steps a checkpoint of that name has. (As text, step-1000000 would come before step-999999.)"""
     return int(name.removeprefix("step-"))
 
 

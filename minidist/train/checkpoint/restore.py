@@ -8,7 +8,7 @@ them, before any work begins.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -134,6 +134,19 @@ class Files:
         return values
 
 
+def wanted(share: Share) -> Iterator[tuple[str, tuple[Run, ...], np.ndarray | None]]:
+    """What this rank needs of a checkpoint: of each array the name, the runs, and where they go.
+
+    What is no parameter goes through ``load_extra_state``: it comes last, and without a place.
+    """
+    regions = share.model.regions()
+    for parameter in share.model.trained:
+        for kind, arrays in ({"": {parameter.name: parameter.data}} | share.optimizer.kinds).items():
+            yield f"{kind}{parameter.name}", regions[parameter.name].runs, arrays[parameter.name]
+    for name, array in share.gpt.extra_state().items():
+        yield name, ((0, array.size),), None
+
+
 def restore(manifest: Manifest, read: Read, share: Share) -> Progress:
     """Put a checkpoint into this rank's share of a run. All ranks call it together, before the first step.
 
@@ -145,21 +158,18 @@ def restore(manifest: Manifest, read: Read, share: Share) -> Progress:
     Returns:
         How far the run is.
     """
-    model, optimizer, scaler = share.model, share.optimizer, share.scaler
-    regions = model.regions()
-    for parameter in model.trained:
-        for kind, arrays in ({"": {parameter.name: parameter.data}} | optimizer.kinds).items():
-            name, target = f"{kind}{parameter.name}", arrays[parameter.name]
-            if name not in manifest.arrays:
-                raise BadCheckpoint(f"the checkpoint has no array {name}")
-            values = read_part(manifest.arrays[name], name, regions[parameter.name].runs, read)
-            backend.copy_from_host(target, values.reshape(target.shape))
-    model.sync_params()
     extra = {}
-    for name, array in share.gpt.extra_state().items():
-        entry = manifest.arrays[name]
-        extra[name] = read_part(entry, name, ((0, array.size),), read).reshape(array.shape)
+    for name, runs, target in wanted(share):
+        if name not in manifest.arrays:
+            raise BadCheckpoint(f"the checkpoint has no array {name}")
+        values = read_part(manifest.arrays[name], name, runs, read)
+        if target is None:
+            extra[name] = values.reshape(manifest.arrays[name].shape)
+        else:
+            backend.copy_from_host(target, values.reshape(target.shape))
+    share.model.sync_params()
     share.gpt.load_extra_state(extra)
+    optimizer, scaler = share.optimizer, share.scaler
     progress = manifest.progress
     optimizer.steps = progress.updates
     scaler.scale, scaler.good_steps, scaler.skipped = progress.loss_scale, progress.good_steps, progress.skipped_steps

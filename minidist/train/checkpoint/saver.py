@@ -45,6 +45,7 @@ from minidist.train.checkpoint.restore import check_files
 from minidist.train.checkpoint.snapshot import Part, Snapshots
 
 MODES = ("async", "sync")
+WRITING = "writing"  # in world.kept: the thread that writes
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,9 @@ class Saver:
         self.write: Write | None = None
         self.pauses: list[float] = []
         self.errors: list[str] = []
+        if WRITING in world.kept:  # of a run that this rank outlived: it may still write in this folder
+            world.kept.pop(WRITING).join()
+        barrier(world)
         if world.rank == 0:
             self.remove_what_was_cut_off()
         barrier(world)  # before anybody writes
@@ -145,6 +149,7 @@ class Saver:
             return
         path = self.root / name_of(progress.step) / f"rank-{self.world.rank}.safetensors"
         self.progress, self.write = progress, Write(self.disk, path, self.snapshots.take())
+        self.world.kept[WRITING] = self.write.thread
         if self.saving.mode == "sync" or last:
             self.end_save(wait=True)
         self.pauses.append(time.perf_counter() - began)

@@ -100,7 +100,7 @@ def saving_of(options: argparse.Namespace, config: TrainConfig) -> Saving | None
     given = {"every": options.save_every, "keep": options.keep, "mode": options.save_mode}
     given = {name: value for name, value in given.items() if value is not None}
     if options.save is None:
-        if given:
+        if given.keys() - {"every"} or (given and not options.peer_copies):
             raise ValueError("--save-every, --keep and --save-mode are about checkpoints: add --save DIR")
         return None
     saving = Saving(options.save, **{"every": 10} | given)

@@ -1,0 +1,1 @@
+"""``minidist train``: trains once, in one layout, and shows the results."""

@@ -1,0 +1,145 @@
+"""The command itself: from the flags to a run, and to the files and tables that it leaves."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+
+from minidist.cli.flags import add_config, add_layout, config_of, defaults, integer, layout_of
+from minidist.cli.output import Output, check_outputs, console_of, json_output, write_outputs
+from minidist.cli.train.checkpoint_flags import add_checkpoints, faults_of, resumed, saving_of
+from minidist.cli.train.elastic_flags import add_elastic, elasticity_of, interruptions_table, peer_copies_of
+from minidist.cli.train.progress import narrating
+from minidist.cli.train.tables import print_run
+from minidist.cli.train.watch_flags import add_watches
+from minidist.comm import Cluster
+from minidist.course.learner.implementations import (
+    implementations_as_dict,
+    implementations_of,
+    overriding,
+    print_implementations,
+    training_on,
+)
+from minidist.plan.memory_check import check_memory
+from minidist.train.config import TrainConfig
+from minidist.train.elastic import run_elastic
+from minidist.train.layout import Layout
+from minidist.train.rebalance import check_rebalance
+from minidist.train.result import RunOptions
+from minidist.train.trainer import run
+
+
+def add_commands(commands) -> None:
+    """Add the command to the subparsers of the command line."""
+    command = commands.add_parser("train", help="train in one layout", description="Train in one layout.")
+    command.set_defaults(command=_train)
+    add_layout(command, **defaults(Layout))
+    add_checkpoints(command)
+    add_elastic(command)
+    add_watches(command)
+    output = command.add_argument_group("output")
+    output.add_argument(
+        "--sample",
+        type=integer,
+        default=0,
+        metavar="N",
+        help="print N bytes that the trained model writes after 'The '",
+    )
+    output.add_argument("--json", metavar="PATH", help="write the results to this file; - for standard output")
+    output.add_argument(
+        "--trace", metavar="PATH", help="write a trace of the last steps to this file, for https://ui.perfetto.dev"
+    )
+    output.add_argument("--png", metavar="PATH", help="draw the last steps to this file")
+    add_config(command, **defaults(TrainConfig))
+
+
+def _train(options) -> int:
+    checkpoint = resumed(options.resume)
+    config = config_of(options, checkpoint and checkpoint.config)
+    layout = layout_of(options) or (checkpoint.layout if checkpoint else Layout())
+    config.check(layout)
+    check_memory(config, layout)
+    if options.rebalance:
+        check_rebalance(layout)
+    if options.sample < 0:
+        raise ValueError(f"--sample must not be negative, got {options.sample}")
+    check_outputs({flag: getattr(options, flag) for flag in ("json", "trace", "png")}, options.text)
+    implementations = implementations_of(options.impl) if options.impl else []
+    console = console_of(options)
+    if checkpoint is not None:
+        with overriding(implementations):  # files are checked here, before any rank starts
+            checkpoint.check(config)
+        for line in checkpoint.notes(layout):
+            console.print(line, soft_wrap=True)
+    run_options = RunOptions(
+        progress=True,
+        saving=saving_of(options, config),
+        resume=checkpoint and str(checkpoint.folder),
+        peer_copies=peer_copies_of(options, layout),
+        faults=faults_of(options, config, layout),
+        check_replicas=options.check_replicas,
+        check_by=options.check_by,
+        rebalance=options.rebalance,
+        validate=True,
+        sample=options.sample,
+        trace=options.trace is not None or options.png is not None,
+    )
+    elasticity, interruptions = elasticity_of(options, run_options), []
+    rank_function = training_on(implementations) if implementations else None
+    first = checkpoint.manifest.progress.step if checkpoint else 0
+    with narrating(Console(stderr=True), config, layout, first) as narrator, overriding(implementations):
+        calls = narrator.on_step, rank_function, narrator.on_event
+        if elasticity is None:
+            with Cluster(layout.world_size) as cluster:
+                result = run(cluster, config, layout, run_options, *calls, options.patience)
+        else:
+            result, interruptions = run_elastic(
+                config, layout, run_options, elasticity, *calls, narrator.on_interruption
+            )
+            layout = result.layout
+    logs = [rank.log for rank in result.ranks]
+    content = result.as_dict() | implementations_as_dict(implementations, [result])
+    content["stragglers"] = [asdict(straggler) for straggler in narrator.stragglers]
+    content["interruptions"] = [interruption.as_dict() for interruption in interruptions]
+    files = (
+        json_output(options.json, content),
+        Output(
+            "trace",
+            options.trace,
+            lambda path: _write_trace(path, logs),
+            f"trace of the last steps: {options.trace} (open it at https://ui.perfetto.dev)",
+        ),
+        Output("png", options.png, lambda path: _draw(path, logs, layout), f"picture of the last steps: {options.png}"),
+    )
+    try:
+        print_run(console, result)
+        for straggler in narrator.stragglers:
+            console.print(str(straggler))
+        if options.rebalance:
+            counts = [rank.micro_batch_counts[-1] for rank in result.ranks[:: layout.cp * layout.tp]]
+            console.print(f"micro-batches of each data-parallel rank in the last step: {', '.join(map(str, counts))}")
+        if interruptions:
+            console.print(interruptions_table(interruptions))
+        if implementations:
+            print_implementations(console, implementations, [result])
+    finally:  # also if nobody reads the results to their end, as in `minidist train | head`
+        write_outputs(console, *files)
+    return 2 if result.ranks[0].save_errors else 0
+
+
+def _write_trace(path: Path, logs: list[list]) -> None:
+    from minidist.show import perfetto
+
+    perfetto.write(path, logs)
+
+
+def _draw(path: Path, logs: list[list], layout: Layout) -> None:
+    """Draw what each rank did: the first pipeline as a grid of micro-batches, other layouts as lanes of spans."""
+    from minidist.analysis.bubbles import slots_of
+    from minidist.show import pipelines, timeline
+
+    if layout.pp > 1:
+        one = logs[:: layout.replicas * layout.tp]  # the ranks of the first pipeline
+        pipelines.draw({str(layout): slots_of(one)}, "seconds").savefig(path, dpi=110)
+    else:
+        timeline.save(path, logs, f"the last steps of minidist train, {layout}")

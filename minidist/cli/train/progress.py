@@ -1,0 +1,82 @@
+"""What ``minidist train`` shows while it trains, on standard error: a bar, and a line for whatever happens."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from minidist.analysis.stragglers import Straggler, StragglerWatch, same_work
+from minidist.cli.train.elastic_flags import print_interruption
+from minidist.train.config import TrainConfig
+from minidist.train.elastic import Interruption
+from minidist.train.layout import Layout
+
+
+class Narrator:
+    """Tells of a run while it goes on.
+
+    Args:
+        progress: the bar.
+        config, layout: of the run.
+        first: the step that it begins with.
+
+    Attributes:
+        stragglers: the slow ranks that were found.
+    """
+
+    def __init__(self, progress: Progress, config: TrainConfig, layout: Layout, first: int) -> None:
+        self.progress, self.console, self.config = progress, progress.console, config
+        self.task = progress.add_task(str(layout), total=config.steps, completed=first, loss="", speed="")
+        self.began: float | None = None  # the end of the first step
+        self.taken = 0  # steps since then
+        self.watch, self.stragglers = watch_of(layout), list[Straggler]()
+
+    def on_step(self, step: int, loss: float) -> None:
+        """Rank 0 has ended a step."""
+        now, speed = time.perf_counter(), ""
+        if self.began is None:
+            self.began = now
+        else:
+            self.taken += 1
+            speed = f"{self.config.tokens_per_step * self.taken / (now - self.began + 1e-9):,.0f} tokens/s"
+        self.progress.update(self.task, completed=step + 1, loss=f"loss {loss:.4f}", speed=speed)
+
+    def on_event(self, rank: int, event: tuple) -> None:
+        """A rank has reported something else (``trainer.run``)."""
+        if event[0] == "saved" and event[2]:
+            self.console.print(f"no checkpoint {event[1]}: {event[2]}; training goes on", soft_wrap=True)
+        elif event[0] == "pace":
+            for straggler in self.watch.add(rank, *event[1:]):
+                self.stragglers.append(straggler)
+                self.console.print(str(straggler), highlight=False)
+
+    def on_interruption(self, interruption: Interruption) -> None:
+        """The run goes on after a failure. Ranks have other numbers now."""
+        print_interruption(self.console, interruption)
+        self.progress.update(self.task, description=str(interruption.after), completed=interruption.resumed)
+        self.watch = watch_of(interruption.after)
+
+
+def watch_of(layout: Layout) -> StragglerWatch:
+    """What finds the stragglers of a run in this layout."""
+    shape = (layout.pp, layout.dp, layout.cp, layout.tp)
+    return StragglerWatch(same_work(shape, by_chunk=layout.cp_kind == "ring", experts=layout.ep))
+
+
+@contextmanager
+def narrating(console: Console, config: TrainConfig, layout: Layout, first: int) -> Iterator[Narrator]:
+    """Within it there is a bar on the console."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[loss]}"),
+        TextColumn("{task.fields[speed]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        yield Narrator(progress, config, layout, first)

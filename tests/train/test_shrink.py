@@ -1,0 +1,93 @@
+"""The best layout of what is left: always legal, never slower than plain data parallelism, the same every time."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.shrink import best_layout, changes, step_time
+from minidist.verify.layouts import DEFAULT_LAYOUTS, MORE_LAYOUTS
+from minidist.verify.matrix import every_combination
+
+DENSE = TrainConfig(layers=3, heads=4, context=16, sequence_chunks=4, global_batch=14, micro_batch=2)
+CONFIGS = [
+    DENSE,
+    replace(DENSE, sequence_chunks=1, heads=3, width=48, layers=2),
+    replace(DENSE, experts=4, expert_hidden=32, global_batch=24),
+]
+
+
+def plain(ranks, config, **settings):
+    """The plainest layout on so many ranks: data parallelism, as far as there are micro-batches."""
+    return Layout(dp=min(ranks, config.micro_batches), **settings)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=["chunks", "odd heads", "experts"])
+def test_always_legal_and_never_slower_than_data_parallelism(config):
+    """Of every layout on up to 4 ranks and some of those on up to 8, for all numbers of ranks that may be left."""
+    small = {c.layout for c in every_combination(config, 4)}
+    large = {c.layout for c in every_combination(config, 8)} - small
+    tried = sorted(small, key=str) + sorted(large, key=str)[:: max(1, len(large) // 80)]
+    assert len(tried) > 200
+    for layout in tried:
+        for left in range(1, layout.world_size + 1):
+            best = best_layout(config, layout, left)
+            config.check(best)
+            assert best.world_size <= left and best == best_layout(config, layout, left)
+            assert step_time(config, best) <= step_time(config, plain(left, config))
+            assert best.recompute == layout.recompute
+            assert best.zero == (layout.zero if best.replicas > 1 else 0)
+            if left == layout.world_size and step_time(config, layout) == step_time(config, best):
+                assert best == layout  # nothing is gained by another
+
+
+def test_more_ranks_are_never_slower():
+    for layout in (*DEFAULT_LAYOUTS, *MORE_LAYOUTS):
+        config = replace(CONFIGS[2] if layout.ep > 1 else DENSE, layers=4)
+        times = [step_time(config, best_layout(config, layout, ranks)) for ranks in range(1, 9)]
+        assert times == sorted(times, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "ranks", "after"),
+    [
+        ("dp=4,algorithm=ring", 3, "dp=3,algorithm=ring"),
+        ("dp=2,tp=2,sp=1", 3, "dp=3"),
+        ("dp=2,tp=2,sp=1", 2, "tp=2,sp=1"),  # as fast as dp=2, and less is changed
+        ("dp=4,zero=3,shard=2,prefetch=1", 3, "dp=3,zero=3,prefetch=1"),
+        ("dp=2,zero=3,prefetch=1,recompute=full", 1, "recompute=full"),
+        ("dp=4,zero=1,algorithm=direct", 1, "algorithm=direct"),
+        ("cp=4,cp_kind=ulysses,zero=2", 2, "zero=2,cp=2,cp_kind=ulysses"),
+        ("cp=2,cp_kind=zigzag,pp=2", 3, "dp=3"),
+    ],
+)
+def test_settings_stay_where_they_can(before, ranks, after):
+    config = replace(DENSE, global_batch=24)
+    assert str(best_layout(config, Layout.parse(before), ranks)) == after
+
+
+@pytest.mark.parametrize(("before", "ranks", "ep"), [("dp=4,ep=4", 3, 1), ("dp=4,ep=4", 2, 2), ("dp=6,ep=2", 4, 2)])
+def test_experts_stay_spread_as_far_as_they_can(before, ranks, ep):
+    assert best_layout(CONFIGS[2], Layout.parse(before), ranks).ep == ep
+
+
+def test_step_time_of_a_pipeline_by_hand():
+    config = replace(DENSE, layers=3, global_batch=12)  # 6 micro-batches
+    assert step_time(config, Layout()) == 6
+    assert step_time(config, Layout(dp=4)) == 2
+    assert step_time(config, Layout(dp=2, tp=2, cp=2)) == Fraction(3, 4)
+    assert step_time(config, Layout(pp=2)) == Fraction(6 * 2, 3) * (1 + Fraction(1, 6))
+    assert step_time(config, Layout(pp=3, schedule="naive")) == 6  # nobody works beside another
+    assert step_time(replace(config, layers=4), Layout(pp=2, virtual=2)) == 3 * (1 + Fraction(1, 12))
+
+
+def test_changes_are_named():
+    assert changes(Layout.parse("dp=4,algorithm=ring"), Layout.parse("tp=2,algorithm=ring")) == ["dp", "tp"]
+    assert changes(Layout(), Layout()) == []
+
+
+def test_no_rank_is_no_layout():
+    with pytest.raises(ValueError, match="needs at least 1 rank to go on, and 0 are left"):
+        best_layout(DENSE, Layout(dp=2), 0)
