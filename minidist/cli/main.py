@@ -48,7 +48,7 @@ def _explain(error: Exception) -> str:
     if not isinstance(error, RankFailed):
         return str(error) or type(error).__name__
     kind, _, text = error.summary.partition(": ")
-    if kind == "FloatingPointError":
+    if kind in ("FloatingPointError", "CorruptedNumbers"):
         return text
     if kind == "_ArrayMemoryError":  # NumPy's, which names the array
         return f"rank {error.rank}: {text}"

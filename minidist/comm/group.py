@@ -4,7 +4,8 @@ A group is always an argument: there is no hidden default as in ``torch.distribu
 """
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from operator import index
 
 from minidist import trace
@@ -131,6 +132,16 @@ class ProcessGroup:
     def abandon(self, seconds: float) -> bool:
         """End the background thread of a run that was cut off; return whether it has ended in time."""
         return self._background is None or self._background.abandon(seconds)
+
+
+@contextmanager
+def temporary_groups(group: ProcessGroup) -> Iterator[None]:
+    """Within it, groups may be made that nobody uses later: they are closed at its end, with their threads."""
+    groups = group.transport.groups
+    earlier = len(groups)
+    yield
+    while len(groups) > earlier:
+        groups.pop().close()
 
 
 def check_group(group, function: str) -> None:

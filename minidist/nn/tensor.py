@@ -118,7 +118,7 @@ class Tensor(Stamped):
             xp.add(self.grad, gradient, out=self.grad)
 
     def run_hooks(self) -> None:
-        for hook in self.hooks:
+        for hook in tuple(self.hooks):  # one of them may remove itself
             hook(self)
 
 

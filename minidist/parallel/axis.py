@@ -13,6 +13,7 @@ five questions, its entry there, and its key in the layout:
     the loss          splits_loss                            does each rank know a part of it only?
     full arrays       full_state                             how do the arrays of one process come back?
                       regions                                where in them are those that this rank holds?
+                      model_regions                          and those that its model computes with?
 
 The gradient norm, the overflow check, the fingerprint, the full state and the checkpoint follow from these answers
 alone. The methods here are those of an axis that splits nothing; an axis overrides what it does differently.
@@ -105,3 +106,10 @@ class Axis:
             rank has none.
         """
         return regions
+
+    def model_regions(self, regions: dict[str, Region]) -> dict[str, Region]:
+        """The same of the parameters that this rank's model computes with, as far as it has them between two steps.
+
+        They are others where an axis shards what the optimizer updates, and gathers it for the model.
+        """
+        return self.regions(regions)

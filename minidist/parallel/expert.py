@@ -161,9 +161,18 @@ class ExpertParallel(Axis):
         return self.dense.full_state(dense) | {name: self._gathered(name, found[name]) for name in self.axis_of}
 
     def regions(self, regions: dict[str, Region]) -> dict[str, Region]:
+        dense, experts = self._by_axis(regions)
+        return self.dense.regions(dense) | self.experts.regions(experts)
+
+    def model_regions(self, regions: dict[str, Region]) -> dict[str, Region]:
+        dense, experts = self._by_axis(regions)
+        return self.dense.model_regions(dense) | self.experts.model_regions(experts)
+
+    def _by_axis(self, regions: dict[str, Region]) -> tuple[dict[str, Region], dict[str, Region]]:
+        """Those of the two data axes, the second of this rank's experts alone."""
         dense = {name: region for name, region in regions.items() if name not in self.axis_of}
         experts = {name: self._cut(name, region) for name, region in regions.items() if name in self.axis_of}
-        return self.dense.regions(dense) | self.experts.regions(experts)
+        return dense, experts
 
     def _cut(self, name: str, region: Region) -> Region:
         axis = self.axis_of[name]

@@ -371,3 +371,7 @@ class Zero(Axis):
     def regions(self, regions: dict[str, Region]) -> dict[str, Region]:
         """Pieces are flat: each is the stretch of its parameter that is in this rank's shard."""
         return {name: regions[name].stretch(*place) for unit in self.zero.units for name, place in unit.stretches()}
+
+    def model_regions(self, regions: dict[str, Region]) -> dict[str, Region]:
+        """Stages 1 and 2 gather parameters after each step. Stage 3 has none until it needs them."""
+        return {} if self.stage == 3 else regions

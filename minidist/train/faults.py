@@ -18,9 +18,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from minidist import backend
 from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Parameter
 from minidist.nn.random import generator
+from minidist.parallel.tools.regions import Region, place_in_full
 from minidist.train.numerals import number, whole_number
 from minidist.train.share import Share
 
@@ -123,6 +125,11 @@ class Faults:
             random = generator("fault", fault.rank, fault.step, fault.place)
             self.flip(fault.place, random)
 
+    def flipped(self, name: str, region: Region, place: int, before: float, after: float) -> None:
+        """Tell the parent which element of which full array has changed."""
+        index = np.unravel_index(place_in_full(region.runs, place), self.share.model.shapes[name.split(" ")[-1]])
+        self.world.report(("flipped", name, tuple(map(int, index)), before, after))
+
     def slowly(self, batch: Callable[[int], tuple], factor: float) -> Callable[[int], tuple]:
         """Sleep before each micro-batch, so that what was computed since the one before takes ``factor`` times.
 
@@ -144,42 +151,60 @@ class Faults:
         if place == "message":
             flip_in_next_message(self.world.transport, random)
             return
+        model = self.share.model
         if place == "gradients":
-            parameter = _drawn(self.share.model.local.parameters(), random)
-            _flip_in_next_gradient(parameter, random)
+            self.flip_in_next_gradient(_drawn(model.local.parameters(), random), random)
             return
-        parameter = _drawn(self.share.model.trained, random)
-        flip_bit(parameter.data if place == "weights" else self.share.optimizer.exp_avg[parameter.name], random)
+        parameter = _drawn(model.trained, random)
+        name, array = parameter.name, parameter.data
+        if place == "moments":
+            name, array = f"exp_avg of {name}", self.share.optimizer.exp_avg[name]
+        self.flipped(name, model.regions()[parameter.name], *flip_bit(array, random))
+
+    def flip_in_next_gradient(self, parameter: Parameter, random: np.random.Generator) -> None:
+        """Flip a bit of the gradient that backward completes next, before anybody else sees it."""
+        whole = Region.full(parameter.shape)  # of stage 3 of ZeRO, which has no parameters between steps
+        region = self.share.model.model_regions().get(parameter.name, whole)
+
+        def flip_once(_: Parameter) -> None:
+            if not parameter.grad.any():
+                return  # where nothing is, a bit makes no difference: wait for the next micro-batch
+            parameter.hooks.remove(flip_once)
+            self.flipped(f"gradient of {parameter.name}", region, *flip_bit(parameter.grad, random))
+
+        parameter.hooks.insert(0, flip_once)
 
 
-def flip_bit(array, random: np.random.Generator) -> None:
-    """Flip the highest bit of the mantissa of one element, in place: it changes by a quarter to a half."""
-    bits = array.reshape(-1).view(f"u{array.itemsize}")
-    bits[int(random.integers(bits.size))] ^= bits.dtype.type(1 << (np.finfo(array.dtype).nmant - 1))
+def flip_bit(array, random: np.random.Generator) -> tuple[int, float, float]:
+    """Flip the highest bit of the mantissa of one element, in place: it changes by a quarter to a half.
+
+    The element is not 0, if any is not: there that bit would be a number too small for any sum to show.
+
+    Returns:
+        Where it is in the array laid flat, and its value before and after.
+    """
+    host = backend.to_host(array).reshape(-1)
+    places = np.flatnonzero(host) if host.any() else np.arange(host.size)
+    place = int(places[random.integers(places.size)])
+    changed = host[place : place + 1].copy()
+    changed.view(f"u{changed.itemsize}")[0] ^= 1 << (np.finfo(changed.dtype).nmant - 1)
+    before = float(host[place])
+    array[np.unravel_index(place, array.shape)] = changed[0]
+    return place, before, float(changed[0])
 
 
 def flip_in_next_message(transport, random: np.random.Generator) -> None:
-    """Flip a bit of a floating-point array on the next such message's way to another rank."""
+    """Flip a bit of a floating-point array on its way to another rank: of the next such message that is not all 0."""
     send = transport.isend
 
     def corrupting(array: np.ndarray, *arguments):
-        if array.dtype.kind == "f" and array.size > 1:
+        if array.dtype.kind == "f" and array.size > 1 and array.any():
             array = array.copy()
             flip_bit(array, random)
             transport.isend = send
         return send(array, *arguments)
 
     transport.isend = corrupting
-
-
-def _flip_in_next_gradient(parameter: Parameter, random: np.random.Generator) -> None:
-    """Flip a bit of the gradient that backward completes next, before anybody else sees it."""
-
-    def flip_once(_: Parameter) -> None:
-        parameter.hooks.remove(flip_once)
-        flip_bit(parameter.grad, random)
-
-    parameter.hooks.insert(0, flip_once)
 
 
 def _drawn(parameters: Sequence[Parameter], random: np.random.Generator) -> Parameter:

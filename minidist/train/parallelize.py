@@ -222,3 +222,10 @@ class ParallelModel:
         for axis in self.axes:
             regions = axis.regions(regions)
         return regions
+
+    def model_regions(self) -> dict[str, Region]:
+        """The same of the parameters that this rank's model computes with, as far as it has them between two steps."""
+        regions = {name: Region.full(shape) for name, shape in self.shapes.items()}
+        for axis in self.axes:
+            regions = axis.model_regions(regions)
+        return regions

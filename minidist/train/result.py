@@ -10,6 +10,7 @@ from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
 from minidist.train.faults import Fault
 from minidist.train.layout import Layout
+from minidist.train.replicas.checks import WAYS
 
 
 @dataclass(frozen=True)
@@ -24,10 +25,23 @@ class RunOptions:
     recover: int | None = None  # the step of snapshots in the ranks' memory to go on from
     faults: tuple[Fault, ...] = ()
     rebalance: bool = False  # deal micro-batches out anew where ranks differ in speed: see rebalance.py
+    check_replicas: int = 0  # steps from one check of the numbers to the next; 0 for none: see replicas/
+    check_by: str = "auto"  # one of replicas.checks.WAYS
     validate: bool = False
     sample: int = 0  # bytes of text to generate
     trace: bool = False
     stop_after: int | None = None  # the step after which to stop and bring the arrays back
+
+    def __post_init__(self) -> None:
+        if self.check_replicas < 0:
+            raise ValueError(f"--check-replicas must be 0, for no checks, or more steps, but is {self.check_replicas}")
+        if self.check_by not in WAYS:
+            raise ValueError(f"--check-by must be one of {', '.join(WAYS)}, but is {self.check_by}")
+        if self.check_replicas and self.rebalance:
+            raise ValueError(
+                "--check-replicas computes steps again with the micro-batches that the layout gives each rank, and "
+                "--rebalance gives them others: choose one"
+            )
 
 
 @dataclass

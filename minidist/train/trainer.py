@@ -36,6 +36,7 @@ from minidist.train.fingerprint import digest, fingerprint, state
 from minidist.train.instruments import TRACED_STEPS, Instruments
 from minidist.train.layout import Layout
 from minidist.train.rebalance import Rebalance, check_rebalance
+from minidist.train.replicas.checks import ReplicaChecks
 from minidist.train.result import RankResult, Run, RunOptions
 from minidist.train.share import Share
 from minidist.train.step import train_step
@@ -60,7 +61,7 @@ def run(
     ``on_event(rank, event)`` is called for what else ranks report: with ``options.progress`` ("ready", step) as a rank
     is about to take its first step, and as it ends each step ("step", step, loss, seconds of computing) and ("pace",
     step, seconds of computing for one of its micro-batches); ("saved", checkpoint, "" or why there is none); ("fault",
-    fault).
+    fault); ("flipped", array, index, before, after); ("verified", step) from rank 0; ("corrupted", finding).
 
     ``patience`` is that of ``Cluster.run``; give it with ``options.progress``.
     """
@@ -69,6 +70,8 @@ def run(
         check_rebalance(layout)
     if cluster.world_size != layout.world_size:
         raise ValueError(f"layout {layout} needs {layout.world_size} ranks, but the cluster has {cluster.world_size}")
+    if options.check_by == "vote" and layout.world_size == 1:
+        raise ValueError("--check-by vote compares ranks, and there is one: choose auto or replay")
     started = time.perf_counter()
 
     def on_report(rank: int, event: tuple) -> None:
@@ -116,12 +119,18 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
     if options.progress:
         world.report(("ready", first))
 
+    def take_step(share: Share, step: int, batch: Callable[[int], tuple] | None = None) -> float:
+        lr = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
+        batch = batch or partial(batch_of, corpus, config, step)
+        return train_step(share.model, share.optimizer, share.scaler, batch, lr, config.clip)
+
+    checks = checks_of(world, config, layout, options, share, take_step, first)
+
     for step in range(first, config.steps):
         last = step in (config.steps - 1, options.stop_after)
         batch = faults.begin_step(step, partial(batch_of, corpus, config, step))
-        lr = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
         with instruments.step(step), diverging(step, scaler, world):
-            losses.append(train_step(model, optimizer, scaler, batch, lr, config.clip))
+            losses.append(take_step(share, step, batch))
         check_loss(step, losses[-1])
         if share.gpt.balance is not None:
             expert_counts.append(share.gpt.balance.report())
@@ -130,6 +139,8 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
         if options.progress:
             world.report(("step", step, losses[-1], instruments.compute_seconds[-1]))
             world.report(("pace", step, instruments.micro_batch_seconds[-1]))
+        if checks is not None:
+            checks.after_step(step, losses[-1], last)  # before a checkpoint of it is saved
         if saver is not None:
             saver.after_step(Progress.of(losses, optimizer, scaler), last)
         if peers is not None and not last:
@@ -185,6 +196,16 @@ def peers_of(world: ProcessGroup, layout: Layout, options: RunOptions, share: Sh
     if options.peer_copies is None:
         return None
     return Peers(world, options.peer_copies, Snapshots(world, share), str(layout))
+
+
+def checks_of(
+    world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions, share: Share, take_step: Callable,
+    first: int,
+) -> ReplicaChecks | None:  # fmt: skip
+    """What checks this run's numbers; None if nobody asked for it."""
+    if not options.check_replicas:
+        return None
+    return ReplicaChecks(world, config, layout, share, options.check_replicas, options.check_by, take_step, first)
 
 
 @contextmanager

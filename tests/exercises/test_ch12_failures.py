@@ -23,8 +23,10 @@ from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.manifest import ArrayEntry, BadCheckpoint, Manifest, Slice
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
+from minidist.train.faults import Fault
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
+from minidist.train.shrink import best_layout
 from minidist.train.trainer import run
 
 PROTOCOL = tuple(f"minidist.train.checkpoint.commit:{name}" for name in ("write_durably", "commit", "discard"))
@@ -1078,6 +1080,7 @@ def run_first_difference(world, module, cases):
     return seen
 
 
+@answers("minidist.train.replicas.vote:odd_ones_out")
 @pytest.mark.task(
     "12.8",
     points=4,
@@ -1185,6 +1188,41 @@ class TestVote:
         for view in ("in Fortran's order", "every second of twice as many"):
             found = student.on_ranks(1, run_difference_of_views, a, b, view)[0].value
             assert found == 4, f"first_difference, arrays (3, 4) {view}: expected 4, got {found}"
+
+    def test_watches_a_run(self, student, warm_ranks):
+        """Three ranks vote after every step. One is outvoted when a bit of its weights flips, and none before."""
+        layout = Layout.parse("dp=3")
+        right = run(warm_ranks(1), CONFIG, Layout()).fingerprint
+        for rank, one in enumerate(student.on_ranks(3, run_checked, CONFIG, layout, ())):
+            found, calls = one.value
+            assert calls, f"rank {rank}: the run has not called odd_ones_out"
+            assert found == right, (
+                f"rank {rank}: nothing has flipped: expected the fingerprint {right[:8]}, got {found}"
+            )
+        flip = (Fault(1, 2, "flip", place="weights"),)
+        for rank, one in enumerate(student.on_ranks(3, run_checked, CONFIG, layout, flip)):
+            found, _ = one.value
+            assert "rank 1" in found and "step 2" in found, (
+                f"rank {rank}: a bit of rank 1's weights flips in step 2: expected the run to say so, got {found:.200}"
+            )
+
+
+def run_checked(world, module, config, layout, faults):
+    """The fingerprint of a run in which replicas vote after every step, or what it says of its numbers."""
+    from minidist import overrides
+    from minidist.train.replicas.checks import CorruptedNumbers
+    from minidist.train.trainer import train_rank
+
+    overrides.override({"odd_ones_out": module.odd_ones_out})
+    try:
+        options = RunOptions(check_replicas=1, check_by="vote", faults=faults)
+        found = train_rank(world, config, layout, options).fingerprint
+    except CorruptedNumbers as error:
+        found = str(error)
+    finally:
+        calls = overrides.calls["odd_ones_out"]
+        overrides.override({})
+    return found, calls
 
 
 def run_difference_of_views(world, module, a, b, view):
@@ -1337,6 +1375,7 @@ def run_step_time(world, module, cases):
     return [(each.numerator, each.denominator) if type(each) in (int, Fraction) else repr(each) for each in found]
 
 
+@answers("minidist.train.shrink:step_time")
 @pytest.mark.task(
     "12.10",
     points=3,
@@ -1388,6 +1427,37 @@ class TestStepTime:
     def test_exact(self, student):
         """A third and two sixths are equal."""
         self.check(student, self.config(3, 7), ["dp=3", "pp=3", "dp=3,tp=2", "dp=7", "tp=4", "pp=3,tp=2"])
+
+    def test_chooses_a_layout(self, student):
+        """What a run goes on with after it has lost ranks, as the library would."""
+        cases = []
+        for text, ranks in (
+            ("dp=4", 3),
+            ("tp=2,dp=2", 3),
+            ("pp=2,dp=2", 3),
+            ("cp=2,dp=2", 3),
+            ("dp=8", 7),
+            ("tp=4", 3),
+        ):
+            cases += [
+                (self.config(6, 8), Layout.parse(text), ranks),
+                (self.config(4, 12), Layout.parse(text), ranks - 1),
+            ]
+        found, calls = student.on_ranks(1, run_best_layout, cases)[0].value
+        assert calls, "the choice of a layout has not called step_time"
+        for (config, layout, ranks), new in zip(cases, found, strict=True):
+            right = str(best_layout(config, layout, ranks))
+            assert new == right, f"{layout}, {ranks} ranks left, {config.layers} layers: expected {right}, got {new}"
+
+
+def run_best_layout(world, module, cases):
+    from minidist import overrides
+
+    overrides.override({"step_time": module.step_time})
+    try:
+        return [str(best_layout(*case)) for case in cases], overrides.calls["step_time"]
+    finally:
+        overrides.override({})
 
 
 # 12.11

@@ -17,8 +17,9 @@ from minidist.train import trainer
 from minidist.train.checkpoint import peers, recovery
 from minidist.train.checkpoint.commit import committed, saves
 from minidist.train.checkpoint.disk import Disk
-from minidist.train.checkpoint.manifest import Progress
+from minidist.train.checkpoint.manifest import Manifest, Progress
 from minidist.train.checkpoint.peers import Generation, PeerCopies
+from minidist.train.checkpoint.restore import check_files
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.checkpoint.snapshot import Part
 from minidist.train.config import TrainConfig
@@ -115,9 +116,9 @@ def test_what_is_left_goes_on_in_another_layout(ranks, layout, after, settings):
 
 
 def test_survivors_that_have_no_place_hand_over_what_they_hold(ranks):
-    """With 4 micro-batches, 3 of 4 ranks are left and dp=2 is as fast as dp=3, but heads split 3 ways."""
-    config = replace(CONFIG, global_batch=4, micro_batch=2)  # two micro-batches: dp=2 at most, and tp=2 on top
-    result, [interruption] = elastic("dp=2,tp=2", "rank=1,step=5,kind=kill", config=config)
+    """Two micro-batches and two heads occupy 2 of the 3 ranks that are left. The third alone has a snapshot."""
+    config = replace(CONFIG, global_batch=4)
+    result, [interruption] = elastic("dp=2,tp=2", "rank=0,step=5,kind=kill", config=config)
     assert result.layout.world_size == 2 and result.fingerprint == reference(ranks, config)
     assert (interruption.source, interruption.resumed) == (MEMORY, 4)
 
@@ -263,29 +264,43 @@ def test_another_failure_before_the_next_snapshot(ranks):
 
 
 def test_a_writer_of_the_run_before_does_not_disturb_the_next(ranks, tmp_path):
-    """Each file takes half a second: a save is under way as a rank dies, and its writers live on in the survivors."""
+    """As a rank dies, step 4 is being written, slowly, by threads that live on in the survivors. The run goes on from
+    step 3, comes to step 4 in another layout, and writes files of the same names."""
 
     def rank_function(world, config, layout, options):
+        import threading
         import time
 
         write = Disk.write
-        if not world.kept.get("slow"):
-            world.kept["slow"] = True
-            Disk.write = lambda self, path, content: (time.sleep(0.5), write(self, path, content))
-        return trainer.train_rank(world, config, layout, options)
+
+        def slowly(self, path, content):
+            if "step-000004" in str(path):
+                time.sleep(2)
+            write(self, path, content)
+
+        if world.size == 4:
+            Disk.write = slowly
+        elif "write" in world.kept:
+            Disk.write = world.kept["write"]
+        world.kept.setdefault("write", write)
+        result = trainer.train_rank(world, config, layout, options)
+        for thread in threading.enumerate():
+            if thread.name.startswith("save"):
+                thread.join()
+        return result
 
     options = RunOptions(
-        peer_copies=PeerCopies(1), saving=Saving(str(tmp_path), 2, keep=0),
-        faults=(Fault.parse("rank=1,step=2,kind=kill"), Fault.parse("rank=0,step=4,kind=kill")),
+        peer_copies=PeerCopies(3), saving=Saving(str(tmp_path), 2, keep=0),
+        faults=(Fault.parse("rank=1,step=4,kind=kill"),),
     )  # fmt: skip
-    result, interruptions = run_elastic(
+    result, [interruption] = run_elastic(
         CONFIG, Layout(dp=4, zero=1), options, start=PatientCluster, rank_function=rank_function
     )
-    assert result.fingerprint == reference(ranks) and len(interruptions) == 2
+    assert interruption.resumed == 3 and result.fingerprint == reference(ranks)
     names = committed(Disk(), tmp_path)
-    assert names[-2:] == ["step-000006", "step-000008"] and names == saves(Disk(), tmp_path)  # no rest of any other
+    assert names[-3:] == ["step-000004", "step-000006", "step-000008"] and names == saves(Disk(), tmp_path)
     for name in names:
-        assert run(ranks(1), CONFIG, Layout(), RunOptions(resume=str(tmp_path / name))).fingerprint == reference(ranks)
+        check_files(tmp_path / name, Manifest.read(Disk(), tmp_path / name))
 
 
 def test_a_run_leaves_nothing_to_the_next_on_the_same_ranks(ranks):
@@ -322,6 +337,19 @@ def test_each_rank_fetches_only_what_it_does_not_hold(ranks):
         run(cluster, CONFIG, layout, RunOptions(peer_copies=PeerCopies(3)))
         for step, sizes, sent in cluster.run(again, CONFIG, layout):
             assert (step, sizes) == (6, [0, 0]) and sent > 0  # descriptions
+
+
+def test_what_is_newer_than_the_recovered_step_is_forgotten(ranks):
+    def back(world, config, layout):
+        from minidist.train.share import Share
+
+        recovery.recover(world, 3, Share.of(world, config, layout))
+        return [generation.progress.step for generation in peers.generations_of(world)]
+
+    layout = Layout(dp=2)
+    with md.Cluster(2) as cluster:
+        run(cluster, CONFIG, layout, RunOptions(peer_copies=PeerCopies(3)))
+        assert cluster.run(back, CONFIG, layout) == [[3]] * 2
 
 
 def generation(step, owners, held, shape=(4,)):

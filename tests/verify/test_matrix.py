@@ -384,7 +384,9 @@ def test_an_overflow_that_one_rank_sees_is_agreed_by_all(ranks, text):
     found = run(ranks(layout.world_size), config, layout, rank_function=one_overflow)
     assert agrees(one, found)
     assert {(rank.skipped_steps, rank.loss_scale) for rank in found.ranks} == {(1, 2.0**15)}
-    with pytest.raises((RankFailed, Deadlock), match="disagree|wait"):  # one rank has gone on to the norm, the other to the next step
+    with pytest.raises(
+        (RankFailed, Deadlock), match=r"disagree|wait"
+    ):  # one rank has gone on to the norm, the other to the next step
         run(ranks(layout.world_size), config, layout, rank_function=overflow_not_agreed)
 
 

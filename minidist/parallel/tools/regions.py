@@ -58,6 +58,19 @@ class Region:
         return Region((stop - start,), part_of_runs(self.runs, [(start, stop)]))
 
 
+def place_in_full(runs: tuple[Run, ...], place: int) -> int:
+    """Where in the full array laid flat the element at ``place`` of a part laid flat is.
+
+    Raises:
+        IndexError: if the part is not that long.
+    """
+    for start, stop in runs:
+        if place < stop - start:
+            return start + place
+        place -= stop - start
+    raise IndexError(f"a part of {sum(stop - start for start, stop in runs)} elements ends {place + 1} before that one")
+
+
 @overridable
 def part_of_runs(runs: tuple[Run, ...], places: list[Run]) -> tuple[Run, ...]:
     """The runs of a part of a part.

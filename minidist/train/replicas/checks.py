@@ -1,0 +1,222 @@
+"""Checks of a run's numbers while it trains: every K steps ranks vote, and where votes name nobody they replay."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from minidist.comm.group import ProcessGroup
+from minidist.comm.point_to_point import recv, send
+from minidist.parallel.tools.scalars import texts_of_all
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.replicas.notes import Noted, Notes
+from minidist.train.replicas.parts import GRADIENT, LOSS, Element, largest_difference
+from minidist.train.replicas.replay import Kept, TakeStep, exchange, first_difference, judge, replay
+from minidist.train.replicas.vote import NAMING, Disagreement, outvoted, vote, voters
+from minidist.train.share import Share
+
+WAYS = ("auto", "vote", "replay")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check has found.
+
+    Attributes:
+        way: "vote" or "replay".
+        step: in which it happened; that before the first step since the last check if a copy has changed since.
+        verified: the last step whose numbers are known to be right; -1 for those before the first step.
+        rank: that holds (vote) or computed (replay) other numbers than the others, maybe because it was sent wrong
+            ones; None if nobody can be named.
+        suspects: the ranks with a part that differs.
+        names: what differs: of all that a step makes at the same time, what it makes first.
+        element: where it differs most; None if the arrays of that step are gone.
+    """
+
+    way: str
+    step: int
+    verified: int
+    rank: int | None
+    suspects: tuple[int, ...]
+    names: tuple[str, ...]
+    element: Element | None
+
+    def __str__(self) -> str:
+        who = f"rank {self.rank}" if self.rank is not None else f"one of ranks {', '.join(map(str, self.suspects))}"
+        if self.step == self.verified:
+            what = f"the copy of its state after step {self.step} that {who} kept for a replay has changed in memory"
+        elif self.way == "vote":
+            what = f"{who} holds other numbers after step {self.step} than the ranks that must hold the same"
+        else:
+            what = (
+                f"{who} computed wrong numbers in step {self.step}: computed again from the same state, they are others"
+            )
+        if self.rank is None:
+            what += ", and it cannot be told which"
+        more = f" and {len(self.names) - 3} more" if len(self.names) > 3 else ""
+        return f"{what}. Different: {', '.join(self.names[:3])}{more}. {self._where()} {self._advice()}"
+
+    def _where(self) -> str:
+        if self.element is None:
+            return "The arrays of that step are gone, so no element can be named (a check after every step names it)."
+        here, there = self.element.values
+        other = "on another rank" if self.way == "vote" else "when computed again"
+        return f"The largest difference: {self.element} is {here:g}, and {there:g} {other}."
+
+    def _advice(self) -> str:
+        if self.verified < 0:
+            return "No step before it was verified: begin again."
+        return f"The last verified step is {self.verified}: resume from a checkpoint of that step or before."
+
+
+class CorruptedNumbers(RuntimeError):
+    """Numbers of this run are wrong, and training on would be in vain.
+
+    Attributes:
+        finding: what is known.
+    """
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(str(finding))
+        self.finding = finding
+
+
+class ReplicaChecks:
+    """Checks a run on one rank. All ranks call it together.
+
+    Args:
+        world: all ranks.
+        share: what this rank trains.
+        every: steps from check to check; the last step is checked too.
+        way: "vote"; "replay" where a vote names nobody; "auto" to replay only if some part of the state has too few
+            holders to vote on.
+        take_step: the step of this run, for the replay.
+        first: the first step.
+    """
+
+    def __init__(
+        self, world: ProcessGroup, config: TrainConfig, layout: Layout, share: Share, every: int, way: str,
+        take_step: TakeStep, first: int = 0,
+    ) -> None:  # fmt: skip
+        self.world, self.config, self.layout, self.share = world, config, layout, share
+        self.every, self.take_step, self.verified = every, take_step, first - 1
+        holders = voters(Notes(share, gradients=False).keys_of_all(world)).values()
+        self.replays = way == "replay" or (way == "auto" and min(map(len, holders)) < NAMING)
+        self.notes = Notes(share, gradients=self.replays)
+        self.keys = self.notes.keys_of_all(world)
+        self.begin()
+
+    def begin(self) -> None:
+        """What is held now is right, as far as anybody knows."""
+        self.notes.begin()
+        self.steps: list[int] = []  # since then
+        self.kept = Kept(self.share, self.notes) if self.replays else None
+
+    def after_step(self, step: int, loss: float, last: bool) -> None:
+        """Note the numbers of a step; check, if a check is due.
+
+        Raises:
+            CorruptedNumbers: on every rank, if any rank's numbers are wrong.
+        """
+        self.notes.after_step(loss)
+        self.steps.append(step)
+        if (step + 1) % self.every and not last:
+            return
+        finding = self.check()
+        if finding is not None:
+            self.world.report(("corrupted", finding))
+            raise CorruptedNumbers(finding)
+        self.verified = step
+        if self.world.rank == 0:
+            self.world.report(("verified", step))
+        self.begin()
+
+    def check(self) -> Finding | None:
+        """What is wrong; None if nothing is, as far as this way can tell. The same on every rank."""
+        noted = self.notes.of_all(self.world)
+        time, found = vote(self.keys, noted)
+        if self.replays and outvoted(found) is None:
+            finding = self.compute_again(noted)
+            if finding is not None:
+                return finding
+        return self.outcome_of_vote(time, found) if found else None
+
+    # The vote
+
+    def outcome_of_vote(self, time: int, found: list[Disagreement]) -> Finding:
+        rank = outvoted(found)
+        suspects = {voter for disagreement in found for voter in disagreement.odd or disagreement.voters}
+        names = tuple(dict.fromkeys(str(disagreement.key) for disagreement in found))
+        elements = (self.compare_with_another(disagreement, rank) for disagreement in found)
+        suspects = tuple(sorted(suspects)) if rank is None else (rank,)
+        return Finding("vote", self.step_at(time), self.verified, rank, suspects, names, self.agreed(elements))
+
+    def compare_with_another(self, disagreement: Disagreement, wrong: int | None) -> Element | None:
+        """Compare a part as it is now between two ranks that noted other digests of it. Known on one of them."""
+        key, ranks = disagreement.key, disagreement.voters
+        if key.kind == LOSS:
+            return None
+        wrong = ranks[-1] if wrong is None else wrong
+        other = next(rank for rank in ranks if rank != wrong and rank not in (disagreement.odd or ()))
+        if self.world.rank == other:
+            send(self.notes.parts.on_host(key), wrong, self.world)
+        if self.world.rank == wrong:
+            mine = self.notes.parts.on_host(key)
+            theirs = np.empty_like(mine)
+            recv(theirs, other, self.world)
+            return largest_difference(key, mine, theirs)
+        return None
+
+    # The replay
+
+    def compute_again(self, noted: list[Noted]) -> Finding | None:
+        """Replay the steps since the last check; a third time if the second differs from the first."""
+        computations, second = [noted], self.replayed(1)
+        computations.append(self.by_role(second, 1))
+        time = first_difference(*computations)
+        if time is None:
+            return None
+        if self.world.size > 1 and time > 0:  # a copy that has changed is the same in every replay
+            computations.append(self.by_role(self.replayed(2), 2))
+        verdict = judge(self.keys, computations, time)
+        names = tuple(dict.fromkeys(str(key) for keys in verdict.keys.values() for key in keys))
+        rank, suspects = verdict.rank, tuple(verdict.keys)
+        if time == 0:
+            rank = suspects[0] if len(suspects) == 1 else None
+        elements = self.differences(second) if time == len(self.steps) else []
+        return Finding("replay", self.step_at(time), self.verified, rank, suspects, names, self.agreed(elements))
+
+    def replayed(self, shift: int) -> Notes:
+        steps, take_step = self.steps, self.take_step
+        return replay(self.world, shift, self.config, self.layout, self.kept, steps, take_step)
+
+    def by_role(self, notes: Notes, shift: int) -> list[Noted]:
+        """What was noted of every role, in a computation with roles shifted."""
+        everyone = notes.of_all(self.world)
+        return [everyone[(role + shift) % self.world.size] for role in range(self.world.size)]
+
+    def differences(self, second: Notes) -> Iterable[Element | None]:
+        """Compare the state of the role that this rank has replayed with what its usual rank holds now."""
+        replayed, mine = second.parts, self.notes.parts
+        keys = [key for key in second.keys if key.kind not in (GRADIENT, LOSS)]
+        first = [np.empty_like(replayed.on_host(key)) for key in keys]
+        exchange([mine.on_host(key) for key in mine.get], first, 1, self.world)
+        return [largest_difference(key, one, replayed.on_host(key)) for key, one in zip(keys, first, strict=True)]
+
+    # Both
+
+    def step_at(self, time: int) -> int:
+        """The step after which something was noted."""
+        return self.steps[time - 1] if time else self.verified
+
+    def agreed(self, elements: Iterable[Element | None]) -> Element | None:
+        """Of all ranks' elements the one with the largest difference. The same on every rank."""
+        mine = max((element for element in elements if element), key=lambda element: element.size, default=None)
+        texts = texts_of_all(json.dumps(mine and asdict(mine)), self.world)
+        found = [json.loads(text) for text in texts]
+        largest = max((element for element in found if element), key=lambda element: element["size"], default=None)
+        if largest is None:
+            return None
+        return Element(largest["size"], largest["name"], tuple(largest["index"]), tuple(largest["values"]))

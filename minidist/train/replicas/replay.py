@@ -1,0 +1,147 @@
+"""The replay: steps that were taken are computed again, from a copy of the state before them, on other ranks.
+
+Equal state and equal batches give equal bits, whoever computes. So ranks exchange their roles, each playing the part of
+its neighbour, and every digest must come out as it did the first time. Where one does not, one of two ranks was wrong.
+A third computation, with roles shifted once more, says which.
+
+Google reports silent corruption "every week or two" in its large runs, found by deterministic replay. Computing
+everything twice is what finds errors in arithmetic; a checksum finds them only in storage and on the way. A run with
+replays takes twice the FLOPs.
+
+The rank that is wrong shows in its own gradients, before they are summed. After that everybody is wrong. So of all that
+differs, what the step makes first counts: own gradients, then the optimizer's moments, then weights.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from minidist import backend
+from minidist.comm.group import ProcessGroup, temporary_groups
+from minidist.comm.point_to_point import irecv, isend
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.replicas.notes import Noted, Notes
+from minidist.train.replicas.parts import EXTRA, IN_A_STEP, MODEL, Key
+from minidist.train.replicas.vote import odd_ones_out
+from minidist.train.share import Share
+
+TakeStep = Callable[[Share, int], float]  # takes a step, by its number, and returns its loss
+
+
+def exchange(outgoing: Sequence[np.ndarray], incoming: Sequence[np.ndarray], shift: int, world: ProcessGroup) -> None:
+    """Send arrays to the rank ``shift`` places to the right, and receive those of the rank as many to the left."""
+    right, left = (world.rank + shift) % world.size, (world.rank - shift) % world.size
+    if right == world.rank:
+        for mine, target in zip(outgoing, incoming, strict=True):
+            target[...] = mine
+        return
+    receiving = [irecv(array, left, world) for array in incoming]
+    for work in [isend(array, right, world) for array in outgoing] + receiving:
+        work.wait()
+
+
+class Kept:
+    """A copy of a rank's state, from which steps can be taken again. (Weights that can be derived are not in it.)"""
+
+    def __init__(self, share: Share, notes: Notes) -> None:
+        keys = [key for key in notes.parts.get if key.kind != MODEL]
+        self.arrays = [notes.parts.on_host(key).copy() for key in keys]
+        scaler = share.scaler
+        self.numbers = share.optimizer.steps, scaler.scale, scaler.good_steps, scaler.skipped  # the same on all ranks
+
+    def give(self, share: Share, notes: Notes, shift: int, world: ProcessGroup) -> None:
+        """Put the state that the rank ``shift`` places to the left has kept into a share that plays its role here."""
+        parts = notes.parts
+        keys = [key for key in parts.get if key.kind != MODEL]
+        arrays = {key: np.empty(parts.on_host(key).shape, parts.on_host(key).dtype) for key in keys}
+        exchange(self.arrays, list(arrays.values()), shift, world)
+        for key, array in arrays.items():
+            if key.kind != EXTRA:
+                target = parts.get[key]()
+                backend.copy_from_host(target, array.reshape(target.shape))
+        share.model.sync_params()
+        share.gpt.load_extra_state({key.name: a.reshape(key.shape) for key, a in arrays.items() if key.kind == EXTRA})
+        scaler = share.scaler
+        share.optimizer.steps, scaler.scale, scaler.good_steps, scaler.skipped = self.numbers
+
+
+def replay(
+    world: ProcessGroup, shift: int, config: TrainConfig, layout: Layout, kept: Kept, steps: Sequence[int],
+    take_step: TakeStep,
+) -> Notes:  # fmt: skip
+    """Take steps again, with roles shifted: this rank plays that of the rank ``shift`` places to its left.
+
+    Returns:
+        What this rank notes in that role. ``Notes.parts`` has the state at the end.
+    """
+    with temporary_groups(world):
+        players = world.new_group([(role + shift) % world.size for role in range(world.size)])
+        share = Share.of(players, config, layout)
+        notes = Notes(share, gradients=True)
+        kept.give(share, notes, shift, world)
+        notes.begin()
+        for step in steps:
+            notes.after_step(take_step(share, step))
+    return notes
+
+
+def first_difference(one: list[Noted], other: list[Noted]) -> int | None:
+    """The first place in the notes of all roles at which two computations differ; None if they never do."""
+    times = range(len(one[0]))
+    return next((time for time in times if any(a[time] != b[time] for a, b in zip(one, other, strict=True))), None)
+
+
+def wrong_computation(digests: Sequence[str], ranks: Sequence[int]) -> int | None:
+    """Which of three computations of one thing was wrong; None if that cannot be told.
+
+    Two computations outvote the third only if two different ranks made them: a broken rank repeats its error.
+
+    Args:
+        digests: of the three results.
+        ranks: who computed them.
+    """
+    odd = odd_ones_out(list(digests))
+    if not odd or len({rank for place, rank in enumerate(ranks) if place not in odd}) < 2:
+        return None
+    return odd[0]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What follows from computations that differ.
+
+    Attributes:
+        keys: for each role that differs, what of it does, of all that a step makes at the same time.
+        rank: who was wrong; None if that cannot be told.
+    """
+
+    keys: dict[int, list[Key]]
+    rank: int | None
+
+
+def judge(keys: list[list[Key]], computations: list[list[Noted]], time: int) -> Verdict:
+    """Say which rank was wrong at the first difference.
+
+    Args:
+        keys: of each role, what is noted.
+        computations: for each of them, of each role the digests. In computation c, role r was played by rank
+            (r + c) mod N.
+        time: the place in the notes at which they first differ.
+    """
+    size = len(keys)
+    for kinds in IN_A_STEP:
+        different: dict[int, list[Key]] = {}
+        accused = set()
+        for role, mine in enumerate(keys):
+            for place, key in enumerate(mine):
+                digests = [noted[role][time][place] for noted in computations]
+                if key.kind in kinds and len(set(digests)) > 1:
+                    different.setdefault(role, []).append(key)
+                    ranks = [(role + number) % size for number in range(len(digests))]
+                    wrong = wrong_computation(digests, ranks) if size > 1 else 0
+                    accused.add(None if wrong is None else ranks[wrong])
+        if different:
+            return Verdict(different, accused.pop() if len(accused) == 1 else None)
+    raise ValueError("the computations do not differ there")

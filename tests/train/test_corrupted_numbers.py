@@ -1,0 +1,343 @@
+"""Corrupted numbers: what the vote and the replay find and name, what they do not, and that they change nothing."""
+
+import threading
+from dataclasses import replace
+from functools import partial
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from minidist.cli.main import main
+from minidist.comm import RankFailed
+from minidist.nn import optim
+from minidist.nn.precision.loss_scaling import GradScaler
+from minidist.overrides import override
+from minidist.train.config import TrainConfig
+from minidist.train.faults import FLIPS, Fault, flip_bit
+from minidist.train.layout import Layout
+from minidist.train.replicas import checks
+from minidist.train.replicas.checks import CorruptedNumbers, Finding, ReplicaChecks
+from minidist.train.replicas.parts import Key, largest_difference
+from minidist.train.replicas.replay import judge, wrong_computation
+from minidist.train.replicas.vote import odd_ones_out, outvoted, vote
+from minidist.train.result import RunOptions
+from minidist.train.trainer import run, train_rank
+from minidist.verify.layouts import DEFAULT_LAYOUTS
+
+CONFIG = TrainConfig(
+    layers=2, heads=2, width=16, context=16, global_batch=16, micro_batch=2, steps=5, warmup=2, dropout=0.1
+)
+STEP = 3  # in which a bit flips
+SHORT = ("dp=1", "dp=2,zero=3,prefetch=1", "tp=2", "pp=2", "pp=2,schedule=zb-h1,recompute=full", "dp=2,ep=2")
+
+
+def config_for(layout: Layout, **changes) -> TrainConfig:
+    experts = {"experts": 4} if layout.ep > 1 else {}
+    return replace(CONFIG, sequence_chunks=4 if layout.cp > 1 else 1, **(experts | changes))
+
+
+def until_found(world, *arguments):
+    try:
+        return train_rank(world, *arguments).fingerprint
+    except CorruptedNumbers as error:
+        return error.finding
+
+
+def attempt(ranks, text: str, options: RunOptions, rank_function=until_found, **changes):
+    """What one rank brings back, the same as every other one, and the events of the run."""
+    layout, events = Layout.parse(text), []
+    cluster = ranks(layout.world_size)
+    found = cluster.run(
+        rank_function, config_for(layout, **changes), layout, options,
+        on_report=lambda rank, event: events.append((rank, *event)),
+    )  # fmt: skip
+    assert all(str(other) == str(found[0]) for other in found)
+    return found[0], events
+
+
+# The vote
+
+
+@pytest.mark.parametrize(
+    ("digests", "odd"),
+    [
+        ("a", []),
+        ("aa", []),
+        ("ab", None),
+        ("aaa", []),
+        ("aab", [2]),
+        ("baa", [0]),
+        ("abc", None),
+        ("aabb", None),
+        ("abaa", [1]),
+        ("aabab", [2, 4]),
+        ("aabbc", None),
+        ("aaabb", [3, 4]),
+    ],
+)
+def test_the_majority_is_believed(digests, odd):
+    assert odd_ones_out(list(digests)) == odd
+
+
+def test_the_vote_names_the_first_step_and_the_rank():
+    weight, other = Key("", "weight", ((0, 4),), (4,)), Key("", "other", ((0, 2),), (2,))
+    keys = [[weight, other], [weight, other], [other, weight], [Key("gradient.", "weight")]]
+    noted = [[["a", "b"], ["a", "b"]], [["a", "b"], ["x", "b"]], [["b", "a"], ["b", "a"]], [["?"], ["!"]]]
+    time, found = vote(keys, noted)
+    assert time == 1 and [(str(one.key), one.voters, one.odd) for one in found] == [("weight", [0, 1, 2], [1])]
+    assert outvoted(found) == 1
+    noted[0][1][1] = "y"
+    assert outvoted(vote(keys, noted)[1]) is None  # two ranks are odd
+
+
+def test_gradients_before_their_sum_may_differ():
+    mine = Key("gradient.", "weight")
+    assert vote([[mine], [mine]], [[["a"]], [["b"]]]) == (-1, [])
+
+
+# Judging computations
+
+
+@pytest.mark.parametrize(
+    ("digests", "players", "wrong"),
+    [
+        ("abb", (0, 1, 2), 0),
+        ("aba", (0, 1, 2), 1),
+        ("abc", (0, 1, 2), None),
+        ("ab", (0, 1), None),
+        ("abb", (0, 1, 0), 0),  # both ranks agree against the first computation
+        ("aba", (0, 1, 0), None),  # one rank twice: it may be broken, and repeat its error
+    ],
+)
+def test_two_ranks_outvote_a_third(digests, players, wrong):
+    assert wrong_computation(digests, players) == wrong
+
+
+def test_a_rank_that_is_always_wrong_is_named_in_each_of_its_roles():
+    """Rank 1 plays roles 1, 0 and 2 in turn. What is summed is then wrong for all, and says nothing."""
+    keys = [[Key("gradient.", "weight"), Key("", "weight", ((0, 1),), (1,))]] * 3
+    right, wrong = "a", "x"
+    computations = [[[[right, f"{c}"]] for _ in range(3)] for c in range(3)]
+    for c, role in enumerate((1, 0, 2)):
+        computations[c][role][0][0] = wrong
+    verdict = judge(keys, computations, 0)
+    assert verdict.rank == 1 and {str(key) for found in verdict.keys.values() for key in found} == {
+        "gradient of weight"
+    }
+
+
+def test_the_element_is_told_in_the_full_array():
+    key = Key("", "weight", ((6, 8), (10, 12)), (4, 3))
+    element = largest_difference(key, np.float32([1, 2, 3, 4]), np.float32([1, 2, 4, 4]))
+    assert str(element) == "weight[3, 1]" and element.values == (3, 4)
+    assert largest_difference(key, np.ones(4), np.ones(4)) is None
+    assert largest_difference(key, np.float32([1, np.nan, 3, 4]), np.float32([1, 2, 9, 4])).index == (2, 1)
+    with pytest.raises(IndexError, match="ends 1 before"):
+        key.index(4)
+
+
+# Nothing is found in a healthy run, and nothing changes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(str(layout), marks=() if str(layout) in SHORT else pytest.mark.long)
+        for layout in [Layout(), *DEFAULT_LAYOUTS]
+    ],
+)
+def test_checks_change_nothing_and_raise_no_false_alarm(ranks, text):
+    expected, _ = attempt(ranks, text, RunOptions())
+    found, events = attempt(ranks, text, RunOptions(check_replicas=2, check_by="replay"))
+    assert found == expected, str(found)
+    assert [event for event in events if event[1] != "fault"] == [(0, "verified", step) for step in (1, 3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        ("dp=2", {"precision": "bf16"}),
+        ("dp=2,zero=2", {"precision": "bf16"}),
+        pytest.param(
+            "dp=2,ep=2", {"precision": "fp16", "aux_loss": 0.01, "aux_scope": "global_batch"}, marks=pytest.mark.long
+        ),
+        pytest.param("tp=2,recompute=full", {"precision": "fp8"}, marks=pytest.mark.long),
+    ],
+    ids=str,
+)
+def test_every_precision_is_replayed(ranks, text, changes):
+    expected, _ = attempt(ranks, text, RunOptions(), steps=3, **changes)
+    found, _ = attempt(ranks, text, RunOptions(check_replicas=2, check_by="replay"), steps=3, **changes)
+    assert found == expected, str(found)
+
+
+def with_overflows(world, *arguments):
+    """With a loss scale that overflows, and grows again after each good step."""
+    override({"GradScaler": partial(GradScaler, 2.0**22, growth_interval=1)})
+    try:
+        found = train_rank(world, *arguments)
+        return found.fingerprint, found.skipped_steps, found.loss_scale
+    finally:
+        override({})
+
+
+def test_the_replay_follows_the_loss_scale(ranks):
+    expected, _ = attempt(ranks, "dp=2", RunOptions(), with_overflows, precision="fp16")
+    assert 0 < expected[1] < CONFIG.steps
+    options = RunOptions(check_replicas=2, check_by="replay")
+    assert attempt(ranks, "dp=2", options, with_overflows, precision="fp16")[0] == expected
+
+
+def test_no_thread_is_left_by_a_replay(ranks):
+    def threads_after(world, config, layout, options):
+        train_rank(world, config, layout, options)
+        return [len(world.transport.groups), sum(thread.name == "collectives" for thread in threading.enumerate())]
+
+    without, _ = attempt(ranks, "zero=3,dp=2", RunOptions(), threads_after)
+    assert without[1] > 0
+    assert attempt(ranks, "zero=3,dp=2", RunOptions(check_replicas=1), threads_after)[0] == without
+
+
+def test_steps_are_computed_twice_only_where_a_vote_is_not_enough(ranks):
+    def flops(text, way):
+        layout = Layout.parse(text)
+        options = RunOptions(check_replicas=1, check_by=way)
+        return sum(run(ranks(layout.world_size), CONFIG, layout, options).ranks[0].flops.values())
+
+    once = run(ranks(2), CONFIG, Layout(dp=2)).ranks[0].flops
+    assert flops("dp=2", "vote") == sum(once.values())
+    assert flops("dp=2", "auto") == flops("dp=2", "replay") == 2 * sum(once.values())
+    three = run(ranks(3), CONFIG, Layout(dp=3)).ranks[0].flops
+    assert flops("dp=3", "auto") == flops("dp=3", "vote") == sum(three.values())
+
+
+# What is found of one flipped bit
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "way", "every", "found"),
+    [
+        # found: by what, the rank that is named, whether the element is; None for nothing
+        ("dp=3", "weights", "vote", 1, ("vote", 1, True)),
+        ("dp=3", "weights", "vote", 3, ("vote", 1, True)),
+        ("dp=3", "moments", "vote", 1, ("vote", 1, True)),
+        ("dp=3", "gradients", "vote", 1, None),  # wrong before the sum: all replicas agree
+        ("dp=3", "gradients", "auto", 1, None),  # enough voters, who see nothing
+        ("dp=3", "gradients", "replay", 1, ("replay", 1, True)),
+        ("dp=3", "gradients", "replay", 3, ("replay", 1, False)),
+        ("dp=3", "message", "replay", 1, ("replay", None, False)),  # nobody's own numbers are wrong
+        ("dp=2", "weights", "vote", 1, ("vote", None, True)),  # one of two
+        ("dp=2", "weights", "auto", 1, ("replay", 1, True)),
+        ("dp=2", "gradients", "auto", 1, ("replay", 1, True)),
+        ("dp=1", "weights", "auto", 1, ("replay", 0, True)),
+        ("dp=1", "moments", "auto", 3, ("replay", 0, False)),
+        ("tp=2", "gradients", "auto", 1, ("replay", 1, True)),
+        ("tp=2", "weights", "auto", 1, ("replay", None, True)),  # in tensor parallelism all activations are wrong
+        ("pp=2", "moments", "auto", 1, ("replay", 1, True)),
+        pytest.param("zero=1,dp=3", "moments", "auto", 1, ("replay", 1, True), marks=pytest.mark.long),
+        pytest.param("zero=3,dp=3", "gradients", "auto", 3, ("replay", 1, False), marks=pytest.mark.long),
+    ],
+)
+def test_what_is_found_of_a_flipped_bit(ranks, text, place, way, every, found):
+    rank = min(1, Layout.parse(text).world_size - 1)
+    options = RunOptions(check_replicas=every, check_by=way, faults=(Fault(rank, STEP, "flip", place=place),))
+    finding, events = attempt(ranks, text, options)
+    if found is None:
+        assert finding != attempt(ranks, text, RunOptions())[0]  # a wrong fingerprint, and nobody knows
+        return
+    assert isinstance(finding, Finding)
+    assert (finding.way, finding.rank, finding.step, finding.verified) == (found[0], found[1], STEP, 2)
+    flipped = [event[2:] for event in events if event[1] == "flipped"]
+    if found[2]:
+        ((name, index, *_),) = flipped
+        assert finding.element.index == index
+        assert finding.element.name.split(" ")[-1] == name.split(" ")[-1]
+        assert place == "gradients" or (finding.element.name == name or text == "dp=1")
+        assert finding.element.values[0] != finding.element.values[1]
+    else:
+        assert finding.element is None or place == "message"
+    assert f"step {STEP}" in str(finding) and "The last verified step is 2" in str(finding)
+
+
+@pytest.mark.parametrize("place", FLIPS)
+def test_a_flip_changes_what_it_says(ranks, place):
+    options = RunOptions(faults=(Fault(1, STEP, "flip", place=place),))
+    found, events = attempt(ranks, "zero=2,dp=2", options)
+    assert found != attempt(ranks, "zero=2,dp=2", RunOptions())[0]
+    for name, index, before, after in (event[2:] for event in events if event[1] == "flipped"):
+        assert 0.25 <= abs(after / before - 1) <= 0.5, (name, index)
+
+
+def test_a_flip_prefers_an_element_that_is_not_0():
+    array = np.zeros((3, 4), np.float32)[:, ::2]  # no stretch of memory of its own
+    array[2, 1] = 3
+    place, before, after = flip_bit(array, np.random.default_rng(0))
+    assert (place, before, after) == (5, 3.0, 2.0) and array[2, 1] == 2 and not array[:2].any()
+
+
+def broken_rank(number):
+    """A rank whose optimizer always computes one element wrong."""
+
+    def train(world, *arguments):
+        update = optim.adamw_update
+
+        def wrong(data, grad, exp_avg, *rest):
+            update(data, grad, exp_avg, *rest)
+            exp_avg.reshape(-1)[0] += np.float32(1e-3)
+
+        if world.rank == number:
+            with mock.patch.object(optim, "adamw_update", wrong):
+                return until_found(world, *arguments)
+        return until_found(world, *arguments)
+
+    return train
+
+
+def test_a_broken_rank_is_named_by_three(ranks):
+    options = RunOptions(check_replicas=1)
+    finding, _ = attempt(ranks, "zero=1,dp=3", options, broken_rank(1))
+    assert (finding.way, finding.rank, finding.step, finding.verified) == ("replay", 1, 0, -1)
+    assert "No step before it was verified: begin again." in str(finding)
+    finding, _ = attempt(ranks, "zero=1,dp=2", options, broken_rank(1))
+    assert (finding.way, finding.rank, finding.suspects) == ("replay", None, (0, 1))
+    fingerprint, _ = attempt(ranks, "dp=1", options, broken_rank(0))
+    assert isinstance(fingerprint, str)  # alone it repeats its error, and nobody can know
+
+
+def test_a_copy_that_changes_in_memory_is_no_wrong_computation(ranks):
+    def with_a_changed_copy(world, *arguments):
+        after_step = ReplicaChecks.after_step
+
+        def changing(self, step, *rest):
+            if world.rank == 1 and step == 2:
+                self.kept.arrays[0][3] += 1
+            after_step(self, step, *rest)
+
+        with mock.patch.object(checks.ReplicaChecks, "after_step", changing):
+            return until_found(world, *arguments)
+
+    finding, _ = attempt(ranks, "dp=2", RunOptions(check_replicas=1, check_by="replay"), with_a_changed_copy)
+    assert (finding.rank, finding.step, finding.verified) == (1, 1, 1)
+    assert "the copy of its state after step 1 that rank 1 kept for a replay has changed in memory" in str(finding)
+
+
+# What a user meets
+
+
+def test_every_rank_ends_the_run(ranks):
+    options = RunOptions(check_replicas=1, faults=(Fault(1, STEP, "flip", place="weights"),))
+    with pytest.raises(RankFailed, match="CorruptedNumbers: rank 1 holds other numbers after step 3"):
+        run(ranks(3), CONFIG, Layout(dp=3), options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--check-replicas", "-1"], "--check-replicas must be 0, for no checks, or more steps, but is -1"),
+        (["--check-replicas", "1", "--check-by", "vote"], "--check-by vote compares ranks, and there is one"),
+    ],
+)
+def test_bad_options(capsys, options, message):
+    assert main(["train", *options]) == 2
+    assert message in capsys.readouterr().err
