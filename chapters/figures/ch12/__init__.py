@@ -1,0 +1,1 @@
+"""Figures of chapter 12: when machines fail."""

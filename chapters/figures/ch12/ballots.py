@@ -1,0 +1,50 @@
+"""The vote: what replicas say of their arrays, and who is alone with it."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+AGREED, ODD, SPLIT = "#A9CCE3", "#D55E00", "#F0C566"
+
+
+def colours_of(votes: Sequence[str]) -> list[str]:
+    """A colour for each vote: with the majority, against it, or of a split in which there is none."""
+    (most, count), *_ = Counter(votes).most_common()
+    if count == len(votes):
+        return [AGREED] * len(votes)
+    if 2 * count <= len(votes):
+        return [SPLIT] * len(votes)
+    return [AGREED if vote == most else ODD for vote in votes]
+
+
+def draw(panels: Mapping[str, Mapping[str, Sequence[str]]], voters: Mapping[str, Sequence[str]]):
+    """A matplotlib Figure: a panel for each vote, a column for each voter, a row for each thing that is voted on.
+
+    Args:
+        panels: title -> row -> what each voter says, short texts.
+        voters: title -> names of the columns.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+    rows = max(len(panel) for panel in panels.values())
+    figure = Figure(figsize=(11, 0.4 * rows + 1.1), layout="constrained")
+    ratios = [len(names) for names in voters.values()]
+    grid = figure.subplots(1, len(panels), squeeze=False, width_ratios=ratios)[0]
+    for place, (axes, (title, panel)) in enumerate(zip(grid, panels.items(), strict=True)):
+        for y, votes in enumerate(panel.values()):
+            for x, (vote, colour) in enumerate(zip(votes, colours_of(votes), strict=True)):
+                axes.add_patch(Rectangle((x + 0.04, y + 0.08), 0.92, 0.84, facecolor=colour))
+                axes.text(x + 0.5, y + 0.5, vote, ha="center", va="center", fontsize=9, family="monospace",
+                          fontweight="bold" if colour != AGREED else "normal")  # fmt: skip
+        names = voters[title]
+        axes.set_title(title, fontsize=9.5)
+        axes.set_xticks([x + 0.5 for x in range(len(names))], names, fontsize=8.5)
+        axes.set_yticks([y + 0.5 for y in range(len(panel))], list(panel) if not place else [""] * len(panel),
+                        fontsize=8.5)  # fmt: skip
+        axes.set(xlim=(0, len(names)), ylim=(len(panel), 0))
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+    kinds = (("agreed", AGREED), ("outvoted", ODD), ("no majority", SPLIT))
+    handles = [Rectangle((0, 0), 1, 1, color=colour, label=label) for label, colour in kinds]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    return figure
