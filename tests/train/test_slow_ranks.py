@@ -7,8 +7,8 @@ from unittest import mock
 
 import pytest
 
-from minidist.cli import train
 from minidist.cli.main import main
+from minidist.cli.train import command as train
 from minidist.train.config import TrainConfig
 from minidist.train.instruments import Instruments
 from minidist.train.layout import Layout
