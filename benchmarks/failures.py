@@ -1,4 +1,4 @@
-"""How long it takes to go on after a rank has died: from a checkpoint on the disk, and from copies in peers' memory.
+"""How long saves pause training, and how long it takes to go on after a rank has died: from the disk, or from peers.
 
     python benchmarks/failures.py [--dp N] [--width N] [--layers N] [--rounds N]
 
@@ -7,23 +7,29 @@ to restart runs from the moment at which the failure is known until all ranks ar
 model is initialized, and the state is read. With copies in memory the survivors stay, so one rank starts; otherwise all
 do. "read" is the state's part of it, on the slowest rank. (Here a disk is as fast as memory, because the system still
 has the files there. GEMINI compares with storage at the other end of a network.)
+
+A save pauses training from the end of a step until the next may begin: in mode sync until the checkpoint is committed,
+in mode async for the snapshot, and for what is left of the save before if that has not ended. The last save of a run,
+which is waited for, is left out.
 """
 
 import argparse
 import tempfile
+from dataclasses import replace
 from statistics import median
 
 from rich.console import Console
 from rich.table import Table
 
-from minidist.comm.runtime.warm import preload
+from minidist.comm.runtime.warm import WarmClusters, preload
 from minidist.train.checkpoint.peers import PeerCopies
-from minidist.train.checkpoint.saver import Saving
+from minidist.train.checkpoint.saver import MODES, Saving
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.resilience.elastic import Elasticity, Interruption, run_elastic
 from minidist.train.resilience.faults import Fault
 from minidist.train.result import Run, RunOptions
+from minidist.train.trainer import run
 
 STEP = 2  # after which the state is kept, and in which the rank dies
 
@@ -62,6 +68,24 @@ def recovery_table(config: TrainConfig, layout: Layout, rounds: int) -> Table:
     return table
 
 
+def pauses_table(config: TrainConfig, layout: Layout, rounds: int, every: int = 5) -> Table:
+    """How long a save pauses training, by mode; the slowest rank counts."""
+    config = replace(config, steps=4 * every)
+    table = Table(title=f"milliseconds that a save pauses training, {layout}", title_justify="left")
+    table.add_column("mode")
+    for column in ("median", "longest", "a step"):
+        table.add_column(column, justify="right")
+    with WarmClusters() as clusters:
+        for mode in MODES * rounds:  # in turns
+            with tempfile.TemporaryDirectory() as folder:
+                options = RunOptions(saving=Saving(folder, every, mode=mode))
+                result = run(clusters(layout.world_size), config, layout, options)
+            pauses = [max(pause) for pause in zip(*(rank.pauses[:-1] for rank in result.ranks), strict=True)]
+            step = median(max(each) for each in zip(*(rank.compute_seconds for rank in result.ranks), strict=True))
+            table.add_row(mode, *(f"{1e3 * value:.1f}" for value in (median(pauses), max(pauses), step)))
+    return table
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, default in (("dp", 4), ("width", 128), ("layers", 4), ("rounds", 3)):
@@ -72,6 +96,7 @@ def main() -> None:
     )
     console = Console(highlight=False)
     preload("minidist.train.trainer")
+    console.print(pauses_table(config, Layout(dp=options.dp), options.rounds))
     console.print(recovery_table(config, Layout(dp=options.dp), options.rounds))
 
 
