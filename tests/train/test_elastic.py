@@ -16,8 +16,9 @@ from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.resilience.elastic import Elasticity, kind_of, run_elastic
+from minidist.train.resilience.elastic import Elasticity, run_elastic
 from minidist.train.resilience.faults import Fault
+from minidist.train.resilience.interruption import kind_of
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run, train_rank
 

@@ -11,7 +11,7 @@ from minidist.analysis.stragglers import Straggler, StragglerWatch, same_work
 from minidist.cli.train.elastic_flags import print_interruption
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.resilience.elastic import Interruption
+from minidist.train.resilience.interruption import Interruption
 
 
 class Narrator:
