@@ -38,8 +38,8 @@ def add_checkpoints(command: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--resume",
         metavar="DIR",
-        help="go on from the newest checkpoint in this folder, or from this checkpoint, in any layout. What no flag "
-        "says, layout too, is as in the checkpoint",
+        help="go on from the newest checkpoint in this folder, or from this checkpoint, in any layout. Settings "
+        "without a flag, the layout included, are those of the checkpoint",
     )
     group.add_argument(
         "--fault",

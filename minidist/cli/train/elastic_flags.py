@@ -45,8 +45,8 @@ def add_elastic(command: argparse.ArgumentParser) -> None:
         "--patience",
         type=real,
         metavar="SECONDS",
-        help="without a report from any rank after which those that wait for nobody count as hanging (default: no "
-        "limit, or 60 with --elastic)",
+        help="time without a report from any rank after which those that wait for no other count as hanging "
+        "(default: no limit, or 60 with --elastic)",
     )
 
 

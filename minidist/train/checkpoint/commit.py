@@ -9,7 +9,7 @@
 
 1. Every rank writes its file under another name, flushes it, and renames it.
 2. Once all have, one rank writes the manifest in the same way. A folder with a manifest is a checkpoint. One without is
-   the rest of a save that was cut off, and nobody reads it.
+   the rest of a save that was cut off, and is never read.
 3. Then, and only then, ``latest`` is replaced, in the same way.
 4. Then, and only then, old checkpoints are removed: the manifest first, so that half a checkpoint never looks whole.
 

@@ -7,7 +7,7 @@ Every few steps each rank takes a snapshot, keeps it, and sends it to the next r
     of a peer   s2      s0      s1          rank 1 dies: s1 is on rank 2
 
 All that a rank keeps is in ``world.kept``, which outlives the failure of another rank. Any one rank may die, and two
-that are no neighbours. Two *generations* are kept, because a rank may die while the newer one is under way.
+that are no neighbours. Two *generations* are kept, because a rank may die while the newer one is in flight.
 
 GEMINI (Wang et al., SOSP 2023) does this in the memory of a machine's CPU, with groups of ranks in place of a ring, and
 sends while the network has nothing else to do; here training waits.

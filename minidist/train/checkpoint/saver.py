@@ -3,10 +3,10 @@
 At the end of a step each rank copies what it saves: the *snapshot*, all that training waits for. A thread turns it into
 a file, hashes it and brings it to the disk, behind the next steps. When all ranks' files are there, rank 0 commits.
 
-Nobody may commit before all have ended, and nobody may stop to wait. So after each step in which a save is under way
-the ranks join one number each, whether theirs has ended, and the first step after the last of them commits
-(Megatron-LM's ``maybe_finalize_async_save``). A save that is still under way when the next is due is waited for: that
-is training paused by a disk that cannot keep up.
+Rank 0 must not commit before all have ended, and no rank may stop to wait. So after each step with a save in flight,
+an all-reduce of one number says whether any rank is still writing; after the first step in which none is, rank 0
+commits (Megatron-LM's ``maybe_finalize_async_save``). If a save is still in flight when the next is due, training
+waits: the disk cannot keep up.
 
 A save that fails, on a full disk say, costs that checkpoint and nothing else: all ranks learn of it, its files are
 removed, and training goes on with the last checkpoint intact.
@@ -137,7 +137,7 @@ class Saver:
         self.there = set(committed(self.disk, self.root))
 
     def after_step(self, progress: Progress, last: bool) -> None:
-        """Begin a save if one is due, and end one that is under way if all ranks' files are there."""
+        """Begin a save if one is due, and end one in flight if all ranks' files are there."""
         began = time.perf_counter()
         if self.write is not None:
             self.end_save(wait=False)
@@ -170,7 +170,7 @@ class Saver:
         return not global_max(damaged, self.world)
 
     def end_save(self, wait: bool) -> None:
-        """Commit the save that is under way, or give it up where it failed, if it has ended on all ranks."""
+        """Commit the save in flight, or give it up where it failed, if it has ended on all ranks."""
         if wait:
             self.write.thread.join()
         if global_max(not self.write.ended, self.world):

@@ -3,8 +3,8 @@
 What is copied is what the optimizer works with: float32 weights (the master weights of a 16-bit precision), and its two
 moments of each. All else can be computed from them.
 
-Ranks that hold the same part take turns, so that each is written once and all of them write about as much: each part
-goes to the rank, of those that have it, with the fewest bytes so far. (PyTorch's distributed checkpoint removes
+Each part is written once: of the ranks that hold it, the one with the least to write so far writes it, so that all
+write about as much. (PyTorch's distributed checkpoint removes
 duplicates by the same rule.)
 """
 

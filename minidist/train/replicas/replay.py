@@ -4,9 +4,9 @@ Equal state and equal batches give equal bits, whoever computes. So ranks exchan
 its neighbour, and every digest must come out as it did the first time. Where one does not, one of two ranks was wrong.
 A third computation, with roles shifted once more, says which.
 
-Google reports silent corruption "every week or two" in its large runs, found by deterministic replay. Computing
-everything twice is what finds errors in arithmetic; a checksum finds them only in storage and on the way. A run with
-replays takes twice the FLOPs.
+Google expects silent corruption in its large runs "every week or two", and finds it by deterministic replay (Gemini
+Team, 2023). Computing everything twice is what finds errors in arithmetic; a checksum finds them only in storage and on
+the way. A run with replays takes twice the FLOPs.
 
 The rank that is wrong shows in its own gradients, before they are summed. After that everybody is wrong. So of all that
 differs, what the step makes first counts: own gradients, then the optimizer's moments, then weights.

@@ -4,7 +4,7 @@ Replicas that data parallelism keeps in step are copies of each other, which no 
 differ say that one is wrong; three or more say which.
 
 **What a vote cannot see.** A number that is wrong before it is summed over the replicas is in all of them afterwards:
-they agree. Whoever receives a wrong number from another rank is the odd one out, not who sent it. And what only one
+they agree. A rank that receives a wrong number from another is the odd one out, not the sender. And what only one
 rank holds has nothing to compare with. The replay (replay.py) finds those.
 """
 

@@ -2,10 +2,10 @@
 
     kill      the process dies at once, as by kill -9 or with its machine
     raise     the rank's program raises an exception
-    hang      the rank computes for ever, and the others wait for it
+    hang      the rank computes forever, and the others wait for it
     slow:X    from this step on, the rank takes X times as long for what it computes
-    flip:P    one bit changes, and nobody is told: in P = weights, moments, gradients (this rank's own, before they are
-              summed) or message (the next one that it sends)
+    flip:P    one bit changes, and no error says so: in P = weights, moments, gradients (this rank's own, before they
+              are summed) or message (the next one that it sends)
 
 They are how everything about failures is tested (torchft's ``EventInjector``), and what the demonstration shows.
 """
