@@ -1,7 +1,9 @@
 """Every chapter runs from its first cell to its last, is committed with its outputs, and sends to all of its tasks."""
 
+import ast
 import json
 import os
+import pkgutil
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -78,6 +80,19 @@ def kinds(cell) -> list[tuple]:
         for output in cell.outputs
     ]
     return list(dict.fromkeys(found))
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_what_it_imports_and_patches_exists(path):
+    """Most chapters run in the long tests only: a name that has moved is found here."""
+    source = "\n".join(re.sub(r"^[%!].*", "", cell.source, flags=re.M) for cell in code_cells(read(path)))
+    names = re.findall(r'patch\("([\w.]+)"', source)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "minidist":
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    assert names
+    for name in names:
+        pkgutil.resolve_name(name)  # raises AttributeError or ImportError
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
