@@ -20,7 +20,7 @@ from pathlib import Path
 from minidist.comm.failures import Deadlock, Hang, RankFailed
 from minidist.comm.runtime.launch import Cluster
 from minidist.nn.data import load_corpus
-from minidist.train.checkpoint.commit import committed, discard, step_of
+from minidist.train.checkpoint.commit import MANIFEST, committed, discard, step_of
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.identity import check_folder
 from minidist.train.checkpoint.manifest import BadCheckpoint, Manifest
@@ -135,11 +135,12 @@ def run_elastic(
         check_folder(options.saving.folder, config, load_corpus(config.text, config.context), resume)
     options = replace(options, progress=True)
     origin, left, patience = options.resume, layout.world_size, elasticity.patience
+    verified = Manifest.read(Disk(), Path(origin)).progress.step if origin else 0
     interruptions, last, not_after, since = [], None, None, time.monotonic()
     with start(layout.world_size, keep_survivors=options.peer_copies is not None) as cluster:
         while True:
             before = interruptions[-1] if interruptions else None
-            attempt = Attempt(before, since, on_event)
+            attempt = Attempt(before, since, on_event, verified)
             try:
                 if before is not None:
                     options = go_back(cluster, layout, options, origin, not_after, before, patience)
@@ -158,7 +159,10 @@ def run_elastic(
                 check_limits(failed, left, len(interruptions), elasticity, error)
                 if elasticity.on_failure == "shrink":
                     layout = failed.after = best_layout(config, layout, left)
-                not_after = attempt.verified if kind_of(error) == "CorruptedNumbers" else None
+                verified = attempt.verified
+                # a rank may die after a number went wrong and before a check could tell
+                unsure = options.check_replicas or kind_of(error) == "CorruptedNumbers"
+                not_after = verified if unsure else None
                 options = replace(options, faults=tuple(f for f in options.faults if f not in attempt.struck))
                 interruptions.append(failed)
                 staying = len(set(cluster.survivors) - set(failed.ranks))
@@ -202,6 +206,7 @@ def go_back(
     if staying:
         held, interruption.lost = survey(cluster, not_after, patience)
     folder = newest_intact(options.saving.folder, held or 0, not_after) if options.saving is not None else None
+    origin = origin if origin and Path(origin, MANIFEST).is_file() else None  # --keep may have removed it since
     if held is not None and folder is None:
         if staying > layout.world_size:
             cluster.run(hand_over, layout.world_size, patience=patience)
@@ -223,17 +228,20 @@ class Attempt:
         before: the interruption before it, to which the time of going on is charged.
         since: when that was known, by ``time.monotonic``.
         on_event: called for each event too.
+        verified: as below, by the attempts before.
 
     Attributes:
         struck: the faults that have.
-        verified: the number of steps after which the state was last known to be right: with which the attempt began,
+        verified: the number of steps after which the state was last known to be right: with which an attempt began,
             or which the ranks have checked since.
     """
 
-    def __init__(self, before: Interruption | None, since: float, on_event: Callable[[int, tuple], None]) -> None:
+    def __init__(
+        self, before: Interruption | None, since: float, on_event: Callable[[int, tuple], None], verified: int
+    ) -> None:
         self.before, self.since, self.pass_on = before, since, on_event
         self.struck: list[Fault] = []
-        self.verified = 0
+        self.verified = verified
         self.ready: float | None = None
         self.next_steps: dict[int, int] = {}  # rank -> the step that it is in
         self.heard: dict[int, float] = {}  # rank -> when it last reported
