@@ -87,6 +87,7 @@ class Around:
         if options.check_replicas:
             every, way = options.check_replicas, options.check_by
             self.checks = ReplicaChecks(world, config, layout, share, every, way, take_step, first)
+            self.keep_verified()
         if options.rebalance:
             self.rebalance = Rebalance(world, layout, config, share.model)
 
@@ -99,12 +100,18 @@ class Around:
         """A step has ended, in which this rank computed for so many seconds for each of its micro-batches."""
         if self.checks is not None:
             self.checks.after_step(step, self.losses[-1], last)  # before a checkpoint of it is saved
+            self.keep_verified()
         if self.saver is not None:
             self.saver.after_step(self.progress, last)
         if self.peers is not None and not last:
             self.peers.after_step(self.progress)
         if self.rebalance is not None and not last:
             self.rebalance.after_step(seconds)
+
+    def keep_verified(self) -> None:
+        """What the last check found right is kept until the next: a failure between them goes back to it."""
+        for keeper in filter(None, (self.saver, self.peers)):
+            keeper.verified = self.checks.verified + 1
 
     def measured(self) -> dict:
         """What it cost, under the names of ``RankResult``'s fields."""

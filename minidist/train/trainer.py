@@ -56,6 +56,8 @@ def run(
     step, seconds of computing for one of its micro-batches); ("saved", checkpoint, "" or why there is none); ("fault",
     fault); ("flipped", array, index, before, after); ("verified", step) from rank 0; ("corrupted", finding).
 
+    As rank 0 runs the trained model it reports ("evaluating",) time and again.
+
     ``patience`` is that of ``Cluster.run``; give it with ``options.progress``.
     """
     config.check(layout)
@@ -141,6 +143,8 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
         weights = model.full_state({parameter.name: parameter.data for parameter in model.trained})
         if world.rank == 0:
             trained = full_model(config, weights, share.gpt.balance)
+            if options.progress:  # it may take long, and silence would count as hanging
+                trained.blocks[0].forward_pre_hook = lambda: world.report(("evaluating",))
             if options.validate:
                 result.validation_loss = validation_loss(trained, corpus, config)
             if options.sample:

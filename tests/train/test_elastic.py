@@ -13,6 +13,7 @@ import minidist as md
 from minidist.cli.main import main as command_line
 from minidist.train.checkpoint.commit import committed
 from minidist.train.checkpoint.disk import Disk
+from minidist.train.checkpoint.peers import PeerCopies
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -251,6 +252,57 @@ def test_corrupted_numbers_go_back_to_where_all_was_well(tmp_path, verified, res
     )  # fmt: skip
     assert seen == [(gone, resumed, ["step-000002"] if resumed else [])]
     assert result.layout == Layout(dp=3 - len(gone))
+
+
+@pytest.mark.parametrize("memory", [False, True])
+@pytest.mark.parametrize("place", ["weights", "moments", "gradients"])
+def test_a_rank_that_dies_before_a_check_could_find_a_flipped_bit(ranks, tmp_path, place, memory):
+    """What was saved since the last check holds the wrong number, and nobody can tell any longer."""
+    config = replace(CONFIG, steps=9)
+    options = RunOptions(
+        saving=None if memory else Saving(str(tmp_path), 1, mode="sync"),
+        peer_copies=PeerCopies(1) if memory else None,
+        check_replicas=4,
+        faults=(Fault.parse(f"rank=0,step=4,kind=flip:{place}"), Fault.parse("rank=2,step=7,kind=kill")),
+    )
+    result, [interruption] = run_elastic(config, Layout(dp=3), options, start=PatientCluster)
+    assert (interruption.step, interruption.resumed) == (7, 4)
+    assert result.fingerprint == reference(ranks, config)
+
+
+def test_what_is_not_to_be_relied_on_stays_so_when_going_back_fails_too(tmp_path, monkeypatch):
+    """A rank dies while the survivors are asked what they hold."""
+    from minidist.train.resilience import elastic as module
+
+    asked = module.survey
+    failures = [md.RankFailed("rank 0 of 2 died", 0, "died")]
+
+    def survey(*arguments):
+        if failures:
+            raise failures.pop()
+        return asked(*arguments)
+
+    monkeypatch.setattr(module, "survey", survey)
+    options = RunOptions(
+        saving=Saving(str(tmp_path / "run"), 2, keep=0, mode="sync"), peer_copies=PeerCopies(100), check_replicas=100
+    )
+    seen = []
+    run_elastic(
+        CONFIG, Layout(dp=3), options, Elasticity("restart"), start=PatientCluster, on_interruption=seen.append,
+        rank_function=corrupts(1, "rank 1", tmp_path / "again"),
+    )  # fmt: skip
+    assert [it.resumed for it in seen] == [2]
+
+
+def test_a_trained_model_may_be_run_for_longer_than_the_patience(ranks, tmp_path):
+    """Only one rank runs it, and the others wait for nobody."""
+    options = RunOptions(saving=Saving(str(tmp_path), 10), validate=True, sample=100)
+    events = []
+    result, interruptions = run_elastic(
+        CONFIG, Layout(dp=2), options, start=PatientCluster, on_event=lambda rank, event: events.append((rank, event))
+    )
+    assert events.count((0, ("evaluating",))) > 100 and not interruptions
+    assert result.fingerprint == reference(ranks)
 
 
 def test_a_checkpoint_that_was_damaged_is_not_resumed_from(ranks, tmp_path):

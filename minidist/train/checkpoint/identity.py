@@ -2,18 +2,20 @@
 
 import hashlib
 import platform
+import re
 from dataclasses import asdict, fields
 from pathlib import Path
 
 import numpy as np
 
 from minidist.nn.data import Corpus
-from minidist.train.checkpoint.commit import committed
+from minidist.train.checkpoint.commit import committed, saves
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.manifest import BadCheckpoint, Manifest, Progress
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 
+OURS = re.compile(r"(\.new-)?(rank-\d+\.safetensors|manifest\.json)")  # what is in a checkpoint's folder
 FREE = ("text", "backend")  # may differ: a text is compared by its bytes, and a backend is where the run goes on
 
 
@@ -73,6 +75,20 @@ def other_versions(manifest: Manifest) -> str:
     return f"the checkpoint was written with {' and '.join(changed)}: the bits may be others" if changed else ""
 
 
+def strangers(disk: Disk, root: Path) -> Path | None:
+    """Something that bears the name of a checkpoint, or is in a folder of that name, and that no run has saved.
+
+    The rests of saves that were cut off are removed; nothing else may be.
+    """
+    for folder in (root / name for name in saves(disk, root)):
+        if not folder.is_dir():
+            return folder
+        for name in disk.names(folder):
+            if not OURS.fullmatch(name) or not (folder / name).is_file():
+                return folder / name
+    return None
+
+
 def check_folder(folder: str, config: TrainConfig, corpus: Corpus, resume: Path | None) -> None:
     """Check that checkpoints can be saved in a folder, before training rather than after an hour of it.
 
@@ -86,9 +102,14 @@ def check_folder(folder: str, config: TrainConfig, corpus: Corpus, resume: Path 
         disk.write(probe, b"minidist")
         disk.flush(probe)
         disk.remove(probe)
-        there = committed(disk, root)
+        there, strange = committed(disk, root), strangers(disk, root)
     except OSError as error:
         raise ValueError(f"--save: cannot write in {folder!r}: {error.strerror}") from None
+    if strange:
+        raise ValueError(
+            f"--save: {strange} is where a checkpoint may go, and no run has saved it: move it, or choose another "
+            "folder"
+        )
     if there and (resume is None or resume.resolve().parent != root.resolve()):
         which = there[0] + (f" to {there[-1]}" if there[1:] else "")
         raise ValueError(

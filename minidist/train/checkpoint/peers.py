@@ -88,6 +88,8 @@ class Peers:
 
     Attributes:
         pauses: seconds that each exchange kept this rank from training.
+        verified: the steps after which the numbers were last checked; None where nobody checks them. The newest
+            generation up to there is kept too.
     """
 
     def __init__(self, world: ProcessGroup, asked: PeerCopies, snapshots: Snapshots, layout: str) -> None:
@@ -95,6 +97,7 @@ class Peers:
         self.copies = min(asked.copies, world.size - 1)
         self.owners = [f"rank {rank} of {layout}" for rank in range(world.size)]
         self.pauses: list[float] = []
+        self.verified: int | None = None
         self.described: list[dict] | None = None  # of each rank: name -> runs, shape and dtype; the same every time
 
     def after_step(self, progress: Progress) -> None:
@@ -112,7 +115,11 @@ class Peers:
         arrays = {name: (tuple(part["shape"]), part["dtype"]) for rank in self.described for name, part in rank.items()}
         generations = generations_of(self.world)
         generations.append(Generation(progress, self.owners, arrays, {self.owners[self.world.rank]: parts}))
-        del generations[:-GENERATIONS]
+        newest = generations[-GENERATIONS:]
+        right = [held for held in generations if self.verified is not None and held.progress.step <= self.verified]
+        if right and right[-1].progress.step < newest[0].progress.step:
+            newest.insert(0, right[-1])
+        generations[:] = newest
         outgoing = packed([part.values for part in parts.values()])
         for distance in range(1, self.copies + 1):
             source = (self.world.rank - distance) % self.world.size

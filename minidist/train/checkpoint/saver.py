@@ -37,6 +37,7 @@ from minidist.train.checkpoint.commit import (
     make_root,
     name_of,
     saves,
+    step_of,
     write_durably,
 )
 from minidist.train.checkpoint.disk import Disk
@@ -116,6 +117,8 @@ class Saver:
     Attributes:
         pauses: seconds that each save kept this rank from training.
         errors: why saves failed.
+        verified: the steps after which the numbers were last checked; None where nobody checks them. The newest
+            checkpoint up to there is kept too.
     """
 
     def __init__(
@@ -128,6 +131,7 @@ class Saver:
         self.write: Write | None = None
         self.pauses: list[float] = []
         self.errors: list[str] = []
+        self.verified: int | None = None
         if WRITING in world.kept:  # of a run that this rank outlived: it may still write in this folder
             world.kept.pop(WRITING).join()
         barrier(world)
@@ -208,12 +212,16 @@ class Saver:
         return ""
 
     def remove_old(self) -> None:
-        """Keep the newest checkpoints only, and the one that ``latest`` names.
+        """Keep the newest checkpoints only, the one that ``latest`` names, and the newest that a check has found right.
 
         A run that went back some steps saves again before those it left behind, which may be why it went back.
         """
-        old = committed(self.disk, self.root)[: -self.saving.keep] if self.saving.keep else []
-        for name in (name for name in old if name != latest(self.disk, self.root)):
+        there = committed(self.disk, self.root)
+        stay = {latest(self.disk, self.root)}
+        if self.verified is not None:
+            stay |= set([name for name in there if step_of(name) <= self.verified][-1:])
+        old = there[: -self.saving.keep] if self.saving.keep else []
+        for name in (name for name in old if name not in stay):
             with suppress(OSError):  # an old checkpoint that stays does no harm
                 discard(self.disk, self.root, name)
 

@@ -18,7 +18,9 @@ from pathlib import Path
 from minidist.comm.failures import Deadlock, Hang, RankFailed
 from minidist.comm.runtime.launch import Cluster
 from minidist.nn.data import load_corpus
+from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.identity import check_folder
+from minidist.train.checkpoint.manifest import Manifest
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.resilience.going_back import go_back
@@ -92,11 +94,12 @@ def run_elastic(
         check_folder(options.saving.folder, config, load_corpus(config.text, config.context), resume)
     options = replace(options, progress=True)
     origin, left, patience = options.resume, layout.world_size, elasticity.patience
+    verified = Manifest.read(Disk(), Path(origin)).progress.step if origin else 0
     interruptions, last, not_after, since = [], None, None, time.monotonic()
     with start(layout.world_size, keep_survivors=options.peer_copies is not None) as cluster:
         while True:
             before = interruptions[-1] if interruptions else None
-            attempt = Attempt(before, since, on_event)
+            attempt = Attempt(before, since, on_event, verified)
             try:
                 if before is not None:
                     options = go_back(cluster, layout, options, origin, not_after, before, patience)
@@ -115,7 +118,10 @@ def run_elastic(
                 check_limits(failed, left, len(interruptions), elasticity, error)
                 if elasticity.on_failure == "shrink":
                     layout = failed.after = best_layout(config, layout, left)
-                not_after = attempt.verified if kind_of(error) == "CorruptedNumbers" else None
+                verified = attempt.verified
+                # a rank may die after a number went wrong and before a check could tell
+                unsure = options.check_replicas or kind_of(error) == "CorruptedNumbers"
+                not_after = verified if unsure else None
                 options = replace(options, faults=tuple(f for f in options.faults if f not in attempt.struck))
                 interruptions.append(failed)
                 staying = len(set(cluster.survivors) - set(failed.ranks))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from minidist.comm.runtime.launch import Cluster
-from minidist.train.checkpoint.commit import committed, discard, step_of
+from minidist.train.checkpoint.commit import MANIFEST, committed, discard, step_of
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.manifest import BadCheckpoint, Manifest
 from minidist.train.checkpoint.recovery import hand_over, survey
@@ -42,6 +42,7 @@ def go_back(
     if staying:
         held, interruption.lost = survey(cluster, not_after, patience)
     folder = newest_intact(options.saving.folder, held or 0, not_after) if options.saving is not None else None
+    origin = origin if origin and Path(origin, MANIFEST).is_file() else None  # --keep may have removed it since
     if held is not None and folder is None:
         if staying > layout.world_size:
             cluster.run(hand_over, layout.world_size, patience=patience)

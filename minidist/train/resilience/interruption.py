@@ -54,17 +54,20 @@ class Attempt:
         before: the interruption before it, to which the time of going on is charged.
         since: when that was known, by ``time.monotonic``.
         on_event: called for each event too.
+        verified: as below, by the attempts before.
 
     Attributes:
         struck: the faults that have.
-        verified: the number of steps after which the state was last known to be right: with which the attempt began,
+        verified: the number of steps after which the state was last known to be right: with which an attempt began,
             or which the ranks have checked since.
     """
 
-    def __init__(self, before: Interruption | None, since: float, on_event: Callable[[int, tuple], None]) -> None:
+    def __init__(
+        self, before: Interruption | None, since: float, on_event: Callable[[int, tuple], None], verified: int
+    ) -> None:
         self.before, self.since, self.pass_on = before, since, on_event
         self.struck: list[Fault] = []
-        self.verified = 0
+        self.verified = verified
         self.ready: float | None = None
         self.next_steps: dict[int, int] = {}  # rank -> the step that it is in
         self.heard: dict[int, float] = {}  # rank -> when it last reported
