@@ -182,6 +182,23 @@ def test_checkpoints_of_other_runs_are_not_mixed(saved, folder, tmp_path):
     check_folder(str(tmp_path / "new" / "deep"), CONFIG, corpus, None)
 
 
+@pytest.mark.parametrize("strange", ["step-000100/mine.bin", "step-000100/rank-0.safetensors/mine.bin", "step-000100"])
+def test_what_no_run_has_saved_is_not_removed(tmp_path, strange):
+    """The rests of a save that was cut off may be: they bear names that a saver gives."""
+    corpus = load_corpus(CONFIG.text, CONFIG.context)
+    cut_off = tmp_path / "step-000002"
+    cut_off.mkdir()
+    for name in ("rank-0.safetensors", ".new-rank-1.safetensors", ".new-manifest.json"):
+        (cut_off / name).write_bytes(b"half")
+    check_folder(str(tmp_path), CONFIG, corpus, None)
+    path = tmp_path / strange
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"precious")
+    with pytest.raises(ValueError, match=r"--save: .*step-000100.* is where a checkpoint may go, and no run has saved"):
+        check_folder(str(tmp_path), CONFIG, corpus, None)
+    assert path.read_bytes() == b"precious"
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")
 def test_a_folder_without_rights_is_told(tmp_path, no_ranks, capsys):
     tmp_path.chmod(0o500)
