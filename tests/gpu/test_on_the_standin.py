@@ -9,6 +9,8 @@ from dataclasses import replace
 import pytest
 
 from minidist.course.answers import ROOT
+from minidist.train.checkpoint.commit import name_of
+from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
@@ -63,6 +65,22 @@ def test_what_a_run_brings_back(ranks, device_ranks, changes):
     found.memory["activations"] += more
     assert expected.memory.pop("peak") - found.memory.pop("peak") in (0, more)  # 0 where no tokens are kept at the peak
     assert found.memory == expected.memory
+
+
+@pytest.mark.parametrize("text", ["dp=2,zero=3", "tp=2", "dp=2,ep=2"])
+def test_a_checkpoint_goes_from_device_to_host_and_back(ranks, device_ranks, tmp_path, text):
+    """Saved on one, resumed on the other: the bits of a run that stayed on the host."""
+    config, layout = replace(SPARSE, layers=2, steps=3, precision="bf16"), Layout.parse(text)
+    device = replace(config, backend="cupy")
+    expected = run(ranks(1), config, Layout())
+    for one, save_on, other, resume_on in (
+        (device, device_ranks, config, ranks),
+        (config, ranks, device, device_ranks),
+    ):
+        folder = tmp_path / one.backend
+        run(save_on(2), one, layout, RunOptions(saving=Saving(str(folder), every=1, keep=0), stop_after=1))
+        options = RunOptions(resume=str(folder / name_of(2)), check_replicas=1)
+        assert agrees(expected, run(resume_on(2), other, Layout(dp=2, zero=1), options)), one.backend
 
 
 def crossings_of_a_step(world, config, layout) -> Counter:

@@ -272,7 +272,7 @@ def test_a_rank_that_dies_before_a_check_could_find_a_flipped_bit(ranks, tmp_pat
 
 def test_what_is_not_to_be_relied_on_stays_so_when_going_back_fails_too(tmp_path, monkeypatch):
     """A rank dies while the survivors are asked what they hold."""
-    from minidist.train.resilience import elastic as module
+    from minidist.train.resilience import going_back as module
 
     asked = module.survey
     failures = [md.RankFailed("rank 0 of 2 died", 0, "died")]

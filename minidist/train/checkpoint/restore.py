@@ -34,7 +34,7 @@ def find_checkpoint(path: str) -> Path:
         BadCheckpoint: if there is none.
     """
     folder, disk = Path(path), Disk()
-    if folder.parent in (folder, Path()) or not folder.is_dir() or folder.name not in committed(disk, folder.parent):
+    if folder.resolve().name not in committed(disk, folder.resolve().parent):
         if (name := latest(disk, folder)) is None:
             raise BadCheckpoint(f"there is no checkpoint in {folder}: name the folder that --save wrote")
         folder = folder / name
