@@ -21,6 +21,7 @@ from minidist.nn.precision.policy import autocast
 from minidist.parallel.tools.scalars import first_text
 from minidist.train.around import Around, Restored
 from minidist.train.batches import batch_of
+from minidist.train.checkpoint.claim import claimed
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.manifest import Manifest
 from minidist.train.config import TrainConfig
@@ -74,7 +75,10 @@ def run(
         if on_step is not None and rank == 0 and event[0] == "step":
             on_step(*event[1:3])
 
-    ranks = cluster.run(rank_function or train_rank, config, layout, options, patience=patience, on_report=on_report)
+    with claimed(options.saving and options.saving.folder):
+        ranks = cluster.run(
+            rank_function or train_rank, config, layout, options, patience=patience, on_report=on_report
+        )
     return Run(layout, config, ranks, time.perf_counter() - started)
 
 

@@ -13,6 +13,7 @@ from minidist.cli.main import main as cli
 from minidist.comm import Cluster
 from minidist.nn.data import load_corpus
 from minidist.train.checkpoint import identity
+from minidist.train.checkpoint.claim import claimed
 from minidist.train.checkpoint.commit import LATEST, MANIFEST, is_name, latest, name_of
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.identity import check_folder, check_same_run, config_in, other_versions
@@ -249,3 +250,25 @@ def test_a_resumed_command_takes_its_settings_from_the_checkpoint(folder, capsys
     assert one["config"]["width"] == CONFIG.width and one["resumed_after"] == 2
     assert cli(["train", "--resume", str(folder), "--width", "16"]) == 2
     assert "width 8 there and 16 here" in capsys.readouterr().err
+
+
+def test_two_runs_do_not_save_in_one_folder(ranks, tmp_path):
+    saving = RunOptions(saving=Saving(str(tmp_path), every=2))
+    with claimed(str(tmp_path)):
+        with pytest.raises(ValueError, match="another run is saving in"):
+            run(ranks(1), CONFIG, Layout(), saving)
+        with claimed(str(tmp_path / "other")), claimed(None):
+            pass
+    run(ranks(1), CONFIG, Layout(), saving)
+    assert find_checkpoint(str(tmp_path)) == tmp_path / name_of(4)
+
+
+def test_a_checkpoint_says_how_far_its_numbers_were_checked(ranks, tmp_path, capsys):
+    """Checks after 3 and 4 steps, checkpoints after 2 and 4: the first was saved before anything had been checked."""
+    options = RunOptions(saving=Saving(str(tmp_path), every=2, keep=0, mode="sync"), check_replicas=3)
+    run(ranks(3), CONFIG, Layout(dp=3), options)
+    assert [manifest_of(tmp_path / name_of(step)).checked for step in (2, 4)] == [0, 4]
+    assert cli(["train", "--resume", str(tmp_path / name_of(2))]) == 0
+    assert "note: its numbers were last checked after step 0" in capsys.readouterr().out
+    assert cli(["train", "--resume", str(tmp_path / name_of(4))]) == 0
+    assert "last checked" not in capsys.readouterr().out

@@ -75,7 +75,11 @@ class Checkpoint:
         lines = [f"resuming after step {step} from {self.folder}, which was written in layout {self.layout}"]
         if layout != self.layout:
             lines[0] += f", in layout {layout}"
-        return lines + [f"note: {text}" for text in [other_versions(self.manifest)] if text]
+        checked = self.manifest.checked
+        unchecked = (
+            f"its numbers were last checked after step {checked}" if checked is not None and checked < step else ""
+        )
+        return lines + [f"note: {text}" for text in (other_versions(self.manifest), unchecked) if text]
 
 
 def resumed(path: str | None) -> Checkpoint | None:

@@ -82,6 +82,7 @@ class Manifest:
         config: the settings of the run, by name.
         corpus: the SHA-256 of the text.
         versions: of what may change bits: numpy and python.
+        checked: the number of steps after which the numbers were last checked (train/replicas/); None without checks.
         arrays: by name, as in the fingerprint: ``blocks.0.mlp.fc.weight``, ``exp_avg.blocks.0.mlp.fc.weight``.
         files: by name.
     """
@@ -91,6 +92,7 @@ class Manifest:
     corpus: str
     versions: dict[str, str]
     progress: Progress
+    checked: int | None = None
     arrays: dict[str, ArrayEntry] = field(default_factory=dict)
     files: dict[str, FileEntry] = field(default_factory=dict)
 

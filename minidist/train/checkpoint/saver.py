@@ -204,7 +204,8 @@ class Saver:
                 known = arrays[array].slices if array in arrays else ()
                 arrays[array] = ArrayEntry(part["shape"], part["dtype"], (*known, Slice(file["file"], part["runs"])))
         entries = {file["file"]: FileEntry(**file["entry"]) for file in files}
-        manifest = replace(self.manifest(self.progress), arrays=arrays, files=entries)
+        checked = None if self.verified is None else min(self.verified, self.progress.step)
+        manifest = replace(self.manifest(self.progress), checked=checked, arrays=arrays, files=entries)
         try:
             commit(self.disk, self.root, name, manifest.encoded())
         except OSError as error:
