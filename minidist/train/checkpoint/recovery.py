@@ -130,7 +130,7 @@ def recover(world: ProcessGroup, step: int, share: Share) -> Progress:
     everyone = [json.loads(text) for text in texts_of_all(json.dumps(text), world)]
     known = next(rank["progress"] for rank in everyone if rank["progress"])
     progress = Progress(**known | {"losses": tuple(known["losses"])})
-    manifest = Manifest("", {}, "", {}, progress, entries_of([rank["held"] for rank in everyone]))
+    manifest = Manifest("", {}, "", {}, progress, arrays=entries_of([rank["held"] for rank in everyone]))
     requests = requests_of(manifest, share)
     holders = holders_of([rank["held"] for rank in everyone], world.rank)
     dtypes = {name: np.dtype(entry.dtype) for name, entry in manifest.arrays.items()}
