@@ -43,14 +43,17 @@ def _checkpoint(options) -> int:
     one = newest.resolve() == Path(options.folder).resolve()
     root, disk = newest.parent, Disk()
     names = [newest.name] if one else saves(disk, root)
-    rows = [_row(root, name, name in committed(disk, root)) for name in names]
+    there, last = committed(disk, root), latest(disk, root)
+    rows = [_row(root, name, name in there) for name in names]
     console = console_of(options)
-    _print(console, rows, latest(disk, root))
+    _print(console, rows, last)
     whole = all(row["whole"] for row in rows if row["committed"])
-    files = [json_output(options.json, {"latest": latest(disk, root), "checkpoints": rows})]
+    files = [json_output(options.json, {"latest": last, "checkpoints": rows})]
     if options.export is not None:
+        (row,) = [row for row in rows if row["name"] == newest.name]
+        if not row["whole"]:
+            raise BadCheckpoint(row["problem"])
         manifest = Manifest.read(disk, newest)
-        check_files(newest, manifest)
         told = f"{newest.name} exported: {options.export}"
         files.append(
             Output("export", options.export, lambda path: export(newest, manifest, path, options.optimizer), told)

@@ -174,29 +174,27 @@ def test_other_versions_are_told(saved, folder, monkeypatch):
 
 
 def test_checkpoints_of_other_runs_are_not_mixed(saved, folder, tmp_path):
-    corpus = load_corpus(None, CONFIG.context)
     with pytest.raises(ValueError, match="has checkpoints already"):
-        check_folder(str(folder), CONFIG, corpus, None)
+        check_folder(str(folder), None)
     with pytest.raises(ValueError, match="has checkpoints already"):
-        check_folder(str(folder), CONFIG, corpus, saved / name_of(4))
-    check_folder(str(folder), CONFIG, corpus, folder / name_of(2))
-    check_folder(str(tmp_path / "new" / "deep"), CONFIG, corpus, None)
+        check_folder(str(folder), saved / name_of(4))
+    check_folder(str(folder), folder / name_of(2))
+    check_folder(str(tmp_path / "new" / "deep"), None)
 
 
 @pytest.mark.parametrize("strange", ["step-000100/mine.bin", "step-000100/rank-0.safetensors/mine.bin", "step-000100"])
 def test_what_no_run_has_saved_is_not_removed(tmp_path, strange):
     """The rests of a save that was cut off may be: they bear names that a saver gives."""
-    corpus = load_corpus(CONFIG.text, CONFIG.context)
     cut_off = tmp_path / "step-000002"
     cut_off.mkdir()
     for name in ("rank-0.safetensors", ".new-rank-1.safetensors", ".new-manifest.json"):
         (cut_off / name).write_bytes(b"half")
-    check_folder(str(tmp_path), CONFIG, corpus, None)
+    check_folder(str(tmp_path), None)
     path = tmp_path / strange
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"precious")
     with pytest.raises(ValueError, match=r"--save: .*step-000100.* is where a checkpoint may go, and no run has saved"):
-        check_folder(str(tmp_path), CONFIG, corpus, None)
+        check_folder(str(tmp_path), None)
     assert path.read_bytes() == b"precious"
 
 

@@ -388,7 +388,7 @@ def test_packing_keeps_dtypes_and_shapes():
         "z": Part(np.empty(0, np.float32), (), (0,)),
     }
     content = peers.packed([one.values for one in parts.values()])
-    found = peers.unpacked(content, {name: peers.described(one) for name, one in parts.items()})
+    found = peers.unpacked(content, {name: one.described() for name, one in parts.items()})
     for name, one in parts.items():
         assert (found[name].runs, found[name].shape) == (one.runs, one.shape)
         assert found[name].values.dtype == one.values.dtype and (found[name].values == one.values).all()

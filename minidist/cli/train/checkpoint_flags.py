@@ -95,7 +95,7 @@ def resumed(path: str | None) -> Checkpoint | None:
     return Checkpoint(folder, manifest, config_in(manifest), Layout.parse(manifest.layout))
 
 
-def saving_of(options: argparse.Namespace, config: TrainConfig) -> Saving | None:
+def saving_of(options: argparse.Namespace, checkpoint: Checkpoint | None) -> Saving | None:
     """What to save; None for nothing.
 
     Raises:
@@ -107,9 +107,8 @@ def saving_of(options: argparse.Namespace, config: TrainConfig) -> Saving | None
         if given.keys() - {"every"} or (given and not options.peer_copies):
             raise ValueError("--save-every, --keep and --save-mode are about checkpoints: add --save DIR")
         return None
-    saving = Saving(options.save, **{"every": 10} | given)
-    resume = find_checkpoint(options.resume) if options.resume else None
-    check_folder(options.save, config, load_corpus(config.text, config.context), resume)
+    saving = Saving(options.save, **given)
+    check_folder(options.save, checkpoint and checkpoint.folder)
     return saving
 
 

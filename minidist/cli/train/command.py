@@ -73,7 +73,7 @@ def _train(options) -> int:
             console.print(line, soft_wrap=True)
     run_options = RunOptions(
         progress=True,
-        saving=saving_of(options, config),
+        saving=saving_of(options, checkpoint),
         resume=checkpoint and str(checkpoint.folder),
         peer_copies=peer_copies_of(options, layout),
         faults=faults_of(options, config, layout),

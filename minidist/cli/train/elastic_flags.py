@@ -8,6 +8,7 @@ from rich.table import Table
 
 from minidist.cli.flags import integer, real
 from minidist.train.checkpoint.peers import PeerCopies
+from minidist.train.checkpoint.saver import Saving
 from minidist.train.layout import Layout
 from minidist.train.resilience.elastic import ON_FAILURE, Elasticity
 from minidist.train.resilience.interruption import Interruption
@@ -85,7 +86,7 @@ def peer_copies_of(options: argparse.Namespace, layout: Layout) -> PeerCopies | 
             f"--peer-copies {options.peer_copies} needs as many ranks beside each, and layout {layout} has "
             f"{layout.world_size} in all"
         )
-    return PeerCopies(10 if options.save_every is None else options.save_every, options.peer_copies)
+    return PeerCopies(Saving.every if options.save_every is None else options.save_every, options.peer_copies)
 
 
 def interruptions_table(interruptions: list[Interruption]) -> Table:

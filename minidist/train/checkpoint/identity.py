@@ -89,7 +89,7 @@ def strangers(disk: Disk, root: Path) -> Path | None:
     return None
 
 
-def check_folder(folder: str, config: TrainConfig, corpus: Corpus, resume: Path | None) -> None:
+def check_folder(folder: str, resume: Path | None) -> None:
     """Check that checkpoints can be saved in a folder, before training rather than after an hour of it.
 
     Raises:

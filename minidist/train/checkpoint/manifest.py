@@ -72,6 +72,11 @@ class Progress:
         """Of a run at the end of a step."""
         return cls(len(losses), tuple(losses), optimizer.steps, scaler.scale, scaler.good_steps, scaler.skipped)
 
+    def put_into(self, optimizer: AdamW, scaler: GradScaler) -> None:
+        """Set what ``of`` has read of them."""
+        optimizer.steps = self.updates
+        scaler.scale, scaler.good_steps, scaler.skipped = self.loss_scale, self.good_steps, self.skipped_steps
+
 
 @dataclass(frozen=True)
 class Manifest:

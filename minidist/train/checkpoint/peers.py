@@ -110,7 +110,7 @@ class Peers:
         began = time.perf_counter()
         parts = self.snapshots.take()
         if self.described is None:
-            texts = texts_of_all(json.dumps({name: described(part) for name, part in parts.items()}), self.world)
+            texts = texts_of_all(json.dumps({name: part.described() for name, part in parts.items()}), self.world)
             self.described = [json.loads(text) for text in texts]
         arrays = {name: (tuple(part["shape"]), part["dtype"]) for rank in self.described for name, part in rank.items()}
         generations = generations_of(self.world)
@@ -127,11 +127,6 @@ class Peers:
             sendrecv(outgoing, (self.world.rank + distance) % self.world.size, incoming, source, self.world)
             generations[-1].held[self.owners[source]] = unpacked(incoming, self.described[source])
         self.pauses.append(time.perf_counter() - began)
-
-
-def described(part: Part) -> dict:
-    """A part without its values, for JSON."""
-    return {"runs": part.runs, "shape": part.shape, "dtype": str(part.values.dtype)}
 
 
 def nbytes(part: dict) -> int:

@@ -20,7 +20,7 @@ from minidist.comm.point_to_point import recv, send, sendrecv
 from minidist.comm.runtime.launch import Cluster
 from minidist.parallel.tools.scalars import texts_of_all
 from minidist.train.checkpoint.manifest import ArrayEntry, Manifest, Progress, Slice
-from minidist.train.checkpoint.peers import Generation, Parts, described, generations_of, packed
+from minidist.train.checkpoint.peers import Generation, Parts, generations_of, packed
 from minidist.train.checkpoint.restore import missing_elements, read_part, restore, wanted
 from minidist.train.share import Share
 
@@ -59,7 +59,7 @@ def holdings(world: ProcessGroup) -> list[Generation]:
     """What this rank holds, without the values."""
     return [
         Generation(generation.progress, generation.owners, generation.arrays, {
-            owner: {name: described(part) for name, part in parts.items()} for owner, parts in generation.held.items()
+            owner: {name: part.described() for name, part in parts.items()} for owner, parts in generation.held.items()
         })
         for generation in generations_of(world)
     ]  # fmt: skip
@@ -125,7 +125,7 @@ def recover(world: ProcessGroup, step: int, share: Share) -> Progress:
     mine: dict[str, Parts] = {owner: parts for generation in here for owner, parts in generation.held.items()}
     text = {
         "progress": asdict(here[0].progress) if here else None,
-        "held": {owner: {name: described(part) for name, part in parts.items()} for owner, parts in mine.items()},
+        "held": {owner: {name: part.described() for name, part in parts.items()} for owner, parts in mine.items()},
     }
     everyone = [json.loads(text) for text in texts_of_all(json.dumps(text), world)]
     known = next(rank["progress"] for rank in everyone if rank["progress"])

@@ -63,6 +63,15 @@ def check_files(folder: Path, manifest: Manifest) -> None:
         raise BadCheckpoint("\n".join(problems))
 
 
+def is_whole(disk: Disk, folder: Path) -> bool:
+    """Whether the manifest and all files of a checkpoint are as they were written."""
+    try:
+        check_files(folder, Manifest.read(disk, folder))
+    except BadCheckpoint:
+        return False
+    return True
+
+
 @overridable
 def missing_elements(array: ArrayEntry) -> int:
     """How many elements of a full array are in none of its slices."""
@@ -169,8 +178,5 @@ def restore(manifest: Manifest, read: Read, share: Share) -> Progress:
             backend.copy_from_host(target, values.reshape(target.shape))
     share.model.sync_params()
     share.gpt.load_extra_state(extra)
-    optimizer, scaler = share.optimizer, share.scaler
-    progress = manifest.progress
-    optimizer.steps = progress.updates
-    scaler.scale, scaler.good_steps, scaler.skipped = progress.loss_scale, progress.good_steps, progress.skipped_steps
-    return progress
+    manifest.progress.put_into(share.optimizer, share.scaler)
+    return manifest.progress

@@ -28,7 +28,7 @@ from safetensors.numpy import save as encode_safetensors
 
 from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import barrier
-from minidist.parallel.tools.scalars import global_max, texts_of_all
+from minidist.parallel.tools.scalars import first_text, global_max, texts_of_all
 from minidist.train.checkpoint.commit import (
     commit,
     committed,
@@ -41,8 +41,8 @@ from minidist.train.checkpoint.commit import (
     write_durably,
 )
 from minidist.train.checkpoint.disk import Disk
-from minidist.train.checkpoint.manifest import ArrayEntry, BadCheckpoint, FileEntry, Manifest, Progress, Slice
-from minidist.train.checkpoint.restore import check_files
+from minidist.train.checkpoint.manifest import ArrayEntry, FileEntry, Manifest, Progress, Slice
+from minidist.train.checkpoint.restore import is_whole
 from minidist.train.checkpoint.snapshot import Part, Snapshots
 
 MODES = ("async", "sync")
@@ -61,7 +61,7 @@ class Saving:
     """
 
     folder: str
-    every: int
+    every: int = 10
     keep: int = 2
     mode: str = "async"
 
@@ -99,8 +99,7 @@ class Write:
 
     def described(self) -> str:
         """What the manifest says of it, as JSON."""
-        slices = {name: {"runs": part.runs, "shape": part.shape, "dtype": str(part.values.dtype)}
-                  for name, part in self.parts.items()}  # fmt: skip
+        slices = {name: part.described() for name, part in self.parts.items()}
         return json.dumps({"file": self.path.name, "entry": self.entry and asdict(self.entry), "slices": slices})
 
 
@@ -166,10 +165,8 @@ class Saver:
         """
         damaged = False
         if self.world.rank == 0:
-            try:
-                check_files(self.root / name, Manifest.read(self.disk, self.root / name))
-            except BadCheckpoint:
-                damaged = True
+            damaged = not is_whole(self.disk, self.root / name)
+            if damaged:
                 discard(self.disk, self.root, name)
         return not global_max(damaged, self.world)
 
@@ -181,7 +178,7 @@ class Saver:
             return
         write, self.write = self.write, None
         files = [json.loads(text) for text in texts_of_all(write.described(), self.world)]
-        error = next(filter(None, texts_of_all(write.error, self.world)), "")
+        error = first_text(write.error, self.world)
         name = write.path.parent.name
         if self.world.rank == 0:
             error = error or self.commit(name, files)
@@ -190,7 +187,7 @@ class Saver:
             else:
                 self.remove_old()
             self.on_saved(name, error)
-        error = texts_of_all(error, self.world)[0]
+        error = first_text(error, self.world)
         if error:
             self.errors.append(error)
         else:

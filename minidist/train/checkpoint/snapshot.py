@@ -37,6 +37,10 @@ class Part:
     runs: tuple[Run, ...]
     shape: tuple[int, ...]
 
+    def described(self) -> dict:
+        """All of it but the values, for JSON."""
+        return {"runs": self.runs, "shape": self.shape, "dtype": str(self.values.dtype)}
+
 
 @overridable
 def writers(held: list[Held]) -> list[set[str]]:

@@ -20,6 +20,7 @@ import numpy as np
 from minidist import backend
 from minidist.comm.group import ProcessGroup, temporary_groups
 from minidist.comm.point_to_point import irecv, isend
+from minidist.train.checkpoint.manifest import Progress
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.replicas.notes import Noted, Notes
@@ -48,8 +49,7 @@ class Kept:
     def __init__(self, share: Share, notes: Notes) -> None:
         keys = [key for key in notes.parts.get if key.kind != MODEL]
         self.arrays = [notes.parts.on_host(key).copy() for key in keys]
-        scaler = share.scaler
-        self.numbers = share.optimizer.steps, scaler.scale, scaler.good_steps, scaler.skipped  # the same on all ranks
+        self.progress = Progress.of((), share.optimizer, share.scaler)  # the same on all ranks
 
     def give(self, share: Share, notes: Notes, shift: int, world: ProcessGroup) -> None:
         """Put the state that the rank ``shift`` places to the left has kept into a share that plays its role here."""
@@ -63,8 +63,7 @@ class Kept:
                 backend.copy_from_host(target, array.reshape(target.shape))
         share.model.sync_params()
         share.gpt.load_extra_state({key.name: a.reshape(key.shape) for key, a in arrays.items() if key.kind == EXTRA})
-        scaler = share.scaler
-        share.optimizer.steps, scaler.scale, scaler.good_steps, scaler.skipped = self.numbers
+        self.progress.put_into(share.optimizer, share.scaler)
 
 
 def replay(

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from minidist.comm.failures import Deadlock, Hang, RankFailed
 from minidist.comm.runtime.launch import Cluster
-from minidist.nn.data import load_corpus
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.identity import check_folder
 from minidist.train.checkpoint.manifest import Manifest
@@ -90,8 +89,7 @@ def run_elastic(
     if options.saving is None and options.peer_copies is None:
         raise ValueError("elastic training goes on from checkpoints or from copies: add --save DIR or --peer-copies 1")
     if options.saving is not None:
-        resume = options.resume and Path(options.resume)
-        check_folder(options.saving.folder, config, load_corpus(config.text, config.context), resume)
+        check_folder(options.saving.folder, options.resume and Path(options.resume))
     options = replace(options, progress=True)
     origin, left, patience = options.resume, layout.world_size, elasticity.patience
     verified = Manifest.read(Disk(), Path(origin)).progress.step if origin else 0

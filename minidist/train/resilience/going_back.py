@@ -1,15 +1,14 @@
 """Where an interrupted run goes on: from the newest whole state, on the disk or in the memory of surviving ranks."""
 
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from minidist.comm.runtime.launch import Cluster
 from minidist.train.checkpoint.commit import MANIFEST, committed, discard, step_of
 from minidist.train.checkpoint.disk import Disk
-from minidist.train.checkpoint.manifest import BadCheckpoint, Manifest
+from minidist.train.checkpoint.manifest import Manifest
 from minidist.train.checkpoint.recovery import hand_over, survey
-from minidist.train.checkpoint.restore import check_files
+from minidist.train.checkpoint.restore import is_whole
 from minidist.train.layout import Layout
 from minidist.train.resilience.interruption import Interruption
 from minidist.train.result import RunOptions
@@ -66,10 +65,9 @@ def newest_intact(folder: str, after: int, not_after: int | None) -> str | None:
     """
     disk, root = Disk(), Path(folder)
     for name in reversed(committed(disk, root)):
-        if after < step_of(name) and (not_after is None or step_of(name) <= not_after):
-            with suppress(BadCheckpoint):
-                check_files(root / name, Manifest.read(disk, root / name))
-                return str(root / name)
+        due = after < step_of(name) and (not_after is None or step_of(name) <= not_after)
+        if due and is_whole(disk, root / name):
+            return str(root / name)
     return None
 
 
