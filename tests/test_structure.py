@@ -24,7 +24,7 @@ MAY_IMPORT = {  # a package or file -> the others that it may import
     "train": {"backend", "trace", "overrides", "ledger", "flops", "comm", "nn", "parallel"},
     "plan": {"nn", "train"},
     "verify": {"comm", "nn", "parallel", "train"},
-    "analysis": {"overrides", "trace", "comm", "parallel", "verify"},
+    "analysis": {"overrides", "trace", "comm", "parallel", "plan", "verify"},
     "show": {
         "backend", "trace", "overrides", "ledger", "comm", "nn", "parallel", "train", "verify", "analysis",
     },
