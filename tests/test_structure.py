@@ -26,7 +26,7 @@ MAY_IMPORT = {  # a package or file -> the others that it may import
     "verify": {"comm", "nn", "parallel", "train"},
     "analysis": {"overrides", "trace", "comm", "parallel", "plan", "verify"},
     "show": {
-        "backend", "trace", "overrides", "ledger", "comm", "nn", "parallel", "train", "verify", "analysis",
+        "backend", "trace", "overrides", "ledger", "comm", "nn", "parallel", "train", "plan", "verify", "analysis",
     },
     "course": {"files", "comm", "overrides", "trace", "parallel", "train", "analysis"},
     "cli": {

@@ -4,9 +4,7 @@ They are data (hardware.toml), with a source beside each. A file of one's own ha
 top of these.
 """
 
-import tomllib
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, field
 from pathlib import Path
 
 DATA = Path(__file__).with_suffix(".toml")

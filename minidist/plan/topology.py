@@ -5,6 +5,7 @@ Vertices are the ranks' chips and the switches; an edge is one direction of a li
 switch spreads messages over them.
 """
 
+import itertools
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -77,4 +78,4 @@ class Topology:
         while path[-1] != start:
             path.append(before[path[-1]])
         path.reverse()
-        return tuple(zip(path, path[1:], strict=False))
+        return tuple(itertools.pairwise(path))
