@@ -1,0 +1,224 @@
+"""One moment of a step on a cluster: above, its wires and the messages on them; below, what each rank has done so far.
+
+A wire has two directions, side by side: up and right first. Its colour is its load since the frame before. A message is
+a square on its way; how far it has come is how much of it has been sent. Below, all clusters have one time axis; a rank
+is half a line high, and a cell of it tells how much of that time it computed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from minidist.analysis.clock.network import Flow
+from minidist.plan.topology import Edge
+from minidist.show.demos.cluster.run import Step, is_tensor_parallel, tp_group
+from minidist.show.player.scene import WIDTH, Box, Label, Shape
+
+CELLS, LEFT = 60, 11  # characters of the longest step, and where time begins
+ROWS, PITCH = 8.0, 4.5  # the first line of the lanes, and from one cluster's to the next one's
+NODE, SECOND = 28, 44  # the width of a node, and the left edge of the second
+UPLINK, NICS, GPUS, NVLINKS, SWITCH = 0, 1, 3, 4, 6  # lines
+COMPUTES, PARTLY, WAITS = "#0072B2", "#9CCBE8", "faint"
+USED, FULL = "#F6B5BF", "#C2002F"  # wires
+GROUPS, DATA_PARALLEL = ("#F0E442", "#8F6FD6"), "#1A1A1A"  # messages within a tp group, and between them
+MARKS = {COMPUTES: "#", PARTLY: "+", WAITS: ".", USED: "-", FULL: "=", GROUPS[0]: "a", GROUPS[1]: "b"}
+KEY = {
+    "computes": COMPUTES, "half of the time": PARTLY, "waits, idle": WAITS, "wire in use": USED, "wire full": FULL,
+    "tp group 0": GROUPS[0], "tp group 1": GROUPS[1], "dp message": DATA_PARALLEL,
+}  # fmt: skip
+ALMOST = 0.99  # a wire with that load is drawn as full
+Point = tuple[float, float]
+
+
+def height(clusters: int) -> float:
+    return ROWS + clusters * PITCH + 1
+
+
+def colour_of_wire(load: float) -> str:
+    return FULL if load >= ALMOST else USED if load > 0 else WAITS
+
+
+def colour_of_time(computing: float) -> str:
+    """Of a cell in which a rank computes for that share of the time."""
+    return COMPUTES if computing >= 2 / 3 else PARTLY if computing >= 1 / 3 else WAITS
+
+
+def colour_of_message(flow: Flow, step: Step) -> str:
+    return GROUPS[tp_group(flow.source, step.layout)] if is_tensor_parallel(flow, step.layout) else DATA_PARALLEL
+
+
+# ── above: the network ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Wiring:
+    """Where everything is: chips and switches, and both directions of each wire."""
+
+    def __init__(self, step: Step) -> None:
+        self.step, self.nodes = step, max(step.topology.nodes) + 1
+        vertices = sorted(step.topology.chips)
+        half, gap = len(vertices) // 2, NODE / (len(vertices) // 2)
+        middles = [SECOND * (place // half) + gap * (place % half + 0.5) for place in range(len(vertices))]
+        self.middles = dict(zip(vertices, middles, strict=True))  # of the chips
+        self.widths = {"node": NODE if self.nodes > 1 else WIDTH, "leaf": NODE}
+
+    def points(self, edge: Edge) -> tuple[Point, Point]:
+        """The two ends of one direction of a wire, in its middle."""
+        if "spine" in edge:
+            leaf = next(vertex for vertex in edge if vertex != "spine")
+            right = edge in (("leaf0", "spine"), ("spine", "leaf1"))
+            y = UPLINK + (0.25 if right else 0.75)
+            ends = (NODE, y), (WIDTH / 2, y)
+            if leaf == "leaf1":
+                ends = (SECOND, y), (WIDTH / 2, y)
+            return ends if edge[0] == leaf else ends[::-1]
+        chip, other = edge if edge[0] in self.middles else edge[::-1]
+        top, bottom = (NICS, GPUS) if other.startswith("leaf") else (NVLINKS, SWITCH)
+        upwards = (edge[0] == chip) == other.startswith("leaf")
+        x = self.middles[chip] + (-0.5 if upwards else 0.5)
+        return ((x, bottom), (x, top)) if upwards else ((x, top), (x, bottom))
+
+    def wire(self, edge: Edge, load: float) -> Box:
+        """One direction of a wire."""
+        (x, y), (to_x, to_y) = self.points(edge)
+        fill = colour_of_wire(load)
+        if y == to_y:
+            return Box(min(x, to_x), y - 0.25, abs(to_x - x), 0.5, fill, "", MARKS[fill])
+        return Box(x - 0.5, min(y, to_y), 1, abs(to_y - y), fill, "", MARKS[fill])
+
+    def message(self, flow: Flow, sent: float) -> Box:
+        """A message of which a share has been sent, as far on its way."""
+        ends = [point for edge in flow.route for point in self.points(edge)]
+        corners = [ends[0], *(end for end, _ in pairwise(ends[1:])), ends[-1]]
+        way = [abs(b[0] - a[0]) + 2 * abs(b[1] - a[1]) for a, b in pairwise(corners)]  # a line is two characters high
+        left = sent * sum(way)
+        for (a, b), part in zip(pairwise(corners), way, strict=True):
+            if left <= part:
+                share = left / part if part else 0.0
+                x, y = a[0] + share * (b[0] - a[0]), a[1] + share * (b[1] - a[1])
+                break
+            left -= part
+        fill = colour_of_message(flow, self.step)
+        return Box(min(max(0, x - 0.5), WIDTH - 1), max(0, y - 0.25), 1, 0.5, fill, "", MARKS.get(fill, "d"), "paper")
+
+
+def network(step: Step, wiring: Wiring, since: float, now: float) -> list[Shape]:
+    """The cluster at a time of the step, with the load of its wires since another one."""
+    zero, shapes = step.start, []
+    for edge in step.topology.links:
+        load = step.load.mean(edge, zero + since, zero + now) if now > since else 0.0
+        shapes.append(wiring.wire(edge, load))
+    for node in range(wiring.nodes):
+        name = f"node {node}: NVSwitch" if wiring.nodes > 1 else "one node: NVSwitch"
+        shapes.append(Box(SECOND * node, SWITCH, wiring.widths["node"], 1, "paper", name, " ", "ink"))
+        if wiring.nodes > 1:
+            shapes.append(Box(SECOND * node, UPLINK, NODE, 1, "paper", f"leaf switch {node}", " ", "ink"))
+    for rank, chip in enumerate(step.topology.chips):
+        fill = GROUPS[tp_group(rank, step.layout)]
+        shapes.append(Box(wiring.middles[chip] - 2.5, GPUS, 5, 1, fill, f"GPU {rank}", MARKS[fill]))
+    shapes += [Label(WIDTH / 2, y + 0.5, text, "ink", "middle") for y, text in _speeds(step)]
+    for flow in step.in_flight(now):
+        done = (zero + now - flow.start) / (flow.sent - flow.start)
+        shapes.append(wiring.message(flow, done))
+    return shapes
+
+
+def uplinks(step: Step) -> list[Edge]:
+    """Both directions of the wire between the leaf switches; none in one node."""
+    return [edge for edge in step.topology.links if edge[1] == "spine"]
+
+
+def _speeds(step: Step) -> list[tuple[int, str]]:
+    def of(*edge: str) -> str:
+        return f"{step.topology.links[edge].bandwidth / 1e9:g} GB/s"
+
+    chip = step.topology.chips[0]
+    speeds = [(NVLINKS, f"NVLink {of(chip, 'node0.switch')}")]
+    if uplinks(step):
+        speeds += [(UPLINK + 1, f"uplink {of('leaf0', 'spine')}"), (NICS + 1, f"NIC {of(chip, 'leaf0')}")]
+    return speeds
+
+
+# ── below: time ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Row:
+    """A cluster's lanes.
+
+    Args:
+        step: on this cluster.
+        words: its name, in at most two lines.
+    """
+
+    step: Step
+    words: Sequence[str]
+
+
+class Times:
+    """All clusters' lanes on one time axis.
+
+    Args:
+        longest: seconds, of the longest step that will be shown.
+        one: seconds of the step in one node.
+    """
+
+    def __init__(self, longest: float, one: float) -> None:
+        self.cell, self.one = longest / CELLS, one
+
+    def x(self, time: float) -> float:
+        return LEFT + time / self.cell
+
+    def cells(self, step: Step) -> int:
+        """How many a step takes; the last one may end early."""
+        return -int(-(step.seconds / self.cell - 1e-9) // 1)
+
+    def row(self, place: int, row: Row, cells: int | None, known: bool = True) -> list[Shape]:
+        """One cluster's lanes: so many cells, or all. A row that is not ``known`` yet is empty."""
+        top, step = ROWS + place * PITCH, row.step
+        ink = "ink" if known else "faint"
+        shapes: list[Shape] = [Label(0, top + 0.5 + line, word, ink) for line, word in enumerate(row.words)]
+        if not known:
+            return [*shapes, Label(LEFT, top + 1.5, "?", "faint")]
+        ended = cells is None or cells >= self.cells(step)
+        shown = self._lanes(step)[: self.cells(step) if ended else cells]
+        lane = 4 / step.ranks
+        for number, fills in enumerate(shown):
+            x, w = LEFT + number, min(1.0, self.x(step.seconds) - LEFT - number)
+            shapes += [Box(x, top + lane * r, w, lane, fill, "", MARKS[fill]) for r, fill in enumerate(fills)]
+        end = self.x(step.seconds) if ended else LEFT + cells
+        shapes.append(Box(min(end, WIDTH - 0.25), top, 0.25, 4, "ink", "", "|"))
+        if ended:
+            times = f"{step.seconds / self.one:.1f}×"
+            shapes += [Label(0, top + 2.5, microseconds(step.seconds)), Label(0, top + 3.5, times)]
+        return shapes
+
+    def _lanes(self, step: Step) -> list[list[str]]:
+        """For each cell the colour of each rank."""
+        if step.name not in self._known:
+            edges = [min(number * self.cell, step.seconds) for number in range(self.cells(step) + 1)]
+            self._known[step.name] = [
+                [colour_of_time(step.computing(rank, a, b)) for rank in range(step.ranks)] for a, b in pairwise(edges)
+            ]
+        return self._known[step.name]
+
+    @cached_property
+    def _known(self) -> dict[str, list[list[str]]]:
+        return {}
+
+    def axis(self, clusters: int) -> list[Shape]:
+        """Round times below the lanes."""
+        y, longest = ROWS + clusters * PITCH + 0.25, self.cell * CELLS * 1e6
+        tick = next(t for t in (10, 20, 50, 100, 200, 500, 10**3, 2000, 5000, 10**9) if longest / t <= 9)
+        shapes: list[Shape] = [Label(0, y, "µs", "faint")]
+        for number in range(int(longest / tick) + 1):
+            shapes.append(Label(min(self.x(number * tick / 1e6), WIDTH - 2), y, str(number * tick), "faint", "middle"))
+        return shapes
+
+    def mark(self, place: int, step: Step) -> Box:
+        """Where a step ends that another row is compared with."""
+        return Box(self.x(step.seconds), ROWS + place * PITCH, 0.5, 4, "right", "", ":")
+
+
+def microseconds(seconds: float) -> str:
+    return f"{seconds * 1e6:,.0f} µs"

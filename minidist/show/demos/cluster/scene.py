@@ -1,0 +1,132 @@
+"""What the animation of a cluster says: the same step again, and how much longer it takes."""
+
+from collections.abc import Sequence
+
+from minidist.show.demos.cluster import picture
+from minidist.show.demos.cluster.picture import Row, Times, Wiring, microseconds
+from minidist.show.demos.cluster.run import ACROSS, CONGESTED, ONE, TWO, Step
+from minidist.show.player.scene import Frame, Scene
+from minidist.trace import Event
+
+WORDS = {ONE: ("one node",), TWO: ("two nodes",), CONGESTED: ("congested", "uplink"), ACROSS: ("tp across", "nodes")}
+FASTER = 3  # cells a frame, once the right run would be done
+
+
+class Story:
+    """Makes a scene of each step.
+
+    Args:
+        steps: on one node, on two, and behind the congested uplink.
+        across: on the last of these clusters, with tensor parallelism across nodes.
+    """
+
+    def __init__(self, steps: Sequence[Step], across: Step) -> None:
+        self.steps, self.across = steps, across
+        self.times = Times(across.seconds, steps[0].seconds)
+
+    def of_step(self, number: int, verdict: str) -> Scene:
+        """The scene of one of the ``steps``."""
+        step, cells = self.steps[number], self.times.cells(self.steps[number])
+        frames = [self._frame(step, number, since, now) for since, now in _stretches(range(cells + 1))]
+        title = f"{step.name.capitalize()}: a training step of {step.ranks} ranks, {step.layout}, as on {step.spec}"
+        stills = (2, len(frames) - 1)
+        key = picture.KEY
+        return Scene(step.name, title, tuple(frames), picture.height(len(self.steps)), key, verdict, stills=stills)
+
+    def of_bug(self, verdict: str) -> Scene:
+        """The scene with tensor parallelism across nodes, in the place of the last step."""
+        right, cells = self.times.cells(self.steps[-1]), self.times.cells(self.across)
+        moments = [*range(right + 1), *range(right + FASTER, cells, FASTER), cells]
+        frames = [self._frame(self.across, len(self.steps) - 1, since, now) for since, now in _stretches(moments)]
+        wrong = next(i for i, now in enumerate(moments) if self._across_by(now))
+        title = f"Tensor parallelism across nodes: the same step, {self.across.layout}, as on {self.across.spec}"
+        key = picture.KEY | {"tp inside nodes: done": "right"}
+        stills = (wrong, right, len(frames) - 1)
+        return Scene(
+            "broken", title, tuple(frames), picture.height(len(self.steps)), key, verdict, wrong, stills, CONGESTED
+        )
+
+    def _across_by(self, cells: int) -> bool:
+        """Whether some message of tensor parallelism has left its node."""
+        return self.across.crossing_bytes(True, cells * self.times.cell) > 0
+
+    def _frame(self, step: Step, place: int, since: int, now: int) -> Frame:
+        """The first ``now`` cells of a step, with the load of wires since another cell."""
+        begin, end = (min(cells * self.times.cell, step.seconds) for cells in (since, now))
+        shapes = picture.network(step, Wiring(step), begin, end)
+        for number, other in enumerate(self.steps):
+            one = step if number == place else other
+            row, current = Row(one, WORDS[one.name]), number == place
+            shapes += self.times.row(number, row, now if current else None, known=number <= place)
+        if step is self.across and end > self.steps[-1].seconds:
+            shapes.append(self.times.mark(place, self.steps[-1]))
+        shapes += self.times.axis(len(self.steps))
+        ended = now >= self.times.cells(step)
+        note = self._question(step, place) if not now else self._end(step, place) if ended else phase(step, end)
+        return Frame(tuple(shapes), note, self._facts(step, begin, end))
+
+    def _question(self, step: Step, place: int) -> str:
+        before, guess = self.steps[place - 1], "Guess first: how many times as long will it take?"
+        if step is self.across:
+            right = microseconds(self.steps[-1].seconds)
+            return f"The ranks of a tp group sit on both nodes. Tensor parallelism inside nodes: {right}. {guess}"
+        if step.name == ONE:
+            return f"A step that {step.ranks} real ranks took, now on the clock of {step.ranks} H100s in one node."
+        if step.name == TWO:
+            return f"The same messages on two nodes. In one: {microseconds(before.seconds)}. {guess}"
+        return f"Now the {step.layout.tp} NICs of a node share an uplink as fast as one. {guess}"
+
+    def _end(self, step: Step, place: int) -> str:
+        if step.name == ONE:
+            return f"Done after {microseconds(step.seconds)}."
+        times = f"{step.seconds / self.steps[0].seconds:.1f} times as long as in one node"
+        if step is self.across:
+            times += f", {step.seconds / self.steps[-1].seconds:.1f} times as long as with tp inside nodes"
+        return f"Done after {microseconds(step.seconds)}: {times}."
+
+    def _facts(self, step: Step, begin: float, end: float) -> dict[str, str]:
+        sent = [step.crossing_bytes(kind, end) / 1e6 for kind in (True, False)]
+        computing = [step.computing(rank, 0, end) for rank in range(step.ranks)] if end else [0.0]
+        facts = {
+            "time": microseconds(end),
+            "ranks compute": f"{sum(computing) / len(computing):.0%} of it",
+            "tp, dp bytes between nodes": f"{sent[0]:.1f}, {sent[1]:.1f} MB",
+        }
+        if picture.uplinks(step):
+            facts["uplink now"] = f"{uplink_load(step, begin, end):.0%}" if end > begin else "0%"
+        return facts
+
+
+def _stretches(moments: Sequence[int]) -> list[tuple[int, int]]:
+    """(the moment before, the moment), for each moment."""
+    return list(zip([moments[0], *moments], moments, strict=False))
+
+
+def uplink_load(step: Step, begin: float, end: float) -> float:
+    """The load of the fuller direction of the uplink between two times of the step."""
+    zero = step.start
+    return max(step.load.mean(edge, zero + begin, zero + end) for edge in picture.uplinks(step))
+
+
+def uplink_full(step: Step) -> float:
+    """The share of the step in which the fuller direction of the uplink is full."""
+    end = step.start + step.seconds
+    return max(step.load.full(edge, step.start, end) for edge in picture.uplinks(step))
+
+
+def phase(step: Step, time: float) -> str:
+    """What rank 0 does at a time of the step, in a sentence."""
+    moment = (step.start + time) * 1e9
+    spans = [
+        entry.name.split()[0] for entry in step.replayed.logs[0]
+        if isinstance(entry, Event) and entry.track == "compute" and entry.start < moment <= entry.end
+    ]  # fmt: skip
+    across = bool(step.crossing_bytes(tensor_parallel=True))
+    where = "between nodes" if across else "inside the nodes" if max(step.topology.nodes) else "inside the node"
+    if "forward" in spans:
+        return f"Forward: tensor parallelism sums activations, {where}."
+    if "backward" in spans:
+        return f"Backward: tensor parallelism sums gradients of activations, {where}; data parallelism begins."
+    if "optimizer" in spans:
+        return "The optimizer: every rank updates its weights."
+    return "All wait until data parallelism has summed the gradients."
