@@ -1,9 +1,9 @@
-"""The same run with one bug: tensor-parallel groups lie across nodes, because their ranks were dealt to the nodes in turn.
+"""The same run with one bug: tensor-parallel groups lie across nodes.
 
-Every message is sent as before and every result has the same bits, so no test of results finds it: only time does. It
-happens where another dimension of the mesh changes fastest. Megatron-LM's default order has tp first for this reason;
-in a mesh of huggingface/diffusers (pull request 14725) context parallelism changes fastest, and "a TP group takes one
-rank out of each run" of neighbours.
+The ranks were dealt to the nodes in turn. Every message is sent as before and every result has the same bits, so no
+test of results finds it: only time does. It happens where another dimension of the mesh changes fastest. Megatron-LM's
+default order has tp first for this reason; in a mesh of huggingface/diffusers (pull request 14725) context parallelism
+changes fastest, and "a TP group takes one rank out of each run" of neighbours.
 """
 
 from dataclasses import replace

@@ -7,7 +7,6 @@ is half a line high, and a cell of it tells how much of that time it computed.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 
 from minidist.analysis.clock.network import Flow
@@ -60,67 +59,83 @@ class Wiring:
         half, gap = len(vertices) // 2, NODE / (len(vertices) // 2)
         middles = [SECOND * (place // half) + gap * (place % half + 0.5) for place in range(len(vertices))]
         self.middles = dict(zip(vertices, middles, strict=True))  # of the chips
-        self.widths = {"node": NODE if self.nodes > 1 else WIDTH, "leaf": NODE}
+        self.width = NODE if self.nodes > 1 else WIDTH  # of a node
 
-    def points(self, edge: Edge) -> tuple[Point, Point]:
+    def ends(self, edge: Edge) -> tuple[Point, Point]:
         """The two ends of one direction of a wire, in its middle."""
         if "spine" in edge:
-            leaf = next(vertex for vertex in edge if vertex != "spine")
             right = edge in (("leaf0", "spine"), ("spine", "leaf1"))
-            y = UPLINK + (0.25 if right else 0.75)
-            ends = (NODE, y), (WIDTH / 2, y)
-            if leaf == "leaf1":
-                ends = (SECOND, y), (WIDTH / 2, y)
-            return ends if edge[0] == leaf else ends[::-1]
-        chip, other = edge if edge[0] in self.middles else edge[::-1]
-        top, bottom = (NICS, GPUS) if other.startswith("leaf") else (NVLINKS, SWITCH)
-        upwards = (edge[0] == chip) == other.startswith("leaf")
-        x = self.middles[chip] + (-0.5 if upwards else 0.5)
-        return ((x, bottom), (x, top)) if upwards else ((x, top), (x, bottom))
+            y, leaf = UPLINK + (0.25 if right else 0.75), (NODE if "leaf0" in edge else SECOND)
+            return ((leaf, y), (WIDTH / 2, y)) if edge[1] == "spine" else ((WIDTH / 2, y), (leaf, y))
+        leaves = edge[0] in self.middles  # the chip, for a switch
+        chip, switch = edge if leaves else edge[::-1]
+        above = switch.startswith("leaf")
+        x = self.middles[chip] + (-0.5 if leaves == above else 0.5)  # upwards on the left
+        near, far = ((x, GPUS), (x, NICS)) if above else ((x, NVLINKS), (x, SWITCH))
+        return (near, far) if leaves else (far, near)
 
     def wire(self, edge: Edge, load: float) -> Box:
         """One direction of a wire."""
-        (x, y), (to_x, to_y) = self.points(edge)
+        (x, y), (to_x, to_y) = self.ends(edge)
         fill = colour_of_wire(load)
         if y == to_y:
-            return Box(min(x, to_x), y - 0.25, abs(to_x - x), 0.5, fill, "", MARKS[fill])
-        return Box(x - 0.5, min(y, to_y), 1, abs(to_y - y), fill, "", MARKS[fill])
+            return Box(min(x, to_x), y - 0.2, abs(to_x - x), 0.4, fill, "", MARKS[fill])
+        return Box(x - 0.45, min(y, to_y), 0.9, abs(to_y - y), fill, "", MARKS[fill])
 
     def message(self, flow: Flow, sent: float) -> Box:
-        """A message of which a share has been sent, as far on its way."""
-        ends = [point for edge in flow.route for point in self.points(edge)]
-        corners = [ends[0], *(end for end, _ in pairwise(ends[1:])), ends[-1]]
-        way = [abs(b[0] - a[0]) + 2 * abs(b[1] - a[1]) for a, b in pairwise(corners)]  # a line is two characters high
-        left = sent * sum(way)
-        for (a, b), part in zip(pairwise(corners), way, strict=True):
-            if left <= part:
-                share = left / part if part else 0.0
-                x, y = a[0] + share * (b[0] - a[0]), a[1] + share * (b[1] - a[1])
-                break
-            left -= part
+        """A message of which a share has been sent, as far on its way. It passes a switch along its edge."""
+        ends = [self.ends(edge) for edge in flow.route]
+        way = [ends[0][0]]
+        for (_, end), (start, _) in pairwise(ends):
+            (x, y), (to_x, to_y) = _at_edge(end), _at_edge(start)
+            way += [(x, y), (x, max(y, to_y)), (to_x, max(y, to_y)), (to_x, to_y)]
+        way.append(ends[-1][1])
+        lengths = [abs(b[0] - a[0]) + 2 * abs(b[1] - a[1]) for a, b in pairwise(way)]  # a line is as high as 2 are wide
+        x, y = _along(list(pairwise(way)), lengths, sent * sum(lengths))
         fill = colour_of_message(flow, self.step)
-        return Box(min(max(0, x - 0.5), WIDTH - 1), max(0, y - 0.25), 1, 0.5, fill, "", MARKS.get(fill, "d"), "paper")
+        return Box(x - 0.6, max(0, y - 0.3), 1.2, 0.6, fill, "", MARKS.get(fill, "d"), "paper")
 
 
-def network(step: Step, wiring: Wiring, since: float, now: float) -> list[Shape]:
+def _at_edge(point: Point) -> Point:
+    """Where a message turns that leaves or reaches a switch there."""
+    x, y = point
+    return x, {NICS: NICS + 0.3, SWITCH: SWITCH - 0.3}.get(y, y)
+
+
+def _along(parts: Sequence[tuple[Point, Point]], lengths: Sequence[float], left: float) -> Point:
+    """The point so far along a way."""
+    for ((x, y), (to_x, to_y)), length in zip(parts, lengths, strict=True):
+        if left < length:
+            return x + left / length * (to_x - x), y + left / length * (to_y - y)
+        left -= length
+    return parts[-1][1]
+
+
+def network(step: Step, since: float, now: float) -> list[Shape]:
     """The cluster at a time of the step, with the load of its wires since another one."""
+    wiring = Wiring(step)
     zero, shapes = step.start, []
     for edge in step.topology.links:
         load = step.load.mean(edge, zero + since, zero + now) if now > since else 0.0
         shapes.append(wiring.wire(edge, load))
     for node in range(wiring.nodes):
         name = f"node {node}: NVSwitch" if wiring.nodes > 1 else "one node: NVSwitch"
-        shapes.append(Box(SECOND * node, SWITCH, wiring.widths["node"], 1, "paper", name, " ", "ink"))
+        shapes.append(Box(SECOND * node, SWITCH, wiring.width, 1, "paper", name, " ", "ink"))
         if wiring.nodes > 1:
             shapes.append(Box(SECOND * node, UPLINK, NODE, 1, "paper", f"leaf switch {node}", " ", "ink"))
     for rank, chip in enumerate(step.topology.chips):
         fill = GROUPS[tp_group(rank, step.layout)]
-        shapes.append(Box(wiring.middles[chip] - 2.5, GPUS, 5, 1, fill, f"GPU {rank}", MARKS[fill]))
+        shapes.append(Box(wiring.middles[chip] - 3, GPUS, 6, 1, fill, f"rank {rank}", MARKS[fill]))
     shapes += [Label(WIDTH / 2, y + 0.5, text, "ink", "middle") for y, text in _speeds(step)]
     for flow in step.in_flight(now):
         done = (zero + now - flow.start) / (flow.sent - flow.start)
         shapes.append(wiring.message(flow, done))
     return shapes
+
+
+def outcome(words: Sequence[str]) -> list[Shape]:
+    """A few words between the nodes."""
+    return [Label(WIDTH / 2, SWITCH - 0.5 + line, text, "ink", "middle") for line, text in enumerate(words)]
 
 
 def uplinks(step: Step) -> list[Edge]:
@@ -165,6 +180,7 @@ class Times:
 
     def __init__(self, longest: float, one: float) -> None:
         self.cell, self.one = longest / CELLS, one
+        self._known: dict[str, list[list[str]]] = {}  # lanes
 
     def x(self, time: float) -> float:
         return LEFT + time / self.cell
@@ -185,7 +201,7 @@ class Times:
         lane = 4 / step.ranks
         for number, fills in enumerate(shown):
             x, w = LEFT + number, min(1.0, self.x(step.seconds) - LEFT - number)
-            shapes += [Box(x, top + lane * r, w, lane, fill, "", MARKS[fill]) for r, fill in enumerate(fills)]
+            shapes += [Box(x, top + lane * r, w, 0.85 * lane, fill, "", MARKS[fill]) for r, fill in enumerate(fills)]
         end = self.x(step.seconds) if ended else LEFT + cells
         shapes.append(Box(min(end, WIDTH - 0.25), top, 0.25, 4, "ink", "", "|"))
         if ended:
@@ -201,10 +217,6 @@ class Times:
                 [colour_of_time(step.computing(rank, a, b)) for rank in range(step.ranks)] for a, b in pairwise(edges)
             ]
         return self._known[step.name]
-
-    @cached_property
-    def _known(self) -> dict[str, list[list[str]]]:
-        return {}
 
     def axis(self, clusters: int) -> list[Shape]:
         """Round times below the lanes."""

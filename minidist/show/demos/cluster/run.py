@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from minidist.analysis.clock.as_if import Pace
 from minidist.analysis.clock.network import Flow
@@ -118,7 +119,7 @@ def steps_of(logs: Sequence[list], layout: Layout) -> list[Step]:
             parallelism leaves its node.
     """
     steps = [step_on(n, logs, spec, topology_of(spec), layout) for n, spec in clusters_of(layout.world_size).items()]
-    for before, after in zip(steps, steps[1:], strict=False):
+    for before, after in pairwise(steps):
         if after.seconds <= before.seconds:
             raise RuntimeError(f"the step is not longer on {after.spec} than on {before.spec}: choose another size")
     if any(step.crossing_bytes(tensor_parallel=True) for step in steps):

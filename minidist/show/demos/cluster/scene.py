@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from minidist.show.demos.cluster import picture
-from minidist.show.demos.cluster.picture import Row, Times, Wiring, microseconds
+from minidist.show.demos.cluster.picture import Row, Times, microseconds
 from minidist.show.demos.cluster.run import ACROSS, CONGESTED, ONE, TWO, Step
 from minidist.show.player.scene import Frame, Scene
 from minidist.trace import Event
@@ -29,9 +29,18 @@ class Story:
         step, cells = self.steps[number], self.times.cells(self.steps[number])
         frames = [self._frame(step, number, since, now) for since, now in _stretches(range(cells + 1))]
         title = f"{step.name.capitalize()}: a training step of {step.ranks} ranks, {step.layout}, as on {step.spec}"
-        stills = (2, len(frames) - 1)
-        key = picture.KEY
-        return Scene(step.name, title, tuple(frames), picture.height(len(self.steps)), key, verdict, stills=stills)
+        stills = (self._busiest(step), len(frames) - 1)
+        lines = picture.height(len(self.steps))
+        return Scene(step.name, title, tuple(frames), lines, picture.KEY, verdict, stills=stills)
+
+    def _busiest(self, step: Step) -> int:
+        """The first cell that begins with the most messages between nodes; in one node, with the most messages."""
+
+        def messages(cell: int) -> tuple[int, int]:
+            flows = step.in_flight(cell * self.times.cell)
+            return sum(map(step.crosses, flows)), len(flows)
+
+        return max(range(self.times.cells(step)), key=messages)
 
     def of_bug(self, verdict: str) -> Scene:
         """The scene with tensor parallelism across nodes, in the place of the last step."""
@@ -41,7 +50,7 @@ class Story:
         wrong = next(i for i, now in enumerate(moments) if self._across_by(now))
         title = f"Tensor parallelism across nodes: the same step, {self.across.layout}, as on {self.across.spec}"
         key = picture.KEY | {"tp inside nodes: done": "right"}
-        stills = (wrong, right, len(frames) - 1)
+        stills = (right, len(frames) - 1)
         return Scene(
             "broken", title, tuple(frames), picture.height(len(self.steps)), key, verdict, wrong, stills, CONGESTED
         )
@@ -53,7 +62,7 @@ class Story:
     def _frame(self, step: Step, place: int, since: int, now: int) -> Frame:
         """The first ``now`` cells of a step, with the load of wires since another cell."""
         begin, end = (min(cells * self.times.cell, step.seconds) for cells in (since, now))
-        shapes = picture.network(step, Wiring(step), begin, end)
+        shapes = picture.network(step, begin, end)
         for number, other in enumerate(self.steps):
             one = step if number == place else other
             row, current = Row(one, WORDS[one.name]), number == place
@@ -62,6 +71,8 @@ class Story:
             shapes.append(self.times.mark(place, self.steps[-1]))
         shapes += self.times.axis(len(self.steps))
         ended = now >= self.times.cells(step)
+        if ended and picture.uplinks(step):
+            shapes += picture.outcome(("uplink full", f"{uplink_full(step):.0%} of the step"))
         note = self._question(step, place) if not now else self._end(step, place) if ended else phase(step, end)
         return Frame(tuple(shapes), note, self._facts(step, begin, end))
 

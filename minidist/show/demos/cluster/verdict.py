@@ -16,7 +16,7 @@ def verdict(steps: Sequence[Step], number: int, proof: str) -> str:
     nbytes = step.crossing_bytes(tensor_parallel=False)
     return (
         f"{microseconds(step.seconds)}, {times}. {_computing(step)} The uplink is full {uplink_full(step):.0%} of the "
-        f"step. The {nbytes / 1e6:.1f} MB between nodes are gradients of data parallelism; tensor parallelism sends none."
+        f"step. Between nodes: {nbytes / 1e6:.1f} MB, all of it gradients of data parallelism."
     )
 
 
@@ -33,7 +33,7 @@ def harm(steps: Sequence[Step], across: Step, proof: str) -> str:
     return (
         f"{microseconds(across.seconds)} instead of {microseconds(right.seconds)}: "
         f"{across.seconds / right.seconds:.1f} times as long. {_computing(across)} The uplink is full "
-        f"{uplink_full(across):.0%} of the step, with {now / 1e6:.1f} MB between nodes instead of {before / 1e6:.1f}. No "
+        f"{uplink_full(across):.0%} of the step. Between nodes: {now / 1e6:.1f} MB instead of {before / 1e6:.1f}. No "
         f"result shows it: it is the same run. {proof}"
     )
 
