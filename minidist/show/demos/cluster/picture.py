@@ -15,13 +15,22 @@ from minidist.show.demos.cluster.run import Step, is_tensor_parallel, tp_group
 from minidist.show.player.scene import WIDTH, Box, Label, Shape
 
 CELLS, LEFT = 60, 11  # characters of the longest step, and where time begins
-ROWS, PITCH = 8.0, 4.5  # the first line of the lanes, and from one cluster's to the next one's
+ROWS, PITCH = 8, 5  # the first line of the lanes, and from one cluster's to the next one's
 NODE, SECOND = 28, 44  # the width of a node, and the left edge of the second
 UPLINK, NICS, GPUS, NVLINKS, SWITCH = 0, 1, 3, 4, 6  # lines
 COMPUTES, PARTLY, WAITS = "#0072B2", "#9CCBE8", "faint"
 USED, FULL = "#F6B5BF", "#C2002F"  # wires
-GROUPS, DATA_PARALLEL = ("#F0E442", "#8F6FD6"), "#1A1A1A"  # messages within a tp group, and between them
-MARKS = {COMPUTES: "#", PARTLY: "+", WAITS: ".", USED: "-", FULL: "=", GROUPS[0]: "a", GROUPS[1]: "b"}
+GROUPS, DATA_PARALLEL = ("#F0E442", "#8F6FD6"), "#009E73"  # messages within a tp group, and between them
+MARKS = {
+    COMPUTES: "#",
+    PARTLY: "+",
+    WAITS: ".",
+    USED: "-",
+    FULL: "=",
+    GROUPS[0]: "a",
+    GROUPS[1]: "b",
+    DATA_PARALLEL: "d",
+}
 KEY = {
     "computes": COMPUTES, "half of the time": PARTLY, "waits, idle": WAITS, "wire in use": USED, "wire full": FULL,
     "tp group 0": GROUPS[0], "tp group 1": GROUPS[1], "dp message": DATA_PARALLEL,
@@ -31,7 +40,7 @@ Point = tuple[float, float]
 
 
 def height(clusters: int) -> float:
-    return ROWS + clusters * PITCH + 1
+    return ROWS + clusters * PITCH
 
 
 def colour_of_wire(load: float) -> str:
@@ -93,7 +102,7 @@ class Wiring:
         lengths = [abs(b[0] - a[0]) + 2 * abs(b[1] - a[1]) for a, b in pairwise(way)]  # a line is as high as 2 are wide
         x, y = _along(list(pairwise(way)), lengths, sent * sum(lengths))
         fill = colour_of_message(flow, self.step)
-        return Box(x - 0.6, max(0, y - 0.3), 1.2, 0.6, fill, "", MARKS.get(fill, "d"), "paper")
+        return Box(x - 0.6, max(0, y - 0.3), 1.2, 0.6, fill, "", MARKS[fill], "paper")
 
 
 def _at_edge(point: Point) -> Point:
@@ -220,16 +229,18 @@ class Times:
 
     def axis(self, clusters: int) -> list[Shape]:
         """Round times below the lanes."""
-        y, longest = ROWS + clusters * PITCH + 0.25, self.cell * CELLS * 1e6
+        y, longest = ROWS + clusters * PITCH - 0.5, self.cell * CELLS * 1e6
         tick = next(t for t in (10, 20, 50, 100, 200, 500, 10**3, 2000, 5000, 10**9) if longest / t <= 9)
         shapes: list[Shape] = [Label(0, y, "µs", "faint")]
         for number in range(int(longest / tick) + 1):
             shapes.append(Label(min(self.x(number * tick / 1e6), WIDTH - 2), y, str(number * tick), "faint", "middle"))
         return shapes
 
-    def mark(self, place: int, step: Step) -> Box:
-        """Where a step ends that another row is compared with."""
-        return Box(self.x(step.seconds), ROWS + place * PITCH, 0.5, 4, "right", "", ":")
+    def mark(self, place: int, step: Step, words: str) -> list[Shape]:
+        """Where a step ends that a row is compared with."""
+        top, x = ROWS + place * PITCH, self.x(step.seconds)
+        text = f"▼ {words}: {microseconds(step.seconds)}"
+        return [Box(x, top, 0.25, 4, "ink", "", "|"), Label(x, top - 0.5, text)]
 
 
 def microseconds(seconds: float) -> str:

@@ -49,11 +49,9 @@ class Story:
         frames = [self._frame(self.across, len(self.steps) - 1, since, now) for since, now in _stretches(moments)]
         wrong = next(i for i, now in enumerate(moments) if self._across_by(now))
         title = f"Tensor parallelism across nodes: the same step, {self.across.layout}, as on {self.across.spec}"
-        key = picture.KEY | {"tp inside nodes: done": "right"}
+        lines = picture.height(len(self.steps))
         stills = (right, len(frames) - 1)
-        return Scene(
-            "broken", title, tuple(frames), picture.height(len(self.steps)), key, verdict, wrong, stills, CONGESTED
-        )
+        return Scene("broken", title, tuple(frames), lines, picture.KEY, verdict, wrong, stills, CONGESTED)
 
     def _across_by(self, cells: int) -> bool:
         """Whether some message of tensor parallelism has left its node."""
@@ -67,8 +65,8 @@ class Story:
             one = step if number == place else other
             row, current = Row(one, WORDS[one.name]), number == place
             shapes += self.times.row(number, row, now if current else None, known=number <= place)
-        if step is self.across and end > self.steps[-1].seconds:
-            shapes.append(self.times.mark(place, self.steps[-1]))
+        if step is self.across and end >= self.steps[-1].seconds:
+            shapes += self.times.mark(place, self.steps[-1], "tp inside nodes")
         shapes += self.times.axis(len(self.steps))
         ended = now >= self.times.cells(step)
         if ended and picture.uplinks(step):
@@ -101,7 +99,7 @@ class Story:
         facts = {
             "time": microseconds(end),
             "ranks compute": f"{sum(computing) / len(computing):.0%} of it",
-            "tp, dp bytes between nodes": f"{sent[0]:.1f}, {sent[1]:.1f} MB",
+            "between nodes": f"tp {sent[0]:.1f}, dp {sent[1]:.1f} MB",
         }
         if picture.uplinks(step):
             facts["uplink now"] = f"{uplink_load(step, begin, end):.0%}" if end > begin else "0%"
