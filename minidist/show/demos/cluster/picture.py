@@ -66,7 +66,7 @@ class Wiring:
         self.step, self.nodes = step, max(step.topology.nodes) + 1
         vertices = sorted(step.topology.chips)
         half, gap = len(vertices) // 2, NODE / (len(vertices) // 2)
-        middles = [SECOND * (place // half) + gap * (place % half + 0.5) for place in range(len(vertices))]
+        middles = [SECOND * (place // half) + int(gap * (place % half + 0.5) + 0.5) for place in range(len(vertices))]
         self.middles = dict(zip(vertices, middles, strict=True))  # of the chips
         self.width = NODE if self.nodes > 1 else WIDTH  # of a node
 
@@ -152,14 +152,20 @@ def uplinks(step: Step) -> list[Edge]:
     return [edge for edge in step.topology.links if edge[1] == "spine"]
 
 
-def _speeds(step: Step) -> list[tuple[int, str]]:
-    def of(*edge: str) -> str:
-        return f"{step.topology.links[edge].bandwidth / 1e9:g} GB/s"
+def uplink_speed(step: Step) -> str:
+    return _speed(step, "leaf0", "spine")
 
+
+def _speed(step: Step, *edge: str) -> str:
+    return f"{step.topology.links[edge].bandwidth / 1e9:g} GB/s"
+
+
+def _speeds(step: Step) -> list[tuple[int, str]]:
+    """The line, and what one direction of a wire carries there."""
     chip = step.topology.chips[0]
-    speeds = [(NVLINKS, f"NVLink {of(chip, 'node0.switch')}")]
+    speeds = [(NVLINKS, f"NVLink {_speed(step, chip, 'node0.switch')}")]
     if uplinks(step):
-        speeds += [(UPLINK + 1, f"uplink {of('leaf0', 'spine')}"), (NICS + 1, f"NIC {of(chip, 'leaf0')}")]
+        speeds += [(UPLINK + 1, f"uplink {uplink_speed(step)}"), (NICS + 1, f"NIC {_speed(step, chip, 'leaf0')}")]
     return speeds
 
 

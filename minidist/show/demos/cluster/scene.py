@@ -83,7 +83,7 @@ class Story:
             return f"A step that {step.ranks} real ranks took, now on the clock of {step.ranks} H100s in one node."
         if step.name == TWO:
             return f"The same messages on two nodes. In one: {microseconds(before.seconds)}. {guess}"
-        return f"Now the {step.layout.tp} NICs of a node share an uplink as fast as one. {guess}"
+        return f"Now the {step.layout.tp} NICs of a node share {picture.uplink_speed(step)} of uplink. {guess}"
 
     def _end(self, step: Step, place: int) -> str:
         if step.name == ONE:
@@ -127,15 +127,16 @@ def phase(step: Step, time: float) -> str:
     """What rank 0 does at a time of the step, in a sentence."""
     moment = (step.start + time) * 1e9
     spans = [
-        entry.name.split()[0] for entry in step.replayed.logs[0]
-        if isinstance(entry, Event) and entry.track == "compute" and entry.start < moment <= entry.end
+        entry.name for entry in step.replayed.logs[0]
+        if isinstance(entry, Event) and entry.stream == 0 and entry.start < moment <= entry.end
     ]  # fmt: skip
-    across = bool(step.crossing_bytes(tensor_parallel=True))
+    across = step.crossing_bytes(tensor_parallel=True) > 0
     where = "between nodes" if across else "inside the nodes" if max(step.topology.nodes) else "inside the node"
-    if "forward" in spans:
-        return f"Forward: tensor parallelism sums activations, {where}."
-    if "backward" in spans:
-        return f"Backward: tensor parallelism sums gradients of activations, {where}; data parallelism begins."
-    if "optimizer" in spans:
-        return "The optimizer: every rank updates its weights."
-    return "All wait until data parallelism has summed the gradients."
+    sentences = {
+        "forward": f"Forward: tensor parallelism sums activations, {where}.",
+        "backward": f"Backward: tensor parallelism sums their gradients, {where}.",
+        "sync gradients": "Nothing left to compute: all wait for data parallelism to sum the gradients.",
+        "optimizer": "The optimizer: the norm of all gradients, then every rank updates its weights.",
+    }
+    found = (sentence for span, sentence in sentences.items() if any(name.startswith(span) for name in spans))
+    return next(found, "The ranks sum their losses.")

@@ -11,12 +11,12 @@ def verdict(steps: Sequence[Step], number: int, proof: str) -> str:
     """How long a step takes, and what it waits for."""
     step, one = steps[number], steps[0]
     if step.name == ONE:
-        return f"{_computing(step)} No message leaves the node. {proof}"
+        return f"{_waiting(step)} No message leaves the node. {proof}"
     times = f"{step.seconds / one.seconds:.1f} times as long as in one node"
     nbytes = step.crossing_bytes(tensor_parallel=False)
     return (
-        f"{microseconds(step.seconds)}, {times}. {_computing(step)} The uplink is full {uplink_full(step):.0%} of the "
-        f"step. Between nodes: {nbytes / 1e6:.1f} MB, all of it gradients of data parallelism."
+        f"{microseconds(step.seconds)}, {times}. {_waiting(step)} The uplink is full {uplink_full(step):.0%} of it. "
+        f"Between nodes: {nbytes / 1e6:.1f} MB, all for the gradients of data parallelism."
     )
 
 
@@ -32,12 +32,12 @@ def harm(steps: Sequence[Step], across: Step, proof: str) -> str:
     before, now = right.report.bytes_between_nodes, across.report.bytes_between_nodes
     return (
         f"{microseconds(across.seconds)} instead of {microseconds(right.seconds)}: "
-        f"{across.seconds / right.seconds:.1f} times as long. {_computing(across)} The uplink is full "
-        f"{uplink_full(across):.0%} of the step. Between nodes: {now / 1e6:.1f} MB instead of {before / 1e6:.1f}. No "
-        f"result shows it: it is the same run. {proof}"
+        f"{across.seconds / right.seconds:.1f} times as long. {_waiting(across)} The uplink is full "
+        f"{uplink_full(across):.0%} of it. Between nodes: {now / 1e6:.1f} MB "
+        f"instead of {before / 1e6:.1f}. No result shows it: it is the same run. {proof}"
     )
 
 
-def _computing(step: Step) -> str:
+def _waiting(step: Step) -> str:
     shares = [rank.computing / step.seconds for rank in step.report.ranks]
-    return f"The ranks compute {sum(shares) / len(shares):.0%} of the time and wait for the rest."
+    return f"The ranks wait {1 - sum(shares) / len(shares):.0%} of the time."
