@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from minidist.show.demos.cluster import picture
-from minidist.show.demos.cluster.picture import Row, Times, microseconds
+from minidist.show.demos.cluster import wires
+from minidist.show.demos.cluster.colours import KEY
+from minidist.show.demos.cluster.lanes import Times, height, microseconds
 from minidist.show.demos.cluster.run import ACROSS, CONGESTED, ONE, TWO, Step
-from minidist.show.player.scene import Frame, Scene
+from minidist.show.player.scene import Box, Frame, Scene
 from minidist.trace import Event
 
 WORDS = {ONE: ("one node",), TWO: ("two nodes",), CONGESTED: ("congested", "uplink"), ACROSS: ("tp across", "nodes")}
@@ -30,8 +31,8 @@ class Story:
         frames = [self._frame(step, number, since, now) for since, now in _stretches(range(cells + 1))]
         title = f"{step.name.capitalize()}: a training step of {step.ranks} ranks, {step.layout}, as on {step.spec}"
         stills = (self._busiest(step), len(frames) - 1)
-        lines = picture.height(len(self.steps))
-        return Scene(step.name, title, tuple(frames), lines, picture.KEY, verdict, stills=stills)
+        lines = height(len(self.steps))
+        return Scene(step.name, title, tuple(frames), lines, _key(frames), verdict, stills=stills)
 
     def _busiest(self, step: Step) -> int:
         """The first cell that begins with the most messages between nodes; in one node, with the most messages."""
@@ -49,9 +50,9 @@ class Story:
         frames = [self._frame(self.across, len(self.steps) - 1, since, now) for since, now in _stretches(moments)]
         wrong = next(i for i, now in enumerate(moments) if self._across_by(now))
         title = f"Tensor parallelism across nodes: the same step, {self.across.layout}, as on {self.across.spec}"
-        lines = picture.height(len(self.steps))
+        lines = height(len(self.steps))
         stills = (right, len(frames) - 1)
-        return Scene("broken", title, tuple(frames), lines, picture.KEY, verdict, wrong, stills, CONGESTED)
+        return Scene("broken", title, tuple(frames), lines, _key(frames), verdict, wrong, stills, CONGESTED)
 
     def _across_by(self, cells: int) -> bool:
         """Whether some message of tensor parallelism has left its node."""
@@ -60,17 +61,17 @@ class Story:
     def _frame(self, step: Step, place: int, since: int, now: int) -> Frame:
         """The first ``now`` cells of a step, with the load of wires since another cell."""
         begin, end = (min(cells * self.times.cell, step.seconds) for cells in (since, now))
-        shapes = picture.network(step, begin, end)
+        shapes = wires.network(step, begin, end)
         for number, other in enumerate(self.steps):
             one = step if number == place else other
-            row, current = Row(one, WORDS[one.name]), number == place
-            shapes += self.times.row(number, row, now if current else None, known=number <= place)
+            cells = now if number == place else self.times.cells(one) if number < place else None
+            shapes += self.times.row(number, WORDS[one.name], one, cells)
         if step is self.across and end >= self.steps[-1].seconds:
             shapes += self.times.mark(place, self.steps[-1], "tp inside nodes")
         shapes += self.times.axis(len(self.steps))
         ended = now >= self.times.cells(step)
-        if ended and picture.uplinks(step):
-            shapes += picture.outcome(("uplink full", f"{uplink_full(step):.0%} of the step"))
+        if ended and wires.uplinks(step):
+            shapes += wires.outcome(("uplink full", f"{uplink_full(step):.0%} of the step"))
         note = self._question(step, place) if not now else self._end(step, place) if ended else phase(step, end)
         return Frame(tuple(shapes), note, self._facts(step, begin, end))
 
@@ -80,10 +81,12 @@ class Story:
             right = microseconds(self.steps[-1].seconds)
             return f"The ranks of a tp group sit on both nodes. Tensor parallelism inside nodes: {right}. {guess}"
         if step.name == ONE:
-            return f"A step that {step.ranks} real ranks took, now on the clock of {step.ranks} H100s in one node."
+            return (
+                f"A step of {step.ranks} real ranks on the clock of {step.ranks} H100s in one node. A lane is a rank."
+            )
         if step.name == TWO:
             return f"The same messages on two nodes. In one: {microseconds(before.seconds)}. {guess}"
-        return f"Now the {step.layout.tp} NICs of a node share {picture.uplink_speed(step)} of uplink. {guess}"
+        return f"Now the {step.layout.tp} NICs of a node share {wires.uplink_speed(step)} of uplink. {guess}"
 
     def _end(self, step: Step, place: int) -> str:
         if step.name == ONE:
@@ -101,9 +104,15 @@ class Story:
             "ranks compute": f"{sum(computing) / len(computing):.0%} of it",
             "between nodes": f"tp {sent[0]:.1f}, dp {sent[1]:.1f} MB",
         }
-        if picture.uplinks(step):
+        if wires.uplinks(step):
             facts["uplink now"] = f"{uplink_load(step, begin, end):.0%}" if end > begin else "0%"
         return facts
+
+
+def _key(frames: Sequence[Frame]) -> dict[str, str]:
+    """The meaning of the colours that there are."""
+    fills = {shape.fill for frame in frames for shape in frame.shapes if isinstance(shape, Box)}
+    return {name: colour for name, colour in KEY.items() if colour in fills}
 
 
 def _stretches(moments: Sequence[int]) -> list[tuple[int, int]]:
@@ -114,13 +123,13 @@ def _stretches(moments: Sequence[int]) -> list[tuple[int, int]]:
 def uplink_load(step: Step, begin: float, end: float) -> float:
     """The load of the fuller direction of the uplink between two times of the step."""
     zero = step.start
-    return max(step.load.mean(edge, zero + begin, zero + end) for edge in picture.uplinks(step))
+    return max(step.load.mean(edge, zero + begin, zero + end) for edge in wires.uplinks(step))
 
 
 def uplink_full(step: Step) -> float:
     """The share of the step in which the fuller direction of the uplink is full."""
     end = step.start + step.seconds
-    return max(step.load.full(edge, step.start, end) for edge in picture.uplinks(step))
+    return max(step.load.full(edge, step.start, end) for edge in wires.uplinks(step))
 
 
 def phase(step: Step, time: float) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from minidist.show.demos.cluster.picture import microseconds
+from minidist.show.demos.cluster.lanes import microseconds
 from minidist.show.demos.cluster.run import ONE, Step
 from minidist.show.demos.cluster.scene import uplink_full
 

@@ -1,62 +1,30 @@
-"""One moment of a step on a cluster: above, its wires and the messages on them; below, what each rank has done so far.
+"""The network at one moment: its wires with their load, and the messages on them.
 
 A wire has two directions, side by side: up and right first. Its colour is its load since the frame before. A message is
-a square on its way; how far it has come is how much of it has been sent. Below, all clusters have one time axis; a rank
-is half a line high, and a cell of it tells how much of that time it computed.
+a square on its way; how far it has come is how much of it has been sent.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from minidist.analysis.clock.network import Flow
 from minidist.plan.topology import Edge
+from minidist.show.demos.cluster.colours import DATA_PARALLEL, FULL, GROUPS, MARKS, USED, WAITS
 from minidist.show.demos.cluster.run import Step, is_tensor_parallel, tp_group
 from minidist.show.player.scene import WIDTH, Box, Label, Shape
 
-CELLS, LEFT = 60, 11  # characters of the longest step, and where time begins
-ROWS, PITCH = 8, 5  # the first line of the lanes, and from one cluster's to the next one's
 NODE, SECOND = 28, 44  # the width of a node, and the left edge of the second
-UPLINK, NICS, GPUS, NVLINKS, SWITCH = 0, 1, 3, 4, 6  # lines
-COMPUTES, PARTLY, WAITS = "#0072B2", "#9CCBE8", "faint"
-USED, FULL = "#F6B5BF", "#C2002F"  # wires
-GROUPS, DATA_PARALLEL = ("#F0E442", "#8F6FD6"), "#009E73"  # messages within a tp group, and between them
-MARKS = {
-    COMPUTES: "#",
-    PARTLY: "+",
-    WAITS: ".",
-    USED: "-",
-    FULL: "=",
-    GROUPS[0]: "a",
-    GROUPS[1]: "b",
-    DATA_PARALLEL: "d",
-}
-KEY = {
-    "computes": COMPUTES, "half of the time": PARTLY, "waits, idle": WAITS, "wire in use": USED, "wire full": FULL,
-    "tp group 0": GROUPS[0], "tp group 1": GROUPS[1], "dp message": DATA_PARALLEL,
-}  # fmt: skip
+UPLINK, NICS, RANKS, NVLINKS, SWITCH = 0, 1, 3, 4, 6  # lines
 ALMOST = 0.99  # a wire with that load is drawn as full
 Point = tuple[float, float]
-
-
-def height(clusters: int) -> float:
-    return ROWS + clusters * PITCH
 
 
 def colour_of_wire(load: float) -> str:
     return FULL if load >= ALMOST else USED if load > 0 else WAITS
 
 
-def colour_of_time(computing: float) -> str:
-    """Of a cell in which a rank computes for that share of the time."""
-    return COMPUTES if computing >= 2 / 3 else PARTLY if computing >= 1 / 3 else WAITS
-
-
 def colour_of_message(flow: Flow, step: Step) -> str:
     return GROUPS[tp_group(flow.source, step.layout)] if is_tensor_parallel(flow, step.layout) else DATA_PARALLEL
-
-
-# ── above: the network ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Wiring:
@@ -80,7 +48,7 @@ class Wiring:
         chip, switch = edge if leaves else edge[::-1]
         above = switch.startswith("leaf")
         x = self.middles[chip] + (-0.5 if leaves == above else 0.5)  # upwards on the left
-        near, far = ((x, GPUS), (x, NICS)) if above else ((x, NVLINKS), (x, SWITCH))
+        near, far = ((x, RANKS), (x, NICS)) if above else ((x, NVLINKS), (x, SWITCH))
         return (near, far) if leaves else (far, near)
 
     def wire(self, edge: Edge, load: float) -> Box:
@@ -134,7 +102,7 @@ def network(step: Step, since: float, now: float) -> list[Shape]:
             shapes.append(Box(SECOND * node, UPLINK, NODE, 1, "paper", f"leaf switch {node}", " ", "ink"))
     for rank, chip in enumerate(step.topology.chips):
         fill = GROUPS[tp_group(rank, step.layout)]
-        shapes.append(Box(wiring.middles[chip] - 3, GPUS, 6, 1, fill, f"rank {rank}", MARKS[fill]))
+        shapes.append(Box(wiring.middles[chip] - 3, RANKS, 6, 1, fill, f"rank {rank}", MARKS[fill]))
     shapes += [Label(WIDTH / 2, y + 0.5, text, "ink", "middle") for y, text in _speeds(step)]
     for flow in step.in_flight(now):
         done = (zero + now - flow.start) / (flow.sent - flow.start)
@@ -167,87 +135,3 @@ def _speeds(step: Step) -> list[tuple[int, str]]:
     if uplinks(step):
         speeds += [(UPLINK + 1, f"uplink {uplink_speed(step)}"), (NICS + 1, f"NIC {_speed(step, chip, 'leaf0')}")]
     return speeds
-
-
-# ── below: time ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True)
-class Row:
-    """A cluster's lanes.
-
-    Args:
-        step: on this cluster.
-        words: its name, in at most two lines.
-    """
-
-    step: Step
-    words: Sequence[str]
-
-
-class Times:
-    """All clusters' lanes on one time axis.
-
-    Args:
-        longest: seconds, of the longest step that will be shown.
-        one: seconds of the step in one node.
-    """
-
-    def __init__(self, longest: float, one: float) -> None:
-        self.cell, self.one = longest / CELLS, one
-        self._known: dict[str, list[list[str]]] = {}  # lanes
-
-    def x(self, time: float) -> float:
-        return LEFT + time / self.cell
-
-    def cells(self, step: Step) -> int:
-        """How many a step takes; the last one may end early."""
-        return -int(-(step.seconds / self.cell - 1e-9) // 1)
-
-    def row(self, place: int, row: Row, cells: int | None, known: bool = True) -> list[Shape]:
-        """One cluster's lanes: so many cells, or all. A row that is not ``known`` yet is empty."""
-        top, step = ROWS + place * PITCH, row.step
-        ink = "ink" if known else "faint"
-        shapes: list[Shape] = [Label(0, top + 0.5 + line, word, ink) for line, word in enumerate(row.words)]
-        if not known:
-            return [*shapes, Label(LEFT, top + 1.5, "?", "faint")]
-        ended = cells is None or cells >= self.cells(step)
-        shown = self._lanes(step)[: self.cells(step) if ended else cells]
-        lane = 4 / step.ranks
-        for number, fills in enumerate(shown):
-            x, w = LEFT + number, min(1.0, self.x(step.seconds) - LEFT - number)
-            shapes += [Box(x, top + lane * r, w, 0.85 * lane, fill, "", MARKS[fill]) for r, fill in enumerate(fills)]
-        end = self.x(step.seconds) if ended else LEFT + cells
-        shapes.append(Box(min(end, WIDTH - 0.25), top, 0.25, 4, "ink", "", "|"))
-        if ended:
-            times = f"{step.seconds / self.one:.1f}×"
-            shapes += [Label(0, top + 2.5, microseconds(step.seconds)), Label(0, top + 3.5, times)]
-        return shapes
-
-    def _lanes(self, step: Step) -> list[list[str]]:
-        """For each cell the colour of each rank."""
-        if step.name not in self._known:
-            edges = [min(number * self.cell, step.seconds) for number in range(self.cells(step) + 1)]
-            self._known[step.name] = [
-                [colour_of_time(step.computing(rank, a, b)) for rank in range(step.ranks)] for a, b in pairwise(edges)
-            ]
-        return self._known[step.name]
-
-    def axis(self, clusters: int) -> list[Shape]:
-        """Round times below the lanes."""
-        y, longest = ROWS + clusters * PITCH - 0.5, self.cell * CELLS * 1e6
-        tick = next(t for t in (10, 20, 50, 100, 200, 500, 10**3, 2000, 5000, 10**9) if longest / t <= 9)
-        shapes: list[Shape] = [Label(0, y, "µs", "faint")]
-        for number in range(int(longest / tick) + 1):
-            shapes.append(Label(min(self.x(number * tick / 1e6), WIDTH - 2), y, str(number * tick), "faint", "middle"))
-        return shapes
-
-    def mark(self, place: int, step: Step, words: str) -> list[Shape]:
-        """Where a step ends that a row is compared with."""
-        top, x = ROWS + place * PITCH, self.x(step.seconds)
-        text = f"▼ {words}: {microseconds(step.seconds)}"
-        return [Box(x, top, 0.25, 4, "ink", "", "|"), Label(x, top - 0.5, text)]
-
-
-def microseconds(seconds: float) -> str:
-    return f"{seconds * 1e6:,.0f} µs"
