@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from minidist.course.answers import ROOT
+from minidist.trace import Kernel
 from minidist.train.checkpoint.commit import name_of
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
@@ -68,6 +69,18 @@ def test_what_a_run_brings_back(ranks, device_ranks, changes):
 
 
 @pytest.mark.parametrize("text", ["dp=2,zero=3", "tp=2", "dp=2,ep=2"])
+@pytest.mark.parametrize("changes", [{}, {"precision": "bf16"}, {"precision": "fp8", "attention": "tiled"}], ids=str)
+def test_a_trace_has_the_same_kernels(ranks, device_ranks, changes):
+    """To ask for views and bytes stops no device."""
+    config = replace(PLAIN, **changes)
+    found = [
+        run(started, replace(config, backend=backend), Layout(dp=2), RunOptions(trace=True)).ranks[0].log
+        for started, backend in ((ranks(2), "numpy"), (device_ranks(2), "cupy"))
+    ]
+    expected, kernels = ([entry for entry in log if isinstance(entry, Kernel)] for log in found)
+    assert kernels == expected != []
+
+
 def test_a_checkpoint_goes_from_device_to_host_and_back(ranks, device_ranks, tmp_path, text):
     """Saved on one, resumed on the other: the bits of a run that stayed on the host."""
     config, layout = replace(SPARSE, layers=2, steps=3, precision="bf16"), Layout.parse(text)
