@@ -68,7 +68,6 @@ def test_what_a_run_brings_back(ranks, device_ranks, changes):
     assert found.memory == expected.memory
 
 
-@pytest.mark.parametrize("text", ["dp=2,zero=3", "tp=2", "dp=2,ep=2"])
 @pytest.mark.parametrize("changes", [{}, {"precision": "bf16"}, {"precision": "fp8", "attention": "tiled"}], ids=str)
 def test_a_trace_has_the_same_kernels(ranks, device_ranks, changes):
     """To ask for views and bytes stops no device."""
@@ -81,6 +80,7 @@ def test_a_trace_has_the_same_kernels(ranks, device_ranks, changes):
     assert kernels == expected != []
 
 
+@pytest.mark.parametrize("text", ["dp=2,zero=3", "tp=2", "dp=2,ep=2"])
 def test_a_checkpoint_goes_from_device_to_host_and_back(ranks, device_ranks, tmp_path, text):
     """Saved on one, resumed on the other: the bits of a run that stayed on the host."""
     config, layout = replace(SPARSE, layers=2, steps=3, precision="bf16"), Layout.parse(text)
