@@ -46,6 +46,8 @@ class Transport:
         self.unwaited: dict[tuple[int, int], int] = {}  # (peer, number) of sends not yet known to be done -> bytes
         self.traffic = trace.TrafficCounter(self.size)
         self.collectives = trace.CollectiveCounter()
+        self.nodes = (0,) * self.size  # of each rank: all on one, unless somebody says otherwise (see comm/nodes.py)
+        self.links = None  # the speeds of the links inside a node and between nodes, where they are known
         self.groups: list = []  # the process groups of this run; closed at its end
         self.lock = threading.RLock()  # shared by the main thread and the threads of asynchronous collectives
         self.status = segment.status[rank]
