@@ -3,6 +3,7 @@
 A group is always an argument: there is no hidden default as in ``torch.distributed``. MPI calls it a communicator.
 """
 
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -88,6 +89,9 @@ class ProcessGroup:
         Every message carries the description and the number of the call, so ranks that call different collectives
         notice. A synchronous call waits its turn behind asynchronous ones in flight.
 
+        The trace says which call it was, under a name that is the same on every rank and in no other group, and whether
+        it ran in the background.
+
         Args:
             description: the call in words, the same on every rank.
             nbytes: size of the buffer, for the trace.
@@ -95,6 +99,7 @@ class ProcessGroup:
             kind: what ``collectives`` counts: the collective's name, dtype and elements; None to count nothing.
         """
         self._collectives += 1
+        number = self._collectives
         where = "the world" if self.size == self.transport.size else f"group {list(self.ranks)}"
         label = f"{description}, collective {self._collectives} of {where}"
         inside = ProcessGroup(self.transport, self.ranks, self.context | 1, label)
@@ -102,7 +107,9 @@ class ProcessGroup:
         def traced() -> None:
             if self.size == 1:  # no other rank: nothing to trace or count
                 return body(inside)
-            with trace.span(description, "communication", bytes=nbytes):
+            background = threading.get_ident() != self.transport.main_thread
+            call = f"{self.context:x}.{number}"
+            with trace.span(description, "communication", bytes=nbytes, call=call, background=background):
                 body(inside)
             if kind is not None:
                 self.transport.collectives.count(trace.Collective(self.axis, *kind), inside.bytes_sent)
