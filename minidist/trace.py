@@ -26,6 +26,7 @@ class Event:
     start: int  # ns
     end: int  # ns
     details: dict = field(default_factory=dict)
+    stream: int = 0  # see ``stream``
 
 
 @dataclass(slots=True)
@@ -44,8 +45,8 @@ class Message:
 class PointToPoint:
     """A call in program order: a posted send, or a send or receive that ``wait`` or ``is_completed`` says is done.
 
-    Messages have times, which change from run to run. These calls do not, and analysis/replay.py derives from them how
-    many steps an algorithm takes, and how long it takes on a network of given speed.
+    Messages have times, which change from run to run. These calls do not, nor do the entries below. analysis/replay.py
+    derives from them how many steps an algorithm takes, and analysis/clock/ how long a run takes on a given cluster.
     """
 
     call: str  # "post" or "wait"
@@ -54,10 +55,59 @@ class PointToPoint:
     destination: int
     number: int  # as in Message
     nbytes: int
+    stream: int = 0
+
+
+@dataclass(slots=True)
+class Begin:
+    """A span begins here, in program order. The Event that it becomes comes where it ends."""
+
+    name: str
+    track: str
+    stream: int
+
+
+@dataclass(slots=True)
+class Kernel:
+    """What an operation asks of the hardware, in program order: see nn/dispatch/kernels.py."""
+
+    name: str
+    flops: int  # of its matrix products
+    nbytes: int  # read and written
+    precision: str  # of the products
+    stream: int
+
+
+@dataclass(slots=True)
+class Task:
+    """A point in the life of an asynchronous collective, in program order.
+
+    The program submits it and, at some time, knows that it is done ("wait"); the stream that runs it says where it
+    begins and ends.
+    """
+
+    call: str  # "submit", "begin", "end" or "wait"
+    runs_on: int  # the stream that runs it
+    number: int  # on that stream, from 0
+    stream: int  # the one that makes this entry
 
 
 _log: list | None = None  # None: not recording
 _watch: Callable | None = None
+_thread = threading.local()
+
+
+def stream() -> int:
+    """Which stream of this rank runs here: 0 for the main thread; each thread of asynchronous collectives has its own.
+
+    A stream does one thing after another, as on a GPU. Entries of one stream are in the log in program order.
+    """
+    return getattr(_thread, "stream", 0)
+
+
+def use_stream(number: int) -> None:
+    """Say which stream the calling thread is."""
+    _thread.stream = number
 
 
 def start(watch: Callable | None = None) -> None:
@@ -80,7 +130,7 @@ def recording() -> bool:
     return _log is not None
 
 
-def record(entry: Event | Message | PointToPoint) -> None:
+def record(entry: "Event | Message | PointToPoint | Begin | Kernel | Task") -> None:
     log = _log  # another thread may stop recording in between
     if log is not None:
         log.append(entry)
@@ -94,11 +144,12 @@ def span(name: str, track: str = "compute", **details):
     if _log is None:
         yield
         return
+    record(Begin(name, track, stream()))
     begin = time.perf_counter_ns()
     try:
         yield
     finally:
-        record(Event(name, track, begin, time.perf_counter_ns(), details))
+        record(Event(name, track, begin, time.perf_counter_ns(), details, stream()))
 
 
 def traced(name: str, track: str = "compute"):
@@ -113,6 +164,12 @@ def traced(name: str, track: str = "compute"):
         return call
 
     return decorate
+
+
+def kernel(name: str, flops: int, nbytes: int, precision: str = "fp32") -> None:
+    """Record what an operation asks of the hardware, if recording."""
+    if _log is not None:
+        record(Kernel(name, flops, nbytes, precision, stream()))
 
 
 def message(kind: str, source: int, destination: int, number: int, nbytes: int) -> None:

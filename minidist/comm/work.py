@@ -72,7 +72,7 @@ class MessageWork(Work):
             kind, source, destination = (
                 ("send", here, part.peer) if isinstance(part, Send) else ("receive", part.peer, here)
             )
-            trace.record(trace.PointToPoint(call, kind, source, destination, part.number, part.nbytes))
+            trace.record(trace.PointToPoint(call, kind, source, destination, part.number, part.nbytes, trace.stream()))
 
 
 class BackgroundWork(Work):
@@ -80,6 +80,7 @@ class BackgroundWork(Work):
 
     def __init__(self, background: "Background", label: str, body: Callable[[], None]) -> None:
         self._background, self._transport, self.label = background, background.transport, label
+        self.number = background.new_number()
         self._body: Callable[[], None] | None = body
         self._caller = caller()
         self._context = contextvars.copy_context()  # NumPy keeps its error handling in it
@@ -88,11 +89,18 @@ class BackgroundWork(Work):
     def run(self) -> None:
         """Run on the background thread. After the first error nothing more runs, as on a CUDA stream."""
         if self._transport.background_error is None:
+            self.record("begin")
             try:
                 self._context.run(self._body)
             except BaseException as error:  # the main thread raises it
                 error.add_note(f"started asynchronously {self._caller}")
                 self._transport.background_error = error
+            self.record("end")
+
+    def record(self, call: str) -> None:
+        """Record a point of its life, if recording."""
+        if trace.recording():
+            trace.record(trace.Task(call, self._background.stream, self.number, trace.stream()))
 
     def end(self) -> None:
         self._body = None  # it refers to the arrays: let them be freed
@@ -129,7 +137,8 @@ class Background:
         self.transport = transport
         self.unwaited: list[BackgroundWork] = []
         self._works: queue.SimpleQueue[BackgroundWork | None] = queue.SimpleQueue()
-        self._unfinished = 0
+        self._unfinished = self._submitted = 0
+        self.stream = transport.new_stream()
         self._last: BackgroundWork | None = None
         self._thread = threading.Thread(target=self._run, daemon=True, name="collectives")
         self._thread.start()
@@ -138,7 +147,13 @@ class Background:
     def busy(self) -> bool:
         return self._unfinished > 0
 
+    def new_number(self) -> int:
+        """How many works there were before."""
+        self._submitted += 1
+        return self._submitted - 1
+
     def submit(self, work: BackgroundWork) -> None:
+        work.record("submit")
         with self.transport.lock:
             self._unfinished += 1
             if self._unfinished == 1:
@@ -150,10 +165,12 @@ class Background:
     def told_done(self, work: BackgroundWork) -> None:
         """The rank knows that a work is done, and so are all before it."""
         if work in self.unwaited:
+            work.record("wait")
             del self.unwaited[: self.unwaited.index(work) + 1]
 
     def _run(self) -> None:
         self.transport.threads.add(threading.get_ident())
+        trace.use_stream(self.stream)
         while (work := self._works.get()) is not None:
             work.run()
             with self.transport.lock:

@@ -20,6 +20,7 @@ Ranks with different gradients join ``largest``, ``count`` and ``total`` by an a
 from collections.abc import Callable, Iterable
 from math import frexp, isfinite, sqrt
 
+from minidist import trace
 from minidist.backend import cache_blocks, xp
 from minidist.nn.layers import Parameter
 from minidist.nn.loss import identity
@@ -63,6 +64,8 @@ def clip_grad_norm(
         NotFinite: as ``grad_norm``.
     """
     parameters = list(parameters)
+    held = sum(4 * parameter.size for parameter in parameters if parameter.grad is not None)
+    trace.kernel("clip", 0, 3 * held)  # read for the norm; read, scaled and written
     norm = grad_norm(filter(owns, parameters), all_max, all_sum)
     scale_gradients(parameters, clip_factor(norm, max_norm))
     return norm

@@ -39,6 +39,8 @@ def sum_over_tokens(values):
 class CopyToHeads(Function):
     """Megatron-LM's f: every head gets the same activations, and the heads' gradients add up."""
 
+    kernel = False
+
     @staticmethod
     def forward(ctx: Context, x, heads):
         ctx.rounds = False  # the heads' gradients are terms of a sum
@@ -51,6 +53,8 @@ class CopyToHeads(Function):
 
 class ReduceFromHeads(Function):
     """Megatron-LM's g: the heads' outputs add up, and every head gets the same gradient."""
+
+    kernel = False
 
     @staticmethod
     def forward(ctx: Context, y, dtype):

@@ -14,7 +14,7 @@ Everything here is elementwise, so a full parameter and any slice of it get the 
 from collections.abc import Iterable
 from math import cos, pi, sqrt
 
-from minidist import ledger
+from minidist import ledger, trace
 from minidist.backend import xp
 from minidist.nn.layers import Parameter
 from minidist.nn.rounding import rounded
@@ -138,6 +138,7 @@ class AdamW:
         for parameter in self.parameters:
             if parameter.grad is None:
                 continue
+            trace.kernel("adamw", 0, 7 * parameter.data.nbytes)  # reads four arrays, writes three of them
             adamw_update(
                 parameter.data,
                 parameter.grad,

@@ -136,7 +136,7 @@ class Context:
             function whose output is a term of a sum yet to be taken, or must stay in float32, says no.
     """
 
-    grad_dtype, rounds, saved, flops, freed = None, True, None, 0, False
+    grad_dtype, rounds, saved, flops, nbytes, freed = None, True, None, 0, 0, False
 
     def __init__(self, function: type["Function"], arguments: tuple) -> None:
         self.function, self.policy = function, current()
@@ -174,9 +174,10 @@ class Function:
     Attributes:
         flops: how many operations forward's products take, from its output and its arguments; None if it has none.
         gradient_flops: for each argument, how many times as many its gradient takes.
+        kernel: whether a GPU would run it by itself, and not as a part of the product before or after it.
     """
 
-    flops, gradient_flops = None, ()
+    flops, gradient_flops, kernel = None, (), True
 
     @staticmethod
     def forward(ctx: Context, *arguments):

@@ -46,6 +46,7 @@ class Transport:
         self.unwaited: dict[tuple[int, int], int] = {}  # (peer, number) of sends not yet known to be done -> bytes
         self.traffic = trace.TrafficCounter(self.size)
         self.collectives = trace.CollectiveCounter()
+        self.streams = 1  # of this rank so far: the main thread, and each thread of asynchronous collectives
         self.groups: list = []  # the process groups of this run; closed at its end
         self.lock = threading.RLock()  # shared by the main thread and the threads of asynchronous collectives
         self.status = segment.status[rank]
@@ -59,6 +60,11 @@ class Transport:
         self.active_threads = 1  # threads of this rank that compute rather than wait
         self.waits: dict[int, Waiting] = {}  # thread -> what it is blocked on
         self.status.write(shared.RUNNING, 0, 0)
+
+    def new_stream(self) -> int:
+        """The number of a new stream: see ``trace.stream``."""
+        self.streams += 1
+        return self.streams - 1
 
     # Posting
 

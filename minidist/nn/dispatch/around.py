@@ -5,7 +5,8 @@ function here were its one obvious line.
     precision   operands, outputs and gradients are rounded to the format of the policy in force (precision/policy.py)
     storage     saved arrays wait for backward as 16 bits, as a leaf, or not at all (memory/saved.py)
     FLOPs       matrix products are counted (flops.py): a Function that has any says how many
-    traces      forward and backward of each operation are spans (trace.py)
+    traces      forward and backward of each operation are spans (trace.py), with what they would ask of a GPU
+                (kernels.py)
 
 PyTorch's dispatcher does the same with a stack of dispatch keys (autocast, autograd and others), and with callbacks for
 its profiler.
@@ -13,7 +14,7 @@ its profiler.
 
 from minidist import flops, trace
 from minidist.backend import xp
-from minidist.nn.dispatch import checks
+from minidist.nn.dispatch import checks, kernels
 
 
 def operand(ctx, tensor):
@@ -27,13 +28,20 @@ def forward(ctx, arrays: list):
     if trace.recording():
         with trace.span(ctx.name):
             output = xp.asarray(function.forward(ctx, *arrays))
+            count(ctx, output, arrays)
+            kernels.forward(ctx, output, arrays)
     else:
         output = xp.asarray(function.forward(ctx, *arrays))
+        count(ctx, output, arrays)
     checks.check_own_names(ctx, own)
-    if function.flops is not None:
-        ctx.flops = function.flops(output, *arrays)
-        flops.add(ctx.flops)
     return output
+
+
+def count(ctx, output, arrays: list) -> None:
+    """Count the operations of forward's products."""
+    if ctx.function.flops is not None:
+        ctx.flops = ctx.function.flops(output, *arrays)
+        flops.add(ctx.flops)
 
 
 def rounded_output(ctx, output):
@@ -60,13 +68,15 @@ def incoming(ctx, gradient):
 
 def backward(ctx, gradient) -> list:
     """From the gradient of the output to those of the arguments: None for those that are not needed."""
+    costs = zip(ctx.function.gradient_flops, ctx.needs_input_grad, strict=False)
+    number = int(ctx.flops * sum(cost for cost, needed in costs if needed))
+    flops.add(number, "backward")
     if trace.recording():
         with trace.span(f"{ctx.name}.backward"):
             found = ctx.function.backward(ctx, gradient)
+            kernels.backward(ctx, gradient, found, number)
     else:
         found = ctx.function.backward(ctx, gradient)
-    costs = zip(ctx.function.gradient_flops, ctx.needs_input_grad, strict=False)
-    flops.add(int(ctx.flops * sum(cost for cost, needed in costs if needed)), "backward")
     found = found if isinstance(found, tuple) else (found,)
     checks.check_gradients(ctx, found)
     return [one if needed else None for one, needed in zip(found, ctx.needs_input_grad, strict=True)]

@@ -39,7 +39,13 @@ from minidist.overrides import overridable
 SEQUENCE = 1  # the axis of the tokens in activations (B, T, C)
 
 
-class CopyToTensorParallelRegion(Function):
+class Mapping(Function):
+    """A collective that differentiates. A GPU moves its messages while it computes something else."""
+
+    kernel = False
+
+
+class CopyToTensorParallelRegion(Mapping):
     """f: the same tensor on every rank; backward sums the ranks' gradients."""
 
     @staticmethod
@@ -52,7 +58,7 @@ class CopyToTensorParallelRegion(Function):
         return sum_over(gradient, ctx.group, ctx.grad_dtype), None, None
 
 
-class ReduceFromTensorParallelRegion(Function):
+class ReduceFromTensorParallelRegion(Mapping):
     """g: the sum of the ranks' tensors; backward hands the same gradient to every rank."""
 
     @staticmethod
@@ -64,7 +70,7 @@ class ReduceFromTensorParallelRegion(Function):
         return gradient, None, None, None
 
 
-class ScatterToSequenceParallelRegion(Function):
+class ScatterToSequenceParallelRegion(Mapping):
     """This rank's part of a tensor; backward all-gathers the parts' gradients."""
 
     @staticmethod
@@ -77,7 +83,7 @@ class ScatterToSequenceParallelRegion(Function):
         return join(gradient, ctx.group, ctx.axis, ctx.policy), None, None
 
 
-class GatherFromSequenceParallelRegion(Function):
+class GatherFromSequenceParallelRegion(Mapping):
     """f with split tokens: an all-gather; backward reduce-scatters the ranks' gradients."""
 
     @staticmethod
@@ -90,7 +96,7 @@ class GatherFromSequenceParallelRegion(Function):
         return sum_and_split(gradient, ctx.group, ctx.axis, ctx.grad_dtype), None, None, None
 
 
-class GatherCopies(Function):
+class GatherCopies(Mapping):
     """An all-gather for ranks that all do the same with it: the gradient is complete on each, which keeps its part."""
 
     @staticmethod
@@ -103,7 +109,7 @@ class GatherCopies(Function):
         return split(gradient, ctx.group, ctx.axis), None, None
 
 
-class ReduceScatterToSequenceParallelRegion(Function):
+class ReduceScatterToSequenceParallelRegion(Mapping):
     """g with split tokens: a reduce-scatter; backward all-gathers the parts' gradients."""
 
     @staticmethod
@@ -116,7 +122,7 @@ class ReduceScatterToSequenceParallelRegion(Function):
         return join(gradient, ctx.group, ctx.axis, ctx.policy), None, None, None, None
 
 
-class AllToAll(Function):
+class AllToAll(Mapping):
     """From arrays split along one axis to arrays split along another; backward goes the other way."""
 
     @staticmethod

@@ -5,7 +5,7 @@ How they pass is one of PASSES: a pair of functions, for forward and for backwar
 rank's queries add to the gradients of those keys and values, and the pass sums that up and brings it home.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 
 from minidist import trace
@@ -24,6 +24,8 @@ from minidist.nn.attention.tiled import (
     scaled_queries,
     unscale,
 )
+from minidist.nn.dispatch.kernels import memory_bytes
+from minidist.nn.precision.policy import Policy
 from minidist.nn.tensor import Context, Function
 from minidist.overrides import overridable
 
@@ -118,10 +120,24 @@ PASSES = {
 }
 
 
+def record(q, computed: Iterator[tuple[int, slice, int, slice]], times: float, policy: Policy) -> None:
+    """Record the kernel of one visit, over these pairs of tiles, if recording.
+
+    It reads queries, keys, values and what there is of the output, and writes that; backward has a gradient of each.
+
+    Args:
+        q: (H, B, T/N, D)
+        times: how many times forward's FLOPs.
+    """
+    if trace.recording():
+        nbytes = int(5 * times * memory_bytes(q, policy))
+        trace.kernel("attend", int(times * flops_of_pairs(q, computed)), nbytes, policy.name)
+
+
 class PassingAttention(Function):
     """Causal attention of this rank's queries over the keys of all ranks: (H, B, T/N, 3 D) -> (H, B, T/N, D)."""
 
-    gradient_flops = (2.5,)
+    gradient_flops, kernel = (2.5,), False  # a kernel for each rank's keys: see ``record``
 
     @staticmethod
     def flops(output, qkv, keep, rate, ranks_tiles, softmax, passes, group) -> int:
@@ -149,6 +165,7 @@ class PassingAttention(Function):
                     for i, queries, j, keys in pairs(mine, ranks_tiles[rank]):
                         tile = q[h, :, queries], k[h, :, keys], v[h, :, keys]
                         rows[h.start, i].merge(*math.attend(*tile, i == j, masks(keep, h, i, j)))
+                record(q, pairs(mine, ranks_tiles[rank]), 1, ctx.policy)
 
         passes[0](ctx.policy.outgoing(xp.stack((k, v))), group, visit)
         output, totals = xp.empty(q.shape, qkv.dtype), xp.empty((heads, batch, length, 1), qkv.dtype)
@@ -178,6 +195,7 @@ class PassingAttention(Function):
                     into = grad_q.at(h), gradients.at((0, h)), gradients.at((1, h))
                     for pair in pairs(mine, ctx.ranks_tiles[rank]):
                         math.add_gradients(into, ctx.keep, h, pair, q, k, v, exponents, gradient, shift)
+                record(q, pairs(mine, ctx.ranks_tiles[rank]), PassingAttention.gradient_flops[0], ctx.policy)
             return gradients
 
         grad_kv = ctx.passes[1](ctx.policy.outgoing(xp.stack((k, v))), ctx.group, visit)

@@ -1,0 +1,121 @@
+"""Messages on the links of a topology, as flows: each moves at the rate that its links leave it.
+
+Two ranks have one connection in each direction, which carries one message at a time, in the order in which they were
+posted. Messages of different connections share the links that they have in common (fairness.py). A message's last byte
+leaves when all its bytes have passed at these rates, and arrives after the latency of its way: messages in a row pay
+it once (the LogGP model; Alexandrov et al., 1995).
+"""
+
+import heapq
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import count
+
+from minidist.analysis.clock.fairness import fair_rates
+from minidist.plan.topology import Edge, Topology
+
+NONE = float("inf")
+
+
+@dataclass(eq=False, slots=True)
+class Flow:
+    """A message. Times are in seconds; those that are not known yet are infinite."""
+
+    source: int
+    destination: int
+    number: int  # as in trace.Message
+    nbytes: int
+    posted: float
+    route: tuple[Edge, ...] = ()
+    start: float = NONE
+    sent: float = NONE  # the last byte has left
+    arrived: float = NONE  # and is there
+    left: float = 0.0  # bytes to go, at ``since``
+    since: float = 0.0
+    rate: float = 0.0
+    version: int = 0  # of the time at which it is expected to be sent
+
+
+@dataclass
+class LinkUse:
+    """What one direction of a link carried."""
+
+    nbytes: int = 0
+    intervals: list[tuple[float, float]] = field(default_factory=list)  # in which some message was on it
+
+
+class Network:
+    """The state of all links at one time, which ``advance`` moves on from one event to the next."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.bandwidths = {edge: link.bandwidth for edge, link in topology.links.items()}
+        self.uses: dict[Edge, LinkUse] = {}
+        self._connections: dict[tuple[int, int], deque[Flow]] = {}  # the first of each is in flight
+        self._on: dict[Edge, set[Flow]] = {}  # messages in flight, by link
+        self._events: list[tuple[float, int, int, Flow]] = []  # time, a number to tell ties, version, message
+        self._ties = count()
+
+    def post(self, time: float, source: int, destination: int, number: int, nbytes: int) -> Flow:
+        """Post a message, at a time that is not before that of the last event."""
+        flow = Flow(source, destination, number, nbytes, time)
+        flow.route = self.topology.route(source, destination)
+        self._expect(flow, time)
+        return flow
+
+    def advance(self) -> Flow | None:
+        """Go on to the next message that is sent completely, and return it; None if there is none any more."""
+        while self._events:
+            time, _, version, flow = heapq.heappop(self._events)
+            if version != flow.version:
+                continue  # its rate has changed since
+            if flow.start < NONE:
+                self._end(flow, time)
+                return flow
+            connection = self._connections.setdefault((flow.source, flow.destination), deque())
+            connection.append(flow)
+            flow.version += 1
+            if len(connection) == 1:
+                self._start(flow, time)
+        return None
+
+    def _start(self, flow: Flow, time: float) -> None:
+        flow.start = flow.since = time
+        flow.left = float(flow.nbytes)
+        for edge in flow.route:
+            self._on.setdefault(edge, set()).add(flow)
+        self._share(flow, time)
+
+    def _end(self, flow: Flow, time: float) -> None:
+        flow.sent = time
+        flow.arrived = time + self.topology.latency(flow.source, flow.destination)
+        for edge in flow.route:
+            self._on[edge].discard(flow)
+            use = self.uses.setdefault(edge, LinkUse())
+            use.nbytes += flow.nbytes
+            use.intervals.append((flow.start, time))
+        self._share(flow, time)
+        connection = self._connections[flow.source, flow.destination]
+        connection.popleft()
+        if connection:
+            self._start(connection[0], time)
+
+    def _share(self, changed: Flow, time: float) -> None:
+        """Give new rates to all messages that a change can reach, from link to link."""
+        flows: dict[Flow, None] = {}  # in an order that does not change from run to run
+        edges = list(changed.route)
+        seen = set(edges)
+        for edge in edges:  # grows on the way
+            for flow in self._on[edge]:
+                if flow not in flows:
+                    flows[flow] = None
+                    edges += [other for other in flow.route if other not in seen]
+                    seen.update(flow.route)
+        for flow, rate in zip(flows, fair_rates([flow.route for flow in flows], self.bandwidths), strict=True):
+            flow.left = max(0.0, flow.left - flow.rate * (time - flow.since))
+            flow.since, flow.rate = time, rate
+            flow.version += 1
+            self._expect(flow, time + flow.left / rate)
+
+    def _expect(self, flow: Flow, time: float) -> None:
+        heapq.heappush(self._events, (time, next(self._ties), flow.version, flow))

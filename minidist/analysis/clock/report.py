@@ -1,0 +1,140 @@
+"""What a replay says about one step: how long it takes, what it waits for, which link is full, what is hidden."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from minidist.analysis.clock.network import Flow
+from minidist.analysis.clock.replay import Replayed
+from minidist.plan.topology import Edge, Topology
+from minidist.trace import Event
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Busy:
+    """One direction of a link during a step."""
+
+    edge: Edge
+    seconds: float  # in which some message was on it
+    nbytes: int
+    utilization: float  # nbytes over what it could have carried in the step
+
+    def __str__(self) -> str:
+        return " -> ".join(self.edge)
+
+
+@dataclass(frozen=True)
+class RankTime:
+    """What one rank did in a step, in seconds: it computes, or it waits for messages or other ranks."""
+
+    computing: float
+    waiting: float
+    communicating: float  # some message of it was in flight
+    hidden: float  # and it computed at the same time
+
+    @property
+    def hidden_share(self) -> float:
+        """The share of its communication that is hidden under its computing: 0 to 1; 0 if there was none."""
+        return self.hidden / self.communicating if self.communicating else 0.0
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """One step on a cluster's clock.
+
+    Attributes:
+        links: all that carried something, the fullest first.
+        slowed: the largest factor by which sharing links made a message slower than it would have been alone, and 1 if
+            none was.
+        bytes_between_nodes: of all messages that left their node.
+    """
+
+    seconds: float
+    ranks: list[RankTime]
+    links: list[Busy]
+    slowed: float
+    bytes_between_nodes: int
+
+
+def report(replayed: Replayed, topology: Topology, step: str | None = None) -> StepReport:
+    """Read a replay.
+
+    Args:
+        step: the name of its span, such as "step 3"; None for the last one. Without any such span it is all of the run.
+
+    Raises:
+        ValueError: if there is no such step.
+    """
+    start, end = bounds(replayed, step)
+    flows = [flow for flow in replayed.flows if flow.start < end and flow.arrived > start]
+    links = []
+    for edge, use in replayed.links.items():
+        seconds = length(clipped(use.intervals, start, end))
+        nbytes = sum(flow.nbytes for flow in flows if edge in flow.route)
+        if nbytes:
+            capacity = topology.links[edge].bandwidth * (end - start)
+            links.append(Busy(edge, seconds, nbytes, nbytes / capacity if capacity else 0.0))
+    links.sort(key=lambda busy: (-busy.utilization, -busy.seconds, busy.edge))
+    ranks = [rank_time(replayed, rank, flows, start, end) for rank in range(topology.size)]
+    alone = [slowdown(flow, topology) for flow in flows if flow.nbytes]
+    crossing = [flow.nbytes for flow in flows if topology.nodes[flow.source] != topology.nodes[flow.destination]]
+    return StepReport(end - start, ranks, links, max(alone, default=1.0), sum(crossing))
+
+
+def bounds(replayed: Replayed, step: str | None) -> Interval:
+    """When the first rank begins a step, and when the last one ends it."""
+    steps = [event for log in replayed.logs for event in log if isinstance(event, Event) and event.track == "step"]
+    if not steps and step is None:
+        return 0.0, replayed.seconds
+    names = list(dict.fromkeys(event.name for event in steps))
+    if step is not None and step not in names:
+        raise ValueError(f"there is no {step!r} in the log: choose from {', '.join(names) or 'none'}")
+    mine = [event for event in steps if event.name == (step or names[-1])]
+    return min(event.start for event in mine) / 1e9, max(event.end for event in mine) / 1e9
+
+
+def rank_time(replayed: Replayed, rank: int, flows: Sequence[Flow], start: float, end: float) -> RankTime:
+    """Where one rank's time goes between two moments."""
+    computing = clipped(replayed.kernels[rank], start, end)
+    in_flight = [(flow.start, flow.arrived) for flow in flows if rank in (flow.source, flow.destination)]
+    communicating = clipped(in_flight, start, end)
+    total = length(computing)
+    return RankTime(total, end - start - total, length(communicating), length(both(computing, communicating)))
+
+
+def slowdown(flow: Flow, topology: Topology) -> float:
+    """How many times as long a message took as it would have with its links for itself."""
+    alone = flow.nbytes / min(topology.links[edge].bandwidth for edge in flow.route)
+    return (flow.sent - flow.start) / alone
+
+
+def clipped(intervals: Sequence[Interval], start: float, end: float) -> list[Interval]:
+    """What of some intervals is between two moments, joined where they touch."""
+    joined: list[Interval] = []
+    for low, high in sorted((max(low, start), min(high, end)) for low, high in intervals):
+        if low >= high:
+            continue
+        if joined and low <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], high)
+        else:
+            joined.append((low, high))
+    return joined
+
+
+def both(first: Sequence[Interval], second: Sequence[Interval]) -> list[Interval]:
+    """When both of two joined lists of intervals run."""
+    found, i, j = [], 0, 0
+    while i < len(first) and j < len(second):
+        low, high = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
+        if low < high:
+            found.append((low, high))
+        if first[i][1] < second[j][1]:
+            i += 1
+        else:
+            j += 1
+    return found
+
+
+def length(intervals: Sequence[Interval]) -> float:
+    return sum(high - low for low, high in intervals)
