@@ -3,7 +3,6 @@
 A group is always an argument: there is no hidden default as in ``torch.distributed``. MPI calls it a communicator.
 """
 
-import threading
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -89,8 +88,7 @@ class ProcessGroup:
         Every message carries the description and the number of the call, so ranks that call different collectives
         notice. A synchronous call waits its turn behind asynchronous ones in flight.
 
-        The trace says which call it was, under a name that is the same on every rank and in no other group, and whether
-        it ran in the background.
+        The trace says which call it was, under a name that is the same on every rank and in no other group.
 
         Args:
             description: the call in words, the same on every rank.
@@ -107,9 +105,7 @@ class ProcessGroup:
         def traced() -> None:
             if self.size == 1:  # no other rank: nothing to trace or count
                 return body(inside)
-            background = threading.get_ident() != self.transport.main_thread
-            call = f"{self.context:x}.{number}"
-            with trace.span(description, "communication", bytes=nbytes, call=call, background=background):
+            with trace.span(description, "communication", bytes=nbytes, call=f"{self.context:x}.{number}"):
                 body(inside)
             if kind is not None:
                 self.transport.collectives.count(trace.Collective(self.axis, *kind), inside.bytes_sent)

@@ -1,7 +1,7 @@
 """How many floating-point operations a second a rank can reach here: what utilization (MFU) is measured against.
 
-A GPU's data sheet says it. Of a CPU's core it says little: the clock falls under load, and caches and memory are shared.
-So it is measured: matrix products of a size that suits the machine, in float32, on as many cores as the run has.
+A GPU's data sheet says it. A CPU's says little: its clock falls under load, and cores share caches and memory. So it is
+measured: matrix products of a size that suits the machine, in float32, on as many cores as the run has.
 """
 
 import time
@@ -21,8 +21,9 @@ def measured_peak(world: ProcessGroup, seconds: float = SECONDS) -> float:
 
     All ranks call it together, and compute for the whole time. A product's time is that of the rank's compute clock,
     which leaves out waiting for a core, so a busy machine disturbs little; of all products of all sizes the fastest
-    counts. With more ranks than cores a rank's share is cores / ranks: the sum over all ranks is what the machine can do,
-    and a rank that computes while others wait may exceed its own peak. A GPU counts as it is, shared or not.
+    counts. With more ranks than cores a rank's share is cores / ranks: the sum over all ranks is what the machine can
+    do, and a rank that computes while others wait may exceed its own peak. On a GPU, which ranks may share, the time of
+    a product is the time until it is done.
 
     Args:
         world: all ranks of the run, on one machine.

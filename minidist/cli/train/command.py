@@ -11,6 +11,7 @@ from minidist.cli.train.checkpoint_flags import add_checkpoints, faults_of, resu
 from minidist.cli.train.elastic_flags import add_elastic, elasticity_of, interruptions_table, peer_copies_of
 from minidist.cli.train.progress import narrating
 from minidist.cli.train.tables import print_run
+from minidist.cli.train.utilization import utilization_of
 from minidist.cli.train.watch_flags import add_watches
 from minidist.comm import Cluster
 from minidist.course.learner.implementations import (
@@ -82,7 +83,8 @@ def _train(options) -> int:
         rebalance=options.rebalance,
         validate=True,
         sample=options.sample,
-        trace=options.trace is not None or options.png is not None,
+        trace=True,
+        measure_peak=True,
     )
     elasticity, interruptions = elasticity_of(options, run_options), []
     rank_function = training_on(implementations) if implementations else None
@@ -99,6 +101,8 @@ def _train(options) -> int:
             layout = result.layout
     logs = [rank.log for rank in result.ranks]
     content = result.as_dict() | implementations_as_dict(implementations, [result])
+    used = utilization_of(result)
+    content["utilization"] = used and used.as_dict()
     content["stragglers"] = [asdict(straggler) for straggler in narrator.stragglers]
     content["interruptions"] = [interruption.as_dict() for interruption in interruptions]
     files = (
@@ -112,7 +116,7 @@ def _train(options) -> int:
         Output("png", options.png, lambda path: _draw(path, logs, layout), f"picture of the last steps: {options.png}"),
     )
     try:
-        print_run(console, result)
+        print_run(console, result, used)
         for straggler in narrator.stragglers:
             console.print(str(straggler))
         if options.rebalance:
