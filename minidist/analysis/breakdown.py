@@ -9,8 +9,8 @@ Every moment of a rank's main thread has one kind, that of the innermost span it
     waiting         in a collective that another rank has not called yet, or for a message that has not been sent yet
     rest            Python, and what autograd does between operations, such as adding gradients; data; buckets
 
-What an asynchronous collective does while the rank computes takes none of its time here. Only the time in which the rank
-has to wait for one counts: its exposed communication.
+What an asynchronous collective does while the rank computes takes none of its time here. Only the time in which the
+rank has to wait for one counts: its exposed communication.
 """
 
 from collections.abc import Sequence
@@ -60,7 +60,10 @@ def seconds_by_kind(logs: Sequence[list]) -> list[list[dict[str, float]]]:
         for m in log
         if isinstance(m, Message) and m.kind == "send"
     }
-    return [Lane(log, entered, sent, products).steps() for log in logs]
+    return [
+        [{kind: ns / 1e9 for kind, ns in step.items()} for step in Lane(log, entered, sent, products).steps()]
+        for log in logs
+    ]
 
 
 def last_to_enter(logs: Sequence[list]) -> dict[str, int]:
@@ -100,13 +103,13 @@ class Lane:
         self.late = [(e.start, entered[e.details["call"]]) for e in background]  # waiting there for other ranks
         self.waits_for_ranks = bool(background)
 
-    def steps(self) -> list[dict[str, float]]:
-        """The seconds of each kind, for each step.
+    def steps(self) -> list[dict[str, int]]:
+        """For each step, the ns of each of KINDS.
 
         Raises:
             ValueError: if there is no step.
         """
-        found: list[dict[str, float]] = []
+        found: list[dict[str, int]] = []
         open_spans: list[Owner] = []
         now = 0
         for event in [*self.events, None]:
@@ -115,8 +118,8 @@ class Lane:
                 owner = open_spans[-1]
                 end = min(until, owner.end)
                 waited = length(clipped(owner.late, now, end))
-                found[-1]["waiting"] += waited / 1e9
-                found[-1][owner.kind] += (end - now - waited) / 1e9
+                found[-1]["waiting"] += waited
+                found[-1][owner.kind] += end - now - waited
                 now = end
                 if owner.end > until:
                     break
@@ -124,7 +127,7 @@ class Lane:
             if event is None:
                 break
             if event.track == "step":
-                found.append(dict.fromkeys(KINDS, 0.0))
+                found.append(dict.fromkeys(KINDS, 0))
             if event.track == "step" or open_spans:  # what is between steps is no part of them
                 now = event.start
                 open_spans.append(self.owner(event, open_spans[-1] if open_spans else None))
