@@ -11,6 +11,7 @@ import numpy as np
 
 from minidist import backend
 from minidist.comm.group import ProcessGroup
+from minidist.comm.nodes import place_on_nodes
 from minidist.comm.runtime.launch import Cluster
 from minidist.nn.clip import NotFinite
 from minidist.nn.data import load_corpus
@@ -29,6 +30,7 @@ from minidist.train.evaluate import full_model, validation_loss
 from minidist.train.fingerprint import digest, fingerprint, state
 from minidist.train.instruments import TRACED_STEPS, Instruments
 from minidist.train.layout import Layout
+from minidist.train.peak import measured_peak
 from minidist.train.resilience.faults import Faults
 from minidist.train.resilience.rebalance import check_rebalance
 from minidist.train.result import RankResult, Run, RunOptions
@@ -90,6 +92,8 @@ def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, options
 
 
 def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions) -> RankResult:
+    if layout.node_size:
+        place_on_nodes(world, layout.node_size)
     corpus = load_corpus(config.text, config.context)
     manifest = Manifest.read(Disk(), Path(options.resume)) if options.resume else None
     first = manifest.progress.step if manifest else options.recover or 0
@@ -140,6 +144,8 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
         **around.measured(),
         **measured,
     )
+    if options.measure_peak:
+        result.peak_flops = measured_peak(world)
     if options.stop_after is not None:
         arrays = state(share.gpt, optimizer, model.full_state)
         result.arrays = {name: backend.to_host(array).copy() for name, array in arrays.items()}
