@@ -76,14 +76,12 @@ class Story:
         return Frame(tuple(shapes), note, self._facts(step, begin, end))
 
     def _question(self, step: Step, place: int) -> str:
-        before, guess = self.steps[place - 1], "Guess first: how many times as long will it take?"
+        before, guess = self.steps[place - 1], "Guess: how many times as long?"
         if step is self.across:
             right = microseconds(self.steps[-1].seconds)
-            return f"The ranks of a tp group sit on both nodes. Tensor parallelism inside nodes: {right}. {guess}"
+            return f"Each tp group is on both nodes. With tp inside nodes: {right}. {guess}"
         if step.name == ONE:
-            return (
-                f"A step of {step.ranks} real ranks on the clock of {step.ranks} H100s in one node. A lane is a rank."
-            )
+            return f"A step of {step.ranks} real ranks, on the clock of {step.ranks} H100s in a node. A lane is a rank."
         if step.name == TWO:
             return f"The same messages on two nodes. In one: {microseconds(before.seconds)}. {guess}"
         return f"Now the {step.layout.tp} NICs of a node share {wires.uplink_speed(step)} of uplink. {guess}"
