@@ -71,7 +71,7 @@ DEMONSTRATIONS = {
             most=deadlock.MOST,
         ),
         Demonstration(
-            "cluster", "one step on the wires of four clusters; tp across nodes", cluster.animation, 8, 384,
+            "cluster", "one step on three clusters, wire by wire; tp across nodes", cluster.animation, 8, 384,
             "the model's width", least_ranks=4, most=cluster.MOST,
         ),
         Demonstration(

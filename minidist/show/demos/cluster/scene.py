@@ -28,8 +28,8 @@ class Story:
     def of_step(self, number: int, verdict: str) -> Scene:
         """The scene of one of the ``steps``."""
         step, cells = self.steps[number], self.times.cells(self.steps[number])
-        frames = [self._frame(step, number, since, now) for since, now in _stretches(range(cells + 1))]
-        title = f"{step.name.capitalize()}: a training step of {step.ranks} ranks, {step.layout}, as on {step.spec}"
+        frames = [self._frame(step, number, now) for now in range(cells + 1)]
+        title = f"{step.name.capitalize()}: {step.layout} as on {step.spec}"
         stills = (self._busiest(step), len(frames) - 1)
         lines = height(len(self.steps))
         return Scene(step.name, title, tuple(frames), lines, _key(frames), verdict, stills=stills)
@@ -47,9 +47,9 @@ class Story:
         """The scene with tensor parallelism across nodes, in the place of the last step."""
         right, cells = self.times.cells(self.steps[-1]), self.times.cells(self.across)
         moments = [*range(right + 1), *range(right + FASTER, cells, FASTER), cells]
-        frames = [self._frame(self.across, len(self.steps) - 1, since, now) for since, now in _stretches(moments)]
+        frames = [self._frame(self.across, len(self.steps) - 1, now) for now in moments]
         wrong = next(i for i, now in enumerate(moments) if self._across_by(now))
-        title = f"Tensor parallelism across nodes: the same step, {self.across.layout}, as on {self.across.spec}"
+        title = f"Tensor parallelism across nodes: {self.across.layout} as on {self.across.spec}"
         lines = height(len(self.steps))
         stills = (right, len(frames) - 1)
         return Scene("broken", title, tuple(frames), lines, _key(frames), verdict, wrong, stills, CONGESTED)
@@ -58,9 +58,9 @@ class Story:
         """Whether some message of tensor parallelism has left its node."""
         return self.across.crossing_bytes(True, cells * self.times.cell) > 0
 
-    def _frame(self, step: Step, place: int, since: int, now: int) -> Frame:
-        """The first ``now`` cells of a step, with the load of wires since another cell."""
-        begin, end = (min(cells * self.times.cell, step.seconds) for cells in (since, now))
+    def _frame(self, step: Step, place: int, now: int) -> Frame:
+        """The first ``now`` cells of a step, with the load of the wires in the last of them."""
+        begin, end = (min(cells * self.times.cell, step.seconds) for cells in (max(0, now - 1), now))
         shapes = wires.network(step, begin, end)
         for number, other in enumerate(self.steps):
             one = step if number == place else other
@@ -99,11 +99,11 @@ class Story:
         computing = [step.computing(rank, 0, end) for rank in range(step.ranks)] if end else [0.0]
         facts = {
             "time": microseconds(end),
-            "ranks compute": f"{sum(computing) / len(computing):.0%} of it",
+            "computing": f"{sum(computing) / len(computing):.0%}",
             "between nodes": f"tp {sent[0]:.1f}, dp {sent[1]:.1f} MB",
         }
         if wires.uplinks(step):
-            facts["uplink now"] = f"{uplink_load(step, begin, end):.0%}" if end > begin else "0%"
+            facts["uplink"] = f"{uplink_load(step, begin, end):.0%}" if end > begin else "0%"
         return facts
 
 
@@ -111,11 +111,6 @@ def _key(frames: Sequence[Frame]) -> dict[str, str]:
     """The meaning of the colours that there are."""
     fills = {shape.fill for frame in frames for shape in frame.shapes if isinstance(shape, Box)}
     return {name: colour for name, colour in KEY.items() if colour in fills}
-
-
-def _stretches(moments: Sequence[int]) -> list[tuple[int, int]]:
-    """(the moment before, the moment), for each moment."""
-    return list(zip([moments[0], *moments], moments, strict=False))
 
 
 def uplink_load(step: Step, begin: float, end: float) -> float:

@@ -1,6 +1,6 @@
 """The network at one moment: its wires with their load, and the messages on them.
 
-A wire has two directions, side by side: up and right first. Its colour is its load since the frame before. A message is
+A wire has two directions, side by side: up and right first. Its colour is its load in the last cell of the lanes. A message is
 a square on its way; how far it has come is how much of it has been sent.
 """
 
