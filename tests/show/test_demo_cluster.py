@@ -241,10 +241,10 @@ def test_a_message_goes_from_its_rank_to_the_other(found):
 
 
 def test_wires_have_the_colour_of_their_load(animation):
-    assert [wires.colour_of_wire(load) for load in (0, 1e-6, 0.98, 0.99, 1)] == [WAITS, USED, USED, FULL, FULL]
+    assert [wires.colour_of_wire(load) for load in (0, 1e-6, 0.84, 0.85, 1)] == [WAITS, USED, USED, FULL, FULL]
     assert not [box for frame in animation.scenes[0].frames for box in uplink(frame)]
     red = [sum(FULL in {box.fill for box in uplink(frame)} for frame in one.frames) for one in animation.all_scenes]
-    assert red[0] == red[1] == 0 < red[2] < red[3]
+    assert red[0] == 0 < red[2] < red[3] and red[1] < red[2]
     assert all(len(uplink(frame)) == 4 for frame in animation.broken.frames)  # two halves in both directions
     assert {"NVLink 450 GB/s"} <= set(labels(animation.scenes[0].frames[0]))
     assert {"uplink 200 GB/s", "NIC 50 GB/s"} <= set(labels(animation.scenes[1].frames[0]))

@@ -1,7 +1,7 @@
 """The network at one moment: its wires with their load, and the messages on them.
 
-A wire has two directions, side by side: up and right first. Its colour is its load in the last cell of the lanes. A message is
-a square on its way; how far it has come is how much of it has been sent.
+A wire has two directions, side by side: up and right first. Its colour is its load in the last cell of the lanes. A
+message is a square on its way; how far it has come is how much of it has been sent.
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from minidist.show.player.scene import WIDTH, Box, Label, Shape
 
 NODE, SECOND = 28, 44  # the width of a node, and the left edge of the second
 UPLINK, NICS, RANKS, NVLINKS, SWITCH = 0, 1, 3, 4, 6  # lines
-ALMOST = 0.99  # a wire with that load is drawn as full
+NEARLY = 0.85  # a wire with that load is nearly full
 Point = tuple[float, float]
 
 
 def colour_of_wire(load: float) -> str:
-    return FULL if load >= ALMOST else USED if load > 0 else WAITS
+    return FULL if load >= NEARLY else USED if load > 0 else WAITS
 
 
 def colour_of_message(flow: Flow, step: Step) -> str:
