@@ -7,6 +7,7 @@ MARKS = {
     COMPUTES: "#", PARTLY: "+", WAITS: ".", USED: "-", FULL: "=", GROUPS[0]: "a", GROUPS[1]: "b", DATA_PARALLEL: "d",
 }  # fmt: skip
 KEY = {
-    "computes": COMPUTES, "half of the time": PARTLY, "waits, idle": WAITS, "wire in use": USED, "wire nearly full": FULL,
+    "computes": COMPUTES, "half of the time": PARTLY, "waits, idle": WAITS,
+    "wire in use": USED, "wire nearly full": FULL,
     "tp group 0": GROUPS[0], "tp group 1": GROUPS[1], "dp message": DATA_PARALLEL,
 }  # fmt: skip

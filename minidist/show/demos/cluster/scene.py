@@ -136,7 +136,7 @@ def phase(step: Step, time: float) -> str:
     where = "between nodes" if across else "inside the nodes" if max(step.topology.nodes) else "inside the node"
     sentences = {
         "forward": f"Forward: tensor parallelism sums activations, {where}.",
-        "backward": f"Backward: tensor parallelism sums their gradients, {where}.",
+        "backward": f"Backward: tensor parallelism sums gradients of activations, {where}.",
         "sync gradients": "Nothing left to compute: all wait for data parallelism to sum the gradients.",
         "optimizer": "The optimizer: the norm of all gradients, then every rank updates its weights.",
     }

@@ -11,11 +11,12 @@ def verdict(steps: Sequence[Step], number: int, proof: str) -> str:
     """How long a step takes, and what it waits for."""
     step, one = steps[number], steps[0]
     if step.name == ONE:
-        return f"{_waiting(step)} No message leaves the node. {proof}"
+        return f"The ranks wait {_waiting(step)} of the time. No message leaves the node. {proof}"
     times = f"{step.seconds / one.seconds:.1f} times as long as in one node"
     nbytes = step.crossing_bytes(tensor_parallel=False)
     return (
-        f"{microseconds(step.seconds)}, {times}. {_waiting(step)} The uplink is full {uplink_full(step):.0%} of it. "
+        f"{microseconds(step.seconds)}, {times}. The ranks wait {_waiting(step)} of the time, and the uplink is "
+        f"full {uplink_full(step):.0%} of it. "
         f"Between nodes: {nbytes / 1e6:.1f} MB, all for the gradients of data parallelism."
     )
 
@@ -32,12 +33,12 @@ def harm(steps: Sequence[Step], across: Step, proof: str) -> str:
     before, now = right.report.bytes_between_nodes, across.report.bytes_between_nodes
     return (
         f"{microseconds(across.seconds)} instead of {microseconds(right.seconds)}: "
-        f"{across.seconds / right.seconds:.1f} times as long. {_waiting(across)} The uplink is full "
-        f"{uplink_full(across):.0%} of it. Between nodes: {now / 1e6:.1f} MB "
+        f"{across.seconds / right.seconds:.1f} times as long. The ranks wait {_waiting(across)} of the time, "
+        f"and the uplink is full {uplink_full(across):.0%} of it. Between nodes: {now / 1e6:.1f} MB "
         f"instead of {before / 1e6:.1f}. No result shows it: it is the same run. {proof}"
     )
 
 
 def _waiting(step: Step) -> str:
-    shares = [rank.computing / step.seconds for rank in step.report.ranks]
-    return f"The ranks wait {1 - sum(shares) / len(shares):.0%} of the time."
+    shares = [rank.waiting / step.seconds for rank in step.report.ranks]
+    return f"{sum(shares) / len(shares):.0%}"
