@@ -209,6 +209,9 @@ def test_a_frame_adds_a_cell_for_each_rank(animation):
     for number, one in enumerate(animation.scenes):
         for now, frame in enumerate(one.frames):
             assert len(cells(frame, number)) == RANKS * now
+            cursor = [box for box in boxes(frame) if box.fill == "ink"][number]
+            assert max((box.x + box.w for box in cells(frame, number)), default=lanes.LEFT) == pytest.approx(cursor.x)
+            assert all(box.w == 1 for box in cells(frame, number)[: RANKS * (len(one.frames) - 2)])
             for row in range(number):
                 assert cells(frame, row) == cells(animation.scenes[row].frames[-1], row)
 
@@ -223,6 +226,23 @@ def test_messages_are_those_in_flight(found, animation):
             assert len(moving) == len(step.in_flight(now * times.cell))
             seen.update((one.name, box.fill) for box in messages(frame))
     assert all(seen[one.name, fill] for one in animation.scenes for fill in (*GROUPS, DATA_PARALLEL))
+
+
+def test_a_message_is_in_flight_from_its_first_byte_to_its_last(found):
+    step = found.steps[1]
+    for flow in step.replayed.flows:
+        times = flow.start - 1e-9, (flow.start + flow.sent) / 2, (flow.sent + flow.arrived) / 2
+        assert [flow in step.in_flight(time - step.start) for time in times] == [False, True, False]
+
+
+def test_the_uplink_has_a_line_for_each_direction(found):
+    wiring = wires.Wiring(found.steps[-1])
+    for edges, ends, y in (
+        ((("leaf0", "spine"), ("spine", "leaf1")), (wires.NODE, wires.SECOND), 0.25),
+        ((("leaf1", "spine"), ("spine", "leaf0")), (wires.SECOND, wires.NODE), 0.75),
+    ):
+        (start, middle), (also_middle, end) = map(wiring.ends, edges)
+        assert (start, middle, end) == ((ends[0], y), also_middle, (ends[1], y))
 
 
 def test_a_message_goes_from_its_rank_to_the_other(found):
@@ -317,7 +337,8 @@ def test_verdicts_have_the_clocks_numbers(animation, found):
     assert f"{two.report.bytes_between_nodes / 1e6:.1f} MB" in text and f"full {uplink_full(congested):.0%}" in text
     text = harm(found.steps, found.bad, "P")
     assert f": {found.bad.seconds / congested.seconds:.1f} times as long." in text
-    assert f"{found.bad.report.bytes_between_nodes / 1e6:.1f} MB instead of" in text
+    before, now = (step.report.bytes_between_nodes / 1e6 for step in (congested, found.bad))
+    assert f"{now:.1f} MB instead of {before:.1f}." in text
     assert "bit for bit (SHA-256" in animation.broken.verdict
     with pytest.raises(RuntimeError, match="the step is not longer: choose another size"):
         harm(found.steps, replace(found.bad, report=one.report), "P")
