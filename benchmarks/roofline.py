@@ -13,11 +13,11 @@ import argparse
 from collections.abc import Callable
 from time import process_time
 
-import minidist  # noqa: F401, I001  pins the BLAS to one thread before NumPy is loaded
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+import minidist  # noqa: F401  pins the BLAS to one thread
 from minidist.plan.hardware import Accelerator
 from minidist.plan.roofline import Work, attainable_flops, ridge_point
 from minidist.show.roofline import Dot, draw
