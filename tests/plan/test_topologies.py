@@ -200,6 +200,12 @@ def test_the_largest_flow_is_the_smallest_cut(seed):
     assert max_flow(edges, {"0"}, {"6"}) == min(cuts)
 
 
+def test_a_flow_gives_way_to_a_larger_one():
+    """The shortest path, s a b t, has to be given up in its middle."""
+    edges = "s a, a b, b t, s c, c d, d b, a e, e f, f t"
+    assert max_flow({tuple(edge.split()): 1 for edge in edges.split(",")}, {"s"}, {"t"}) == 2
+
+
 def test_a_half_needs_a_rank():
     topology = cluster("h100:8")
     for half in (set(), set(range(8))):
