@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import minidist as md
-from minidist.comm import algorithms
+from minidist.comm import algorithms, tables
 
 ELEMENTS = 840  # divided by every number of ranks from 1 to 8
 M = ELEMENTS * 4  # bytes of the whole buffer
@@ -112,7 +112,7 @@ def test_the_halves_of_all_reduce(ranks, size):
             rows = sent(ranks, size, call(algorithm))
             assert [row.sum() for row in rows] == [(size - 1) * M // size] * size
             assert right_neighbour_only(rows) == (algorithm == "ring" or size == 2)
-    for algorithm in algorithms.REDUCE:
+    for algorithm in tables.REDUCE:
         assert [row.sum() for row in sent(ranks, size, reduce(algorithm))] == [0] + [M] * (size - 1)
 
 
