@@ -72,7 +72,8 @@ def backward(ctx, gradient) -> list:
     number = int(ctx.flops * sum(cost for cost, needed in costs if needed))
     again = int(ctx.flops * ctx.function.recomputed_flops)
     flops.add(number - again, "backward")
-    flops.add(again, "recompute")
+    if again:
+        flops.add(again, "recompute")
     if trace.recording():
         with trace.span(f"{ctx.name}.backward"):
             found = ctx.function.backward(ctx, gradient)
