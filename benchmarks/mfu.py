@@ -38,7 +38,7 @@ def figures(result: Run) -> list[dict[str, float]]:
     found = []
     for rank, whole, time in zip(result.ranks, used.ranks, used.time, strict=True):
         computing = Utilization.of_rank(rank.compute_seconds, rank.step_flops, rank.peak_flops)
-        busy = sum(time[kind] for kind in COMPUTE)
+        busy = sum(time[kind] for kind in COMPUTE) or 1.0  # 0 where it hardly ever had a core
         shares = time | {kind: time[kind] / busy for kind in COMPUTE}
         found.append({"MFU": whole.mfu, "while\ncomputing": computing.mfu, **shares, "peak": rank.peak_flops})
     return found
