@@ -22,10 +22,10 @@ def measured_peak(world: ProcessGroup, seconds: float = SECONDS, sizes: Sequence
     """This rank's peak in FLOP/s: the speed of a core while all ranks compute, times this rank's share of the cores.
 
     All ranks call it together, and compute for the whole time. A product's time is that of the rank's compute clock,
-    which leaves out waiting for a core where the system tells it; and of all products of all sizes the fastest counts,
-    one that nobody interrupted. With more ranks than cores a rank's share is cores / ranks: the sum over all ranks is what the machine can
-    do, and a rank that computes while others wait may exceed its own peak. On a GPU, which ranks may share, the time of
-    a product is the time until it is done.
+    which leaves out waiting for a core where the system tells it. Of all products of all sizes the fastest counts, one
+    that nobody interrupted. With more ranks than cores a rank's share is cores / ranks: the sum over all ranks is what
+    the machine can do, and a rank that computes while others wait may exceed its own peak. On a GPU, which ranks may
+    share, the time of a product is the time until it is done.
 
     Args:
         world: all ranks of the run, on one machine.
