@@ -1,9 +1,11 @@
-"""The most that can flow through a network at once: shortest augmenting paths (Edmonds and Karp, 1972)."""
+"""The most that can flow through a network at once: Dinic's algorithm (1970)."""
 
+import itertools
 from collections import defaultdict, deque
 from collections.abc import Mapping
 
 Edge = tuple[str, str]
+Residual = dict[str, dict[str, float]]  # capacity that is left on each edge, also against the flow
 
 
 def max_flow(capacities: Mapping[Edge, float], sources: set[str], sinks: set[str]) -> float:
@@ -11,34 +13,54 @@ def max_flow(capacities: Mapping[Edge, float], sources: set[str], sinks: set[str
 
     By the theorem of Ford and Fulkerson it is the capacity of the smallest cut between them.
     """
-    left: dict[str, dict[str, float]] = defaultdict(dict)  # capacity that is left, also against the flow
+    left: Residual = defaultdict(dict)
     for (start, end), capacity in capacities.items():
-        left[start][end] = left[start].get(end, 0.0) + capacity
+        left[start][end] = capacity
         left[end].setdefault(start, 0.0)
     least = 1e-12 * max(capacities.values(), default=0.0)  # below that, a difference of floats and no capacity
     total = 0.0
-    while path := _augmenting_path(left, sources, sinks, least):
-        flow = min(left[start][end] for start, end in path)
-        for start, end in path:
-            left[start][end] -= flow
-            left[end][start] += flow
-        total += flow
+    while (levels := _levels(left, sources, sinks, least)).keys() & sinks:
+        total += _blocking_flow(left, levels, sources, sinks, least)
     return total
 
 
-def _augmenting_path(left: dict[str, dict[str, float]], sources: set[str], sinks: set[str], least: float) -> list[Edge]:
-    """A shortest path with capacity left on all of its edges; empty if there is none."""
-    before = {source: source for source in sources}
+def _levels(left: Residual, sources: set[str], sinks: set[str], least: float) -> dict[str, int]:
+    """How many edges with capacity left a vertex is away from the nearest source."""
+    levels = dict.fromkeys(sources, 0)
     frontier = deque(sorted(sources))
     while frontier:
         here = frontier.popleft()
-        for there, capacity in left[here].items():
-            if capacity > least and there not in before:
-                before[there] = here
-                if there in sinks:
-                    path = [(here, there)]
-                    while path[-1][0] not in sources:
-                        path.append((before[path[-1][0]], path[-1][0]))
-                    return path[::-1]
+        for there, capacity in left[here].items() if here not in sinks else ():
+            if capacity > least and there not in levels:
+                levels[there] = levels[here] + 1
                 frontier.append(there)
-    return []
+    return levels
+
+
+def _blocking_flow(left: Residual, levels: dict[str, int], sources: set[str], sinks: set[str], least: float) -> float:
+    """Send flow along paths that go up one level with each edge, until each of them has a full edge."""
+    untried = {vertex: list(left[vertex]) for vertex in levels}
+    total = 0.0
+    for source in sorted(sources):
+        path = [source]
+        while path:
+            here = path[-1]
+            if here in sinks:
+                edges = list(itertools.pairwise(path))
+                flow = min(left[start][end] for start, end in edges)
+                for start, end in edges:
+                    left[start][end] -= flow
+                    left[end][start] += flow
+                total += flow
+                path = [source]
+            elif not untried[here]:
+                path.pop()
+                if path:
+                    untried[path[-1]].pop()
+            else:
+                there = untried[here][-1]
+                if left[here][there] > least and levels.get(there) == levels[here] + 1:
+                    path.append(there)
+                else:
+                    untried[here].pop()
+    return total

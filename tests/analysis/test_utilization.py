@@ -6,6 +6,7 @@ import pytest
 
 from minidist.analysis import breakdown
 from minidist.analysis.utilization import KINDS, NO_CORE, Utilization, palm_flops_per_token, shares, shares_of_time
+from minidist.trace import Event
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import Run, RunOptions
@@ -38,11 +39,12 @@ def test_the_count_is_the_closed_form(ranks):
 
 
 def test_the_closed_form_counts_masked_scores_and_tiles_above_the_diagonal_are_skipped(ranks):
-    """With 4 x 4 tiles 10 of 16 are computed in forward; in backward 2.5 times as much, where PaLM has twice."""
+    """With 4 x 4 tiles 10 of 16 are computed. Backward computes scores again, which are half of forward's products."""
     config = replace(CONFIG, attention="tiled", attention_tile=8)
     scores = 12 * config.layers * config.width * config.context * config.tokens_per_step
-    counted = model_flops(run(ranks(1), config, Layout()))
-    assert counted == closed_form(config) - scores + scores // 3 * 10 // 16 * 7 // 2
+    result = run(ranks(1), config, Layout())
+    assert model_flops(result) == closed_form(config) - scores * 6 // 16
+    assert result.ranks[0].step_flops["recompute"] == config.steps * scores * 10 // 16 // 3 // 2
 
 
 @pytest.mark.parametrize(
@@ -94,6 +96,11 @@ def test_waiting_for_a_core_is_taken_from_all_computing():
     }  # fmt: skip
     assert shares([step, step], 4.0)["products"] == pytest.approx(0.3)
     assert shares([step], 100.0)[NO_CORE] == 0.8  # never more than it computed
+
+
+def test_only_the_traced_steps_waits_for_a_core_count():
+    log = [Event("step 7", "step", 0, 1_000_000_000)]
+    assert shares_of_time([log], [[9.0, 9.0, 0.25]])[0] == dict.fromkeys(KINDS, 0.0) | {NO_CORE: 0.25, "rest": 0.75}
 
 
 def test_shares_of_nothing_are_nothing():

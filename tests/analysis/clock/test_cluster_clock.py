@@ -201,6 +201,8 @@ def test_a_replay_of_a_replay_has_the_same_events():
             for log in (before, after)
         ]
         assert names[0] == names[1] != []
+        kernels = [[e for e in log if isinstance(e, trace.Kernel)] for log in (before, after)]
+        assert kernels[0] == kernels[1] != []
         assert sum(isinstance(e, trace.Message) for e in before) == sum(isinstance(e, trace.Message) for e in after)
 
 
