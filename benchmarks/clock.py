@@ -25,9 +25,9 @@ from minidist.analysis.clock.replay import replay
 from minidist.analysis.clock.report import report
 from minidist.nn.arithmetic import matmul
 from minidist.nn.tensor import Tensor
-from minidist.plan.hardware import Accelerator
-from minidist.plan.topologies import single_switch
-from minidist.plan.topology import Link
+from minidist.plan.cluster.hardware import Accelerator
+from minidist.plan.cluster.topologies import single_switch
+from minidist.plan.cluster.topology import Link
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions

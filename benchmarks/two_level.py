@@ -18,7 +18,7 @@ from minidist import trace
 from minidist.analysis.clock.as_if import as_if
 from minidist.comm.cost import cheapest, seconds
 from minidist.comm.nodes import Link, Links, place_on_nodes
-from minidist.plan.hardware import ClusterSpec
+from minidist.plan.cluster.hardware import ClusterSpec
 
 ALGORITHMS = ("tree", "ring", "halving_doubling", "double_tree", "hierarchical")
 SIZES = (64 << 10, 1 << 20, 16 << 20)  # bytes

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minidist.plan.hardware import ClusterSpec, load
+from minidist.plan.cluster.hardware import ClusterSpec, load
 
 ALL = load()
 GPUS = {name: gpu for name, gpu in ALL.accelerators.items() if not name.startswith("tpu")}

@@ -9,10 +9,10 @@ from minidist import flops
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.moe.config import MoEConfig
 from minidist.nn.tensor import no_grad
-from minidist.plan.hardware import load
-from minidist.plan.inference import compute_bound_batch, decode, kv_bytes, largest_batch, prefill, weight_count
+from minidist.plan.cluster.hardware import load
+from minidist.plan.cluster.inference import compute_bound_batch, decode, kv_bytes, largest_batch, prefill, weight_count
+from minidist.plan.cluster.roofline import ridge_point
 from minidist.plan.memory_check import parameter_count
-from minidist.plan.roofline import ridge_point
 
 H100 = load().accelerators["h100"]
 SEVEN_BILLION = GPTConfig(vocab=50257, context=2048, layers=32, heads=32, width=4096)

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from minidist.analysis.clock.network import Flow
-from minidist.plan.topologies import topology_of
-from minidist.plan.topology import Link, Topology
+from minidist.plan.cluster.topologies import topology_of
+from minidist.plan.cluster.topology import Link, Topology
 from minidist.show.demos import DEMONSTRATIONS, cluster
 from minidist.show.demos.cluster import lanes, run, wires
 from minidist.show.demos.cluster.bug import across

@@ -7,7 +7,7 @@ Networks", 1992, section 6.5.2: progressive filling; SimGrid).
 
 from collections.abc import Mapping, Sequence
 
-from minidist.plan.topology import Edge
+from minidist.plan.cluster.topology import Edge
 
 
 def fair_rates(routes: Sequence[Sequence[Edge]], bandwidths: Mapping[Edge, float]) -> list[float]:

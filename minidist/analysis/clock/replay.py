@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from minidist.analysis.clock.network import Flow, LinkUse, Network
-from minidist.plan.topology import Edge, Topology
+from minidist.plan.cluster.topology import Edge, Topology
 from minidist.trace import Begin, Event, Kernel, Message, PointToPoint, Task
 
 PROGRAM = Begin | Event | Kernel | PointToPoint | Task

@@ -10,7 +10,7 @@ from minidist.analysis.clock.replay import replay
 from minidist.analysis.clock.report import report
 from minidist.comm import Cluster, all_reduce, broadcast
 from minidist.comm.point_to_point import irecv, isend, recv, send
-from minidist.plan.topology import Link, Topology
+from minidist.plan.cluster.topology import Link, Topology
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions

@@ -4,7 +4,7 @@ Real ranks take one training step and record what they compute and send. The clu
 it on H100s with other links in between. In the broken run, each tensor-parallel group lies across the nodes.
 """
 
-from minidist.plan.topologies import topology_of
+from minidist.plan.cluster.topologies import topology_of
 from minidist.show.demos.cluster.bug import BUG, across
 from minidist.show.demos.cluster.run import ACROSS, CONGESTED, clusters_of, config_of, layout_of, step_on, steps_of
 from minidist.show.demos.cluster.scene import Story

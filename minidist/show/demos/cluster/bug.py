@@ -8,7 +8,7 @@ changes fastest, and "a TP group takes one rank out of each run" of neighbours.
 
 from dataclasses import replace
 
-from minidist.plan.topology import Topology
+from minidist.plan.cluster.topology import Topology
 from minidist.train.layout import Layout
 
 BUG = "the ranks of each tp group are dealt to the nodes in turn"

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from minidist.analysis.clock.fairness import fair_rates
 from minidist.analysis.clock.network import Flow
-from minidist.plan.topology import Edge, Topology
+from minidist.plan.cluster.topology import Edge, Topology
 
 FULL = 1 - 1e-9  # of the bandwidth: a few roundings below all of it
 

@@ -9,9 +9,9 @@ from minidist.analysis.clock.as_if import Pace
 from minidist.analysis.clock.network import Flow
 from minidist.analysis.clock.replay import Replayed, replay
 from minidist.analysis.clock.report import StepReport, bounds, clipped, length, report
-from minidist.plan.hardware import ClusterSpec
-from minidist.plan.topologies import topology_of
-from minidist.plan.topology import Topology
+from minidist.plan.cluster.hardware import ClusterSpec
+from minidist.plan.cluster.topologies import topology_of
+from minidist.plan.cluster.topology import Topology
 from minidist.show.demos.cluster.load import Load
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout

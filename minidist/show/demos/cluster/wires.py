@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from minidist.analysis.clock.network import Flow
-from minidist.plan.topology import Edge
+from minidist.plan.cluster.topology import Edge
 from minidist.show.demos.cluster.colours import DATA_PARALLEL, FULL, GROUPS, MARKS, USED, WAITS
 from minidist.show.demos.cluster.run import Step, is_tensor_parallel, tp_group
 from minidist.show.player.scene import WIDTH, Box, Label, Shape
