@@ -161,7 +161,7 @@ def test_settings_without_a_meaning_meet_nothing():
     settings = Combination("bf16", Layout()).settings
     assert set(settings) == set(KEYS)
     nothing = {key for key, value in settings.items() if value is None}
-    assert nothing == {"experts", "ep", "zero", "shard", "sp", "cp", "cp_kind", "schedule", "virtual"}
+    assert nothing == {"experts", "ep", "zero", "shard", "sp", "cp", "cp_kind", "schedule", "virtual", "node_size"}
 
 
 # The command and its picture
