@@ -68,7 +68,9 @@ def test_two_levels_by_hand():
     assert seconds("broadcast", HIERARCHICAL, 1200, nodes, links) == pytest.approx(broadcast)
     exchange = 3 * (0.001 + 8 * 3 / 100) + 3 * (0.001 + 300 / 100) + 2 * (1 + 400 / 10)
     assert seconds("all_to_all_single", HIERARCHICAL, 1200, nodes, links) == pytest.approx(exchange)
-    # the nodes' order in the ring decides how slow its steps are; a scattered group's are all slow
+    # ranks 0 and 2 share a node: the step of distance 2 is fast, the other two are not
+    scattered = seconds("all_to_all_single", "pairwise", 400, (0, 1, 0, 1), links)
+    assert scattered == pytest.approx(2 * (1 + 100 / 10) + (0.001 + 100 / 100))
     assert seconds("reduce", "tree", 1200, (0, 0), links) == pytest.approx(0.001 + 12)
     assert seconds("reduce", "tree", 1200, (0, 1), links) == pytest.approx(1 + 120)
 
