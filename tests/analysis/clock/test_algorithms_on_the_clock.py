@@ -30,7 +30,7 @@ def reduce(world, node_size, nbytes, algorithm):
 def on_the_clock(ranks, spec: ClusterSpec, nbytes: int, algorithm: str):
     topology = topology_of(spec)
     logs = ranks(spec.world_size).run(reduce, spec.node_size, nbytes, algorithm, timeout=LIMIT)
-    return report(replay(logs, topology, None), topology)
+    return report(replay(logs, topology, None))
 
 
 def links_of(spec: ClusterSpec) -> Links:
