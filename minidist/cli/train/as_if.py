@@ -102,8 +102,8 @@ def as_if_of(options: argparse.Namespace, config: TrainConfig, layout: Layout) -
     """What to replay the run on; None for nothing.
 
     Raises:
-        ValueError: before a rank starts, for an unknown cluster, or one that the layout does not fill, that lacks a link
-            or cannot compute in the run's precision; for an efficiency that is not one.
+        ValueError: before a rank starts, for an unknown cluster, or one that the layout does not fill, lacks a link, or
+            cannot compute in the run's precision; for an efficiency that is not one.
     """
     shares = {"--efficiency": options.efficiency, "--memory-efficiency": options.memory_efficiency}
     for flag, share in shares.items():
