@@ -8,6 +8,7 @@ import pytest
 import minidist as md
 from minidist import ledger
 from minidist.nn.gpt import GPT
+from minidist.trace import Event
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
@@ -208,9 +209,11 @@ def test_prefetch_overlaps(ranks):
         result = run(ranks(2), config, Layout(2, zero=3, prefetch=prefetch), RunOptions(trace=True))
         gathers, computing = [], []
         for entry in result.ranks[0].log:
-            if getattr(entry, "track", "") == "communication" and entry.name.startswith("all_gather"):
+            if not isinstance(entry, Event):
+                continue
+            if entry.track == "communication" and entry.name.startswith("all_gather"):
                 gathers.append((entry.start, entry.end))
-            if getattr(entry, "name", "").split(".")[0] in ("Linear", "CausalAttention", "LayerNorm", "Gelu"):
+            if entry.name.split(".")[0] in ("Linear", "CausalAttention", "LayerNorm", "Gelu"):
                 computing.append((entry.start, entry.end))
         return sum(max(0, min(a[1], b[1]) - max(a[0], b[0])) for a in gathers for b in computing)
 

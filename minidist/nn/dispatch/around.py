@@ -24,24 +24,23 @@ def operand(ctx, tensor):
 
 def forward(ctx, arrays: list):
     """The output array of ``forward``, not yet rounded to the policy's format."""
-    function, own = ctx.function, checks.own_values(ctx)
-    if trace.recording():
-        with trace.span(ctx.name):
-            output = xp.asarray(function.forward(ctx, *arrays))
-            count(ctx, output, arrays)
-            kernels.forward(ctx, output, arrays)
-    else:
-        output = xp.asarray(function.forward(ctx, *arrays))
-        count(ctx, output, arrays)
-    checks.check_own_names(ctx, own)
+    if not trace.recording():
+        return counted_forward(ctx, arrays)
+    with trace.span(ctx.name):
+        output = counted_forward(ctx, arrays)
+        kernels.forward(ctx, output, arrays)
     return output
 
 
-def count(ctx, output, arrays: list) -> None:
-    """Count the operations of forward's products."""
-    if ctx.function.flops is not None:
-        ctx.flops = ctx.function.flops(output, *arrays)
+def counted_forward(ctx, arrays: list):
+    """The same, without its trace."""
+    function, own = ctx.function, checks.own_values(ctx)
+    output = xp.asarray(function.forward(ctx, *arrays))
+    checks.check_own_names(ctx, own)
+    if function.flops is not None:
+        ctx.flops = function.flops(output, *arrays)
         flops.add(ctx.flops)
+    return output
 
 
 def rounded_output(ctx, output):

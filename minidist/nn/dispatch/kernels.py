@@ -20,7 +20,7 @@ from minidist.nn.precision.policy import Policy, repeats
 
 def forward(ctx, output, arguments: list) -> None:
     """Record the forward of an operation."""
-    inputs = [argument for argument in arguments if hasattr(argument, "nbytes")]
+    inputs = [argument for argument in arguments if isinstance(argument, xp.ndarray)]
     ctx.nbytes = sum(memory_bytes(array, ctx.policy) for array in inputs)  # backward reads as much of them again
     if ctx.function.kernel and not is_view(output, inputs):
         written = memory_bytes(output, ctx.policy, terms=not ctx.rounds)
