@@ -1,13 +1,20 @@
 """Accelerators, links and nodes: the numbers that vendors publish, and one's own.
 
 They are data (hardware.toml), with a source beside each. A file of one's own has the same tables; its entries come on
-top of these.
+top of these. A ClusterSpec says which of them a cluster is made of: ``h100:2x8``.
 """
 
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
+from functools import cache
+from math import ceil, prod
 from pathlib import Path
 
+from minidist.plan.toml_tables import choose, from_table, read_toml
+
 DATA = Path(__file__).with_suffix(".toml")
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4")
+NETWORKS = ("tree", "rails", "rail-only")
 
 
 @dataclass(frozen=True)
@@ -15,10 +22,14 @@ class Accelerator:
     """One chip. All rates are dense: without the factor of two for matrices half of whose elements are zero.
 
     Attributes:
-        flops: FLOP/s by precision ("fp32" without tensor cores, "tf32", "bf16", "fp16", "fp8", ...).
-        sparse_flops: the same of 2:4 sparse matrices, which vendors like to print.
         memory: bytes. memory_bandwidth: bytes/s.
-        sms: streaming multiprocessors, or what stands for them. cores: for float32. clock: Hz, boosted.
+        flops: FLOP/s by precision, of PRECISIONS: "fp32" without tensor cores, the others with them.
+        source: where the numbers were read.
+        sparse_flops: the same of 2:4 sparse matrices, which vendors like to print.
+        sms: streaming multiprocessors; a TPU's TensorCores. cores: for float32.
+        tensor_cores: of all SMs; a TPU's matrix units.
+        tensor_fma: multiply-adds of 16-bit numbers that one of them starts in each clock.
+        clock: Hz, boosted, while the tensor cores work. vector_clock: Hz while the float32 cores do, if it differs.
     """
 
     name: str
@@ -31,22 +42,43 @@ class Accelerator:
     sms: int = 0
     cores: int = 0
     tensor_cores: int = 0
+    tensor_fma: int = 0
     clock: float = 0.0
+    vector_clock: float = 0.0
+
+    def __post_init__(self) -> None:
+        for precision in (*self.flops, *self.sparse_flops):
+            if precision not in PRECISIONS:
+                raise ValueError(f"unknown precision {precision!r}: {choose(precision, PRECISIONS)}")
+        if not self.flops or not all((self.memory, self.memory_bandwidth, *self.flops.values())):
+            raise ValueError("memory, memory_bandwidth and the FLOP/s of at least one precision must be above 0")
 
 
 @dataclass(frozen=True)
 class LinkType:
-    """One direction of a link. bandwidth: bytes/s. latency: s, of a message without content."""
+    """One direction of a link between two chips. bandwidth: bytes/s. latency: s, of a message without content."""
 
     name: str
     bandwidth: float
     latency: float
     source: str
 
+    def __post_init__(self) -> None:
+        if not self.bandwidth:
+            raise ValueError("bandwidth must be above 0")
+
 
 @dataclass(frozen=True)
 class NodeType:
-    """A server: ``size`` accelerators, each with a link to the others inside and one to the network."""
+    """A server: accelerators, each with a link to the others inside, and network cards.
+
+    Attributes:
+        accelerator, inside, between: names of an accelerator and of two links. inside: from one chip to the node's
+            switch, or in a torus to one neighbour. between: of one network card.
+        size: the most accelerators.
+        nics: network cards, which the accelerators share evenly; 0 is one for each.
+        torus: dimensions of the torus that the chips form; 0 where a switch connects them.
+    """
 
     name: str
     accelerator: str
@@ -54,6 +86,14 @@ class NodeType:
     inside: str
     between: str
     source: str
+    nics: int = 0
+    torus: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.size:
+            raise ValueError("size must be at least 1")
+        if self.nics and self.size % self.nics:
+            raise ValueError(f"{self.nics} network cards (nics) must divide the {self.size} accelerators (size)")
 
 
 @dataclass(frozen=True)
@@ -65,13 +105,68 @@ class Hardware:
     nodes: dict[str, NodeType]
 
 
+KINDS = {"accelerator": Accelerator, "link": LinkType, "node": NodeType}  # a table of the file -> what its entries are
+
+
+def load(path: str | Path | None = None) -> Hardware:
+    """The library's hardware, with that of one's own TOML file on top.
+
+    Raises:
+        ValueError: naming the file, the table, the key and what was expected.
+    """
+    known = _library()
+    if path is None:
+        return known
+    own = _read(Path(path), known)
+    return Hardware(known.accelerators | own.accelerators, known.links | own.links, known.nodes | own.nodes)
+
+
+@cache
+def _library() -> Hardware:
+    return _read(DATA, Hardware({}, {}, {}))
+
+
+def _read(path: Path, known: Hardware) -> Hardware:
+    """The entries of one file, which may name those of ``known``."""
+    tables = read_toml(path)
+    for kind in tables:
+        if kind not in KINDS:
+            raise ValueError(f"{path}: unknown table [{kind}]: {choose(kind, KINDS)}")
+    found: dict[str, dict] = {kind: {} for kind in KINDS}
+    for kind, entries in tables.items():
+        if not isinstance(entries, dict):
+            raise ValueError(f"{path}: expected tables such as [{kind}.own], got {kind} = {entries!r}")
+        for name, table in entries.items():
+            where = f"{path}: [{kind}.{name}]"
+            if isinstance(table, dict):
+                table = {"source": path.name} | table
+            try:
+                found[kind][name] = from_table(KINDS[kind], table, where)
+            except ValueError as error:
+                raise ValueError(str(error) if str(error).startswith(where) else f"{where}: {error}") from None
+    accelerators, links = known.accelerators | found["accelerator"], known.links | found["link"]
+    for name, node in found["node"].items():
+        for key, of in (("accelerator", accelerators), ("inside", links), ("between", links)):
+            if getattr(node, key) not in of:
+                value = getattr(node, key)
+                raise ValueError(f"{path}: [node.{name}]: {key}: unknown {value!r}: {choose(value, of)}")
+    return Hardware(found["accelerator"], found["link"], found["node"])
+
+
 @dataclass(frozen=True)
 class ClusterSpec:
     """Nodes of one kind and the network between them: ``h100:2x8`` is two nodes of eight H100s.
 
     Attributes:
-        oversubscription: how many times as much as they can carry the links above a node's would need to carry if all
-            accelerators sent to other nodes at once; 1 is a fat tree that never is the bottleneck.
+        oversubscription: how many times as much as they can carry the links above a leaf switch would need to carry if
+            all accelerators below it sent at once; 1 is a network that never is the bottleneck.
+        network: "tree": a leaf switch for each node. "rails": a leaf switch for the i-th network cards of all nodes. A
+            spine connects the leaves. "rail-only": rails without a spine; a message to another rail crosses a node's
+            own switch first.
+        nics: network cards in each node; 0 is one for each accelerator.
+        torus: the shape of the one torus that all accelerators form; () where nodes have switches.
+        name: of the kind of node. room: the most accelerators that it has.
+        options: as they were written.
     """
 
     accelerator: Accelerator
@@ -80,7 +175,173 @@ class ClusterSpec:
     inside: LinkType
     between: LinkType
     oversubscription: float = 1.0
+    network: str = "tree"
+    nics: int = 0
+    torus: tuple[int, ...] = ()
+    name: str = "own"
+    room: int = 0
+    options: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.nodes < 1 or self.node_size < 1:
+            raise ValueError(f"a cluster needs at least one node of one accelerator, not {self.nodes}x{self.node_size}")
+        if not 1 <= self.oversubscription < float("inf"):
+            raise ValueError(f"oversubscription must be 1 or more, and finite; got {self.oversubscription:g}")
+        if self.network not in NETWORKS:
+            raise ValueError(f"unknown network {self.network!r}: {choose(self.network, NETWORKS)}")
 
     @property
     def world_size(self) -> int:
         return self.nodes * self.node_size
+
+    @property
+    def size(self) -> str:
+        """As it is written: nodes x accelerators in each, or the shape of the torus."""
+        return "x".join(map(str, self.torus or (self.nodes, self.node_size)))
+
+    def __str__(self) -> str:
+        return self._written(self.size)
+
+    def _written(self, size: str) -> str:
+        return ",".join([f"{self.name}:{size}", *self.options])
+
+    @classmethod
+    def parse(cls, text: str) -> "ClusterSpec":
+        """Read NAME:SIZE,OPTION=VALUE,... such as ``h100:2x8`` or ``own.toml#lab:4x8,oversubscription=4``.
+
+        NAME is a kind of node, FILE.toml (which has one) or FILE.toml#KIND. SIZE is nodes x accelerators in each, or
+        the accelerators of one node, or the shape of a torus; without it, the cluster is one full node. Options:
+        oversubscription, network, and inside and between, the names of other links.
+
+        Raises:
+            ValueError: naming the part that cannot be, and the nearest that can.
+        """
+        head, *options = [part.strip() for part in text.split(",")]
+        name, colon, size = head.rpartition(":")
+        if not colon or size.partition("#")[0].endswith(".toml"):  # the colon of a drive, C:\own.toml
+            name, size = head, None
+        hardware, kind = _kind_named(name)
+        node = hardware.nodes[kind]
+        torus = ()
+        if node.torus:
+            torus = _torus_shape(name, node, size)
+            nodes, node_size = 1, prod(torus)
+        else:
+            nodes, node_size = _nodes(name, node, size)
+        spec = cls(
+            hardware.accelerators[node.accelerator],
+            nodes,
+            node_size,
+            hardware.links[node.inside],
+            hardware.links[node.between],
+            nics=ceil(node_size * node.nics / node.size),
+            torus=torus,
+            name=name,
+            room=node.size,
+            options=tuple(options),
+        )
+        return replace(spec, **dict(_option(option, text, hardware) for option in options))
+
+    def check(self, world_size: int) -> None:
+        """Raise ValueError if a layout of so many ranks does not fill this cluster; it names those that would."""
+        if world_size == self.world_size:
+            return
+        others = [self._written(size) for size in self._sizes_of(world_size)]
+        ranks = f"a layout of {self.world_size} rank{'s' * (self.world_size > 1)}"
+        raise ValueError(
+            f"the layout has {world_size} rank{'s' * (world_size > 1)} and {self} has {self.world_size} accelerators: "
+            f"choose {', '.join([*others, ''])}or {ranks}"
+        )
+
+    def _sizes_of(self, count: int) -> list[str]:
+        """Up to two sizes with so many accelerators: one node if they fit, else nodes filled evenly."""
+        room = self.room or self.node_size
+        if self.torus:
+            return ["x".join(map(str, _most_cubic(count, len(self.torus))))] if count <= room else []
+        if count <= room:
+            return [str(count)]
+        fitting = [size for size in range(room, 0, -1) if count % size == 0]
+        even = sorted(fitting, key=lambda size: room % size != 0)  # first those that leave whole switches to others
+        return [f"{count // size}x{size}" for size in even[:2]]
+
+
+def _kind_named(name: str) -> tuple[Hardware, str]:
+    """The hardware that a name refers to, and the name of the kind of node in it."""
+    path, _, kind = name.partition("#")
+    if path.endswith(".toml"):
+        own, hardware = _read(Path(path), load()), load(path)
+        if not kind:
+            if len(own.nodes) != 1:
+                raise ValueError(
+                    f"{path} has {len(own.nodes)} kinds of nodes: "
+                    + (f"name one, such as {path}#{next(iter(own.nodes))}" if own.nodes else "add a table [node.own]")
+                )
+            (kind,) = own.nodes
+    else:
+        hardware, kind = load(), name
+    if kind not in hardware.nodes:
+        if kind in hardware.accelerators:
+            raise ValueError(
+                f"{kind} is an accelerator without a node of its own: write a file with a table [node.own] that names "
+                f"it, or choose from {', '.join(hardware.nodes)}"
+            )
+        raise ValueError(f"unknown hardware {kind!r}: {choose(kind, hardware.nodes)}, or a file such as own.toml:2x8")
+    return hardware, kind
+
+
+def _nodes(name: str, node: NodeType, size: str | None) -> tuple[int, int]:
+    """Nodes, and accelerators in each."""
+    numbers = _numbers(name, size, str(node.size))
+    if len(numbers) > 2:
+        raise ValueError(f"{name}:{size}: a size is NODESxACCELERATORS, such as {name}:2x{node.size}")
+    nodes, node_size = numbers if len(numbers) == 2 else (1, numbers[0])
+    if node_size > node.size:
+        count = nodes * node_size
+        nearest = f"{count // node.size}x{node.size}" if count % node.size == 0 else f"{nodes}x{node.size}"
+        raise ValueError(
+            f"{name}:{size}: a {node.name} has {node.size} accelerators, not {node_size}: choose {name}:{nearest}"
+        )
+    return nodes, node_size
+
+
+def _torus_shape(name: str, node: NodeType, size: str | None) -> tuple[int, ...]:
+    shape = _numbers(name, size, "x".join(["4"] * node.torus))
+    if len(shape) > node.torus or prod(shape) > node.size:
+        raise ValueError(
+            f"{name}:{size}: a {node.name} is a torus of up to {node.torus} dimensions and {node.size:,} chips: choose "
+            f"{name}:{'x'.join(['4'] * node.torus)}"
+        )
+    return shape
+
+
+def _numbers(name: str, size: str | None, default: str) -> tuple[int, ...]:
+    size = default if size is None else size
+    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", size):
+        raise ValueError(f"{name}:{size}: expected a size in whole numbers above 0, such as {name}:{default}")
+    return tuple(map(int, size.split("x")))
+
+
+def _option(option: str, text: str, hardware: Hardware) -> tuple[str, object]:
+    """A field of ClusterSpec and its value."""
+    key, _, value = option.partition("=")
+    known = ("oversubscription", "network", "inside", "between")
+    if key not in known:
+        raise ValueError(f"{text}: unknown option {key!r}: {choose(key, known)}")
+    if key == "oversubscription":
+        try:
+            return key, float(value)
+        except ValueError:
+            raise ValueError(f"{text}: oversubscription: expected a number of at least 1, got {value!r}") from None
+    if key == "network":
+        return key, value
+    if value not in hardware.links:
+        raise ValueError(f"{text}: {key}: unknown link {value!r}: {choose(value, hardware.links)}")
+    return key, hardware.links[value]
+
+
+def _most_cubic(count: int, dimensions: int) -> tuple[int, ...]:
+    """The shape of so many chips whose longest side is shortest."""
+    if dimensions == 1:
+        return (count,)
+    sides = [side for side in range(1, count + 1) if count % side == 0]
+    return min((tuple(sorted((side, *_most_cubic(count // side, dimensions - 1)))) for side in sides), key=max)

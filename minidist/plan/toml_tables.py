@@ -1,0 +1,74 @@
+"""Dataclasses from the tables of a TOML file. An error names the file, the table, the key and what would be right."""
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import MISSING, fields
+from difflib import get_close_matches
+from math import isfinite
+from pathlib import Path
+from typing import get_args, get_origin
+
+
+def read_toml(path: Path) -> dict:
+    """The tables of a file.
+
+    Raises:
+        ValueError: if it cannot be read, or is no TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path}: cannot read this file: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: this is no TOML: {error}") from None
+
+
+def from_table(kind: type, table: object, where: str):
+    """A ``kind``, whose fields are text, numbers or numbers by name, from a table with their names as keys.
+
+    Args:
+        where: the file and the table, for errors.
+
+    Raises:
+        ValueError: for an unknown or missing key, or a value of another type; numbers must be finite and not negative.
+    """
+    if not isinstance(table, dict):
+        raise ValueError(f"{where}: expected a table, got {table!r}")
+    known = {field.name: field for field in fields(kind)}
+    for key in table:
+        if key not in known:
+            raise ValueError(f"{where}: unknown key {key!r}: {choose(key, known)}")
+    for name, field in known.items():
+        if name not in table and field.default is MISSING and field.default_factory is MISSING:
+            raise ValueError(f"{where}: the key {name!r} is missing: expected {_written(field.type)}")
+    return kind(**{key: _checked(value, known[key].type, f"{where}: {key}") for key, value in table.items()})
+
+
+def choose(word: str, known: Iterable[str]) -> str:
+    """What an error says of an unknown word: the nearest known one, and all of them."""
+    known = list(known)
+    nearest = get_close_matches(word, known, n=1, cutoff=0.0)
+    return f"the nearest is {nearest[0]!r}; choose from {', '.join(known)}" if nearest else "there is none"
+
+
+def _checked(value: object, kind: type, where: str):
+    if get_origin(kind) is dict:
+        if not isinstance(value, dict):
+            raise ValueError(f"{where}: expected {_written(kind)}, got {value!r}")
+        return {key: _checked(item, get_args(kind)[1], f"{where}: {key}") for key, item in value.items()}
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    fits = {
+        str: isinstance(value, str),
+        int: number and isinstance(value, int) and value >= 0,
+        float: number and isfinite(value) and value >= 0,
+    }
+    if not fits[kind]:
+        raise ValueError(f"{where}: expected {_written(kind)}, got {value!r}")
+    return kind(value)
+
+
+def _written(kind: type) -> str:
+    """A type in words."""
+    if get_origin(kind) is dict:
+        return "a table of numbers, such as { bf16 = 989.4e12 }"
+    return {str: "text", int: "a whole number of at least 0", float: "a number of at least 0"}[kind]
