@@ -183,11 +183,17 @@ class Traffic:
 
     COLUMNS = ("bytes", "messages", "elements")
 
-    def __init__(self, sent: np.ndarray, received: np.ndarray) -> None:
+    def __init__(self, sent: np.ndarray, received: np.ndarray, elsewhere: np.ndarray | None = None) -> None:
         self.sent, self.received = sent, received  # both (peers, bytes | messages | elements)
+        self.elsewhere = np.zeros(len(sent), bool) if elsewhere is None else elsewhere  # peers on other nodes
 
     def __sub__(self, earlier: "Traffic") -> "Traffic":
-        return Traffic(self.sent - earlier.sent, self.received - earlier.received)
+        return Traffic(self.sent - earlier.sent, self.received - earlier.received, self.elsewhere)
+
+    @property
+    def bytes_between_nodes(self) -> int:
+        """The bytes sent to ranks of other nodes."""
+        return int(self.sent[self.elsewhere, 0].sum())
 
     def as_dict(self) -> dict:
         """Totals, and bytes for each peer, as ``--json`` writes them."""
@@ -196,6 +202,7 @@ class Traffic:
             for way, counts in (("sent", self.sent), ("received", self.received))
             for i, column in enumerate(self.COLUMNS)
         }
+        totals["bytes_between_nodes"] = self.bytes_between_nodes
         return totals | {"bytes_sent_to": self.sent[:, 0].tolist(), "bytes_received_from": self.received[:, 0].tolist()}
 
 
@@ -211,33 +218,40 @@ class Collective(NamedTuple):
 class Collectives:
     """How often one rank called each kind of collective, and how many bytes of payload it sent for them."""
 
-    def __init__(self, calls: Counter, bytes_sent: Counter) -> None:
+    def __init__(self, calls: Counter, bytes_sent: Counter, bytes_between_nodes: Counter | None = None) -> None:
         self.calls, self.bytes_sent = calls, bytes_sent  # both by Collective
+        self.bytes_between_nodes = bytes_between_nodes or Counter()  # those sent to ranks of other nodes
 
     def __sub__(self, earlier: "Collectives") -> "Collectives":
-        return Collectives(self.calls - earlier.calls, self.bytes_sent - earlier.bytes_sent)
+        return Collectives(
+            self.calls - earlier.calls,
+            self.bytes_sent - earlier.bytes_sent,
+            self.bytes_between_nodes - earlier.bytes_between_nodes,
+        )
 
     def as_list(self) -> list[dict]:
         """A row for each kind, most bytes first, as ``--json`` writes them."""
         kinds = sorted(self.calls, key=lambda kind: (-self.bytes_sent[kind], kind))
-        return [kind._asdict() | {"calls": self.calls[kind], "bytes_sent": self.bytes_sent[kind]} for kind in kinds]
+        counts = {"calls": self.calls, "bytes_sent": self.bytes_sent, "bytes_between_nodes": self.bytes_between_nodes}
+        return [kind._asdict() | {name: count[kind] for name, count in counts.items()} for kind in kinds]
 
 
 class CollectiveCounter:
     """Counts collectives when they end."""
 
     def __init__(self) -> None:
-        self.calls, self.bytes_sent = Counter(), Counter()
+        self.calls, self.bytes_sent, self.bytes_between_nodes = Counter(), Counter(), Counter()
         self.lock = threading.Lock()  # some end in the background
 
-    def count(self, kind: Collective, nbytes: int) -> None:
+    def count(self, kind: Collective, nbytes: int, between_nodes: int = 0) -> None:
         with self.lock:
             self.calls[kind] += 1
             self.bytes_sent[kind] += nbytes
+            self.bytes_between_nodes[kind] += between_nodes
 
     def snapshot(self) -> Collectives:
         with self.lock:
-            return Collectives(self.calls.copy(), self.bytes_sent.copy())
+            return Collectives(self.calls.copy(), self.bytes_sent.copy(), self.bytes_between_nodes.copy())
 
 
 class TrafficCounter:
@@ -253,5 +267,5 @@ class TrafficCounter:
         counts[1] += 1
         counts[2] += elements
 
-    def snapshot(self) -> Traffic:
-        return Traffic(np.array(self.sent, np.int64), np.array(self.received, np.int64))
+    def snapshot(self, elsewhere: np.ndarray | None = None) -> Traffic:
+        return Traffic(np.array(self.sent, np.int64), np.array(self.received, np.int64), elsewhere)

@@ -76,8 +76,8 @@ def flops_needed_per_byte(flops_per_cycle: float, bandwidth: float, sms: int, cl
 # A model of N parameters in ``layers`` layers of ``width`` generates text. *Prefill* reads a prompt: all its tokens at
 # once. *Decode* makes one token for each sequence of a batch, again and again. Each multiplies by every weight: 2 N
 # FLOPs per token. A token attends to itself and all before it: 4 layers width FLOPs for each of them, to multiply by
-# keys and by values. Keys and values of earlier tokens are kept, in the *KV cache*: two vectors of ``kv_width`` elements
-# in each layer. (With grouped-query attention kv_width is less than width.)
+# keys and by values. Keys and values of earlier tokens are kept, in the *KV cache*: two vectors of ``kv_width``
+# elements in each layer. (With grouped-query attention kv_width is less than width.)
 #
 # A chip does ``peak`` FLOP/s and moves ``bandwidth`` bytes/s between its memory and its cores, at the same time. What
 # takes longer decides. An element takes ``itemsize`` bytes. Activations are small and count for nothing.
@@ -288,7 +288,7 @@ def bisection_bandwidth(topology: Topology) -> float:
         for half in combinations(chips, count):
             for sides in product((False, True), repeat=len(switches)):
                 first = {*half, *(switch for switch, side in zip(switches, sides, strict=True) if side)}
-                crossing = [link.bandwidth for (start, end), link in links.items() if start in first and end not in first]
+                crossing = [link.bandwidth for edge, link in links.items() if edge[0] in first and edge[1] not in first]
                 least = min(least, sum(crossing))
     return least
     # <<<

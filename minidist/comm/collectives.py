@@ -6,7 +6,8 @@ Each checks its arguments, picks an algorithm, and runs it. Common to all:
 - ``src``, ``dst``: ranks within that group, as in MPI (torch calls them ``group_src`` and ``group_dst``).
 - ``async_op=True``: return a Work at once and continue in the background; the arrays belong to the collective until
   ``wait`` returns.
-- ``algorithm``: one of the names in algorithms.py, or "auto", which chooses by the size of the buffer.
+- ``algorithm``: one of the names in tables.py, or "auto". In a group on one node, "auto" chooses by the size of the
+  buffer, from times measured here; in a group on several nodes it takes what is cheapest by cost.py.
 
 Arrays are C-contiguous, of any numeric or bool dtype and any size, zero included. Every call returns None, or a Work
 with ``async_op``.
@@ -24,9 +25,11 @@ from operator import index
 import numpy as np
 
 from minidist import backend
-from minidist.comm import algorithms
+from minidist.comm import tables
 from minidist.comm.arrays import check_array, dtype_name
+from minidist.comm.cost import cheapest
 from minidist.comm.group import ProcessGroup, check_group
+from minidist.comm.nodes import node_grid
 
 
 class ReduceOp(enum.Enum):
@@ -52,10 +55,10 @@ FEW_STEPS_BYTES = 256 << 10
 
 def broadcast(tensor, src: int, group: ProcessGroup, async_op: bool = False, *, algorithm: str = "auto"):
     """Overwrite ``tensor`` on every rank with that of rank ``src``."""
-    call = Call("broadcast", group, algorithm, algorithms.BROADCAST, f"src={src}")
+    call = Call("broadcast", group, algorithm, tables.BROADCAST, f"src={src}")
     call.rank("src", src)
     flat = call.array("tensor", tensor, written=True)
-    method = call.choose("tree" if flat.nbytes <= FEW_STEPS_BYTES else "ring")
+    method = call.choose("tree" if flat.nbytes <= FEW_STEPS_BYTES else "ring", flat.nbytes, src)
     return call.run(async_op, lambda inside: method(flat, src, inside))
 
 
@@ -63,11 +66,11 @@ def reduce(
     tensor, dst: int, op=ReduceOp.SUM, group: ProcessGroup | None = None, async_op: bool = False, *, algorithm="auto"
 ):
     """Overwrite ``tensor`` on rank ``dst`` with the combination of all ranks' tensors; the others keep theirs."""
-    call = Call("reduce", group, algorithm, algorithms.REDUCE, f"dst={dst}, {_name(op)}")
+    call = Call("reduce", group, algorithm, tables.REDUCE, f"dst={dst}, {_name(op)}")
     call.rank("dst", dst)
     flat = call.array("tensor", tensor, written=group.rank == dst)
     check_op(op, flat.dtype, "reduce")
-    method = call.choose("tree")
+    method = call.choose("tree", flat.nbytes, dst)
 
     def body(inside: ProcessGroup) -> None:
         method(flat, dst, op.ufunc, inside)
@@ -83,11 +86,11 @@ def all_reduce(tensor, op=ReduceOp.SUM, group: ProcessGroup | None = None, async
     In float32 the bits of a sum depend on the order of its terms, and so on the algorithm and the number of ranks. In
     float64 with float32 terms they practically never do, so gradients are summed in float64.
     """
-    call = Call("all_reduce", group, algorithm, algorithms.ALL_REDUCE, _name(op))
+    call = Call("all_reduce", group, algorithm, tables.ALL_REDUCE, _name(op))
     flat = call.array("tensor", tensor, written=True)
     check_op(op, flat.dtype, "all_reduce")
     few_bytes = "halving_doubling" if group.size > 2 and group.size.bit_count() == 1 else "ring"
-    method = call.choose("tree" if group.size == 1 or flat.nbytes <= FEW_STEPS_BYTES else few_bytes)
+    method = call.choose("tree" if group.size == 1 or flat.nbytes <= FEW_STEPS_BYTES else few_bytes, flat.nbytes)
 
     def body(inside: ProcessGroup) -> None:
         method(flat, op.ufunc, inside)
@@ -109,13 +112,13 @@ def reduce_scatter_tensor(
 
     ``input`` has N times as many elements as ``output`` and does not change.
     """
-    call = Call("reduce_scatter_tensor", group, algorithm, algorithms.REDUCE_SCATTER, _name(op))
+    call = Call("reduce_scatter_tensor", group, algorithm, tables.REDUCE_SCATTER, _name(op))
     flat_input = call.array("input", input)
     flat_output = call.array("output", output, written=True, read=False)
     check_op(op, flat_input.dtype, "reduce_scatter_tensor")
     call.same_dtype(output, input)
     call.elements("input", flat_input, flat_output.size * group.size, "the number of ranks times output's")
-    method = call.choose("direct" if flat_input.nbytes <= FEW_STEPS_BYTES else "ring")
+    method = call.choose("direct" if flat_input.nbytes <= FEW_STEPS_BYTES else "ring", flat_input.nbytes)
 
     def body(inside: ProcessGroup) -> None:
         chunks = list(flat_input.reshape(inside.size, -1).copy()) if flat_input.size else [flat_input] * inside.size
@@ -128,12 +131,12 @@ def reduce_scatter_tensor(
 
 def all_gather_into_tensor(output, input, group: ProcessGroup, async_op: bool = False, *, algorithm: str = "auto"):
     """Put every rank's ``input``, in rank order, into ``output``, which has N times as many elements."""
-    call = Call("all_gather_into_tensor", group, algorithm, algorithms.ALL_GATHER)
+    call = Call("all_gather_into_tensor", group, algorithm, tables.ALL_GATHER)
     flat_input = call.array("input", input)
     flat_output = call.array("output", output, written=True, read=False)
     call.same_dtype(output, input)
     call.elements("output", flat_output, flat_input.size * group.size, "the number of ranks times input's")
-    method = call.choose("direct" if flat_output.nbytes <= FEW_STEPS_BYTES else "ring")
+    method = call.choose("direct" if flat_output.nbytes <= FEW_STEPS_BYTES else "ring", flat_output.nbytes)
 
     def body(inside: ProcessGroup) -> None:
         chunks = list(flat_output.reshape(inside.size, flat_input.size))
@@ -155,9 +158,10 @@ def all_to_all_single(
 ):
     """Send part r of ``input`` to rank r, and receive part r of ``output`` from it.
 
-    Parts are cut along the first axis: equal ones, or of the split sizes, one for each rank.
+    Parts are cut along the first axis: equal ones, or of the split sizes, one for each rank. With split sizes no rank
+    knows how much the others send, so that "auto" has nothing to choose by, and takes the pairwise exchange.
     """
-    call = Call("all_to_all_single", group, algorithm, algorithms.ALL_TO_ALL)
+    call = Call("all_to_all_single", group, algorithm, tables.ALL_TO_ALL)
     # sizes may differ between ranks, so the description that all ranks must share omits them
     host_input = call.array("input", input, described=False).reshape(input.shape)
     host_output = call.array("output", output, written=True, read=False, described=False).reshape(output.shape)
@@ -171,9 +175,11 @@ def all_to_all_single(
             f"all_to_all_single: rank {group.rank} sends itself {outgoing[group.rank].size} elements but expects "
             f"{incoming[group.rank].size}; its own entries of input_split_sizes and output_split_sizes must agree"
         )
-    if input_split_sizes is not None or output_split_sizes is not None:
+    if input_split_sizes is None and output_split_sizes is None:
+        method = call.choose("pairwise", host_input.nbytes)
+    else:
         call.largest_size = 0  # calls of as many sizes as there are splits count as one kind
-    method = call.choose("pairwise")
+        method = call.choose("pairwise")
     return call.run(async_op, lambda inside: method(outgoing, incoming, inside))
 
 
@@ -181,7 +187,7 @@ def scatter(
     tensor, scatter_list=None, src: int = 0, group: ProcessGroup | None = None, async_op=False, *, algorithm="auto"
 ):
     """Overwrite ``tensor`` on rank r with array r of rank ``src``'s ``scatter_list`` (None on other ranks)."""
-    call = Call("scatter", group, algorithm, algorithms.SCATTER, f"src={src}")
+    call = Call("scatter", group, algorithm, tables.SCATTER, f"src={src}")
     call.rank("src", src)
     flat = call.array("tensor", tensor, written=True, read=False)
     pieces = call.array_list("scatter_list", scatter_list, flat, group.rank == src)
@@ -193,7 +199,7 @@ def gather(
     tensor, gather_list=None, dst: int = 0, group: ProcessGroup | None = None, async_op=False, *, algorithm="auto"
 ):
     """Overwrite array r of rank ``dst``'s ``gather_list`` (None on other ranks) with rank r's ``tensor``."""
-    call = Call("gather", group, algorithm, algorithms.GATHER, f"dst={dst}")
+    call = Call("gather", group, algorithm, tables.GATHER, f"dst={dst}")
     call.rank("dst", dst)
     flat = call.array("tensor", tensor)
     pieces = call.array_list("gather_list", gather_list, flat, group.rank == dst, written=True)
@@ -271,9 +277,22 @@ class Call:
         if flat.size != wanted:
             raise ValueError(f"{self.name}: {argument} must have {wanted} elements ({why}), but has {flat.size}")
 
-    def choose(self, automatic: str) -> Callable:
+    def choose(self, automatic: str, nbytes: int | None = None, root: int = 0) -> Callable:
+        """The algorithm to run.
+
+        Args:
+            automatic: what "auto" means in a group on one node.
+            nbytes: of the whole buffer, the same on all ranks; None if they differ, and "auto" cannot go by it.
+            root: ``src`` or ``dst``, where there is one.
+        """
+        nodes = self.group.nodes
         if self.algorithm == "auto":
-            self.algorithm = automatic
+            several = nbytes is not None and len(set(nodes)) > 1
+            self.algorithm = (
+                cheapest(self.name, nbytes, nodes, self.group.transport.links, root) if several else automatic
+            )
+        if self.algorithm == tables.HIERARCHICAL:
+            node_grid(nodes)  # raises where it cannot run, before anything is sent
         return self.methods[self.algorithm]
 
     def run(self, async_op: bool, body: Callable[[ProcessGroup], None]):

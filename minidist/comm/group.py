@@ -4,14 +4,25 @@ A group is always an argument: there is no hidden default as in ``torch.distribu
 """
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from operator import index
+
+import numpy as np
 
 from minidist import trace
 from minidist.comm.transports.messages import shorten
 from minidist.comm.transports.transport import Transport
 from minidist.comm.work import Background, BackgroundWork, Work
+
+
+@dataclass(slots=True)
+class Sent:
+    """Bytes of payload that this rank has sent within one collective."""
+
+    nbytes: int = 0
+    between_nodes: int = 0  # those of them that went to ranks of other nodes
 
 
 class ProcessGroup:
@@ -39,7 +50,7 @@ class ProcessGroup:
         self.report: Callable[[object], None] | None = None
         self.kept: dict = {}
         self.axis = "world" if self.size == transport.size else "group"
-        self.bytes_sent = 0  # within a collective, by this rank
+        self.sent = Sent()  # within a collective, by this rank
         self._created: dict[tuple[int, ...], int] = {}
         self._collectives = 0
         self._background: Background | None = None
@@ -48,9 +59,15 @@ class ProcessGroup:
         return f"ProcessGroup(rank={self.rank}, size={self.size}, ranks={list(self.ranks)})"
 
     @property
+    def nodes(self) -> tuple[int, ...]:
+        """The node of each rank of the group, in the group's order: see nodes.py."""
+        return tuple(self.transport.nodes[rank] for rank in self.ranks)
+
+    @property
     def traffic(self) -> trace.Traffic:
         """This rank's traffic since the run began, over all groups: a copy. Its rows are world ranks."""
-        return self.transport.traffic.snapshot()
+        nodes = np.array(self.transport.nodes)
+        return self.transport.traffic.snapshot(nodes != nodes[self.transport.rank])
 
     @property
     def collectives(self) -> trace.Collectives:
@@ -80,6 +97,16 @@ class ProcessGroup:
         self.transport.groups.append(group)
         return group
 
+    def part(self, ranks: Sequence[int]) -> "ProcessGroup":
+        """Some of this group's ranks, this one among them, as a group for a phase of an algorithm.
+
+        It is light: it has the message space of the whole group, so the ranks must order their messages as if it were
+        the whole group that sent them. What its ranks send counts as the whole group's.
+        """
+        part = ProcessGroup(self.transport, tuple(self.ranks[r] for r in ranks), self.context, self.collective)
+        part.sent = self.sent
+        return part
+
     def run_collective(
         self, description: str, nbytes: int, async_op: bool, body: Callable, kind: tuple[str, str, int] | None = None
     ) -> Work | None:
@@ -105,7 +132,8 @@ class ProcessGroup:
             with trace.span(description, "communication", bytes=nbytes):
                 body(inside)
             if kind is not None:
-                self.transport.collectives.count(trace.Collective(self.axis, *kind), inside.bytes_sent)
+                sent = inside.sent
+                self.transport.collectives.count(trace.Collective(self.axis, *kind), sent.nbytes, sent.between_nodes)
 
         if not async_op and (self._background is None or not self._background.busy):
             traced()

@@ -74,9 +74,9 @@ def sendrecv(outgoing, dst: int, incoming, src: int, group: ProcessGroup, combin
     receiving.wait()
 
 
-def recv_reduce(tensor: np.ndarray, src: int, group: ProcessGroup, combine: Combine) -> None:
+def recv_reduce(tensor: np.ndarray, src: int, group: ProcessGroup, combine: Combine, tag: int = 0) -> None:
     """Receive a message from rank ``src`` and combine it into ``tensor`` (NCCL's recvReduce primitive)."""
-    _irecv(tensor, src, group, 0, "recv_reduce", combine).wait()
+    _irecv(tensor, src, group, tag, "recv_reduce", combine).wait()
 
 
 def barrier(group: ProcessGroup, async_op: bool = False) -> Work | None:
@@ -103,12 +103,14 @@ def _isend(tensor, dst: int, group: ProcessGroup, tag: int, label: str) -> Work:
     peer = _peer(dst, group, label)
     flat = backend.to_host(tensor).reshape(-1)
     call, label = _names(flat, group, label)
-    group.bytes_sent += flat.nbytes
+    transport = group.transport
+    between_nodes = flat.nbytes if transport.nodes[peer] != transport.nodes[transport.rank] else 0
+    group.sent.nbytes += flat.nbytes
+    group.sent.between_nodes += between_nodes
     if group.collective is None:  # the user's own message, not part of a collective
-        group.transport.collectives.count(
-            trace.Collective(group.axis, "send", dtype_name(flat.dtype), flat.size), flat.nbytes
-        )
-    return MessageWork(group.transport, group.transport.isend(flat, peer, group.context, _tag(tag), call, label))
+        kind = trace.Collective(group.axis, "send", dtype_name(flat.dtype), flat.size)
+        transport.collectives.count(kind, flat.nbytes, between_nodes)
+    return MessageWork(transport, transport.isend(flat, peer, group.context, _tag(tag), call, label))
 
 
 def _irecv(tensor, src: int, group: ProcessGroup, tag: int, label: str, combine: Combine | None = None) -> Work:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 
-from minidist.comm.algorithms import ALL_GATHER, ALL_REDUCE
+from minidist.comm.tables import ALL_GATHER, ALL_REDUCE
 from minidist.comm.transports.shared_memory import MAX_RANKS
 from minidist.nn.memory.recompute import MODES
 from minidist.parallel.context import KINDS, parts_of

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import minidist as md
-from minidist.comm import algorithms
+from minidist.comm import tables
 from minidist.comm.collectives import ReduceOp
 
 SIZES = (0, 1, 7, 1001)  # elements; hardly any number of ranks divides them
@@ -68,24 +68,24 @@ def check_everything(group) -> int:
             mine = values(rank, elements, dtype)
             root = elements % size
             theirs = [values(r, elements, dtype) for r in range(size)]
-            for algorithm in ("auto", *algorithms.BROADCAST):
+            for algorithm in ("auto", *tables.BROADCAST):
                 x = mine.copy()
                 md.broadcast(x, root, group=group, algorithm=algorithm)
                 same(x, theirs[root], "broadcast", algorithm, dtype, elements)
                 compared += 1
             for op in ops_of(dtype):
                 expected = combined(op, size, elements, dtype)
-                for algorithm in ("auto", *algorithms.ALL_REDUCE):
+                for algorithm in ("auto", *tables.ALL_REDUCE):
                     x = mine.copy()
                     md.all_reduce(x, op, group=group, algorithm=algorithm)
                     same(x, expected, "all_reduce", op, algorithm, dtype, elements)
                     compared += 1
-                for algorithm in ("auto", *algorithms.REDUCE):
+                for algorithm in ("auto", *tables.REDUCE):
                     x = mine.copy()
                     md.reduce(x, root, op, group=group, algorithm=algorithm)
                     same(x, expected if rank == root else mine, "reduce", op, algorithm, dtype, elements)
                     compared += 1
-            for algorithm in ("auto", *algorithms.REDUCE_SCATTER):
+            for algorithm in ("auto", *tables.REDUCE_SCATTER):
                 whole = values(rank, elements * size, dtype)
                 before = whole.copy()
                 part = np.empty(elements, dtype)
@@ -94,7 +94,7 @@ def check_everything(group) -> int:
                 same(part, expected[rank * elements : (rank + 1) * elements], "reduce_scatter", algorithm, dtype)
                 same(whole, before, "the input of reduce_scatter stays as it was")
                 compared += 1
-            for algorithm in ("auto", *algorithms.ALL_GATHER):
+            for algorithm in ("auto", *tables.ALL_GATHER):
                 whole = np.empty((size, elements), dtype)
                 md.all_gather_into_tensor(whole, mine, group=group, algorithm=algorithm)
                 same(whole, np.stack(theirs), "all_gather", algorithm, dtype, elements)
@@ -146,11 +146,11 @@ def test_collectives_on_subgroups(ranks, size):
 def larger_than_the_queues(world):
     for elements in (1001, 65_537):
         for dtype in ("float64", "int16"):
-            for algorithm in algorithms.ALL_REDUCE:
+            for algorithm in tables.ALL_REDUCE:
                 x = values(world.rank, elements, dtype)
                 md.all_reduce(x, group=world, algorithm=algorithm)
                 same(x, combined(ReduceOp.SUM, world.size, elements, dtype), algorithm)
-            for algorithm in algorithms.BROADCAST:
+            for algorithm in tables.BROADCAST:
                 x = values(world.rank, elements, dtype)
                 md.broadcast(x, 1, group=world, algorithm=algorithm)
                 same(x, values(1, elements, dtype), algorithm)
@@ -189,7 +189,7 @@ def test_all_to_all_with_uneven_splits(ranks, size):
 def all_ranks_same_bits(world):
     x = np.random.default_rng(world.rank).standard_normal(1003).astype(np.float32)
     found = {}
-    for algorithm in algorithms.ALL_REDUCE:
+    for algorithm in tables.ALL_REDUCE:
         y = x.copy()
         md.all_reduce(y, group=world, algorithm=algorithm)
         found[algorithm] = y.tobytes()
@@ -206,7 +206,7 @@ def float64_sums(world):
     """Sums of float32 numbers in float64, rounded once: what gradients go through."""
     x = np.random.default_rng(world.rank).standard_normal(10_007).astype(np.float32)
     found = set()
-    for algorithm in algorithms.ALL_REDUCE:
+    for algorithm in tables.ALL_REDUCE:
         y = x.astype(np.float64)
         md.all_reduce(y, group=world, algorithm=algorithm)
         found.add(y.astype(np.float32).tobytes())

@@ -112,7 +112,7 @@ def test_the_halves_of_all_reduce(ranks, size):
             rows = sent(ranks, size, call(algorithm))
             assert [row.sum() for row in rows] == [(size - 1) * M // size] * size
             assert right_neighbour_only(rows) == (algorithm == "ring" or size == 2)
-    for algorithm in algorithms.REDUCE:
+    for algorithm in tables.REDUCE:
         assert [row.sum() for row in sent(ranks, size, reduce(algorithm))] == [0] + [M] * (size - 1)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from minidist.cli.main import main
-from minidist.comm.algorithms import ALL_REDUCE
+from minidist.comm.tables import ALL_REDUCE
 from minidist.nn.memory.recompute import MODES
 from minidist.parallel.context import KINDS
 from minidist.parallel.tools.schedules import SCHEDULES

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import minidist as md
-from minidist.comm.algorithms import ALL_REDUCE
+from minidist.comm.tables import ALL_REDUCE
 from minidist.train.config import TrainConfig
 from minidist.train.layout import SYNCS, Layout
 from minidist.train.result import RunOptions

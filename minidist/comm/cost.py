@@ -1,0 +1,227 @@
+"""What each algorithm of each collective costs on links of two speeds, in closed form, and which one is the cheapest.
+
+The model is that of Hockney (1994), with two speeds: a message of m bytes takes alpha + beta m seconds, alpha and beta
+of the link inside a node or between nodes, and keeps one port of its sender and one of its receiver busy for so long.
+(analysis/replay.py plays real runs on the same model.) An algorithm is a sum over its steps, and a step takes as long
+as its slowest message. The formulas for links that are all alike follow from these sums: those of Thakur, Rabenseifner
+and Gropp, "Optimization of Collective Communication Operations in MPICH" (2005), and for pipelined trees those of
+Sanders, Speck and Träff (2009). Combining numbers takes no time here.
+
+M is the bytes of the whole buffer, as in algorithms.py. Every rank has links of its own, and they are never shared.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from itertools import pairwise
+
+from minidist.comm.algorithms import SEGMENT_BYTES
+from minidist.comm.double_tree import Parents, double_tree, piece_count, trees_below
+from minidist.comm.nodes import Links, node_grid, ranks_by_node
+from minidist.comm.tables import BY_COLLECTIVE, HIERARCHICAL
+
+
+def seconds(
+    collective: str, algorithm: str, nbytes: float, nodes: tuple[int, ...], links: Links | None = None, root: int = 0
+) -> float:
+    """How long a collective takes, if all ranks begin at once.
+
+    Args:
+        collective: its name, such as "all_reduce" or "reduce_scatter_tensor".
+        algorithm: one of its algorithms, by the name in tables.py.
+        nbytes: M. Of an all-to-all, what one rank sends, itself included; of a scatter or gather, all pieces together.
+        nodes: the node of each rank of the group, in its order.
+        links: their speeds; None for those of ``Links()``.
+        root: ``src`` or ``dst``, where there is one.
+
+    Raises:
+        ValueError: for an unknown name, or a hierarchical algorithm and nodes with different numbers of ranks.
+    """
+    if collective not in BY_COLLECTIVE:
+        raise ValueError(f"there is no collective {collective!r}: choose from {', '.join(BY_COLLECTIVE)}")
+    if algorithm not in BY_COLLECTIVE[collective]:
+        names = ", ".join(BY_COLLECTIVE[collective])
+        raise ValueError(f"{collective} has no algorithm {algorithm!r}: choose from {names}")
+    if algorithm == HIERARCHICAL:
+        node_grid(nodes)  # raises for nodes that are not alike
+    return COSTS[collective][algorithm](Network(nodes, links or Links()), nbytes, root)
+
+
+@lru_cache(maxsize=4096)
+def cheapest(collective: str, nbytes: int, nodes: tuple[int, ...], links: Links | None = None, root: int = 0) -> str:
+    """The algorithm that takes the least time; all ranks of a group find the same."""
+    names = [name for name in BY_COLLECTIVE[collective] if name != HIERARCHICAL or alike(nodes)]
+    return min(names, key=lambda name: seconds(collective, name, nbytes, nodes, links, root))
+
+
+def alike(nodes: tuple[int, ...]) -> bool:
+    """Whether every node has as many of the ranks."""
+    return len({len(ranks) for ranks in ranks_by_node(nodes)}) == 1
+
+
+class Network:
+    """Ranks on nodes, with their links."""
+
+    def __init__(self, nodes: tuple[int, ...], links: Links) -> None:
+        self.nodes, self.links, self.size = nodes, links, len(nodes)
+
+    def message(self, source: int, destination: int, nbytes: float) -> float:
+        """Seconds of one message."""
+        same = self.nodes[source] == self.nodes[destination]
+        return (self.links.inside if same else self.links.between).seconds(nbytes)
+
+    def step(self, pairs: Iterable[tuple[int, int]], nbytes: float) -> float:
+        """Messages at the same time, no two of them at one port: as long as the slowest."""
+        return max((self.message(*pair, nbytes) for pair in pairs), default=0.0)
+
+    def shift(self, distance: int, nbytes: float) -> float:
+        """A step in which every rank sends to the rank so many places to its right."""
+        return self.step(((rank, (rank + distance) % self.size) for rank in range(self.size)), nbytes)
+
+    def to_all(self, rank: int, nbytes: float) -> float:
+        """A rank sends to each other, one after another, or receives from each."""
+        return sum(self.message(rank, other, nbytes) for other in range(self.size) if other != rank)
+
+    def levels(self) -> tuple["Network", "Network"]:
+        """A rank's two parts of the group: ``inside`` and ``across``, as in two_level.py."""
+        nodes, ranks = node_grid(self.nodes).shape
+        return Network((0,) * ranks, self.links), Network(tuple(range(nodes)), self.links)
+
+
+# Each takes a network, M, and the root where there is one.
+
+
+def _one_by_one(network: Network, nbytes: float, root: int = 0) -> float:
+    return network.to_all(root, nbytes)
+
+
+def _pieces_one_by_one(network: Network, nbytes: float, root: int) -> float:
+    return network.to_all(root, nbytes / network.size)
+
+
+def _binomial_tree(network: Network, nbytes: float, root: int = 0) -> float:
+    total, distance = 0.0, 1
+    while distance < network.size:
+        ranks = [(root + place) % network.size for place in range(min(distance, network.size - distance))]
+        total += network.step(((rank, (rank + distance) % network.size) for rank in ranks), nbytes)
+        distance *= 2
+    return total
+
+
+def _pipelined_ring(network: Network, nbytes: float, root: int) -> float:
+    """The first piece crosses all links; the others follow at the pace of the slowest."""
+    pieces = max(1, -(-nbytes // SEGMENT_BYTES))
+    ranks = [(root + place) % network.size for place in range(network.size)]
+    hops = [network.message(*pair, nbytes / pieces) for pair in pairwise(ranks)]
+    return sum(hops) + (pieces - 1) * max(hops, default=0.0)
+
+
+def _pipelined_trees(network: Network, nbytes: float, trees: tuple[Parents, Parents]) -> float:
+    """Down both trees: the first pieces reach the last rank, the others follow at the pace of the busiest port.
+
+    The trees' messages also wait for each other now and then: a run may take a third longer.
+    """
+    pieces = piece_count(nbytes)
+    each = nbytes / (2 * pieces)
+    out, into, first = [0.0] * network.size, [0.0] * network.size, 0.0  # seconds that a pair of pieces takes at a port
+    for parents in trees:
+        passing_on = [0.0] * network.size
+        for rank, parent in enumerate(parents):
+            if parent is not None:
+                message = network.message(parent, rank, each)
+                passing_on[parent] += message
+                out[parent] += message
+                into[rank] += message
+        for above in parents:
+            path = 0.0
+            while above is not None:
+                path += passing_on[above]
+                above = parents[above]
+            first = max(first, path)
+    return first + (pieces - 1) * max(*out, *into)
+
+
+def _broadcast_double_tree(network: Network, nbytes: float, root: int) -> float:
+    return _pipelined_trees(network, nbytes, trees_below(root, network.size))
+
+
+def _all_reduce_double_tree(network: Network, nbytes: float, root: int) -> float:
+    """Up takes as long as down: the same messages, the other way round."""
+    return 2 * _pipelined_trees(network, nbytes, double_tree(network.size))
+
+
+def _ring(network: Network, nbytes: float, root: int = 0) -> float:
+    return (network.size - 1) * network.shift(1, nbytes / network.size)
+
+
+def _direct(network: Network, nbytes: float, root: int = 0) -> float:
+    """To all others, M/N each, by all ranks at once: as long as the rank takes that has the slowest links."""
+    return max(network.to_all(rank, nbytes / network.size) for rank in range(network.size))
+
+
+def _one_shot(network: Network, nbytes: float, root: int) -> float:
+    return _direct(network, nbytes * network.size)
+
+
+def _halving_doubling(network: Network, nbytes: float, root: int) -> float:
+    power = 1 << (network.size.bit_length() - 1)
+    total = network.step(((rank, rank - power) for rank in range(power, network.size)), nbytes)
+    distance = power // 2
+    while distance:
+        total += network.step(((rank, rank ^ distance) for rank in range(power)), nbytes * distance / power)
+        distance //= 2
+    return 2 * total
+
+
+def _pairwise(network: Network, nbytes: float, root: int = 0) -> float:
+    return sum(network.shift(distance, nbytes / network.size) for distance in range(1, network.size))
+
+
+def _hierarchical_broadcast(network: Network, nbytes: float, root: int) -> float:
+    inside, across = network.levels()
+    part = nbytes / inside.size
+    return _pieces_one_by_one(inside, nbytes, 0) + _pipelined_ring(across, part, 0) + _ring(inside, nbytes)
+
+
+def _hierarchical(network: Network, nbytes: float, root: int) -> float:
+    """A reduce-scatter or an all-gather."""
+    inside, across = network.levels()
+    return _ring(inside, nbytes) + _ring(across, nbytes / inside.size)
+
+
+def _hierarchical_all_to_all(network: Network, nbytes: float, root: int) -> float:
+    inside, across = network.levels()
+    sizes = 8 * across.size * inside.size  # bytes that colleagues tell each other first
+    return _pairwise(inside, sizes) + _pairwise(inside, nbytes) + _pairwise(across, nbytes)
+
+
+def twice(cost: Callable[..., float]) -> Callable[..., float]:
+    """Two halves that take as long: an all-reduce, of a reduce-scatter and an all-gather or of a reduce and a
+    broadcast."""
+    return lambda network, nbytes, root: 2 * cost(network, nbytes, 0)
+
+
+COSTS = {
+    "broadcast": {
+        "naive": _one_by_one,
+        "tree": _binomial_tree,
+        "ring": _pipelined_ring,
+        "double_tree": _broadcast_double_tree,
+        HIERARCHICAL: _hierarchical_broadcast,
+    },
+    "reduce": {"naive": _one_by_one, "tree": _binomial_tree},
+    "reduce_scatter_tensor": {"ring": _ring, "direct": _direct, HIERARCHICAL: _hierarchical},
+    "all_gather_into_tensor": {"ring": _ring, "direct": _direct, HIERARCHICAL: _hierarchical},
+    "all_reduce": {
+        "naive": twice(_one_by_one),
+        "tree": twice(_binomial_tree),
+        "ring": twice(_ring),
+        "two_shot": twice(_direct),
+        "halving_doubling": _halving_doubling,
+        "direct": _one_shot,
+        "double_tree": _all_reduce_double_tree,
+        HIERARCHICAL: twice(_hierarchical),
+    },
+    "all_to_all_single": {"pairwise": _pairwise, HIERARCHICAL: _hierarchical_all_to_all},
+    "scatter": {"direct": _pieces_one_by_one},
+    "gather": {"direct": _pieces_one_by_one},
+}

@@ -1,0 +1,109 @@
+"""Nodes: which ranks share a machine, and so the fast links inside it.
+
+A node is a server with several GPUs. Inside it links are about ten times as fast as the links between nodes (NVLink and
+InfiniBand), so an algorithm that knows the nodes sends as little as it can between them. A transport knows the node of
+each rank. Here all processes run on one machine, and ``place_on_nodes`` says which of them count as one node.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from minidist.comm.group import ProcessGroup, check_group
+
+
+@dataclass(frozen=True)
+class Link:
+    """One direction of a link.
+
+    Attributes:
+        bandwidth: bytes/s, of a large message.
+        latency: seconds that a message without content takes: alpha in textbooks, whose beta is 1/bandwidth.
+    """
+
+    bandwidth: float
+    latency: float
+
+    def seconds(self, nbytes: float) -> float:
+        return self.latency + nbytes / self.bandwidth
+
+
+@dataclass(frozen=True)
+class Links:
+    """What a rank has: a link to the ranks of its node, and a link to those of other nodes, of its own.
+
+    The default is one GPU of a DGX H100: NVLink 4 through NVSwitch, 450 GB/s in each direction (NVIDIA's H100
+    whitepaper), and a network card for InfiniBand NDR, 400 Gbit/s (its ConnectX-7 data sheet). The latencies, 1 and 5
+    microseconds, are round figures of the size that libraries report for small messages.
+    """
+
+    inside: Link = Link(bandwidth=450e9, latency=1e-6)
+    between: Link = Link(bandwidth=50e9, latency=5e-6)
+
+
+def place_on_nodes(world: ProcessGroup, node_size: int, links: Links | None = None) -> None:
+    """Ranks 0 to n-1 share node 0, the next n node 1, and so on, from now on and in all groups. All ranks call it.
+
+    It sends no message. ``links`` says how fast the links are, for algorithm="auto"; None for those of ``Links()``.
+
+    Raises:
+        ValueError: if nodes of that size are not full, or for a group that is not the world.
+    """
+    check_group(world, "place_on_nodes")
+    transport = world.transport
+    if world.size != transport.size:
+        raise ValueError(
+            f"place_on_nodes is about all {transport.size} ranks, but got a group of {world.size}: pass the world"
+        )
+    check_node_size(node_size, world.size)
+    transport.nodes = tuple(rank // node_size for rank in range(world.size))
+    transport.links = links
+
+
+def check_node_size(node_size: int, world_size: int) -> None:
+    """Raises ValueError if so many ranks do not fill nodes of that size; it names the nearest numbers that do."""
+    if node_size < 1:
+        raise ValueError(f"node_size={node_size}: a node has at least 1 rank")
+    if world_size % node_size:
+        sizes = [n for n in range(1, world_size + 1) if world_size % n == 0]
+        near = [max(n for n in sizes if n < node_size), *(n for n in sizes if n > node_size)][:2]
+        worlds = [n for n in (world_size // node_size * node_size, -(-world_size // node_size) * node_size) if n]
+        raise ValueError(
+            f"node_size={node_size}: {world_size} ranks do not fill nodes of {node_size}. Choose node_size "
+            f"{' or '.join(map(str, near))}, or {' or '.join(map(str, worlds))} ranks"
+        )
+
+
+def ranks_by_node(nodes: tuple[int, ...]) -> list[list[int]]:
+    """The ranks of a group on each of its nodes, in the order in which the nodes first appear.
+
+    Args:
+        nodes: the node of each rank of the group.
+    """
+    found: dict[int, list[int]] = {}
+    for rank, node in enumerate(nodes):
+        found.setdefault(node, []).append(rank)
+    return list(found.values())
+
+
+def node_grid(nodes: tuple[int, ...]) -> np.ndarray:
+    """The ranks of a group, (nodes, ranks per node): a row is a node, a column the ranks with one local index.
+
+    Raises:
+        ValueError: if the group has not as many ranks on every node.
+    """
+    rows = ranks_by_node(nodes)
+    if len({len(row) for row in rows}) > 1:
+        counts = ", ".join(str(len(row)) for row in rows)
+        raise ValueError(
+            f"a hierarchical algorithm needs as many ranks of the group on every node, but this group has {counts} on "
+            "its nodes: choose another algorithm, or a group that is spread evenly"
+        )
+    return np.array(rows)
+
+
+def two_levels(group: ProcessGroup) -> tuple[ProcessGroup, ProcessGroup]:
+    """This rank's two parts of a group: the ranks of its node, and those with its local index, one on each node."""
+    grid = node_grid(group.nodes)
+    ((node,), (local,)) = np.nonzero(grid == group.rank)
+    return group.part(grid[node]), group.part(grid[:, local])
