@@ -140,10 +140,7 @@ def _read(path: Path, known: Hardware) -> Hardware:
             where = f"{path}: [{kind}.{name}]"
             if isinstance(table, dict):
                 table = {"source": path.name} | table
-            try:
-                found[kind][name] = from_table(KINDS[kind], table, where)
-            except ValueError as error:
-                raise ValueError(str(error) if str(error).startswith(where) else f"{where}: {error}") from None
+            found[kind][name] = from_table(KINDS[kind], table, where)
     accelerators, links = known.accelerators | found["accelerator"], known.links | found["link"]
     for name, node in found["node"].items():
         for key, of in (("accelerator", accelerators), ("inside", links), ("between", links)):

@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Iterable
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
@@ -24,13 +24,14 @@ def read_toml(path: Path) -> dict:
 
 
 def from_table(kind: type, table: object, where: str):
-    """A ``kind``, whose fields are text, numbers or numbers by name, from a table with their names as keys.
+    """A dataclass from a table with its fields as keys: text, numbers, bool, lists, numbers by name, dataclasses.
 
     Args:
         where: the file and the table, for errors.
 
     Raises:
-        ValueError: for an unknown or missing key, or a value of another type; numbers must be finite and not negative.
+        ValueError: for an unknown or missing key, or a value of another type; numbers must be finite and not negative;
+            and what ``kind`` itself refuses.
     """
     if not isinstance(table, dict):
         raise ValueError(f"{where}: expected a table, got {table!r}")
@@ -41,7 +42,11 @@ def from_table(kind: type, table: object, where: str):
     for name, field in known.items():
         if name not in table and field.default is MISSING and field.default_factory is MISSING:
             raise ValueError(f"{where}: the key {name!r} is missing: expected {_written(field.type)}")
-    return kind(**{key: _checked(value, known[key].type, f"{where}: {key}") for key, value in table.items()})
+    values = {key: _checked(value, known[key].type, f"{where}: {key}") for key, value in table.items()}
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 def choose(word: str, known: Iterable[str]) -> str:
@@ -52,17 +57,20 @@ def choose(word: str, known: Iterable[str]) -> str:
 
 
 def _checked(value: object, kind: type, where: str):
-    if get_origin(kind) is dict:
-        if not isinstance(value, dict):
-            raise ValueError(f"{where}: expected {_written(kind)}, got {value!r}")
+    if is_dataclass(kind):
+        return from_table(kind, value, where)
+    if get_origin(kind) is dict and isinstance(value, dict):
         return {key: _checked(item, get_args(kind)[1], f"{where}: {key}") for key, item in value.items()}
+    if get_origin(kind) is list and isinstance(value, list):
+        return [_checked(item, get_args(kind)[0], f"{where}: number {i}") for i, item in enumerate(value)]
     number = isinstance(value, int | float) and not isinstance(value, bool)
     fits = {
         str: isinstance(value, str),
+        bool: isinstance(value, bool),
         int: number and isinstance(value, int) and value >= 0,
         float: number and isfinite(value) and value >= 0,
     }
-    if not fits[kind]:
+    if not fits.get(kind, False):
         raise ValueError(f"{where}: expected {_written(kind)}, got {value!r}")
     return kind(value)
 
@@ -71,4 +79,13 @@ def _written(kind: type) -> str:
     """A type in words."""
     if get_origin(kind) is dict:
         return "a table of numbers, such as { bf16 = 989.4e12 }"
-    return {str: "text", int: "a whole number of at least 0", float: "a number of at least 0"}[kind]
+    if get_origin(kind) is list:
+        of = get_args(kind)[0]
+        return "tables in double brackets" if is_dataclass(of) else f"a list: {_written(of)} each"
+    words = {
+        str: "text",
+        bool: "true or false",
+        int: "a whole number of at least 0",
+        float: "a number of at least 0",
+    }
+    return words[kind]

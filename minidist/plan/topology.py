@@ -28,17 +28,20 @@ class Topology:
         chips: the vertex of each rank.
         nodes: the node of each rank, a number.
         links: all directed links.
+        chips_forward: whether a message may cross the chips of other ranks, as in a torus.
     """
 
     chips: tuple[str, ...]
     nodes: tuple[int, ...]
     links: dict[Edge, Link]
     routes: dict[tuple[int, int], tuple[Edge, ...]] = field(default_factory=dict, repr=False)
+    chips_forward: bool = True
 
     def __post_init__(self) -> None:
         self.neighbours: dict[str, list[str]] = {}
         for start, end in self.links:
             self.neighbours.setdefault(start, []).append(end)
+        self.trees: dict[str, dict[str, str]] = {}  # a chip -> the vertex before each one that it reaches
 
     @property
     def size(self) -> int:
@@ -51,31 +54,58 @@ class Topology:
             ValueError: if there is no path.
         """
         if (source, destination) not in self.routes:
-            self.routes[source, destination] = self._shortest(source, destination)
+            self.routes[source, destination] = self._path(source, destination)
         return self.routes[source, destination]
 
     def latency(self, source: int, destination: int) -> float:
         """Seconds that a message without content takes."""
         return sum(self.links[edge].latency for edge in self.route(source, destination))
 
-    def _shortest(self, source: int, destination: int) -> tuple[Edge, ...]:
+    def bandwidth(self, source: int, destination: int) -> float:
+        """Bytes/s of a message that shares no link: those of the slowest one."""
+        return min((self.links[edge].bandwidth for edge in self.route(source, destination)), default=float("inf"))
+
+    def _path(self, source: int, destination: int) -> tuple[Edge, ...]:
         start, end = self.chips[source], self.chips[destination]
-        before: dict[str, str] = {start: start}
-        frontier = deque([start])
-        while frontier and end not in before:
-            here = frontier.popleft()
-            for there in self.neighbours.get(here, ()):
-                if there not in before:
-                    before[there] = here
-                    frontier.append(there)
+        before = self.shortest_paths(start)
         if end not in before:
             reached = [rank for rank, chip in enumerate(self.chips) if chip in before and rank != source]
             raise ValueError(
                 f"this topology has no path from rank {source} ({start}) to rank {destination} ({end}); from there "
-                f"links lead to {', '.join(map(str, reached)) or 'no rank'}. Add a link, such as {start!r} to {end!r}"
+                f"links lead to {_ranks(reached)}. Add a link, such as {start!r} to {end!r}"
             )
         path = [end]
         while path[-1] != start:
             path.append(before[path[-1]])
         path.reverse()
         return tuple(itertools.pairwise(path))
+
+    def shortest_paths(self, start: str) -> dict[str, str]:
+        """Every vertex that a chip's messages reach, and the one before it on the way: a breadth-first search."""
+        if start in self.trees:
+            return self.trees[start]
+        ends = set() if self.chips_forward else set(self.chips) - {start}
+        before = {start: start}
+        frontier = deque([start])
+        while frontier:
+            here = frontier.popleft()
+            for there in self.neighbours.get(here, ()) if here not in ends else ():
+                if there not in before:
+                    before[there] = here
+                    frontier.append(there)
+        self.trees[start] = before
+        return before
+
+
+def check_connected(topology: Topology) -> None:
+    """Raise the ValueError of ``route`` if there is a pair of ranks without a path."""
+    for source in range(topology.size):
+        reached = topology.shortest_paths(topology.chips[source])
+        for destination, chip in enumerate(topology.chips):
+            if chip not in reached:
+                topology.route(source, destination)
+
+
+def _ranks(ranks: list[int], most: int = 8) -> str:
+    shown = ", ".join(map(str, ranks[:most])) + f" and {len(ranks) - most} more" * (len(ranks) > most)
+    return f"rank{'s' * (len(ranks) > 1)} {shown}" if ranks else "no rank"

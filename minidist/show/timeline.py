@@ -13,6 +13,7 @@ COLOURS = {  # of Okabe and Ito
     "communication": "#E69F00",
     "wait": "#D0D0D0",
 }
+MICROSECONDS_BELOW = 2e6  # ns: shorter timelines are labelled in microseconds
 
 
 def draw(logs: Sequence[list], title: str):
@@ -21,16 +22,20 @@ def draw(logs: Sequence[list], title: str):
 
     events = [[entry for entry in log if isinstance(entry, Event)] for log in logs]
     zero = min(event.start for log in events for event in log)
+    length = max(event.end for log in events for event in log) - zero
+    unit, name = (1e6, "milliseconds") if length > MICROSECONDS_BELOW else (1e3, "microseconds")
     figure = Figure(figsize=(11, 0.9 + 0.85 * len(logs)), layout="constrained")
     axes = figure.subplots()
     shown: dict[str, str] = {}
     for step in (event for event in events[0] if event.track == "step"):
-        axes.axvline((step.start - zero) / 1e6, color="#A0A0A0", linewidth=0.8, linestyle=":")
-        axes.text((step.start - zero) / 1e6, -0.08, f" {step.name}", fontsize=8, color="#606060")
+        axes.axvline((step.start - zero) / unit, color="#A0A0A0", linewidth=0.8, linestyle=":")
+        axes.text((step.start - zero) / unit, -0.08, f" {step.name}", fontsize=8, color="#606060")
     for rank, log in enumerate(events):
         for kind, colour in COLOURS.items():
             spans = [
-                ((event.start - zero) / 1e6, (event.end - event.start) / 1e6) for event in log if kind_of(event) == kind
+                ((event.start - zero) / unit, (event.end - event.start) / unit)
+                for event in log
+                if kind_of(event) == kind
             ]
             lane, height = (rank + 0.42, 0.3) if kind == "communication" else (rank, 0.4)
             axes.broken_barh(spans, (lane, height), facecolors=colour)
@@ -38,7 +43,7 @@ def draw(logs: Sequence[list], title: str):
                 shown[kind] = colour
     axes.set_yticks([rank + 0.36 for rank in range(len(logs))], [f"rank {rank}" for rank in range(len(logs))])
     axes.set_ylim(len(logs) - 0.1, -0.3)
-    axes.set_xlabel("milliseconds")
+    axes.set_xlabel(name)
     axes.set_title(title, loc="left", fontsize=11)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from minidist.cli.flags import add_config, add_layout, config_of, defaults, integer, layout_of
 from minidist.cli.output import Output, check_outputs, console_of, json_output, write_outputs
+from minidist.cli.train.as_if import Wanted, add_as_if, as_if_of, on_cluster, print_on_cluster
 from minidist.cli.train.checkpoint_flags import add_checkpoints, faults_of, resumed, saving_of
 from minidist.cli.train.elastic_flags import add_elastic, elasticity_of, interruptions_table, peer_copies_of
 from minidist.cli.train.progress import narrating
@@ -37,6 +38,7 @@ def add_commands(commands) -> None:
     add_checkpoints(command)
     add_elastic(command)
     add_watches(command)
+    add_as_if(command)
     output = command.add_argument_group("output")
     output.add_argument(
         "--sample",
@@ -59,6 +61,7 @@ def _train(options) -> int:
     layout = layout_of(options) or (checkpoint.layout if checkpoint else Layout())
     config.check(layout)
     check_memory(config, layout)
+    wanted = as_if_of(options, config, layout)
     if options.rebalance:
         check_rebalance(layout)
     if options.sample < 0:
@@ -82,7 +85,7 @@ def _train(options) -> int:
         rebalance=options.rebalance,
         validate=True,
         sample=options.sample,
-        trace=options.trace is not None or options.png is not None,
+        trace=options.trace is not None or options.png is not None or wanted is not None,
     )
     elasticity, interruptions = elasticity_of(options, run_options), []
     rank_function = training_on(implementations) if implementations else None
@@ -98,8 +101,13 @@ def _train(options) -> int:
             )
             layout = result.layout
     logs = [rank.log for rank in result.ranks]
+    cluster = None
+    if wanted is not None:
+        cluster = on_cluster(wanted, result)
+        logs = cluster.replayed.logs
     content = result.as_dict() | implementations_as_dict(implementations, [result])
     content["stragglers"] = [asdict(straggler) for straggler in narrator.stragglers]
+    content["as_if"] = cluster and cluster.as_dict()
     content["interruptions"] = [interruption.as_dict() for interruption in interruptions]
     files = (
         json_output(options.json, content),
@@ -109,10 +117,17 @@ def _train(options) -> int:
             lambda path: _write_trace(path, logs),
             f"trace of the last steps: {options.trace} (open it at https://ui.perfetto.dev)",
         ),
-        Output("png", options.png, lambda path: _draw(path, logs, layout), f"picture of the last steps: {options.png}"),
+        Output(
+            "png",
+            options.png,
+            lambda path: _draw(path, logs, layout, wanted),
+            f"picture of the last steps: {options.png}",
+        ),
     )
     try:
         print_run(console, result)
+        if cluster is not None:
+            print_on_cluster(console, cluster)
         for straggler in narrator.stragglers:
             console.print(str(straggler))
         if options.rebalance:
@@ -133,13 +148,14 @@ def _write_trace(path: Path, logs: list[list]) -> None:
     perfetto.write(path, logs)
 
 
-def _draw(path: Path, logs: list[list], layout: Layout) -> None:
+def _draw(path: Path, logs: list[list], layout: Layout, wanted: Wanted | None) -> None:
     """Draw what each rank did: the first pipeline as a grid of micro-batches, other layouts as lanes of spans."""
     from minidist.analysis.bubbles import slots_of
     from minidist.show import pipelines, timeline
 
+    run = str(layout) if wanted is None else f"{layout}, as if on {wanted.cluster}"
     if layout.pp > 1:
         one = logs[:: layout.replicas * layout.tp]  # the ranks of the first pipeline
-        pipelines.draw({str(layout): slots_of(one)}, "seconds").savefig(path, dpi=110)
+        pipelines.draw({run: slots_of(one)}, "seconds").savefig(path, dpi=110)
     else:
-        timeline.save(path, logs, f"the last steps of minidist train, {layout}")
+        timeline.save(path, logs, f"the last steps of minidist train, {run}")

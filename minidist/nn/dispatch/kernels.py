@@ -43,8 +43,8 @@ def backward(ctx, gradient, found, flops: int) -> None:
 def memory_bytes(array, policy: Policy, terms: bool = False) -> int:
     """The bytes that an array would take in a GPU's memory; ``terms`` says that only its sum over heads would."""
     elements = array.size // len(array) if array.ndim and len(array) and (terms or repeats(array)) else array.size
-    itemsize = policy.wire_dtype(xp.dtype(xp.float32)).itemsize if array.dtype.kind == "f" else array.dtype.itemsize
-    return elements * itemsize
+    dtype = policy.wire_dtype(xp.float32) if array.dtype.kind == "f" else array.dtype
+    return elements * xp.dtype(dtype).itemsize
 
 
 def is_view(array, others: list) -> bool:

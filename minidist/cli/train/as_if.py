@@ -1,0 +1,145 @@
+"""``minidist train --as-if``: the run on a cluster's clock, as flags and as a table."""
+
+import argparse
+from dataclasses import asdict, dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from minidist.analysis.clock.as_if import FLOPS_EFFICIENCY, MEMORY_EFFICIENCY, as_if
+from minidist.analysis.clock.replay import Replayed
+from minidist.analysis.clock.report import StepReport, report
+from minidist.cli.flags import real
+from minidist.plan.hardware import ClusterSpec
+from minidist.plan.roofline import peak_flops
+from minidist.plan.topologies import topology_of
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.result import Run
+
+FULLEST = 4  # links that are named
+MOSTLY, CROWDED, EMPTY = 0.8, 1.5, 0.3  # where words change: shares of a step, and how often messages are slowed
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The cluster, and the shares of its peak rates that kernels reach."""
+
+    cluster: ClusterSpec
+    flops_efficiency: float
+    memory_efficiency: float
+
+
+@dataclass(frozen=True)
+class OnCluster:
+    """A run on a cluster's clock: all of it, and its last step."""
+
+    wanted: Wanted
+    replayed: Replayed
+    step: StepReport
+
+    def as_dict(self) -> dict:
+        """What ``--json`` writes."""
+        step = self.step
+        links = [{"link": str(link)} | asdict(link) for link in step.links]
+        return {
+            "cluster": str(self.wanted.cluster),
+            "flops_efficiency": self.wanted.flops_efficiency,
+            "memory_efficiency": self.wanted.memory_efficiency,
+            "seconds_per_step": step.seconds,
+            "ranks": [asdict(rank) | {"hidden_share": rank.hidden_share} for rank in step.ranks],
+            "links": links,
+            "slowed": step.slowed,
+            "bytes_between_nodes": step.bytes_between_nodes,
+        }
+
+
+def add_as_if(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("a cluster's clock")
+    group.add_argument(
+        "--as-if",
+        metavar="CLUSTER",
+        help="say what a step would take on h100:2x8 (two nodes of eight), or on own.toml:2x8: see minidist hardware. "
+        "--trace and --png then show the messages and kernels at that cluster's speed",
+    )
+    group.add_argument(
+        "--efficiency",
+        type=real,
+        default=FLOPS_EFFICIENCY,
+        metavar="X",
+        help="share of the peak FLOP/s that matrix products reach there, with --as-if (default: %(default)s)",
+    )
+    group.add_argument(
+        "--memory-efficiency",
+        type=real,
+        default=MEMORY_EFFICIENCY,
+        metavar="X",
+        help="share of the memory bandwidth that kernels reach there, with --as-if (default: %(default)s)",
+    )
+
+
+def as_if_of(options: argparse.Namespace, config: TrainConfig, layout: Layout) -> Wanted | None:
+    """What to replay the run on; None for nothing.
+
+    Raises:
+        ValueError: before a rank starts, for an unknown cluster, or one that the layout does not fill or that cannot
+            compute in the run's precision; for an efficiency that is not one.
+    """
+    shares = {"--efficiency": options.efficiency, "--memory-efficiency": options.memory_efficiency}
+    for flag, share in shares.items():
+        if not 0 < share <= 1:
+            raise ValueError(f"{flag} must be above 0 and at most 1, but is {share:g}")
+    if options.as_if is None:
+        if (options.efficiency, options.memory_efficiency) != (FLOPS_EFFICIENCY, MEMORY_EFFICIENCY):
+            raise ValueError("--efficiency and --memory-efficiency are about --as-if: add --as-if CLUSTER")
+        return None
+    cluster = ClusterSpec.parse(options.as_if)
+    cluster.check(layout.world_size)
+    peak_flops(cluster.accelerator, config.precision)
+    return Wanted(cluster, *shares.values())
+
+
+def on_cluster(wanted: Wanted, result: Run) -> OnCluster:
+    """Replay a run that was traced."""
+    logs = [rank.log for rank in result.ranks]
+    replayed = as_if(logs, wanted.cluster, wanted.flops_efficiency, wanted.memory_efficiency)
+    return OnCluster(wanted, replayed, report(replayed, topology_of(wanted.cluster)))
+
+
+def print_on_cluster(console: Console, found: OnCluster) -> None:
+    wanted, step = found.wanted, found.step
+    table = Table(title=f"one step as if on {wanted.cluster}, microseconds", title_justify="left")
+    for column in ("rank", "computing", "waiting", "messages in flight", "hidden under computing"):
+        table.add_column(column, justify="right")
+    for number, rank in enumerate(step.ranks):
+        times = (f"{seconds * 1e6:,.1f}" for seconds in (rank.computing, rank.waiting, rank.communicating))
+        table.add_row(str(number), *times, f"{rank.hidden_share:.0%}")
+    console.print(table)
+    links = Table(title="its fullest links, one direction each", title_justify="left")
+    for column in ("link", "bytes", "microseconds in use", "full"):
+        links.add_column(column, justify="left" if column == "link" else "right")
+    for link in step.links[:FULLEST]:
+        links.add_row(str(link), f"{link.nbytes:,}", f"{link.seconds * 1e6:,.1f}", f"{link.utilization:.0%}")
+    if step.links:
+        console.print(links)
+    console.print(
+        f"one step would take {step.seconds * 1e6:,.1f} µs on {wanted.cluster}, {limit(step)}", soft_wrap=True
+    )
+    console.print(
+        f"assumed: kernels reach {wanted.flops_efficiency:.0%} of the FLOP/s and {wanted.memory_efficiency:.0%} of the "
+        f"memory bandwidth of the {wanted.cluster.accelerator.name}",
+        soft_wrap=True,
+    )
+
+
+def limit(step: StepReport) -> str:
+    """What a step's time goes to, in words."""
+    computing = max(rank.computing for rank in step.ranks) / step.seconds
+    told = f"{computing:.0%} of it computing on the busiest rank"
+    if computing > MOSTLY or not step.links:
+        return told
+    if step.slowed > CROWDED:
+        return f"{told}; messages that share links took up to {step.slowed:.1f} times as long as alone"
+    if step.links[0].utilization < EMPTY:
+        return f"{told}; the links are nearly empty: ranks wait for each other and for the latency of small messages"
+    return told

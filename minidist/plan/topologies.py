@@ -1,0 +1,219 @@
+"""Networks as they are built: a switch, nodes with switches inside under a fat tree or rails, a torus, and one's own.
+
+A chip has a port of its own to each network, and both directions of a link are independent. The latency that
+hardware.toml gives is from chip to chip; each end of the way has half of it, and further switches add nothing.
+"""
+
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+
+from minidist.plan.hardware import ClusterSpec, LinkType
+from minidist.plan.max_flow import max_flow
+from minidist.plan.toml_tables import choose, from_table, read_toml
+from minidist.plan.topology import Edge, Link, Topology, check_connected
+
+FEWEST_IN_A_RING = 4  # chips on a side from which a TPU slice has links around it, as Google's have
+
+
+def topology_of(spec: ClusterSpec) -> Topology:
+    """The network of a cluster.
+
+    Vertices are ``node0.gpu3``, ``node0.switch`` (NVSwitch), ``node0.nic1`` where accelerators share network cards,
+    ``leaf0`` and ``spine``. A leaf's links to the spine are one edge, which all that is below it shares: their
+    bandwidth is that of the ports below, divided by ``oversubscription``.
+    """
+    if spec.torus:
+        wraps = min(spec.torus) >= FEWEST_IN_A_RING
+        return torus(spec.torus, Link(spec.inside.bandwidth, spec.inside.latency), wraps)
+    places = list(product(range(spec.nodes), range(spec.node_size)))
+    links: dict[Edge, Link] = {}
+    for node, gpu in places if spec.node_size > 1 else ():
+        connect(links, _gpu(node, gpu), f"node{node}.switch", _half_way(spec.inside))
+    if spec.nodes > 1:
+        _connect_nodes(links, spec, places)
+    return Topology(
+        chips=tuple(_gpu(node, gpu) for node, gpu in places),
+        nodes=tuple(node for node, _ in places),
+        links=links,
+        chips_forward=spec.network == "rail-only",  # the GPU on the right rail passes a message on, as NCCL's PXN does
+    )
+
+
+def _connect_nodes(links: dict[Edge, Link], spec: ClusterSpec, places: list[tuple[int, int]]) -> None:
+    """From each GPU over its network card to a leaf switch, and from there to the spine."""
+    cards, port = spec.nics or spec.node_size, _half_way(spec.between)
+    for node, gpu in places:
+        card = gpu * cards // spec.node_size
+        leaf = f"leaf{node if spec.network == 'tree' else card}"
+        if cards == spec.node_size:
+            connect(links, _gpu(node, gpu), leaf, port)
+        else:
+            connect(links, _gpu(node, gpu), f"node{node}.nic{card}", Link(port.bandwidth))
+            connect(links, f"node{node}.nic{card}", leaf, port)
+    leaves, ports = (spec.nodes, cards) if spec.network == "tree" else (cards, spec.nodes)
+    uplink = Link(ports * port.bandwidth / spec.oversubscription)
+    for leaf in range(leaves) if leaves > 1 and spec.network != "rail-only" else ():
+        connect(links, f"leaf{leaf}", "spine", uplink)
+
+
+def single_switch(ranks: int, link: Link) -> Topology:
+    """All ranks on one switch that is never the bottleneck; ``link.latency`` is from chip to chip."""
+    links: dict[Edge, Link] = {}
+    for rank in range(ranks):
+        connect(links, f"gpu{rank}", "switch", _half_way(link))
+    return Topology(tuple(f"gpu{rank}" for rank in range(ranks)), (0,) * ranks, links)
+
+
+@dataclass
+class Torus(Topology):
+    """Chips in a grid, each linked to two neighbours in every dimension. Ranks count the last dimension first.
+
+    A message goes all the way in the first dimension, then in the second, and so on, each time around the shorter side
+    (of two equal ones the ascending). Such dimension-ordered routes never wait for each other in a circle (Dally and
+    Seitz, 1987; around the ring this needs two virtual channels).
+    """
+
+    shape: tuple[int, ...] = ()
+    wraps: bool = True
+
+    def place(self, rank: int) -> tuple[int, ...]:
+        """A rank's coordinates."""
+        found = []
+        for side in reversed(self.shape):
+            rank, coordinate = divmod(rank, side)
+            found.append(coordinate)
+        return tuple(reversed(found))
+
+    def _path(self, source: int, destination: int) -> tuple[Edge, ...]:
+        here, goal = list(self.place(source)), self.place(destination)
+        edges = []
+        for axis, side in enumerate(self.shape):
+            ascending = (goal[axis] - here[axis]) % side <= side / 2 if self.wraps else goal[axis] > here[axis]
+            while here[axis] != goal[axis]:
+                before = _chip(here)
+                here[axis] = (here[axis] + (1 if ascending else -1)) % side
+                edges.append((before, _chip(here)))
+        return tuple(edges)
+
+
+def torus(shape: tuple[int, ...], link: Link, wraps: bool = True) -> Torus:
+    """A torus of TPUs; without ``wraps`` a mesh. ``link``: between two neighbours, with its latency.
+
+    Raises:
+        ValueError: if a side has no chip.
+    """
+    if not shape or min(shape) < 1:
+        raise ValueError(f"a torus needs at least one chip on each side, not {'x'.join(map(str, shape))}")
+    links: dict[Edge, Link] = {}
+    places = list(product(*map(range, shape)))
+    for place in places:
+        for axis, side in enumerate(shape):
+            if side > 1 and (wraps or place[axis] < side - 1):
+                neighbour = (*place[:axis], (place[axis] + 1) % side, *place[axis + 1 :])
+                connect(links, _chip(place), _chip(neighbour), link)
+    return Torus(tuple(map(_chip, places)), (0,) * len(places), links, shape=shape, wraps=wraps)
+
+
+@dataclass(frozen=True)
+class OwnLink:
+    """A table [[link]] of a file: its two ends, and whether it leads from the first to the second alone."""
+
+    between: list[str]
+    bandwidth: float
+    latency: float = 0.0
+    one_way: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.between) != 2 or self.between[0] == self.between[1]:
+            raise ValueError(f'between: expected two vertices, such as ["gpu0", "switch"], got {self.between!r}')
+        if not self.bandwidth:
+            raise ValueError("bandwidth must be above 0")
+
+
+@dataclass(frozen=True)
+class OwnGraph:
+    """A file: the vertex and the node of each rank, and the links."""
+
+    ranks: list[str]
+    link: list[OwnLink]
+    nodes: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        ends = {end for link in self.link for end in link.between}
+        for rank, chip in enumerate(self.ranks):
+            if chip not in ends:
+                raise ValueError(
+                    f"rank {rank} is at {chip!r}, which no link has as an end: {choose(chip, sorted(ends))}"
+                )
+        if len(set(self.ranks)) < len(self.ranks):
+            raise ValueError(f"each rank needs a vertex of its own; got {self.ranks!r}")
+        if self.nodes and len(self.nodes) != len(self.ranks):
+            raise ValueError(f"nodes: expected the node of each of {len(self.ranks)} ranks, got {len(self.nodes)}")
+
+
+def from_toml(path: str | Path) -> Topology:
+    """A graph of one's own.
+
+    The file has ``ranks``, the vertex of each rank; ``nodes``, the node of each (default: all on one); and a table
+    ``[[link]]`` for each link: ``between`` (its two ends), ``bandwidth`` in bytes/s, ``latency`` in s (default: 0) and
+    ``one_way`` (default: false, the same in both directions).
+
+    Raises:
+        ValueError: naming the file, the table and what was expected; or two ranks without a path.
+    """
+    graph = from_table(OwnGraph, read_toml(Path(path)), str(path))
+    links: dict[Edge, Link] = {}
+    for link in graph.link:
+        start, end = link.between
+        links[start, end] = Link(link.bandwidth, link.latency)
+        if not link.one_way:
+            links[end, start] = links[start, end]
+    topology = Topology(tuple(graph.ranks), tuple(graph.nodes) or (0,) * len(graph.ranks), links)
+    check_connected(topology)
+    return topology
+
+
+def connect(links: dict[Edge, Link], one: str, other: str, link: Link) -> None:
+    """Add a link in both directions."""
+    links[one, other] = links[other, one] = link
+
+
+def bisection_bandwidth(topology: Topology, half: set[int] | None = None) -> float:
+    """Bytes/s that one half of the ranks can send to the other at once, in one direction.
+
+    It is the maximum flow between the two halves, so the capacity of the smallest cut that separates them. The least
+    over all ways to halve the ranks is what textbooks mean; there are exponentially many. So the halves are given, or
+    those that are worst in the families of this module: a torus across its longest even side; else the first half of
+    the ranks, which divides nodes where their number is odd.
+
+    Raises:
+        ValueError: if one side has no rank.
+    """
+    half = first_half(topology) if half is None else half
+    rest = set(range(topology.size)) - half
+    if not half or not rest:
+        raise ValueError(f"two halves need a rank each; got {len(half)} of {topology.size} ranks on one side")
+    capacities = {edge: link.bandwidth for edge, link in topology.links.items()}
+    return max_flow(capacities, {topology.chips[rank] for rank in half}, {topology.chips[rank] for rank in rest})
+
+
+def first_half(topology: Topology) -> set[int]:
+    """The ranks on one side of the cut that ``bisection_bandwidth`` takes."""
+    if isinstance(topology, Torus) and any(side % 2 == 0 for side in topology.shape):
+        axis = max((i for i, side in enumerate(topology.shape) if side % 2 == 0), key=topology.shape.__getitem__)
+        return {rank for rank in range(topology.size) if topology.place(rank)[axis] < topology.shape[axis] // 2}
+    return set(range(topology.size // 2))
+
+
+def _half_way(link: Link | LinkType) -> Link:
+    """From a chip to a switch, or from there to a chip."""
+    return Link(link.bandwidth, link.latency / 2)
+
+
+def _gpu(node: int, gpu: int) -> str:
+    return f"node{node}.gpu{gpu}"
+
+
+def _chip(place) -> str:
+    return f"chip{','.join(map(str, place))}"
