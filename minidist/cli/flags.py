@@ -42,6 +42,8 @@ HELP = {
     "stages": "layers of each pipeline stage, such as 2+3+3 (default: split evenly)",
     "recompute": "activations to recompute in backward: none, those of attention that grow with the square of the "
     "context, or all",
+    "node_size": "ranks that share a node, which must divide their number: bytes between nodes are counted, and "
+    "collectives send few of them; 0 is all ranks",
     # of TrainConfig
     "layers": "transformer blocks",
     "heads": "attention heads; must divide the width",

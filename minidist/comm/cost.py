@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from minidist.comm.algorithms import SEGMENT_BYTES
 from minidist.comm.double_tree import Parents, double_tree, piece_count, trees_below
-from minidist.comm.nodes import Links, node_grid, ranks_by_node
+from minidist.comm.nodes import Links, node_counts, node_grid
 from minidist.comm.tables import BY_COLLECTIVE, HIERARCHICAL
 
 
@@ -49,13 +49,9 @@ def seconds(
 @lru_cache(maxsize=4096)
 def cheapest(collective: str, nbytes: int, nodes: tuple[int, ...], links: Links | None = None, root: int = 0) -> str:
     """The algorithm that takes the least time; all ranks of a group find the same."""
-    names = [name for name in BY_COLLECTIVE[collective] if name != HIERARCHICAL or alike(nodes)]
+    even = len(set(node_counts(nodes))) == 1  # hierarchical algorithms need that
+    names = [name for name in BY_COLLECTIVE[collective] if even or name != HIERARCHICAL]
     return min(names, key=lambda name: seconds(collective, name, nbytes, nodes, links, root))
-
-
-def alike(nodes: tuple[int, ...]) -> bool:
-    """Whether every node has as many of the ranks."""
-    return len({len(ranks) for ranks in ranks_by_node(nodes)}) == 1
 
 
 class Network:

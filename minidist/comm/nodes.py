@@ -86,6 +86,11 @@ def ranks_by_node(nodes: tuple[int, ...]) -> list[list[int]]:
     return list(found.values())
 
 
+def node_counts(nodes: tuple[int, ...]) -> list[int]:
+    """How many ranks of a group are on each of its nodes."""
+    return [len(ranks) for ranks in ranks_by_node(nodes)]
+
+
 def node_grid(nodes: tuple[int, ...]) -> np.ndarray:
     """The ranks of a group, (nodes, ranks per node): a row is a node, a column the ranks with one local index.
 
@@ -93,8 +98,8 @@ def node_grid(nodes: tuple[int, ...]) -> np.ndarray:
         ValueError: if the group has not as many ranks on every node.
     """
     rows = ranks_by_node(nodes)
-    if len({len(row) for row in rows}) > 1:
-        counts = ", ".join(str(len(row)) for row in rows)
+    if len(set(node_counts(nodes))) > 1:
+        counts = ", ".join(map(str, node_counts(nodes)))
         raise ValueError(
             f"a hierarchical algorithm needs as many ranks of the group on every node, but this group has {counts} on "
             "its nodes: choose another algorithm, or a group that is spread evenly"

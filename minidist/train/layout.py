@@ -8,6 +8,7 @@ from minidist.nn.memory.recompute import MODES
 from minidist.parallel.context import KINDS, parts_of
 from minidist.parallel.data import SYNCS
 from minidist.parallel.tools.schedules import SCHEDULES
+from minidist.train.node_check import check_nodes
 from minidist.train.numerals import number, whole_number
 
 GRAD_SYNCS = ("micro_batch", "step")
@@ -23,7 +24,7 @@ class Layout:
     """
 
     dp: int = 1  # data-parallel ranks
-    algorithm: str = "auto"  # for summing gradients: see comm/algorithms.py
+    algorithm: str = "auto"  # for summing gradients: see comm/tables.py
     sync: str = "overlapped"  # when gradients are summed: see parallel/data.py
     bucket_mb: float = 1.0  # MiB of gradients in one message
     zero: int = 0  # the stage of ZeRO: see parallel/zero.py
@@ -41,6 +42,7 @@ class Layout:
     virtual: int = 1  # stages per rank; more than one makes the schedule interleaved
     stages: str = ""  # layers of each stage, as in 2+3+3; "" spreads them evenly
     recompute: str = "none"  # which activations backward computes again: see nn/memory/recompute.py
+    node_size: int = 0  # ranks that share a node, and its fast links; 0 for all: see comm/nodes.py
 
     def __post_init__(self) -> None:
         for key, kind in (("dp", "data"), ("tp", "tensor"), ("cp", "context"), ("pp", "pipeline")):
@@ -69,6 +71,7 @@ class Layout:
         self._check_experts()
         self._check_zero()
         self._check_pipeline()
+        check_nodes(self)
 
     def _check_experts(self) -> None:
         if not 1 <= self.ep <= MAX_RANKS:

@@ -11,6 +11,7 @@ import numpy as np
 
 from minidist import backend
 from minidist.comm.group import ProcessGroup
+from minidist.comm.nodes import place_on_nodes
 from minidist.comm.runtime.launch import Cluster
 from minidist.nn.clip import NotFinite
 from minidist.nn.data import load_corpus
@@ -90,6 +91,8 @@ def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, options
 
 
 def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions) -> RankResult:
+    if layout.node_size:
+        place_on_nodes(world, layout.node_size)
     corpus = load_corpus(config.text, config.context)
     manifest = Manifest.read(Disk(), Path(options.resume)) if options.resume else None
     first = manifest.progress.step if manifest else options.recover or 0

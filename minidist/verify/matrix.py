@@ -23,7 +23,7 @@ from minidist.verify.comparison import agrees
 
 KEYS = (
     "precision", "experts", "dp", "ep", "zero", "shard", "tp", "sp", "cp", "cp_kind", "pp", "schedule", "virtual",
-    "recompute",
+    "recompute", "node_size",
 )  # fmt: skip
 Pair = frozenset[tuple[str, object]]
 
@@ -59,6 +59,8 @@ class Combination:
             found["schedule"] = found["virtual"] = None
         if layout.schedule != "interleaved":
             found["virtual"] = None
+        if layout.world_size == 1:
+            found["node_size"] = None
         return found
 
     @property
@@ -111,6 +113,7 @@ def every_combination(config: TrainConfig, max_ranks: int) -> list[Combination]:
             "cp_kind": KINDS if cp > 1 else (Layout.cp_kind,),
             "schedule": SCHEDULES if pp > 1 else (Layout.schedule,),
             "virtual": (1, 2),
+            "node_size": node_sizes(dp * tp * cp * pp),
         }
         for values in product(*choices.values()):
             try:
@@ -128,6 +131,11 @@ def every_combination(config: TrainConfig, max_ranks: int) -> list[Combination]:
         for experts in ((0, config.experts) if config.experts else (None,))
         if experts or layout.ep == 1
     ]
+
+
+def node_sizes(ranks: int) -> tuple[int, ...]:
+    """All ranks on one node, and as few nodes as there can be otherwise: two for an even number of ranks."""
+    return (0, *(n for n in range(ranks // 2, 0, -1) if ranks % n == 0))[:2]
 
 
 def covering(rows: Sequence[dict[str, object]]) -> list[int]:

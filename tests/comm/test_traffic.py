@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import minidist as md
-from minidist.comm import algorithms
+from minidist.comm import algorithms, tables
 
 ELEMENTS = 840  # divided by every number of ranks from 1 to 8
 M = ELEMENTS * 4  # bytes of the whole buffer

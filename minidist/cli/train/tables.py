@@ -14,14 +14,16 @@ def print_run(console: Console, result: Run) -> None:
     first = result.ranks[0]
     if result.layout.world_size > 1:
         table = Table(title="traffic per rank, payload only", title_justify="left")
-        for column in ("rank", "bytes sent", "messages sent", "bytes received", "messages received"):
-            table.add_column(column, justify="right")
+        several = 0 < result.layout.node_size < result.layout.world_size
+        columns = ["bytes_sent", "messages_sent", "bytes_received", "messages_received"]
+        columns += ["bytes_between_nodes"] * several
+        for column in ("rank", *columns):
+            table.add_column(column.replace("_", " "), justify="right")
         for number, rank in enumerate(result.ranks):
             moved = rank.traffic.as_dict()
-            columns = ("bytes_sent", "messages_sent", "bytes_received", "messages_received")
             table.add_row(str(number), *(f"{moved[column]:,}" for column in columns))
         console.print(table)
-        console.print(_collectives_table(first.collectives))
+        console.print(_collectives_table(first.collectives, several))
     console.print(_memory_table(result))
     if result.config.experts:
         console.print(expert_table(result))
@@ -39,15 +41,16 @@ def print_run(console: Console, result: Run) -> None:
     console.print(f"fingerprint: {result.fingerprint}", soft_wrap=True)
 
 
-def _collectives_table(rows: list[dict]) -> Table:
+def _collectives_table(rows: list[dict], several_nodes: bool) -> Table:
     table = Table(title="collectives and sends of rank 0, one step", title_justify="left")
     for column in ("axis", "collective", "dtype"):
         table.add_column(column)
-    for column in ("elements per call", "calls", "bytes sent"):
-        table.add_column(column, justify="right")
+    counts = ["calls", "bytes_sent"] + ["bytes_between_nodes"] * several_nodes
+    for column in ("elements per call", *counts):
+        table.add_column(column.replace("_", " "), justify="right")
     for row in rows:
         size = f"{row['elements']:,}" if row["elements"] else "varies"
-        table.add_row(row["axis"], row["name"], row["dtype"], size, f"{row['calls']:,}", f"{row['bytes_sent']:,}")
+        table.add_row(row["axis"], row["name"], row["dtype"], size, *(f"{row[count]:,}" for count in counts))
     return table
 
 
