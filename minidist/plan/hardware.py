@@ -244,10 +244,10 @@ class ClusterSpec:
         if world_size == self.world_size:
             return
         others = [self._written(size) for size in self._sizes_of(world_size)]
-        ranks = f"a layout of {self.world_size} rank{'s' * (self.world_size > 1)}"
+        choices = [*others, f"a layout of {_count(self.world_size, 'rank')}"]
         raise ValueError(
-            f"the layout has {world_size} rank{'s' * (world_size > 1)} and {self} has {self.world_size} accelerators: "
-            f"choose {', '.join([*others, ''])}or {ranks}"
+            f"the layout has {_count(world_size, 'rank')} and {self} has {_count(self.world_size, 'accelerator')}: "
+            f"choose {', or '.join(choices)}"
         )
 
     def _sizes_of(self, count: int) -> list[str]:
@@ -316,6 +316,10 @@ def _numbers(name: str, size: str | None, default: str) -> tuple[int, ...]:
     if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", size):
         raise ValueError(f"{name}:{size}: expected a size in whole numbers above 0, such as {name}:{default}")
     return tuple(map(int, size.split("x")))
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" + "s" * (number != 1)
 
 
 def _option(option: str, text: str, hardware: Hardware) -> tuple[str, object]:

@@ -5,14 +5,27 @@ point memory bandwidth, above it arithmetic (Williams, Waterman and Patterson, "
 performance model for multicore architectures", 2009). No kernel reaches its roof; efficiencies say which share it gets.
 """
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from math import inf, isfinite
 
 from minidist.plan.hardware import Accelerator
 
 
-def intensity(flops: float, nbytes: float) -> float:
-    """Arithmetic intensity: FLOPs per byte moved. Infinite for work that moves nothing."""
-    return flops / nbytes if nbytes else inf
+@dataclass(frozen=True)
+class Work:
+    """What a kernel does: FLOPs, and bytes that it reads from memory and writes to it."""
+
+    flops: float
+    nbytes: float
+
+    @property
+    def intensity(self) -> float:
+        """Arithmetic intensity: FLOPs per byte moved. Infinite for work that moves nothing."""
+        return self.flops / self.nbytes if self.nbytes else inf
+
+    def __add__(self, other: "Work") -> "Work":
+        return Work(self.flops + other.flops, self.nbytes + other.nbytes)
 
 
 def ridge_point(accelerator: Accelerator, precision: str) -> float:
@@ -52,6 +65,11 @@ def kernel_seconds(
         if not 0 < value <= 1:
             raise ValueError(f"{name} must be above 0 and at most 1, got {value:g}")
     return max(flops / (peak * flops_efficiency), nbytes / (accelerator.memory_bandwidth * memory_efficiency))
+
+
+def total_seconds(accelerator: Accelerator, kernels: Iterable[Work], precision: str, **efficiencies: float) -> float:
+    """Seconds of kernels that run one after the other; see ``kernel_seconds``."""
+    return sum(kernel_seconds(accelerator, work.flops, work.nbytes, precision, **efficiencies) for work in kernels)
 
 
 def peak_flops(accelerator: Accelerator, precision: str) -> float:
