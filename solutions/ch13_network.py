@@ -257,8 +257,7 @@ def double_tree(size: int) -> tuple[Parents, Parents]:
         bit = rank & -rank  # the lowest one that is set says how high a rank is: odd ranks are leaves
         parent = (rank ^ bit) | (bit << 1)
         first[rank] = parent if parent < size else rank ^ bit
-    mirrored = size % 2 == 0  # even places become odd ones; with an odd N only a shift does that
-    names = [size - 1 - place if mirrored else (place + 1) % size for place in range(size)]
+    names = [(place + 1) % size for place in range(size)]  # shifted by one: even places become odd ones
     second: Parents = [None] * size
     for place, parent in enumerate(first):
         second[names[place]] = None if parent is None else names[parent]

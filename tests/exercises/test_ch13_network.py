@@ -632,6 +632,9 @@ NETWORKS = {
     "a fat tree, oversubscribed": fat_tree(4, 2, 2.0, 2.5),
     "two chips": network(2, [(0, 1, 7)]),
     "faster in one direction": network(2, [(0, 1, 7), (1, 0, 3)], both=False),
+    "two that send little to a third": network(
+        3, [(0, 2, 1), (1, 2, 1), (0, 1, 10), (1, 0, 10), (2, 0, 10), (2, 1, 10)], both=False
+    ),
     "no link between": network(4, [(0, 1, 1), (2, 3, 1)]),
     "switches nobody needs": network(2, [(0, 1, 2), (0, "x", 5), ("x", "y", 5)]),
 }

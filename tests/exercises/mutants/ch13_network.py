@@ -5,7 +5,6 @@ from minidist.course.authoring.mutants import WHOLE, Mutant
 RANKS_OF_NODE = "mine = [rank for rank in range(group.size) if nodes[rank] == nodes[group.rank]]"
 ACROSS = "group.part([row[local] for row in rows.values()])"
 ALL_REDUCE = "all_reduce_ring(parts[inside.rank], combine, across)"
-NAMES = "names = [size - 1 - place if mirrored else (place + 1) % size for place in range(size)]"
 SHARING = "sharing = {edge: [message for message in waiting if edge in routes[message]] for edge in left}"
 
 MUTANTS = [
@@ -228,7 +227,8 @@ MUTANTS = [
         "13.4",
         "nodes taken to be blocks of ranks",
         RANKS_OF_NODE,
-        "per = nodes.count(nodes[group.rank])\n    mine = [rank for rank in range(group.size) if rank // per == group.rank // per]",
+        "per = nodes.count(nodes[group.rank])\n"
+        "    mine = [rank for rank in range(group.size) if rank // per == group.rank // per]",
         kind="edge",
     ),
     Mutant(
@@ -306,8 +306,7 @@ MUTANTS = [
     ),
     # 13.5 double_tree
     Mutant("13.5", "the same tree twice", "return first, second", "return first, list(first)"),
-    Mutant("13.5", "mirrored, whatever N", "mirrored = size % 2 == 0", "mirrored = True", kind="edge"),
-    Mutant("13.5", "shifted, whatever N", "mirrored = size % 2 == 0", "mirrored = False", kind="edge"),
+    Mutant("13.5", "mirrored, also where N is odd", "(place + 1) % size", "size - 1 - place", kind="edge"),
     Mutant("13.5", "shifted by two", "(place + 1) % size", "(place + 2) % size", kind="edge"),
     Mutant(
         "13.5",
@@ -371,18 +370,6 @@ MUTANTS = [
         kind="edge",
     ),
     Mutant("13.5", "the second highest bit", "(rank ^ bit) | (bit << 1)", "(rank ^ bit) | (bit << 2)"),
-    Mutant(
-        "13.5",
-        "half of the ranks in each tree",
-        WHOLE,
-        """
-        half = size // 2
-        first = [None if r == 0 else (r - 1) // 2 if r < half or True else 0 for r in range(size)]
-        second = [None if r == size - 1 else size - 1 - (size - 1 - r - 1) // 2 for r in range(size)]
-        return first, second
-        """,
-        kind="edge",
-    ),
     # 13.6 bisection
     Mutant(
         "13.6", "the first half of the chips", "for half in combinations(chips, count):", "for half in [chips[:count]]:"
