@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from minidist.course.answers import ROOT
+from minidist.trace import Kernel
 from minidist.train.checkpoint.commit import name_of
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
@@ -65,6 +66,18 @@ def test_what_a_run_brings_back(ranks, device_ranks, changes):
     found.memory["activations"] += more
     assert expected.memory.pop("peak") - found.memory.pop("peak") in (0, more)  # 0 where no tokens are kept at the peak
     assert found.memory == expected.memory
+
+
+@pytest.mark.parametrize("changes", [{}, {"precision": "bf16"}, {"precision": "fp8", "attention": "tiled"}], ids=str)
+def test_a_trace_has_the_same_kernels(ranks, device_ranks, changes):
+    """To ask for views and bytes stops no device."""
+    config = replace(PLAIN, **changes)
+    found = [
+        run(started, replace(config, backend=backend), Layout(dp=2), RunOptions(trace=True)).ranks[0].log
+        for started, backend in ((ranks(2), "numpy"), (device_ranks(2), "cupy"))
+    ]
+    expected, kernels = ([entry for entry in log if isinstance(entry, Kernel)] for log in found)
+    assert kernels == expected != []
 
 
 @pytest.mark.parametrize("text", ["dp=2,zero=3", "tp=2", "dp=2,ep=2"])

@@ -32,6 +32,7 @@ class Replayed:
         flows: all messages, in the order in which they were sent completely.
         links: what each link carried that carried anything.
         kernels: for each rank when it computed, (start, end) in seconds.
+        steps: by the name of each step, from when the first rank began it to when the last one ended it.
         seconds: until the last rank is done.
     """
 
@@ -39,6 +40,7 @@ class Replayed:
     flows: list[Flow]
     links: dict[Edge, LinkUse]
     kernels: list[list[tuple[float, float]]]
+    steps: dict[str, tuple[float, float]]
     seconds: float
 
 
@@ -85,6 +87,7 @@ class Replay:
         self.streams = [stream for rank, log in enumerate(logs) for stream in streams_of(rank, log)]
         self.logs: list[list] = [[] for _ in logs]
         self.kernels: list[list[tuple[float, float]]] = [[] for _ in logs]
+        self.steps: dict[str, tuple[float, float]] = {}
         self.flows: list[Flow] = []
         self.known: dict[tuple, float] = {}  # what streams may wait for -> when it was
         self.waiting: dict[tuple, list[Stream]] = {}
@@ -110,9 +113,8 @@ class Replay:
             )
         for log in self.logs:
             log.sort(key=lambda entry: entry.end if isinstance(entry, Event) else entry.time)
-        return Replayed(
-            self.logs, self.flows, self.network.uses, self.kernels, max(stream.clock for stream in self.streams)
-        )
+        seconds = max(stream.clock for stream in self.streams)
+        return Replayed(self.logs, self.flows, self.network.uses, self.kernels, self.steps, seconds)
 
     def tell(self, what: tuple, time: float) -> None:
         """Something has happened: streams that wait for it go on."""
@@ -138,11 +140,23 @@ class Replay:
             elif isinstance(entry, Begin):
                 stream.spans.append((entry, stream.clock))
             elif isinstance(entry, Event):
-                close(stream, entry, log)
+                self.close(stream, entry)
             elif isinstance(entry, PointToPoint) and entry.call == "post":
                 self.network.post(stream.clock, entry.source, entry.destination, entry.number, entry.nbytes)
             elif isinstance(entry, Task) and entry.call in ("submit", "end"):
                 self.tell((entry.call, stream.rank, entry.runs_on, entry.number), stream.clock)
+
+    def close(self, stream: Stream, event: Event) -> None:
+        """End a span. An event that has not begun in the log was a wait of the real run, which has no meaning here."""
+        if not stream.spans or (stream.spans[-1][0].name, stream.spans[-1][0].track) != (event.name, event.track):
+            return
+        _, begin = stream.spans.pop()
+        self.logs[stream.rank].append(
+            Event(event.name, event.track, _ns(begin), _ns(stream.clock), event.details, stream.number)
+        )
+        if event.track == "step":
+            first, last = self.steps.get(event.name, (begin, stream.clock))
+            self.steps[event.name] = min(first, begin), max(last, stream.clock)
 
     def awaited(self, stream: Stream, entry: PROGRAM) -> tuple | None:
         """What must have happened before an entry; None for nothing."""
@@ -162,13 +176,6 @@ def streams_of(rank: int, log: list) -> list[Stream]:
         if isinstance(entry, PROGRAM):
             streams.setdefault(entry.stream, Stream(rank, entry.stream)).program.append(entry)
     return list(streams.values())
-
-
-def close(stream: Stream, event: Event, log: list) -> None:
-    """End a span. An event that has not begun in the log was a wait of the real run, which has no meaning here."""
-    if stream.spans and (stream.spans[-1][0].name, stream.spans[-1][0].track) == (event.name, event.track):
-        _, begin = stream.spans.pop()
-        log.append(Event(event.name, event.track, _ns(begin), _ns(stream.clock), event.details, stream.number))
 
 
 def _wait_name(entry: PointToPoint | Task, rank: int) -> str:

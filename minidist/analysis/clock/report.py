@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from minidist.analysis.clock.network import Flow
 from minidist.analysis.clock.replay import Replayed
 from minidist.plan.topology import Edge, Topology
-from minidist.trace import Event
 
 Interval = tuple[float, float]
 
@@ -84,14 +83,12 @@ def report(replayed: Replayed, topology: Topology, step: str | None = None) -> S
 
 def bounds(replayed: Replayed, step: str | None) -> Interval:
     """When the first rank begins a step, and when the last one ends it."""
-    steps = [event for log in replayed.logs for event in log if isinstance(event, Event) and event.track == "step"]
-    if not steps and step is None:
+    if not replayed.steps and step is None:
         return 0.0, replayed.seconds
-    names = list(dict.fromkeys(event.name for event in steps))
-    if step is not None and step not in names:
-        raise ValueError(f"there is no {step!r} in the log: choose from {', '.join(names) or 'none'}")
-    mine = [event for event in steps if event.name == (step or names[-1])]
-    return min(event.start for event in mine) / 1e9, max(event.end for event in mine) / 1e9
+    name = step or list(replayed.steps)[-1]
+    if name not in replayed.steps:
+        raise ValueError(f"there is no {step!r} in the log: choose from {', '.join(replayed.steps) or 'none'}")
+    return replayed.steps[name]
 
 
 def rank_time(replayed: Replayed, rank: int, flows: Sequence[Flow], start: float, end: float) -> RankTime:

@@ -1,0 +1,111 @@
+"""``minidist train --as-if``: what it prints, writes and refuses."""
+
+import json
+
+import pytest
+
+from minidist.analysis.clock.as_if import as_if
+from minidist.analysis.clock.report import report
+from minidist.cli import main as cli
+from minidist.comm import Cluster
+from minidist.plan.hardware import ClusterSpec
+from minidist.plan.topologies import topology_of
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.result import RunOptions
+from minidist.train.trainer import run
+
+SMALL = ["--layers", "2", "--heads", "2", "--width", "8", "--context", "8", "--global-batch", "4", "--steps", "2"]
+
+
+def train(*flags: str) -> int:
+    return cli.main(["train", *SMALL, "--micro-batch", "1", *flags])
+
+
+@pytest.fixture(scope="module")
+def logs():
+    config = TrainConfig(layers=2, heads=2, width=8, context=8, global_batch=4, micro_batch=1, steps=2)
+    with Cluster(4) as cluster:
+        return [rank.log for rank in run(cluster, config, Layout(dp=2, tp=2), RunOptions(trace=True)).ranks]
+
+
+def test_what_it_prints_and_writes(tmp_path, capsys):
+    path, trace, png = tmp_path / "out.json", tmp_path / "trace.json", tmp_path / "out.png"
+    assert train(
+        "--dp", "2", "--tp", "2", "--as-if", "h100:2x2", "--json", str(path), "--trace", str(trace), "--png", str(png)
+    ) == 0  # fmt: skip
+    told = capsys.readouterr().out
+    assert "one step as if on h100:2x2, microseconds" in told and "its fullest links" in told
+    found = json.loads(path.read_text())["as_if"]
+    assert found["cluster"] == "h100:2x2" and len(found["ranks"]) == 4
+    assert f"one step would take {found['seconds_per_step'] * 1e6:,.1f} µs on h100:2x2" in told
+    for rank in found["ranks"]:
+        assert rank["computing"] + rank["waiting"] == pytest.approx(found["seconds_per_step"])
+    links = found["links"]
+    assert [link["utilization"] for link in links] == sorted((link["utilization"] for link in links), reverse=True)
+    uplinks = [link["nbytes"] for link in links if link["link"] in ("leaf0 -> spine", "leaf1 -> spine")]
+    assert sum(uplinks) == found["bytes_between_nodes"] > 0
+    events = json.loads(trace.read_text())["traceEvents"]
+    steps = [event for event in events if event["ph"] == "X" and event["name"] == "step 1"]
+    assert max(s["ts"] + s["dur"] for s in steps) - min(s["ts"] for s in steps) == pytest.approx(
+        found["seconds_per_step"] * 1e6, abs=2e-3
+    )  # a trace has whole nanoseconds
+    assert png.stat().st_size > 10_000
+
+
+def test_a_pipeline_is_drawn_as_a_grid(tmp_path):
+    png = tmp_path / "out.png"
+    assert train("--pp", "2", "--as-if", "h100:2", "--png", str(png)) == 0
+    assert png.stat().st_size > 10_000
+
+
+def test_one_rank_has_no_links(capsys):
+    assert train("--as-if", "h100:1") == 0
+    told = capsys.readouterr().out
+    assert "its fullest links" not in told and "µs on h100:1x1, 100% of it computing" in told
+
+
+@pytest.mark.parametrize(
+    ("flags", "error"),
+    [
+        (["--dp", "3", "--as-if", "h100:2x2"], "the layout has 3 ranks and h100:2x2 has 4 accelerators: choose h100:3"),
+        (["--as-if", "h10:1"], "unknown hardware 'h10': the nearest is 'h100'"),
+        (
+            ["--as-if", "v100:1", "--precision", "bf16"],
+            "V100 SXM2 32 GB has no bf16 arithmetic: choose from fp32, fp16",
+        ),
+        (["--as-if", "h100:1", "--efficiency", "1.5"], "--efficiency must be above 0 and at most 1, but is 1.5"),
+        (["--efficiency", "0.5"], "--efficiency and --memory-efficiency are about --as-if: add --as-if CLUSTER"),
+    ],
+)
+def test_bad_input_ends_before_a_rank_starts(flags, error, capsys, monkeypatch):
+    monkeypatch.setattr("minidist.cli.train.command.Cluster", None)  # whoever starts ranks fails
+    assert train(*flags) == 2
+    assert error in capsys.readouterr().err
+
+
+def test_the_same_from_python(logs):
+    found = as_if(logs, "h100:2x2")
+    assert report(found, topology_of(ClusterSpec.parse("h100:2x2"))).seconds < found.seconds  # of two steps, the last
+    with pytest.raises(ValueError, match="has 3 ranks"):
+        as_if(logs[:3], "h100:2x2")
+    with pytest.raises(ValueError, match="there is no 'step 9' in the log: choose from step 0, step 1"):
+        report(found, topology_of(ClusterSpec.parse("h100:2x2")), "step 9")
+
+
+def test_a_slower_network_only_makes_ranks_wait(logs):
+    told = [
+        report(as_if(logs, spec), topology_of(ClusterSpec.parse(spec)))
+        for spec in ("h100:4", "h100:2x2", "h100:2x2,oversubscription=8")
+    ]
+    assert told[0].seconds < told[1].seconds < told[2].seconds
+    computing = [sum(rank.computing for rank in one.ranks) for one in told]
+    assert computing == pytest.approx([computing[0]] * 3)
+    assert told[0].bytes_between_nodes == 0 < told[1].bytes_between_nodes == told[2].bytes_between_nodes
+
+
+def test_half_the_efficiency_takes_twice_the_computing(logs):
+    fast, slow = (
+        report(as_if(logs, "a100:4", share, share), topology_of(ClusterSpec.parse("a100:4"))) for share in (0.8, 0.4)
+    )
+    assert slow.ranks[0].computing == pytest.approx(2 * fast.ranks[0].computing)
