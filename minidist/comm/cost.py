@@ -114,26 +114,28 @@ def _pipelined_ring(network: Network, nbytes: float, root: int) -> float:
 def _pipelined_trees(network: Network, nbytes: float, trees: tuple[Parents, Parents]) -> float:
     """Down both trees: the first pieces reach the last rank, the others follow at the pace of the busiest port.
 
-    The trees' messages also wait for each other now and then: a run may take a third longer.
+    The trees' messages also wait for each other now and then: a run may take up to half as long again.
     """
     pieces = piece_count(nbytes)
     each = nbytes / (2 * pieces)
-    out, into, first = [0.0] * network.size, [0.0] * network.size, 0.0  # seconds that a pair of pieces takes at a port
-    for parents in trees:
-        passing_on = [0.0] * network.size
+    passing_on = [[0.0] * network.size for _ in trees]  # seconds in which a rank sends a piece to its children
+    into = [0.0] * network.size  # seconds in which it receives a piece of each tree
+    for parents, out in zip(trees, passing_on, strict=True):
         for rank, parent in enumerate(parents):
             if parent is not None:
-                message = network.message(parent, rank, each)
-                passing_on[parent] += message
-                out[parent] += message
-                into[rank] += message
+                out[parent] += network.message(parent, rank, each)
+                into[rank] += network.message(parent, rank, each)
+    both = [sum(out) for out in zip(*passing_on, strict=True)]
+    first = 0.0
+    for parents, out in zip(trees, passing_on, strict=True):
         for above in parents:
             path = 0.0
             while above is not None:
-                path += passing_on[above]
+                root_of_both = all(tree[above] is None for tree in trees)
+                path += both[above] if root_of_both else out[above]
                 above = parents[above]
             first = max(first, path)
-    return first + (pieces - 1) * max(*out, *into)
+    return first + (pieces - 1) * max(*both, *into)
 
 
 def _broadcast_double_tree(network: Network, nbytes: float, root: int) -> float:
@@ -159,13 +161,16 @@ def _one_shot(network: Network, nbytes: float, root: int) -> float:
 
 
 def _halving_doubling(network: Network, nbytes: float, root: int) -> float:
+    """Where N is no power of two, a helper also gets its partner's half before all of its extra rank's buffer."""
     power = 1 << (network.size.bit_length() - 1)
-    total = network.step(((rank, rank - power) for rank in range(power, network.size)), nbytes)
-    distance = power // 2
+    swaps, distance = [], power // 2
     while distance:
-        total += network.step(((rank, rank ^ distance) for rank in range(power)), nbytes * distance / power)
+        swaps.append(network.step(((rank, rank ^ distance) for rank in range(power)), nbytes * distance / power))
         distance //= 2
-    return 2 * total
+    if network.size == power:
+        return 2 * sum(swaps)
+    extra = network.step(((rank, rank - power) for rank in range(power, network.size)), nbytes)
+    return 2 * (extra + sum(swaps)) + swaps[0]
 
 
 def _pairwise(network: Network, nbytes: float, root: int = 0) -> float:
