@@ -1,33 +1,153 @@
-"""Where the time of a step goes: computing, communicating, or waiting for other ranks to reach the collective.
+"""Where the time of a step goes: computing, communicating, or waiting.
 
-A collective begins when the last rank of its group calls it. Until then, a rank that called it earlier waits; from then
-on it communicates. Everything else counts as compute, including the Python code around the matrix products.
+Every moment of a rank's main thread has one kind, that of the innermost span it is in:
+
+    products        operations that have matrix products (softmax, too, where it is part of such an operation)
+    elementwise     all other operations
+    optimizer       scaling, clipping and updating
+    communication   in a collective that all of its ranks have called, or while a message arrives
+    waiting         in a collective that another rank has not called yet, or for a message that has not been sent yet
+    rest            Python, and what autograd does between operations, such as adding gradients; data; buckets
+
+What an asynchronous collective does while the rank computes takes none of its time here. Only the time in which the
+rank has to wait for one counts: its exposed communication.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from minidist.analysis.steps import last_step
+from minidist.analysis.clock.report import clipped, length
+from minidist.trace import Event, Kernel, Message
+
+COMPUTE = ("products", "elementwise", "optimizer", "rest")
+KINDS = (*COMPUTE, "communication", "waiting")
+# Spans that hold others, by their first word; any other span of the track "compute" is an operation.
+STRUCTURE = {"forward": "rest", "backward": "rest", "recompute": "rest", "optimizer": "optimizer", "attend": "products"}
+BACKGROUND = "wait for the background"
 
 
 def seconds(logs: Sequence[list]) -> list[dict[str, float]]:
     """For each rank, the seconds of compute, communication and waiting in its last step.
 
+    Raises:
+        ValueError: if a log holds no step.
+    """
+    last = [steps[-1] for steps in seconds_by_kind(logs)]
+    return [
+        {
+            "compute": sum(times[kind] for kind in COMPUTE),
+            "communication": times["communication"],
+            "waiting": times["waiting"],
+        }
+        for times in last
+    ]
+
+
+def seconds_by_kind(logs: Sequence[list]) -> list[list[dict[str, float]]]:
+    """For each rank, and each step in its log, the seconds of each of KINDS. They add up to the step.
+
     Args:
-        logs: one for each rank. All ranks make the same collectives in the same order, none of them asynchronous.
+        logs: of all ranks, as ``trace.stop()`` returned them. Ranks may do different things, in different groups.
 
     Raises:
-        ValueError: if the ranks made different collectives, or a log holds no step.
+        ValueError: if a log holds no step.
     """
-    steps = last_step(logs)
-    calls = [[event for event in step if event.track == "communication"] for step in steps]
-    if len({tuple(call.name for call in rank) for rank in calls}) != 1:
-        raise ValueError("these ranks did not make the same collectives in the same order")
-    begins = [max(call.start for call in same) for same in zip(*calls, strict=True)]
-    found = []
-    for step, mine in zip(steps, calls, strict=True):
-        (whole,) = (event for event in step if event.track == "step")
-        waiting = sum(begin - call.start for begin, call in zip(begins, mine, strict=True))
-        communication = sum(call.end - begin for begin, call in zip(begins, mine, strict=True))
-        compute = whole.end - whole.start - waiting - communication
-        found.append({"compute": compute / 1e9, "communication": communication / 1e9, "waiting": waiting / 1e9})
-    return found
+    entered = last_to_enter(logs)
+    products = {entry.name for log in logs for entry in log if isinstance(entry, Kernel) and entry.flops}
+    sent = {
+        (m.source, m.destination, m.number): m.time
+        for log in logs
+        for m in log
+        if isinstance(m, Message) and m.kind == "send"
+    }
+    return [
+        [{kind: ns / 1e9 for kind, ns in step.items()} for step in Lane(log, entered, sent, products).steps()]
+        for log in logs
+    ]
+
+
+def last_to_enter(logs: Sequence[list]) -> dict[str, int]:
+    """For each call of a collective, when the last of its ranks began it, in ns."""
+    entered: dict[str, int] = {}
+    for log in logs:
+        for event in log:
+            if isinstance(event, Event) and "call" in event.details:
+                call = event.details["call"]
+                entered[call] = max(event.start, entered.get(call, event.start))
+    return entered
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose time it is while a span is the innermost one."""
+
+    end: int
+    kind: str  # one of KINDS; "communication" for all that blocks
+    late: Sequence[tuple[int, int]] = ()  # between these times it waits instead
+
+
+class Lane:
+    """The main thread of one rank."""
+
+    def __init__(self, log: list, entered: dict[str, int], sent: dict[tuple, int], products: set[str]) -> None:
+        events = [entry for entry in log if isinstance(entry, Event)]
+        # Spans are in the log in the order in which they ended: of two with the same times the later holds the earlier.
+        self.events = sorted((e for e in events[::-1] if e.stream == 0), key=lambda e: (e.start, -e.end))
+        self.entered, self.products = entered, products
+        self.arrivals = [  # when each message was sent, and when it was here
+            (sent[m.source, m.destination, m.number], m.time)
+            for m in log
+            if isinstance(m, Message) and m.kind == "receive" and (m.source, m.destination, m.number) in sent
+        ]
+        background = [e for e in events if e.stream != 0 and "call" in e.details]
+        self.late = [(e.start, entered[e.details["call"]]) for e in background]  # waiting there for other ranks
+        self.waits_for_ranks = bool(background)
+
+    def steps(self) -> list[dict[str, int]]:
+        """For each step, the ns of each of KINDS.
+
+        Raises:
+            ValueError: if there is no step.
+        """
+        found: list[dict[str, int]] = []
+        open_spans: list[Owner] = []
+        now = 0
+        for event in [*self.events, None]:
+            until = open_spans[0].end if event is None and open_spans else event.start if event else 0
+            while open_spans:  # the time since the event before belongs to the innermost span at each moment
+                owner = open_spans[-1]
+                end = min(until, owner.end)
+                waited = length(clipped(owner.late, now, end))
+                found[-1]["waiting"] += waited
+                found[-1][owner.kind] += end - now - waited
+                now = end
+                if owner.end > until:
+                    break
+                open_spans.pop()
+            if event is None:
+                break
+            if event.track == "step":
+                found.append(dict.fromkeys(KINDS, 0))
+            if event.track == "step" or open_spans:  # what is between steps is no part of them
+                now = event.start
+                open_spans.append(self.owner(event, open_spans[-1] if open_spans else None))
+        if not found:
+            raise ValueError("a log holds no event on the track 'step': run with RunOptions(trace=True)")
+        return found
+
+    def owner(self, event: Event, outer: Owner | None) -> Owner:
+        """Whose time it is within a span, and not within another one inside it."""
+        if outer is not None and outer.kind == "communication":  # whatever a blocked rank does meanwhile
+            return Owner(event.end, outer.kind, outer.late)
+        if event.track == "communication":
+            entered = self.entered.get(event.details.get("call"), event.start)
+            return Owner(event.end, "communication", [(event.start, entered)])
+        if event.name == BACKGROUND:  # with no other rank, the thread has nothing to do
+            return Owner(event.end, "communication" if self.waits_for_ranks else "rest", self.late)
+        if event.track == "wait" and not event.name.startswith("sync"):
+            left = [sent for sent, received in self.arrivals if event.start <= received <= event.end]
+            return Owner(event.end, "communication", [(event.start, max(left, default=event.end))])
+        if event.track != "compute":
+            return Owner(event.end, "rest")
+        operation = "products" if event.name in self.products else "elementwise"
+        return Owner(event.end, STRUCTURE.get(event.name.split()[0], operation))

@@ -115,6 +115,8 @@ class ProcessGroup:
         Every message carries the description and the number of the call, so ranks that call different collectives
         notice. A synchronous call waits its turn behind asynchronous ones in flight.
 
+        The trace says which call it was, under a name that is the same on every rank and in no other group.
+
         Args:
             description: the call in words, the same on every rank.
             nbytes: size of the buffer, for the trace.
@@ -122,6 +124,7 @@ class ProcessGroup:
             kind: what ``collectives`` counts: the collective's name, dtype and elements; None to count nothing.
         """
         self._collectives += 1
+        number = self._collectives
         where = "the world" if self.size == self.transport.size else f"group {list(self.ranks)}"
         label = f"{description}, collective {self._collectives} of {where}"
         inside = ProcessGroup(self.transport, self.ranks, self.context | 1, label)
@@ -129,7 +132,7 @@ class ProcessGroup:
         def traced() -> None:
             if self.size == 1:  # no other rank: nothing to trace or count
                 return body(inside)
-            with trace.span(description, "communication", bytes=nbytes):
+            with trace.span(description, "communication", bytes=nbytes, call=f"{self.context:x}.{number}"):
                 body(inside)
             if kind is not None:
                 sent = inside.sent

@@ -116,7 +116,7 @@ class BackgroundWork(Work):
         self._transport.check_usable()
         if not self._ended.is_set():
             waiting = Waiting(self._transport, 0, self._ended.is_set)  # the background thread says for which rank
-            with self._transport.clock.paused(), waiting:
+            with self._transport.clock.paused(), waiting, trace.span("wait for the background", "wait"):
                 while not self._ended.wait(ABORT_CHECK_SECONDS):
                     self._transport.raise_background_error()
                     if self._transport.segment.aborted and not self._ended.wait(4 * ABORT_CHECK_SECONDS):

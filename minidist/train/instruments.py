@@ -26,7 +26,10 @@ class Instruments:
         self.memory = ledger.start()
         self.log: list = []
         self.collectives = trace.Collectives(Counter(), Counter())
+        self.step_seconds: list[float] = []
         self.compute_seconds: list[float] = []
+        self.seconds_without_core: list[float] = []
+        self.step_flops: Counter = Counter()
         self.micro_batch_seconds: list[float] = []
         self.micro_batch_counts: list[int] = []
 
@@ -75,11 +78,14 @@ class Instruments:
         """One step runs within."""
         if number == self.traced_from:
             trace.start()
-        earlier, clock = self.world.collectives, self.world.transport.clock
-        began = clock.seconds()
+        earlier, counted, clock = self.world.collectives, flops.snapshot(), self.world.transport.clock
+        began, without_core, started = clock.seconds(), clock.seconds_without_core(), time.perf_counter()
         with trace.span(f"step {number}", "step"):
             yield
+        self.step_seconds.append(time.perf_counter() - started)
         self.compute_seconds.append(clock.seconds() - began)
+        self.seconds_without_core.append(clock.seconds_without_core() - without_core)
+        self.step_flops += flops.snapshot() - counted
         self.collectives = self.world.collectives - earlier
 
     def end(self) -> dict:
@@ -89,13 +95,16 @@ class Instruments:
         ledger.stop()
         return {
             "seconds": seconds,
+            "step_seconds": self.step_seconds,
             "compute_seconds": self.compute_seconds,
+            "seconds_without_core": self.seconds_without_core,
             "micro_batch_seconds": self.micro_batch_seconds,
             "micro_batch_counts": self.micro_batch_counts,
             "traffic": traffic,
             "memory": self.memory.as_dict() | ({"experts": self.expert_bytes} if self.expert_bytes else {}),
             "collectives": self.collectives.as_list(),
             "flops": dict(flops.snapshot() - self.flops),
+            "step_flops": dict(self.step_flops),
             "log": trace.stop() if self.traced_from is not None else [],
             "override_calls": dict(overrides.calls),
         }

@@ -29,7 +29,8 @@ class RunOptions:
     check_by: str = "auto"  # one of replicas.checks.WAYS
     validate: bool = False
     sample: int = 0  # bytes of text to generate
-    trace: bool = False
+    trace: bool = False  # of the last steps
+    measure_peak: bool = False  # in FLOP/s, after the last step: see peak.py
     stop_after: int | None = None  # the step after which to stop and bring the arrays back
 
     def __post_init__(self) -> None:
@@ -53,7 +54,9 @@ class RankResult:
     step_digests: list[str]  # of the weights and the optimizer state after each step, if asked for
     seconds: float  # for all steps taken here
     traffic: trace.Traffic
-    compute_seconds: list[float] = field(default_factory=list)  # of each step taken here: see comm's compute_clock.py
+    step_seconds: list[float] = field(default_factory=list)  # of each step taken here, without what is between steps
+    compute_seconds: list[float] = field(default_factory=list)  # of each of them: see comm's compute_clock.py
+    seconds_without_core: list[float] = field(default_factory=list)  # of each: computing had to wait for a core
     micro_batch_seconds: list[float] = field(default_factory=list)  # of each step's forward and backward, for one of
     micro_batch_counts: list[int] = field(default_factory=list)  # so many micro-batches that this rank ran in it
     pauses: list[float] = field(default_factory=list)  # seconds for which saves kept it from training
@@ -64,6 +67,8 @@ class RankResult:
     memory: dict[str, int] = field(default_factory=dict)  # peak bytes, by kind and in total: see ledger.py
     collectives: list[dict] = field(default_factory=list)  # of one step: see trace.Collectives
     flops: dict[str, int] = field(default_factory=dict)  # of all steps' matrix products, by phase: see flops.py
+    step_flops: dict[str, int] = field(default_factory=dict)  # the same without steps that were computed again to check
+    peak_flops: float = 0.0  # a second; 0 if nobody asked for it
     loss_scale: float = 1.0  # at the end
     skipped_steps: int = 0  # because float16 overflowed
     validation_loss: float | None = None
@@ -115,6 +120,7 @@ class Run:
             "collectives": [rank.collectives for rank in self.ranks],
             "flops": [rank.flops for rank in self.ranks],
             "resumed_after": len(self.losses) - self.steps_here,
+            "step_seconds": [rank.step_seconds for rank in self.ranks],
             "compute_seconds": [rank.compute_seconds for rank in self.ranks],
             "micro_batch_seconds": [rank.micro_batch_seconds for rank in self.ranks],
             "micro_batch_counts": [rank.micro_batch_counts for rank in self.ranks],

@@ -30,6 +30,7 @@ from minidist.train.evaluate import full_model, validation_loss
 from minidist.train.fingerprint import digest, fingerprint, state
 from minidist.train.instruments import TRACED_STEPS, Instruments
 from minidist.train.layout import Layout
+from minidist.train.peak import measured_peak
 from minidist.train.resilience.faults import Faults
 from minidist.train.resilience.rebalance import check_rebalance
 from minidist.train.result import RankResult, Run, RunOptions
@@ -143,6 +144,8 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
         **around.measured(),
         **measured,
     )
+    if options.measure_peak:
+        result.peak_flops = measured_peak(world)
     if options.stop_after is not None:
         arrays = state(share.gpt, optimizer, model.full_state)
         result.arrays = {name: backend.to_host(array).copy() for name, array in arrays.items()}

@@ -12,6 +12,7 @@ from minidist.cli.train.checkpoint_flags import add_checkpoints, faults_of, resu
 from minidist.cli.train.elastic_flags import add_elastic, elasticity_of, interruptions_table, peer_copies_of
 from minidist.cli.train.progress import narrating
 from minidist.cli.train.tables import print_run
+from minidist.cli.train.utilization import utilization_of
 from minidist.cli.train.watch_flags import add_watches
 from minidist.comm import Cluster
 from minidist.course.learner.implementations import (
@@ -85,7 +86,8 @@ def _train(options) -> int:
         rebalance=options.rebalance,
         validate=True,
         sample=options.sample,
-        trace=options.trace is not None or options.png is not None or wanted is not None,
+        trace=True,
+        measure_peak=True,
     )
     elasticity, interruptions = elasticity_of(options, run_options), []
     rank_function = training_on(implementations) if implementations else None
@@ -106,6 +108,8 @@ def _train(options) -> int:
         cluster = on_cluster(wanted, result)
         logs = cluster.replayed.logs
     content = result.as_dict() | implementations_as_dict(implementations, [result])
+    used = utilization_of(result)
+    content["utilization"] = used and used.as_dict()
     content["stragglers"] = [asdict(straggler) for straggler in narrator.stragglers]
     content["as_if"] = cluster and cluster.as_dict()
     content["interruptions"] = [interruption.as_dict() for interruption in interruptions]
@@ -125,7 +129,7 @@ def _train(options) -> int:
         ),
     )
     try:
-        print_run(console, result)
+        print_run(console, result, used)
         if cluster is not None:
             print_on_cluster(console, cluster)
         for straggler in narrator.stragglers:

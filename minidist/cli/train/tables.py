@@ -5,12 +5,13 @@ from rich.table import Table
 
 from minidist.cli.train.checkpoint_flags import print_saves
 from minidist.cli.train.expert_table import expert_table
+from minidist.cli.train.utilization import RunUtilization
 from minidist.flops import PHASES
 from minidist.ledger import KINDS
 from minidist.train.result import Run
 
 
-def print_run(console: Console, result: Run) -> None:
+def print_run(console: Console, result: Run, used: RunUtilization | None) -> None:
     first = result.ranks[0]
     if result.layout.world_size > 1:
         table = Table(title="traffic per rank, payload only", title_justify="left")
@@ -28,6 +29,9 @@ def print_run(console: Console, result: Run) -> None:
     if result.config.experts:
         console.print(expert_table(result))
     console.print(_compute(result), soft_wrap=True)
+    if used is not None:
+        console.print(used.table())
+        console.print(used.time_table())
     if first.sample is not None:
         console.print("text from the model:", style="bold")
         console.print("The " + printable(first.sample), soft_wrap=True)
@@ -67,8 +71,8 @@ def _memory_table(result: Run) -> Table:
 
 
 def _compute(result: Run) -> str:
-    steps = len(result.losses)
-    counted = [(phase, result.ranks[0].flops.get(phase, 0) / steps) for phase in PHASES]
+    steps = max(1, result.steps_here)
+    counted = [(phase, result.ranks[0].step_flops.get(phase, 0) / steps) for phase in PHASES]
     found = ", ".join(f"{count / 1e6:,.1f} MFLOP {phase}" for phase, count in counted if count)
     return f"matrix products of rank 0, one step: {found}"
 

@@ -22,13 +22,23 @@ class ComputeClock:
             self._schedule = open("/proc/thread-self/schedstat", "rb", buffering=0)  # noqa: SIM115  kept open: read often
         except OSError:  # not Linux
             self._schedule = None
-        self._waited = 0.0
+        self._waited = self._delayed_while_waiting = 0.0
         self._is_paused = False
-        self._began = self._now()
+        self._began, self._delay_before = self._look()
+
+    @property
+    def sees_cores(self) -> bool:
+        """Whether waiting for a core is left out."""
+        return self._schedule is not None
 
     def seconds(self) -> float:
         """The seconds so far."""
-        return self._now() - self._began - self._waited
+        now, delay = self._look()
+        return now - self._began - (delay - self._delay_before) - self._waited
+
+    def seconds_without_core(self) -> float:
+        """The seconds so far in which the thread had something to compute, and no core; 0 where nobody can tell."""
+        return self._look()[1] - self._delay_before - self._delayed_while_waiting
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -36,15 +46,18 @@ class ComputeClock:
         if self._is_paused or threading.get_ident() != self._thread:
             yield
             return
-        self._is_paused, before = True, self._now()
+        self._is_paused, (began, earlier_delay) = True, self._look()
         try:
             yield
         finally:
-            self._is_paused = False
-            self._waited += self._now() - before
+            self._is_paused, (now, delay) = False, self._look()
+            delayed = delay - earlier_delay
+            self._waited += now - began - delayed
+            self._delayed_while_waiting += delayed
 
-    def _now(self) -> float:
+    def _look(self) -> tuple[float, float]:
+        """The time, and for how long the thread has waited for a core: both in seconds, from any beginning."""
         delay = 0
         if self._schedule is not None:
             delay = int(os.pread(self._schedule.fileno(), 100, 0).split()[1])  # ns
-        return time.perf_counter() - delay * 1e-9
+        return time.perf_counter(), delay * 1e-9
