@@ -40,6 +40,7 @@ __all__ = [
     "irecv",
     "isend",
     "launch",
+    "place_on_nodes",
     "recv",
     "reduce",
     "reduce_scatter_tensor",

@@ -13,7 +13,7 @@ from minidist.plan.fusion import CHAINS
 from minidist.plan.hardware import ClusterSpec, load
 from minidist.plan.inference import compute_bound_batch, decode, largest_batch, prefill
 from minidist.plan.roofline import kernel_seconds, ridge_point, total_seconds
-from minidist.plan.topologies import bisection_bandwidth, topology_of
+from minidist.plan.topologies import bisection_bandwidth, from_toml, topology_of
 
 ALL = load()
 OWN = '[accelerator.mine]\nname = "Mine"\nmemory = 1e9\nmemory_bandwidth = 1e11\nflops = { fp32 = 1e12 }\n'
@@ -99,10 +99,10 @@ PAGE = (Path(__file__).parent.parent / "docs" / "hardware.md").read_text(encodin
 
 
 def table(heading: str) -> dict[str, list[str]]:
-    """First cell, without its backticks -> the others, of the first table below a heading."""
+    """First cell, without its backticks -> the others, of the table below a heading."""
     (section,) = re.findall(rf"^## {heading}$\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
-    (lines,) = re.findall(r"\A.*?^((?:\|.*\n)+)", section, re.MULTILINE | re.DOTALL)
-    cells = [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines.splitlines()]
+    lines = [line.strip("|") for line in section.splitlines() if line.startswith("|")]
+    cells = [[cell.strip().strip("`") for cell in line.split("|")] for line in lines]
     return {first: rest for first, *rest in cells[2:]}
 
 
@@ -153,3 +153,13 @@ def test_the_page_has_what_fusion_saves():
         seconds = [kernel_seconds(h100, 0, chain.nbytes(elements, 2, fused), "bf16") for fused in (False, True)]
         found[chain.name] = [str(len(chain.unfused)), str(len(chain.fused)), *(f"{1e6 * s:,.0f}" for s in seconds)]
     assert table("Fused elementwise operations") == found
+
+
+def test_the_pages_files_are_read(tmp_path):
+    graph, own = re.findall(r"^```toml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    (tmp_path / "own.toml").write_text(own)
+    spec = ClusterSpec.parse(f"{tmp_path / 'own.toml'}:2x4")
+    assert spec.accelerator.name == "My GPU" and spec.nics == 1 and spec.world_size == 8
+    links = "".join(graph[graph.index("[[link]]") :].replace("gpu0", f"gpu{rank}") + "\n" for rank in range(3))
+    (tmp_path / "graph.toml").write_text(graph[: graph.index("[[link]]")] + links)
+    assert from_toml(tmp_path / "graph.toml").nodes == (0, 0, 1)

@@ -161,7 +161,7 @@ def test_commands_are_found_at_all():
 
 
 def test_launch_and_warm_ranks(tmp_path):
-    launch, warm, _ = blocks("docs/comm.md", "python")
+    launch, warm, *_ = blocks("docs/comm.md", "python")
     script = tmp_path / "ranks.py"
     script.write_text(launch + warm)
     result = run(script)
@@ -169,9 +169,21 @@ def test_launch_and_warm_ranks(tmp_path):
     assert result.stdout == "[" + ", ".join(["array([6., 6., 6., 6.])"] * 4) + "]\n"
 
 
+def test_nodes_and_costs(tmp_path):
+    _, _, nodes, costs, _ = blocks("docs/comm.md", "python")
+    script = tmp_path / "nodes.py"
+    script.write_text(nodes + costs)
+    result = run(script)
+    assert result.returncode == 0, result.stderr
+    sent, *times, name = result.stdout.splitlines()
+    assert sent == str([16000] * 8) and name == "halving_doubling"
+    shown = re.findall(r"# ([\d.]+) s", costs)
+    assert [f"{float(time):.5f}" for time in times] == shown
+
+
 def test_deadlock(tmp_path):
     script = tmp_path / "stuck.py"
-    script.write_text(blocks("docs/comm.md", "python")[2])
+    script.write_text(blocks("docs/comm.md", "python")[-1])
     (shown,) = blocks("docs/comm.md", "text")
     result = run(script)
     assert result.returncode == 1 and result.stderr.endswith(shown)

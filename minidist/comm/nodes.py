@@ -22,7 +22,7 @@ class Link:
     """
 
     bandwidth: float
-    latency: float
+    latency: float = 0.0
 
     def seconds(self, nbytes: float) -> float:
         return self.latency + nbytes / self.bandwidth

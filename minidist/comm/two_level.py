@@ -3,7 +3,8 @@
 With n nodes of L ranks each, N = n L, a rank has two groups: ``inside``, the ranks of its node, and ``across``, the
 ranks with its local index, one on each node. Each algorithm is built from the textbook's programs on these two. All
 ranks of a node send to other nodes at the same time, each its share: in a DGX H100 every GPU has a network card of its
-own ("rail"). NCCL calls the pattern a rail, Horovod ``HOROVOD_HIERARCHICAL_ALLREDUCE``.
+own, and the cards with one local index form a "rail". (Horovod's all-reduce of this kind is switched on with
+``HOROVOD_HIERARCHICAL_ALLREDUCE``.)
 
 M is the bytes of the whole buffer, as in algorithms.py. The group needs as many ranks on every node. On a single node
 ``across`` has one rank, and the algorithms become those of one level.

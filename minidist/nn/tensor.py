@@ -174,10 +174,11 @@ class Function:
     Attributes:
         flops: how many operations forward's products take, from its output and its arguments; None if it has none.
         gradient_flops: for each argument, how many times as many its gradient takes.
+        recomputed_flops: how many of the latter compute again what forward had computed.
         kernel: whether a GPU would run it by itself, and not as a part of the product before or after it.
     """
 
-    flops, gradient_flops, kernel = None, (), True
+    flops, gradient_flops, recomputed_flops, kernel = None, (), 0, True
 
     @staticmethod
     def forward(ctx: Context, *arguments):

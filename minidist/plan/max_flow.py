@@ -13,7 +13,7 @@ def max_flow(capacities: Mapping[Edge, float], sources: set[str], sinks: set[str
     """
     left: dict[str, dict[str, float]] = defaultdict(dict)  # capacity that is left, also against the flow
     for (start, end), capacity in capacities.items():
-        left[start][end] = left[start].get(end, 0.0) + capacity
+        left[start][end] = capacity
         left[end].setdefault(start, 0.0)
     least = 1e-12 * max(capacities.values(), default=0.0)  # below that, a difference of floats and no capacity
     total = 0.0

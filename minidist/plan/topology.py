@@ -9,15 +9,9 @@ import itertools
 from collections import deque
 from dataclasses import dataclass, field
 
+from minidist.comm.nodes import Link
+
 Edge = tuple[str, str]  # from a vertex to a vertex
-
-
-@dataclass(frozen=True)
-class Link:
-    """One direction of a link: bytes/s, and the seconds until a byte arrives."""
-
-    bandwidth: float
-    latency: float = 0.0
 
 
 @dataclass

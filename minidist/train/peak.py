@@ -5,6 +5,7 @@ measured: matrix products of a size that suits the machine, in float32, on as ma
 """
 
 import time
+from collections.abc import Sequence
 
 from minidist import backend
 from minidist.backend import xp
@@ -13,10 +14,11 @@ from minidist.comm.point_to_point import barrier
 from minidist.comm.runtime.patience import cores
 
 SIZES = (256, 512, 1024)  # n of the products (n, n) @ (n, n); which is fastest depends on the machine
+GPU_SIZES = (2048, 4096)  # of smaller ones a GPU computes many in the time that it takes to start one
 SECONDS = 0.2
 
 
-def measured_peak(world: ProcessGroup, seconds: float = SECONDS) -> float:
+def measured_peak(world: ProcessGroup, seconds: float = SECONDS, sizes: Sequence[int] | None = None) -> float:
     """This rank's peak in FLOP/s: the speed of a core while all ranks compute, times this rank's share of the cores.
 
     All ranks call it together, and compute for the whole time. A product's time is that of the rank's compute clock,
@@ -27,22 +29,28 @@ def measured_peak(world: ProcessGroup, seconds: float = SECONDS) -> float:
 
     Args:
         world: all ranks of the run, on one machine.
-        seconds: for how long to measure.
+        seconds: for how long to measure; each size has one turn at least.
+        sizes: n of the products (n, n) @ (n, n); None for those that fit the device.
     """
-    clock = world.transport.clock
-    arrays = {n: [xp.ones((n, n), xp.float32) for _ in range(3)] for n in SIZES}
-    for a, b, product in arrays.values():  # the first product starts the library, and touches the memory
+    clock, on_host = world.transport.clock, backend.on_host(xp.empty(0))
+    products = [
+        (n, *(xp.ones((n, n), xp.float32) for _ in range(3))) for n in sizes or (SIZES if on_host else GPU_SIZES)
+    ]
+
+    def multiply(a, b, product) -> None:
         xp.matmul(a, b, out=product)
-        backend.to_host(product[:1, :1])
+        backend.to_host(product[:1, :1])  # a GPU has computed it by then
+
+    for _, *arrays in products:  # the first product starts the library, and touches the memory
+        multiply(*arrays)
     barrier(world)
     best, began = 0.0, time.perf_counter()
     while time.perf_counter() - began < seconds or not best:
-        for n, (a, b, product) in arrays.items():
+        for n, *arrays in products:
             before = clock.seconds()
-            xp.matmul(a, b, out=product)
-            backend.to_host(product[:1, :1])  # a GPU has computed it by then
+            multiply(*arrays)
             best = max(best, 2 * n**3 / max(clock.seconds() - before, 1e-9))
-    return best * share_of_cores(world.size, cores(), clock.sees_cores and xp.name == "numpy")
+    return best * share_of_cores(world.size, cores(), clock.sees_cores and on_host)
 
 
 def share_of_cores(ranks: int, cores: int, sees_cores: bool) -> float:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 
 from minidist import trace
+from minidist.comm.nodes import Links
 from minidist.train.checkpoint.peers import PeerCopies
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
@@ -24,6 +25,7 @@ class RunOptions:
     peer_copies: PeerCopies | None = None  # of snapshots, in the memory of other ranks
     recover: int | None = None  # the step of snapshots in the ranks' memory to go on from
     faults: tuple[Fault, ...] = ()
+    links: Links | None = None  # of the layout's nodes, for algorithm=auto; None for those of Links()
     rebalance: bool = False  # deal micro-batches out anew where ranks differ in speed: see resilience/
     check_replicas: int = 0  # steps from one check of the numbers to the next; 0 for none: see replicas/
     check_by: str = "auto"  # one of replicas.checks.WAYS

@@ -93,7 +93,7 @@ def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, options
 
 def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions) -> RankResult:
     if layout.node_size:
-        place_on_nodes(world, layout.node_size)
+        place_on_nodes(world, layout.node_size, options.links)
     corpus = load_corpus(config.text, config.context)
     manifest = Manifest.read(Disk(), Path(options.resume)) if options.resume else None
     first = manifest.progress.step if manifest else options.recover or 0

@@ -8,12 +8,14 @@ from dataclasses import replace
 
 import pytest
 
+from minidist import backend
 from minidist.course.answers import ROOT
 from minidist.trace import Kernel
 from minidist.train.checkpoint.commit import name_of
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
+from minidist.train.peak import measured_peak
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run, train_rank
 from minidist.verify.comparison import agrees
@@ -66,6 +68,15 @@ def test_what_a_run_brings_back(ranks, device_ranks, changes):
     found.memory["activations"] += more
     assert expected.memory.pop("peak") - found.memory.pop("peak") in (0, more)  # 0 where no tokens are kept at the peak
     assert found.memory == expected.memory
+
+
+def peak_on_a_device(world) -> float:
+    backend.use("cupy", world.rank)
+    return measured_peak(world, seconds=0.0, sizes=(8, 16))
+
+
+def test_the_peak_is_measured_on_the_device(device_ranks):
+    assert all(peak > 0 for peak in device_ranks(2).run(peak_on_a_device))
 
 
 @pytest.mark.parametrize("changes", [{}, {"precision": "bf16"}, {"precision": "fp8", "attention": "tiled"}], ids=str)

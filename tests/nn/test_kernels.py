@@ -72,7 +72,7 @@ def test_kernels_have_all_flops(recompute, attention):
     found = kernels_of(lambda: model(tokens, tokens).backward())
     counted = flops.snapshot() - before
     assert sum(kernel.flops for kernel in found) == sum(counted.values()) > 0
-    assert (counted["recompute"] > 0) == (recompute != "none")
+    assert (counted["recompute"] > 0) == (recompute != "none" or attention == "tiled")
 
 
 def test_nothing_is_recorded_unless_asked():

@@ -130,6 +130,7 @@ def test_ones_own_entry_may_take_a_known_name(own):
         ("memory = 16e9", "", r"\[accelerator.mine\]: the key 'memory' is missing: expected a number of at least 0"),
         ("memory = 16e9", 'memory = "16 GB"', r"\[accelerator.mine\]: memory: expected a number .* got '16 GB'"),
         ("memory = 16e9", "memory = nan", "memory: expected a number"),
+        ("memory = 16e9", "memory = inf", "memory: expected a number"),
         ("memory = 16e9", "memory = true", "memory: expected a number"),
         ("memory = 16e9", "memory = 0", r"\[accelerator.mine\]: memory, memory_bandwidth and the FLOP/s .* above 0"),
         ("bf16 =", "bf61 =", r"\[accelerator.mine\]: unknown precision 'bf61': the nearest is 'bf16'"),

@@ -187,6 +187,25 @@ def test_the_largest_flow_of_a_textbook_network():
     assert max_flow({tuple(edge.split()): capacity for edge, capacity in edges.items()}, {"s"}, {"t"}) == 23
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_the_largest_flow_is_the_smallest_cut(seed):
+    """Against all cuts of a random graph: each vertex between the ends is on one side or the other."""
+    generator = np.random.default_rng(seed)
+    capacity = generator.integers(0, 10, (7, 7)) * (generator.random((7, 7)) < 0.5)
+    edges = {(str(a), str(b)): int(capacity[a, b]) for a, b in permutations(range(7), 2) if capacity[a, b]}
+    cuts = []
+    for between in range(2**5):
+        side = {0} | {vertex for vertex in range(1, 6) if between >> (vertex - 1) & 1}
+        cuts.append(sum(c for (a, b), c in edges.items() if int(a) in side and int(b) not in side))
+    assert max_flow(edges, {"0"}, {"6"}) == min(cuts)
+
+
+def test_a_flow_gives_way_to_a_larger_one():
+    """The shortest path, s a b t, has to be given up in its middle."""
+    edges = "s a, a b, b t, s c, c d, d b, a e, e f, f t"
+    assert max_flow({tuple(edge.split()): 1 for edge in edges.split(",")}, {"s"}, {"t"}) == 2
+
+
 def test_a_half_needs_a_rank():
     topology = cluster("h100:8")
     for half in (set(), set(range(8))):

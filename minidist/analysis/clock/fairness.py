@@ -33,5 +33,6 @@ def fair_rates(routes: Sequence[Sequence[Edge]], bandwidths: Mapping[Edge, float
             for edge in routes[message]:
                 left[edge] -= share
                 sharing[edge].discard(message)
-        sharing = {edge: messages for edge, messages in sharing.items() if messages}
+                if not sharing[edge]:
+                    del sharing[edge]
     return rates

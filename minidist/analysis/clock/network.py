@@ -15,6 +15,7 @@ from minidist.analysis.clock.fairness import fair_rates
 from minidist.plan.topology import Edge, Topology
 
 NONE = float("inf")
+SAME_TIME = 1e-12  # relative: times that differ by less differ by rounding alone
 
 
 @dataclass(eq=False, slots=True)
@@ -52,7 +53,7 @@ class Network:
         self.bandwidths = {edge: link.bandwidth for edge, link in topology.links.items()}
         self.uses: dict[Edge, LinkUse] = {}
         self._connections: dict[tuple[int, int], deque[Flow]] = {}  # the first of each is in flight
-        self._on: dict[Edge, set[Flow]] = {}  # messages in flight, by link
+        self._on: dict[Edge, dict[Flow, None]] = {}  # messages in flight, by link, in a fixed order
         self._events: list[tuple[float, int, int, Flow]] = []  # time, a number to tell ties, version, message
         self._ties = count()
 
@@ -63,47 +64,57 @@ class Network:
         self._expect(flow, time)
         return flow
 
-    def advance(self) -> Flow | None:
-        """Go on to the next message that is sent completely, and return it; None if there is none any more."""
-        while self._events:
-            time, _, version, flow = heapq.heappop(self._events)
-            if version != flow.version:
-                continue  # its rate has changed since
-            if flow.start < NONE:
-                self._end(flow, time)
-                return flow
-            connection = self._connections.setdefault((flow.source, flow.destination), deque())
-            connection.append(flow)
-            flow.version += 1
-            if len(connection) == 1:
-                self._start(flow, time)
-        return None
+    def advance(self) -> list[Flow]:
+        """Go on to the next time at which messages are sent completely, and return them; [] if there are none left."""
+        ended: list[Flow] = []
+        while self._events and not ended:
+            time = self._events[0][0]
+            changed: dict[Edge, None] = {}  # links whose messages need new rates; in an order that never changes
+            while self._events and self._events[0][0] <= time * (1 + SAME_TIME):
+                _, _, version, flow = heapq.heappop(self._events)
+                if version != flow.version:
+                    continue  # its rate has changed since
+                if flow.start < NONE:
+                    self._end(flow, time, changed)
+                    ended.append(flow)
+                else:
+                    self._queue(flow, time, changed)
+            self._share(changed, time)
+        return ended
 
-    def _start(self, flow: Flow, time: float) -> None:
+    def _queue(self, flow: Flow, time: float, changed: dict[Edge, None]) -> None:
+        flow.version += 1
+        connection = self._connections.setdefault((flow.source, flow.destination), deque())
+        connection.append(flow)
+        if len(connection) == 1:
+            self._start(flow, time, changed)
+
+    def _start(self, flow: Flow, time: float, changed: dict[Edge, None]) -> None:
         flow.start = flow.since = time
         flow.left = float(flow.nbytes)
         for edge in flow.route:
-            self._on.setdefault(edge, set()).add(flow)
-        self._share(flow, time)
+            self._on.setdefault(edge, {})[flow] = None
+            changed[edge] = None
 
-    def _end(self, flow: Flow, time: float) -> None:
+    def _end(self, flow: Flow, time: float, changed: dict[Edge, None]) -> None:
         flow.sent = time
+        flow.version += 1
         flow.arrived = time + self.topology.latency(flow.source, flow.destination)
         for edge in flow.route:
-            self._on[edge].discard(flow)
+            del self._on[edge][flow]
+            changed[edge] = None
             use = self.uses.setdefault(edge, LinkUse())
             use.nbytes += flow.nbytes
             use.intervals.append((flow.start, time))
-        self._share(flow, time)
         connection = self._connections[flow.source, flow.destination]
         connection.popleft()
         if connection:
-            self._start(connection[0], time)
+            self._start(connection[0], time, changed)
 
-    def _share(self, changed: Flow, time: float) -> None:
+    def _share(self, changed: dict[Edge, None], time: float) -> None:
         """Give new rates to all messages that a change can reach, from link to link."""
-        flows: dict[Flow, None] = {}  # in an order that does not change from run to run
-        edges = list(changed.route)
+        flows: dict[Flow, None] = {}
+        edges = list(changed)
         seen = set(edges)
         for edge in edges:  # grows on the way
             for flow in self._on[edge]:

@@ -98,13 +98,14 @@ class Replay:
     def run(self) -> Replayed:
         for stream in self.streams:
             self.go_on(stream)
-        while (flow := self.network.advance()) is not None:
-            self.flows.append(flow)
-            name = flow.source, flow.destination, flow.number
-            self.logs[flow.source].append(Message("send", *name, flow.nbytes, _ns(flow.start)))
-            self.logs[flow.destination].append(Message("receive", *name, flow.nbytes, _ns(flow.arrived)))
-            self.tell(("send", *name), flow.sent)
-            self.tell(("receive", *name), flow.arrived)
+        while ended := self.network.advance():
+            for flow in ended:
+                self.flows.append(flow)
+                name = flow.source, flow.destination, flow.number
+                self.logs[flow.source].append(Message("send", *name, flow.nbytes, _ns(flow.start)))
+                self.logs[flow.destination].append(Message("receive", *name, flow.nbytes, _ns(flow.arrived)))
+                self.tell(("send", *name), flow.sent)
+                self.tell(("receive", *name), flow.arrived)
         stuck = next((stream for stream in self.streams if stream.program), None)
         if stuck is not None:
             raise ValueError(

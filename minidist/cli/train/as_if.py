@@ -1,7 +1,7 @@
 """``minidist train --as-if``: the run on a cluster's clock, as flags and as a table."""
 
 import argparse
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from rich.console import Console
 from rich.table import Table
@@ -10,6 +10,7 @@ from minidist.analysis.clock.as_if import FLOPS_EFFICIENCY, MEMORY_EFFICIENCY, a
 from minidist.analysis.clock.replay import Replayed
 from minidist.analysis.clock.report import StepReport, report
 from minidist.cli.flags import real
+from minidist.comm.nodes import Link, Links
 from minidist.plan.hardware import ClusterSpec
 from minidist.plan.roofline import peak_flops
 from minidist.plan.topologies import topology_of
@@ -28,6 +29,25 @@ class Wanted:
     cluster: ClusterSpec
     flops_efficiency: float
     memory_efficiency: float
+
+    @property
+    def links(self) -> Links:
+        """By which collectives choose their algorithms."""
+        inside, between = (Link(one.bandwidth, one.latency) for one in (self.cluster.inside, self.cluster.between))
+        return Links(inside, between)
+
+    def on_nodes(self, layout: Layout) -> Layout:
+        """The layout with the cluster's nodes.
+
+        Raises:
+            ValueError: if it has others.
+        """
+        if layout.node_size not in (0, self.cluster.node_size):
+            raise ValueError(
+                f"--node-size {layout.node_size} and --as-if {self.cluster}, whose nodes have "
+                f"{self.cluster.node_size}: leave one out"
+            )
+        return replace(layout, node_size=self.cluster.node_size if self.cluster.nodes > 1 else 0)
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,8 @@ def _train(options) -> int:
     config.check(layout)
     check_memory(config, layout)
     wanted = as_if_of(options, config, layout)
+    if wanted is not None:
+        layout = wanted.on_nodes(layout)
     if options.rebalance:
         check_rebalance(layout)
     if options.sample < 0:
@@ -83,6 +85,7 @@ def _train(options) -> int:
         faults=faults_of(options, config, layout),
         check_replicas=options.check_replicas,
         check_by=options.check_by,
+        links=wanted and wanted.links,
         rebalance=options.rebalance,
         validate=True,
         sample=options.sample,

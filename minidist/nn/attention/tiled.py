@@ -170,7 +170,7 @@ def unscale(grad_q, grad_k) -> None:
 class TiledAttention(Function):
     """softmax(q k^T / sqrt(D)) v for each head, where a token attends to itself and the tokens before it."""
 
-    gradient_flops = (2.5,)  # five products for forward's two: the scores are computed again
+    gradient_flops, recomputed_flops = (2.5,), 0.5  # five products for forward's two: the scores are computed again
 
     @staticmethod
     def flops(output, qkv, keep, rate, parts, softmax) -> int:

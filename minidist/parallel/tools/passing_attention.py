@@ -137,7 +137,7 @@ def record(q, computed: Iterator[tuple[int, slice, int, slice]], times: float, p
 class PassingAttention(Function):
     """Causal attention of this rank's queries over the keys of all ranks: (H, B, T/N, 3 D) -> (H, B, T/N, D)."""
 
-    gradient_flops, kernel = (2.5,), False  # a kernel for each rank's keys: see ``record``
+    gradient_flops, recomputed_flops, kernel = (2.5,), 0.5, False  # a kernel for each rank's keys: see ``record``
 
     @staticmethod
     def flops(output, qkv, keep, rate, ranks_tiles, softmax, passes, group) -> int:

@@ -179,3 +179,11 @@ def test_links_decide():
     ]
     assert gain[0] > 3 and gain[1] < 1.1
     assert cheapest("all_reduce", 1 << 26, (0, 0, 0, 1, 1)) != HIERARCHICAL  # not as many on every node
+    found = [cheapest("all_reduce", 1 << 26, (0, 0, 1, 1), links) for links in (slow, alike)]
+    assert found == [HIERARCHICAL, "halving_doubling"]  # as many bytes, in fewer steps
+
+
+def test_the_links_that_the_ranks_were_placed_with_decide(ranks):
+    alike = Links(between=Links().inside)
+    names = [ranks(4).run(chosen, 2, links, 1 << 22, timeout=LIMIT)[0][0] for links in (None, alike)]
+    assert names == [HIERARCHICAL, "halving_doubling"]
