@@ -4,9 +4,11 @@ import re
 from collections.abc import Mapping
 
 from minidist.plan.topology import Topology
-from minidist.show.palette import ink_on, of_rank
+from minidist.show.palette import ink_on
 
-INSIDE, BETWEEN, CUT, GREY = "#E69F00", "#D55E00", "#C00000", "#606060"
+INSIDE, BETWEEN, GREY = "#E69F00", "#D55E00", "#606060"
+NODES = ("#0072B2", "#009E73", "#CC79A7", "#8A8A8A")  # of the GPUs of each
+STUB = 0.4  # what is drawn of a link around a torus
 GAP = 0.7  # between nodes, in widths of a GPU
 
 
@@ -37,7 +39,7 @@ def draw(panels: Mapping[str, Topology], notes: Mapping[str, str]):
 
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 3.2), layout="constrained")
+    figure = Figure(figsize=(min(11, 4.5 * len(panels)), 3.2), layout="constrained")
     least = min(link.bandwidth for topology in panels.values() for link in topology.links.values())
     for axes, (title, topology) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         places = positions(topology)
@@ -45,12 +47,13 @@ def draw(panels: Mapping[str, Topology], notes: Mapping[str, str]):
             (x0, y0), (x1, y1) = places[start], places[end]
             inside = "switch" in start + end
             width = 1.0 + 1.8 * log10(link.bandwidth / least)
-            bend = (abs(x0 - x1) > 1.5 and y0 == y1) or (abs(y0 - y1) > 1.5 and x0 == x1)  # around a torus
-            axes.add_patch(_line((x0, y0), (x1, y1), 0.25 if bend else 0.0, INSIDE if inside else BETWEEN, width))
+            if start in topology.chips and end in topology.chips and max(abs(x0 - x1), abs(y0 - y1)) > 1:
+                x1, y1 = x0 - STUB * _sign(x1 - x0), y0 - STUB * _sign(y1 - y0)
+            axes.add_patch(_line((x0, y0), (x1, y1), INSIDE if inside else BETWEEN, width))
         for vertex, (x, y) in places.items():
             if vertex in topology.chips:
                 rank = topology.chips.index(vertex)
-                colour = of_rank(topology.nodes[rank])
+                colour = NODES[topology.nodes[rank] % len(NODES)]
                 axes.plot(x, y, "s", markersize=15, color=colour, zorder=3)
                 axes.text(x, y, rank, ha="center", va="center", fontsize=8, color=ink_on(colour), zorder=4)
             else:
@@ -66,9 +69,11 @@ def draw(panels: Mapping[str, Topology], notes: Mapping[str, str]):
     return figure
 
 
-def _line(start, end, bend: float, colour: str, width: float):
+def _line(start, end, colour: str, width: float):
     from matplotlib.patches import FancyArrowPatch
 
-    return FancyArrowPatch(
-        start, end, connectionstyle=f"arc3,rad={bend}", arrowstyle="-", color=colour, linewidth=width, zorder=1
-    )
+    return FancyArrowPatch(start, end, arrowstyle="-", color=colour, linewidth=width, zorder=1, shrinkA=0, shrinkB=0)
+
+
+def _sign(number: float) -> int:
+    return (number > 0) - (number < 0)

@@ -28,6 +28,7 @@ def draw(steps: Mapping[str, Mapping[str, tuple[float, float]]]):
         axes.set_title(layout, fontsize=10)
         axes.spines[["top", "right"]].set_visible(False)
     figure.axes[0].set_ylabel("microseconds of a step")
+    figure.axes[0].set_ylim(0, 1e6 * longest * 1.12)
     handles = [
         Rectangle((0, 0), 1, 1, color=colour, label=word)
         for colour, word in ((COMPUTING, "computing"), (WAITING, "waiting for messages or other ranks"))
