@@ -5,8 +5,9 @@
 Sizes and layouts take turns, round by round; a figure is the median over rounds and ranks. "MFU" is against the peak
 that the ranks measure after their last step (minidist/train/peak.py). "while computing" leaves out the time in which a
 rank waits for others or for a core, so it says the same on a busy machine; with more ranks than cores it makes no
-sense. The other columns are shares of the time of the last two steps, in percent. A traced step takes longer than
-others, by a few microseconds for each operation: some of what the smallest model's operations and "rest" take is that.
+sense. The next four columns are shares of that time, the last three shares of all, in percent, in the last two steps.
+These are traced, which takes a few microseconds for each operation: some of what the smallest model's operations and
+"rest" take is that.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 import minidist as md
+from minidist.analysis.breakdown import COMPUTE
 from minidist.analysis.utilization import KINDS, Utilization
 from minidist.cli.train.utilization import HEADINGS, utilization_of
 from minidist.train.config import TrainConfig
@@ -36,7 +38,9 @@ def figures(result: Run) -> list[dict[str, float]]:
     found = []
     for rank, whole, time in zip(result.ranks, used.ranks, used.time, strict=True):
         computing = Utilization.of_rank(rank.compute_seconds, rank.step_flops, rank.peak_flops)
-        found.append({"MFU": whole.mfu, "while\ncomputing": computing.mfu, **time, "peak": rank.peak_flops})
+        busy = sum(time[kind] for kind in COMPUTE) or 1.0  # 0 where it hardly ever had a core
+        shares = time | {kind: time[kind] / busy for kind in COMPUTE}
+        found.append({"MFU": whole.mfu, "while\ncomputing": computing.mfu, **shares, "peak": rank.peak_flops})
     return found
 
 
@@ -58,7 +62,7 @@ def main() -> None:
     for cluster in clusters.values():
         cluster.close()
 
-    columns = ("MFU", "while\ncomputing", *KINDS)
+    columns = ("MFU", "while\ncomputing", *COMPUTE, *(kind for kind in KINDS if kind not in COMPUTE))
     peaks = [rank["peak"] / 1e9 for ranks in found.values() for rank in ranks]
     table = Table(
         title=f"peak of a rank: {statistics.median(peaks):.0f} GFLOP/s ({min(peaks):.0f} to {max(peaks):.0f})"

@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 import minidist  # noqa: F401  pins the BLAS to one thread
-from minidist.plan.hardware import Accelerator
-from minidist.plan.roofline import Work, attainable_flops, ridge_point
+from minidist.plan.cluster.hardware import Accelerator
+from minidist.plan.cluster.roofline import Work, attainable_flops, ridge_point
 from minidist.show.roofline import Dot, draw
 
 WIDTH = 2048

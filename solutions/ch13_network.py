@@ -24,7 +24,7 @@ import numpy as np
 
 from minidist import ProcessGroup
 from minidist.comm.algorithms import all_gather_ring, all_reduce_ring, reduce_scatter_ring
-from minidist.plan.topology import Edge, Topology
+from minidist.plan.cluster.topology import Edge, Topology
 
 Parents = list[int | None]  # of each rank in a tree; None for its root
 

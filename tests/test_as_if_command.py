@@ -8,8 +8,8 @@ from minidist.analysis.clock.as_if import as_if
 from minidist.analysis.clock.report import report
 from minidist.cli import main as cli
 from minidist.comm import Cluster
-from minidist.plan.hardware import ClusterSpec
-from minidist.plan.topologies import topology_of
+from minidist.plan.cluster.hardware import ClusterSpec
+from minidist.plan.cluster.topologies import topology_of
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions

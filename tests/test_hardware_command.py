@@ -9,11 +9,11 @@ from PIL import Image
 
 from minidist.cli import main as cli
 from minidist.cli.hardware import MODEL
-from minidist.plan.fusion import CHAINS
-from minidist.plan.hardware import ClusterSpec, load
-from minidist.plan.inference import compute_bound_batch, decode, largest_batch, prefill
-from minidist.plan.roofline import kernel_seconds, ridge_point, total_seconds
-from minidist.plan.topologies import bisection_bandwidth, from_toml, topology_of
+from minidist.plan.cluster.fusion import CHAINS
+from minidist.plan.cluster.hardware import ClusterSpec, load
+from minidist.plan.cluster.inference import compute_bound_batch, decode, largest_batch, prefill
+from minidist.plan.cluster.roofline import kernel_seconds, ridge_point, total_seconds
+from minidist.plan.cluster.topologies import bisection_bandwidth, from_toml, topology_of
 
 ALL = load()
 OWN = '[accelerator.mine]\nname = "Mine"\nmemory = 1e9\nmemory_bandwidth = 1e11\nflops = { fp32 = 1e12 }\n'

@@ -3,7 +3,7 @@
 Model FLOPs utilization (MFU) counts what the model's forward and backward need, whatever the run computes beside that,
 and divides it by what the hardware could have computed in the same time. Hardware FLOPs utilization (HFU) also counts
 what is computed again (Chowdhery et al., "PaLM", 2022, appendix B; Korthikanti et al., "Reducing Activation
-Recomputation in Large Transformer Models", 2022, section 6.3, which names them so). Only matrix products count.
+Recomputation in Large Transformer Models", 2022, which reports both). Only matrix products count.
 
 The FLOPs here are counted as the run takes them (flops.py). PaLM's closed form is an estimate of the same.
 """

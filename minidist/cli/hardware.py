@@ -6,11 +6,11 @@ from rich.table import Table
 
 from minidist.cli.output import Output, check_outputs, console_of, json_output, write_outputs
 from minidist.nn.gpt import GPTConfig
-from minidist.plan.hardware import Accelerator, ClusterSpec, Hardware, LinkType, NodeType, load
-from minidist.plan.inference import compute_bound_batch, largest_batch, weight_count
-from minidist.plan.roofline import ridge_point
-from minidist.plan.toml_tables import choose
-from minidist.plan.topologies import bisection_bandwidth, topology_of
+from minidist.plan.cluster.hardware import Accelerator, ClusterSpec, Hardware, LinkType, NodeType, load
+from minidist.plan.cluster.inference import compute_bound_batch, largest_batch, weight_count
+from minidist.plan.cluster.roofline import ridge_point
+from minidist.plan.cluster.toml_tables import choose
+from minidist.plan.cluster.topologies import bisection_bandwidth, topology_of
 
 MODEL = GPTConfig(vocab=50257, context=2048, layers=32, heads=32, width=4096)  # whose prefill and decode are shown
 BYTES_EACH = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "fp4": 0.5}

@@ -3,9 +3,10 @@
 The model is that of Hockney (1994), with two speeds: a message of m bytes takes alpha + beta m seconds, alpha and beta
 of the link inside a node or between nodes, and keeps one port of its sender and one of its receiver busy for so long.
 (analysis/replay.py plays real runs on the same model.) An algorithm is a sum over its steps, and a step takes as long
-as its slowest message. The formulas for links that are all alike follow from these sums: those of Thakur, Rabenseifner
-and Gropp, "Optimization of Collective Communication Operations in MPICH" (2005), and for pipelined trees those of
-Sanders, Speck and Träff (2009). Combining numbers takes no time here.
+as its slowest message. (In a run not everybody waits for that one, so some trees are up to a third faster.) The
+formulas for links that are all alike follow from these sums: those of Thakur, Rabenseifner and Gropp, "Optimization of
+Collective Communication Operations in MPICH" (2005), and for pipelined trees those of Sanders, Speck and Träff (2009).
+Combining numbers takes no time here.
 
 M is the bytes of the whole buffer, as in algorithms.py. Every rank has links of its own, and they are never shared.
 """
@@ -94,13 +95,28 @@ def _pieces_one_by_one(network: Network, nbytes: float, root: int) -> float:
     return network.to_all(root, nbytes / network.size)
 
 
-def _binomial_tree(network: Network, nbytes: float, root: int = 0) -> float:
-    total, distance = 0.0, 1
-    while distance < network.size:
-        ranks = [(root + place) % network.size for place in range(min(distance, network.size - distance))]
-        total += network.step(((rank, (rank + distance) % network.size) for rank in ranks), nbytes)
+def _broadcast_tree(network: Network, nbytes: float, root: int) -> float:
+    """In the step of distance d, the d ranks that have the array send it."""
+    size, total, distance = network.size, 0.0, 1
+    while distance < size:
+        senders = [(root + place) % size for place in range(min(distance, size - distance))]
+        total += network.step(((rank, (rank + distance) % size) for rank in senders), nbytes)
         distance *= 2
     return total
+
+
+def _reduce_tree(network: Network, nbytes: float, root: int) -> float:
+    """In the step of distance d, one of each pair of partial sums is sent to the other."""
+    size, total, distance = network.size, 0.0, 1
+    while distance < size:
+        receivers = [(root + place) % size for place in range(0, size - distance, 2 * distance)]
+        total += network.step((((rank + distance) % size, rank) for rank in receivers), nbytes)
+        distance *= 2
+    return total
+
+
+def _reduce_and_broadcast_tree(network: Network, nbytes: float, root: int) -> float:
+    return _reduce_tree(network, nbytes, 0) + _broadcast_tree(network, nbytes, 0)
 
 
 def _pipelined_ring(network: Network, nbytes: float, root: int) -> float:
@@ -151,13 +167,16 @@ def _ring(network: Network, nbytes: float, root: int = 0) -> float:
     return (network.size - 1) * network.shift(1, nbytes / network.size)
 
 
-def _direct(network: Network, nbytes: float, root: int = 0) -> float:
-    """To all others, M/N each, by all ranks at once: as long as the rank takes that has the slowest links."""
-    return max(network.to_all(rank, nbytes / network.size) for rank in range(network.size))
+def _pairwise(network: Network, nbytes: float, root: int = 0) -> float:
+    """To each of the others M/N, all ranks at once: to the right neighbour, then to the next one, and so on.
+
+    The "direct" algorithms post all of these messages at once, but their ports send and receive them one by one too.
+    """
+    return sum(network.shift(distance, nbytes / network.size) for distance in range(1, network.size))
 
 
 def _one_shot(network: Network, nbytes: float, root: int) -> float:
-    return _direct(network, nbytes * network.size)
+    return _pairwise(network, nbytes * network.size)
 
 
 def _halving_doubling(network: Network, nbytes: float, root: int) -> float:
@@ -171,10 +190,6 @@ def _halving_doubling(network: Network, nbytes: float, root: int) -> float:
         return 2 * sum(swaps)
     extra = network.step(((rank, rank - power) for rank in range(power, network.size)), nbytes)
     return 2 * (extra + sum(swaps)) + swaps[0]
-
-
-def _pairwise(network: Network, nbytes: float, root: int = 0) -> float:
-    return sum(network.shift(distance, nbytes / network.size) for distance in range(1, network.size))
 
 
 def _hierarchical_broadcast(network: Network, nbytes: float, root: int) -> float:
@@ -196,27 +211,26 @@ def _hierarchical_all_to_all(network: Network, nbytes: float, root: int) -> floa
 
 
 def twice(cost: Callable[..., float]) -> Callable[..., float]:
-    """Two halves that take as long: an all-reduce, of a reduce-scatter and an all-gather or of a reduce and a
-    broadcast."""
+    """An all-reduce of two halves that take as long."""
     return lambda network, nbytes, root: 2 * cost(network, nbytes, 0)
 
 
 COSTS = {
     "broadcast": {
         "naive": _one_by_one,
-        "tree": _binomial_tree,
+        "tree": _broadcast_tree,
         "ring": _pipelined_ring,
         "double_tree": _broadcast_double_tree,
         HIERARCHICAL: _hierarchical_broadcast,
     },
-    "reduce": {"naive": _one_by_one, "tree": _binomial_tree},
-    "reduce_scatter_tensor": {"ring": _ring, "direct": _direct, HIERARCHICAL: _hierarchical},
-    "all_gather_into_tensor": {"ring": _ring, "direct": _direct, HIERARCHICAL: _hierarchical},
+    "reduce": {"naive": _one_by_one, "tree": _reduce_tree},
+    "reduce_scatter_tensor": {"ring": _ring, "direct": _pairwise, HIERARCHICAL: _hierarchical},
+    "all_gather_into_tensor": {"ring": _ring, "direct": _pairwise, HIERARCHICAL: _hierarchical},
     "all_reduce": {
         "naive": twice(_one_by_one),
-        "tree": twice(_binomial_tree),
+        "tree": _reduce_and_broadcast_tree,
         "ring": twice(_ring),
-        "two_shot": twice(_direct),
+        "two_shot": twice(_pairwise),
         "halving_doubling": _halving_doubling,
         "direct": _one_shot,
         "double_tree": _all_reduce_double_tree,

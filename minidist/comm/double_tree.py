@@ -1,8 +1,8 @@
 """Two binary trees over the same ranks, each of which carries half of the buffer.
 
 In a pipelined binary tree the inner ranks receive from two children and send to one parent, and the leaves, half of all
-ranks, only send: half of the links idle. Two trees use all of them if the leaves of the one are inner in the other. So
-an all-reduce takes about as many bytes as a ring on each link, but in 2 log2 N steps and not 2 N.
+ranks, only send. So every other link idles, and with two trees none does, if the leaves of the one are inner in the
+other. An all-reduce then sends hardly more over each link than a ring, but the steps grow with log2 N and not with N.
 
 Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (2009). NCCL has used
 such trees between nodes since version 2.4; these are its (src/graph/trees.cc). Simplified: NCCL has one tree vertex for

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from minidist.nn.gpt import GPTConfig
-from minidist.plan.hardware import Accelerator
-from minidist.plan.inference import decode, prefill
-from minidist.plan.roofline import Work, attainable_flops, peak_flops, ridge_point
+from minidist.plan.cluster.hardware import Accelerator
+from minidist.plan.cluster.inference import decode, prefill
+from minidist.plan.cluster.roofline import Work, attainable_flops, peak_flops, ridge_point
 from minidist.show.palette import RANKS
 
 MEMORY_BOUND, COMPUTE_BOUND = "#E69F00", "#56B4E9"

@@ -22,10 +22,10 @@ def measured_peak(world: ProcessGroup, seconds: float = SECONDS, sizes: Sequence
     """This rank's peak in FLOP/s: the speed of a core while all ranks compute, times this rank's share of the cores.
 
     All ranks call it together, and compute for the whole time. A product's time is that of the rank's compute clock,
-    which leaves out waiting for a core, so a busy machine disturbs little; of all products of all sizes the fastest
-    counts. With more ranks than cores a rank's share is cores / ranks: the sum over all ranks is what the machine can
-    do, and a rank that computes while others wait may exceed its own peak. On a GPU, which ranks may share, the time of
-    a product is the time until it is done.
+    which leaves out waiting for a core where the system tells it. Of all products of all sizes the fastest counts, one
+    that nobody interrupted. With more ranks than cores a rank's share is cores / ranks: the sum over all ranks is what
+    the machine can do, and a rank that computes while others wait may exceed its own peak. On a GPU, which ranks may
+    share, the time of a product is the time until it is done.
 
     Args:
         world: all ranks of the run, on one machine.
@@ -50,9 +50,9 @@ def measured_peak(world: ProcessGroup, seconds: float = SECONDS, sizes: Sequence
             before = clock.seconds()
             multiply(*arrays)
             best = max(best, 2 * n**3 / max(clock.seconds() - before, 1e-9))
-    return best * share_of_cores(world.size, cores(), clock.sees_cores and on_host)
+    return best * (share_of_cores(world.size, cores()) if on_host else 1.0)
 
 
-def share_of_cores(ranks: int, cores: int, sees_cores: bool) -> float:
-    """The share of a core that each of so many busy ranks gets; 1 where the time of a product contains it already."""
-    return min(1.0, cores / ranks) if sees_cores else 1.0
+def share_of_cores(ranks: int, cores: int) -> float:
+    """The share of a core that each of so many busy ranks gets."""
+    return min(1.0, cores / ranks)

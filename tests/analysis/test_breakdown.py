@@ -41,12 +41,18 @@ def test_the_first_rank_to_arrive_waits():
 
 def test_calls_of_different_groups_are_told_apart():
     """Ranks 0 and 1 are a group, rank 2 calls the same collective of another one, late."""
-    same, other = [log(0, call("a.1", start, 50)) for start in (10, 20)], log(0, call("b.1", 45, 50))
+    same, other = [log(0, call("a.1", start, 50)) for start in (20, 10)], log(0, call("b.1", 45, 50))
     assert times(*same, other) == [
-        {"rest": 60, "waiting": 10, "communication": 30},
         {"rest": 70, "communication": 30},
+        {"rest": 60, "waiting": 10, "communication": 30},
         {"rest": 95, "communication": 5},
     ]
+
+
+def test_a_wait_within_a_collective_belongs_to_it():
+    """Both ranks have called it, and one polls for a message of it that the other still prepares."""
+    polling = [Event("wait for rank 1", "wait", 20, 40), call("a.1", 10, 50)]
+    assert times(log(0, *polling), log(0, call("a.1", 10, 50))) == [{"rest": 60, "communication": 40}] * 2
 
 
 def test_nested_spans_count_once():

@@ -6,6 +6,7 @@ import pytest
 
 from minidist.analysis import breakdown
 from minidist.analysis.utilization import KINDS, NO_CORE, Utilization, palm_flops_per_token, shares, shares_of_time
+from minidist.trace import Event
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import Run, RunOptions
@@ -95,6 +96,11 @@ def test_waiting_for_a_core_is_taken_from_all_computing():
     }  # fmt: skip
     assert shares([step, step], 4.0)["products"] == pytest.approx(0.3)
     assert shares([step], 100.0)[NO_CORE] == 0.8  # never more than it computed
+
+
+def test_only_the_traced_steps_waits_for_a_core_count():
+    log = [Event("step 7", "step", 0, 1_000_000_000)]
+    assert shares_of_time([log], [[9.0, 9.0, 0.25]])[0] == dict.fromkeys(KINDS, 0.0) | {NO_CORE: 0.25, "rest": 0.75}
 
 
 def test_shares_of_nothing_are_nothing():

@@ -24,7 +24,13 @@ from minidist.course.authoring.contributions import is_copy, is_sum
 from minidist.course.sandbox.values import blank, many_digits, nbytes, numbers, working_dtype
 
 pytestmark = pytest.mark.answers(
-    "ch03_collectives", forbidden=("minidist.comm.algorithms", "minidist.comm.collectives")
+    "ch03_collectives",
+    forbidden=(
+        "minidist.comm.algorithms",
+        "minidist.comm.collectives",
+        "minidist.comm.double_tree",
+        "minidist.comm.two_level",
+    ),
 )
 
 

@@ -21,7 +21,7 @@ from minidist.course.authoring.assertions import (
 )
 from minidist.course.authoring.contributions import is_sum
 from minidist.course.sandbox.values import generator, many_digits, nbytes, numbers, working_dtype
-from minidist.plan.topology import Link, Topology
+from minidist.plan.cluster.topology import Link, Topology
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.trainer import run
@@ -73,7 +73,7 @@ def check_training(student, warm_ranks, name: str, *layouts: tuple[str, int]) ->
 # 13.1
 
 
-@answers("minidist.plan.roofline")
+@answers("minidist.plan.cluster.roofline")
 @pytest.mark.task(
     "13.1",
     points=2,
@@ -137,7 +137,7 @@ def decode_by_hand(parameters, layers, width, kv_width, itemsize, batch, context
     return flops, elements * itemsize
 
 
-@answers("minidist.plan.roofline")
+@answers("minidist.plan.cluster.roofline")
 @pytest.mark.task(
     "13.2",
     points=4,
@@ -644,7 +644,7 @@ def run_bisection(world, module, topologies):
     return [module.bisection_bandwidth(topology) for topology in topologies]
 
 
-@answers("minidist.plan.topologies:bisection_bandwidth", "minidist.plan.max_flow")
+@answers("minidist.plan.cluster.topologies:bisection_bandwidth", "minidist.plan.cluster.max_flow")
 @pytest.mark.task(
     "13.6",
     points=4,

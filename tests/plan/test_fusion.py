@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from minidist.nn.optim import adamw_update
-from minidist.plan.fusion import ADAMW, BIAS_GELU, CHAINS, DROPOUT_ADD_NORM, MASKED_SOFTMAX, Chain, Kernel
-from minidist.plan.hardware import load
+from minidist.plan.cluster.fusion import ADAMW, BIAS_GELU, CHAINS, DROPOUT_ADD_NORM, MASKED_SOFTMAX, Chain, Kernel
+from minidist.plan.cluster.hardware import load
 
 
 class Counting(np.ndarray):

@@ -1,11 +1,8 @@
 """Hardware as data: vendors' numbers against arithmetic, one's own file, and what a cluster is called."""
 
-from dataclasses import replace
-
 import pytest
 
-from minidist.plan import hardware
-from minidist.plan.hardware import ClusterSpec, load
+from minidist.plan.cluster.hardware import ClusterSpec, load
 
 ALL = load()
 GPUS = {name: gpu for name, gpu in ALL.accelerators.items() if not name.startswith("tpu")}
@@ -213,11 +210,11 @@ def test_ones_own_file_has_one_kind_of_node_or_names_it(own):
         ClusterSpec.parse(f"{own}:2x4")
 
 
-def test_an_accelerator_without_a_node_says_so(own, monkeypatch):
-    lonely = replace(ALL, accelerators=ALL.accelerators | {"lonely": ALL.accelerators["h100"]})
-    monkeypatch.setattr(hardware, "_library", lambda: lonely)
-    with pytest.raises(ValueError, match="lonely is an accelerator without a node of its own"):
-        ClusterSpec.parse("lonely:2x8")
+def test_an_accelerator_without_a_node_says_so(own):
+    with pytest.raises(ValueError, match="h100-pcie is an accelerator without a node of its own"):
+        ClusterSpec.parse("h100-pcie:2x8")
+    own.write_text(OWN.replace('accelerator = "mine"', 'accelerator = "h100-pcie"'))
+    assert ClusterSpec.parse(f"{own}:2x4").accelerator == ALL.accelerators["h100-pcie"]
 
 
 @pytest.mark.parametrize(

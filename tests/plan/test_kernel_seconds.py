@@ -2,8 +2,15 @@
 
 import pytest
 
-from minidist.plan.hardware import load
-from minidist.plan.roofline import Work, attainable_flops, kernel_seconds, peak_flops, ridge_point, total_seconds
+from minidist.plan.cluster.hardware import load
+from minidist.plan.cluster.roofline import (
+    Work,
+    attainable_flops,
+    kernel_seconds,
+    peak_flops,
+    ridge_point,
+    total_seconds,
+)
 
 H100, V100 = (load().accelerators[name] for name in ("h100", "v100"))
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from minidist.nn.gpt import GPTConfig
-from minidist.plan.hardware import load
-from minidist.plan.roofline import Work
+from minidist.plan.cluster.hardware import load
+from minidist.plan.cluster.roofline import Work
 from minidist.show.roofline import BATCHES, Dot, draw, ends_of_the_roofline, written
 
 H100 = load().accelerators["h100"]

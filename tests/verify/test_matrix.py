@@ -161,7 +161,7 @@ def test_settings_without_a_meaning_meet_nothing():
     settings = Combination("bf16", Layout()).settings
     assert set(settings) == set(KEYS)
     nothing = {key for key, value in settings.items() if value is None}
-    assert nothing == {"experts", "ep", "zero", "shard", "sp", "cp", "cp_kind", "schedule", "virtual"}
+    assert nothing == {"experts", "ep", "zero", "shard", "sp", "cp", "cp_kind", "schedule", "virtual", "node_size"}
 
 
 # The command and its picture
@@ -176,9 +176,9 @@ def test_verify_matrix(tmp_path, capsys):
     config = TrainConfig(layers=2, heads=2, width=8, context=8, global_batch=4, micro_batch=1, steps=1)
     legal = every_combination(replace(config, sequence_chunks=4, experts=4), 2)
     assert result["all_same"] and result["legal"] == len(legal)
-    assert f"{len(legal)} combinations of settings are legal on up to 2 ranks. Running" in out
+    assert f"{len(legal):,} combinations of settings are legal on up to 2 ranks. Running" in out
     assert f"which cover all {result['pairs']} legal pairs of settings" in out
-    assert f" of the {len(legal)} legal combinations on up to 2 ranks: each matches the single-process run" in out
+    assert f" of the {len(legal):,} legal combinations on up to 2 ranks: each matches the single-process run" in out
     assert {run["settings"]["precision"] for run in result["runs"]} == set(POLICIES)
     assert all(run["same"] and run["memory"] > 0 and run["seconds"] > 0 for run in result["runs"])
     assert (tmp_path / "m.png").stat().st_size > 20_000
@@ -218,7 +218,8 @@ def test_the_grid_shows_where_bits_differ():
     assert cell[frozenset((("tp", 2), ("recompute", "none")))] == "same"
     assert cell[frozenset((("dp", 2), ("recompute", "full")))] == "same"
     assert cell[frozenset((("dp", 2), ("tp", 2)))] == "impossible"
-    assert grid.as_text(outcomes).splitlines()[-1].split() == ["recompute=full", *"XX+++XXX."]
+    assert grid.as_text(outcomes).splitlines()[-2].split() == ["recompute=full", *"XX+++XXX."]
+    assert grid.as_text(outcomes).splitlines()[-1].split() == ["node_size=0", *"XX+++XXX+X"]
     figure = grid.draw(outcomes, "title")
     whole, seconds, *_ = figure.axes
     assert [label.get_text() for label in whole.get_yticklabels()] == [f"{key}={value}" for key, value in values]

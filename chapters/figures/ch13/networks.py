@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from minidist.plan.topology import Topology
+from minidist.plan.cluster.topology import Topology
 from minidist.show.palette import ink_on
 
 INSIDE, BETWEEN, GREY = "#E69F00", "#D55E00", "#606060"

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from minidist.analysis.clock.replay import Replayed, replay
-from minidist.plan.hardware import Accelerator, ClusterSpec
-from minidist.plan.roofline import kernel_seconds
-from minidist.plan.topologies import topology_of
+from minidist.plan.cluster.hardware import Accelerator, ClusterSpec
+from minidist.plan.cluster.roofline import kernel_seconds
+from minidist.plan.cluster.topologies import topology_of
 from minidist.trace import Kernel
 
 FLOPS_EFFICIENCY = 0.7

@@ -8,7 +8,7 @@ Networks", 1992, section 6.5.2: progressive filling; SimGrid).
 from collections.abc import Mapping, Sequence
 
 from minidist.overrides import overridable
-from minidist.plan.topology import Edge
+from minidist.plan.cluster.topology import Edge
 
 
 @overridable

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from minidist.analysis.clock.fairness import fair_rates
-from minidist.plan.topology import Edge, Topology
+from minidist.plan.cluster.topology import Edge, Topology
 
 NONE = float("inf")
 SAME_TIME = 1e-12  # relative: times that differ by less differ by rounding alone

@@ -15,9 +15,10 @@ the speed of the link, and the time in which a CPU launches kernels: it runs ahe
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from minidist.analysis.clock.network import Flow, LinkUse, Network
-from minidist.plan.topology import Edge, Topology
+from minidist.plan.cluster.topology import Edge, Topology
 from minidist.trace import Begin, Event, Kernel, Message, PointToPoint, Task
 
 PROGRAM = Begin | Event | Kernel | PointToPoint | Task
@@ -28,7 +29,7 @@ class Replayed:
     """A run on a cluster's clock. Seconds count from the moment when all ranks begin.
 
     Attributes:
-        logs: for each rank its events and messages, as ``trace.stop()`` returns them, in ns of the cluster's clock.
+        logs: for each rank its events, messages and kernels, as ``trace.stop()`` returns them, in ns of this clock.
         flows: all messages, in the order in which they were sent completely.
         links: what each link carried that carried anything.
         kernels: for each rank when it computed, (start, end) in seconds.
@@ -58,7 +59,7 @@ class Stream:
         """Wait until a time, and note it if that takes any."""
         if time > self.clock:
             if self.number == 0:
-                log.append(Event(what, "wait", _ns(self.clock), _ns(time)))
+                log.append((time, Event(what, "wait", _ns(self.clock), _ns(time))))
             self.clock = time
 
 
@@ -85,7 +86,7 @@ class Replay:
     def __init__(self, logs: Sequence[list], topology: Topology, seconds: Callable[[Kernel], float]) -> None:
         self.seconds, self.network = seconds, Network(topology)
         self.streams = [stream for rank, log in enumerate(logs) for stream in streams_of(rank, log)]
-        self.logs: list[list] = [[] for _ in logs]
+        self.logs: list[list[tuple[float, object]]] = [[] for _ in logs]  # with the time at which each entry ends
         self.kernels: list[list[tuple[float, float]]] = [[] for _ in logs]
         self.steps: dict[str, tuple[float, float]] = {}
         self.flows: list[Flow] = []
@@ -102,8 +103,10 @@ class Replay:
             for flow in ended:
                 self.flows.append(flow)
                 name = flow.source, flow.destination, flow.number
-                self.logs[flow.source].append(Message("send", *name, flow.nbytes, _ns(flow.start)))
-                self.logs[flow.destination].append(Message("receive", *name, flow.nbytes, _ns(flow.arrived)))
+                sent = Message("send", *name, flow.nbytes, _ns(flow.start))
+                received = Message("receive", *name, flow.nbytes, _ns(flow.arrived))
+                self.logs[flow.source].append((flow.start, sent))
+                self.logs[flow.destination].append((flow.arrived, received))
                 self.tell(("send", *name), flow.sent)
                 self.tell(("receive", *name), flow.arrived)
         stuck = next((stream for stream in self.streams if stream.program), None)
@@ -112,10 +115,9 @@ class Replay:
                 f"rank {stuck.rank} waits for something that is in no log ({stuck.program[0]}): pass the logs of all "
                 "ranks, of one run"
             )
-        for log in self.logs:
-            log.sort(key=lambda entry: entry.end if isinstance(entry, Event) else entry.time)
         seconds = max(stream.clock for stream in self.streams)
-        return Replayed(self.logs, self.flows, self.network.uses, self.kernels, self.steps, seconds)
+        logs = [[entry for _, entry in sorted(log, key=itemgetter(0))] for log in self.logs]
+        return Replayed(logs, self.flows, self.network.uses, self.kernels, self.steps, seconds)
 
     def tell(self, what: tuple, time: float) -> None:
         """Something has happened: streams that wait for it go on."""
@@ -138,6 +140,7 @@ class Replay:
             if isinstance(entry, Kernel):
                 begin, stream.clock = stream.clock, stream.clock + self.seconds(entry)
                 self.kernels[stream.rank].append((begin, stream.clock))
+                log.append((stream.clock, entry))
             elif isinstance(entry, Begin):
                 stream.spans.append((entry, stream.clock))
             elif isinstance(entry, Event):
@@ -152,9 +155,8 @@ class Replay:
         if not stream.spans or (stream.spans[-1][0].name, stream.spans[-1][0].track) != (event.name, event.track):
             return
         _, begin = stream.spans.pop()
-        self.logs[stream.rank].append(
-            Event(event.name, event.track, _ns(begin), _ns(stream.clock), event.details, stream.number)
-        )
+        ended = Event(event.name, event.track, _ns(begin), _ns(stream.clock), event.details, stream.number)
+        self.logs[stream.rank].append((stream.clock, ended))
         if event.track == "step":
             first, last = self.steps.get(event.name, (begin, stream.clock))
             self.steps[event.name] = min(first, begin), max(last, stream.clock)

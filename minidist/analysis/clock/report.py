@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from minidist.analysis.clock.network import Flow
 from minidist.analysis.clock.replay import Replayed
-from minidist.plan.topology import Edge, Topology
+from minidist.plan.cluster.topology import Edge, Topology
 
 Interval = tuple[float, float]
 

@@ -11,9 +11,9 @@ from minidist.analysis.clock.replay import Replayed
 from minidist.analysis.clock.report import StepReport, report
 from minidist.cli.flags import real
 from minidist.comm.nodes import Link, Links
-from minidist.plan.hardware import ClusterSpec
-from minidist.plan.roofline import peak_flops
-from minidist.plan.topologies import topology_of
+from minidist.plan.cluster.hardware import ClusterSpec
+from minidist.plan.cluster.roofline import peak_flops
+from minidist.plan.cluster.topologies import topology_of
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import Run

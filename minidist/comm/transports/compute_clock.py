@@ -26,11 +26,6 @@ class ComputeClock:
         self._is_paused = False
         self._began, self._delay_before = self._look()
 
-    @property
-    def sees_cores(self) -> bool:
-        """Whether waiting for a core is left out."""
-        return self._schedule is not None
-
     def seconds(self) -> float:
         """The seconds so far."""
         now, delay = self._look()

@@ -5,6 +5,7 @@ from functools import partial
 
 from minidist.show.demos import (
     bf16,
+    cluster,
     collectives,
     context_parallel,
     data_parallel,
@@ -68,6 +69,10 @@ DEMONSTRATIONS = {
         Demonstration(
             "deadlock", "which rank waits for which", deadlock.animation, 4, 2000, "numbers in a message",
             most=deadlock.MOST,
+        ),
+        Demonstration(
+            "cluster", "one step on three clusters, wire by wire; tp across nodes", cluster.animation, 8, 384,
+            "the model's width", least_ranks=4, most=cluster.MOST,
         ),
         Demonstration(
             "failure", "a rank dies, and the run goes on; a save that no power cut spoils", failure.animation, 4, 4,

@@ -10,7 +10,7 @@ from minidist.analysis.clock.replay import replay
 from minidist.analysis.clock.report import report
 from minidist.comm import Cluster, all_reduce, broadcast
 from minidist.comm.point_to_point import irecv, isend, recv, send
-from minidist.plan.topology import Link, Topology
+from minidist.plan.cluster.topology import Link, Topology
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
@@ -201,6 +201,8 @@ def test_a_replay_of_a_replay_has_the_same_events():
             for log in (before, after)
         ]
         assert names[0] == names[1] != []
+        kernels = [[e for e in log if isinstance(e, trace.Kernel)] for log in (before, after)]
+        assert kernels[0] == kernels[1] != []
         assert sum(isinstance(e, trace.Message) for e in before) == sum(isinstance(e, trace.Message) for e in after)
 
 

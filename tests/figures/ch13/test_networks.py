@@ -1,8 +1,8 @@
 from figures.ch13 import networks
 
-from minidist.plan.hardware import ClusterSpec
-from minidist.plan.topologies import topology_of, torus
-from minidist.plan.topology import Link
+from minidist.plan.cluster.hardware import ClusterSpec
+from minidist.plan.cluster.topologies import topology_of, torus
+from minidist.plan.cluster.topology import Link
 
 
 def test_a_line_for_each_link_and_every_rank():

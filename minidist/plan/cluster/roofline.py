@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf, isfinite
 
-from minidist.plan.hardware import Accelerator
+from minidist.plan.cluster.hardware import Accelerator
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from functools import cache
 from math import ceil, prod
 from pathlib import Path
 
-from minidist.plan.toml_tables import choose, from_table, read_toml
+from minidist.plan.cluster.toml_tables import choose, from_table, read_toml
 
 DATA = Path(__file__).with_suffix(".toml")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4")

@@ -11,8 +11,8 @@ FlashAttention: its scores stay on the chip. Elementwise operations are fused in
 from math import ceil
 
 from minidist.nn.gpt import GPTConfig
-from minidist.plan.hardware import Accelerator
-from minidist.plan.roofline import Work, ridge_point
+from minidist.plan.cluster.hardware import Accelerator
+from minidist.plan.cluster.roofline import Work, ridge_point
 
 
 def prefill(config: GPTConfig, batch: int, context: int, bytes_each: float = 2) -> dict[str, Work]:

@@ -7,7 +7,7 @@ what is needed after it, and keeps the rest in registers.
 
 from dataclasses import dataclass, field
 
-from minidist.plan.hardware import Accelerator
+from minidist.plan.cluster.hardware import Accelerator
 
 
 @dataclass(frozen=True)

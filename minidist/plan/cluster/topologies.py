@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
-from minidist.plan.hardware import ClusterSpec, LinkType
-from minidist.plan.max_flow import max_flow
-from minidist.plan.toml_tables import choose, from_table, read_toml
-from minidist.plan.topology import Edge, Link, Topology, check_connected
+from minidist.plan.cluster.hardware import ClusterSpec, LinkType
+from minidist.plan.cluster.max_flow import max_flow
+from minidist.plan.cluster.toml_tables import choose, from_table, read_toml
+from minidist.plan.cluster.topology import Edge, Link, Topology, check_connected
 
 FEWEST_IN_A_RING = 4  # chips on a side from which a TPU slice has links around it, as Google's have
 

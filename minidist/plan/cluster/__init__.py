@@ -1,0 +1,1 @@
+"""Hardware as data, networks as graphs, and what work costs on them."""

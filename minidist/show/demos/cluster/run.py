@@ -1,0 +1,127 @@
+"""One recorded training step on the clocks of several clusters."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from minidist.analysis.clock.as_if import Pace
+from minidist.analysis.clock.network import Flow
+from minidist.analysis.clock.replay import Replayed, replay
+from minidist.analysis.clock.report import StepReport, bounds, clipped, length, report
+from minidist.plan.cluster.hardware import ClusterSpec
+from minidist.plan.cluster.topologies import topology_of
+from minidist.plan.cluster.topology import Topology
+from minidist.show.demos.cluster.load import Load
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+
+DP = 2  # data-parallel ranks, and nodes: each node can have a whole copy of the model
+OVERSUBSCRIPTION = 4  # of the congested uplink
+ONE, TWO, CONGESTED, ACROSS = "one node", "two nodes", "congested uplink", "tp across nodes"
+
+
+@dataclass(frozen=True)
+class Step:
+    """The recorded step on one cluster.
+
+    Args:
+        name: of the cluster, in a word or two.
+        spec: the cluster. topology: its links, and which rank sits on which chip.
+        replayed: the run on its clock. report: what the clock says about the step.
+        layout: of the run.
+    """
+
+    name: str
+    spec: ClusterSpec
+    topology: Topology
+    replayed: Replayed
+    report: StepReport
+    layout: Layout
+
+    @property
+    def ranks(self) -> int:
+        return self.topology.size
+
+    @property
+    def seconds(self) -> float:
+        return self.report.seconds
+
+    @cached_property
+    def start(self) -> float:
+        """When the step begins, on the clock of the whole run."""
+        return bounds(self.replayed, None)[0]
+
+    @cached_property
+    def load(self) -> Load:
+        return Load(self.replayed.flows, self.topology)
+
+    def computing(self, rank: int, since: float, until: float) -> float:
+        """The share of a stretch of the step in which a rank computes, 0 to 1. Times count from the step's start."""
+        kernels = clipped(self.replayed.kernels[rank], self.start + since, self.start + until)
+        return length(kernels) / (until - since)
+
+    def in_flight(self, time: float) -> list[Flow]:
+        """The messages on the links at a time of the step."""
+        return [flow for flow in self.replayed.flows if flow.start <= self.start + time < flow.sent]
+
+    def crosses(self, flow: Flow) -> bool:
+        """Whether a message goes to another node."""
+        return self.topology.nodes[flow.source] != self.topology.nodes[flow.destination]
+
+    def crossing_bytes(self, tensor_parallel: bool, until: float | None = None) -> int:
+        """Bytes that went to another node between ranks of one tp group, or of one dp group, until a time."""
+        end = self.start + (self.seconds if until is None else until)
+        return sum(
+            flow.nbytes for flow in self.replayed.flows
+            if self.crosses(flow) and flow.sent <= end and is_tensor_parallel(flow, self.layout) == tensor_parallel
+        )  # fmt: skip
+
+
+def tp_group(rank: int, layout: Layout) -> int:
+    """The number of a rank's tensor-parallel group: in the mesh, tp changes fastest."""
+    return rank // layout.tp
+
+
+def is_tensor_parallel(flow: Flow, layout: Layout) -> bool:
+    return tp_group(flow.source, layout) == tp_group(flow.destination, layout)
+
+
+def layout_of(ranks: int) -> Layout:
+    return Layout(dp=DP, tp=ranks // DP)
+
+
+def config_of(width: int, seed: int) -> TrainConfig:
+    """One layer and one step, with so many tokens that tensor parallelism sends more than data parallelism."""
+    return TrainConfig(
+        layers=1, heads=4, width=width, context=256, global_batch=4 * DP, micro_batch=4, steps=1, seed=seed,
+    )  # fmt: skip
+
+
+def clusters_of(ranks: int) -> dict[str, ClusterSpec]:
+    """The clusters on whose clocks the run is replayed."""
+    nodes = f"h100:{DP}x{ranks // DP}"
+    texts = {ONE: f"h100:1x{ranks}", TWO: nodes, CONGESTED: f"{nodes},oversubscription={OVERSUBSCRIPTION}"}
+    return {name: ClusterSpec.parse(text) for name, text in texts.items()}
+
+
+def step_on(name: str, logs: Sequence[list], spec: ClusterSpec, topology: Topology, layout: Layout) -> Step:
+    """Replay the run on a cluster's clock."""
+    replayed = replay(logs, topology, Pace(spec.accelerator).seconds)
+    return Step(name, spec, topology, replayed, report(replayed, topology), layout)
+
+
+def steps_of(logs: Sequence[list], layout: Layout) -> list[Step]:
+    """The run on each cluster, with the ranks in their order on the chips.
+
+    Raises:
+        RuntimeError: if the step is not longer on each cluster than on the one before; if a message of tensor
+            parallelism leaves its node.
+    """
+    steps = [step_on(n, logs, spec, topology_of(spec), layout) for n, spec in clusters_of(layout.world_size).items()]
+    for before, after in pairwise(steps):
+        if after.seconds <= before.seconds:
+            raise RuntimeError(f"the step is not longer on {after.spec} than on {before.spec}: choose another size")
+    if any(step.crossing_bytes(tensor_parallel=True) for step in steps):
+        raise RuntimeError("a message of tensor parallelism leaves its node: this is a bug in minidist")
+    return steps
