@@ -137,7 +137,7 @@ def decode_by_hand(parameters, layers, width, kv_width, itemsize, batch, context
     return flops, elements * itemsize
 
 
-@answers("minidist.plan.cluster.roofline")
+@answers("minidist.plan.cluster.roofline", "minidist.plan.cluster.inference")
 @pytest.mark.task(
     "13.2",
     points=4,
@@ -942,7 +942,7 @@ def strip(logs: list[list]) -> list[list]:
 # 13.9
 
 
-@answers("minidist.flops")
+@answers("minidist.analysis.utilization")
 @pytest.mark.task(
     "13.9",
     points=3,
