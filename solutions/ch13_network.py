@@ -477,9 +477,9 @@ def sync_shard(gradient: np.ndarray, group: ProcessGroup) -> tuple[np.ndarray, f
     all-gathers stay inside the node. After backward every rank has a gradient of the whole model, for its own samples.
     It needs its shard of the mean over all ranks, and for clipping the norm of the whole mean gradient.
 
-    The authors tested this on two nodes of two GPUs, and looked at the shards. On two nodes of four the replicas soon
-    have different weights. And with clipping it trains more slowly than one process, also on two nodes of two. Find out
-    why, and fix it.
+    The authors tested this on two nodes of two GPUs, and looked at the shards. On two nodes of four training diverges.
+    And also on two nodes of two it clips gradients that are small enough, which one process does not. Find out why, and
+    fix it.
 
     Args:
         gradient: flat, float64, of the whole model; not modified. Rank r of node k is rank k L + r of the group, and
