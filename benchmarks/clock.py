@@ -133,9 +133,7 @@ def steps(link: Link) -> list[tuple[str, float, float]]:
         for layout in LAYOUTS:
             real, logs = timed(layout, config)
             here = single_switch(layout.world_size, link)
-            rows.append(
-                (f"step, width {width}, {layout}", real, report(replay(logs, here, speed.seconds), here).seconds)
-            )
+            rows.append((f"step, width {width}, {layout}", real, report(replay(logs, here, speed.seconds)).seconds))
     return rows
 
 

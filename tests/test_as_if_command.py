@@ -8,8 +8,6 @@ from minidist.analysis.clock.as_if import as_if
 from minidist.analysis.clock.report import report
 from minidist.cli import main as cli
 from minidist.comm import Cluster
-from minidist.plan.cluster.hardware import ClusterSpec
-from minidist.plan.cluster.topologies import topology_of
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
@@ -84,20 +82,38 @@ def test_bad_input_ends_before_a_rank_starts(flags, error, capsys, monkeypatch):
     assert error in capsys.readouterr().err
 
 
+GRAPH = """
+ranks = ["a", "b"]
+[[link]]
+between = ["a", "b"]
+bandwidth = 1e9
+latency = 1e-3
+"""
+
+
+def test_a_network_of_ones_own(tmp_path, capsys):
+    path = tmp_path / "net.toml"
+    path.write_text(GRAPH)
+    assert train("--dp", "2", "--as-if", f"h100:2,network={path}") == 0
+    assert "a -> b" in capsys.readouterr().out
+    assert train("--dp", "4", "--as-if", f"h100:4,network={path}") == 2
+    assert "net.toml has 2 ranks and h100:1x4" in capsys.readouterr().err
+    path.write_text(GRAPH + "one_way = true\n")
+    assert train("--dp", "2", "--as-if", f"h100:2,network={path}") == 2
+    assert "no path from rank 1 (b) to rank 0 (a)" in capsys.readouterr().err
+
+
 def test_the_same_from_python(logs):
     found = as_if(logs, "h100:2x2")
-    assert report(found, topology_of(ClusterSpec.parse("h100:2x2"))).seconds < found.seconds  # of two steps, the last
+    assert report(found).seconds < found.seconds  # of two steps, the last
     with pytest.raises(ValueError, match="has 3 ranks"):
         as_if(logs[:3], "h100:2x2")
     with pytest.raises(ValueError, match="there is no 'step 9' in the log: choose from step 0, step 1"):
-        report(found, topology_of(ClusterSpec.parse("h100:2x2")), "step 9")
+        report(found, "step 9")
 
 
 def test_a_slower_network_only_makes_ranks_wait(logs):
-    told = [
-        report(as_if(logs, spec), topology_of(ClusterSpec.parse(spec)))
-        for spec in ("h100:4", "h100:2x2", "h100:2x2,oversubscription=8")
-    ]
+    told = [report(as_if(logs, spec)) for spec in ("h100:4", "h100:2x2", "h100:2x2,oversubscription=8")]
     assert told[0].seconds < told[1].seconds < told[2].seconds
     computing = [sum(rank.computing for rank in one.ranks) for one in told]
     assert computing == pytest.approx([computing[0]] * 3)
@@ -105,7 +121,5 @@ def test_a_slower_network_only_makes_ranks_wait(logs):
 
 
 def test_half_the_efficiency_takes_twice_the_computing(logs):
-    fast, slow = (
-        report(as_if(logs, "a100:4", share, share), topology_of(ClusterSpec.parse("a100:4"))) for share in (0.8, 0.4)
-    )
+    fast, slow = (report(as_if(logs, "a100:4", share, share)) for share in (0.8, 0.4))
     assert slow.ranks[0].computing == pytest.approx(2 * fast.ranks[0].computing)

@@ -18,18 +18,16 @@ class Pace:
     """How long kernels take: the longer of their arithmetic and their memory accesses, at a share of the peak rates.
 
     Args:
-        flops_efficiency, memory_efficiency: those shares. The defaults are assumptions: large products reach about 70 %
-            (FlashAttention-3 reports 75 % of an H100 as a record for attention; Shah et al., 2024), small ones less.
-        overhead: seconds that every kernel takes on top; 0 for GPUs, which start the next kernel while one runs.
+        flops_efficiency, memory_efficiency: those shares. The defaults are assumptions, for large kernels that are
+            written well (FlashAttention-3 reaches up to 75 % of an H100's FLOP/s; Shah et al., 2024).
     """
 
     accelerator: Accelerator
     flops_efficiency: float = FLOPS_EFFICIENCY
     memory_efficiency: float = MEMORY_EFFICIENCY
-    overhead: float = 0.0
 
     def seconds(self, kernel: Kernel) -> float:
-        return self.overhead + kernel_seconds(
+        return kernel_seconds(
             self.accelerator, kernel.flops, kernel.nbytes, kernel.precision, self.flops_efficiency,
             self.memory_efficiency,
         )  # fmt: skip

@@ -29,6 +29,7 @@ class Replayed:
     """A run on a cluster's clock. Seconds count from the moment when all ranks begin.
 
     Attributes:
+        topology: the cluster's.
         logs: for each rank its events, messages and kernels, as ``trace.stop()`` returns them, in ns of this clock.
         flows: all messages, in the order in which they were sent completely.
         links: what each link carried that carried anything.
@@ -37,6 +38,7 @@ class Replayed:
         seconds: until the last rank is done.
     """
 
+    topology: Topology
     logs: list[list]
     flows: list[Flow]
     links: dict[Edge, LinkUse]
@@ -117,7 +119,7 @@ class Replay:
             )
         seconds = max(stream.clock for stream in self.streams)
         logs = [[entry for _, entry in sorted(log, key=itemgetter(0))] for log in self.logs]
-        return Replayed(logs, self.flows, self.network.uses, self.kernels, self.steps, seconds)
+        return Replayed(self.network.topology, logs, self.flows, self.network.uses, self.kernels, self.steps, seconds)
 
     def tell(self, what: tuple, time: float) -> None:
         """Something has happened: streams that wait for it go on."""

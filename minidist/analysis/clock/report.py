@@ -56,7 +56,7 @@ class StepReport:
     bytes_between_nodes: int
 
 
-def report(replayed: Replayed, topology: Topology, step: str | None = None) -> StepReport:
+def report(replayed: Replayed, step: str | None = None) -> StepReport:
     """Read a replay.
 
     Args:
@@ -65,6 +65,7 @@ def report(replayed: Replayed, topology: Topology, step: str | None = None) -> S
     Raises:
         ValueError: if there is no such step.
     """
+    topology = replayed.topology
     start, end = bounds(replayed, step)
     flows = [flow for flow in replayed.flows if flow.start < end and flow.arrived > start]
     links = []

@@ -102,8 +102,8 @@ def as_if_of(options: argparse.Namespace, config: TrainConfig, layout: Layout) -
     """What to replay the run on; None for nothing.
 
     Raises:
-        ValueError: before a rank starts, for an unknown cluster, or one that the layout does not fill or that cannot
-            compute in the run's precision; for an efficiency that is not one.
+        ValueError: before a rank starts, for an unknown cluster, or one that the layout does not fill, lacks a link, or
+            cannot compute in the run's precision; for an efficiency that is not one.
     """
     shares = {"--efficiency": options.efficiency, "--memory-efficiency": options.memory_efficiency}
     for flag, share in shares.items():
@@ -116,6 +116,7 @@ def as_if_of(options: argparse.Namespace, config: TrainConfig, layout: Layout) -
     cluster = ClusterSpec.parse(options.as_if)
     cluster.check(layout.world_size)
     peak_flops(cluster.accelerator, config.precision)
+    topology_of(cluster)
     return Wanted(cluster, *shares.values())
 
 
@@ -123,7 +124,7 @@ def on_cluster(wanted: Wanted, result: Run) -> OnCluster:
     """Replay a run that was traced."""
     logs = [rank.log for rank in result.ranks]
     replayed = as_if(logs, wanted.cluster, wanted.flops_efficiency, wanted.memory_efficiency)
-    return OnCluster(wanted, replayed, report(replayed, topology_of(wanted.cluster)))
+    return OnCluster(wanted, replayed, report(replayed))
 
 
 def print_on_cluster(console: Console, found: OnCluster) -> None:

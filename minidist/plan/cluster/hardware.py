@@ -159,7 +159,7 @@ class ClusterSpec:
             all accelerators below it sent at once; 1 is a network that never is the bottleneck.
         network: "tree": a leaf switch for each node. "rails": a leaf switch for the i-th network cards of all nodes. A
             spine connects the leaves. "rail-only": rails without a spine; a message to another rail crosses a node's
-            own switch first.
+            own switch first. Or a file of links, FILE.toml: see ``from_toml``.
         nics: network cards in each node; 0 is one for each accelerator.
         torus: the shape of the one torus that all accelerators form; () where nodes have switches.
         name: of the kind of node. room: the most accelerators that it has.
@@ -184,8 +184,10 @@ class ClusterSpec:
             raise ValueError(f"a cluster needs at least one node of one accelerator, not {self.nodes}x{self.node_size}")
         if not 1 <= self.oversubscription < float("inf"):
             raise ValueError(f"oversubscription must be 1 or more, and finite; got {self.oversubscription:g}")
-        if self.network not in NETWORKS:
-            raise ValueError(f"unknown network {self.network!r}: {choose(self.network, NETWORKS)}")
+        if self.network not in NETWORKS and not self.network.endswith(".toml"):
+            raise ValueError(
+                f"unknown network {self.network!r}: {choose(self.network, NETWORKS)}, or a file of links, net.toml"
+            )
 
     @property
     def world_size(self) -> int:

@@ -22,7 +22,18 @@ def topology_of(spec: ClusterSpec) -> Topology:
     Vertices are ``node0.gpu3``, ``node0.switch`` (NVSwitch), ``node0.nic1`` where accelerators share network cards,
     ``leaf0`` and ``spine``. A leaf's links to the spine are one edge, which all that is below it shares: their
     bandwidth is that of the ports below, divided by ``oversubscription``.
+
+    Raises:
+        ValueError: if the network is a file that cannot be read, lacks a link, or is of another number of ranks.
     """
+    if spec.network.endswith(".toml"):
+        own = from_toml(spec.network)
+        if own.size != spec.world_size:
+            raise ValueError(
+                f"{spec.network} has {own.size} ranks and {spec} has {spec.world_size} accelerators: write a cluster "
+                f"of {own.size}, or add ranks to the file"
+            )
+        return own
     if spec.torus:
         wraps = min(spec.torus) >= FEWEST_IN_A_RING
         return torus(spec.torus, Link(spec.inside.bandwidth, spec.inside.latency), wraps)

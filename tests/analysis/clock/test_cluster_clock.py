@@ -103,7 +103,7 @@ def test_messages_between_nodes_share_the_uplink(ranks):
     topology = two_nodes(ranks // 2, 10e9)
     found = replay(logs, topology, None)
     assert found.seconds == pytest.approx(ranks // 2 * 400_000 / 10e9, rel=EXACT)
-    told = report(found, topology)
+    told = report(found)
     assert told.links[0].edge == ("node0", "node1") and told.links[0].utilization == pytest.approx(1)
     assert told.slowed == pytest.approx(max(1, ranks // 2))
     assert told.bytes_between_nodes == ranks // 2 * 400_000
@@ -135,7 +135,7 @@ def test_asynchronous_collectives_run_beside_kernels(flops):
     found = replay(logs, topology, lambda kernel: kernel.flops * 1e-6)
     ring = 2 * 3 * (ALPHA + 84_000 * BETA)
     assert found.seconds == pytest.approx(max(ring, flops * 1e-6) + flops * 1e-6, rel=EXACT)
-    told = report(found, topology)
+    told = report(found)
     assert told.ranks[0].hidden_share == pytest.approx(min(1, flops * 1e-6 / ring), rel=1e-6)
 
 
@@ -170,7 +170,7 @@ def test_pipeline_bubble(schedule):
     topology = Topology(("a", "b", "c", "d"), (0,) * 4, {(x, y): free for x in "abcd" for y in "abcd" if x != y})
     replayed = replay([rank.log for rank in found.ranks], topology, attention_only)
     slots = stages * micro_batches if schedule == "naive" else micro_batches + stages - 1
-    told = report(replayed, topology)
+    told = report(replayed)
     assert told.seconds == pytest.approx(3 * slots, rel=EXACT)
     assert [rank.computing for rank in told.ranks] == pytest.approx([3 * micro_batches] * stages, rel=EXACT)
 
@@ -183,7 +183,7 @@ def test_data_parallel_is_as_fast_as_one_rank_on_a_free_network():
         topology = star(ranks) if ranks == 1 else Topology(
             tuple("abcd"), (0,) * 4, {(x, y): Link(1e30, 0.0) for x in "abcd" for y in "abcd" if x != y}
         )  # fmt: skip
-        seconds.append(report(replay([r.log for r in found.ranks], topology, attention_only), topology).seconds)
+        seconds.append(report(replay([r.log for r in found.ranks], topology, attention_only)).seconds)
     assert seconds[0] == pytest.approx(4 * seconds[1], rel=EXACT)
 
 

@@ -108,7 +108,7 @@ def clusters_of(ranks: int) -> dict[str, ClusterSpec]:
 def step_on(name: str, logs: Sequence[list], spec: ClusterSpec, topology: Topology, layout: Layout) -> Step:
     """Replay the run on a cluster's clock."""
     replayed = replay(logs, topology, Pace(spec.accelerator).seconds)
-    return Step(name, spec, topology, replayed, report(replayed, topology), layout)
+    return Step(name, spec, topology, replayed, report(replayed), layout)
 
 
 def steps_of(logs: Sequence[list], layout: Layout) -> list[Step]:
