@@ -17,6 +17,7 @@ import numpy as np
 from minidist.comm.algorithms import SEGMENT_BYTES
 from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import isend, recv, recv_reduce
+from minidist.overrides import overridable
 
 MOST_PIECES = 32  # of a half: more would cost more latency than they save
 Parents = list[int | None]  # of each rank; None for the root
@@ -45,6 +46,7 @@ def binary_tree(size: int) -> Parents:
     return parents
 
 
+@overridable
 def double_tree(size: int) -> tuple[Parents, Parents]:
     """The parent of each rank in two trees: no rank is inner in both, except rank 0 if N is odd and larger than 1.
 

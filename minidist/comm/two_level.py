@@ -22,8 +22,10 @@ from minidist.comm.algorithms import (
 )
 from minidist.comm.group import ProcessGroup
 from minidist.comm.nodes import node_grid, two_levels
+from minidist.overrides import overridable
 
 
+@overridable
 def all_reduce_hierarchical(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
     """Reduce-scatter inside the node, all-reduce across, all-gather inside.
 

@@ -119,6 +119,25 @@ def test_micro_batches_are_dealt_by_a_learners_function(capsys):
     assert calls_in(capsys)["deal"] == 1
 
 
+def test_collectives_on_nodes_run_on_a_learners_functions(capsys):
+    ways = "dp=4,node_size=2,algorithm=hierarchical", "dp=4,algorithm=double_tree"
+    assert main(["verify", "--impl", "solutions", *SMALL, *ways, "--json", "-"]) == 0
+    calls = calls_in(capsys)
+    assert calls["all_reduce_hierarchical"] and calls["double_tree"]
+
+
+def test_the_clusters_clock_shares_links_by_a_learners_function(folder, capsys):
+    """In the parent: the run is played again there."""
+    seconds = []
+    for slower in ("shares[fullest]", "shares[fullest] / 1000"):
+        mine = folder("fair_rates")
+        file = mine / "ch13_network.py"
+        file.write_text(file.read_text().replace("rates[message] = shares[fullest]", f"rates[message] = {slower}"))
+        assert train(mine, "--dp=2", "--as-if=h100:2x1", "--json=-") == 0
+        seconds.append(json.loads(capsys.readouterr().out)["as_if"]["seconds_per_step"])
+    assert seconds[1] > 10 * seconds[0]
+
+
 def test_replicas_vote_by_a_learners_function(capsys):
     assert train("solutions", "--dp=3", "--check-replicas=1", "--json=-") == 0
     assert calls_in(capsys)["odd_ones_out"] > 0

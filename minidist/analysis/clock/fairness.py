@@ -7,9 +7,11 @@ Networks", 1992, section 6.5.2: progressive filling; SimGrid).
 
 from collections.abc import Mapping, Sequence
 
+from minidist.overrides import overridable
 from minidist.plan.cluster.topology import Edge
 
 
+@overridable
 def fair_rates(routes: Sequence[Sequence[Edge]], bandwidths: Mapping[Edge, float]) -> list[float]:
     """The rate of each message, bytes/s.
 

@@ -108,7 +108,8 @@ def _train(options) -> int:
     logs = [rank.log for rank in result.ranks]
     cluster = None
     if wanted is not None:
-        cluster = on_cluster(wanted, result)
+        with overriding(implementations):  # the run is played again here, after its ranks have ended
+            cluster = on_cluster(wanted, result)
         logs = cluster.replayed.logs
     content = result.as_dict() | implementations_as_dict(implementations, [result])
     used = utilization_of(result)

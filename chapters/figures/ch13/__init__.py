@@ -1,0 +1,1 @@
+"""Figures of chapter 13: the network."""

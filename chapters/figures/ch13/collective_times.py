@@ -1,0 +1,29 @@
+"""How long an all-reduce takes by its size: lines are closed forms, points are runs on the clock."""
+
+from collections.abc import Mapping
+
+COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7")
+
+
+def draw(panels: Mapping[str, Mapping[str, tuple[Mapping[float, float], Mapping[float, float]]]]):
+    """A matplotlib Figure.
+
+    Args:
+        panels: title -> algorithm -> (bytes -> seconds by the closed form, bytes -> seconds on the clock).
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 3.4), layout="constrained")
+    for axes, (title, algorithms) in zip(
+        figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels.items(), strict=True
+    ):
+        for colour, (name, (line, points)) in zip(COLOURS, algorithms.items(), strict=False):
+            axes.plot(list(line), [1e6 * seconds for seconds in line.values()], color=colour, label=name, lw=1.8)
+            axes.plot(list(points), [1e6 * seconds for seconds in points.values()], "o", color=colour, markersize=6)
+        axes.set(xscale="log", yscale="log", xlabel="bytes")
+        axes.set_title(title, fontsize=10)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.axes[0].set_ylabel("microseconds")
+    figure.axes[0].legend(frameon=False, fontsize=8.5)
+    return figure

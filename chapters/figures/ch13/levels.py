@@ -1,0 +1,44 @@
+"""The levels of a cluster, from a multiprocessor's memory to the links between halls: the bandwidth of each."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+CHIP, NODE, CLUSTER = "#0072B2", "#E69F00", "#D55E00"
+WORDS = {CHIP: "inside the chip", NODE: "inside the node", CLUSTER: "between nodes"}
+
+
+class Level(NamedTuple):
+    """What one GPU gets at one level. bandwidth: bytes/s in one direction. colour: where it is."""
+
+    name: str
+    bandwidth: float
+    colour: str
+
+
+def draw(levels: Sequence[Level]):
+    """A matplotlib Figure: a bar for each level, the fastest on top, on a logarithmic axis, with the step down."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+    figure = Figure(figsize=(11, 0.45 * len(levels) + 1.2), layout="constrained")
+    axes = figure.subplots()
+    least = min(level.bandwidth for level in levels) / 3
+    for row, level in enumerate(levels):
+        axes.barh(row, level.bandwidth - least, left=least, height=0.62, color=level.colour)
+        axes.text(level.bandwidth * 1.1, row, amount(level.bandwidth), va="center", fontsize=9)
+        if row:
+            down = levels[row - 1].bandwidth / level.bandwidth
+            axes.text(least * 1.12, row, f"÷ {down:.2g}", va="center", fontsize=9, color="white", weight="bold")
+    axes.set_yticks(range(len(levels)), [level.name for level in levels], fontsize=9)
+    axes.invert_yaxis()
+    most = max(level.bandwidth for level in levels)
+    axes.set(xscale="log", xlim=(least, most * 4), xlabel="bytes/s of one GPU, one direction")
+    axes.spines[["top", "right"]].set_visible(False)
+    handles = [Rectangle((0, 0), 1, 1, color=colour, label=word) for colour, word in WORDS.items()]
+    axes.legend(handles=handles, loc="lower right", frameon=False, fontsize=9)
+    return figure
+
+
+def amount(bandwidth: float) -> str:
+    """Bytes/s in words: 3.35 TB/s, 450 GB/s."""
+    return f"{bandwidth / 1e12:.3g} TB/s" if bandwidth >= 1e12 else f"{bandwidth / 1e9:.3g} GB/s"
