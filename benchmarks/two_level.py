@@ -17,7 +17,7 @@ import minidist as md
 from minidist import trace
 from minidist.analysis.clock.as_if import as_if
 from minidist.comm.cost import cheapest, seconds
-from minidist.comm.nodes import Link, Links, place_on_nodes
+from minidist.comm.nodes import place_on_nodes
 from minidist.plan.cluster.hardware import ClusterSpec
 
 ALGORITHMS = ("tree", "ring", "halving_doubling", "double_tree", "hierarchical")
@@ -47,16 +47,17 @@ def main() -> None:
         table.add_column(column, justify="right")
     for ranks in options.ranks:
         spec = ClusterSpec.parse(f"{kind}:{ranks // NODE}x{NODE}{comma}{rest}")
-        inside, between = (Link(link.bandwidth, link.latency) for link in (spec.inside, spec.between))
-        nodes, links = tuple(rank // NODE for rank in range(ranks)), Links(inside, between)
+        nodes = tuple(rank // NODE for rank in range(ranks))
         with md.Cluster(ranks) as cluster:
             for nbytes in SIZES:
                 cells = []
                 for algorithm in ALGORITHMS:
                     clock = as_if(cluster.run(reduce, nbytes, algorithm), spec).seconds
-                    model = seconds("all_reduce", algorithm, nbytes, nodes, links)
+                    model = seconds("all_reduce", algorithm, nbytes, nodes, spec.links)
                     cells.append(f"{clock * 1e6:,.0f} ({model * 1e6:,.0f})")
-                table.add_row(str(ranks), f"{nbytes >> 10:,}", *cells, cheapest("all_reduce", nbytes, nodes, links))
+                table.add_row(
+                    str(ranks), f"{nbytes >> 10:,}", *cells, cheapest("all_reduce", nbytes, nodes, spec.links)
+                )
     console.print(table)
 
 

@@ -32,13 +32,12 @@ class Link:
 class Links:
     """What a rank has: a link to the ranks of its node, and a link to those of other nodes, of its own.
 
-    The default is one GPU of a DGX H100: NVLink 4 through NVSwitch, 450 GB/s in each direction (NVIDIA's H100
-    whitepaper), and a network card for InfiniBand NDR, 400 Gbit/s (its ConnectX-7 data sheet). The latencies, 1 and 5
-    microseconds, are round figures of the size that libraries report for small messages.
+    The default is one GPU of a DGX H100: NVLink 4 through NVSwitch, and a network card for InfiniBand NDR. The numbers
+    and their sources are those of plan/cluster/hardware.toml.
     """
 
-    inside: Link = Link(bandwidth=450e9, latency=1e-6)
-    between: Link = Link(bandwidth=50e9, latency=5e-6)
+    inside: Link = Link(bandwidth=450e9, latency=0.6e-6)
+    between: Link = Link(bandwidth=50e9, latency=2.7e-6)
 
 
 def place_on_nodes(world: ProcessGroup, node_size: int, links: Links | None = None) -> None:

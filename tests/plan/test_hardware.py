@@ -2,6 +2,7 @@
 
 import pytest
 
+from minidist.comm.nodes import Links
 from minidist.plan.cluster.hardware import ClusterSpec, load
 
 ALL = load()
@@ -70,6 +71,10 @@ def test_systems_add_up():
 def test_inside_a_node_links_are_many_times_as_fast_as_between_nodes():
     ratios = {name: ALL.links[n.inside].bandwidth / ALL.links[n.between].bandwidth for name, n in ALL.nodes.items()}
     assert ratios["h100"] == 9.0 and ratios["b200"] == 18.0 and min(ratios.values()) >= 8
+
+
+def test_collectives_choose_by_the_same_numbers_where_nobody_says_others():
+    assert ClusterSpec.parse("h100:2x8").links == Links()
 
 
 def test_everything_has_a_source_and_a_name():

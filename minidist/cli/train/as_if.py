@@ -10,7 +10,6 @@ from minidist.analysis.clock.as_if import FLOPS_EFFICIENCY, MEMORY_EFFICIENCY, a
 from minidist.analysis.clock.replay import Replayed
 from minidist.analysis.clock.report import StepReport, report
 from minidist.cli.flags import real
-from minidist.comm.nodes import Link, Links
 from minidist.plan.cluster.hardware import ClusterSpec
 from minidist.plan.cluster.roofline import peak_flops
 from minidist.plan.cluster.topologies import topology_of
@@ -29,12 +28,6 @@ class Wanted:
     cluster: ClusterSpec
     flops_efficiency: float
     memory_efficiency: float
-
-    @property
-    def links(self) -> Links:
-        """By which collectives choose their algorithms."""
-        inside, between = (Link(one.bandwidth, one.latency) for one in (self.cluster.inside, self.cluster.between))
-        return Links(inside, between)
 
     def on_nodes(self, layout: Layout) -> Layout:
         """The layout with the cluster's nodes.

@@ -85,7 +85,7 @@ def _train(options) -> int:
         faults=faults_of(options, config, layout),
         check_replicas=options.check_replicas,
         check_by=options.check_by,
-        links=wanted and wanted.links,
+        links=wanted and wanted.cluster.links,
         rebalance=options.rebalance,
         validate=True,
         sample=options.sample,

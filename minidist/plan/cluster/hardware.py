@@ -10,6 +10,7 @@ from functools import cache
 from math import ceil, prod
 from pathlib import Path
 
+from minidist.comm.nodes import Link, Links
 from minidist.plan.cluster.toml_tables import choose, from_table, read_toml
 
 DATA = Path(__file__).with_suffix(".toml")
@@ -192,6 +193,12 @@ class ClusterSpec:
     @property
     def world_size(self) -> int:
         return self.nodes * self.node_size
+
+    @property
+    def links(self) -> Links:
+        """By which collectives choose their algorithms."""
+        inside, between = (Link(link.bandwidth, link.latency) for link in (self.inside, self.between))
+        return Links(inside, between)
 
     @property
     def size(self) -> str:

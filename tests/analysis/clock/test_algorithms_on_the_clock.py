@@ -10,7 +10,7 @@ from minidist import trace
 from minidist.analysis.clock.replay import replay
 from minidist.analysis.clock.report import report
 from minidist.comm.cost import cheapest, seconds
-from minidist.comm.nodes import Link, Links, place_on_nodes
+from minidist.comm.nodes import place_on_nodes
 from minidist.plan.cluster.hardware import ClusterSpec
 from minidist.plan.cluster.topologies import topology_of
 
@@ -31,10 +31,6 @@ def on_the_clock(ranks, spec: ClusterSpec, nbytes: int, algorithm: str):
     topology = topology_of(spec)
     logs = ranks(spec.world_size).run(reduce, spec.node_size, nbytes, algorithm, timeout=LIMIT)
     return report(replay(logs, topology, None))
-
-
-def links_of(spec: ClusterSpec) -> Links:
-    return Links(*(Link(link.bandwidth, link.latency) for link in (spec.inside, spec.between)))
 
 
 @pytest.mark.parametrize("text", ["h100:2x4", "h100:4x3", "a100:3x2"])
@@ -58,7 +54,7 @@ def test_what_auto_takes_is_the_best_on_the_clock_or_nearly(ranks, text, nbytes)
     spec = ClusterSpec.parse(text)
     nodes = topology_of(spec).nodes
     best = min(on_the_clock(ranks, spec, nbytes, name).seconds for name in ALGORITHMS)
-    chosen = cheapest("all_reduce", nbytes, nodes, links_of(spec))
+    chosen = cheapest("all_reduce", nbytes, nodes, spec.links)
     assert on_the_clock(ranks, spec, nbytes, chosen).seconds <= 1.1 * best
 
 
@@ -86,7 +82,7 @@ def test_a_ring_across_nodes_uses_one_network_card_of_each_and_two_levels_use_al
 def test_the_cost_model_is_exact_where_no_message_waits_for_another(ranks, algorithm):
     spec = ClusterSpec.parse("h100:2x4")
     for nbytes in SIZES:
-        model = seconds("all_reduce", algorithm, nbytes, topology_of(spec).nodes, links_of(spec))
+        model = seconds("all_reduce", algorithm, nbytes, topology_of(spec).nodes, spec.links)
         assert on_the_clock(ranks, spec, nbytes, algorithm).seconds == pytest.approx(model, rel=1e-9)
 
 
