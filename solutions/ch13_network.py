@@ -216,8 +216,9 @@ def all_reduce_hierarchical(flat: np.ndarray, combine: np.ufunc, group: ProcessG
 
     Args:
         flat: flat and C-contiguous, any dtype and any size, 0 included; becomes the combination of all ranks' arrays.
+            Work in place: no second buffer of its size.
         combine: a ufunc, such as ``np.add``.
-        group: of n nodes with as many of its ranks on each, in any order: see ``group.nodes``. n and L may be 1.
+        group: of n nodes with equally many of its ranks on each, in any order: see ``group.nodes``. n and L may be 1.
 
     ``reduce_scatter_ring``, ``all_gather_ring`` and ``all_reduce_ring`` are those of chapter 3. They work in place.
     """
@@ -353,7 +354,7 @@ def axis_seconds(size: int, inside: int, nbytes: float, fast: float, slow: float
 def best_inside(
     shape: tuple[int, ...], node_size: int, nbytes: Sequence[float], fast: float, slow: float
 ) -> tuple[int, ...]:
-    """13.7  Which block of a mesh belongs into a node, so that all axes together communicate for as short as possible.
+    """13.7  Which block of a mesh belongs in a node, so that all axes together communicate for as short as possible.
 
     In each step every axis all-reduces: axis i has ``nbytes[i]`` bytes on each rank. They do so one after another.
 
@@ -387,9 +388,10 @@ def best_inside(
 def fair_rates(routes: Sequence[Sequence[Edge]], bandwidths: Mapping[Edge, float]) -> list[float]:
     """13.8  How fast messages are that share links: max-min fairness.
 
-    Every message gets an equal share of the fullest link on its way. What it leaves on other links, because it cannot
-    be faster, others share. In the end no message could be faster without making one slower that is as slow already.
-    So the cluster's clock shares links: ``minidist train --impl exercises --as-if h100:2x4`` uses your function.
+    Messages that share a bottleneck link get equal shares of it. What a message leaves on other links, because it
+    cannot be faster, others share. In the end no message could be faster without slowing one that is no faster.
+    So the cluster's clock shares links: ``minidist train --impl exercises --dp 8 --as-if h100:2x4`` uses
+    your function.
 
     Args:
         routes: for each message the links that it crosses, at least one, none twice; links are (start, end), or any
@@ -418,8 +420,8 @@ def fair_rates(routes: Sequence[Sequence[Edge]], bandwidths: Mapping[Edge, float
 
 # 13.9  Worksheet: MFU
 #
-# *Model FLOPs utilization* is the share of a cluster's peak that the model's own FLOPs take: how fast it trains, in a
-# unit that does not depend on the hardware. (PaLM, Chowdhery et al., 2022, appendix B.) *Hardware FLOPs utilization*
+# *Model FLOPs utilization* is the share of a cluster's peak that the model's own FLOPs take: how fast it trains, as a
+# share that can be compared across clusters. (PaLM, Chowdhery et al., 2022, appendix B.) *Hardware FLOPs utilization*
 # counts those too that recomputation repeats.
 
 
@@ -488,6 +490,7 @@ def sync_shard(gradient: np.ndarray, group: ProcessGroup) -> tuple[np.ndarray, f
 
     Returns:
         This rank's shard of the mean gradient, and the 2-norm of all of the mean gradient, the same on every rank.
+        Between nodes a rank sends only its part of the gradient, 2 (n-1)/n M/L bytes; squares stay inside the node.
     """
     nodes = len(set(group.nodes))
     per_node = group.size // nodes

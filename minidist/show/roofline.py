@@ -9,6 +9,7 @@ from minidist.plan.cluster.inference import decode, prefill
 from minidist.plan.cluster.roofline import Work, attainable_flops, peak_flops, ridge_point
 from minidist.show.palette import RANKS
 
+MARKERS = "oDs^"  # two dots may be in one place
 MEMORY_BOUND, COMPUTE_BOUND = "#E69F00", "#56B4E9"
 BATCHES = (1, 4, 16, 64, 256)
 PROMPTS = (128, 512, 2048)  # tokens
@@ -67,13 +68,13 @@ def draw(accelerator: Accelerator, precision: str, series: Mapping[str, Sequence
     axes.text(high, peak * 1.12, f"{written(peak)}FLOP/s, {precision}", ha="right", color="#2070A0", fontsize=9)
     bandwidth = f"{written(accelerator.memory_bandwidth)}B/s of memory bandwidth"
     axes.text(0.02, 0.95, bandwidth, transform=axes.transAxes, va="top", color="#9A6400", fontsize=9)
-    for (name, some), colour in zip(series.items(), RANKS, strict=False):
+    for (name, some), colour, marker in zip(series.items(), RANKS, MARKERS, strict=False):
         places = [(dot.work.intensity, dot.flops(accelerator, precision)) for dot in some]
         measured = any(dot.seconds is not None for dot in some)
         axes.plot(
             *zip(*places, strict=True),
-            marker="o",
-            markersize=7,
+            marker=marker,
+            markersize=8,
             linestyle="none",
             color=colour,
             markerfacecolor=colour if measured else "white",

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+MARKERS = "osD^vP"  # several points may be in one place
 COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7")
 
 
@@ -17,9 +18,10 @@ def draw(panels: Mapping[str, Mapping[str, tuple[Mapping[float, float], Mapping[
     for axes, (title, algorithms) in zip(
         figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels.items(), strict=True
     ):
-        for colour, (name, (line, points)) in zip(COLOURS, algorithms.items(), strict=False):
+        for colour, marker, (name, (line, points)) in zip(COLOURS, MARKERS, algorithms.items(), strict=False):
             axes.plot(list(line), [1e6 * seconds for seconds in line.values()], color=colour, label=name, lw=1.8)
-            axes.plot(list(points), [1e6 * seconds for seconds in points.values()], "o", color=colour, markersize=6)
+            clock = [1e6 * seconds for seconds in points.values()]
+            axes.plot(list(points), clock, marker, color=colour, markersize=8, fillstyle="none", markeredgewidth=1.8)
         axes.set(xscale="log", yscale="log", xlabel="bytes")
         axes.set_title(title, fontsize=10)
         axes.grid(alpha=0.3)

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from minidist.show.palette import ink_on
+
 CHIP, NODE, CLUSTER = "#0072B2", "#E69F00", "#D55E00"
 WORDS = {CHIP: "inside the chip", NODE: "inside the node", CLUSTER: "between nodes"}
 
@@ -28,11 +30,13 @@ def draw(levels: Sequence[Level]):
         axes.text(level.bandwidth * 1.1, row, amount(level.bandwidth), va="center", fontsize=9)
         if row:
             down = levels[row - 1].bandwidth / level.bandwidth
-            axes.text(least * 1.12, row, f"÷ {down:.2g}", va="center", fontsize=9, color="white", weight="bold")
+            axes.text(
+                least * 1.12, row, f"÷ {down:.2g}", va="center", fontsize=9, color=ink_on(level.colour), weight="bold"
+            )
     axes.set_yticks(range(len(levels)), [level.name for level in levels], fontsize=9)
     axes.invert_yaxis()
     most = max(level.bandwidth for level in levels)
-    axes.set(xscale="log", xlim=(least, most * 4), xlabel="bytes/s of one GPU, one direction")
+    axes.set(xscale="log", xlim=(least, most * 4), xlabel="bytes/s of one GPU (links: one direction)")
     axes.spines[["top", "right"]].set_visible(False)
     handles = [Rectangle((0, 0), 1, 1, color=colour, label=word) for colour, word in WORDS.items()]
     axes.legend(handles=handles, loc="lower right", frameon=False, fontsize=9)

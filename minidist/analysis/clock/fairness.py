@@ -1,7 +1,7 @@
 """How messages that are in flight at the same time share links: max-min fairness.
 
-Every message gets an equal share of the fullest link on its way, and no message could have more without taking it from
-one that has less. That is what TCP aims at, and what simulators of flows assume (Bertsekas and Gallager, "Data
+Messages that share a bottleneck link get equal shares of it, and no message could have more without taking it from one
+that has no more. That is what TCP aims at, and what simulators of flows assume (Bertsekas and Gallager, "Data
 Networks", 1992, section 6.5.2: progressive filling; SimGrid).
 """
 

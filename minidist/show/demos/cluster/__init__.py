@@ -35,5 +35,5 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
     story = Story(steps, bad)
     scenes = tuple(story.of_step(number, verdict(steps, number, proof)) for number in range(len(steps)))
     broken = story.of_bug(harm(steps, bad, proof))
-    title = "Clusters: one step, and the wires that it needs"
+    title = "Clusters: one step, and the links that it needs"
     return Animation("cluster", title, scenes, broken, BUG, steps[0].replayed.logs)
