@@ -73,6 +73,13 @@ def test_one_rank_has_no_links(capsys):
             "V100 SXM2 32 GB has no bf16 arithmetic: choose from fp32, fp16",
         ),
         (["--as-if", "h100:1", "--efficiency", "1.5"], "--efficiency must be above 0 and at most 1, but is 1.5"),
+        (
+            ["--dp", "2", "--as-if", "h100:2", "--elastic", "--peer-copies", "1"],
+            "--as-if needs as many ranks to the end",
+        ),
+        (["--as-if", "tpu-v4:2,network=rails"], "a torus has no switches and no network cards: leave network out"),
+        (["--as-if", "h100:1,network=rails,network=tree"], "network is given twice"),
+        (["--as-if", "h100:2x8,network=rail-only,oversubscription=4"], "network=rail-only has none"),
         (["--efficiency", "0.5"], "--efficiency and --memory-efficiency are about --as-if: add --as-if CLUSTER"),
     ],
 )
@@ -101,6 +108,24 @@ def test_a_network_of_ones_own(tmp_path, capsys):
     path.write_text(GRAPH + "one_way = true\n")
     assert train("--dp", "2", "--as-if", f"h100:2,network={path}") == 2
     assert "no path from rank 1 (b) to rank 0 (a)" in capsys.readouterr().err
+
+
+def test_a_chip_without_float32_updates_in_it_all_the_same(capsys):
+    """The optimizer's kernels have no FLOPs that count, so only their bytes take time."""
+    assert train("--precision", "bf16", "--as-if", "tpu-v4:1") == 0
+    assert "one step would take" in capsys.readouterr().out
+
+
+def test_a_run_that_cannot_be_replayed_still_brings_its_results(capsys, monkeypatch, tmp_path):
+    def fail(*_):
+        raise ValueError("no such luck")
+
+    monkeypatch.setattr("minidist.cli.train.command.on_cluster", fail)
+    path = tmp_path / "out.json"
+    assert train("--as-if", "h100:1", "--json", str(path)) == 2
+    told = capsys.readouterr().out
+    assert "fingerprint:" in told and "--as-if h100:1x1: no such luck" in told
+    assert json.loads(path.read_text())["as_if"] is None
 
 
 def test_the_same_from_python(logs):

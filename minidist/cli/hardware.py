@@ -34,14 +34,15 @@ def add_commands(commands) -> None:
 def _hardware(options) -> int:
     check_outputs({"json": options.json, "png": options.png}, None)
     known, name = load(options.hardware), options.name
-    spec = ClusterSpec.parse(name) if name and set(name) & set(":,#") else None
+    spec = ClusterSpec.parse(name, known) if name and (set(name) & set(":,#") or name.endswith(".toml")) else None
     entries = _entries(known, name) if name and not spec else {}
     accelerator = spec.accelerator if spec else entries.get("accelerator")
     if options.png and not accelerator:
         raise ValueError("--png draws the roofline of one accelerator: name it, such as minidist hardware h100 --png")
     console = console_of(options)
     if spec:
-        tables, content = [_cluster(spec)], _cluster_numbers(spec)
+        content = _cluster_numbers(spec)
+        tables = [_cluster(spec, content)]
     elif name:
         tables, content = [_TABLES[kind](known, name) for kind in entries], {k: asdict(v) for k, v in entries.items()}
     else:
@@ -162,8 +163,7 @@ def _cluster_numbers(spec: ClusterSpec) -> dict:
     return {"cluster": str(spec), "world_size": spec.world_size, "bisection_bandwidth": bisection} | asdict(spec)
 
 
-def _cluster(spec: ClusterSpec) -> Table:
-    numbers = _cluster_numbers(spec)
+def _cluster(spec: ClusterSpec, numbers: dict) -> Table:
     table = _details(f"cluster {spec}")
     table.add_row("accelerators", f"{spec.world_size:,} x {spec.accelerator.name}")
     table.add_row("inside", f"{spec.inside.name}: {_number(spec.inside.bandwidth / 1e9)} GB/s in each direction")

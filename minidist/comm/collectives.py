@@ -158,8 +158,9 @@ def all_to_all_single(
 ):
     """Send part r of ``input`` to rank r, and receive part r of ``output`` from it.
 
-    Parts are cut along the first axis: equal ones, or of the split sizes, one for each rank. With split sizes no rank
-    knows how much the others send, so that "auto" has nothing to choose by, and takes the pairwise exchange.
+    Parts are cut along the first axis: equal ones, or of the split sizes, one for each rank. Either all ranks pass
+    split sizes or none does. With them no rank knows how much the others send, so that "auto" has nothing to choose
+    by, and takes the pairwise exchange.
     """
     call = Call("all_to_all_single", group, algorithm, tables.ALL_TO_ALL)
     # sizes may differ between ranks, so the description that all ranks must share omits them

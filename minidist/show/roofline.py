@@ -1,4 +1,4 @@
-"""The roofline of a chip with names on it: where prefill and decode lie, and at which batch decode meets the roof."""
+"""The roofline of a chip with names on it: where prefill and decode are, and at which batch decode meets the roof."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

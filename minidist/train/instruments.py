@@ -51,7 +51,7 @@ class Instruments:
     def timing(self, run: Callable) -> Callable:
         """What runs a step's micro-batches, timed: seconds of computing, for each micro-batch that has samples.
 
-        The update is left out, since it takes as long for one micro-batch as for ten; so is what a rank does for others
+        The update is skipped, since it takes as long for one micro-batch as for ten; so is what a rank does for others
         in micro-batches without samples, which come last.
         """
         clock = self.world.transport.clock

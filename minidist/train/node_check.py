@@ -38,7 +38,7 @@ def uneven_group(layout, node_size: int) -> list[int] | None:
 
 
 def gradient_groups(layout) -> list[list[int]]:
-    """The groups of world ranks whose collectives use the layout's algorithm, as parallelize.py makes them."""
+    """The groups of world ranks whose collectives take the layout's algorithm; replicas of shards take "auto"."""
     mesh = np.arange(layout.world_size).reshape(layout.pp, layout.dp, layout.cp, layout.tp)
     replicas = mesh.transpose(0, 3, 1, 2).reshape(-1, layout.shard or layout.replicas).tolist()
     return replicas + (expert_groups(mesh, layout.ep)[1] if layout.ep > 1 else [])

@@ -8,8 +8,8 @@ other.
 
 A rank has several streams, as on a GPU: the main one, and one for each group that communicates asynchronously. Each
 does one thing after another. They compete for links, not for the accelerator: that collectives take some of its
-multiprocessors and of its memory's bandwidth is left out. So is the reduction of what has arrived, which NCCL does at
-the speed of the link, and the time in which a CPU launches kernels: it runs ahead of the GPU.
+multiprocessors and of its memory's bandwidth is not modelled. Nor is the reduction of what has arrived, which NCCL does
+at the speed of the link, nor the time in which a CPU launches kernels: it runs ahead of the GPU.
 """
 
 from collections import deque
@@ -153,10 +153,12 @@ class Replay:
                 self.tell((entry.call, stream.rank, entry.runs_on, entry.number), stream.clock)
 
     def close(self, stream: Stream, event: Event) -> None:
-        """End a span. An event that has not begun in the log was a wait of the real run, which has no meaning here."""
+        """End a span. Waits of the real run, begun in the log or not, mean nothing here unless they take time here."""
         if not stream.spans or (stream.spans[-1][0].name, stream.spans[-1][0].track) != (event.name, event.track):
             return
         _, begin = stream.spans.pop()
+        if event.track == "wait" and begin == stream.clock:
+            return
         ended = Event(event.name, event.track, _ns(begin), _ns(stream.clock), event.details, stream.number)
         self.logs[stream.rank].append((stream.clock, ended))
         if event.track == "step":

@@ -40,7 +40,9 @@ class RankTime:
 
 @dataclass(frozen=True)
 class StepReport:
-    """One step on a cluster's clock.
+    """One step on a cluster's clock, from the first rank's beginning to the last one's end.
+
+    Bytes are those of messages that leave in that time.
 
     Attributes:
         links: all that carried something, the fullest first.
@@ -67,7 +69,8 @@ def report(replayed: Replayed, step: str | None = None) -> StepReport:
     """
     topology = replayed.topology
     start, end = bounds(replayed, step)
-    flows = [flow for flow in replayed.flows if flow.start < end and flow.arrived > start]
+    near = [flow for flow in replayed.flows if flow.start < end and flow.arrived > start]
+    flows = [flow for flow in near if flow.start >= start]
     links = []
     for edge, use in replayed.links.items():
         seconds = length(clipped(use.intervals, start, end))
@@ -76,7 +79,7 @@ def report(replayed: Replayed, step: str | None = None) -> StepReport:
             capacity = topology.links[edge].bandwidth * (end - start)
             links.append(Busy(edge, seconds, nbytes, nbytes / capacity if capacity else 0.0))
     links.sort(key=lambda busy: (-busy.utilization, -busy.seconds, busy.edge))
-    ranks = [rank_time(replayed, rank, flows, start, end) for rank in range(topology.size)]
+    ranks = [rank_time(replayed, rank, near, start, end) for rank in range(topology.size)]
     alone = [slowdown(flow, topology) for flow in flows if flow.nbytes]
     crossing = [flow.nbytes for flow in flows if topology.nodes[flow.source] != topology.nodes[flow.destination]]
     return StepReport(end - start, ranks, links, max(alone, default=1.0), sum(crossing))

@@ -114,7 +114,11 @@ def as_if_of(options: argparse.Namespace, config: TrainConfig, layout: Layout) -
 
 
 def on_cluster(wanted: Wanted, result: Run) -> OnCluster:
-    """Replay a run that was traced."""
+    """Replay a run that was traced.
+
+    Raises:
+        ValueError: if it cannot be replayed.
+    """
     logs = [rank.log for rank in result.ranks]
     replayed = as_if(logs, wanted.cluster, wanted.flops_efficiency, wanted.memory_efficiency)
     return OnCluster(wanted, replayed, report(replayed))
@@ -154,6 +158,7 @@ def limit(step: StepReport) -> str:
         return told
     if step.slowed > CROWDED:
         return f"{told}; messages that share links took up to {step.slowed:.1f} times as long as alone"
-    if step.links[0].utilization < EMPTY:
+    fullest = step.links[0]
+    if fullest.utilization < EMPTY:
         return f"{told}; the links are nearly empty: ranks wait for each other and for the latency of small messages"
-    return told
+    return f"{told}; the fullest link, {fullest}, carried {fullest.utilization:.0%} of what it could"

@@ -93,6 +93,8 @@ def _train(options) -> int:
         measure_peak=True,
     )
     elasticity, interruptions = elasticity_of(options, run_options), []
+    if wanted is not None and elasticity is not None and elasticity.on_failure == "shrink":
+        raise ValueError("--as-if needs as many ranks to the end as the cluster has: add --on-failure restart")
     rank_function = training_on(implementations) if implementations else None
     first = checkpoint.manifest.progress.step if checkpoint else 0
     with narrating(Console(stderr=True), config, layout, first) as narrator, overriding(implementations):
@@ -106,11 +108,14 @@ def _train(options) -> int:
             )
             layout = result.layout
     logs = [rank.log for rank in result.ranks]
-    cluster = None
+    cluster, problem = None, ""
     if wanted is not None:
-        with overriding(implementations):  # the run is played again here, after its ranks have ended
-            cluster = on_cluster(wanted, result)
-        logs = cluster.replayed.logs
+        try:
+            with overriding(implementations):  # the run is played again here, after its ranks have ended
+                cluster = on_cluster(wanted, result)
+            logs = cluster.replayed.logs
+        except ValueError as error:  # the run's own results are not lost for it
+            problem = f"--as-if {wanted.cluster}: {error}"
     content = result.as_dict() | implementations_as_dict(implementations, [result])
     used = utilization_of(result)
     content["utilization"] = used and used.as_dict()
@@ -136,6 +141,8 @@ def _train(options) -> int:
         print_run(console, result, used)
         if cluster is not None:
             print_on_cluster(console, cluster)
+        if problem:
+            console.print(problem, soft_wrap=True)
         for straggler in narrator.stragglers:
             console.print(str(straggler))
         if options.rebalance:
@@ -147,7 +154,7 @@ def _train(options) -> int:
             print_implementations(console, implementations, [result])
     finally:  # also if nobody reads the results to their end, as in `minidist train | head`
         write_outputs(console, *files)
-    return 2 if result.ranks[0].save_errors else 0
+    return 2 if result.ranks[0].save_errors or problem else 0
 
 
 def _write_trace(path: Path, logs: list[list]) -> None:

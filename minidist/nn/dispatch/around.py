@@ -69,7 +69,7 @@ def backward(ctx, gradient) -> list:
     """From the gradient of the output to those of the arguments: None for those that are not needed."""
     costs = zip(ctx.function.gradient_flops, ctx.needs_input_grad, strict=False)
     number = int(ctx.flops * sum(cost for cost, needed in costs if needed))
-    again = int(ctx.flops * ctx.function.recomputed_flops)
+    again = min(number, int(ctx.flops * ctx.function.recomputed_flops))
     flops.add(number - again, "backward")
     if again:
         flops.add(again, "recompute")

@@ -110,7 +110,7 @@ KINDS = {"accelerator": Accelerator, "link": LinkType, "node": NodeType}  # a ta
 
 
 def load(path: str | Path | None = None) -> Hardware:
-    """The library's hardware, with that of one's own TOML file on top.
+    """The library's hardware and that of your own TOML file, whose entries replace those of the same name.
 
     Raises:
         ValueError: naming the file, the table, the key and what was expected.
@@ -163,7 +163,7 @@ class ClusterSpec:
             own switch first. Or a file of links, FILE.toml: see ``from_toml``.
         nics: network cards in each node; 0 is one for each accelerator.
         torus: the shape of the one torus that all accelerators form; () where nodes have switches.
-        name: of the kind of node. room: the most accelerators that it has.
+        name: of the kind of node. full_size: the accelerators of a full node.
         options: as they were written.
     """
 
@@ -177,7 +177,7 @@ class ClusterSpec:
     nics: int = 0
     torus: tuple[int, ...] = ()
     name: str = "own"
-    room: int = 0
+    full_size: int = 0
     options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -185,6 +185,11 @@ class ClusterSpec:
             raise ValueError(f"a cluster needs at least one node of one accelerator, not {self.nodes}x{self.node_size}")
         if not 1 <= self.oversubscription < float("inf"):
             raise ValueError(f"oversubscription must be 1 or more, and finite; got {self.oversubscription:g}")
+        if self.oversubscription > 1 and (self.network == "rail-only" or self.network.endswith(".toml")):
+            raise ValueError(
+                f"oversubscription={self.oversubscription:g} is about uplinks, and network={self.network} has none: "
+                "leave it out"
+            )
         if self.network not in NETWORKS and not self.network.endswith(".toml"):
             raise ValueError(
                 f"unknown network {self.network!r}: {choose(self.network, NETWORKS)}, or a file of links, net.toml"
@@ -196,9 +201,10 @@ class ClusterSpec:
 
     @property
     def links(self) -> Links:
-        """By which collectives choose their algorithms."""
-        inside, between = (Link(link.bandwidth, link.latency) for link in (self.inside, self.between))
-        return Links(inside, between)
+        """By which collectives choose their algorithms: each accelerator's share, if all of a node send at once."""
+        share = (self.nics or self.node_size) / self.node_size
+        between = Link(self.between.bandwidth * share, self.between.latency)
+        return Links(Link(self.inside.bandwidth, self.inside.latency), between)
 
     @property
     def size(self) -> str:
@@ -212,7 +218,7 @@ class ClusterSpec:
         return ",".join([f"{self.name}:{size}", *self.options])
 
     @classmethod
-    def parse(cls, text: str) -> "ClusterSpec":
+    def parse(cls, text: str, known: Hardware | None = None) -> "ClusterSpec":
         """Read NAME:SIZE,OPTION=VALUE,... such as ``h100:2x8`` or ``own.toml#lab:4x8,oversubscription=4``.
 
         NAME is a kind of node, FILE.toml (which has one) or FILE.toml#KIND. SIZE is nodes x accelerators in each, or
@@ -226,9 +232,10 @@ class ClusterSpec:
         name, colon, size = head.rpartition(":")
         if not colon or size.partition("#")[0].endswith(".toml"):  # the colon of a drive, C:\own.toml
             name, size = head, None
-        hardware, kind = _kind_named(name)
+        hardware, kind = _kind_named(name, known or load())
         node = hardware.nodes[kind]
         torus = ()
+        _check_options([option.partition("=")[0] for option in options], text, bool(node.torus))
         if node.torus:
             torus = _torus_shape(name, node, size)
             nodes, node_size = 1, prod(torus)
@@ -243,7 +250,7 @@ class ClusterSpec:
             nics=ceil(node_size * node.nics / node.size),
             torus=torus,
             name=name,
-            room=node.size,
+            full_size=node.size,
             options=tuple(options),
         )
         return replace(spec, **dict(_option(option, text, hardware) for option in options))
@@ -261,17 +268,19 @@ class ClusterSpec:
 
     def _sizes_of(self, count: int) -> list[str]:
         """Up to two sizes with so many accelerators: one node if they fit, else nodes filled evenly."""
-        room = self.room or self.node_size
+        full_size = self.full_size or self.node_size
         if self.torus:
-            return ["x".join(map(str, _most_cubic(count, len(self.torus))))] if count <= room else []
-        if count <= room:
+            return ["x".join(map(str, _most_cubic(count, len(self.torus))))] if count <= full_size else []
+        if count <= full_size:
             return [str(count)]
-        fitting = [size for size in range(room, 0, -1) if count % size == 0]
-        even = sorted(fitting, key=lambda size: room % size != 0)  # first those that leave whole switches to others
+        fitting = [size for size in range(full_size, 0, -1) if count % size == 0]
+        even = sorted(
+            fitting, key=lambda size: full_size % size != 0
+        )  # first those that leave whole switches to others
         return [f"{count // size}x{size}" for size in even[:2]]
 
 
-def _kind_named(name: str) -> tuple[Hardware, str]:
+def _kind_named(name: str, known: Hardware) -> tuple[Hardware, str]:
     """The hardware that a name refers to, and the name of the kind of node in it."""
     path, _, kind = name.partition("#")
     if path.endswith(".toml"):
@@ -284,7 +293,7 @@ def _kind_named(name: str) -> tuple[Hardware, str]:
                 )
             (kind,) = own.nodes
     else:
-        hardware, kind = load(), name
+        hardware, kind = known, name
     if kind not in hardware.nodes:
         if kind in hardware.accelerators:
             raise ValueError(
@@ -329,6 +338,16 @@ def _numbers(name: str, size: str | None, default: str) -> tuple[int, ...]:
 
 def _count(number: int, word: str) -> str:
     return f"{number} {word}" + "s" * (number != 1)
+
+
+def _check_options(keys: list[str], text: str, torus: bool) -> None:
+    """Raise ValueError for options that are given twice, or that would change nothing."""
+    twice = next((key for key in keys if keys.count(key) > 1), None)
+    if twice:
+        raise ValueError(f"{text}: {twice} is given twice")
+    idle = next((key for key in keys if key in ("oversubscription", "network", "between")), None)
+    if torus and idle:
+        raise ValueError(f"{text}: a torus has no switches and no network cards: leave {idle} out")
 
 
 def _option(option: str, text: str, hardware: Hardware) -> tuple[str, object]:

@@ -50,14 +50,14 @@ def kernel_seconds(
 
     Args:
         nbytes: that cross the chip's memory bus, read and written.
-        precision: a key of ``accelerator.flops``.
+        precision: a key of ``accelerator.flops``; any, where there are no FLOPs.
         flops_efficiency: the share of the peak FLOP/s that arithmetic reaches, above 0 and at most 1.
         memory_efficiency: the same of the memory bandwidth.
 
     Raises:
         ValueError: if the chip lacks the precision, or a number cannot be.
     """
-    peak = peak_flops(accelerator, precision)
+    peak = peak_flops(accelerator, precision) if flops else inf  # what computes nothing needs no arithmetic
     for name, value in (("flops", flops), ("nbytes", nbytes)):
         if not (isfinite(value) and value >= 0):
             raise ValueError(f"{name} must be 0 or more and finite, got {value:g}")

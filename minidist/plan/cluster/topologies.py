@@ -4,7 +4,7 @@ A chip has a port of its own to each network, and both directions of a link are 
 hardware.toml gives is from chip to chip; each end of the way has half of it, and further switches add nothing.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 
@@ -33,7 +33,12 @@ def topology_of(spec: ClusterSpec) -> Topology:
                 f"{spec.network} has {own.size} ranks and {spec} has {spec.world_size} accelerators: write a cluster "
                 f"of {own.size}, or add ranks to the file"
             )
-        return own
+        nodes = tuple(rank // spec.node_size for rank in range(spec.world_size))
+        if any(own.nodes) and spec.nodes > 1 and own.nodes != nodes:
+            raise ValueError(
+                f"{spec.network} has nodes = {list(own.nodes)}, and those of {spec} are {list(nodes)}: make them agree"
+            )
+        return own if any(own.nodes) else replace(own, nodes=nodes)
     if spec.torus:
         wraps = min(spec.torus) >= FEWEST_IN_A_RING
         return torus(spec.torus, Link(spec.inside.bandwidth, spec.inside.latency), wraps)
