@@ -5,7 +5,7 @@ How they pass is one of PASSES: a pair of functions, for forward and for backwar
 rank's queries add to the gradients of those keys and values, and the pass sums that up and brings it home.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 
 from minidist import trace
@@ -30,6 +30,7 @@ from minidist.nn.tensor import Context, Function
 from minidist.overrides import overridable
 
 Visit = Callable[[int, object], object]
+Tiles = list[tuple[int, slice]]  # number and tokens of each
 
 
 class Exchange:
@@ -120,8 +121,8 @@ PASSES = {
 }
 
 
-def record(q, computed: Iterator[tuple[int, slice, int, slice]], times: float, policy: Policy) -> None:
-    """Record the kernel of one visit, over these pairs of tiles, if recording.
+def record(q, mine: Tiles, theirs: Tiles, times: float, policy: Policy) -> None:
+    """Record the kernel of one visit, of my tiles of queries and their tiles of keys, if recording.
 
     It reads queries, keys, values and what there is of the output, and writes that; backward has a gradient of each.
 
@@ -131,7 +132,7 @@ def record(q, computed: Iterator[tuple[int, slice, int, slice]], times: float, p
     """
     if trace.recording():
         nbytes = int(5 * times * memory_bytes(q, policy))
-        trace.kernel("attend", int(times * flops_of_pairs(q, computed)), nbytes, policy.name)
+        trace.kernel("attend", int(times * flops_of_pairs(q, pairs(mine, theirs))), nbytes, policy.name)
 
 
 class PassingAttention(Function):
@@ -165,7 +166,7 @@ class PassingAttention(Function):
                     for i, queries, j, keys in pairs(mine, ranks_tiles[rank]):
                         tile = q[h, :, queries], k[h, :, keys], v[h, :, keys]
                         rows[h.start, i].merge(*math.attend(*tile, i == j, masks(keep, h, i, j)))
-                record(q, pairs(mine, ranks_tiles[rank]), 1, ctx.policy)
+                record(q, mine, ranks_tiles[rank], 1, ctx.policy)
 
         passes[0](ctx.policy.outgoing(xp.stack((k, v))), group, visit)
         output, totals = xp.empty(q.shape, qkv.dtype), xp.empty((heads, batch, length, 1), qkv.dtype)
@@ -195,7 +196,7 @@ class PassingAttention(Function):
                     into = grad_q.at(h), gradients.at((0, h)), gradients.at((1, h))
                     for pair in pairs(mine, ctx.ranks_tiles[rank]):
                         math.add_gradients(into, ctx.keep, h, pair, q, k, v, exponents, gradient, shift)
-                record(q, pairs(mine, ctx.ranks_tiles[rank]), PassingAttention.gradient_flops[0], ctx.policy)
+                record(q, mine, ctx.ranks_tiles[rank], PassingAttention.gradient_flops[0], ctx.policy)
             return gradients
 
         grad_kv = ctx.passes[1](ctx.policy.outgoing(xp.stack((k, v))), ctx.group, visit)
