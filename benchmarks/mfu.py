@@ -3,7 +3,7 @@
     python benchmarks/mfu.py
 
 Sizes and layouts take turns, round by round; a figure is the median over rounds and ranks. "MFU" is against the peak
-that the ranks measure after their last step (minidist/train/peak.py). "while computing" leaves out the time in which a
+that the ranks measure after their last step (train/measuring/peak.py). "while computing" leaves out the time in which a
 rank waits for others or for a core, so it says the same on a busy machine; with more ranks than cores it makes no
 sense. The next four columns are shares of that time, the last three shares of all, in percent, in the last two steps.
 These are traced, which takes a few microseconds for each operation: some of what the smallest model's operations and
@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 import minidist as md
-from minidist.analysis.breakdown import COMPUTE
-from minidist.analysis.utilization import KINDS, Utilization
+from minidist.analysis.time.breakdown import COMPUTE
+from minidist.analysis.time.utilization import KINDS, Utilization
 from minidist.cli.train.utilization import HEADINGS, utilization_of
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout

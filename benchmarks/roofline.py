@@ -96,9 +96,11 @@ def main() -> None:
         )
     console.print(table)
     if options.png:
-        dots = [Dot(str(batch), measured[batch][0], seconds[batch]) for batch in BATCHES]
+        works = {batch: measured[batch][0] for batch in BATCHES}
+        dots = [Dot(str(batch), work.intensity, work.flops / seconds[batch]) for batch, work in works.items()]
         series = {"decode and prefill: one layer, by rows": dots}
-        draw(machine, "fp32", series, "This machine, one thread: measured").savefig(options.png, dpi=120)
+        title = "This machine, one thread: measured"
+        draw(max(speed.values()), max(bandwidth.values()), series, title, "fp32").savefig(options.png, dpi=120)
 
 
 if __name__ == "__main__":

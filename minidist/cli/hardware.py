@@ -8,7 +8,7 @@ from minidist.cli.output import Output, check_outputs, console_of, json_output, 
 from minidist.nn.gpt import GPTConfig
 from minidist.plan.cluster.hardware import Accelerator, ClusterSpec, Hardware, LinkType, NodeType, load
 from minidist.plan.cluster.inference import compute_bound_batch, largest_batch, weight_count
-from minidist.plan.cluster.roofline import ridge_point
+from minidist.plan.cluster.roofline import peak_flops, ridge_point
 from minidist.plan.cluster.toml_tables import choose
 from minidist.plan.cluster.topologies import bisection_bandwidth, topology_of
 
@@ -191,7 +191,8 @@ def _draw(accelerator: Accelerator, path) -> None:
         precision = next(iter(accelerator.flops))
     series = ends_of_the_roofline(MODEL, BYTES_EACH[precision])
     title = f"{accelerator.name}: {_model()}, {MODEL.context:,} tokens of context"
-    draw(accelerator, precision, series, title).savefig(path, format="png", dpi=120)
+    peak = peak_flops(accelerator, precision)
+    draw(peak, accelerator.memory_bandwidth, series, title, precision).savefig(path, format="png", dpi=120)
 
 
 def _model() -> str:

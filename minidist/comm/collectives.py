@@ -7,7 +7,7 @@ Each checks its arguments, picks an algorithm, and runs it. Common to all:
 - ``async_op=True``: return a Work at once and continue in the background; the arrays belong to the collective until
   ``wait`` returns.
 - ``algorithm``: one of the names in tables.py, or "auto". In a group on one node, "auto" chooses by the size of the
-  buffer, from times measured here; in a group on several nodes it takes what is cheapest by cost.py.
+  buffer, from times measured here; in a group on several nodes it takes what is cheapest by nodes/cost.py.
 
 Arrays are C-contiguous, of any numeric or bool dtype and any size, zero included. Every call returns None, or a Work
 with ``async_op``.
@@ -27,9 +27,9 @@ import numpy as np
 from minidist import backend
 from minidist.comm import tables
 from minidist.comm.arrays import check_array, dtype_name
-from minidist.comm.cost import cheapest
 from minidist.comm.group import ProcessGroup, check_group
-from minidist.comm.nodes import node_grid
+from minidist.comm.nodes.cost import cheapest
+from minidist.comm.nodes.placement import node_grid
 
 
 class ReduceOp(enum.Enum):

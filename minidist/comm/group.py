@@ -60,7 +60,7 @@ class ProcessGroup:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The node of each rank of the group, in the group's order: see nodes.py."""
+        """The node of each rank of the group, in the group's order: see nodes/placement.py."""
         return tuple(self.transport.nodes[rank] for rank in self.ranks)
 
     @property

@@ -1,7 +1,8 @@
 """Every algorithm of every collective, by the name that ``algorithm=`` takes: the textbook's, and those for nodes."""
 
-from minidist.comm import algorithms, double_tree, two_level
+from minidist.comm import algorithms
 from minidist.comm.algorithms import GATHER, REDUCE, SCATTER
+from minidist.comm.nodes import double_tree, two_level
 
 HIERARCHICAL = "hierarchical"  # takes a group with as many ranks on every node
 

@@ -42,7 +42,7 @@ class Layout:
     virtual: int = 1  # stages per rank; more than one makes the schedule interleaved
     stages: str = ""  # layers of each stage, as in 2+3+3; "" spreads them evenly
     recompute: str = "none"  # which activations backward computes again: see nn/memory/recompute.py
-    node_size: int = 0  # ranks that share a node, and its fast links; 0 for all: see comm/nodes.py
+    node_size: int = 0  # ranks that share a node, and its fast links; 0 for all: see comm/nodes/placement.py
 
     def __post_init__(self) -> None:
         for key, kind in (("dp", "data"), ("tp", "tensor"), ("cp", "context"), ("pp", "pipeline")):

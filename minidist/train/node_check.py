@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minidist.comm.nodes import check_node_size, node_counts
+from minidist.comm.nodes.placement import check_node_size, node_counts
 from minidist.comm.tables import HIERARCHICAL
 from minidist.parallel.expert import expert_groups
 

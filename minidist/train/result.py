@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 
 from minidist import trace
-from minidist.comm.nodes import Links
+from minidist.comm.nodes.placement import Links
 from minidist.train.checkpoint.peers import PeerCopies
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
@@ -32,7 +32,7 @@ class RunOptions:
     validate: bool = False
     sample: int = 0  # bytes of text to generate
     trace: bool = False  # of the last steps
-    measure_peak: bool = False  # in FLOP/s, after the last step: see peak.py
+    measure_peak: bool = False  # in FLOP/s, after the last step: see measuring/peak.py
     stop_after: int | None = None  # the step after which to stop and bring the arrays back
 
     def __post_init__(self) -> None:

@@ -1,8 +1,8 @@
 """One training step, the same for every layout.
 
 ``model`` is what ``parallelize`` made of it (parallelize.py): its methods say what each axis of parallelism adds to a
-step of one process. Whoever traces, counts or compares a run does so around these lines (instruments.py, trainer.py).
-docs/one_step.md follows one step from here to the bytes between the ranks.
+step of one process. Whoever traces, counts or compares a run does so around these lines (measuring/instruments.py,
+trainer.py). docs/one_step.md follows one step from here to the bytes between the ranks.
 """
 
 from collections.abc import Callable

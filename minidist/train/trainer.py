@@ -11,7 +11,7 @@ import numpy as np
 
 from minidist import backend
 from minidist.comm.group import ProcessGroup
-from minidist.comm.nodes import place_on_nodes
+from minidist.comm.nodes.placement import place_on_nodes
 from minidist.comm.runtime.launch import Cluster
 from minidist.nn.clip import NotFinite
 from minidist.nn.data import load_corpus
@@ -26,11 +26,11 @@ from minidist.train.checkpoint.claim import claimed
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.manifest import Manifest
 from minidist.train.config import TrainConfig
-from minidist.train.evaluate import full_model, validation_loss
 from minidist.train.fingerprint import digest, fingerprint, state
-from minidist.train.instruments import TRACED_STEPS, Instruments
 from minidist.train.layout import Layout
-from minidist.train.peak import measured_peak
+from minidist.train.measuring.evaluate import full_model, validation_loss
+from minidist.train.measuring.instruments import TRACED_STEPS, Instruments
+from minidist.train.measuring.peak import measured_peak
 from minidist.train.resilience.faults import Faults
 from minidist.train.resilience.rebalance import check_rebalance
 from minidist.train.result import RankResult, Run, RunOptions

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from minidist.analysis import breakdown
+from minidist.analysis.time import breakdown
 from minidist.trace import Event, Kernel, Message
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout

@@ -3,7 +3,8 @@
 import pytest
 from samples import MS, two_steps
 
-from minidist.analysis import overlap, steps
+from minidist.analysis import steps
+from minidist.analysis.time import overlap
 from minidist.trace import Event
 
 

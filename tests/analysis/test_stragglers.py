@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from minidist.analysis.stragglers import THRESHOLD, Straggler, StragglerWatch, same_work, slow_ranks
+from minidist.analysis.time.stragglers import THRESHOLD, Straggler, StragglerWatch, same_work, slow_ranks
 
 
 def times(steps, ranks, seed):

@@ -5,14 +5,14 @@ from math import ceil, log2
 
 import numpy as np
 import pytest
+from calls import call
 
 import minidist as md
 from minidist import trace
 from minidist.analysis.replay import replay
 from minidist.comm.algorithms import SEGMENT_BYTES
-from minidist.comm.collectives import ReduceOp
-from minidist.comm.cost import COSTS, cheapest, seconds
-from minidist.comm.nodes import Link, Links, place_on_nodes
+from minidist.comm.nodes.cost import COSTS, cheapest, seconds
+from minidist.comm.nodes.placement import Link, Links, place_on_nodes
 from minidist.comm.tables import BY_COLLECTIVE, HIERARCHICAL
 
 LIMIT = 60  # seconds for one run of a cluster
@@ -87,20 +87,8 @@ def test_what_is_asked_for_must_exist(size):
 
 def recorded(world, node_size, collective, algorithm, elements):
     place_on_nodes(world, node_size)
-    full, part = np.ones(elements, np.float32), np.ones(elements // world.size, np.float32)
-    parts = [part.copy() for _ in range(world.size)] if world.rank == 1 else None
-    arguments = {
-        "broadcast": (full, 1, world),
-        "reduce": (full, 1, ReduceOp.SUM, world),
-        "all_reduce": (full, ReduceOp.SUM, world),
-        "reduce_scatter_tensor": (part, full, ReduceOp.SUM, world),
-        "all_gather_into_tensor": (full, part, world),
-        "all_to_all_single": (full.copy(), full, None, None, world),
-        "scatter": (part, parts, 1, world),
-        "gather": (part, parts, 1, world),
-    }
     trace.start()
-    getattr(md, collective)(*arguments[collective], algorithm=algorithm)
+    call(world, collective, algorithm, elements, root=1)
     return trace.stop()
 
 

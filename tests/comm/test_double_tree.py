@@ -8,7 +8,7 @@ import pytest
 import minidist as md
 from minidist.comm.algorithms import SEGMENT_BYTES
 from minidist.comm.collectives import ReduceOp
-from minidist.comm.double_tree import MOST_PIECES, children_of, double_tree, piece_count, trees_below
+from minidist.comm.nodes.double_tree import MOST_PIECES, children_of, double_tree, piece_count, trees_below
 
 LIMIT = 60  # seconds for one run of a cluster
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import minidist as md
-from minidist.comm.nodes import Link, Links, check_node_size, node_grid, place_on_nodes, ranks_by_node
+from minidist.comm.nodes.placement import Link, Links, check_node_size, node_grid, place_on_nodes, ranks_by_node
 
 LIMIT = 60  # seconds for one run of a cluster
 

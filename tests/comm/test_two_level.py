@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+from calls import call
 
 import minidist as md
 from minidist.comm.collectives import ReduceOp
-from minidist.comm.double_tree import double_tree, trees_below
-from minidist.comm.nodes import place_on_nodes
+from minidist.comm.nodes.double_tree import double_tree, trees_below
+from minidist.comm.nodes.placement import place_on_nodes
 from minidist.comm.tables import ALL_REDUCE, BY_COLLECTIVE, HIERARCHICAL
 
 LIMIT = 120  # seconds for one run of a cluster
@@ -148,12 +149,12 @@ def on_uneven_nodes(world):
         return None
     messages = []
     for async_op in (False, True):
-        for call in (
+        for collective in (
             lambda: md.all_reduce(np.ones(3), group=group, async_op=async_op, algorithm=HIERARCHICAL),  # noqa: B023
             lambda: md.broadcast(np.ones(3), 0, group, async_op, algorithm=HIERARCHICAL),  # noqa: B023
         ):
             with pytest.raises(ValueError) as caught:
-                call()
+                collective()
             messages.append(str(caught.value))
     before = group.traffic
     assert before.sent.sum() == 0  # nothing has moved
@@ -195,20 +196,8 @@ def measure(world, node_size, collective, algorithm):
     """What a call sends to other nodes: bytes and messages, and the bytes that its row in the table counts."""
     place_on_nodes(world, node_size)
     md.barrier(world)
-    full, part = np.ones(ELEMENTS, np.float32), np.ones(ELEMENTS // world.size, np.float32)
-    parts = [part.copy() for _ in range(world.size)] if world.rank == 0 else None
-    arguments = {
-        "broadcast": (full, 0, world),
-        "reduce": (full, 0, ReduceOp.SUM, world),
-        "all_reduce": (full, ReduceOp.SUM, world),
-        "reduce_scatter_tensor": (part, full, ReduceOp.SUM, world),
-        "all_gather_into_tensor": (full, part, world),
-        "all_to_all_single": (full.copy(), full, None, None, world),
-        "scatter": (part, parts, 0, world),
-        "gather": (part, parts, 0, world),
-    }
     traffic, counted = world.traffic, world.collectives
-    getattr(md, collective)(*arguments[collective], algorithm=algorithm)
+    call(world, collective, algorithm, ELEMENTS, root=0)
     moved, (row,) = world.traffic - traffic, (world.collectives - counted).as_list()
     assert row["bytes_sent"] == moved.sent[:, 0].sum() and row["bytes_between_nodes"] == moved.bytes_between_nodes
     return moved.bytes_between_nodes, int(moved.sent[moved.elsewhere, 1].sum())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minidist.comm.nodes import Links
+from minidist.comm.nodes.placement import Links
 from minidist.plan.cluster.hardware import ClusterSpec, load
 
 ALL = load()

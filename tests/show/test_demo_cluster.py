@@ -6,6 +6,7 @@ from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
+from frames import boxes, check_inside, labels
 
 from minidist.analysis.clock.network import Flow
 from minidist.plan.cluster.topologies import topology_of
@@ -17,7 +18,6 @@ from minidist.show.demos.cluster.colours import COMPUTES, DATA_PARALLEL, FULL, G
 from minidist.show.demos.cluster.load import Load
 from minidist.show.demos.cluster.scene import FASTER, phase, uplink_full
 from minidist.show.demos.cluster.verdict import harm, verdict
-from minidist.show.player import scene as player_scene
 from minidist.show.player.scene import Box, Label
 
 RANKS = 8  # the default, which lectures show
@@ -45,14 +45,6 @@ def found():
 @pytest.fixture(scope="module")
 def animation(found):
     return found.animation
-
-
-def boxes(frame) -> list[Box]:
-    return [shape for shape in frame.shapes if isinstance(shape, Box)]
-
-
-def labels(frame) -> list[str]:
-    return [shape.text for shape in frame.shapes if isinstance(shape, Label)]
 
 
 def cells(frame, row: int) -> list[Box]:
@@ -347,17 +339,7 @@ def test_verdicts_have_the_clocks_numbers(animation, found):
 @pytest.mark.parametrize(("ranks", "size"), [(4, 128), (8, 512)])
 def test_everything_is_in_the_picture(ranks, size):
     for one in DEMONSTRATIONS["cluster"](ranks=ranks, size=size).all_scenes:
-        for shape in (shape for frame in one.frames for shape in frame.shapes):
-            if isinstance(shape, Box):
-                assert 0 <= shape.x <= shape.x + shape.w <= player_scene.WIDTH
-                assert 0 <= shape.y <= shape.y + shape.h <= one.height + 1e-9
-                assert len(shape.text) <= shape.w + 0.5
-            elif isinstance(shape, Label) and shape.anchor == "start":
-                assert shape.x + len(shape.text) <= player_scene.WIDTH
-            else:
-                assert shape.anchor == "middle" and shape.x + len(shape.text) / 2 <= player_scene.WIDTH
-        assert len({tuple(frame.facts) for frame in one.frames}) == 1
-        assert max(len(frame.note) for frame in one.frames) <= 120
+        check_inside(one)
         fills = {box.fill for frame in one.frames for box in boxes(frame)} - {"paper", "ink"}
         assert set(one.key.values()) == fills  # every colour has one meaning, and is explained
 

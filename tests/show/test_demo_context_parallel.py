@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from frames import boxes
 
 from minidist.parallel.context import sequence_chunks_of
 from minidist.show.demos import DEMONSTRATIONS
@@ -52,10 +53,6 @@ def passes(runs):
 def frames_of(one, way: str) -> list:
     """Those before each pass, of its hops, and in backward the one in which gradients come home."""
     return one.frames[: RANKS + 1] if way == FORWARD else one.frames[RANKS + 1 :]
-
-
-def boxes(frame) -> list[Box]:
-    return [shape for shape in frame.shapes if isinstance(shape, Box)]
 
 
 def cells(frame) -> list[Box]:

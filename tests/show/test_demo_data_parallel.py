@@ -2,8 +2,8 @@
 
 import pytest
 
-from minidist.analysis.overlap import hidden_share
 from minidist.analysis.steps import kind_of, traced_step
+from minidist.analysis.time.overlap import hidden_share
 from minidist.nn.gpt import GPT
 from minidist.parallel.data import fill_buckets
 from minidist.show.demos import DEMONSTRATIONS

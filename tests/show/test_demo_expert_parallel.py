@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from frames import boxes, check_inside, labels
 
 from minidist.show.demos import DEMONSTRATIONS
 from minidist.show.demos.expert_parallel import balance, picture, scene
@@ -25,8 +26,7 @@ from minidist.show.demos.expert_parallel.run import (
 )
 from minidist.show.demos.shared.runs import warm_ranks
 from minidist.show.palette import of_rank
-from minidist.show.player import scene as player_scene
-from minidist.show.player.scene import Arrow, Box, Label
+from minidist.show.player.scene import Arrow, Box
 from minidist.verify.comparison import ONE_PROCESS
 
 RANKS, SIZE, SEED = 4, 4, 0  # the defaults, which lectures show
@@ -54,14 +54,6 @@ def runs():
 @pytest.fixture(scope="module")
 def steps(runs):
     return SimpleNamespace(**{name: step_of(run) for name, run in vars(runs).items()})
-
-
-def boxes(frame) -> list[Box]:
-    return [shape for shape in frame.shapes if isinstance(shape, Box)]
-
-
-def labels(frame) -> list[str]:
-    return [shape.text for shape in frame.shapes if isinstance(shape, Label)]
 
 
 def queues(frame) -> list[Box]:
@@ -273,15 +265,7 @@ def test_both_runs_are_on_one_time_axis(animation):
 @pytest.mark.parametrize(("ranks", "size"), [(2, 1), (8, 6)])
 def test_everything_is_in_the_picture(ranks, size):
     for one in DEMONSTRATIONS["ep"](ranks=ranks, size=size).all_scenes:
-        for shape in (shape for frame in one.frames for shape in frame.shapes):
-            if isinstance(shape, Box):
-                assert 0 <= shape.x <= shape.x + shape.w <= player_scene.WIDTH
-                assert 0 <= shape.y <= shape.y + shape.h <= one.height + 1e-9
-                assert len(shape.text) <= shape.w + 0.5
-            elif isinstance(shape, Label) and shape.anchor == "start":
-                assert shape.x + len(shape.text) <= player_scene.WIDTH
-        assert len({tuple(frame.facts) for frame in one.frames}) == 1
-        assert max(len(frame.note) for frame in one.frames) <= 120
+        check_inside(one)
 
 
 def test_sizes():

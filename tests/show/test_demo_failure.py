@@ -4,6 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from frames import boxes, check_inside
 
 from minidist.comm.failures import RankFailed
 from minidist.show.demos import DEMONSTRATIONS
@@ -20,8 +21,7 @@ from minidist.show.demos.failure.recording import (
 )
 from minidist.show.demos.shared.runs import warm_ranks
 from minidist.show.palette import of_rank
-from minidist.show.player import scene as player_scene
-from minidist.show.player.scene import Box, Label
+from minidist.show.player.scene import Box
 from minidist.train.checkpoint.commit import LATEST, MANIFEST
 from minidist.verify.comparison import agrees
 
@@ -53,14 +53,6 @@ def found(tmp_path_factory):
         interrupted=interrupted, right=right, bad=bad, recording=recording, wrong=wrong, moments=moments,
         bad_moments=bad_moments, rests=rests, reference=reference,
     )  # fmt: skip
-
-
-def boxes(frame) -> list[Box]:
-    return [shape for shape in frame.shapes if isinstance(shape, Box)]
-
-
-def labels(frame) -> list[str]:
-    return [shape.text for shape in frame.shapes if isinstance(shape, Label)]
 
 
 def cells(frame) -> list[Box]:
@@ -304,15 +296,7 @@ run_without_fault = SimpleNamespace(rank=99, step=0)  # nobody has this rank
 @pytest.mark.parametrize(("ranks", "size"), [(2, 2), (8, 6)])
 def test_everything_is_in_the_picture(ranks, size):
     for one in DEMONSTRATIONS["failure"](ranks=ranks, size=size).all_scenes:
-        for shape in (shape for frame in one.frames for shape in frame.shapes):
-            if isinstance(shape, Box):
-                assert 0 <= shape.x <= shape.x + shape.w <= player_scene.WIDTH
-                assert 0 <= shape.y <= shape.y + shape.h <= one.height + 1e-9
-                assert len(shape.text) <= shape.w + 0.5
-            elif isinstance(shape, Label):
-                assert shape.x + len(shape.text) <= player_scene.WIDTH
-        assert len({tuple(frame.facts) for frame in one.frames}) == 1
-        assert max(len(frame.note) for frame in one.frames) <= 100
+        check_inside(one, note=100)
 
 
 def test_sizes():

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from frames import boxes
 
 from minidist.nn.attention import slow_memory
 from minidist.nn.attention.tiled import tiles
@@ -25,11 +26,6 @@ def animation():
 
 def numbers(text: str) -> list[int]:
     return [int(word.replace(",", "")) for word in text.split() if word.replace(",", "").isdigit()]
-
-
-def boxes(frame, **wanted) -> list[Box]:
-    found = [shape for shape in frame.shapes if isinstance(shape, Box)]
-    return [box for box in found if all(getattr(box, name) == value for name, value in wanted.items())]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,7 +5,7 @@ from unittest import mock
 
 import pytest
 
-from minidist.analysis.bubbles import slots_of
+from minidist.analysis.time.bubbles import slots_of
 from minidist.parallel.pipeline import Pipeline
 from minidist.parallel.tools.schedule_check import SLOTS, bubble, in_flight, timeline
 from minidist.parallel.tools.schedules import Action, schedule

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from minidist.analysis.bubbles import slots_of
+from minidist.analysis.time.bubbles import slots_of
 from minidist.parallel.tools.schedule_check import bubble, needs, timeline
 from minidist.parallel.tools.schedules import schedule
 from minidist.show import pipelines

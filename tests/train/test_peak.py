@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from minidist.cli.main import main
-from minidist.train import peak
 from minidist.train.checkpoint.commit import name_of
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.peak import SIZES, measured_peak, share_of_cores
+from minidist.train.measuring import peak
+from minidist.train.measuring.peak import SIZES, measured_peak, share_of_cores
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run
 

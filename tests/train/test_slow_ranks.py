@@ -10,8 +10,8 @@ import pytest
 from minidist.cli.main import main
 from minidist.cli.train import command as train
 from minidist.train.config import TrainConfig
-from minidist.train.instruments import Instruments
 from minidist.train.layout import Layout
+from minidist.train.measuring.instruments import Instruments
 from minidist.train.resilience import faults
 from minidist.train.resilience.faults import Fault, Faults
 from minidist.train.result import RunOptions

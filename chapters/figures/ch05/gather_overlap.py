@@ -6,8 +6,8 @@ shown operation by operation, so that waiting is a gap.
 
 from collections.abc import Mapping, Sequence
 
-from minidist.analysis.overlap import covered_share
 from minidist.analysis.steps import last_step
+from minidist.analysis.time.overlap import covered_share
 from minidist.show import timeline
 from minidist.trace import Event
 

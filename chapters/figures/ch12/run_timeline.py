@@ -8,7 +8,7 @@ WORDS = {
     "step": "a step that counts",
     "lost": "lost",
     "again": "done again",
-    "pause": "training stands still for a save",
+    "pause": "training stopped for a save",
     "restart": "detection and restart",
 }
 WRITE, FAILURE = "#009E73", "#C00000"
@@ -19,7 +19,7 @@ class Saves(NamedTuple):
 
     Attributes:
         every: steps.
-        pause: how long training stands still.
+        pause: for how long training stops.
         write: how long the write takes behind training, before it counts; 0 if the save counts as training goes on.
     """
 

@@ -165,7 +165,7 @@ def _write_trace(path: Path, logs: list[list]) -> None:
 
 def _draw(path: Path, logs: list[list], layout: Layout, wanted: Wanted | None) -> None:
     """Draw what each rank did: the first pipeline as a grid of micro-batches, other layouts as lanes of spans."""
-    from minidist.analysis.bubbles import slots_of
+    from minidist.analysis.time.bubbles import slots_of
     from minidist.show import pipelines, timeline
 
     run = str(layout) if wanted is None else f"{layout}, as if on {wanted.cluster}"

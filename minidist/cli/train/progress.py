@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from minidist.analysis.stragglers import Straggler, StragglerWatch, same_work
+from minidist.analysis.time.stragglers import Straggler, StragglerWatch, same_work
 from minidist.cli.train.elastic_flags import print_interruption
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout

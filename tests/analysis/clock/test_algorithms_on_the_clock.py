@@ -9,8 +9,8 @@ import minidist as md
 from minidist import trace
 from minidist.analysis.clock.replay import replay
 from minidist.analysis.clock.report import report
-from minidist.comm.cost import cheapest, seconds
-from minidist.comm.nodes import place_on_nodes
+from minidist.comm.nodes.cost import cheapest, seconds
+from minidist.comm.nodes.placement import place_on_nodes
 from minidist.plan.cluster.hardware import ClusterSpec
 from minidist.plan.cluster.topologies import topology_of
 

@@ -1,7 +1,7 @@
 from figures.ch13 import double_trees
 from matplotlib.colors import to_hex
 
-from minidist.comm.double_tree import double_tree
+from minidist.comm.nodes.double_tree import double_tree
 
 
 def test_inner_ranks_of_one_tree_are_leaves_of_the_other():

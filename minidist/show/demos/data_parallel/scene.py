@@ -1,7 +1,7 @@
 """What the animation of data parallelism says: lanes of one step, and how much communication backward hides."""
 
-from minidist.analysis.overlap import hidden_share
 from minidist.analysis.steps import kind_of, step_length, traced_step
+from minidist.analysis.time.overlap import hidden_share
 from minidist.show.demos.data_parallel.bug import DROPPED_BUCKET
 from minidist.show.demos.shared import lanes
 from minidist.show.demos.shared.lanes import MS, Bar, Lanes

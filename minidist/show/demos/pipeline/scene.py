@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from math import ceil
 
-from minidist.analysis.bubbles import slots_of
+from minidist.analysis.time.bubbles import slots_of
 from minidist.comm.runtime.patience import cores
 from minidist.parallel.tools.schedule_check import Slot, bubble, in_flight
 from minidist.parallel.tools.schedules import Action

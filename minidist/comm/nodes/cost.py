@@ -16,8 +16,8 @@ from functools import lru_cache
 from itertools import pairwise
 
 from minidist.comm.algorithms import SEGMENT_BYTES
-from minidist.comm.double_tree import Parents, double_tree, piece_count, trees_below
-from minidist.comm.nodes import Links, node_counts, node_grid
+from minidist.comm.nodes.double_tree import Parents, double_tree, piece_count, trees_below
+from minidist.comm.nodes.placement import Links, node_counts, node_grid
 from minidist.comm.tables import BY_COLLECTIVE, HIERARCHICAL
 
 

@@ -11,7 +11,7 @@ The FLOPs here are counted as the run takes them (flops.py). PaLM's closed form 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from minidist.analysis import breakdown
+from minidist.analysis.time import breakdown
 
 NO_CORE = "waiting for a core"
 KINDS = ("products", "elementwise", "optimizer", "communication", "waiting", NO_CORE, "rest")
@@ -25,7 +25,7 @@ class Utilization:
         seconds: of the steps, without what is between them: checkpoints, checks.
         model_flops: of forward and backward. A step that was skipped because float16 overflowed counts too.
         hardware_flops: the same and what recomputation took.
-        peak: FLOP/s that could have been (train/peak.py); 0 if nobody has measured it.
+        peak: FLOP/s that could have been (train/measuring/peak.py); 0 if nobody has measured it.
     """
 
     seconds: float
