@@ -8,13 +8,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from clusters import PatientCluster
 
-import minidist as md
 from minidist.comm.runtime.patience import cores
 from minidist.comm.runtime.warm import WarmClusters, preload
 from minidist.course.authoring.plugin import RANK_MODULES
 
-RUN_SECONDS = 300  # that one run of a cluster may take, however busy the machine is; most take milliseconds
 FIRST = (
     "test_mutants.py",
     "test_chapters.py",
@@ -72,13 +71,6 @@ class Workers:
 def pytest_terminal_summary(terminalreporter, config):
     if config.stash[left_out]:
         terminalreporter.write_line(f"{config.stash[left_out]} long tests left out; pytest --all runs them")
-
-
-class PatientCluster(md.Cluster):
-    """A Cluster each run of which has a limit, also where the test names none."""
-
-    def run(self, fn, *args, timeout=RUN_SECONDS, **options):
-        return super().run(fn, *args, timeout=timeout, **options)
 
 
 @pytest.fixture(scope="session")

@@ -247,9 +247,10 @@ def _print_verdict(
 
 
 def _matrix(options) -> int:
-    if options.layouts or options.all or options.impl:
+    if options.layouts or options.all or options.impl or options.interrupt:
         raise ValueError(
-            "--matrix chooses the layouts itself and runs the library's own code: remove layouts, --all and --impl"
+            "--matrix chooses the layouts itself and runs the library's own code to its end: remove layouts, --all, "
+            "--impl and --interrupt"
         )
     if options.precision != TrainConfig.precision or options.loss_scale:
         raise ValueError("--matrix runs every precision: remove --precision and --loss-scale")
@@ -265,8 +266,8 @@ def _matrix(options) -> int:
 
 
 def _interrupt(options, asked: list[Layout]) -> int:
-    if options.matrix or options.impl or options.max_ranks is not None or options.png is not None:
-        raise ValueError("--interrupt runs the library's own code in layouts: remove --matrix, --impl and their flags")
+    if options.impl or options.max_ranks is not None or options.png is not None:
+        raise ValueError("--interrupt runs the library's own code in layouts: remove --impl, --max-ranks and --png")
     candidates = asked or DEFAULT_LAYOUTS + (MORE_LAYOUTS if options.all else [])
     config, layouts = _asked(options, candidates, FEW_STEPS)
     check_outputs({"json": options.json}, options.text)

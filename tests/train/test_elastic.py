@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from clusters import RUN_SECONDS, PatientCluster
 from multiprocess import active_children
 
 import minidist as md
@@ -23,19 +24,11 @@ from minidist.train.resilience.interruption import kind_of
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run, train_rank
 
-RUN_SECONDS = 300  # that one attempt may take, however busy the machine is
 STEPS = 7
 CONFIG = TrainConfig(
     layers=2, heads=2, width=16, context=8, global_batch=12, micro_batch=2, steps=STEPS, warmup=2, dropout=0.2, seed=3
 )
 references = {}
-
-
-class PatientCluster(md.Cluster):
-    """A Cluster each run of which has a limit."""
-
-    def run(self, fn, *args, timeout=RUN_SECONDS, **options):
-        return super().run(fn, *args, timeout=timeout, **options)
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from clusters import RUN_SECONDS, PatientCluster
 from multiprocess import active_children
 
 import minidist as md
@@ -29,20 +30,12 @@ from minidist.train.resilience.faults import Fault
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run
 
-RUN_SECONDS = 300  # that one attempt may take, however busy the machine is
 STEPS = 8
 MEMORY = "the memory of peers"
 CONFIG = TrainConfig(
     layers=2, heads=2, width=16, context=8, global_batch=14, micro_batch=2, steps=STEPS, warmup=2, dropout=0.2, seed=3
 )
 references = {}
-
-
-class PatientCluster(md.Cluster):
-    """A Cluster each run of which has a limit."""
-
-    def run(self, fn, *args, timeout=RUN_SECONDS, **options):
-        return super().run(fn, *args, timeout=timeout, **options)
 
 
 @pytest.fixture(autouse=True)

@@ -189,6 +189,7 @@ def test_verify_matrix(tmp_path, capsys):
     [
         (["dp=2"], "--matrix chooses the layouts itself"),
         (["--impl", "solutions"], "--matrix chooses the layouts itself"),
+        (["--interrupt"], "remove layouts, --all, --impl and --interrupt"),
         (["--precision", "bf16"], "--matrix runs every precision"),
         (["--loss-scale", "8", "--precision", "fp16"], "remove --precision and --loss-scale"),
         (["--max-ranks", "0"], "--max-ranks must be from 1 to 64, got 0"),
