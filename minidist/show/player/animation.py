@@ -1,6 +1,6 @@
 """What a demonstration returns: its scenes, the scene with the injected bug, and the formats to show them in."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from minidist.show.player import page, still
@@ -16,6 +16,7 @@ class Animation:
         title: what it shows.
         scenes: the correct run, or several to compare.
         broken: the run with the injected bug; the "break it" button shows it.
+        also_broken: the same bug in other scenes, each named by its ``twin``.
         bug: what was injected, in one line.
         logs: what each rank traced in the run of the first scene, for Perfetto.
     """
@@ -26,14 +27,23 @@ class Animation:
     broken: Scene
     bug: str
     logs: Sequence[list] = ()
+    also_broken: tuple[Scene, ...] = ()
 
     def __repr__(self) -> str:
         return f"<animation {self.name}: {', '.join(scene.name for scene in self.scenes)}; and a broken run>"
 
     @property
     def all_scenes(self) -> tuple[Scene, ...]:
-        """The scenes and, last, the broken one."""
-        return (*self.scenes, self.broken)
+        """The scenes and, last, the broken ones."""
+        return (*self.scenes, *self.all_broken)
+
+    @property
+    def all_broken(self) -> tuple[Scene, ...]:
+        return (self.broken, *self.also_broken)
+
+    def broken_twin(self, scene: Scene) -> Scene:
+        """The broken run that a scene is to be compared with."""
+        return next((one for one in self.all_broken if one.twin == scene.name), self.broken)
 
     def only(self, *names: str) -> "Animation":
         """The same animation with these scenes alone.
@@ -46,16 +56,22 @@ class Animation:
             if name not in known:
                 raise ValueError(f"{self.name} has no scene {name!r}: choose from {', '.join(map(repr, known))}")
         logs = self.logs if names[0] == self.scenes[0].name else ()  # the logs belong to the first scene
-        return replace(self, scenes=tuple(known[name] for name in names), logs=logs)
+        also_broken = tuple(scene for scene in self.also_broken if scene.twin in names)
+        return replace(self, scenes=tuple(known[name] for name in names), logs=logs, also_broken=also_broken)
 
     def figure(self):
         """A matplotlib Figure of the stills of all scenes."""
-        return still.draw(self.all_scenes, self.bug)
+        return still.draw(self.all_scenes, self.bug, len(self.all_broken))
 
-    def html(self, first: Scene | None = None) -> str:
-        """A self-contained page that needs no network. It begins with the scene ``first``."""
+    def html(self, first: Scene | None = None, links: Mapping[str, str] = page.NO_LINKS) -> str:
+        """A self-contained page that needs no network.
+
+        Args:
+            first: the scene that it begins with.
+            links: "previous", "next" and "gallery" -> the addresses of other pages.
+        """
         number = next((i for i, scene in enumerate(self.all_scenes) if scene is first), 0)
-        return page.whole(self.title, self.all_scenes, self.bug, number)
+        return page.whole(self.title, self.all_scenes, self.bug, len(self.all_broken), number, links)
 
     def _repr_html_(self) -> str:
-        return page.in_notebook(self.title, self.all_scenes, self.bug)
+        return page.in_notebook(self.title, self.all_scenes, self.bug, len(self.all_broken))

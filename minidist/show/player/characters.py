@@ -8,7 +8,7 @@ from rich.style import Style
 from rich.text import Text
 
 from minidist.show.palette import ink_on
-from minidist.show.player.scene import WIDTH, Arrow, Box, Frame, Label
+from minidist.show.player.scene import WIDTH, Arrow, Box, Curve, Frame, Label
 
 TERMINAL = {"ink": "default", "faint": "grey58", "wrong": "red", "right": "green"}  # in the terminal's own colours
 BACKGROUNDS = {
@@ -32,6 +32,8 @@ def lines_of(frame: Frame, height: float, colours: bool = True) -> list[Text]:
             canvas.box(shape)
         elif isinstance(shape, Label):
             canvas.label(shape)
+        elif isinstance(shape, Curve):
+            canvas.curve(shape)
     return canvas.lines()
 
 
@@ -90,6 +92,13 @@ class _Canvas:
         left = {"start": 0.0, "middle": len(label.text) / 2, "end": float(len(label.text))}[label.anchor]
         colour = TERMINAL.get(label.colour, label.colour)
         self._write(round(label.x - left), min(self.height - 1, int(label.y)), label.text, colour)
+
+    def curve(self, curve: Curve) -> None:
+        """A dot for each of its points."""
+        for x, y in curve.points:
+            line = int(y)
+            if 0 <= line < self.height:
+                self._write(round(x), line, "•", TERMINAL.get(curve.colour, curve.colour))
 
     def _write(self, column: int, line: int, text: str, ink: str | None) -> None:
         for place, character in enumerate(text, column):

@@ -1,8 +1,8 @@
 """Scenes as a self-contained page for a browser, with nothing to download.
 
-page.html is the page, player.css its style, and player.js the player. Here the scenes become the JSON in the page: for
-each scene its shapes, each once with the first and the last frame that shows it, and for each frame its note and facts.
-The last scene is the broken one.
+web/ has the page, its style and the player. Here the scenes become the JSON in the page: for each scene its shapes,
+each once with the first and the last frame that shows it, and for each frame its moment, note, facts and lines of code.
+A scene with dials has a variant for each of their positions; the page shows the one where they are.
 """
 
 import base64
@@ -11,50 +11,76 @@ import hashlib
 import html
 import json
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from string import Template
 
 from minidist.show.notebook import png
 from minidist.show.player import still
-from minidist.show.player.scene import USUAL_SPEED, Box, Label, Scene, Shape
+from minidist.show.player.scene import USUAL_SPEED, Box, Curve, Label, Scene, Shape
 
-HERE = Path(__file__).parent
+WEB = Path(__file__).parent / "web"
+SCRIPTS = ("draw", "pane", "player", "questions", "panels", "controls")  # in this order, one page's script
 SPEEDS = range(1, 10)
 FALLBACK_DPI = 56  # of the picture that a notebook shows until the player runs
+NO_LINKS: Mapping[str, str] = {}
 
 
-def whole(title: str, scenes: Sequence[Scene], bug: str, first: int = 0) -> str:
-    """The page. It begins with scene number ``first``."""
+def whole(
+    title: str, scenes: Sequence[Scene], bug: str, broken: int = 1, first: int = 0, links: Mapping[str, str] = NO_LINKS
+) -> str:
+    """The page.
+
+    Args:
+        scenes: correct ones; then broken ones, so many.
+        first: the number of the scene that it begins with.
+        links: "previous", "next" and "gallery" -> other pages, where there are any.
+    """
     return Template(_file("page.html")).substitute(
         TITLE=html.escape(title),
-        STYLE=_file("player.css"),
-        SCRIPT=_file("player.js"),
+        STYLE=_file("style.css"),
+        SCRIPT="\n".join(_file(f"{name}.js") for name in SCRIPTS),
         SPEEDS="".join(f"<option{' selected' * (speed == USUAL_SPEED)}>{speed}</option>" for speed in SPEEDS),
-        ANIMATION=_json(as_dict(scenes, bug, first)),
+        ANIMATION=_json(as_dict(scenes, bug, broken, first, links)),
     )
 
 
-def in_notebook(title: str, scenes: Sequence[Scene], bug: str) -> str:
+def in_notebook(title: str, scenes: Sequence[Scene], bug: str, broken: int = 1) -> str:
     """What a notebook shows: the player in a frame of its own; without scripts, as on GitHub, the still picture."""
-    page = gzip.compress(whole(title, scenes, bug).encode(), mtime=0)  # a tenth, in a notebook that is committed
+    page = gzip.compress(
+        whole(title, scenes, bug, broken).encode(), mtime=0
+    )  # a tenth, in a notebook that is committed
     return Template(_file("notebook.html")).substitute(
         NAME=hashlib.sha256(page).hexdigest()[:12],
         TITLE=html.escape(title, quote=True),
-        PICTURE=base64.b64encode(png(still.draw(scenes, bug), FALLBACK_DPI)).decode(),
+        PICTURE=base64.b64encode(png(still.draw(scenes, bug, broken), FALLBACK_DPI)).decode(),
         LINES=f"{max(scene.height for scene in scenes):g}",
         PAGE=base64.b64encode(page).decode(),
     )
 
 
-def as_dict(scenes: Sequence[Scene], bug: str, first: int = 0) -> dict:
-    """The scenes in the form that the player reads."""
-    return {"bug": bug, "scenes": [_scene(scene) for scene in scenes], "first": first}
+def as_dict(
+    scenes: Sequence[Scene], bug: str, broken: int = 1, first: int = 0, links: Mapping[str, str] = NO_LINKS
+) -> dict:
+    """The scenes in the form that the player reads; arguments as in ``whole``."""
+    correct = len(scenes) - broken
+    made = [_scene(scene) | {"broken": number >= correct} for number, scene in enumerate(scenes)]
+    return {"bug": bug, "scenes": made, "first": first, "links": dict(links)}
 
 
 def _scene(scene: Scene) -> dict:
+    """A scene, and its variants, each with what it says of itself."""
     return {
+        "dials": [{"name": dial.name, "values": dial.values, "start": dial.start} for dial in scene.dials],
+        "variants": [_scene(one) | {"broken": False} for one in scene.variants],
+        "times": [number if frame.at is None else _short(frame.at) for number, frame in enumerate(scene.frames)],
+        "lines": [frame.lines for frame in scene.frames],
+        "code": scene.code,
+        "details": scene.details,
+        "questions": [asdict(question) for question in scene.questions],
+        "cues": [asdict(cue) for cue in scene.cues],
         "name": scene.name,
         "title": scene.title,
         "verdict": scene.verdict,
@@ -100,9 +126,12 @@ def _lasting(frames: Sequence[Sequence[Shape]]) -> list[list]:
 def _shape(shape: Shape, first: int, last: int) -> list:
     if isinstance(shape, Box):
         numbers = (shape.x, shape.y, shape.w, shape.h)
-        return ["box", first, last, *map(_short, numbers), shape.fill, shape.text, shape.outline]
+        return ["box", first, last, *map(_short, numbers), shape.fill, shape.text, shape.outline, shape.id]
     if isinstance(shape, Label):
         return ["label", first, last, _short(shape.x), _short(shape.y), shape.text, shape.colour, shape.anchor]
+    if isinstance(shape, Curve):
+        points = [[_short(x), _short(y)] for x, y in shape.points]
+        return ["curve", first, last, points, shape.colour, shape.width]
     numbers = (shape.x, shape.y, shape.to_x, shape.to_y)
     return ["arrow", first, last, *map(_short, numbers), shape.colour, _short(shape.bend)]
 
@@ -118,4 +147,4 @@ def _json(value) -> str:
 
 @cache
 def _file(name: str) -> str:
-    return (HERE / name).read_text(encoding="utf-8")
+    return (WEB / name).read_text(encoding="utf-8")

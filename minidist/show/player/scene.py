@@ -6,6 +6,7 @@ twice as high as a character is wide. A terminal shows a frame as it is; a page 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 WIDTH = 72  # characters; with the player's margins this fits a terminal of 80
 USUAL_SPEED = 3  # of the players' 1 to 9, each half as fast again as the one before
@@ -22,6 +23,8 @@ class Box:
         text: cut off if it does not fit.
         mark: the character that a terminal without colours fills it with.
         outline: colour of the outline, if any.
+        id: the name of the thing that it is, such as "chunk b of rank 2": boxes with one id in successive frames are
+            one thing that moves, and a click on it tells its history. "" if it is no thing of its own.
     """
 
     x: float
@@ -32,6 +35,7 @@ class Box:
     text: str = ""
     mark: str = "#"
     outline: str | None = None
+    id: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,69 @@ class Label:
     anchor: str = "start"  # "middle" or "end"
 
 
-Shape = Box | Arrow | Label
+@dataclass(frozen=True)
+class Curve:
+    """A line through points. A terminal shows a dot for each of them.
+
+    Args:
+        points: (x, y) of each.
+        width: in pixels of the page.
+    """
+
+    points: tuple[tuple[float, float], ...]
+    colour: str = "ink"
+    width: float = 3
+
+
+Shape = Box | Arrow | Label | Curve
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the audience predicts before a frame shows it.
+
+    Args:
+        frame: the number of the frame that answers it; it is asked before that one is shown.
+        text: the question.
+        choices: 2 to 6 answers.
+        answer: the number of the right one.
+        reason: why, in one or two sentences; shown with the answer.
+    """
+
+    frame: int
+    text: str
+    choices: tuple[str, ...]
+    answer: int
+    reason: str
+
+    def __post_init__(self) -> None:
+        if self.frame < 1 or not 2 <= len(self.choices) <= 6 or not 0 <= self.answer < len(self.choices):
+            raise ValueError(
+                f"the question {self.text!r} has no frame before it, or not 2 to 6 choices with the answer"
+            )
+
+
+@dataclass(frozen=True)
+class Cue:
+    """What a speaker says or asks from a frame on, and for about how many minutes."""
+
+    frame: int
+    minutes: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Dial:
+    """Something that the viewer sets, such as the bandwidth of a link.
+
+    Args:
+        values: in words, from the smallest on.
+        start: the number of the value that it begins with.
+    """
+
+    name: str
+    values: tuple[str, ...]
+    start: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,11 +135,15 @@ class Frame:
         shapes: later ones cover earlier ones.
         note: what happens in this step, in one sentence.
         facts: name -> figure, such as "bytes so far"; the names are the same in every frame of a scene.
+        at: the moment on the clock that all scenes of an animation share, such as ms; by default, the frame's number.
+        lines: of the scene's code, the numbers of those that this step runs.
     """
 
     shapes: tuple[Shape, ...]
     note: str
     facts: Mapping[str, str] = field(default_factory=dict)
+    at: float | None = None
+    lines: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,11 +156,16 @@ class Scene:
         frames: at least one.
         height: of the grid, in lines.
         key: meaning -> colour, shown below the picture.
-        verdict: the outcome of the run; for a broken run, where it diverges: after which step, in which parameter, by
-            how many ulps.
+        verdict: the outcome of the run in a few words, such as "wrong sum in 8 of 16 chunks".
         first_wrong: the number of the first wrong frame; None if no frame is wrong.
         stills: which frames a still picture shows; the last one by default.
-        twin: of a broken scene the name of the one that it matches frame by frame; "" if it matches each of them.
+        twin: of a broken scene the name of the one that it matches moment by moment; "" if it matches each of them.
+        details: for a broken run, where it diverges: after which step, in which parameter, by how many ulps. Folded.
+        questions: what is asked before some frames.
+        cues: what a speaker says at some frames.
+        code: lines of the program that the steps run, to be lit up by ``Frame.lines``.
+        dials: what the viewer sets.
+        variants: the scene for every position of the dials, the last dial's first. This scene is one of them.
     """
 
     name: str
@@ -102,10 +177,18 @@ class Scene:
     first_wrong: int | None = None
     stills: tuple[int, ...] = (-1,)
     twin: str = ""
+    details: str = ""
+    questions: tuple[Question, ...] = ()
+    cues: tuple[Cue, ...] = ()
+    code: tuple[str, ...] = ()
+    dials: tuple[Dial, ...] = ()
+    variants: tuple["Scene", ...] = ()
 
     def __post_init__(self) -> None:
         if not self.frames:
             raise ValueError(f"scene {self.name!r} has no frames")
+        if self.dials and len(self.variants) != prod(len(dial.values) for dial in self.dials):
+            raise ValueError(f"scene {self.name!r} needs a variant for every position of its dials")
 
     def marks(self) -> list[tuple[str, str, str | None]]:
         """The key as (meaning, colour, mark of a box with that fill); the mark is None for a colour of outlines."""

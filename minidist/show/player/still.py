@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from textwrap import fill
 
 from minidist.show.palette import ink_on
-from minidist.show.player.scene import THEME, WIDTH, Arrow, Box, Frame, Label, Scene
+from minidist.show.player.scene import THEME, WIDTH, Arrow, Box, Curve, Frame, Label, Scene
 
 LIGHT = dict(zip(THEME, ("#1A1A1A", "#B4B4B4", "#FFFFFF", "#C2002F", "#00734F"), strict=True))
 FAINT_TEXT = "#6A6A6A"  # for texts, which must be readable
@@ -15,11 +15,12 @@ ORDER = 3  # the z-order of all shapes: later ones cover earlier ones, texts as 
 LINE = 2  # a line is twice as high as a character is wide
 
 
-def draw(scenes: Sequence[Scene], bug: str):
-    """A matplotlib Figure: the stills of every scene under its title. The last scene is the one with the bug."""
+def draw(scenes: Sequence[Scene], bug: str, broken: int = 1):
+    """A matplotlib Figure: the stills of every scene under its title. The last scenes, so many, have the bug."""
     from matplotlib.figure import Figure
 
-    headings = [_heading(scene, bug if scene is scenes[-1] else "") for scene in scenes]
+    correct = len(scenes) - broken
+    headings = [_heading(scene, bug if number >= correct else "") for number, scene in enumerate(scenes)]
     heights = [_height(scene, heading) for scene, heading in zip(scenes, headings, strict=True)]
     figure = Figure(figsize=(INCHES, sum(heights) + 0.3), layout="constrained")
     parts = figure.subfigures(len(scenes), 1, height_ratios=heights, squeeze=False)[:, 0]
@@ -70,7 +71,7 @@ def draw_frame(axes, frame: Frame, height: float, size: float) -> None:
     axes.set_ylim(LINE * height, -0.5)
     axes.set_aspect("equal")
     for shape in frame.shapes:
-        {Box: _box, Arrow: _arrow, Label: _label}[type(shape)](axes, shape, min(size, 10))
+        {Box: _box, Arrow: _arrow, Label: _label, Curve: _curve}[type(shape)](axes, shape, min(size, 10))
 
 
 def _colour(name: str | None) -> str:
@@ -109,6 +110,11 @@ def _arrow(axes, arrow: Arrow, size: float) -> None:
             "connectionstyle": f"arc3,rad={side * 2 * arrow.bend / length}",
         },
     )
+
+
+def _curve(axes, curve: Curve, size: float) -> None:
+    x, y = zip(*curve.points, strict=True)
+    axes.plot(x, [LINE * one for one in y], color=_colour(curve.colour), lw=curve.width / 2, zorder=ORDER)
 
 
 def _label(axes, label: Label, size: float) -> None:
