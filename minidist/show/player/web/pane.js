@@ -5,7 +5,7 @@ const MOVE = 450; // ms that a thing takes to its new place
 class Pane {
   constructor(root) {
     [this.title, this.stage, this.note] = root.children;
-    this.picture = null;
+    this.drawn = []; // a pane without a scene has none
   }
 
   show(scene) { // nothing is visible yet

@@ -1,11 +1,9 @@
 // What can be opened beside the picture: notes for the speaker, the history of one thing, and help.
 
-const panels = ["notes", "history", "help"];
-
 function closePanels() {
   closeQuestion();
   for (const name of ["history", "help"]) $(name).hidden = true;
-  panes.forEach((pane) => pane.picture && pane.highlight(""));
+  panes.forEach((pane) => pane.highlight(""));
 }
 
 function toggleNotes() {
