@@ -130,7 +130,7 @@ def test_a_run_that_cannot_be_replayed_still_brings_its_results(capsys, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("in_use", "told"), [(0.05, "the links are nearly empty"), (0.3, "4.0 times as long as alone")]
+    ("in_use", "told"), [(0.05, "no link carried more than 5% of what it could"), (0.3, "4.0 times as long as alone")]
 )
 def test_shared_links_are_the_limit_only_if_they_are_in_use_for_long(in_use, told):
     """One small message that shares a link in an idle network is no reason for a long step."""

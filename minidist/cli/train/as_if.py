@@ -161,5 +161,6 @@ def limit(step: StepReport) -> str:
         return f"{told}; messages that share links took up to {step.slowed:.1f} times as long as alone"
     fullest = step.links[0]
     if fullest.utilization < EMPTY:
-        return f"{told}; the links are nearly empty: ranks wait for each other and for the latency of small messages"
+        least = f"no link carried more than {fullest.utilization:.0%} of what it could"
+        return f"{told}; {least}: ranks wait for each other, or for the latency of small messages"
     return f"{told}; the fullest link, {fullest}, carried {fullest.utilization:.0%} of what it could"
