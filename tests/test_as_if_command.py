@@ -5,8 +5,9 @@ import json
 import pytest
 
 from minidist.analysis.clock.as_if import as_if
-from minidist.analysis.clock.report import report
+from minidist.analysis.clock.report import Busy, RankTime, StepReport, report
 from minidist.cli import main as cli
+from minidist.cli.train.as_if import limit
 from minidist.comm import Cluster
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -126,6 +127,15 @@ def test_a_run_that_cannot_be_replayed_still_brings_its_results(capsys, monkeypa
     told = capsys.readouterr().out
     assert "fingerprint:" in told and "--as-if h100:1x1: no such luck" in told
     assert json.loads(path.read_text())["as_if"] is None
+
+
+@pytest.mark.parametrize(
+    ("in_use", "told"), [(0.05, "no link carried more than 5% of what it could"), (0.3, "4.0 times as long as alone")]
+)
+def test_shared_links_are_the_limit_only_if_they_are_in_use_for_long(in_use, told):
+    """One small message that shares a link in an idle network is no reason for a long step."""
+    links = [Busy(("leaf0", "spine"), in_use, nbytes=1, utilization=in_use)]
+    assert told in limit(StepReport(1.0, [RankTime(0.1, 0.9, 0.9, 0.0)], links, slowed=4.0, bytes_between_nodes=1))
 
 
 def test_the_same_from_python(logs):

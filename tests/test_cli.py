@@ -57,10 +57,12 @@ def test_a_picture_of_a_pipeline(tmp_path, monkeypatch):
     from minidist.show import pipelines
 
     drawn, draw = [], pipelines.draw
-    monkeypatch.setattr(pipelines, "draw", lambda found, unit: drawn.append(found) or draw(found, unit))
+    monkeypatch.setattr(pipelines, "draw", lambda found, *rest: drawn.append((found, *rest)) or draw(found, *rest))
     path = str(tmp_path / "x.png")
     assert cli.main(["train", *SIZES, "--layers", "2", "--pp", "2", "--dp", "2", "--png", path]) == 0
-    ((title, rows),) = drawn[0].items()
+    ((found, _, ranks),) = drawn
+    ((title, rows),) = found.items()
+    assert list(ranks) == [0, 2]
     assert title == "dp=2,pp=2" and [row[0].action.stage for row in rows] == [0, 1]
     assert Path(path).stat().st_size > 5000
 
@@ -75,6 +77,17 @@ def test_standard_output_has_only_the_json(capsys):
     assert cli.main(["train", *SIZES, "--json", "-"]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["layout"] == "dp=1" and "fingerprint" in captured.err
+
+
+def test_no_number_and_no_name_is_cut_on_a_narrow_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    arguments = ["--dp", "4", "--zero", "3", "--node-size", "2", "--steps", "2", "--width", "128", "--json", "-"]
+    assert cli.main(["train", *arguments]) == 0
+    captured = capsys.readouterr()
+    found, printed = json.loads(captured.out), captured.err
+    tables = printed[printed.index("traffic per rank") :]
+    assert "…" not in tables and all(len(line) <= 80 for line in tables.splitlines() if line[:1] in set("┏┃│└"))
+    assert all(f"{rank['bytes_between_nodes']:,} │" in tables for rank in found["traffic"])
 
 
 def test_collectives_of_a_step_by_axis(capsys):
@@ -316,7 +329,7 @@ def test_verify_fails_on_an_injected_bug(capsys, monkeypatch):
         (["train", "--json", "x.png", "--png", "x.png"], "--json, --png must be different files"),
         (["train", "--json", "x.json", "--trace", "./x.json"], "must be different files"),
         (["train", "--text", __file__, "--json", __file__], "--json, --text must be different files"),
-        (["train", "--trace", "-"], "--trace needs a file; only the JSON of train and verify goes to standard output"),
+        (["train", "--trace", "-"], "--trace needs a file; only --json takes - for standard output"),
         (["train", "--sample", "-5"], "--sample must not be negative"),
         (["verify", "dp=2,np=2"], "'np=2' is not key=value with a key of dp"),
         (

@@ -54,6 +54,20 @@ def test_a_cluster_has_its_bisection_bandwidth(capsys):
     assert "bisection" not in shown(capsys, "h100:1x1")
 
 
+def test_a_network_of_ones_own_is_shown_by_its_own_links(capsys, tmp_path):
+    """GPU 2 has the slowest link, so the worst half is GPU 2 alone: not the first ranks, and nothing of NVLink."""
+    speeds = {"gpu0": 25e9, "gpu1": 25e9, "gpu2": 5e9}
+    links = [
+        f'[[link]]\nbetween = ["{gpu}", "switch"]\nbandwidth = {speed}\nlatency = 1e-6' for gpu, speed in speeds.items()
+    ]
+    path = tmp_path / "net.toml"
+    path.write_text("\n".join([f"ranks = {list(speeds)}", *links]))
+    found = json.loads(shown(capsys, f"h100:3,network={path}", "--json", "-"))
+    assert found["bisection_bandwidth"] == 5e9
+    out = shown(capsys, f"h100:3,network={path}")
+    assert "the links of" in out and "5 GB/s in each direction" in out and "NVLink" not in out
+
+
 def test_json_has_the_numbers(capsys):
     found = json.loads(shown(capsys, "--json", "-"))
     assert found["accelerators"]["h100"]["flops"]["bf16"] == 989.4e12 and found["nodes"].keys() == ALL.nodes.keys()

@@ -36,7 +36,7 @@ def without_blocks(page: Path) -> str:
 
 
 def run(*command) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=LIMIT)
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, encoding="utf-8", timeout=LIMIT)
 
 
 # ── README: short, and the first things first ────────────────────────────────────────────────────────────────────────
@@ -179,6 +179,15 @@ def test_nodes_and_costs(tmp_path):
     assert sent == str([16000] * 8) and name == "halving_doubling"
     shown = re.findall(r"# ([\d.]+) s", costs)
     assert [f"{float(time):.5f}" for time in times] == shown
+
+
+def test_a_run_on_a_clock(tmp_path):
+    (code,) = blocks("docs/clock.md", "python")
+    script = tmp_path / "clock.py"
+    script.write_text(code, encoding="utf-8")
+    result = run("-X", "utf8", script)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == code.splitlines()[-1].removeprefix("# ")
 
 
 def test_deadlock(tmp_path):

@@ -1,6 +1,7 @@
 """``minidist hardware``: accelerators, links and nodes, their numbers and sources, and what a cluster is made of."""
 
 from dataclasses import asdict
+from itertools import combinations
 
 from rich.table import Table
 
@@ -13,6 +14,7 @@ from minidist.plan.cluster.toml_tables import choose
 from minidist.plan.cluster.topologies import bisection_bandwidth, topology_of
 
 MODEL = GPTConfig(vocab=50257, context=2048, layers=32, heads=32, width=4096)  # whose prefill and decode are shown
+ALL_HALVES = 10  # ranks of a network of one's own up to which all 252 halves are tried for the bisection bandwidth
 BYTES_EACH = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "fp4": 0.5}
 
 
@@ -159,17 +161,25 @@ _TABLES = {"accelerator": _accelerator, "link": _link, "node": _node}
 
 def _cluster_numbers(spec: ClusterSpec) -> dict:
     topology = topology_of(spec)
-    bisection = bisection_bandwidth(topology) if spec.world_size > 1 else None
+    bisection = None
+    if not spec.network.endswith(".toml"):
+        bisection = bisection_bandwidth(topology) if spec.world_size > 1 else None
+    elif 1 < spec.world_size <= ALL_HALVES:  # nothing says which halves of somebody's own network are the worst
+        halves = combinations(range(spec.world_size), spec.world_size // 2)
+        bisection = min(bisection_bandwidth(topology, set(half)) for half in halves)
     return {"cluster": str(spec), "world_size": spec.world_size, "bisection_bandwidth": bisection} | asdict(spec)
 
 
 def _cluster(spec: ClusterSpec, numbers: dict) -> Table:
     table = _details(f"cluster {spec}")
     table.add_row("accelerators", f"{spec.world_size:,} x {spec.accelerator.name}")
-    table.add_row("inside", f"{spec.inside.name}: {_number(spec.inside.bandwidth / 1e9)} GB/s in each direction")
+    if spec.network.endswith(".toml"):
+        table.add_row("network", f"the links of {spec.network}")
+    else:
+        table.add_row("inside", f"{spec.inside.name}: {_number(spec.inside.bandwidth / 1e9)} GB/s in each direction")
     if spec.torus:
         table.add_row("network", f"a torus of {spec.size} chips")
-    elif spec.nodes > 1:
+    elif spec.nodes > 1 and not spec.network.endswith(".toml"):
         cards = spec.nics or spec.node_size
         rate = _number(spec.between.bandwidth / 1e9)
         table.add_row("between", f"{cards} x {spec.between.name}: {rate} GB/s in each direction")

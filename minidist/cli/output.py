@@ -44,7 +44,7 @@ def check_outputs(paths: dict[str, str | None], text: str | None) -> None:
         raise ValueError(f"{', '.join(flags)} must be different files")
     for flag, path in files.items():
         if path == "-":
-            raise ValueError(f"--{flag} needs a file; only the JSON of train and verify goes to standard output")
+            raise ValueError(f"--{flag} needs a file; only --json takes - for standard output")
         if flag in ("png", "gif") and not path.lower().endswith(f".{flag}"):
             raise ValueError(f"--{flag}: {path} must end in .{flag}")
         with errors_naming(flag, path):

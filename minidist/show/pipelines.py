@@ -11,14 +11,16 @@ from minidist.parallel.tools.schedules import Action
 
 COLOURS = {"F": "#56B4E9", "B": "#0072B2", "I": "#0072B2", "W": "#009E73"}  # as in timeline.py
 NAMES = {"F": "forward", "B": "backward", "I": "backward, inputs", "W": "backward, weights"}
+MILLISECONDS_FROM = 2e-3  # seconds: shorter pipelines are labelled in microseconds
 
 
-def draw(pipelines: Mapping[str, Sequence[Sequence[Slot]]], unit: str = "slots"):
+def draw(pipelines: Mapping[str, Sequence[Sequence[Slot]]], unit: str = "slots", ranks: Sequence[int] | None = None):
     """A matplotlib Figure: a panel for each pipeline, with the bubble in its title.
 
     Args:
         pipelines: title -> for each rank its actions and their times.
-        unit: of the times.
+        unit: of the times. Seconds are labelled in milliseconds or microseconds where there are few.
+        ranks: their numbers, from the first stage on; 0, 1, 2, ... by default.
     """
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
@@ -33,13 +35,17 @@ def draw(pipelines: Mapping[str, Sequence[Sequence[Slot]]], unit: str = "slots")
             for slot in rank:
                 _cell(axes, place, slot, len(pipeline), longest)
         axes.set_title(f"{title}: bubble {100 * bubble(pipeline):.1f} %", loc="left", fontsize=10)
-        axes.set_yticks(range(len(pipeline)), [f"rank {place}" for place in range(len(pipeline))], fontsize=8)
+        numbers = range(len(pipeline)) if ranks is None else ranks
+        axes.set_yticks(range(len(pipeline)), [f"rank {number}" for number in numbers], fontsize=8)
         axes.set_ylim(len(pipeline) - 0.5, -0.5)
         axes.set_xlim(0, longest * 1.001)
         axes.tick_params(length=0)
         axes.spines[["top", "right", "left"]].set_visible(False)
         if axes is not panels[-1]:
             axes.set_xticks([])
+    if unit == "seconds" and longest < 1:
+        factor, unit = (1e3, "milliseconds") if longest >= MILLISECONDS_FROM else (1e6, "microseconds")
+        panels[-1].xaxis.set_major_formatter(lambda value, _: f"{value * factor:.10g}")
     panels[-1].set_xlabel(unit, fontsize=9)
     handles = [Patch(color=COLOURS[kind], label=NAMES[kind]) for kind in "FBIW" if kind in kinds]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9)

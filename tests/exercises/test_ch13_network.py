@@ -733,7 +733,7 @@ def two_level_seconds(size: int, inside: int, nbytes_: float, fast: float, slow:
     points=4,
 )
 class TestPlacingAMesh:
-    """hybrid_mesh, best_inside: which block of a mesh belongs into a node"""
+    """hybrid_mesh, best_inside: which block of a mesh belongs in a node"""
 
     def test_mesh(self, student):
         cases = [
@@ -1026,7 +1026,7 @@ class TestSyncShard:
     def test_shards(self, student):
         for nodes, per_node, count, mean, seen in self.results(student, self.GRIDS):
             for rank, one in enumerate(seen):
-                what = f"{nodes} nodes of {per_node}, {count} elements, rank {rank}"
+                what = f"{nodes} node{'s' * (nodes > 1)} of {per_node}, {count} elements, rank {rank}"
                 same(one.value[0], np.array_split(mean, per_node)[rank % per_node], f"{what}: its shard of the mean")
                 assert one.value[2], f"{what}: expected the gradient unmodified"
 

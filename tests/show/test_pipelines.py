@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from minidist.analysis.time.bubbles import slots_of
-from minidist.parallel.tools.schedule_check import bubble, needs, timeline
+from minidist.parallel.tools.schedule_check import Slot, bubble, needs, timeline
 from minidist.parallel.tools.schedules import schedule
 from minidist.show import pipelines
 from minidist.train.config import TrainConfig
@@ -21,6 +21,22 @@ def test_a_cell_for_each_action():
     assert np.allclose(sorted(boxes), sorted(expected))
     assert [text.get_text() for text in axes.texts[:8]] == ["0", "1", "2", "0", "3", "1", "2", "3"]
     assert axes.get_title(loc="left") == "1F1B: bubble 33.3 %"
+
+
+def test_a_run_of_microseconds_is_labelled_in_them_and_with_its_ranks():
+    slots = [
+        [Slot(slot.action, 1e-5 * slot.start, 1e-5 * slot.end) for slot in row]
+        for row in timeline(schedule("1f1b", 2, 2))
+    ]
+    figure = pipelines.draw({"on a cluster": slots}, "seconds", ranks=[0, 4])
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    assert axes.get_xlabel() == "microseconds" and not axes.xaxis.get_offset_text().get_text()
+    assert all(
+        float(tick.get_text()) == pytest.approx(1e6 * place)
+        for tick, place in zip(axes.get_xticklabels(), axes.get_xticks(), strict=True)
+    )
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["rank 0", "rank 4"]
 
 
 @pytest.mark.parametrize("text", ["pp=2", "pp=2,virtual=2", "pp=2,schedule=zb-h1"])

@@ -18,7 +18,8 @@ from minidist.train.layout import Layout
 from minidist.train.result import Run
 
 FULLEST = 4  # links that are named
-MOSTLY, CROWDED, EMPTY = 0.8, 1.5, 0.3  # where words change: shares of a step, and how often messages are slowed
+MOSTLY, EMPTY = 0.8, 0.3  # where words change: shares of a step
+CROWDED, SELDOM = 1.5, 0.1  # how much messages are slowed, if some link is in use for a share of the step that matters
 
 
 @dataclass(frozen=True)
@@ -156,9 +157,10 @@ def limit(step: StepReport) -> str:
     told = f"{computing:.0%} of it computing on the busiest rank"
     if computing > MOSTLY or not step.links:
         return told
-    if step.slowed > CROWDED:
+    if step.slowed > CROWDED and max(link.seconds for link in step.links) > SELDOM * step.seconds:
         return f"{told}; messages that share links took up to {step.slowed:.1f} times as long as alone"
     fullest = step.links[0]
     if fullest.utilization < EMPTY:
-        return f"{told}; the links are nearly empty: ranks wait for each other and for the latency of small messages"
+        least = f"no link carried more than {fullest.utilization:.0%} of what it could"
+        return f"{told}; {least}: ranks wait for each other, or for the latency of small messages"
     return f"{told}; the fullest link, {fullest}, carried {fullest.utilization:.0%} of what it could"

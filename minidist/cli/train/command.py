@@ -170,7 +170,8 @@ def _draw(path: Path, logs: list[list], layout: Layout, wanted: Wanted | None) -
 
     run = str(layout) if wanted is None else f"{layout}, as if on {wanted.cluster}"
     if layout.pp > 1:
-        one = logs[:: layout.replicas * layout.tp]  # the ranks of the first pipeline
-        pipelines.draw({run: slots_of(one)}, "seconds").savefig(path, dpi=110)
+        ranks = range(0, len(logs), layout.replicas * layout.tp)  # of the first pipeline
+        slots = slots_of([logs[rank] for rank in ranks])
+        pipelines.draw({run: slots}, "seconds", ranks).savefig(path, dpi=110)
     else:
         timeline.save(path, logs, f"the last steps of minidist train, {run}")

@@ -6,12 +6,15 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column
 
 from minidist.analysis.time.stragglers import Straggler, StragglerWatch, same_work
 from minidist.cli.train.elastic_flags import print_interruption
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.resilience.interruption import Interruption
+
+NUMBERS = 64  # characters for a short bar, steps, loss, speed and both times
 
 
 class Narrator:
@@ -68,8 +71,9 @@ def watch_of(layout: Layout) -> StragglerWatch:
 @contextmanager
 def narrating(console: Console, config: TrainConfig, layout: Layout, first: int) -> Iterator[Narrator]:
     """Within it there is a bar on the console."""
+    room = max(4, console.width - NUMBERS)  # on a narrow terminal the layout is cut, not the numbers
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", table_column=Column(no_wrap=True, max_width=room)),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[loss]}"),

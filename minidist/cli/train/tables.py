@@ -19,7 +19,7 @@ def print_run(console: Console, result: Run, used: RunUtilization | None) -> Non
         columns = ["bytes_sent", "messages_sent", "bytes_received", "messages_received"]
         columns += ["bytes_between_nodes"] * several
         for column in ("rank", *columns):
-            table.add_column(column.replace("_", " "), justify="right")
+            _add_count(table, column, several)
         for number, rank in enumerate(result.ranks):
             moved = rank.traffic.as_dict()
             table.add_row(str(number), *(f"{moved[column]:,}" for column in columns))
@@ -48,14 +48,19 @@ def print_run(console: Console, result: Run, used: RunUtilization | None) -> Non
 def _collectives_table(rows: list[dict], several_nodes: bool) -> Table:
     table = Table(title="collectives and sends of rank 0, one step", title_justify="left")
     for column in ("axis", "collective", "dtype"):
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     counts = ["calls", "bytes_sent"] + ["bytes_between_nodes"] * several_nodes
-    for column in ("elements per call", *counts):
-        table.add_column(column.replace("_", " "), justify="right")
+    for column in ("elements_per_call", *counts):
+        _add_count(table, column, several_nodes)
     for row in rows:
         size = f"{row['elements']:,}" if row["elements"] else "varies"
         table.add_row(row["axis"], row["name"], row["dtype"], size, *(f"{row[count]:,}" for count in counts))
     return table
+
+
+def _add_count(table: Table, name: str, narrow: bool) -> None:
+    """A column of numbers, none of which is cut; if narrow, each word of its heading has a line of its own."""
+    table.add_column(name.replace("_", "\n" if narrow else " "), justify="right", overflow="fold")
 
 
 def _memory_table(result: Run) -> Table:

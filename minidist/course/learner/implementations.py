@@ -122,7 +122,7 @@ def print_implementations(console: Console, implementations: list[Implementation
     """Print those that were called as a table, the learner's first."""
     table = Table(title="implementations that were called", title_justify="left")
     for column in ("function", "implementation", "where", "calls on rank 0"):
-        table.add_column(column, justify="right" if column.startswith("calls") else "left")
+        table.add_column(column, justify="right" if column.startswith("calls") else "left", overflow="fold")
     rows = implementations_as_dict(implementations, runs)["implementations"]
     for row in sorted(rows, key=lambda row: row["implementation"] != "yours"):
         if row["calls"]:
