@@ -133,6 +133,8 @@ def test_each_chip_has_two_neighbours_in_every_dimension():
 def test_tpu_slices_have_links_around_from_four_chips_on_each_side():
     assert len(cluster("tpu-v4:4x4x4").links) == 6 * 64
     assert len(cluster("tpu-v4:2x4x4").links) == 2 * (16 + 2 * 24)
+    for flat in ("4x4", "4x4x1"):  # a side that is not written has one chip
+        assert len(cluster(f"tpu-v4:{flat}").links) == 2 * 24
 
 
 # ── Bisection bandwidth ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -259,6 +261,8 @@ def test_ones_own_graph(own):
         ('["a", "b", "c", "d"]', '["a", "b", "c", "a"]', "each rank needs a vertex of its own"),
         ("[0, 0, 1, 1]", "[0, 0, 1]", "nodes: expected the node of each of 4 ranks, got 3"),
         ('["a", "b"], bandwidth', '["a"], bandwidth', r"link: number 0: between: expected two vertices, .* \['a'\]"),
+        ('"d", "a"], bandwidth = 1e9, one_way = true', '"b", "a"], bandwidth = 1e9',
+         "link: number 3: there is a link from 'b' to 'a' already: write one, with the bandwidth of all cables"),
         ("bandwidth = 10e9", "bandwidth = 0", "link: number 0: bandwidth must be above 0"),
         ("bandwidth = 10e9", "bandwith = 10e9", "link: number 0: unknown key 'bandwith': the nearest is 'bandwidth'"),
         ("one_way = true", "one_way = 1", "link: number 3: one_way: expected true or false, got 1"),

@@ -180,11 +180,15 @@ def from_toml(path: str | Path) -> Topology:
     """
     graph = from_table(OwnGraph, read_toml(Path(path)), str(path))
     links: dict[Edge, Link] = {}
-    for link in graph.link:
+    for number, link in enumerate(graph.link):
         start, end = link.between
-        links[start, end] = Link(link.bandwidth, link.latency)
-        if not link.one_way:
-            links[end, start] = links[start, end]
+        for edge in [(start, end)] if link.one_way else [(start, end), (end, start)]:
+            if edge in links:
+                raise ValueError(
+                    f"{path}: link: number {number}: there is a link from {edge[0]!r} to {edge[1]!r} already: write "
+                    "one, with the bandwidth of all cables together"
+                )
+            links[edge] = Link(link.bandwidth, link.latency)
     topology = Topology(tuple(graph.ranks), tuple(graph.nodes) or (0,) * len(graph.ranks), links)
     check_connected(topology)
     return topology
