@@ -219,7 +219,7 @@ def test_ones_own_file_has_one_kind_of_node_or_names_it(own):
 def test_a_torus_without_room_for_a_cube_of_four_names_one_that_fits(own):
     own.write_text(OWN.replace("size = 4", "size = 12\ntorus = 2"))
     assert ClusterSpec.parse(str(own)).torus == (3, 4)
-    with pytest.raises(ValueError, match="own.toml:3x5: .* choose .*own.toml:3x4$"):
+    with pytest.raises(ValueError, match=r"own.toml:3x5: .* choose .*own.toml:3x4$"):
         ClusterSpec.parse(f"{own}:3x5")
 
 
