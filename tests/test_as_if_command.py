@@ -160,6 +160,8 @@ def test_the_layout_of_a_checkpoint_moves_to_the_clusters_nodes(tmp_path, capsys
 def test_a_run_that_was_over_has_no_step_to_replay(tmp_path, capsys):
     assert train("--dp", "2", "--save", str(tmp_path)) == 0
     capsys.readouterr()
-    assert cli.main(["train", "--resume", str(tmp_path), "--as-if", "h100:2"]) == 2
-    told = capsys.readouterr().out
-    assert "fingerprint:" in told and "there is none to replay: leave --as-if out" in told
+    png = tmp_path / "out.png"
+    assert cli.main(["train", "--resume", str(tmp_path), "--as-if", "h100:2", "--png", str(png)]) == 2
+    told = capsys.readouterr()
+    assert "fingerprint:" in told.out and "there is none to replay: leave --as-if out" in told.out
+    assert "--png draws the last steps, and this run took none" in told.err and not png.exists()

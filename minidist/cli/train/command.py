@@ -169,6 +169,8 @@ def _draw(path: Path, logs: list[list], layout: Layout, wanted: Wanted | None) -
     from minidist.analysis.time.bubbles import slots_of
     from minidist.show import pipelines, timeline
 
+    if not any(logs):  # the checkpoint was of the last step
+        raise ValueError("--png draws the last steps, and this run took none: leave it out")
     run = str(layout) if wanted is None else f"{layout}, as if on {wanted.cluster}"
     if layout.pp > 1:
         one = logs[:: layout.replicas * layout.tp]  # the ranks of the first pipeline
