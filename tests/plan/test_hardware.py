@@ -75,6 +75,8 @@ def test_inside_a_node_links_are_many_times_as_fast_as_between_nodes():
 
 def test_collectives_choose_by_the_same_numbers_where_nobody_says_others():
     assert ClusterSpec.parse("h100:2x8").links == Links()
+    bandwidths = [ClusterSpec.parse(f"h100:2x8{more}").links.between.bandwidth for more in OVERSUBSCRIBED]
+    assert bandwidths == [12.5e9, 50e9]  # a rail is on one leaf switch
 
 
 def test_everything_has_a_source_and_a_name():
@@ -83,6 +85,8 @@ def test_everything_has_a_source_and_a_name():
 
 
 # ── One's own file ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+OVERSUBSCRIBED = (",oversubscription=4", ",oversubscription=4,network=rails")
 
 OWN = """
 [accelerator.mine]

@@ -201,8 +201,13 @@ class ClusterSpec:
 
     @property
     def links(self) -> Links:
-        """By which collectives choose their algorithms: each accelerator's share, if all of a node send at once."""
+        """By which collectives choose their algorithms: each accelerator's share, if all of a node send at once.
+
+        On rails, what they send to their own rail does not cross the oversubscribed links.
+        """
         share = (self.nics or self.node_size) / self.node_size
+        if self.network == "tree":
+            share /= self.oversubscription
         between = Link(self.between.bandwidth * share, self.between.latency)
         return Links(Link(self.inside.bandwidth, self.inside.latency), between)
 
