@@ -9,11 +9,11 @@ from minidist.plan.cluster.hardware import ClusterSpec
 from minidist.plan.cluster.max_flow import max_flow
 from minidist.plan.cluster.topologies import (
     bisection_bandwidth,
-    first_half,
     from_toml,
     single_switch,
     topology_of,
     torus,
+    worst_halves,
 )
 from minidist.plan.cluster.topology import Link, Topology, check_connected
 
@@ -152,7 +152,15 @@ def test_a_long_torus_is_cut_across_its_longest_even_side():
     assert bisection_bandwidth(torus((4, 4, 16), Link(1e9))) == 2 * 16 * 1e9
     assert bisection_bandwidth(torus((16, 4, 4), Link(1e9))) == 2 * 16 * 1e9
     grid = torus((3, 4), Link(1e9))
-    assert {grid.place(rank)[1] for rank in first_half(grid)} == {0, 1}
+    assert [{grid.place(rank)[1] for rank in half} for half in worst_halves(grid)] == [{0, 1}]
+
+
+@pytest.mark.parametrize("wraps", [False, True])
+@pytest.mark.parametrize("shape", [(5,), (3, 2), (2, 5), (4, 3), (7, 2), (3, 3), (2, 2, 3), (5, 2, 1)])
+def test_no_other_halves_of_a_small_torus_have_less_between_them(shape, wraps):
+    grid = torus(shape, Link(1.0), wraps)
+    halves = combinations(range(grid.size), grid.size // 2)
+    assert bisection_bandwidth(grid) == min(bisection_bandwidth(grid, set(half)) for half in halves)
 
 
 @pytest.mark.parametrize("over", [1, 2, 4, 8])
