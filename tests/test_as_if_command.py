@@ -158,3 +158,20 @@ def test_a_slower_network_only_makes_ranks_wait(logs):
 def test_half_the_efficiency_takes_twice_the_computing(logs):
     fast, slow = (report(as_if(logs, "a100:4", share, share)) for share in (0.8, 0.4))
     assert slow.ranks[0].computing == pytest.approx(2 * fast.ranks[0].computing)
+
+
+def test_the_layout_of_a_checkpoint_moves_to_the_clusters_nodes(tmp_path, capsys):
+    assert train("--dp", "2", "--node-size", "1", "--save", str(tmp_path), "--save-every", "1") == 0
+    capsys.readouterr()
+    assert cli.main(["train", "--resume", str(tmp_path / "step-000001"), "--as-if", "h100:2"]) == 0
+    assert "µs on h100:1x2" in capsys.readouterr().out
+
+
+def test_a_run_that_was_over_has_no_step_to_replay(tmp_path, capsys):
+    assert train("--dp", "2", "--save", str(tmp_path)) == 0
+    capsys.readouterr()
+    png = tmp_path / "out.png"
+    assert cli.main(["train", "--resume", str(tmp_path), "--as-if", "h100:2", "--png", str(png)]) == 2
+    told = capsys.readouterr()
+    assert "fingerprint:" in told.out and "there is none to replay: leave --as-if out" in told.out
+    assert "--png draws the last steps, and this run took none" in told.err and not png.exists()

@@ -112,9 +112,10 @@ class Layout:
         if self.zero and (self.sync, self.bucket_mb) != (Layout.sync, Layout.bucket_mb):
             raise ValueError(f"zero={self.zero} sums gradients block by block: leave sync and bucket_mb as they are")
         if self.zero and self.algorithm not in ("auto", *ZERO_ALGORITHMS):
+            *others, last = ("auto", *ZERO_ALGORITHMS)
             raise ValueError(
-                f"algorithm={self.algorithm} is an all-reduce, which zero={self.zero} does not make: choose auto, "
-                f"{' or '.join(ZERO_ALGORITHMS)}, of its reduce-scatters and all-gathers"
+                f"algorithm={self.algorithm} is an all-reduce, which zero={self.zero} does not make: choose "
+                f"{', '.join(others)} or {last}, of its reduce-scatters and all-gathers"
             )
 
     def _check_pipeline(self) -> None:

@@ -360,7 +360,7 @@ def test_a_parameter_that_is_not_gathered_is_a_hole(ranks):
         ("zero=1,dp=2,reshard_after_forward=0", "they need zero=3"),
         ("zero=3,dp=2,prefetch=2", "prefetch=2: choose 0 or 1"),
         ("zero=1,dp=2,sync=naive", "leave sync and bucket_mb as they are"),
-        ("zero=1,dp=2,algorithm=tree", "choose auto, ring or direct"),
+        ("zero=1,dp=2,algorithm=tree", "choose auto, ring, direct or hierarchical"),
         ("zero=x,dp=2", "zero=x is not a whole number"),
     ],
 )

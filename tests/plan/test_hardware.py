@@ -75,6 +75,8 @@ def test_inside_a_node_links_are_many_times_as_fast_as_between_nodes():
 
 def test_collectives_choose_by_the_same_numbers_where_nobody_says_others():
     assert ClusterSpec.parse("h100:2x8").links == Links()
+    bandwidths = [ClusterSpec.parse(f"h100:2x8{more}").links.between.bandwidth for more in OVERSUBSCRIBED]
+    assert bandwidths == [12.5e9, 50e9]  # a rail is on one leaf switch
 
 
 def test_everything_has_a_source_and_a_name():
@@ -83,6 +85,8 @@ def test_everything_has_a_source_and_a_name():
 
 
 # ── One's own file ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+OVERSUBSCRIBED = (",oversubscription=4", ",oversubscription=4,network=rails")
 
 OWN = """
 [accelerator.mine]
@@ -181,6 +185,7 @@ def test_a_table_that_is_none_is_named(own):
         ("a100:16x4", 16, 4, "a100:16x4"),
         ("gb200:2x72", 2, 72, "gb200:2x72"),
         ("tpu-v5p:4x4x8", 1, 128, "tpu-v5p:4x4x8"),
+        ("tpu-v5p:4x4", 1, 16, "tpu-v5p:4x4x1"),
         ("h100:4x8, oversubscription=4", 4, 8, "h100:4x8,oversubscription=4"),
         ("h100:4x8,between=ethernet100,network=rails", 4, 8, "h100:4x8,between=ethernet100,network=rails"),
     ],
@@ -213,6 +218,13 @@ def test_ones_own_file_has_one_kind_of_node_or_names_it(own):
     own.write_text("")
     with pytest.raises(ValueError, match=r"has 0 kinds of nodes: add a table \[node.own\]"):
         ClusterSpec.parse(f"{own}:2x4")
+
+
+def test_a_torus_without_room_for_a_cube_of_four_names_one_that_fits(own):
+    own.write_text(OWN.replace("size = 4", "size = 12\ntorus = 2"))
+    assert ClusterSpec.parse(str(own)).torus == (3, 4)
+    with pytest.raises(ValueError, match=r"own.toml:3x5: .* choose .*own.toml:3x4$"):
+        ClusterSpec.parse(f"{own}:3x5")
 
 
 def test_an_accelerator_without_a_node_says_so(own):

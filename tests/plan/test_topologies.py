@@ -9,11 +9,11 @@ from minidist.plan.cluster.hardware import ClusterSpec
 from minidist.plan.cluster.max_flow import max_flow
 from minidist.plan.cluster.topologies import (
     bisection_bandwidth,
-    first_half,
     from_toml,
     single_switch,
     topology_of,
     torus,
+    worst_halves,
 )
 from minidist.plan.cluster.topology import Link, Topology, check_connected
 
@@ -133,6 +133,8 @@ def test_each_chip_has_two_neighbours_in_every_dimension():
 def test_tpu_slices_have_links_around_from_four_chips_on_each_side():
     assert len(cluster("tpu-v4:4x4x4").links) == 6 * 64
     assert len(cluster("tpu-v4:2x4x4").links) == 2 * (16 + 2 * 24)
+    for flat in ("4x4", "4x4x1"):  # a side that is not written has one chip
+        assert len(cluster(f"tpu-v4:{flat}").links) == 2 * 24
 
 
 # ── Bisection bandwidth ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -150,7 +152,15 @@ def test_a_long_torus_is_cut_across_its_longest_even_side():
     assert bisection_bandwidth(torus((4, 4, 16), Link(1e9))) == 2 * 16 * 1e9
     assert bisection_bandwidth(torus((16, 4, 4), Link(1e9))) == 2 * 16 * 1e9
     grid = torus((3, 4), Link(1e9))
-    assert {grid.place(rank)[1] for rank in first_half(grid)} == {0, 1}
+    assert [{grid.place(rank)[1] for rank in half} for half in worst_halves(grid)] == [{0, 1}]
+
+
+@pytest.mark.parametrize("wraps", [False, True])
+@pytest.mark.parametrize("shape", [(5,), (3, 2), (2, 5), (4, 3), (7, 2), (3, 3), (2, 2, 3), (5, 2, 1)])
+def test_no_other_halves_of_a_small_torus_have_less_between_them(shape, wraps):
+    grid = torus(shape, Link(1.0), wraps)
+    halves = combinations(range(grid.size), grid.size // 2)
+    assert bisection_bandwidth(grid) == min(bisection_bandwidth(grid, set(half)) for half in halves)
 
 
 @pytest.mark.parametrize("over", [1, 2, 4, 8])
@@ -259,6 +269,8 @@ def test_ones_own_graph(own):
         ('["a", "b", "c", "d"]', '["a", "b", "c", "a"]', "each rank needs a vertex of its own"),
         ("[0, 0, 1, 1]", "[0, 0, 1]", "nodes: expected the node of each of 4 ranks, got 3"),
         ('["a", "b"], bandwidth', '["a"], bandwidth', r"link: number 0: between: expected two vertices, .* \['a'\]"),
+        ('"d", "a"], bandwidth = 1e9, one_way = true', '"b", "a"], bandwidth = 1e9',
+         "link: number 3: there is a link from 'b' to 'a' already: write one, with the bandwidth of all cables"),
         ("bandwidth = 10e9", "bandwidth = 0", "link: number 0: bandwidth must be above 0"),
         ("bandwidth = 10e9", "bandwith = 10e9", "link: number 0: unknown key 'bandwith': the nearest is 'bandwidth'"),
         ("one_way = true", "one_way = 1", "link: number 3: one_way: expected true or false, got 1"),

@@ -118,8 +118,10 @@ def on_cluster(wanted: Wanted, result: Run) -> OnCluster:
     """Replay a run that was traced.
 
     Raises:
-        ValueError: if it cannot be replayed.
+        ValueError: if it cannot be replayed, or took no step.
     """
+    if not result.steps_here:
+        raise ValueError("the checkpoint is of the run's last step, so there is none to replay: leave --as-if out")
     logs = [rank.log for rank in result.ranks]
     replayed = as_if(logs, wanted.cluster, wanted.flops_efficiency, wanted.memory_efficiency)
     return OnCluster(wanted, replayed, report(replayed))

@@ -1,6 +1,6 @@
 """The command itself: from the flags to a run, and to the files and tables that it leaves."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -59,12 +59,13 @@ def add_commands(commands) -> None:
 def _train(options) -> int:
     checkpoint = resumed(options.resume)
     config = config_of(options, checkpoint and checkpoint.config)
-    layout = layout_of(options) or (checkpoint.layout if checkpoint else Layout())
+    given = layout_of(options)
+    layout = given or (checkpoint.layout if checkpoint else Layout())
     config.check(layout)
     check_memory(config, layout)
     wanted = as_if_of(options, config, layout)
     if wanted is not None:
-        layout = wanted.on_nodes(layout)
+        layout = wanted.on_nodes(layout if given else replace(layout, node_size=0))  # a checkpoint's nodes are not kept
     if options.rebalance:
         check_rebalance(layout)
     if options.sample < 0:
@@ -168,6 +169,8 @@ def _draw(path: Path, logs: list[list], layout: Layout, wanted: Wanted | None) -
     from minidist.analysis.time.bubbles import slots_of
     from minidist.show import pipelines, timeline
 
+    if not any(logs):  # the checkpoint was of the last step
+        raise ValueError("--png draws the last steps, and this run took none: leave it out")
     run = str(layout) if wanted is None else f"{layout}, as if on {wanted.cluster}"
     if layout.pp > 1:
         ranks = range(0, len(logs), layout.replicas * layout.tp)  # of the first pipeline

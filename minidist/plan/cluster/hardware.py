@@ -201,8 +201,13 @@ class ClusterSpec:
 
     @property
     def links(self) -> Links:
-        """By which collectives choose their algorithms: each accelerator's share, if all of a node send at once."""
+        """By which collectives choose their algorithms: each accelerator's share, if all of a node send at once.
+
+        On rails, what they send to their own rail does not cross the oversubscribed links.
+        """
         share = (self.nics or self.node_size) / self.node_size
+        if self.network == "tree":
+            share /= self.oversubscription
         between = Link(self.between.bandwidth * share, self.between.latency)
         return Links(Link(self.inside.bandwidth, self.inside.latency), between)
 
@@ -320,13 +325,16 @@ def _nodes(name: str, node: NodeType, size: str | None) -> tuple[int, int]:
 
 
 def _torus_shape(name: str, node: NodeType, size: str | None) -> tuple[int, ...]:
-    shape = _numbers(name, size, "x".join(["4"] * node.torus))
+    """The chips on each side of the torus; sides that are not written have one, so that 8x8 is 8x8x1."""
+    cube = (4,) * node.torus
+    default = "x".join(map(str, cube if prod(cube) <= node.size else _most_cubic(node.size, node.torus)))
+    shape = _numbers(name, size, default)
     if len(shape) > node.torus or prod(shape) > node.size:
         raise ValueError(
             f"{name}:{size}: a {node.name} is a torus of up to {node.torus} dimensions and {node.size:,} chips: choose "
-            f"{name}:{'x'.join(['4'] * node.torus)}"
+            f"{name}:{default}"
         )
-    return shape
+    return shape + (1,) * (node.torus - len(shape))
 
 
 def _numbers(name: str, size: str | None, default: str) -> tuple[int, ...]:

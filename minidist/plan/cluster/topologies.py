@@ -180,11 +180,15 @@ def from_toml(path: str | Path) -> Topology:
     """
     graph = from_table(OwnGraph, read_toml(Path(path)), str(path))
     links: dict[Edge, Link] = {}
-    for link in graph.link:
+    for number, link in enumerate(graph.link):
         start, end = link.between
-        links[start, end] = Link(link.bandwidth, link.latency)
-        if not link.one_way:
-            links[end, start] = links[start, end]
+        for edge in [(start, end)] if link.one_way else [(start, end), (end, start)]:
+            if edge in links:
+                raise ValueError(
+                    f"{path}: link: number {number}: there is a link from {edge[0]!r} to {edge[1]!r} already: write "
+                    "one, with the bandwidth of all cables together"
+                )
+            links[edge] = Link(link.bandwidth, link.latency)
     topology = Topology(tuple(graph.ranks), tuple(graph.nodes) or (0,) * len(graph.ranks), links)
     check_connected(topology)
     return topology
@@ -200,26 +204,38 @@ def bisection_bandwidth(topology: Topology, half: set[int] | None = None) -> flo
 
     It is the maximum flow between the two halves, so the capacity of the smallest cut that separates them. The least
     over all ways to halve the ranks is what textbooks mean; there are exponentially many. So the halves are given, or
-    those that are worst in the families of this module: a torus across its longest even side; else the first half of
-    the ranks, which divides nodes where their number is odd.
+    those of ``worst_halves``.
 
     Raises:
         ValueError: if one side has no rank.
     """
-    half = first_half(topology) if half is None else half
-    rest = set(range(topology.size)) - half
-    if not half or not rest:
-        raise ValueError(f"two halves need a rank each; got {len(half)} of {topology.size} ranks on one side")
     capacities = {edge: link.bandwidth for edge, link in topology.links.items()}
-    return max_flow(capacities, {topology.chips[rank] for rank in half}, {topology.chips[rank] for rank in rest})
+    flows = []
+    for one in worst_halves(topology) if half is None else [half]:
+        rest = set(range(topology.size)) - one
+        if not one or not rest:
+            raise ValueError(f"two halves need a rank each; got {len(one)} of {topology.size} ranks on one side")
+        chips, others = ({topology.chips[rank] for rank in side} for side in (one, rest))
+        flows.append(max_flow(capacities, chips, others))
+    return min(flows)
 
 
-def first_half(topology: Topology) -> set[int]:
-    """The ranks on one side of the cut that ``bisection_bandwidth`` takes."""
-    if isinstance(topology, Torus) and any(side % 2 == 0 for side in topology.shape):
-        axis = max((i for i, side in enumerate(topology.shape) if side % 2 == 0), key=topology.shape.__getitem__)
-        return {rank for rank in range(topology.size) if topology.place(rank)[axis] < topology.shape[axis] // 2}
-    return set(range(topology.size // 2))
+def worst_halves(topology: Topology) -> list[set[int]]:
+    """One side of each cut of which ``bisection_bandwidth`` takes the worse.
+
+    A torus is cut across its longest side, where that is odd through the layer in the middle, and across its longest
+    even side. Elsewhere it is the first half of the ranks, which divides a node where the number of nodes is odd.
+    """
+    if not isinstance(topology, Torus):
+        return [set(range(topology.size // 2))]
+    axes = sorted(range(len(topology.shape)), key=lambda axis: -topology.shape[axis])
+    even = next((axis for axis in axes if topology.shape[axis] % 2 == 0), axes[0])
+    found = []
+    for across in dict.fromkeys((axes[0], even)):
+        order = sorted(axes, key=lambda axis, across=across: axis != across)
+        ranks = sorted(range(topology.size), key=lambda rank, order=order: [topology.place(rank)[i] for i in order])
+        found.append(set(ranks[: topology.size // 2]))
+    return found
 
 
 def _half_way(link: Link | LinkType) -> Link:
