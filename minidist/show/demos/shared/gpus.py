@@ -1,0 +1,49 @@
+"""A recorded step as GPUs would run it: on the cluster's clock, for every position of the viewer's dials.
+
+On a laptop the ranks' cores compute and carry messages too, so that hiding a message under compute gains little. A GPU
+has a network that needs no core. The demonstrations train tiny models, and an H100 would be done with them in
+microseconds, nearly all of them latency. So the chips and links here are scaled down as much as the models are: what
+counts is how long a message takes beside a product.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import product
+
+from minidist.analysis.clock.as_if import Pace
+from minidist.analysis.clock.replay import Replayed, replay
+from minidist.comm.nodes.placement import Link
+from minidist.plan.cluster.hardware import Accelerator
+from minidist.plan.cluster.topologies import single_switch
+from minidist.show.player.scene import Dial, Scene
+
+LINKS = {"0.1 GB/s": 1e8, "0.3 GB/s": 3e8, "1 GB/s": 1e9, "10 GB/s": 1e10}  # of each rank, in each direction
+LATENCIES = {"1 µs": 1e-6, "10 µs": 1e-5, "100 µs": 1e-4}
+CHIPS = {"0.1 TFLOP/s": 1e11, "1 TFLOP/s": 1e12}
+RIDGE = 20  # FLOPs per byte: an H100's, in float32
+
+DIALS = (Dial("link", tuple(LINKS), 2), Dial("latency", tuple(LATENCIES), 1), Dial("chip", tuple(CHIPS), 0))
+
+
+def on_gpus(logs: Sequence[list], link: str, latency: str, chip: str) -> Replayed:
+    """A recorded run on a cluster whose ranks share a switch; the words are those of the dials.
+
+    Args:
+        logs: for each rank what it traced (``RankResult.log``).
+    """
+    topology = single_switch(len(logs), Link(LINKS[link], LATENCIES[latency]))
+    accelerator = Accelerator("a chip", 1e12, CHIPS[chip] / RIDGE, {"fp32": CHIPS[chip]}, "scaled down")
+    return replay(logs, topology, Pace(accelerator).seconds)
+
+
+def variants_of(logs: Sequence[list], scene_of: Callable[[Replayed], Scene]) -> tuple[Scene, ...]:
+    """The scene for every position of DIALS: what ``Scene(dials=DIALS, variants=...)`` takes."""
+    return tuple(scene_of(on_gpus(logs, *words)) for words in product(*(dial.values for dial in DIALS)))
+
+
+def at_start(variants: Sequence[Scene]) -> Scene:
+    """The variant that the dials begin with, with the dials on it."""
+    number = 0
+    for dial in DIALS:
+        number = number * len(dial.values) + dial.start
+    return replace(variants[number], dials=DIALS, variants=tuple(variants))
