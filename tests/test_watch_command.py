@@ -1,6 +1,7 @@
 """``minidist train --watch``."""
 
 import json
+import socket
 
 import pytest
 
@@ -37,3 +38,10 @@ def test_a_watched_run_has_the_bits_of_any_other(capfd, tmp_path):
 def test_ports_that_cannot_be(port, capfd):
     assert main(["train", *SMALL, "--watch", port]) == 2
     assert f"--watch {port}: a port is a number up to 65535" in capfd.readouterr().err
+
+
+def test_a_port_that_is_taken(capfd):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert main(["train", *SMALL, "--watch", str(port)]) == 2
+    assert f"--watch {port}: Address already in use. Choose another port" in capfd.readouterr().err

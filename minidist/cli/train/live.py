@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from tempfile import TemporaryDirectory
 
 from rich.console import Console
@@ -35,8 +35,7 @@ def watching(
     """Within it a run can be watched. Gives its state and the folder of ``RunOptions.live``; None twice without a port.
 
     Raises:
-        ValueError: for a port that cannot be.
-        OSError: for one that is taken.
+        ValueError: for a port that cannot be, or is taken.
     """
     if port is None:
         yield None, None
@@ -44,7 +43,13 @@ def watching(
     if port not in PORTS:
         raise ValueError(f"--watch {port}: a port is a number up to {PORTS[-1]}; leave it out for any that is free")
     live = Live(config, layout)
-    with TemporaryDirectory(prefix="minidist-orders-") as orders, serving(live, orders, port) as address:
+    with TemporaryDirectory(prefix="minidist-orders-") as orders, ExitStack() as stack:
+        try:
+            address = stack.enter_context(serving(live, orders, port))
+        except OSError as error:
+            raise ValueError(
+                f"--watch {port}: {error.strerror}. Choose another port, or none for any free one"
+            ) from None
         console.print(f"watch the run, slow ranks and kill them: {address}", soft_wrap=True)
         try:
             yield live, orders
