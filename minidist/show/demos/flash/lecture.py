@@ -26,9 +26,8 @@ def causal(scene: Scene, standard: tuple[int, int], traffic: tuple[int, int]) ->
         Cue(0, 2, "The fast memory is an SM's shared memory: some 200 KB. All scores never fit."),
         Cue(grows, 3, "The online softmax: this is the whole trick."),
     ]
-    return for_lecture(
-        scene, [Question(grows, "A larger maximum arrives. What happens to the sums?", SUMS, 1, WHY), saved], cues
-    )
+    sums = Question(grows, "A larger maximum arrives. What happens to the sums?", SUMS, 1, WHY)
+    return for_lecture(scene, [sums, saved], cues)
 
 
 def no_mask(scene: Scene) -> Scene:
