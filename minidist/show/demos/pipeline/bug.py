@@ -6,6 +6,7 @@ from unittest import mock
 from minidist.parallel.pipeline import Pipeline
 from minidist.parallel.tools.schedule_check import Slot, needs
 from minidist.parallel.tools.schedules import Action
+from minidist.show.demos.pipeline.kinds import Kind
 from minidist.train.trainer import train_rank
 
 SWAPPED = {0: 1, 1: 0}  # micro-batches; no rank waits for a backward before it has sent both
@@ -23,6 +24,20 @@ def activations_swapped(world, config, layout, options):
 
     with mock.patch.object(Pipeline, "tag", swapped):
         return train_rank(world, config, layout, options)
+
+
+def slots_with_bug(kind: Kind, ranks: int, micro_batches: int) -> list[list[Slot]]:
+    """The plan with the bug. Rank 1 waits for the other micro-batch of the two: it is as if rank 0 had computed them in
+    the other order under each other's names."""
+    planned = kind.planned(ranks, micro_batches)
+    timed = kind.timed([[_exchanged(action) for action in planned[0]], *planned[1:]])
+    return [[Slot(_exchanged(slot.action), slot.start, slot.end) for slot in timed[0]], *timed[1:]]
+
+
+def _exchanged(action: Action) -> Action:
+    if action.stage == 0 and action.kind == "F":
+        return Action(0, "F", SWAPPED.get(action.micro_batch, action.micro_batch))
+    return action
 
 
 def corrupted_by(mistaken: Collection[Action], slots: Sequence[Sequence[Slot]]) -> set[Action]:
