@@ -119,7 +119,8 @@ def test_a_plan_shows_what_each_rank_stores(animation):
             assert max(counts) == most and counts[-1] == 0
             outline = [box for box in boxes(scene.frames[-1], outline="ink", fill=None)][rank]
             assert outline.w == pytest.approx(most * 10 / 4 / kind.virtual)  # the most stays visible
-    assert [scene.verdict.split()[-1] for scene in animation.scenes[:3]] == ["1.", "4.", "2."]
+    told = [scene.verdict.split("; ")[1] for scene in animation.scenes[:3]]
+    assert told == ["up to 1 stored", "up to 4 stored", "up to 2 stored"]
 
 
 def test_idle_slots_are_a_share_of_all(animation):

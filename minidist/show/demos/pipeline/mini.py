@@ -35,7 +35,7 @@ class Band:
     told: str
     delays: Sequence[Sequence[tuple[float, float]]] = ()
 
-    @property
+    @cached_property
     def end(self) -> float:
         return end_of(self.rows)
 
@@ -55,7 +55,7 @@ class Chart:
     scale: float = 1
     right: float = RIGHT
 
-    @property
+    @cached_property
     def longest(self) -> float:
         return max(band.end for band in self.bands)
 
@@ -82,7 +82,7 @@ class Chart:
 
     def shapes(self, now: float) -> tuple[Shape, ...]:
         """All bands up to a time."""
-        found = [shape for band, top in zip(self.bands, self.tops, strict=True) for shape in self._rows(band, top)]
+        found = list(self._all_rows)
         if now < self.longest:
             found.append(Box(self.x(now), 0, self.right + 0.5 - self.x(now), self.bottom, "paper", mark=" "))
         first = min(band.end for band in self.bands)
@@ -91,6 +91,10 @@ class Chart:
             if band.end <= now:
                 found.append(Label(0, top + 1.45, band.told, "right" if band.end == first else "ink"))
         return (*found, *self._axis)
+
+    @cached_property
+    def _all_rows(self) -> list[Shape]:
+        return [shape for band, top in zip(self.bands, self.tops, strict=True) for shape in self._rows(band, top)]
 
     def _rows(self, band: Band, top: float) -> list[Shape]:
         """What the ranks of a band do, from the top line on."""

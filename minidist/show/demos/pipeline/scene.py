@@ -39,7 +39,8 @@ def of_plan(kind: Kind, ranks: int, micro_batches: int, proof: str, rounded: str
         _frames(kind, lanes, times),
         lanes.height,
         _key(rows),
-        f"{end_of(rows):g} slots, {bubble(rows):.0%} idle; rank 0 stores {kind.most_stored(ranks, micro_batches):g}.",
+        f"{end_of(rows):g} slots, {bubble(rows):.0%} idle; up to {kind.most_stored(ranks, micro_batches):g} stored; "
+        "bit for bit as one process.",
         stills=tuple(sorted({len(times) // 3, len(times) - 1})),
         details=proof,
         questions=told.questions(),
