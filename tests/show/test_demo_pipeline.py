@@ -14,8 +14,8 @@ from minidist.parallel.tools.schedule_check import SLOTS, bubble, in_flight, nee
 from minidist.parallel.tools.schedules import Action, schedule
 from minidist.show.demos import DEMONSTRATIONS
 from minidist.show.demos.pipeline import gpus, picture
-from minidist.show.demos.pipeline.bug import MISTAKEN, activations_swapped, corrupted_by, slots_with_bug
-from minidist.show.demos.pipeline.kinds import KINDS, SWAPPABLE
+from minidist.show.demos.pipeline.bug import MISTAKEN, activations_swapped, corrupted_by, slots_with_bug, waits_with_bug
+from minidist.show.demos.pipeline.kinds import KINDS, NAIVE, SWAPPABLE
 from minidist.show.demos.pipeline.mini import LEFT, MESSAGE, RIGHT
 from minidist.show.demos.pipeline.scene import window
 from minidist.show.demos.shared import runs
@@ -236,8 +236,8 @@ def test_with_the_bug_rank_1_waits_for_the_other_micro_batch(kind, ranks_):
                 assert min(ended[one] for one in some if one in ended) <= slot.start
 
 
-def test_every_schedule_but_naive_has_a_broken_twin(animation):
-    assert [scene.twin for scene in animation.all_broken] == ["1F1B", "GPipe", "interleaved", "ZB-H1"]
+def test_every_schedule_has_a_broken_twin(animation):
+    assert [scene.twin for scene in animation.all_broken] == ["1F1B", "GPipe", "interleaved", "ZB-H1", "naive"]
     for kind in SWAPPABLE:
         scene = twin_of(kind, animation)
         wrong = [[cell for cell in cells(frame) if cell.fill == "wrong"] for frame in scene.frames]
@@ -248,6 +248,23 @@ def test_every_schedule_but_naive_has_a_broken_twin(animation):
         told = "".join(frame.note for frame in scene.frames)
         assert "Rank 1 takes 1 instead of 0." in told and "Rank 1 takes 0 instead of 1." in told
         assert "after step 0, in " in scene.details and "weight[" in scene.details and "ulp" in scene.details
+
+
+def test_the_naive_schedule_deadlocks_with_the_bug(animation):
+    """As the picture says, so the real ranks said: everyone waits for a neighbour, in the same moments as before."""
+    scene = twin_of(NAIVE, animation)
+    assert waits_with_bug(NAIVE, 4, 8) == {0: 1, 1: 0, 2: 1, 3: 2} and slots_with_bug(NAIVE, 4, 8)[1:] == [[], [], []]
+    assert not any(waits_with_bug(kind, 4, 8) for kind in SWAPPABLE)
+    assert [frame.at for frame in scene.frames] == [frame.at for frame in animation.scenes[0].frames]
+    last = scene.frames[-1]
+    waits = [box.text for box in boxes(last, outline="wrong")]
+    assert waits == ["waits for rank 1", "waits for rank 0"] and not cells(last)  # the one forward has moved out
+    for rank, text in enumerate(waits):
+        told = next(line for line in scene.details.splitlines() if line.startswith(f"  rank {rank} is in irecv: "))
+        assert text.replace("for", "for a message from") in told
+    assert last.note.endswith("every rank waits for another.") and scene.frames[0].note.endswith("; 1 idle.")
+    assert not any(boxes(frame, outline="wrong") for frame in scene.frames[: scene.first_wrong])
+    assert scene.frames[scene.first_wrong].at == 2
 
 
 @pytest.mark.parametrize("ranks_", [2, 3])

@@ -2,14 +2,15 @@
 
 The plan is in slots: a forward takes one, a backward two, and messages none. All schedules share its axis. Beside its
 lane stands what a rank stores. The runs are the last step of real ones: once on the cluster's clock, and once in this
-machine's time. In the broken runs, a rank swaps the activations of two micro-batches.
+machine's time. In the broken runs, a rank swaps the activations of two micro-batches; the
+naive schedule deadlocks then.
 """
 
 from math import ceil
 
 from minidist.show.demos.pipeline import compared, gpus, scene
-from minidist.show.demos.pipeline.bug import BUG, activations_swapped
-from minidist.show.demos.pipeline.kinds import BROKEN, KINDS, SWAPPABLE
+from minidist.show.demos.pipeline.bug import BUG, activations_swapped, deadlock
+from minidist.show.demos.pipeline.kinds import BROKEN, KINDS, NAIVE, SWAPPABLE
 from minidist.show.demos.pipeline.run import MOST_MICRO_BATCHES, config_of
 from minidist.show.demos.shared.runs import diverges, fastest, warm_ranks
 from minidist.show.player.animation import Animation
@@ -37,6 +38,8 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
             losses = warm.reference(config).losses[0], bad.losses[0]
             difference = diverges(warm.first_difference(config, bad, activations_swapped))
             broken[kind.name] = scene.with_bug(kind, ranks, micro_batches, losses, difference)
+        waits = deadlock(warm, config, NAIVE.layout(ranks))
+        broken[NAIVE.name] = scene.deadlocked(NAIVE, ranks, micro_batches, waits)
     clock = BROKEN.length(ranks, micro_batches)
     scenes = (
         *(scene.of_plan(kind, ranks, micro_batches, proofs[kind.name], rounded) for kind in KINDS),
@@ -45,6 +48,6 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         compared.as_measured(runs, clock),
     )
     title = "Pipelines: layers on different ranks, one micro-batch behind the other"
-    logs = [rank.log for rank in runs[KINDS[0].name].ranks]
+    logs = [rank.log for rank in runs[NAIVE.name].ranks]
     main = broken.pop(BROKEN.name)
     return Animation("pp", title, scenes, main, BUG, logs, tuple(broken.values()))

@@ -122,7 +122,7 @@ def as_measured(runs: Mapping[str, Run], clock: float) -> Scene:
     )
     answer = 0 if slower < 1.25 else 1 if slower < 2.5 else 2
     question = Question(
-        1, f"Measured, {sharing}: how much longer than GPipe does naive take?",
+        len(times) - 1, f"Measured, {sharing}: how much longer than GPipe does naive take?",
         ("about as long", "about twice as long", "three times and more"), answer, reason,
     )  # fmt: skip
     cue = Cue(0, 2, "This is evidence that real ranks ran these plans; how long it took says more about this machine.")

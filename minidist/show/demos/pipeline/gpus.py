@@ -19,7 +19,8 @@ from minidist.show.player.scene import Cue, Frame, Question, Scene
 from minidist.trace import Begin
 from minidist.train.result import Run
 
-FRAMES = 6
+MOMENTS = 0.25, 0.5, 1  # of the longest; the last one answers the question
+LAST = len(MOMENTS) - 1
 CHIP = "1 TFLOP/s"  # one chip: its speed and the link's have the same effect, the other way round
 LINK, LATENCY, _ = DIALS
 OWN_DIALS = replace(LINK, start=len(LINK.values) - 1), LATENCY  # begins with a link that is hardly felt
@@ -51,22 +52,22 @@ def _scene(logs: Mapping[str, Sequence[list]], link: str, latency: str, clock: f
     chart, first = Chart(bands, "ms", MS), min(bands, key=lambda band: band.end)
     facts = {band.name: f"{bubble(band.rows):.0%} idle, {_share(band):.0%} for messages in flight" for band in bands}
     frames = []
-    for number in range(1, FRAMES + 1):
-        now = chart.longest * number / FRAMES
-        over = number == FRAMES
+    for moment in MOMENTS:
+        now = chart.longest * moment
+        over = moment == MOMENTS[-1]
         note = (
             f"{link}, {latency}: {first.name} is done first." if over else f"After {MS * now:.3g} ms on this cluster."
         )
         told = facts if over else dict.fromkeys(facts, "?")
-        frames.append(Frame(chart.shapes(now), note, told, clock * number / FRAMES))
+        frames.append(Frame(chart.shapes(now), note, told, clock * moment))
     question = Question(
-        2, f"Links of {link}, {latency}: which schedule is done first?", tuple(logs), list(logs).index(first.name),
+        LAST, f"Links of {link}, {latency}: which schedule is done first?", tuple(logs), list(logs).index(first.name),
         _reason(bands, first),
     )  # fmt: skip
     cues = (
         Cue(0, 2, "The same recorded ranks on another clock. Ask for each position of the dials before you turn them."),
         Cue(
-            FRAMES - 1,
+            LAST,
             4,
             "Slow the link: interleaved sends a message for each of its stages, and pays for each. Raise "
             "the latency: 1F1B waits for a way there and back with every micro-batch, and GPipe does not. ZB-H1 idles "
@@ -76,7 +77,7 @@ def _scene(logs: Mapping[str, Sequence[list]], link: str, latency: str, clock: f
     return Scene(
         "GPUs", f"As GPUs would: the recorded runs, links of {link} and {latency}", tuple(frames),
         chart.height, KEY | {"idle: a message is in flight": MESSAGE}, f"{first.name} is done first.",
-        stills=(FRAMES - 1,), questions=(question,), cues=cues,
+        stills=(LAST,), questions=(question,), cues=cues,
         details=f"A replay of what the ranks recorded; chips ({CHIP}) and links are scaled down like the model.",
     )  # fmt: skip
 

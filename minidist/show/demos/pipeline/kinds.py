@@ -55,4 +55,4 @@ KINDS = (
     Kind("ZB-H1", "zb-h1", "(p−1)/(3m+p−1)", lambda p, m: Fraction(p - 1, 3 * m + p - 1)),
 )
 BROKEN = KINDS[2]
-SWAPPABLE = KINDS[1:]  # naive has one micro-batch at a time: a rank that asks for the next one waits forever
+NAIVE, *SWAPPABLE = KINDS  # naive has one micro-batch at a time: a rank that asks for the next one waits forever

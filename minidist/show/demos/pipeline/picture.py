@@ -4,17 +4,20 @@ A cell is an action with the number of its micro-batch, and the grey between cel
 the longest schedule but the naive one, which takes several times as long: its lanes move on to the left.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from minidist.parallel.tools.schedule_check import Slot
 from minidist.show.demos.pipeline.cells import cell
+from minidist.show.demos.pipeline.kinds import end_of
 from minidist.show.demos.pipeline.store import Stack, limit
 from minidist.show.palette import of_rank
 from minidist.show.player.scene import Box, Curve, Label, Shape
 
 LEFT, RIGHT = 19, 70.9  # start and end of the axis; the ranks' names and what they store are to the left
-TICKS = 3  # slots: a forward and a backward
+TICKS = 3  # slots: a forward and a backward; twice as many on an axis of more than
+CROWDED = 40
 AHEAD = 1  # slots that stay empty to the right of a cursor that would leave the picture
 
 
@@ -29,6 +32,7 @@ class Lanes:
         virtual: stages of a rank.
         mistaken: action -> the wrong micro-batch that it takes.
         corrupted: actions with a wrong result because of those.
+        stuck: rank -> the one that it waits for forever, after the last action.
     """
 
     rows: Sequence[Sequence[Slot]]
@@ -37,6 +41,7 @@ class Lanes:
     virtual: int = 1
     mistaken: Mapping = field(default_factory=dict)
     corrupted: Collection = ()
+    stuck: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def ranks(self) -> int:
@@ -62,22 +67,32 @@ class Lanes:
         def x(time: float) -> float:
             return LEFT + (RIGHT - LEFT) * (min(max(time, first), now) - first) / self.window
 
-        found: list[Shape] = [*self._axis(first), *limit(self.ranks, self.micro_batches, 1, self.bottom)]
+        found = self._axis(first)
         h = 0.78 * self.pitch
         for rank, row in enumerate(self.rows):
             y = 1 + rank * self.pitch
             found.append(Label(0, y + h / 2, f"rank {rank}", of_rank(rank)))
             found += Stack(rank, row, self.ranks, self.micro_batches, self.virtual).shapes(now, y, h)
-            found.append(Box(LEFT, y, x(now) - LEFT, h, "faint", mark="·"))
+            found += self._idle(rank, y, h, x)
+        found += limit(self.ranks, self.micro_batches, 1, self.bottom)
         for slot, rank in sorted(((slot, rank) for rank, row in enumerate(self.rows) for slot in row), key=_begin):
             if slot.start < now and slot.end > first:
                 place = x(slot.start), x(slot.end), 1 + rank * self.pitch, h
                 found.append(cell(slot, self.ranks, *place, self.mistaken, self.corrupted))
         return (*found, *self._cursor(x(now), now))
 
+    def _idle(self, rank: int, y: float, h: float, x: Callable[[float], float]) -> list[Shape]:
+        """What lies below a rank's cells."""
+        idle = Box(LEFT, y, x(inf) - LEFT, h, "faint", mark="·")
+        begin, end = x(end_of(self.rows)), x(inf)
+        if rank not in self.stuck or begin == end:
+            return [idle]
+        text = f"waits for rank {self.stuck[rank]}"
+        return [idle, Box(begin, y, end - begin, h, "faint", text if len(text) < end - begin else "", "x", "wrong")]
+
     def _axis(self, first: float) -> list[Shape]:
         shapes: list[Shape] = []
-        for slot in range(0, int(first + self.window) + 1, TICKS):
+        for slot in range(0, int(first + self.window) + 1, TICKS if self.window <= CROWDED else 2 * TICKS):
             if slot >= first:
                 x = LEFT + (RIGHT - LEFT) * (slot - first) / self.window
                 shapes.append(Curve(((x, self.bottom - 0.2), (x, self.bottom + 0.1)), "ink", 1))

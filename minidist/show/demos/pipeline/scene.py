@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from minidist.parallel.tools.schedule_check import Slot, bubble
 from minidist.parallel.tools.schedules import Action
-from minidist.show.demos.pipeline.bug import MISTAKEN, corrupted_by, slots_with_bug
+from minidist.show.demos.pipeline.bug import MISTAKEN, corrupted_by, slots_with_bug, waits_with_bug
 from minidist.show.demos.pipeline.kinds import KINDS, Kind, end_of
 from minidist.show.demos.pipeline.lecture import Lecture
 from minidist.show.demos.pipeline.picture import Lanes
@@ -75,6 +75,29 @@ def with_bug(kind: Kind, ranks: int, micro_batches: int, losses: tuple[float, fl
     )
 
 
+def deadlocked(kind: Kind, ranks: int, micro_batches: int, waits: str) -> Scene:
+    """A schedule that the bug stops, at the same moments as without it.
+
+    Args:
+        waits: who waits for whom in the real run, for the details.
+    """
+    rows, stuck = slots_with_bug(kind, ranks, micro_batches), waits_with_bug(kind, ranks, micro_batches)
+    lanes = Lanes(rows, window(ranks, micro_batches), micro_batches, kind.virtual, stuck=stuck)
+    times = _times(kind.slots(ranks, micro_batches), ranks)
+    return Scene(
+        f"broken {kind.name}",
+        f"{kind.name}, broken: {ranks} ranks, {micro_batches} micro-batches",
+        _frames(kind, lanes, times),
+        lanes.height,
+        _key(rows) | {"waits forever": "wrong"},
+        "Deadlock: every rank waits for another.",
+        next(number for number, time in enumerate(times) if time > end_of(rows)),
+        (len(times) // 3,),
+        twin=kind.name,
+        details=waits,
+    )
+
+
 def _times(rows: Sequence[Sequence[Slot]], ranks: int) -> list[float]:
     """A moment for each slot; of a long schedule one for each of the first slots, then a forward and backward each."""
     total = end_of(rows)
@@ -93,7 +116,9 @@ def _frames(kind: Kind, lanes: Lanes, times: Sequence[float]) -> tuple[Frame, ..
     frames = []
     for before, now in pairwise([0.0, *times]):  # the first frame shows an action: an empty picture looks like an error
         note = _note(kind, lanes.rows, before, now, lanes.mistaken)
-        frames.append(Frame(lanes.shapes(now), note, _facts(kind, lanes, now, now == times[-1]), now))
+        frames.append(
+            Frame(lanes.shapes(now), note, _facts(kind, lanes, now, now == times[-1] and not lanes.stuck), now)
+        )
     return tuple(frames)
 
 
@@ -122,6 +147,8 @@ def _note(kind: Kind, rows: Sequence[Sequence[Slot]], before: float, now: float,
             if slot.start < now <= slot.end:
                 at_work[rank] = _text(slot.action, kind)
     idle = len(rows) - len(at_work)
+    if not at_work:
+        return f"Slot {now:g}: every rank waits for another."
     text = f"Slot {now:g}: " + ", ".join(f"rank {rank} {action}" for rank, action in at_work.items())
     text += f"; {idle} idle." if idle else "."
     for slot in rows[1]:

@@ -60,6 +60,6 @@ def limit(ranks: int, micro_batches: int, top: float, bottom: float) -> list[Sha
     x = LEFT + (RIGHT - LEFT) * ranks / micro_batches
     return [
         Label(x, top - 0.5, f"room for {ranks}", "ink", "middle"),
-        Box(x, top, 0.15, bottom - top, "ink", mark="|"),
+        Box(x - 0.17, top, 0.15, bottom - top, "ink", mark="|"),
         Label(LEFT, bottom + 0.45, "stores", "ink"),
     ]
