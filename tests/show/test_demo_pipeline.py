@@ -237,7 +237,7 @@ def test_with_the_bug_rank_1_waits_for_the_other_micro_batch(kind, ranks_):
 
 
 def test_every_schedule_has_a_broken_twin(animation):
-    assert [scene.twin for scene in animation.all_broken] == ["1F1B", "GPipe", "interleaved", "ZB-H1", "naive"]
+    assert [scene.twin for scene in animation.all_broken] == ["1F1B", "GPipe", "interleaved", "ZB-H1", "naive", "all"]
     for kind in SWAPPABLE:
         scene = twin_of(kind, animation)
         wrong = [[cell for cell in cells(frame) if cell.fill == "wrong"] for frame in scene.frames]
@@ -248,6 +248,17 @@ def test_every_schedule_has_a_broken_twin(animation):
         told = "".join(frame.note for frame in scene.frames)
         assert "Rank 1 takes 1 instead of 0." in told and "Rank 1 takes 0 instead of 1." in told
         assert "after step 0, in " in scene.details and "weight[" in scene.details and "ulp" in scene.details
+
+
+def test_the_overview_breaks_at_the_same_moments(animation, scenes):
+    broken = scenes["broken all"]
+    assert broken.twin == "all" and [f.at for f in broken.frames] == [f.at for f in scenes["all"].frames]
+    shown = bands(broken.frames[-1], [kind.name for kind in KINDS])
+    assert [cell.mark for row in shown["naive"] for cell in row] == ["F"] and "deadlock" in labels(broken.frames[-1])
+    for kind in SWAPPABLE:
+        marked = sum(cell.fill == "wrong" for row in shown[kind.name] for cell in row)
+        assert marked == len(corrupted_by(MISTAKEN, slots_with_bug(kind, 2, 4))) > 4
+        assert broken.frames[-1].facts[kind.name] == f"{marked} wrong cells"
 
 
 def test_the_naive_schedule_deadlocks_with_the_bug(animation):

@@ -8,7 +8,7 @@ naive schedule deadlocks then.
 
 from math import ceil
 
-from minidist.show.demos.pipeline import compared, gpus, scene
+from minidist.show.demos.pipeline import compared, compared_bug, gpus, scene
 from minidist.show.demos.pipeline.bug import BUG, activations_swapped, deadlock
 from minidist.show.demos.pipeline.kinds import BROKEN, KINDS, NAIVE, SWAPPABLE
 from minidist.show.demos.pipeline.run import MOST_MICRO_BATCHES, config_of
@@ -50,4 +50,5 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
     title = "Pipelines: layers on different ranks, one micro-batch behind the other"
     logs = [rank.log for rank in runs[NAIVE.name].ranks]
     main = broken.pop(BROKEN.name)
-    return Animation("pp", title, scenes, main, BUG, logs, tuple(broken.values()))
+    overview = compared_bug.with_bug(scenes[len(KINDS)], ranks, micro_batches)
+    return Animation("pp", title, scenes, main, BUG, logs, (*broken.values(), overview))

@@ -36,7 +36,7 @@ def as_planned(ranks: int, micro_batches: int) -> Scene:
     }
     frames = tuple(
         Frame(
-            (*chart.shapes(now), *_most_stored(chart, now)),
+            (*chart.shapes(now), *most_stored(chart, now)),
             _done(bands, now, "slots"),
             {name: fact if end_of(rows[name]) <= now else "?" for name, fact in facts.items()},
             now,
@@ -66,7 +66,7 @@ def as_planned(ranks: int, micro_batches: int) -> Scene:
     )  # fmt: skip
 
 
-def _most_stored(chart: Chart, now: float) -> list[Shape]:
+def most_stored(chart: Chart, now: float) -> list[Shape]:
     """For each schedule as many boxes as rank 0 has stored micro-batches at most so far, and a line at as many as there
     are ranks."""
     ranks, all_of_them = len(chart.bands[0].rows), max(_micro_batches(band.rows) for band in chart.bands)

@@ -3,11 +3,12 @@
 A band has a row for each rank; grey is idle time. A cover hides what has not happened yet.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from minidist.parallel.tools.schedule_check import Slot
+from minidist.parallel.tools.schedules import Action
 from minidist.show.demos.pipeline.kinds import end_of
 from minidist.show.pipelines import colour_of
 from minidist.show.player.scene import Box, Curve, Label, Shape
@@ -28,16 +29,20 @@ class Band:
         rows: for each rank its actions and their times.
         told: its length, which appears when it is over.
         delays: for each rank the times, from and to, in which it waits for a message that is in flight.
+        corrupted: actions with a wrong result.
+        stuck_until: if the ranks wait for each other forever, until when that is shown.
     """
 
     name: str
     rows: Sequence[Sequence[Slot]]
     told: str
     delays: Sequence[Sequence[tuple[float, float]]] = ()
+    corrupted: Collection[Action] = ()
+    stuck_until: float = 0
 
     @cached_property
     def end(self) -> float:
-        return end_of(self.rows)
+        return max(self.stuck_until, end_of(self.rows))
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,10 @@ class Chart:
         for band, top in zip(self.bands, self.tops, strict=True):
             found.append(Label(0, top + 0.5, band.name, "ink"))
             if band.end <= now:
-                found.append(Label(0, top + 1.45, band.told, "right" if band.end == first else "ink"))
+                wrong = band.corrupted or band.stuck_until
+                found.append(
+                    Label(0, top + 1.45, band.told, "wrong" if wrong else "right" if band.end == first else "ink")
+                )
         return (*found, *self._axis)
 
     @cached_property
@@ -109,7 +117,7 @@ class Chart:
             for slot in row:
                 begin, w = self.x(slot.start), self.x(slot.end) - self.x(slot.start)
                 name = f"{band.name}: micro-batch {slot.action.micro_batch}"
-                colour = colour_of(slot.action, len(band.rows))
+                colour = "wrong" if slot.action in band.corrupted else colour_of(slot.action, len(band.rows))
                 found.append(Box(begin, y, w - min(APART, w / 4), h, colour, "", slot.action.kind, id=name))
         return found
 
