@@ -16,7 +16,7 @@ def with_bug(correct: Scene, ranks: int, micro_batches: int) -> Scene:
     for now in (frame.at for frame in correct.frames):
         frames.append(Frame((*chart.shapes(now), *most_stored(chart, now)), _note(bands, now), facts, now))
     key = KEY | {"wrong micro-batch, and what it corrupts": "wrong"}
-    verdict = "Four schedules go on with wrong numbers, and none of them says so; the naive one deadlocks."
+    verdict = "Four go on with wrong numbers; naive deadlocks."
     return Scene(
         "broken all", f"All, broken: {ranks} ranks, {micro_batches} micro-batches", tuple(frames), chart.height, key,
         verdict, 0, twin=correct.name,
