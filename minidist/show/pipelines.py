@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from minidist.parallel.tools.schedule_check import Slot, bubble
 from minidist.parallel.tools.schedules import Action
+from minidist.show.palette import ink_on
 
 COLOURS = {"F": "#56B4E9", "B": "#0072B2", "I": "#0072B2", "W": "#009E73"}  # as in timeline.py
 NAMES = {"F": "forward", "B": "backward", "I": "backward, inputs", "W": "backward, weights"}
@@ -52,21 +53,22 @@ def draw(pipelines: Mapping[str, Sequence[Sequence[Slot]]], unit: str = "slots",
     return figure
 
 
-def strength(action: Action, ranks: int) -> float:
-    """How opaque an action's colour is: 1, and less for the later stages of the same rank."""
-    return 1 / (1 + 0.55 * (action.stage // ranks))
+def colour_of(action: Action, ranks: int) -> str:
+    """The colour of its kind. For the later stages of a rank forwards are paler and backwards darker, so that the two
+    kinds stay apart."""
+    share = 1 / (1 + 0.55 * (action.stage // ranks))
+    ground = 255 if action.kind == "F" else 0
+    parts = (int(COLOURS[action.kind][i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(ground + share * (part - ground)):02X}" for part in parts)
 
 
 def _cell(axes, place: int, slot: Slot, ranks: int, longest: float) -> None:
     """The box of an action."""
     width = slot.end - slot.start
-    axes.barh(
-        place, width, 0.86, slot.start, color=COLOURS[slot.action.kind], alpha=strength(slot.action, ranks),
-        edgecolor="white", linewidth=0.6,
-    )  # fmt: skip
+    colour = colour_of(slot.action, ranks)
+    axes.barh(place, width, 0.86, slot.start, color=colour, edgecolor="white", linewidth=0.6)
     if width > 0.012 * longest:
         number = str(slot.action.micro_batch)
-        dark = slot.action.kind != "F" and slot.action.stage < ranks
         axes.text(
             slot.start + width / 2,
             place,
@@ -74,5 +76,5 @@ def _cell(axes, place: int, slot: Slot, ranks: int, longest: float) -> None:
             ha="center",
             va="center",
             fontsize=7,
-            color="white" if dark else "black",
+            color=ink_on(colour),
         )

@@ -58,7 +58,7 @@ DEMONSTRATIONS = {
             "tokens on each rank", most=expert_parallel.MOST,
         ),
         Demonstration(
-            "pp", "pipelines: five schedules and their bubbles", pipeline.animation, RANKS, 8, "micro-batches"
+            "pp", "pipelines: five schedules and their bubbles", pipeline.animation, pipeline.RANKS, 8, "micro-batches"
         ),
         _memory("recompute", "activations during a step: all kept, or recomputed", recompute.animation, 2),
         _memory("bf16", "the bits of a master weight, and those stored and sent", bf16.animation, 2),

@@ -1,17 +1,21 @@
-"""Pipelines: five schedules of the same work, each as planned and as it ran, and their bubbles.
+"""Pipelines: five schedules of the same work, as planned, as GPUs would run them, and as measured.
 
-The plan is in slots: a forward takes one, a backward two, and messages none. The run is the last step of a real one, in
-this machine's time. In the broken run, a rank swaps the activations of two micro-batches.
+The plan is in slots: a forward takes one, a backward two, and messages none. All schedules share its axis. Beside its
+lane stands what a rank stores. The runs are the last step of real ones: once on the cluster's clock, and once in this
+machine's time. In the broken runs, a rank swaps the activations of two micro-batches; the
+naive schedule deadlocks then.
 """
 
 from math import ceil
 
-from minidist.show.demos.pipeline import scene
-from minidist.show.demos.pipeline.bug import BUG, MISTAKEN, activations_swapped
-from minidist.show.demos.pipeline.kinds import BROKEN, KINDS
+from minidist.show.demos.pipeline import compared, compared_bug, gpus, scene
+from minidist.show.demos.pipeline.bug import BUG, activations_swapped, deadlock
+from minidist.show.demos.pipeline.kinds import BROKEN, KINDS, NAIVE, SWAPPABLE
 from minidist.show.demos.pipeline.run import MOST_MICRO_BATCHES, config_of
 from minidist.show.demos.shared.runs import diverges, fastest, warm_ranks
 from minidist.show.player.animation import Animation
+
+RANKS = 4  # by default, on few cores too: the plan is what is shown first
 
 
 def animation(ranks: int, size: int, seed: int) -> Animation:
@@ -23,15 +27,28 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
             f"ranks (a multiple of them, with cells wide enough to read), got {size}"
         )
     config = config_of(ranks, micro_batches, seed)
+    rounded = "" if micro_batches == size else f", {size} rounded up to a multiple of {ranks} ranks"
     with warm_ranks() as warm:
-        proofs, runs = {}, {}
+        proofs, runs, broken = {}, {}, {}
         for kind in KINDS:
             runs[kind.name] = fastest(warm, config, kind.layout(ranks), digests=False)
             proofs[kind.name] = warm.prove(config, runs[kind.name])
-        bad = warm.train(config, BROKEN.layout(ranks), activations_swapped, trace=True)
-        verdict = diverges(warm.first_difference(config, bad, activations_swapped))
-    rounded = "" if micro_batches == size else f", {size} rounded up to a multiple of {ranks} ranks"
-    scenes = tuple(scene.of_run(kind, runs[kind.name], proofs[kind.name], rounded) for kind in KINDS)
-    broken = scene.of_run(BROKEN, bad, verdict, rounded, MISTAKEN)
+        for kind in SWAPPABLE:
+            bad = warm.train(config, kind.layout(ranks), activations_swapped)
+            losses = warm.reference(config).losses[0], bad.losses[0]
+            difference = diverges(warm.first_difference(config, bad, activations_swapped))
+            broken[kind.name] = scene.with_bug(kind, ranks, micro_batches, losses, difference)
+        waits = deadlock(warm, config, NAIVE.layout(ranks))
+        broken[NAIVE.name] = scene.deadlocked(NAIVE, ranks, micro_batches, waits)
+    clock = BROKEN.length(ranks, micro_batches)
+    scenes = (
+        *(scene.of_plan(kind, ranks, micro_batches, proofs[kind.name], rounded) for kind in KINDS),
+        compared.as_planned(ranks, micro_batches),
+        gpus.as_gpus_would(runs, clock),
+        compared.as_measured(runs, clock),
+    )
     title = "Pipelines: layers on different ranks, one micro-batch behind the other"
-    return Animation("pp", title, scenes, broken, BUG, [rank.log for rank in runs[KINDS[0].name].ranks])
+    logs = [rank.log for rank in runs[NAIVE.name].ranks]
+    main = broken.pop(BROKEN.name)
+    overview = compared_bug.with_bug(scenes[len(KINDS)], ranks, micro_batches)
+    return Animation("pp", title, scenes, main, BUG, logs, (*broken.values(), overview))

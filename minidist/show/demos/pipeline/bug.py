@@ -3,9 +3,14 @@
 from collections.abc import Collection, Sequence
 from unittest import mock
 
+from minidist.comm.failures import Deadlock
 from minidist.parallel.pipeline import Pipeline
 from minidist.parallel.tools.schedule_check import Slot, needs
 from minidist.parallel.tools.schedules import Action
+from minidist.show.demos.pipeline.kinds import Kind
+from minidist.show.demos.shared.runs import WarmRanks
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
 from minidist.train.trainer import train_rank
 
 SWAPPED = {0: 1, 1: 0}  # micro-batches; no rank waits for a backward before it has sent both
@@ -23,6 +28,65 @@ def activations_swapped(world, config, layout, options):
 
     with mock.patch.object(Pipeline, "tag", swapped):
         return train_rank(world, config, layout, options)
+
+
+def deadlock(warm: WarmRanks, config: TrainConfig, layout: Layout) -> str:
+    """Who waits for whom in a real run that the bug stops.
+
+    Raises:
+        RuntimeError: if it does not stop.
+    """
+    try:
+        warm.train(config, layout, activations_swapped)
+    except Deadlock as found:
+        return str(found)
+    raise RuntimeError(f"{layout} should deadlock with the bug, and it does not")
+
+
+def slots_with_bug(kind: Kind, ranks: int, micro_batches: int) -> list[list[Slot]]:
+    """The plan with the bug, up to where ranks wait for each other. Rank 1 waits for the other micro-batch of the two:
+    it is as if rank 0 had computed them in the other order under each other's names."""
+    planned = _planned_with_bug(kind, ranks, micro_batches)
+    timed = kind.timed([row[:done] for row, done in zip(planned, _done(planned), strict=True)])
+    return [[Slot(_exchanged(slot.action), slot.start, slot.end) for slot in timed[0]], *timed[1:]]
+
+
+def waits_with_bug(kind: Kind, ranks: int, micro_batches: int) -> dict[int, int]:
+    """Each rank that the bug stops -> the rank that it waits for; {} if the schedule can end."""
+    planned = _planned_with_bug(kind, ranks, micro_batches)
+    places = _done(planned)
+    done = {action for row, count in zip(planned, places, strict=True) for action in row[:count]}
+    stages, waits = ranks * kind.virtual, {}
+    for rank, (row, count) in enumerate(zip(planned, places, strict=True)):
+        for action in row[count : count + 1]:  # what it cannot do; its own forward is done, under either name
+            missing = (some[0].stage for some in needs(action, stages) if not done & set(some))
+            waits[rank] = next(stage for stage in missing if stage != action.stage) % ranks
+    return waits
+
+
+def _planned_with_bug(kind: Kind, ranks: int, micro_batches: int) -> list[list[Action]]:
+    planned = kind.planned(ranks, micro_batches)
+    return [[_exchanged(action) for action in planned[0]], *planned[1:]]
+
+
+def _done(planned: Sequence[Sequence[Action]]) -> list[int]:
+    """How many of its actions each rank can do before it waits forever."""
+    stages = 1 + max(action.stage for row in planned for action in row)
+    places, done, before = [0] * len(planned), set(), -1
+    while len(done) > before:
+        before = len(done)
+        for rank, row in enumerate(planned):
+            place = places[rank]
+            if place < len(row) and all(done & set(some) for some in needs(row[place], stages)):
+                done.add(row[place])
+                places[rank] += 1
+    return places
+
+
+def _exchanged(action: Action) -> Action:
+    if action.stage == 0 and action.kind == "F":
+        return Action(0, "F", SWAPPED.get(action.micro_batch, action.micro_batch))
+    return action
 
 
 def corrupted_by(mistaken: Collection[Action], slots: Sequence[Sequence[Slot]]) -> set[Action]:

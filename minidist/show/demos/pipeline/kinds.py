@@ -1,10 +1,10 @@
-"""The five schedules, with the formulas of their bubbles."""
+"""The five schedules: their plans, how long they take, what they store, and the formulas of their bubbles."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from minidist.parallel.tools.schedule_check import SLOTS, Slot, timeline
+from minidist.parallel.tools.schedule_check import SLOTS, Slot, in_flight, timeline
 from minidist.parallel.tools.schedules import Action, schedule
 from minidist.train.layout import Layout
 
@@ -26,8 +26,25 @@ class Kind:
         return schedule(self.schedule, ranks, micro_batches, self.virtual)
 
     def slots(self, ranks: int, micro_batches: int) -> list[list[Slot]]:
-        """The plan in slots; with several stages per rank, each stage takes proportionally less."""
-        return timeline(self.planned(ranks, micro_batches), lambda action: SLOTS[action.kind] / self.virtual)
+        """The plan in slots."""
+        return self.timed(self.planned(ranks, micro_batches))
+
+    def timed(self, planned: Sequence[Sequence[Action]]) -> list[list[Slot]]:
+        """Any plan in slots; with several stages per rank, each stage takes proportionally less."""
+        return timeline(planned, lambda action: SLOTS[action.kind] / self.virtual)
+
+    def length(self, ranks: int, micro_batches: int) -> float:
+        """Slots until the last rank is done."""
+        return end_of(self.slots(ranks, micro_batches))
+
+    def most_stored(self, ranks: int, micro_batches: int) -> float:
+        """Micro-batches whose activations rank 0 holds at once, at most; those of one of its stages count in part."""
+        return in_flight(self.planned(ranks, micro_batches)[0]) / self.virtual
+
+
+def end_of(rows: Sequence[Sequence[Slot]]) -> float:
+    """When the last rank is done."""
+    return max(slot.end for row in rows for slot in row)
 
 
 KINDS = (
@@ -38,3 +55,4 @@ KINDS = (
     Kind("ZB-H1", "zb-h1", "(p−1)/(3m+p−1)", lambda p, m: Fraction(p - 1, 3 * m + p - 1)),
 )
 BROKEN = KINDS[2]
+NAIVE, *SWAPPABLE = KINDS  # naive has one micro-batch at a time: a rank that asks for the next one waits forever

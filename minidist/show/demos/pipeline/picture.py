@@ -1,94 +1,109 @@
-"""A pipeline as planned, in slots, and below as it ran; a cover hides what has not happened yet.
+"""A pipeline as planned, on the time axis of all schedules: a lane for each rank, and beside it what the rank stores.
 
-A row is a rank, a cell is an action with the number of its micro-batch, and the grey between cells is the bubble.
+A cell is an action with the number of its micro-batch, and the grey between cells is the bubble. The axis is as long as
+the longest schedule but the naive one, which takes several times as long: its lanes move on to the left.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from math import floor
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
 
-from minidist.parallel.tools.schedule_check import Slot, bubble
-from minidist.parallel.tools.schedules import Action
+from minidist.parallel.tools.schedule_check import Slot
+from minidist.show.demos.pipeline.cells import cell
+from minidist.show.demos.pipeline.kinds import end_of
+from minidist.show.demos.pipeline.store import Stack, limit
 from minidist.show.palette import of_rank
-from minidist.show.pipelines import COLOURS, strength
-from minidist.show.player.scene import WIDTH, Box, Label, Shape
+from minidist.show.player.scene import Box, Curve, Label, Shape
 
-LEFT, RIGHT = 7, 71.5  # start and end of time; the rank's name is to the left
-GAP = 0.2  # between two cells, in characters
-
-
-def height(ranks: int) -> float:
-    return 2 * _panel(ranks)
+LEFT, RIGHT = 19, 70.9  # start and end of the axis; the ranks' names and what they store are to the left
+TICKS = 3  # slots: a forward and a backward; twice as many on an axis of more than
+CROWDED = 40
+AHEAD = 1  # slots that stay empty to the right of a cursor that would leave the picture
 
 
-def _panel(ranks: int) -> float:
-    return 1 + ranks * _pitch(ranks)
-
-
-def _pitch(ranks: int) -> int:
-    """Lines from one rank's row to the next."""
-    return 2 if ranks <= 3 else 1
-
-
-def panels(
-    planned: Sequence[Sequence[Slot]], ran: Sequence[Sequence[Slot]], titles: tuple[str, str], mistaken: Mapping,
-    corrupted: Collection[Action],
-) -> list[tuple[float, Shape]]:  # fmt: skip
-    """All shapes of both panels, each over the full width, with the share of its time after which they appear.
+@dataclass(frozen=True)
+class Lanes:
+    """The picture of one schedule.
 
     Args:
-        planned, ran: for each rank its actions and their times, from 0 on.
-        titles: of the two panels; the bubble of each is added.
+        rows: for each rank its actions and their times, in slots.
+        window: the slots that the axis shows.
+        micro_batches: of a step.
+        virtual: stages of a rank.
         mistaken: action -> the wrong micro-batch that it takes.
         corrupted: actions with a wrong result because of those.
+        stuck: rank -> the one that it waits for forever, after the last action.
     """
-    ranks, shapes = len(planned), []
-    for place, (rows, title) in enumerate(zip((planned, ran), titles, strict=True)):
-        top = place * _panel(ranks)
-        end = max(slot.end for row in rows for slot in row)
-        shapes.append((-1.0, Label(0, top + 0.5, f"{title}: bubble {bubble(rows):.1%}", "ink")))
-        for rank, row in enumerate(rows):
-            y, h = top + 1 + rank * _pitch(ranks), _row(ranks)
-            shapes.append((-1.0, Label(0, y + h / 2, f"rank {rank}", of_rank(rank))))
-            shapes.append((-1.0, Box(LEFT, y, RIGHT - LEFT, h, "faint", mark="·")))
-            shapes += [(slot.start / end, _cell(slot, y, h, end, ranks, mistaken, corrupted)) for slot in row]
-    return shapes
+
+    rows: Sequence[Sequence[Slot]]
+    window: int
+    micro_batches: int
+    virtual: int = 1
+    mistaken: Mapping = field(default_factory=dict)
+    corrupted: Collection = ()
+    stuck: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> int:
+        return len(self.rows)
+
+    @property
+    def pitch(self) -> float:
+        """Lines from one rank's lane to the next."""
+        return 2 if self.ranks <= 4 else 1
+
+    @property
+    def bottom(self) -> float:
+        return 1 + self.ranks * self.pitch
+
+    @property
+    def height(self) -> float:
+        return self.bottom + 1
+
+    def shapes(self, now: float) -> tuple[Shape, ...]:
+        """What has happened by a time."""
+        first = max(0.0, now + AHEAD - self.window)  # the time at the left end of the axis
+
+        def x(time: float) -> float:
+            return LEFT + (RIGHT - LEFT) * (min(max(time, first), now) - first) / self.window
+
+        found = self._axis(first)
+        h = 0.78 * self.pitch
+        for rank, row in enumerate(self.rows):
+            y = 1 + rank * self.pitch
+            found.append(Label(0, y + h / 2, f"rank {rank}", of_rank(rank)))
+            found += Stack(rank, row, self.ranks, self.micro_batches, self.virtual).shapes(now, y, h)
+            found += self._idle(rank, y, h, x)
+        found += limit(self.ranks, self.micro_batches, 1, self.bottom)
+        for slot, rank in sorted(((slot, rank) for rank, row in enumerate(self.rows) for slot in row), key=_begin):
+            if slot.start < now and slot.end > first:
+                place = x(slot.start), x(slot.end), 1 + rank * self.pitch, h
+                found.append(cell(slot, self.ranks, *place, self.mistaken, self.corrupted))
+        return (*found, *self._cursor(x(now), now))
+
+    def _idle(self, rank: int, y: float, h: float, x: Callable[[float], float]) -> list[Shape]:
+        """What lies below a rank's cells."""
+        idle = Box(LEFT, y, x(inf) - LEFT, h, "faint", mark="·")
+        begin, end = x(end_of(self.rows)), x(inf)
+        if rank not in self.stuck or begin == end:
+            return [idle]
+        text = f"waits for rank {self.stuck[rank]}"
+        return [idle, Box(begin, y, end - begin, h, "faint", text if len(text) < end - begin else "", "x", "wrong")]
+
+    def _axis(self, first: float) -> list[Shape]:
+        shapes: list[Shape] = []
+        for slot in range(0, int(first + self.window) + 1, TICKS if self.window <= CROWDED else 2 * TICKS):
+            if slot >= first:
+                x = LEFT + (RIGHT - LEFT) * (slot - first) / self.window
+                shapes.append(Curve(((x, self.bottom - 0.2), (x, self.bottom + 0.1)), "ink", 1))
+                shapes.append(Label(x, self.bottom + 0.45, str(slot), "ink", "middle"))
+        return shapes
+
+    def _cursor(self, x: float, now: float) -> list[Shape]:
+        text = f"slot {now:g}"
+        middle = min(x, 72 - len(text) / 2)
+        return [Box(x, 1, 0.2, self.bottom - 1, "ink", mark="|"), Label(middle, 0.5, text, "ink", "middle")]
 
 
-def until(share: float, shapes: Sequence[tuple[float, Shape]], ranks: int) -> tuple[Shape, ...]:
-    """What is visible after this share of the time, 0 to 1. A cover hides the rest of the rows, and of unfinished
-    cells."""
-    begun = tuple(shape for start, shape in shapes if start < share)
-    x = LEFT + share * (RIGHT - LEFT)
-    if share == 1:
-        return begun
-    height_of_rows = ranks * _pitch(ranks)
-    return (*begun, *(Box(x, p * _panel(ranks) + 1, WIDTH - x, height_of_rows, "paper", mark=" ") for p in (0, 1)))
-
-
-def _row(ranks: int) -> float:
-    """The height of a row. A terminal draws it one line high, or one and a half."""
-    return 1.5 if _pitch(ranks) == 2 else 0.9
-
-
-def _cell(slot: Slot, y: float, h: float, end: float, ranks: int, mistaken: Mapping, corrupted: Collection) -> Box:
-    action, scale = slot.action, (RIGHT - LEFT) / end
-    x, w = LEFT + slot.start * scale, _width(LEFT + slot.start * scale, LEFT + slot.end * scale)
-    if action in mistaken:
-        return Box(x, y, w, h, "wrong", str(mistaken[action]), "!")
-    outline = "wrong" if action in corrupted else None
-    return Box(x, y, w, h, colour_of(action, ranks), str(action.micro_batch), action.kind, outline)
-
-
-def _width(x: float, end: float) -> float:
-    """The width of a cell from x to the end, less a gap. The gap is smaller where a terminal, which rounds, would draw
-    it as a full column: a column between cells means idle time."""
-    cut = max(end - GAP, (x + end) / 2)
-    half = floor(end) + 0.51
-    return (half if cut < half <= end else cut) - x
-
-
-def colour_of(action: Action, ranks: int) -> str:
-    """The colour of its kind on white, paler for the later stages of a rank."""
-    share, colour = strength(action, ranks), COLOURS[action.kind]
-    parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return "#" + "".join(f"{round(255 - share * (255 - part)):02X}" for part in parts)
+def _begin(entry: tuple[Slot, int]) -> tuple[float, int]:
+    return entry[0].start, entry[1]

@@ -1,110 +1,157 @@
-"""What the animation of a pipeline says: frames with the plan and the run, and the figures of both."""
+"""A schedule as planned: a frame for each slot, on the clock that all schedules share."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from math import ceil
 
-from minidist.analysis.time.bubbles import slots_of
-from minidist.comm.runtime.patience import cores
-from minidist.parallel.tools.schedule_check import Slot, bubble, in_flight
+from minidist.parallel.tools.schedule_check import Slot, bubble
 from minidist.parallel.tools.schedules import Action
-from minidist.show.demos.pipeline import picture
-from minidist.show.demos.pipeline.bug import corrupted_by
-from minidist.show.demos.pipeline.kinds import Kind
+from minidist.show.demos.pipeline.bug import MISTAKEN, corrupted_by, slots_with_bug, waits_with_bug
+from minidist.show.demos.pipeline.kinds import KINDS, Kind, end_of
+from minidist.show.demos.pipeline.lecture import Lecture
+from minidist.show.demos.pipeline.picture import Lanes
+from minidist.show.demos.pipeline.store import stored
 from minidist.show.pipelines import COLOURS, NAMES
 from minidist.show.player.scene import Frame, Scene
-from minidist.train.result import Run
 
 MOST_FRAMES = 40
+LATER = "?"  # a figure that would spoil a question
 
 
-def of_run(kind: Kind, run: Run, verdict: str, rounded: str, mistaken: Mapping[Action, int] | None = None) -> Scene:
-    """A scene of the last step of a run.
+def window(ranks: int, micro_batches: int) -> int:
+    """The slots of the axis: what the longest schedule but the naive one takes, and one more for the bug."""
+    return int(max(kind.length(ranks, micro_batches) for kind in KINDS[1:])) + 1
+
+
+def of_plan(kind: Kind, ranks: int, micro_batches: int, proof: str, rounded: str) -> Scene:
+    """The scene of a schedule.
 
     Args:
+        proof: that a real run of it computes the right thing, for the details.
         rounded: added to the number of micro-batches in the title.
-        mistaken: in a broken run, action -> the wrong micro-batch that it takes.
     """
-    mistaken, broken = mistaken or {}, bool(mistaken)
-    ranks, count = run.layout.pp, run.config.micro_batches
-    planned, ran = kind.slots(ranks, count), slots_of([rank.log for rank in run.ranks])
-    seconds = max(slot.end for row in ran for slot in row)
-    sharing = f", {ranks} ranks on {cores()} cores" if ranks > cores() else ""
-    titles = "as planned, in slots", f"as it ran, {1e3 * seconds:.0f} ms{sharing}"
-    all_shapes = picture.panels(planned, ran, titles, mistaken, corrupted_by(mistaken, planned))
-
-    total = max(slot.end for row in planned for slot in row)
-    step = ceil(total / MOST_FRAMES)
-    times = [min(number * step, total) for number in range(ceil(total / step) + 1)]
-    frames = []
-    for before, now in pairwise(times):  # the first frame shows an action: an empty picture would look like an error
-        note = _note(kind, planned, before, now, mistaken)
-        if now == total:
-            note += f" The bubble is {bubble(planned):.1%} of the plan and {bubble(ran):.1%} of the run, "
-            note += f"in which {ranks} ranks share {cores()} cores." if sharing else "where messages take time too."
-        shapes = picture.until(now / total, all_shapes, ranks)
-        frames.append(Frame(shapes, note, _facts(kind, planned, ran, total, now)))
-    first_wrong = None
-    if broken:
-        first = min(_share_before(mistaken, planned), _share_before(mistaken, ran))
-        first_wrong = next(number for number, time in enumerate(times[1:]) if time / total > first)
-    title = f"Pipeline, {kind.name}: {ranks} ranks, {count} micro-batches{rounded}"
-    last = len(frames) - 1
+    rows = kind.slots(ranks, micro_batches)
+    lanes = Lanes(rows, window(ranks, micro_batches), micro_batches, kind.virtual)
+    times = _times(rows, ranks)
+    told = Lecture(kind, ranks, micro_batches, times)
     return Scene(
-        "broken" if broken else kind.name,
-        title,
-        tuple(frames),
-        picture.height(ranks),
-        _key(planned, broken),
-        verdict,
-        first_wrong,
-        tuple(sorted({last // 3, last})),
+        kind.name,
+        f"{kind.name}, as planned: {ranks} ranks, {micro_batches} micro-batches{rounded}",
+        _frames(kind, lanes, times),
+        lanes.height,
+        _key(rows),
+        f"{end_of(rows):g} slots, {bubble(rows):.0%} idle; up to {kind.most_stored(ranks, micro_batches):g} stored; "
+        "bit for bit as one process.",
+        stills=tuple(sorted({len(times) // 3, len(times) - 1})),
+        details=proof,
+        questions=told.questions(),
+        cues=told.cues(),
     )
 
 
-def _share_before(mistaken: Collection[Action], rows: Sequence[Sequence[Slot]]) -> float:
-    """The share of the total time that has passed when the first of these actions begins."""
-    slots = [slot for row in rows for slot in row]
-    return min(slot.start for slot in slots if slot.action in mistaken) / max(slot.end for slot in slots)
+def with_bug(kind: Kind, ranks: int, micro_batches: int, losses: tuple[float, float], difference: str) -> Scene:
+    """The same schedule with the bug, frame by frame.
+
+    Args:
+        losses: of the first step: without the bug, and with it.
+        difference: where the real run diverges, for the details.
+    """
+    rows = slots_with_bug(kind, ranks, micro_batches)
+    corrupted = corrupted_by(MISTAKEN, rows)
+    lanes = Lanes(rows, window(ranks, micro_batches), micro_batches, kind.virtual, MISTAKEN, corrupted)
+    times = _times(rows, ranks)
+    first = min(slot.start for row in rows for slot in row if slot.action in MISTAKEN)
+    key = _key(rows) | {"wrong micro-batch, and what it corrupts": "wrong"}
+    return Scene(
+        "broken" if kind.name == "1F1B" else f"broken {kind.name}",
+        f"{kind.name}, broken: {ranks} ranks, {micro_batches} micro-batches",
+        _frames(kind, lanes, times),
+        lanes.height,
+        key,
+        f"{len(corrupted)} wrong cells; the loss is {losses[1]:.3f} instead of {losses[0]:.3f}.",
+        next(number for number, time in enumerate(times) if time > first),
+        tuple(sorted({len(times) // 3, len(times) - 1})),
+        twin=kind.name,
+        details=difference,
+    )
 
 
-def _key(planned: Sequence[Sequence[Slot]], broken: bool) -> dict[str, str]:
-    kinds = {slot.action.kind for row in planned for slot in row}
-    key = {NAMES[kind]: COLOURS[kind] for kind in "FBIW" if kind in kinds} | {"idle: the bubble": "faint"}
-    return key | {"wrong micro-batch, and what it corrupts": "wrong"} if broken else key
+def deadlocked(kind: Kind, ranks: int, micro_batches: int, waits: str) -> Scene:
+    """A schedule that the bug stops, at the same moments as without it.
+
+    Args:
+        waits: who waits for whom in the real run, for the details.
+    """
+    rows, stuck = slots_with_bug(kind, ranks, micro_batches), waits_with_bug(kind, ranks, micro_batches)
+    lanes = Lanes(rows, window(ranks, micro_batches), micro_batches, kind.virtual, stuck=stuck)
+    times = _times(kind.slots(ranks, micro_batches), ranks)
+    return Scene(
+        f"broken {kind.name}",
+        f"{kind.name}, broken: {ranks} ranks, {micro_batches} micro-batches",
+        _frames(kind, lanes, times),
+        lanes.height,
+        _key(rows) | {"waits forever": "wrong"},
+        "Deadlock: every rank waits for another.",
+        next(number for number, time in enumerate(times) if time > end_of(rows)),
+        (len(times) // 3,),
+        twin=kind.name,
+        details=waits,
+    )
 
 
-def _facts(kind: Kind, planned: list, ran: list, total: float, now: float) -> dict[str, str]:
-    ranks, micro_batches = len(planned), sum(slot.action.kind == "F" for slot in planned[0]) // kind.virtual
-    idle = sum(_idle(row, now) for row in planned)
-    begun = [slot.action for slot in planned[0] if slot.start < now]
-    ended = sum(slot.end <= now for slot in planned[0] if slot.action.kind in "BW")
-    held = sum(action.kind == "F" for action in begun) - ended
-    most = in_flight([slot.action for slot in planned[0]])
+def _times(rows: Sequence[Sequence[Slot]], ranks: int) -> list[float]:
+    """A moment for each slot; of a long schedule one for each of the first slots, then a forward and backward each."""
+    total = end_of(rows)
+    slots = [float(slot) for slot in range(1, int(total) + 1)]
+    if total > MOST_FRAMES:
+        slots = [slot for slot in slots if slot <= 3 * ranks or slot % 3 == 0]
+    return slots if slots[-1] == total else [*slots, total]
+
+
+def _key(rows: Sequence[Sequence[Slot]]) -> dict[str, str]:
+    kinds = {slot.action.kind for row in rows for slot in row}
+    return {NAMES[kind]: COLOURS[kind] for kind in "FBIW" if kind in kinds} | {"idle: the bubble": "faint"}
+
+
+def _frames(kind: Kind, lanes: Lanes, times: Sequence[float]) -> tuple[Frame, ...]:
+    frames = []
+    for before, now in pairwise([0.0, *times]):  # the first frame shows an action: an empty picture looks like an error
+        note = _note(kind, lanes.rows, before, now, lanes.mistaken)
+        frames.append(
+            Frame(lanes.shapes(now), note, _facts(kind, lanes, now, now == times[-1] and not lanes.stuck), now)
+        )
+    return tuple(frames)
+
+
+def _facts(kind: Kind, lanes: Lanes, now: float, over: bool) -> dict[str, str]:
+    idle = sum(idle_until(row, now) for row in lanes.rows)
+    all_slots = now * lanes.ranks
+    formula = float(kind.share(lanes.ranks, lanes.micro_batches))
+    held = len(stored(lanes.rows[0], now)) / kind.virtual
     return {
-        "slot": f"{now:g} of {total:g}",
-        "idle so far": f"{idle:g} of {sum(_idle(row, total) for row in planned):g} slots",
-        f"bubble {kind.formula}": f"{float(kind.share(ranks, micro_batches)):.1%}",
-        "as it ran": f"{bubble(ran):.1%}",
-        "rank 0 holds": f"{held / kind.virtual:g} of at most {most / kind.virtual:g} micro-batches",
+        "idle so far": f"{idle:g} of {all_slots:g} rank-slots ({idle / all_slots:.0%})",
+        f"bubble {kind.formula}": f"{formula:.1%}" if over else LATER,
+        "rank 0 stores": f"{held:g} micro-batch{'es' * (held != 1)}",
     }
 
 
-def _idle(row: list[Slot], now: float) -> float:
+def idle_until(row: Sequence[Slot], now: float) -> float:
+    """Slots until now in which a rank does nothing."""
     return now - sum(min(slot.end, now) - slot.start for slot in row if slot.start < now)
 
 
-def _note(kind: Kind, planned: list, before: float, now: float, mistaken: dict) -> str:
+def _note(kind: Kind, rows: Sequence[Sequence[Slot]], before: float, now: float, mistaken: Mapping) -> str:
     """What each rank does at the end of the time from ``before`` to ``now``."""
     at_work = {}
-    for rank, row in enumerate(planned):
+    for rank, row in enumerate(rows):
         for slot in row:
             if slot.start < now <= slot.end:
                 at_work[rank] = _text(slot.action, kind)
-    idle = len(planned) - len(at_work)
-    text = f"Slot {now:g} of the plan: " + ", ".join(f"rank {rank} {action}" for rank, action in at_work.items())
-    text += f"; {idle} {'rank is' if idle == 1 else 'ranks are'} idle." if idle else "."
-    for slot in planned[1]:
+    idle = len(rows) - len(at_work)
+    if not at_work:
+        return f"Slot {now:g}: every rank waits for another."
+    text = f"Slot {now:g}: " + ", ".join(f"rank {rank} {action}" for rank, action in at_work.items())
+    text += f"; {idle} idle." if idle else "."
+    for slot in rows[1]:
         if slot.action in mistaken and before <= slot.start < now:
             text += f" Rank 1 takes {mistaken[slot.action]} instead of {slot.action.micro_batch}."
     return text

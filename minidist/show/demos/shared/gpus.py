@@ -41,9 +41,9 @@ def variants_of(logs: Sequence[list], scene_of: Callable[[Replayed], Scene]) -> 
     return tuple(scene_of(on_gpus(logs, *words)) for words in product(*(dial.values for dial in DIALS)))
 
 
-def at_start(variants: Sequence[Scene]) -> Scene:
+def at_start(variants: Sequence[Scene], dials: Sequence[Dial] = DIALS) -> Scene:
     """The variant that the dials begin with, with the dials on it."""
     number = 0
-    for dial in DIALS:
+    for dial in dials:
         number = number * len(dial.values) + dial.start
-    return replace(variants[number], dials=DIALS, variants=tuple(variants))
+    return replace(variants[number], dials=tuple(dials), variants=tuple(variants))
