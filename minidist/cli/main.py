@@ -14,7 +14,7 @@ MODULES = {  # a module whose ``add_commands`` adds commands -> the names of the
     "minidist.cli.train.command": ("train",),
     "minidist.cli.verify": ("verify",),
     "minidist.cli.checkpoint": ("checkpoint",),
-    "minidist.cli.demo": ("demo",),
+    "minidist.cli.demo.command": ("demo",),
     "minidist.cli.failures": ("failures",),
     "minidist.cli.hardware": ("hardware",),
     "minidist.course.challenges.command": ("challenge",),
