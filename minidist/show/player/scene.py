@@ -187,6 +187,9 @@ class Scene:
     def __post_init__(self) -> None:
         if not self.frames:
             raise ValueError(f"scene {self.name!r} has no frames")
+        for what in (*self.questions, *self.cues):
+            if what.frame >= len(self.frames):
+                raise ValueError(f"scene {self.name!r} has no frame {what.frame}, which {what.text!r} is about")
         if self.dials and len(self.variants) != prod(len(dial.values) for dial in self.dials):
             raise ValueError(f"scene {self.name!r} needs a variant for every position of its dials")
 
