@@ -14,7 +14,7 @@ GROUPS = {  # group -> demonstration -> its scenes, as it makes them by default
         "tp": ("tp",),
         "sp": ("tp + sp", "tp"),
         "cp": ("ring", "zigzag"),
-        "ep": (),
+        "ep": ("routes", "balance"),
         "pp": ("naive", "GPipe", "1F1B", "interleaved", "ZB-H1"),
     },
     "memory and precision": {

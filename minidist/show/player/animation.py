@@ -79,9 +79,7 @@ class Animation:
         """
         if not 0 <= step < len(scene.frames):
             last = len(scene.frames) - 1
-            raise ValueError(
-                f"scene {scene.name!r} of {self.name} has the steps 0 to {last}, and none of number {step}"
-            )
+            raise ValueError(f"scene {scene.name!r} of {self.name} has the steps 0 to {last}, and no step {step}")
         return slide.draw(scene, step, self.bug if self.is_broken(scene) else "")
 
     def html(self, first: Scene | None = None, links: Mapping[str, str] = page.NO_LINKS) -> str:
