@@ -41,7 +41,7 @@ def test_a_question_or_cue_needs_its_frame(what):
 
 @pytest.mark.parametrize(("frame", "choices", "answer"), [(0, "ab", 0), (1, "a", 0), (1, "ab", 2), (1, "abcdefg", 0)])
 def test_questions_that_cannot_be(frame, choices, answer):
-    with pytest.raises(ValueError, match="it needs a frame before it, and 2 to 6 choices with the answer"):
+    with pytest.raises(ValueError, match="has no frame before it, or not 2 to 6 choices"):
         Question(frame, "?", tuple(choices), answer, "")
 
 
