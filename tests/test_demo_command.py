@@ -145,14 +145,15 @@ def test_notes_for_the_speaker(carts, capsys):
     assert cli.main(["demo", "dp", "--notes"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "dp: A dp" and lines[2] == "about 3 minutes; b breaks it: no wheel"
-    assert "long: A cart, long (40 steps, 1.5 min)" in lines and "  step 0 (1.5 min): Ask what a cart is." in lines
+    assert "long (40 steps, 1.5 min): A cart, long" in lines and "  step 0 (1.5 min): Ask what a cart is." in lines
     start = lines.index("  before step 1, ask: Where is it?")
     assert lines[start + 1 : start + 4] == [
         "      1  here",
         "      2  there   <- the answer",
         "      because: It moves.",
     ]
-    assert "bad short, broken: A cart, bad short (2 steps, 1.5 min)" in lines
+    assert "short (2 steps): A cart, short" in lines  # no cues, and no minutes
+    assert "bad short, broken (2 steps, 1.5 min): A cart, bad short" in lines
 
 
 def test_all_writes_a_gallery_past_a_demonstration_that_fails(carts, tmp_path, capsys):

@@ -12,15 +12,16 @@ def notes(animation: Animation) -> str:
     """Every scene with its cues and questions, in the order of the steps, and the minutes that they take."""
     minutes = sum(cue.minutes for scene in animation.all_scenes for cue in scene.cues)
     heading = f"{animation.name}: {animation.title}"
-    about = f"about {minutes:g} minutes; b breaks it: {animation.bug}"
+    about = f"{f'about {minutes:g} minutes; ' if minutes else ''}b breaks it: {animation.bug}"
     scenes = [_scene(scene, animation.is_broken(scene)) for scene in animation.all_scenes]
     return "\n\n".join(["\n".join((heading, "=" * len(heading), _paragraph(about))), *scenes])
 
 
 def _scene(scene: Scene, is_broken: bool) -> str:
     minutes = sum(cue.minutes for cue in scene.cues)
-    which = f"{scene.name}, broken" if is_broken and scene.name != "broken" else scene.name
-    heading = f"{which}: {scene.title} ({len(scene.frames) - 1} steps, {minutes:g} min)"
+    broken = ", broken" if is_broken and scene.name != "broken" else ""
+    length = f"{len(scene.frames) - 1} steps" + (f", {minutes:g} min" if minutes else "")
+    heading = f"{scene.name}{broken} ({length}): {scene.title}"
     said = [(cue.frame, 1, _cue(cue)) for cue in scene.cues]
     asked = [(question.frame, 0, _question(question)) for question in scene.questions]  # before what the step shows
     lines = [text for _, _, text in sorted([*said, *asked], key=lambda entry: entry[:2])]
