@@ -45,6 +45,11 @@ def test_questions_that_cannot_be(frame, choices, answer):
         Question(frame, "?", tuple(choices), answer, "")
 
 
+def test_a_question_is_asked_before_its_answer():
+    with pytest.raises(ValueError, match="the question '\\?' is asked before frame 3, after its answer"):
+        Question(2, "?", ("a", "b"), 0, "", asked=3)
+
+
 def test_dials_need_a_variant_for_every_position():
     with pytest.raises(ValueError, match="scene 's' needs a variant for every position of its dials"):
         scene(dials=(Dial("speed", ("1", "2")), Dial("road", ("x", "y", "z"))), variants=(scene(),) * 5)

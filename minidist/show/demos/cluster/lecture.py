@@ -34,11 +34,12 @@ def of_step(scene: Scene, steps: Sequence[Step], number: int) -> Scene:
 
 def broken(scene: Scene, right: Step, across: Step) -> Scene:
     question = Question(
-        scene.first_wrong,
+        len(scene.frames) - 1,
         "Each tensor-parallel group lies across the nodes. How many times as long does the same step take?",
         times(across.seconds / right.seconds),
         1,
         "Tensor parallelism sends activations in every layer, forward and backward, and nothing hides them.",
+        asked=scene.first_wrong,
     )
     return for_lecture(scene, [question], [Cue(0, 3, "Nothing crashes, every bit is right: only the bill is wrong.")])
 

@@ -11,17 +11,17 @@ WHY_STUCK = "A send ends only when its receiver takes the message, and every rec
 
 
 def together(scene: Scene) -> Scene:
-    question = Question(1, "Each rank posts its send and its receive at once. What happens?", CHOICES, 0, WHY_TOGETHER)
+    question = _ends_well(scene, "Each rank posts its send and its receive at once. What happens?", WHY_TOGETHER)
     return for_lecture(scene, [question], [Cue(0, 2, "Who waits for whom? Draw the arrows by hand first.")])
 
 
 def odd_first(scene: Scene) -> Scene:
-    question = Question(1, "Even ranks send first, odd ranks receive first. What happens?", CHOICES, 0, WHY_ODD)
+    question = _ends_well(scene, "Even ranks send first, odd ranks receive first. What happens?", WHY_ODD)
     return for_lecture(scene, [question], [Cue(0, 2, "Ask what happens with an odd number of ranks.")])
 
 
 def small(scene: Scene) -> Scene:
-    question = Question(1, "Every rank sends first; the message fits the queue. What happens?", CHOICES, 0, WHY_SMALL)
+    question = _ends_well(scene, "Every rank sends first; the message fits the queue. What happens?", WHY_SMALL)
     return for_lecture(scene, [question], [Cue(0, 2, "It works, in every test. Then somebody makes the model larger.")])
 
 
@@ -30,3 +30,8 @@ def stuck(scene: Scene, ranks: int) -> Scene:
     text = f"{ranks - 1} ranks are in a send. Now the last one sends too. What happens?"
     cues = [Cue(0, 2, "Let the class say who waits, one call at a time."), Cue(last, 2, "Follow the arrows: a cycle.")]
     return for_lecture(scene, [Question(last, text, CHOICES, 1, WHY_STUCK)], cues)
+
+
+def _ends_well(scene: Scene, text: str, why: str) -> Question:
+    """Asked before the first call, answered by the end."""
+    return Question(len(scene.frames) - 1, text, CHOICES, 0, why, asked=1)

@@ -35,6 +35,7 @@ def balance(scene: Scene, without: Load) -> Scene:
         ("about 1", f"about {most:.1f}", f"about {3 * most:.0f}"),
         1,
         "An expert that is chosen more learns more, and is chosen more still.",
+        asked=1,
     )
     return for_lecture(scene, [question], [Cue(0, 2, "Two runs, same weights, same tokens: only one has the loss.")])
 

@@ -21,6 +21,7 @@ def dies(scene: Scene, run: Interrupted) -> Scene:
         ("yes, bit for bit", "nearly", "no"),
         0,
         "Every layout computes the same bits here, and state is saved by name and place, so any layout can read it.",
+        asked=back + 1,
     )
     cues = [Cue(0, 1, "One rank of a thousand fails every few hours."), Cue(back, 2, "What is lost, and what not?")]
     return for_lecture(scene, [where, bits], cues)

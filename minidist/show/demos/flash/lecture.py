@@ -21,6 +21,7 @@ def causal(scene: Scene, standard: tuple[int, int], traffic: tuple[int, int]) ->
         ("as many", f"{fewer:.1f} times as many", f"{4 * fewer:.0f} times as many"),
         1,
         "It writes all scores to slow memory and reads them again, twice. Here no score ever leaves the fast memory.",
+        asked=1,
     )
     cues = [
         Cue(0, 2, "The fast memory is an SM's shared memory: some 200 KB. All scores never fit."),
