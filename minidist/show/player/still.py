@@ -135,13 +135,11 @@ def _label(axes, label: Label, size: float) -> None:
     axes.text(label.x, LINE * label.y, label.text, ha=side, va="center", fontsize=size, color=colour, zorder=ORDER)
 
 
-def draw_key(
-    figure, keys: Mapping[str, str], loc: str = "outside lower center", size: float = 8, columns: int = 6
-) -> None:
-    """Draw the legend: the name of each colour, in type of so many points and in so many columns."""
+def draw_key(figure, keys: Mapping[str, str], loc: str = "outside lower center") -> None:
+    """Draw the legend: the name of each colour."""
     from matplotlib.patches import Patch
 
     if keys:
         handles = [Patch(color=_colour(colour), label=name) for name, colour in keys.items()]
-        ncols = min(columns, len(keys))
-        figure.legend(handles=handles, loc=loc, ncols=ncols, frameon=False, fontsize=size)
+        columns = min(6, len(keys))
+        figure.legend(handles=handles, loc=loc, ncols=columns, frameon=False, fontsize=8)
