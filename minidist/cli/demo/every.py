@@ -1,5 +1,6 @@
 """``minidist demo --all``: every demonstration, as a gallery in a folder or as notes for the speaker."""
 
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ def show_all(options, console: Console) -> int:
     if options.html is not None:
         with errors_naming("html", options.html):
             Path(options.html).mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=options.html).close()  # told now, and not after a minute of runs
     made = {}
     for name, animation in _made(options.seed):
         made[name] = animation

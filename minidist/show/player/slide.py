@@ -16,7 +16,7 @@ SIDE = 4.0  # inches, of the words beside a tall picture
 LEADING = 1.25 / 72  # inches from line to line, per point of type
 LETTER = 0.58 / 72  # mean width of a letter in inches, per point of type
 PATCH = (0.45, 0.25)  # inches, of a colour in the key
-GAP = 0.15  # inches between a patch and its name, and twice as much after it
+GAP = 0.15  # inches, between a patch and its name and below the picture; twice as much between names
 LARGE = 0.6  # of the slide's width: a picture that is smaller makes room by leaving out the verdict
 
 Words = list[tuple[str, float, str]]  # text, type size, colour
@@ -43,7 +43,7 @@ def draw(scene: Scene, step: int, bug: str = ""):
     if is_beside:
         _write(figure, 2 * MARGIN + board[0], top, width - MARGIN - board[0], words)
     else:
-        _write(figure, MARGIN, top - board[1], width, words)
+        _write(figure, MARGIN, top - board[1] - GAP, width, words)
     _write_key(figure, scene)
     return figure
 
@@ -51,7 +51,7 @@ def draw(scene: Scene, step: int, bug: str = ""):
 def _best(scene: Scene, top: float, words: Words) -> tuple[float, bool]:
     """The largest width of a character with the words below the picture, or beside it, and which of both it is."""
     width, height = SIZE[0] - 2 * MARGIN, top - MARGIN / 2 - len(_key_lines(scene)) * LEADING * TEXT
-    sizes = [(_character(scene, width, height - _height(words, width)), False)]
+    sizes = [(_character(scene, width, height - GAP - _height(words, width)), False)]
     if _height(words, SIDE) < height:
         sizes.append((_character(scene, width - MARGIN - SIDE, height), True))
     return max(sizes)

@@ -169,7 +169,8 @@ class Player(App):
 
     def action_look(self, lines: int) -> None:
         """Scroll, if the window is too low for everything."""
-        self.query_one("#board").scroll_relative(y=lines, animate=False)
+        for part in ("#board", "#side"):
+            self.query_one(part).scroll_relative(y=lines, animate=False)
 
     def action_digit(self, digit: int) -> None:
         """A vote while a question is open, the speed otherwise."""
