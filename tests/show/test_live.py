@@ -86,6 +86,7 @@ def test_the_terminal_shows_the_loss_and_a_lane_for_each_rank(live):
     console.print(picture(live))
     text = console.export_text(styles=False)
     assert "loss █▅▁ 3.0000 (step 2)" in text and "step 2: 20.0 ms" in text and "a rank was slow" in text
+    assert "■ forward  ■ backward  ■ optimizer  ■ communication  ■ wait" in text
     assert "2.50 MB" in text and "7 kB" in text and text.count("rank ") == 3
     assert len(loss_line([1.0] * 1000, 1000).plain) <= WIDE + 30 and LANE < 100
 

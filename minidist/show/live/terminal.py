@@ -11,12 +11,15 @@ from minidist.show.timeline import COLOURS
 BARS = "▁▂▃▄▅▆▇█"
 WIDE, LANE = 60, 40  # characters of the loss and of a lane
 MOST_RANKS = 16
+KEY = Text("       ").append_text(
+    Text("  ").join(Text.assemble(("■", colour), f" {kind}") for kind, colour in COLOURS.items())
+)
 
 
 def picture(live: Live) -> Group:
     """What rich shows of the run now."""
     with live.lock:
-        parts = [loss_line(live.losses, live.config.steps), lanes(live), *(Text(line) for line in live.news[-4:])]
+        parts = [loss_line(live.losses, live.config.steps), lanes(live), KEY, *(Text(line) for line in live.news[-4:])]
     return Group(*parts)
 
 
