@@ -19,7 +19,7 @@ def notes(animation: Animation) -> str:
 
 def _scene(scene: Scene, is_broken: bool) -> str:
     minutes = sum(cue.minutes for cue in scene.cues)
-    broken = ", broken" if is_broken and scene.name != "broken" else ""
+    broken = ", broken" if is_broken and "broken" not in scene.name else ""
     length = f"{len(scene.frames) - 1} steps" + (f", {minutes:g} min" if minutes else "")
     heading = f"{scene.name}{broken} ({length}): {scene.title}"
     said = [(cue.frame, 1, _cue(cue)) for cue in scene.cues]
