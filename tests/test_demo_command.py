@@ -9,14 +9,20 @@ import sys
 import time
 from types import SimpleNamespace
 
+import matplotlib
 import pytest
+from PIL import Image
 from rich.console import Console
 
 from minidist import show
-from minidist.cli import demo
 from minidist.cli import main as cli
-from minidist.show.demos import DEMONSTRATIONS
+from minidist.cli.demo import command as demo
+from minidist.cli.demo import every, menu
+from minidist.show.demos import DEMONSTRATIONS, Demonstration
+from minidist.show.gallery import folder
 from minidist.show.player import terminal
+from minidist.show.player.animation import Animation
+from minidist.show.player.scene import Box, Cue, Frame, Question, Scene
 
 
 def test_alone_it_prints_the_menu(capsys):
@@ -26,11 +32,25 @@ def test_alone_it_prints_the_menu(capsys):
         assert re.search(rf"\b{name}\b", out)
 
 
+@pytest.mark.parametrize("width", [80, 140])
+def test_the_menu_fits_its_window(width):
+    """With the prompt below it, in 24 lines."""
+    lines = menu.menu(width).plain.splitlines()
+    assert len(lines) <= 23 and max(map(len, lines)) <= width
+    assert not any("…" in line for line in lines) and any("--size" in line for line in lines) is (width == 140)
+
+
 def test_without_a_terminal_it_prints_the_frames(capsys):
     assert cli.main(["demo", "all-gather", "--ranks", "3", "--size", "2"]) == 0
     out = capsys.readouterr().out
     assert [out.count(f"── {step} of 2 ──") for step in range(3)] == [1, 1, 1]
     assert "formula M (N−1)/N: 32 B   M: 48 B" in out and "matches the single-process result bit for bit" in out
+    assert out.splitlines()[-1] == "also: --break"
+
+
+def test_the_frames_say_how_to_see_the_other_scenes(capsys):
+    assert cli.main(["demo", "broadcast", "--ranks", "2", "--scene", "ring"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "also: --scene tree, --scene naive, --break"
 
 
 def test_break_shows_the_bug(capsys):
@@ -43,10 +63,124 @@ def test_scene_chooses_what_to_show_first(capsys):
     assert cli.main(["demo", "broadcast", "--ranks", "2", "--scene", "ring"]) == 0
     assert "Broadcast: rank 0's array on every rank · ring" in capsys.readouterr().out
     assert cli.main(["demo", "broadcast", "--ranks", "2", "--scene", "round"]) == 2
-    assert "broadcast has no scene 'round': choose from 'tree', 'naive', 'ring'" in capsys.readouterr().err
+    captured = capsys.readouterr()  # before a rank starts
+    assert "broadcast has no scene 'round': choose from 'tree', 'naive', 'ring'" in captured.err and not captured.out
 
 
-FILES = {"html": "a.html", "gif": "a.gif", "png": "a.png", "trace": "a.json"}
+def an_animation(name: str = "cart") -> Animation:
+    """Two scenes of 41 and 3 steps, each with a broken twin."""
+    cues, asked = (
+        (Cue(0, 1.5, "Ask what a cart is."),),
+        (Question(1, "Where is it?", ("here", "there"), 1, "It moves."),),
+    )
+
+    def scene(called: str, steps: int, **more) -> Scene:
+        frames = tuple(Frame((Box(i, 0, 9, 1, "#D55E00"),), f"{called}, step {i}") for i in range(steps))
+        return Scene(called, f"A cart, {called}", frames, 2, verdict=f"{called} ends", **more)
+
+    scenes = scene("long", 41, cues=cues, questions=asked), scene("short", 3)
+    broken = scene("bad long", 41, twin="long"), scene("bad short", 3, twin="short", cues=cues)
+    return Animation(name, f"A {name}", scenes, broken[0], "no wheel", also_broken=broken[1:])
+
+
+@pytest.fixture
+def carts(monkeypatch) -> dict[str, Demonstration]:
+    """In place of the demonstrations, three that run nothing; the second fails."""
+
+    def make(name: str):
+        if name == "ring":
+            raise RuntimeError("a rank is missing\nand more")
+        return an_animation(name)
+
+    made = {
+        name: Demonstration(name, f"how {name} goes", lambda *_, name=name: make(name), 2, 1, "carts", group="carts",
+                            scenes=("long", "short"))
+        for name in ("broadcast", "ring", "dp")
+    }  # fmt: skip
+    for module in (demo, every, folder):
+        monkeypatch.setattr(module, "DEMONSTRATIONS", made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("flags", "shown"),
+    [
+        ([], "A cart, long"), (["--break"], "A cart, bad long"), (["--scene", "short"], "A cart, short"),
+        (["--scene", "short", "--break"], "A cart, bad short"),
+    ],
+)  # fmt: skip
+def test_a_scene_with_break_is_the_broken_run_of_that_scene(flags, shown, carts, capsys):
+    assert cli.main(["demo", "dp", *flags]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == shown
+
+
+@pytest.mark.parametrize(
+    ("flags", "what", "texts", "missing"),
+    [
+        ([], "picture: ", ("long, step 40", "short, step 2", "bad short, step 2"), ("step 1",)),
+        (["--scene", "short"], "picture of 3 steps: ", ("0  short, step 0", "2  short, step 2"), ("long",)),
+        (["--break"], "picture of 41 steps; --step N makes a slide of one: ", ("40  bad long, step 40",), ("short",)),
+        (["--scene", "short", "--break", "--step", "1"], "slide: ", ("bad short, step 1", "no wheel"), ("step 2",)),
+    ],
+)
+def test_pictures_show_all_scenes_all_steps_of_one_or_one_step(
+    flags, what, texts, missing, carts, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")  # texts stay texts
+    assert cli.main(["demo", "dp", *flags, "--svg", str(tmp_path / "a.svg")]) == 0
+    assert capsys.readouterr().out == f"{what}{tmp_path / 'a.svg'}\n"
+    picture = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    assert all(text in picture for text in texts) and not any(text in picture for text in missing)
+
+
+def test_a_slide_has_the_shape_of_a_slide(carts, tmp_path):
+    assert cli.main(["demo", "dp", "--step", "2", "--png", str(tmp_path / "a.png")]) == 0
+    with Image.open(tmp_path / "a.png") as picture:
+        assert picture.width / picture.height == pytest.approx(16 / 9, rel=1e-3) and picture.width >= 1920
+    assert cli.main(["demo", "dp", "--step", "99", "--png", str(tmp_path / "b.png")]) == 2
+    assert not (tmp_path / "b.png").exists()
+
+
+def test_notes_for_the_speaker(carts, capsys):
+    assert cli.main(["demo", "dp", "--notes"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "dp: A dp" and lines[2] == "about 3 minutes; b breaks it: no wheel"
+    assert "long (40 steps, 1.5 min): A cart, long" in lines and "  step 0 (1.5 min): Ask what a cart is." in lines
+    start = lines.index("  before step 1, ask: Where is it?")
+    assert lines[start + 1 : start + 4] == [
+        "      1  here",
+        "      2  there   <- the answer",
+        "      because: It moves.",
+    ]
+    assert "short (2 steps): A cart, short" in lines  # no cues, and no minutes
+    assert "bad short, broken (2 steps, 1.5 min): A cart, bad short" in lines
+
+
+def test_all_writes_a_gallery_past_a_demonstration_that_fails(carts, tmp_path, capsys):
+    assert cli.main(["demo", "--all", "--html", str(tmp_path / "new" / "gallery"), "--notes"]) == 1
+    captured = capsys.readouterr()
+    assert re.sub(r"\d+\.\d s", "- s", captured.err).splitlines() == [
+        " 1 of 3  broadcast: - s", " 2 of 3  ring: it failed: RuntimeError: a rank is missing", " 3 of 3  dp: - s"
+    ]  # fmt: skip
+    assert captured.out.count("about 3 minutes") == 2 and "gallery/index.html" in captured.out
+    names = {path.name for path in (tmp_path / "new" / "gallery").iterdir()}
+    assert {"index.html", "broadcast.html", "dp.html", "dp.png"} <= names and "ring.html" not in names
+    assert "chapter-03-0.png" in names
+    carts.pop("ring")
+    assert cli.main(["demo", "--all", "--html", str(tmp_path / "new" / "gallery")]) == 0  # again, into the same folder
+
+
+def test_without_the_chapters_the_gallery_says_so(carts, tmp_path, capsys, monkeypatch):
+    def missing(name: str):
+        raise ValueError(f"the course's folder {name}/ is missing")
+
+    monkeypatch.setattr(every, "course_folder", missing)
+    assert cli.main(["demo", "--all", "--html", str(tmp_path)]) == 1
+    assert "the gallery has no pictures of the chapters" in capsys.readouterr().out
+    assert (tmp_path / "index.html").exists()
+
+
+FILES = {"html": "a.html", "gif": "a.gif", "png": "a.png", "svg": "a.svg", "trace": "a.json"}
 
 
 def test_files_for_slides(tmp_path, capsys):
@@ -54,7 +188,7 @@ def test_files_for_slides(tmp_path, capsys):
     flags = [part for flag, path in paths.items() for part in (f"--{flag}", str(path))]
     assert cli.main(["demo", "ring", "--ranks", "2", "--break", *flags]) == 0
     out = capsys.readouterr().out
-    assert out.count("\n") == 4 and all(str(path) in out for path in paths.values())
+    assert out.count("\n") == 5 and all(str(path) in out for path in paths.values())
     page = paths["html"].read_text(encoding="utf-8")
     animation = json.loads(re.search(r'type="application/json">(.*?)</script>', page, re.DOTALL)[1])
     assert animation["first"] == len(animation["scenes"]) - 1  # it shows the bug first
@@ -75,7 +209,15 @@ def test_files_for_slides(tmp_path, capsys):
         (["ring", "--html", "/nowhere/a.html"], "--html: cannot write '/nowhere/a.html'"),
         (["ring", "--png", "a.jpg"], "--png: a.jpg must end in .png"),
         (["ring", "--gif", "a.png"], "--gif: a.png must end in .gif"),
+        (["ring", "--svg", "a.png"], "--svg: a.png must end in .svg"),
         (["--html", "a.html"], "name a demonstration: minidist demo NAME"),
+        (["--notes"], "name a demonstration: minidist demo NAME"),
+        (["ring", "--scene", "rung"], "ring has no scene 'rung': choose from 'ring', 'naive', 'halving-doubling'"),
+        (["ring", "--step", "3"], "--step chooses the step of a picture: add --png PATH or --svg PATH"),
+        (["--all"], "--all needs --html DIR for a gallery, --notes for the speaker's notes, or both"),
+        (["ring", "--all", "--notes"], "--all shows every demonstration as it is: leave out ring"),
+        (["--all", "--notes", "--ranks", "2", "--break"], "leave out --ranks, --break"),
+        (["--all", "--html", "/dev/null"], "--html: cannot write '/dev/null': File exists"),
     ],
 )
 def test_bad_input_is_reported_before_a_rank_starts(arguments, message, tmp_path, monkeypatch, capsys):

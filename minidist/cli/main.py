@@ -14,7 +14,7 @@ MODULES = {  # a module whose ``add_commands`` adds commands -> the names of the
     "minidist.cli.train.command": ("train",),
     "minidist.cli.verify": ("verify",),
     "minidist.cli.checkpoint": ("checkpoint",),
-    "minidist.cli.demo": ("demo",),
+    "minidist.cli.demo.command": ("demo",),
     "minidist.cli.failures": ("failures",),
     "minidist.cli.hardware": ("hardware",),
     "minidist.course.challenges.command": ("challenge",),
@@ -25,7 +25,10 @@ OUT_OF_MEMORY = "out of memory: choose a smaller model, a smaller micro-batch or
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns the exit status: 0 success, 1 fingerprints differ, 2 invalid input or failure."""
+    """Run the command line; returns the exit status.
+
+    0 success, 1 fingerprints differ or one of several demonstrations failed, 2 invalid input or failure.
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
     options = build_parser(arguments[0] if arguments else "").parse_args(arguments)
     try:

@@ -45,7 +45,7 @@ def check_outputs(paths: dict[str, str | None], text: str | None) -> None:
     for flag, path in files.items():
         if path == "-":
             raise ValueError(f"--{flag} needs a file; only --json takes - for standard output")
-        if flag in ("png", "gif") and not path.lower().endswith(f".{flag}"):
+        if flag in ("png", "gif", "svg") and not path.lower().endswith(f".{flag}"):
             raise ValueError(f"--{flag}: {path} must end in .{flag}")
         with errors_naming(flag, path):
             target = os.path.realpath(path)  # the file itself, where a link points to it

@@ -1,5 +1,7 @@
 """A scene as an animated GIF."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -76,7 +78,10 @@ def test_the_verdict_comes_with_the_last_frame_in_the_colour_of_the_result(anima
 
 def test_only_the_broken_scene_names_the_bug(animation, tmp_path):
     heights = []
-    for scene in (animation.scenes[0], animation.broken):
+    other = a_scene(BLUE, "It fell.", 1)
+    animation = replace(animation, also_broken=(other,))
+    for scene in (animation.scenes[0], animation.broken, other):
         gif.save(animation, scene, tmp_path / "cart.gif")
         heights.append(frames_of(tmp_path / "cart.gif")[0][0].shape[0])
     assert heights[1] - heights[0] == pytest.approx(20, abs=2)  # one more line of text
+    assert heights[2] == heights[1]

@@ -113,7 +113,14 @@ def test_without_a_terminal_every_frame_is_printed():
     print_animation(animation, animation.broken, Console(file=out, width=100))
     lines = [line.rstrip() for line in out.getvalue().splitlines() if line.strip()]
     frames = [line for i in range(4) for line in (f"── {i} of 3 ──", f"##bad{i}###", f"note {i}", f"step: {i}")]
-    assert lines == ["title of bad", "broken: a wheel is off", "# cart", *frames, "verdict of bad"]
+    assert lines == [
+        "title of bad",
+        "broken: a wheel is off",
+        "# cart",
+        *frames,
+        "verdict of bad",
+        "also: --scene one, --scene two",
+    ]
 
 
 def test_of_frames_with_one_note_the_last_is_printed():

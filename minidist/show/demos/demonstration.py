@@ -18,6 +18,8 @@ class Demonstration:
         size_is: what ``size`` counts.
         least_ranks, most_ranks: the smallest and the largest number of ranks.
         most: the largest size.
+        group: of the menu.
+        scenes: the names of its scenes with the default sizes.
     """
 
     name: str
@@ -29,6 +31,8 @@ class Demonstration:
     least_ranks: int = 2
     most_ranks: int = 8
     most: int = 10**6
+    group: str = ""
+    scenes: tuple[str, ...] = ()
 
     @property
     def possible_ranks(self) -> str:
@@ -36,6 +40,15 @@ class Demonstration:
         if self.least_ranks == self.most_ranks == 1:
             return "1 rank"
         return f"{self.least_ranks} to {self.most_ranks} ranks"
+
+    def check_scene(self, name: str) -> None:
+        """Check the name of a scene before anything runs.
+
+        Raises:
+            ValueError: naming the scenes that there are.
+        """
+        if name not in self.scenes:
+            raise ValueError(f"{self.name} has no scene {name!r}: choose from {', '.join(map(repr, self.scenes))}")
 
     def __call__(self, ranks: int | None = None, size: int | None = None, seed: int = 0) -> Animation:
         """Run it.

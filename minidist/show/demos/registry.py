@@ -1,6 +1,7 @@
 """All demonstrations, in the order of the menu."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from minidist.show.demos import (
@@ -13,6 +14,7 @@ from minidist.show.demos import (
     expert_parallel,
     failure,
     flash,
+    menu,
     pipeline,
     recompute,
     tensor_parallel,
@@ -38,7 +40,9 @@ def _memory(name: str, about: str, animation: Callable, ranks: int) -> Demonstra
 
 
 DEMONSTRATIONS = {
-    demonstration.name: demonstration
+    demonstration.name: replace(
+        demonstration, group=menu.GROUP_OF[demonstration.name], scenes=menu.SCENES[demonstration.name]
+    )
     for demonstration in (
         _collective(kinds.BROADCAST, "rank 0's array on every rank: tree, naive, ring"),
         _collective(kinds.RING, "the ring all-reduce, chunk by chunk"),
@@ -75,7 +79,7 @@ DEMONSTRATIONS = {
             "the model's width", least_ranks=4, most=cluster.MOST,
         ),
         Demonstration(
-            "failure", "a rank dies, and the run goes on; a save that no power cut spoils", failure.animation, 4, 4,
+            "failure", "a rank dies, and the run goes on; a save survives a power cut", failure.animation, 4, 4,
             "steps between two checkpoints", most=failure.MOST,
         ),
     )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from minidist.show.player import page, still
+from minidist.show.player import page, slide, still
 from minidist.show.player.scene import Scene
 
 
@@ -45,6 +45,10 @@ class Animation:
         """The broken run that a scene is to be compared with."""
         return next((one for one in self.all_broken if one.twin == scene.name), self.broken)
 
+    def is_broken(self, scene: Scene) -> bool:
+        """Whether a scene has the injected bug."""
+        return any(scene is one for one in self.all_broken)
+
     def only(self, *names: str) -> "Animation":
         """The same animation with these scenes alone.
 
@@ -62,6 +66,21 @@ class Animation:
     def figure(self):
         """A matplotlib Figure of the stills of all scenes."""
         return still.draw(self.all_scenes, self.bug, len(self.all_broken))
+
+    def contact_sheet(self, scene: Scene):
+        """A matplotlib Figure of every step of one scene."""
+        return still.contact_sheet(scene, self.bug if self.is_broken(scene) else "")
+
+    def slide(self, scene: Scene, step: int):
+        """A matplotlib Figure of one step of a scene, as a slide of 16:9.
+
+        Raises:
+            ValueError: if the scene has no such step.
+        """
+        if not 0 <= step < len(scene.frames):
+            last = len(scene.frames) - 1
+            raise ValueError(f"scene {scene.name!r} of {self.name} has the steps 0 to {last}, and no step {step}")
+        return slide.draw(scene, step, self.bug if self.is_broken(scene) else "")
 
     def html(self, first: Scene | None = None, links: Mapping[str, str] = page.NO_LINKS) -> str:
         """A self-contained page that needs no network.

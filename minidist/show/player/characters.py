@@ -1,7 +1,7 @@
 """A frame as characters, for a terminal: a box is a coloured background, at least half a line high."""
 
-from itertools import groupby
-from math import ceil
+from itertools import groupby, pairwise
+from math import ceil, floor
 
 from rich.color import Color
 from rich.style import Style
@@ -17,6 +17,9 @@ BACKGROUNDS = {
     "wrong": "#C2002F",
     "right": "#00734F",
 }  # backgrounds of boxes; paper has none
+
+BRAILLE = 0x2800  # the character without dots
+DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # its dots, by row and column
 
 
 def lines_of(frame: Frame, height: float, colours: bool = True) -> list[Text]:
@@ -94,11 +97,20 @@ class _Canvas:
         self._write(round(label.x - left), min(self.height - 1, int(label.y)), label.text, colour)
 
     def curve(self, curve: Curve) -> None:
-        """A dot for each of its points."""
-        for x, y in curve.points:
-            line = int(y)
-            if 0 <= line < self.height:
-                self._write(round(x), line, "•", TERMINAL.get(curve.colour, curve.colour))
+        """Its segments in the dots of Braille: two across and four down in each character."""
+        ink = TERMINAL.get(curve.colour, curve.colour)
+        for (x, y), (to_x, to_y) in pairwise((curve.points[0], *curve.points)):
+            steps = max(1, ceil(2 * abs(to_x - x)), ceil(4 * abs(to_y - y)))
+            for part in range(steps + 1):
+                self._dot(x + (to_x - x) * part / steps, y + (to_y - y) * part / steps, ink)
+
+    def _dot(self, x: float, y: float, ink: str) -> None:
+        column, line = floor(x), floor(y)
+        if 0 <= line < self.height and 0 <= column < WIDTH:
+            before = ord(self.characters[line][column]) - BRAILLE
+            dots = before if 0 <= before < 256 else 0
+            dots |= DOTS[floor(4 * (y - line))][floor(2 * (x - column))]
+            self._write(column, line, chr(BRAILLE + dots), ink)
 
     def _write(self, column: int, line: int, text: str, ink: str | None) -> None:
         for place, character in enumerate(text, column):

@@ -4,7 +4,7 @@ from textwrap import fill
 
 from minidist.show.player.animation import Animation
 from minidist.show.player.scene import WIDTH, Frame, Scene
-from minidist.show.player.still import FAINT_TEXT, LIGHT, LINE, draw_frame, draw_key
+from minidist.show.player.still import FAINT_TEXT, LIGHT, LINE, draw_frame, draw_key, type_size
 
 INCHES, DPI = 8.0, 100
 STEP, LAST = 1500, 5000  # milliseconds per frame; the last one stays longer, so that it can be read
@@ -16,7 +16,7 @@ CHARACTERS = 108  # in a line of text
 
 def save(animation: Animation, scene: Scene, path) -> None:
     """Write a scene's frames as a GIF that loops forever and pauses on the last frame, above the scene's verdict."""
-    bug = f"Broken: {animation.bug}." if scene is animation.broken else ""
+    bug = f"Broken: {animation.bug}." if animation.is_broken(scene) else ""
     *early, last = scene.frames
     pictures = [_picture(scene, bug, frame, "") for frame in early] + [_picture(scene, bug, last, scene.verdict)]
     palette = _samples(pictures).quantize(COLOURS)  # the same for all frames: with one each, colours would flicker
@@ -49,7 +49,7 @@ def _picture(scene: Scene, bug: str, frame: Frame, verdict: str):
     figure = Figure(figsize=(INCHES, height), dpi=DPI, facecolor=LIGHT["paper"])
     axes = figure.add_axes((0, below / height, 1, board / height))
     axes.axis("off")
-    draw_frame(axes, frame, scene.height, 72 * 1.55 * character)
+    draw_frame(axes, frame, scene.height, type_size(character))
 
     def write(y: float, text: str, size: float, colour: str) -> None:
         figure.text(2 * character / INCHES, y / height, fill(text, CHARACTERS), size=size, color=colour, va="top")

@@ -64,7 +64,7 @@ class Label:
 
 @dataclass(frozen=True)
 class Curve:
-    """A line through points. A terminal shows a dot for each of them.
+    """A line through points. A terminal draws it in the dots of Braille characters.
 
     Args:
         points: (x, y) of each.

@@ -1,6 +1,7 @@
 """Scenes as a still picture: the frames that each scene selects, drawn by matplotlib."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from textwrap import fill
 
 from minidist.show.palette import ink_on
@@ -28,6 +29,12 @@ def draw(scenes: Sequence[Scene], bug: str, broken: int = 1):
         _scene(part, scene, heading)
     draw_key(figure, {name: colour for scene in scenes for name, colour in scene.key.items()})
     return figure
+
+
+def contact_sheet(scene: Scene, bug: str = ""):
+    """A matplotlib Figure of every frame of a scene, each with its number; ``bug`` is what was injected, if any."""
+    numbered = tuple(replace(frame, note=f"{i}  {frame.note}") for i, frame in enumerate(scene.frames))
+    return draw([replace(scene, frames=numbered, stills=tuple(range(len(numbered))))], bug, broken=int(bool(bug)))
 
 
 def _heading(scene: Scene, bug: str) -> str:
@@ -61,17 +68,22 @@ def _scene(part, scene: Scene, heading: str) -> None:
     for axes in panels:
         axes.axis("off")
     for axes, number in zip(panels, scene.stills, strict=False):
-        draw_frame(axes, scene.frames[number], scene.height, 72 * 1.55 * _character(scene))
+        draw_frame(axes, scene.frames[number], scene.height, type_size(_character(scene)))
         axes.set_title(_note(scene, number), loc="left", fontsize=7.5, color=FAINT_TEXT)
 
 
-def draw_frame(axes, frame: Frame, height: float, size: float) -> None:
-    """Draw a frame of a scene that is ``height`` lines high; ``size`` is the type size in points."""
+def type_size(character: float) -> float:
+    """The type size in points at which a digit is as wide as a character of so many inches."""
+    return 72 * 1.55 * character
+
+
+def draw_frame(axes, frame: Frame, height: float, size: float, most: float = 10) -> None:
+    """Draw a frame of a scene that is ``height`` lines high; ``size`` is the type size in points, ``most`` at most."""
     axes.set_xlim(-0.5, WIDTH + 0.5)
     axes.set_ylim(LINE * height, -0.5)
     axes.set_aspect("equal")
     for shape in frame.shapes:
-        {Box: _box, Arrow: _arrow, Label: _label, Curve: _curve}[type(shape)](axes, shape, min(size, 10))
+        {Box: _box, Arrow: _arrow, Label: _label, Curve: _curve}[type(shape)](axes, shape, min(size, most))
 
 
 def _colour(name: str | None) -> str:

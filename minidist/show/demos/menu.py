@@ -1,0 +1,32 @@
+"""The menu: the demonstrations in groups, each with the names of its scenes, which are known before a rank starts."""
+
+GROUPS = {  # group -> demonstration -> its scenes, as it makes them by default
+    "collectives": {
+        "broadcast": ("tree", "naive", "ring"),
+        "ring": ("ring", "naive", "halving-doubling"),
+        "reduce-scatter": ("ring",),
+        "all-gather": ("ring",),
+        "all-to-all": ("pairwise",),
+    },
+    "parallelism": {
+        "dp": ("overlapped", "bucketed", "naive"),
+        "zero": ("replicated", "stage 1", "stage 2", "stage 3"),
+        "tp": ("tp",),
+        "sp": ("tp + sp", "tp"),
+        "cp": ("ring", "zigzag"),
+        "ep": ("routes", "balance"),
+        "pp": ("naive", "GPipe", "1F1B", "interleaved", "ZB-H1"),
+    },
+    "memory and precision": {
+        "recompute": ("none", "selective", "full"),
+        "bf16": ("bf16", "fp16"),
+        "flash": ("causal", "no mask", "standard"),
+    },
+    "clusters and failures": {
+        "deadlock": ("posted together", "odd recv first", "small messages"),
+        "cluster": ("one node", "two nodes", "congested uplink"),
+        "failure": ("die, go on", "save"),
+    },
+}
+SCENES = {name: scenes for group in GROUPS.values() for name, scenes in group.items()}
+GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}

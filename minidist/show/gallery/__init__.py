@@ -1,0 +1,12 @@
+"""The gallery: one folder with a page of cards, and a page for each demonstration that leads to the next.
+
+cards.py       the card of a demonstration, and its small picture
+chapters.py    the key pictures of the chapters
+folder.py      all files of the folder
+index.html     the template of the page of cards
+"""
+
+from minidist.show.gallery.chapters import key_pictures
+from minidist.show.gallery.folder import files
+
+__all__ = ["files", "key_pictures"]

@@ -1,0 +1,120 @@
+"""The gallery: a page of cards, a page for each demonstration, and pictures of the chapters."""
+
+import base64
+import io
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from PIL import Image
+
+from minidist.course.answers import ROOT
+from minidist.show.demos import DEMONSTRATIONS
+from minidist.show.gallery import files, key_pictures
+from minidist.show.player.animation import Animation
+from minidist.show.player.scene import Box, Frame, Scene
+
+NAMES = ("broadcast", "ring", "dp", "flash")
+PICTURE = io.BytesIO()
+Image.new("RGB", (40, 20), "#0072B2").save(PICTURE, "PNG")
+
+
+def an_animation(name: str) -> Animation:
+    frames = tuple(Frame((Box(12 * i, 0, 12, 3, "#D55E00", "cart"),), f"{name}, step {i}") for i in range(3))
+    scene = Scene("one", f"A cart called {name}", frames, 5)
+    return Animation(name, name, (scene,), replace(scene, name="broken"), f"no wheel on <{name}>")
+
+
+def a_notebook(folder, name: str, tags: list[str]) -> None:
+    beginning = {"cell_type": "markdown", "metadata": {}, "source": ["# 3. Carts\n", "\n", "**Why do\n", "carts go?**"]}
+    data = {"image/png": base64.b64encode(PICTURE.getvalue()).decode()}
+    cell = {"cell_type": "code", "metadata": {"tags": tags}, "source": [], "outputs": [{"data": data}]}
+    (folder / name).write_text(json.dumps({"cells": [beginning, cell, cell | {"metadata": {}}]}), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("chapters")
+    a_notebook(folder, "03_carts.ipynb", ["gallery"])
+    a_notebook(folder, "04_none.ipynb", ["another"])
+    a_notebook(folder, "draft.ipynb", ["gallery"])
+    shown = {name: an_animation(name) for name in NAMES} | {"dp": "it failed: ValueError: <no wheel>"}
+    return dict(files(shown, key_pictures(folder)))
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    for name, content in made.items():
+        (tmp_path / name).write_bytes(content)
+    return tmp_path
+
+
+def links(page: bytes) -> dict[str, str]:
+    return json.loads(re.search(r'type="application/json">(.*?)</script>', page.decode(), re.DOTALL)[1])["links"]
+
+
+def test_pages_lead_to_their_neighbours_and_back_past_one_that_failed(made):
+    gallery = {"gallery": "index.html"}
+    assert links(made["broadcast.html"]) == {"next": "ring.html"} | gallery
+    assert links(made["ring.html"]) == {"previous": "broadcast.html", "next": "flash.html"} | gallery
+    assert links(made["flash.html"]) == {"previous": "ring.html"} | gallery
+    assert "dp.html" not in made and list(made)[-1] == "index.html"
+
+
+def test_every_card_says_what_it_shows_and_the_bug(made):
+    index = made["index.html"].decode()
+    cards = re.findall(r'<(?:a|div) class="card.*?</(?:a|div)>(?=\n)', index)
+    assert len(cards) == len(NAMES) + 1
+    for name, card in zip(NAMES, cards, strict=False):
+        assert f"<h3>{name}</h3>" in card and DEMONSTRATIONS[name].about.replace("'", "&#x27;") in card
+        assert ("it failed: ValueError: &lt;no wheel&gt;" if name == "dp" else f"no wheel on &lt;{name}&gt;") in card
+        assert (f'href="{name}.html"' in card) is (name != "dp")
+    assert re.findall(r'<h2 id="(.*?)"', index) == [
+        "collectives", "parallelism", "memory-and-precision", "from-the-chapters"
+    ]  # fmt: skip
+    assert "3 mechanisms" in index
+
+
+def test_tagged_pictures_of_chapters_are_shown_with_the_question(made):
+    assert made["chapter-03-0.png"] == PICTURE.getvalue()
+    assert [name for name in made if name.startswith("chapter")] == ["chapter-03-0.png"]
+    assert re.search(r"<h3>3\. Carts</h3><p>Why do carts go\?</p>", made["index.html"].decode())
+
+
+def test_without_chapters_there_is_no_section_of_them():
+    assert "chapters" not in dict(files({"ring": an_animation("ring")}, []))["index.html"].decode()
+
+
+def test_small_pictures_are_small_and_show_the_scene(made):
+    with Image.open(io.BytesIO(made["ring.png"])) as picture:
+        assert 500 < picture.width < 800 and picture.height < picture.width
+        colours = {colour for _, colour in picture.convert("RGB").getcolors(10**6)}
+        assert any(max(abs(a - b) for a, b in zip(one, (0xD5, 0x5E, 0), strict=True)) < 4 for one in colours)
+    assert len(made["ring.png"]) < 30_000
+
+
+def test_every_chapter_has_a_key_picture():
+    pictures = key_pictures(ROOT / "chapters")
+    assert [int(picture.chapter.split(".")[0]) for picture in pictures] == list(range(14))
+    assert all(picture.question.endswith("?") and picture.content.startswith(b"\x89PNG") for picture in pictures)
+
+
+# ── in a browser ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("size", [(1440, 900), (1024, 768), (390, 844)])
+def test_all_pictures_load_and_nothing_is_wider_than_the_window(open_page, folder, size):
+    one = open_page((folder / "index.html").as_uri(), *size)
+    assert one.evaluate("[...document.images].every(image => image.complete && image.naturalWidth)")
+    assert one.evaluate("document.documentElement.scrollWidth") <= size[0]
+
+
+def test_a_card_opens_its_page_and_keys_walk_from_page_to_page(open_page, folder):
+    one = open_page((folder / "index.html").as_uri())
+    one.click("h3 >> nth=0")
+    assert one.url.split("#")[0].endswith("broadcast.html")
+    for key, page in ((">", "ring.html"), (">", "flash.html"), ("<", "ring.html"), ("g", "index.html")):
+        with one.expect_navigation():
+            one.keyboard.press(key)
+        assert one.url.split("#")[0].endswith(page)
