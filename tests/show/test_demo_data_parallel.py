@@ -60,7 +60,7 @@ def test_three_ways_the_evidence_the_weights_and_a_twin_of_each(animation):
     assert [scene.name for scene in animation.scenes] == [*SYNCS, "measured", "weights"]
     assert [scene.twin for scene in animation.all_broken] == [scene.name for scene in animation.scenes]
     for scene in animation.scenes:
-        assert scene.first_wrong is None and "the bits of one process" in scene.verdict
+        assert scene.first_wrong is None and "The bits of one process" in scene.verdict
         assert "bit for bit" in scene.details and scene.questions and scene.cues
         assert not any("wrong" in fills(frame) for frame in scene.frames)
     assert len({scene.verdict.split()[-1] for scene in animation.scenes}) == 1  # the fingerprint

@@ -95,7 +95,7 @@ def _right(warm: WarmRanks, config: TrainConfig, layouts: dict[str, Layout], ele
     runs = {sync: fastest(warm, config, layout) for sync, layout in layouts.items()}
     details = {sync: f"{warm.prove(config, run)} {_bytes(run, elements)}" for sync, run in runs.items()}
     longer = _keeping_weights(warm, config, layouts["overlapped"], train_keeping_weights)
-    verdict = f"the bits of one process: {runs['overlapped'].fingerprint[:8]}"
+    verdict = f"The bits of one process: {runs['overlapped'].fingerprint[:8]}"
     return Runs(runs, Drift.of(longer, one), verdict, details)
 
 

@@ -64,8 +64,8 @@ def gains_here(measured: Mapping[str, Step], on_gpus: Mapping[str, Step], frame:
         f"On GPUs, overlap saves {there:.0%} of bucketed's step. And here, where {cores} cores do both?",
         ("nothing", "less than that", "as much or more"),
         place(here, (0.005, there)),
-        f"{times}: {here:.0%} saved. A core that carries a message computes nothing meanwhile, so hidden messages "
-        "slow backward down. A GPU's network needs no core.",
+        f"{times}: {here:.0%} saved, and it varies from run to run. A core that carries a message computes nothing "
+        "meanwhile, so hiding it slows backward down. A GPU's network needs no core.",
     )
 
 

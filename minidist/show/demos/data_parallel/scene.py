@@ -78,7 +78,7 @@ class Race:
         times = [time for time, _ in moments]
         first_wrong = next((i for i, time in enumerate(times) for one in step.dropped if one.start <= time), None)
         ends = times.index(step.backward_ends)
-        verdict = f"backward hides {step.hidden:.0%} of the all-reduces; {self.proofs[sync]}"
+        verdict = f"Backward hides {step.hidden:.0%} of the all-reduces. {self.proofs[sync]}"
         return Scene(
             (f"broken {sync}" if sync != "overlapped" else "broken") if self.twins else sync,
             f"As GPUs would: {TITLES[sync]} (rank 0 of {self.ranks})",

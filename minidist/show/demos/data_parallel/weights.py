@@ -93,19 +93,19 @@ def _shapes(shown: Drift, most: float, now: int) -> list[Shape]:
         return LEFT + (RIGHT - LEFT) * step / shown.steps, BOTTOM - (BOTTOM - TOP) * value / most
 
     shapes: list[Shape] = [
-        Box(LEFT, BOTTOM, RIGHT - LEFT, 0.05, "faint", "", " "),
+        Box(LEFT, BOTTOM, RIGHT - LEFT, 0.06, "faint", "", " "),
         Label(LEFT, 0.4, "distance, % of the weights' size", "faint"),
-        Label(LEFT - 1, BOTTOM + 0.8, "step", "faint", "end"),
+        Label(LEFT - 1, BOTTOM + 1.1, "step", "faint", "end"),
     ]
     for value in lanes.ticks(100 * most, 4):
         _, y = at(0, value / 100)
         shapes += [
             Label(LEFT - 1, y, f"{value:g} %", "faint", "end"),
-            Box(LEFT, y, RIGHT - LEFT, 0.03, "faint", "", " "),
+            Box(LEFT, y, RIGHT - LEFT, 0.06, "faint", "", " "),
         ]
     for step in range(0, shown.steps + 1, 4):
         x, _ = at(step, 0)
-        shapes += [lanes.tick(x, BOTTOM + 0.3), Label(x, BOTTOM + 0.8, str(step), "faint", "middle")]
+        shapes += [lanes.tick(x, BOTTOM + 0.3), Label(x, BOTTOM + 1.1, str(step), "faint", "middle")]
     curves = [(rank, f"rank {rank}", of_rank(rank)) for rank in range(len(shown.ranks))]
     lines = [(name, colour, shown.ranks[rank]) for rank, name, colour in curves] + [(APART, "ink", shown.apart)]
     ends = []  # of the curves: (x, y, name, colour)

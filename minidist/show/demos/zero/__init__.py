@@ -24,14 +24,14 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
     most = int(1.03 * max(rank.highest() for rank in held))
     model = GPT(config.model)
     total, block = elements_of(model), elements_of(model.blocks[-1])
-    verdict = f"the bits of one process: {runs[0].fingerprint[:8]}"
+    verdict = f"The bits of one process: {runs[0].fingerprint[:8]}"
     scenes = [
         scene.of_stage(stage, held[stage], ranks, most, total, verdict, proofs[stage],
                        before=held[stage - 1] if stage else None)
         for stage in range(4)
     ]  # fmt: skip
     broken = [
-        scene.of_stage(stage, one, ranks, most, total, "stale weights: training goes on, and wrong", details,
+        scene.of_stage(stage, one, ranks, most, total, "Stale weights: training goes on, and wrong.", details,
                        [scene.stale_mark(one, 4 * (block - block // ranks))])
         for stage, one, details in zip(STALE, bad, forensics, strict=True)
     ]  # fmt: skip

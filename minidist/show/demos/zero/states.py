@@ -74,7 +74,7 @@ def _shapes(now: int, ranks: int) -> list[Shape]:
     shapes: list[Shape] = []
     for value in (0, 4, 8, 12, 16):
         y = FLOOR - (FLOOR - TOP) * value / 16
-        shapes += [Label(LEFT - 2, y, str(value), "faint", "end"), Box(LEFT - 1, y, 66, 0.03, "faint", "", " ")]
+        shapes += [Label(LEFT - 2, y, str(value), "faint", "end"), Box(LEFT - 1, y, 66, 0.06, "faint", "", " ")]
     for stage in range(now + 1):
         x, level = LEFT + PITCH * stage, FLOOR
         for kind in BYTES:
