@@ -4,7 +4,7 @@ import pytest
 
 from minidist.show.demos.shared import lanes
 from minidist.show.demos.shared.lanes import MS, RIGHT, Bar, Lanes
-from minidist.show.player.scene import Box
+from minidist.show.player.scene import Box, Label
 from minidist.trace import Event
 
 BLUE, ORANGE, GREY = (lanes.COLOURS[kind] for kind in ("forward", "communication", "wait"))
@@ -20,9 +20,9 @@ def bar(lane: str, start: float, end: float, colour: str, *texts: str) -> Bar:
 
 
 def boxes(shown: Lanes, time: float) -> list[Box]:
-    """All but the cursor."""
+    """All but the cursor and the ticks of the axis."""
     shapes = shown.frame(int(time * MS), "", {}).shapes
-    return [shape for shape in shapes if isinstance(shape, Box) and shape.fill != "ink"]
+    return [shape for shape in shapes if isinstance(shape, Box) and shape.fill not in ("ink", "faint")]
 
 
 def test_a_bar_grows_with_time_and_is_not_there_before_it_begins():
@@ -34,11 +34,28 @@ def test_a_bar_grows_with_time_and_is_not_there_before_it_begins():
     assert (half.text, whole.text) == ("F", "forward")  # the longest that fits
 
 
-def test_what_is_short_is_visible_and_compute_stays_to_scale():
-    shown = picture(bar("communication", 10, 10.2, ORANGE), bar("compute", 10, 10.5, BLUE))
-    assert sorted(box.w for box in boxes(shown, 60)) == pytest.approx([0.5 - lanes.GAP, 1])
+def test_widths_do_not_lie_and_what_is_short_is_a_hairline():
+    shown = picture(
+        bar("communication", 10, 10.2, ORANGE), bar("compute", 10, 10.5, BLUE), bar("compute", 20, 21, GREY)
+    )
+    assert [box.w for box in boxes(shown, 60)] == pytest.approx([0.5 * 0.75, 1 - lanes.GAP, 0.2 * 0.75])
     late = picture(bar("communication", 62, 62, ORANGE))
-    assert boxes(late, 63)[0].x + boxes(late, 63)[0].w == RIGHT
+    (box,) = boxes(late, 63)
+    assert box.w == pytest.approx(lanes.HAIRLINE) and box.x + box.w == RIGHT
+
+
+def test_an_axis_has_ticks_at_round_times():
+    shown = picture(bar("compute", 0, 40, BLUE), end=40)
+    shapes = shown.frame(0, "", {}).shapes
+    marks = [box.x + box.w / 2 for box in shapes if isinstance(box, Box) and box.fill == "faint"]
+    assert marks == pytest.approx([shown.x(time * MS) for time in (0, 10, 20, 30, 40, 50, 60, 40)])
+    numbers = {shape.text: shape.x for shape in shapes if isinstance(shape, Label) and shape.text.isdigit()}
+    assert numbers == {str(time): shown.x(time * MS) for time in (0, 10, 20, 50, 60)} and "ends 40.0" in labels(shown)
+    assert lanes.ticks(0.9) == [0, 0.2, 0.4, 0.6, 0.8] and lanes.ticks(35) == [0, 5, 10, 15, 20, 25, 30, 35]
+
+
+def labels(shown: Lanes) -> list[str]:
+    return [shape.text for shape in shown.frame(0, "", {}).shapes if isinstance(shape, Label)]
 
 
 def test_short_neighbours_of_one_colour_are_drawn_as_one():
@@ -47,7 +64,7 @@ def test_short_neighbours_of_one_colour_are_drawn_as_one():
     assert one.text == "1–19" and one.w == pytest.approx(9.4 - lanes.GAP)
     apart = boxes(picture(bar("communication", 10, 14, ORANGE, "1"), bar("communication", 14.1, 17, ORANGE, "2")), 60)
     assert [box.text for box in apart] == ["1", "2"]
-    long, short = bar("compute", 10, 20, BLUE, "attn"), bar("compute", 20.2, 20.5, BLUE, "N")
+    long, short = bar("compute", 10, 20, BLUE, "attn"), bar("compute", 20.1, 20.5, BLUE, "N")
     assert [box.text for box in boxes(picture(long, short), 60)] == ["attn"]
 
 
@@ -65,13 +82,6 @@ def test_the_cursor_moves_and_says_the_time():
     assert [frame.shapes[-1].text for frame in at] == ["0.0 ms", "20.0 ms", "60.0 ms"]
     assert [(frame.shapes[-2].text, frame.shapes[-2].x) for frame in at] == [("▼", c.x + 0.12) for c in cursors]
     assert at[0].note == "note" and at[0].facts == {"time": "x"}
-
-
-def test_the_cursor_is_behind_bars_drawn_wider_than_they_lasted():
-    shown = picture(bar("communication", 10, 10.2, ORANGE))
-    (box,) = boxes(shown, 10.2)
-    cursor = next(s for s in shown.frame(int(10.2 * MS), "", {}).shapes if isinstance(s, Box) and s.fill == "ink")
-    assert cursor.x == box.x + box.w == lanes.LEFT + 11
 
 
 @pytest.mark.parametrize(

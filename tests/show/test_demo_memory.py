@@ -1,9 +1,12 @@
 """The demonstrations of memory: their claims against formulas, the ledger's own peaks, and the moment of the bug."""
 
 import re
+from dataclasses import replace
+from itertools import pairwise
 from unittest import mock
 
 import pytest
+from frames import boxes, check_inside, labels
 
 from minidist.nn.gpt import GPT
 from minidist.show.demos import DEMONSTRATIONS, recompute, zero
@@ -13,6 +16,7 @@ from minidist.show.demos.recompute.scene import AGAIN
 from minidist.show.demos.shared.memory_log import KINDS, Change, MemoryLog, last_steps, train_logging_memory
 from minidist.show.demos.shared.runs import warm_ranks
 from minidist.show.demos.shared.stacks import Mark, Panel, Stacks, bytes_text, panels_of
+from minidist.show.demos.zero import states
 from minidist.show.demos.zero.bug import train_stale
 from minidist.show.demos.zero.scene import FORMULAS
 from minidist.show.memory import COLOURS
@@ -87,33 +91,73 @@ def rows(panels: list[Panel]) -> int:
     return len({panel.y for panel in panels})
 
 
+@pytest.mark.parametrize("ranks", [2, 8, 1024])
+def test_bars_of_16_bytes_are_those_of_the_paper(ranks):
+    """Rajbhandari et al., 2020, figure 1: with K = 12."""
+    expected = [16, 4 + 12 / ranks, 2 + 14 / ranks, 16 / ranks]
+    assert [sum(states.kept(kind, stage, ranks) for kind in states.BYTES) for stage in range(4)] == expected
+    scene = states.scene(ranks)
+    check_inside(scene)
+    assert f" {ranks} keeps" in scene.title.replace("of ", " ")
+    line = (states.FLOOR - states.TOP) / 16
+    for stage, total in enumerate(expected):
+        bar = [box for box in boxes(scene.frames[-1]) if box.id.endswith(f", {states.STAGES[stage]}")]
+        assert sum(box.h for box in bar) == pytest.approx(line * total)
+    assert [question.answer for question in scene.questions] == [0, 2]
+    assert scene.questions[1].choices[2] == f"{16 / ranks:.3g} bytes"
+
+
+def test_every_stage_asks_and_has_its_twin(stages):
+    assert [scene.twin for scene in stages.all_broken] == ["stage 1", "stage 2"]
+    for scene in stages.all_broken:
+        twin = next(one for one in stages.scenes if one.name == scene.twin)
+        assert len(twin.frames) == len(scene.frames)
+        assert [len(labels(frame)) for frame in twin.frames[: scene.first_wrong]] == [
+            len(labels(frame)) for frame in scene.frames[: scene.first_wrong]
+        ]
+    for scene in stages.scenes:
+        check_inside(scene)
+        assert scene.cues and all(0 < question.frame < len(scene.frames) for question in scene.questions)
+    answers = [scene.questions[0].answer for scene in stages.scenes[1:]]
+    peaks = [float(s.frames[-1].facts["total, rank 0"].split("peak ")[1].split()[0]) for s in stages.scenes[1:]]
+    lower = [after / before for before, after in pairwise(peaks)]
+    assert answers[1:] == [sum(ratio < limit for limit in (0.98, 0.75)) for ratio in lower]
+
+
+def test_an_address_without_dials_keeps_them_where_they_begin(stages, open_page, tmp_path):
+    page = replace(stages, scenes=(states.scene(8), *stages.scenes[1:]))
+    (tmp_path / "zero.html").write_text(page.html(), encoding="utf-8")
+    one = open_page((tmp_path / "zero.html").as_uri() + "#scene=16%20bytes&step=1")
+    assert one.text_content("#dials output") == "8" and "of 8" in one.text_content("h1 >> nth=0")
+
+
 def heights(scene, frame: int, kind: str) -> float:
     """The largest height of a kind's boxes."""
     return max(box.h for box in scene.frames[frame].shapes if isinstance(box, Box) and box.fill == COLOURS[kind])
 
 
 def test_zero_shows_what_each_stage_keeps(stages):
-    assert [scene.name for scene in stages.scenes] == ["replicated", "stage 1", "stage 2", "stage 3"]
-    peaks = []
-    for stage, scene in enumerate(stages.scenes):
+    assert [scene.name for scene in stages.scenes] == ["16 bytes", "replicated", "stage 1", "stage 2", "stage 3"]
+    peaks, measured = [], stages.scenes[1:]
+    for stage, scene in enumerate(measured):
         facts = scene.frames[-1].facts
         for kind, (words, formula) in FORMULAS[stage].items():
             now, text = facts[kind].split(", peak ")
             assert float(now) == pytest.approx(formula(2), abs=0.02), (scene.name, kind)
             assert f"formula {words}" in text and text.endswith(f"{formula(2):g}")
         peaks.append(float(facts["total, rank 0"].split("peak ")[1].removesuffix(" B per parameter")))
-        assert scene.first_wrong is None and "it matches the single-process run bit for bit" in scene.verdict
+        assert scene.first_wrong is None and "it matches the single-process run bit for bit" in scene.details
     # of 2 ranks, stage 1 holds in backward both all gradients and its half of the sum: nothing is saved at the peak
     assert peaks[0] == peaks[1] > peaks[2] > peaks[3]
-    plain, shard = (heights(stages.scenes[stage], -1, "optimizer") for stage in (0, 1))
+    plain, shard = (heights(measured[stage], -1, "optimizer") for stage in (0, 1))
     assert shard == pytest.approx(plain / 2, rel=0.02)
 
 
 def test_kinds_are_stacked(stages):
-    for scene in stages.scenes:
+    for scene in stages.scenes[1:]:
         frame = scene.frames[-1]
         boxes = [shape for shape in frame.shapes if isinstance(shape, Box) and shape.fill in COLOURS.values()]
-        panel = panels_of(2, lane=False)[0][0]
+        panel = panels_of(1, lane=False)[0][0]
         for column in range(panel.width):
             here = [box for box in boxes if box.x <= column < box.x + box.w]
             assert [box.mark for box in here] == ["p", "o", "g", "a"][: len(here)]
@@ -125,11 +169,11 @@ def test_kinds_are_stacked(stages):
 
 
 def test_frames_hide_what_has_not_happened(stages):
-    for scene in (*stages.scenes, stages.broken):
+    for scene in (*stages.scenes[1:], stages.broken):
         hidden = [
             sum(box.w for box in frame.shapes if isinstance(box, Box) and box.fill == "paper") for frame in scene.frames
         ]
-        assert hidden[0] == 2 * 33 and hidden[-1] == 0 and hidden == sorted(hidden, reverse=True)
+        assert hidden[0] == 66 and hidden[-1] == 0 and len(hidden) == 34 and hidden == sorted(hidden, reverse=True)
         assert len({tuple(frame.facts) for frame in scene.frames}) == 1
         boxes = {shape for frame in scene.frames for shape in frame.shapes if isinstance(shape, Box)}
         assert sum(box.fill != "paper" for box in boxes) < 400
@@ -141,8 +185,8 @@ def test_a_bug_is_marked_from_its_moment_on(stages, modes):
         wrong = ["wrong" in [getattr(shape, "fill", "") for shape in frame.shapes] for frame in scene.frames]
         assert wrong.index(True) == scene.first_wrong > 0 and all(wrong[scene.first_wrong :])
         assert "Wrong here" in scene.frames[scene.first_wrong].note and "Wrong" not in scene.frames[0].note
-        assert re.search(r"it first differs after step \d, in .* ulps?\b apart", scene.verdict)
-    assert "after step 2" in stages.broken.verdict and "after step 1" in modes.broken.verdict
+        assert re.search(r"it first differs after step \d, in .* ulps?\b apart", scene.details + scene.verdict)
+    assert "after step 2" in stages.broken.details and "after step 1" in modes.broken.verdict
 
 
 def test_stale_are_the_parameters_that_other_ranks_update(stages_and_marks):
@@ -154,13 +198,13 @@ def test_stale_are_the_parameters_that_other_ranks_update(stages_and_marks):
 def line(scene, lane: bool) -> float:
     """The height of the line above the bottom of rank 0's area."""
     box = next(shape for shape in scene.frames[-1].shapes if isinstance(shape, Box) and shape.fill == "ink")
-    return panels_of(2, lane)[0][0].bottom - (box.y + box.h / 2)
+    return panels_of(2 if lane else 1, lane)[0][0].bottom - (box.y + box.h / 2)
 
 
 def test_the_line_is_at_the_height_of_the_formula(stages, modes):
     """The area of the optimizer state, which is constant during a step, gives the scale."""
     for scene, kept, optimizer in zip(
-        (*stages.scenes, stages.broken), (24, 14, 14, 12, 14), (8, 4, 4, 4, 4), strict=True
+        (*stages.scenes[1:], stages.broken), (24, 14, 14, 12, 14), (8, 4, 4, 4, 4), strict=True
     ):  # bytes a parameter, of 2 ranks
         expected = heights(scene, -1, "optimizer") * kept / optimizer
         assert line(scene, lane=False) == pytest.approx(expected, rel=0.02)
@@ -178,7 +222,7 @@ def test_a_mark_is_as_high_as_its_bytes_and_always_visible():
         marks = [[Mark(0.5, 1, "wrong", "stale", nbytes)]]
         scene = Stacks([held], 100, 100, {"zero grad": "x"}, lambda *_: {}, marks, {}).scene("x", "x", "x")
         (box,) = (s for s in scene.frames[-1].shapes if isinstance(s, Box) and s.fill == "wrong")
-        assert (box.h, box.y + box.h) == (high, panels_of(1, False)[0][0].bottom) and (box.x, box.w) == (17, 17)
+        assert (box.h, box.y + box.h) == (high, panels_of(1, False)[0][0].bottom) and (box.x, box.w) == (34, 34)
         assert [s.text for s in scene.frames[-1].shapes if isinstance(s, Label) and s.colour == "wrong"] == ["stale"]
 
 

@@ -1,134 +1,163 @@
-"""What the animation of data parallelism says: lanes of one step, and how much communication backward hides."""
+"""Data parallelism as GPUs would run it: what is on the network while backward continues, and who ends first."""
 
-from minidist.analysis.steps import kind_of, step_length, traced_step
-from minidist.analysis.time.overlap import hidden_share
+from collections.abc import Iterable, Mapping
+
+from minidist.show.demos.data_parallel import asked
 from minidist.show.demos.data_parallel.bug import DROPPED_BUCKET
-from minidist.show.demos.shared import lanes
-from minidist.show.demos.shared.lanes import MS, Bar, Lanes
-from minidist.show.player.scene import Scene
-from minidist.trace import Event
-from minidist.train.result import Run
+from minidist.show.demos.data_parallel.picture import Large
+from minidist.show.demos.data_parallel.steps import Step
+from minidist.show.demos.shared.lanes import COLOURS, MS
+from minidist.show.player.scene import Cue, Frame, Question, Scene
 
-FRAMES = 32
 TITLES = {
-    "overlapped": "Each bucket is sent as soon as it is full, while backward continues",
-    "bucketed": "All buckets are sent after backward",
-    "naive": "One all-reduce per parameter, after backward",
+    "overlapped": "each bucket leaves as soon as it is full",
+    "bucketed": "all buckets leave after backward",
+    "naive": "one all-reduce per parameter, after backward",
 }
+KEY = {
+    "forward": COLOURS["forward"],
+    "backward": COLOURS["backward"],
+    "optimizer": COLOURS["optimizer"],
+    "waits": COLOURS["wait"],
+    "all-reduce, hidden under backward": COLOURS["hidden"],
+    "all-reduce, exposed": COLOURS["communication"],
+}
+CUES = {
+    "overlapped": (
+        "The upper lane computes, the lower one is the network; below, all three ways race. Backward goes from the "
+        "last layer to the first, so the last layers' bucket is full first.",
+        "Turn the link down to 0.1 GB/s, then up: when does backward hide nearly everything? What can it never hide?",
+    ),
+    "bucketed": (
+        "The same messages and the same FLOPs; only the moment of sending differs. Show it beside overlapped.",
+        "Ask what a faster chip changes: compute shrinks, the messages do not.",
+    ),
+    "naive": (
+        "No buckets: a message for every bias. Turn the latency.",
+        "Real frameworks choose buckets of some 25 MB: large enough for latency, small enough to overlap.",
+    ),
+}
+SHOWN = 6  # moments at which naive's messages are shown
 
 
-def of_run(name: str, run: Run, elements: int, longest: int, proof: str) -> Scene:
-    step = traced_step([rank.log for rank in run.ranks])
-    end = step_length(step)
-    picture = Lanes([_bars(log) for log in step], end, longest)
-    drops = [event.start for log in step for event in log if lanes.is_dropped(event)]
-    sent = sum(row["bytes_sent"] for rank in run.ranks for row in rank.collectives)
-    ranks = len(step)
-    frames, first_wrong = [], None
-    for number in range(FRAMES):
-        time = end * number // (FRAMES - 1)
-        dropping = first_wrong is None and any(drop <= time for drop in drops)
-        if dropping:
-            first_wrong = number
-        facts = _facts(step[0], time, end) | {
-            "sent per step, all ranks": f"{sent:,} B",
-            "formula 2 (N−1) 8 (P+1), incl. loss": f"{2 * (ranks - 1) * 8 * (elements + 1):,} B",
-        }
-        frames.append(picture.frame(time, _note(step[0], time, end, dropping), facts))
-    share = hidden_share(step[0])
-    words = f"The step took {end / MS:.1f} ms; backward hid {share:.0%} of rank 0's communication."
-    if share:
-        words += (
-            " (Here messages use the same cores as compute, so hiding them gains little. A GPU's network does not.)"
+def key_of(steps: Iterable[Step]) -> dict[str, str]:
+    """The meaning of the colours that there are."""
+    steps = list(steps)
+    hidden, dropped = (any(found) for found in ([step.hidden for step in steps], [step.dropped for step in steps]))
+    key = {name: colour for name, colour in KEY.items() if hidden or colour != COLOURS["hidden"]}
+    return key | ({"never sent": "wrong"} if dropped else {})
+
+
+class Race:
+    """Makes the scenes of one position of the dials.
+
+    Args:
+        steps: by sync, correct or broken; all on one clock.
+        longest: ns; the end of the axis.
+        words: of the dials: link, latency, chip.
+        ranks: how many there are.
+        proofs: what the run of a sync proves, in a few words.
+        details: the same in full.
+        twins: whether these are the broken twins.
+    """
+
+    def __init__(
+        self, steps: Mapping[str, Step], longest: int, words: tuple[str, ...], ranks: int, proofs: Mapping[str, str],
+        details: Mapping[str, str], twins: bool = False,
+    ) -> None:  # fmt: skip
+        self.steps, self.longest, self.words, self.ranks = steps, longest, words, ranks
+        self.proofs, self.details, self.twins = proofs, details, twins
+
+    def scene(self, sync: str) -> Scene:
+        step, picture = self.steps[sync], Large(self.steps, sync, self.longest)
+        moments = self._moments(step)
+        missing = "never sent" if sync == "naive" else f"bucket {DROPPED_BUCKET} is never sent"
+        frames = [
+            Frame(tuple(picture.shapes(time, missing)), note, _facts(step, time), time / MS) for time, note in moments
+        ]
+        times = [time for time, _ in moments]
+        first_wrong = next((i for i, time in enumerate(times) for one in step.dropped if one.start <= time), None)
+        ends = times.index(step.backward_ends)
+        verdict = f"Backward hides {step.hidden:.0%} of the all-reduces. {self.proofs[sync]}"
+        return Scene(
+            (f"broken {sync}" if sync != "overlapped" else "broken") if self.twins else sync,
+            f"As GPUs would: {TITLES[sync]} (rank 0 of {self.ranks})",
+            tuple(frames),
+            picture.height,
+            key_of([step]),
+            self.proofs[sync] if self.twins else verdict,
+            first_wrong,
+            (ends, len(frames) - 1),
+            sync if self.twins else "",
+            self.details[sync],
+            () if self.twins else (self._question(sync, ends),),
+            (Cue(0, 2, CUES[sync][0]), Cue(ends, 2, CUES[sync][1])),
         )
-    if drops:
-        words = f"The ranks end with {len({rank.fingerprint for rank in run.ranks})} different sets of weights."
-    sizes = f"N = {ranks} ranks, width {run.config.width}, P = {elements:,} weights"
-    return Scene(
-        name,
-        f"{TITLES.get(name, TITLES['overlapped'])} ({sizes})",
-        tuple(frames),
-        picture.height,
-        _key(drops),
-        f"{words} {proof}" if not drops else f"{proof} {words}",
-        first_wrong,
-        (FRAMES // 3, 2 * FRAMES // 3, FRAMES - 1),
-    )
+
+    def _question(self, sync: str, ends: int) -> Question:
+        if sync == "overlapped":
+            return asked.hidden(self.steps[sync], ends, self.words[0])
+        if sync == "bucketed":
+            return asked.after_backward(self.steps, ends + 1)
+        return asked.many_messages(self.steps, ends + 1, self.words[1])
+
+    def _moments(self, step: Step) -> list[tuple[int, str]]:
+        """(time, what happens then), in order."""
+        forward, backward, optimizer = step.phases.values()
+        moments = {
+            0: f"Forward: rank 0 computes its own samples, as all {self.ranks} ranks do. There is nothing to send yet.",
+            forward.end: "Backward begins with the last layer, so the last layer's gradients are complete first.",
+        }
+        for number, time in enumerate(step.full, 1):
+            if backward.start < time < backward.end and (step.sync == "overlapped" or number <= DROPPED_BUCKET):
+                moments[time] = _of_bucket(step, number, time)
+        moments[backward.end] = _after_backward(step)
+        if step.sync != "overlapped":
+            each = -(-len(step.sent) // SHOWN)
+            for number in range(each - 1, len(step.sums) - 1, each):
+                if backward.end < step.sums[number].end < step.summed:
+                    note = f"All-reduce {number + 1} of {len(step.sums)} is done; compute waits."
+                    moments[step.sums[number].end] = note
+        moments[optimizer.start] = "All sums are there: every rank updates all of its weights, with the same gradients."
+        moments[step.end] = f"The step has ended, after {step.end / MS:.1f} ms: all ranks have the same weights."
+        if step.dropped:
+            of = f"those of bucket {DROPPED_BUCKET} with its own gradients"
+            moments[optimizer.start] = f"Every rank updates its weights: {of}."
+            moments[step.end] = "The step has ended without error or delay, and the ranks' weights differ: see weights."
+        if self.longest > step.end:
+            times = ", ".join(f"{one.sync} {one.end / MS:.1f} ms" for one in self.steps.values())
+            moments[self.longest] = f"The same messages and FLOPs, with the same network: {times}."
+        return sorted(moments.items())
 
 
-def _key(drops: list) -> dict[str, str]:
-    names = {
-        "forward": "forward",
-        "backward": "backward",
-        "optimizer": "optimizer",
-        "wait": "waiting",
-        "communication": "all-reduce, exposed",
-        "hidden": "all-reduce, hidden under backward",
-    }
-    key = {words: lanes.COLOURS[kind] for kind, words in names.items()}
-    return key | ({"never sent": "wrong"} if drops else {})
+def _of_bucket(step: Step, number: int, time: int) -> str:
+    sends = f"Bucket {number} is full"
+    if step.sync != "overlapped":
+        return f"{sends}, and waits for the end of backward. The network is idle."
+    if step.dropped and number == DROPPED_BUCKET:
+        return f"{sends}, but it is never sent: each rank keeps its own gradients."
+    busy = next((i for i, one in enumerate(step.sums, 1) if one.start < time < one.end), None)
+    if busy:
+        return f"{sends}; bucket {busy} is still on the network, under backward."
+    return f"{sends} and leaves, while backward goes on with earlier layers."
 
 
-def _bars(log: list[Event]) -> list[Bar]:
-    """One rank's step. Collectives are numbered; the part under backward has a different colour."""
-    backward = next(event for event in log if kind_of(event) == "backward")
-    bars = [lanes.bar(e, kind, kind) for e in log if (kind := kind_of(e)) in ("forward", "backward")]
-    bars.append(lanes.update(log))
-    bars += [lanes.bar(event, "wait", "wait") for event in log if event.name == "sync gradients"]
-    for number, event in enumerate(_all_reduces(log), 1):
-        if lanes.is_dropped(event):
-            bars.append(lanes.missing(event, str(number)))
-            continue
-        middle = min(max(event.start, backward.end), event.end)  # all-reduces begin during or after backward
-        if event.start < middle:
-            bars.append(lanes.bar(event, "hidden", str(number), end=middle))
-        if middle < event.end:
-            bars.append(lanes.bar(event, "communication", str(number), start=middle))
-    return [*bars, lanes.bar(lanes.communications(log)[-1], "communication", "loss")]
+def _after_backward(step: Step) -> str:
+    if step.sync != "overlapped":
+        if step.dropped:
+            which = f"bucket {DROPPED_BUCKET}" if step.sync == "bucketed" else f"those of bucket {DROPPED_BUCKET}"
+            return f"Backward has ended: now the gradients are sent, all but {which}."
+        return "Backward has ended. Only now are the gradients sent, and compute has to wait."
+    return "Backward has ended. What is on the network from now on is exposed: compute waits for it."
 
 
-def _all_reduces(log: list[Event]) -> list[Event]:
-    """The all-reduces of gradients: all but the last, which is the loss's."""
-    return lanes.communications(log)[:-1]
-
-
-def _facts(log: list[Event], time: int, end: int) -> dict[str, str]:
-    """The facts of rank 0 so far."""
-    past = [Event(e.name, e.track, e.start, min(e.end, time)) for e in log if e.start < time]
-    spent = sum(event.end - event.start for event in past if event.track == "communication")
-    share = hidden_share(past)
-    sums = [event for event in _all_reduces(log) if not lanes.is_dropped(event)]
+def _facts(step: Step, time: int) -> dict[str, str]:
+    """Rank 0's, so far."""
+    past = step.past(time)
+    share, spent = past.hidden, past.communication
     return {
-        "time": f"{time / MS:.1f} of {end / MS:.1f} ms",
-        "all-reduces ended": f"{sum(event.end <= time for event in sums)} of {len(sums)}",
-        "communication so far": f"{spent / MS:.1f} ms",
-        "of which hidden": f"{share * spent / MS:.1f} ms ({share:.0%})",
+        "time": f"{min(time, step.end) / MS:.1f} of {step.end / MS:.1f} ms",
+        "all-reduces ended": f"{sum(event.end <= time for event in step.sent)} of {len(step.sent)}",
+        "on the network": f"{spent / MS:.1f} ms",
+        "hidden": f"{share * spent / MS:.1f} ms ({share:.0%})",
     }
-
-
-def _note(log: list[Event], time: int, end: int, dropping: bool) -> str:
-    """What rank 0 does and, once an all-reduce is dropped, what that causes."""
-    if dropping:
-        return f"Bucket {DROPPED_BUCKET} is full, but it is never sent: each rank keeps its own gradients."
-    dropped = any(lanes.is_dropped(event) and event.start <= time for event in log)
-    if time >= end:
-        have = "no longer have" if dropped else "still have"
-        return f"The step has ended, and all ranks {have} the same weights."
-    optimizer = next(event for event in log if kind_of(event) == "optimizer")
-    if time >= optimizer.end:
-        return "The ranks sum their losses."
-    if time >= optimizer.start:
-        own = f", those of bucket {DROPPED_BUCKET} with its own gradients" if dropped else ""
-        return f"Every rank updates all of its weights{own}."
-    forward, backward = (next(e for e in log if kind_of(e) == kind) for kind in ("forward", "backward"))
-    numbered = enumerate(_all_reduces(log), 1)
-    number = next((number for number, event in numbered if event.start <= time < event.end), None)
-    if time < forward.start:
-        return "Every rank zeroes its gradients and reads its own samples."
-    if time < backward.start:
-        return "Forward: every rank processes its own samples, and there is nothing to send."
-    if time < backward.end:
-        if number:
-            return f"All-reduce {number} sums gradients over the ranks while backward continues with earlier layers."
-        return "Backward completes gradients from the last layer to the first."
-    return "Backward is done, and all ranks wait for " + (f"all-reduce {number}." if number else "the sums.")

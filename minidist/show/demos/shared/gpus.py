@@ -31,9 +31,13 @@ def on_gpus(logs: Sequence[list], link: str, latency: str, chip: str) -> Replaye
     Args:
         logs: for each rank what it traced (``RankResult.log``).
     """
-    topology = single_switch(len(logs), Link(LINKS[link], LATENCIES[latency]))
+    return on_links(logs, Link(LINKS[link], LATENCIES[latency]), chip)
+
+
+def on_links(logs: Sequence[list], link: Link, chip: str) -> Replayed:
+    """The same with any link of each rank to the switch."""
     accelerator = Accelerator("a chip", 1e12, CHIPS[chip] / RIDGE, {"fp32": CHIPS[chip]}, "scaled down")
-    return replay(logs, topology, Pace(accelerator).seconds)
+    return replay(logs, single_switch(len(logs), link), Pace(accelerator).seconds)
 
 
 def variants_of(logs: Sequence[list], scene_of: Callable[[Replayed], Scene]) -> tuple[Scene, ...]:

@@ -1,7 +1,7 @@
 """Lanes of time: for each rank what it computed, below that what it communicated, and a moving cursor.
 
-Compute is drawn to scale. A message or a wait shorter than a character is drawn one character wide, and neighbours that
-are too short to be distinguished are drawn as one.
+Everything is drawn to scale: what is too short to be seen is a hairline, and short neighbours without a visible gap
+are drawn as one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,9 +33,9 @@ MARKS = {
     "reduce-scatter": "s",
 }
 DROPPED = "dropped"  # the first word in the name of a collective that an injected bug skips
-APART = 0.5  # characters: a shorter gap is invisible
-SHORTEST = 0.3  # characters: of compute, which is to scale
-GAP = 0.15  # characters between adjacent bars
+APART = 0.15  # characters: a shorter gap is invisible
+HAIRLINE = 0.1  # characters: a pixel of the page
+GAP = 0.15  # characters between adjacent bars; narrow ones lose no more than a quarter of their width
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,18 @@ def communications(log: Sequence[Event]) -> list[Event]:
     return sorted((event for event in log if event.track == "communication"), key=lambda event: event.start)
 
 
+def ticks(longest: float, most: int = 7) -> list[float]:
+    """Round times from 0 to the longest, about so many at most."""
+    units = (unit * 10.0**power for power in range(-3, 9) for unit in (1, 2, 5))
+    step = next(unit for unit in units if longest / unit <= most)
+    return [round(number * step, 3) for number in range(int(longest / step) + 1)]
+
+
+def tick(x: float, y: float) -> Box:
+    """A short line down to (x, y), where an axis has its numbers."""
+    return Box(x - HAIRLINE / 2, y - 0.3, HAIRLINE, 0.3, "faint", "", "'")
+
+
 @dataclass(frozen=True)
 class Lanes:
     """The picture of one step.
@@ -148,8 +160,7 @@ class Lanes:
         begun = [(line, one) for line, one in self.seen if one.start < time]
         waits = [self._box(one, line, time) for line, one in begun if one.lane == "compute" and not one.computes]
         bars = [self._box(one, line, time, waits if one.computes else ()) for line, one in begun]
-        reached = [box.x + box.w for box in bars if box.w == 1]  # these may be wider than they lasted
-        x = max([self.x(time), *reached])
+        x = self.x(time)
         cursor = Box(x, 1, 0.25, self.height - 2, "ink", "", "|")
         right = x < RIGHT - 12  # whether the time fits to the right
         clock = Label(x + (1 if right else -1), 0.5, f"{time / MS:.1f} ms", "ink", "start" if right else "end")
@@ -159,14 +170,14 @@ class Lanes:
     def _box(self, one: Bar, line: int, time: int, above: Sequence[Box] = ()) -> Box:
         """A bar up to a time: the part not covered by others on its line, with a text if that part is in one piece."""
         start, end = self.x(one.start), self.x(min(time, one.end))
-        width = max(SHORTEST if one.computes else 1, end - start - GAP)
+        width = max(HAIRLINE, end - start - min(GAP, (end - start) / 4))
         left = min(start, RIGHT - width)
         right, texts = left + width, one.texts
         for other in (box for box in above if box.y == line and box.x < right and box.x + box.w > left):
             if other.x <= left:
-                left = min(other.x + other.w, right - SHORTEST)
+                left = min(other.x + other.w, right - HAIRLINE)
             elif other.x + other.w >= right:
-                right = max(other.x, left + SHORTEST)
+                right = max(other.x, left + HAIRLINE)
             else:
                 texts = ()
         fitting = [text for text in texts if len(text) <= right - left]
@@ -192,11 +203,12 @@ class Lanes:
     def _axis(self) -> list[Shape]:
         """Below the lanes: round times, and the end of the step."""
         y, end = self.height - 0.5, self.x(self.end)
-        tick = next(t for t in (1, 2, 5, 10, 20, 50, 100, 200, 500, 10**3, 10**4, 10**9) if self.longest / MS / t <= 7)
         shapes: list[Shape] = [Label(0, y, "ms", "faint")]
-        for number in range(int(self.longest / MS / tick) + 1):
-            x = self.x(number * tick * MS)
-            if not -13 - len(str(number * tick)) < x - end < 4:  # the end is written there
-                shapes.append(Label(x, y, str(number * tick), "faint", "middle"))
+        for time in ticks(self.longest / MS):
+            x = self.x(time * MS)
+            shapes.append(tick(x, y - 0.5))
+            if not -13 - len(f"{time:g}") < x - end < 4:  # the end is written there
+                shapes.append(Label(x, y, f"{time:g}", "faint", "middle"))
+        shapes.append(tick(min(end, RIGHT), y - 0.5))
         shapes.append(Label(min(end, RIGHT), y, f"ends {self.end / MS:.1f}", "ink", "end"))
         return shapes

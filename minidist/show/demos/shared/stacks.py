@@ -10,8 +10,11 @@ from minidist.show.palette import of_rank
 from minidist.show.player.scene import WIDTH, Box, Frame, Label, Scene, Shape
 
 MARKS = {"parameters": "p", "optimizer": "o", "gradients": "g", "activations": "a"}
+SMOOTH = 40  # columns: a wider area advances by two
 KINDS = tuple(MARKS)  # from the bottom up, what changes least first
 PHASES = {"step": "zero grad", "forward": "forward", "backward": "backward", "optimizer": "optimizer"}  # event -> phase
+
+SHORT = {"zero grad": "zero", "optimizer": "update"}
 
 
 @dataclass(frozen=True)
@@ -49,11 +52,11 @@ class Panel:
 
 
 def panels_of(ranks: int, lane: bool) -> tuple[list[Panel], float]:
-    """A panel for each rank, and the total height in lines."""
-    across, width = (2, 34) if ranks <= 4 else (4, 16)
+    """A panel for each rank, and the total height in lines; a single rank is large."""
+    across, width = (1, 68) if ranks == 1 else (2, 34) if ranks <= 4 else (4, 16)
     rows = -(-ranks // across)
     each = 12 if rows == 1 else 8
-    apart = (WIDTH - width) // (across - 1)
+    apart = (WIDTH - width) // max(1, across - 1)
     found = []
     for rank in range(ranks):
         y = rank // across * each
@@ -89,16 +92,18 @@ class Stacks:
         """Frames that advance through the steps from left to right; what has not happened yet is hidden."""
         panels, height = panels_of(len(self.ranks), self.lane)
         columns = panels[0].width
+        stride = 1 if columns <= SMOOTH else 2
+        shown = range(stride, columns + 1, stride)  # an empty picture would look like an error
         still = [shape for panel, held in zip(panels, self.ranks, strict=True) for shape in self._area(panel, held)]
         frames = [
             Frame(
                 (*still, *self._at(column / columns, panels)), self._note(column, columns), self._facts(column, columns)
             )
-            for column in range(1, columns + 1)  # an empty picture would look like an error
+            for column in shown
         ]
         wrong = [mark.start for each in self.marks for mark in each if mark.colour == "wrong"]
-        first_wrong = min(columns - 1, int(min(wrong) * columns)) if wrong else None
-        last = columns - 1
+        last = len(frames) - 1
+        first_wrong = min(last, int(min(wrong) * columns) // stride) if wrong else None
         stills = (last // 2, last) if first_wrong is None else (first_wrong, (first_wrong + last) // 2, last)
         key = {kind: COLOURS[kind] for kind in KINDS[::-1]} | self.key
         return Scene(name, title, tuple(frames), height, key, verdict, first_wrong, stills)
@@ -107,7 +112,7 @@ class Stacks:
         return self.facts(self.ranks[0], column / columns)
 
     def _note(self, column: int, columns: int) -> str:
-        place = (column - 1) / columns
+        place = (column - (1 if columns <= SMOOTH else 2)) / columns
         text = self.notes[[name for start, name in _starts(self.ranks[0]) if start < column / columns][-1]]
         wrong = [m.text for m in self.marks[0] if m.colour == "wrong" and m.start < column / columns and place < m.end]
         return f"{text} Wrong here: {wrong[0]}." if wrong else text
@@ -125,7 +130,7 @@ class Stacks:
                 count = len(list(alike))
                 if high > low:
                     y, h = panel.bottom - panel.h * high / self.most, panel.h * (high - low) / self.most
-                    found.append(Box(panel.x + column, y, count, h, COLOURS[kind], "", MARKS[kind]))
+                    found.append(Box(panel.x + column, y, count, h, COLOURS[kind], "", MARKS[kind], id=kind))
                 column += count
             below = above
         line = panel.bottom - panel.h * self.kept / self.most
@@ -133,7 +138,7 @@ class Stacks:
         starts = _starts(held)
         for (start, name), (end, _) in zip(starts, [*starts[1:], (1.0, "")], strict=True):
             width = columns * (end - start)
-            text = name if len(name) <= 0.9 * width else name[0].upper()
+            text = next((text for text in (name, SHORT.get(name, "")) if len(text) <= 0.9 * width), "")
             found.append(Box(panel.x + columns * start, panel.floor, width, 1, None, text, " ", "faint"))
         return found
 

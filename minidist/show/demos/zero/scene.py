@@ -1,10 +1,11 @@
 """What the animation of ZeRO says: each rank's memory during a step, next to the bytes by formula."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from minidist.show.demos.shared.memory_log import MemoryLog
 from minidist.show.demos.shared.stacks import Mark, Stacks
-from minidist.show.player.scene import Scene
+from minidist.show.player.scene import Cue, Question, Scene
 
 STAGES = ("replicated", "stage 1", "stage 2", "stage 3")
 ALL = {"parameters": ("4", lambda n: 4), "optimizer": ("8", lambda n: 8), "gradients": ("8 + 4", lambda n: 12)}
@@ -51,14 +52,18 @@ def stale_mark(held: MemoryLog, nbytes: int) -> Mark:
 
 
 def of_stage(
-    stage: int,
-    held: list[MemoryLog],
-    most: int,
-    total: int,
-    verdict: str,
-    marks: Sequence[Sequence[Mark]] = (),
-) -> Scene:
-    ranks, formulas = len(held), FORMULAS[stage]
+    stage: int, held: MemoryLog, ranks: int, most: int, total: int, verdict: str, details: str,
+    marks: Sequence[Mark] = (), before: MemoryLog | None = None,
+) -> Scene:  # fmt: skip
+    """What rank 0 of so many holds.
+
+    Args:
+        most: the bytes that fill the height.
+        total: the number of parameters.
+        marks: of a bug.
+        before: what it holds one stage earlier.
+    """
+    formulas = FORMULAS[stage]
     keeps = {kind: (words, count(ranks)) for kind, (words, count) in formulas.items()}
 
     def facts(rank: MemoryLog, place: float) -> dict[str, str]:
@@ -75,10 +80,41 @@ def of_stage(
         )
         return found
 
-    name = "broken" if marks else STAGES[stage]
-    steps = "steps 1 and 2" if marks else "a step"
-    title = f"ZeRO, {STAGES[stage]}: {steps} on {ranks} ranks, {total:,} parameters in float32"
     kept = total * sum(value for _, value in keeps.values())
     key = {"kept, by formula": "ink"} | ({"stale parameters": "wrong"} if marks else {})
-    shown = Stacks(held, most, kept, NOTES[stage], facts, marks or [()] * ranks, key)
-    return shown.scene(name, title, verdict)
+    shown = Stacks([held], most, kept, NOTES[stage], facts, [marks], key)
+    name = f"broken {STAGES[stage]}" if marks and stage > 1 else "broken" if marks else STAGES[stage]
+    title = f"As measured here, {STAGES[stage]}: rank 0 of {ranks}, two steps, float32, {total:,} parameters"
+    made = shown.scene(name, title, verdict)
+    backward = int(held.places("backward")[0][0] * len(made.frames))
+    if marks:
+        return replace(made, details=details, twin=STAGES[stage], cues=(Cue(0, 2, STALE),))
+    return replace(
+        made,
+        details=details,
+        questions=(_peak(held, before, max(1, backward), total),),
+        cues=(Cue(0, 1, CUE), Cue(backward, 1, NOTES[stage]["backward"])),
+    )
+
+
+CUE = "The horizontal axis is not time: every change of the ledger takes the same width. Two steps are shown."
+STALE = "No height changes: the ledger counts bytes and knows nothing of their contents. Only the bits tell."
+
+
+def _peak(held: MemoryLog, before: MemoryLog | None, frame: int, total: int) -> Question:
+    """Asked before backward."""
+    if before is None:
+        kinds = ("parameters", "optimizer", "gradients", "activations")
+        most = [held.highest(kind) / total for kind in kinds]
+        sizes = ", ".join(f"{kind} {size:.1f}" for kind, size in zip(kinds, most, strict=True))
+        text = "What takes the most memory at its peak?"
+        return Question(frame, text, kinds, most.index(max(most)), f"Bytes per parameter at most: {sizes}.")
+    ratio = held.highest() / before.highest()
+    return Question(
+        frame,
+        "How high is the peak, next to one stage earlier?",
+        ("as high", "lower by up to a quarter", "lower by more"),
+        sum(ratio < limit for limit in (0.98, 0.75)),
+        f"{held.highest() / total:.1f} instead of {before.highest() / total:.1f} bytes per parameter. What is kept "
+        "between steps and the peak within a step are two things.",
+    )

@@ -42,7 +42,7 @@ function remember() {
 function openAddress() {
   const asked = new URLSearchParams(location.hash.slice(1));
   const scene = scenes.find((one) => one.name === asked.get("scene")) ?? scenes[animation.first];
-  const dials = (asked.get("dials") ?? "").split(",").map(Number);
+  const dials = (asked.get("dials")?.split(",") ?? []).map(Number);
   const fit = scene.dials.length && scene.dials.every((dial, i) => dial.values[dials[i]] !== undefined);
   show(scene, fit ? { dials } : {});
   goTo(Number(asked.get("step")) || 0);

@@ -1,0 +1,46 @@
+"""How far each rank's weights are from those of the single-process run, step by step."""
+
+from unittest.mock import patch
+
+import numpy as np
+
+from minidist.comm.group import ProcessGroup
+from minidist.show.demos.data_parallel.bug import without_sums
+from minidist.train import trainer
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.result import RankResult, Run, RunOptions
+
+STEPS = 12
+SAMPLE = 2**16  # weights that are brought back from each step, at most; evenly spaced
+
+
+def train_keeping_weights(world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions) -> RankResult:
+    """``train_rank`` that brings back, as ``arrays["weights"]``, a sample of the weights after each step."""
+    kept, step = [], trainer.train_step
+
+    def train_step(model, *arguments) -> float:
+        loss = step(model, *arguments)
+        weights = np.concatenate([parameter.data.ravel() for parameter in model.trained])
+        kept.append(weights[:: stride(weights.size)].copy())
+        return loss
+
+    with patch.object(trainer, "train_step", train_step):
+        result = trainer.train_rank(world, config, layout, options)
+    result.arrays["weights"] = np.stack(kept)  # (steps, sample)
+    return result
+
+
+def train_broken_keeping_weights(*arguments) -> RankResult:
+    return without_sums(train_keeping_weights, *arguments)
+
+
+def stride(weights: int) -> int:
+    """From one weight of the sample to the next."""
+    return -(-weights // SAMPLE)
+
+
+def distances(run: Run, reference: Run) -> np.ndarray:
+    """For each rank and step the root mean square of what its weights differ from the reference's: (ranks, steps)."""
+    right = reference.ranks[0].arrays["weights"].astype(np.float64)
+    return np.stack([np.sqrt(np.mean((rank.arrays["weights"] - right) ** 2, axis=1)) for rank in run.ranks])
