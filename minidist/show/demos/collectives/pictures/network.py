@@ -54,7 +54,11 @@ def draw(
         text = (letters if len(letters) <= wide else "all") or "zero"
         if text_of is not None:
             text = text_of(rank, chunks[0] if chunks else 0)
-        x, y, outline = x - wide / 2, y - 0.8, "ink" if number in journey.stops and number > journey.first else "faint"
+        x, y, outline = (
+            x - wide / 2,
+            y - 0.8,
+            "ink" if number in journey.stops and number > min(journey.stops) else "faint",
+        )
         if any(wrong[rank, list(chunks)]):
             outline = "wrong"
         first = chunks[0] if chunks else 0
@@ -72,7 +76,7 @@ def _arrow(message: Sent, ranks: Sequence[Point]) -> Arrow:
     across, down = to_x - x, 2 * (to_y - y)  # in characters
     length = (across**2 + down**2) ** 0.5
     aside_x, aside_y = -down / length * ASIDE, across / length * ASIDE / 2
-    start, end = (min(0.42, 4.2 / length), 1 - min(0.42, 4.4 / length))
+    start, end = min(0.36, 4.2 / length), 1 - min(0.36, 4.4 / length)
     return Arrow(
         x + start * (to_x - x) + aside_x,
         y + start * (to_y - y) + aside_y,
