@@ -11,6 +11,7 @@ from minidist.show.player.scene import WIDTH, Box, Frame, Label, Scene, Shape
 
 MARKS = {"parameters": "p", "optimizer": "o", "gradients": "g", "activations": "a"}
 KINDS = tuple(MARKS)  # from the bottom up, what changes least first
+SHORT = {"zero grad": "zero", "forward": "fwd", "backward": "bwd", "optimizer": "adam"}  # where the name is too long
 PHASES = {"step": "zero grad", "forward": "forward", "backward": "backward", "optimizer": "optimizer"}  # event -> phase
 
 
@@ -133,7 +134,7 @@ class Stacks:
         starts = _starts(held)
         for (start, name), (end, _) in zip(starts, [*starts[1:], (1.0, "")], strict=True):
             width = columns * (end - start)
-            text = name if len(name) <= 0.9 * width else name[0].upper()
+            text = next((word for word in (name, SHORT[name]) if len(word) <= width), "")
             found.append(Box(panel.x + columns * start, panel.floor, width, 1, None, text, " ", "faint"))
         return found
 
