@@ -14,6 +14,11 @@ def labels(frame: Frame) -> list[str]:
     return [shape.text for shape in frame.shapes if isinstance(shape, Label)]
 
 
+def told(shown: Scene) -> str:
+    """All of the outcome, with its details."""
+    return f"{shown.verdict} {shown.details}"
+
+
 def check_inside(shown: Scene, note: int = 120) -> None:
     """Every shape is in the picture, every text in its box, and all frames have the same facts and short notes."""
     for shape in (shape for frame in shown.frames for shape in frame.shapes):

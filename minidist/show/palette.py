@@ -2,7 +2,8 @@
 apart. Among the ranks' colours its yellow and black are changed, so that a thin line can be seen among grey ones."""
 
 RANKS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#BFA800", "#444444")
-AXES = {"pp": "#0072B2", "dp": "#009E73", "tp": "#E69F00"}  # of a mesh
+# of a mesh; from Paul Tol's "muted" palette, since ranks and kinds of time have taken Okabe and Ito's
+AXES = {"pp": "#332288", "dp": "#AA4499", "tp": "#999933"}
 COLLECTIVES = {"all-reduce": "#E69F00", "reduce-scatter": "#D55E00", "all-gather": "#F0C566"}
 
 

@@ -33,6 +33,7 @@ class RunOptions:
     sample: int = 0  # bytes of text to generate
     trace: bool = False  # of the last steps
     measure_peak: bool = False  # in FLOP/s, after the last step: see measuring/peak.py
+    live: str | None = None  # report moments; the folder where faults are ordered while it runs: resilience/orders.py
     stop_after: int | None = None  # the step after which to stop and bring the arrays back
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from math import isfinite
 from pathlib import Path
@@ -30,6 +30,7 @@ from minidist.train.fingerprint import digest, fingerprint, state
 from minidist.train.layout import Layout
 from minidist.train.measuring.evaluate import full_model, validation_loss
 from minidist.train.measuring.instruments import TRACED_STEPS, Instruments
+from minidist.train.measuring.live import Live
 from minidist.train.measuring.peak import measured_peak
 from minidist.train.resilience.faults import Faults
 from minidist.train.resilience.rebalance import check_rebalance
@@ -56,7 +57,8 @@ def run(
 
     ``on_event(rank, event)`` is called for what else ranks report: with ``options.progress`` ("ready", step) as a rank
     is about to take its first step, and as it ends each step ("step", step, loss, seconds of computing) and ("pace",
-    step, seconds of computing for one of its micro-batches); ("saved", checkpoint, "" or why there is none); ("fault",
+    step, seconds of computing for one of its micro-batches); with ``options.live`` ("moment", measuring.live.Moment)
+    a few times a second; ("saved", checkpoint, "" or why there is none); ("fault",
     fault); ("flipped", array, index, before, after); ("verified", step) from rank 0; ("corrupted", finding).
 
     As rank 0 runs the trained model it reports ("evaluating",) time and again.
@@ -109,7 +111,8 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
         return train_step(share.model, share.optimizer, share.scaler, batch, lr, config.clip)
 
     around = Around(world, config, layout, options, share, corpus, take_step, losses)
-    faults = Faults(options.faults, world, share)
+    faults = Faults(options.faults, world, share, options.live)
+    live = Live(world, instruments.memory).step if options.live else nullcontext
     instruments.begin(model, optimizer)
     if options.progress:
         world.report(("ready", first))
@@ -117,7 +120,7 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
     for step in range(first, config.steps):
         last = step in (config.steps - 1, options.stop_after)
         batch = faults.begin_step(step, partial(batch_of, corpus, config, step))
-        with instruments.step(step), diverging(step, scaler, world):
+        with instruments.step(step), live(step), diverging(step, scaler, world):
             losses.append(take_step(share, step, batch))
         check_loss(step, losses[-1])
         if share.gpt.balance is not None:

@@ -6,7 +6,7 @@ from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
-from frames import boxes, check_inside, labels
+from frames import boxes, check_inside, labels, told
 
 from minidist.analysis.clock.network import Flow
 from minidist.plan.cluster.topologies import topology_of
@@ -331,7 +331,7 @@ def test_verdicts_have_the_clocks_numbers(animation, found):
     assert f": {found.bad.seconds / congested.seconds:.1f} times as long." in text
     before, now = (step.report.bytes_between_nodes / 1e6 for step in (congested, found.bad))
     assert f"{now:.1f} MB instead of {before:.1f}." in text
-    assert "bit for bit (SHA-256" in animation.broken.verdict
+    assert "bit for bit (SHA-256" in told(animation.broken)
     with pytest.raises(RuntimeError, match="the step is not longer: choose another size"):
         harm(found.steps, replace(found.bad, report=one.report), "P")
 

@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from frames import boxes
+from frames import boxes, told
 
 from minidist.parallel.context import sequence_chunks_of
 from minidist.show.demos import DEMONSTRATIONS
@@ -129,7 +129,7 @@ def test_the_picture_shows_the_run(animation, passes, way):
         last = frames[-1]
         by_rank = [sum(cell.fill == of_rank(rank) for cell in cells(last)) for rank in range(RANKS)]
         assert by_rank == [sum(len(visits[rank].pairs) for visits in found.visits) for rank in range(RANKS)]
-        assert "matches the single-process run bit for bit" in one.verdict
+        assert "matches the single-process run bit for bit" in told(one)
 
 
 def test_formulas_are_in_the_facts(animation):
@@ -204,8 +204,8 @@ def test_stale_keys_are_wrong_wherever_a_rank_has_work_after_hop_0(animation, pa
         assert ("Wrong:" in frame.note) == (2 <= number <= RANKS)
     home = [box.fill for box in boxes(broken.frames[-1]) if box.x == picture.GRADIENTS]
     assert home == ["wrong", "wrong", of_rank(2)]  # nobody but the last rank needs its keys
-    assert re.search(r"dK by up to \d+\.\d% of its norm, dV by \d\.\d%", broken.verdict)
-    assert "first differs after step 0" in broken.verdict
+    assert re.search(r"dK by up to \d+\.\d% of its norm, dV by \d\.\d%", told(broken))
+    assert "first differs after step 0" in told(broken)
 
 
 @pytest.mark.parametrize("ranks", [2, 8])

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from frames import boxes, check_inside, labels
+from frames import boxes, check_inside, labels, told
 
 from minidist.show.demos import DEMONSTRATIONS
 from minidist.show.demos.expert_parallel import balance, picture, scene
@@ -116,7 +116,7 @@ def test_bytes_are_those_that_were_sent(runs, animation, steps):
     assert sent == 4 * moved * 4 * WIDTH  # there and back, forward and backward; float32
     facts = animation.scenes[0].frames[-1].facts
     assert facts["bytes"] == f"{sent:,}" and facts["rows sent"] == f"{4 * moved} of {4 * moved}"
-    assert f"{sent:,} B" in animation.scenes[0].verdict
+    assert f"{sent:,} B" in told(animation.scenes[0])
 
 
 def test_rows_travel_there_and_back(animation, steps):
@@ -201,12 +201,12 @@ def test_gradients_are_ep_times_too_large_in_the_broken_run_alone(animation, ste
     assert fills == ["wrong"] * len(used)
     fills = [box.fill for box in panel(scene_of_ranks.frames[broken.first_wrong]) if box.fill]
     assert fills == [picture.OF_RANKS] * len(used)
-    assert f"{len(used)} experts are {RANKS}.00 times as large" in broken.verdict
-    assert "first differs after step 0" in broken.verdict
+    assert f"{len(used)} experts are {RANKS}.00 times as large" in told(broken)
+    assert "first differs after step 0" in told(broken)
 
 
 def test_the_fingerprint_differs_and_the_loss_does_not(animation, steps):
-    assert steps.bad.loss == steps.right.loss == steps.one.loss and "the same bits" in animation.broken.verdict
+    assert steps.bad.loss == steps.right.loss == steps.one.loss and "the same bits" in told(animation.broken)
     assert steps.right.fingerprint == steps.one.fingerprint != steps.bad.fingerprint
     for one, step in ((animation.scenes[0], steps.right), (animation.broken, steps.bad)):
         reference, found = panel(one.frames[-1])
@@ -257,9 +257,7 @@ def test_both_runs_are_on_one_time_axis(animation):
         for top in (0, balance.LINES + 1):
             columns = {box.x for box in cells if top < box.y < top + 1 + balance.LINES}
             assert columns == {balance.LEFT + step for step in range(STRIDE * number)}
-    assert (
-        len(re.findall(f"of {EXPERTS}", one.verdict)) == 2 and "match the single-process run bit for bit" in one.verdict
-    )
+    assert len(re.findall(f"of {EXPERTS}", told(one))) == 2 and "match the single-process run bit for bit" in told(one)
 
 
 @pytest.mark.parametrize(("ranks", "size"), [(2, 1), (8, 6)])

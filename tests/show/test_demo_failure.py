@@ -4,7 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from frames import boxes, check_inside
+from frames import boxes, check_inside, told
 
 from minidist.comm.failures import RankFailed
 from minidist.show.demos import DEMONSTRATIONS
@@ -136,7 +136,7 @@ def test_fingerprints_come_last(animation, found):
     assert not [box for frame in early for box in boxes(frame) if box.text == sha]
     wrong = picture.fingerprints(replace(found.interrupted, reference="0" * 64))
     assert [shape.fill for shape in wrong if isinstance(shape, Box)] == [None, "wrong"]
-    assert f"(SHA-256 {sha[:8]})" in animation.scenes[0].verdict and "took 3 steps twice" in animation.scenes[0].verdict
+    assert f"(SHA-256 {sha[:8]})" in told(animation.scenes[0]) and "took 3 steps twice" in told(animation.scenes[0])
 
 
 # ── a save ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -266,8 +266,8 @@ def test_break_it_is_the_same_picture_with_the_right_order_beside_it(animation, 
 
 def test_verdicts(animation, found):
     tried = sum(len(moment.left) for moment in found.moments)
-    assert tried > len(found.moments) and f"each of {tried} different power cuts" in animation.scenes[1].verdict
-    harm = animation.broken.verdict
+    assert tried > len(found.moments) and f"each of {tried} different power cuts" in told(animation.scenes[1])
+    harm = told(animation.broken)
     assert harm.startswith("In 5 of 17 moments") and "rank-0.safetensors has 0 bytes, and had" in harm
     assert "In 3 of them the old one is gone too" in harm and found.reference.fingerprint[:8] in harm
 

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from frames import boxes
+from frames import boxes, told
 
 from minidist.nn.attention import slow_memory
 from minidist.nn.attention.tiled import tiles
@@ -131,7 +131,7 @@ def test_the_bug_is_marked_where_sums_are_not_rescaled(animation):
     assert float(scene.frames[scene.first_wrong].facts["error of these rows"]) > 1e-3
     assert len(scene.frames) == len(animation.scenes[0].frames)
     assert bad.error.max() > 0.01 > 1e-14 > right.error.max()
-    assert "first differs after step 0" in scene.verdict and "rows are wrong" in scene.verdict
+    assert "first differs after step 0" in told(scene) and "rows are wrong" in told(scene)
 
 
 def test_a_bug_that_does_nothing_is_an_error(monkeypatch):

@@ -11,6 +11,7 @@ CODE = ("for step in range(N - 1):", "    send(chunk)", "    chunk += receive()"
 QUESTION = Question(
     2, "Where is the cart after two steps?", ("at 10", "at 20", "at 40"), 1, "It moves 10 in each step, so it is at 20."
 )
+LATER = Question(3, "Is it late?", ("yes", "no"), 0, "Its clock says so.", asked=1)
 
 
 def run(name: str, speed: int, ends: float = 40, **more) -> Scene:
@@ -39,7 +40,7 @@ def animation() -> Animation:
         "slow", 10, questions=(QUESTION,), cues=(Cue(0, 2, "Ask what a cart is."), Cue(3, 1.5, "Say why.")), code=CODE
     )
     set_by_viewer = run("set by you", 10, dials=speeds, variants=variants)
-    late = run("late", 8, 80)
+    late = run("late", 8, 80, questions=(LATER,))
     bad = replace(run("bad", 5), first_wrong=1, twin="slow", details="after step 1, in wheel 2, by 7 ulps")
     bad_late = replace(run("bad and late", 3, 80), first_wrong=2, twin="late")
     return Animation("cart", "A cart", (slow, late, set_by_viewer), bad, "a wheel is off", also_broken=(bad_late,))
@@ -88,6 +89,19 @@ def test_the_player_asks_before_the_frame_that_answers(opened):
     assert not one.is_visible("#asked") and notes(one) == ["slow, step 2"]
     press(one, " ", "ArrowLeft", "ArrowLeft", " ")  # it asks once
     assert notes(one) == ["slow, step 2"] and not one.is_visible("#asked")
+
+
+def test_a_question_can_be_asked_long_before_its_answer(opened):
+    one = opened("scene=late")
+    press(one, " ")
+    assert one.text_content("#question") == LATER.text and one.text_content("#reveal") == "watch"
+    press(one, "1", "1", " ", " ")
+    assert not one.is_visible("#asked") and notes(one) == ["late, step 2"]
+    press(one, " ")
+    assert notes(one) == ["late, step 3"] and one.text_content("#reason") == LATER.reason
+    assert one.locator("#choices b").all_text_contents() == ["2", ""]
+    press(one, " ", " ")
+    assert notes(one) == ["late, step 4"] and not one.is_visible("#asked")
 
 
 def test_one_key_turns_the_questions_off(opened):

@@ -10,6 +10,7 @@ from minidist.cli.output import Output, check_outputs, console_of, json_output, 
 from minidist.cli.train.as_if import Wanted, add_as_if, as_if_of, on_cluster, print_on_cluster
 from minidist.cli.train.checkpoint_flags import add_checkpoints, faults_of, resumed, saving_of
 from minidist.cli.train.elastic_flags import add_elastic, elasticity_of, interruptions_table, peer_copies_of
+from minidist.cli.train.live import add_live, watching
 from minidist.cli.train.progress import narrating
 from minidist.cli.train.tables import print_run
 from minidist.cli.train.utilization import utilization_of
@@ -40,6 +41,7 @@ def add_commands(commands) -> None:
     add_elastic(command)
     add_watches(command)
     add_as_if(command)
+    add_live(command)
     output = command.add_argument_group("output")
     output.add_argument(
         "--sample",
@@ -98,7 +100,13 @@ def _train(options) -> int:
         raise ValueError("--as-if needs as many ranks to the end as the cluster has: add --on-failure restart")
     rank_function = training_on(implementations) if implementations else None
     first = checkpoint.manifest.progress.step if checkpoint else 0
-    with narrating(Console(stderr=True), config, layout, first) as narrator, overriding(implementations):
+    errors = Console(stderr=True)
+    with (
+        watching(options.watch, config, layout, errors) as (live, orders),
+        narrating(errors, config, layout, first, live) as narrator,
+        overriding(implementations),
+    ):
+        run_options = replace(run_options, live=orders)
         calls = narrator.on_step, rank_function, narrator.on_event
         if elasticity is None:
             with Cluster(layout.world_size) as cluster:

@@ -10,6 +10,8 @@ from rich.table import Column
 
 from minidist.analysis.time.stragglers import Straggler, StragglerWatch, same_work
 from minidist.cli.train.elastic_flags import print_interruption
+from minidist.show.live.state import Live
+from minidist.show.live.terminal import picture
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.resilience.interruption import Interruption
@@ -24,20 +26,24 @@ class Narrator:
         progress: the bar.
         config, layout: of the run.
         first: the step that it begins with.
+        live: who shows more of it, if anybody does.
 
     Attributes:
         stragglers: the slow ranks that were found.
     """
 
-    def __init__(self, progress: Progress, config: TrainConfig, layout: Layout, first: int) -> None:
+    def __init__(self, progress: Progress, config: TrainConfig, layout: Layout, first: int, live: Live | None) -> None:
         self.progress, self.console, self.config = progress, progress.console, config
         self.task = progress.add_task(str(layout), total=config.steps, completed=first, loss="", speed="")
         self.began: float | None = None  # the end of the first step
         self.taken = 0  # steps since then
         self.watch, self.stragglers = watch_of(layout), list[Straggler]()
+        self.live = live
 
     def on_step(self, step: int, loss: float) -> None:
         """Rank 0 has ended a step."""
+        if self.live is not None:
+            self.live.on_step(step, loss)
         now, speed = time.perf_counter(), ""
         if self.began is None:
             self.began = now
@@ -48,15 +54,21 @@ class Narrator:
 
     def on_event(self, rank: int, event: tuple) -> None:
         """A rank has reported something else (``trainer.run``)."""
+        if self.live is not None:
+            self.live.on_event(rank, event)
         if event[0] == "saved" and event[2]:
             self.console.print(f"no checkpoint {event[1]}: {event[2]}; training goes on", soft_wrap=True)
         elif event[0] == "pace":
             for straggler in self.watch.add(rank, *event[1:]):
                 self.stragglers.append(straggler)
                 self.console.print(str(straggler), highlight=False)
+                if self.live is not None:
+                    self.live.tell(str(straggler))
 
     def on_interruption(self, interruption: Interruption) -> None:
         """The run goes on after a failure. Ranks have other numbers now."""
+        if self.live is not None:
+            self.live.on_interruption(interruption)
         print_interruption(self.console, interruption)
         self.progress.update(self.task, description=str(interruption.after), completed=interruption.resumed)
         self.watch = watch_of(interruption.after)
@@ -69,8 +81,10 @@ def watch_of(layout: Layout) -> StragglerWatch:
 
 
 @contextmanager
-def narrating(console: Console, config: TrainConfig, layout: Layout, first: int) -> Iterator[Narrator]:
-    """Within it there is a bar on the console."""
+def narrating(
+    console: Console, config: TrainConfig, layout: Layout, first: int, live: Live | None = None
+) -> Iterator[Narrator]:
+    """Within it there is a bar on the console, below the picture of ``live``."""
     room = max(4, console.width - NUMBERS)  # on a narrow terminal the layout is cut, not the numbers
     columns = (
         TextColumn("{task.description}", table_column=Column(no_wrap=True, max_width=room)),
@@ -82,5 +96,18 @@ def narrating(console: Console, config: TrainConfig, layout: Layout, first: int)
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console) as progress:
-        yield Narrator(progress, config, layout, first)
+    with ProgressBelow(live, *columns, console=console) as progress:
+        yield Narrator(progress, config, layout, first, live)
+
+
+class ProgressBelow(Progress):
+    """A bar, below the picture of a run that is watched."""
+
+    def __init__(self, live: Live | None, *columns, **options) -> None:
+        self.watched = live
+        super().__init__(*columns, **options)
+
+    def get_renderables(self):
+        if self.watched is not None:
+            yield picture(self.watched)
+        yield from super().get_renderables()

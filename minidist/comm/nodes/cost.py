@@ -8,6 +8,10 @@ formulas for links that are all alike follow from these sums: those of Thakur, R
 Collective Communication Operations in MPICH" (2005), and for pipelined trees those of Sanders, Speck and Träff (2009).
 Combining numbers takes no time here.
 
+The cluster's clock (analysis/clock) lets the latencies of messages in a row pass together, and has no cost for sending
+one. So on it algorithms that send to all ranks at once are faster than here, by up to four times where messages are
+small. A real network is between the two: its cards send in a row, but each message costs the sender something.
+
 M is the bytes of the whole buffer, as in algorithms.py. Every rank has links of its own, and they are never shared.
 """
 

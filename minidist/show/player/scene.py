@@ -84,11 +84,13 @@ class Question:
     """What the audience predicts before a frame shows it.
 
     Args:
-        frame: the number of the frame that answers it; it is asked before that one is shown.
+        frame: the number of the frame that answers it.
         text: the question.
         choices: 2 to 6 answers.
         answer: the number of the right one.
         reason: why, in one or two sentences; shown with the answer.
+        asked: the number of the frame before which it is asked; 0 for the one that answers it. From an earlier one on,
+            the frames between are what the audience watches to see who was right.
     """
 
     frame: int
@@ -96,8 +98,11 @@ class Question:
     choices: tuple[str, ...]
     answer: int
     reason: str
+    asked: int = 0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.asked <= self.frame:
+            raise ValueError(f"the question {self.text!r} is asked before frame {self.asked}, after its answer")
         if self.frame < 1 or not 2 <= len(self.choices) <= 6 or not 0 <= self.answer < len(self.choices):
             raise ValueError(
                 f"the question {self.text!r} has no frame before it, or not 2 to 6 choices with the answer"
@@ -187,6 +192,9 @@ class Scene:
     def __post_init__(self) -> None:
         if not self.frames:
             raise ValueError(f"scene {self.name!r} has no frames")
+        for what in (*self.questions, *self.cues):
+            if what.frame >= len(self.frames):
+                raise ValueError(f"scene {self.name!r} has no frame {what.frame}, which {what.text!r} is about")
         if self.dials and len(self.variants) != prod(len(dial.values) for dial in self.dials):
             raise ValueError(f"scene {self.name!r} needs a variant for every position of its dials")
 

@@ -24,6 +24,7 @@ from minidist.nn.layers import Parameter
 from minidist.nn.random import generator
 from minidist.parallel.tools.regions import Region, place_in_full
 from minidist.train.numerals import number, whole_number
+from minidist.train.resilience.orders import CURE, take_order
 from minidist.train.share import Share
 
 KINDS = ("kill", "raise", "hang", "slow", "flip")
@@ -97,21 +98,33 @@ class Faults:
         faults: of all ranks.
         world: all ranks.
         share: of this rank.
+        orders: the folder where more of them are ordered while the run goes on (orders.py); None for nowhere.
     """
 
-    def __init__(self, faults: Sequence[Fault], world: ProcessGroup, share: Share) -> None:
+    def __init__(self, faults: Sequence[Fault], world: ProcessGroup, share: Share, orders: str | None = None) -> None:
+        self.orders = orders
         self.mine = [fault for fault in faults if fault.rank == world.rank]
         self.world, self.share = world, share
         self.slowed_to: float | None = None  # the compute clock, up to which a slow rank has taken its extra time
 
     def begin_step(self, step: int, batch: Callable[[int], tuple]) -> Callable[[int], tuple]:
         """Make the faults of this step happen; returns what the step is to call for its batches."""
+        if self.orders is not None:
+            self.take_order(step)
         for fault in self.mine:
             if fault.step == step:
                 self.world.report(("fault", fault))
                 self.strike(fault)
         factor = max([fault.factor for fault in self.mine if fault.kind == "slow" and fault.step <= step], default=1.0)
         return batch if factor == 1 else self.slowly(batch, factor)
+
+    def take_order(self, step: int) -> None:
+        """Add what was ordered for this rank meanwhile."""
+        what = take_order(self.orders, self.world.rank)
+        if what == CURE:
+            self.mine = [fault for fault in self.mine if fault.kind != "slow"]
+        elif what is not None:
+            self.mine.append(Fault.parse(f"rank={self.world.rank},step={step},kind={what}"))
 
     def strike(self, fault: Fault) -> None:
         if fault.kind == "kill":

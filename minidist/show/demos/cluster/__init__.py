@@ -5,6 +5,7 @@ it on H100s with other links in between. In the broken run, each tensor-parallel
 """
 
 from minidist.plan.cluster.topologies import topology_of
+from minidist.show.demos.cluster import lecture
 from minidist.show.demos.cluster.bug import BUG, across
 from minidist.show.demos.cluster.run import ACROSS, CONGESTED, clusters_of, config_of, layout_of, step_on, steps_of
 from minidist.show.demos.cluster.scene import Story
@@ -33,7 +34,10 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
     spec = clusters_of(ranks)[CONGESTED]
     bad = step_on(ACROSS, logs, spec, across(topology_of(spec), layout), layout)
     story = Story(steps, bad)
-    scenes = tuple(story.of_step(number, verdict(steps, number, proof)) for number in range(len(steps)))
-    broken = story.of_bug(harm(steps, bad, proof))
+    scenes = tuple(
+        lecture.of_step(story.of_step(number, verdict(steps, number, proof)), steps, number)
+        for number in range(len(steps))
+    )
+    broken = lecture.broken(story.of_bug(harm(steps, bad, proof)), steps[-1], bad)
     title = "Clusters: one step, and the links that it needs"
     return Animation("cluster", title, scenes, broken, BUG, steps[0].replayed.logs)

@@ -73,7 +73,7 @@ class Story:
         if ended and wires.uplinks(step):
             shapes += wires.outcome(("uplink full", f"{uplink_full(step):.0%} of the step"))
         note = self._question(step, place) if not now else self._end(step, place) if ended else phase(step, end)
-        return Frame(tuple(shapes), note, self._facts(step, begin, end))
+        return Frame(tuple(shapes), note, self._facts(step, begin, end), 1e6 * end)
 
     def _question(self, step: Step, place: int) -> str:
         before, guess = self.steps[place - 1], "Guess: how many times as long?"

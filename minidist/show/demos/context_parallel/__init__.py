@@ -5,7 +5,7 @@ ranks idle; zigzag gives each rank an early and a late chunk. Time is counted in
 this machine's timing does not matter. In the broken run, backward uses stale keys and values.
 """
 
-from minidist.show.demos.context_parallel import scene
+from minidist.show.demos.context_parallel import lecture, scene
 from minidist.show.demos.context_parallel.bug import BUG, train_stale
 from minidist.show.demos.context_parallel.run import BACKWARD, CHUNKS, FORWARD, config_of, passes_of, train_watched
 from minidist.show.demos.shared.runs import diverges, warm_ranks
@@ -28,11 +28,15 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         proof_of_harm = diverges(warm.first_difference(configs["ring"], stale, train_stale))
     passes = {kind: passes_of(run) for kind, run in runs.items()}
     scenes = [
-        scene.of_run(kind, passes, configs[kind].context, scene.verdict(passes[kind][FORWARD], proof))
+        lecture.of_kind(
+            kind,
+            scene.of_run(kind, passes, configs[kind].context, scene.verdict(passes[kind][FORWARD], proof)),
+            passes[kind][FORWARD],
+        )
         for kind, proof in proofs.items()
     ]
     bad = passes | {"ring": passes_of(stale)}
     harm = scene.harm(bad["ring"][BACKWARD], passes["ring"][BACKWARD], proof_of_harm)
-    broken = scene.of_run("ring", bad, configs["ring"].context, harm, passes["ring"])
+    broken = lecture.broken(scene.of_run("ring", bad, configs["ring"].context, harm, passes["ring"]))
     title = "Context parallelism: keys and values go round a ring of ranks"
     return Animation("cp", title, tuple(scenes), broken, BUG, [rank.log for rank in runs["ring"].ranks])

@@ -96,7 +96,8 @@ def table(ranks: Sequence[Here], chunks_of: Sequence[Sequence[int]], moving: Col
         for (x, text), owner in zip(heads, (rank, here.used, here.owner), strict=False):
             wrong = text in here.wrong
             fill, mark = ("wrong", "!") if wrong else (of_rank(owner), " ")
-            shapes.append(Box(x, y, CELL, 0.9, fill, " ".join(map(str, chunks_of[owner])), mark))
+            name = f"{text} of rank {owner}" if x != QUERIES else ""
+            shapes.append(Box(x, y, CELL, 0.9, fill, " ".join(map(str, chunks_of[owner])), mark, id=name))
             if text in moving:
                 shapes.append(_arrow(rank, len(ranks), x, f"{text} of rank {here.owner}"))
         shapes.append(Label(end, y + 0.5, here.pairs, "ink", "end"))

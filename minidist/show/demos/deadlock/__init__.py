@@ -12,7 +12,7 @@ rank says it is blocked on, and reports who waits for whom, in which call and li
 
 from minidist.analysis.wait_for import edges
 from minidist.comm.runtime.launch import Cluster
-from minidist.show.demos.deadlock import scene
+from minidist.show.demos.deadlock import lecture, scene
 from minidist.show.demos.deadlock.bug import BUG, deadlock, send_first
 from minidist.show.demos.deadlock.run import FITS, QUEUE_BYTES, events_of, odd_receive_first, posted_together
 from minidist.show.player.animation import Animation
@@ -37,13 +37,17 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         stuck, error, seconds = deadlock(cluster, size, seed)
     right = "Every rank has its left neighbour's numbers, bit for bit."
     luck = f"{right} But only by luck: with one more number per message, every rank would wait forever."
+    small_about = "Every rank sends first, messages fit the queue"
     scenes = (
-        scene.of_events("posted together", "Send and receive posted together", TOGETHER, together, size, right),
-        scene.of_events("odd recv first", "Even ranks send first, odd ranks receive first", ODD, odd, size, right),
-        scene.of_events(
-            "small messages", "Every rank sends first, messages fit the queue", SEND_FIRST, small, FITS, luck
+        lecture.together(
+            scene.of_events("posted together", "Send and receive posted together", TOGETHER, together, size, right)
         ),
+        lecture.odd_first(
+            scene.of_events("odd recv first", "Even ranks send first, odd ranks receive first", ODD, odd, size, right)
+        ),
+        lecture.small(scene.of_events("small messages", small_about, SEND_FIRST, small, FITS, luck)),
     )
     cycle, outcome = edges(error.waiting), scene.verdict(error, seconds)
     broken = scene.of_events("broken", "Every rank sends first", SEND_FIRST, stuck, size, outcome, cycle)
+    broken = lecture.stuck(broken, ranks)
     return Animation("deadlock", "Deadlock: which rank waits for which", scenes, broken, BUG, logs)

@@ -45,7 +45,7 @@ def draw(
         y = 2 + rank * _pitch(ranks)
         shapes.append(Label(0, y + 0.5, f"rank {rank}", of_rank(rank)))
         text = "ended" if rank in finished else calls.get(rank, "no call yet")
-        shapes.append(Box(7, y, 24, 1, COLOURS[state], text, MARKS[state], _outline(state)))
+        shapes.append(Box(7, y, 24, 1, COLOURS[state], text, MARKS[state], _outline(state), f"rank {rank}"))
     places = _places(ranks)
     shapes += [_arrow(rank, other, places, states[rank]) for rank, others in waiting.items() for other in others]
     w, h = NODE

@@ -5,7 +5,7 @@ of the experts without and with a balance loss. In the broken run, an expert's g
 own rank's micro-batches.
 """
 
-from minidist.show.demos.expert_parallel import balance, scene
+from minidist.show.demos.expert_parallel import balance, lecture, scene
 from minidist.show.demos.expert_parallel.bug import BUG, train_too_large
 from minidist.show.demos.expert_parallel.run import config_of, layout_of, step_of, train_watched
 from minidist.show.demos.shared.runs import diverges, warm_ranks
@@ -26,7 +26,11 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         proof_of_harm = diverges(warm.first_difference(config, bad, train_too_large))
         loads = balance.loads_of(warm, ranks, seed)
     step, wrong = step_of(run), step_of(bad)
-    scenes = (scene.of_step(step, reference, scene.verdict(step, proof)), balance.of_loads(loads))
+    scenes = (
+        lecture.routes(scene.of_step(step, reference, scene.verdict(step, proof)), step),
+        lecture.balance(balance.of_loads(loads), next(iter(loads.values()))),
+    )
     broken = scene.of_step(wrong, reference, scene.harm(wrong, reference, proof_of_harm), broken=True)
+    broken = lecture.broken(broken, ranks)
     title = "Expert parallelism: tokens travel to their experts and come home"
     return Animation("ep", title, scenes, broken, BUG, [rank.log for rank in run.ranks])

@@ -64,11 +64,17 @@ def tokens(step: Step, rows: Rows, routed: bool, combined: bool) -> list[Shape]:
             for place, expert in enumerate(route.chosen[token].tolist() if routed else ()):
                 fill = colour if (step.rank_of(expert) - rank) % step.ranks in rows.home else None
                 text = f"E{expert}" if part >= 2.5 else str(expert)
-                shapes.append(Box(x + place * part, y + 1, part - 0.1, 0.85, fill, text, "=", "faint"))
+                name = row_name(token, rank, expert)
+                shapes.append(Box(x + place * part, y + 1, part - 0.1, 0.85, fill, text, "=", "faint", name))
             if combined and pitch(step.ranks) > 2 and part >= 3.5:
                 weights = " ".join(f"{weight:.2f}".lstrip("0") for weight in route.weights[token])
                 shapes.append(Label(x + width / 2, y + 2.4, weights, "ink", "middle"))
     return shapes
+
+
+def row_name(token: int, rank: int, expert: int) -> str:
+    """A token's row for one of its experts."""
+    return f"t{token} of rank {rank}, for E{expert}"
 
 
 def queues(step: Step, rows: Rows) -> list[Shape]:
@@ -85,7 +91,8 @@ def queues(step: Step, rows: Rows) -> list[Shape]:
             distance = (rank - source) % step.ranks
             here = distance in rows.arrived and distance not in rows.home
             fill, text = (of_rank(source), f"t{token}" * (unit >= 2)) if here else (None, "·" * (unit >= 1))
-            shapes.append(Box(QUEUES + place * unit, line, 0.95 * unit, 0.9, fill, text, "=", "faint"))
+            name = row_name(token, source, expert) if here else ""  # so that it flies there and home again
+            shapes.append(Box(QUEUES + place * unit, line, 0.95 * unit, 0.9, fill, text, "=", "faint", name))
     if pitch(step.ranks) > 2:
         for rank, load in enumerate(step.loads):
             busiest = rows.announced and load == max(step.loads)

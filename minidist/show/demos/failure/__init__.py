@@ -8,7 +8,7 @@ whether it could go on from what is left. In the broken run, `latest` moves befo
 
 from dataclasses import replace
 
-from minidist.show.demos.failure import disk_scene, scene
+from minidist.show.demos.failure import disk_scene, lecture, scene
 from minidist.show.demos.failure.bug import BUG, train_early
 from minidist.show.demos.failure.power_cut import moments_of
 from minidist.show.demos.failure.recording import record
@@ -34,9 +34,10 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
             warm.prove(saved, one)
     moments, bad = moments_of(recording), moments_of(wrong)
     scenes = (
-        scene.of_run(run, size, proof),
-        disk_scene.of_save(recording, moments, ranks, disk_scene.verdict(recording, moments)),
+        lecture.dies(scene.of_run(run, size, proof), run),
+        lecture.save(disk_scene.of_save(recording, moments, ranks, disk_scene.verdict(recording, moments))),
     )
     broken = disk_scene.of_save(wrong, bad, ranks, disk_scene.harm(wrong, bad), moments)
+    broken = lecture.broken(broken)
     logs = [rank.log for rank in run.resumed.ranks]
     return Animation("failure", "Failures: a run that cannot tell that it was killed", scenes, broken, BUG, logs)

@@ -5,7 +5,7 @@ without a mask, and in the standard form, whose scores lie in the slow memory. I
 maximum is merged, and the earlier sums are not rescaled.
 """
 
-from minidist.show.demos.flash import scene, standard
+from minidist.show.demos.flash import lecture, scene, standard
 from minidist.show.demos.flash.bug import BUG, MODEL, merge_without_rescaling, train_without_rescaling
 from minidist.show.demos.flash.run import run_of
 from minidist.show.demos.shared.runs import warm_ranks
@@ -28,9 +28,10 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         trained = warm.train(MODEL, ONE_PROCESS, train_without_rescaling)
         harm = warm.first_difference(MODEL, trained, train_without_rescaling)
     scenes = (
-        scene.of_tiles(causal, plain.traffic),
-        scene.of_tiles(full, plain.traffic),
-        standard.of_passes(plain, causal.traffic),
+        lecture.causal(scene.of_tiles(causal, plain.traffic), plain.traffic, causal.traffic),
+        lecture.no_mask(scene.of_tiles(full, plain.traffic)),
+        lecture.standard(standard.of_passes(plain, causal.traffic)),
     )
     broken = scene.of_tiles(bad, plain.traffic, causal, f"Training with this bug diverges: it {harm}.")
+    broken = lecture.broken(broken)
     return Animation("flash", "Tiled attention: scores never leave the fast memory", scenes, broken, BUG, [causal.log])

@@ -1,16 +1,19 @@
-// Predict, then reveal: before a frame that answers a question, the player stops and asks. Each click on a choice is a
-// vote, for a class that raises hands; the next step reveals the answer and its reason.
+// Predict, then reveal: the player stops before a frame and asks. Each click on a choice is a vote, for a class that
+// raises hands. The next step reveals the answer and its reason, or, if a later frame answers the question, goes on there.
 
-const asking = { on: true, now: null, votes: [], done: new Set() };
+const asking = { on: true, now: null, votes: [], done: new Set(), waiting: new Map() }; // waiting: question -> its votes
 
-function questionBefore(tick) { // the question that the step to this tick would answer
+function questionBefore(tick) { // the question that is asked, or answered, on the step to this tick
   const scene = panes[0].scene, frame = panes[0].frameAt(state.ticks[tick]);
   if (!asking.on || frame === panes[0].frame) return null;
-  return scene.questions.find((one) => one.frame === frame && !asking.done.has(one.text)) ?? null;
+  const open = scene.questions.filter((one) => !asking.done.has(one.text));
+  return open.find((one) => one.frame === frame && (!one.asked || one.asked === frame || asking.waiting.has(one)))
+    ?? open.find((one) => one.asked === frame && !asking.waiting.has(one)) ?? null;
 }
 
 function ask(question) {
-  Object.assign(asking, { now: question, votes: question.choices.map(() => 0) });
+  const later = question.asked && question.asked < question.frame && !asking.waiting.has(question);
+  Object.assign(asking, { now: question, later, votes: asking.waiting.get(question) ?? question.choices.map(() => 0) });
   $("question").textContent = question.text;
   $("reason").textContent = "";
   $("choices").replaceChildren(...question.choices.map((text, i) => {
@@ -19,14 +22,19 @@ function ask(question) {
     button.onclick = () => vote(i);
     return button;
   }));
-  $("reveal").textContent = "reveal";
+  $("reveal").textContent = later ? "watch" : "reveal";
   $("asked").hidden = false;
+  showVotes();
 }
 
 function vote(number) {
   if (!asking.now || asking.done.has(asking.now.text) || number >= asking.votes.length) return;
   asking.votes[number] += 1;
-  const most = Math.max(...asking.votes);
+  showVotes();
+}
+
+function showVotes() {
+  const most = Math.max(1, ...asking.votes);
   [...$("choices").children].forEach((button, i) => {
     button.querySelector("b").textContent = asking.votes[i] || "";
     button.querySelector("i").style.width = `${(100 * asking.votes[i]) / most}%`;
@@ -42,6 +50,12 @@ function reveal() {
   goTo(state.tick + 1);
 }
 
+function watch() { // the answer comes with a later frame
+  asking.waiting.set(asking.now, asking.votes);
+  closeQuestion();
+  goTo(state.tick + 1);
+}
+
 function closeQuestion() {
   asking.now = null;
   $("asked").hidden = true;
@@ -49,9 +63,11 @@ function closeQuestion() {
 
 function forward() { // a step, or the question before it, or its answer
   pause();
-  if (asking.now) return asking.done.has(asking.now.text) ? closeQuestion() : reveal();
+  if (asking.now) return asking.done.has(asking.now.text) ? closeQuestion() : asking.later ? watch() : reveal();
   const question = state.tick + 1 < state.ticks.length ? questionBefore(state.tick + 1) : null;
-  return question ? ask(question) : goTo(state.tick + 1);
+  if (!question) return goTo(state.tick + 1);
+  ask(question);
+  return asking.waiting.has(question) && reveal(); // this frame answers what was asked before
 }
 
 function backward() {

@@ -1,0 +1,115 @@
+"""What is known of a run that goes on, from what its ranks have reported; a terminal and a page show it."""
+
+import threading
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from minidist.analysis.steps import kind_of
+from minidist.trace import Event
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.measuring.live import Moment
+from minidist.train.resilience.interruption import Interruption
+
+MOST_NEWS = 8  # lines
+
+
+@dataclass
+class Live:
+    """The run so far. One thread changes it, others may read.
+
+    Attributes:
+        losses: of each step.
+        moments: the newest step that every rank has reported, or else the newest one: rank -> Moment.
+        news: what happened, the newest last.
+        ended: why the run is over; "" while it goes on.
+    """
+
+    config: TrainConfig
+    layout: Layout
+    losses: list[float] = field(default_factory=list)
+    moments: dict[int, Moment] = field(default_factory=dict)
+    news: list[str] = field(default_factory=list)
+    ended: str = ""
+
+    def __post_init__(self) -> None:
+        self.lock = threading.Lock()
+        self.reported: dict[int, dict[int, Moment]] = defaultdict(dict)  # step -> rank -> moment
+
+    def on_step(self, step: int, loss: float) -> None:
+        with self.lock:
+            del self.losses[step:]  # after a failure some steps are taken again
+            self.losses.append(loss)
+
+    def on_event(self, rank: int, event: tuple) -> None:
+        with self.lock:
+            if event[0] == "moment":
+                self._add(rank, event[1])
+            elif event[0] == "fault":
+                self._tell(f"step {event[1].step}, rank {rank}: {event[1].kind}, as ordered")
+            elif event[0] == "saved":
+                self._tell(f"checkpoint {event[1]}" if not event[2] else f"no checkpoint {event[1]}: {event[2]}")
+            elif event[0] == "corrupted":
+                self._tell(str(event[1]))
+
+    def on_interruption(self, interruption: Interruption) -> None:
+        with self.lock:
+            self._tell(f"step {interruption.step}: {interruption.why}")
+            where = f"{interruption.after} from step {interruption.resumed}, {interruption.source}"
+            self._tell(f"the run goes on as {where}")
+            self.layout = interruption.after
+            self.reported.clear()
+            self.moments = {}
+
+    def tell(self, news: str) -> None:
+        with self.lock:
+            self._tell(news)
+
+    def end(self, why: str) -> None:
+        with self.lock:
+            self.ended = why
+
+    def _tell(self, news: str) -> None:
+        self.news = [*self.news, news][-MOST_NEWS:]
+
+    def _add(self, rank: int, moment: Moment) -> None:
+        self.reported[moment.step][rank] = moment
+        if len(self.reported[moment.step]) == self.layout.world_size or not self.moments:
+            self.moments = dict(self.reported[moment.step])
+            for step in [step for step in self.reported if step < moment.step]:
+                del self.reported[step]
+
+    def as_dict(self) -> dict:
+        """For the page, as JSON. Times of lanes are shares of the step, which lasts from 0 to 1."""
+        with self.lock:
+            start, end = self.span()
+            return {
+                "layout": str(self.layout),
+                "steps": self.config.steps,
+                "losses": [round(loss, 5) for loss in self.losses],
+                "seconds": (end - start) / 1e9,
+                "step": max((moment.step for moment in self.moments.values()), default=None),
+                "ranks": [
+                    {"lanes": shares(lanes_of(moment), start, end), "memory": moment.memory, "sent": moment.sent}
+                    for _, moment in sorted(self.moments.items())
+                ],
+                "news": self.news,
+                "ended": self.ended,
+            }
+
+    def span(self) -> tuple[int, int]:
+        """When the first rank began the step that is shown, and when the last one ended it, in ns."""
+        starts = [moment.start for moment in self.moments.values()]
+        return min(starts, default=0), max((moment.end for moment in self.moments.values()), default=1)
+
+
+def lanes_of(moment: Moment) -> list[tuple[str, int, int]]:
+    """(kind, start, end) of what the rank did, those on top last; kinds are those of ``analysis.steps``."""
+    events = [Event(*event) for event in moment.events]
+    found = [(kind, event.start, event.end) for event in events if (kind := kind_of(event)) is not None]
+    return sorted(found, key=lambda lane: (lane[0] in ("communication", "wait"), lane[1]))
+
+
+def shares(lanes: list[tuple[str, int, int]], start: int, end: int) -> list[tuple[str, float, float]]:
+    """The same with times as shares of a step."""
+    return [(kind, (begin - start) / (end - start), (until - start) / (end - start)) for kind, begin, until in lanes]

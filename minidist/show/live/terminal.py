@@ -1,0 +1,53 @@
+"""A run that goes on, in a terminal: the loss as a line of bars, and a lane for each rank."""
+
+from rich.console import Group
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
+from minidist.show.live.state import Live, lanes_of
+from minidist.show.timeline import COLOURS
+
+BARS = "▁▂▃▄▅▆▇█"
+WIDE, LANE = 60, 40  # characters of the loss and of a lane
+MOST_RANKS = 16
+KEY = Text("       ").append_text(
+    Text("  ").join(Text.assemble(("■", colour), f" {kind}") for kind, colour in COLOURS.items())
+)
+
+
+def picture(live: Live) -> Group:
+    """What rich shows of the run now."""
+    with live.lock:
+        parts = [loss_line(live.losses, live.config.steps), lanes(live), KEY, *(Text(line) for line in live.news[-4:])]
+    return Group(*parts)
+
+
+def loss_line(losses: list[float], steps: int) -> Text:
+    """The loss of every step so far, averaged over the steps that one character stands for."""
+    if not losses:
+        return Text("loss: no step yet")
+    each = -(-steps // WIDE)
+    means = [sum(part) / len(part) for part in (losses[i : i + each] for i in range(0, len(losses), each))]
+    low, high = min(means), max(means)
+    scaled = [BARS[round((mean - low) / (high - low or 1) * (len(BARS) - 1))] for mean in means]
+    return Text.assemble("loss ", ("".join(scaled), COLOURS["backward"]), f" {losses[-1]:.4f} (step {len(losses) - 1})")
+
+
+def lanes(live: Live) -> Table:
+    """What each rank did in the step that was reported last, and what it holds and sends."""
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    start, end = live.span()
+    step = max((moment.step for moment in live.moments.values()), default=0)
+    for column in ("", f"step {step}: {(end - start) / 1e6:.1f} ms", "memory at peak", "sent in the step"):
+        table.add_column(column, no_wrap=True)
+    for rank, moment in sorted(live.moments.items())[:MOST_RANKS]:
+        cells: list[str | None] = [None] * LANE
+        for kind, begin, until in lanes_of(moment):
+            first, last = ((time - start) * LANE / (end - start) for time in (begin, until))
+            for cell in range(int(first), min(LANE, max(int(first) + 1, round(last)))):
+                cells[cell] = COLOURS[kind]
+        lane = Text.assemble(*((" ", Style(bgcolor=colour)) for colour in cells))
+        held = f"{sum(moment.memory.values()) / 1e6:.2f} MB"
+        table.add_row(f"rank {rank}", lane, held, f"{moment.sent / 1e3:,.0f} kB")
+    return table

@@ -1,0 +1,55 @@
+"""Scenes for a lecture: a short verdict, questions and cues."""
+
+import pytest
+
+from minidist.show.demos.shared.lectures import for_lecture, frame_where
+from minidist.show.player.scene import Cue, Dial, Frame, Question, Scene
+
+QUESTION = Question(2, "What now?", ("this", "that"), 1, "Because.")
+
+
+def scene(verdict: str = "", **more) -> Scene:
+    return Scene("s", "t", tuple(Frame((), f"note {i}") for i in range(3)), 1, verdict=verdict, **more)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "short", "details"),
+    [
+        ("It is done.", "It is done.", ""),
+        ("It took 0.5 s. The rest is known. And more.", "It took 0.5 s.", "The rest is known. And more."),
+        ("First wrong in step 2: dK. of norm 3", "First wrong in step 2: dK. of norm 3", ""),
+        ("", "", ""),
+    ],
+)
+def test_the_first_sentence_is_the_verdict(verdict, short, details):
+    found = for_lecture(scene(verdict), [QUESTION], [Cue(0, 2, "Ask.")])
+    assert (found.verdict, found.details) == (short, details)
+    assert found.questions == (QUESTION,) and found.cues == (Cue(0, 2, "Ask."),)
+
+
+def test_the_frame_that_a_question_is_about():
+    assert frame_where(scene(), lambda frame: frame.note != "note 1") == 2  # before the first frame nobody can be asked
+    with pytest.raises(RuntimeError, match="no frame of the scene 's' is the one that a question is about"):
+        frame_where(scene(), lambda frame: False)
+
+
+@pytest.mark.parametrize("what", [{"questions": (Question(3, "?", ("a", "b"), 0, ""),)}, {"cues": (Cue(3, 1, "?"),)}])
+def test_a_question_or_cue_needs_its_frame(what):
+    with pytest.raises(ValueError, match="scene 's' has no frame 3, which '\\?' is about"):
+        scene(**what)
+
+
+@pytest.mark.parametrize(("frame", "choices", "answer"), [(0, "ab", 0), (1, "a", 0), (1, "ab", 2), (1, "abcdefg", 0)])
+def test_questions_that_cannot_be(frame, choices, answer):
+    with pytest.raises(ValueError, match="has no frame before it, or not 2 to 6 choices"):
+        Question(frame, "?", tuple(choices), answer, "")
+
+
+def test_a_question_is_asked_before_its_answer():
+    with pytest.raises(ValueError, match="the question '\\?' is asked before frame 3, after its answer"):
+        Question(2, "?", ("a", "b"), 0, "", asked=3)
+
+
+def test_dials_need_a_variant_for_every_position():
+    with pytest.raises(ValueError, match="scene 's' needs a variant for every position of its dials"):
+        scene(dials=(Dial("speed", ("1", "2")), Dial("road", ("x", "y", "z"))), variants=(scene(),) * 5)

@@ -1,0 +1,143 @@
+"""A run that goes on: what is known of it, in the terminal, and on the page."""
+
+import json
+import urllib.error
+import urllib.request
+
+import pytest
+from rich.console import Console
+
+from minidist.show.live.server import serving
+from minidist.show.live.state import MOST_NEWS, Live
+from minidist.show.live.terminal import LANE, WIDE, loss_line, picture
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.measuring.live import Moment
+from minidist.train.resilience.faults import Fault
+from minidist.train.resilience.interruption import Interruption
+from minidist.train.resilience.orders import take_order
+
+MS = 1_000_000  # ns
+
+
+def moment(step: int, start: int = 0, end: int = 10) -> Moment:
+    events = (
+        ("forward 0", "compute", start * MS, (start + 3) * MS),
+        ("all_reduce(SUM)", "communication", (start + 1) * MS, (start + 2) * MS),
+        ("backward 0", "compute", (start + 3) * MS, (end - 2) * MS),
+        ("sync gradients", "wait", (end - 2) * MS, (end - 1) * MS),
+        ("optimizer step", "compute", (end - 1) * MS, end * MS),
+    )
+    return Moment(step, start * MS, end * MS, events, {"parameters": 2_000_000, "activations": 500_000}, 7000)
+
+
+@pytest.fixture
+def live() -> Live:
+    live = Live(TrainConfig(steps=20), Layout(dp=2))
+    for step, loss in enumerate((5.0, 4.0, 3.0)):
+        live.on_step(step, loss)
+    live.on_event(0, ("moment", moment(2)))
+    live.on_event(1, ("moment", moment(2, 5, 20)))
+    return live
+
+
+def test_the_newest_step_of_all_ranks_is_shown(live):
+    told = live.as_dict()
+    assert (told["step"], told["losses"], told["seconds"]) == (2, [5.0, 4.0, 3.0], 0.02)
+    assert [lane[0] for lane in told["ranks"][0]["lanes"]] == [
+        "forward",
+        "backward",
+        "optimizer",
+        "communication",
+        "wait",
+    ]
+    assert told["ranks"][1]["lanes"][0] == ("forward", 0.25, 0.4) and told["ranks"][1]["lanes"][2][2] == 1
+    live.on_event(0, ("moment", moment(3)))
+    assert live.as_dict()["step"] == 2  # rank 1 has not reported it
+    live.on_event(1, ("moment", moment(3)))
+    assert live.as_dict()["step"] == 3 and live.reported.keys() == {3}
+
+
+def test_news(live):
+    live.on_event(1, ("fault", Fault(1, 2, "kill")))
+    live.on_event(0, ("saved", "step-2", ""))
+    live.on_event(0, ("saved", "step-3", "the disk is full"))
+    failed = Interruption(2, (1,), "rank 1 of 2 was killed", Layout(dp=2), Layout(), 1, "the memory of peers")
+    live.on_interruption(failed)
+    told = live.as_dict()
+    assert told["news"] == [
+        "step 2, rank 1: kill, as ordered",
+        "checkpoint step-2",
+        "no checkpoint step-3: the disk is full",
+        "step 2: rank 1 of 2 was killed",
+        "the run goes on as dp=1 from step 1, the memory of peers",
+    ]
+    assert told["ranks"] == [] and told["layout"] == "dp=1"
+    live.on_step(1, 4.5)  # again
+    assert live.as_dict()["losses"] == [5.0, 4.5]
+    for number in range(20):
+        live.tell(str(number))
+    assert live.as_dict()["news"] == [str(number) for number in range(20 - MOST_NEWS, 20)]
+
+
+def test_the_terminal_shows_the_loss_and_a_lane_for_each_rank(live):
+    console = Console(width=100, record=True, force_terminal=True, color_system="truecolor")
+    live.tell("a rank was slow")
+    console.print(picture(live))
+    text = console.export_text(styles=False)
+    assert "loss █▅▁ 3.0000 (step 2)" in text and "step 2: 20.0 ms" in text and "a rank was slow" in text
+    assert "■ forward  ■ backward  ■ optimizer  ■ communication  ■ wait" in text
+    assert "2.50 MB" in text and "7 kB" in text and text.count("rank ") == 3
+    assert len(loss_line([1.0] * 1000, 1000).plain) <= WIDE + 30 and LANE < 100
+
+
+def test_a_run_without_a_step_can_be_shown():
+    empty = Live(TrainConfig(steps=3), Layout(dp=3))
+    console = Console(width=80, record=True)
+    console.print(picture(empty))
+    assert "no step yet" in console.export_text() and empty.as_dict()["ranks"] == []
+
+
+def post(url: str, content: object) -> int:
+    try:
+        with urllib.request.urlopen(url, json.dumps(content).encode(), timeout=60) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_the_server_gives_the_state_and_takes_orders(live, tmp_path):
+    with serving(live, str(tmp_path)) as address:
+        root, key = address.split("/?")
+        with urllib.request.urlopen(f"{root}/state?{key}", timeout=60) as answer:
+            assert json.load(answer)["step"] == 2
+        assert post(f"{root}/order?{key}", {"rank": 1, "what": "slow:3"}) == 200
+        assert take_order(tmp_path, 1) == "slow:3"
+        for wrong in ({"rank": 2, "what": "kill"}, {"rank": 1, "what": "format"}, {"what": "kill"}, [1]):
+            assert post(f"{root}/order?{key}", wrong) == 400
+        for path in ("/", "/state", "/state?x", f"/{key}", f"/order?{key}"):
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                urllib.request.urlopen(root + path, timeout=60)
+        assert post(f"{root}/order?other", {"rank": 1, "what": "kill"}) == 404  # who does not know the key
+        assert not list(tmp_path.iterdir())
+        live.end("done")
+        with urllib.request.urlopen(f"{root}/state?{key}", timeout=60) as answer:
+            assert json.load(answer)["ended"] == "done"
+
+
+def test_the_page(live, tmp_path, browser):
+    with serving(live, str(tmp_path)) as address:
+        page, troubles = browser.new_page(), []
+        page.set_default_timeout(120_000)
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.goto(address)
+        page.wait_for_selector(".rank >> nth=1")
+        assert page.text_content("#title") == "dp=2: step 3 of 20, loss 3.0000; below: step 2, 20.0 ms"
+        assert page.locator(".rank >> nth=0").locator("rect").count() == 5
+        page.click(".rank >> nth=1 >> text=kill")
+        page.wait_for_selector("#news >> text=ordered for rank 1: kill")
+        assert take_order(tmp_path, 1) == "kill"
+        live.end("the run has stopped: rank 1 was killed")
+        page.wait_for_selector("#ended >> text=rank 1 was killed")
+        page.close()
+    assert not troubles
