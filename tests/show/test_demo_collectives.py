@@ -359,6 +359,8 @@ def test_answers_are_what_the_run_did(warm, kind, n):
         for question in scene.questions:
             values = [re.search(r"= (.*)$", choice)[1] for choice in question.choices]
             assert len(set(values)) == len(values) > 1 and question.frame < len(scene.frames)
+        answers = [question.frame for question in scene.questions]
+        assert len(set(answers)) == len(answers) and len({q.asked or q.frame for q in scene.questions}) == len(answers)
         assert scene.cues and sum(cue.minutes for cue in scene.cues) > 0
 
 

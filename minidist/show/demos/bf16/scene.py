@@ -50,11 +50,12 @@ def _first_change(weight: Weight) -> Question:
     answers.setdefault(first, f"after {first} steps")
     choices = tuple(answers[key] for key in sorted(answers, key=lambda key: key or STEPS + 1))
     return Question(
-        1,
+        first or STEPS,
         f"An update moves the master by about {step:.4f}. When does the stored {weight.format.name} first change?",
         choices,
         choices.index(answers[first]),
         f"The next {weight.format.name} is {far:.4f} away: the master must come more than half of that.",
+        1,
     )
 
 
@@ -63,11 +64,12 @@ def _lost(weight: Weight, right: Weight) -> Question:
     end, there = weight.number(STEPS), right.number(STEPS)
     choices = (f"at {there:g}, as with a master", f"nowhere near: at {end:g}")
     return Question(
-        1,
+        STEPS,
         f"Each update is now added to the {weight.format.name} itself. With a master it ends at {there:g}. And now?",
         choices,
         int(end != there),
         "An update of less than half a step of the format is rounded away, in each step anew.",
+        1,
     )
 
 

@@ -44,7 +44,10 @@ UNTIL = {
 
 
 def questions(kind: Kind, algorithm: str, ranks: int, nbytes: int, last: int) -> tuple[Question, ...]:
-    """How many steps, and how many bytes: asked of a run that ends with frame ``last``, on arrays of ``nbytes``."""
+    """How many steps, and how many bytes: asked of a run that ends with frame ``last``, on arrays of ``nbytes``.
+
+    The audience watches the steps until the end; a frame can answer one question only.
+    """
     steps = {
         "⌈log2 N⌉": (ranks - 1).bit_length(), "N−1": ranks - 1, "N": ranks, "2 log2 N": 2 * (ranks.bit_length() - 1),
         "2 (N−1)": 2 * (ranks - 1), "N²": ranks**2,
@@ -56,11 +59,14 @@ def questions(kind: Kind, algorithm: str, ranks: int, nbytes: int, last: int) ->
     }  # fmt: skip
     right_steps, why = WHY_STEPS[kind.name, algorithm]
     choices, answer = _choices(right_steps, steps[right_steps], steps, "{} = {:,.0f}")
-    asked = [Question(1, f"After how many steps does {_noun(UNTIL[kind.name])}?", choices, answer, why)]
+    watched = last > 2
+    text_of_steps = f"After how many steps does {UNTIL[kind.name]}?".replace(" has ", " have ", 1)
+    asked = [Question(last if watched else 1, text_of_steps, choices, answer, why, 1)]
     if last > 1:
         choices, answer = _choices(text, count(ranks, nbytes), traffic, "{} = {:,.0f} B")
         why = WHY_BYTES[kind.name, algorithm]
-        asked.append(Question(last, "How many bytes does rank 0 send in all? (M: one array)", choices, answer, why))
+        text_of_bytes = "How many bytes does rank 0 send in all? (M: one array)"
+        asked.append(Question(last - 1 if watched else last, text_of_bytes, choices, answer, why))
     return tuple(asked)
 
 
@@ -70,11 +76,12 @@ def question_of_numbers(ranks: int) -> tuple[Question, ...]:
     wanted = {f"{total}": total, f"{ranks}": ranks, f"{ranks * ranks}": ranks * ranks, f"{total + 1}": total + 1}
     choices, answer = _choices(f"{total}", total, wanted, "{}")
     reason = f"{' + '.join(map(str, range(1, ranks + 1)))} = {total}, whatever the order."
-    return (Question(1, "Which number will be the whole sum of chunk a?", choices, answer, reason),)
+    whole = max(1, ranks - 1)  # the frame with the first whole sums
+    return (Question(whole, "Which number will be the whole sum of chunk a?", choices, answer, reason, 1),)
 
 
-def question_of_bug(kind: Kind, wrong: np.ndarray, total: int, first: int) -> Question:
-    """How far it spreads; ``wrong`` marks the cells of the result that are."""
+def question_of_bug(kind: Kind, wrong: np.ndarray, total: int, first: int, last: int) -> Question:
+    """How far it spreads, from frame ``first`` to ``last``; ``wrong`` marks the cells of the result that are."""
     count, ranks = int(wrong.sum()), len(wrong)
     wanted = {f"{number}": number for number in (count, 1, ranks, total // 2, total)}
     choices, answer = _choices(f"{count}", count, wanted, f"{{}} of {total}", 4)
@@ -83,7 +90,7 @@ def question_of_bug(kind: Kind, wrong: np.ndarray, total: int, first: int) -> Qu
     )
     alone = "It goes wrong in the last step of its chunk: nobody passes it on."
     text = f"{kind.bug[0].upper()}{kind.bug[1:]}. How many chunks are wrong at the end?"
-    return Question(first, text, choices, answer, spread if count > 1 else alone)
+    return Question(last, text, choices, answer, spread if count > 1 else alone, first)
 
 
 def question_of_harm(harm: Harm, frame: int) -> Question:
@@ -111,10 +118,6 @@ def cues_of_bug(first: int, steps: int, harm: Harm | None) -> tuple[Cue, ...]:
     if harm is not None:
         found.append(Cue(steps + 1, 2, "Ask who would have noticed. Then show where the weights of the ranks are."))
     return tuple(found)
-
-
-def _noun(until: str) -> str:
-    return until.replace(" has ", " have ", 1)
 
 
 def _choices(

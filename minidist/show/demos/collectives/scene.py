@@ -81,7 +81,7 @@ def broken(
     """The same scene with the bug, and after it what the bug does to a training run."""
     scene = of_steps(kind, algorithm, steps, right, defined, in_numbers)
     wrong = defined & (steps[-1].values != right[-1].values)
-    asked = [lesson.question_of_bug(kind, wrong, int(defined.sum()), scene.first_wrong)]
+    asked = [lesson.question_of_bug(kind, wrong, int(defined.sum()), scene.first_wrong, len(steps) - 1)]
     frames = scene.frames
     if training is not None:
         asked.append(lesson.question_of_harm(training, len(frames)))
