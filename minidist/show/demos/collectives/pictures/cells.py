@@ -85,8 +85,9 @@ def _stripes(x: float, y: float, w: float, h: float, value: int, ranks: int, col
     stripe = w / max(1, count)
     found: list[Shape] = [Box(x, y, w, h, "paper", "", " ", id=id)] if len(pairs) < count or not pairs else []
     for number, (rank, chunk) in enumerate(pairs):
-        text = f"{LETTERS[chunk]}{rank}" if strays else str(rank)
-        text = text if len(text) <= stripe + 0.1 and h >= 1 else ""
+        texts = [f"{LETTERS[chunk]}{rank}"] if strays else []
+        texts.append(LETTERS[chunk] if chunk != column else str(rank))  # a stray's letter says more than its rank
+        text = next((one for one in texts if len(one) <= stripe + 0.1 and h >= 1), "")
         place = number if strays else rank
         found.append(Box(x + place * stripe, y, stripe, h, of_rank(rank), text, str(rank), id=id))
     return found
