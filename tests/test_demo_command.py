@@ -56,7 +56,7 @@ def test_the_frames_say_how_to_see_the_other_scenes(capsys):
 def test_break_shows_the_bug(capsys):
     assert cli.main(["demo", "all-to-all", "--ranks", "2", "--break"]) == 0
     out = capsys.readouterr().out
-    assert "broken: rank 0 swaps two of its chunks" in out and "First wrong in step 1: place a on rank 0" in out
+    assert "broken: rank 0 swaps two of its chunks" in out and "Wrong data in 2 of 4 chunks" in out
 
 
 def test_scene_chooses_what_to_show_first(capsys):
@@ -191,7 +191,8 @@ def test_files_for_slides(tmp_path, capsys):
     assert out.count("\n") == 5 and all(str(path) in out for path in paths.values())
     page = paths["html"].read_text(encoding="utf-8")
     animation = json.loads(re.search(r'type="application/json">(.*?)</script>', page, re.DOTALL)[1])
-    assert animation["first"] == len(animation["scenes"]) - 1  # it shows the bug first
+    broken = [scene["broken"] for scene in animation["scenes"]]
+    assert animation["first"] == broken.index(True)  # it shows the bug first
     assert paths["png"].read_bytes().startswith(b"\x89PNG") and paths["gif"].read_bytes().startswith(b"GIF89a")
     events = json.loads(paths["trace"].read_text())["traceEvents"]
     assert {event["pid"] for event in events} == {0, 1}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-SIGN, EXPONENT, MANTISSA = "#D55E00", "#56B4E9", "#E3DC9A"  # of Okabe and Ito, the last one made paler
+SIGN, EXPONENT, MANTISSA = "#D55E00", "#B8A5D8", "#E3DC9A"  # unlike the colours of memory (show/memory.py)
 FLOAT32 = "float32"
 
 

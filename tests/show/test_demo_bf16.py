@@ -59,7 +59,8 @@ def test_a_master_remembers_what_sixteen_bits_forget(animation):
 
 def test_the_bug_is_marked_where_bits_are_lost(animation):
     scene = animation.broken
-    assert scene.first_wrong == 1 and "after step 0, in " in scene.verdict and "ulps apart" in scene.verdict
+    assert scene.first_wrong == 1 and "after step 0, in " in scene.details and "ulps apart" in scene.details
+    assert scene.twin == "bf16" and "instead of" in scene.verdict
     for frame in scene.frames:
         lost = [shape for shape in frame.shapes if isinstance(shape, Box) and shape.fill == "wrong" and shape.y == 1]
         assert len(lost) == (16 if "1" in bits_of(frame, 1)[16:] else 0)
@@ -119,6 +120,16 @@ def test_curves_show_the_numbers_of_their_own_run(animation):
         right, _ = numbers_of(animation.scenes[0] if scene is animation.broken else scene)
         for mark, numbers in ((own, masters), ("s", stored), ("m", right)):
             assert [found[mark, step] for step in steps] == pytest.approx(zero + slope * numbers[1:], abs=1e-3)
+
+
+def test_what_is_asked_is_what_happened(animation):
+    for scene in animation.scenes:
+        (question,), changes = scene.questions, [frame.facts["changes of the stored number"] for frame in scene.frames]
+        first = changes.index("1")
+        assert question.choices[question.answer] == ("in the first step" if first == 1 else f"after {first} steps")
+    (question,) = animation.broken.questions
+    _, stored = numbers_of(animation.broken)
+    assert question.choices[question.answer].endswith(f" {stored[-1]:g}") and all(s.cues for s in animation.all_scenes)
 
 
 def test_every_frame_fits(animation):

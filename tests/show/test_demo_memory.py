@@ -185,8 +185,8 @@ def test_a_bug_is_marked_from_its_moment_on(stages, modes):
         wrong = ["wrong" in [getattr(shape, "fill", "") for shape in frame.shapes] for frame in scene.frames]
         assert wrong.index(True) == scene.first_wrong > 0 and all(wrong[scene.first_wrong :])
         assert "Wrong here" in scene.frames[scene.first_wrong].note and "Wrong" not in scene.frames[0].note
-        assert re.search(r"it first differs after step \d, in .* ulps?\b apart", scene.details + scene.verdict)
-    assert "after step 2" in stages.broken.details and "after step 1" in modes.broken.verdict
+        assert re.search(r"it first differs after step \d, in .* ulps?\b apart", scene.details)
+    assert "after step 2" in stages.broken.details and "after step 1" in modes.broken.details
 
 
 def test_stale_are_the_parameters_that_other_ranks_update(stages_and_marks):
@@ -232,7 +232,7 @@ def test_as_many_recomputations_as_marks_so_far(modes):
         shown = []
         for frame in scene.frames:
             marks = [s for s in frame.shapes if isinstance(s, Box) and s.fill == colour and s.x < 34]  # rank 0's
-            shown.append(int(frame.facts["recomputed so far"].split()[0]))
+            shown.append(int(frame.facts["recomputed so far"].replace("nothing", "0").split()[0]))
             assert shown[-1] == len(marks)
         assert shown[0] == 0 and (scene.name == "none" or set(shown) == {0, 1, 2, 3, 4})
 
@@ -247,13 +247,28 @@ def test_the_recomputed_share_of_flops_follows_from_the_shapes(modes):
             assert list(frame.facts.values())[4:] == [f"{4 * again / step:.1%}"] * 2
 
 
+def test_both_modes_that_recompute_can_be_broken_and_everything_is_asked(modes):
+    assert {scene.twin: scene.name for scene in modes.all_broken} == {
+        "full": "broken full", "selective": "broken selective"
+    }  # fmt: skip
+    for scene in modes.all_scenes:
+        (question,) = scene.questions
+        assert scene.cues and 0 < question.frame < len(scene.frames)
+        added = scene.frames[0].facts["recomputed share of FLOPs"]
+        if scene.name in ("selective", "full"):
+            assert question.reason.startswith(added)
+            assert question.choices[question.answer].startswith(
+                "less than a tenth" if float(added[:-1]) < 10 else "about a third"
+            )
+
+
 def test_recomputation_trades_memory_for_work(modes):
     assert [scene.name for scene in modes.scenes] == ["none", "selective", "full"]
     last = [list(scene.frames[-1].facts.values()) for scene in modes.scenes]
     peaks = [number(facts[1]) for facts in last]
     kept = [number(facts[2]) for facts in last]
     assert peaks == sorted(peaks, reverse=True) and all(k < peak for k, peak in zip(kept, peaks, strict=True))
-    assert [facts[3] for facts in last] == ["0 of 0 times", "4 of 4 times", "4 of 4 times"]
+    assert [facts[3] for facts in last] == ["nothing", "4 of 4 blocks", "4 of 4 blocks"]
     assert all(facts[4] == facts[5] for facts in last)
     assert [float(facts[4][:-1]) for facts in last] == sorted(float(facts[4][:-1]) for facts in last)
 

@@ -105,6 +105,8 @@ def _box(axes, box: Box, size: float) -> None:
 
 
 def _arrow(axes, arrow: Arrow, size: float) -> None:
+    from matplotlib.patheffects import Normal, Stroke
+
     length = max(1e-9, ((arrow.to_x - arrow.x) ** 2 + (LINE * (arrow.to_y - arrow.y)) ** 2) ** 0.5)
     side = 1 if arrow.to_y < arrow.y else -1  # matplotlib bends to the left of the direction, and y is inverted here
     axes.annotate(
@@ -120,6 +122,7 @@ def _arrow(axes, arrow: Arrow, size: float) -> None:
             "shrinkB": 0,
             "mutation_scale": 1.4 * size,
             "connectionstyle": f"arc3,rad={side * 2 * arrow.bend / length}",
+            "path_effects": [Stroke(linewidth=3.4, foreground=LIGHT["paper"]), Normal()],  # a halo
         },
     )
 

@@ -30,6 +30,6 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         scene.of_weight("bf16", weight, index, ranks, proofs[0]),
         scene.of_weight("fp16", fine, index, ranks, proofs[1]),
     )
-    broken = scene.of_weight("broken", lost, index, ranks, f"{ends} {verdict}", weight)
+    broken = scene.of_weight("broken bf16", lost, index, ranks, ends, weight, verdict)
     title = "Mixed precision: a master weight, and the 16 bits that are stored and sent"
     return Animation("bf16", title, scenes, broken, BUG, [rank.log for rank in right.ranks])

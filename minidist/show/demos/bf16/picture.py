@@ -10,13 +10,13 @@ from minidist.show.demos.bf16.run import Weight
 from minidist.show.memory import COLOURS
 from minidist.show.player.scene import Box, Label, Shape
 
-HEIGHT = 16
+HEIGHT = 17
 MASTER, STORED = COLOURS["optimizer"], COLOURS["parameters"]
 BITS = {"sign": SIGN, "exponent": EXPONENT, "mantissa": MANTISSA}
 KEY = BITS | {"dropped": "faint", "master": MASTER, "stored": STORED}
 BROKEN_KEY = BITS | {"lost": "wrong", "master, run without the bug": MASTER, "stored": STORED}
 LEFT, RIGHT = 2, 71.5
-TOP, BOTTOM, FROM = 8.0, 15.5, 10  # of the curve: its edges, and the x of step 0
+TOP, BOTTOM, FROM = 7.6, 14.6, 10  # of the curve: its edges, and the x of step 0
 FEW = 5  # the largest number of lines across the curve
 
 
@@ -67,11 +67,15 @@ def _row(y: float, parts: Sequence[str], kept: int, dropped: str) -> list[Shape]
 
 def _curve(weight: Weight, step: int, low: float, high: float, right: Weight | None) -> list[Shape]:
     """What was stored (wide) and the masters (narrow), in each step so far."""
-    found: list[Shape] = [Label(0, TOP - 1.5, "over the steps: stored (wide), result of the optimizer (narrow)")]
+    found: list[Shape] = [Label(0, TOP - 1.5, "step by step: stored (wide), result of the optimizer (narrow)")]
     for number in _lines(weight.format, low, high):
         y = _height(number, low, high)
         found.append(Label(FROM - 1, y, f"{number:.5f}", "ink", "end"))
         found.append(Box(FROM, y - 0.05, 2 * len(weight.masters), 0.1, "faint", "", "-"))
+    last = len(weight.masters) - 1
+    for place in (0, last // 2, last):
+        found.append(Label(FROM + 2 * place + 1, BOTTOM + 0.9, str(place), "faint", "middle"))
+    found.append(Label(FROM + last + 1, BOTTOM + 1.8, "training steps done", "faint", "middle"))
     for place in range(step + 1):
         x = FROM + 2 * place
         found.append(Box(x, _height(weight.number(place), low, high) - 0.25, 2, 0.5, STORED, "", "s"))

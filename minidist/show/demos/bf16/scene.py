@@ -2,10 +2,13 @@
 
 from minidist.show.demos.bf16 import picture
 from minidist.show.demos.bf16.run import STEPS, Weight
-from minidist.show.player.scene import Frame, Scene
+from minidist.show.player.scene import Cue, Frame, Question, Scene
 
 
-def of_weight(name: str, weight: Weight, index: int, ranks: int, verdict: str, right: Weight | None = None) -> Scene:
+def of_weight(
+    name: str, weight: Weight, index: int, ranks: int, verdict: str, right: Weight | None = None, details: str = ""
+) -> Scene:
+    """The scene of a run; ``right`` is the weight in the run with masters, if this one has none."""
     seen = [weight.masters, *([right.masters] if right else []), [weight.number(step) for step in range(STEPS + 1)]]
     low, high = min(map(min, seen)), max(map(max, seen))
     low, high = float(low) - 0.15 * float(high - low), float(high) + 0.15 * float(high - low)
@@ -17,10 +20,57 @@ def of_weight(name: str, weight: Weight, index: int, ranks: int, verdict: str, r
         )
         for step in range(STEPS + 1)
     ]
-    title = f"{weight.format.name}: gain {index} of block 0's first norm, trained on {ranks} ranks (dp={ranks},zero=1)"
+    title = f"One weight in {weight.format.name}, on {ranks} ranks (gain {index} of block 0's first norm)"
     key = picture.BROKEN_KEY if right else picture.KEY
     stills = (1, STEPS // 2, STEPS)
-    return Scene(name, title, tuple(frames), picture.HEIGHT, key, verdict, 1 if right else None, stills)
+    return Scene(
+        name,
+        title,
+        tuple(frames),
+        picture.HEIGHT,
+        key,
+        verdict,
+        1 if right else None,
+        stills,
+        twin=name.removeprefix("broken ") if right else "",
+        details=details,
+        questions=(_lost(weight, right) if right else _first_change(weight),),
+        cues=(Cue(0, 1, "Bits above, the same numbers as heights below. Watch the bits that are cut off."),),
+    )
+
+
+def _first_change(weight: Weight) -> Question:
+    """When the stored number changes for the first time."""
+    first = next((step for step in range(1, STEPS + 1) if weight.moves(step)), None)
+    step, far = (
+        abs(float(weight.masters[1] - weight.masters[0])),
+        weight.distance(0, weight.masters[1] > weight.masters[0]),
+    )
+    answers = {1: "in the first step", None: f"in none of {STEPS}"}
+    answers.setdefault(first, f"after {first} steps")
+    choices = tuple(answers[key] for key in sorted(answers, key=lambda key: key or STEPS + 1))
+    return Question(
+        first or STEPS,
+        f"An update moves the master by about {step:.4f}. When does the stored {weight.format.name} first change?",
+        choices,
+        choices.index(answers[first]),
+        f"The next {weight.format.name} is {far:.4f} away: the master must come more than half of that.",
+        1,
+    )
+
+
+def _lost(weight: Weight, right: Weight) -> Question:
+    """Where a weight ends without a master."""
+    end, there = weight.number(STEPS), right.number(STEPS)
+    choices = (f"at {there:g}, as with a master", f"nowhere near: at {end:g}")
+    return Question(
+        STEPS,
+        f"Each update is now added to the {weight.format.name} itself. With a master it ends at {there:g}. And now?",
+        choices,
+        int(end != there),
+        "An update of less than half a step of the format is rounded away, in each step anew.",
+        1,
+    )
 
 
 def _facts(weight: Weight, step: int, has_master: bool) -> dict[str, str]:

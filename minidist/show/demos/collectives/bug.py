@@ -3,20 +3,14 @@
 Each bug does harm from two ranks on. A chunk sent in place of one of another length is cut off or repeated.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
-
 import numpy as np
 
-from minidist import overrides
+from minidist.comm.algorithms import SEGMENT_BYTES
 from minidist.comm.algorithms import all_gather_ring as right_all_gather_ring
+from minidist.comm.algorithms import all_reduce_naive as right_all_reduce_naive
+from minidist.comm.algorithms import broadcast_naive as right_broadcast_naive
 from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import recv, send, sendrecv
-from minidist.show.demos.shared.runs import WarmRanks, diverges
-from minidist.train.config import TrainConfig
-from minidist.train.trainer import train_rank
-
-MODEL = TrainConfig(layers=2, heads=4, width=32, context=16, global_batch=16, micro_batch=1, steps=2)
 
 
 def broadcast_tree(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
@@ -32,6 +26,22 @@ def broadcast_tree(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
         distance *= 2
 
 
+def broadcast_naive(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
+    """The source, which is the only one that sends, sends zeros."""
+    right_broadcast_naive(np.zeros_like(flat) if group.rank == src else flat, src, group)
+
+
+def broadcast_ring(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
+    """The source's right neighbour passes zeros on; of two ranks, the source sends them."""
+    right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+    bad = (group.rank - src) % group.size == (1 if group.size > 2 else 0)
+    for piece in np.array_split(flat, max(1, -(-flat.nbytes // SEGMENT_BYTES))):
+        if group.rank != src:
+            recv(piece, left, group)
+        if right != src:
+            send(np.zeros_like(piece) if bad else piece, right, group)
+
+
 def all_reduce_ring(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
     """Rank 1 sends the chunks of its first two steps in the wrong order."""
     chunks, size, rank = np.array_split(flat, group.size), group.size, group.rank
@@ -42,6 +52,34 @@ def all_reduce_ring(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) ->
         outgoing = np.resize(chunks[(rank - 1 - wrong) % size], len(expected))
         sendrecv(outgoing, right, chunks[(rank - 2 - step) % size], left, group, combine)
     right_all_gather_ring(chunks, group)
+
+
+def all_reduce_naive(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
+    """Rank 1 sends its first two chunks in each other's place."""
+    if group.rank == 1:
+        first, second, *others = np.array_split(flat, group.size)
+        moved = np.concatenate([np.resize(second, len(first)), np.resize(first, len(second)), *others])
+        flat[:] = moved
+    right_all_reduce_naive(flat, combine, group)
+
+
+def all_reduce_halving_doubling(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
+    """For a power of two of ranks: in the first swap, rank 1 sends the half that it keeps."""
+    cuts = np.cumsum([0] + [len(chunk) for chunk in np.array_split(flat, group.size)])  # (N + 1,)
+    low, high = 0, group.size
+    swaps = []
+    while high - low > 1:
+        middle, distance = (low + high) // 2, (high - low) // 2
+        halves = (low, middle), (middle, high)
+        keep, give = halves if group.rank < middle else halves[::-1]
+        partner = group.rank + distance if group.rank < middle else group.rank - distance
+        kept, given = (flat[cuts[half[0]] : cuts[half[1]]] for half in (keep, give))
+        outgoing = np.resize(kept, len(given)) if group.rank == 1 and not swaps else given
+        sendrecv(outgoing, partner, kept, partner, group, combine)
+        swaps.append((partner, kept, given))
+        low, high = keep
+    for partner, kept, given in reversed(swaps):
+        sendrecv(kept, partner, given, partner, group)
 
 
 def reduce_scatter_ring(chunks: list[np.ndarray], combine: np.ufunc, group: ProcessGroup) -> None:
@@ -76,21 +114,3 @@ def all_to_all_pairwise(outgoing: list[np.ndarray], incoming: list[np.ndarray], 
     for step in range(1, size):
         right, left = (rank + step) % size, (rank - step) % size
         sendrecv(outgoing[right], right, incoming[left], left, group)
-
-
-def consequence(trains_on: tuple[Callable, Callable] | None, warm: WarmRanks, ranks: int, seed: int) -> str:
-    """Where a training run with the bug diverges, in a sentence; "" if no layout uses this collective."""
-    if trains_on is None:
-        return ""
-    layout_of, function = trains_on
-    config = replace(MODEL, seed=seed)
-
-    def overridden(world, config, layout, options):
-        overrides.override({function.__name__: function})
-        try:
-            return train_rank(world, config, layout, options)
-        finally:
-            overrides.override({})
-
-    broken = warm.train(config, layout_of(ranks), overridden)
-    return diverges(warm.first_difference(config, broken, overridden))

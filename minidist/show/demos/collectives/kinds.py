@@ -1,13 +1,14 @@
 """The five collectives: what each begins and ends with, its algorithms, its cost, and its bug."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from minidist.comm import algorithms
 from minidist.comm.group import ProcessGroup
 from minidist.show.demos.collectives import bug
+from minidist.show.demos.collectives.pictures.places import Places, circle, fan, tree
 from minidist.train.layout import Layout
 
 
@@ -19,7 +20,7 @@ class Kind:
         name: as on the command line.
         title: what it does, in one line.
         programs: name of the scene -> the algorithm: ``program(array, world)`` works on a rank's flat array.
-        broken: an algorithm with the bug.
+        broken: name of the scene -> the same algorithm with the bug.
         bug: what the bug is.
         begins: (rank, values of all ranks (N, M)) -> the array that the rank begins with.
         ends: (values of all ranks (N, M)) -> the result (N, M), NaN where it is undefined, as one process computes it.
@@ -27,12 +28,14 @@ class Kind:
         says: name of the scene -> (step, N) -> what happens in that step.
         trains_on: a function N -> a layout that uses this collective, and its algorithm with the bug.
         columns: the heading of a column, with a place for its letter.
+        adds: whether arrays are added, so that it can be shown with small integers too.
+        places: name of the scene -> N -> where the ranks stand.
     """
 
     name: str
     title: str
     programs: dict[str, Callable]
-    broken: Callable
+    broken: dict[str, Callable]
     bug: str
     begins: Callable
     ends: Callable
@@ -40,6 +43,12 @@ class Kind:
     says: dict[str, Callable[[int, int], str]]
     trains_on: tuple[Callable, Callable] | None = None
     columns: str = "chunk {}"
+    adds: bool = False
+    places: dict[str, Callable[[int], Places]] = field(default_factory=dict)
+
+    def places_of(self, algorithm: str, ranks: int) -> Places:
+        """Where the ranks stand: on a circle, unless ``places`` says otherwise."""
+        return self.places.get(algorithm, circle)(ranks)
 
 
 def programs_for(kind: Kind, ranks: int) -> dict[str, Callable]:
@@ -111,7 +120,11 @@ BROADCAST = Kind(
         "naive": lambda flat, world: algorithms.broadcast_naive(flat, 0, world),
         "ring": lambda flat, world: algorithms.broadcast_ring(flat, 0, world),
     },
-    lambda flat, world: bug.broadcast_tree(flat, 0, world),
+    {
+        "tree": lambda flat, world: bug.broadcast_tree(flat, 0, world),
+        "naive": lambda flat, world: bug.broadcast_naive(flat, 0, world),
+        "ring": lambda flat, world: bug.broadcast_ring(flat, 0, world),
+    },
     "one rank sends zeros instead of its array",
     _only_root,
     lambda values: np.stack([values[0]] * len(values)),
@@ -125,16 +138,21 @@ BROADCAST = Kind(
         "naive": lambda step, n: "rank 0 sends the array to the next rank",
         "ring": lambda step, n: "the array moves one rank to the right",
     },
+    places={"tree": tree, "naive": fan},
 )
 RING = Kind(
     "ring",
-    "All-reduce: the sum of all arrays on every rank",
+    "All-reduce: every rank gets the sum",
     {
         "ring": lambda flat, world: algorithms.all_reduce_ring(flat, np.add, world),
         "naive": lambda flat, world: algorithms.all_reduce_naive(flat, np.add, world),
         "halving-doubling": lambda flat, world: algorithms.all_reduce_halving_doubling(flat, np.add, world),
     },
-    lambda flat, world: bug.all_reduce_ring(flat, np.add, world),
+    {
+        "ring": lambda flat, world: bug.all_reduce_ring(flat, np.add, world),
+        "naive": lambda flat, world: bug.all_reduce_naive(flat, np.add, world),
+        "halving-doubling": lambda flat, world: bug.all_reduce_halving_doubling(flat, np.add, world),
+    },
     "rank 1 sends the wrong chunk first",
     _everything,
     _total,
@@ -149,24 +167,27 @@ RING = Kind(
         "halving-doubling": lambda step, n: HALVE if step < n.bit_length() else DOUBLE,
     },
     (lambda ranks: Layout(dp=ranks, algorithm="ring"), bug.all_reduce_ring),
+    adds=True,
+    places={"naive": fan},
 )
 REDUCE_SCATTER = Kind(
     "reduce-scatter",
     "Reduce-scatter: each rank gets one chunk of the sum",
     {"ring": _reduce_scatter},
-    lambda flat, world: _reduce_scatter(flat, world, bug.reduce_scatter_ring),
+    {"ring": lambda flat, world: _reduce_scatter(flat, world, bug.reduce_scatter_ring)},
     "in the last step, rank 1 stores what arrives instead of adding it",
     _everything,
     _own_total,
     {"ring": ("M (N−1)/N", lambda n, m: (n - 1) / n * m)},
     {"ring": lambda step, n: ADDS},
     (lambda ranks: Layout(dp=ranks, zero=1, algorithm="ring"), bug.reduce_scatter_ring),
+    adds=True,
 )
 ALL_GATHER = Kind(
     "all-gather",
     "All-gather: every rank's chunk on every rank",
     {"ring": _all_gather},
-    lambda flat, world: _all_gather(flat, world, bug.all_gather_ring),
+    {"ring": lambda flat, world: _all_gather(flat, world, bug.all_gather_ring)},
     "rank 1 sends the wrong chunk in the last step",
     _own_chunk,
     _gathered,
@@ -178,7 +199,7 @@ ALL_TO_ALL = Kind(
     "all-to-all",
     "All-to-all: chunk r of every rank goes to rank r",
     {"pairwise": _all_to_all},
-    lambda flat, world: _all_to_all(flat, world, bug.all_to_all_pairwise),
+    {"pairwise": lambda flat, world: _all_to_all(flat, world, bug.all_to_all_pairwise)},
     "rank 0 swaps two of its chunks",
     _everything,
     _transposed,

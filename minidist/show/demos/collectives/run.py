@@ -1,8 +1,9 @@
 """A collective's run, step by step: what each rank's array held after each message.
 
-Each rank runs the algorithm twice: on marks, which show whose contributions a chunk holds (show/contributions.py), and
-on random numbers. It copies its array whenever a message has arrived. The replay of all ranks' calls says in which step
-that was (analysis/replay.py): there, every message takes one step, and this machine's timing does not matter.
+Each rank runs the algorithm three times: on marks, which show whose contributions a chunk holds
+(show/contributions.py), on random numbers, and on integers that the audience can add. It copies its array whenever a
+message has arrived. The replay of all ranks' calls says in which step that was (analysis/replay.py): there, every
+message takes one step, and this machine's timing does not matter.
 
 The numbers are float64 with float32 values, so that their sums are exact and do not depend on the order.
 """
@@ -39,6 +40,7 @@ class Step:
 
     values: np.ndarray  # (ranks, chunks) marks
     numbers: np.ndarray  # (ranks, M) float64
+    integers: np.ndarray  # (ranks, chunks): rank r began with (r + 1)(c + 1) in chunk c
     messages: list[Sent]
     nbytes: list[int]  # that each rank has sent so far
 
@@ -47,23 +49,27 @@ def numbers_of(rank: int, size: int, seed: int) -> np.ndarray:
     return np.random.default_rng((seed, rank)).standard_normal(size, np.float32).astype(np.float64)
 
 
-def _marks(rank: int, ranks: int, size: int) -> np.ndarray:
-    """The mark of each chunk, in all of its elements: (size,)."""
-    return np.repeat(marked(rank, ranks), [len(chunk) for chunk in np.array_split(np.empty(size), ranks)])
+def _filled(values: np.ndarray, size: int) -> np.ndarray:
+    """Each chunk filled with its value: (chunks,) -> (size,)."""
+    return np.repeat(values, [len(chunk) for chunk in np.array_split(np.empty(size), len(values))])
 
 
 def recorded(kind: Kind, program: Callable, warm: WarmRanks, ranks: int, size: int, seed: int):
     """The steps of a run, and the logs of its ranks."""
     with warm(ranks) as cluster:
         results = cluster.run(_recorded_rank, kind.begins, program, size, seed, timeout=60)
-    logs = [log for log, *_ in results]
-    return _steps(logs, [marks for _, marks, _ in results], [numbers for *_, numbers in results]), logs
+    logs, marks, numbers, integers = (list(column) for column in zip(*results, strict=True))
+    return _steps(logs, marks, numbers, integers), logs
 
 
 def _recorded_rank(world: ProcessGroup, begins: Callable, program: Callable, size: int, seed: int):
-    """One rank's log, and its arrays of marks and of numbers, at first and after each message received."""
+    """One rank's log, and its arrays of marks, numbers and integers, at first and after each message received."""
     copies = []
-    for draw in (lambda rank: _marks(rank, world.size, size), lambda rank: numbers_of(rank, size, seed)):
+    for draw in (
+        lambda rank: _filled(marked(rank, world.size), size),
+        lambda rank: numbers_of(rank, size, seed),
+        lambda rank: _filled((rank + 1) * np.arange(1, world.size + 1), size),
+    ):
         flat = begins(world.rank, np.stack([draw(rank) for rank in range(world.size)]))
         arrays = [flat.copy()]
         copies.append(arrays)
@@ -80,15 +86,15 @@ def _recorded_rank(world: ProcessGroup, begins: Callable, program: Callable, siz
     return log, *copies
 
 
-def _steps(logs: list[list], marks: list[list], numbers: list[list]) -> list[Step]:
+def _steps(logs: list[list], marks: list[list], numbers: list[list], integers: list[list]) -> list[Step]:
     """The state before the first step, and after each step.
 
     Args:
         logs: of each rank.
-        marks, numbers: for each rank, its array at first and after each message that it received.
+        marks, numbers, integers: for each rank, its array at first and after each message that it received.
     """
     ranks = len(logs)
-    cells = [[_cells(array, ranks) for array in arrays] for arrays in marks]
+    cells, sums = ([[_cells(array, ranks) for array in arrays] for arrays in kind] for kind in (marks, integers))
     flights = replay(logs)
     received = _received(logs, flights)
     last = int(max((flight.end for flight in flights), default=0))
@@ -109,6 +115,7 @@ def _steps(logs: list[list], marks: list[list], numbers: list[list]) -> list[Ste
             Step(
                 np.stack([arrays[place] for arrays, place in zip(cells, seen, strict=True)]),
                 np.stack([arrays[place] for arrays, place in zip(numbers, seen, strict=True)]),
+                np.stack([arrays[place] for arrays, place in zip(sums, seen, strict=True)]),
                 sorted(messages, key=lambda message: message.source),
                 [sum(f.nbytes for f in flights if f.source == rank and f.end <= step) for rank in range(ranks)],
             )

@@ -1,8 +1,10 @@
 """What the animation of recomputation says: each rank's memory during a step, and the work done again."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from minidist.nn.gpt import GPT
+from minidist.show.demos.recompute import lesson
 from minidist.show.demos.recompute.run import bytes_of_block, recomputed_share
 from minidist.show.demos.shared.memory_log import MemoryLog, last_steps
 from minidist.show.demos.shared.stacks import Mark, Stacks, bytes_text
@@ -32,6 +34,7 @@ OF_MODE = {
 
 
 def of_run(run: Run, most: int, verdict: str, bug: bool = False) -> Scene:
+    """The scene of a run in its mode; ``verdict`` is what is proved or, of a run with the bug, the details."""
     config, mode = run.config, run.layout.recompute
     held = [last_steps(rank.log) for rank in run.ranks]
     flops = run.ranks[0].flops
@@ -45,7 +48,9 @@ def of_run(run: Run, most: int, verdict: str, bug: bool = False) -> Scene:
             "activations of rank 0 now": bytes_text(rank.at(place)["activations"]),
             "most so far": bytes_text(rank.highest("activations", end=place)),
             f"kept by {config.layers} blocks, formula {words} each": bytes_text(blocks),
-            "recomputed so far": f"{sum(start < place for start in again)} of {len(again)} times",
+            "recomputed so far": f"{sum(start < place for start in again)} of {len(again)} blocks"
+            if again
+            else "nothing",
             "recomputed share of FLOPs": f"{share:.1%}",
             "by formula": f"{recomputed_share(config, mode):.1%}",
         }
@@ -54,7 +59,14 @@ def of_run(run: Run, most: int, verdict: str, bug: bool = False) -> Scene:
     text = "different dropout mask" if bug else "recomputed"
     marks: Sequence[Sequence[Mark]] = [[Mark(*place, colour, text) for place in r.places("recompute")] for r in held]
     key = {"kept from forward, by formula": "ink", text: colour} if again else {"kept from forward, by formula": "ink"}
-    title = f"Recomputation: {mode}, {len(held)} ranks, a model of width {config.width} in bf16"
+    title = f"Recomputation: {mode}. Memory during a step"
     state = STATE * sum(parameter.size for parameter in GPT(config.model).parameters())
     shown = Stacks(held, most, state + blocks, NOTES | OF_MODE[mode], facts, marks, key, lane=True)
-    return shown.scene("broken" if bug else mode, title, verdict)
+    if not bug:
+        scene = shown.scene(mode, title, verdict)
+        return replace(
+            scene, questions=lesson.questions(mode, held[0], share, len(scene.frames)), cues=lesson.CUES[mode]
+        )
+    found = shown.scene(f"broken {mode}", title, "Wrong gradients, and no error: backward used other numbers.")
+    question = lesson.question_of_bug(found.first_wrong)
+    return replace(found, twin=mode, details=verdict, questions=(question,), cues=lesson.CUES["broken"])

@@ -14,7 +14,7 @@ SMOOTH = 40  # columns: a wider area advances by two
 KINDS = tuple(MARKS)  # from the bottom up, what changes least first
 PHASES = {"step": "zero grad", "forward": "forward", "backward": "backward", "optimizer": "optimizer"}  # event -> phase
 
-SHORT = {"zero grad": "zero", "optimizer": "update"}
+SHORT = {"zero grad": "zero", "forward": "fwd", "backward": "bwd", "optimizer": "update"}  # where the name is too long
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Stacks:
         starts = _starts(held)
         for (start, name), (end, _) in zip(starts, [*starts[1:], (1.0, "")], strict=True):
             width = columns * (end - start)
-            text = next((text for text in (name, SHORT.get(name, "")) if len(text) <= 0.9 * width), "")
+            text = next((text for text in (name, SHORT[name]) if len(text) <= 0.9 * width), "")
             found.append(Box(panel.x + columns * start, panel.floor, width, 1, None, text, " ", "faint"))
         return found
 

@@ -45,9 +45,11 @@ const draw = {
     const angle = Math.atan2(y2 - cy, x2 - cx);
     const corner = (turn) => `${x2 - 11 * Math.cos(angle + turn)},${y2 - 11 * Math.sin(angle + turn)}`;
     const line = { d: `M${x1},${y1}Q${cx},${cy} ${x2},${y2}`, pathLength: 1 };
+    const halo = "stroke:var(--paper);stroke-width:"; // so that it can be told from what is below
     return [
+      svg("path", { ...line, class: "halo", style: `fill:none;${halo}7` }),
       svg("path", { ...line, style: `fill:none;stroke:${colour(name)};stroke-width:3` }),
-      svg("polygon", { points: `${x2},${y2} ${corner(0.45)} ${corner(-0.45)}`, style: `fill:${colour(name)}` }),
+      svg("polygon", { points: `${x2},${y2} ${corner(0.45)} ${corner(-0.45)}`, style: `fill:${colour(name)};${halo}4;paint-order:stroke` }),
     ];
   },
   curve([points, name, width]) {

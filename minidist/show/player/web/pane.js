@@ -34,19 +34,24 @@ class Pane {
   goTo(time) {
     const before = this.frame, number = this.frameAt(time);
     this.frame = number;
-    const from = new Map(); // id -> where its box was
-    for (const { first, last, id, place } of this.drawn) if (id && first <= before && before <= last) from.set(id, place);
-    for (const { first, last, elements, id, place } of this.drawn) {
+    const was = this.firstBoxes(before), is = this.firstBoxes(number);
+    for (const { first, last, elements, id } of this.drawn) {
       const seen = first <= number && number <= last;
       const isNew = seen && before >= 0 && !(first <= before && before <= last);
-      const moved = isNew && id && from.get(id);
+      const moved = isNew && id && was.get(id);
       for (const element of elements) {
         element.style.display = seen ? "" : "none";
         element.classList.toggle("new", isNew && !moved);
-        if (moved) this.move(element, moved, place);
+        if (moved) this.move(element, moved, is.get(id));
       }
     }
     this.note.textContent = this.scene.notes[number];
+  }
+
+  firstBoxes(frame) { // id -> where the thing is: its first box, for all its boxes move together
+    const found = new Map();
+    for (const { first, last, id, place } of this.drawn) if (id && first <= frame && frame <= last && !found.has(id)) found.set(id, place);
+    return found;
   }
 
   move(element, [x, y], [toX, toY]) {

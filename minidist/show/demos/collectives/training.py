@@ -1,0 +1,85 @@
+"""What a collective with a bug does to training: the losses, and how far each rank's weights leave the right ones."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from minidist import overrides
+from minidist.comm.group import ProcessGroup
+from minidist.nn.data import load_corpus
+from minidist.nn.optim import warmup_cosine
+from minidist.show.demos.shared.runs import WarmRanks, diverges
+from minidist.train.batches import batch_of
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.share import Share
+from minidist.train.step import train_step
+from minidist.train.trainer import train_rank
+from minidist.verify.comparison import ONE_PROCESS
+
+MODEL = TrainConfig(layers=2, heads=4, width=32, context=16, global_batch=16, micro_batch=1, steps=2)
+LONGER = 20  # steps, for the picture
+
+
+@dataclass(frozen=True)
+class Harm:
+    """A run with the bug, next to the single-process run.
+
+    Args:
+        right, wrong: the losses of each step, without the bug and with it: (steps,).
+        drift: (ranks, steps + 1): the distance of each rank's weights from the right ones before training and after
+            each step, as a share of the distance that the right ones have moved in the whole run.
+    """
+
+    right: np.ndarray
+    wrong: np.ndarray
+    drift: np.ndarray
+
+
+def consequence(trains_on: tuple[Callable, Callable], warm: WarmRanks, ranks: int, seed: int) -> str:
+    """Where a training run with the bug diverges, in a sentence."""
+    layout_of, function = trains_on
+    config = replace(MODEL, seed=seed)
+    broken_rank = partial(_overridden, function, train_rank)
+    broken = warm.train(config, layout_of(ranks), broken_rank)
+    return diverges(warm.first_difference(config, broken, broken_rank))
+
+
+def harm(trains_on: tuple[Callable, Callable], warm: WarmRanks, ranks: int, seed: int) -> Harm:
+    """Train for longer, without the bug in one process and with it on all ranks."""
+    layout_of, function = trains_on
+    config = replace(MODEL, seed=seed, steps=LONGER)
+    with warm(1) as cluster:
+        ((right, weights),) = cluster.run(_losses_and_weights, config, ONE_PROCESS, timeout=120)
+    with warm(ranks) as cluster:
+        found = cluster.run(partial(_overridden, function, _losses_and_weights), config, layout_of(ranks), timeout=120)
+    moved = np.linalg.norm(weights[-1] - weights[0])
+    drift = [np.linalg.norm(one - weights, axis=1) / moved for _, one in found]
+    return Harm(np.array(right), np.array(found[0][0]), np.stack(drift))
+
+
+def _overridden(function: Callable, rank_function: Callable, world: ProcessGroup, *args):
+    """Run a rank's function with an algorithm that has a bug in place of the library's."""
+    overrides.override({function.__name__: function})
+    try:
+        return rank_function(world, *args)
+    finally:
+        overrides.override({})
+
+
+def _losses_and_weights(world: ProcessGroup, config: TrainConfig, layout: Layout) -> tuple[list, np.ndarray]:
+    """The loss of each step, and this rank's weights before the first and after each: (steps + 1, parameters)."""
+    corpus, share = load_corpus(config.text, config.context), Share.of(world, config, layout)
+
+    def weights() -> np.ndarray:
+        return np.concatenate([parameter.data.ravel() for parameter in share.gpt.parameters()]).astype(np.float64)
+
+    losses, seen = [], [weights()]
+    for step in range(config.steps):
+        rate = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
+        batch = partial(batch_of, corpus, config, step)
+        losses.append(train_step(share.model, share.optimizer, share.scaler, batch, rate, config.clip))
+        seen.append(weights())
+    return losses, np.stack(seen)
