@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from minidist.show.demos.tensor_parallel.numbers import ROOM, TOKENS, UNITS, WIDTH
+from minidist.show.demos.tensor_parallel.numbers import TOKENS, UNITS, WIDTH
 from minidist.show.palette import COLLECTIVES, of_rank
 from minidist.show.player.scene import Box, Label, Shape
 
 CELL = 2.6  # characters
+ROOM = 3  # characters of a number
 SENDS = COLLECTIVES["all-reduce"]
 PLACES = ("x", "full", "a", "z", "b", "partial", "y")
 COLUMNS = {"x": WIDTH, "full": WIDTH, "a": UNITS, "z": UNITS, "b": WIDTH, "partial": WIDTH, "y": WIDTH}
