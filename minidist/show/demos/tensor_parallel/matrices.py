@@ -268,7 +268,8 @@ class Steps:
 
     def _sum(self, terms: str, result: str, skipped: bool) -> str:
         values = [getattr(held, terms)[0, 0] for held in self.ranks]
-        written = " + ".join(text_of(v) if v >= 0 else f"({text_of(v)})" for v in values)
+        first, *others = map(text_of, values)
+        written = " + ".join([first, *(f"({text})" if text.startswith("−") else text for text in others)])
         if skipped:
             return f"top left: {' and '.join(map(text_of, values))}, instead of {text_of(sum(values))}"
         return f"top left: {written} = {text_of(getattr(self.ranks[0], result)[0, 0])}"
