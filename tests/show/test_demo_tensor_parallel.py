@@ -3,7 +3,9 @@
 from itertools import pairwise
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from frames import boxes, check_inside
 
 from minidist.analysis.steps import kind_of, traced_step
 from minidist.show.demos import DEMONSTRATIONS
@@ -11,7 +13,10 @@ from minidist.show.demos.shared.runs import warm_ranks
 from minidist.show.demos.tensor_parallel import halves
 from minidist.show.demos.tensor_parallel import scene as scenes
 from minidist.show.demos.tensor_parallel.bug import drops_g, drops_gains
+from minidist.show.demos.tensor_parallel.numbers import numbers_of
+from minidist.show.demos.tensor_parallel.picture import SENDS
 from minidist.show.demos.tensor_parallel.run import config_of
+from minidist.show.demos.tensor_parallel.split import matches, split, whole
 from minidist.show.player.scene import Box
 from minidist.trace import Event
 from minidist.train.layout import Layout
@@ -31,6 +36,15 @@ def warm():
         yield found
 
 
+def scene_of(animation, name: str):
+    return next(scene for scene in animation.all_scenes if scene.name == name)
+
+
+def lanes_of(animation):
+    """The measured scenes, the first of them with the bug last."""
+    return [one for one in animation.all_scenes if "here" in one.name] + [scene_of(animation, "broken, measured")]
+
+
 def fills(frame) -> set:
     return {shape.fill for shape in frame.shapes if isinstance(shape, Box)}
 
@@ -45,16 +59,21 @@ def formula(scene) -> str:
 
 
 def test_scenes(animations):
-    assert [scene.name for scene in animations["tp"].scenes] == ["tp"]
-    assert [scene.name for scene in animations["sp"].scenes] == ["tp + sp", "tp"]
+    shared = ["as GPUs would"]
+    assert [one.name for one in animations["tp"].scenes] == ["matrices", "as measured here", *shared]
+    assert [one.name for one in animations["sp"].scenes] == ["tp + sp", "tp", "as measured here", "tp here", *shared]
     for animation in animations.values():
         for scene in animation.scenes:
-            assert scene.first_wrong is None and "it matches the single-process run bit for bit" in scene.verdict
+            assert scene.first_wrong is None and scene.questions and scene.cues
             assert not any("wrong" in fills(frame) for frame in scene.frames)
+            if "here" in scene.name:
+                assert "it matches the single-process run bit for bit" in scene.details
+        assert len(animation.html()) < 1_500_000
 
 
 def test_calls_and_bytes_are_those_of_the_formula(animations):
-    (alone,), (split, same) = animations["tp"].scenes, animations["sp"].scenes
+    alone = scene_of(animations["tp"], "as measured here")
+    split, same = (scene_of(animations["sp"], name) for name in ("as measured here", "tp here"))
     assert count(alone, "all-reduce") == count(same, "all-reduce") == 4 * LAYERS + 1
     assert (count(split, "all-gather"), count(split, "reduce-scatter")) == (4 * LAYERS + 2, 4 * LAYERS + 1)
     for scene in (alone, split, same):
@@ -67,7 +86,7 @@ def test_calls_and_bytes_are_those_of_the_formula(animations):
 def test_sp_holds_less(animations):
     held = [
         float(scene.frames[-1].facts["activations at peak"].split()[0].replace(",", ""))
-        for scene in animations["sp"].scenes
+        for scene in lanes_of(animations["sp"])[:2]
     ]
     assert held[0] < held[1]
 
@@ -85,13 +104,13 @@ def test_compute_is_idle_while_forward_and_backward_communicate(warm, sp):
     still = sum(e.end - e.start for name in ("forward", "backward") for e in inside_of(step[0], name))
     end = max(event.end for log in step for event in log if event.track == "step")
     scene = scenes.of_run("tp", run, 3 * end, "proof")  # next to a step that took three times as long
-    assert f" Rank 0's compute was idle for {still / end:.0%} of the step." in scene.verdict
+    assert scene.verdict == f"Rank 0's compute was idle for {still / end:.0%} of the step."
     assert scene.frames[-1].facts["compute idle"] == f"{still / 1e6:.1f} ms"
     assert scene.frames[-1].facts["time"] == f"{end / 1e6:.1f} of {end / 1e6:.1f} ms"
 
 
 def test_g_sums_in_forward_and_f_in_backward(animations):
-    scene, log = animations["tp"].scenes[0], traced_step(animations["tp"].logs)[0]
+    scene, log = scene_of(animations["tp"], "as measured here"), traced_step(animations["tp"].logs)[0]
     notes = [frame.note for frame in scene.frames]
     forward = [note for note in notes if " g adds " in note]
     backward = [note for note in notes if " f adds " in note]
@@ -106,7 +125,7 @@ def test_g_sums_in_forward_and_f_in_backward(animations):
 
 
 def test_forward_gathers_tokens_and_sums_parts_and_backward_gradients(animations):
-    scene, log = animations["sp"].scenes[0], traced_step(animations["sp"].logs)[0]
+    scene, log = scene_of(animations["sp"], "as measured here"), traced_step(animations["sp"].logs)[0]
     for phase in ("forward", "backward"):
         words = [frame.note for frame in scene.frames if frame.note.startswith(f"{phase.capitalize()}")]
         words = [note for note in words if "is done" not in note]
@@ -119,7 +138,7 @@ def test_forward_gathers_tokens_and_sums_parts_and_backward_gradients(animations
 
 def test_activations_at_peak_exclude_everything_else(animations, warm):
     config = config_of(RANKS, SIZE, 2)
-    for scene, sp in zip(animations["sp"].scenes, (1, 0), strict=True):
+    for scene, sp in zip(lanes_of(animations["sp"])[:2], (1, 0), strict=True):
         memory = warm.train(config, Layout(tp=RANKS, sp=sp), digests=False).ranks[0].memory
         assert {frame.facts["activations at peak"] for frame in scene.frames} == {
             f"{memory['activations'] / 2**10:,.0f} KiB"
@@ -147,7 +166,7 @@ def test_places_are_one_more_than_calls(sequence):
 
 def test_facts_grow_and_have_the_same_names(animations):
     for animation in animations.values():
-        for scene in (*animation.scenes, animation.broken):
+        for scene in lanes_of(animation):
             assert len({tuple(frame.facts) for frame in scene.frames}) == 1
             for name in ("time", "compute idle"):
                 values = [float(frame.facts[name].split()[0]) for frame in scene.frames]
@@ -156,15 +175,90 @@ def test_facts_grow_and_have_the_same_names(animations):
 
 def test_the_broken_ones_say_when_and_where(animations):
     for animation, where in ((animations["tp"], "embeddings.token.weight"), (animations["sp"], "norm1.gain")):
-        scene = animation.broken
-        assert "it first differs after step 0, in " in scene.verdict and "ulp" in scene.verdict
-        assert where in scene.verdict
+        for scene in animation.all_broken:
+            assert "it first differs after step 0, in " in scene.details and "ulp" in scene.details
+            assert where in scene.details and len(scene.verdict) < 80
+        scene = lanes_of(animation)[-1]
         marked = [number for number, frame in enumerate(scene.frames) if "wrong" in fills(frame)]
         assert marked[0] <= scene.first_wrong and marked[-1] == len(scene.frames) - 1
         assert "skipped" in scene.frames[scene.first_wrong].note or "not summed" in scene.frames[scene.first_wrong].note
-    good, bad = animations["tp"].scenes[0], animations["tp"].broken
+    good, *_, bad = lanes_of(animations["tp"])
     assert count(bad, "all-reduce") == count(good, "all-reduce") - 1
     assert bad.frames[-1].facts[BYTES] != formula(bad)
+
+
+def test_every_scene_breaks_in_the_same_frame(animations):
+    for animation in animations.values():
+        for broken in animation.all_broken:
+            assert len(broken.frames) == len(scene_of(animation, broken.twin).frames)
+        assert {one.twin for one in animation.all_broken} >= {animation.scenes[0].name, "as measured here"}
+
+
+def test_the_dials_change_the_step_and_not_what_is_sent(animations):
+    for animation in animations.values():
+        measured, scene = lanes_of(animation)[0], scene_of(animation, "as GPUs would")
+        ends = {float(one.frames[-1].facts["time"].split()[0]) for one in scene.variants}
+        assert len(ends) > 10
+        assert {one.frames[-1].facts[BYTES] for one in scene.variants} == {measured.frames[-1].facts[BYTES]}
+
+
+# ── the cut matrices ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_parts_join_to_one_process(warm, seed):
+    numbers = numbers_of(2, seed)
+    one = whole(warm, numbers)
+    hidden = np.maximum((numbers.x_hat * numbers.gain) @ numbers.a, 0)
+    assert np.array_equal(one.y, (hidden @ numbers.b).sum(0))  # GELU of these numbers is exact
+    for sequence in (False, True):
+        assert matches(split(warm, numbers, sequence), one)
+    for sequence, broken in ((False, "g"), (True, "gain")):
+        assert not matches(split(warm, numbers, sequence, broken), one)
+
+
+def test_what_the_cut_mlp_sends(warm):
+    """Two all-reduces of T C float64; with sp each becomes a float32 all-gather and a float64 reduce-scatter."""
+    numbers = numbers_of(2, 0)
+    assert [held.sent for held in split(warm, numbers, False)] == [(0, 96, 96, 192, 192)] * 2
+    assert [held.sent for held in split(warm, numbers, True)] == [(24, 72, 96, 144, 168)] * 2  # the last: the gain's
+
+
+def test_the_picture_of_the_matrices(animations):
+    for animation in animations.values():
+        for scene in (*(one for one in animation.scenes if one.code), animation.broken):
+            check_inside(scene)
+            assert all(one.id for frame in scene.frames for one in boxes(frame) if one.text not in ("", "f", "g"))
+            sending = [frame for frame in scene.frames if boxes(frame, fill=SENDS)]
+            small = int("γ" in " ".join(frame.note for frame in sending)) or int(
+                any("small all-reduce" in frame.note for frame in scene.frames)
+            )
+            assert int(scene.frames[-1].facts["collectives"]) == len(sending) + small
+
+
+def test_terms_of_the_sum_fly_to_both_ranks(animations):
+    scene = scene_of(animations["tp"], "matrices")
+    number = next(n for n, frame in enumerate(scene.frames) if "added up to y" in frame.note)
+    for rank in range(2):
+        name = f"terms of y[0, 0] of rank {rank}"
+        assert len(boxes(scene.frames[number - 1], id=name)) == 1 and len(boxes(scene.frames[number], id=name)) == 3
+    assert animations["tp"].broken.first_wrong == number
+    wrong = boxes(animations["tp"].broken.frames[number], fill="wrong")
+    assert len(wrong) == int(animations["tp"].broken.verdict.split()[4])
+
+
+def test_outside_f_and_g_each_rank_has_its_tokens(animations):
+    kept = [
+        scene_of(animations["sp"], name).frames[-1].facts["tokens of x and y on each rank"]
+        for name in ("tp + sp", "tp")
+    ]
+    assert kept == ["2 of 4", "4 of 4"]
+    last = [boxes(scene.frames[-1]) for scene in (animations["sp"].scenes[0], animations["sp"].broken)]
+    gains = [
+        [[one.text for one in found if one.id.startswith("γ") and one.id.endswith(f"rank {rank}")] for rank in (0, 1)]
+        for found in last
+    ]
+    assert gains[0][0] == gains[0][1] and gains[1][0] != gains[1][1] and len(gains[0][0]) == 3
 
 
 @pytest.mark.parametrize(("size", "seed"), [(8, 0), (9, 5)])

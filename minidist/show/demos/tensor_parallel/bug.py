@@ -1,5 +1,6 @@
 """Tensor and sequence parallelism with one bug each: a sum over the ranks is skipped. The trace shows where."""
 
+from contextlib import contextmanager
 from unittest.mock import patch
 
 from minidist.comm.group import ProcessGroup
@@ -13,11 +14,27 @@ from minidist.train.trainer import train_rank
 WITHOUT_G = "blocks.0.mlp.proj"
 
 
+@contextmanager
+def without_g():
+    """Within it, g adds nothing up: each rank continues with its own partial sum."""
+    with patch.object(mappings, "sum_over", lambda array, group, dtype: _skip(DROPPED_G, group) or array):
+        yield
+
+
+class WithoutSum(mappings.CopyParameterToSequenceParallelRegion):
+    """A parameter whose gradient each rank has from its own tokens alone."""
+
+    @staticmethod
+    def backward(ctx, gradient):
+        _skip(DROPPED_GAIN, ctx.group)
+        return gradient, None, None
+
+
 def drops_g(world, config, layout, options):
     """After one layer, each rank continues with its own partial sum."""
 
     def skipped(x, group: ProcessGroup, reduce_dtype, dtype):
-        with patch.object(mappings, "sum_over", lambda array, group, dtype: _skip(DROPPED_G, group) or array):
+        with without_g():
             return mappings.reduce_from_group(x, group, reduce_dtype, dtype)
 
     class WithoutG(tensor.RowParallelLinear):
@@ -35,12 +52,6 @@ def drops_g(world, config, layout, options):
 
 def drops_gains(world, config, layout, options):
     """Each rank has the gradient of LayerNorm's gains from its own tokens alone."""
-
-    class WithoutSum(mappings.CopyParameterToSequenceParallelRegion):
-        @staticmethod
-        def backward(ctx, gradient):
-            _skip(DROPPED_GAIN, ctx.group)
-            return gradient, None, None
 
     def forward(self: SequenceParallelLayerNorm, x):
         gain = WithoutSum.apply(self.gain, self.group, self.reduce_dtype)

@@ -1,15 +1,21 @@
 """What the animations of tensor and sequence parallelism say: lanes of one step, and how long compute waits."""
 
+from collections.abc import Sequence
+
+from minidist.analysis.clock.replay import Replayed
 from minidist.analysis.steps import kind_of, step_length, traced_step
-from minidist.show.demos.shared import lanes
+from minidist.show.demos.shared import gpus, lanes
 from minidist.show.demos.shared.lanes import MS, Bar, Lanes
-from minidist.show.demos.tensor_parallel import halves
+from minidist.show.demos.tensor_parallel import halves, words
 from minidist.show.demos.tensor_parallel.halves import Part
 from minidist.show.player.scene import Scene
 from minidist.trace import Event
 from minidist.train.result import Run
 
 TITLES = {0: "Each half of a block ends with an all-reduce", 1: "A reduce-scatter and an all-gather between halves"}
+SENT = "sent for them, all ranks"
+BRIEFLY = ("time", "compute idle", SENT)  # the facts on the cluster's clock, where there is a scene for each dial
+SYMMETRIC = 2  # ranks shown there: they all compute the same amount at the same time
 
 
 def step_of(run: Run) -> list[list[Event]]:
@@ -37,33 +43,65 @@ def _bars(log: list[Event], run: Run) -> list[Bar]:
     return bars
 
 
-def of_run(name: str, run: Run, longest: int, proof: str) -> Scene:
-    step, config, ranks = step_of(run), run.config, len(run.ranks)
+def of_run(name: str, run: Run, longest: int, proof: str, logs: Sequence[list] | None = None, **more) -> Scene:
+    """The lanes of a run's last step.
+
+    Args:
+        longest: the longest of the steps to compare, in ns.
+        proof: that the run matches one process, or where it diverges.
+        logs: of the same run on another clock; its own by default.
+        more: further fields of the Scene.
+    """
+    step = step_of(run) if logs is None else traced_step(logs)
+    config, ranks = run.config, len(run.ranks)
     end, parts = step_length(step), halves.parts(step[0], config, run.layout)
-    picture = Lanes([_bars(log, run) for log in step], end, longest)
+    shown = step if logs is None else step[:SYMMETRIC]
+    picture = Lanes([_bars(log, run) for log in shown], end, longest)
     drops = [event.end for event in step[0] if lanes.is_dropped(event)]
-    moments = {0: "Every rank has the same samples, and its own heads, hidden units and part of the vocabulary."}
+    moments = [(0, "Every rank has the same samples, and its own heads, hidden units and part of the vocabulary.")]
+    missing = ""  # what was skipped since the last moment: it is told at the next, which the right run has too
     for part in parts:
-        if lanes.is_dropped(part.event) or part.kind not in ("", "compute"):
-            moments[part.event.end] = halves.sentence(part, ranks)
+        if part.kind not in ("", "compute"):
+            moments.append((part.event.end, missing or halves.sentence(part, ranks)))
+            missing = ""
+        elif lanes.is_dropped(part.event):
+            missing = halves.sentence(part, ranks)
     optimizer = next(event for event in step[0] if kind_of(event) == "optimizer")
-    moments[optimizer.start] = (
-        "Backward is done: each rank has the gradients of its own weights, and no sums to wait for."
+    moments.append(
+        (optimizer.start, "Backward is done: each rank has the gradients of its own weights. No sums are left.")
     )
-    moments[end] = "The step has ended: each rank has updated its own weights."
-    if drops:
-        moments[end] = "The step has ended: each rank has updated its weights with wrong gradients."
+    updated = "weights with wrong gradients" if drops else "own weights"
+    moments.append((end, f"The step has ended: each rank has updated its {updated}."))
     frames, first_wrong = [], None
-    for number, (time, note) in enumerate(sorted(moments.items())):
+    for number, (time, note) in enumerate(moments):
         if first_wrong is None and any(drop <= time for drop in drops):
             first_wrong = number
-        frames.append(picture.frame(time, note, _facts(run, parts, time, end)))
-    words = f"{proof} Rank 0's compute was idle for {_idle(parts) / end:.0%} of the step."
-    sizes = f"L = {config.layers} blocks, B T C = {config.micro_batch} x {config.context} x {config.width}"
-    title = f"{TITLES[run.layout.sp]} (N = {ranks} ranks, {sizes})"
+        facts = _facts(run, parts, time, end)
+        if logs is not None:
+            facts = {called: facts[called] for called in BRIEFLY}
+        frames.append(picture.frame(time, note, facts))
+    idle = _idle(parts) / end
+    verdict = f"Rank 0's compute was idle for {idle:.0%} of the step."
+    of_all = f"{ranks} ranks" if len(shown) == ranks else f"{len(shown)} of {ranks} ranks, which do the same"
+    title = f"{TITLES[run.layout.sp]} ({of_all}; {config.layers} blocks)"
     third = len(frames) // 3
     stills = tuple(sorted({third, 2 * third if first_wrong is None else first_wrong, len(frames) - 1}))
-    return Scene(name, title, tuple(frames), picture.height, _key(run, drops), words, first_wrong, stills)
+    asked = words.lane_questions(config.layers, bool(run.layout.sp), logs is not None)
+    cues = words.lane_cues(logs is not None)
+    return Scene(
+        name, title, tuple(frames), picture.height, _key(run, drops), verdict, first_wrong, stills,
+        details=proof, questions=asked, cues=cues, **more,
+    )  # fmt: skip
+
+
+def on_gpus(name: str, run: Run, proof: str, **more) -> Scene:
+    """The same step on the cluster's clock, with dials; each of their positions has a time axis of its own."""
+
+    def scene_of(replayed: Replayed) -> Scene:
+        longest = step_length(traced_step(replayed.logs))
+        return of_run(name, run, longest, proof, replayed.logs, **more)
+
+    return gpus.at_start(gpus.variants_of([rank.log for rank in run.ranks], scene_of))
 
 
 def _key(run: Run, drops: list) -> dict[str, str]:
@@ -90,7 +128,7 @@ def _facts(run: Run, parts: list[Part], time: int, end: int) -> dict[str, str]:
     calls = "(3 L + 1)" if sequence else "(4 L + 1)"  # 4 (4 L + 2) + 8 (4 L + 1) or 16 (4 L + 1) bytes per number
     return facts | {
         "compute idle": f"{_idle(past) / MS:.1f} ms",
-        "sent for them, all ranks": f"{sent:,} B",
+        SENT: f"{sent:,} B",
         f"formula 16 (N−1) {calls} B T C": f"{halves.nbytes(config, len(run.ranks), sequence):,} B",
         "activations at peak": f"{run.ranks[0].memory['activations'] / 2**10:,.0f} KiB",
     }
