@@ -3,19 +3,19 @@
 GROUPS = {  # group -> demonstration -> its scenes, as it makes them by default
     "collectives": {
         "broadcast": ("tree", "naive", "ring"),
-        "ring": ("ring", "naive", "halving-doubling"),
-        "reduce-scatter": ("ring",),
+        "ring": ("ring", "numbers", "naive", "halving-doubling"),
+        "reduce-scatter": ("ring", "numbers"),
         "all-gather": ("ring",),
         "all-to-all": ("pairwise",),
     },
     "parallelism": {
-        "dp": ("overlapped", "bucketed", "naive"),
-        "zero": ("replicated", "stage 1", "stage 2", "stage 3"),
-        "tp": ("tp",),
-        "sp": ("tp + sp", "tp"),
+        "dp": ("overlapped", "bucketed", "naive", "measured", "weights"),
+        "zero": ("16 bytes", "replicated", "stage 1", "stage 2", "stage 3"),
+        "tp": ("matrices", "as measured here", "as GPUs would"),
+        "sp": ("tp + sp", "tp", "as measured here", "tp here", "as GPUs would"),
         "cp": ("ring", "zigzag"),
         "ep": ("routes", "balance"),
-        "pp": ("naive", "GPipe", "1F1B", "interleaved", "ZB-H1"),
+        "pp": ("naive", "GPipe", "1F1B", "interleaved", "ZB-H1", "all", "GPUs", "measured"),
     },
     "memory and precision": {
         "recompute": ("none", "selective", "full"),
