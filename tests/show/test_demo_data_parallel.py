@@ -11,7 +11,7 @@ from minidist.analysis.time.overlap import hidden_share
 from minidist.nn.gpt import GPT
 from minidist.parallel.data import fill_buckets
 from minidist.show.demos import DEMONSTRATIONS
-from minidist.show.demos.data_parallel import asked, drift, run
+from minidist.show.demos.data_parallel import drift, lecture, run
 from minidist.show.demos.data_parallel.bug import DROPPED_BUCKET, drops_a_bucket
 from minidist.show.demos.data_parallel.picture import Axis, network
 from minidist.show.demos.data_parallel.steps import Step, full_times, last_step_of
@@ -135,7 +135,7 @@ def test_the_race_has_three_ends(animation):
 
 
 def test_answers_are_computed():
-    assert [asked.place(value, (0.1, 0.5)) for value in (0, 0.1, 0.3, 0.9)] == [0, 1, 1, 2]
+    assert [lecture.place(value, (0.1, 0.5)) for value in (0, 0.1, 0.3, 0.9)] == [0, 1, 1, 2]
 
 
 def test_the_question_about_hiding_has_the_answer_of_its_position(animation):

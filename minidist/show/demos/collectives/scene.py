@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from minidist.show.contributions import LETTERS
-from minidist.show.demos.collectives import lesson
+from minidist.show.demos.collectives import lecture
 from minidist.show.demos.collectives.code import CODE
 from minidist.show.demos.collectives.kinds import Kind
 from minidist.show.demos.collectives.pictures import cells, harm, height, network
@@ -60,10 +60,10 @@ def of_steps(
         "At the end, every number matches the single-process result bit for bit.",
         first_wrong,
         tuple(sorted({0, 1, 2, last // 2, last // 2 + 1, last} & set(range(last + 1)))),
-        questions=lesson.question_of_numbers(ranks)
+        questions=lecture.question_of_numbers(ranks)
         if in_numbers
-        else lesson.questions(kind, algorithm, ranks, 8 * size, last),
-        cues=lesson.cues(kind, last),
+        else lecture.questions(kind, algorithm, ranks, 8 * size, last),
+        cues=lecture.cues(kind, last),
         code=code.lines,
     )
 
@@ -81,10 +81,10 @@ def broken(
     """The same scene with the bug, and after it what the bug does to a training run."""
     scene = of_steps(kind, algorithm, steps, right, defined, in_numbers)
     wrong = defined & (steps[-1].values != right[-1].values)
-    asked = [lesson.question_of_bug(kind, wrong, int(defined.sum()), scene.first_wrong, len(steps) - 1)]
+    asked = [lecture.question_of_bug(kind, wrong, int(defined.sum()), scene.first_wrong, len(steps) - 1)]
     frames = scene.frames
     if training is not None:
-        asked.append(lesson.question_of_harm(training, len(frames)))
+        asked.append(lecture.question_of_harm(training, len(frames)))
         frames = (*frames, *_harm(training, frames[-1]))
     name = "broken" if training is not None or scene.name == next(iter(kind.programs)) else f"broken {scene.name}"
     return replace(
@@ -96,7 +96,7 @@ def broken(
         details=details,
         stills=tuple(sorted({*scene.stills, len(frames) - 1})),
         questions=tuple(asked),
-        cues=lesson.cues_of_bug(scene.first_wrong, len(steps) - 1, training),
+        cues=lecture.cues_of_bug(scene.first_wrong, len(steps) - 1, training),
     )
 
 

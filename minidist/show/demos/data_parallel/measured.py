@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from minidist.comm.runtime.patience import cores
-from minidist.show.demos.data_parallel import asked
+from minidist.show.demos.data_parallel import lecture
 from minidist.show.demos.data_parallel.bug import DROPPED_BUCKET
 from minidist.show.demos.data_parallel.picture import Rows
 from minidist.show.demos.data_parallel.scene import key_of
@@ -48,7 +48,7 @@ def scene(
         (FRAMES // 2, FRAMES - 1),
         twin,
         details,
-        () if twin else (asked.gains_here(steps, on_gpus, FRAMES - 1, cores()),),
+        () if twin else (lecture.gains_here(steps, on_gpus, FRAMES - 1, cores()),),
         (Cue(0, 3, CUE),),
     )
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from minidist.show.demos.data_parallel import asked
+from minidist.show.demos.data_parallel import lecture
 from minidist.show.demos.data_parallel.bug import DROPPED_BUCKET
 from minidist.show.demos.data_parallel.picture import Large
 from minidist.show.demos.data_parallel.steps import Step
@@ -96,10 +96,10 @@ class Race:
 
     def _question(self, sync: str, ends: int) -> Question:
         if sync == "overlapped":
-            return asked.hidden(self.steps[sync], ends, self.words[0])
+            return lecture.hidden(self.steps[sync], ends, self.words[0])
         if sync == "bucketed":
-            return asked.after_backward(self.steps, ends + 1)
-        return asked.many_messages(self.steps, ends + 1, self.words[1])
+            return lecture.after_backward(self.steps, ends + 1)
+        return lecture.many_messages(self.steps, ends + 1, self.words[1])
 
     def _moments(self, step: Step) -> list[tuple[int, str]]:
         """(time, what happens then), in order."""

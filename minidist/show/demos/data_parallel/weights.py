@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minidist.show.demos.data_parallel import asked, drift
+from minidist.show.demos.data_parallel import drift, lecture
 from minidist.show.demos.shared import lanes
 from minidist.show.palette import of_rank
 from minidist.show.player.scene import Box, Cue, Curve, Frame, Label, Question, Scene, Shape
@@ -69,7 +69,7 @@ def scene(shown: Drift, most: float, stride: int, verdict: str, details: str, tw
     frames = [Frame(tuple(_shapes(shown, most, now)), _note(shown, now, bool(twin)), _facts(shown, now), now)
               for now in range(steps + 1)]  # fmt: skip
     losses = f"{shown.losses[-1]:.3f} after {steps} steps; one process: {shown.right[-1]:.3f}"
-    question: Question = asked.unnoticed(steps, losses) if twin else asked.exact(1, steps)
+    question: Question = lecture.unnoticed(steps, losses) if twin else lecture.exact(1, steps)
     sample = f", every {stride}th weight" if stride > 1 else ""
     key = {f"rank {rank}": of_rank(rank) for rank in range(len(shown.ranks))}
     return Scene(

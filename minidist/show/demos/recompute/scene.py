@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from minidist.nn.gpt import GPT
-from minidist.show.demos.recompute import lesson
+from minidist.show.demos.recompute import lecture
 from minidist.show.demos.recompute.run import bytes_of_block, recomputed_share
 from minidist.show.demos.shared.memory_log import MemoryLog, last_steps
 from minidist.show.demos.shared.stacks import Mark, Stacks, bytes_text
@@ -65,8 +65,8 @@ def of_run(run: Run, most: int, verdict: str, bug: bool = False) -> Scene:
     if not bug:
         scene = shown.scene(mode, title, verdict)
         return replace(
-            scene, questions=lesson.questions(mode, held[0], share, len(scene.frames)), cues=lesson.CUES[mode]
+            scene, questions=lecture.questions(mode, held[0], share, len(scene.frames)), cues=lecture.CUES[mode]
         )
     found = shown.scene(f"broken {mode}", title, "Wrong gradients, and no error: backward used other numbers.")
-    question = lesson.question_of_bug(found.first_wrong)
-    return replace(found, twin=mode, details=verdict, questions=(question,), cues=lesson.CUES["broken"])
+    question = lecture.question_of_bug(found.first_wrong)
+    return replace(found, twin=mode, details=verdict, questions=(question,), cues=lecture.CUES["broken"])

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from minidist.show.demos.tensor_parallel import words
+from minidist.show.demos.tensor_parallel import lecture
 from minidist.show.demos.tensor_parallel.numbers import TOKENS, UNITS, WIDTH
 from minidist.show.demos.tensor_parallel.picture import CELL, SENDS, Board, cells, left_of, text_of
 from minidist.show.demos.tensor_parallel.split import Held
@@ -40,8 +40,8 @@ def scene_of(name: str, ranks: Sequence[Held], one: Held, sequence: bool, gains:
     stills = (moments["dealt"], moments["partial"], at_end)
     return Scene(
         name, title, tuple(steps.frames), steps.board.height, key, verdict, wrong, stills,
-        questions=words.questions(moments, sequence, gains), cues=words.cues(moments, sequence, gains),
-        code=words.SEQUENCE_CODE if sequence else words.CODE,
+        questions=lecture.questions(moments, sequence, gains), cues=lecture.cues(moments, sequence, gains),
+        code=lecture.SEQUENCE_CODE if sequence else lecture.CODE,
     )  # fmt: skip
 
 

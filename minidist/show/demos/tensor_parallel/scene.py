@@ -6,7 +6,7 @@ from minidist.analysis.clock.replay import Replayed
 from minidist.analysis.steps import kind_of, step_length, traced_step
 from minidist.show.demos.shared import gpus, lanes
 from minidist.show.demos.shared.lanes import MS, Bar, Lanes
-from minidist.show.demos.tensor_parallel import halves, words
+from minidist.show.demos.tensor_parallel import halves, lecture
 from minidist.show.demos.tensor_parallel.halves import Part
 from minidist.show.player.scene import Scene
 from minidist.trace import Event
@@ -86,8 +86,8 @@ def of_run(name: str, run: Run, longest: int, proof: str, logs: Sequence[list] |
     title = f"{TITLES[run.layout.sp]} ({of_all}; {config.layers} blocks)"
     third = len(frames) // 3
     stills = tuple(sorted({third, 2 * third if first_wrong is None else first_wrong, len(frames) - 1}))
-    asked = words.lane_questions(config.layers, bool(run.layout.sp), logs is not None)
-    cues = words.lane_cues(logs is not None)
+    asked = lecture.lane_questions(config.layers, bool(run.layout.sp), logs is not None)
+    cues = lecture.lane_cues(logs is not None)
     return Scene(
         name, title, tuple(frames), picture.height, _key(run, drops), verdict, first_wrong, stills,
         details=proof, questions=asked, cues=cues, **more,
