@@ -13,6 +13,7 @@ from minidist.show.player.terminal import Player
 from minidist.show.player.terminal.lecture import Lecture
 
 QUESTION = Question(2, "Where is the cart after step 2?", ("at 10", "at 20", "at 40"), 1, "It moves 10 in each step.")
+LATER = Question(3, "Is it late?", ("yes", "no"), 0, "Its clock says so.", asked=1)
 KEY = {f"a thing of kind {i}": colour for i, colour in enumerate(("#D55E00", "#0072B2", "#009E73", "#CC79A7"))}
 LIMIT = 300  # seconds for one session
 
@@ -31,7 +32,7 @@ def run(name: str, speed: int = 10, ends: float = 40, height: float = 5, **more)
 def animation() -> Animation:
     cues = Cue(0, 2, "Ask what a cart is."), Cue(3, 1.5, "Say why.")
     slow = run("slow", questions=(QUESTION,), cues=cues, code=("for step in range(3):", "    push(cart)", "rest()"))
-    late = run("late", ends=80)
+    late = run("late", ends=80, questions=(LATER,))
     speeds = Dial("speed", ("10", "12", "14")), Dial("road", ("short", "long"), 1)
     variants = tuple(run(f"{v} {road}", v, end) for v in (10, 12, 14) for road, end in (("short", 20), ("long", 40)))
     dials = run("set by you", dials=speeds, variants=variants)
@@ -81,6 +82,20 @@ def test_a_question_comes_before_the_frame_that_answers_it(animation):
     lecture.forward()
     lecture.forward()
     assert (lecture.question, lecture.frame) == (None, 2)  # it is asked once
+
+
+def test_a_question_can_be_asked_long_before_its_answer(animation):
+    lecture = lecture_at(animation, 1, 0)
+    lecture.forward()
+    assert (lecture.question, lecture.frame, lecture.is_answered_later) == (LATER, 0, True)
+    lecture.vote(1)
+    for frame in (1, 2):
+        lecture.forward()
+        assert (lecture.question, lecture.frame) == (None, frame)
+    lecture.forward()
+    assert (lecture.question, lecture.frame, lecture.is_revealed, lecture.votes) == (LATER, 3, True, [0, 1])
+    lecture.forward()
+    assert (lecture.question, lecture.frame) == (None, 3)
 
 
 def test_a_step_back_closes_a_question_and_one_key_turns_all_off(animation):

@@ -108,6 +108,11 @@ class Question:
                 f"the question {self.text!r} has no frame before it, or not 2 to 6 choices with the answer"
             )
 
+    @property
+    def before(self) -> int:
+        """The frame before which it is asked."""
+        return self.asked or self.frame
+
 
 @dataclass(frozen=True)
 class Cue:

@@ -23,7 +23,7 @@ def _scene(scene: Scene, is_broken: bool) -> str:
     length = f"{len(scene.frames) - 1} steps" + (f", {minutes:g} min" if minutes else "")
     heading = f"{scene.name}{broken} ({length}): {scene.title}"
     said = [(cue.frame, 1, _cue(cue)) for cue in scene.cues]
-    asked = [(question.frame, 0, _question(question)) for question in scene.questions]  # before what the step shows
+    asked = [(question.before, 0, _question(question)) for question in scene.questions]  # before what the step shows
     lines = [text for _, _, text in sorted([*said, *asked], key=lambda entry: entry[:2])]
     if scene.verdict:
         lines.append(_paragraph(f"end: {scene.verdict}", "  "))
@@ -39,7 +39,7 @@ def _question(question: Question) -> str:
         f"      {number}  {choice}{'   <- the answer' if number == question.answer + 1 else ''}"
         for number, choice in enumerate(question.choices, 1)
     ]
-    asked = _paragraph(f"before step {question.frame}, ask: {question.text}", "  ")
+    asked = _paragraph(f"before step {question.before}, ask: {question.text}", "  ")
     return "\n".join((asked, *choices, _paragraph(f"because: {question.reason}", "      ")))
 
 

@@ -17,12 +17,14 @@ class Lecture:
         asks: whether questions are asked.
         question: the open one, if any.
         votes: for each of its choices.
+        waiting: the text of a question that a later frame answers -> its votes.
     """
 
     def __init__(self, animation: Animation, scene: Scene) -> None:
         self.animation = animation
         self.unbroken = animation.scenes[0] if animation.is_broken(scene) else scene  # to return to from a broken one
         self.asks, self.answered = True, set()
+        self.waiting: dict[str, list[int]] = {}
         self.choose(scene)
 
     @property
@@ -84,15 +86,24 @@ class Lecture:
         """A step, or the question before it, or its answer."""
         question = self.question
         if question is None and (asked := self._question_before(self.frame + 1)) is not None:
-            self.question, self.votes = asked, [0] * len(asked.choices)
+            self.question = asked
+            self.votes = self.waiting.get(asked.text, [0] * len(asked.choices))
+            if asked.text in self.waiting:
+                self._reveal(asked)
         elif question is None:
             self.go(self.frame + 1)
         elif self.is_revealed:
             self.question = None
-        else:
-            self.answered.add(question.text)
+        elif self.is_answered_later:
+            self.waiting[question.text] = self.votes
             self.go(self.frame + 1)
-            self.question = question  # with its answer, until the next step
+        else:
+            self._reveal(question)
+
+    def _reveal(self, question: Question) -> None:
+        self.answered.add(question.text)
+        self.go(self.frame + 1)
+        self.question = question  # with its answer, until the next step
 
     def backward(self) -> None:
         """A step back, or the end of a question."""
@@ -110,11 +121,19 @@ class Lecture:
     def is_revealed(self) -> bool:
         return self.question is not None and self.question.text in self.answered
 
+    @property
+    def is_answered_later(self) -> bool:
+        """Whether the open question is answered by a frame after the next one."""
+        return self.question is not None and not self.is_revealed and self.question.frame > self.frame + 1
+
     def _question_before(self, frame: int) -> Question | None:
+        """What is asked, or answered, on the step to a frame."""
         if not self.asks:
             return None
-        asked = (one for one in self.shown.questions if one.frame == frame and one.text not in self.answered)
-        return next(asked, None)
+        left = [one for one in self.shown.questions if one.text not in self.answered]
+        answered = [one for one in left if one.frame == frame and (one.before == frame or one.text in self.waiting)]
+        asked = [one for one in left if one.before == frame and one.text not in self.waiting]
+        return next(iter([*answered, *asked]), None)
 
     # ── dials ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

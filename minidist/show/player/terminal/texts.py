@@ -131,15 +131,16 @@ def speaker(lecture: Lecture) -> Text:
     before, after = [cue for cue in scene.cues if cue.frame <= frame], [cue for cue in scene.cues if cue.frame > frame]
     lines += [f"now ({cue.minutes:g} min): {cue.text}" for cue in before[-1:]]
     lines += [f"at step {cue.frame}: {cue.text}" for cue in after[:1]]
-    asked = [one for one in scene.questions if one.frame > frame]
-    lines += [f"question before step {one.frame}: {one.text}" for one in asked[:1]]
+    asked = [one for one in scene.questions if one.before > frame]
+    lines += [f"question before step {one.before}: {one.text}" for one in asked[:1]]
     return Text("\n".join(lines))
 
 
 def keys(lecture: Lecture) -> Text:
     """The keys that matter now, in at most 78 characters."""
     if lecture.question is not None and not lecture.is_revealed:
-        pairs = [(f"1-{len(lecture.votes)}", "vote"), ("space", "reveal"), ("←", "skip"), ("a", "questions off")]
+        reveal = "watch" if lecture.is_answered_later else "reveal"
+        pairs = [(f"1-{len(lecture.votes)}", "vote"), ("space", reveal), ("←", "skip"), ("a", "questions off")]
     elif lecture.question is not None:
         pairs = [("space", "go on"), ("←", "close"), ("a", "questions off")]
     else:

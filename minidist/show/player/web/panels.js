@@ -19,7 +19,8 @@ function showNotes() {
     `${scene.name}: ${minutes} minutes in all`,
     now && `now (${now.minutes} min): ${now.text}`,
     next && `at step ${next.frame}: ${next.text}`,
-    ...scene.questions.filter((one) => one.frame > frame).slice(0, 1).map((one) => `question before step ${one.frame}: ${one.text}`),
+    ...scene.questions.filter((one) => (one.asked || one.frame) > frame).slice(0, 1)
+      .map((one) => `question before step ${one.asked || one.frame}: ${one.text}`),
   ];
   $("notes").replaceChildren(...lines.filter(Boolean).map((line) => Object.assign(document.createElement("p"), { textContent: line })));
 }
