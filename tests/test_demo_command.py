@@ -213,7 +213,7 @@ def test_files_for_slides(tmp_path, capsys):
         (["ring", "--svg", "a.png"], "--svg: a.png must end in .svg"),
         (["--html", "a.html"], "name a demonstration: minidist demo NAME"),
         (["--notes"], "name a demonstration: minidist demo NAME"),
-        (["ring", "--scene", "rung"], "ring has no scene 'rung': choose from 'ring', 'naive', 'halving-doubling'"),
+        (["ring", "--scene", "rung"], "ring has no scene 'rung': choose from 'ring', 'numbers', 'naive', "),
         (["ring", "--step", "3"], "--step chooses the step of a picture: add --png PATH or --svg PATH"),
         (["--all"], "--all needs --html DIR for a gallery, --notes for the speaker's notes, or both"),
         (["ring", "--all", "--notes"], "--all shows every demonstration as it is: leave out ring"),
@@ -310,7 +310,9 @@ def test_in_a_terminal_the_player_takes_keys():
     )
     os.close(follower)
     seen, pressed, deadline = b"", [], time.monotonic() + 300
-    keys = [(b"Before: a letter", b" "), (b"Step 1", b"b"), (b"fix|broken: rank 0 swaps", b"q")]
+    keys = [
+        (b"Before: a letter", b" "), (b"space reveal", b" "), (b"Step 1", b"b"), (b"fix|broken: rank 0 swaps", b"q"),
+    ]  # fmt: skip
     try:
         while time.monotonic() < deadline:
             if select.select([leader], [], [], 0.2)[0]:
@@ -324,7 +326,7 @@ def test_in_a_terminal_the_player_takes_keys():
             if keys and re.search(keys[0][0], re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", seen)):
                 os.write(leader, keys[0][1])
                 pressed.append(keys.pop(0)[1])
-        assert player.wait(timeout=120) == 0 and pressed == [b" ", b"b", b"q"]
+        assert player.wait(timeout=120) == 0 and pressed == [b" ", b" ", b"b", b"q"]
     finally:
         player.kill()
         os.close(leader)
