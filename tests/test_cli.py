@@ -12,7 +12,7 @@ import pytest
 
 from minidist import backend, files
 from minidist.cli import main as cli
-from minidist.cli.train.tables import printable
+from minidist.cli.train.summary import printable
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.trainer import train_rank
@@ -38,7 +38,7 @@ def test_train_writes_json_trace_and_picture(tmp_path, capsys):
     assert result["layout"] == "dp=2" and len(result["losses"]) == 3 and len(result["fingerprint"]) == 64
     assert result["tokens_per_second"] > 0 and len(result["traffic"]) == 2
     assert result["traffic"][0]["bytes_sent"] == result["traffic"][1]["bytes_sent"]
-    for text in (result["fingerprint"], "validation loss", "traffic per rank", "text from the model"):
+    for text in (result["fingerprint"], "validation loss", "each rank, in one step", "text from the model"):
         assert text in out
     events = json.loads(paths["trace"].read_text())["traceEvents"]
     assert {event["pid"] for event in events} == {0, 1}
@@ -50,6 +50,15 @@ def test_train_writes_json_trace_and_picture(tmp_path, capsys):
 def test_png_without_trace(tmp_path):
     assert cli.main(["train", *SIZES, "--png", str(tmp_path / "x.png")]) == 0
     assert (tmp_path / "x.png").stat().st_size > 5000
+
+
+def test_a_picture_that_cannot_show_overlap_says_why(tmp_path, capsys):
+    flags = ["train", *SIZES, "--dp", "2", "--png", str(tmp_path / "x.png")]
+    assert cli.main(flags) == 0
+    assert "one bucket holds all gradients" in " ".join(capsys.readouterr().out.split())
+    for more in (["--bucket-mb", "0.01"], ["--zero", "1"], ["--sync", "naive"]):
+        assert cli.main([*flags, *more]) == 0
+        assert "one bucket" not in capsys.readouterr().out
 
 
 def test_a_picture_of_a_pipeline(tmp_path, monkeypatch):
@@ -81,7 +90,21 @@ def test_standard_output_has_only_the_json(capsys):
 
 def test_no_number_and_no_name_is_cut_on_a_narrow_terminal(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    arguments = ["--dp", "4", "--zero", "3", "--node-size", "2", "--steps", "2", "--width", "128", "--json", "-"]
+    arguments = [
+        "--dp",
+        "4",
+        "--zero",
+        "3",
+        "--node-size",
+        "2",
+        "--steps",
+        "2",
+        "--width",
+        "128",
+        "--json",
+        "-",
+        "--tables",
+    ]
     assert cli.main(["train", *arguments]) == 0
     captured = capsys.readouterr()
     found, printed = json.loads(captured.out), captured.err
@@ -90,8 +113,27 @@ def test_no_number_and_no_name_is_cut_on_a_narrow_terminal(capsys, monkeypatch):
     assert all(f"{rank['bytes_between_nodes']:,} │" in tables for rank in found["traffic"])
 
 
+def test_the_summary_fits_one_screen_and_says_what_was_counted(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    path = tmp_path / "results.json"
+    flags = [*SIZES, "--dp", "4", "--node-size", "2", "--sample", "60", "--json", str(path)]
+    assert cli.main(["train", *flags]) == 0
+    lines, found = capsys.readouterr().out.splitlines(), json.loads(path.read_text())
+    assert len(lines) <= 24 and all(len(line) <= 80 for line in lines if "fingerprint" not in line)
+    cells = [line.strip("│").replace("│", " ").split() for line in lines if line.startswith("│")]
+    rows = {row[0]: row for row in cells}
+    for rank, (moved, memory) in enumerate(zip(found["traffic"], found["memory"], strict=True)):
+        kilobytes = [f"{moved[what] / 3 / 1e3:,.0f}" for what in ("bytes_sent", "bytes_between_nodes")]
+        expected = [str(rank), *kilobytes, f"{moved['messages_sent'] / 3:,.0f}", f"{memory['peak'] / 1e6:,.2f}"]
+        assert rows[str(rank)][: len(expected)] == expected
+    (loss,) = (line for line in lines if line.startswith("loss: "))
+    first, *_, last = found["losses"]
+    assert loss.startswith(f"loss: {first:.4f} at the start █") and loss.endswith(f"{last:.4f} at the end")
+    assert any(f"MFU {100 * found['utilization']['mfu']:.1f} % of the measured peak" in line for line in lines)
+
+
 def test_collectives_of_a_step_by_axis(capsys):
-    assert cli.main(["train", *SIZES, "--dp", "2", "--tp", "2", "--json", "-"]) == 0
+    assert cli.main(["train", *SIZES, "--dp", "2", "--tp", "2", "--json", "-", "--tables"]) == 0
     captured = capsys.readouterr()
     rows = json.loads(captured.out)["collectives"][0]
     assert {"dp", "tp"} == {row["axis"] for row in rows} and all(row["calls"] > 0 for row in rows)
@@ -143,7 +185,7 @@ def test_verify_gives_layouts_that_share_experts_some(capsys, monkeypatch):
 
 
 def test_train_shows_how_evenly_experts_were_loaded(capsys):
-    assert cli.main(["train", *SIZES, "--experts", "4", "--dp", "2", "--ep", "2", "--capacity", "1"]) == 0
+    assert cli.main(["train", *SIZES, "--experts", "4", "--dp", "2", "--ep", "2", "--capacity", "1", "--tables"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "choices of each of 4 experts, last step" in out and "most / mean" in out and "varies" in out
     assert cli.main(["train", *SIZES]) == 0
@@ -166,6 +208,20 @@ def test_verify_says_no_and_where(capsys):
     assert cli.main(["verify", "dp=2", *SIZES, "--reduce-dtype", "float32", "--global-batch", "24"]) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert "NO" in out and "first differs after step" in out and "ulp" in out
+
+
+def test_a_difference_is_told_in_four_short_lines(capsys, tmp_path):
+    path = tmp_path / "report.json"
+    flags = ["--reduce-dtype", "float32", "--global-batch", "24", "--json", str(path)]
+    assert cli.main(["verify", "dp=2", *SIZES, *flags]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    start = lines.index("dp=2") + 1
+    when, where, how_far, how_much = lines[start : start + 4]
+    assert all(line.startswith("  ") and len(line) < 80 for line in (when, where, how_far, how_much))
+    assert when.startswith("  first differs after step ") and where.startswith("  in ")
+    assert how_far.endswith(" apart") and how_much.endswith(" elements differ")
+    (told,) = [run["difference"] for run in json.loads(path.read_text())["runs"] if not run["same"]]
+    assert told.startswith(when.strip() + ", " + where.strip()) and told.endswith(how_much.strip())
 
 
 def test_divergence_is_reported_in_one_line_with_its_step(capsys):

@@ -251,7 +251,7 @@ def test_the_matrix_has_as_many_combinations_as_its_page_says():
 
 def test_train_prints_the_collectives_that_its_page_shows(capsys):
     (shown,) = blocks("docs/train.md", "text")
-    assert cli.main(["train", "--dp", "2", "--tp", "2", "--steps", "1"]) == 0
+    assert cli.main(["train", "--dp", "2", "--tp", "2", "--steps", "1", "--tables"]) == 0
     printed = capsys.readouterr().out
 
     def cells(text: str) -> list[str]:

@@ -25,7 +25,7 @@ from minidist.plan.memory_check import check_memory
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import Run
-from minidist.verify.comparison import ONE_PROCESS, agrees, first_difference, verify
+from minidist.verify.comparison import ONE_PROCESS, Difference, agrees, first_difference, verify
 from minidist.verify.layouts import DEFAULT_LAYOUTS, MORE_LAYOUTS
 
 STEPS = 20  # by default; fewer than train's, because every layout runs them
@@ -118,7 +118,7 @@ def _verify(options) -> int:
     if implementations:
         print_implementations(console, implementations, runs)
     report = [
-        run.as_dict() | {"same": number not in differences, "difference": differences.get(number)}
+        run.as_dict() | {"same": number not in differences, "difference": _in_words(differences, number)}
         for number, run in enumerate(runs)
     ]
     content = {"all_same": not differences, "runs": report} | implementations_as_dict(implementations, runs)
@@ -219,17 +219,23 @@ def _references_of(runs: Sequence[Run]) -> dict[TrainConfig, Run]:
     return references
 
 
-def _differences(runs: Sequence[Run], references: dict[TrainConfig, Run], rank_function) -> dict[int, str]:
-    """Index of each run that differs from its reference -> where it first differs, in words."""
+def _differences(
+    runs: Sequence[Run], references: dict[TrainConfig, Run], rank_function
+) -> dict[int, Difference | None]:
+    """Index of each run that differs from its reference -> where it first differs; None if not when run again."""
     return {
-        number: str(first_difference(references[run.config], run, rank_function) or NOT_REPRODUCED)
+        number: first_difference(references[run.config], run, rank_function)
         for number, run in enumerate(runs)
         if not agrees(references[run.config], run)
     }
 
 
+def _in_words(differences: dict[int, Difference | None], number: int) -> str | None:
+    return str(differences[number] or NOT_REPRODUCED) if number in differences else None
+
+
 def _print_verdict(
-    console: Console, runs: Sequence[Run], references: Sequence[Run], differences: dict[int, str]
+    console: Console, runs: Sequence[Run], references: Sequence[Run], differences: dict[int, Difference | None]
 ) -> None:
     if not differences:
         count = len(runs) - len(references)
@@ -243,7 +249,9 @@ def _print_verdict(
         )
     for difference in dict.fromkeys(differences.values()):  # each difference once, with the layouts that show it
         layouts = [str(runs[number].layout) for number, found in differences.items() if found == difference]
-        console.print(Text(" ".join(layouts), "bold red") + f": {difference}", soft_wrap=True)
+        console.print(Text(" ".join(layouts), "bold red"), soft_wrap=True)
+        for line in [NOT_REPRODUCED] if difference is None else difference.lines():
+            console.print(f"  {line}", soft_wrap=True)
 
 
 def _matrix(options) -> int:

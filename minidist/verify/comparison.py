@@ -31,11 +31,28 @@ class Difference:
     elements: int  # how many of the array's elements differ
     shape: tuple[int, ...]
 
+    @property
+    def place(self) -> str:
+        """The element, such as ``blocks.0.mlp.fc.weight[0, 3, 5]``."""
+        return self.name + (str(list(self.index)) if self.index else "")
+
+    @property
+    def count(self) -> str:
+        return f"{self.elements:,} of its {prod(self.shape):,} elements differ"
+
+    def lines(self) -> list[str]:
+        """Four short lines: when, where, how far, how much."""
+        return [
+            f"first differs after step {self.step}",
+            f"in {self.place}",
+            f"expected {self.expected!s}, got {self.found!s}: {in_words(self.ulps)} apart",
+            self.count,
+        ]
+
     def __str__(self) -> str:
-        place = self.name + (str(list(self.index)) if self.index else "")
         return (
-            f"first differs after step {self.step}, in {place} (expected {self.expected!s}, got {self.found!s}, "
-            f"{in_words(self.ulps)} apart); {self.elements:,} of its {prod(self.shape):,} elements differ"
+            f"first differs after step {self.step}, in {self.place} (expected {self.expected!s}, got {self.found!s}, "
+            f"{in_words(self.ulps)} apart); {self.count}"
         )
 
 

@@ -67,7 +67,7 @@ def test_each_rank_brings_its_peak_back(ranks):
 )
 def test_train_shows_and_writes_utilization(capsys, tmp_path, flags):
     results = tmp_path / "results.json"
-    assert main(["train", *FLAGS, *flags, f"--json={results}"]) == 0
+    assert main(["train", *FLAGS, *flags, "--tables", f"--json={results}"]) == 0
     shown = capsys.readouterr().out
     assert "model FLOP/s, and their share of the measured peak" in shown
     assert "where the time of the last steps went" in shown
@@ -100,6 +100,6 @@ def test_an_elastic_run_tells_of_its_last_attempt(capsys, tmp_path):
         "--elastic",
         "--fault=rank=1,step=2,kind=raise",
     ]
-    assert main(["train", *FLAGS, *flags, f"--json={results}"]) == 0
+    assert main(["train", *FLAGS, *flags, "--tables", f"--json={results}"]) == 0
     used = json.loads(results.read_text())["utilization"]
     assert len(used["ranks"]) == 1 and used["mfu"] > 0

@@ -12,7 +12,8 @@ from minidist.cli.train.checkpoint_flags import add_checkpoints, faults_of, resu
 from minidist.cli.train.elastic_flags import add_elastic, elasticity_of, interruptions_table, peer_copies_of
 from minidist.cli.train.live import add_live, watching
 from minidist.cli.train.progress import narrating
-from minidist.cli.train.tables import print_run
+from minidist.cli.train.summary import print_summary
+from minidist.cli.train.tables import print_tables
 from minidist.cli.train.utilization import utilization_of
 from minidist.cli.train.watch_flags import add_watches
 from minidist.comm import Cluster
@@ -28,7 +29,7 @@ from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.resilience.elastic import run_elastic
 from minidist.train.resilience.rebalance import check_rebalance
-from minidist.train.result import RunOptions
+from minidist.train.result import Run, RunOptions
 from minidist.train.trainer import run
 
 
@@ -49,6 +50,11 @@ def add_commands(commands) -> None:
         default=0,
         metavar="N",
         help="print N bytes that the trained model writes after 'The '",
+    )
+    output.add_argument(
+        "--tables",
+        action="store_true",
+        help="print all that was counted: traffic, collectives, memory, matrix products, FLOP/s, where the time went",
     )
     output.add_argument("--json", metavar="PATH", help="write the results to this file; - for standard output")
     output.add_argument(
@@ -143,11 +149,13 @@ def _train(options) -> int:
             "png",
             options.png,
             lambda path: _draw(path, logs, layout, wanted),
-            f"picture of the last steps: {options.png}",
+            f"picture of the last steps: {options.png}{_nothing_overlaps(result)}",
         ),
     )
     try:
-        print_run(console, result, used)
+        if options.tables:
+            print_tables(console, result, used)
+        print_summary(console, result, used)
         if cluster is not None:
             print_on_cluster(console, cluster)
         if problem:
@@ -170,6 +178,17 @@ def _write_trace(path: Path, logs: list[list]) -> None:
     from minidist.show import perfetto
 
     perfetto.write(path, logs)
+
+
+def _nothing_overlaps(result: Run) -> str:
+    """Why the picture cannot show communication under backward, where only the size of a bucket is to blame."""
+    layout = result.layout
+    if layout.dp == 1 or layout.zero or layout.sync != "overlapped":
+        return ""
+    sums = [row["calls"] for row in result.ranks[0].collectives if row["axis"] == "dp" and row["elements"] != 1]
+    if sum(sums) != 1:
+        return ""
+    return " (one bucket holds all gradients, so their all-reduce waits for backward: --bucket-mb 0.25 lets it overlap)"
 
 
 def _draw(path: Path, logs: list[list], layout: Layout, wanted: Wanted | None) -> None:

@@ -24,14 +24,19 @@ def picture(live: Live) -> Group:
 
 
 def loss_line(losses: list[float], steps: int) -> Text:
-    """The loss of every step so far, averaged over the steps that one character stands for."""
+    """The loss of every step so far."""
     if not losses:
         return Text("loss: no step yet")
-    each = -(-steps // WIDE)
+    return Text.assemble("loss ", loss_bars(losses, steps), f" {losses[-1]:.4f} (step {len(losses) - 1})")
+
+
+def loss_bars(losses: list[float], steps: int, width: int = WIDE) -> Text:
+    """The losses of a run of so many steps as a line of bars, each the mean of the steps that it stands for."""
+    each = -(-steps // width)
     means = [sum(part) / len(part) for part in (losses[i : i + each] for i in range(0, len(losses), each))]
     low, high = min(means), max(means)
     scaled = [BARS[round((mean - low) / (high - low or 1) * (len(BARS) - 1))] for mean in means]
-    return Text.assemble("loss ", ("".join(scaled), COLOURS["backward"]), f" {losses[-1]:.4f} (step {len(losses) - 1})")
+    return Text("".join(scaled), COLOURS["backward"])
 
 
 def lanes(live: Live) -> Table:

@@ -1,0 +1,68 @@
+"""What ``minidist train`` says of a run at its end, on one screen: a line for each rank, then what was learned."""
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from minidist.analysis.time.utilization import NO_CORE
+from minidist.cli.train.checkpoint_flags import print_saves
+from minidist.cli.train.expert_table import expert_table
+from minidist.cli.train.utilization import RunUtilization
+from minidist.show.live.terminal import loss_bars
+from minidist.train.result import Run
+
+BARS = 40  # characters of the loss, between its first and its last value
+NOT_COMPUTING = ("communication", "waiting")  # of a rank's time; see analysis/time/breakdown.py
+
+
+def print_summary(console: Console, result: Run, used: RunUtilization | None) -> None:
+    first = result.ranks[0]
+    console.print(_ranks_table(result, used))
+    if result.config.experts:
+        console.print(expert_table(result))
+    if first.sample is not None:
+        console.print("text from the model:", style="bold")
+        console.print("The " + printable(first.sample), soft_wrap=True)
+    if result.config.precision == "fp16":
+        skipped = f"{first.skipped_steps} of {len(first.losses)} steps skipped after an overflow"
+        console.print(f"loss scale: {first.loss_scale:,g} at the end, {skipped}")
+    losses = first.losses
+    bars = loss_bars(losses, len(losses), BARS)
+    console.print(Text.assemble(f"loss: {losses[0]:.4f} at the start ", bars, f" {losses[-1]:.4f} at the end"))
+    console.print(f"validation loss: {first.validation_loss:.4f} nats per byte")
+    console.print(f"speed: {result.tokens_per_second:,.0f} tokens/s" + (f", {_shares(used)}" if used else ""))
+    print_saves(console, result)
+    console.print(f"fingerprint: {result.fingerprint}", soft_wrap=True)
+
+
+def _ranks_table(result: Run, used: RunUtilization | None) -> Table:
+    """Of each rank in one step: what it sent, how much it held, and how long it did not compute."""
+    table = Table(title="each rank, in one step", title_justify="left")
+    several_nodes = 0 < result.layout.node_size < result.layout.world_size
+    columns = ["rank", "kB sent", *["kB between\nnodes"] * several_nodes, "messages", "peak memory, MB"]
+    if used is not None:
+        columns += ["sends and\nwaits, %", "has no\ncore, %", "MFU, %"]
+    for column in columns:
+        table.add_column(column, justify="right", overflow="fold")
+    steps = max(1, result.steps_here)
+    for number, rank in enumerate(result.ranks):
+        moved = rank.traffic.as_dict()
+        sent = [moved["bytes_sent"], *[moved["bytes_between_nodes"]] * several_nodes]
+        row = [f"{count / steps / 1e3:,.0f}" for count in sent]
+        row += [f"{moved['messages_sent'] / steps:,.0f}", f"{rank.memory['peak'] / 1e6:,.2f}"]
+        if used is not None:
+            time = used.time[number]
+            row += [f"{100 * sum(time[kind] for kind in NOT_COMPUTING):.0f}", f"{100 * time[NO_CORE]:.0f}"]
+            row.append(f"{100 * used.ranks[number].mfu:.1f}")
+        table.add_row(str(number), *row)
+    return table
+
+
+def _shares(used: RunUtilization) -> str:
+    recomputed = f", HFU {100 * used.whole.hfu:.1f} %" if used.whole.hfu > used.whole.mfu else ""
+    return f"MFU {100 * used.whole.mfu:.1f} %{recomputed} of the measured peak"
+
+
+def printable(text: bytes) -> str:
+    """The text without control characters, which could take over the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text.decode("utf-8", errors="replace"))
