@@ -119,10 +119,10 @@ def test_losses_are_below_their_steps_and_again_as_high(animation, found):
     last = animation.scenes[0].frames[-1]
     points = {box.x: box for box in boxes(last) if box.h == 0.5}
     assert points.keys() == {box.x for box in cells(last) if box.text.isdigit()}
-    heights = {fill: [] for fill in ("faint", picture.LOSS)}
+    heights = {fill: [] for fill in (picture.LOST, picture.LOSS)}
     for x in sorted(points):
         heights[points[x].fill].append(points[x].y)
-    assert len(heights["faint"]) == 3 and heights["faint"] == heights[picture.LOSS][SIZE : SIZE + 3]
+    assert len(heights[picture.LOST]) == 3 and heights[picture.LOST] == heights[picture.LOSS][SIZE : SIZE + 3]
     values = found.interrupted.before.losses[0][:SIZE] + found.interrupted.after.losses[0]
     order = sorted(range(len(values)), key=values.__getitem__)
     ys = [heights[picture.LOSS][step] for step in order]
