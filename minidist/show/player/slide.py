@@ -8,7 +8,6 @@ lines lower, and if they were too low for the type, words around it are left out
 from functools import partial
 from textwrap import wrap
 
-from minidist.show.player.condensed import Condensed
 from minidist.show.player.scene import WIDTH, Scene
 from minidist.show.player.still import LIGHT, LINE, ORDER, draw_frame
 
@@ -72,13 +71,21 @@ def _write(figure, y: float, words: Words) -> float:
     """Write texts from a height of y inches downwards. Returns where the next would begin."""
     for text, size, colour in words:
         for line in _lines(text, size):
-            place, room = (MARGIN, y - LEADING * size / 2), SIZE[0] - 2 * MARGIN
-            figure.add_artist(Condensed(figure, place, figure.dpi_scale_trans, line, size, room, color=LIGHT[colour]))
+            figure.add_artist(_text(figure, MARGIN, y - LEADING * size / 2, line, size, SIZE[0] - 2 * MARGIN, colour))
             y -= LEADING * size
     return y
 
 
+def _text(figure, x: float, y: float, text: str, size: float, room: float, colour: str):
+    """A line of text at (x, y) inches, as an artist."""
+    from minidist.show.player.condensed import Condensed
+
+    return Condensed(figure, (x, y), figure.dpi_scale_trans, text, size, room, color=LIGHT[colour])
+
+
 def _in_picture(figure, axes, place, text: str, size: float, room: float, anchor: str, colour: str) -> None:
+    from minidist.show.player.condensed import Condensed
+
     axes.add_artist(
         Condensed(figure, place, axes.transData, text, size, room * CHARACTER, anchor, color=colour, zorder=ORDER)
     )
@@ -106,10 +113,8 @@ def _write_key(figure, lines: list) -> None:
             shown = LIGHT.get(colour, colour)
             look = {"facecolor": "none" if mark is None else shown, "edgecolor": shown, "linewidth": 2}
             patch = Rectangle((x, y - PATCH[1] / 2), *PATCH, transform=figure.dpi_scale_trans, **look)
-            place = x + PATCH[0] + GAP, y
-            text = Condensed(figure, place, figure.dpi_scale_trans, name, TEXT, width, color=LIGHT["ink"])
-            for artist in (patch, text):
-                figure.add_artist(artist)
+            figure.add_artist(patch)
+            figure.add_artist(_text(figure, x + PATCH[0] + GAP, y, name, TEXT, width, "ink"))
 
 
 def _fraction(*inches: float) -> tuple[float, ...]:
