@@ -97,8 +97,8 @@ def test_the_picture_of_the_death_is_true(animation):
     assert scene.frames[KILLED].facts["steps"] == f"{KILLED} of {3 * SIZE}"
     (killed,) = [box for box in cells(died) if box.fill == "wrong"]
     assert killed.y == COUNT and killed.text == "×"
-    assert not [box for box in cells(died) if box.fill == "faint"]
-    gone = [box for box in cells(lost) if box.fill == "faint"]
+    assert not [box for box in cells(died) if box.fill == picture.LOST]
+    gone = [box for box in cells(lost) if box.fill == picture.LOST]
     assert sorted({box.text for box in gone}) == ["5", "6", "7"] and len(gone) == 3 * COUNT
     assert lost.note.startswith("Lost: steps 5 to 7.")
     assert (died.facts["steps lost"], lost.facts["steps lost"]) == ("0", "3")
