@@ -15,7 +15,8 @@ from pages import unpacked
 from minidist.show.demos.menu import SCENES
 from minidist.show.player import page, still
 from minidist.show.player.animation import Animation
-from minidist.show.player.scene import Arrow, Box, Cue, Frame, Label, Question, Scene
+from minidist.show.player.scene import Arrow, Box, Cue, Dial, Frame, Label, Question, Scene
+from minidist.show.player.tables import tabled
 
 STEPS = 5
 
@@ -57,6 +58,19 @@ def test_a_shape_that_stays_is_stored_once(animation):
     shapes = page.as_dict(animation.all_scenes, animation.bug)["scenes"][0]["shapes"]
     assert [shape[:3] for shape in shapes if "road" in shape] == [["box", 0, STEPS - 1]]
     assert sorted(shape[1] for shape in shapes if "cart" in shape) == list(range(STEPS))
+
+
+def test_each_different_shape_is_written_once_for_all_scenes_and_variants():
+    variants = tuple(a_scene(f"by {shift}", shift) for shift in (0, 2))
+    dial = replace(a_scene("set"), dials=(Dial("shift", ("0", "2")),), variants=variants)
+    made = page.as_dict([dial, a_scene("slow"), a_scene("bad", 5)], "none")
+    found = tabled(made)
+    carts = {*range(0, 50, 10), *range(2, 52, 10), *range(5, 55, 10)}
+    kinds, numbers, first, last = found["scenes"][0]["variants"][1]["shapes"]
+    assert len(found["tables"]["box"][0]) == 1 + len(carts) and len(found["tables"]["label"][0]) == STEPS
+    shapes = [[kind, a, b, *(column[n] for column in found["tables"][kind])]
+              for kind, n, a, b in zip(kinds, numbers, first, last, strict=True)]  # fmt: skip
+    assert shapes == made["scenes"][0]["variants"][1]["shapes"]
 
 
 def test_the_page_holds_the_animation_and_loads_nothing(animation):

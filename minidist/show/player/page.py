@@ -3,7 +3,7 @@
 web/ has the page, its style and the player. Here the scenes become the JSON in the page: for each scene its shapes,
 each once with the first and the last frame that shows it, and for each frame its moment, note, facts and lines of code.
 A scene with dials has a variant for each of their positions; the page shows the one where they are. The variants are
-much alike, so the JSON is packed by gzip, to a tenth, and the browser's own DecompressionStream unpacks it.
+much alike, so each different shape is written once (tables.py), and gzip packs the JSON; the browser unpacks it.
 """
 
 import base64
@@ -20,6 +20,7 @@ from string import Template
 
 from minidist.show.notebook import png
 from minidist.show.player.scene import USUAL_SPEED, Box, Curve, Label, Scene, Shape
+from minidist.show.player.tables import tabled
 
 WEB = Path(__file__).parent / "web"
 SCRIPTS = ("unpack", "draw", "pane", "player", "questions", "panels", "controls")  # in this order, one page's script
@@ -43,7 +44,7 @@ def whole(
         STYLE=_file("style.css"),
         SCRIPT="\n".join(_file(f"{name}.js") for name in SCRIPTS),
         SPEEDS="".join(f"<option{' selected' * (speed == USUAL_SPEED)}>{speed}</option>" for speed in SPEEDS),
-        ANIMATION=packed(json.dumps(as_dict(scenes, bug, broken, first, links), separators=(",", ":"))),
+        ANIMATION=packed(json.dumps(tabled(as_dict(scenes, bug, broken, first, links)), separators=(",", ":"))),
     )
 
 
