@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import matplotlib
 import pytest
+from pages import unpacked
 from PIL import Image
 from rich.console import Console
 
@@ -190,7 +191,7 @@ def test_files_for_slides(tmp_path, capsys):
     out = capsys.readouterr().out
     assert out.count("\n") == 5 and all(str(path) in out for path in paths.values())
     page = paths["html"].read_text(encoding="utf-8")
-    animation = json.loads(re.search(r'type="application/json">(.*?)</script>', page, re.DOTALL)[1])
+    animation = unpacked(page)
     broken = [scene["broken"] for scene in animation["scenes"]]
     assert animation["first"] == broken.index(True)  # it shows the bug first
     assert paths["png"].read_bytes().startswith(b"\x89PNG") and paths["gif"].read_bytes().startswith(b"GIF89a")

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from minidist.analysis.traffic import inside_and_between
-from minidist.show.palette import ink_on, of_rank
+from minidist.show.palette import MEANINGS, ink_on, of_rank
 
-INSIDE, BETWEEN = "#E69F00", "#D55E00"
+INSIDE, BETWEEN = MEANINGS["communication"], MEANINGS["link between nodes"]
 LITTLE = 0.005  # of the largest flow: smaller ones get no arrow
 
 

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-SAME, APART = "#009E73", "#D55E00"  # Okabe and Ito
+from minidist.show.palette import on_paper
+
+SAME, APART = on_paper("result"), on_paper("wrong")
 
 
 def shares(ulps: np.ndarray, most: int) -> np.ndarray:

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-SIGN, EXPONENT, MANTISSA = "#D55E00", "#B8A5D8", "#E3DC9A"  # unlike the colours of memory (show/memory.py)
+from minidist.show.palette import MEANINGS
+
+SIGN, EXPONENT, MANTISSA = (MEANINGS[part] for part in ("sign", "exponent", "mantissa"))
 FLOAT32 = "float32"
 
 

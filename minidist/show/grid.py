@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from minidist.analysis.pairs import DIFFERENT, IMPOSSIBLE, SAME, triangle
-from minidist.show.palette import RANKS
+from minidist.show.palette import RANKS, on_paper
 from minidist.verify.matrix import Outcome
 
 BLUE, RED, GREEN, _, _, ORANGE = RANKS[:6]
-COLOURS = {SAME: GREEN, DIFFERENT: RED, IMPOSSIBLE: "#eeeeee"}
+COLOURS = {SAME: on_paper("result"), DIFFERENT: on_paper("wrong"), IMPOSSIBLE: "#eeeeee"}
 SIGNS = {SAME: "+", DIFFERENT: "X", IMPOSSIBLE: "."}
 
 

@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping
 
+from minidist.show.palette import MEANINGS
+
 COLOURS = {  # of Okabe and Ito; a kind of memory has one colour in every chapter
-    "parameters": "#56B4E9",
-    "gradients": "#0072B2",
-    "master weights": "#00573F",
-    "exp_avg": "#009E73",
-    "exp_avg_sq": "#7FCEB9",
-    "optimizer": "#009E73",
-    "activations": "#CC79A7",
+    "parameters": MEANINGS["parameters"],
+    "gradients": MEANINGS["gradients"],
+    "master weights": MEANINGS["master weights"],
+    "exp_avg": MEANINGS["optimizer state"],
+    "exp_avg_sq": MEANINGS["second moments"],
+    "optimizer": MEANINGS["optimizer state"],
+    "activations": MEANINGS["activations"],
 }
 OTHER = "#A0A0A0"
 EPS = 1e-9  # of a device: an amount that comes from rounding

@@ -1,15 +1,83 @@
-"""Colours that mean the same in every picture, from the palette of Okabe and Ito, which colour-blind readers can tell
-apart. Among the ranks' colours its yellow and black are changed, so that a thin line can be seen among grey ones."""
+"""Colours that mean the same in every picture: demonstrations, chapters, and what the commands draw.
 
+Whoever draws names a meaning; the colours are here alone. They come from the palettes of Okabe and Ito and of Paul Tol,
+which colour-blind readers can tell apart, and kin share a hue: communication is orange, memory that lasts is the colour
+of the phase that makes it. Three families never stand for each other: meanings, ranks and axes. A legend says which
+family a picture uses where both could be meant.
+"""
+
+IDLE = "faint"
+MEANINGS = {
+    # what a rank does
+    "forward": "#56B4E9",
+    "recomputed": "#A6D8F2",  # forward again
+    "backward": "#0072B2",
+    "backward of weights": "#1B3A6B",  # where it is apart from that of the inputs
+    "computing": "#0072B2",  # forward or backward
+    "partly computing": "#9CCBE8",
+    "optimizer": "#009E73",
+    "idle": IDLE,
+    # what moves
+    "communication": "#E69F00",  # exposed: nothing hides it
+    "hidden communication": "#8F6400",  # in the shade of computing
+    "all-gather": "#F0C566",
+    "reduce-scatter": "#D55E00",
+    "link in use": "#F7DDA6",
+    "full link": "#E69F00",
+    "link between nodes": "#D55E00",
+    "read": "#E69F00",  # from the slow memory
+    "written": "#5E3A00",
+    # what memory holds
+    "parameters": "#56B4E9",
+    "gradients": "#0072B2",
+    "master weights": "#00573F",
+    "optimizer state": "#009E73",
+    "second moments": "#7FCEB9",
+    "activations": "#CC79A7",
+    "merged activations": "#EBD3E0",  # used, and gone
+    "softmax": "#A3507E",
+    "softmax sums": "#BFD8A6",
+    "queries": "#1F6570",
+    "keys": "#882255",
+    "values": "#DDCC77",
+    "replicated": "#DDD3BC",  # the same on every rank
+    "checkpoint": "#F0E442",
+    # the bits of a number
+    "sign": "#A65628",
+    "exponent": "#B8A5D8",
+    "mantissa": "#E3DC9A",
+    # how it went
+    "loss": "#8F6FD6",
+    "lost": "#E8A9A0",  # done in vain, or dropped
+    "wrong": "wrong",
+    "result": "right",
+}
+KIN = (  # meanings that share a colour
+    {"forward", "parameters"}, {"backward", "gradients", "computing"}, {"optimizer", "optimizer state"},
+    {"communication", "full link", "read"}, {"reduce-scatter", "link between nodes"},
+)  # fmt: skip
 RANKS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#BFA800", "#444444")
-# of a mesh; from Paul Tol's "muted" palette, since ranks and kinds of time have taken Okabe and Ito's
+SHARES = ("#E6DBF5", "#B79BDD", "#5B00B5")  # of a load: from little to much
+# of a mesh; from Paul Tol's "muted" palette, since ranks and meanings have taken Okabe and Ito's
 AXES = {"pp": "#332288", "dp": "#AA4499", "tp": "#999933"}
-COLLECTIVES = {"all-reduce": "#E69F00", "reduce-scatter": "#D55E00", "all-gather": "#F0C566"}
+OTHER_TP_GROUP = "#5F6B1F"
+COLLECTIVES = {
+    "all-reduce": MEANINGS["communication"],
+    "reduce-scatter": MEANINGS["reduce-scatter"],
+    "all-gather": MEANINGS["all-gather"],
+}
+PAPER = {"ink": "#1A1A1A", "faint": "#D0D0D0", "paper": "#FFFFFF", "wrong": "#C2002F", "right": "#00734F"}
 
 
 def of_rank(rank: int) -> str:
     """The colour of a rank; from rank 8 on, colours repeat."""
     return RANKS[rank % len(RANKS)]
+
+
+def on_paper(meaning: str) -> str:
+    """The colour of a meaning where the background is white: "#RRGGBB"."""
+    colour = MEANINGS[meaning]
+    return PAPER.get(colour, colour)
 
 
 def ink_on(colour: str) -> str:

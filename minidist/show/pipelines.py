@@ -8,9 +8,14 @@ from collections.abc import Mapping, Sequence
 
 from minidist.parallel.tools.schedule_check import Slot, bubble
 from minidist.parallel.tools.schedules import Action
-from minidist.show.palette import ink_on
+from minidist.show.palette import MEANINGS, ink_on
 
-COLOURS = {"F": "#56B4E9", "B": "#0072B2", "I": "#0072B2", "W": "#009E73"}  # as in timeline.py
+COLOURS = {
+    "F": MEANINGS["forward"],
+    "B": MEANINGS["backward"],
+    "I": MEANINGS["backward"],
+    "W": MEANINGS["backward of weights"],
+}
 NAMES = {"F": "forward", "B": "backward", "I": "backward, inputs", "W": "backward, weights"}
 MILLISECONDS_FROM = 2e-3  # seconds: shorter pipelines are labelled in microseconds
 

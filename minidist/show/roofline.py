@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from minidist.nn.gpt import GPTConfig
 from minidist.plan.cluster.inference import decode, prefill
-from minidist.show.palette import RANKS
+from minidist.show.palette import MEANINGS, RANKS
 
 MARKERS = "oDs^"  # two dots may be in one place
-MEMORY_BOUND, COMPUTE_BOUND = "#E69F00", "#56B4E9"
+MEMORY_BOUND, COMPUTE_BOUND = MEANINGS["read"], MEANINGS["computing"]
 BATCHES = (1, 4, 16, 64, 256)
 PROMPTS = (128, 512, 2048)  # tokens
 

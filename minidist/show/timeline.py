@@ -4,14 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from minidist.analysis.steps import kind_of
+from minidist.show.palette import MEANINGS, on_paper
 from minidist.trace import Event
 
 COLOURS = {  # of Okabe and Ito
-    "forward": "#56B4E9",
-    "backward": "#0072B2",
-    "optimizer": "#009E73",
-    "communication": "#E69F00",
-    "wait": "#D0D0D0",
+    "forward": MEANINGS["forward"],
+    "backward": MEANINGS["backward"],
+    "optimizer": MEANINGS["optimizer"],
+    "communication": MEANINGS["communication"],
+    "wait": on_paper("idle"),
 }
 MICROSECONDS_BELOW = 2e6  # ns: shorter timelines are labelled in microseconds
 

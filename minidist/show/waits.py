@@ -5,8 +5,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from minidist.analysis.wait_for import FINISHED, PATIENT, RUNNING, STUCK, state_of
+from minidist.show.palette import on_paper
 
-COLOURS = {STUCK: "#B00020", PATIENT: "#E69F00", RUNNING: "#009E73", FINISHED: "#999999"}
+OF_STATES = {STUCK: "wrong", PATIENT: "idle", RUNNING: "computing", FINISHED: "result"}  # what they mean
+COLOURS = {state: on_paper(meaning) for state, meaning in OF_STATES.items()}
 
 
 def positions(ranks: int) -> np.ndarray:
@@ -18,8 +20,8 @@ def positions(ranks: int) -> np.ndarray:
 def draw(graphs: Iterable[tuple[str, int, dict[int, int], set[int]]]):
     """A matplotlib Figure of wait-for graphs side by side, each as (title, number of ranks, edges, finished ranks).
 
-    A rank that can act is green, one that waits for such a rank orange, a finished one grey, and one that can never go
-    on red.
+    A rank that can act is blue, one that waits for such a rank grey, a finished one green, and one that can never go on
+    red.
     """
     from matplotlib.figure import Figure
 

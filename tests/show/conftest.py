@@ -31,6 +31,8 @@ def open_page(browser):
         one.on("console", lambda message: troubles.append(message.text))
         one.on("request", lambda request: troubles.append(request.url) if request.url.startswith("http") else None)
         one.goto(url)
+        if one.locator("#animation").count():
+            one.wait_for_selector("body.ready")
         pages.append(one)
         return one
 

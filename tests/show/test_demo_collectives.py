@@ -418,7 +418,7 @@ def test_the_animation(name, ranks):
         trained = 2 if bad is animation.broken and kind.trains_on else 0
         assert len(bad.frames) == len(good.frames) + trained
     assert len({scene.name for scene in animation.all_scenes}) == len(animation.all_scenes)
-    assert len(animation.html().encode()) < 1.5e6
+    assert len(animation.html()) < 200_000
     assert len(animation.logs) == ranks and all(animation.logs)
 
 

@@ -71,7 +71,7 @@ def test_everything_fits(animation):
     for scene in animation.all_scenes:
         for one in scene.variants or (scene,):
             check_inside(one)
-    assert len(animation.html()) < 1.6e6
+    assert len(animation.html()) < 400_000
 
 
 def test_bytes_are_those_of_the_formula(animation):

@@ -97,8 +97,8 @@ def test_the_picture_of_the_death_is_true(animation):
     assert scene.frames[KILLED].facts["steps"] == f"{KILLED} of {3 * SIZE}"
     (killed,) = [box for box in cells(died) if box.fill == "wrong"]
     assert killed.y == COUNT and killed.text == "×"
-    assert not [box for box in cells(died) if box.fill == "faint"]
-    gone = [box for box in cells(lost) if box.fill == "faint"]
+    assert not [box for box in cells(died) if box.fill == picture.LOST]
+    gone = [box for box in cells(lost) if box.fill == picture.LOST]
     assert sorted({box.text for box in gone}) == ["5", "6", "7"] and len(gone) == 3 * COUNT
     assert lost.note.startswith("Lost: steps 5 to 7.")
     assert (died.facts["steps lost"], lost.facts["steps lost"]) == ("0", "3")
@@ -119,10 +119,10 @@ def test_losses_are_below_their_steps_and_again_as_high(animation, found):
     last = animation.scenes[0].frames[-1]
     points = {box.x: box for box in boxes(last) if box.h == 0.5}
     assert points.keys() == {box.x for box in cells(last) if box.text.isdigit()}
-    heights = {fill: [] for fill in ("faint", picture.LOSS)}
+    heights = {fill: [] for fill in (picture.LOST, picture.LOSS)}
     for x in sorted(points):
         heights[points[x].fill].append(points[x].y)
-    assert len(heights["faint"]) == 3 and heights["faint"] == heights[picture.LOSS][SIZE : SIZE + 3]
+    assert len(heights[picture.LOST]) == 3 and heights[picture.LOST] == heights[picture.LOSS][SIZE : SIZE + 3]
     values = found.interrupted.before.losses[0][:SIZE] + found.interrupted.after.losses[0]
     order = sorted(range(len(values)), key=values.__getitem__)
     ys = [heights[picture.LOSS][step] for step in order]

@@ -68,7 +68,7 @@ def test_scenes(animations):
             assert not any("wrong" in fills(frame) for frame in scene.frames)
             if "here" in scene.name:
                 assert "it matches the single-process run bit for bit" in scene.details
-        assert len(animation.html()) < 1_500_000
+        assert len(animation.html()) < 400_000
 
 
 def test_calls_and_bytes_are_those_of_the_formula(animations):

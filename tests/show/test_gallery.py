@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from pages import unpacked
 from PIL import Image
 
 from minidist.course.answers import ROOT
@@ -51,7 +52,7 @@ def folder(made, tmp_path):
 
 
 def links(page: bytes) -> dict[str, str]:
-    return json.loads(re.search(r'type="application/json">(.*?)</script>', page.decode(), re.DOTALL)[1])["links"]
+    return unpacked(page.decode())["links"]
 
 
 def test_pages_lead_to_their_neighbours_and_back_past_one_that_failed(made):

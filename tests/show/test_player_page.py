@@ -6,12 +6,17 @@ import json
 import random
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
+from matplotlib.figure import Figure
+from pages import unpacked
 
-from minidist.show.player import page
+from minidist.show.demos.menu import SCENES
+from minidist.show.player import page, still
 from minidist.show.player.animation import Animation
-from minidist.show.player.scene import Arrow, Box, Frame, Label, Scene
+from minidist.show.player.scene import Arrow, Box, Cue, Dial, Frame, Label, Question, Scene
+from minidist.show.player.tables import tabled
 
 STEPS = 5
 
@@ -55,10 +60,22 @@ def test_a_shape_that_stays_is_stored_once(animation):
     assert sorted(shape[1] for shape in shapes if "cart" in shape) == list(range(STEPS))
 
 
+def test_each_different_shape_is_written_once_for_all_scenes_and_variants():
+    variants = tuple(a_scene(f"by {shift}", shift) for shift in (0, 2))
+    dial = replace(a_scene("set"), dials=(Dial("shift", ("0", "2")),), variants=variants)
+    made = page.as_dict([dial, a_scene("slow"), a_scene("bad", 5)], "none")
+    found = tabled(made)
+    carts = {*range(0, 50, 10), *range(2, 52, 10), *range(5, 55, 10)}
+    kinds, numbers, first, last = found["scenes"][0]["variants"][1]["shapes"]
+    assert len(found["tables"]["box"][0]) == 1 + len(carts) and len(found["tables"]["label"][0]) == STEPS
+    shapes = [[kind, a, b, *(column[n] for column in found["tables"][kind])]
+              for kind, n, a, b in zip(kinds, numbers, first, last, strict=True)]  # fmt: skip
+    assert shapes == made["scenes"][0]["variants"][1]["shapes"]
+
+
 def test_the_page_holds_the_animation_and_loads_nothing(animation):
     text = animation.html()
-    (found,) = re.findall(r'<script id="animation" type="application/json">(.*?)</script>', text, re.DOTALL)
-    assert json.loads(found) == json.loads(json.dumps(page.as_dict(animation.all_scenes, animation.bug)))
+    assert unpacked(text) == json.loads(json.dumps(page.as_dict(animation.all_scenes, animation.bug)))
     assert "A cart &lt;on&gt; its road" in text and text.count("</script>") == 2
     assert not re.search(r"\b(src|href)=|https?://(?!www\.w3\.org/2000/svg)|@import|url\(", text)
 
@@ -68,7 +85,17 @@ def test_a_notebook_gets_the_player_and_a_picture_in_case_no_script_runs(animati
     assert text.count("<img") == 1 and "data:image/png;base64," in text and text.count("</script>") == 1
     (packed,) = re.findall(r'atob\("(.*?)"\)', text)
     assert gzip.decompress(base64.b64decode(packed)).decode() == animation.html()
+    assert animation.html() == animation.html()
     assert not any(base64.b64decode(packed)[4:8])  # no time stamp: running the notebook again does not change it
+
+
+def test_a_notebook_s_picture_is_of_the_first_scene_and_the_same_one_broken(animation, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(still, "draw", lambda scenes, *rest: drawn.append((scenes, *rest)) or Figure())
+    fast = replace(a_scene("bad"), twin="fast")
+    slow = replace(a_scene("worse"), twin="slow")
+    replace(animation, broken=fast, also_broken=(slow,))._repr_html_()
+    assert drawn == [((animation.scenes[0], slow), animation.bug)]
 
 
 # ── in a browser ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -258,6 +285,100 @@ def test_on_a_projector_everything_fits_and_is_large(opened, width, height):
     for name in ("#left h1", "#break", "#left .note", "#facts", "#slider", "#speed"):
         box = one.locator(name).bounding_box()
         assert box["x"] >= 0 and box["x"] + box["width"] <= width and box["y"] + box["height"] <= height
+
+
+LINKS = {"previous": "a.html", "gallery": "b.html", "next": "c.html"}
+
+
+def with_scenes(animation: Animation, names: tuple[str, ...]) -> Animation:
+    return replace(animation, scenes=tuple(replace(animation.scenes[0], name=name) for name in names))
+
+
+@pytest.mark.parametrize("width", [1280, 1920])
+def test_the_scenes_of_every_demonstration_and_the_tools_are_one_line(opened, animation, tmp_path, width):
+    for names in SCENES.values():
+        made = with_scenes(animation, names)
+        made = replace(made, scenes=(*made.scenes[:-1], replace(made.scenes[-1], cues=(Cue(0, 1, "say"),),
+                       questions=(Question(1, "how far?", ("1", "2"), 0, "so"),))))  # fmt: skip
+        (tmp_path / "all.html").write_text(made.html(links=LINKS), encoding="utf-8")
+        one = opened(width, 9 * width // 16, url=(tmp_path / "all.html").as_uri())
+        parts = one.locator("header :is(a, button):visible")
+        assert parts.count() == len(LINKS) + (len(names) if len(names) > 1 else 0) + 6
+        places = [part.bounding_box() for part in parts.all()]
+        assert max(box["y"] for box in places) < min(box["y"] + box["height"] / 2 for box in places)
+        for box, after in pairwise(places):
+            assert box["x"] + box["width"] < after["x"] and after["x"] + after["width"] <= width
+        assert one.evaluate("(e => e.scrollWidth - e.clientWidth)(document.getElementById('scenes'))") <= 0, names
+
+
+def test_on_a_phone_the_scenes_scroll_beside_the_links_and_the_chosen_one_is_in_view(opened, animation, tmp_path):
+    (tmp_path / "pp.html").write_text(with_scenes(animation, SCENES["pp"]).html(links=LINKS), encoding="utf-8")
+    one = opened(390, 844, url=(tmp_path / "pp.html").as_uri(), is_mobile=True)
+    tools, scenes, links = (one.locator(f"#{name}").bounding_box() for name in ("tools", "scenes", "links"))
+    assert tools["height"] < 40 and scenes["height"] < 40 and tools["y"] + tools["height"] <= scenes["y"]
+    assert abs(links["y"] - scenes["y"]) < 8 and scenes["x"] + scenes["width"] <= 390
+    one.keyboard.press("b")
+    for _ in SCENES["pp"]:
+        one.keyboard.press("s")
+        chosen = one.locator("#scenes button[aria-pressed=true]").bounding_box()
+        assert scenes["x"] - 1 <= chosen["x"] and chosen["x"] + chosen["width"] <= scenes["x"] + scenes["width"] + 1
+
+
+def a_talkative_scene(name: str, details: str = "") -> Scene:
+    """Notes of one to three lines, and facts and a key that do not fit one line."""
+    frames = [
+        Frame(
+            (Box(0, 0, 72, 19, "faint", "road"),),
+            f"{name}, step {step}: " + "the cart goes on and on. " * (1 + 3 * step % 8),
+            {f"fact {number}": "much " * (number + step) for number in range(4)},
+        )
+        for step in range(STEPS)
+    ]
+    key = {f"a thing of the kind {number}": "#D55E00" for number in range(4)}
+    return Scene(name, f"A cart, {name}", tuple(frames), 20, key, "It moves " * 8, details=details)
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 720), (1920, 1080)])
+def test_the_picture_has_the_room_that_words_leave_and_the_same_in_every_frame(opened, tmp_path, width, height):
+    scenes = a_talkative_scene("long", "in 3 chunks"), a_scene("short")
+    made = Animation("cart", "A cart", scenes, replace(a_talkative_scene("bad"), twin="long"), "a wheel is off")
+    (tmp_path / "long.html").write_text(made.html(), encoding="utf-8")
+    one = opened(width, height, url=(tmp_path / "long.html").as_uri())
+    shares = {}
+    for scene, keys in (("long", "c"), ("beside", "cb"), ("bad", "bs"), ("short", "")):
+        one.keyboard.press("Home")
+        places = []
+        for _ in range(STEPS):
+            box = one.locator("#left .stage").bounding_box()
+            places.append((round(box["y"]), round(box["height"])))
+            one.keyboard.press(" ")
+        assert len(set(places)) == 1, (scene, places)
+        assert one.evaluate("document.documentElement.scrollHeight") == height
+        shares[scene] = places[0][1] / height
+        for key in keys:
+            one.keyboard.press(key)
+    assert shares["long"] > 0.55 and shares["short"] > 0.65
+
+
+def test_the_caption_is_as_large_as_the_words_of_a_slide(opened):
+    size = "parseFloat(getComputedStyle(document.querySelector('#left .note')).fontSize)"
+    assert opened(1280, 720).evaluate(size) >= 24 and opened(1920, 1080).evaluate(size) >= 32
+
+
+def test_facts_are_one_line_that_unfolds(opened, tmp_path):
+    talkative = a_talkative_scene("long")
+    (tmp_path / "long.html").write_text(Animation("cart", "A", (talkative,), talkative, "x").html(), encoding="utf-8")
+    one = opened(url=(tmp_path / "long.html").as_uri())
+    one.keyboard.press("End")
+    folded = one.locator("#facts").bounding_box()
+    assert folded["height"] < 30 and one.is_visible("#more")
+    last = one.locator("#facts dd").last.bounding_box()
+    assert last["x"] + last["width"] > folded["x"] + folded["width"]
+    one.click("#more")
+    unfolded = one.locator("#facts").bounding_box()
+    last = one.locator("#facts dd").last.bounding_box()
+    assert last["x"] + last["width"] <= 1280 and unfolded["height"] > 1.8 * folded["height"]
+    assert not opened().is_visible("#more")  # these fit
 
 
 @pytest.mark.parametrize(("width", "height"), [(390, 844), (844, 390), (320, 568)])

@@ -5,6 +5,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from minidist.show.player import slide
 from minidist.show.player.animation import Animation
+from minidist.show.player.condensed import Condensed
 from minidist.show.player.scene import Box, Frame, Label, Scene
 
 LONG = "Each rank sends the chunk that it has just added to its right neighbour, and adds the one that comes."
@@ -12,11 +13,21 @@ KEY = {f"a thing of kind {i}": colour for i, colour in enumerate(("#D55E00", "#0
 
 
 def a_scene(height: float, frames: int = 5, key: dict = KEY, name: str = "one") -> Scene:
-    shapes = Box(0, 0, 72, height - 1, "#D55E00", "a cart"), Label(0, height - 0.5, "mile")
+    shapes = (
+        Box(0, 0, 72, height - 1, "#D55E00", "a cart"),
+        Box(0, 0, 1.2, 1, "#0072B2", "7"),
+        Label(9, 0, ""),
+        Label(0, height - 0.5, "a mile on its road"),
+        Label(72, height - 0.5, "the other end", anchor="end"),
+    )
     shown = tuple(Frame(shapes, f"Step {i}: {LONG}", {"miles": str(i)}) for i in range(frames))
     return Scene(
         name, f"A cart that goes on and on, {height} lines high, of a title", shown, height, key, "It is there."
     )
+
+
+def words(figure) -> list[Condensed]:
+    return figure.findobj(Condensed)
 
 
 def boxes(figure) -> dict[str, tuple[float, float, float, float]]:
@@ -25,7 +36,7 @@ def boxes(figure) -> dict[str, tuple[float, float, float, float]]:
     canvas.draw()
     width, height = canvas.get_width_height()
     parts = {"picture": figure.axes[0].get_window_extent()}
-    parts |= {text.get_text(): text.get_window_extent() for text in figure.texts}
+    parts |= {one.text: one.get_window_extent() for one in words(figure) if one not in figure.axes[0].get_children()}
     return {name: (one.x0 / width, one.y0 / height, one.x1 / width, one.y1 / height) for name, one in parts.items()}
 
 
@@ -52,20 +63,42 @@ def test_nothing_is_outside_of_a_slide_or_over_something_else(height, step, bug)
     assert max(right - left, top - bottom) > 0.5
 
 
-def test_words_are_of_at_least_24_points():
+def test_all_words_are_of_at_least_24_points():
     figure = slide.draw(a_scene(13), 4, "no wheel")
-    assert {text.get_size() for text in figure.texts} == {24, 28}
-    assert {text.get_text() for text in figure.texts} >= KEY.keys()
-    words = " ".join(text.get_text() for text in figure.texts)
-    assert all(part in words for part in (LONG, "Broken: no wheel", "It is there."))
-    assert "It is there." not in " ".join(text.get_text() for text in slide.draw(a_scene(13), 3).texts)
+    assert {one.size for one in words(figure)} == {24, 28} and not (figure.texts or figure.axes[0].texts)
+    texts = [one.text for one in words(figure)]
+    assert {*KEY, "a cart", "7", "a mile on its road"} <= set(texts)
+    assert all(part in " ".join(texts) for part in (LONG, "Broken: no wheel", "It is there."))
+    assert "It is there." not in " ".join(one.text for one in words(slide.draw(a_scene(13), 3)))
 
 
-def test_a_tall_picture_has_its_words_beside_it_and_a_flat_one_below():
-    flat, tall = boxes(slide.draw(a_scene(6), 0)), boxes(slide.draw(a_scene(23), 0))
-    (note_below,) = [box for text, box in flat.items() if text.startswith("Step 0")]
-    (note_beside,) = [box for text, box in tall.items() if text.startswith("Step 0")]
-    assert note_below[3] <= flat["picture"][1] + 0.01 and note_beside[0] >= tall["picture"][2]
+def test_a_capital_is_as_high_as_in_type_of_24_points():
+    figure = slide.draw(a_scene(13), 0)
+    FigureCanvasAgg(figure).draw()
+    (seven,) = [one for one in words(figure) if one.text == "7"]
+    assert seven.get_window_extent().height / figure.dpi == pytest.approx(0.73 * 24 / 72, rel=0.02)  # DejaVu's
+
+
+@pytest.mark.parametrize("height", [6, 13, 23])
+def test_words_in_the_picture_are_narrowed_to_their_places(height):
+    figure = slide.draw(a_scene(height), 0)
+    FigureCanvasAgg(figure).draw()
+    axes = figure.axes[0]
+    across = {}
+    for one in words(figure):
+        extent = one.get_window_extent().transformed(axes.transData.inverted())
+        across[one.text] = min(extent.x0, extent.x1), max(extent.x0, extent.x1)
+    assert across["7"][0] >= -0.01 and across["7"][1] <= 1.21
+    assert across["a mile on its road"][0] == pytest.approx(0, abs=0.01)
+    assert across["a mile on its road"][1] <= 18.01
+    assert across["the other end"][1] == pytest.approx(72, abs=0.01) and across["the other end"][0] >= 59 - 0.01
+    assert {one.narrow for one in words(figure) if one.text == "a cart"} == {1}  # there is room for it
+
+
+def test_a_picture_of_many_lines_leaves_words_around_it_out_but_not_the_note():
+    flat, tall = (" ".join(one.text for one in words(slide.draw(a_scene(height), 4))) for height in (10, 20))
+    assert "It is there." in flat and "It is there." not in tall
+    assert all(name in flat and name not in tall for name in KEY) and LONG in flat and LONG in tall
 
 
 def test_a_step_that_does_not_exist_is_refused_with_those_that_do():

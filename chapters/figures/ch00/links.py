@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 
-COLOUR, BOTH_WAYS = "#E69F00", "#F7DDA6"
+from minidist.show.palette import MEANINGS
+
+COLOUR, BOTH_WAYS = MEANINGS["communication"], MEANINGS["link in use"]
 
 
 def draw(links: Mapping[str, tuple[float, float]], nbytes: float, title: str):

@@ -2,7 +2,9 @@
 
 import numpy as np
 
-A, B, C, IDLE = "#56B4E9", "#E69F00", "#009E73", "#F2F2F2"
+from minidist.show.palette import RANKS
+
+A, B, C, IDLE = RANKS[4], RANKS[5], RANKS[2], "#F2F2F2"
 
 
 def loads(n: int, tile: int) -> tuple[np.ndarray, np.ndarray]:

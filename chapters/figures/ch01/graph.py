@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 from unittest.mock import patch
 
 from minidist.nn.dispatch import around
+from minidist.show.palette import MEANINGS
 
-NODE, LEAF, FORWARD, BACKWARD = "#56B4E9", "#E8E8E8", "#B0B0B0", "#0072B2"
+NODE, LEAF, FORWARD, BACKWARD = MEANINGS["forward"], "#E8E8E8", "#B0B0B0", MEANINGS["backward"]
 FONT = 9
 
 

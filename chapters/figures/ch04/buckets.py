@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from minidist.analysis.buckets import departures
+from minidist.show.palette import RANKS
 
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")  # Okabe and Ito
+COLOURS = tuple(RANKS[number] for number in (0, 5, 2, 3, 4, 1, 6))
 
 
 def draw(names: Sequence[str], completed: Sequence[float], panels: dict[str, Sequence[Sequence[int]]], end: float):

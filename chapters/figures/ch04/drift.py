@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-SAME = "#009E73"  # all from the palette of Okabe and Ito
-COLOURS = ("#0072B2", "#E69F00", "#CC79A7", "#56B4E9", "#D55E00")
+from minidist.show.palette import RANKS, on_paper
+
+SAME = on_paper("result")
+COLOURS = tuple(RANKS[number] for number in (0, 5, 3, 4, 1))
 
 
 def share_different(one: np.ndarray, other: np.ndarray) -> float:

@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-COLOURS = ("#0072B2", "#E69F00", "#CC79A7", "#009E73")  # Okabe and Ito
+from minidist.show.palette import RANKS
+
+COLOURS = tuple(RANKS[number] for number in (0, 5, 3, 2))
 
 
 def slowest_of(quantile: Callable[[np.ndarray], np.ndarray], ranks: int, steps: int, rng) -> np.ndarray:

@@ -9,14 +9,15 @@ from collections.abc import Mapping, Sequence
 from minidist.analysis.steps import last_step
 from minidist.analysis.time.overlap import covered_share
 from minidist.show import timeline
+from minidist.show.palette import COLLECTIVES
 from minidist.trace import Event
 
 COLOURS = {
     "forward": timeline.COLOURS["forward"],
     "backward": timeline.COLOURS["backward"],
     "optimizer": timeline.COLOURS["optimizer"],
-    "all-gather": "#E69F00",
-    "reduce-scatter": "#D55E00",
+    "all-gather": COLLECTIVES["all-gather"],
+    "reduce-scatter": COLLECTIVES["reduce-scatter"],
 }
 COMPUTE = ("forward", "backward", "optimizer")
 

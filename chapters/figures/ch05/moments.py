@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from minidist.show.memory import COLOURS
+from minidist.show.palette import MEANINGS
 
-IN_FLIGHT = "#E69F00"  # the colour of communication
+IN_FLIGHT = MEANINGS["communication"]
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ Shard boundaries ignore parameters: one parameter can be in several shards, and 
 
 from collections.abc import Sequence
 
-from minidist.show.palette import ink_on, of_rank
+from minidist.show.palette import MEANINGS, ink_on, of_rank
 
-PARAMETERS = ("#56B4E9", "#A6D8F3")  # alternating, so that neighbours differ
+PARAMETERS = (MEANINGS["parameters"], "#A6D8F3")  # alternating, so that neighbours differ
 PADDING = "#A0A0A0"
 LETTER = 0.0064  # width of one letter of a label, as a share of the picture
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from minidist.show.palette import of_rank
+from minidist.show.palette import MEANINGS, of_rank
 from minidist.trace import Event
 
-COMMUNICATION = "#E69F00"
+COMMUNICATION = MEANINGS["communication"]
 OPERATIONS = ("LayerNorm", "CopyToHeads", "Linear", "CausalAttention", "Gelu", "ReduceFromHeads", "Residual")
 NAMES = {
     "LayerNorm": "LayerNorm",

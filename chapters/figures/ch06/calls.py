@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from minidist.analysis.collectives import by_kind
-from minidist.show.palette import COLLECTIVES
+from minidist.show.palette import AXES, COLLECTIVES
 
 NAMES = {"all_reduce": "all-reduce", "reduce_scatter_tensor": "reduce-scatter", "all_gather_into_tensor": "all-gather"}
-COLOURS = {("tp", name): COLLECTIVES[kind] for name, kind in NAMES.items()} | {("dp", "all_reduce"): "#0072B2"}
+COLOURS = {("tp", name): COLLECTIVES[kind] for name, kind in NAMES.items()} | {("dp", "all_reduce"): AXES["dp"]}
 OTHER = "#A0A0A0"
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from minidist.show.palette import ink_on, of_rank
+from minidist.show.palette import MEANINGS, ink_on, of_rank
 
-REPLICATED, COMMUNICATION = "#DCDCDC", "#E69F00"
+REPLICATED, COMMUNICATION = MEANINGS["replicated"], MEANINGS["communication"]
 SHARDINGS = ("replicated", "columns", "rows", "partial")
 GAP = 1.1  # between two items of a chain
 SIGN = 1.0  # width of a sign such as "="

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from minidist.show.palette import ink_on, of_rank
+from minidist.show.palette import MEANINGS, ink_on, of_rank
 
-FORWARD, BACKWARD, TIED = "#56B4E9", "#0072B2", "#E69F00"  # the first two as in pipelines.py
+FORWARD, BACKWARD, TIED = (MEANINGS[what] for what in ("forward", "backward", "communication"))
 GAP = 0.9  # between two stages, in layers
 
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-COLOURS = {64: "#4D4D4D", 32: "#A0A0A0", 16: "#56B4E9", 8: "#CDE8F7", 0: "#FFFFFF"}
+from minidist.show.palette import RANKS
+
+COLOURS = {64: "#4D4D4D", 32: "#A0A0A0", 16: RANKS[4], 8: "#CDE8F7", 0: "#FFFFFF"}
 
 
 @dataclass

@@ -5,7 +5,9 @@ from math import log2
 
 import numpy as np
 
-LOST, COARSE, GOOD, TOO_LARGE = "#D55E00", "#E69F00", "#009E73", "#7A0000"
+from minidist.show.palette import MEANINGS, SHARES, on_paper
+
+LOST, COARSE, GOOD, TOO_LARGE = MEANINGS["lost"], SHARES[1], on_paper("result"), on_paper("wrong")
 
 
 def bounds(format) -> tuple[float, float, float]:

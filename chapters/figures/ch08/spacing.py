@@ -5,12 +5,14 @@ from math import log2
 
 import numpy as np
 
+from minidist.show.palette import RANKS
+
 COLOURS = {  # of Okabe and Ito
-    "float32": "#444444",
-    "bfloat16": "#0072B2",
-    "float16": "#D55E00",
-    "e4m3": "#009E73",
-    "e5m2": "#CC79A7",
+    "float32": RANKS[7],
+    "bfloat16": RANKS[0],
+    "float16": RANKS[1],
+    "e4m3": RANKS[2],
+    "e5m2": RANKS[3],
 }
 FLOAT32 = 23, 127, -149, 2.0**128  # mantissa, bias, exponent of the smallest number, the first beyond the largest
 

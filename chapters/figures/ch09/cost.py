@@ -3,9 +3,15 @@
 from collections.abc import Mapping
 
 from minidist.show import memory
-from minidist.show.palette import AXES
+from minidist.show.palette import AXES, MEANINGS, on_paper
 
-COLOURS = {**memory.COLOURS, **AXES, "compute": "#56B4E9", "recompute": "#A6D8F2", "bubble": "#D0D0D0"}
+COLOURS = {
+    **memory.COLOURS,
+    **AXES,
+    "compute": MEANINGS["computing"],
+    "recompute": MEANINGS["recomputed"],
+    "bubble": on_paper("idle"),
+}
 OTHER = "#A0A0A0"
 
 Segments = Mapping[str, float]
@@ -42,7 +48,7 @@ def draw(
             cut = "» " if left > end else ""
             axes.text(min(left, end) + 0.01 * end, place, cut + short(left), va="center", fontsize=9)
         if limits[side]:
-            axes.axvline(limits[side], color="#D55E00", linewidth=1.2, linestyle="--")
+            axes.axvline(limits[side], color=on_paper("wrong"), linewidth=1.2, linestyle="--")
         axes.set_xlim(0, 1.16 * end)
         axes.set_title(titles[side], fontsize=10, loc="left")
         axes.spines[["top", "right", "left"]].set_visible(False)

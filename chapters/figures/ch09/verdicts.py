@@ -4,10 +4,14 @@ from collections.abc import Mapping, Sequence
 
 from minidist.analysis.pairs import DIFFERENT, SAME
 from minidist.show.grid import COLOURS
-from minidist.show.palette import ink_on
+from minidist.show.palette import MEANINGS, ink_on
 
 STOPS = "stops"
-VERDICTS = {SAME: (COLOURS[SAME], "same"), DIFFERENT: (COLOURS[DIFFERENT], "different"), STOPS: ("#E69F00", "stops")}
+VERDICTS = {
+    SAME: (COLOURS[SAME], "same"),
+    DIFFERENT: (COLOURS[DIFFERENT], "different"),
+    STOPS: (MEANINGS["lost"], "stops"),
+}
 
 
 def draw(rows: Mapping[str, Sequence[str]], columns: Sequence[str], gaps: Sequence[int] = ()):

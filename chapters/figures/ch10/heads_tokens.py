@@ -1,6 +1,6 @@
 """Ulysses: an all-to-all turns some tokens of all heads into all tokens of some heads."""
 
-from minidist.show.palette import ink_on, of_rank
+from minidist.show.palette import MEANINGS, ink_on, of_rank
 
 
 def owners(heads: int, tokens: int, ranks: int, by: str) -> list[list[int]]:
@@ -38,7 +38,12 @@ def draw(heads: int, tokens: int, ranks: int):
             start, end = left + tokens + 0.6, left + tokens + gap - 1.5
             axes.add_patch(
                 FancyArrowPatch(
-                    (start, heads / 2), (end, heads / 2), arrowstyle="-|>", mutation_scale=16, color="#E69F00", lw=3
+                    (start, heads / 2),
+                    (end, heads / 2),
+                    arrowstyle="-|>",
+                    mutation_scale=16,
+                    color=MEANINGS["communication"],
+                    lw=3,
                 )
             )
             axes.text((start + end) / 2, heads / 2 - 0.35, arrow, ha="center", va="bottom", fontsize=9)

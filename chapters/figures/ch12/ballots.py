@@ -3,7 +3,9 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-AGREED, ODD, SPLIT = "#A9CCE3", "#D55E00", "#F0C566"
+from minidist.show.palette import MEANINGS, on_paper
+
+AGREED, ODD, SPLIT = "#A9CCE3", on_paper("wrong"), MEANINGS["lost"]
 
 
 def colours_of(votes: Sequence[str]) -> list[str]:

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-COLOURS = ("#009E73", "#E69F00", "#56B4E9", "#CC79A7")
-NOTHING, BROKEN = "nothing", "#C00000"
+from minidist.show.palette import RANKS, on_paper
+
+COLOURS = tuple(RANKS[number] for number in (2, 5, 4, 3))
+NOTHING, BROKEN = "nothing", on_paper("wrong")
 
 
 def draw(operations: Sequence[str], outcomes: Mapping[str, Sequence[str]], notes: Mapping[int, str] = {}):

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from minidist.plan.failures import cluster_mtbf
+from minidist.show.palette import RANKS
 
-LINE, POINT, GREY = "#0072B2", "#D55E00", "#606060"
+LINE, POINT, GREY = RANKS[0], RANKS[1], "#606060"
 
 
 def draw(gpu_hours: float, points: Mapping[str, tuple[int, float]], lengths: Mapping[str, float]):

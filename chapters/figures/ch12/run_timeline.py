@@ -3,7 +3,15 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-COLOURS = {"step": "#56B4E9", "lost": "#E8A9A0", "again": "#0072B2", "pause": "#E69F00", "restart": "#8A8A8A"}
+from minidist.show.palette import MEANINGS, on_paper
+
+COLOURS = {
+    "step": MEANINGS["computing"],
+    "lost": MEANINGS["lost"],
+    "again": MEANINGS["recomputed"],
+    "pause": MEANINGS["checkpoint"],
+    "restart": on_paper("idle"),
+}
 WORDS = {
     "step": "a step that counts",
     "lost": "lost",
@@ -11,7 +19,7 @@ WORDS = {
     "pause": "training stopped for a save",
     "restart": "detection and restart",
 }
-WRITE, FAILURE = "#009E73", "#C00000"
+WRITE, FAILURE = on_paper("result"), on_paper("wrong")
 
 
 class Saves(NamedTuple):

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from minidist.plan.failures import daly_interval, first_order_waste, goodput
+from minidist.show.palette import RANKS
 
-COLOURS = ("#0072B2", "#009E73", "#D55E00", "#CC79A7")
+COLOURS = tuple(RANKS[number] for number in (0, 2, 1, 3))
 
 
 def draw(mtbf: float, pauses: Sequence[float], simulated: Mapping[float, Mapping[float, float]], recovery: float = 0.0):

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 
+from minidist.show.palette import RANKS
+
 MARKERS = "osD^vP"  # several points may be in one place
-COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7")
+COLOURS = tuple(RANKS[number] for number in (5, 4, 2, 0, 1, 3))
 
 
 def draw(panels: Mapping[str, Mapping[str, tuple[Mapping[float, float], Mapping[float, float]]]]):

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from minidist.show.palette import ink_on
+from minidist.show.palette import RANKS, ink_on, on_paper
 
-INNER, LEAF, BOTH = "#0072B2", "#D9D9D9", "#C00000"
+INNER, LEAF, BOTH = RANKS[0], "#D9D9D9", on_paper("wrong")
 
 
 def depths(parents: Sequence[int | None]) -> list[int]:

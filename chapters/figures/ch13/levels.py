@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from minidist.show.palette import ink_on
+from minidist.show.palette import MEANINGS, ink_on
 
-CHIP, NODE, CLUSTER = "#0072B2", "#E69F00", "#D55E00"
+CHIP, NODE, CLUSTER = (MEANINGS[what] for what in ("computing", "communication", "link between nodes"))
 WORDS = {CHIP: "inside the chip", NODE: "inside the node", CLUSTER: "between nodes"}
 
 

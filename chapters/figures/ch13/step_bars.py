@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 
-COMPUTING, WAITING = "#0072B2", "#E8A9A0"
+from minidist.show.palette import MEANINGS, on_paper
+
+COMPUTING, WAITING = MEANINGS["computing"], on_paper("idle")
 
 
 def draw(steps: Mapping[str, Mapping[str, tuple[float, float]]]):

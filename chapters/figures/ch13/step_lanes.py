@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 from minidist.analysis.clock.replay import Replayed
 from minidist.analysis.clock.report import bounds, clipped
+from minidist.show.palette import MEANINGS, on_paper
 
-COMPUTING, WAITING = "#0072B2", "#E8A9A0"
+COMPUTING, WAITING = MEANINGS["computing"], on_paper("idle")
 
 
 def draw(runs: Mapping[str, Replayed]):

@@ -93,4 +93,6 @@ class Animation:
         return page.whole(self.title, self.all_scenes, self.bug, len(self.all_broken), number, links)
 
     def _repr_html_(self) -> str:
-        return page.in_notebook(self.title, self.all_scenes, self.bug, len(self.all_broken))
+        right = self.scenes[0]  # and the same step broken: pictures of all scenes would make a notebook too large
+        picture = still.draw((right, self.broken_twin(right)), self.bug)
+        return page.in_notebook(self.html(), self.title, picture, max(scene.height for scene in self.all_scenes))

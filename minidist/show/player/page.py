@@ -2,7 +2,8 @@
 
 web/ has the page, its style and the player. Here the scenes become the JSON in the page: for each scene its shapes,
 each once with the first and the last frame that shows it, and for each frame its moment, note, facts and lines of code.
-A scene with dials has a variant for each of their positions; the page shows the one where they are.
+A scene with dials has a variant for each of their positions; the page shows the one where they are. The variants are
+much alike, so each different shape is written once (tables.py), and gzip packs the JSON; the browser unpacks it.
 """
 
 import base64
@@ -18,11 +19,11 @@ from pathlib import Path
 from string import Template
 
 from minidist.show.notebook import png
-from minidist.show.player import still
 from minidist.show.player.scene import USUAL_SPEED, Box, Curve, Label, Scene, Shape
+from minidist.show.player.tables import tabled
 
 WEB = Path(__file__).parent / "web"
-SCRIPTS = ("draw", "pane", "player", "questions", "panels", "controls")  # in this order, one page's script
+SCRIPTS = ("unpack", "draw", "pane", "player", "questions", "panels", "controls")  # in this order, one page's script
 SPEEDS = range(1, 10)
 FALLBACK_DPI = 56  # of the picture that a notebook shows until the player runs
 NO_LINKS: Mapping[str, str] = {}
@@ -43,22 +44,30 @@ def whole(
         STYLE=_file("style.css"),
         SCRIPT="\n".join(_file(f"{name}.js") for name in SCRIPTS),
         SPEEDS="".join(f"<option{' selected' * (speed == USUAL_SPEED)}>{speed}</option>" for speed in SPEEDS),
-        ANIMATION=_json(as_dict(scenes, bug, broken, first, links)),
+        ANIMATION=packed(json.dumps(tabled(as_dict(scenes, bug, broken, first, links)), separators=(",", ":"))),
     )
 
 
-def in_notebook(title: str, scenes: Sequence[Scene], bug: str, broken: int = 1) -> str:
-    """What a notebook shows: the player in a frame of its own; without scripts, as on GitHub, the still picture."""
-    page = gzip.compress(
-        whole(title, scenes, bug, broken).encode(), mtime=0
-    )  # a tenth, in a notebook that is committed
+def in_notebook(page: str, title: str, picture, lines: float) -> str:
+    """What a notebook shows: the player in a frame of its own; without scripts, as on GitHub, a still picture.
+
+    Args:
+        page: from ``whole``.
+        picture: a matplotlib Figure.
+        lines: the height of the tallest scene.
+    """
     return Template(_file("notebook.html")).substitute(
-        NAME=hashlib.sha256(page).hexdigest()[:12],
+        NAME=hashlib.sha256(page.encode()).hexdigest()[:12],
         TITLE=html.escape(title, quote=True),
-        PICTURE=base64.b64encode(png(still.draw(scenes, bug, broken), FALLBACK_DPI)).decode(),
-        LINES=f"{max(scene.height for scene in scenes):g}",
-        PAGE=base64.b64encode(page).decode(),
+        PICTURE=base64.b64encode(png(picture, FALLBACK_DPI)).decode(),
+        LINES=f"{lines:g}",
+        PAGE=packed(page),
     )
+
+
+def packed(text: str) -> str:
+    """A text compressed by gzip, in base64. The same text gives the same letters: there is no time stamp."""
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 def as_dict(
@@ -138,11 +147,6 @@ def _shape(shape: Shape, first: int, last: int) -> list:
 
 def _short(number: float) -> float:
     return round(float(number), 3)
-
-
-def _json(value) -> str:
-    """JSON for the inside of a script element, which ends at the first ``</``."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
 
 
 @cache

@@ -4,7 +4,7 @@ Every coordinate is in characters from the top left: x to the right, up to WIDTH
 twice as high as a character is wide. A terminal shows a frame as it is; a page or a picture shows the same to scale.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -192,7 +192,7 @@ class Scene:
     cues: tuple[Cue, ...] = ()
     code: tuple[str, ...] = ()
     dials: tuple[Dial, ...] = ()
-    variants: tuple["Scene", ...] = ()
+    variants: Sequence["Scene"] = ()
 
     def __post_init__(self) -> None:
         if not self.frames:

@@ -1,6 +1,6 @@
 """Scenes as a still picture: the frames that each scene selects, drawn by matplotlib."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from textwrap import fill
 
@@ -73,24 +73,35 @@ def _scene(part, scene: Scene, heading: str) -> None:
 
 
 def type_size(character: float) -> float:
-    """The type size in points at which a digit is as wide as a character of so many inches."""
-    return 72 * 1.55 * character
+    """The type size in points, 10 at most, at which a digit is as wide as a character of so many inches."""
+    return min(10.0, 72 * 1.55 * character)
 
 
-def draw_frame(axes, frame: Frame, height: float, size: float, most: float = 10) -> None:
-    """Draw a frame of a scene that is ``height`` lines high; ``size`` is the type size in points, ``most`` at most."""
+def draw_frame(axes, frame: Frame, height: float, size: float, write: Callable | None = None) -> None:
+    """Draw a frame of a scene.
+
+    Args:
+        height: of the scene, in lines.
+        size: the type size in points.
+        write: writes a text instead: (axes, (x, y), text, size, room in characters, anchor, colour).
+    """
     axes.set_xlim(-0.5, WIDTH + 0.5)
     axes.set_ylim(LINE * height, -0.5)
     axes.set_aspect("equal")
     for shape in frame.shapes:
-        {Box: _box, Arrow: _arrow, Label: _label, Curve: _curve}[type(shape)](axes, shape, min(size, most))
+        if isinstance(shape, Arrow):
+            _arrow(axes, shape, size)
+        elif isinstance(shape, Curve):
+            _curve(axes, shape)
+        else:
+            {Box: _box, Label: _label}[type(shape)](axes, shape, size, write or _write)
 
 
 def _colour(name: str | None) -> str:
     return "none" if name is None else LIGHT.get(name, name)
 
 
-def _box(axes, box: Box, size: float) -> None:
+def _box(axes, box: Box, size: float, write: Callable) -> None:
     from matplotlib.patches import Rectangle
 
     face, edge = _colour(box.fill), _colour(box.outline)
@@ -101,7 +112,7 @@ def _box(axes, box: Box, size: float) -> None:
     if text := box.text[: int(box.w + 0.5)]:
         ink = LIGHT["ink"] if face == "none" else ink_on(face)
         place = box.x + box.w / 2, LINE * (box.y + box.h / 2)
-        axes.text(*place, text, ha="center", va="center", fontsize=size, color=ink, clip_on=True, zorder=ORDER)
+        write(axes, place, text, size, box.w, "middle", ink)
 
 
 def _arrow(axes, arrow: Arrow, size: float) -> None:
@@ -127,15 +138,20 @@ def _arrow(axes, arrow: Arrow, size: float) -> None:
     )
 
 
-def _curve(axes, curve: Curve, size: float) -> None:
+def _curve(axes, curve: Curve) -> None:
     x, y = zip(*curve.points, strict=True)
     axes.plot(x, [LINE * one for one in y], color=_colour(curve.colour), lw=curve.width / 2, zorder=ORDER)
 
 
-def _label(axes, label: Label, size: float) -> None:
-    side = {"start": "left", "middle": "center", "end": "right"}[label.anchor]
+def _label(axes, label: Label, size: float, write: Callable) -> None:
     colour = FAINT_TEXT if label.colour == "faint" else _colour(label.colour)
-    axes.text(label.x, LINE * label.y, label.text, ha=side, va="center", fontsize=size, color=colour, zorder=ORDER)
+    if label.text.strip():
+        write(axes, (label.x, LINE * label.y), label.text, size, len(label.text), label.anchor, colour)
+
+
+def _write(axes, place: tuple[float, float], text: str, size: float, room: float, anchor: str, colour: str) -> None:
+    side = {"start": "left", "middle": "center", "end": "right"}[anchor]
+    axes.text(*place, text, ha=side, va="center", fontsize=size, color=colour, zorder=ORDER)
 
 
 def draw_key(figure, keys: Mapping[str, str], loc: str = "outside lower center") -> None:

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from figures.ch04 import drift
 
+from minidist.show.palette import on_paper
+
 
 def test_bits_are_compared_and_not_values():
     one = np.array([1.0, 0.0, np.nan, 5.0], np.float32)
@@ -23,4 +25,4 @@ def test_a_run_that_never_diverges_is_at_zero():
     shares = [line.get_ydata().tolist() for line in figure.axes[0].lines]
     assert shares == [[0, 0], [0, 50]]
     assert figure.axes[1].lines[1].get_ydata().tolist() == pytest.approx([0, 0.1])
-    assert figure.axes[0].lines[0].get_color() == "#009E73" != figure.axes[0].lines[1].get_color()
+    assert figure.axes[0].lines[0].get_color() == on_paper("result") != figure.axes[0].lines[1].get_color()

@@ -8,13 +8,14 @@ from minidist.nn.precision.formats import Format
 from minidist.show.bits import EXPONENT, MANTISSA, SIGN, fields
 from minidist.show.demos.bf16.run import Weight
 from minidist.show.memory import COLOURS
+from minidist.show.palette import MEANINGS
 from minidist.show.player.scene import Box, Label, Shape
 
 HEIGHT = 17
 MASTER, STORED = COLOURS["optimizer"], COLOURS["parameters"]
 BITS = {"sign": SIGN, "exponent": EXPONENT, "mantissa": MANTISSA}
-KEY = BITS | {"dropped": "faint", "master": MASTER, "stored": STORED}
-BROKEN_KEY = BITS | {"lost": "wrong", "master, run without the bug": MASTER, "stored": STORED}
+KEY = BITS | {"dropped": MEANINGS["lost"], "master": MASTER, "stored": STORED}
+BROKEN_KEY = BITS | {"wrong, bits are lost": "wrong", "master, run without the bug": MASTER, "stored": STORED}
 LEFT, RIGHT = 2, 71.5
 TOP, BOTTOM, FROM = 7.6, 14.6, 10  # of the curve: its edges, and the x of step 0
 FEW = 5  # the largest number of lines across the curve
@@ -37,7 +38,7 @@ def _bits(weight: Weight, step: int, lost: bool) -> list[Shape]:
     ]
     master = fields(weight.bits(step), 8, 23)
     part = weight.dropped(step)
-    found += _row(1, master, format.mantissa, "wrong" if lost and part else "faint")
+    found += _row(1, master, format.mantissa, "wrong" if lost and part else MEANINGS["lost"])
     way = "up" if part > 0.5 else "down" if part < 0.5 else "to even"
     text = f"{'lost' if lost else 'dropped'}: {part:.3f} of a step of {format.name}, rounded {way}"
     found.append(Label(RIGHT, 2.5, text if part else "nothing to drop", "wrong" if lost and part else "ink", "end"))

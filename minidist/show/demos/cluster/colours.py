@@ -1,8 +1,12 @@
 """Colours, each with one meaning, and the marks that a terminal without colours has for them."""
 
-COMPUTES, PARTLY, WAITS = "#0072B2", "#9CCBE8", "faint"  # of a rank; a wire that waits is idle
-USED, FULL = "#F6B5BF", "#C2002F"  # wires
-GROUPS, DATA_PARALLEL = ("#F0E442", "#8F6FD6"), "#009E73"  # messages within a tp group, and between them
+from minidist.show.palette import AXES, MEANINGS, OTHER_TP_GROUP
+
+COMPUTES, PARTLY, WAITS = (
+    MEANINGS[what] for what in ("computing", "partly computing", "idle")
+)  # of a rank; a wire that waits is idle
+USED, FULL = MEANINGS["link in use"], MEANINGS["full link"]  # wires
+GROUPS, DATA_PARALLEL = (AXES["tp"], OTHER_TP_GROUP), AXES["dp"]  # messages within a tp group, and between them
 MARKS = {
     COMPUTES: "#", PARTLY: "+", WAITS: ".", USED: "-", FULL: "=", GROUPS[0]: "a", GROUPS[1]: "b", DATA_PARALLEL: "d",
 }  # fmt: skip

@@ -5,7 +5,7 @@ Three ways to sum the gradients; then the same three with one bucket that is nev
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import product
+from functools import cache
 
 from minidist.nn.gpt import GPT
 from minidist.parallel.data import fill_buckets
@@ -21,7 +21,7 @@ from minidist.show.demos.data_parallel.run import BUCKETS, config_of, layouts_of
 from minidist.show.demos.data_parallel.scene import Race
 from minidist.show.demos.data_parallel.steps import Step, full_times, last_step_of
 from minidist.show.demos.data_parallel.weights import Drift
-from minidist.show.demos.shared.gpus import CHIPS, DIALS, at_start, on_gpus
+from minidist.show.demos.shared.gpus import CHIPS, DIALS, OnDemand, at_start, on_gpus
 from minidist.show.demos.shared.runs import WarmRanks, diverges, fastest, warm_ranks
 from minidist.show.player.animation import Animation
 from minidist.show.player.scene import Scene
@@ -133,13 +133,19 @@ def on_all_gpus(right: Runs, broken: Runs) -> tuple[list[Scene], list[Scene]]:
     """The scenes as GPUs would run them, correct and broken, with dials."""
     logs = right.logs, broken.logs
     full = {chip: full_times(logs[0]["overlapped"], chip) for chip in CHIPS}
-    races: list[list[Race]] = [[], []]
-    for link, latency, chip in product(*(dial.values for dial in DIALS)):
-        both = [on_one_clock(one, link, latency, chip, full[chip]) for one in logs]
+
+    @cache
+    def races(*words: str) -> tuple[Race, Race]:
+        both = [on_one_clock(one, *words, full[words[-1]]) for one in logs]
         longest = max(step.end for steps in both for step in steps.values())
-        for runs, steps, made in zip((right, broken), both, races, strict=True):
-            proofs = dict.fromkeys(steps, runs.verdict)
-            words = link, latency, chip
-            made.append(Race(steps, longest, words, runs.ranks, proofs, runs.details, runs is broken))
-    fine, bad = ([at_start([race.scene(sync) for race in made]) for sync in right.runs] for made in races)
+        fine, bad = (
+            Race(steps, longest, words, runs.ranks, dict.fromkeys(steps, runs.verdict), runs.details, runs is broken)
+            for runs, steps in zip((right, broken), both, strict=True)
+        )
+        return fine, bad
+
+    def scene(sync: str, which: int) -> Scene:
+        return at_start(OnDemand(DIALS, lambda *words: races(*words)[which].scene(sync)))
+
+    fine, bad = ([scene(sync, which) for sync in right.runs] for which in (0, 1))
     return fine, bad

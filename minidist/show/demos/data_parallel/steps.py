@@ -21,7 +21,7 @@ class Step:
 
     Args:
         sync: how gradients are summed, one of ``parallel.data.SYNCS``.
-        log: rank 0's events, in ns from the beginning of the step.
+        log: rank 0's phases, waits and collectives, in ns from the beginning of the step.
         end: ns, when the last rank ends it.
         full: when each bucket is full, in ns; () where there are none or where nobody knows.
     """
@@ -35,7 +35,7 @@ class Step:
     def of(cls, sync: str, logs: Sequence[list], full: Sequence[int] = ()) -> "Step":
         """The last step of a run, from the ranks' logs."""
         step = traced_step(logs)
-        return cls(sync, step[0], step_length(step), full)
+        return cls(sync, [event for event in step[0] if kind_of(event)], step_length(step), full)
 
     @cached_property
     def phases(self) -> dict[str, Event]:

@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence, Set
 
 from minidist.analysis.wait_for import FINISHED, PATIENT, RUNNING, STUCK, state_of
-from minidist.show.palette import of_rank
+from minidist.show.palette import MEANINGS, of_rank
 from minidist.show.player.scene import Arrow, Box, Label, Shape
-from minidist.show.waits import COLOURS, positions
+from minidist.show.waits import OF_STATES, positions
 
 WORDS = {RUNNING: "can act", PATIENT: "waits", STUCK: "waits forever", FINISHED: "finished"}
+COLOURS = {state: MEANINGS[meaning] for state, meaning in OF_STATES.items()}
 KEY = {word: COLOURS[state] for state, word in WORDS.items()}
 MARKS = {RUNNING: "+", PATIENT: ".", STUCK: "X", FINISHED: " "}
 MIDDLE, RADIUS = 54, 14  # of the circle, across, in characters

@@ -6,13 +6,14 @@ import numpy as np
 
 from minidist.show.demos.expert_parallel.run import EXPERTS_OF_RANK, TOP_K, layout_of
 from minidist.show.demos.shared.runs import WarmRanks
+from minidist.show.palette import IDLE, SHARES
 from minidist.show.player.scene import Box, Frame, Label, Scene, Shape
 from minidist.train.config import TrainConfig
 
 STEPS, STRIDE = 48, 4  # of a run, and how many a frame adds
 AUX_LOSS = {"without balance loss": 0.0, "with balance loss": 0.01}  # coefficients
 LEFT, LINES, NUMBERS = 5, 8, 55  # left edge and height of a panel of shares, and column of the numbers beside it
-IDLE, LOW, EVEN, HIGH = "faint", "#E6DBF5", "#B79BDD", "#5B00B5"  # shares, from none to twice the even one or more
+LOW, EVEN, HIGH = SHARES  # shares, from none to twice the even one or more
 MARKS = {IDLE: " ", LOW: ".", EVEN: "o", HIGH: "#"}
 KEY = {"idle": IDLE, "under half of even": LOW, "half to twice": EVEN, "twice even or more": HIGH}
 

@@ -9,13 +9,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from minidist.show.demos.expert_parallel.run import Step
-from minidist.show.palette import of_rank
+from minidist.show.palette import MEANINGS, of_rank
 from minidist.show.player.scene import Arrow, Box, Label, Shape
 
 TOKENS, TOKENS_END = 7, 39  # left and right edge of the tokens
 ARROWS = 39, 45  # where arrows between tokens and experts begin and end
 EXPERTS, QUEUES, END = 46, 50, 71.5  # columns of the experts' names and of their rows
-OF_RANKS = "#F0E442"  # gradients and fingerprints: no rank has this colour
+OF_RANKS = MEANINGS["result"]  # gradients and fingerprints
 LANES = 8  # left edge of the time
 BARS, BAR = (4, 40), 19  # left edges of the two columns of gradients, and the width of the longest bar
 

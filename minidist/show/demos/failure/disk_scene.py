@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 from minidist.show.demos.failure.power_cut import Left, Moment
 from minidist.show.demos.failure.recording import FOLDER, OLD, RANKS, Group, Recording
+from minidist.show.palette import MEANINGS
 from minidist.show.player.scene import Box, Frame, Label, Scene, Shape
 from minidist.train.checkpoint.commit import LATEST, MANIFEST, name_of, step_of
 
 SAVE = "save"  # the name of the scene in the right order
 COLUMNS = 12, 33, 54  # left edges: what programs read, what a power cut leaves, and what it leaves in the right order
 WIDTH = 18  # of a column
-READ, SAFE = "#56B4E9", "right"  # what programs read, and what no power cut takes away
+READ, SAFE = MEANINGS["checkpoint"], MEANINGS["result"]  # what programs read, and what no power cut takes away
 KEY = {"can be read": READ, "on the disk": SAFE, "not sure": "faint"}
 NOTES = {
     ("write", RANKS): "Each rank writes its file, under another name.",

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from minidist.show.demos.failure.run import Interrupted, Part
-from minidist.show.palette import of_rank
+from minidist.show.palette import MEANINGS, of_rank
 from minidist.show.player.scene import Box, Label, Shape
 
 LEFT, RIGHT = 8, 72  # of the time
 LOSS_LINES = 5
-CHECKPOINT, LOSS = "#F0E442", "#8F6FD6"  # no rank has these colours
-KEY = {"checkpoint": CHECKPOINT, "killed": "wrong", "lost": "faint", "taken again": "ink", "loss": LOSS}
+CHECKPOINT, LOSS, LOST = MEANINGS["checkpoint"], MEANINGS["loss"], MEANINGS["lost"]  # no rank has these colours
+KEY = {"checkpoint": CHECKPOINT, "killed": "wrong", "lost": LOST, "taken again": "ink", "loss": LOSS}
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _cell(run: Interrupted, column: Column, rank: int, x: float, width: float, l
     if part.ended_by(rank) < column.step:
         return Box(x, y, width, 0.9, None, "–", " ", "faint")
     if column.part == 0 and column.step - 1 in run.lost and lost:
-        return Box(x, y, width, 0.9, "faint", text, "x")
+        return Box(x, y, width, 0.9, LOST, text, "x")
     again = column.part == 1 and column.step - 1 in run.lost
     return Box(x, y, width, 0.9, of_rank(rank), text, "=", "ink" if again else None)
 
@@ -103,7 +103,7 @@ def losses(run: Interrupted, now: int, lost: bool) -> list[Shape]:
             continue
         line = round((high - value) / (high - low) * (2 * LOSS_LINES - 1)) / 2
         gone = lost and column.part == 0 and column.step - 1 in run.lost
-        fill, mark = ("faint", "x") if gone else (LOSS, "o")
+        fill, mark = (LOST, "x") if gone else (LOSS, "o")
         shapes.append(Box(LEFT + place * width, top + line, width - 0.25, 0.5, fill, "", mark))
     return shapes
 

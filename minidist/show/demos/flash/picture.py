@@ -7,14 +7,15 @@ the fast memory at the moment has its colour; what lies in the slow memory, and 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from minidist.show.palette import MEANINGS
 from minidist.show.player.scene import Box, Label, Shape
 
-QUERIES, KEYS, VALUES, SCORES = "#0072B2", "#E69F00", "#F0E442", "#CC79A7"
-OUTPUT, SUMS = "#009E73", "#7FCEB9"
-DONE = "#EBD3E0"  # of a tile whose scores are gone
-WEIGHTS = "#D55E00"  # the softmax of scores
+QUERIES, KEYS, VALUES, SCORES = (MEANINGS[what] for what in ("queries", "keys", "values", "activations"))
+OUTPUT, SUMS = MEANINGS["result"], MEANINGS["softmax sums"]
+DONE = MEANINGS["merged activations"]  # of a tile whose scores are gone
+WEIGHTS = MEANINGS["softmax"]  # the softmax of scores
 MARKS = {SCORES: "s", DONE: ".", WEIGHTS: "p", OUTPUT: "o", "wrong": "!"}
-READ, WRITTEN = "#56B4E9", "#444444"
+READ, WRITTEN = MEANINGS["read"], MEANINGS["written"]
 CELL = 5, 2  # width and height of a tile in the grid
 LEFT, TOP = 5, 2  # of the grid; the queries are to its left, keys and values above it
 PANEL, END = 44, 71.5  # edges of the right half

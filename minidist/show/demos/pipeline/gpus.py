@@ -5,7 +5,6 @@ Idle time has two reasons then, and two colours: there is nothing to do yet, or 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 
 from minidist.analysis.clock.replay import Replayed
 from minidist.analysis.steps import last_step
@@ -14,7 +13,7 @@ from minidist.parallel.tools.schedule_check import Slot, bubble
 from minidist.show.demos.pipeline.compared import KEY, MS
 from minidist.show.demos.pipeline.kinds import SWAPPABLE, end_of
 from minidist.show.demos.pipeline.mini import MESSAGE, Band, Chart
-from minidist.show.demos.shared.gpus import DIALS, at_start, on_gpus
+from minidist.show.demos.shared.gpus import DIALS, OnDemand, at_start, on_gpus
 from minidist.show.player.scene import Cue, Frame, Question, Scene
 from minidist.trace import Begin
 from minidist.train.result import Run
@@ -33,8 +32,7 @@ def as_gpus_would(runs: Mapping[str, Run], clock: float) -> Scene:
         clock: the moment of the last frame on the scenes' clock.
     """
     logs = {kind.name: [_last(rank.log) for rank in runs[kind.name].ranks] for kind in SWAPPABLE}
-    positions = product(*(dial.values for dial in OWN_DIALS))
-    return at_start([_scene(logs, *words, clock) for words in positions], OWN_DIALS)
+    return at_start(OnDemand(OWN_DIALS, lambda *words: _scene(logs, *words, clock)), OWN_DIALS)
 
 
 def _last(log: list) -> list:

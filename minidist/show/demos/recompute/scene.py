@@ -8,10 +8,11 @@ from minidist.show.demos.recompute import lecture
 from minidist.show.demos.recompute.run import bytes_of_block, recomputed_share
 from minidist.show.demos.shared.memory_log import MemoryLog, last_steps
 from minidist.show.demos.shared.stacks import Mark, Stacks, bytes_text
+from minidist.show.palette import MEANINGS
 from minidist.show.player.scene import Scene
 from minidist.train.result import Run
 
-AGAIN = "#F0E442"  # of Okabe and Ito: recomputing
+AGAIN = MEANINGS["recomputed"]
 STATE = 2 + 12 + 8  # bytes per parameter in bf16: the parameter, its master and two moments, the sum of its gradients
 NOTES = {
     "zero grad": "Parameters, optimizer state and gradients are the same in every scene.",

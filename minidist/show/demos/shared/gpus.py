@@ -8,6 +8,7 @@ counts is how long a message takes beside a product.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import product
 
 from minidist.analysis.clock.as_if import Pace
@@ -40,9 +41,28 @@ def on_links(logs: Sequence[list], link: Link, chip: str) -> Replayed:
     return replay(logs, single_switch(len(logs), link), Pace(accelerator).seconds)
 
 
-def variants_of(logs: Sequence[list], scene_of: Callable[[Replayed], Scene]) -> tuple[Scene, ...]:
+class OnDemand(Sequence):
+    """The scenes of all positions of some dials, each made when it is looked at: a terminal shows few of them.
+
+    Args:
+        make: (a word for each dial) -> the scene.
+    """
+
+    def __init__(self, dials: Sequence[Dial], make: Callable[..., Scene]) -> None:
+        self.positions, self.make = list(product(*(dial.values for dial in dials))), cache(make)
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __getitem__(self, number):
+        if isinstance(number, slice):
+            return tuple(self.make(*words) for words in self.positions[number])
+        return self.make(*self.positions[number])
+
+
+def variants_of(logs: Sequence[list], scene_of: Callable[[Replayed], Scene]) -> Sequence[Scene]:
     """The scene for every position of DIALS: what ``Scene(dials=DIALS, variants=...)`` takes."""
-    return tuple(scene_of(on_gpus(logs, *words)) for words in product(*(dial.values for dial in DIALS)))
+    return OnDemand(DIALS, lambda *words: scene_of(on_gpus(logs, *words)))
 
 
 def at_start(variants: Sequence[Scene], dials: Sequence[Dial] = DIALS) -> Scene:
@@ -50,4 +70,4 @@ def at_start(variants: Sequence[Scene], dials: Sequence[Dial] = DIALS) -> Scene:
     number = 0
     for dial in dials:
         number = number * len(dial.values) + dial.start
-    return replace(variants[number], dials=tuple(dials), variants=tuple(variants))
+    return replace(variants[number], dials=tuple(dials), variants=variants)

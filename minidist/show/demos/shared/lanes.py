@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from minidist.analysis.steps import kind_of
-from minidist.show.palette import COLLECTIVES, of_rank
+from minidist.show.palette import COLLECTIVES, MEANINGS, of_rank
 from minidist.show.player.scene import Box, Frame, Label, Shape
 from minidist.show.timeline import COLOURS as OF_KINDS
 from minidist.trace import Event
@@ -18,7 +18,8 @@ LEFT, RIGHT = 9, 71  # start of time and end of the longest step; the ranks' nam
 MS = 1_000_000  # ns
 WIDTHS = 8, 512  # of models: with fewer values LayerNorm leaves almost nothing, with more a step takes long
 COLOURS = OF_KINDS | {
-    "hidden": "#CC79A7",
+    "wait": MEANINGS["idle"],
+    "hidden": MEANINGS["hidden communication"],
     "all-gather": COLLECTIVES["all-gather"],
     "reduce-scatter": COLLECTIVES["reduce-scatter"],
 }

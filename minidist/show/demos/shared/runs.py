@@ -77,7 +77,7 @@ class WarmRanks:
 @contextmanager
 def warm_ranks():
     """Ranks that stay warm until the block ends."""
-    preload("minidist.train.trainer")
+    preload("minidist.train.trainer", "minidist.show.demos")  # the functions that ranks run are there
     with WarmClusters() as clusters:
         yield WarmRanks(clusters)
 

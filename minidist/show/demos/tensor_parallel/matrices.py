@@ -9,11 +9,11 @@ from minidist.show.demos.tensor_parallel import lecture
 from minidist.show.demos.tensor_parallel.numbers import TOKENS, UNITS, WIDTH
 from minidist.show.demos.tensor_parallel.picture import CELL, SENDS, Board, cells, left_of, text_of
 from minidist.show.demos.tensor_parallel.split import Held
-from minidist.show.palette import of_rank
+from minidist.show.palette import MEANINGS, of_rank
 from minidist.show.player.scene import Box, Frame, Label, Scene, Shape
 
 LETTERS = {"a": "A", "b": "B", "x": "x", "full": "x", "x_hat": "x̂", "z": "Z", "y": "y"}
-GREY = "faint"
+REPLICATED = MEANINGS["replicated"]
 TALL = 2  # lines for a row, where there is room
 
 
@@ -34,7 +34,7 @@ def scene_of(name: str, ranks: Sequence[Held], one: Held, sequence: bool, gains:
     title = "A by columns, B by rows: each half of a block needs one sum"
     if gains:
         title = "The tokens are split outside f and g" if sequence else "Outside f and g every rank keeps all tokens"
-    key = {"on every rank": GREY} | {f"rank {rank}'s part": of_rank(rank) for rank in range(len(ranks))}
+    key = {"on every rank": REPLICATED} | {f"rank {rank}'s part": of_rank(rank) for rank in range(len(ranks))}
     key |= {"messages": SENDS} | ({"wrong": "wrong"} if bug else {})
     at_end = len(steps.frames) - 1 if gains else moments["g"]
     stills = (moments["dealt"], moments["partial"], at_end)
@@ -205,7 +205,7 @@ class Steps:
                 return "paper"
             if place in ("a", "b", "z"):
                 return of_rank(rank)
-            return of_rank((row + first) * len(self.ranks) // TOKENS) if self.sequence else GREY
+            return of_rank((row + first) * len(self.ranks) // TOKENS) if self.sequence else REPLICATED
 
         return fill
 
@@ -229,7 +229,7 @@ class Steps:
             array = (getattr(held, name) if values is None else values[rank])[None]
             top = self.board.top_of("x", rank) + TOKENS + 0.25
             partial = name == "own_gain" and self.sequence
-            fill = "wrong" if wrong else "paper" if partial else GREY
+            fill = "wrong" if wrong else "paper" if partial else REPLICATED
             self.board.shown["gain", rank] = [
                 Label(left_of("x") - 0.5, top + 0.5, letter, "ink", "end"),
                 *cells(array, left_of("x"), top, _own(letter, rank, 0), lambda *_, fill=fill: fill,
@@ -332,7 +332,7 @@ class Steps:
 
 
 def _grey(row: int, column: int) -> str:
-    return GREY
+    return REPLICATED
 
 
 def _ids(place: str, rank: int, first: int):

@@ -4,6 +4,7 @@ const toggle = () => (state.timer ? pause() : (closeQuestion(), play()));
 const atStep = (tick) => { pause(); closeQuestion(); goTo(tick); };
 const nextScene = () => { const now = correct.indexOf(state.scene.broken ? twinOf(state.scene) : state.scene); choose(correct[(now + 1) % correct.length]); };
 const setTheme = (theme) => { document.documentElement.dataset.theme = theme; };
+const unfold = () => $("more").setAttribute("aria-pressed", $("told").classList.toggle("unfolded"));
 const follow = (where) => { if (animation.links[where]) location.href = animation.links[where]; };
 
 const keys = {
@@ -63,12 +64,13 @@ for (const [where, sign] of [["previous", "‹"], ["gallery", "all"], ["next", "
   $("links").append(link);
 }
 for (const [id, action] of Object.entries({
-  break: breakIt, compare, asking: toggleAsking, speaking: toggleNotes, helping: keys["?"], theme: keys.d,
+  break: breakIt, compare, asking: toggleAsking, speaking: toggleNotes, helping: keys["?"], theme: keys.d, more: unfold,
   first: keys.Home, back: backward, next: forward, play: toggle, reveal: forward,
 })) $(id).onclick = action;
 $("slider").oninput = () => atStep(Number($("slider").value));
 $("speed").onchange = () => { setSpeed($("speed").value); $("speed").blur(); };
 addEventListener("hashchange", openAddress);
+addEventListener("resize", () => { fit(); goTo(state.tick); });
 
 let dark = matchMedia("(prefers-color-scheme: dark)").matches;
 if (window.frameElement) { // in a notebook: use the notebook's theme
@@ -79,3 +81,4 @@ setTheme(dark ? "dark" : "light");
 let ready = false;
 openAddress();
 ready = true;
+document.body.classList.add("ready");

@@ -1,4 +1,3 @@
-"use strict";
 // Draws shapes: scene.py documents their parts. The picture is a grid of characters.
 const WIDTH = 72, CHARACTER = 10, LINE = 20; // characters, pixels, pixels
 const $ = (id) => document.getElementById(id);

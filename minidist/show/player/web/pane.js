@@ -69,3 +69,14 @@ class Pane {
     for (const { id: own, elements } of this.drawn) for (const element of elements) element.classList.toggle("chosen", Boolean(id) && own === id);
   }
 }
+
+function heightsOf(element, texts) { // of each of these texts, if it stood where this element stands
+  const ruler = element.cloneNode();
+  ruler.classList.add("ruler");
+  ruler.style.width = `${element.clientWidth}px`;
+  ruler.append(...texts.map((text) => Object.assign(document.createElement("div"), { textContent: text })));
+  element.after(ruler);
+  const heights = [...ruler.children].map((child) => child.getBoundingClientRect().height);
+  ruler.remove();
+  return heights;
+}

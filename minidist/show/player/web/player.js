@@ -1,10 +1,12 @@
 // What is shown: which scene, at which time, beside which other one. show/player/page.py writes the JSON and documents it.
 
-const animation = JSON.parse($("animation").textContent);
+const animation = await unpack($("animation").textContent);
 const scenes = animation.scenes, correct = scenes.filter((scene) => !scene.broken);
 const panes = [new Pane($("left")), new Pane($("right"))];
+const GAP = 24; // pixels
 const state = {
   scene: null, beside: null, // scenes; ``beside`` is in the right pane, if there is one
+  room: 0, verdict: 0, // heights: of the note with the verdict, and of the verdict
   tick: 0, ticks: [], // the moments at which something changes in a pane, and which of them is shown
   dials: [], speed: Number($("speed").value), timer: null,
 };
@@ -29,16 +31,36 @@ function show(scene, { time = -Infinity, beside = null, dials = scene.dials.map(
   document.body.classList.toggle("broken", scene.broken);
   document.body.classList.toggle("compared", Boolean(beside));
   $("bug").textContent = shown.some((one) => one.broken) || scene.broken ? `Broken: ${animation.bug}. ` : "";
+  $("outcome").textContent = shown[0].verdict;
+  $("forensics").textContent = shown[0].details;
+  $("details").hidden = !shown[0].details;
   $("break").textContent = scene.broken ? "fix it" : "break it";
   $("compare").setAttribute("aria-pressed", Boolean(beside));
-  [...$("scenes").children].forEach((button, i) => button.setAttribute("aria-pressed", correct[i] === (scene.broken ? twinOf(scene) : scene)));
+  [...$("scenes").children].forEach((button, i) => {
+    const chosen = correct[i] === (scene.broken ? twinOf(scene) : scene);
+    button.setAttribute("aria-pressed", chosen);
+    if (chosen) $("scenes").scrollLeft = button.offsetLeft - $("scenes").offsetLeft - GAP; // where they do not all fit
+  });
   $("key").replaceChildren(...keyOf(shown));
   $("slider").max = state.ticks.length - 1;
   markWrong(shown.find((one) => one.first_wrong !== null));
   showDials(scene);
   showCode(shown[0]);
   closePanels();
+  fit();
   goTo(Math.max(0, state.ticks.findLastIndex((start) => start <= time)));
+}
+
+function fit() { // the texts below the picture take as much room in every frame, so that it keeps its size
+  const heights = panes.slice(0, state.beside ? 2 : 1).map((pane) => heightsOf(pane.note, pane.scene.notes));
+  $("verdict").hidden = false;
+  state.verdict = $("verdict").getBoundingClientRect().height + parseFloat(getComputedStyle(document.body).rowGap);
+  const last = Math.max(...heights.map((one) => one.at(-1))) + state.verdict;
+  state.room = Math.max(last, ...heights.flat().map((height) => height + (state.scene.broken ? state.verdict : 0)));
+  $("told").className = "";
+  const widest = Math.max(...panes[0].scene.facts.map((facts) => { showFacts(facts); return $("facts").scrollWidth; }));
+  $("told").classList.toggle("apart", widest + $("key").offsetWidth + 2 * GAP > $("told").clientWidth);
+  $("more").hidden = widest <= $("told").clientWidth;
 }
 
 function goTo(tick) {
@@ -46,17 +68,10 @@ function goTo(tick) {
   const time = state.ticks[state.tick], atEnd = state.tick === state.ticks.length - 1;
   for (const pane of panes.slice(0, state.beside ? 2 : 1)) pane.goTo(time);
   const [{ scene, frame }] = panes;
-  $("outcome").textContent = scene.verdict;
-  $("verdict").style.visibility = atEnd || state.scene.broken ? "" : "hidden"; // its lines stay, so nothing moves
-  $("outcome").style.visibility = $("details").style.visibility = atEnd ? "inherit" : "hidden";
-  $("details").hidden = !scene.details;
-  $("forensics").textContent = scene.details;
-  $("facts").replaceChildren(...scene.facts[frame].map(([what, value]) => {
-    const pair = document.createElement("div"), dt = document.createElement("dt"), dd = document.createElement("dd");
-    [dt.textContent, dd.textContent] = [what, value];
-    pair.append(dt, dd);
-    return pair;
-  }));
+  $("verdict").hidden = !atEnd && !state.scene.broken;
+  $("outcome").style.visibility = $("details").style.visibility = atEnd ? "" : "hidden"; // their lines stay
+  panes[0].note.style.minHeight = `${state.room - ($("verdict").hidden ? 0 : state.verdict)}px`;
+  showFacts(scene.facts[frame]);
   [...$("code").children].forEach((line, i) => line.classList.toggle("lit", scene.lines[frame].includes(i)));
   $("slider").value = state.tick;
   $("slider").setAttribute("aria-valuetext", scene.notes[frame]);
@@ -64,6 +79,15 @@ function goTo(tick) {
   showNotes();
   remember();
   if (state.timer && atEnd) pause();
+}
+
+function showFacts(facts) {
+  $("facts").replaceChildren(...facts.map(([what, value]) => {
+    const pair = document.createElement("div"), dt = document.createElement("dt"), dd = document.createElement("dd");
+    [dt.textContent, dd.textContent] = [what, value];
+    pair.append(dt, dd);
+    return pair;
+  }));
 }
 
 function keyOf(shown) {
