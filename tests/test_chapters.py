@@ -19,6 +19,8 @@ nbclient = pytest.importorskip("nbclient", reason="Jupyter is not installed")
 CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
 SHORT = "02_ranks"  # the chapter that ``pytest`` alone runs
 CELL_SECONDS = 600  # however busy the machine is
+QUESTION = re.compile(r"\*\*Before you (run|look)\b")  # "before you step" is about a player: that one waits itself
+FOLD = "<details><summary><b>The answer</b></summary>"
 BYTES = 750_000  # of a notebook with its pictures and players, of which dials make the most
 
 
@@ -106,6 +108,38 @@ def test_it_is_committed_with_outputs(path):
     raw = json.loads(path.read_text(encoding="utf-8"))
     assert raw["metadata"]["kernelspec"]["name"] == "python3"
     assert not re.search(r"/(home|root|tmp|Users|work)/", path.read_text(encoding="utf-8")), "a path of this machine"
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_exactly_the_outputs_below_a_question_are_hidden(path):
+    """The learner guesses first: the cells between a question, at the end of a text, and the next text."""
+    asked = False
+    for cell in read(path).cells:
+        if cell.cell_type == "markdown":
+            asked = bool(QUESTION.search(cell.source.split("\n\n")[-1]))
+        else:
+            hidden = asked and bool(cell.outputs)
+            assert cell.metadata.get("jupyter", {}).get("outputs_hidden", False) == hidden, cell.source
+            assert cell.metadata.get("collapsed", False) == hidden, cell.source
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_answers_are_folded_in_a_form_that_every_reader_of_notebooks_understands(path):
+    """Markdown inside HTML needs an empty line around it."""
+    folded = 0
+    for cell in read(path).cells:
+        rest = re.sub(rf"(?:^|\n\n){FOLD}\n\n(?:(?!<details).)+?\n\n</details>(?=\n\n|$)", "", cell.source, flags=re.S)
+        assert "<details" not in rest and "</details" not in rest, cell.source
+        folded += FOLD in cell.source
+    assert folded >= 4
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_cells_carry_no_leftovers(path):
+    """No times of a run, no state of an editor."""
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        assert set(cell["metadata"]) <= {"collapsed", "jupyter", "tags"}, cell["metadata"]
+        assert set(cell["metadata"].get("jupyter", {})) <= {"outputs_hidden", "source_hidden"}, cell["metadata"]
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
