@@ -144,8 +144,21 @@ def test_cells_carry_no_leftovers(path):
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 def test_it_sends_to_every_task(path, tasks):
+    """Once each, in the order of their numbers: of the notebook, of the file, of its graders and its mutants."""
     mine = [task.number for task in tasks if task.chapter[2:4] == path.name[:2]]
     text = text_of(path)
-    assert mine and [number for number in mine if not re.search(rf"[Tt]ask.*\b{re.escape(number)}\b", text)] == []
+    pointers = re.findall(r"\*\*Tasks? ([^*]+)\*\*", text)
+    assert mine and [number for pointer in pointers for number in re.findall(r"\d+\.\d+", pointer)] == mine
     for named in re.findall(r"minidist (?:check|reset|check --hint) (\d+\.\d+)", text):
         assert named in [task.number for task in tasks], named
+
+
+@pytest.mark.parametrize("kind", ("solutions/{}.py", "tests/exercises/test_{}.py", "tests/exercises/mutants/{}.py"))
+def test_tasks_stand_in_order(kind, tasks):
+    """What is a part of a task is marked in the solutions, in its grader, and in every mutant."""
+    for chapter in {task.chapter: None for task in tasks}:
+        source = (ROOT / kind.format(chapter)).read_text(encoding="utf-8")
+        found = re.findall(r"# >>> (\d+\.\d+)|pytest\.mark\.task\(\s*\"(\d+\.\d+)\"|Mutant\(\s*\"(\d+\.\d+)\"", source)
+        numbers = ["".join(groups) for groups in found]
+        assert list(dict.fromkeys(numbers)) == [task.number for task in tasks if task.chapter == chapter]
+        assert numbers == sorted(numbers, key=lambda number: int(number.split(".")[1])), chapter

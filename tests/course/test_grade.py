@@ -23,18 +23,18 @@ from minidist.course.source.stubs import stub_of
 
 NAME = "ch03_collectives"
 SOLUTION = read_answers(course_folder("solutions"))[NAME].text
-TASKS = {"3.3": 2, "3.6": 4, "3.8": 3}  # the tasks graded here and their points
+TASKS = {"3.2": 2, "3.5": 4, "3.6": 3}  # the tasks graded here and their points
 LIMIT = 300  # seconds for one wait
-HEART = "    chunks = chunks_of(flat, group.size)\n"  # the first line of task 3.6
+HEART = "    chunks = chunks_of(flat, group.size)\n"  # the first line of task 3.5
 
 
 def in_3_6(code: str) -> str:
-    """The solutions, with code in front of the answer to task 3.6."""
+    """The solutions, with code in front of the answer to task 3.5."""
     assert SOLUTION.count(HEART) == 1
     return SOLUTION.replace(HEART, "".join(f"    {line}\n" for line in code.splitlines()) + HEART)
 
 
-# student -> (the file, points for 3.3, 3.6 and 3.8, a pattern that a remark matches)
+# student -> (the file, points for 3.2, 3.5 and 3.6, a pattern that a remark matches)
 SUBMISSIONS = {
     "solves_all": (SOLUTION, (2, 4, 3), None),
     "untouched": (stub_of(SOLUTION), (0, 0, 0), None),
@@ -99,7 +99,7 @@ SUBMISSIONS = {
         (2, 0, 3),
         r"3\.6: LibraryAnswer: the answer reads minidist/comm/algorithms\.py",
     ),
-    "spoils_its_ranks": (  # in 3.3; the later tasks are correct and must not suffer
+    "spoils_its_ranks": (  # in 3.2; the later tasks are correct and must not suffer
         SOLUTION.replace(
             "    if group.rank == 0:\n        arrived",
             "    import threading, os, signal, numpy.random\n    signal.alarm(2)\n"
@@ -206,12 +206,12 @@ def test_tables_and_gradescope(graded):
         rows = list(csv.DictReader(file))
     assert {row["student"] for row in rows} >= {*FEW, "sends_a_zip", "is_no_zip", "sends_nothing"}
     row = next(row for row in rows if row["student"] == "calls_the_library")
-    assert (row["points"], row["of"], row["3.3"], row["3.6"]) == ("5", "9", "2", "0")
+    assert (row["points"], row["of"], row["3.2"], row["3.5"]) == ("5", "9", "2", "0")
     assert "minidist's own all_reduce_ring" in row["remarks"]
     results = json.loads((graded[1] / "students" / "calls_the_library" / "results.json").read_text())
     assert results["score"] == 5 == sum(test["score"] for test in results["tests"])
     last = results["tests"][1]
-    assert (last["number"], last["max_score"], last["status"]) == ("3.6", 4, "failed")
+    assert (last["number"], last["max_score"], last["status"]) == ("3.5", 4, "failed")
     assert "minidist's own all_reduce_ring" in last["output"]
 
 
@@ -236,7 +236,7 @@ def test_an_interrupt_keeps_finished_grades_and_leaves_nothing(tmp_path, scratch
         "--out",
         tmp_path / "out",
         "--task",
-        "3.3",
+        "3.2",
     ]
     environment = os.environ | {"TMPDIR": str(scratch)}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -256,10 +256,10 @@ def test_a_submission_that_takes_too_long(tmp_path):
     """The time limit applies to the whole submission; a remark lists the tasks that were not judged."""
     (tmp_path / "in" / "slow").mkdir(parents=True)
     (tmp_path / "in" / "slow" / f"{NAME}.py").write_text(SOLUTION + "\nimport time\ntime.sleep(2)\n")
-    arguments = ["--timeout", "5", "--task", "3.3", "--task", "3.6"]
+    arguments = ["--timeout", "5", "--task", "3.2", "--task", "3.5"]
     assert main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"), *arguments]) == 0
     (grade,) = json.loads((tmp_path / "out" / "grades.json").read_text())
-    assert "not judged within 5 s: 3.3, 3.6" in grade["remarks"] and grade["points"] == 0
+    assert "not judged within 5 s: 3.2, 3.5" in grade["remarks"] and grade["points"] == 0
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def test_names_reach_no_terminal_and_no_file_with_control_characters(tmp_path, c
         archive.writestr(f"ch03{evil}.py".replace("\n", ""), "")
         for folder in (f"a{evil}", "b"):
             archive.writestr(f"{folder}/{NAME}.py", stub_of(SOLUTION))
-    assert main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--task", "3.3"]) == 0
+    assert main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--task", "3.2"]) == 0
     shown = capsys.readouterr()
     names = [str(path.relative_to(tmp_path)) for path in (tmp_path / "out").rglob("*")]
     grades = json.loads((tmp_path / "out" / "grades.json").read_text())
@@ -350,10 +350,10 @@ def test_the_limit_of_processes(tmp_path):
     (tmp_path / "in" / "crowd").mkdir(parents=True)
     crowd = "import ctypes\nfor _ in range(60):\n    ctypes.CDLL(None).system(b'sleep 60 &')"  # no rule sees it
     (tmp_path / "in" / "crowd" / f"{NAME}.py").write_text(in_3_6(crowd))
-    arguments = ["--processes", "44", "--task", "3.3", "--task", "3.6"]
+    arguments = ["--processes", "44", "--task", "3.2", "--task", "3.5"]
     assert main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"), *arguments]) == 0
     (grade,) = json.loads((tmp_path / "out" / "grades.json").read_text())
-    assert grade["remarks"] == ["3.6: it exceeded the limit of 44 processes"]
+    assert grade["remarks"] == ["3.5: it exceeded the limit of 44 processes"]
     assert grade["points"] == 2
 
 
@@ -363,13 +363,13 @@ def test_the_autograder_of_the_documentation(tmp_path):
     (tmp_path / "submission" / f"{NAME}.py").write_text(SOLUTION)
     (tmp_path / "venv" / "bin").mkdir(parents=True)
     wrapper = tmp_path / "venv" / "bin" / "minidist"
-    wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} -m minidist.cli "$@" --task 3.3\n')
+    wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} -m minidist.cli "$@" --task 3.2\n')
     wrapper.chmod(0o755)
     script = ROOT / "docs" / "autograder" / "run_autograder"
     environment = os.environ | {"AUTOGRADER": str(tmp_path)}
     subprocess.run([script], env=environment, check=True, timeout=LIMIT, capture_output=True)
     results = json.loads((tmp_path / "results" / "results.json").read_text())
-    assert results["score"] == 2 and [test["number"] for test in results["tests"]] == ["3.3"]
+    assert results["score"] == 2 and [test["number"] for test in results["tests"]] == ["3.2"]
 
 
 def test_other_commands_run_without_the_courses_packages():
