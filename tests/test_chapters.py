@@ -6,6 +6,7 @@ import os
 import pkgutil
 import re
 from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ SHORT = "02_ranks"  # the chapter that ``pytest`` alone runs
 CELL_SECONDS = 600  # however busy the machine is
 QUESTION = re.compile(r"\*\*Before you (run|look)\b")  # "before you step" is about a player: that one waits itself
 FOLD = "<details><summary><b>The answer</b></summary>"
+TABLE = 104  # characters of the words that cannot be broken: about 880 pixels, what JupyterLab has in a window of 1,000
 BYTES = 750_000  # of a notebook with its pictures and players, of which dials make the most
 
 
@@ -140,6 +142,26 @@ def test_cells_carry_no_leftovers(path):
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         assert set(cell["metadata"]) <= {"collapsed", "jupyter", "tags"}, cell["metadata"]
         assert set(cell["metadata"].get("jupyter", {})) <= {"outputs_hidden", "source_hidden"}, cell["metadata"]
+
+
+def tables(notebook):
+    """The rows of each Markdown table, written or shown by a cell; a row is a list of cells."""
+    for cell in notebook.cells:
+        shown = [output.data.get("text/markdown", "") for output in cell.get("outputs", []) if "data" in output]
+        for text in [cell.source] * (cell.cell_type == "markdown") + shown:
+            for table in re.findall(r"(?:^\|.*\|[ ]*$\n?)+", text, re.M):
+                yield [
+                    line.strip()[1:-1].split("|") for line in table.splitlines() if not re.fullmatch(r"[-:| ]+", line)
+                ]
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_no_table_is_cut_at_the_right(path):
+    """A column is as wide as its longest word; two characters separate it from the next."""
+    for rows in tables(read(path)):
+        columns = zip_longest(*rows, fillvalue="")
+        widest = [max(map(len, re.split(r"[\s–-]+", " ".join(column).replace("`", "")))) for column in columns]
+        assert sum(widest) + 2 * len(widest) <= TABLE, rows[0]
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
