@@ -10,6 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 import pytest
+from readable import POINTS
 
 from minidist.course.answers import ROOT
 from minidist.course.grading.run_graders import run_graders
@@ -142,6 +143,15 @@ def test_cells_carry_no_leftovers(path):
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         assert set(cell["metadata"]) <= {"collapsed", "jupyter", "tags"}, cell["metadata"]
         assert set(cell["metadata"].get("jupyter", {})) <= {"outputs_hidden", "source_hidden"}, cell["metadata"]
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_no_label_is_small(path):
+    """Of what cells draw themselves; what figures draw is measured in their tests."""
+    sizes = re.findall(
+        r"(?:fontsize|labelsize|font\.size)\W+([\d.]+)", "\n".join(c.source for c in code_cells(read(path)))
+    )
+    assert all(float(size) >= POINTS for size in sizes)
 
 
 def tables(notebook):
