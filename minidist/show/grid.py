@@ -32,7 +32,7 @@ def draw(outcomes: Sequence[Outcome], title: str = ""):
     values, rows = triangle(outcomes)
     names = [f"{key}={value}" for key, value in values]
     count = len(values)
-    figure = Figure(figsize=(11.5, 7.2), layout="constrained")
+    figure = Figure(figsize=(11.5, 7.8), layout="constrained")
     figure.suptitle(title)
     matrix, *columns = figure.subplots(1, 4, width_ratios=(8, 2, 2, 2))
 
