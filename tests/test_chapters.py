@@ -24,6 +24,7 @@ CELL_SECONDS = 600  # however busy the machine is
 QUESTION = re.compile(r"\*\*Before you (run|look)\b")  # "before you step" is about a player: that one waits itself
 FOLD = "<details><summary><b>The answer</b></summary>"
 TABLE = 104  # characters of the words that cannot be broken: about 880 pixels, what JupyterLab has in a window of 1,000
+PLOT_LINES = 25
 BYTES = 750_000  # of a notebook with its pictures and players, of which dials make the most
 
 
@@ -143,6 +144,13 @@ def test_cells_carry_no_leftovers(path):
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         assert set(cell["metadata"]) <= {"collapsed", "jupyter", "tags"}, cell["metadata"]
         assert set(cell["metadata"].get("jupyter", {})) <= {"outputs_hidden", "source_hidden"}, cell["metadata"]
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_cells_that_plot_are_short(path):
+    """A longer plot lives in chapters/figures/, or what it computes has a cell of its own."""
+    plots = [cell.source for cell in code_cells(read(path)) if re.search(r"^figure.*plt\.", cell.source, re.M)]
+    assert [plot for plot in plots if plot.count("\n") + 1 > PLOT_LINES] == []
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
