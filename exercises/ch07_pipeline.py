@@ -28,7 +28,7 @@ ranks are idle.
 Unless a task says so, the order of a schedule's actions is free: any schedule that can run and meets the task's
 requirements passes. You may use the imports below, NumPy, and what you write here.
 
-``minidist check 7`` grades this file, ``minidist check --hint 7.3`` gives a hint. A function with the name of one of
+``minidist check 7`` grades this file, ``minidist check --hint 7.5`` gives a hint. A function with the name of one of
 minidist's own takes the same arguments, so the library can train with it:
 
     minidist verify --impl exercises --layers 4 pp=2 pp=2,schedule=gpipe pp=2,virtual=2 pp=2,schedule=zb-h1
@@ -97,20 +97,7 @@ def gpipe(rank: int, ranks: int, micro_batches: int) -> list[Action]:
     raise NotImplementedError("task 7.2")
 
 
-def one_f_one_b(rank: int, ranks: int, micro_batches: int) -> list[Action]:
-    """7.3  1F1B: one rank's actions. As soon as its first backward can run, forwards and backwards alternate.
-
-    Args:
-        rank, ranks, micro_batches: as for ``gpipe``; there may be fewer micro-batches than ranks.
-
-    Returns:
-        The rank's actions, F and B. The lists of all ranks together can run, with GPipe's bubble, (p-1)/(m+p-1). But no
-        rank ever has more than p - rank micro-batches in flight, that is with F started and B not finished.
-    """
-    raise NotImplementedError("task 7.3")
-
-
-# 7.4  When does everything happen?
+# 7.3  When does everything happen?
 #
 # A Slot is an action and its time: ``Slot(action, start, end)``.
 
@@ -121,17 +108,17 @@ def slots_of(action: Action) -> float:
 
 
 def needs(action: Action, stages: int) -> list[tuple[Action, ...]]:
-    """7.4  What an action waits for, on any rank, in a pipeline of ``stages`` stages.
+    """7.3  What an action waits for, on any rank, in a pipeline of ``stages`` stages.
 
     Returns:
         A list of tuples, in any order. Of each tuple at least one action has to be done. Most tuples have one action.
         The gradient from the next stage is a tuple of two, B or I, in any order.
     """
-    raise NotImplementedError("task 7.4")
+    raise NotImplementedError("task 7.3")
 
 
 def timeline(schedule: Sequence[Sequence[Action]], duration: Callable[[Action], float] = slots_of) -> list[list[Slot]]:
-    """7.4  When each rank does what: every action starts as early as it can.
+    """7.3  When each rank does what: every action starts as early as it can.
 
     An action can start when the rank's previous action and all that it waits for have finished. Time starts at 0.
 
@@ -146,11 +133,11 @@ def timeline(schedule: Sequence[Sequence[Action]], duration: Callable[[Action], 
         ScheduleError: if the schedule deadlocks, because ranks wait for each other in a cycle, or for an action that no
             rank does. The message names the action at which each stuck rank waits, as in ``1F0``.
     """
-    raise NotImplementedError("task 7.4")
+    raise NotImplementedError("task 7.3")
 
 
 def bubble(slots: Sequence[Sequence[Slot]]) -> float:
-    """7.4  The share of all ranks' time, from the start of the first action to the end of the last, that is idle.
+    """7.3  The share of all ranks' time, from the start of the first action to the end of the last, that is idle.
 
     Args:
         slots: for each rank, as ``timeline`` returns it. There is at least one action. The first may start at any time.
@@ -158,11 +145,11 @@ def bubble(slots: Sequence[Sequence[Slot]]) -> float:
     Returns:
         A number from 0 to 1.
     """
-    raise NotImplementedError("task 7.4")
+    raise NotImplementedError("task 7.3")
 
 
 def check_schedule(schedule: Sequence[Sequence[Action]], micro_batches: int) -> None:
-    """7.5  Prove that every micro-batch goes once forward and once backward through every stage, without deadlock.
+    """7.4  Prove that every micro-batch goes once forward and once backward through every stage, without deadlock.
 
     Args:
         schedule: the actions of each rank; not modified. Its stages are 0 to the highest stage in it, none missing. A
@@ -174,28 +161,60 @@ def check_schedule(schedule: Sequence[Sequence[Action]], micro_batches: int) -> 
             is duplicated, misplaced or missing, as in ``1F0``. (For a missing backward, any of B, I and W will do.) If
             nothing is missing but the schedule deadlocks, it names the action at which each stuck rank waits.
     """
+    raise NotImplementedError("task 7.4")
+
+
+def one_f_one_b(rank: int, ranks: int, micro_batches: int) -> list[Action]:
+    """7.5  1F1B: one rank's actions. As soon as its first backward can run, forwards and backwards alternate.
+
+    Args:
+        rank, ranks, micro_batches: as for ``gpipe``; there may be fewer micro-batches than ranks.
+
+    Returns:
+        The rank's actions, F and B. The lists of all ranks together can run, with GPipe's bubble, (p-1)/(m+p-1). But no
+        rank ever has more than p - rank micro-batches in flight, that is with F started and B not finished.
+    """
     raise NotImplementedError("task 7.5")
 
 
-def interleaved_1f1b(rank: int, ranks: int, micro_batches: int, virtual: int) -> list[Action]:
-    """7.6  Interleaved 1F1B: one rank's actions, with several stages on each rank.
+# 7.6  Worksheet: what is in flight
+#
+# A rank holds a micro-batch's activations from its F until its B, or its W, is done. Each rank has one stage; in
+# ``in_flight`` it may have several. Ranks and micro-batches are numbered as in ``gpipe``.
 
-    Args:
-        rank, ranks, micro_batches: as for ``gpipe``.
-        virtual: v, the number of stages on each rank, at least 1. Rank r has stages r, r + p, r + 2p, ...
 
-    Returns:
-        The rank's actions, F and B. The lists of all ranks together can run, with a bubble of (p-1)/(v m + p-1) if all
-        actions of a kind take equally long. No rank has more than 2 (p - 1 - rank) + (v - 1) p + 1 in flight, where a
-        micro-batch counts once for each of the rank's stages that holds it.
+def in_flight(actions: Sequence[Action]) -> int:
+    """The most micro-batches whose activations a rank holds at once, from its actions in any schedule.
 
-    Raises:
-        ValueError: if the number of micro-batches is not a multiple of the ranks; the message has both numbers.
+    A micro-batch counts once for each of the rank's stages that holds it.
     """
     raise NotImplementedError("task 7.6")
 
 
-# 7.7 and 7.9 run a pipeline on real ranks, with simple stages that need no autograd.
+def gpipe_in_flight(rank: int, ranks: int, micro_batches: int) -> int:
+    """The same for GPipe, as a formula."""
+    raise NotImplementedError("task 7.6")
+
+
+def one_f_one_b_in_flight(rank: int, ranks: int, micro_batches: int) -> int:
+    """The same for 1F1B, as a formula."""
+    raise NotImplementedError("task 7.6")
+
+
+def activation_bytes(held: int, layers: int, ranks: int, layer_bytes: int) -> int:
+    """The bytes that ``held`` micro-batches in flight take on one rank.
+
+    The model's ``layers`` are spread evenly over the ranks. A layer keeps ``layer_bytes`` per micro-batch.
+    """
+    raise NotImplementedError("task 7.6")
+
+
+def gpipe_micro_batches(memory: int, layers: int, ranks: int, layer_bytes: int) -> int:
+    """The most micro-batches that GPipe can run with ``memory`` bytes for activations on each rank; 0 if none."""
+    raise NotImplementedError("task 7.6")
+
+
+# 7.7 and 7.8 run a pipeline on real ranks, with simple stages that need no autograd.
 
 
 class Stage:
@@ -261,45 +280,8 @@ def run_schedule(
     raise NotImplementedError("task 7.7")
 
 
-# 7.8  Worksheet: what is in flight
-#
-# A rank holds a micro-batch's activations from its F until its B, or its W, is done. Each rank has one stage; in
-# ``in_flight`` it may have several. Ranks and micro-batches are numbered as in ``gpipe``.
-
-
-def in_flight(actions: Sequence[Action]) -> int:
-    """The most micro-batches whose activations a rank holds at once, from its actions in any schedule.
-
-    A micro-batch counts once for each of the rank's stages that holds it.
-    """
-    raise NotImplementedError("task 7.8")
-
-
-def gpipe_in_flight(rank: int, ranks: int, micro_batches: int) -> int:
-    """The same for GPipe, as a formula."""
-    raise NotImplementedError("task 7.8")
-
-
-def one_f_one_b_in_flight(rank: int, ranks: int, micro_batches: int) -> int:
-    """The same for 1F1B, as a formula."""
-    raise NotImplementedError("task 7.8")
-
-
-def activation_bytes(held: int, layers: int, ranks: int, layer_bytes: int) -> int:
-    """The bytes that ``held`` micro-batches in flight take on one rank.
-
-    The model's ``layers`` are spread evenly over the ranks. A layer keeps ``layer_bytes`` per micro-batch.
-    """
-    raise NotImplementedError("task 7.8")
-
-
-def gpipe_micro_batches(memory: int, layers: int, ranks: int, layer_bytes: int) -> int:
-    """The most micro-batches that GPipe can run with ``memory`` bytes for activations on each rank; 0 if none."""
-    raise NotImplementedError("task 7.8")
-
-
 def train_1f1b(stage: Stage, inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], group: ProcessGroup) -> float:
-    """7.9  Debugging: 1F1B, written out without a schedule, with one stage on each rank.
+    """7.8  Debugging: 1F1B, written out without a schedule, with one stage on each rank.
 
     Its authors tested it with a width of 16, and it was always right. For the first user with a real width all ranks
     hung in the first step, without an error. Find out who waits for whom, and fix it: it must work with messages of any
@@ -353,6 +335,24 @@ def train_1f1b(stage: Stage, inputs: Sequence[np.ndarray], targets: Sequence[np.
         recv(grad_y, right, group)
         backward(grad_y)
     return total
+
+
+def interleaved_1f1b(rank: int, ranks: int, micro_batches: int, virtual: int) -> list[Action]:
+    """7.9  Interleaved 1F1B: one rank's actions, with several stages on each rank.
+
+    Args:
+        rank, ranks, micro_batches: as for ``gpipe``.
+        virtual: v, the number of stages on each rank, at least 1. Rank r has stages r, r + p, r + 2p, ...
+
+    Returns:
+        The rank's actions, F and B. The lists of all ranks together can run, with a bubble of (p-1)/(v m + p-1) if all
+        actions of a kind take equally long. No rank has more than 2 (p - 1 - rank) + (v - 1) p + 1 in flight, where a
+        micro-batch counts once for each of the rank's stages that holds it.
+
+    Raises:
+        ValueError: if the number of micro-batches is not a multiple of the ranks; the message has both numbers.
+    """
+    raise NotImplementedError("task 7.9")
 
 
 def zero_bubble_h1(rank: int, ranks: int, micro_batches: int) -> list[Action]:

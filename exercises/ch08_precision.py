@@ -241,126 +241,10 @@ class GradScaler:
         raise NotImplementedError("task 8.5")
 
 
-@contextmanager
-def recomputing():
-    """Given: the trace and the FLOP counter record everything within it as recomputation."""
-    with trace.span("recompute"), flops.phase("recompute"):
-        yield
-
-
-class Checkpoint(Function):
-    """8.6  A function as one node of the graph that saves only the function's inputs.
-
-    Forward runs the function without a graph. Backward runs it again from the same inputs, with a graph, and goes back
-    through that graph. So all parameters that the function uses get their gradients there, and the inputs' gradients
-    are returned. (This is ``torch.utils.checkpoint`` with ``use_reentrant=True``.)
-
-    Its arguments are the function, then ``others`` as in ``join`` below, then the tensors among the inputs.
-    """
-
-    @staticmethod
-    def forward(ctx: Context, function: Callable[..., Tensor], others: list, *arrays):
-        """Cost: one call of the function. Only its output stays."""
-        raise NotImplementedError("task 8.6")
-
-    @staticmethod
-    def backward(ctx: Context, gradient):
-        """Cost: one more call of the function, under ``recomputing()`` and in forward's precision, and the backward of
-        that call.
-        """
-        raise NotImplementedError("task 8.6")
-
-
-def join(tensors: list[Tensor], others: list) -> list:
-    """Given: the arguments of a function, from its tensors and its other arguments.
-
-    ``others`` is a list of all arguments in order, with the class ``Tensor`` in place of each tensor.
-    """
-    tensors = iter(tensors)
-    return [next(tensors) if other is Tensor else other for other in others]
-
-
-def checkpoint(function: Callable[..., Tensor], *inputs) -> Tensor:
-    """8.6  ``function(*inputs)``, with only the inputs saved for backward: apply your Function.
-
-    The output and all gradients have the same bits as without checkpointing. So if the function uses an input in
-    several places, the gradients from there are added in the input's own dtype, as for any computed tensor.
-
-    Args:
-        function: returns one tensor, computed from every input that requires a gradient. Called again in backward, it
-            computes the same. It may use parameters that are not among the inputs, dropout with named random numbers,
-            and other checkpoints.
-        inputs: tensors and other values. The same tensor may occur twice; those that require no gradient may have any
-            dtype, the others float32 or float64. The function gets the other values unchanged. In place of each tensor
-            it gets one with the same data, which in backward requires a gradient if the original does. At least one
-            tensor does, or the call is under ``no_grad()``. The graph keeps the inputs' arrays, not the tensors.
-    """
-    raise NotImplementedError("task 8.6")
-
-
-# 8.7  Worksheet: bytes of activations, and FLOPs of recomputation (Korthikanti et al., 2022)
-#
-# What one layer of a GPT saves for backward in mixed precision, for b samples of s tokens, a width of h and a heads.
-# Each of N tensor-parallel ranks holds 1/N of what is split, and a full copy of the rest. Sequence parallelism splits
-# the rest too.
-#
-#   saved by                                   elements   bytes each   split by tensor parallelism
-#   the norm before attention                  s b h      2            no
-#   the product for q, k and v                 s b h      2            no
-#   attention: q, k and v                      3 s b h    2            yes
-#   attention: the softmax                     a s s b    2            yes
-#   attention: dropout's mask                  a s s b    1            yes
-#   attention: the weights after dropout       a s s b    2            yes
-#   the product after attention                s b h      2            yes
-#   the mask of the dropout after it           s b h      1            no
-#   the norm before the MLP                    s b h      2            no
-#   the MLP's first product                    s b h      2            no
-#   GELU                                       4 s b h    2            yes
-#   the MLP's second product                   4 s b h    2            yes
-#   the mask of the dropout after it           s b h      1            no
-#
-# Three modes: "none" keeps all of it; "selective" all rows but those with a s s b elements; "full" only the first row,
-# the layer's input. With "selective" and "full" the layer recomputes the rest and holds it while its backward runs.
-
-
-def layer_bytes(
-    samples: int, tokens: int, width: int, heads: int, mode: str, ranks: int = 1, sequence: bool = False
-) -> float:
-    """The bytes that one layer keeps on one rank from its forward to its backward.
-
-    Args:
-        samples, tokens, width, heads: b, s, h and a.
-        mode: "none", "selective" or "full".
-        ranks: N, the number of tensor-parallel ranks.
-        sequence: whether they use sequence parallelism.
-    """
-    raise NotImplementedError("task 8.7")
-
-
-def activation_bytes(
-    samples: int, tokens: int, width: int, heads: int, layers: int, mode: str, ranks: int = 1, sequence: bool = False
-) -> float:
-    """The peak bytes of a model's layers, at least one, on one rank: when the backward of the last layer runs.
-
-    Count what that layer has kept since its forward once, not twice.
-    """
-    raise NotImplementedError("task 8.7")
-
-
-def recompute_share(tokens: int, width: int, mode: str) -> float:
-    """The FLOPs that recomputation adds, as a share of those of a layer's forward and backward without it.
-
-    Count matrix products only. Per token, a layer's forward takes 12 h h multiplications with weights, in the linear
-    layers of attention and MLP, and in attention h multiplications with each of s tokens for the scores and as many for
-    the sum of the values. Backward takes twice as many as forward.
-    """
-    raise NotImplementedError("task 8.7")
-
-
 def train_in_float16(
     features: np.ndarray, targets: np.ndarray, steps: int, lr: float, max_norm: float = inf, init_scale: float = 2.0**16
 ) -> tuple[list[float], np.ndarray, int]:
-    """8.8  Debugging: linear regression by gradient descent in mixed precision, from a weight of zeros.
+    """8.6  Debugging: linear regression by gradient descent in mixed precision, from a weight of zeros.
 
     Weights, errors and gradients of errors are float16; the master weight and its gradient are float32. The loss is
     multiplied by a scale, and the gradient is clipped to a norm of at most ``max_norm``. A step in which a gradient
@@ -400,3 +284,119 @@ def train_in_float16(
         grad /= np.float32(scale)
         master -= np.float32(lr) * grad
     return losses, master, skipped
+
+
+@contextmanager
+def recomputing():
+    """Given: the trace and the FLOP counter record everything within it as recomputation."""
+    with trace.span("recompute"), flops.phase("recompute"):
+        yield
+
+
+class Checkpoint(Function):
+    """8.7  A function as one node of the graph that saves only the function's inputs.
+
+    Forward runs the function without a graph. Backward runs it again from the same inputs, with a graph, and goes back
+    through that graph. So all parameters that the function uses get their gradients there, and the inputs' gradients
+    are returned. (This is ``torch.utils.checkpoint`` with ``use_reentrant=True``.)
+
+    Its arguments are the function, then ``others`` as in ``join`` below, then the tensors among the inputs.
+    """
+
+    @staticmethod
+    def forward(ctx: Context, function: Callable[..., Tensor], others: list, *arrays):
+        """Cost: one call of the function. Only its output stays."""
+        raise NotImplementedError("task 8.7")
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        """Cost: one more call of the function, under ``recomputing()`` and in forward's precision, and the backward of
+        that call.
+        """
+        raise NotImplementedError("task 8.7")
+
+
+def join(tensors: list[Tensor], others: list) -> list:
+    """Given: the arguments of a function, from its tensors and its other arguments.
+
+    ``others`` is a list of all arguments in order, with the class ``Tensor`` in place of each tensor.
+    """
+    tensors = iter(tensors)
+    return [next(tensors) if other is Tensor else other for other in others]
+
+
+def checkpoint(function: Callable[..., Tensor], *inputs) -> Tensor:
+    """8.7  ``function(*inputs)``, with only the inputs saved for backward: apply your Function.
+
+    The output and all gradients have the same bits as without checkpointing. So if the function uses an input in
+    several places, the gradients from there are added in the input's own dtype, as for any computed tensor.
+
+    Args:
+        function: returns one tensor, computed from every input that requires a gradient. Called again in backward, it
+            computes the same. It may use parameters that are not among the inputs, dropout with named random numbers,
+            and other checkpoints.
+        inputs: tensors and other values. The same tensor may occur twice; those that require no gradient may have any
+            dtype, the others float32 or float64. The function gets the other values unchanged. In place of each tensor
+            it gets one with the same data, which in backward requires a gradient if the original does. At least one
+            tensor does, or the call is under ``no_grad()``. The graph keeps the inputs' arrays, not the tensors.
+    """
+    raise NotImplementedError("task 8.7")
+
+
+# 8.8  Worksheet: bytes of activations, and FLOPs of recomputation (Korthikanti et al., 2022)
+#
+# What one layer of a GPT saves for backward in mixed precision, for b samples of s tokens, a width of h and a heads.
+# Each of N tensor-parallel ranks holds 1/N of what is split, and a full copy of the rest. Sequence parallelism splits
+# the rest too.
+#
+#   saved by                                   elements   bytes each   split by tensor parallelism
+#   the norm before attention                  s b h      2            no
+#   the product for q, k and v                 s b h      2            no
+#   attention: q, k and v                      3 s b h    2            yes
+#   attention: the softmax                     a s s b    2            yes
+#   attention: dropout's mask                  a s s b    1            yes
+#   attention: the weights after dropout       a s s b    2            yes
+#   the product after attention                s b h      2            yes
+#   the mask of the dropout after it           s b h      1            no
+#   the norm before the MLP                    s b h      2            no
+#   the MLP's first product                    s b h      2            no
+#   GELU                                       4 s b h    2            yes
+#   the MLP's second product                   4 s b h    2            yes
+#   the mask of the dropout after it           s b h      1            no
+#
+# Three modes: "none" keeps all of it; "selective" all rows but those with a s s b elements; "full" only the first row,
+# the layer's input. With "selective" and "full" the layer recomputes the rest and holds it while its backward runs.
+
+
+def layer_bytes(
+    samples: int, tokens: int, width: int, heads: int, mode: str, ranks: int = 1, sequence: bool = False
+) -> float:
+    """The bytes that one layer keeps on one rank from its forward to its backward.
+
+    Args:
+        samples, tokens, width, heads: b, s, h and a.
+        mode: "none", "selective" or "full".
+        ranks: N, the number of tensor-parallel ranks.
+        sequence: whether they use sequence parallelism.
+    """
+    raise NotImplementedError("task 8.8")
+
+
+def activation_bytes(
+    samples: int, tokens: int, width: int, heads: int, layers: int, mode: str, ranks: int = 1, sequence: bool = False
+) -> float:
+    """The peak bytes of a model's layers, at least one, on one rank: when the backward of the last layer runs.
+
+    Count what that layer has kept since its forward once, not twice.
+    """
+    raise NotImplementedError("task 8.8")
+
+
+def recompute_share(tokens: int, width: int, mode: str) -> float:
+    """The FLOPs that recomputation adds, as a share of those of a layer's forward and backward without it.
+
+    Count matrix products only. Per token, a layer's forward takes 12 h h multiplications with weights, in the linear
+    layers of attention and MLP, and in attention h multiplications with each of s tokens for the scores and as many for
+    the sum of the values. Backward takes twice as many as forward.
+    """
+    raise NotImplementedError("task 8.8")

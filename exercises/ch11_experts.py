@@ -173,48 +173,11 @@ def sort_by_expert(chosen: np.ndarray, experts: int, capacity: int | None) -> tu
     raise NotImplementedError("task 11.5")
 
 
-# 11.6  Two all-to-alls
-#
-# A rank does not know how many rows the others will send it. So the counts go first. Every rank calls both functions,
-# also one that has no tokens, or whose experts nobody chose: the others wait for it.
-
-
-def exchange_counts(counts: list[int], group: ProcessGroup) -> list[list[int]]:
-    """11.6  Of every rank's rows, how many come to each expert of this rank.
-
-    Args:
-        counts: of this rank's rows, for all E experts: E integers, those of rank 0's experts first. N divides E.
-        group: the N ranks.
-
-    Returns:
-        For each rank its counts for the E/N experts here: N lists of E/N Python integers.
-
-    Cost: one all-to-all of E integers.
-    """
-    raise NotImplementedError("task 11.6")
-
-
-def exchange_rows(rows: np.ndarray, send: list[int], receive: list[int], group: ProcessGroup) -> np.ndarray:
-    """11.6  Send the first ``send[0]`` rows to rank 0, the next ``send[1]`` to rank 1 and so on.
-
-    Args:
-        rows: (R, C), C-contiguous, of any dtype; R is the sum of ``send``. Not modified.
-        send, receive: how many rows go to, and come from, each rank. Any of them may be 0.
-        group: the ranks.
-
-    Returns:
-        The rows that arrive, those of rank 0 first: a new array (sum of ``receive``, C).
-
-    Cost: one all-to-all, of no more than these rows.
-    """
-    raise NotImplementedError("task 11.6")
-
-
-# 11.7  Combine
+# 11.6  Combine
 
 
 def combine_rows(rows: np.ndarray, weights: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """11.7  Each token's weighted sum of what its experts say.
+    """11.6  Each token's weighted sum of what its experts say.
 
     The terms of a token are added in the order of its choices, in the dtype of the rows, starting from zero: each
     product is rounded, then each sum. In another order it would be other bits.
@@ -227,7 +190,7 @@ def combine_rows(rows: np.ndarray, weights: np.ndarray, places: np.ndarray) -> n
     Returns:
         (N, C), of the same dtype.
     """
-    raise NotImplementedError("task 11.7")
+    raise NotImplementedError("task 11.6")
 
 
 def combine_rows_backward(
@@ -238,7 +201,7 @@ def combine_rows_backward(
     places: np.ndarray,
     weights: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """11.7  The gradients of ``combine_rows`` with respect to its rows and its weights.
+    """11.6  The gradients of ``combine_rows`` with respect to its rows and its weights.
 
     The library takes the sums over C with ``np.einsum("rc,rc->r", ...)``. To get its bits, do the same.
 
@@ -250,6 +213,43 @@ def combine_rows_backward(
 
     Returns:
         The gradients (R, C) and (N, k). What was dropped leaves its weight with a gradient of 0.
+    """
+    raise NotImplementedError("task 11.6")
+
+
+# 11.7  Two all-to-alls
+#
+# A rank does not know how many rows the others will send it. So the counts go first. Every rank calls both functions,
+# also one that has no tokens, or whose experts nobody chose: the others wait for it.
+
+
+def exchange_counts(counts: list[int], group: ProcessGroup) -> list[list[int]]:
+    """11.7  Of every rank's rows, how many come to each expert of this rank.
+
+    Args:
+        counts: of this rank's rows, for all E experts: E integers, those of rank 0's experts first. N divides E.
+        group: the N ranks.
+
+    Returns:
+        For each rank its counts for the E/N experts here: N lists of E/N Python integers.
+
+    Cost: one all-to-all of E integers.
+    """
+    raise NotImplementedError("task 11.7")
+
+
+def exchange_rows(rows: np.ndarray, send: list[int], receive: list[int], group: ProcessGroup) -> np.ndarray:
+    """11.7  Send the first ``send[0]`` rows to rank 0, the next ``send[1]`` to rank 1 and so on.
+
+    Args:
+        rows: (R, C), C-contiguous, of any dtype; R is the sum of ``send``. Not modified.
+        send, receive: how many rows go to, and come from, each rank. Any of them may be 0.
+        group: the ranks.
+
+    Returns:
+        The rows that arrive, those of rank 0 first: a new array (sum of ``receive``, C).
+
+    Cost: one all-to-all, of no more than these rows.
     """
     raise NotImplementedError("task 11.7")
 
@@ -272,58 +272,8 @@ def expert_groups(mesh: np.ndarray, ranks: int) -> tuple[list[list[int]], list[l
     raise NotImplementedError("task 11.8")
 
 
-# 11.9  Worksheet: when does the all-to-all cost more than tensor parallelism's all-reduce?
-#
-# The functions count what one rank sends in one layer, in forward and backward together, in elements: numbers, whatever
-# their size. The rank works on ``tokens`` tokens of ``width`` numbers. Routing is even: each choice is equally likely
-# to be on any of the ``ranks`` ranks, this one included. A node has ``node_size`` ranks; that number divides ``ranks``
-# or is larger. ``fast`` and ``slow`` are elements a second inside a node and across nodes. Both links work at the same
-# time.
-
-
-def all_to_all_elements(tokens: int, width: int, k: int, ranks: int) -> float:
-    """Expert parallelism: dispatch and combine in forward, and the gradients of both on their way back."""
-    raise NotImplementedError("task 11.9")
-
-
-def all_reduce_elements(tokens: int, width: int, ranks: int) -> float:
-    """Tensor parallelism: a ring all-reduce of (tokens, width) in forward, and one in backward."""
-    raise NotImplementedError("task 11.9")
-
-
-def crossing_elements(tokens: int, width: int, k: int, ranks: int, node_size: int) -> float:
-    """The part of ``all_to_all_elements`` that leaves this rank's node."""
-    raise NotImplementedError("task 11.9")
-
-
-def all_to_all_seconds(tokens: int, width: int, k: int, ranks: int, node_size: int, fast: float, slow: float) -> float:
-    """How long the all-to-alls take: what stays in the node and what leaves it travel side by side."""
-    raise NotImplementedError("task 11.9")
-
-
-def limited_seconds(
-    tokens: int, width: int, k: int, most: int, ranks: int, node_size: int, fast: float, slow: float
-) -> float:
-    """The same with node-limited routing, on more than one node.
-
-    A token's k experts are on ``most`` nodes, at most k. Each node is equally likely, the token's own included. The
-    token goes to each of these nodes once, however many of its experts are there. The rank that receives it passes the
-    copies on inside the node, k in all; each is equally likely to be for any rank there, itself included. Results
-    return the same way. (DeepSeek-V3 Technical Report, 2024, sections 2.1.2 and 3.2.2.)
-    """
-    raise NotImplementedError("task 11.9")
-
-
-def smallest_k(ranks: int, node_size: int, tensor: int, fast: float, slow: float) -> int:
-    """The smallest k with which the all-to-alls take longer than the all-reduces over ``tensor`` ranks of one node.
-
-    Both are for the same tokens of the same width; routing is not limited. Both numbers of ranks are at least 2.
-    """
-    raise NotImplementedError("task 11.9")
-
-
 class ExpertSync:
-    """11.10  Debugging: gradients in step, and clipped, where some parameters are experts.
+    """11.9  Debugging: gradients in step, and clipped, where some parameters are experts.
 
     Every rank has samples of its own, as many as any other. ``ranks`` consecutive ranks share the experts. The loss of
     a rank is the mean over its own samples, the loss of the run the mean over all samples. With ``ranks=1`` all is
@@ -374,3 +324,53 @@ class ExpertSync:
         dense *= scale
         experts *= scale
         return norm
+
+
+# 11.10  Worksheet: when does the all-to-all cost more than tensor parallelism's all-reduce?
+#
+# The functions count what one rank sends in one layer, in forward and backward together, in elements: numbers, whatever
+# their size. The rank works on ``tokens`` tokens of ``width`` numbers. Routing is even: each choice is equally likely
+# to be on any of the ``ranks`` ranks, this one included. A node has ``node_size`` ranks; that number divides ``ranks``
+# or is larger. ``fast`` and ``slow`` are elements a second inside a node and across nodes. Both links work at the same
+# time.
+
+
+def all_to_all_elements(tokens: int, width: int, k: int, ranks: int) -> float:
+    """Expert parallelism: dispatch and combine in forward, and the gradients of both on their way back."""
+    raise NotImplementedError("task 11.10")
+
+
+def all_reduce_elements(tokens: int, width: int, ranks: int) -> float:
+    """Tensor parallelism: a ring all-reduce of (tokens, width) in forward, and one in backward."""
+    raise NotImplementedError("task 11.10")
+
+
+def crossing_elements(tokens: int, width: int, k: int, ranks: int, node_size: int) -> float:
+    """The part of ``all_to_all_elements`` that leaves this rank's node."""
+    raise NotImplementedError("task 11.10")
+
+
+def all_to_all_seconds(tokens: int, width: int, k: int, ranks: int, node_size: int, fast: float, slow: float) -> float:
+    """How long the all-to-alls take: what stays in the node and what leaves it travel side by side."""
+    raise NotImplementedError("task 11.10")
+
+
+def limited_seconds(
+    tokens: int, width: int, k: int, most: int, ranks: int, node_size: int, fast: float, slow: float
+) -> float:
+    """The same with node-limited routing, on more than one node.
+
+    A token's k experts are on ``most`` nodes, at most k. Each node is equally likely, the token's own included. The
+    token goes to each of these nodes once, however many of its experts are there. The rank that receives it passes the
+    copies on inside the node, k in all; each is equally likely to be for any rank there, itself included. Results
+    return the same way. (DeepSeek-V3 Technical Report, 2024, sections 2.1.2 and 3.2.2.)
+    """
+    raise NotImplementedError("task 11.10")
+
+
+def smallest_k(ranks: int, node_size: int, tensor: int, fast: float, slow: float) -> int:
+    """The smallest k with which the all-to-alls take longer than the all-reduces over ``tensor`` ranks of one node.
+
+    Both are for the same tokens of the same width; routing is not limited. Both numbers of ranks are at least 2.
+    """
+    raise NotImplementedError("task 11.10")

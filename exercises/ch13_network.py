@@ -13,7 +13,7 @@ Three functions have the names and arguments of minidist's own, so the library c
     minidist verify --impl exercises dp=4,algorithm=double_tree
 
 You may use the imports below, NumPy, and what you write here. ``minidist check 13`` grades this file,
-``minidist check --hint 13.4`` gives a hint.
+``minidist check --hint 13.6`` gives a hint.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,6 +27,7 @@ from minidist.comm.algorithms import all_gather_ring, all_reduce_ring, reduce_sc
 from minidist.plan.cluster.topology import Edge, Topology
 
 Parents = list[int | None]  # of each rank in a tree; None for its root
+
 
 # 13.1  Worksheet: where 989 TFLOP/s comes from
 #
@@ -104,7 +105,60 @@ def least_batch(
     raise NotImplementedError("task 13.2")
 
 
-# 13.3  Worksheet: bytes between nodes
+# 13.3  Bisection bandwidth
+
+
+def bisection_bandwidth(topology: Topology) -> float:
+    """13.3  How many bytes/s one half of the chips can send to the other half at once, whichever halves they are.
+
+    A *cut* puts every vertex of the network on one of two sides, chips and switches. Half of the chips is on the first
+    side (with an odd number of chips, half rounded down or half rounded up), and switches are anywhere. Its capacity is
+    that of the links from the first side to the second. The bisection bandwidth is the least capacity of all cuts.
+
+    Args:
+        topology: ``topology.chips``, the vertex of each chip; ``topology.links``: (start, end) -> a link with its
+            ``bandwidth``, for each direction. There are 2 to 9 chips and up to 6 other vertices: try all cuts.
+    """
+    raise NotImplementedError("task 13.3")
+
+
+def fat_tree_bisection(nodes: int, per_node: int, bandwidth: float, oversubscription: float) -> float:
+    """13.3  Of n nodes, whose GPUs have a link of so many bytes/s each to their node's leaf switch.
+
+    A leaf switch is linked to the spine. With an oversubscription of s this uplink carries 1/s of what its ports below
+    do. Links inside nodes are not counted. n is even.
+    """
+    raise NotImplementedError("task 13.3")
+
+
+def torus_bisection(shape: tuple[int, ...], bandwidth: float) -> float:
+    """13.3  Of a torus of chips, each with a link of so many bytes/s to the next and to the last in every dimension.
+
+    All sides are even and at least 4 long.
+    """
+    raise NotImplementedError("task 13.3")
+
+
+def fair_rates(routes: Sequence[Sequence[Edge]], bandwidths: Mapping[Edge, float]) -> list[float]:
+    """13.4  How fast messages are that share links: max-min fairness.
+
+    Messages that share a bottleneck link get equal shares of it. What a message leaves on other links, because it
+    cannot be faster, others share. In the end no message could be faster without slowing one that is no faster.
+    So the cluster's clock shares links: ``minidist train --impl exercises --dp 8 --as-if h100:2x4`` uses
+    your function.
+
+    Args:
+        routes: for each message the links that it crosses, at least one, none twice; links are (start, end), or any
+            other keys. Not modified.
+        bandwidths: of each link, bytes/s, above 0; it may have links that no message crosses. Not modified.
+
+    Returns:
+        The rate of each message, bytes/s.
+    """
+    raise NotImplementedError("task 13.4")
+
+
+# 13.5  Worksheet: bytes between nodes
 #
 # An all-reduce of M bytes (``nbytes``) on n nodes of L ranks. How many bytes go from one node to another? Each function
 # returns two numbers: the bytes of all ranks together, and those of the rank that sends the most to other nodes.
@@ -113,17 +167,17 @@ def least_batch(
 
 def ring_crossing(nodes: int, per_node: int, nbytes: float) -> tuple[float, float]:
     """A ring through the ranks in their order."""
-    raise NotImplementedError("task 13.3")
+    raise NotImplementedError("task 13.5")
 
 
 def dealt_ring_crossing(nodes: int, per_node: int, nbytes: float) -> tuple[float, float]:
     """The same ring where ranks were dealt out to the nodes like cards: rank r is on node r % n."""
-    raise NotImplementedError("task 13.3")
+    raise NotImplementedError("task 13.5")
 
 
 def two_shot_crossing(nodes: int, per_node: int, nbytes: float) -> tuple[float, float]:
     """A direct reduce-scatter (every rank sends each chunk to the rank that keeps it) and a direct all-gather."""
-    raise NotImplementedError("task 13.3")
+    raise NotImplementedError("task 13.5")
 
 
 def tree_crossing(nodes: int, per_node: int, nbytes: float) -> tuple[float, float]:
@@ -132,7 +186,7 @@ def tree_crossing(nodes: int, per_node: int, nbytes: float) -> tuple[float, floa
     In the reduction rank r, whose lowest bit that is set is b, sends to r - b. In the broadcast rank 0 sends to 1, then
     0 and 1 to 2 and 3, then 0 to 3 to 4 to 7, and so on.
     """
-    raise NotImplementedError("task 13.3")
+    raise NotImplementedError("task 13.5")
 
 
 def hierarchical_crossing(nodes: int, per_node: int, nbytes: float) -> tuple[float, float]:
@@ -140,7 +194,7 @@ def hierarchical_crossing(nodes: int, per_node: int, nbytes: float) -> tuple[flo
 
     The ranks with the same local index have the same 1/L of the buffer then, and sum it across.
     """
-    raise NotImplementedError("task 13.3")
+    raise NotImplementedError("task 13.5")
 
 
 def hierarchical_seconds(
@@ -150,11 +204,11 @@ def hierarchical_seconds(
 
     A message of m bytes takes alpha + beta m. All ranks do the same at the same time.
     """
-    raise NotImplementedError("task 13.3")
+    raise NotImplementedError("task 13.5")
 
 
 def all_reduce_hierarchical(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
-    """13.4  Two-level all-reduce: as few bytes between nodes as possible, over all links between nodes at once.
+    """13.6  Two-level all-reduce: as few bytes between nodes as possible, over all links between nodes at once.
 
     1. Reduce-scatter inside the node: each of its L ranks has one part of the node's sum.
     2. All-reduce across: the ranks with the same local index have the same part, and sum it.
@@ -171,11 +225,11 @@ def all_reduce_hierarchical(flat: np.ndarray, combine: np.ufunc, group: ProcessG
 
     ``reduce_scatter_ring``, ``all_gather_ring`` and ``all_reduce_ring`` are those of chapter 3. They work in place.
     """
-    raise NotImplementedError("task 13.4")
+    raise NotImplementedError("task 13.6")
 
 
 def double_tree(size: int) -> tuple[Parents, Parents]:
-    """13.5  Two binary trees over the same ranks, for an all-reduce that gives each of them half of the buffer.
+    """13.7  Two binary trees over the same ranks, for an all-reduce that gives each of them half of the buffer.
 
     A tree of depth log2 N has fewer steps than a ring. But its leaves, half of all ranks, pass nothing on, so half of
     the links idle. With two trees every rank works, if the leaves of one are the inner ranks of the other.
@@ -191,44 +245,10 @@ def double_tree(size: int) -> tuple[Parents, Parents]:
         - No path to the root is longer than ceil(log2 N) links.
         - No rank is inner (has children) in both trees. If N is odd, one rank may be.
     """
-    raise NotImplementedError("task 13.5")
+    raise NotImplementedError("task 13.7")
 
 
-# 13.6  Bisection bandwidth
-
-
-def bisection_bandwidth(topology: Topology) -> float:
-    """13.6  How many bytes/s one half of the chips can send to the other half at once, whichever halves they are.
-
-    A *cut* puts every vertex of the network on one of two sides, chips and switches. Half of the chips is on the first
-    side (with an odd number of chips, half rounded down or half rounded up), and switches are anywhere. Its capacity is
-    that of the links from the first side to the second. The bisection bandwidth is the least capacity of all cuts.
-
-    Args:
-        topology: ``topology.chips``, the vertex of each chip; ``topology.links``: (start, end) -> a link with its
-            ``bandwidth``, for each direction. There are 2 to 9 chips and up to 6 other vertices: try all cuts.
-    """
-    raise NotImplementedError("task 13.6")
-
-
-def fat_tree_bisection(nodes: int, per_node: int, bandwidth: float, oversubscription: float) -> float:
-    """13.6  Of n nodes, whose GPUs have a link of so many bytes/s each to their node's leaf switch.
-
-    A leaf switch is linked to the spine. With an oversubscription of s this uplink carries 1/s of what its ports below
-    do. Links inside nodes are not counted. n is even.
-    """
-    raise NotImplementedError("task 13.6")
-
-
-def torus_bisection(shape: tuple[int, ...], bandwidth: float) -> float:
-    """13.6  Of a torus of chips, each with a link of so many bytes/s to the next and to the last in every dimension.
-
-    All sides are even and at least 4 long.
-    """
-    raise NotImplementedError("task 13.6")
-
-
-# 13.7  Placing a mesh on nodes
+# 13.8  Placing a mesh on nodes
 #
 # A mesh has a dimension for each axis of parallelism. A node takes a block of it: ``inside[i]`` ranks along dimension
 # i, and ``across[i]`` nodes stand along it. So the mesh has the shape inside[i] * across[i], and a node has
@@ -236,7 +256,7 @@ def torus_bisection(shape: tuple[int, ...], bandwidth: float) -> float:
 
 
 def hybrid_mesh(inside: tuple[int, ...], across: tuple[int, ...]) -> np.ndarray:
-    """13.7  The number of the GPU at each place of the mesh, as ``create_hybrid_device_mesh`` of JAX makes it.
+    """13.8  The number of the GPU at each place of the mesh, as ``create_hybrid_device_mesh`` of JAX makes it.
 
     Node k has the GPUs k L to k L + L - 1, with L = prod(inside). Nodes stand in the mesh row by row (the last
     dimension changes fastest), and so do the GPUs of a node in its block.
@@ -244,22 +264,22 @@ def hybrid_mesh(inside: tuple[int, ...], across: tuple[int, ...]) -> np.ndarray:
     Returns:
         Integers, of the shape of the mesh.
     """
-    raise NotImplementedError("task 13.7")
+    raise NotImplementedError("task 13.8")
 
 
 def axis_seconds(size: int, inside: int, nbytes: float, fast: float, slow: float) -> float:
-    """13.7  The time of a two-level all-reduce of ``nbytes`` along an axis of ``size`` ranks, ``inside`` on each node.
+    """13.8  The time of a two-level all-reduce of ``nbytes`` along an axis of ``size`` ranks, ``inside`` on each node.
 
     fast, slow: bytes/s of a rank's links inside a node and between nodes. Latencies do not count. ``inside`` divides
     ``size``.
     """
-    raise NotImplementedError("task 13.7")
+    raise NotImplementedError("task 13.8")
 
 
 def best_inside(
     shape: tuple[int, ...], node_size: int, nbytes: Sequence[float], fast: float, slow: float
 ) -> tuple[int, ...]:
-    """13.7  Which block of a mesh belongs in a node, so that all axes together communicate for as short as possible.
+    """13.8  Which block of a mesh belongs in a node, so that all axes together communicate for as short as possible.
 
     In each step every axis all-reduces: axis i has ``nbytes[i]`` bytes on each rank. They do so one after another.
 
@@ -273,73 +293,11 @@ def best_inside(
     Raises:
         ValueError: if no block fits a node.
     """
-    raise NotImplementedError("task 13.7")
-
-
-def fair_rates(routes: Sequence[Sequence[Edge]], bandwidths: Mapping[Edge, float]) -> list[float]:
-    """13.8  How fast messages are that share links: max-min fairness.
-
-    Messages that share a bottleneck link get equal shares of it. What a message leaves on other links, because it
-    cannot be faster, others share. In the end no message could be faster without slowing one that is no faster.
-    So the cluster's clock shares links: ``minidist train --impl exercises --dp 8 --as-if h100:2x4`` uses
-    your function.
-
-    Args:
-        routes: for each message the links that it crosses, at least one, none twice; links are (start, end), or any
-            other keys. Not modified.
-        bandwidths: of each link, bytes/s, above 0; it may have links that no message crosses. Not modified.
-
-    Returns:
-        The rate of each message, bytes/s.
-    """
     raise NotImplementedError("task 13.8")
 
 
-# 13.9  Worksheet: MFU
-#
-# *Model FLOPs utilization* is the share of a cluster's peak that the model's own FLOPs take: how fast it trains, as a
-# share that can be compared across clusters. (PaLM, Chowdhery et al., 2022, appendix B.) *Hardware FLOPs utilization*
-# counts those too that recomputation repeats.
-
-
-def model_flops_per_token(parameters: int, layers: int, width: int, length: int) -> int:
-    """The FLOPs of forward and backward for one token of a sequence of ``length`` tokens.
-
-    Forward multiplies by each parameter, and by ``length`` keys and values in attention: 4 layers width length FLOPs.
-    (The causal mask, with which half of that would do, is not counted, as in PaLM's paper.) Backward takes twice as
-    many as forward.
-    """
-    raise NotImplementedError("task 13.9")
-
-
-def hardware_flops_per_token(parameters: int, layers: int, width: int, length: int, recompute: str) -> int:
-    """What the hardware computes for it. ``recompute``: "none"; "attention": backward repeats the forward of attention,
-    the products with keys and values; "full": it repeats all of the forward."""
-    raise NotImplementedError("task 13.9")
-
-
-def utilization(tokens: float, seconds: float, flops_per_token: float, gpus: int, peak: float) -> float:
-    """MFU or HFU of a step that takes ``seconds`` for ``tokens`` tokens; ``peak``: FLOP/s of one GPU."""
-    raise NotImplementedError("task 13.9")
-
-
-def corrected_mfu(claimed: float, claimed_peak: float, dense_peak: float) -> float:
-    """The MFU of a run whose authors divided by another peak, such as one for sparse matrices."""
-    raise NotImplementedError("task 13.9")
-
-
-def step_mfu(products: float, communication: float, hidden: float, other: float, efficiency: float) -> float:
-    """The MFU of a step without recomputation, from where its time goes.
-
-    Matrix products take ``products`` seconds and reach a share ``efficiency`` of the peak. Communication takes
-    ``communication`` seconds, of which a share ``hidden`` runs beside the products and the rest after them. All else
-    takes ``other`` seconds.
-    """
-    raise NotImplementedError("task 13.9")
-
-
 def sync_shard(gradient: np.ndarray, group: ProcessGroup) -> tuple[np.ndarray, float]:
-    """13.10  Debugging: the gradients of hybrid sharding, and their norm.
+    """13.9  Debugging: the gradients of hybrid sharding, and their norm.
 
     Hybrid sharding (HSDP, ``HYBRID_SHARD``) shards a model inside each node, and every node has a replica: so the large
     all-gathers stay inside the node. After backward every rank has a gradient of the whole model, for its own samples.
@@ -373,3 +331,46 @@ def sync_shard(gradient: np.ndarray, group: ProcessGroup) -> tuple[np.ndarray, f
     squares = np.array([np.sum(shard**2)])
     all_reduce_ring(squares, np.add, group)
     return shard, float(np.sqrt(squares[0]))
+
+
+# 13.10  Worksheet: MFU
+#
+# *Model FLOPs utilization* is the share of a cluster's peak that the model's own FLOPs take: how fast it trains, as a
+# share that can be compared across clusters. (PaLM, Chowdhery et al., 2022, appendix B.) *Hardware FLOPs utilization*
+# counts those too that recomputation repeats.
+
+
+def model_flops_per_token(parameters: int, layers: int, width: int, length: int) -> int:
+    """The FLOPs of forward and backward for one token of a sequence of ``length`` tokens.
+
+    Forward multiplies by each parameter, and by ``length`` keys and values in attention: 4 layers width length FLOPs.
+    (The causal mask, with which half of that would do, is not counted, as in PaLM's paper.) Backward takes twice as
+    many as forward.
+    """
+    raise NotImplementedError("task 13.10")
+
+
+def hardware_flops_per_token(parameters: int, layers: int, width: int, length: int, recompute: str) -> int:
+    """What the hardware computes for it. ``recompute``: "none"; "attention": backward repeats the forward of attention,
+    the products with keys and values; "full": it repeats all of the forward."""
+    raise NotImplementedError("task 13.10")
+
+
+def utilization(tokens: float, seconds: float, flops_per_token: float, gpus: int, peak: float) -> float:
+    """MFU or HFU of a step that takes ``seconds`` for ``tokens`` tokens; ``peak``: FLOP/s of one GPU."""
+    raise NotImplementedError("task 13.10")
+
+
+def corrected_mfu(claimed: float, claimed_peak: float, dense_peak: float) -> float:
+    """The MFU of a run whose authors divided by another peak, such as one for sparse matrices."""
+    raise NotImplementedError("task 13.10")
+
+
+def step_mfu(products: float, communication: float, hidden: float, other: float, efficiency: float) -> float:
+    """The MFU of a step without recomputation, from where its time goes.
+
+    Matrix products take ``products`` seconds and reach a share ``efficiency`` of the peak. Communication takes
+    ``communication`` seconds, of which a share ``hidden`` runs beside the products and the rest after them. All else
+    takes ``other`` seconds.
+    """
+    raise NotImplementedError("task 13.10")

@@ -5,7 +5,7 @@ that element of the array grows. Every backward function here takes the gradient
 of its inputs. You may use NumPy and the functions that you write here. ``minidist check 1`` grades this file,
 ``minidist check --hint 1.4`` gives a hint.
 
-``adamw_update`` of task 1.6 has the name and arguments of minidist's own function, so the library can train with it:
+``adamw_update`` of task 1.7 has the name and arguments of minidist's own function, so the library can train with it:
 
     minidist train --impl exercises
 """
@@ -15,8 +15,65 @@ from math import sqrt
 import numpy as np
 
 
+class Node:
+    """Given: one value of a computation, and how it was computed from others.
+
+    Attributes:
+        value: a number, or an array.
+        parents: the nodes that it was computed from, in order; ``x * x`` names x twice. A leaf has none.
+        rule: the local backward rule: maps the gradient of this node to a tuple with one contribution per parent.
+            A leaf has none.
+        grad: the gradient of this node, where ``backward`` adds up the contributions.
+    """
+
+    def __init__(self, value, parents=(), rule=None) -> None:
+        self.value, self.parents, self.rule = value, parents, rule
+        self.grad = 0.0
+
+
+def multiply(x: Node, y: Node) -> Node:
+    """Given, an example of a rule: ``x * y``. To try ``backward``, call ``backward(multiply(x, x))``."""
+    return Node(x.value * y.value, (x, y), lambda gradient: (gradient * y.value, gradient * x.value))
+
+
+def backward(loss: Node) -> None:
+    """1.1  Set ``grad`` to the gradient of the loss, in the loss and in every node that it was computed from.
+
+    The gradient of the loss with respect to itself is 1. Call a node's rule once its own gradient is complete, that is,
+    when the rules of all nodes that used it have been called. The order is therefore *topological*.
+
+    Args:
+        loss: its value is a number. All nodes behind it have ``grad`` 0.0. A chain of nodes may be longer than Python's
+            recursion limit. A node may be used many times, and may be a parent of the same node twice.
+
+    Cost: call each node's rule exactly once. The work grows with the number of nodes and parents, not with the number
+    of paths through them. Never change a contribution: a rule may return the same array for two parents.
+    """
+    # >>> 1.1
+    awaited = {loss: 0}  # node: how many contributions to its gradient are missing
+    unvisited = [loss]
+    while unvisited:
+        for parent in unvisited.pop().parents:
+            if parent not in awaited:
+                awaited[parent] = 0
+                unvisited.append(parent)
+            awaited[parent] += 1
+
+    loss.grad = 1.0
+    complete = [loss]
+    while complete:
+        node = complete.pop()
+        contributions = node.rule(node.grad) if node.parents else ()
+        for parent, contribution in zip(node.parents, contributions, strict=True):
+            parent.grad = parent.grad + contribution
+            awaited[parent] -= 1
+            if awaited[parent] == 0:
+                complete.append(parent)
+    # <<<
+
+
 def unbroadcast(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """1.1  Sum a gradient back to the shape of an array that NumPy broadcast.
+    """1.2  Sum a gradient back to the shape of an array that NumPy broadcast.
 
     In ``y = x + bias`` with x (2, 5, 3) and bias (3,), each element of the bias is used 10 times, and each use
     contributes to its gradient. NumPy aligns shapes at their ends: it adds the missing leading axes and stretches axes
@@ -30,7 +87,7 @@ def unbroadcast(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         An array of exactly ``shape``; ``gradient`` itself where nothing was repeated, if you like. Sum in float64
         (``dtype=np.float64``), since there may be a million tokens; the result may stay float64.
     """
-    # >>> 1.1
+    # >>> 1.2
     added = gradient.ndim - len(shape)
     stretched = [added + axis for axis, size in enumerate(shape) if size == 1]
     axes = (*range(added), *stretched)
@@ -39,7 +96,7 @@ def unbroadcast(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def matmul_backward(gradient: np.ndarray, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """1.2  The gradients of both factors of ``a @ b``, where b is a weight that all rows of a share.
+    """1.3  The gradients of both factors of ``a @ b``, where b is a weight that all rows of a share.
 
     Args:
         gradient: (..., n, m), the gradient of the product.
@@ -52,39 +109,11 @@ def matmul_backward(gradient: np.ndarray, a: np.ndarray, b: np.ndarray) -> tuple
     Cost: two products, each with as many FLOPs as ``a @ b``. No array larger than a, b or ``gradient``: do not make a
     separate product for each entry of the leading axes.
     """
-    # >>> 1.2
+    # >>> 1.3
     k, m = b.shape
     grad_a = gradient @ b.T  # (..., n, k)
     grad_b = a.reshape(-1, k).T @ gradient.reshape(-1, m)  # (k, m): summed over all rows
     return grad_a, grad_b
-    # <<<
-
-
-def cross_entropy(logits: np.ndarray, targets: np.ndarray) -> tuple[float, np.ndarray]:
-    """1.3  The mean over all tokens of ``-log(softmax(logits)[target])``, and its gradient.
-
-    Logits may be as large as 1e4 and as small as -1e4, within one token and between tokens. No intermediate result may
-    overflow, and no logarithm may be taken of 0.
-
-    Args:
-        logits: (tokens, vocab), floating point; at least one token. Not changed.
-        targets: (tokens,) integers below vocab.
-
-    Returns:
-        The loss, a number, and its gradient with respect to the logits, in their shape and dtype.
-
-    Cost: a few arrays of the logits' size; none of vocab x vocab, which takes gigabytes for a real vocabulary.
-    """
-    # >>> 1.3
-    tokens = np.arange(len(logits))
-    shifted = logits - logits.max(axis=-1, keepdims=True)  # (tokens, vocab): each token's largest is 0
-    exps = np.exp(shifted)
-    totals = exps.sum(axis=-1, keepdims=True)  # (tokens, 1): at least 1
-    loss = np.mean(np.log(totals[:, 0]) - shifted[tokens, targets])
-    grad_logits = exps / totals  # the probabilities
-    grad_logits[tokens, targets] -= 1
-    grad_logits /= len(logits)
-    return float(loss), grad_logits
     # <<<
 
 
@@ -122,110 +151,38 @@ def layer_norm_backward(
     # <<<
 
 
-class Node:
-    """Given: one value of a computation, and how it was computed from others.
+def cross_entropy(logits: np.ndarray, targets: np.ndarray) -> tuple[float, np.ndarray]:
+    """1.5  The mean over all tokens of ``-log(softmax(logits)[target])``, and its gradient.
 
-    Attributes:
-        value: a number, or an array.
-        parents: the nodes that it was computed from, in order; ``x * x`` names x twice. A leaf has none.
-        rule: the local backward rule: maps the gradient of this node to a tuple with one contribution per parent.
-            A leaf has none.
-        grad: the gradient of this node, where ``backward`` adds up the contributions.
-    """
-
-    def __init__(self, value, parents=(), rule=None) -> None:
-        self.value, self.parents, self.rule = value, parents, rule
-        self.grad = 0.0
-
-
-def multiply(x: Node, y: Node) -> Node:
-    """Given, an example of a rule: ``x * y``. To try ``backward``, call ``backward(multiply(x, x))``."""
-    return Node(x.value * y.value, (x, y), lambda gradient: (gradient * y.value, gradient * x.value))
-
-
-def backward(loss: Node) -> None:
-    """1.5  Set ``grad`` to the gradient of the loss, in the loss and in every node that it was computed from.
-
-    The gradient of the loss with respect to itself is 1. Call a node's rule once its own gradient is complete, that is,
-    when the rules of all nodes that used it have been called. The order is therefore *topological*.
+    Logits may be as large as 1e4 and as small as -1e4, within one token and between tokens. No intermediate result may
+    overflow, and no logarithm may be taken of 0.
 
     Args:
-        loss: its value is a number. All nodes behind it have ``grad`` 0.0. A chain of nodes may be longer than Python's
-            recursion limit. A node may be used many times, and may be a parent of the same node twice.
+        logits: (tokens, vocab), floating point; at least one token. Not changed.
+        targets: (tokens,) integers below vocab.
 
-    Cost: call each node's rule exactly once. The work grows with the number of nodes and parents, not with the number
-    of paths through them. Never change a contribution: a rule may return the same array for two parents.
+    Returns:
+        The loss, a number, and its gradient with respect to the logits, in their shape and dtype.
+
+    Cost: a few arrays of the logits' size; none of vocab x vocab, which takes gigabytes for a real vocabulary.
     """
     # >>> 1.5
-    awaited = {loss: 0}  # node: how many contributions to its gradient are missing
-    unvisited = [loss]
-    while unvisited:
-        for parent in unvisited.pop().parents:
-            if parent not in awaited:
-                awaited[parent] = 0
-                unvisited.append(parent)
-            awaited[parent] += 1
-
-    loss.grad = 1.0
-    complete = [loss]
-    while complete:
-        node = complete.pop()
-        contributions = node.rule(node.grad) if node.parents else ()
-        for parent, contribution in zip(node.parents, contributions, strict=True):
-            parent.grad = parent.grad + contribution
-            awaited[parent] -= 1
-            if awaited[parent] == 0:
-                complete.append(parent)
-    # <<<
-
-
-def adamw_update(
-    data: np.ndarray,
-    grad: np.ndarray,
-    exp_avg: np.ndarray,
-    exp_avg_sq: np.ndarray,
-    step: int,
-    lr: float,
-    betas: tuple[float, float],
-    eps: float,
-    weight_decay: float,
-) -> None:
-    """1.6  One step of AdamW on one array, in place.
-
-    With gradient g, running means m of g and v of its square, step t and weights w:
-
-        m = beta1 m + (1 - beta1) g               v = beta2 v + (1 - beta2) g^2
-        m_hat = m / (1 - beta1^t)                 v_hat = v / (1 - beta2^t)
-        w = w - lr weight_decay w - lr m_hat / (sqrt(v_hat) + eps)
-
-    Args:
-        data, exp_avg, exp_avg_sq: w, m and v, of the same shape and dtype; changed in place.
-        grad: g, of the same shape and dtype; not changed.
-        step: t, counted from 1.
-        betas: (beta1, beta2).
-
-    Any order of operations passes. ``minidist verify --impl exercises`` compares *bits*; to match the library's, square
-    g first, then multiply by (1 - beta2); divide sqrt(v) by sqrt(1 - beta2^t), then add eps; divide m by the result,
-    then multiply by lr / (1 - beta1^t); multiply w by 1 - lr weight_decay, then subtract. Use ``math.sqrt`` for Python
-    numbers: NumPy's returns float64 scalars, and those turn float32 arrays into float64.
-    """
-    # >>> 1.6
-    beta1, beta2 = betas
-    exp_avg *= beta1
-    exp_avg += (1 - beta1) * grad
-    exp_avg_sq *= beta2
-    exp_avg_sq += (1 - beta2) * (grad * grad)
-
-    root = np.sqrt(exp_avg_sq) / sqrt(1 - beta2**step) + eps
-    data *= 1 - lr * weight_decay
-    data -= (exp_avg / root) * (lr / (1 - beta1**step))
+    tokens = np.arange(len(logits))
+    shifted = logits - logits.max(axis=-1, keepdims=True)  # (tokens, vocab): each token's largest is 0
+    exps = np.exp(shifted)
+    totals = exps.sum(axis=-1, keepdims=True)  # (tokens, 1): at least 1
+    loss = np.mean(np.log(totals[:, 0]) - shifted[tokens, targets])
+    grad_logits = exps / totals  # the probabilities
+    grad_logits[tokens, targets] -= 1
+    grad_logits /= len(logits)
+    return float(loss), grad_logits
     # <<<
 
 
 def tied_gradients(
     embedding: np.ndarray, hidden: np.ndarray, tokens: np.ndarray, wanted: np.ndarray
 ) -> tuple[float, dict[str, np.ndarray]]:
-    """1.7  Debugging: the loss of a small model and its gradients, by hand.
+    """1.6  Debugging: the loss of a small model and its gradients, by hand.
 
     The model looks up its tokens, applies one hidden layer, and scores every token of the vocabulary with the
     transposed embedding: the weight is *tied*, as in GPT-2. The loss is the mean squared error of the scores.
@@ -257,9 +214,52 @@ def tied_gradients(
     grad_product = grad_h * (1 - h * h)
     gradients["hidden"] = x.T @ grad_product
     grad_x = grad_product @ hidden.T
-    # >>> 1.7
+    # >>> 1.6
     np.add.at(gradients["embedding"], tokens, grad_x)
     # === given to the learner
     # gradients["embedding"][tokens] = grad_x
     # <<<
     return loss, gradients
+
+
+def adamw_update(
+    data: np.ndarray,
+    grad: np.ndarray,
+    exp_avg: np.ndarray,
+    exp_avg_sq: np.ndarray,
+    step: int,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+) -> None:
+    """1.7  One step of AdamW on one array, in place.
+
+    With gradient g, running means m of g and v of its square, step t and weights w:
+
+        m = beta1 m + (1 - beta1) g               v = beta2 v + (1 - beta2) g^2
+        m_hat = m / (1 - beta1^t)                 v_hat = v / (1 - beta2^t)
+        w = w - lr weight_decay w - lr m_hat / (sqrt(v_hat) + eps)
+
+    Args:
+        data, exp_avg, exp_avg_sq: w, m and v, of the same shape and dtype; changed in place.
+        grad: g, of the same shape and dtype; not changed.
+        step: t, counted from 1.
+        betas: (beta1, beta2).
+
+    Any order of operations passes. ``minidist verify --impl exercises`` compares *bits*; to match the library's, square
+    g first, then multiply by (1 - beta2); divide sqrt(v) by sqrt(1 - beta2^t), then add eps; divide m by the result,
+    then multiply by lr / (1 - beta1^t); multiply w by 1 - lr weight_decay, then subtract. Use ``math.sqrt`` for Python
+    numbers: NumPy's returns float64 scalars, and those turn float32 arrays into float64.
+    """
+    # >>> 1.7
+    beta1, beta2 = betas
+    exp_avg *= beta1
+    exp_avg += (1 - beta1) * grad
+    exp_avg_sq *= beta2
+    exp_avg_sq += (1 - beta2) * (grad * grad)
+
+    root = np.sqrt(exp_avg_sq) / sqrt(1 - beta2**step) + eps
+    data *= 1 - lr * weight_decay
+    data -= (exp_avg / root) * (lr / (1 - beta1**step))
+    # <<<

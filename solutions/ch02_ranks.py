@@ -2,7 +2,7 @@
 
 Every function here is the part of one rank; all ranks of ``group`` call it together. You may use what is imported
 below, NumPy, and the functions that you write here. ``minidist check 2`` grades this file,
-``minidist check --hint 2.3`` gives a hint.
+``minidist check --hint 2.5`` gives a hint.
 """
 
 import numpy as np
@@ -10,8 +10,50 @@ import numpy as np
 from minidist import ProcessGroup, irecv, isend, recv, send, sendrecv
 
 
+def pass_on(blocks: list[np.ndarray], factor: float, group: ProcessGroup) -> list[np.ndarray]:
+    """2.1  Debugging: every rank gets its left neighbour's blocks, times ``factor``.
+
+    There are two buffers: one is filled with the next block while the other is in flight. The authors tested this with
+    blocks of a few hundred elements, and it worked. In production, with blocks of several megabytes, numbers are wrong
+    in the middle of a block, and nothing fails. Find out why, and fix it.
+
+    Args:
+        blocks: at least one float64 array, all of the same shape, the same number on every rank; not changed.
+        factor: each block is multiplied by it before it is sent.
+        group: N ranks. A single rank gets its own blocks.
+
+    Returns:
+        The left neighbour's blocks times ``factor``, in new arrays.
+
+    Cost: one message per block, two of them in flight at a time. Memory for two blocks besides the result.
+    """
+    if group.size == 1:
+        return [factor * block for block in blocks]
+    right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+    arrived = [np.empty_like(block) for block in blocks]
+    receiving = [irecv(block, left, group) for block in arrived]
+    buffers = [np.empty_like(blocks[0]), np.empty_like(blocks[0])]
+    sending = []
+    for i, block in enumerate(blocks):
+        buffer = buffers[i % 2]
+        # >>> 2.1
+        if i >= 2:
+            sending[i - 2].wait()  # the block before last has left this buffer
+        np.multiply(block, factor, out=buffer)
+        sending.append(isend(buffer, right, group))
+        # === given to the learner
+        # np.multiply(block, factor, out=buffer)
+        # if i >= 2:
+        #     sending[i - 2].wait()  # the block before last has left this buffer
+        # sending.append(isend(buffer, right, group))
+        # <<<
+    for work in sending + receiving:
+        work.wait()
+    return arrived
+
+
 def exchange(outgoing: np.ndarray, incoming: np.ndarray, group: ProcessGroup) -> None:
-    """2.1  Every rank sends to the right and receives from the left, with ``send`` and ``recv`` only.
+    """2.2  Every rank sends to the right and receives from the left, with ``send`` and ``recv`` only.
 
     The right neighbour of a rank is rank + 1; that of the last rank is 0. Use no other call, and do not rely on the
     queues: a ``send`` may have to wait until its receiver takes the message.
@@ -23,7 +65,7 @@ def exchange(outgoing: np.ndarray, incoming: np.ndarray, group: ProcessGroup) ->
 
     Cost: one message per rank. With queues that hold nothing, at most 3 steps for any number of ranks.
     """
-    # >>> 2.1
+    # >>> 2.2
     right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
     if group.size == 1:
         incoming[...] = outgoing
@@ -37,7 +79,7 @@ def exchange(outgoing: np.ndarray, incoming: np.ndarray, group: ProcessGroup) ->
 
 
 def ring_shift(array: np.ndarray, places: int, group: ProcessGroup) -> np.ndarray:
-    """2.2  Shift the ranks' arrays around the ring: what was on rank r moves to rank (r + places) % N.
+    """2.3  Shift the ranks' arrays around the ring: what was on rank r moves to rank (r + places) % N.
 
     Args:
         array: the same shape and dtype on all ranks; not changed.
@@ -49,34 +91,12 @@ def ring_shift(array: np.ndarray, places: int, group: ProcessGroup) -> np.ndarra
 
     Cost: one message per rank, directly to its destination, all in one step; no message if every array stays.
     """
-    # >>> 2.2
+    # >>> 2.3
     if places % group.size == 0:
         return array.copy()
     arrived = np.empty_like(array)
     sendrecv(array, (group.rank + places) % group.size, arrived, (group.rank - places) % group.size, group)
     return arrived
-    # <<<
-
-
-def barrier(group: ProcessGroup) -> None:
-    """2.3  Return when every rank of the group has called it, and not before.
-
-    By dissemination: in each round a rank tells one rank to its right that it, and every rank it has heard of, has
-    arrived, and hears the same from one rank to its left. Each round reaches twice as far as the previous one. The
-    messages are empty: their arrival is the information.
-
-    Args:
-        group: N ranks, for any N.
-
-    Cost: ceil(log2 N) rounds; in each, every rank sends one message without elements.
-    """
-    # >>> 2.3
-    nothing, arrived = np.empty(0), np.empty(0)
-    distance = 1
-    while distance < group.size:
-        right, left = (group.rank + distance) % group.size, (group.rank - distance) % group.size
-        sendrecv(nothing, right, arrived, left, group)
-        distance *= 2
     # <<<
 
 
@@ -149,43 +169,23 @@ def deadlocks(n: int) -> set[str]:
     # <<<
 
 
-def pass_on(blocks: list[np.ndarray], factor: float, group: ProcessGroup) -> list[np.ndarray]:
-    """2.5  Debugging: every rank gets its left neighbour's blocks, times ``factor``.
+def barrier(group: ProcessGroup) -> None:
+    """2.5  Return when every rank of the group has called it, and not before.
 
-    There are two buffers: one is filled with the next block while the other is in flight. The authors tested this with
-    blocks of a few hundred elements, and it worked. In production, with blocks of several megabytes, numbers are wrong
-    in the middle of a block, and nothing fails. Find out why, and fix it.
+    By dissemination: in each round a rank tells one rank to its right that it, and every rank it has heard of, has
+    arrived, and hears the same from one rank to its left. Each round reaches twice as far as the previous one. The
+    messages are empty: their arrival is the information.
 
     Args:
-        blocks: at least one float64 array, all of the same shape, the same number on every rank; not changed.
-        factor: each block is multiplied by it before it is sent.
-        group: N ranks. A single rank gets its own blocks.
+        group: N ranks, for any N.
 
-    Returns:
-        The left neighbour's blocks times ``factor``, in new arrays.
-
-    Cost: one message per block, two of them in flight at a time. Memory for two blocks besides the result.
+    Cost: ceil(log2 N) rounds; in each, every rank sends one message without elements.
     """
-    if group.size == 1:
-        return [factor * block for block in blocks]
-    right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
-    arrived = [np.empty_like(block) for block in blocks]
-    receiving = [irecv(block, left, group) for block in arrived]
-    buffers = [np.empty_like(blocks[0]), np.empty_like(blocks[0])]
-    sending = []
-    for i, block in enumerate(blocks):
-        buffer = buffers[i % 2]
-        # >>> 2.5
-        if i >= 2:
-            sending[i - 2].wait()  # the block before last has left this buffer
-        np.multiply(block, factor, out=buffer)
-        sending.append(isend(buffer, right, group))
-        # === given to the learner
-        # np.multiply(block, factor, out=buffer)
-        # if i >= 2:
-        #     sending[i - 2].wait()  # the block before last has left this buffer
-        # sending.append(isend(buffer, right, group))
-        # <<<
-    for work in sending + receiving:
-        work.wait()
-    return arrived
+    # >>> 2.5
+    nothing, arrived = np.empty(0), np.empty(0)
+    distance = 1
+    while distance < group.size:
+        right, left = (group.rank + distance) % group.size, (group.rank - distance) % group.size
+        sendrecv(nothing, right, arrived, left, group)
+        distance *= 2
+    # <<<

@@ -2,9 +2,10 @@
 
 Every function here is the part of one rank; all ranks of ``group`` call it together. You may use what is imported
 below, NumPy, and the functions that you write here. ``minidist check 3`` grades this file,
-``minidist check --hint 3.4`` gives a hint.
+``minidist check --hint 3.3`` gives a hint.
 
-The functions of tasks 3.2 to 3.7 have the names and arguments of minidist's own, so the library can train with them:
+The functions of tasks 3.1 to 3.5 and 3.8 have the names and arguments of minidist's own, so the library can train with
+them:
 
     minidist train --dp 4 --algorithm ring --impl exercises
 """
@@ -19,48 +20,8 @@ def chunks_of(flat: np.ndarray, parts: int) -> list[np.ndarray]:
     return np.array_split(flat, parts)
 
 
-# 3.1  Worksheet: what a collective costs
-#
-# The alpha-beta model: a message of n bytes takes alpha + beta * n seconds. A rank can send one message and receive
-# another at the same time. Everything below is for N ranks and a buffer of ``nbytes`` bytes (call it M).
-
-
-def naive_all_reduce_seconds(ranks: int, nbytes: float, alpha: float, beta: float) -> float:
-    """Each rank in turn sends its whole buffer to rank 0; then rank 0 sends the sum to each rank in turn."""
-    # >>> 3.1
-    return 2 * (ranks - 1) * (alpha + beta * nbytes)
-    # <<<
-
-
-def tree_all_reduce_seconds(ranks: int, nbytes: float, alpha: float, beta: float) -> float:
-    """Up a binomial tree and down again: 2 ceil(log2 N) steps, the whole buffer in each."""
-    # >>> 3.1
-    steps = 2 * int(np.ceil(np.log2(ranks)))
-    return steps * (alpha + beta * nbytes)
-    # <<<
-
-
-def ring_all_reduce_seconds(ranks: int, nbytes: float, alpha: float, beta: float) -> float:
-    """N-1 steps of reduce-scatter and N-1 of all-gather, 1/N of the buffer in each."""
-    # >>> 3.1
-    return 2 * (ranks - 1) * (alpha + beta * nbytes / ranks)
-    # <<<
-
-
-def crossover_bytes(ranks: int, alpha: float, beta: float) -> float:
-    """The buffer size in bytes at which tree and ring take the same time, for N >= 4.
-
-    Smaller buffers are faster on the tree (fewer steps), larger ones on the ring (fewer bytes).
-    """
-    # >>> 3.1
-    tree_steps, ring_steps = 2 * int(np.ceil(np.log2(ranks))), 2 * (ranks - 1)
-    # tree_steps * (alpha + beta * M) = ring_steps * (alpha + beta * M / ranks), solved for M
-    return (ring_steps - tree_steps) * alpha / (beta * (tree_steps - ring_steps / ranks))
-    # <<<
-
-
 def broadcast_tree(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
-    """3.2  Overwrite ``flat`` on every rank with that of rank ``src``, along a binomial tree.
+    """3.1  Overwrite ``flat`` on every rank with that of rank ``src``, along a binomial tree.
 
     In each step every rank that has the array sends it to one that does not: first 1 rank has it, then 2, then 4.
     It helps to count from the source: the *place* of a rank is its distance from ``src`` around the ring.
@@ -72,7 +33,7 @@ def broadcast_tree(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
 
     Cost: ceil(log2 N) steps. Every rank except the source receives the array once; the source sends it once per step.
     """
-    # >>> 3.2
+    # >>> 3.1
     place = (group.rank - src) % group.size  # the source has place 0
     distance = 1  # ranks at places below it have the array
     while distance < group.size:
@@ -85,7 +46,7 @@ def broadcast_tree(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
 
 
 def all_reduce_naive(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
-    """3.3  Overwrite ``flat`` on every rank with the combination of all ranks' arrays, through rank 0.
+    """3.2  Overwrite ``flat`` on every rank with the combination of all ranks' arrays, through rank 0.
 
     Every rank sends to rank 0, which combines the arrays; then rank 0 sends the result to every rank.
 
@@ -96,7 +57,7 @@ def all_reduce_naive(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -
 
     Cost: rank 0 sends and receives N-1 whole buffers, each other rank one. Every message goes to or from rank 0.
     """
-    # >>> 3.3
+    # >>> 3.2
     if group.rank == 0:
         arrived = np.empty_like(flat)
         for rank in range(1, group.size):
@@ -111,7 +72,7 @@ def all_reduce_naive(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -
 
 
 def reduce_scatter_ring(chunks: list[np.ndarray], combine: np.ufunc, group: ProcessGroup) -> None:
-    """3.4  Leave in ``chunks[group.rank]`` the combination of all ranks' chunks with that index.
+    """3.3  Leave in ``chunks[group.rank]`` the combination of all ranks' chunks with that index.
 
     A partial sum of each chunk travels once around the ring, to the right, and every rank adds its own part as it
     passes. Chunk c ends at rank c, so it starts at the right neighbour of rank c. The other chunks may end with any
@@ -126,7 +87,7 @@ def reduce_scatter_ring(chunks: list[np.ndarray], combine: np.ufunc, group: Proc
     Cost: N-1 steps. In each, a rank sends one chunk to its right neighbour, (rank + 1) % N, while it receives another
     from its left. Extra memory for one or two chunks, not for a second buffer.
     """
-    # >>> 3.4
+    # >>> 3.3
     size, rank = group.size, group.rank
     right, left = (rank + 1) % size, (rank - 1) % size
     for step in range(size - 1):
@@ -139,7 +100,7 @@ def reduce_scatter_ring(chunks: list[np.ndarray], combine: np.ufunc, group: Proc
 
 
 def all_gather_ring(chunks: list[np.ndarray], group: ProcessGroup) -> None:
-    """3.5  Start with ``chunks[group.rank]`` on each rank; end with all chunks on every rank.
+    """3.4  Start with ``chunks[group.rank]`` on each rank; end with all chunks on every rank.
 
     Each chunk travels once around the ring, to the right: a rank sends what it received in the previous step.
 
@@ -151,7 +112,7 @@ def all_gather_ring(chunks: list[np.ndarray], group: ProcessGroup) -> None:
     Cost: N-1 steps. In each, a rank sends one chunk to its right neighbour while it receives another from its left,
     directly into its place.
     """
-    # >>> 3.5
+    # >>> 3.4
     size, rank = group.size, group.rank
     right, left = (rank + 1) % size, (rank - 1) % size
     for step in range(size - 1):
@@ -162,7 +123,7 @@ def all_gather_ring(chunks: list[np.ndarray], group: ProcessGroup) -> None:
 
 
 def all_reduce_ring(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
-    """3.6  Overwrite ``flat`` on every rank with the combination of all ranks' arrays, around a ring.
+    """3.5  Overwrite ``flat`` on every rank with the combination of all ranks' arrays, around a ring.
 
     You have already written both halves.
 
@@ -173,37 +134,15 @@ def all_reduce_ring(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) ->
 
     Cost: 2 (N-1) steps. Each rank sends 2 (N-1)/N of the buffer, only to its right neighbour.
     """
-    # >>> 3.6
+    # >>> 3.5
     chunks = chunks_of(flat, group.size)
     reduce_scatter_ring(chunks, combine, group)
     all_gather_ring(chunks, group)
     # <<<
 
 
-def all_to_all_pairwise(outgoing: list[np.ndarray], incoming: list[np.ndarray], group: ProcessGroup) -> None:
-    """3.7  Send ``outgoing[r]`` to rank r, where it becomes ``incoming[this rank]``.
-
-    In step i a rank sends to the rank i places to its right and receives from the rank i places to its left. So every
-    rank sends one message and receives one in each step. It copies its own piece.
-
-    Args:
-        outgoing: N flat arrays of one dtype, one per rank; not changed. Sizes may differ from pair to pair.
-        incoming: N flat arrays with the sizes of what will arrive. Overwritten.
-        group: N ranks.
-
-    Cost: N-1 steps; one message to each other rank.
-    """
-    # >>> 3.7
-    size, rank = group.size, group.rank
-    incoming[rank][:] = outgoing[rank]
-    for step in range(1, size):
-        right, left = (rank + step) % size, (rank - step) % size
-        sendrecv(outgoing[right], right, incoming[left], left, group)
-    # <<<
-
-
 def global_max(values: np.ndarray, group: ProcessGroup) -> np.ndarray:
-    """3.8  Debugging: the elementwise maximum of all ranks' values, on every rank.
+    """3.6  Debugging: the elementwise maximum of all ranks' values, on every rank.
 
     A running maximum travels around the ring from rank 0 to the last, and the result travels around once more. The
     authors tested this with 2 ranks, and it went into production. With 3 ranks, some of them occasionally see a maximum
@@ -228,7 +167,7 @@ def global_max(values: np.ndarray, group: ProcessGroup) -> np.ndarray:
     if group.rank < group.size - 1:
         send(best, right, group)
     # second round: N-1 -> 0 -> ... -> N-2
-    # >>> 3.8
+    # >>> 3.6
     if group.rank < group.size - 1:
         recv(best, left, group)
     if group.rank != group.size - 2:
@@ -240,3 +179,65 @@ def global_max(values: np.ndarray, group: ProcessGroup) -> np.ndarray:
     #     send(best, right, group)
     # <<<
     return best
+
+
+# 3.7  Worksheet: what a collective costs
+#
+# The alpha-beta model: a message of n bytes takes alpha + beta * n seconds. A rank can send one message and receive
+# another at the same time. Everything below is for N ranks and a buffer of ``nbytes`` bytes (call it M).
+
+
+def naive_all_reduce_seconds(ranks: int, nbytes: float, alpha: float, beta: float) -> float:
+    """Each rank in turn sends its whole buffer to rank 0; then rank 0 sends the sum to each rank in turn."""
+    # >>> 3.7
+    return 2 * (ranks - 1) * (alpha + beta * nbytes)
+    # <<<
+
+
+def tree_all_reduce_seconds(ranks: int, nbytes: float, alpha: float, beta: float) -> float:
+    """Up a binomial tree and down again: 2 ceil(log2 N) steps, the whole buffer in each."""
+    # >>> 3.7
+    steps = 2 * int(np.ceil(np.log2(ranks)))
+    return steps * (alpha + beta * nbytes)
+    # <<<
+
+
+def ring_all_reduce_seconds(ranks: int, nbytes: float, alpha: float, beta: float) -> float:
+    """N-1 steps of reduce-scatter and N-1 of all-gather, 1/N of the buffer in each."""
+    # >>> 3.7
+    return 2 * (ranks - 1) * (alpha + beta * nbytes / ranks)
+    # <<<
+
+
+def crossover_bytes(ranks: int, alpha: float, beta: float) -> float:
+    """The buffer size in bytes at which tree and ring take the same time, for N >= 4.
+
+    Smaller buffers are faster on the tree (fewer steps), larger ones on the ring (fewer bytes).
+    """
+    # >>> 3.7
+    tree_steps, ring_steps = 2 * int(np.ceil(np.log2(ranks))), 2 * (ranks - 1)
+    # tree_steps * (alpha + beta * M) = ring_steps * (alpha + beta * M / ranks), solved for M
+    return (ring_steps - tree_steps) * alpha / (beta * (tree_steps - ring_steps / ranks))
+    # <<<
+
+
+def all_to_all_pairwise(outgoing: list[np.ndarray], incoming: list[np.ndarray], group: ProcessGroup) -> None:
+    """3.8  Send ``outgoing[r]`` to rank r, where it becomes ``incoming[this rank]``.
+
+    In step i a rank sends to the rank i places to its right and receives from the rank i places to its left. So every
+    rank sends one message and receives one in each step. It copies its own piece.
+
+    Args:
+        outgoing: N flat arrays of one dtype, one per rank; not changed. Sizes may differ from pair to pair.
+        incoming: N flat arrays with the sizes of what will arrive. Overwritten.
+        group: N ranks.
+
+    Cost: N-1 steps; one message to each other rank.
+    """
+    # >>> 3.8
+    size, rank = group.size, group.rank
+    incoming[rank][:] = outgoing[rank]
+    for step in range(1, size):
+        right, left = (rank + step) % size, (rank - step) % size
+        sendrecv(outgoing[right], right, incoming[left], left, group)
+    # <<<

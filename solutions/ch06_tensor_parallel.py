@@ -26,7 +26,7 @@ The arrays that forward and backward get belong to others too: copy them before 
 
 **What the library provides.** A ``Parameter`` is a Tensor that is trained: its gradient is in ``grad``, and ``sharded``
 says whether other ranks have other shards of it (instead of a replica each). ``shard_heads(parameter, group)`` keeps
-this rank's heads of a parameter. ``copy_parameter_to_group(parameter, group, reduce_dtype)`` is f, of task 6.2, for
+this rank's heads of a parameter. ``copy_parameter_to_group(parameter, group, reduce_dtype)`` is f, of task 6.1, for
 replicated parameters. And in ``functional`` there are, for the H/N heads of a rank:
 
     copy_to_heads(x, heads)           (B, T, C) -> (heads, B, T, C): the same for each head
@@ -38,7 +38,7 @@ replicated parameters. And in ``functional`` there are, for the H/N heads of a r
     sum_over_heads(array)             the same for an array, in float64: (heads, ...) -> (...)
     gelu(x)                           element by element
 
-``minidist check 6`` grades your code, and ``minidist check --hint 6.3`` gives a hint. Whatever shares its name with
+``minidist check 6`` grades your code, and ``minidist check --hint 6.2`` gives a hint. Whatever shares its name with
 one of minidist's own functions or classes takes the same arguments, so the library can train on yours:
 
     minidist verify --impl exercises tp=2 tp=4 tp=2,sp=1 dp=2,tp=2
@@ -59,78 +59,16 @@ from minidist.parallel.tools.mappings import copy_parameter_to_group
 
 SEQUENCE = 1  # the axis of the tokens in (B, T, C)
 
-# 6.1  Worksheet: the traffic of tensor parallelism
-#
-# A transformer of ``layers`` layers, each an attention and an MLP, on N tensor-parallel ranks, without sequence
-# parallelism. Count only the layers, without the embedding and the output head. All-reduces use a ring in rank order.
-# Everything is for one micro-batch of ``samples`` samples with ``tokens`` tokens each.
 
-
-def all_reduces(layers: int) -> int:
-    """Number of all-reduces in forward and backward of one micro-batch together."""
-    # >>> 6.1
-    return 4 * layers
-    # <<<
-
-
-def all_reduce_bytes(samples: int, tokens: int, width: int, element_bytes: int) -> int:
-    """Size in bytes of what one of them sums, for a model of width C and elements of ``element_bytes`` bytes."""
-    # >>> 6.1
-    return samples * tokens * width * element_bytes
-    # <<<
-
-
-def sent_bytes(ranks: int, layers: int, samples: int, tokens: int, width: int, element_bytes: int) -> float:
-    """Bytes that one rank sends for all of them, on average over the ranks."""
-    # >>> 6.1
-    each = all_reduce_bytes(samples, tokens, width, element_bytes)
-    return all_reduces(layers) * 2 * (ranks - 1) / ranks * each
-    # <<<
-
-
-def all_reduce_seconds(nbytes: float, ranks: int, node: int, inside: float, between: float) -> float:
-    """Seconds until each rank has sent ``nbytes`` bytes in total.
-
-    Ranks 0 to ``node`` - 1 are the GPUs of one node, the next ones those of another, and so on. In each step of a ring
-    every rank sends the same amount, and the step ends when the slowest is done. Ignore latency.
-
-    Args:
-        nbytes: bytes that each rank sends.
-        ranks: N, in one ring.
-        node: number of GPUs per node.
-        inside: bytes per second from GPU to GPU inside a node (NVLink).
-        between: bytes per second from a GPU of one node to a GPU of another (InfiniBand); less than ``inside``.
-    """
-    # >>> 6.1
-    return nbytes / (inside if ranks <= node else between)
-    # <<<
-
-
-def communication_share(communication: float, parameters: float, tokens: int, ranks: int, flops: float) -> float:
-    """The fraction of a micro-batch's time spent in all-reduces, from 0 to 1. Nothing is computed while they run.
-
-    Args:
-        communication: seconds for all all-reduces.
-        parameters: of the full model; each rank computes with one N-th of them.
-        tokens: of the micro-batch, all samples together. Each takes 6 floating-point operations per parameter.
-        ranks: N.
-        flops: floating-point operations per second of one rank.
-    """
-    # >>> 6.1
-    computation = 6 * parameters * tokens / (ranks * flops)
-    return communication / (communication + computation)
-    # <<<
-
-
-# 6.2  f and g, a conjugate pair: what one does in forward, the other does in backward
+# 6.1  f and g, a conjugate pair: what one does in forward, the other does in backward
 
 
 def sum_over(array: np.ndarray, group: ProcessGroup, dtype) -> np.ndarray:
-    """6.2  The sum of all ranks' arrays, taken in ``dtype``: a new array of that dtype. Do not change ``array``.
+    """6.1  The sum of all ranks' arrays, taken in ``dtype``: a new array of that dtype. Do not change ``array``.
 
     It may have any dtype, shape and memory order; an all-reduce needs C order.
     """
-    # >>> 6.2
+    # >>> 6.1
     total = array.astype(dtype, order="C")  # a copy, even where the dtype is the same
     all_reduce(total, ReduceOp.SUM, group)
     return total
@@ -138,7 +76,7 @@ def sum_over(array: np.ndarray, group: ProcessGroup, dtype) -> np.ndarray:
 
 
 class CopyToGroup(Function):
-    """6.2  Megatron's f: passes an array that every rank has, unchanged, to computations that differ by rank.
+    """6.1  Megatron's f: passes an array that every rank has, unchanged, to computations that differ by rank.
 
     Each rank's gradient is the partial sum from its own computation. Backward must receive it in ``reduce_dtype``, sum
     over the ranks in that dtype, and pass the sum on without rounding.
@@ -146,58 +84,58 @@ class CopyToGroup(Function):
 
     @staticmethod
     def forward(ctx: Context, x, group: ProcessGroup, reduce_dtype):
-        # >>> 6.2
+        # >>> 6.1
         ctx.group, ctx.grad_dtype = group, reduce_dtype
         return x
         # <<<
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        # >>> 6.2
+        # >>> 6.1
         return sum_over(gradient, ctx.group, ctx.grad_dtype), None, None
         # <<<
 
 
 class ReduceFromGroup(Function):
-    """6.2  Megatron's g: the sum of all ranks' arrays, taken in ``reduce_dtype`` and then rounded to ``dtype``.
+    """6.1  Megatron's g: the sum of all ranks' arrays, taken in ``reduce_dtype`` and then rounded to ``dtype``.
 
     From there on every rank computes the same, so each already has the full gradient.
     """
 
     @staticmethod
     def forward(ctx: Context, x, group: ProcessGroup, reduce_dtype, dtype):
-        # >>> 6.2
+        # >>> 6.1
         return sum_over(x, group, reduce_dtype).astype(dtype or x.dtype)
         # <<<
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        # >>> 6.2
+        # >>> 6.1
         return gradient, None, None, None
         # <<<
 
 
 def copy_to_group(x: Tensor, group: ProcessGroup, reduce_dtype=np.float64) -> Tensor:
-    """6.2  f as a function of tensors: apply your Function.
+    """6.1  f as a function of tensors: apply your Function.
 
     Cost: nothing in forward; in backward one all-reduce of as many elements as ``x`` has.
     """
-    # >>> 6.2
+    # >>> 6.1
     return CopyToGroup.apply(x, group, reduce_dtype)
     # <<<
 
 
 def reduce_from_group(x: Tensor, group: ProcessGroup, reduce_dtype=np.float64, dtype=None) -> Tensor:
-    """6.2  g as a function of tensors: apply your Function. ``dtype`` is the result's; None means that of ``x``.
+    """6.1  g as a function of tensors: apply your Function. ``dtype`` is the result's; None means that of ``x``.
 
     Cost: in forward one all-reduce of as many elements as ``x`` has; nothing in backward.
     """
-    # >>> 6.2
+    # >>> 6.1
     return ReduceFromGroup.apply(x, group, reduce_dtype, dtype)
     # <<<
 
 
-# 6.3  Into the heads and out of them. With sequence parallelism, from task 6.6 on, another pair replaces f and g; these
+# 6.2  Into the heads and out of them. With sequence parallelism, from task 6.6 on, another pair replaces f and g; these
 # two functions choose.
 
 
@@ -218,7 +156,7 @@ def leave_heads(x: Tensor, layer: "RowParallelLinear", dtype) -> Tensor:
 
 
 class ColumnParallelLinear(Module):
-    """6.3  A linear layer into the heads; this rank computes H/N of them: (B, T, C) -> (H/N, B, T, out).
+    """6.2  A linear layer into the heads; this rank computes H/N of them: (B, T, C) -> (H/N, B, T, out).
 
     Its ``weight`` is (H/N, C, out), its ``bias`` (H/N, out); no other rank has any of it.
 
@@ -238,7 +176,7 @@ class ColumnParallelLinear(Module):
 
         Cost: nothing; in backward one all-reduce of B T C elements (with sequence parallelism, other calls).
         """
-        # >>> 6.3
+        # >>> 6.2
         x = enter_heads(x, self)  # (B, T, C)
         x = functional.copy_to_heads(x, len(self.weight.data))  # (H/N, B, T, C)
         return functional.linear(x, self.weight, self.bias)  # (H/N, B, T, out)
@@ -246,7 +184,7 @@ class ColumnParallelLinear(Module):
 
 
 class RowParallelLinear(Module):
-    """6.3  A linear layer out of the heads: (H/N, B, T, in) -> (B, T, C), the sum over all H heads, plus the bias.
+    """6.2  A linear layer out of the heads: (H/N, B, T, in) -> (B, T, C), the sum over all H heads, plus the bias.
 
     Its ``weight`` is (H/N, in, C); no other rank has any of it. Its ``bias`` (C,) is replicated on all ranks.
 
@@ -268,11 +206,52 @@ class RowParallelLinear(Module):
         bias = self.bias
         if self.sequence:  # given, like enter_heads and leave_heads: each rank adds it to other tokens
             bias = copy_parameter_to_group(bias, self.group, self.reduce_dtype)
-        # >>> 6.3
+        # >>> 6.2
         y = functional.linear(x, self.weight, partial=True)  # (H/N, B, T, C)
         partial = functional.reduce_from_heads(y, self.reduce_dtype)  # (B, T, C), over the heads here
         return leave_heads(partial, self, y.dtype) + bias  # (B, T, C)
         # <<<
+
+
+def train_row_parallel(
+    features: np.ndarray, targets: np.ndarray, steps: int, lr: float, group: ProcessGroup
+) -> tuple[list[float], np.ndarray, np.ndarray]:
+    """6.3  Debugging: a linear layer with its rows split over the ranks, trained by gradient descent.
+
+    Every rank has all samples, but only some features of each, and the matching rows of the weight. Everything starts
+    from zero. One rank trains correctly. On several ranks the first loss is correct, and the loss falls as it should,
+    or somewhat faster. But if you gather the trained layer and run it on one rank, its answers are far off. Find out
+    why, and fix it: any number of ranks must do what one rank does.
+
+    Args:
+        features: (samples, this rank's features) float64. Ranks may have different numbers of features, or none.
+        targets: (samples, outputs) float64, the same on every rank.
+        steps, lr: of gradient descent.
+        group: the ranks.
+
+    Returns:
+        The loss before each step; the weight, (this rank's features, outputs); and the bias, (outputs,), replicated on
+        all ranks.
+    """
+    samples, outputs = targets.shape
+    weight = np.zeros((features.shape[1], outputs))
+    bias = np.zeros(outputs)
+    losses = []
+    for _ in range(steps):
+        # >>> 6.3
+        y = features @ weight  # (samples, outputs), this rank's partial sum
+        all_reduce(y, ReduceOp.SUM, group)
+        y += bias
+        # === given to the learner
+        # y = features @ weight + bias  # (samples, outputs)
+        # all_reduce(y, ReduceOp.SUM, group)
+        # <<<
+        errors = y - targets
+        losses.append(float(np.sum(errors**2) / samples))
+        grad_y = 2 * errors / samples
+        weight -= lr * features.T @ grad_y
+        bias -= lr * grad_y.sum(axis=0)
+    return losses, weight, bias
 
 
 def heads_of(rank: int, ranks: int, heads: int) -> range:
@@ -503,72 +482,8 @@ def reduce_scatter_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dt
     # <<<
 
 
-def global_grad_norm(parameters: Sequence[Parameter], group: ProcessGroup) -> float:
-    """6.7  The norm of the full model's gradient: the square root of the sum of all squares, as on one process.
-
-    Args:
-        parameters: this rank's. Other ranks have other shards of those that are ``sharded``. The others are replicated,
-            with the same gradient on every rank. A parameter whose ``grad`` is None has no gradient on any rank.
-        group: the tensor-parallel ranks.
-
-    Returns:
-        The same number on every rank. Squares are taken and added in float64.
-
-    Cost: one all-reduce of one number.
-    """
-    # >>> 6.7
-    squares = np.zeros(1)
-    for parameter in parameters:
-        if parameter.grad is not None and (parameter.sharded or group.rank == 0):
-            squares += np.sum(parameter.grad.astype(np.float64) ** 2)
-    all_reduce(squares, ReduceOp.SUM, group)
-    return float(np.sqrt(squares[0]))
-    # <<<
-
-
-def train_row_parallel(
-    features: np.ndarray, targets: np.ndarray, steps: int, lr: float, group: ProcessGroup
-) -> tuple[list[float], np.ndarray, np.ndarray]:
-    """6.8  Debugging: a linear layer with its rows split over the ranks, trained by gradient descent.
-
-    Every rank has all samples, but only some features of each, and the matching rows of the weight. Everything starts
-    from zero. One rank trains correctly. On several ranks the first loss is correct, and the loss falls as it should,
-    or somewhat faster. But if you gather the trained layer and run it on one rank, its answers are far off. Find out
-    why, and fix it: any number of ranks must do what one rank does.
-
-    Args:
-        features: (samples, this rank's features) float64. Ranks may have different numbers of features, or none.
-        targets: (samples, outputs) float64, the same on every rank.
-        steps, lr: of gradient descent.
-        group: the ranks.
-
-    Returns:
-        The loss before each step; the weight, (this rank's features, outputs); and the bias, (outputs,), replicated on
-        all ranks.
-    """
-    samples, outputs = targets.shape
-    weight = np.zeros((features.shape[1], outputs))
-    bias = np.zeros(outputs)
-    losses = []
-    for _ in range(steps):
-        # >>> 6.8
-        y = features @ weight  # (samples, outputs), this rank's partial sum
-        all_reduce(y, ReduceOp.SUM, group)
-        y += bias
-        # === given to the learner
-        # y = features @ weight + bias  # (samples, outputs)
-        # all_reduce(y, ReduceOp.SUM, group)
-        # <<<
-        errors = y - targets
-        losses.append(float(np.sum(errors**2) / samples))
-        grad_y = 2 * errors / samples
-        weight -= lr * features.T @ grad_y
-        bias -= lr * grad_y.sum(axis=0)
-    return losses, weight, bias
-
-
 def mlp_of_tokens(x: Tensor, norm: LayerNorm, fc: Module, proj: Module, group: ProcessGroup) -> Tensor:
-    """6.9  Debugging: the second half of a transformer layer, under sequence parallelism.
+    """6.7  Debugging: the second half of a transformer layer, under sequence parallelism.
 
     Its output matches one process bit for bit, and so does the gradient of ``x``. The loss falls. All ranks start from
     the same parameters, but after a few hundred steps they no longer agree on all replicated ones. Find out why, and
@@ -585,7 +500,7 @@ def mlp_of_tokens(x: Tensor, norm: LayerNorm, fc: Module, proj: Module, group: P
     Returns:
         (B, T/N, C), for the same tokens.
     """
-    # >>> 6.9
+    # >>> 6.7
     gain = copy_parameter_to_group(norm.gain, group)
     bias = copy_parameter_to_group(norm.bias, group)
     normal = functional.layer_norm(x, gain, bias)  # (B, T/N, C)
@@ -594,3 +509,89 @@ def mlp_of_tokens(x: Tensor, norm: LayerNorm, fc: Module, proj: Module, group: P
     # <<<
     hidden = functional.gelu(fc(normal))  # (H/N, B, T, out)
     return x + proj(hidden)  # (B, T/N, C)
+
+
+def global_grad_norm(parameters: Sequence[Parameter], group: ProcessGroup) -> float:
+    """6.8  The norm of the full model's gradient: the square root of the sum of all squares, as on one process.
+
+    Args:
+        parameters: this rank's. Other ranks have other shards of those that are ``sharded``. The others are replicated,
+            with the same gradient on every rank. A parameter whose ``grad`` is None has no gradient on any rank.
+        group: the tensor-parallel ranks.
+
+    Returns:
+        The same number on every rank. Squares are taken and added in float64.
+
+    Cost: one all-reduce of one number.
+    """
+    # >>> 6.8
+    squares = np.zeros(1)
+    for parameter in parameters:
+        if parameter.grad is not None and (parameter.sharded or group.rank == 0):
+            squares += np.sum(parameter.grad.astype(np.float64) ** 2)
+    all_reduce(squares, ReduceOp.SUM, group)
+    return float(np.sqrt(squares[0]))
+    # <<<
+
+
+# 6.9  Worksheet: the traffic of tensor parallelism
+#
+# A transformer of ``layers`` layers, each an attention and an MLP, on N tensor-parallel ranks, without sequence
+# parallelism. Count only the layers, without the embedding and the output head. All-reduces use a ring in rank order.
+# Everything is for one micro-batch of ``samples`` samples with ``tokens`` tokens each.
+
+
+def all_reduces(layers: int) -> int:
+    """Number of all-reduces in forward and backward of one micro-batch together."""
+    # >>> 6.9
+    return 4 * layers
+    # <<<
+
+
+def all_reduce_bytes(samples: int, tokens: int, width: int, element_bytes: int) -> int:
+    """Size in bytes of what one of them sums, for a model of width C and elements of ``element_bytes`` bytes."""
+    # >>> 6.9
+    return samples * tokens * width * element_bytes
+    # <<<
+
+
+def sent_bytes(ranks: int, layers: int, samples: int, tokens: int, width: int, element_bytes: int) -> float:
+    """Bytes that one rank sends for all of them, on average over the ranks."""
+    # >>> 6.9
+    each = all_reduce_bytes(samples, tokens, width, element_bytes)
+    return all_reduces(layers) * 2 * (ranks - 1) / ranks * each
+    # <<<
+
+
+def all_reduce_seconds(nbytes: float, ranks: int, node: int, inside: float, between: float) -> float:
+    """Seconds until each rank has sent ``nbytes`` bytes in total.
+
+    Ranks 0 to ``node`` - 1 are the GPUs of one node, the next ones those of another, and so on. In each step of a ring
+    every rank sends the same amount, and the step ends when the slowest is done. Ignore latency.
+
+    Args:
+        nbytes: bytes that each rank sends.
+        ranks: N, in one ring.
+        node: number of GPUs per node.
+        inside: bytes per second from GPU to GPU inside a node (NVLink).
+        between: bytes per second from a GPU of one node to a GPU of another (InfiniBand); less than ``inside``.
+    """
+    # >>> 6.9
+    return nbytes / (inside if ranks <= node else between)
+    # <<<
+
+
+def communication_share(communication: float, parameters: float, tokens: int, ranks: int, flops: float) -> float:
+    """The fraction of a micro-batch's time spent in all-reduces, from 0 to 1. Nothing is computed while they run.
+
+    Args:
+        communication: seconds for all all-reduces.
+        parameters: of the full model; each rank computes with one N-th of them.
+        tokens: of the micro-batch, all samples together. Each takes 6 floating-point operations per parameter.
+        ranks: N.
+        flops: floating-point operations per second of one rank.
+    """
+    # >>> 6.9
+    computation = 6 * parameters * tokens / (ranks * flops)
+    return communication / (communication + computation)
+    # <<<

@@ -28,7 +28,7 @@ ranks are idle.
 Unless a task says so, the order of a schedule's actions is free: any schedule that can run and meets the task's
 requirements passes. You may use the imports below, NumPy, and what you write here.
 
-``minidist check 7`` grades this file, ``minidist check --hint 7.3`` gives a hint. A function with the name of one of
+``minidist check 7`` grades this file, ``minidist check --hint 7.5`` gives a hint. A function with the name of one of
 minidist's own takes the same arguments, so the library can train with it:
 
     minidist verify --impl exercises --layers 4 pp=2 pp=2,schedule=gpipe pp=2,virtual=2 pp=2,schedule=zb-h1
@@ -111,26 +111,7 @@ def gpipe(rank: int, ranks: int, micro_batches: int) -> list[Action]:
     # <<<
 
 
-def one_f_one_b(rank: int, ranks: int, micro_batches: int) -> list[Action]:
-    """7.3  1F1B: one rank's actions. As soon as its first backward can run, forwards and backwards alternate.
-
-    Args:
-        rank, ranks, micro_batches: as for ``gpipe``; there may be fewer micro-batches than ranks.
-
-    Returns:
-        The rank's actions, F and B. The lists of all ranks together can run, with GPipe's bubble, (p-1)/(m+p-1). But no
-        rank ever has more than p - rank micro-batches in flight, that is with F started and B not finished.
-    """
-    # >>> 7.3
-    ahead = min(ranks - 1 - rank, micro_batches)
-    actions = [Action(rank, "F", i) for i in range(ahead)]
-    for i in range(micro_batches - ahead):
-        actions += [Action(rank, "F", ahead + i), Action(rank, "B", i)]
-    return actions + [Action(rank, "B", i) for i in range(micro_batches - ahead, micro_batches)]
-    # <<<
-
-
-# 7.4  When does everything happen?
+# 7.3  When does everything happen?
 #
 # A Slot is an action and its time: ``Slot(action, start, end)``.
 
@@ -141,13 +122,13 @@ def slots_of(action: Action) -> float:
 
 
 def needs(action: Action, stages: int) -> list[tuple[Action, ...]]:
-    """7.4  What an action waits for, on any rank, in a pipeline of ``stages`` stages.
+    """7.3  What an action waits for, on any rank, in a pipeline of ``stages`` stages.
 
     Returns:
         A list of tuples, in any order. Of each tuple at least one action has to be done. Most tuples have one action.
         The gradient from the next stage is a tuple of two, B or I, in any order.
     """
-    # >>> 7.4
+    # >>> 7.3
     stage, i = action.stage, action.micro_batch
     if action.kind == "W":
         return [(Action(stage, "I", i),)]
@@ -159,7 +140,7 @@ def needs(action: Action, stages: int) -> list[tuple[Action, ...]]:
 
 
 def timeline(schedule: Sequence[Sequence[Action]], duration: Callable[[Action], float] = slots_of) -> list[list[Slot]]:
-    """7.4  When each rank does what: every action starts as early as it can.
+    """7.3  When each rank does what: every action starts as early as it can.
 
     An action can start when the rank's previous action and all that it waits for have finished. Time starts at 0.
 
@@ -174,7 +155,7 @@ def timeline(schedule: Sequence[Sequence[Action]], duration: Callable[[Action], 
         ScheduleError: if the schedule deadlocks, because ranks wait for each other in a cycle, or for an action that no
             rank does. The message names the action at which each stuck rank waits, as in ``1F0``.
     """
-    # >>> 7.4
+    # >>> 7.3
     stages = 1 + max((action.stage for actions in schedule for action in actions), default=-1)
     ended: dict[Action, float] = {}
     found: list[list[Slot]] = [[] for _ in schedule]
@@ -203,7 +184,7 @@ def timeline(schedule: Sequence[Sequence[Action]], duration: Callable[[Action], 
 
 
 def bubble(slots: Sequence[Sequence[Slot]]) -> float:
-    """7.4  The share of all ranks' time, from the start of the first action to the end of the last, that is idle.
+    """7.3  The share of all ranks' time, from the start of the first action to the end of the last, that is idle.
 
     Args:
         slots: for each rank, as ``timeline`` returns it. There is at least one action. The first may start at any time.
@@ -211,7 +192,7 @@ def bubble(slots: Sequence[Sequence[Slot]]) -> float:
     Returns:
         A number from 0 to 1.
     """
-    # >>> 7.4
+    # >>> 7.3
     everything = [slot for rank in slots for slot in rank]
     busy = sum(slot.end - slot.start for slot in everything)
     span = max(slot.end for slot in everything) - min(slot.start for slot in everything)
@@ -220,7 +201,7 @@ def bubble(slots: Sequence[Sequence[Slot]]) -> float:
 
 
 def check_schedule(schedule: Sequence[Sequence[Action]], micro_batches: int) -> None:
-    """7.5  Prove that every micro-batch goes once forward and once backward through every stage, without deadlock.
+    """7.4  Prove that every micro-batch goes once forward and once backward through every stage, without deadlock.
 
     Args:
         schedule: the actions of each rank; not modified. Its stages are 0 to the highest stage in it, none missing. A
@@ -232,7 +213,7 @@ def check_schedule(schedule: Sequence[Sequence[Action]], micro_batches: int) -> 
             is duplicated, misplaced or missing, as in ``1F0``. (For a missing backward, any of B, I and W will do.) If
             nothing is missing but the schedule deadlocks, it names the action at which each stuck rank waits.
     """
-    # >>> 7.5
+    # >>> 7.4
     done = Counter(action for actions in schedule for action in actions)
     ranks_of: dict[int, int] = {}
     for rank, actions in enumerate(schedule):
@@ -252,42 +233,80 @@ def check_schedule(schedule: Sequence[Sequence[Action]], micro_batches: int) -> 
     # <<<
 
 
-def interleaved_1f1b(rank: int, ranks: int, micro_batches: int, virtual: int) -> list[Action]:
-    """7.6  Interleaved 1F1B: one rank's actions, with several stages on each rank.
+def one_f_one_b(rank: int, ranks: int, micro_batches: int) -> list[Action]:
+    """7.5  1F1B: one rank's actions. As soon as its first backward can run, forwards and backwards alternate.
 
     Args:
-        rank, ranks, micro_batches: as for ``gpipe``.
-        virtual: v, the number of stages on each rank, at least 1. Rank r has stages r, r + p, r + 2p, ...
+        rank, ranks, micro_batches: as for ``gpipe``; there may be fewer micro-batches than ranks.
 
     Returns:
-        The rank's actions, F and B. The lists of all ranks together can run, with a bubble of (p-1)/(v m + p-1) if all
-        actions of a kind take equally long. No rank has more than 2 (p - 1 - rank) + (v - 1) p + 1 in flight, where a
-        micro-batch counts once for each of the rank's stages that holds it.
-
-    Raises:
-        ValueError: if the number of micro-batches is not a multiple of the ranks; the message has both numbers.
+        The rank's actions, F and B. The lists of all ranks together can run, with GPipe's bubble, (p-1)/(m+p-1). But no
+        rank ever has more than p - rank micro-batches in flight, that is with F started and B not finished.
     """
-    # >>> 7.6
-    if micro_batches % ranks:
-        raise ValueError(f"expected a multiple of {ranks} micro-batches for {ranks} ranks, got {micro_batches}")
-
-    def nth(kind: str, n: int) -> Action:
-        """The rank's n-th forward or backward: p micro-batches through its first stage, then through its second, ..."""
-        rounds, place = divmod(n, ranks * virtual)
-        turn, within = divmod(place, ranks)
-        chunk = turn if kind == "F" else virtual - 1 - turn
-        return Action(chunk * ranks + rank, kind, rounds * ranks + within)
-
-    total = micro_batches * virtual
-    ahead = min(2 * (ranks - 1 - rank) + (virtual - 1) * ranks, total)
-    actions = [nth("F", n) for n in range(ahead)]
-    for n in range(total - ahead):
-        actions += [nth("F", ahead + n), nth("B", n)]
-    return actions + [nth("B", n) for n in range(total - ahead, total)]
+    # >>> 7.5
+    ahead = min(ranks - 1 - rank, micro_batches)
+    actions = [Action(rank, "F", i) for i in range(ahead)]
+    for i in range(micro_batches - ahead):
+        actions += [Action(rank, "F", ahead + i), Action(rank, "B", i)]
+    return actions + [Action(rank, "B", i) for i in range(micro_batches - ahead, micro_batches)]
     # <<<
 
 
-# 7.7 and 7.9 run a pipeline on real ranks, with simple stages that need no autograd.
+# 7.6  Worksheet: what is in flight
+#
+# A rank holds a micro-batch's activations from its F until its B, or its W, is done. Each rank has one stage; in
+# ``in_flight`` it may have several. Ranks and micro-batches are numbered as in ``gpipe``.
+
+
+def in_flight(actions: Sequence[Action]) -> int:
+    """The most micro-batches whose activations a rank holds at once, from its actions in any schedule.
+
+    A micro-batch counts once for each of the rank's stages that holds it.
+    """
+    # >>> 7.6
+    held = most = 0
+    for action in actions:
+        if action.kind == "F":
+            held += 1
+        elif action.kind in "BW":
+            held -= 1
+        most = max(most, held)
+    return most
+    # <<<
+
+
+def gpipe_in_flight(rank: int, ranks: int, micro_batches: int) -> int:
+    """The same for GPipe, as a formula."""
+    # >>> 7.6
+    return micro_batches
+    # <<<
+
+
+def one_f_one_b_in_flight(rank: int, ranks: int, micro_batches: int) -> int:
+    """The same for 1F1B, as a formula."""
+    # >>> 7.6
+    return min(micro_batches, ranks - rank)
+    # <<<
+
+
+def activation_bytes(held: int, layers: int, ranks: int, layer_bytes: int) -> int:
+    """The bytes that ``held`` micro-batches in flight take on one rank.
+
+    The model's ``layers`` are spread evenly over the ranks. A layer keeps ``layer_bytes`` per micro-batch.
+    """
+    # >>> 7.6
+    return held * (layers // ranks) * layer_bytes
+    # <<<
+
+
+def gpipe_micro_batches(memory: int, layers: int, ranks: int, layer_bytes: int) -> int:
+    """The most micro-batches that GPipe can run with ``memory`` bytes for activations on each rank; 0 if none."""
+    # >>> 7.6
+    return memory // activation_bytes(1, layers, ranks, layer_bytes)
+    # <<<
+
+
+# 7.7 and 7.8 run a pipeline on real ranks, with simple stages that need no autograd.
 
 
 class Stage:
@@ -389,62 +408,8 @@ def run_schedule(
     # <<<
 
 
-# 7.8  Worksheet: what is in flight
-#
-# A rank holds a micro-batch's activations from its F until its B, or its W, is done. Each rank has one stage; in
-# ``in_flight`` it may have several. Ranks and micro-batches are numbered as in ``gpipe``.
-
-
-def in_flight(actions: Sequence[Action]) -> int:
-    """The most micro-batches whose activations a rank holds at once, from its actions in any schedule.
-
-    A micro-batch counts once for each of the rank's stages that holds it.
-    """
-    # >>> 7.8
-    held = most = 0
-    for action in actions:
-        if action.kind == "F":
-            held += 1
-        elif action.kind in "BW":
-            held -= 1
-        most = max(most, held)
-    return most
-    # <<<
-
-
-def gpipe_in_flight(rank: int, ranks: int, micro_batches: int) -> int:
-    """The same for GPipe, as a formula."""
-    # >>> 7.8
-    return micro_batches
-    # <<<
-
-
-def one_f_one_b_in_flight(rank: int, ranks: int, micro_batches: int) -> int:
-    """The same for 1F1B, as a formula."""
-    # >>> 7.8
-    return min(micro_batches, ranks - rank)
-    # <<<
-
-
-def activation_bytes(held: int, layers: int, ranks: int, layer_bytes: int) -> int:
-    """The bytes that ``held`` micro-batches in flight take on one rank.
-
-    The model's ``layers`` are spread evenly over the ranks. A layer keeps ``layer_bytes`` per micro-batch.
-    """
-    # >>> 7.8
-    return held * (layers // ranks) * layer_bytes
-    # <<<
-
-
-def gpipe_micro_batches(memory: int, layers: int, ranks: int, layer_bytes: int) -> int:
-    """The most micro-batches that GPipe can run with ``memory`` bytes for activations on each rank; 0 if none."""
-    # >>> 7.8
-    return memory // activation_bytes(1, layers, ranks, layer_bytes)
-    # <<<
-
-
 def train_1f1b(stage: Stage, inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], group: ProcessGroup) -> float:
-    """7.9  Debugging: 1F1B, written out without a schedule, with one stage on each rank.
+    """7.8  Debugging: 1F1B, written out without a schedule, with one stage on each rank.
 
     Its authors tested it with a width of 16, and it was always right. For the first user with a real width all ranks
     hung in the first step, without an error. Find out who waits for whom, and fix it: it must work with messages of any
@@ -490,7 +455,7 @@ def train_1f1b(stage: Stage, inputs: Sequence[np.ndarray], targets: Sequence[np.
             total += loss
         else:
             grad_y = np.empty_like(y)
-            # >>> 7.9
+            # >>> 7.8
             sendrecv(y, right, grad_y, right, group)
             # === given to the learner
             # send(y, right, group)
@@ -502,6 +467,41 @@ def train_1f1b(stage: Stage, inputs: Sequence[np.ndarray], targets: Sequence[np.
         recv(grad_y, right, group)
         backward(grad_y)
     return total
+
+
+def interleaved_1f1b(rank: int, ranks: int, micro_batches: int, virtual: int) -> list[Action]:
+    """7.9  Interleaved 1F1B: one rank's actions, with several stages on each rank.
+
+    Args:
+        rank, ranks, micro_batches: as for ``gpipe``.
+        virtual: v, the number of stages on each rank, at least 1. Rank r has stages r, r + p, r + 2p, ...
+
+    Returns:
+        The rank's actions, F and B. The lists of all ranks together can run, with a bubble of (p-1)/(v m + p-1) if all
+        actions of a kind take equally long. No rank has more than 2 (p - 1 - rank) + (v - 1) p + 1 in flight, where a
+        micro-batch counts once for each of the rank's stages that holds it.
+
+    Raises:
+        ValueError: if the number of micro-batches is not a multiple of the ranks; the message has both numbers.
+    """
+    # >>> 7.9
+    if micro_batches % ranks:
+        raise ValueError(f"expected a multiple of {ranks} micro-batches for {ranks} ranks, got {micro_batches}")
+
+    def nth(kind: str, n: int) -> Action:
+        """The rank's n-th forward or backward: p micro-batches through its first stage, then through its second, ..."""
+        rounds, place = divmod(n, ranks * virtual)
+        turn, within = divmod(place, ranks)
+        chunk = turn if kind == "F" else virtual - 1 - turn
+        return Action(chunk * ranks + rank, kind, rounds * ranks + within)
+
+    total = micro_batches * virtual
+    ahead = min(2 * (ranks - 1 - rank) + (virtual - 1) * ranks, total)
+    actions = [nth("F", n) for n in range(ahead)]
+    for n in range(total - ahead):
+        actions += [nth("F", ahead + n), nth("B", n)]
+    return actions + [nth("B", n) for n in range(total - ahead, total)]
+    # <<<
 
 
 def zero_bubble_h1(rank: int, ranks: int, micro_batches: int) -> list[Action]:

@@ -309,6 +309,57 @@ class GradScaler:
         # <<<
 
 
+def train_in_float16(
+    features: np.ndarray, targets: np.ndarray, steps: int, lr: float, max_norm: float = inf, init_scale: float = 2.0**16
+) -> tuple[list[float], np.ndarray, int]:
+    """8.6  Debugging: linear regression by gradient descent in mixed precision, from a weight of zeros.
+
+    Weights, errors and gradients of errors are float16; the master weight and its gradient are float32. The loss is
+    multiplied by a scale, and the gradient is clipped to a norm of at most ``max_norm``. A step in which a gradient
+    overflows is skipped, and the scale is halved.
+
+    With an ``init_scale`` of 1 the loss falls, although gradients that are too small for float16 are lost. With 65,536
+    none are lost, none overflow, and no step is skipped. And yet the loss hardly falls, however many steps you take.
+    Find out why, and fix it: as long as no gradient is lost, the scale must make no difference.
+
+    Args:
+        features: (samples, inputs) float16; not modified.
+        targets: (samples,) float16; not modified.
+        steps, lr: of gradient descent.
+        max_norm: the largest norm of the gradient of the mean squared error. ``inf`` for no clipping.
+        init_scale: a power of two.
+
+    Returns:
+        The loss before each step, the master weight (inputs,) float32, and the number of skipped steps.
+    """
+    master = np.zeros(features.shape[1], np.float32)
+    wide = features.astype(np.float32)
+    scale, skipped, losses = init_scale, 0, []
+    for _ in range(steps):
+        weight = master.astype(np.float16)
+        y = (wide @ weight.astype(np.float32)).astype(np.float16)  # (samples,)
+        errors = y - targets  # (samples,) float16
+        losses.append(float(np.mean(errors.astype(np.float32) ** 2)))
+        with np.errstate(over="ignore", invalid="ignore"):
+            scaled = np.float32(2 * scale / len(errors)) * errors.astype(np.float32)
+            grad_errors = scaled.astype(np.float16)  # (samples,)
+            grad = wide.T @ grad_errors.astype(np.float32)  # (inputs,)
+        if not np.isfinite(grad).all():
+            scale, skipped = scale / 2, skipped + 1
+            continue
+        # >>> 8.6
+        grad /= np.float32(scale)
+        norm = sqrt(np.sum(grad.astype(np.float64) ** 2))
+        grad *= np.float32(min(1.0, max_norm / (norm + 1e-6)))
+        # === given to the learner
+        # norm = sqrt(np.sum(grad.astype(np.float64) ** 2))
+        # grad *= np.float32(min(1.0, max_norm / (norm + 1e-6)))
+        # grad /= np.float32(scale)
+        # <<<
+        master -= np.float32(lr) * grad
+    return losses, master, skipped
+
+
 @contextmanager
 def recomputing():
     """Given: the trace and the FLOP counter record everything within it as recomputation."""
@@ -317,7 +368,7 @@ def recomputing():
 
 
 class Checkpoint(Function):
-    """8.6  A function as one node of the graph that saves only the function's inputs.
+    """8.7  A function as one node of the graph that saves only the function's inputs.
 
     Forward runs the function without a graph. Backward runs it again from the same inputs, with a graph, and goes back
     through that graph. So all parameters that the function uses get their gradients there, and the inputs' gradients
@@ -329,7 +380,7 @@ class Checkpoint(Function):
     @staticmethod
     def forward(ctx: Context, function: Callable[..., Tensor], others: list, *arrays):
         """Cost: one call of the function. Only its output stays."""
-        # >>> 8.6
+        # >>> 8.7
         ctx.run, ctx.others = function, others
         ctx.save_for_backward(*arrays)
         with no_grad():
@@ -341,7 +392,7 @@ class Checkpoint(Function):
         """Cost: one more call of the function, under ``recomputing()`` and in forward's precision, and the backward of
         that call.
         """
-        # >>> 8.6
+        # >>> 8.7
         needed = ctx.needs_input_grad[2:]
         leaves = [Tensor(array, needs) for array, needs in zip(ctx.saved_arrays, needed, strict=True)]
         for leaf in leaves:
@@ -363,7 +414,7 @@ def join(tensors: list[Tensor], others: list) -> list:
 
 
 def checkpoint(function: Callable[..., Tensor], *inputs) -> Tensor:
-    """8.6  ``function(*inputs)``, with only the inputs saved for backward: apply your Function.
+    """8.7  ``function(*inputs)``, with only the inputs saved for backward: apply your Function.
 
     The output and all gradients have the same bits as without checkpointing. So if the function uses an input in
     several places, the gradients from there are added in the input's own dtype, as for any computed tensor.
@@ -377,13 +428,13 @@ def checkpoint(function: Callable[..., Tensor], *inputs) -> Tensor:
             it gets one with the same data, which in backward requires a gradient if the original does. At least one
             tensor does, or the call is under ``no_grad()``. The graph keeps the inputs' arrays, not the tensors.
     """
-    # >>> 8.6
+    # >>> 8.7
     others = [Tensor if isinstance(value, Tensor) else value for value in inputs]
     return Checkpoint.apply(function, others, *(value for value in inputs if isinstance(value, Tensor)))
     # <<<
 
 
-# 8.7  Worksheet: bytes of activations, and FLOPs of recomputation (Korthikanti et al., 2022)
+# 8.8  Worksheet: bytes of activations, and FLOPs of recomputation (Korthikanti et al., 2022)
 #
 # What one layer of a GPT saves for backward in mixed precision, for b samples of s tokens, a width of h and a heads.
 # Each of N tensor-parallel ranks holds 1/N of what is split, and a full copy of the rest. Sequence parallelism splits
@@ -419,7 +470,7 @@ def layer_bytes(
         ranks: N, the number of tensor-parallel ranks.
         sequence: whether they use sequence parallelism.
     """
-    # >>> 8.7
+    # >>> 8.8
     each = tokens * samples * width
     squared = 5 * heads * tokens**2 * samples / ranks  # with s s
     rest = each / ranks if sequence else each
@@ -437,7 +488,7 @@ def activation_bytes(
 
     Count what that layer has kept since its forward once, not twice.
     """
-    # >>> 8.7
+    # >>> 8.8
     sizes = samples, tokens, width, heads
     kept = layer_bytes(*sizes, mode, ranks, sequence)
     return (layers - 1) * kept + layer_bytes(*sizes, "none", ranks, sequence)
@@ -451,59 +502,8 @@ def recompute_share(tokens: int, width: int, mode: str) -> float:
     layers of attention and MLP, and in attention h multiplications with each of s tokens for the scores and as many for
     the sum of the values. Backward takes twice as many as forward.
     """
-    # >>> 8.7
+    # >>> 8.8
     linear, attention = 12 * width**2, 2 * tokens * width
     again = {"none": 0, "selective": attention, "full": linear + attention}[mode]
     return again / (3 * (linear + attention))
     # <<<
-
-
-def train_in_float16(
-    features: np.ndarray, targets: np.ndarray, steps: int, lr: float, max_norm: float = inf, init_scale: float = 2.0**16
-) -> tuple[list[float], np.ndarray, int]:
-    """8.8  Debugging: linear regression by gradient descent in mixed precision, from a weight of zeros.
-
-    Weights, errors and gradients of errors are float16; the master weight and its gradient are float32. The loss is
-    multiplied by a scale, and the gradient is clipped to a norm of at most ``max_norm``. A step in which a gradient
-    overflows is skipped, and the scale is halved.
-
-    With an ``init_scale`` of 1 the loss falls, although gradients that are too small for float16 are lost. With 65,536
-    none are lost, none overflow, and no step is skipped. And yet the loss hardly falls, however many steps you take.
-    Find out why, and fix it: as long as no gradient is lost, the scale must make no difference.
-
-    Args:
-        features: (samples, inputs) float16; not modified.
-        targets: (samples,) float16; not modified.
-        steps, lr: of gradient descent.
-        max_norm: the largest norm of the gradient of the mean squared error. ``inf`` for no clipping.
-        init_scale: a power of two.
-
-    Returns:
-        The loss before each step, the master weight (inputs,) float32, and the number of skipped steps.
-    """
-    master = np.zeros(features.shape[1], np.float32)
-    wide = features.astype(np.float32)
-    scale, skipped, losses = init_scale, 0, []
-    for _ in range(steps):
-        weight = master.astype(np.float16)
-        y = (wide @ weight.astype(np.float32)).astype(np.float16)  # (samples,)
-        errors = y - targets  # (samples,) float16
-        losses.append(float(np.mean(errors.astype(np.float32) ** 2)))
-        with np.errstate(over="ignore", invalid="ignore"):
-            scaled = np.float32(2 * scale / len(errors)) * errors.astype(np.float32)
-            grad_errors = scaled.astype(np.float16)  # (samples,)
-            grad = wide.T @ grad_errors.astype(np.float32)  # (inputs,)
-        if not np.isfinite(grad).all():
-            scale, skipped = scale / 2, skipped + 1
-            continue
-        # >>> 8.8
-        grad /= np.float32(scale)
-        norm = sqrt(np.sum(grad.astype(np.float64) ** 2))
-        grad *= np.float32(min(1.0, max_norm / (norm + 1e-6)))
-        # === given to the learner
-        # norm = sqrt(np.sum(grad.astype(np.float64) ** 2))
-        # grad *= np.float32(min(1.0, max_norm / (norm + 1e-6)))
-        # grad /= np.float32(scale)
-        # <<<
-        master -= np.float32(lr) * grad
-    return losses, master, skipped

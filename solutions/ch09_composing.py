@@ -153,156 +153,6 @@ def best_order(
     # <<<
 
 
-# 9.4  Which layout for which cluster?
-
-
-@dataclass(frozen=True)
-class Model:
-    """Given: a model, and the batch of one step."""
-
-    layers: int  # L
-    heads: int  # H
-    width: int  # C
-    context: int  # T, tokens in a sequence
-    global_batch: int  # sequences in a step, over all GPUs; a micro-batch is one sequence
-
-    @property
-    def parameters(self) -> int:
-        """The parameters of all layers, the same number in each. (Parameters outside the layers are ignored.)"""
-        return 12 * self.layers * self.width**2
-
-
-@dataclass(frozen=True)
-class Hardware:
-    """Given: the cluster."""
-
-    gpus: int  # total
-    in_machine: int  # GPUs per node
-    memory: float  # bytes per GPU
-    flops: float  # floating-point operations per second and GPU
-    fast: float  # bytes that a GPU sends per second within a node
-    slow: float  # and between nodes
-
-
-def memory_bytes(model: Model, dp: int, tp: int, pp: int, zero: int) -> float:
-    """9.4  The bytes that the fullest GPU holds, the sum of four parts.
-
-    The parameters are split evenly over tp x pp GPUs; each GPU has its part of the model. Each of the dp replicas has
-    global_batch / dp micro-batches in a step.
-
-    - Parameters: 2 bytes for each in the GPU's part; with ZeRO stage 3 only 1/dp of that.
-    - Gradients: 2 bytes for each; with stage 2 or 3 only 1/dp of that.
-    - Optimizer state: 12 bytes for each; with stage 1, 2 or 3 only 1/dp of that.
-    - Activations: 34 T C / tp bytes per layer and micro-batch in flight, in each of the L / pp layers. The number in
-      flight is the number of pipeline ranks (1F1B), or of the replica's micro-batches in a step if that is smaller.
-    """
-    # >>> 9.4
-    mine = model.parameters / (tp * pp)
-    parameters = 2 * mine / (dp if zero == 3 else 1)
-    gradients = 2 * mine / (dp if zero >= 2 else 1)
-    optimizer = 12 * mine / (dp if zero >= 1 else 1)
-    in_flight = min(model.global_batch // dp, pp)
-    activations = in_flight * (model.layers // pp) * 34 * model.context * model.width / tp
-    return parameters + gradients + optimizer + activations
-    # <<<
-
-
-def step_seconds(model: Model, hardware: Hardware, dp: int, tp: int, pp: int, zero: int) -> float:
-    """9.4  The duration of one step: computing plus sending, without overlap.
-
-    - Computing: forward and backward of one micro-batch take 6 operations for each of its T tokens and each parameter
-      in the GPU's part of the model, whatever the ZeRO stage. With m micro-batches per replica, the step takes the time
-      of m + pp - 1 of them, which includes the bubble.
-    - Sending: for each of the three axes the bytes of task 9.3, for the GPU's part of the model, divided by the
-      bandwidth. Parameters, gradients and activations have 2 bytes per element, and in (B, T, C) B is 1. The mesh has
-      the shape (pp, dp, tp). An axis that crosses nodes sends everything at the slow bandwidth, the others at the fast
-      one.
-    """
-    # >>> 9.4
-    micro_batches = model.global_batch // dp
-    mine = model.parameters / (tp * pp)
-    computing = (micro_batches + pp - 1) * 6 * mine * model.context / hardware.flops
-    activation = 2 * model.context * model.width
-    sent = [
-        pp_bytes(activation, pp, micro_batches),
-        dp_bytes(2 * mine, dp, zero, micro_batches),
-        tp_bytes(activation, tp, model.layers // pp, micro_batches),
-    ]
-    slow = [crosses_machines((pp, dp, tp), dim, hardware.in_machine) for dim in range(3)]
-    links = [hardware.slow if crosses else hardware.fast for crosses in slow]
-    return computing + sum(nbytes / link for nbytes, link in zip(sent, links, strict=True))
-    # <<<
-
-
-def choose_layout(model: Model, hardware: Hardware) -> tuple[int, int, int, int]:
-    """9.4  The layout with the fastest step among all that are allowed and fit into memory.
-
-    A layout is allowed if dp x tp x pp is the number of GPUs, tp divides the heads, pp the layers, and dp the global
-    batch. The ZeRO stage is 0 to 3, but 0 if dp is 1, and at most 1 if pp is more than 1. A layout fits if a GPU's
-    memory is at least ``memory_bytes``.
-
-    Times that differ by less than one part in a million count as equal. Of the fastest layouts, return the one that
-    needs the least memory.
-
-    There may be a thousand GPUs: three loops over all dp, tp and pp up to that number take too long.
-
-    Returns:
-        (dp, tp, pp, zero).
-
-    Raises:
-        ValueError: if no layout is allowed, or none fits. The message says so, with the number of GPUs.
-    """
-    # >>> 9.4
-    sizes = [n for n in range(1, hardware.gpus + 1) if hardware.gpus % n == 0]
-    seconds: dict[tuple[int, int, int, int], float] = {}
-    for tp, pp in product(sizes, sizes):
-        dp, rest = divmod(hardware.gpus, tp * pp)
-        if rest or model.heads % tp or model.layers % pp or model.global_batch % dp:
-            continue
-        stages = 1 if dp == 1 else 2 if pp > 1 else 4
-        for zero in range(stages):
-            if memory_bytes(model, dp, tp, pp, zero) <= hardware.memory:
-                seconds[dp, tp, pp, zero] = step_seconds(model, hardware, dp, tp, pp, zero)
-    if not seconds:
-        raise ValueError(f"no allowed layout fits on {hardware.gpus} GPUs of {hardware.memory:,.0f} bytes")
-    limit = min(seconds.values()) * (1 + 1e-6)
-    fastest = [layout for layout in seconds if seconds[layout] <= limit]
-    return min(fastest, key=lambda layout: memory_bytes(model, *layout))
-    # <<<
-
-
-def covering(rows: Sequence[Mapping[str, object]]) -> list[int]:
-    """9.5  Choose rows that cover every pair of settings that occurs in any row.
-
-    A setting is a key with its value. Two settings meet in a row that has both. A key whose value is None does not
-    apply in its row and meets nothing.
-
-    Choose one row after the other: always the row with the most pairs that no chosen row covers yet, and of equals the
-    first. Stop when no pair is missing.
-
-    Args:
-        rows: dicts, all with the same keys, in any order; not modified. Values are numbers, strings or None; 0 and ""
-            are settings, and 0 is another one than "0". There may be no rows. With 300 rows of 10 keys the function
-            should take a few seconds at most.
-
-    Returns:
-        The indices of the chosen rows, in the order of choice.
-    """
-    # >>> 9.5
-    pairs = []
-    for row in rows:
-        known = [(key, value) for key, value in row.items() if value is not None]
-        pairs.append({frozenset(pair) for pair in combinations(known, 2)})
-    missing = set().union(*pairs)
-    chosen = []
-    while missing:
-        best = max(range(len(rows)), key=lambda i: len(pairs[i] & missing))  # max takes the first of equals
-        chosen.append(best)
-        missing -= pairs[best]
-    return chosen
-    # <<<
-
-
 def train_on_mesh(
     samples: np.ndarray,
     targets: np.ndarray,
@@ -312,7 +162,7 @@ def train_on_mesh(
     clip: float,
     world: ProcessGroup,
 ) -> tuple[list[float], np.ndarray]:
-    """9.6  Debugging: a linear layer, trained by gradient descent on a mesh of shape (dp, tp).
+    """9.4  Debugging: a linear layer, trained by gradient descent on a mesh of shape (dp, tp).
 
     The samples are split over dp; the rows of the weight, and so the features, over tp. The weight starts from zero. On
     meshes of shape (1, 1), (1, 2) and (1, 4) all is well, up to the last digits. On (2, 2) and (4, 1) the first loss is
@@ -348,7 +198,7 @@ def train_on_mesh(
         gradient = x.T @ errors * (2 / len(samples))  # (local features, outputs)
         all_reduce(gradient, ReduceOp.SUM, dp)
         squares = np.array([np.sum(gradient**2)])
-        # >>> 9.6
+        # >>> 9.4
         all_reduce(squares, ReduceOp.SUM, tp)
         # === given to the learner
         # all_reduce(squares, ReduceOp.SUM, world)
@@ -356,3 +206,153 @@ def train_on_mesh(
         norm = float(np.sqrt(squares[0]))
         weight -= lr * min(1.0, clip / (norm + 1e-6)) * gradient
     return losses, weight
+
+
+# 9.5  Which layout for which cluster?
+
+
+@dataclass(frozen=True)
+class Model:
+    """Given: a model, and the batch of one step."""
+
+    layers: int  # L
+    heads: int  # H
+    width: int  # C
+    context: int  # T, tokens in a sequence
+    global_batch: int  # sequences in a step, over all GPUs; a micro-batch is one sequence
+
+    @property
+    def parameters(self) -> int:
+        """The parameters of all layers, the same number in each. (Parameters outside the layers are ignored.)"""
+        return 12 * self.layers * self.width**2
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Given: the cluster."""
+
+    gpus: int  # total
+    in_machine: int  # GPUs per node
+    memory: float  # bytes per GPU
+    flops: float  # floating-point operations per second and GPU
+    fast: float  # bytes that a GPU sends per second within a node
+    slow: float  # and between nodes
+
+
+def memory_bytes(model: Model, dp: int, tp: int, pp: int, zero: int) -> float:
+    """9.5  The bytes that the fullest GPU holds, the sum of four parts.
+
+    The parameters are split evenly over tp x pp GPUs; each GPU has its part of the model. Each of the dp replicas has
+    global_batch / dp micro-batches in a step.
+
+    - Parameters: 2 bytes for each in the GPU's part; with ZeRO stage 3 only 1/dp of that.
+    - Gradients: 2 bytes for each; with stage 2 or 3 only 1/dp of that.
+    - Optimizer state: 12 bytes for each; with stage 1, 2 or 3 only 1/dp of that.
+    - Activations: 34 T C / tp bytes per layer and micro-batch in flight, in each of the L / pp layers. The number in
+      flight is the number of pipeline ranks (1F1B), or of the replica's micro-batches in a step if that is smaller.
+    """
+    # >>> 9.5
+    mine = model.parameters / (tp * pp)
+    parameters = 2 * mine / (dp if zero == 3 else 1)
+    gradients = 2 * mine / (dp if zero >= 2 else 1)
+    optimizer = 12 * mine / (dp if zero >= 1 else 1)
+    in_flight = min(model.global_batch // dp, pp)
+    activations = in_flight * (model.layers // pp) * 34 * model.context * model.width / tp
+    return parameters + gradients + optimizer + activations
+    # <<<
+
+
+def step_seconds(model: Model, hardware: Hardware, dp: int, tp: int, pp: int, zero: int) -> float:
+    """9.5  The duration of one step: computing plus sending, without overlap.
+
+    - Computing: forward and backward of one micro-batch take 6 operations for each of its T tokens and each parameter
+      in the GPU's part of the model, whatever the ZeRO stage. With m micro-batches per replica, the step takes the time
+      of m + pp - 1 of them, which includes the bubble.
+    - Sending: for each of the three axes the bytes of task 9.3, for the GPU's part of the model, divided by the
+      bandwidth. Parameters, gradients and activations have 2 bytes per element, and in (B, T, C) B is 1. The mesh has
+      the shape (pp, dp, tp). An axis that crosses nodes sends everything at the slow bandwidth, the others at the fast
+      one.
+    """
+    # >>> 9.5
+    micro_batches = model.global_batch // dp
+    mine = model.parameters / (tp * pp)
+    computing = (micro_batches + pp - 1) * 6 * mine * model.context / hardware.flops
+    activation = 2 * model.context * model.width
+    sent = [
+        pp_bytes(activation, pp, micro_batches),
+        dp_bytes(2 * mine, dp, zero, micro_batches),
+        tp_bytes(activation, tp, model.layers // pp, micro_batches),
+    ]
+    slow = [crosses_machines((pp, dp, tp), dim, hardware.in_machine) for dim in range(3)]
+    links = [hardware.slow if crosses else hardware.fast for crosses in slow]
+    return computing + sum(nbytes / link for nbytes, link in zip(sent, links, strict=True))
+    # <<<
+
+
+def choose_layout(model: Model, hardware: Hardware) -> tuple[int, int, int, int]:
+    """9.5  The layout with the fastest step among all that are allowed and fit into memory.
+
+    A layout is allowed if dp x tp x pp is the number of GPUs, tp divides the heads, pp the layers, and dp the global
+    batch. The ZeRO stage is 0 to 3, but 0 if dp is 1, and at most 1 if pp is more than 1. A layout fits if a GPU's
+    memory is at least ``memory_bytes``.
+
+    Times that differ by less than one part in a million count as equal. Of the fastest layouts, return the one that
+    needs the least memory.
+
+    There may be a thousand GPUs: three loops over all dp, tp and pp up to that number take too long.
+
+    Returns:
+        (dp, tp, pp, zero).
+
+    Raises:
+        ValueError: if no layout is allowed, or none fits. The message says so, with the number of GPUs.
+    """
+    # >>> 9.5
+    sizes = [n for n in range(1, hardware.gpus + 1) if hardware.gpus % n == 0]
+    seconds: dict[tuple[int, int, int, int], float] = {}
+    for tp, pp in product(sizes, sizes):
+        dp, rest = divmod(hardware.gpus, tp * pp)
+        if rest or model.heads % tp or model.layers % pp or model.global_batch % dp:
+            continue
+        stages = 1 if dp == 1 else 2 if pp > 1 else 4
+        for zero in range(stages):
+            if memory_bytes(model, dp, tp, pp, zero) <= hardware.memory:
+                seconds[dp, tp, pp, zero] = step_seconds(model, hardware, dp, tp, pp, zero)
+    if not seconds:
+        raise ValueError(f"no allowed layout fits on {hardware.gpus} GPUs of {hardware.memory:,.0f} bytes")
+    limit = min(seconds.values()) * (1 + 1e-6)
+    fastest = [layout for layout in seconds if seconds[layout] <= limit]
+    return min(fastest, key=lambda layout: memory_bytes(model, *layout))
+    # <<<
+
+
+def covering(rows: Sequence[Mapping[str, object]]) -> list[int]:
+    """9.6  Choose rows that cover every pair of settings that occurs in any row.
+
+    A setting is a key with its value. Two settings meet in a row that has both. A key whose value is None does not
+    apply in its row and meets nothing.
+
+    Choose one row after the other: always the row with the most pairs that no chosen row covers yet, and of equals the
+    first. Stop when no pair is missing.
+
+    Args:
+        rows: dicts, all with the same keys, in any order; not modified. Values are numbers, strings or None; 0 and ""
+            are settings, and 0 is another one than "0". There may be no rows. With 300 rows of 10 keys the function
+            should take a few seconds at most.
+
+    Returns:
+        The indices of the chosen rows, in the order of choice.
+    """
+    # >>> 9.6
+    pairs = []
+    for row in rows:
+        known = [(key, value) for key, value in row.items() if value is not None]
+        pairs.append({frozenset(pair) for pair in combinations(known, 2)})
+    missing = set().union(*pairs)
+    chosen = []
+    while missing:
+        best = max(range(len(rows)), key=lambda i: len(pairs[i] & missing))  # max takes the first of equals
+        chosen.append(best)
+        missing -= pairs[best]
+    return chosen
+    # <<<

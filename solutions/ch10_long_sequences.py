@@ -14,7 +14,7 @@ library can train with them:
     minidist verify --impl exercises cp=2 cp=3,dp=2 cp=2,cp_kind=zigzag --context 48
 
 You may use the imports below, NumPy, and what you write here. ``minidist check 10`` grades this file,
-``minidist check --hint 10.2`` gives a hint.
+``minidist check --hint 10.3`` gives a hint.
 """
 
 from collections.abc import Callable
@@ -69,43 +69,8 @@ def tiled_accesses(length: int, width: int, tile: int) -> int:
     # <<<
 
 
-# 10.2  The online softmax
-#
-# A *partial* is what some of the keys contribute to the attention of R queries: a tuple of
-#
-#     exponent    (R, 1) int64, an integer M for each query, at least as large as its scores
-#     weight      (R, 1) float64, the sum of 2^(score - M) over these keys
-#     value       (R, D) float64, the sum of 2^(score - M) v over these keys
-#
-# Scores are in base 2: they have been multiplied by log2(e). So moving a partial from M to another integer multiplies
-# by a power of two, which float64 does exactly (``np.ldexp``), unless the result is below 2^-1022.
-
-Partial = tuple[np.ndarray, np.ndarray, np.ndarray]
-
-
-def merge(first: Partial, second: Partial) -> Partial:
-    """10.2  The partial of two sets of keys together, from the partials of both.
-
-    Args:
-        first, second: of the same queries; not modified. Their exponents may differ by thousands.
-
-    Returns:
-        Three new arrays. Each exponent is the larger of the two. Each sum is rounded once, by the addition: nothing
-        else may round, overflow or warn.
-    """
-    # >>> 10.2
-    exponent = np.maximum(first[0], second[0])
-    down = [np.maximum(part[0] - exponent, -3000) for part in (first, second)]  # ldexp takes an int32
-    weight, value = (
-        sum(np.ldexp(part[field], shift.astype(np.int32)) for part, shift in zip((first, second), down, strict=True))
-        for field in (1, 2)
-    )
-    return exponent, weight, value
-    # <<<
-
-
 def tiled_forward(memory: SlowMemory, q: np.ndarray, k: np.ndarray, v: np.ndarray, tile: int) -> np.ndarray:
-    """10.3  Causal attention of one head, tile by tile, on a memory that counts.
+    """10.2  Causal attention of one head, tile by tile, on a memory that counts.
 
     q, k, v and the output are in the slow memory. Compute only with what you have loaded:
 
@@ -126,7 +91,7 @@ def tiled_forward(memory: SlowMemory, q: np.ndarray, k: np.ndarray, v: np.ndarra
 
     Cost: as ``tiled_accesses`` counts, without the one number for each query, which only backward needs.
     """
-    # >>> 10.3
+    # >>> 10.2
     length, width = q.shape
     output = np.empty((length, width))
     for start in range(0, length, tile):
@@ -157,6 +122,41 @@ def tiled_forward(memory: SlowMemory, q: np.ndarray, k: np.ndarray, v: np.ndarra
                     values_so_far[...] = values_so_far * rescale + scores @ values
             memory.store(output, rows, values_so_far / weight)
     return output
+    # <<<
+
+
+# 10.3  The online softmax
+#
+# A *partial* is what some of the keys contribute to the attention of R queries: a tuple of
+#
+#     exponent    (R, 1) int64, an integer M for each query, at least as large as its scores
+#     weight      (R, 1) float64, the sum of 2^(score - M) over these keys
+#     value       (R, D) float64, the sum of 2^(score - M) v over these keys
+#
+# Scores are in base 2: they have been multiplied by log2(e). So moving a partial from M to another integer multiplies
+# by a power of two, which float64 does exactly (``np.ldexp``), unless the result is below 2^-1022.
+
+Partial = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def merge(first: Partial, second: Partial) -> Partial:
+    """10.3  The partial of two sets of keys together, from the partials of both.
+
+    Args:
+        first, second: of the same queries; not modified. Their exponents may differ by thousands.
+
+    Returns:
+        Three new arrays. Each exponent is the larger of the two. Each sum is rounded once, by the addition: nothing
+        else may round, overflow or warn.
+    """
+    # >>> 10.3
+    exponent = np.maximum(first[0], second[0])
+    down = [np.maximum(part[0] - exponent, -3000) for part in (first, second)]  # ldexp takes an int32
+    weight, value = (
+        sum(np.ldexp(part[field], shift.astype(np.int32)) for part, shift in zip((first, second), down, strict=True))
+        for field in (1, 2)
+    )
+    return exponent, weight, value
     # <<<
 
 
@@ -193,8 +193,38 @@ def ring_forward(keys_values: np.ndarray, group: ProcessGroup, visit: Callable[[
     # <<<
 
 
+def sequence_chunks_of(rank: int, ranks: int, chunks: int, kind: str) -> list[int]:
+    """10.5  Which chunks of a sequence a rank has.
+
+    The sequence is cut into equal chunks, 0 to ``chunks`` - 1. For "ring" and "ulysses" each rank has consecutive
+    chunks, rank 0 the first ones. With the causal mask late queries have more keys to look at, so the last rank has the
+    most to do. For "zigzag" and "all-gather" the sequence is cut into 2 N parts of equally many chunks; a rank has an
+    early part and a late one, chosen so that every rank has the same work, and rank 0 has the very first chunk.
+
+    Args:
+        rank, ranks: this rank, and N.
+        chunks: a multiple of N; for "zigzag" and "all-gather", of 2 N.
+        kind: one of these four.
+
+    Returns:
+        A list of integers, ascending.
+
+    Raises:
+        ValueError: if ``chunks`` is not such a multiple.
+    """
+    # >>> 10.5
+    paired = kind in ("zigzag", "all-gather")
+    parts = 2 * ranks if paired else ranks
+    if chunks % parts:
+        raise ValueError(f"{kind} on {ranks} ranks needs a multiple of {parts} chunks, not {chunks}")
+    each = chunks // parts
+    mine = [rank, parts - 1 - rank] if paired else [rank]
+    return [part * each + chunk for part in mine for chunk in range(each)]
+    # <<<
+
+
 def ring_backward(keys_values: np.ndarray, group: ProcessGroup, visit: Callable[[int, np.ndarray], object]) -> object:
-    """10.5  Ring attention, backward: keys and values go round again, and their gradients follow them home.
+    """10.6  Ring attention, backward: keys and values go round again, and their gradients follow them home.
 
     Here ``visit(rank, keys_values)`` returns what this rank's queries add to the gradients of those keys and values. It
     is a new object, a sum that may be taken in any order:
@@ -213,7 +243,7 @@ def ring_backward(keys_values: np.ndarray, group: ProcessGroup, visit: Callable[
     Cost: N - 1 messages of keys and values, started before each visit, and N of gradients from each rank. A gradient
     leaves as soon as this rank has added its part.
     """
-    # >>> 10.5
+    # >>> 10.6
     right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
 
     def pass_on(array: np.ndarray, tag: int) -> tuple:
@@ -237,36 +267,6 @@ def ring_backward(keys_values: np.ndarray, group: ProcessGroup, visit: Callable[
         if not last:
             keys_values = wait_for(ahead)
     return gradients.of(wait_for(behind))  # the N-th hop leads home
-    # <<<
-
-
-def sequence_chunks_of(rank: int, ranks: int, chunks: int, kind: str) -> list[int]:
-    """10.6  Which chunks of a sequence a rank has.
-
-    The sequence is cut into equal chunks, 0 to ``chunks`` - 1. For "ring" and "ulysses" each rank has consecutive
-    chunks, rank 0 the first ones. With the causal mask late queries have more keys to look at, so the last rank has the
-    most to do. For "zigzag" and "all-gather" the sequence is cut into 2 N parts of equally many chunks; a rank has an
-    early part and a late one, chosen so that every rank has the same work, and rank 0 has the very first chunk.
-
-    Args:
-        rank, ranks: this rank, and N.
-        chunks: a multiple of N; for "zigzag" and "all-gather", of 2 N.
-        kind: one of these four.
-
-    Returns:
-        A list of integers, ascending.
-
-    Raises:
-        ValueError: if ``chunks`` is not such a multiple.
-    """
-    # >>> 10.6
-    paired = kind in ("zigzag", "all-gather")
-    parts = 2 * ranks if paired else ranks
-    if chunks % parts:
-        raise ValueError(f"{kind} on {ranks} ranks needs a multiple of {parts} chunks, not {chunks}")
-    each = chunks // parts
-    mine = [rank, parts - 1 - rank] if paired else [rank]
-    return [part * each + chunk for part in mine for chunk in range(each)]
     # <<<
 
 

@@ -215,57 +215,11 @@ def sort_by_expert(chosen: np.ndarray, experts: int, capacity: int | None) -> tu
     # <<<
 
 
-# 11.6  Two all-to-alls
-#
-# A rank does not know how many rows the others will send it. So the counts go first. Every rank calls both functions,
-# also one that has no tokens, or whose experts nobody chose: the others wait for it.
-
-
-def exchange_counts(counts: list[int], group: ProcessGroup) -> list[list[int]]:
-    """11.6  Of every rank's rows, how many come to each expert of this rank.
-
-    Args:
-        counts: of this rank's rows, for all E experts: E integers, those of rank 0's experts first. N divides E.
-        group: the N ranks.
-
-    Returns:
-        For each rank its counts for the E/N experts here: N lists of E/N Python integers.
-
-    Cost: one all-to-all of E integers.
-    """
-    # >>> 11.6
-    mine = np.array(counts, np.int64)
-    found = np.empty_like(mine)
-    all_to_all_single(found, mine, group=group)
-    return found.reshape(group.size, -1).tolist()
-    # <<<
-
-
-def exchange_rows(rows: np.ndarray, send: list[int], receive: list[int], group: ProcessGroup) -> np.ndarray:
-    """11.6  Send the first ``send[0]`` rows to rank 0, the next ``send[1]`` to rank 1 and so on.
-
-    Args:
-        rows: (R, C), C-contiguous, of any dtype; R is the sum of ``send``. Not modified.
-        send, receive: how many rows go to, and come from, each rank. Any of them may be 0.
-        group: the ranks.
-
-    Returns:
-        The rows that arrive, those of rank 0 first: a new array (sum of ``receive``, C).
-
-    Cost: one all-to-all, of no more than these rows.
-    """
-    # >>> 11.6
-    arrived = np.empty((sum(receive), rows.shape[1]), rows.dtype)
-    all_to_all_single(arrived, rows, receive, send, group)
-    return arrived
-    # <<<
-
-
-# 11.7  Combine
+# 11.6  Combine
 
 
 def combine_rows(rows: np.ndarray, weights: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """11.7  Each token's weighted sum of what its experts say.
+    """11.6  Each token's weighted sum of what its experts say.
 
     The terms of a token are added in the order of its choices, in the dtype of the rows, starting from zero: each
     product is rounded, then each sum. In another order it would be other bits.
@@ -278,7 +232,7 @@ def combine_rows(rows: np.ndarray, weights: np.ndarray, places: np.ndarray) -> n
     Returns:
         (N, C), of the same dtype.
     """
-    # >>> 11.7
+    # >>> 11.6
     rows = np.concatenate([rows, np.zeros((1, rows.shape[1]), rows.dtype)])  # row -1 is zero
     total = np.zeros((len(weights), rows.shape[1]), rows.dtype)
     for j in range(weights.shape[1]):
@@ -295,7 +249,7 @@ def combine_rows_backward(
     places: np.ndarray,
     weights: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """11.7  The gradients of ``combine_rows`` with respect to its rows and its weights.
+    """11.6  The gradients of ``combine_rows`` with respect to its rows and its weights.
 
     The library takes the sums over C with ``np.einsum("rc,rc->r", ...)``. To get its bits, do the same.
 
@@ -308,11 +262,57 @@ def combine_rows_backward(
     Returns:
         The gradients (R, C) and (N, k). What was dropped leaves its weight with a gradient of 0.
     """
-    # >>> 11.7
+    # >>> 11.6
     per_row = gradient[token]  # (R, C)
     grad_weights = np.zeros(weights.size, weights.dtype)
     grad_weights[order] = np.einsum("rc,rc->r", per_row, rows)
     return per_row * weights.reshape(-1)[order][:, None], grad_weights.reshape(weights.shape)
+    # <<<
+
+
+# 11.7  Two all-to-alls
+#
+# A rank does not know how many rows the others will send it. So the counts go first. Every rank calls both functions,
+# also one that has no tokens, or whose experts nobody chose: the others wait for it.
+
+
+def exchange_counts(counts: list[int], group: ProcessGroup) -> list[list[int]]:
+    """11.7  Of every rank's rows, how many come to each expert of this rank.
+
+    Args:
+        counts: of this rank's rows, for all E experts: E integers, those of rank 0's experts first. N divides E.
+        group: the N ranks.
+
+    Returns:
+        For each rank its counts for the E/N experts here: N lists of E/N Python integers.
+
+    Cost: one all-to-all of E integers.
+    """
+    # >>> 11.7
+    mine = np.array(counts, np.int64)
+    found = np.empty_like(mine)
+    all_to_all_single(found, mine, group=group)
+    return found.reshape(group.size, -1).tolist()
+    # <<<
+
+
+def exchange_rows(rows: np.ndarray, send: list[int], receive: list[int], group: ProcessGroup) -> np.ndarray:
+    """11.7  Send the first ``send[0]`` rows to rank 0, the next ``send[1]`` to rank 1 and so on.
+
+    Args:
+        rows: (R, C), C-contiguous, of any dtype; R is the sum of ``send``. Not modified.
+        send, receive: how many rows go to, and come from, each rank. Any of them may be 0.
+        group: the ranks.
+
+    Returns:
+        The rows that arrive, those of rank 0 first: a new array (sum of ``receive``, C).
+
+    Cost: one all-to-all, of no more than these rows.
+    """
+    # >>> 11.7
+    arrived = np.empty((sum(receive), rows.shape[1]), rows.dtype)
+    all_to_all_single(arrived, rows, receive, send, group)
+    return arrived
     # <<<
 
 
@@ -340,75 +340,8 @@ def expert_groups(mesh: np.ndarray, ranks: int) -> tuple[list[list[int]], list[l
     # <<<
 
 
-# 11.9  Worksheet: when does the all-to-all cost more than tensor parallelism's all-reduce?
-#
-# The functions count what one rank sends in one layer, in forward and backward together, in elements: numbers, whatever
-# their size. The rank works on ``tokens`` tokens of ``width`` numbers. Routing is even: each choice is equally likely
-# to be on any of the ``ranks`` ranks, this one included. A node has ``node_size`` ranks; that number divides ``ranks``
-# or is larger. ``fast`` and ``slow`` are elements a second inside a node and across nodes. Both links work at the same
-# time.
-
-
-def all_to_all_elements(tokens: int, width: int, k: int, ranks: int) -> float:
-    """Expert parallelism: dispatch and combine in forward, and the gradients of both on their way back."""
-    # >>> 11.9
-    return 4 * k * tokens * width * (ranks - 1) / ranks
-    # <<<
-
-
-def all_reduce_elements(tokens: int, width: int, ranks: int) -> float:
-    """Tensor parallelism: a ring all-reduce of (tokens, width) in forward, and one in backward."""
-    # >>> 11.9
-    return 2 * 2 * tokens * width * (ranks - 1) / ranks
-    # <<<
-
-
-def crossing_elements(tokens: int, width: int, k: int, ranks: int, node_size: int) -> float:
-    """The part of ``all_to_all_elements`` that leaves this rank's node."""
-    # >>> 11.9
-    return 4 * k * tokens * width * max(ranks - node_size, 0) / ranks
-    # <<<
-
-
-def all_to_all_seconds(tokens: int, width: int, k: int, ranks: int, node_size: int, fast: float, slow: float) -> float:
-    """How long the all-to-alls take: what stays in the node and what leaves it travel side by side."""
-    # >>> 11.9
-    crossing = crossing_elements(tokens, width, k, ranks, node_size)
-    inside = all_to_all_elements(tokens, width, k, ranks) - crossing
-    return max(inside / fast, crossing / slow)
-    # <<<
-
-
-def limited_seconds(
-    tokens: int, width: int, k: int, most: int, ranks: int, node_size: int, fast: float, slow: float
-) -> float:
-    """The same with node-limited routing, on more than one node.
-
-    A token's k experts are on ``most`` nodes, at most k. Each node is equally likely, the token's own included. The
-    token goes to each of these nodes once, however many of its experts are there. The rank that receives it passes the
-    copies on inside the node, k in all; each is equally likely to be for any rank there, itself included. Results
-    return the same way. (DeepSeek-V3 Technical Report, 2024, sections 2.1.2 and 3.2.2.)
-    """
-    # >>> 11.9
-    visits = crossing_elements(tokens, width, most, ranks, node_size)
-    copies = all_to_all_elements(tokens, width, k, node_size)
-    return max(copies / fast, visits / slow)
-    # <<<
-
-
-def smallest_k(ranks: int, node_size: int, tensor: int, fast: float, slow: float) -> int:
-    """The smallest k with which the all-to-alls take longer than the all-reduces over ``tensor`` ranks of one node.
-
-    Both are for the same tokens of the same width; routing is not limited. Both numbers of ranks are at least 2.
-    """
-    # >>> 11.9
-    for_each = all_to_all_seconds(1, 1, 1, ranks, node_size, fast, slow)
-    return floor(all_reduce_elements(1, 1, tensor) / fast / for_each) + 1
-    # <<<
-
-
 class ExpertSync:
-    """11.10  Debugging: gradients in step, and clipped, where some parameters are experts.
+    """11.9  Debugging: gradients in step, and clipped, where some parameters are experts.
 
     Every rank has samples of its own, as many as any other. ``ranks`` consecutive ranks share the experts. The loss of
     a rank is the mean over its own samples, the loss of the run the mean over all samples. With ``ranks=1`` all is
@@ -443,7 +376,7 @@ class ExpertSync:
         all_reduce(dense, ReduceOp.SUM, self.world)
         dense /= self.world.size
         all_reduce(experts, ReduceOp.SUM, self.same_experts)
-        # >>> 11.10
+        # >>> 11.9
         experts /= self.world.size
         # === given to the learner
         # experts /= self.same_experts.size
@@ -456,7 +389,7 @@ class ExpertSync:
             The norm before that, over the dense parameters and all experts, each of which counts once.
         """
         squares = np.array([np.sum(experts**2)])
-        # >>> 11.10
+        # >>> 11.9
         all_reduce(squares, ReduceOp.SUM, self.exchanging)
         # === given to the learner
         # all_reduce(squares, ReduceOp.SUM, self.same_experts)
@@ -467,3 +400,70 @@ class ExpertSync:
         dense *= scale
         experts *= scale
         return norm
+
+
+# 11.10  Worksheet: when does the all-to-all cost more than tensor parallelism's all-reduce?
+#
+# The functions count what one rank sends in one layer, in forward and backward together, in elements: numbers, whatever
+# their size. The rank works on ``tokens`` tokens of ``width`` numbers. Routing is even: each choice is equally likely
+# to be on any of the ``ranks`` ranks, this one included. A node has ``node_size`` ranks; that number divides ``ranks``
+# or is larger. ``fast`` and ``slow`` are elements a second inside a node and across nodes. Both links work at the same
+# time.
+
+
+def all_to_all_elements(tokens: int, width: int, k: int, ranks: int) -> float:
+    """Expert parallelism: dispatch and combine in forward, and the gradients of both on their way back."""
+    # >>> 11.10
+    return 4 * k * tokens * width * (ranks - 1) / ranks
+    # <<<
+
+
+def all_reduce_elements(tokens: int, width: int, ranks: int) -> float:
+    """Tensor parallelism: a ring all-reduce of (tokens, width) in forward, and one in backward."""
+    # >>> 11.10
+    return 2 * 2 * tokens * width * (ranks - 1) / ranks
+    # <<<
+
+
+def crossing_elements(tokens: int, width: int, k: int, ranks: int, node_size: int) -> float:
+    """The part of ``all_to_all_elements`` that leaves this rank's node."""
+    # >>> 11.10
+    return 4 * k * tokens * width * max(ranks - node_size, 0) / ranks
+    # <<<
+
+
+def all_to_all_seconds(tokens: int, width: int, k: int, ranks: int, node_size: int, fast: float, slow: float) -> float:
+    """How long the all-to-alls take: what stays in the node and what leaves it travel side by side."""
+    # >>> 11.10
+    crossing = crossing_elements(tokens, width, k, ranks, node_size)
+    inside = all_to_all_elements(tokens, width, k, ranks) - crossing
+    return max(inside / fast, crossing / slow)
+    # <<<
+
+
+def limited_seconds(
+    tokens: int, width: int, k: int, most: int, ranks: int, node_size: int, fast: float, slow: float
+) -> float:
+    """The same with node-limited routing, on more than one node.
+
+    A token's k experts are on ``most`` nodes, at most k. Each node is equally likely, the token's own included. The
+    token goes to each of these nodes once, however many of its experts are there. The rank that receives it passes the
+    copies on inside the node, k in all; each is equally likely to be for any rank there, itself included. Results
+    return the same way. (DeepSeek-V3 Technical Report, 2024, sections 2.1.2 and 3.2.2.)
+    """
+    # >>> 11.10
+    visits = crossing_elements(tokens, width, most, ranks, node_size)
+    copies = all_to_all_elements(tokens, width, k, node_size)
+    return max(copies / fast, visits / slow)
+    # <<<
+
+
+def smallest_k(ranks: int, node_size: int, tensor: int, fast: float, slow: float) -> int:
+    """The smallest k with which the all-to-alls take longer than the all-reduces over ``tensor`` ranks of one node.
+
+    Both are for the same tokens of the same width; routing is not limited. Both numbers of ranks are at least 2.
+    """
+    # >>> 11.10
+    for_each = all_to_all_seconds(1, 1, 1, ranks, node_size, fast, slow)
+    return floor(all_reduce_elements(1, 1, tensor) / fast / for_each) + 1
+    # <<<

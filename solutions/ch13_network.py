@@ -13,7 +13,7 @@ Three functions have the names and arguments of minidist's own, so the library c
     minidist verify --impl exercises dp=4,algorithm=double_tree
 
 You may use the imports below, NumPy, and what you write here. ``minidist check 13`` grades this file,
-``minidist check --hint 13.4`` gives a hint.
+``minidist check --hint 13.6`` gives a hint.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,6 +27,7 @@ from minidist.comm.algorithms import all_gather_ring, all_reduce_ring, reduce_sc
 from minidist.plan.cluster.topology import Edge, Topology
 
 Parents = list[int | None]  # of each rank in a tree; None for its root
+
 
 # 13.1  Worksheet: where 989 TFLOP/s comes from
 #
@@ -128,149 +129,11 @@ def least_batch(
     # <<<
 
 
-# 13.3  Worksheet: bytes between nodes
-#
-# An all-reduce of M bytes (``nbytes``) on n nodes of L ranks. How many bytes go from one node to another? Each function
-# returns two numbers: the bytes of all ranks together, and those of the rank that sends the most to other nodes.
-# On a single node both are 0. The algorithms are those of chapter 3, in ``minidist/comm/algorithms.py``.
-
-
-def ring_crossing(nodes: int, per_node: int, nbytes: float) -> tuple[float, float]:
-    """A ring through the ranks in their order."""
-    # >>> 13.3
-    if nodes == 1:
-        return 0.0, 0.0
-    ranks = nodes * per_node
-    one = 2 * (ranks - 1) / ranks * nbytes  # what each rank sends, all of it to its right neighbour
-    return nodes * one, one
-    # <<<
-
-
-def dealt_ring_crossing(nodes: int, per_node: int, nbytes: float) -> tuple[float, float]:
-    """The same ring where ranks were dealt out to the nodes like cards: rank r is on node r % n."""
-    # >>> 13.3
-    if nodes == 1:
-        return 0.0, 0.0
-    ranks = nodes * per_node
-    one = 2 * (ranks - 1) / ranks * nbytes
-    return ranks * one, one
-    # <<<
-
-
-def two_shot_crossing(nodes: int, per_node: int, nbytes: float) -> tuple[float, float]:
-    """A direct reduce-scatter (every rank sends each chunk to the rank that keeps it) and a direct all-gather."""
-    # >>> 13.3
-    ranks = nodes * per_node
-    one = 2 * (ranks - per_node) * nbytes / ranks
-    return ranks * one, one
-    # <<<
-
-
-def tree_crossing(nodes: int, per_node: int, nbytes: float) -> tuple[float, float]:
-    """A binomial tree: reduce to rank 0, then broadcast from it. n and L are powers of two.
-
-    In the reduction rank r, whose lowest bit that is set is b, sends to r - b. In the broadcast rank 0 sends to 1, then
-    0 and 1 to 2 and 3, then 0 to 3 to 4 to 7, and so on.
-    """
-    # >>> 13.3
-    up, down = nodes - 1, (nodes - 1) * per_node  # messages that cross: the far ones go last on the way down
-    return (up + down) * nbytes, log2(nodes) * nbytes
-    # <<<
-
-
-def hierarchical_crossing(nodes: int, per_node: int, nbytes: float) -> tuple[float, float]:
-    """Two levels: a ring reduce-scatter inside the node, a ring all-reduce across, a ring all-gather inside.
-
-    The ranks with the same local index have the same 1/L of the buffer then, and sum it across.
-    """
-    # >>> 13.3
-    one = 2 * (nodes - 1) / nodes * nbytes / per_node
-    return nodes * per_node * one, one
-    # <<<
-
-
-def hierarchical_seconds(
-    nodes: int, per_node: int, nbytes: float, inside: tuple[float, float], between: tuple[float, float]
-) -> float:
-    """How long that takes. ``inside``, ``between``: (alpha, beta) of each rank's links, in s and s/byte.
-
-    A message of m bytes takes alpha + beta m. All ranks do the same at the same time.
-    """
-    # >>> 13.3
-    (near, per_near_byte), (far, per_far_byte) = inside, between
-    part = nbytes / per_node
-    phases = 2 * (per_node - 1) * (near + per_near_byte * part)  # reduce-scatter, and later all-gather
-    return phases + 2 * (nodes - 1) * (far + per_far_byte * part / nodes)
-    # <<<
-
-
-def all_reduce_hierarchical(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
-    """13.4  Two-level all-reduce: as few bytes between nodes as possible, over all links between nodes at once.
-
-    1. Reduce-scatter inside the node: each of its L ranks has one part of the node's sum.
-    2. All-reduce across: the ranks with the same local index have the same part, and sum it.
-    3. All-gather inside the node.
-
-    A rank sends 2 (L-1)/L M inside its node, and 2 (n-1)/n M/L to one rank of another node, and to no other rank of
-    other nodes.
-
-    Args:
-        flat: flat and C-contiguous, any dtype and any size, 0 included; becomes the combination of all ranks' arrays.
-            Work in place: no second buffer of its size.
-        combine: a ufunc, such as ``np.add``.
-        group: of n nodes with equally many of its ranks on each, in any order: see ``group.nodes``. n and L may be 1.
-
-    ``reduce_scatter_ring``, ``all_gather_ring`` and ``all_reduce_ring`` are those of chapter 3. They work in place.
-    """
-    # >>> 13.4
-    nodes = group.nodes
-    mine = [rank for rank in range(group.size) if nodes[rank] == nodes[group.rank]]
-    local = mine.index(group.rank)
-    rows = {node: [rank for rank in range(group.size) if nodes[rank] == node] for node in nodes}
-    inside, across = group.part(mine), group.part([row[local] for row in rows.values()])
-    parts = np.array_split(flat, inside.size)
-    reduce_scatter_ring(parts, combine, inside)
-    all_reduce_ring(parts[inside.rank], combine, across)
-    all_gather_ring(parts, inside)
-    # <<<
-
-
-def double_tree(size: int) -> tuple[Parents, Parents]:
-    """13.5  Two binary trees over the same ranks, for an all-reduce that gives each of them half of the buffer.
-
-    A tree of depth log2 N has fewer steps than a ring. But its leaves, half of all ranks, pass nothing on, so half of
-    the links idle. With two trees every rank works, if the leaves of one are the inner ranks of the other.
-
-    Args:
-        size: N, the number of ranks, 0 or more.
-
-    Returns:
-        For each tree a new list: the parent of each rank, a Python integer; None for the root.
-
-        - Both are trees over ranks 0 to N - 1: one root, and from every rank parents lead to it.
-        - No rank has more than two children in one tree.
-        - No path to the root is longer than ceil(log2 N) links.
-        - No rank is inner (has children) in both trees. If N is odd, one rank may be.
-    """
-    # >>> 13.5
-    first: Parents = [None] * size
-    for rank in range(1, size):
-        bit = rank & -rank  # the lowest one that is set says how high a rank is: odd ranks are leaves
-        parent = (rank ^ bit) | (bit << 1)
-        first[rank] = parent if parent < size else rank ^ bit
-    names = [(place + 1) % size for place in range(size)]  # shifted by one: even places become odd ones
-    second: Parents = [None] * size
-    for place, parent in enumerate(first):
-        second[names[place]] = None if parent is None else names[parent]
-    return first, second
-    # <<<
-
-
-# 13.6  Bisection bandwidth
+# 13.3  Bisection bandwidth
 
 
 def bisection_bandwidth(topology: Topology) -> float:
-    """13.6  How many bytes/s one half of the chips can send to the other half at once, whichever halves they are.
+    """13.3  How many bytes/s one half of the chips can send to the other half at once, whichever halves they are.
 
     A *cut* puts every vertex of the network on one of two sides, chips and switches. Half of the chips is on the first
     side (with an odd number of chips, half rounded down or half rounded up), and switches are anywhere. Its capacity is
@@ -280,7 +143,7 @@ def bisection_bandwidth(topology: Topology) -> float:
         topology: ``topology.chips``, the vertex of each chip; ``topology.links``: (start, end) -> a link with its
             ``bandwidth``, for each direction. There are 2 to 9 chips and up to 6 other vertices: try all cuts.
     """
-    # >>> 13.6
+    # >>> 13.3
     chips, links = topology.chips, topology.links
     switches = sorted({vertex for edge in links for vertex in edge} - set(chips))
     least = inf
@@ -295,98 +158,28 @@ def bisection_bandwidth(topology: Topology) -> float:
 
 
 def fat_tree_bisection(nodes: int, per_node: int, bandwidth: float, oversubscription: float) -> float:
-    """13.6  Of n nodes, whose GPUs have a link of so many bytes/s each to their node's leaf switch.
+    """13.3  Of n nodes, whose GPUs have a link of so many bytes/s each to their node's leaf switch.
 
     A leaf switch is linked to the spine. With an oversubscription of s this uplink carries 1/s of what its ports below
     do. Links inside nodes are not counted. n is even.
     """
-    # >>> 13.6
+    # >>> 13.3
     return nodes // 2 * per_node * bandwidth / oversubscription
     # <<<
 
 
 def torus_bisection(shape: tuple[int, ...], bandwidth: float) -> float:
-    """13.6  Of a torus of chips, each with a link of so many bytes/s to the next and to the last in every dimension.
+    """13.3  Of a torus of chips, each with a link of so many bytes/s to the next and to the last in every dimension.
 
     All sides are even and at least 4 long.
     """
-    # >>> 13.6
+    # >>> 13.3
     return 2 * prod(shape) // max(shape) * bandwidth  # through the middle of the longest side, and around it
     # <<<
 
 
-# 13.7  Placing a mesh on nodes
-#
-# A mesh has a dimension for each axis of parallelism. A node takes a block of it: ``inside[i]`` ranks along dimension
-# i, and ``across[i]`` nodes stand along it. So the mesh has the shape inside[i] * across[i], and a node has
-# prod(inside) GPUs. With a mesh numbered row by row only the last dimensions are inside; here any block is possible.
-
-
-def hybrid_mesh(inside: tuple[int, ...], across: tuple[int, ...]) -> np.ndarray:
-    """13.7  The number of the GPU at each place of the mesh, as ``create_hybrid_device_mesh`` of JAX makes it.
-
-    Node k has the GPUs k L to k L + L - 1, with L = prod(inside). Nodes stand in the mesh row by row (the last
-    dimension changes fastest), and so do the GPUs of a node in its block.
-
-    Returns:
-        Integers, of the shape of the mesh.
-    """
-    # >>> 13.7
-    grid = np.arange(prod(across) * prod(inside)).reshape(*across, *inside)
-    dims = len(inside)
-    order = [dim for pair in zip(range(dims), range(dims, 2 * dims), strict=True) for dim in pair]
-    return grid.transpose(order).reshape([a * b for a, b in zip(across, inside, strict=True)])
-    # <<<
-
-
-def axis_seconds(size: int, inside: int, nbytes: float, fast: float, slow: float) -> float:
-    """13.7  The time of a two-level all-reduce of ``nbytes`` along an axis of ``size`` ranks, ``inside`` on each node.
-
-    fast, slow: bytes/s of a rank's links inside a node and between nodes. Latencies do not count. ``inside`` divides
-    ``size``.
-    """
-    # >>> 13.7
-    nodes = size // inside
-    return 2 * (inside - 1) / inside * nbytes / fast + 2 * (nodes - 1) / nodes * nbytes / inside / slow
-    # <<<
-
-
-def best_inside(
-    shape: tuple[int, ...], node_size: int, nbytes: Sequence[float], fast: float, slow: float
-) -> tuple[int, ...]:
-    """13.7  Which block of a mesh belongs in a node, so that all axes together communicate for as short as possible.
-
-    In each step every axis all-reduces: axis i has ``nbytes[i]`` bytes on each rank. They do so one after another.
-
-    Args:
-        shape: of the mesh. node_size: GPUs in a node, 1 or more.
-
-    Returns:
-        ``inside``: it divides ``shape`` in every dimension, and its product is ``node_size``. Of several that are
-        equally fast, one.
-
-    Raises:
-        ValueError: if no block fits a node.
-    """
-    # >>> 13.7
-    blocks = [
-        block
-        for block in product(*(range(1, size + 1) for size in shape))
-        if prod(block) == node_size and all(size % one == 0 for size, one in zip(shape, block, strict=True))
-    ]
-    if not blocks:
-        raise ValueError(f"no block of a mesh of shape {shape} fills a node of {node_size}")
-
-    def seconds(block: tuple[int, ...]) -> float:
-        axes = zip(shape, block, nbytes, strict=True)
-        return sum(axis_seconds(size, one, count, fast, slow) for size, one, count in axes)
-
-    return min(blocks, key=seconds)
-    # <<<
-
-
 def fair_rates(routes: Sequence[Sequence[Edge]], bandwidths: Mapping[Edge, float]) -> list[float]:
-    """13.8  How fast messages are that share links: max-min fairness.
+    """13.4  How fast messages are that share links: max-min fairness.
 
     Messages that share a bottleneck link get equal shares of it. What a message leaves on other links, because it
     cannot be faster, others share. In the end no message could be faster without slowing one that is no faster.
@@ -401,7 +194,7 @@ def fair_rates(routes: Sequence[Sequence[Edge]], bandwidths: Mapping[Edge, float
     Returns:
         The rate of each message, bytes/s.
     """
-    # >>> 13.8
+    # >>> 13.4
     rates = [0.0] * len(routes)
     left = {edge: bandwidths[edge] for route in routes for edge in route}
     waiting = set(range(len(routes)))
@@ -418,62 +211,216 @@ def fair_rates(routes: Sequence[Sequence[Edge]], bandwidths: Mapping[Edge, float
     # <<<
 
 
-# 13.9  Worksheet: MFU
+# 13.5  Worksheet: bytes between nodes
 #
-# *Model FLOPs utilization* is the share of a cluster's peak that the model's own FLOPs take: how fast it trains, as a
-# share that can be compared across clusters. (PaLM, Chowdhery et al., 2022, appendix B.) *Hardware FLOPs utilization*
-# counts those too that recomputation repeats.
+# An all-reduce of M bytes (``nbytes``) on n nodes of L ranks. How many bytes go from one node to another? Each function
+# returns two numbers: the bytes of all ranks together, and those of the rank that sends the most to other nodes.
+# On a single node both are 0. The algorithms are those of chapter 3, in ``minidist/comm/algorithms.py``.
 
 
-def model_flops_per_token(parameters: int, layers: int, width: int, length: int) -> int:
-    """The FLOPs of forward and backward for one token of a sequence of ``length`` tokens.
+def ring_crossing(nodes: int, per_node: int, nbytes: float) -> tuple[float, float]:
+    """A ring through the ranks in their order."""
+    # >>> 13.5
+    if nodes == 1:
+        return 0.0, 0.0
+    ranks = nodes * per_node
+    one = 2 * (ranks - 1) / ranks * nbytes  # what each rank sends, all of it to its right neighbour
+    return nodes * one, one
+    # <<<
 
-    Forward multiplies by each parameter, and by ``length`` keys and values in attention: 4 layers width length FLOPs.
-    (The causal mask, with which half of that would do, is not counted, as in PaLM's paper.) Backward takes twice as
-    many as forward.
+
+def dealt_ring_crossing(nodes: int, per_node: int, nbytes: float) -> tuple[float, float]:
+    """The same ring where ranks were dealt out to the nodes like cards: rank r is on node r % n."""
+    # >>> 13.5
+    if nodes == 1:
+        return 0.0, 0.0
+    ranks = nodes * per_node
+    one = 2 * (ranks - 1) / ranks * nbytes
+    return ranks * one, one
+    # <<<
+
+
+def two_shot_crossing(nodes: int, per_node: int, nbytes: float) -> tuple[float, float]:
+    """A direct reduce-scatter (every rank sends each chunk to the rank that keeps it) and a direct all-gather."""
+    # >>> 13.5
+    ranks = nodes * per_node
+    one = 2 * (ranks - per_node) * nbytes / ranks
+    return ranks * one, one
+    # <<<
+
+
+def tree_crossing(nodes: int, per_node: int, nbytes: float) -> tuple[float, float]:
+    """A binomial tree: reduce to rank 0, then broadcast from it. n and L are powers of two.
+
+    In the reduction rank r, whose lowest bit that is set is b, sends to r - b. In the broadcast rank 0 sends to 1, then
+    0 and 1 to 2 and 3, then 0 to 3 to 4 to 7, and so on.
     """
-    # >>> 13.9
-    return 6 * parameters + 12 * layers * width * length
+    # >>> 13.5
+    up, down = nodes - 1, (nodes - 1) * per_node  # messages that cross: the far ones go last on the way down
+    return (up + down) * nbytes, log2(nodes) * nbytes
     # <<<
 
 
-def hardware_flops_per_token(parameters: int, layers: int, width: int, length: int, recompute: str) -> int:
-    """What the hardware computes for it. ``recompute``: "none"; "attention": backward repeats the forward of attention,
-    the products with keys and values; "full": it repeats all of the forward."""
-    # >>> 13.9
-    again = {"none": 0, "attention": 4 * layers * width * length, "full": 2 * parameters + 4 * layers * width * length}
-    return model_flops_per_token(parameters, layers, width, length) + again[recompute]
-    # <<<
+def hierarchical_crossing(nodes: int, per_node: int, nbytes: float) -> tuple[float, float]:
+    """Two levels: a ring reduce-scatter inside the node, a ring all-reduce across, a ring all-gather inside.
 
-
-def utilization(tokens: float, seconds: float, flops_per_token: float, gpus: int, peak: float) -> float:
-    """MFU or HFU of a step that takes ``seconds`` for ``tokens`` tokens; ``peak``: FLOP/s of one GPU."""
-    # >>> 13.9
-    return tokens * flops_per_token / (seconds * gpus * peak)
-    # <<<
-
-
-def corrected_mfu(claimed: float, claimed_peak: float, dense_peak: float) -> float:
-    """The MFU of a run whose authors divided by another peak, such as one for sparse matrices."""
-    # >>> 13.9
-    return claimed * claimed_peak / dense_peak
-    # <<<
-
-
-def step_mfu(products: float, communication: float, hidden: float, other: float, efficiency: float) -> float:
-    """The MFU of a step without recomputation, from where its time goes.
-
-    Matrix products take ``products`` seconds and reach a share ``efficiency`` of the peak. Communication takes
-    ``communication`` seconds, of which a share ``hidden`` runs beside the products and the rest after them. All else
-    takes ``other`` seconds.
+    The ranks with the same local index have the same 1/L of the buffer then, and sum it across.
     """
-    # >>> 13.9
-    return efficiency * products / (products + communication * (1 - hidden) + other)
+    # >>> 13.5
+    one = 2 * (nodes - 1) / nodes * nbytes / per_node
+    return nodes * per_node * one, one
+    # <<<
+
+
+def hierarchical_seconds(
+    nodes: int, per_node: int, nbytes: float, inside: tuple[float, float], between: tuple[float, float]
+) -> float:
+    """How long that takes. ``inside``, ``between``: (alpha, beta) of each rank's links, in s and s/byte.
+
+    A message of m bytes takes alpha + beta m. All ranks do the same at the same time.
+    """
+    # >>> 13.5
+    (near, per_near_byte), (far, per_far_byte) = inside, between
+    part = nbytes / per_node
+    phases = 2 * (per_node - 1) * (near + per_near_byte * part)  # reduce-scatter, and later all-gather
+    return phases + 2 * (nodes - 1) * (far + per_far_byte * part / nodes)
+    # <<<
+
+
+def all_reduce_hierarchical(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
+    """13.6  Two-level all-reduce: as few bytes between nodes as possible, over all links between nodes at once.
+
+    1. Reduce-scatter inside the node: each of its L ranks has one part of the node's sum.
+    2. All-reduce across: the ranks with the same local index have the same part, and sum it.
+    3. All-gather inside the node.
+
+    A rank sends 2 (L-1)/L M inside its node, and 2 (n-1)/n M/L to one rank of another node, and to no other rank of
+    other nodes.
+
+    Args:
+        flat: flat and C-contiguous, any dtype and any size, 0 included; becomes the combination of all ranks' arrays.
+            Work in place: no second buffer of its size.
+        combine: a ufunc, such as ``np.add``.
+        group: of n nodes with equally many of its ranks on each, in any order: see ``group.nodes``. n and L may be 1.
+
+    ``reduce_scatter_ring``, ``all_gather_ring`` and ``all_reduce_ring`` are those of chapter 3. They work in place.
+    """
+    # >>> 13.6
+    nodes = group.nodes
+    mine = [rank for rank in range(group.size) if nodes[rank] == nodes[group.rank]]
+    local = mine.index(group.rank)
+    rows = {node: [rank for rank in range(group.size) if nodes[rank] == node] for node in nodes}
+    inside, across = group.part(mine), group.part([row[local] for row in rows.values()])
+    parts = np.array_split(flat, inside.size)
+    reduce_scatter_ring(parts, combine, inside)
+    all_reduce_ring(parts[inside.rank], combine, across)
+    all_gather_ring(parts, inside)
+    # <<<
+
+
+def double_tree(size: int) -> tuple[Parents, Parents]:
+    """13.7  Two binary trees over the same ranks, for an all-reduce that gives each of them half of the buffer.
+
+    A tree of depth log2 N has fewer steps than a ring. But its leaves, half of all ranks, pass nothing on, so half of
+    the links idle. With two trees every rank works, if the leaves of one are the inner ranks of the other.
+
+    Args:
+        size: N, the number of ranks, 0 or more.
+
+    Returns:
+        For each tree a new list: the parent of each rank, a Python integer; None for the root.
+
+        - Both are trees over ranks 0 to N - 1: one root, and from every rank parents lead to it.
+        - No rank has more than two children in one tree.
+        - No path to the root is longer than ceil(log2 N) links.
+        - No rank is inner (has children) in both trees. If N is odd, one rank may be.
+    """
+    # >>> 13.7
+    first: Parents = [None] * size
+    for rank in range(1, size):
+        bit = rank & -rank  # the lowest one that is set says how high a rank is: odd ranks are leaves
+        parent = (rank ^ bit) | (bit << 1)
+        first[rank] = parent if parent < size else rank ^ bit
+    names = [(place + 1) % size for place in range(size)]  # shifted by one: even places become odd ones
+    second: Parents = [None] * size
+    for place, parent in enumerate(first):
+        second[names[place]] = None if parent is None else names[parent]
+    return first, second
+    # <<<
+
+
+# 13.8  Placing a mesh on nodes
+#
+# A mesh has a dimension for each axis of parallelism. A node takes a block of it: ``inside[i]`` ranks along dimension
+# i, and ``across[i]`` nodes stand along it. So the mesh has the shape inside[i] * across[i], and a node has
+# prod(inside) GPUs. With a mesh numbered row by row only the last dimensions are inside; here any block is possible.
+
+
+def hybrid_mesh(inside: tuple[int, ...], across: tuple[int, ...]) -> np.ndarray:
+    """13.8  The number of the GPU at each place of the mesh, as ``create_hybrid_device_mesh`` of JAX makes it.
+
+    Node k has the GPUs k L to k L + L - 1, with L = prod(inside). Nodes stand in the mesh row by row (the last
+    dimension changes fastest), and so do the GPUs of a node in its block.
+
+    Returns:
+        Integers, of the shape of the mesh.
+    """
+    # >>> 13.8
+    grid = np.arange(prod(across) * prod(inside)).reshape(*across, *inside)
+    dims = len(inside)
+    order = [dim for pair in zip(range(dims), range(dims, 2 * dims), strict=True) for dim in pair]
+    return grid.transpose(order).reshape([a * b for a, b in zip(across, inside, strict=True)])
+    # <<<
+
+
+def axis_seconds(size: int, inside: int, nbytes: float, fast: float, slow: float) -> float:
+    """13.8  The time of a two-level all-reduce of ``nbytes`` along an axis of ``size`` ranks, ``inside`` on each node.
+
+    fast, slow: bytes/s of a rank's links inside a node and between nodes. Latencies do not count. ``inside`` divides
+    ``size``.
+    """
+    # >>> 13.8
+    nodes = size // inside
+    return 2 * (inside - 1) / inside * nbytes / fast + 2 * (nodes - 1) / nodes * nbytes / inside / slow
+    # <<<
+
+
+def best_inside(
+    shape: tuple[int, ...], node_size: int, nbytes: Sequence[float], fast: float, slow: float
+) -> tuple[int, ...]:
+    """13.8  Which block of a mesh belongs in a node, so that all axes together communicate for as short as possible.
+
+    In each step every axis all-reduces: axis i has ``nbytes[i]`` bytes on each rank. They do so one after another.
+
+    Args:
+        shape: of the mesh. node_size: GPUs in a node, 1 or more.
+
+    Returns:
+        ``inside``: it divides ``shape`` in every dimension, and its product is ``node_size``. Of several that are
+        equally fast, one.
+
+    Raises:
+        ValueError: if no block fits a node.
+    """
+    # >>> 13.8
+    blocks = [
+        block
+        for block in product(*(range(1, size + 1) for size in shape))
+        if prod(block) == node_size and all(size % one == 0 for size, one in zip(shape, block, strict=True))
+    ]
+    if not blocks:
+        raise ValueError(f"no block of a mesh of shape {shape} fills a node of {node_size}")
+
+    def seconds(block: tuple[int, ...]) -> float:
+        axes = zip(shape, block, nbytes, strict=True)
+        return sum(axis_seconds(size, one, count, fast, slow) for size, one, count in axes)
+
+    return min(blocks, key=seconds)
     # <<<
 
 
 def sync_shard(gradient: np.ndarray, group: ProcessGroup) -> tuple[np.ndarray, float]:
-    """13.10  Debugging: the gradients of hybrid sharding, and their norm.
+    """13.9  Debugging: the gradients of hybrid sharding, and their norm.
 
     Hybrid sharding (HSDP, ``HYBRID_SHARD``) shards a model inside each node, and every node has a replica: so the large
     all-gathers stay inside the node. After backward every rank has a gradient of the whole model, for its own samples.
@@ -496,7 +443,7 @@ def sync_shard(gradient: np.ndarray, group: ProcessGroup) -> tuple[np.ndarray, f
     per_node = group.size // nodes
     node, local = divmod(group.rank, per_node)
     inside = group.part(range(node * per_node, (node + 1) * per_node))
-    # >>> 13.10
+    # >>> 13.9
     across = group.part(range(local, group.size, per_node))
     # === given to the learner
     # across = group.part(range(group.rank % nodes, group.size, nodes))
@@ -509,9 +456,63 @@ def sync_shard(gradient: np.ndarray, group: ProcessGroup) -> tuple[np.ndarray, f
     shard /= group.size
 
     squares = np.array([np.sum(shard**2)])
-    # >>> 13.10
+    # >>> 13.9
     all_reduce_ring(squares, np.add, inside)
     # === given to the learner
     # all_reduce_ring(squares, np.add, group)
     # <<<
     return shard, float(np.sqrt(squares[0]))
+
+
+# 13.10  Worksheet: MFU
+#
+# *Model FLOPs utilization* is the share of a cluster's peak that the model's own FLOPs take: how fast it trains, as a
+# share that can be compared across clusters. (PaLM, Chowdhery et al., 2022, appendix B.) *Hardware FLOPs utilization*
+# counts those too that recomputation repeats.
+
+
+def model_flops_per_token(parameters: int, layers: int, width: int, length: int) -> int:
+    """The FLOPs of forward and backward for one token of a sequence of ``length`` tokens.
+
+    Forward multiplies by each parameter, and by ``length`` keys and values in attention: 4 layers width length FLOPs.
+    (The causal mask, with which half of that would do, is not counted, as in PaLM's paper.) Backward takes twice as
+    many as forward.
+    """
+    # >>> 13.10
+    return 6 * parameters + 12 * layers * width * length
+    # <<<
+
+
+def hardware_flops_per_token(parameters: int, layers: int, width: int, length: int, recompute: str) -> int:
+    """What the hardware computes for it. ``recompute``: "none"; "attention": backward repeats the forward of attention,
+    the products with keys and values; "full": it repeats all of the forward."""
+    # >>> 13.10
+    again = {"none": 0, "attention": 4 * layers * width * length, "full": 2 * parameters + 4 * layers * width * length}
+    return model_flops_per_token(parameters, layers, width, length) + again[recompute]
+    # <<<
+
+
+def utilization(tokens: float, seconds: float, flops_per_token: float, gpus: int, peak: float) -> float:
+    """MFU or HFU of a step that takes ``seconds`` for ``tokens`` tokens; ``peak``: FLOP/s of one GPU."""
+    # >>> 13.10
+    return tokens * flops_per_token / (seconds * gpus * peak)
+    # <<<
+
+
+def corrected_mfu(claimed: float, claimed_peak: float, dense_peak: float) -> float:
+    """The MFU of a run whose authors divided by another peak, such as one for sparse matrices."""
+    # >>> 13.10
+    return claimed * claimed_peak / dense_peak
+    # <<<
+
+
+def step_mfu(products: float, communication: float, hidden: float, other: float, efficiency: float) -> float:
+    """The MFU of a step without recomputation, from where its time goes.
+
+    Matrix products take ``products`` seconds and reach a share ``efficiency`` of the peak. Communication takes
+    ``communication`` seconds, of which a share ``hidden`` runs beside the products and the rest after them. All else
+    takes ``other`` seconds.
+    """
+    # >>> 13.10
+    return efficiency * products / (products + communication * (1 - hidden) + other)
+    # <<<

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from clusters import PatientCluster
+from readable import check_readable
 
 from minidist.comm.runtime.patience import cores
 from minidist.comm.runtime.warm import WarmClusters, preload
@@ -86,3 +87,20 @@ def scratch():
     """A folder for temporary files with a short path: sockets may have no long one."""
     with tempfile.TemporaryDirectory(prefix="t") as folder:
         yield Path(folder)
+
+
+@pytest.fixture
+def readable_figures(monkeypatch):
+    """Every figure that the test makes has texts of at least 8 points."""
+    from matplotlib.figure import Figure
+
+    made, make = [], Figure.__init__
+
+    def make_and_remember(figure, *arguments, **settings):
+        make(figure, *arguments, **settings)
+        made.append(figure)
+
+    monkeypatch.setattr(Figure, "__init__", make_and_remember)
+    yield
+    for figure in made:
+        check_readable(figure)

@@ -6,9 +6,11 @@ import os
 import pkgutil
 import re
 from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
+from readable import POINTS
 
 from minidist.course.answers import ROOT
 from minidist.course.grading.run_graders import run_graders
@@ -19,6 +21,10 @@ nbclient = pytest.importorskip("nbclient", reason="Jupyter is not installed")
 CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
 SHORT = "02_ranks"  # the chapter that ``pytest`` alone runs
 CELL_SECONDS = 600  # however busy the machine is
+QUESTION = re.compile(r"\*\*Before you (run|look)\b")  # "before you step" is about a player: that one waits itself
+FOLD = "<details><summary><b>The answer</b></summary>"
+TABLE = 104  # characters of the words that cannot be broken: about 880 pixels, what JupyterLab has in a window of 1,000
+PLOT_LINES = 25
 BYTES = 750_000  # of a notebook with its pictures and players, of which dials make the most
 
 
@@ -109,9 +115,90 @@ def test_it_is_committed_with_outputs(path):
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_exactly_the_outputs_below_a_question_are_hidden(path):
+    """The learner guesses first: the cells between a question, at the end of a text, and the next text."""
+    asked = False
+    for cell in read(path).cells:
+        if cell.cell_type == "markdown":
+            asked = bool(QUESTION.search(cell.source.split("\n\n")[-1]))
+        else:
+            hidden = asked and bool(cell.outputs)
+            assert cell.metadata.get("jupyter", {}).get("outputs_hidden", False) == hidden, cell.source
+            assert cell.metadata.get("collapsed", False) == hidden, cell.source
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_answers_are_folded_in_a_form_that_every_reader_of_notebooks_understands(path):
+    """Markdown inside HTML needs an empty line around it."""
+    folded = 0
+    for cell in read(path).cells:
+        rest = re.sub(rf"(?:^|\n\n){FOLD}\n\n(?:(?!<details).)+?\n\n</details>(?=\n\n|$)", "", cell.source, flags=re.S)
+        assert "<details" not in rest and "</details" not in rest, cell.source
+        folded += FOLD in cell.source
+    assert folded >= 4
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_cells_carry_no_leftovers(path):
+    """No times of a run, no state of an editor."""
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        assert set(cell["metadata"]) <= {"collapsed", "jupyter", "tags"}, cell["metadata"]
+        assert set(cell["metadata"].get("jupyter", {})) <= {"outputs_hidden", "source_hidden"}, cell["metadata"]
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_cells_that_plot_are_short(path):
+    """A longer plot lives in chapters/figures/, or what it computes has a cell of its own."""
+    plots = [cell.source for cell in code_cells(read(path)) if re.search(r"^figure.*plt\.", cell.source, re.M)]
+    assert [plot for plot in plots if plot.count("\n") + 1 > PLOT_LINES] == []
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_no_label_is_small(path):
+    """Of what cells draw themselves; what figures draw is measured in their tests."""
+    sizes = re.findall(
+        r"(?:fontsize|labelsize|font\.size)\W+([\d.]+)", "\n".join(c.source for c in code_cells(read(path)))
+    )
+    assert all(float(size) >= POINTS for size in sizes)
+
+
+def tables(notebook):
+    """The rows of each Markdown table, written or shown by a cell; a row is a list of cells."""
+    for cell in notebook.cells:
+        shown = [output.data.get("text/markdown", "") for output in cell.get("outputs", []) if "data" in output]
+        for text in [cell.source] * (cell.cell_type == "markdown") + shown:
+            for table in re.findall(r"(?:^\|.*\|[ ]*$\n?)+", text, re.M):
+                yield [
+                    line.strip()[1:-1].split("|") for line in table.splitlines() if not re.fullmatch(r"[-:| ]+", line)
+                ]
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_no_table_is_cut_at_the_right(path):
+    """A column is as wide as its longest word; two characters separate it from the next."""
+    for rows in tables(read(path)):
+        columns = zip_longest(*rows, fillvalue="")
+        widest = [max(map(len, re.split(r"[\s–-]+", " ".join(column).replace("`", "")))) for column in columns]
+        assert sum(widest) + 2 * len(widest) <= TABLE, rows[0]
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 def test_it_sends_to_every_task(path, tasks):
+    """Once each, in the order of their numbers: of the notebook, of the file, of its graders and its mutants."""
     mine = [task.number for task in tasks if task.chapter[2:4] == path.name[:2]]
     text = text_of(path)
-    assert mine and [number for number in mine if not re.search(rf"[Tt]ask.*\b{re.escape(number)}\b", text)] == []
+    pointers = re.findall(r"\*\*Tasks? ([^*]+)\*\*", text)
+    assert mine and [number for pointer in pointers for number in re.findall(r"\d+\.\d+", pointer)] == mine
     for named in re.findall(r"minidist (?:check|reset|check --hint) (\d+\.\d+)", text):
         assert named in [task.number for task in tasks], named
+
+
+@pytest.mark.parametrize("kind", ("solutions/{}.py", "tests/exercises/test_{}.py", "tests/exercises/mutants/{}.py"))
+def test_tasks_stand_in_order(kind, tasks):
+    """What is a part of a task is marked in the solutions, in its grader, and in every mutant."""
+    for chapter in {task.chapter: None for task in tasks}:
+        source = (ROOT / kind.format(chapter)).read_text(encoding="utf-8")
+        found = re.findall(r"# >>> (\d+\.\d+)|pytest\.mark\.task\(\s*\"(\d+\.\d+)\"|Mutant\(\s*\"(\d+\.\d+)\"", source)
+        numbers = ["".join(groups) for groups in found]
+        assert list(dict.fromkeys(numbers)) == [task.number for task in tasks if task.chapter == chapter]
+        assert numbers == sorted(numbers, key=lambda number: int(number.split(".")[1])), chapter

@@ -32,7 +32,7 @@ def draw(outcomes: Sequence[Outcome], title: str = ""):
     values, rows = triangle(outcomes)
     names = [f"{key}={value}" for key, value in values]
     count = len(values)
-    figure = Figure(figsize=(15, 8), layout="constrained")
+    figure = Figure(figsize=(11.5, 7.8), layout="constrained")
     figure.suptitle(title)
     matrix, *columns = figure.subplots(1, 4, width_ratios=(8, 2, 2, 2))
 
@@ -50,7 +50,9 @@ def draw(outcomes: Sequence[Outcome], title: str = ""):
     matrix.set_xticks([i + 0.5 for i in range(count)], names, rotation=90, fontsize=8)
     matrix.set_title(
         "two settings in one run\n"
-        "green: same bits as one process; orange: different bits in at least one run; grey: cannot be combined"
+        "green: same bits as one process; grey: cannot be combined\n"
+        "orange: different bits in at least one run",
+        fontsize=9,
     )
     matrix.tick_params(length=0)
     matrix.spines[:].set_visible(False)
@@ -65,7 +67,8 @@ def draw(outcomes: Sequence[Outcome], title: str = ""):
     )
     for axes, (label, numbers, colour) in zip(columns, measures, strict=True):
         axes.barh(range(len(numbers)), numbers, height=0.8, color=colour)
-        axes.set(xlim=(0, 1.3 * max(*numbers, 1e-9)), ylim=(len(numbers) - 0.5, -0.5), title=label)
+        axes.set(xlim=(0, 1.3 * max(*numbers, 1e-9)), ylim=(len(numbers) - 0.5, -0.5))
+        axes.set_title(label, fontsize=9)
         for size, first in firsts.items():
             axes.axhline(first - 0.5, color="grey", linewidth=0.8)
             axes.text(
@@ -75,7 +78,7 @@ def draw(outcomes: Sequence[Outcome], title: str = ""):
                 transform=axes.get_yaxis_transform(),
                 ha="right",
                 va="top",
-                fontsize=7,
+                fontsize=8,
             )
         axes.set_yticks([])
         axes.spines[["top", "right"]].set_visible(False)

@@ -80,6 +80,6 @@ def _cell(axes, place: int, slot: Slot, ranks: int, longest: float) -> None:
             number,
             ha="center",
             va="center",
-            fontsize=7,
+            fontsize=8,
             color=ink_on(colour),
         )

@@ -45,11 +45,11 @@ def test_untouched(folder, capsys):
     assert status == 1
     assert shown.count("to do") == 8 and "failing" not in shown and "Traceback" not in shown
     assert "next: 3.1" in shown and "hint: minidist check --hint 3.1" in shown
-    assert "Count the steps" not in shown  # a hint is shown to those who ask
+    assert "Number the ranks" not in shown  # a hint is shown to those who ask
 
 
 def test_a_debugging_task_shows_its_failing_test_from_the_start(folder, capsys):
-    status, shown = checked(folder, capsys, "3.8")
+    status, shown = checked(folder, capsys, "3.6")
     assert status == 1 and "to do" in shown and "the program fails in test_values" in shown and "rank " in shown
 
 
@@ -57,16 +57,16 @@ def test_a_debugging_task_shows_its_failing_test_from_the_start(folder, capsys):
 def test_a_debugging_task_that_is_the_last_one_left(folder, capsys):
     (folder / f"{NAME}.py").write_text(replace_definitions(SOLUTION, STUB, ["global_max"]))
     shown = checked(folder, capsys, "3")[1]
-    assert "next: 3.8" in shown and "the program fails in test_values" in shown and "failing" not in shown
+    assert "next: 3.6" in shown and "the program fails in test_values" in shown and "failing" not in shown
 
 
 def test_from_failing_to_passed(folder, capsys):
     mine = folder / f"{NAME}.py"
     mine.write_text(solve("broadcast_tree").replace("distance *= 2", "distance *= 3"))
-    status, shown = checked(folder, capsys, "3.2")
-    assert status == 1 and "failing" in shown and "3.2 fails in test_values" in shown and "rank" in shown
+    status, shown = checked(folder, capsys, "3.1")
+    assert status == 1 and "failing" in shown and "3.1 fails in test_values" in shown and "rank" in shown
     mine.write_text(solve("broadcast_tree"))
-    status, shown = checked(folder, capsys, "3.2")
+    status, shown = checked(folder, capsys, "3.1")
     assert status == 0 and "passed" in shown and "3 of " in shown and "Well done" in shown
     status, shown = checked(folder, capsys, "3")  # the whole chapter: one passed, seven to do
     assert status == 1 and shown.count("to do") == 7 and shown.count("passed") == 1
@@ -78,47 +78,47 @@ def test_a_task_that_uses_one_that_fails(folder, capsys):
     right = solve("reduce_scatter_ring", "all_gather_ring", "all_reduce_ring")
     mine.write_text(right.replace("(rank - 1 - step) % size]\n        mine", "(rank - step) % size]\n        mine"))
     _, shown = checked(folder, capsys, "3")
-    assert "3.4 fails in test_values" in shown and "also failing: 3.6 (uses 3.4)" in shown
-    _, shown = checked(folder, capsys, "3.6")  # on its own too, from what was found before
-    assert "3.6 uses 3.4, which fails: fix that first" in shown
+    assert "3.3 fails in test_values" in shown and "also failing: 3.5 (uses 3.3)" in shown
+    _, shown = checked(folder, capsys, "3.5")  # on its own too, from what was found before
+    assert "3.5 uses 3.3, which fails: fix that first" in shown
     mine.write_text(right.replace("chunks = chunks_of(flat, group.size)", "chunks = chunks_of(-flat, group.size)"))
     _, shown = checked(folder, capsys, "3")
-    assert "3.6 fails in" in shown and "uses" not in shown  # its own bug
+    assert "3.5 fails in" in shown and "uses" not in shown  # its own bug
 
 
 def test_a_stub_called_inside_a_rank_is_to_do(folder, capsys):
     """all_reduce_ring is written, but the two functions it calls are not."""
     (folder / f"{NAME}.py").write_text(solve("all_reduce_ring"))
-    status, shown = checked(folder, capsys, "3.6")
-    assert status == 1 and "to do" in shown and "Traceback" not in shown and "hint: minidist check --hint 3.6" in shown
+    status, shown = checked(folder, capsys, "3.5")
+    assert status == 1 and "to do" in shown and "Traceback" not in shown and "hint: minidist check --hint 3.5" in shown
 
 
 def test_an_error_names_the_line(folder, capsys):
     mine = folder / f"{NAME}.py"
     mine.write_text(solve("all_gather_ring").replace("incoming = chunks[(rank - 1 - step) % size]", "incoming = chunk"))
     line = mine.read_text().splitlines().index("        incoming = chunk") + 1
-    status, shown = checked(folder, capsys, "3.5")
+    status, shown = checked(folder, capsys, "3.4")
     assert status == 1 and "NameError" in shown and f"{NAME}.py:{line}" in shown
     assert "details:" not in shown  # these are the details
-    assert "details: minidist check 3.5" in checked(folder, capsys)[1]
+    assert "details: minidist check 3.4" in checked(folder, capsys)[1]
 
 
 @pytest.mark.long
 def test_an_endless_loop_and_a_deadlock_end(folder, capsys):
     mine = folder / f"{NAME}.py"
     mine.write_text(solve("broadcast_tree").replace("distance *= 2", "distance = int(np.sum(distance))"))
-    _, shown = checked(folder, capsys, "3.2")
+    _, shown = checked(folder, capsys, "3.1")
     # one rank waits forever for another that loops forever; both are in this function
-    assert "3.2 fails" in shown and "did not end within 10 s" in shown and shown.count(f"{NAME}.py:") == 2, shown
+    assert "3.1 fails" in shown and "did not end within 10 s" in shown and shown.count(f"{NAME}.py:") == 2, shown
     mine.write_text(solve("all_gather_ring").replace("sendrecv(outgoing, right, incoming", "recv(incoming"))
-    _, shown = checked(folder, capsys, "3.5")
+    _, shown = checked(folder, capsys, "3.4")
     assert "deadlock" in shown and f"{NAME}.py:" in shown
 
 
 @pytest.mark.long
 def test_a_file_that_is_not_python(folder, capsys):
     (folder / f"{NAME}.py").write_text(STUB + "\ndef broken(:\n")
-    status, shown = checked(folder, capsys, "3.2")
+    status, shown = checked(folder, capsys, "3.1")
     assert status == 1 and "cannot be loaded" in shown and "SyntaxError" in shown
     status, shown = checked(folder, capsys, "3")
     assert shown.count("cannot be loaded") == 1  # once, not for every task
@@ -132,14 +132,14 @@ def test_the_chapter_being_worked_on_is_shown(folder, capsys):
     assert "chapter 0:" in checked(folder, capsys)[1]
     (folder / f"{NAME}.py").write_text(solve("broadcast_tree"))
     shown = checked(folder, capsys)[1]
-    assert "chapter 3:" in shown and "chapter 0:" not in shown and "next: 3.1" in shown
+    assert "chapter 3:" in shown and "chapter 0:" not in shown and "next: 3.2" in shown
 
 
 @pytest.mark.long
 def test_a_traceback_shows_only_the_learners_lines(folder, capsys):
     mine = folder / f"{NAME}.py"
     mine.write_text(solve("all_gather_ring").replace("incoming = chunks[(rank - 1 - step) % size]", "incoming = chunk"))
-    shown = checked(folder, capsys, "3.5")[1]
+    shown = checked(folder, capsys, "3.4")[1]
     assert "incoming = chunk" in shown and "student.py" not in shown and "test_ch03" not in shown
 
 
@@ -161,23 +161,23 @@ def test_only_what_has_changed_is_judged(folder, capsys, judged):
     text = solve("broadcast_tree", "all_reduce_naive")
     mine.write_text(text)
     shown = checked(folder, capsys)[1]
-    assert judged == ["3.2", "3.3", "3.8"] and "5 of" in shown and "2 of" in shown  # 3.8 is a program with a bug
+    assert judged == ["3.1", "3.2", "3.6"] and "5 of" in shown and "2 of" in shown  # 3.6 is a program with a bug
     judged.clear()
     shown = checked(folder, capsys, "3")[1]
     assert judged == [] and "5 of" in shown
     mine.write_text(text.replace("distance *= 2", "distance *= 3"))
     shown = checked(folder, capsys)[1]
-    assert judged == ["3.2"] and "3.2 fails" in shown and "2 of 391" in shown
+    assert judged == ["3.1"] and "3.1 fails" in shown and "2 of 391" in shown
     judged.clear()
     mine.write_text("\n" + text.replace("distance *= 2", "distance *= 3"))  # the message names lines, and they move
     checked(folder, capsys)
-    assert judged == ["3.2"]
+    assert judged == ["3.1"]
     judged.clear()
     mine.write_text("\n\n" + text)  # undone
     shown = checked(folder, capsys)[1]
     assert judged == [] and "5 of" in shown
-    checked(folder, capsys, "3.3")  # a task that is named is judged again
-    assert judged == ["3.3"]
+    checked(folder, capsys, "3.2")  # a task that is named is judged again
+    assert judged == ["3.2"]
 
 
 def test_what_was_saved_while_it_was_judged_is_judged_again(folder, capsys, judged, monkeypatch):
@@ -191,9 +191,9 @@ def test_what_was_saved_while_it_was_judged_is_judged_again(folder, capsys, judg
 
     with monkeypatch.context() as patch:
         patch.setattr("minidist.course.learner.check.run_graders", save_and_run)
-        assert "passed" in checked(folder, capsys, "3.3")[1]
+        assert "passed" in checked(folder, capsys, "3.2")[1]
     checked(folder, capsys, "3")
-    assert "3.3" in judged
+    assert "3.2" in judged
 
 
 def test_other_chapters_take_one_line(folder, capsys):
@@ -207,7 +207,7 @@ def test_other_chapters_take_one_line(folder, capsys):
     os.utime(zero, (time.time() + 9,) * 2)
     shown = checked(folder, capsys)[1]
     assert "chapter 0:" in shown and "chapter 3:" not in shown and "next: 0.2" in shown
-    assert "also failing: 3.3" in shown and "3.3 fails" not in shown
+    assert "also failing: 3.2" in shown and "3.2 fails" not in shown
 
 
 def test_a_chapter_that_is_solved_leads_to_the_one_after_it(folder, capsys):
@@ -222,12 +222,12 @@ def test_a_chapter_that_is_solved_leads_to_the_one_after_it(folder, capsys):
 def test_progress_that_cannot_be_stored_or_read(folder, capsys):
     """check reports the problem and shows its results all the same."""
     (folder / ".progress.json").mkdir()
-    assert main(["check", "--impl", str(folder), "3.2"]) == 1
+    assert main(["check", "--impl", str(folder), "3.1"]) == 1
     seen = capsys.readouterr()
-    assert "next: 3.2" in seen.out and "cannot save your progress" in seen.err
+    assert "next: 3.1" in seen.out and "cannot save your progress" in seen.err
     (folder / ".progress.json").rmdir()
     (folder / ".progress.json").write_text("[" * 5000)
-    assert "next: 3.2" in checked(folder, capsys, "3.2")[1]
+    assert "next: 3.1" in checked(folder, capsys, "3.1")[1]
 
 
 def test_a_signal_ends_it_without_leftovers(folder, scratch):
@@ -235,7 +235,7 @@ def test_a_signal_ends_it_without_leftovers(folder, scratch):
         solve("broadcast_tree").replace("distance *= 2", "distance = int(np.sum(distance))")
     )
     environment = os.environ | {"TMPDIR": str(scratch)}
-    command = [sys.executable, "-m", "minidist.cli", "check", "3.2", "--impl", str(folder)]
+    command = [sys.executable, "-m", "minidist.cli", "check", "3.1", "--impl", str(folder)]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + LIMIT
     while not list(scratch.glob("*/verdicts")) and time.monotonic() < deadline:
@@ -249,23 +249,23 @@ def test_a_signal_ends_it_without_leftovers(folder, scratch):
 def test_reset_asks(folder, capsys, monkeypatch):
     mine = folder / f"{NAME}.py"
     mine.write_text(solve("broadcast_tree"))
-    assert main(["reset", "3.2", "--impl", str(folder)]) == 2
+    assert main(["reset", "3.1", "--impl", str(folder)]) == 2
     assert "this would replace what you wrote in broadcast_tree" in capsys.readouterr().err
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", lambda question: "n")
-    assert main(["reset", "3.2", "--impl", str(folder)]) == 0 and mine.read_text() == solve("broadcast_tree")
+    assert main(["reset", "3.1", "--impl", str(folder)]) == 0 and mine.read_text() == solve("broadcast_tree")
     monkeypatch.setattr("builtins.input", lambda question: "y")
-    assert main(["reset", "3.2", "--impl", str(folder)]) == 0 and mine.read_text() == STUB
+    assert main(["reset", "3.1", "--impl", str(folder)]) == 0 and mine.read_text() == STUB
     assert "your work is saved in .backups/" in capsys.readouterr().out
 
 
 def test_hints_go_from_a_push_to_nearly_the_code(capsys):
-    first, second, *_ = hints_of(NAME)["3.4"]
-    assert main(["check", "--hint", "3.4"]) == 0
+    first, second, *_ = hints_of(NAME)["3.3"]
+    assert main(["check", "--hint", "3.3"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert shown.startswith("3.4 reduce_scatter_ring") and first in shown and second not in shown and "3.5" not in shown
-    assert "the next one: minidist check --hint 3.4 2" in shown
-    assert main(["check", "--hint", "3.4", "2"]) == 0
+    assert shown.startswith("3.3 reduce_scatter_ring") and first in shown and second not in shown and "3.4" not in shown
+    assert "the next one: minidist check --hint 3.3 2" in shown
+    assert main(["check", "--hint", "3.3", "2"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert first in shown and second in shown
     assert main(["check", "--hint", "3"]) == 0
@@ -286,8 +286,8 @@ def test_every_task_has_hints():
         (["77"], "there is no chapter '77'"),
         (["--impl", "/nowhere"], "there is no such folder"),
         (["--hint", "3.99"], "there is no task 3.99"),
-        (["--hint", "3.4", "9"], "there is no hint 9 for 3.4: choose a number from 1 to "),
-        (["--hint", "3.4", "two"], "expected a task and a number, such as --hint 3.4 2"),
+        (["--hint", "3.3", "9"], "there is no hint 9 for 3.3: choose a number from 1 to "),
+        (["--hint", "3.3", "two"], "expected a task and a number, such as --hint 3.4 2"),
     ],
 )
 def test_unusable_input(arguments, message, capsys):
@@ -298,7 +298,7 @@ def test_unusable_input(arguments, message, capsys):
 def test_watch(folder):
     """It judges immediately, and again when a file is saved."""
     pytest.importorskip("watchfiles", reason="watchfiles is not installed")
-    command = [sys.executable, "-m", "minidist.cli", "check", "3.2", "--watch", "--impl", str(folder)]
+    command = [sys.executable, "-m", "minidist.cli", "check", "3.1", "--watch", "--impl", str(folder)]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ | {"COLUMNS": "100"}
     )

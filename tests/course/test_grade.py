@@ -23,32 +23,32 @@ from minidist.course.source.stubs import stub_of
 
 NAME = "ch03_collectives"
 SOLUTION = read_answers(course_folder("solutions"))[NAME].text
-TASKS = {"3.3": 2, "3.6": 4, "3.8": 3}  # the tasks graded here and their points
+TASKS = {"3.2": 2, "3.5": 4, "3.6": 3}  # the tasks graded here and their points
 LIMIT = 300  # seconds for one wait
-HEART = "    chunks = chunks_of(flat, group.size)\n"  # the first line of task 3.6
+HEART = "    chunks = chunks_of(flat, group.size)\n"  # the first line of task 3.5
 
 
-def in_3_6(code: str) -> str:
-    """The solutions, with code in front of the answer to task 3.6."""
+def in_3_5(code: str) -> str:
+    """The solutions, with code in front of the answer to task 3.5."""
     assert SOLUTION.count(HEART) == 1
     return SOLUTION.replace(HEART, "".join(f"    {line}\n" for line in code.splitlines()) + HEART)
 
 
-# student -> (the file, points for 3.3, 3.6 and 3.8, a pattern that a remark matches)
+# student -> (the file, points for 3.2, 3.5 and 3.6, a pattern that a remark matches)
 SUBMISSIONS = {
     "solves_all": (SOLUTION, (2, 4, 3), None),
     "untouched": (stub_of(SOLUTION), (0, 0, 0), None),
     "hangs": (
-        in_3_6("import time\nwhile True:\n    time.sleep(0.01)"),  # (the next one never waits)
+        in_3_5("import time\nwhile True:\n    time.sleep(0.01)"),  # (the next one never waits)
         (2, 0, 3),
-        rf"3\.6: the run did not end within .*{NAME}\.py:\d+ in all_reduce",
+        rf"3\.5: the run did not end within .*{NAME}\.py:\d+ in all_reduce",
     ),
     "hangs_when_loaded": (SOLUTION + "\nwhile True:\n    pass\n", (0, 0, 0), r"cannot be loaded: the run did not end"),
-    "forks": (in_3_6("import os\nos.fork()"), (2, 0, 3), r"3\.6: Forked: .*os\.fork"),
-    "fork_bomb": (in_3_6("import os\nwhile True:\n    os.fork()"), (2, 0, 3), r"3\.6: the run did not end within"),
-    "exits": (in_3_6("import sys\nsys.exit(0)"), (2, 0, 3), r"3\.6: Exited: the answer ends the process: exit\(0\)"),
-    "exits_hard": (in_3_6("import os\nos._exit(0)"), (2, 0, 3), r"3\.6: exited with status 0"),
-    "prints_megabytes": (in_3_6("print('x' * 20_000_000)"), (2, 4, 3), r"3\.6: printed more than 20,000 characters"),
+    "forks": (in_3_5("import os\nos.fork()"), (2, 0, 3), r"3\.5: Forked: .*os\.fork"),
+    "fork_bomb": (in_3_5("import os\nwhile True:\n    os.fork()"), (2, 0, 3), r"3\.5: the run did not end within"),
+    "exits": (in_3_5("import sys\nsys.exit(0)"), (2, 0, 3), r"3\.5: Exited: the answer ends the process: exit\(0\)"),
+    "exits_hard": (in_3_5("import os\nos._exit(0)"), (2, 0, 3), r"3\.5: exited with status 0"),
+    "prints_megabytes": (in_3_5("print('x' * 20_000_000)"), (2, 4, 3), r"3\.5: printed more than 20,000 characters"),
     "deletes_files": (
         "import os, shutil\nfor folder in ('.', os.path.dirname(__file__)):\n"
         "    shutil.rmtree(folder, ignore_errors=True)\n" + SOLUTION,
@@ -64,42 +64,42 @@ SUBMISSIONS = {
     ),
     "calls_the_library": (
         "from minidist.comm.algorithms import all_reduce_ring as theirs\n"
-        + in_3_6("return theirs(flat, combine, group)"),
+        + in_3_5("return theirs(flat, combine, group)"),
         (2, 0, 3),
-        r"3\.6: LibraryAnswer: the answer calls minidist's own all_reduce_ring",
+        r"3\.5: LibraryAnswer: the answer calls minidist's own all_reduce_ring",
     ),
     "kills_its_grader": (
-        in_3_6("import os, signal\nos.killpg(0, signal.SIGKILL)"),
+        in_3_5("import os, signal\nos.killpg(0, signal.SIGKILL)"),
         (2, 0, 3),
-        r"3\.6: it ended the grading process",
+        r"3\.5: it ended the grading process",
     ),
     "starts_a_daemon": (
-        in_3_6("import subprocess\nsubprocess.Popen(['sleep', '3600'], env={}, start_new_session=True)"),
+        in_3_5("import subprocess\nsubprocess.Popen(['sleep', '3600'], env={}, start_new_session=True)"),
         (2, 0, 3),
-        r"3\.6: StartsProgram: the answer starts a program with subprocess\.Popen",
+        r"3\.5: StartsProgram: the answer starts a program with subprocess\.Popen",
     ),
-    "eats_memory": (in_3_6("hoard = np.ones((1 << 20, 1 << 12))"), (2, 0, 3), None),
+    "eats_memory": (in_3_5("hoard = np.ones((1 << 20, 1 << 12))"), (2, 0, 3), None),
     "reads_the_solutions": (
-        in_3_6("from solutions.ch03_collectives import all_reduce_ring as a\nreturn a(flat, combine, group)"),
+        in_3_5("from solutions.ch03_collectives import all_reduce_ring as a\nreturn a(flat, combine, group)"),
         (2, 0, 3),
-        r"3\.6: LibraryAnswer: the answer reads solutions/",
+        r"3\.5: LibraryAnswer: the answer reads solutions/",
     ),
     "copies_functions": (
         "import types, minidist.comm.algorithms as a\n"
         "theirs = types.FunctionType(a.all_reduce_ring.__wrapped__.__code__, vars(a))\n"
-        + in_3_6("return theirs(flat, combine, group)"),
+        + in_3_5("return theirs(flat, combine, group)"),
         (2, 0, 3),
-        r"3\.6: LibraryAnswer: the answer calls minidist's own all_reduce_ring",
+        r"3\.5: LibraryAnswer: the answer calls minidist's own all_reduce_ring",
     ),
     "copies_the_library": (
-        in_3_6(
+        in_3_5(
             "import importlib.util as u, minidist.comm.algorithms as a\n"
             "u.spec_from_file_location('mine', a.__file__).loader.get_data(a.__file__)"
         ),
         (2, 0, 3),
-        r"3\.6: LibraryAnswer: the answer reads minidist/comm/algorithms\.py",
+        r"3\.5: LibraryAnswer: the answer reads minidist/comm/algorithms\.py",
     ),
-    "spoils_its_ranks": (  # in 3.3; the later tasks are correct and must not suffer
+    "spoils_its_ranks": (  # in 3.2; the later tasks are correct and must not suffer
         SOLUTION.replace(
             "    if group.rank == 0:\n        arrived",
             "    import threading, os, signal, numpy.random\n    signal.alarm(2)\n"
@@ -107,9 +107,9 @@ SUBMISSIONS = {
             1,
         ),
         (2, 4, 3),
-        r"3\.3: leaves threads running",
+        r"3\.2: leaves threads running",
     ),
-    "raises_rubbish": (in_3_6("raise ValueError('\\x1b[2J\\ud83d' + 'x' * 5_000_000)"), (2, 0, 3), None),
+    "raises_rubbish": (in_3_5("raise ValueError('\\x1b[2J\\ud83d' + 'x' * 5_000_000)"), (2, 0, 3), None),
     "is_written_elsewhere": (
         "\ufeffimport dataclasses\n"
         + SOLUTION.replace("\n", "\r\n").replace(HEART, HEART)
@@ -122,7 +122,7 @@ SUBMISSIONS = {
         (2, 4, 3),
         None,
     ),
-    "is_no_python": ("def broken(:\n", (0, 0, 0), r"3\.3, 3\.6, 3\.8: .*cannot be loaded: SyntaxError"),
+    "is_no_python": ("def broken(:\n", (0, 0, 0), r"3\.2, 3\.5, 3\.6: .*cannot be loaded: SyntaxError"),
 }
 FEW = ("calls_the_library",)  # what ``pytest`` alone grades
 
@@ -206,12 +206,12 @@ def test_tables_and_gradescope(graded):
         rows = list(csv.DictReader(file))
     assert {row["student"] for row in rows} >= {*FEW, "sends_a_zip", "is_no_zip", "sends_nothing"}
     row = next(row for row in rows if row["student"] == "calls_the_library")
-    assert (row["points"], row["of"], row["3.3"], row["3.6"]) == ("5", "9", "2", "0")
+    assert (row["points"], row["of"], row["3.2"], row["3.5"]) == ("5", "9", "2", "0")
     assert "minidist's own all_reduce_ring" in row["remarks"]
     results = json.loads((graded[1] / "students" / "calls_the_library" / "results.json").read_text())
     assert results["score"] == 5 == sum(test["score"] for test in results["tests"])
     last = results["tests"][1]
-    assert (last["number"], last["max_score"], last["status"]) == ("3.6", 4, "failed")
+    assert (last["number"], last["max_score"], last["status"]) == ("3.5", 4, "failed")
     assert "minidist's own all_reduce_ring" in last["output"]
 
 
@@ -236,7 +236,7 @@ def test_an_interrupt_keeps_finished_grades_and_leaves_nothing(tmp_path, scratch
         "--out",
         tmp_path / "out",
         "--task",
-        "3.3",
+        "3.2",
     ]
     environment = os.environ | {"TMPDIR": str(scratch)}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -256,10 +256,10 @@ def test_a_submission_that_takes_too_long(tmp_path):
     """The time limit applies to the whole submission; a remark lists the tasks that were not judged."""
     (tmp_path / "in" / "slow").mkdir(parents=True)
     (tmp_path / "in" / "slow" / f"{NAME}.py").write_text(SOLUTION + "\nimport time\ntime.sleep(2)\n")
-    arguments = ["--timeout", "5", "--task", "3.3", "--task", "3.6"]
+    arguments = ["--timeout", "5", "--task", "3.2", "--task", "3.5"]
     assert main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"), *arguments]) == 0
     (grade,) = json.loads((tmp_path / "out" / "grades.json").read_text())
-    assert "not judged within 5 s: 3.3, 3.6" in grade["remarks"] and grade["points"] == 0
+    assert "not judged within 5 s: 3.2, 3.5" in grade["remarks"] and grade["points"] == 0
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def test_names_reach_no_terminal_and_no_file_with_control_characters(tmp_path, c
         archive.writestr(f"ch03{evil}.py".replace("\n", ""), "")
         for folder in (f"a{evil}", "b"):
             archive.writestr(f"{folder}/{NAME}.py", stub_of(SOLUTION))
-    assert main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--task", "3.3"]) == 0
+    assert main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--task", "3.2"]) == 0
     shown = capsys.readouterr()
     names = [str(path.relative_to(tmp_path)) for path in (tmp_path / "out").rglob("*")]
     grades = json.loads((tmp_path / "out" / "grades.json").read_text())
@@ -349,11 +349,11 @@ def test_the_file_taken_from_several(tmp_path):
 def test_the_limit_of_processes(tmp_path):
     (tmp_path / "in" / "crowd").mkdir(parents=True)
     crowd = "import ctypes\nfor _ in range(60):\n    ctypes.CDLL(None).system(b'sleep 60 &')"  # no rule sees it
-    (tmp_path / "in" / "crowd" / f"{NAME}.py").write_text(in_3_6(crowd))
-    arguments = ["--processes", "44", "--task", "3.3", "--task", "3.6"]
+    (tmp_path / "in" / "crowd" / f"{NAME}.py").write_text(in_3_5(crowd))
+    arguments = ["--processes", "44", "--task", "3.2", "--task", "3.5"]
     assert main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"), *arguments]) == 0
     (grade,) = json.loads((tmp_path / "out" / "grades.json").read_text())
-    assert grade["remarks"] == ["3.6: it exceeded the limit of 44 processes"]
+    assert grade["remarks"] == ["3.5: it exceeded the limit of 44 processes"]
     assert grade["points"] == 2
 
 
@@ -363,13 +363,13 @@ def test_the_autograder_of_the_documentation(tmp_path):
     (tmp_path / "submission" / f"{NAME}.py").write_text(SOLUTION)
     (tmp_path / "venv" / "bin").mkdir(parents=True)
     wrapper = tmp_path / "venv" / "bin" / "minidist"
-    wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} -m minidist.cli "$@" --task 3.3\n')
+    wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} -m minidist.cli "$@" --task 3.2\n')
     wrapper.chmod(0o755)
     script = ROOT / "docs" / "autograder" / "run_autograder"
     environment = os.environ | {"AUTOGRADER": str(tmp_path)}
     subprocess.run([script], env=environment, check=True, timeout=LIMIT, capture_output=True)
     results = json.loads((tmp_path / "results" / "results.json").read_text())
-    assert results["score"] == 2 and [test["number"] for test in results["tests"]] == ["3.3"]
+    assert results["score"] == 2 and [test["number"] for test in results["tests"]] == ["3.2"]
 
 
 def test_other_commands_run_without_the_courses_packages():

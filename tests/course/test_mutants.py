@@ -36,13 +36,13 @@ def test_every_task_has_its_mutants():
 
 def test_a_mutant_that_is_not_caught_is_reported(monkeypatch, capsys):
     """A mutant without a bug stands for a grader that misses one."""
-    harmless = Mutant("3.5", "no bug", "right, left = (rank + 1) % size", "right, left = (1 + rank) % size")
-    real = next(mutant for mutant in all_mutants() if mutant.task == "3.5")
-    task = Task("3.5", 4, "code", "title", "ch03_collectives")
-    known = TaskResult(task, [Verdict("3.5", "test_values", "failed", "wrong", mutant=real.bug)])
+    harmless = Mutant("3.4", "no bug", "right, left = (rank + 1) % size", "right, left = (1 + rank) % size")
+    real = next(mutant for mutant in all_mutants() if mutant.task == "3.4")
+    task = Task("3.4", 4, "code", "title", "ch03_collectives")
+    known = TaskResult(task, [Verdict("3.4", "test_values", "failed", "wrong", mutant=real.bug)])
     monkeypatch.setattr("minidist.course.authoring.catch_mutants.all_mutants", lambda: [harmless, real])
     monkeypatch.setattr("minidist.course.authoring.catch_mutants.run_graders", lambda *_, **__: [known])
-    assert main(["mutants", "3.5"]) == 1
+    assert main(["mutants", "3.4"]) == 1
     shown = capsys.readouterr().out
     assert shown.count("NOT CAUGHT") == 1 and "caught 1 of 2 mutants" in shown
 
@@ -57,4 +57,4 @@ def test_a_mutant_that_is_not_caught_is_reported(monkeypatch, capsys):
 )
 def test_a_mutant_that_does_not_fit_its_solution(old, new, message):
     with pytest.raises(ValueError, match=message):
-        Mutant("3.5", "unfit", old, new).source()
+        Mutant("3.4", "unfit", old, new).source()

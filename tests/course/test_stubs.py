@@ -137,12 +137,12 @@ def test_reset_of_one_task(tmp_path):
     solution = read_answers(course_folder("solutions"))["ch03_collectives"].text
     mine = tmp_path / "ch03_collectives.py"
     mine.write_text(solution)
-    file, text, lost = plan_reset("3.4", tmp_path)
+    file, text, lost = plan_reset("3.3", tmp_path)
     assert file == mine and mine.read_text() == solution  # only a plan so far
     assert lost == "what you wrote in reduce_scatter_ring of ch03_collectives.py"
     copy = write_reset(file, text)
     assert copy.read_text() == solution
-    again = write_reset(*plan_reset("3.5", tmp_path)[:2])  # in the same second
+    again = write_reset(*plan_reset("3.4", tmp_path)[:2])  # in the same second
     assert again != copy and copy.read_text() == solution and again.read_text() == text
     stub = stub_of(solution)
     assert untouched(mine.read_text(), stub, ["reduce_scatter_ring"])
@@ -152,11 +152,11 @@ def test_reset_of_one_task(tmp_path):
 def test_reset_of_a_chapter_and_of_unknown_targets(tmp_path):
     stub = stub_of(read_answers(course_folder("solutions"))["ch03_collectives"].text)
     mine = tmp_path / "ch03_collectives.py"
-    assert write_reset(*plan_reset("3.4", tmp_path)[:2]) is None  # without a file, the whole chapter is written
+    assert write_reset(*plan_reset("3.3", tmp_path)[:2]) is None  # without a file, the whole chapter is written
     assert mine.read_text() == stub
     mine.write_text("def broken(:\n")
     with pytest.raises(ValueError, match=r"line 1.*minidist reset 3"):
-        plan_reset("3.4", tmp_path)
+        plan_reset("3.3", tmp_path)
     assert plan_reset("3", tmp_path)[1] == stub
     for target, message in (("3.99", "no task 3.99"), ("77", "no chapter '77'"), ("x", "no chapter 'x'")):
         with pytest.raises(ValueError, match=message):

@@ -56,9 +56,9 @@ def test_kill_9_leaves_nothing(command, tmp_path, scratch):
     started = tmp_path / "started"
     (folder / f"{NAME}.py").write_text(f"{SOLUTION}\nopen({str(started)!r}, 'w')\nwhile True:\n    pass\n")
     arguments = {
-        "grade": ["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--task", "3.6"],
-        "check": ["check", "3.6", "--impl", str(folder)],
-        "watch": ["check", "3.6", "--impl", str(folder), "--watch"],
+        "grade": ["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--task", "3.5"],
+        "check": ["check", "3.5", "--impl", str(folder)],
+        "watch": ["check", "3.5", "--impl", str(folder), "--watch"],
     }
     process = subprocess.Popen(
         [sys.executable, "-m", "minidist.cli", *arguments[command]],
@@ -81,7 +81,7 @@ def test_kill_9_while_a_process_stands_by_leaves_nothing(tmp_path, scratch):
     """Between two saves a grading process waits, with the server that forks ranks."""
     (tmp_path / f"{NAME}.py").write_text(SOLUTION)
     process = subprocess.Popen(
-        [sys.executable, "-m", "minidist.cli", "check", "3.6", "--impl", str(tmp_path), "--watch"],
+        [sys.executable, "-m", "minidist.cli", "check", "3.5", "--impl", str(tmp_path), "--watch"],
         env=os.environ | {"TMPDIR": str(scratch)}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     timer = Timer(LIMIT, process.kill)
@@ -104,8 +104,8 @@ def test_a_process_that_stands_by_reads_the_answers_when_it_judges(tmp_path):
     with Standby() as standby:
         wait_for(lambda: psutil.Process().children(recursive=True), "nothing has started")
         mine.write_text(SOLUTION)
-        results = standby.run_graders(str(tmp_path), ["3.2"])
-        assert [result.task.number for result in results if result.state == "passed"] == ["3.2"]
+        results = standby.run_graders(str(tmp_path), ["3.1"])
+        assert [result.task.number for result in results if result.state == "passed"] == ["3.1"]
 
 
 def test_a_program_that_hides_from_its_supervisor_ends():
@@ -146,10 +146,10 @@ def test_a_submission_cannot_leave_a_program(tmp_path):
     (tmp_path / "in" / "student").mkdir(parents=True)
     program = f'env -i setsid sh -c "echo \\$\\$ >> {tmp_path}/pids; exec sleep 3600" &'
     start = f"    import ctypes\n    ctypes.CDLL(None).system({program.encode()})\n"
-    heart = "    chunks = chunks_of(flat, group.size)\n"  # the first line of task 3.6
+    heart = "    chunks = chunks_of(flat, group.size)\n"  # the first line of task 3.5
     (tmp_path / "in" / "student" / f"{NAME}.py").write_text(SOLUTION.replace(heart, start + heart))
     assert (
-        main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--task", "3.6", "--processes", "999"])
+        main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--task", "3.5", "--processes", "999"])
         == 0
     )
     (grade,) = json.loads((tmp_path / "out" / "grades.json").read_text())

@@ -110,274 +110,6 @@ def slopes(function, x: np.ndarray, step: float = 1e-5) -> np.ndarray:
 
 # 1.1
 
-
-def summed_by_hand(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Number the elements, broadcast the numbers, and add each element of the gradient to the bin of its number."""
-    count = int(np.prod(shape))
-    numbers = np.broadcast_to(np.arange(count).reshape(shape), gradient.shape)
-    return np.bincount(numbers.ravel(), gradient.ravel(), minlength=count).reshape(shape)
-
-
-@pytest.mark.task(
-    "1.1",
-    points=3,
-    shared=("unbroadcast",),
-)
-class TestUnbroadcast:
-    """unbroadcast: sum the gradient over what the broadcast repeated"""
-
-    def check(self, student, pairs) -> None:
-        for large, shape in pairs:
-            gradient = integers(large)
-            found = found_by(student, "unbroadcast", gradient, shape)
-            agree(found, summed_by_hand(gradient, shape), f"a gradient of shape {large}, summed to {shape}")
-
-    def test_added_axes(self, student):
-        self.check(student, [((2, 3), (3,)), ((2, 5, 3), (3,)), ((4, 2, 5, 3), (5, 3)), ((3,), ()), ((2, 3), ())])
-
-    def test_stretched_axes(self, student):
-        pairs = [((4, 3), (1, 3)), ((4, 3), (4, 1)), ((4, 3), (1, 1)), ((2, 5, 3), (2, 1, 3)), ((3, 3), (3, 1))]
-        self.check(student, pairs)
-
-    def test_both(self, student):
-        self.check(student, [((2, 5, 3), (5, 1)), ((2, 5, 3), (1, 3)), ((7, 2, 5, 3), (2, 1, 1)), ((2, 3), (1,))])
-
-    def test_nothing_was_repeated(self, student):
-        self.check(student, [((2, 3), (2, 3)), ((), ()), ((1,), (1,)), ((3, 1), (3, 1)), ((1, 1, 4), (1, 4))])
-
-    def test_no_elements(self, student):
-        self.check(student, [((0, 3), (3,)), ((2, 0), (2, 1)), ((0,), ())])
-
-    def test_many_tokens(self, student):
-        # 2^24 + 1 is not a float32 number: a float32 sum stays at 2^24, however many ones follow
-        gradient = np.ones((1001, 2), np.float32)
-        gradient[0] = 2**24
-        for shape in ((2,), (1, 2)):
-            found = found_by(student, "unbroadcast", gradient, shape)
-            expected = np.full(shape, 2.0**24 + 1000)
-            agree(found, expected, f"2^24 and a thousand ones, float32 {gradient.shape}, summed to {shape} in float64")
-
-
-# 1.2
-
-
-@pytest.mark.task(
-    "1.2",
-    points=3,
-)
-class TestMatmulBackward:
-    """matmul_backward: two more products, one for each factor"""
-
-    def check(self, student, leading: tuple[int, ...], n: int, k: int, m: int) -> None:
-        a, b, gradient = integers((*leading, n, k), 1), integers((k, m), 2), integers((*leading, n, m), 3)
-        grad_a, grad_b = several(found_by(student, "matmul_backward", gradient, a, b), 2, "matmul_backward")
-        case = f"for a {a.shape} @ b {b.shape}"
-        # integers: exact in any order
-        agree(grad_a, np.einsum("...nm,km->...nk", gradient, b), f"the gradient of a, {case}")
-        agree(grad_b, np.einsum("rm,rk->km", gradient.reshape(-1, m), a.reshape(-1, k)), f"the gradient of b, {case}")
-
-    def test_matrices(self, student):
-        for n, k, m in ((3, 3, 3), (2, 3, 4), (5, 1, 2), (1, 4, 1), (1, 1, 1)):
-            self.check(student, (), n, k, m)
-
-    def test_shared_weight(self, student):
-        for leading in ((2,), (7,), (2, 3), (1,), (1, 2, 2)):
-            for n, k, m in ((3, 3, 3), (2, 3, 4), (1, 5, 2)):
-                self.check(student, leading, n, k, m)
-
-    def test_no_tokens(self, student):
-        self.check(student, (), 0, 3, 2)
-        self.check(student, (0,), 2, 3, 2)
-
-    def test_finite_differences(self, student):
-        a, b, gradient = normal((2, 3, 4), 1), normal((4, 2), 2), normal((2, 3, 2), 3)
-        grad_a, grad_b = several(found_by(student, "matmul_backward", gradient, a, b), 2, "matmul_backward")
-        agree(grad_a, slopes(lambda a: (gradient * (a @ b)).sum(), a), "the gradient of a (2, 3, 4)", SLOPES)
-        agree(grad_b, slopes(lambda b: (gradient * (a @ b)).sum(), b), "the gradient of b (4, 2)", SLOPES)
-
-    def test_views_and_dtype(self, student):
-        a, b, gradient = (
-            array.astype(np.float32) for array in (integers((4, 2, 3)), integers((5, 3)), integers((4, 2, 5)))
-        )
-        found = found_by(student, "matmul_backward", gradient, a.swapaxes(0, 1).copy().swapaxes(0, 1), b.T)
-        grad_a, grad_b = several(found, 2, "matmul_backward")
-        agree(grad_a, gradient @ b, "the gradient of a, which is a view")
-        agree(grad_b, np.einsum("bnm,bnk->km", gradient, a), "the gradient of b, which is a transpose")
-        is_dtype(grad_a, np.float32, "the gradient of a, for float32 arguments")
-        is_dtype(grad_b, np.float32, "the gradient of b, for float32 arguments")
-
-    def test_memory(self, student):
-        a, b, gradient = normal((64, 1, 128)), normal((128, 128)), normal((64, 1, 128))
-        peak = student.on_ranks(1, peak_of, "matmul_backward", (gradient, a, b))[0].value
-        # both results, a copy of each argument and some slack; a product for each of the 64 entries takes 64 times b
-        limit = 2 * (a.nbytes + b.nbytes + gradient.nbytes) + b.nbytes
-        assert peak < limit, (
-            f"for a {a.shape} @ b {b.shape}: peak memory is {peak / b.nbytes:.0f} times the bytes of b. "
-            "Make one product over all rows, not one for each entry of the leading axes"
-        )
-
-
-# 1.3
-
-
-def library_cross_entropy(logits: np.ndarray, targets: np.ndarray) -> tuple[float, np.ndarray]:
-    from minidist.nn.loss import cross_entropy
-    from minidist.nn.tensor import Tensor
-
-    leaf = Tensor(logits[None], requires_grad=True)  # (1, tokens, vocab): one head
-    loss = cross_entropy(leaf, targets, logits.shape[1])
-    loss.backward()
-    return float(loss.item()), leaf.grad[0]
-
-
-@pytest.mark.task(
-    "1.3",
-    points=3,
-)
-class TestCrossEntropy:
-    """cross_entropy: stable, with its gradient"""
-
-    def check(self, student, logits, targets, what: str, tolerance: float = ROUNDING) -> None:
-        loss, grad_logits = self.found(student, logits, targets)
-        expected_loss, expected = library_cross_entropy(logits.astype(np.float64), targets)
-        assert abs(loss - expected_loss) <= tolerance * max(1.0, expected_loss), (
-            f"{what}: the loss: {difference(loss, expected_loss)}"
-        )
-        agree(grad_logits, expected, f"{what}: the gradient", tolerance)
-        is_dtype(grad_logits, logits.dtype, f"{what}: the gradient")
-
-    def found(self, student, logits, targets) -> tuple[float, np.ndarray]:
-        loss, grad_logits = several(found_by(student, "cross_entropy", logits, targets), 2, "cross_entropy")
-        assert np.ndim(loss) == 0 and np.isrealobj(loss), f"the loss: expected one number, got {loss!r}"
-        return float(loss), grad_logits
-
-    def test_all_logits_equal(self, student):
-        for tokens, vocab in ((1, 2), (5, 7), (3, 1)):
-            targets = np.arange(tokens) % vocab
-            loss, grad_logits = self.found(student, np.full((tokens, vocab), 3.0), targets)
-            assert abs(loss - np.log(vocab)) <= ROUNDING, (
-                f"logits ({tokens}, {vocab}), all equal: the loss, log({vocab}): {difference(loss, np.log(vocab))}"
-            )
-            expected = (np.full((tokens, vocab), 1 / vocab) - np.eye(vocab)[targets]) / tokens
-            agree(grad_logits, expected, f"the gradient for logits ({tokens}, {vocab}), all equal", ROUNDING)
-
-    def test_like_the_library(self, student):
-        for tokens, vocab in ((1, 1), (1, 5), (2, 3), (7, 11), (64, 256)):
-            logits, targets = 3 * normal((tokens, vocab)), np.random.default_rng(1).integers(0, vocab, tokens)
-            self.check(student, logits, targets, f"logits {logits.shape}")
-
-    def test_finite_differences(self, student):
-        logits, targets = normal((3, 4)), np.array([2, 0, 2])
-        _, grad_logits = self.found(student, logits, targets)
-        expected = slopes(lambda logits: library_cross_entropy(logits, targets)[0], logits)
-        agree(grad_logits, expected, "the gradient for logits (3, 4)", SLOPES)
-
-    def test_large_logits(self, student):
-        # float32: near 1e4, the size of the logits, consecutive numbers are 1e-3 apart
-        for dtype, tolerance in ((np.float64, ROUNDING), (np.float32, 1e-3)):
-            for row in ([1e4, 9999.0, 0.0], [-1e4, -9999.0, -1e4], [1e4, -1e4, 0.0], [0.0, 0.0, -1e4]):
-                for target in range(3):
-                    logits = np.array([row], dtype)
-                    self.check(student, logits, np.array([target]), f"logits {row}, target {target}", tolerance)
-
-    def test_tokens_far_apart(self, student):
-        logits = np.array([[1e4, 9998.0], [-1e4, -9999.0], [0.0, 1.0]])
-        self.check(student, logits, np.array([1, 0, 0]), f"logits {logits.tolist()}")
-
-    def test_float32(self, student):
-        logits, targets = normal((16, 64)).astype(np.float32), np.arange(16)
-        self.check(student, logits, targets, "float32 logits (16, 64)", FLOAT32)
-
-    def test_memory(self, student):
-        logits, targets = normal((16, 1024)), np.arange(16)
-        peak = student.on_ranks(1, peak_of, "cross_entropy", (logits, targets))[0].value
-        assert peak < 10 * logits.nbytes, (  # four or five arrays of the logits' size are natural
-            f"peak memory is {peak / logits.nbytes:.0f} times the bytes of the logits (16, 1024). A few times "
-            "are enough: make no vocab x vocab array, such as np.eye(vocab)"
-        )
-
-
-# 1.4
-
-
-def library_layer_norm_backward(gradient, x, gain, eps) -> tuple[np.ndarray, ...]:
-    from minidist.nn.functional import layer_norm
-    from minidist.nn.tensor import Tensor
-
-    leaves = [Tensor(array.astype(np.float64), requires_grad=True) for array in (x, gain, np.zeros_like(gain))]
-    layer_norm(*leaves, eps).backward(gradient.astype(np.float64))
-    return tuple(leaf.grad for leaf in leaves)
-
-
-def layer_norm(x, gain, bias, eps):
-    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps) * gain + bias
-
-
-def layer_norm_slopes(gradient, x, gain, eps) -> tuple[np.ndarray, ...]:
-    """The gradients of x, gain and bias by finite differences."""
-    bias = np.zeros_like(gain)
-    return (
-        slopes(lambda x: (gradient * layer_norm(x, gain, bias, eps)).sum(), x),
-        slopes(lambda gain: (gradient * layer_norm(x, gain, bias, eps)).sum(), gain),
-        slopes(lambda bias: (gradient * layer_norm(x, gain, bias, eps)).sum(), bias),
-    )
-
-
-@pytest.mark.task(
-    "1.4",
-    points=4,
-)
-class TestLayerNormBackward:
-    """layer_norm_backward: each value of a token moves all of its outputs"""
-
-    NAMES = ("x", "the gain", "the bias")
-    SHAPES = ((1, 2), (1, 5), (3, 4), (2, 3, 5), (4,), (2, 2, 2, 3), (3, 1))
-
-    def found(self, student, gradient, x, gain, eps) -> tuple[np.ndarray, ...]:
-        return several(found_by(student, "layer_norm_backward", gradient, x, gain, eps), 3, "layer_norm_backward")
-
-    def arrays(self, shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
-        return normal(shape, 1), 2 * normal(shape, 2) + 1, normal(shape[-1:], 3) + 2  # gradient, x, gain
-
-    def test_finite_differences(self, student):
-        for shape in self.SHAPES:
-            for eps in (0.5, 1e-3):
-                gradient, x, gain = self.arrays(shape)
-                expected = layer_norm_slopes(gradient, x, gain, eps)
-                for name, one, other in zip(
-                    self.NAMES, self.found(student, gradient, x, gain, eps), expected, strict=True
-                ):
-                    agree(one, other, f"the gradient of {name}, for x of shape {shape} and eps {eps}", SLOPES)
-
-    def test_like_the_library(self, student):
-        for shape in ((16, 64), (2, 8, 48), (0, 5)):
-            gradient, x, gain = self.arrays(shape)
-            expected = library_layer_norm_backward(gradient, x, gain, 1e-5)
-            for name, one, other in zip(
-                self.NAMES, self.found(student, gradient, x, gain, 1e-5), expected, strict=True
-            ):
-                agree(one, other, f"the gradient of {name}, for x of shape {shape}", ROUNDING)
-
-    def test_far_from_zero(self, student):
-        """Values around 1e6 with a spread of 1: mean(x^2) - mean(x)^2 loses most digits of the variance."""
-        gradient, x, gain = self.arrays((4, 32))
-        x = x + 1e6
-        expected = library_layer_norm_backward(gradient, x, gain, 1e-5)
-        for name, one, other in zip(self.NAMES, self.found(student, gradient, x, gain, 1e-5), expected, strict=True):
-            # rounding errors: 1e-10 in the mean of such numbers, 1e-4 in mean(x^2)
-            agree(one, other, f"the gradient of {name}, for values around a million", 1e-7)
-
-    def test_float32(self, student):
-        gradient, x, gain = (array.astype(np.float32) for array in self.arrays((8, 32)))
-        expected = library_layer_norm_backward(gradient, x, gain, 1e-5)
-        found = self.found(student, gradient, x, gain, 1e-5)
-        for name, one, other in zip(self.NAMES, found, expected, strict=True):
-            agree(one, other, f"the gradient of {name}, in float32", FLOAT32)
-        is_dtype(found[0], np.float32, "the gradient of x, for float32 arguments")
-
-
-# 1.5
-
 Plan = list[tuple]  # ("leaf", value) or ("+" or "*", number of a node before, another); the last node is the loss
 LOOKS = 10**6  # at rules and parents; the reference looks at each about three times
 
@@ -485,7 +217,7 @@ SMALL: list[Plan] = [
 
 
 @pytest.mark.task(
-    "1.5",
+    "1.1",
     points=5,
 )
 class TestBackward:
@@ -557,7 +289,321 @@ class TestBackward:
         assert most == 1, f"{what}: calls of one rule: expected 1, got {most:,}"
 
 
+# 1.2
+
+
+def summed_by_hand(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Number the elements, broadcast the numbers, and add each element of the gradient to the bin of its number."""
+    count = int(np.prod(shape))
+    numbers = np.broadcast_to(np.arange(count).reshape(shape), gradient.shape)
+    return np.bincount(numbers.ravel(), gradient.ravel(), minlength=count).reshape(shape)
+
+
+@pytest.mark.task(
+    "1.2",
+    points=3,
+    shared=("unbroadcast",),
+)
+class TestUnbroadcast:
+    """unbroadcast: sum the gradient over what the broadcast repeated"""
+
+    def check(self, student, pairs) -> None:
+        for large, shape in pairs:
+            gradient = integers(large)
+            found = found_by(student, "unbroadcast", gradient, shape)
+            agree(found, summed_by_hand(gradient, shape), f"a gradient of shape {large}, summed to {shape}")
+
+    def test_added_axes(self, student):
+        self.check(student, [((2, 3), (3,)), ((2, 5, 3), (3,)), ((4, 2, 5, 3), (5, 3)), ((3,), ()), ((2, 3), ())])
+
+    def test_stretched_axes(self, student):
+        pairs = [((4, 3), (1, 3)), ((4, 3), (4, 1)), ((4, 3), (1, 1)), ((2, 5, 3), (2, 1, 3)), ((3, 3), (3, 1))]
+        self.check(student, pairs)
+
+    def test_both(self, student):
+        self.check(student, [((2, 5, 3), (5, 1)), ((2, 5, 3), (1, 3)), ((7, 2, 5, 3), (2, 1, 1)), ((2, 3), (1,))])
+
+    def test_nothing_was_repeated(self, student):
+        self.check(student, [((2, 3), (2, 3)), ((), ()), ((1,), (1,)), ((3, 1), (3, 1)), ((1, 1, 4), (1, 4))])
+
+    def test_no_elements(self, student):
+        self.check(student, [((0, 3), (3,)), ((2, 0), (2, 1)), ((0,), ())])
+
+    def test_many_tokens(self, student):
+        # 2^24 + 1 is not a float32 number: a float32 sum stays at 2^24, however many ones follow
+        gradient = np.ones((1001, 2), np.float32)
+        gradient[0] = 2**24
+        for shape in ((2,), (1, 2)):
+            found = found_by(student, "unbroadcast", gradient, shape)
+            expected = np.full(shape, 2.0**24 + 1000)
+            agree(found, expected, f"2^24 and a thousand ones, float32 {gradient.shape}, summed to {shape} in float64")
+
+
+# 1.3
+
+
+@pytest.mark.task(
+    "1.3",
+    points=3,
+)
+class TestMatmulBackward:
+    """matmul_backward: two more products, one for each factor"""
+
+    def check(self, student, leading: tuple[int, ...], n: int, k: int, m: int) -> None:
+        a, b, gradient = integers((*leading, n, k), 1), integers((k, m), 2), integers((*leading, n, m), 3)
+        grad_a, grad_b = several(found_by(student, "matmul_backward", gradient, a, b), 2, "matmul_backward")
+        case = f"for a {a.shape} @ b {b.shape}"
+        # integers: exact in any order
+        agree(grad_a, np.einsum("...nm,km->...nk", gradient, b), f"the gradient of a, {case}")
+        agree(grad_b, np.einsum("rm,rk->km", gradient.reshape(-1, m), a.reshape(-1, k)), f"the gradient of b, {case}")
+
+    def test_matrices(self, student):
+        for n, k, m in ((3, 3, 3), (2, 3, 4), (5, 1, 2), (1, 4, 1), (1, 1, 1)):
+            self.check(student, (), n, k, m)
+
+    def test_shared_weight(self, student):
+        for leading in ((2,), (7,), (2, 3), (1,), (1, 2, 2)):
+            for n, k, m in ((3, 3, 3), (2, 3, 4), (1, 5, 2)):
+                self.check(student, leading, n, k, m)
+
+    def test_no_tokens(self, student):
+        self.check(student, (), 0, 3, 2)
+        self.check(student, (0,), 2, 3, 2)
+
+    def test_finite_differences(self, student):
+        a, b, gradient = normal((2, 3, 4), 1), normal((4, 2), 2), normal((2, 3, 2), 3)
+        grad_a, grad_b = several(found_by(student, "matmul_backward", gradient, a, b), 2, "matmul_backward")
+        agree(grad_a, slopes(lambda a: (gradient * (a @ b)).sum(), a), "the gradient of a (2, 3, 4)", SLOPES)
+        agree(grad_b, slopes(lambda b: (gradient * (a @ b)).sum(), b), "the gradient of b (4, 2)", SLOPES)
+
+    def test_views_and_dtype(self, student):
+        a, b, gradient = (
+            array.astype(np.float32) for array in (integers((4, 2, 3)), integers((5, 3)), integers((4, 2, 5)))
+        )
+        found = found_by(student, "matmul_backward", gradient, a.swapaxes(0, 1).copy().swapaxes(0, 1), b.T)
+        grad_a, grad_b = several(found, 2, "matmul_backward")
+        agree(grad_a, gradient @ b, "the gradient of a, which is a view")
+        agree(grad_b, np.einsum("bnm,bnk->km", gradient, a), "the gradient of b, which is a transpose")
+        is_dtype(grad_a, np.float32, "the gradient of a, for float32 arguments")
+        is_dtype(grad_b, np.float32, "the gradient of b, for float32 arguments")
+
+    def test_memory(self, student):
+        a, b, gradient = normal((64, 1, 128)), normal((128, 128)), normal((64, 1, 128))
+        peak = student.on_ranks(1, peak_of, "matmul_backward", (gradient, a, b))[0].value
+        # both results, a copy of each argument and some slack; a product for each of the 64 entries takes 64 times b
+        limit = 2 * (a.nbytes + b.nbytes + gradient.nbytes) + b.nbytes
+        assert peak < limit, (
+            f"for a {a.shape} @ b {b.shape}: peak memory is {peak / b.nbytes:.0f} times the bytes of b. "
+            "Make one product over all rows, not one for each entry of the leading axes"
+        )
+
+
+# 1.4
+
+
+def library_layer_norm_backward(gradient, x, gain, eps) -> tuple[np.ndarray, ...]:
+    from minidist.nn.functional import layer_norm
+    from minidist.nn.tensor import Tensor
+
+    leaves = [Tensor(array.astype(np.float64), requires_grad=True) for array in (x, gain, np.zeros_like(gain))]
+    layer_norm(*leaves, eps).backward(gradient.astype(np.float64))
+    return tuple(leaf.grad for leaf in leaves)
+
+
+def layer_norm(x, gain, bias, eps):
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps) * gain + bias
+
+
+def layer_norm_slopes(gradient, x, gain, eps) -> tuple[np.ndarray, ...]:
+    """The gradients of x, gain and bias by finite differences."""
+    bias = np.zeros_like(gain)
+    return (
+        slopes(lambda x: (gradient * layer_norm(x, gain, bias, eps)).sum(), x),
+        slopes(lambda gain: (gradient * layer_norm(x, gain, bias, eps)).sum(), gain),
+        slopes(lambda bias: (gradient * layer_norm(x, gain, bias, eps)).sum(), bias),
+    )
+
+
+@pytest.mark.task(
+    "1.4",
+    points=4,
+)
+class TestLayerNormBackward:
+    """layer_norm_backward: each value of a token moves all of its outputs"""
+
+    NAMES = ("x", "the gain", "the bias")
+    SHAPES = ((1, 2), (1, 5), (3, 4), (2, 3, 5), (4,), (2, 2, 2, 3), (3, 1))
+
+    def found(self, student, gradient, x, gain, eps) -> tuple[np.ndarray, ...]:
+        return several(found_by(student, "layer_norm_backward", gradient, x, gain, eps), 3, "layer_norm_backward")
+
+    def arrays(self, shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+        return normal(shape, 1), 2 * normal(shape, 2) + 1, normal(shape[-1:], 3) + 2  # gradient, x, gain
+
+    def test_finite_differences(self, student):
+        for shape in self.SHAPES:
+            for eps in (0.5, 1e-3):
+                gradient, x, gain = self.arrays(shape)
+                expected = layer_norm_slopes(gradient, x, gain, eps)
+                for name, one, other in zip(
+                    self.NAMES, self.found(student, gradient, x, gain, eps), expected, strict=True
+                ):
+                    agree(one, other, f"the gradient of {name}, for x of shape {shape} and eps {eps}", SLOPES)
+
+    def test_like_the_library(self, student):
+        for shape in ((16, 64), (2, 8, 48), (0, 5)):
+            gradient, x, gain = self.arrays(shape)
+            expected = library_layer_norm_backward(gradient, x, gain, 1e-5)
+            for name, one, other in zip(
+                self.NAMES, self.found(student, gradient, x, gain, 1e-5), expected, strict=True
+            ):
+                agree(one, other, f"the gradient of {name}, for x of shape {shape}", ROUNDING)
+
+    def test_far_from_zero(self, student):
+        """Values around 1e6 with a spread of 1: mean(x^2) - mean(x)^2 loses most digits of the variance."""
+        gradient, x, gain = self.arrays((4, 32))
+        x = x + 1e6
+        expected = library_layer_norm_backward(gradient, x, gain, 1e-5)
+        for name, one, other in zip(self.NAMES, self.found(student, gradient, x, gain, 1e-5), expected, strict=True):
+            # rounding errors: 1e-10 in the mean of such numbers, 1e-4 in mean(x^2)
+            agree(one, other, f"the gradient of {name}, for values around a million", 1e-7)
+
+    def test_float32(self, student):
+        gradient, x, gain = (array.astype(np.float32) for array in self.arrays((8, 32)))
+        expected = library_layer_norm_backward(gradient, x, gain, 1e-5)
+        found = self.found(student, gradient, x, gain, 1e-5)
+        for name, one, other in zip(self.NAMES, found, expected, strict=True):
+            agree(one, other, f"the gradient of {name}, in float32", FLOAT32)
+        is_dtype(found[0], np.float32, "the gradient of x, for float32 arguments")
+
+
+# 1.5
+
+
+def library_cross_entropy(logits: np.ndarray, targets: np.ndarray) -> tuple[float, np.ndarray]:
+    from minidist.nn.loss import cross_entropy
+    from minidist.nn.tensor import Tensor
+
+    leaf = Tensor(logits[None], requires_grad=True)  # (1, tokens, vocab): one head
+    loss = cross_entropy(leaf, targets, logits.shape[1])
+    loss.backward()
+    return float(loss.item()), leaf.grad[0]
+
+
+@pytest.mark.task(
+    "1.5",
+    points=3,
+)
+class TestCrossEntropy:
+    """cross_entropy: stable, with its gradient"""
+
+    def check(self, student, logits, targets, what: str, tolerance: float = ROUNDING) -> None:
+        loss, grad_logits = self.found(student, logits, targets)
+        expected_loss, expected = library_cross_entropy(logits.astype(np.float64), targets)
+        assert abs(loss - expected_loss) <= tolerance * max(1.0, expected_loss), (
+            f"{what}: the loss: {difference(loss, expected_loss)}"
+        )
+        agree(grad_logits, expected, f"{what}: the gradient", tolerance)
+        is_dtype(grad_logits, logits.dtype, f"{what}: the gradient")
+
+    def found(self, student, logits, targets) -> tuple[float, np.ndarray]:
+        loss, grad_logits = several(found_by(student, "cross_entropy", logits, targets), 2, "cross_entropy")
+        assert np.ndim(loss) == 0 and np.isrealobj(loss), f"the loss: expected one number, got {loss!r}"
+        return float(loss), grad_logits
+
+    def test_all_logits_equal(self, student):
+        for tokens, vocab in ((1, 2), (5, 7), (3, 1)):
+            targets = np.arange(tokens) % vocab
+            loss, grad_logits = self.found(student, np.full((tokens, vocab), 3.0), targets)
+            assert abs(loss - np.log(vocab)) <= ROUNDING, (
+                f"logits ({tokens}, {vocab}), all equal: the loss, log({vocab}): {difference(loss, np.log(vocab))}"
+            )
+            expected = (np.full((tokens, vocab), 1 / vocab) - np.eye(vocab)[targets]) / tokens
+            agree(grad_logits, expected, f"the gradient for logits ({tokens}, {vocab}), all equal", ROUNDING)
+
+    def test_like_the_library(self, student):
+        for tokens, vocab in ((1, 1), (1, 5), (2, 3), (7, 11), (64, 256)):
+            logits, targets = 3 * normal((tokens, vocab)), np.random.default_rng(1).integers(0, vocab, tokens)
+            self.check(student, logits, targets, f"logits {logits.shape}")
+
+    def test_finite_differences(self, student):
+        logits, targets = normal((3, 4)), np.array([2, 0, 2])
+        _, grad_logits = self.found(student, logits, targets)
+        expected = slopes(lambda logits: library_cross_entropy(logits, targets)[0], logits)
+        agree(grad_logits, expected, "the gradient for logits (3, 4)", SLOPES)
+
+    def test_large_logits(self, student):
+        # float32: near 1e4, the size of the logits, consecutive numbers are 1e-3 apart
+        for dtype, tolerance in ((np.float64, ROUNDING), (np.float32, 1e-3)):
+            for row in ([1e4, 9999.0, 0.0], [-1e4, -9999.0, -1e4], [1e4, -1e4, 0.0], [0.0, 0.0, -1e4]):
+                for target in range(3):
+                    logits = np.array([row], dtype)
+                    self.check(student, logits, np.array([target]), f"logits {row}, target {target}", tolerance)
+
+    def test_tokens_far_apart(self, student):
+        logits = np.array([[1e4, 9998.0], [-1e4, -9999.0], [0.0, 1.0]])
+        self.check(student, logits, np.array([1, 0, 0]), f"logits {logits.tolist()}")
+
+    def test_float32(self, student):
+        logits, targets = normal((16, 64)).astype(np.float32), np.arange(16)
+        self.check(student, logits, targets, "float32 logits (16, 64)", FLOAT32)
+
+    def test_memory(self, student):
+        logits, targets = normal((16, 1024)), np.arange(16)
+        peak = student.on_ranks(1, peak_of, "cross_entropy", (logits, targets))[0].value
+        assert peak < 10 * logits.nbytes, (  # four or five arrays of the logits' size are natural
+            f"peak memory is {peak / logits.nbytes:.0f} times the bytes of the logits (16, 1024). A few times "
+            "are enough: make no vocab x vocab array, such as np.eye(vocab)"
+        )
+
+
 # 1.6
+
+
+def tied_loss(embedding, hidden, tokens, wanted) -> float:
+    scores = np.tanh(embedding[tokens] @ hidden) @ embedding.T
+    return float(((scores - wanted) ** 2).mean())
+
+
+@pytest.mark.task(
+    "1.6",
+    points=3,
+    kind="debugging",
+)
+class TestTiedGradients:
+    """tied_gradients: one weight, used twice. Find the bug and fix it"""
+
+    def check(self, student, vocab: int, width: int, tokens: list[int]) -> None:
+        tokens = np.array(tokens, np.int64)
+        embedding, hidden = normal((vocab, width), 1), normal((width, width), 2)
+        wanted = normal((len(tokens), vocab), 3)
+        found = found_by(student, "tied_gradients", embedding, hidden, tokens, wanted)
+        loss, gradients = several(found, 2, "tied_gradients")
+        case = f"{vocab} tokens in the vocabulary, width {width}, tokens {tokens.tolist()}"
+        expected = tied_loss(embedding, hidden, tokens, wanted)
+        assert abs(loss - expected) <= ROUNDING * max(1.0, expected), (
+            f"{case}: the loss, which was right before: {difference(loss, expected)}"
+        )
+        assert isinstance(gradients, dict) and set(gradients) == {"embedding", "hidden"}, (
+            f"{case}: the gradients: expected a dict with the keys embedding and hidden"
+        )
+        slope = slopes(lambda hidden: tied_loss(embedding, hidden, tokens, wanted), hidden)
+        agree(gradients["hidden"], slope, f"{case}: the gradient of hidden", SLOPES)
+        slope = slopes(lambda embedding: tied_loss(embedding, hidden, tokens, wanted), embedding)
+        agree(gradients["embedding"], slope, f"{case}: the gradient of embedding", SLOPES)
+
+    def test_different_tokens(self, student):
+        self.check(student, 5, 3, [4, 1, 2])
+        self.check(student, 3, 2, [0])
+        self.check(student, 4, 1, [3, 2, 1, 0])
+
+    def test_a_text(self, student):
+        self.check(student, 5, 3, [4, 1, 4, 2, 1, 4])
+        self.check(student, 1, 2, [0, 0, 0])
+        self.check(student, 7, 4, [6, 5, 5, 0, 3, 6, 6, 1, 2])
+
+
+# 1.7
 
 
 def textbook_adamw(data, gradients, lr, betas, eps, weight_decay) -> tuple[np.ndarray, ...]:
@@ -588,7 +634,7 @@ def run_adamw(world, answers, data, gradients, settings, slices=1):
 
 
 @pytest.mark.task(
-    "1.6",
+    "1.7",
     points=3,
 )
 class TestAdamW:
@@ -650,49 +696,3 @@ class TestAdamW:
         sliced, _ = student.on_ranks(1, run_adamw, data, gradients, self.SETTINGS[1], 3)[0].value
         for name, one, other in zip(self.NAMES, arrays, sliced, strict=True):
             agree(other, one, f"{name}, updated in three slices instead of at once")
-
-
-# 1.7
-
-
-def tied_loss(embedding, hidden, tokens, wanted) -> float:
-    scores = np.tanh(embedding[tokens] @ hidden) @ embedding.T
-    return float(((scores - wanted) ** 2).mean())
-
-
-@pytest.mark.task(
-    "1.7",
-    points=3,
-    kind="debugging",
-)
-class TestTiedGradients:
-    """tied_gradients: one weight, used twice. Find the bug and fix it"""
-
-    def check(self, student, vocab: int, width: int, tokens: list[int]) -> None:
-        tokens = np.array(tokens, np.int64)
-        embedding, hidden = normal((vocab, width), 1), normal((width, width), 2)
-        wanted = normal((len(tokens), vocab), 3)
-        found = found_by(student, "tied_gradients", embedding, hidden, tokens, wanted)
-        loss, gradients = several(found, 2, "tied_gradients")
-        case = f"{vocab} tokens in the vocabulary, width {width}, tokens {tokens.tolist()}"
-        expected = tied_loss(embedding, hidden, tokens, wanted)
-        assert abs(loss - expected) <= ROUNDING * max(1.0, expected), (
-            f"{case}: the loss, which was right before: {difference(loss, expected)}"
-        )
-        assert isinstance(gradients, dict) and set(gradients) == {"embedding", "hidden"}, (
-            f"{case}: the gradients: expected a dict with the keys embedding and hidden"
-        )
-        slope = slopes(lambda hidden: tied_loss(embedding, hidden, tokens, wanted), hidden)
-        agree(gradients["hidden"], slope, f"{case}: the gradient of hidden", SLOPES)
-        slope = slopes(lambda embedding: tied_loss(embedding, hidden, tokens, wanted), embedding)
-        agree(gradients["embedding"], slope, f"{case}: the gradient of embedding", SLOPES)
-
-    def test_different_tokens(self, student):
-        self.check(student, 5, 3, [4, 1, 2])
-        self.check(student, 3, 2, [0])
-        self.check(student, 4, 1, [3, 2, 1, 0])
-
-    def test_a_text(self, student):
-        self.check(student, 5, 3, [4, 1, 4, 2, 1, 4])
-        self.check(student, 1, 2, [0, 0, 0])
-        self.check(student, 7, 4, [6, 5, 5, 0, 3, 6, 6, 1, 2])

@@ -50,78 +50,6 @@ def small(rank: int, elements: int, dtype: str, seed: int = 0) -> np.ndarray:
 
 # 3.1
 
-
-@pytest.mark.task(
-    "3.1",
-    points=3,
-    kind="worksheet",
-)
-class TestAlphaBeta:
-    """What an all-reduce costs: naive, tree, ring, and where tree and ring cross"""
-
-    NETWORKS = ((5e-6, 1 / 50e9), (1e-6, 1 / 450e9), (0.0, 1.0), (1.0, 0.0))  # (alpha, beta)
-
-    @pytest.mark.parametrize(
-        ("name", "algorithm"),
-        [
-            ("naive_all_reduce_seconds", "naive"),
-            ("tree_all_reduce_seconds", "tree"),
-            ("ring_all_reduce_seconds", "ring"),
-        ],
-    )
-    def test_like_a_real_run(self, student, warm_ranks, name, algorithm):
-        """Against a recorded run of the library's algorithm, replayed on the network."""
-        real = {}
-        for size in (2, 3, 5, 8):
-            logs = warm_ranks(size).run(recorded_all_reduce, 840, algorithm, timeout=10)
-            for alpha, beta in self.NETWORKS:
-                flights = replay(logs, lambda n, a=alpha, b=beta: a + b * n)
-                real[size, 840 * 4, alpha, beta] = max(flight.end for flight in flights)
-        self.check(student, name, real, "the time of a real run")
-
-    def test_any_number_of_ranks(self, student):
-        """One rank sends nothing; from 2 to 70 and beyond, the tree's depth grows at every power of two."""
-        for name, share, steps in (
-            ("naive_all_reduce_seconds", lambda n: 1, lambda n: 2 * (n - 1)),
-            ("tree_all_reduce_seconds", lambda n: 1, lambda n: 2 * (n - 1).bit_length()),
-            ("ring_all_reduce_seconds", lambda n: 1 / n, lambda n: 2 * (n - 1)),
-        ):
-            for alpha, beta in self.NETWORKS:
-                cases = {
-                    (size, nbytes, alpha, beta): steps(size) * (alpha + beta * nbytes * share(size))
-                    for size in (*range(1, 71), 1 << 20, (1 << 20) + 1)
-                    for nbytes in (0, 1.0, 3360, 140e9)
-                }
-                self.check(student, name, cases, "as the steps and bytes of the algorithm cost")
-
-    def check(self, student, name: str, cases: dict[tuple, float], because: str) -> None:
-        for args, found in zip(cases, student.call_each(name, list(cases)), strict=True):
-            # equal up to the rounding of a handful of operations
-            assert number(found, name) == pytest.approx(cases[args], rel=1e-12, abs=0), (
-                f"{name}{args}: expected {cases[args]:g}, {because}, got {found:g}"
-            )
-
-    def test_crossover(self, student):
-        inputs = [(size, *network) for size in (*range(4, 70), 1000, 1 << 20) for network in self.NETWORKS[:2]]
-        for (size, alpha, beta), found in zip(inputs, student.call_each("crossover_bytes", inputs), strict=True):
-            tree = 2 * ceil(log2(size)) * (alpha + beta * number(found, "crossover_bytes"))
-            ring = 2 * (size - 1) * (alpha + beta * found / size)
-            assert found > 0 and tree == pytest.approx(ring, rel=1e-9), (
-                f"crossover_bytes, {size} ranks: at {found:g} bytes the tree takes {tree:g} s, the ring {ring:g} s"
-            )
-
-
-def recorded_all_reduce(world, elements, algorithm):
-    import minidist as md
-    from minidist import trace
-
-    trace.start()
-    md.all_reduce(np.ones(elements, np.float32), group=world, algorithm=algorithm)
-    return trace.stop()
-
-
-# 3.2
-
 EXOTIC = ("complex128", "float16", "bool")  # besides the dtypes in which all tests of a task run
 DTYPES = ("float64", "float32", "int32")
 BEFORE = "what was there before"
@@ -134,7 +62,7 @@ def run_broadcast(group, answers, src, elements, dtype=None):
 
 
 @pytest.mark.task(
-    "3.2",
+    "3.1",
     points=3,
     dtypes=DTYPES,
 )
@@ -200,7 +128,7 @@ class TestBroadcastTree:
             in_steps(student.on_ranks(size, run_broadcast, 1, 10), ceil(log2(size)))
 
 
-# 3.3
+# 3.2
 
 
 def run_all_reduce(group, answers, name, elements, combine="add", dtype=None):
@@ -254,7 +182,7 @@ ORDERS = ("maximum", "minimum")
 
 
 @pytest.mark.task(
-    "3.3",
+    "3.2",
     points=2,
     dtypes=DTYPES,
 )
@@ -290,7 +218,7 @@ class TestAllReduceNaive:
             )
 
 
-# 3.4
+# 3.3
 
 
 def run_reduce_scatter(group, answers, sizes, combine="add", dtype=None):
@@ -316,7 +244,7 @@ def uneven(size: int) -> list[int]:
 
 
 @pytest.mark.task(
-    "3.4",
+    "3.3",
     points=5,
     dtypes=DTYPES,
 )
@@ -394,7 +322,7 @@ class TestReduceScatterRing:
             )
 
 
-# 3.5
+# 3.4
 
 
 def run_all_gather(group, answers, sizes, dtype=None):
@@ -412,7 +340,7 @@ def before(elements: int, dtype: str | None) -> np.ndarray:
 
 
 @pytest.mark.task(
-    "3.5",
+    "3.4",
     points=4,
     dtypes=DTYPES,
 )
@@ -475,11 +403,11 @@ class TestAllGatherRing:
             in_steps(student.on_ranks(size, run_all_gather, [2] * size), size - 1)
 
 
-# 3.6
+# 3.5
 
 
 @pytest.mark.task(
-    "3.6",
+    "3.5",
     points=4,
     dtypes=DTYPES,
 )
@@ -524,7 +452,151 @@ class TestAllReduceRing:
             in_steps(student.on_ranks(size, run_all_reduce, "all_reduce_ring", 840), 2 * (size - 1))
 
 
+# 3.6
+
+
+def run_global_max(group, answers, elements, dtype=None):
+    values = as_dtype(group.rank, elements, dtype)
+    best = answers.global_max(values, group)
+    return best, values
+
+
+def run_global_max_of_extremes(world, answers):
+    values = extremes(world.rank)
+    return answers.global_max(values, world), values
+
+
+def extremes(rank: int) -> np.ndarray:
+    """The least and the largest numbers of the dtype, and numbers below 0 only."""
+    dtype = working_dtype()
+    limits = np.iinfo(dtype) if dtype.kind == "i" else np.finfo(dtype)
+    return np.array([limits.min, limits.max if rank == 1 else limits.min, -9 - rank, -9 + rank], dtype)
+
+
+@pytest.mark.task(
+    "3.6",
+    points=3,
+    kind="debugging",
+    dtypes=DTYPES,
+)
+class TestGlobalMax:
+    """global_max: right for 2 ranks, wrong for 3. Find the bug and fix it"""
+
+    def check(self, found, rank: int, of_ranks: list[np.ndarray], what: str) -> None:
+        best, values = found
+        copies = {"the maximum of all ranks": np.maximum.reduce(of_ranks)}
+        copies |= {f"that of ranks 0 to {last}": np.maximum.reduce(of_ranks[: last + 1]) for last in range(rank, 8)}
+        is_copy(best, "the maximum of all ranks", copies, what)
+        same(values, of_ranks[rank], f"the argument of {what}, which must not change")
+
+    def test_values(self, student):
+        for size in (1, *sizes()):
+            for elements in (20, 1, 0) if size == 3 else (20,):
+                of_ranks = [many_digits(rank, elements) for rank in range(size)]
+                for rank, seen in enumerate(student.on_ranks(size, run_global_max, elements)):
+                    self.check(seen.value, rank, of_ranks, f"rank {rank} of {size}, {working_dtype()}")
+
+    def test_extremes(self, student):
+        for rank, seen in enumerate(student.on_ranks(3, run_global_max_of_extremes)):
+            of_ranks = [extremes(other) for other in range(3)]
+            self.check(seen.value, rank, of_ranks, f"rank {rank} of 3, the limits of {working_dtype()}")
+
+    @pytest.mark.one_dtype
+    def test_other_dtypes(self, student):
+        for dtype in EXOTIC:
+            of_ranks = [as_dtype(rank, 9, dtype) for rank in range(3)]
+            for rank, seen in enumerate(student.on_ranks(3, run_global_max, 9, dtype)):
+                self.check(seen.value, rank, of_ranks, f"rank {rank} of 3, {dtype}")
+
+    @pytest.mark.one_dtype
+    def test_sizes_of_groups(self, student):
+        of_ranks = [many_digits(rank, 5) for rank in range(MANY)]
+        for rank, seen in enumerate(student.on_ranks(MANY, run_global_max, 5)):
+            self.check(seen.value, rank, of_ranks, f"rank {rank} of {MANY}")
+        for rank, size, found in by_group(student.on_ranks(5, in_groups, run_global_max, 5)):
+            self.check(found, rank, of_ranks[:size], f"rank {rank} of {size}, groups of 5 ranks")
+
+    @pytest.mark.one_dtype
+    def test_messages(self, student):
+        for size in SIZES:
+            seen = student.on_ranks(size, run_global_max, 20)
+            to_the_right_only(seen)
+            in_steps(seen, 2 * (size - 1))
+
+
 # 3.7
+
+
+@pytest.mark.task(
+    "3.7",
+    points=3,
+    kind="worksheet",
+)
+class TestAlphaBeta:
+    """What an all-reduce costs: naive, tree, ring, and where tree and ring cross"""
+
+    NETWORKS = ((5e-6, 1 / 50e9), (1e-6, 1 / 450e9), (0.0, 1.0), (1.0, 0.0))  # (alpha, beta)
+
+    @pytest.mark.parametrize(
+        ("name", "algorithm"),
+        [
+            ("naive_all_reduce_seconds", "naive"),
+            ("tree_all_reduce_seconds", "tree"),
+            ("ring_all_reduce_seconds", "ring"),
+        ],
+    )
+    def test_like_a_real_run(self, student, warm_ranks, name, algorithm):
+        """Against a recorded run of the library's algorithm, replayed on the network."""
+        real = {}
+        for size in (2, 3, 5, 8):
+            logs = warm_ranks(size).run(recorded_all_reduce, 840, algorithm, timeout=10)
+            for alpha, beta in self.NETWORKS:
+                flights = replay(logs, lambda n, a=alpha, b=beta: a + b * n)
+                real[size, 840 * 4, alpha, beta] = max(flight.end for flight in flights)
+        self.check(student, name, real, "the time of a real run")
+
+    def test_any_number_of_ranks(self, student):
+        """One rank sends nothing; from 2 to 70 and beyond, the tree's depth grows at every power of two."""
+        for name, share, steps in (
+            ("naive_all_reduce_seconds", lambda n: 1, lambda n: 2 * (n - 1)),
+            ("tree_all_reduce_seconds", lambda n: 1, lambda n: 2 * (n - 1).bit_length()),
+            ("ring_all_reduce_seconds", lambda n: 1 / n, lambda n: 2 * (n - 1)),
+        ):
+            for alpha, beta in self.NETWORKS:
+                cases = {
+                    (size, nbytes, alpha, beta): steps(size) * (alpha + beta * nbytes * share(size))
+                    for size in (*range(1, 71), 1 << 20, (1 << 20) + 1)
+                    for nbytes in (0, 1.0, 3360, 140e9)
+                }
+                self.check(student, name, cases, "as the steps and bytes of the algorithm cost")
+
+    def check(self, student, name: str, cases: dict[tuple, float], because: str) -> None:
+        for args, found in zip(cases, student.call_each(name, list(cases)), strict=True):
+            # equal up to the rounding of a handful of operations
+            assert number(found, name) == pytest.approx(cases[args], rel=1e-12, abs=0), (
+                f"{name}{args}: expected {cases[args]:g}, {because}, got {found:g}"
+            )
+
+    def test_crossover(self, student):
+        inputs = [(size, *network) for size in (*range(4, 70), 1000, 1 << 20) for network in self.NETWORKS[:2]]
+        for (size, alpha, beta), found in zip(inputs, student.call_each("crossover_bytes", inputs), strict=True):
+            tree = 2 * ceil(log2(size)) * (alpha + beta * number(found, "crossover_bytes"))
+            ring = 2 * (size - 1) * (alpha + beta * found / size)
+            assert found > 0 and tree == pytest.approx(ring, rel=1e-9), (
+                f"crossover_bytes, {size} ranks: at {found:g} bytes the tree takes {tree:g} s, the ring {ring:g} s"
+            )
+
+
+def recorded_all_reduce(world, elements, algorithm):
+    import minidist as md
+    from minidist import trace
+
+    trace.start()
+    md.all_reduce(np.ones(elements, np.float32), group=world, algorithm=algorithm)
+    return trace.stop()
+
+
+# 3.8
 
 
 def pieces(size: int, equal: bool) -> np.ndarray:
@@ -552,7 +624,7 @@ def run_all_to_all(group, answers, counts, dtype=None):
 
 
 @pytest.mark.task(
-    "3.7",
+    "3.8",
     points=4,
     dtypes=DTYPES,
 )
@@ -617,75 +689,3 @@ class TestAllToAll:
     def test_steps(self, student):
         for size in SIZES:
             in_steps(student.on_ranks(size, run_all_to_all, pieces(size, equal=True)), size - 1)
-
-
-# 3.8
-
-
-def run_global_max(group, answers, elements, dtype=None):
-    values = as_dtype(group.rank, elements, dtype)
-    best = answers.global_max(values, group)
-    return best, values
-
-
-def run_global_max_of_extremes(world, answers):
-    values = extremes(world.rank)
-    return answers.global_max(values, world), values
-
-
-def extremes(rank: int) -> np.ndarray:
-    """The least and the largest numbers of the dtype, and numbers below 0 only."""
-    dtype = working_dtype()
-    limits = np.iinfo(dtype) if dtype.kind == "i" else np.finfo(dtype)
-    return np.array([limits.min, limits.max if rank == 1 else limits.min, -9 - rank, -9 + rank], dtype)
-
-
-@pytest.mark.task(
-    "3.8",
-    points=3,
-    kind="debugging",
-    dtypes=DTYPES,
-)
-class TestGlobalMax:
-    """global_max: right for 2 ranks, wrong for 3. Find the bug and fix it"""
-
-    def check(self, found, rank: int, of_ranks: list[np.ndarray], what: str) -> None:
-        best, values = found
-        copies = {"the maximum of all ranks": np.maximum.reduce(of_ranks)}
-        copies |= {f"that of ranks 0 to {last}": np.maximum.reduce(of_ranks[: last + 1]) for last in range(rank, 8)}
-        is_copy(best, "the maximum of all ranks", copies, what)
-        same(values, of_ranks[rank], f"the argument of {what}, which must not change")
-
-    def test_values(self, student):
-        for size in (1, *sizes()):
-            for elements in (20, 1, 0) if size == 3 else (20,):
-                of_ranks = [many_digits(rank, elements) for rank in range(size)]
-                for rank, seen in enumerate(student.on_ranks(size, run_global_max, elements)):
-                    self.check(seen.value, rank, of_ranks, f"rank {rank} of {size}, {working_dtype()}")
-
-    def test_extremes(self, student):
-        for rank, seen in enumerate(student.on_ranks(3, run_global_max_of_extremes)):
-            of_ranks = [extremes(other) for other in range(3)]
-            self.check(seen.value, rank, of_ranks, f"rank {rank} of 3, the limits of {working_dtype()}")
-
-    @pytest.mark.one_dtype
-    def test_other_dtypes(self, student):
-        for dtype in EXOTIC:
-            of_ranks = [as_dtype(rank, 9, dtype) for rank in range(3)]
-            for rank, seen in enumerate(student.on_ranks(3, run_global_max, 9, dtype)):
-                self.check(seen.value, rank, of_ranks, f"rank {rank} of 3, {dtype}")
-
-    @pytest.mark.one_dtype
-    def test_sizes_of_groups(self, student):
-        of_ranks = [many_digits(rank, 5) for rank in range(MANY)]
-        for rank, seen in enumerate(student.on_ranks(MANY, run_global_max, 5)):
-            self.check(seen.value, rank, of_ranks, f"rank {rank} of {MANY}")
-        for rank, size, found in by_group(student.on_ranks(5, in_groups, run_global_max, 5)):
-            self.check(found, rank, of_ranks[:size], f"rank {rank} of {size}, groups of 5 ranks")
-
-    @pytest.mark.one_dtype
-    def test_messages(self, student):
-        for size in SIZES:
-            seen = student.on_ranks(size, run_global_max, 20)
-            to_the_right_only(seen)
-            in_steps(seen, 2 * (size - 1))

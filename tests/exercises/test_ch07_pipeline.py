@@ -249,34 +249,6 @@ class TestGPipe:
 # 7.3
 
 
-@answers(f"{SCHEDULES}:one_f_one_b", f"{SCHEDULES}:zero_bubble_h1")
-@pytest.mark.task(
-    "7.3",
-    points=4,
-)
-class TestOneFOneB:
-    """one_f_one_b: forwards and backwards alternate"""
-
-    def check(self, student, sizes) -> None:
-        for (p, m), what, planned in proved(student, "one_f_one_b", sizes, "FB"):
-            for rank, actions in enumerate(planned):
-                most = schedule_check.in_flight(actions)
-                assert most <= p - rank, (
-                    f"{what}, rank {rank}: expected at most {p - rank} micro-batches in flight, got {most}"
-                    f"{as_text(planned)}"
-                )
-            check_bubble(what, planned, Fraction(p - 1, m + p - 1))
-
-    def test_small(self, student):
-        self.check(student, SMALL)
-
-    def test_all_sizes(self, student):
-        self.check(student, ALL_SIZES)
-
-
-# 7.4
-
-
 def uneven(action: Action) -> int:
     """A duration that depends on everything."""
     return 1 + (3 * action.stage + 5 * action.micro_batch + 7 * "FBIW".index(action.kind)) % 6
@@ -360,7 +332,7 @@ def check_names(message: str, actions, what: str) -> None:
 
 @answers(f"{CHECK}:needs", f"{CHECK}:timeline", f"{CHECK}:bubble")
 @pytest.mark.task(
-    "7.4",
+    "7.3",
     points=4,
 )
 class TestTimeline:
@@ -440,7 +412,7 @@ class TestTimeline:
             )
 
 
-# 7.5
+# 7.4
 
 
 def run_checks(world, module, cases):
@@ -480,7 +452,7 @@ def check_by_training(world, module) -> tuple:
 
 @answers(f"{CHECK}:check_schedule")
 @pytest.mark.task(
-    "7.5",
+    "7.4",
     points=4,
 )
 class TestCheckSchedule:
@@ -584,51 +556,93 @@ class TestCheckSchedule:
             assert seen.value.get("check_schedule"), f"pp=2, rank {rank}: training did not call check_schedule"
 
 
+# 7.5
+
+
+@answers(f"{SCHEDULES}:one_f_one_b", f"{SCHEDULES}:zero_bubble_h1")
+@pytest.mark.task(
+    "7.5",
+    points=4,
+)
+class TestOneFOneB:
+    """one_f_one_b: forwards and backwards alternate"""
+
+    def check(self, student, sizes) -> None:
+        for (p, m), what, planned in proved(student, "one_f_one_b", sizes, "FB"):
+            for rank, actions in enumerate(planned):
+                most = schedule_check.in_flight(actions)
+                assert most <= p - rank, (
+                    f"{what}, rank {rank}: expected at most {p - rank} micro-batches in flight, got {most}"
+                    f"{as_text(planned)}"
+                )
+            check_bubble(what, planned, Fraction(p - 1, m + p - 1))
+
+    def test_small(self, student):
+        self.check(student, SMALL)
+
+    def test_all_sizes(self, student):
+        self.check(student, ALL_SIZES)
+
+
 # 7.6
 
 
-@answers(f"{SCHEDULES}:interleaved_1f1b")
+@answers(f"{CHECK}:in_flight")
 @pytest.mark.task(
     "7.6",
-    points=5,
+    points=3,
+    kind="worksheet",
 )
-class TestInterleaved:
-    """interleaved_1f1b: several stages on a rank, a smaller bubble"""
+class TestInFlight:
+    """in_flight: how many micro-batches a rank holds, and how many bytes they take"""
 
-    def check(self, student, sizes) -> None:
-        for (p, m, v), what, planned in proved(student, "interleaved_1f1b", sizes, "FB"):
-            for rank, actions in enumerate(planned):
-                most, enough = schedule_check.in_flight(actions), 2 * (p - 1 - rank) + (v - 1) * p + 1
-                assert most <= enough, f"{what}, rank {rank}: expected at most {enough} in flight, got {most}"
-            check_bubble(what, planned, Fraction(p - 1, v * m + p - 1))
-            if p * m < 20:  # also if a B takes as long as an F, or five times as long
-                for duration in (lambda _: 1, lambda action: 1 + 4 * (action.kind == "B")):
-                    found = schedule_check.bubble(schedule_check.timeline(planned, duration))
-                    right = (p - 1) / (v * m + p - 1)
-                    assert found == pytest.approx(right, abs=1e-12), (
-                        f"{what}, all F equally long and all B: expected a bubble of {right:.6g}, got {found:.6g}"
-                    )
-
-    def test_one_stage(self, student):
-        self.check(student, [(p, p * k, 1) for p in (1, 2, 3) for k in (1, 2)])
-
-    def test_small(self, student):
-        self.check(student, [(1, 1, 2), (1, 3, 2), (2, 2, 2), (2, 4, 2), (2, 4, 3), (3, 3, 2)])
-
-    def test_incomplete_rounds(self, student):
-        sizes = [(2, 3, 2), (4, 6, 1), (3, 16, 2), (9, 8, 2), (2, 1, 1)]
-        for (p, m, v), found in zip(
-            sizes, student.on_ranks(1, run_schedules, "interleaved_1f1b", sizes)[0].value, strict=True
-        ):
-            what = f"interleaved_1f1b, {size_of(p, m, v)}"
-            assert isinstance(found, str), f"{what}: expected a ValueError, got none"
-            assert {str(p), str(m)} <= set(re.findall(r"\d+", found)), (
-                f"{what}: expected a message with {p} and {m}, got: {found}"
+    def test_of_any_schedule(self, student):
+        lists = [a for name in ("naive", "gpipe", "1f1b", "zb-h1") for size in SMALL for a in schedule(name, *size)]
+        lists += [a for size in ((2, 4, 2), (3, 3, 2)) for a in schedule("interleaved", *size)]
+        lists += [a for seed in range(6) for a in any_order(seed, 2, 3, 4, seed % 2 == 0)]
+        lists += [*parsed("0F0 0F1 0B1 0I0 0F2 0W0 0B2"), [], *parsed("0F0 0B0"), *schedule("1f1b", 9, 40)]
+        for (actions,), found in found_for(student, "in_flight", [(actions,) for actions in lists]):
+            right = schedule_check.in_flight(actions)
+            assert number(found, "in_flight") == right, (
+                f"in_flight: expected {right}, got {found}, for: {written(actions)}"
             )
 
-    def test_all_sizes(self, student):
-        self.check(student, [(p, m, v) for p, m in ALL_SIZES for v in (2, 3) if m % p == 0])
-        self.check(student, [(2, 6, 5), (9, 18, 4), (5, 5, 7), (1, 4, 9)])
+    def test_formulas(self, student):
+        for name, function in (("gpipe", "gpipe_in_flight"), ("1f1b", "one_f_one_b_in_flight")):
+            sizes = [(rank, p, m) for p in (1, 2, 4, 8, 9) for m in (1, 3, 4, 8, 9, 40) for rank in range(p)]
+            for (rank, p, m), found in found_for(student, function, sizes):
+                right = schedule_check.in_flight(schedule(name, p, m)[rank])
+                assert number(found, function) == right, (
+                    f"{function}, rank {rank} of {size_of(p, m)}: expected {right} by counting, got {found}"
+                )
+
+    def test_bytes(self, student):
+        layer = 34 * 8192 * 16384  # Llama 3 405B's: one sample of 8,192 tokens, without its attention's probabilities
+        cases = [
+            (1, 126, 14, layer),
+            (14, 126, 14, layer),
+            (3, 8, 4, 1000),
+            (5, 6, 1, 7),
+            (0, 8, 4, 1000),
+            (2, 9, 9, 1),
+        ]
+        for (held, layers, p, each), found in found_for(student, "activation_bytes", cases):
+            right = held * each * layers // p
+            assert number(found, "activation_bytes") == right, (
+                f"{counted(held, 'micro-batch')} in flight, {layers} layers on {counted(p, 'rank')}, {each} bytes "
+                f"per layer: expected {right} bytes, got {found}"
+            )
+
+    def test_how_many_fit(self, student):
+        cases = [(80_000, 8, 4, 1000), (79_999, 8, 4, 1000), (1_999, 8, 4, 1000), (2_000, 8, 4, 1000), (0, 4, 4, 9)]
+        cases += [(640 << 30, 126, 14, 34 * 8192 * 16384)]
+        cases += [((3 << 60) - 1, 8, 4, 1 << 59), (3 << 60, 8, 4, 1 << 59)]  # more digits than a float64 has
+        for (memory, layers, p, each), found in found_for(student, "gpipe_micro_batches", cases):
+            right = memory * p // (layers * each)
+            assert number(found, "gpipe_micro_batches") == right, (
+                f"{memory} bytes, {layers} layers on {p} ranks, {each} bytes per layer: expected {right} "
+                f"micro-batches, got {found}"
+            )
 
 
 # 7.7
@@ -901,67 +915,6 @@ class TestRunSchedule:
 # 7.8
 
 
-@answers(f"{CHECK}:in_flight")
-@pytest.mark.task(
-    "7.8",
-    points=3,
-    kind="worksheet",
-)
-class TestInFlight:
-    """in_flight: how many micro-batches a rank holds, and how many bytes they take"""
-
-    def test_of_any_schedule(self, student):
-        lists = [a for name in ("naive", "gpipe", "1f1b", "zb-h1") for size in SMALL for a in schedule(name, *size)]
-        lists += [a for size in ((2, 4, 2), (3, 3, 2)) for a in schedule("interleaved", *size)]
-        lists += [a for seed in range(6) for a in any_order(seed, 2, 3, 4, seed % 2 == 0)]
-        lists += [*parsed("0F0 0F1 0B1 0I0 0F2 0W0 0B2"), [], *parsed("0F0 0B0"), *schedule("1f1b", 9, 40)]
-        for (actions,), found in found_for(student, "in_flight", [(actions,) for actions in lists]):
-            right = schedule_check.in_flight(actions)
-            assert number(found, "in_flight") == right, (
-                f"in_flight: expected {right}, got {found}, for: {written(actions)}"
-            )
-
-    def test_formulas(self, student):
-        for name, function in (("gpipe", "gpipe_in_flight"), ("1f1b", "one_f_one_b_in_flight")):
-            sizes = [(rank, p, m) for p in (1, 2, 4, 8, 9) for m in (1, 3, 4, 8, 9, 40) for rank in range(p)]
-            for (rank, p, m), found in found_for(student, function, sizes):
-                right = schedule_check.in_flight(schedule(name, p, m)[rank])
-                assert number(found, function) == right, (
-                    f"{function}, rank {rank} of {size_of(p, m)}: expected {right} by counting, got {found}"
-                )
-
-    def test_bytes(self, student):
-        layer = 34 * 8192 * 16384  # Llama 3 405B's: one sample of 8,192 tokens, without its attention's probabilities
-        cases = [
-            (1, 126, 14, layer),
-            (14, 126, 14, layer),
-            (3, 8, 4, 1000),
-            (5, 6, 1, 7),
-            (0, 8, 4, 1000),
-            (2, 9, 9, 1),
-        ]
-        for (held, layers, p, each), found in found_for(student, "activation_bytes", cases):
-            right = held * each * layers // p
-            assert number(found, "activation_bytes") == right, (
-                f"{counted(held, 'micro-batch')} in flight, {layers} layers on {counted(p, 'rank')}, {each} bytes "
-                f"per layer: expected {right} bytes, got {found}"
-            )
-
-    def test_how_many_fit(self, student):
-        cases = [(80_000, 8, 4, 1000), (79_999, 8, 4, 1000), (1_999, 8, 4, 1000), (2_000, 8, 4, 1000), (0, 4, 4, 9)]
-        cases += [(640 << 30, 126, 14, 34 * 8192 * 16384)]
-        cases += [((3 << 60) - 1, 8, 4, 1 << 59), (3 << 60, 8, 4, 1 << 59)]  # more digits than a float64 has
-        for (memory, layers, p, each), found in found_for(student, "gpipe_micro_batches", cases):
-            right = memory * p // (layers * each)
-            assert number(found, "gpipe_micro_batches") == right, (
-                f"{memory} bytes, {layers} layers on {p} ranks, {each} bytes per layer: expected {right} "
-                f"micro-batches, got {found}"
-            )
-
-
-# 7.9
-
-
 def run_train(world, module, counts, samples, width):
     module.squared_error = loss_of
     found = []
@@ -973,7 +926,7 @@ def run_train(world, module, counts, samples, width):
 
 
 @pytest.mark.task(
-    "7.9",
+    "7.8",
     points=3,
     dtypes=DTYPES,
     kind="debugging",
@@ -1000,6 +953,53 @@ class TestTrain1F1B:
     def test_large_messages(self, student):
         for size in SIZES:
             self.check(student, size, (1, 2, 5), *BIG)
+
+
+# 7.9
+
+
+@answers(f"{SCHEDULES}:interleaved_1f1b")
+@pytest.mark.task(
+    "7.9",
+    points=5,
+)
+class TestInterleaved:
+    """interleaved_1f1b: several stages on a rank, a smaller bubble"""
+
+    def check(self, student, sizes) -> None:
+        for (p, m, v), what, planned in proved(student, "interleaved_1f1b", sizes, "FB"):
+            for rank, actions in enumerate(planned):
+                most, enough = schedule_check.in_flight(actions), 2 * (p - 1 - rank) + (v - 1) * p + 1
+                assert most <= enough, f"{what}, rank {rank}: expected at most {enough} in flight, got {most}"
+            check_bubble(what, planned, Fraction(p - 1, v * m + p - 1))
+            if p * m < 20:  # also if a B takes as long as an F, or five times as long
+                for duration in (lambda _: 1, lambda action: 1 + 4 * (action.kind == "B")):
+                    found = schedule_check.bubble(schedule_check.timeline(planned, duration))
+                    right = (p - 1) / (v * m + p - 1)
+                    assert found == pytest.approx(right, abs=1e-12), (
+                        f"{what}, all F equally long and all B: expected a bubble of {right:.6g}, got {found:.6g}"
+                    )
+
+    def test_one_stage(self, student):
+        self.check(student, [(p, p * k, 1) for p in (1, 2, 3) for k in (1, 2)])
+
+    def test_small(self, student):
+        self.check(student, [(1, 1, 2), (1, 3, 2), (2, 2, 2), (2, 4, 2), (2, 4, 3), (3, 3, 2)])
+
+    def test_incomplete_rounds(self, student):
+        sizes = [(2, 3, 2), (4, 6, 1), (3, 16, 2), (9, 8, 2), (2, 1, 1)]
+        for (p, m, v), found in zip(
+            sizes, student.on_ranks(1, run_schedules, "interleaved_1f1b", sizes)[0].value, strict=True
+        ):
+            what = f"interleaved_1f1b, {size_of(p, m, v)}"
+            assert isinstance(found, str), f"{what}: expected a ValueError, got none"
+            assert {str(p), str(m)} <= set(re.findall(r"\d+", found)), (
+                f"{what}: expected a message with {p} and {m}, got: {found}"
+            )
+
+    def test_all_sizes(self, student):
+        self.check(student, [(p, m, v) for p, m in ALL_SIZES for v in (2, 3) if m % p == 0])
+        self.check(student, [(2, 6, 5), (9, 18, 4), (5, 5, 7), (1, 4, 9)])
 
 
 # 7.10

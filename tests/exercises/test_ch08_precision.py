@@ -753,6 +753,107 @@ class TestGradScaler:
 # 8.6
 
 
+def problem(samples: int, inputs: int, size: float, features: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng([88, samples, inputs])
+    features = (features * rng.standard_normal((samples, inputs))).astype(np.float16)
+    targets = size * (features.astype(np.float64) @ rng.standard_normal(inputs))
+    return features, targets.astype(np.float16)
+
+
+def regression(features, targets, steps: int, lr: float, max_norm: float) -> tuple[list[float], np.ndarray]:
+    """The same training in float64, which needs no scaling."""
+    features, targets = features.astype(np.float64), targets.astype(np.float64)
+    weight, losses = np.zeros(features.shape[1]), []
+    for _ in range(steps):
+        errors = features @ weight - targets
+        losses.append(float(np.mean(errors**2)))
+        grad = 2 * features.T @ errors / len(errors)
+        weight -= lr * grad * min(1.0, max_norm / sqrt(float(np.sum(grad**2))))
+    return losses, weight
+
+
+def overflows(targets, scale: float) -> int:
+    """The steps at the start, with a weight of zeros, in which a gradient overflows in float16."""
+    steps, largest = 0, float(np.abs(targets.astype(np.float64)).max())
+    while 2 * scale / 2.0**steps / len(targets) * largest >= 65520:
+        steps += 1
+    return steps
+
+
+PROBLEMS = [(256, 3, 1.0), (1000, 8, 0.5), (64, 1, 2.0)]  # samples, inputs, size of the targets
+
+
+def run_training(world, module, cases):
+    """For each case the result, and whether features and targets are unmodified."""
+    seen = []
+    for features, targets, *more in cases:
+        lent = features.copy(), targets.copy()
+        result = list(module.train_in_float16(*lent, *more))
+        seen.append((result, all(a.tobytes() == b.tobytes() for a, b in zip(lent, (features, targets), strict=True))))
+    return seen
+
+
+@pytest.mark.task(
+    "8.6",
+    points=3,
+    kind="debugging",
+)
+class TestTrainInFloat16:
+    """train_in_float16: a scaled loss, and a run that stalls"""
+
+    def check(self, student, steps: int, lr: float, max_norm: float, scale: float, problems=PROBLEMS) -> None:
+        cases = [(*problem(*one), steps, lr, max_norm, scale) for one in problems]
+        seen = student.on_ranks(1, run_training, cases)[0].value
+        for (samples, inputs, size, *_), (features, targets, *_), (result, kept) in zip(
+            problems, cases, seen, strict=True
+        ):
+            losses, weight, skips = result
+            what = f"{samples} samples of {inputs}, max_norm {max_norm:g}, scale {scale:g}"
+            assert kept, f"{what}: expected features and targets unmodified, but train_in_float16 modifies them"
+            skipped = min(steps, overflows(targets, scale))
+            assert skips == skipped, f"{what}, skipped steps: expected {skipped}, got {skips}"
+            right_losses, right = regression(features, targets, steps - skipped, lr, max_norm)
+            assert len(losses) == steps, f"{what}: expected {steps} losses, got {len(losses)}"
+            # float16 has three digits, and weights and errors are rounded to it in each step
+            near = {"rel": 0.02, "abs": 0.002 * min(size, 1)}
+            for step, (found, due) in enumerate(zip(losses[skipped:], right_losses, strict=True)):
+                assert found == pytest.approx(due, rel=near["rel"], abs=near["abs"] * min(size, 1)), (
+                    f"{what}, loss before step {step + skipped}: expected {due:.4g} as in float64, got {found:.4g}"
+                )
+            assert isinstance(weight, np.ndarray) and weight.dtype == np.float32, (
+                f"{what}, weight: expected an array of float32, got {getattr(weight, 'dtype', type(weight).__name__)}"
+            )
+            assert weight == pytest.approx(right, **near), (
+                f"{what}, weight: expected {right} as in float64, got {weight}"
+            )
+
+    def test_without_clipping(self, student):
+        self.check(student, 30, 0.1, inf, 2.0**10)
+
+    def test_with_clipping(self, student):
+        self.check(student, 60, 0.1, 1.0, 2.0**10)
+        self.check(student, 60, 0.1, 0.25, 2.0**10)
+
+    def test_scales(self, student):
+        for scale in (2.0**4, 2.0**16):
+            self.check(student, 40, 0.1, 0.5, scale)
+
+    def test_small_gradients(self, student):
+        self.check(student, 40, 0.1, 0.0005, 2.0**16, [(256, 3, 0.001), (200, 5, 0.0005)])
+        self.check(student, 40, 1e7, inf, 2.0**20, [(256, 3, 10.0, 1e-4)])  # gradients of 1e-7: float16 has no digits
+
+    def test_few(self, student):
+        self.check(student, 0, 0.1, 0.5, 2.0**10)
+        self.check(student, 20, 0.1, 0.5, 2.0**10, [(1, 2, 1.0), (2, 1, 0.5)])
+
+    def test_overflow(self, student):
+        for max_norm in (0.5, 0.05):
+            self.check(student, 60, 0.1, max_norm, 2.0**40)
+
+
+# 8.7
+
+
 def directly(function, *inputs):
     return function(*inputs)
 
@@ -957,7 +1058,7 @@ def same_bits(found: dict, right: dict, what: str) -> None:
 
 @answers("memory.recompute:checkpoint", "memory.recompute:Region", "memory.recompute:Input")
 @pytest.mark.task(
-    "8.6",
+    "8.7",
     points=6,
 )
 class TestCheckpoint:
@@ -1062,7 +1163,7 @@ class TestCheckpoint:
         check_training(student, warm_ranks, "checkpoint", "bf16", "recompute=selective")
 
 
-# 8.7
+# 8.8
 
 SIZES = [  # samples, tokens, width, heads
     (1, 16, 8, 2), (4, 1024, 768, 12), (1, 2048, 12288, 96), (3, 5, 6, 3), (1, 1, 1, 1), (64, 131072, 16384, 128)
@@ -1102,7 +1203,7 @@ def flops_of_a_block(tokens: int, width: int, mode: str) -> dict:
 
 
 @pytest.mark.task(
-    "8.7",
+    "8.8",
     points=3,
     kind="worksheet",
 )
@@ -1155,104 +1256,3 @@ class TestActivationBytes:
             self.check(
                 f"recompute_share: {s} tokens, width {h}, {mode}", found, Fraction(again, 3 * (12 * h * h + 2 * s * h))
             )
-
-
-# 8.8
-
-
-def problem(samples: int, inputs: int, size: float, features: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng([88, samples, inputs])
-    features = (features * rng.standard_normal((samples, inputs))).astype(np.float16)
-    targets = size * (features.astype(np.float64) @ rng.standard_normal(inputs))
-    return features, targets.astype(np.float16)
-
-
-def regression(features, targets, steps: int, lr: float, max_norm: float) -> tuple[list[float], np.ndarray]:
-    """The same training in float64, which needs no scaling."""
-    features, targets = features.astype(np.float64), targets.astype(np.float64)
-    weight, losses = np.zeros(features.shape[1]), []
-    for _ in range(steps):
-        errors = features @ weight - targets
-        losses.append(float(np.mean(errors**2)))
-        grad = 2 * features.T @ errors / len(errors)
-        weight -= lr * grad * min(1.0, max_norm / sqrt(float(np.sum(grad**2))))
-    return losses, weight
-
-
-def overflows(targets, scale: float) -> int:
-    """The steps at the start, with a weight of zeros, in which a gradient overflows in float16."""
-    steps, largest = 0, float(np.abs(targets.astype(np.float64)).max())
-    while 2 * scale / 2.0**steps / len(targets) * largest >= 65520:
-        steps += 1
-    return steps
-
-
-PROBLEMS = [(256, 3, 1.0), (1000, 8, 0.5), (64, 1, 2.0)]  # samples, inputs, size of the targets
-
-
-def run_training(world, module, cases):
-    """For each case the result, and whether features and targets are unmodified."""
-    seen = []
-    for features, targets, *more in cases:
-        lent = features.copy(), targets.copy()
-        result = list(module.train_in_float16(*lent, *more))
-        seen.append((result, all(a.tobytes() == b.tobytes() for a, b in zip(lent, (features, targets), strict=True))))
-    return seen
-
-
-@pytest.mark.task(
-    "8.8",
-    points=3,
-    kind="debugging",
-)
-class TestTrainInFloat16:
-    """train_in_float16: a scaled loss, and a run that stalls"""
-
-    def check(self, student, steps: int, lr: float, max_norm: float, scale: float, problems=PROBLEMS) -> None:
-        cases = [(*problem(*one), steps, lr, max_norm, scale) for one in problems]
-        seen = student.on_ranks(1, run_training, cases)[0].value
-        for (samples, inputs, size, *_), (features, targets, *_), (result, kept) in zip(
-            problems, cases, seen, strict=True
-        ):
-            losses, weight, skips = result
-            what = f"{samples} samples of {inputs}, max_norm {max_norm:g}, scale {scale:g}"
-            assert kept, f"{what}: expected features and targets unmodified, but train_in_float16 modifies them"
-            skipped = min(steps, overflows(targets, scale))
-            assert skips == skipped, f"{what}, skipped steps: expected {skipped}, got {skips}"
-            right_losses, right = regression(features, targets, steps - skipped, lr, max_norm)
-            assert len(losses) == steps, f"{what}: expected {steps} losses, got {len(losses)}"
-            # float16 has three digits, and weights and errors are rounded to it in each step
-            near = {"rel": 0.02, "abs": 0.002 * min(size, 1)}
-            for step, (found, due) in enumerate(zip(losses[skipped:], right_losses, strict=True)):
-                assert found == pytest.approx(due, rel=near["rel"], abs=near["abs"] * min(size, 1)), (
-                    f"{what}, loss before step {step + skipped}: expected {due:.4g} as in float64, got {found:.4g}"
-                )
-            assert isinstance(weight, np.ndarray) and weight.dtype == np.float32, (
-                f"{what}, weight: expected an array of float32, got {getattr(weight, 'dtype', type(weight).__name__)}"
-            )
-            assert weight == pytest.approx(right, **near), (
-                f"{what}, weight: expected {right} as in float64, got {weight}"
-            )
-
-    def test_without_clipping(self, student):
-        self.check(student, 30, 0.1, inf, 2.0**10)
-
-    def test_with_clipping(self, student):
-        self.check(student, 60, 0.1, 1.0, 2.0**10)
-        self.check(student, 60, 0.1, 0.25, 2.0**10)
-
-    def test_scales(self, student):
-        for scale in (2.0**4, 2.0**16):
-            self.check(student, 40, 0.1, 0.5, scale)
-
-    def test_small_gradients(self, student):
-        self.check(student, 40, 0.1, 0.0005, 2.0**16, [(256, 3, 0.001), (200, 5, 0.0005)])
-        self.check(student, 40, 1e7, inf, 2.0**20, [(256, 3, 10.0, 1e-4)])  # gradients of 1e-7: float16 has no digits
-
-    def test_few(self, student):
-        self.check(student, 0, 0.1, 0.5, 2.0**10)
-        self.check(student, 20, 0.1, 0.5, 2.0**10, [(1, 2, 1.0), (2, 1, 0.5)])
-
-    def test_overflow(self, student):
-        for max_norm in (0.5, 0.05):
-            self.check(student, 60, 0.1, max_norm, 2.0**40)

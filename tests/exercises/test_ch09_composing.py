@@ -363,6 +363,105 @@ class TestWires:
 # 9.4
 
 
+def run_on_mesh(world, module, cases):
+    """For each case (samples, targets, shape, steps, lr, clip) the losses and the weight on this rank, and whether
+    samples and targets are unmodified.
+    """
+    seen = []
+    for samples, targets, *more in cases:
+        lent = samples.copy(), targets.copy()
+        result = module.train_on_mesh(*lent, *more, world)
+        kept = all(a.tobytes() == b.tobytes() for a, b in zip(lent, (samples, targets), strict=True))
+        seen.append([*result, kept])
+    return seen
+
+
+def regression(samples: int, features: int, outputs: int) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng([samples, features])
+    return random.standard_normal((samples, features)), random.standard_normal((samples, outputs))
+
+
+def in_one_process(samples, targets, steps, lr, clip) -> tuple[list[float], np.ndarray]:
+    weight = np.zeros((samples.shape[1], targets.shape[1]))
+    losses = []
+    for _ in range(steps):
+        errors = samples @ weight - targets
+        losses.append(float(np.sum(errors**2) / len(samples)))
+        gradient = 2 / len(samples) * samples.T @ errors
+        norm = np.linalg.norm(gradient)
+        weight -= lr * gradient * min(1, clip / (norm + 1e-6))
+    return losses, weight
+
+
+@pytest.mark.task(
+    "9.4",
+    points=3,
+    kind="debugging",
+)
+class TestTrainOnMesh:
+    """train_on_mesh: slower than one process, but only with replicas. Find out why and fix it"""
+
+    CLIPS = (inf, 0.3, 0.02)  # never, at first, always
+    SIZES = ((12, 6, 2), (7, 5, 1), (2, 2, 3))  # samples, features, outputs: some ranks have no samples, or no features
+
+    def check(self, student, *shapes, steps: int = 6) -> None:
+        settings = [(size, clip) for size in self.SIZES for clip in self.CLIPS]
+        for shape in shapes:
+            cases = [(*regression(*size), shape, steps, 0.1, clip) for size, clip in settings]
+            seen = student.on_ranks(prod(shape), run_on_mesh, cases)
+            for n, (size, clip) in enumerate(settings):
+                samples, targets, _, _, lr, _ = cases[n]
+                losses, weight = in_one_process(samples, targets, steps, lr, clip)
+                for rank, one in enumerate(seen):
+                    found_losses, found, kept = one.value[n]
+                    what = (
+                        f"the mesh {shape}, rank {rank}, {size[0]} samples of {size[1]} features, {size[2]} outputs, "
+                        f"clip={clip}"
+                    )
+                    assert kept, f"{what}: expected samples and targets unmodified, but train_on_mesh modifies them"
+                    right = np.array_split(weight, shape[1])[rank % shape[1]]
+                    # the sums have another order: in so few steps the float64 errors stay below 1e-9
+                    assert found_losses == pytest.approx(losses, rel=1e-9), (
+                        f"{what}, losses: expected {losses_in_words(losses)} as in one process, "
+                        f"got {losses_in_words(found_losses)}"
+                    )
+                    assert isinstance(found, np.ndarray) and found.dtype == np.float64, (
+                        f"{what}, weight: expected an array of float64, got "
+                        f"{getattr(found, 'dtype', type(found).__name__)}"
+                    )
+                    assert found.shape == right.shape, (
+                        f"{what}, shape of the weight: expected {right.shape}, got {np.shape(found)}"
+                    )
+                    distance = np.abs(found - right).max(initial=0)
+                    assert distance <= 1e-9, (  # as above
+                        f"{what}, distance of the trained weight from that of one process: expected at most 1e-9, "
+                        f"got {distance:.2g}"
+                    )
+
+    def test_one_rank(self, student):
+        self.check(student, (1, 1))
+
+    def test_features_split(self, student):
+        self.check(student, (1, 2), (1, 3))
+
+    def test_samples_split(self, student):
+        self.check(student, (2, 1), (3, 1))
+
+    def test_few_steps(self, student):
+        self.check(student, (1, 2), steps=0)
+        self.check(student, (2, 2), steps=1)
+
+    def test_both_split(self, student):
+        self.check(student, (2, 2), (2, 3), (3, 2))
+
+
+def losses_in_words(losses) -> str:
+    return ", ".join(f"{loss:.5g}" for loss in losses[:4]) + ", ..."
+
+
+# 9.5
+
+
 @dataclass(frozen=True)
 class Model:
     layers: int
@@ -551,7 +650,7 @@ def cluster_in_words(model: Model, hardware: Hardware) -> str:
 
 
 @pytest.mark.task(
-    "9.4",
+    "9.5",
     points=5,
 )
 class TestChooseLayout:
@@ -619,7 +718,7 @@ class TestChooseLayout:
             )
 
 
-# 9.5
+# 9.6
 
 
 def pairs_of(row: dict) -> set[frozenset]:
@@ -655,7 +754,7 @@ def full(**values) -> list[dict]:
 
 @answers("minidist.verify.matrix")
 @pytest.mark.task(
-    "9.5",
+    "9.6",
     points=4,
 )
 class TestCovering:
@@ -723,102 +822,3 @@ class TestCovering:
         """All layouts that minidist can run on up to three ranks."""
         rows = [one.settings for one in every_combination(TrainConfig(layers=4, heads=6, width=12), 3)]
         self.check(student, [rows])
-
-
-# 9.6
-
-
-def run_on_mesh(world, module, cases):
-    """For each case (samples, targets, shape, steps, lr, clip) the losses and the weight on this rank, and whether
-    samples and targets are unmodified.
-    """
-    seen = []
-    for samples, targets, *more in cases:
-        lent = samples.copy(), targets.copy()
-        result = module.train_on_mesh(*lent, *more, world)
-        kept = all(a.tobytes() == b.tobytes() for a, b in zip(lent, (samples, targets), strict=True))
-        seen.append([*result, kept])
-    return seen
-
-
-def regression(samples: int, features: int, outputs: int) -> tuple[np.ndarray, np.ndarray]:
-    random = np.random.default_rng([samples, features])
-    return random.standard_normal((samples, features)), random.standard_normal((samples, outputs))
-
-
-def in_one_process(samples, targets, steps, lr, clip) -> tuple[list[float], np.ndarray]:
-    weight = np.zeros((samples.shape[1], targets.shape[1]))
-    losses = []
-    for _ in range(steps):
-        errors = samples @ weight - targets
-        losses.append(float(np.sum(errors**2) / len(samples)))
-        gradient = 2 / len(samples) * samples.T @ errors
-        norm = np.linalg.norm(gradient)
-        weight -= lr * gradient * min(1, clip / (norm + 1e-6))
-    return losses, weight
-
-
-@pytest.mark.task(
-    "9.6",
-    points=3,
-    kind="debugging",
-)
-class TestTrainOnMesh:
-    """train_on_mesh: slower than one process, but only with replicas. Find out why and fix it"""
-
-    CLIPS = (inf, 0.3, 0.02)  # never, at first, always
-    SIZES = ((12, 6, 2), (7, 5, 1), (2, 2, 3))  # samples, features, outputs: some ranks have no samples, or no features
-
-    def check(self, student, *shapes, steps: int = 6) -> None:
-        settings = [(size, clip) for size in self.SIZES for clip in self.CLIPS]
-        for shape in shapes:
-            cases = [(*regression(*size), shape, steps, 0.1, clip) for size, clip in settings]
-            seen = student.on_ranks(prod(shape), run_on_mesh, cases)
-            for n, (size, clip) in enumerate(settings):
-                samples, targets, _, _, lr, _ = cases[n]
-                losses, weight = in_one_process(samples, targets, steps, lr, clip)
-                for rank, one in enumerate(seen):
-                    found_losses, found, kept = one.value[n]
-                    what = (
-                        f"the mesh {shape}, rank {rank}, {size[0]} samples of {size[1]} features, {size[2]} outputs, "
-                        f"clip={clip}"
-                    )
-                    assert kept, f"{what}: expected samples and targets unmodified, but train_on_mesh modifies them"
-                    right = np.array_split(weight, shape[1])[rank % shape[1]]
-                    # the sums have another order: in so few steps the float64 errors stay below 1e-9
-                    assert found_losses == pytest.approx(losses, rel=1e-9), (
-                        f"{what}, losses: expected {losses_in_words(losses)} as in one process, "
-                        f"got {losses_in_words(found_losses)}"
-                    )
-                    assert isinstance(found, np.ndarray) and found.dtype == np.float64, (
-                        f"{what}, weight: expected an array of float64, got "
-                        f"{getattr(found, 'dtype', type(found).__name__)}"
-                    )
-                    assert found.shape == right.shape, (
-                        f"{what}, shape of the weight: expected {right.shape}, got {np.shape(found)}"
-                    )
-                    distance = np.abs(found - right).max(initial=0)
-                    assert distance <= 1e-9, (  # as above
-                        f"{what}, distance of the trained weight from that of one process: expected at most 1e-9, "
-                        f"got {distance:.2g}"
-                    )
-
-    def test_one_rank(self, student):
-        self.check(student, (1, 1))
-
-    def test_features_split(self, student):
-        self.check(student, (1, 2), (1, 3))
-
-    def test_samples_split(self, student):
-        self.check(student, (2, 1), (3, 1))
-
-    def test_few_steps(self, student):
-        self.check(student, (1, 2), steps=0)
-        self.check(student, (2, 2), steps=1)
-
-    def test_both_split(self, student):
-        self.check(student, (2, 2), (2, 3), (3, 2))
-
-
-def losses_in_words(losses) -> str:
-    return ", ".join(f"{loss:.5g}" for loss in losses[:4]) + ", ..."

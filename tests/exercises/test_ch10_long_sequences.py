@@ -96,88 +96,6 @@ class TestWall:
 # 10.2
 
 
-def partial(seed: int, rows: int, width: int, exponents) -> tuple:
-    random = generator(seed)
-    exponent = np.asarray(random.choice(exponents, (rows, 1)), np.int64)
-    return exponent, random.random((rows, 1)) * 7, random.standard_normal((rows, width)) * 5
-
-
-def exactly(first: tuple, second: tuple) -> tuple:
-    """The merged partial, each sum rounded once from its exact value."""
-    exponent = np.maximum(first[0], second[0])
-    sums = []
-    for one, other in zip(first[1:], second[1:], strict=True):
-        total = np.empty(one.shape)
-        for place in np.ndindex(one.shape):
-            down = [int(part[0][place[0], 0] - exponent[place[0], 0]) for part in (first, second)]
-            # below 2^-2000 of the other one, what is added changes nothing
-            terms = [
-                Fraction(float(array[place])) * Fraction(2) ** shift if shift > -2000 else Fraction(0)
-                for array, shift in zip((one, other), down, strict=True)
-            ]
-            total[place] = float(sum(terms))
-        sums.append(total)
-    return exponent, *sums
-
-
-def run_merge(world, module, pairs):
-    """Each merged pair, and whether nothing was modified, shared or warned of."""
-    found = []
-    for first, second in pairs:
-        lent = [[array.copy() for array in part] for part in (first, second)]
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", RuntimeWarning)
-            merged = module.merge(tuple(lent[0]), tuple(lent[1]))
-        kept = all(
-            a.tobytes() == b.tobytes()
-            for part, again in zip((first, second), lent, strict=True)
-            for a, b in zip(part, again, strict=True)
-        )
-        found.append((list(merged), kept))
-    return found
-
-
-@answers(*ATTENTION)
-@pytest.mark.task(
-    "10.2",
-    points=3,
-)
-class TestMerge:
-    """merge: two sets of keys, without rounding more than their sum"""
-
-    def check(self, student, pairs) -> None:
-        seen = student.on_ranks(1, run_merge, pairs)[0].value
-        for (first, second), (found, kept) in zip(pairs, seen, strict=True):
-            what = f"partials of {first[1].size} queries, values of width {first[2].shape[1]}"
-            assert kept, f"{what}: expected both partials unmodified, but merge modifies them"
-            assert len(found) == 3, f"{what}: expected (exponent, weight, value), got {len(found)} things"
-            for name, one, right in zip(("exponent", "weight", "value"), found, exactly(first, second), strict=True):
-                same(one, right, f"{what}, {name}")
-
-    def test_equal_exponents(self, student):
-        self.check(student, [(partial(1, 4, 3, [0]), partial(2, 4, 3, [0]))])
-
-    def test_other_exponents(self, student):
-        self.check(student, [(partial(1, 20, 3, range(-9, 9)), partial(2, 20, 3, range(-9, 9)))])
-
-    def test_far_apart(self, student):
-        """Up to 900, where both still count in principle, and by thousands, where the smaller one vanishes."""
-        near, far = [-450, 0, 450], [-9000, -3000, 0, 3000]
-        self.check(student, [(partial(1, 20, 2, near), partial(2, 20, 2, near))])
-        self.check(student, [(partial(3, 20, 2, far), partial(4, 20, 2, far))])
-
-    def test_either_order(self, student):
-        first, second = (partial(seed, 30, 4, range(-60, 60)) for seed in (5, 6))
-        self.check(student, [(first, second), (second, first)])
-
-    def test_sizes(self, student):
-        self.check(student, [(partial(1, rows, width, [1, 5]), partial(2, rows, width, [2, 4])) for rows, width in
-                             ((1, 1), (1, 6), (7, 1))])  # fmt: skip
-
-
-# 10.3
-
-
 class Guarded(SlowMemory):
     """A memory whose arrays show NaN to everyone who has not loaded them."""
 
@@ -220,7 +138,7 @@ def causal(q, k, v) -> np.ndarray:
 
 @answers(*ATTENTION)
 @pytest.mark.task(
-    "10.3",
+    "10.2",
     points=4,
 )
 class TestTiledForward:
@@ -276,7 +194,89 @@ class TestTiledForward:
         assert peak < 1e6, f"peak memory: expected less than a third of the scores' 2,880,000 bytes, got {peak:,}"
 
 
-# The ring
+# 10.3
+
+
+def partial(seed: int, rows: int, width: int, exponents) -> tuple:
+    random = generator(seed)
+    exponent = np.asarray(random.choice(exponents, (rows, 1)), np.int64)
+    return exponent, random.random((rows, 1)) * 7, random.standard_normal((rows, width)) * 5
+
+
+def exactly(first: tuple, second: tuple) -> tuple:
+    """The merged partial, each sum rounded once from its exact value."""
+    exponent = np.maximum(first[0], second[0])
+    sums = []
+    for one, other in zip(first[1:], second[1:], strict=True):
+        total = np.empty(one.shape)
+        for place in np.ndindex(one.shape):
+            down = [int(part[0][place[0], 0] - exponent[place[0], 0]) for part in (first, second)]
+            # below 2^-2000 of the other one, what is added changes nothing
+            terms = [
+                Fraction(float(array[place])) * Fraction(2) ** shift if shift > -2000 else Fraction(0)
+                for array, shift in zip((one, other), down, strict=True)
+            ]
+            total[place] = float(sum(terms))
+        sums.append(total)
+    return exponent, *sums
+
+
+def run_merge(world, module, pairs):
+    """Each merged pair, and whether nothing was modified, shared or warned of."""
+    found = []
+    for first, second in pairs:
+        lent = [[array.copy() for array in part] for part in (first, second)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)
+            merged = module.merge(tuple(lent[0]), tuple(lent[1]))
+        kept = all(
+            a.tobytes() == b.tobytes()
+            for part, again in zip((first, second), lent, strict=True)
+            for a, b in zip(part, again, strict=True)
+        )
+        found.append((list(merged), kept))
+    return found
+
+
+@answers(*ATTENTION)
+@pytest.mark.task(
+    "10.3",
+    points=3,
+)
+class TestMerge:
+    """merge: two sets of keys, without rounding more than their sum"""
+
+    def check(self, student, pairs) -> None:
+        seen = student.on_ranks(1, run_merge, pairs)[0].value
+        for (first, second), (found, kept) in zip(pairs, seen, strict=True):
+            what = f"partials of {first[1].size} queries, values of width {first[2].shape[1]}"
+            assert kept, f"{what}: expected both partials unmodified, but merge modifies them"
+            assert len(found) == 3, f"{what}: expected (exponent, weight, value), got {len(found)} things"
+            for name, one, right in zip(("exponent", "weight", "value"), found, exactly(first, second), strict=True):
+                same(one, right, f"{what}, {name}")
+
+    def test_equal_exponents(self, student):
+        self.check(student, [(partial(1, 4, 3, [0]), partial(2, 4, 3, [0]))])
+
+    def test_other_exponents(self, student):
+        self.check(student, [(partial(1, 20, 3, range(-9, 9)), partial(2, 20, 3, range(-9, 9)))])
+
+    def test_far_apart(self, student):
+        """Up to 900, where both still count in principle, and by thousands, where the smaller one vanishes."""
+        near, far = [-450, 0, 450], [-9000, -3000, 0, 3000]
+        self.check(student, [(partial(1, 20, 2, near), partial(2, 20, 2, near))])
+        self.check(student, [(partial(3, 20, 2, far), partial(4, 20, 2, far))])
+
+    def test_either_order(self, student):
+        first, second = (partial(seed, 30, 4, range(-60, 60)) for seed in (5, 6))
+        self.check(student, [(first, second), (second, first)])
+
+    def test_sizes(self, student):
+        self.check(student, [(partial(1, rows, width, [1, 5]), partial(2, rows, width, [2, 4])) for rows, width in
+                             ((1, 1), (1, 6), (7, 1))])  # fmt: skip
+
+
+# 10.4 and the ring of 10.5 and 10.6
 
 
 def keys_values_of(rank: int, elements: int) -> np.ndarray:
@@ -364,9 +364,6 @@ def check_training(student, warm_ranks, name: str, *layouts: str) -> None:
                 )
 
 
-# 10.4
-
-
 @answers(f"{PASSING}:ring_forward")
 @pytest.mark.task(
     "10.4",
@@ -417,125 +414,12 @@ class TestRingForward:
 
 # 10.5
 
-
-class Gradients:
-    """A sum on its way round the ring."""
-
-    def __init__(self, values: np.ndarray) -> None:
-        self.values = values
-
-    def merge(self, other: "Gradients") -> None:
-        self.values = self.values + other.values
-
-    def arrays(self) -> np.ndarray:
-        return self.values
-
-    @classmethod
-    def of(cls, array: np.ndarray) -> "Gradients":
-        return cls(array)
-
-
-def contribution(visitor: int, owner: int, elements: int) -> np.ndarray:
-    """What the queries of one rank add to the gradients of another's keys and values; three times as large."""
-    return many_digits(100 * visitor + owner, 6 * elements).reshape(3, -1)
-
-
-def run_ring_backward(world, module, elements):
-    mine = keys_values_of(world.rank, elements)
-    seen = []
-
-    def visit(rank, keys_values):
-        mark("visit")
-        seen.append((rank, keys_values.copy()))
-        return Gradients(contribution(world.rank, rank, elements))
-
-    total = module.ring_backward(mine, world, visit)
-    kept = mine.tobytes() == keys_values_of(world.rank, elements).tobytes()
-    ours = isinstance(total, Gradients)
-    return (
-        [rank for rank, _ in seen],
-        [array for _, array in seen],
-        kept,
-        ours,
-        np.array(total.values) if ours else None,
-    )
-
-
-def check_gradients(found, rank: int, size: int, elements: int) -> None:
-    check_visits(found, rank, size, elements)
-    what = f"rank {rank} of {size}, {elements} elements, {working_dtype()}"
-    assert found[3], f"{what}: expected one of the objects that visit returns"
-    right = sum(contribution(visitor, rank, elements) for visitor in range(size))
-    same(found[4], right.astype(working_dtype()), f"{what}: gradients of rank {rank}'s keys and values")
-
-
-@answers(f"{PASSING}:ring_backward")
-@pytest.mark.task(
-    "10.5",
-    points=5,
-    dtypes=("float64", "float32", "int32"),
-)
-class TestRingBackward:
-    """ring_backward: gradients follow one hop behind, and take one more hop home"""
-
-    def test_gradients(self, student):
-        for size in sizes():
-            for elements in (6, 1, 0):
-                for rank, one in enumerate(student.on_ranks(size, run_ring_backward, elements)):
-                    check_gradients(one.value, rank, size, elements)
-
-    @pytest.mark.one_dtype
-    def test_sizes_of_groups(self, student):
-        for rank, one in enumerate(student.on_ranks(MANY, run_ring_backward, 3)):
-            check_gradients(one.value, rank, MANY, 3)
-        for rank, size, found in by_group(student.on_ranks(5, in_groups, run_ring_backward, 3)):
-            check_gradients(found, rank, size, 3)
-
-    @pytest.mark.one_dtype
-    def test_large(self, student):
-        for rank, one in enumerate(student.on_ranks(3, run_ring_backward, LARGE // 4)):
-            check_gradients(one.value, rank, 3, LARGE // 4)
-
-    @pytest.mark.one_dtype
-    def test_messages(self, student):
-        for size in SIZES[:4]:
-            seen = student.on_ranks(size, run_ring_backward, 7)
-            to_the_right_only(seen)
-            for rank, one in enumerate(seen):
-                sent = int(one.traffic.sent[:, 0].sum()), int(one.traffic.sent[:, 1].sum())
-                right = ((size - 1) * 2 + size * 6) * 7 * 8, 2 * size - 1
-                assert sent == right, f"rank {rank} of {size}: bytes and messages sent: expected {right}, got {sent}"
-
-    @pytest.mark.one_dtype
-    def test_overlap(self, student):
-        for size in (2, 4):
-            for rank, one in enumerate(student.on_ranks(size, run_ring_backward, 7)):
-                what = f"rank {rank} of {size}"
-                check_overlap(one.log, size, 2 * 7 * 8, what)
-                visits = sent = 0
-                for entry in order_of(one.log):
-                    if entry == "visit":
-                        assert sent == visits, (
-                            f"{what}: at visit {visits + 1} {sent} gradients have left: expected {visits}, each as "
-                            "soon as this rank has added its part"
-                        )
-                        visits += 1
-                    elif entry == ("post", "send", 6 * 7 * 8):
-                        sent += 1
-
-    @pytest.mark.one_dtype
-    def test_trains_a_transformer(self, student, warm_ranks):
-        check_training(student, warm_ranks, "ring_backward", "cp=3", "cp=2,cp_kind=zigzag")
-
-
-# 10.6
-
 KINDS = ("ring", "ulysses", "zigzag", "all-gather")
 
 
 @answers("minidist.parallel.context:sequence_chunks_of")
 @pytest.mark.task(
-    "10.6",
+    "10.5",
     points=3,
 )
 class TestChunksOf:
@@ -599,6 +483,119 @@ class TestChunksOf:
 
     def test_trains_a_transformer(self, student, warm_ranks):
         check_training(student, warm_ranks, "sequence_chunks_of", "cp=3,cp_kind=zigzag", "cp=2")
+
+
+# 10.6
+
+
+class Gradients:
+    """A sum on its way round the ring."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.values = values
+
+    def merge(self, other: "Gradients") -> None:
+        self.values = self.values + other.values
+
+    def arrays(self) -> np.ndarray:
+        return self.values
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> "Gradients":
+        return cls(array)
+
+
+def contribution(visitor: int, owner: int, elements: int) -> np.ndarray:
+    """What the queries of one rank add to the gradients of another's keys and values; three times as large."""
+    return many_digits(100 * visitor + owner, 6 * elements).reshape(3, -1)
+
+
+def run_ring_backward(world, module, elements):
+    mine = keys_values_of(world.rank, elements)
+    seen = []
+
+    def visit(rank, keys_values):
+        mark("visit")
+        seen.append((rank, keys_values.copy()))
+        return Gradients(contribution(world.rank, rank, elements))
+
+    total = module.ring_backward(mine, world, visit)
+    kept = mine.tobytes() == keys_values_of(world.rank, elements).tobytes()
+    ours = isinstance(total, Gradients)
+    return (
+        [rank for rank, _ in seen],
+        [array for _, array in seen],
+        kept,
+        ours,
+        np.array(total.values) if ours else None,
+    )
+
+
+def check_gradients(found, rank: int, size: int, elements: int) -> None:
+    check_visits(found, rank, size, elements)
+    what = f"rank {rank} of {size}, {elements} elements, {working_dtype()}"
+    assert found[3], f"{what}: expected one of the objects that visit returns"
+    right = sum(contribution(visitor, rank, elements) for visitor in range(size))
+    same(found[4], right.astype(working_dtype()), f"{what}: gradients of rank {rank}'s keys and values")
+
+
+@answers(f"{PASSING}:ring_backward")
+@pytest.mark.task(
+    "10.6",
+    points=5,
+    dtypes=("float64", "float32", "int32"),
+)
+class TestRingBackward:
+    """ring_backward: gradients follow one hop behind, and take one more hop home"""
+
+    def test_gradients(self, student):
+        for size in sizes():
+            for elements in (6, 1, 0):
+                for rank, one in enumerate(student.on_ranks(size, run_ring_backward, elements)):
+                    check_gradients(one.value, rank, size, elements)
+
+    @pytest.mark.one_dtype
+    def test_sizes_of_groups(self, student):
+        for rank, one in enumerate(student.on_ranks(MANY, run_ring_backward, 3)):
+            check_gradients(one.value, rank, MANY, 3)
+        for rank, size, found in by_group(student.on_ranks(5, in_groups, run_ring_backward, 3)):
+            check_gradients(found, rank, size, 3)
+
+    @pytest.mark.one_dtype
+    def test_large(self, student):
+        for rank, one in enumerate(student.on_ranks(3, run_ring_backward, LARGE // 4)):
+            check_gradients(one.value, rank, 3, LARGE // 4)
+
+    @pytest.mark.one_dtype
+    def test_messages(self, student):
+        for size in SIZES[:4]:
+            seen = student.on_ranks(size, run_ring_backward, 7)
+            to_the_right_only(seen)
+            for rank, one in enumerate(seen):
+                sent = int(one.traffic.sent[:, 0].sum()), int(one.traffic.sent[:, 1].sum())
+                right = ((size - 1) * 2 + size * 6) * 7 * 8, 2 * size - 1
+                assert sent == right, f"rank {rank} of {size}: bytes and messages sent: expected {right}, got {sent}"
+
+    @pytest.mark.one_dtype
+    def test_overlap(self, student):
+        for size in (2, 4):
+            for rank, one in enumerate(student.on_ranks(size, run_ring_backward, 7)):
+                what = f"rank {rank} of {size}"
+                check_overlap(one.log, size, 2 * 7 * 8, what)
+                visits = sent = 0
+                for entry in order_of(one.log):
+                    if entry == "visit":
+                        assert sent == visits, (
+                            f"{what}: at visit {visits + 1} {sent} gradients have left: expected {visits}, each as "
+                            "soon as this rank has added its part"
+                        )
+                        visits += 1
+                    elif entry == ("post", "send", 6 * 7 * 8):
+                        sent += 1
+
+    @pytest.mark.one_dtype
+    def test_trains_a_transformer(self, student, warm_ranks):
+        check_training(student, warm_ranks, "ring_backward", "cp=3", "cp=2,cp_kind=zigzag")
 
 
 # 10.7

@@ -529,6 +529,98 @@ class TestSortByExpert:
 # 11.6
 
 
+def mixed(seed: int, count: int, experts: int, k: int, capacity: int | None, width: int, dtype) -> dict:
+    """Rows of a mixture with what belongs to them: numbers of a few digits, so that sums are exact."""
+    chosen = choices(seed, count, experts, k)
+    order, _ = sorted_by_hand(chosen, experts, capacity)
+    places = np.full(chosen.size, -1)
+    places[order] = np.arange(len(order))
+    random = generator(seed, width)
+    return {
+        "rows": random.integers(-64, 64, (len(order), width)).astype(dtype),
+        "weights": (random.integers(1, 64, (count, k)) / 64).astype(dtype),
+        "places": places.reshape(chosen.shape),
+        "order": order,
+        "token": order // k,
+        "gradient": random.integers(-64, 64, (count, width)).astype(dtype),
+    }
+
+
+BACKWARD = ("gradient", "rows", "order", "token", "places", "weights")
+SHAPES = (  # tokens, experts, k, capacity, width
+    (6, 4, 2, None, 3), (20, 5, 3, 4, 5), (9, 7, 1, None, 1), (5, 5, 5, 2, 4), (1, 1, 1, None, 2), (0, 3, 2, None, 4),
+    (4, 3, 2, 0, 3),
+)  # fmt: skip
+
+
+@answers(f"{PERMUTATION}:combine_rows", f"{PERMUTATION}:combine_rows_backward")
+@pytest.mark.task(
+    "11.6",
+    points=4,
+    dtypes=("float64", "float32"),
+)
+class TestCombine:
+    """combine_rows and combine_rows_backward: a token's weighted sum, in the order of its choices"""
+
+    def case(self, number_of: int, shape) -> dict:
+        return mixed(number_of, *shape, working_dtype())
+
+    def what(self, shape) -> str:
+        count, experts, k, capacity, width = shape
+        return f"{count} tokens, {experts} experts, k={k}, capacity {capacity}, width {width}, {working_dtype()}"
+
+    def test_values(self, student):
+        cases = [self.case(n, shape) for n, shape in enumerate(SHAPES)]
+        found = each(student, "combine_rows", [(one["rows"], one["weights"], one["places"]) for one in cases])
+        for shape, one, values in zip(SHAPES, cases, found, strict=True):
+            right = np.zeros((shape[0], shape[4]))
+            for token, choice in np.ndindex(one["places"].shape):
+                if one["places"][token, choice] >= 0:
+                    right[token] += one["weights"][token, choice] * one["rows"][one["places"][token, choice]]
+            same(values, right.astype(working_dtype()), f"combine_rows, {self.what(shape)}")
+
+    def test_order_of_choices(self, student):
+        """Sums that round: in another order, or in another dtype, they have other bits."""
+        cases = []
+        for n in range(3):
+            one = self.case(n, (40, 8, 6, 12 if n else None, 5))
+            random = generator(n, 1)
+            one["rows"] = (random.standard_normal(one["rows"].shape) * 1e3).astype(working_dtype())
+            one["weights"] = random.random(one["weights"].shape).astype(working_dtype())
+            cases.append((one["rows"], one["weights"], one["places"]))
+        for (rows, weights, places), found in zip(cases, each(student, "combine_rows", cases), strict=True):
+            right = np.zeros((len(weights), rows.shape[1]), working_dtype())
+            for token, choice in np.ndindex(places.shape):
+                if places[token, choice] >= 0:
+                    right[token] += weights[token, choice] * rows[places[token, choice]]
+            same(found, right, f"combine_rows, 40 tokens, k=6, {working_dtype()}, added in the order of the choices")
+
+    def test_backward(self, student):
+        cases = [self.case(n, shape) for n, shape in enumerate(SHAPES)]
+        found = each(student, "combine_rows_backward", [tuple(one[name] for name in BACKWARD) for one in cases])
+        for shape, one, results in zip(SHAPES, cases, found, strict=True):
+            what = f"combine_rows_backward, {self.what(shape)}"
+            grad_rows, grad_weights = pair(results, what)
+            right_rows = np.zeros(one["rows"].shape, working_dtype())
+            right_weights = np.zeros(one["weights"].shape, working_dtype())
+            for token, choice in np.ndindex(one["places"].shape):
+                row = one["places"][token, choice]
+                if row >= 0:
+                    right_rows[row] = one["weights"][token, choice] * one["gradient"][token]
+                    right_weights[token, choice] = np.sum(one["gradient"][token] * one["rows"][row])
+            same(grad_rows, right_rows, f"{what}: gradient of the rows")
+            same(grad_weights, right_weights, f"{what}: gradient of the weights")
+
+    @pytest.mark.one_dtype
+    def test_trains_a_transformer(self, student, warm_ranks):
+        for config in (CONFIG, replace(CONFIG, capacity=0.75, top_k=3)):
+            names = ["combine_rows", "combine_rows_backward"]
+            check_training(student, warm_ranks, names, config, "dp=4,ep=2", "tp=2", own=True)
+
+
+# 11.7
+
+
 def row_counts(rank: int, experts: int, kind: str) -> list[int]:
     """How many rows of a rank go to each expert."""
     counts = generator(rank, experts, len(kind)).integers(0, 6, experts)
@@ -598,7 +690,7 @@ def elements_sent(one) -> list[int]:
 
 @answers(f"{EXCHANGE}:exchange_counts", f"{EXCHANGE}:exchange_rows")
 @pytest.mark.task(
-    "11.6",
+    "11.7",
     points=4,
     dtypes=("float64", "float32", "int32"),
 )
@@ -691,98 +783,6 @@ class TestExchange:
             check_training(student, warm_ranks, names, replace(CONFIG, precision=precision), "dp=4,ep=2", "dp=2,ep=2")
 
 
-# 11.7
-
-
-def mixed(seed: int, count: int, experts: int, k: int, capacity: int | None, width: int, dtype) -> dict:
-    """Rows of a mixture with what belongs to them: numbers of a few digits, so that sums are exact."""
-    chosen = choices(seed, count, experts, k)
-    order, _ = sorted_by_hand(chosen, experts, capacity)
-    places = np.full(chosen.size, -1)
-    places[order] = np.arange(len(order))
-    random = generator(seed, width)
-    return {
-        "rows": random.integers(-64, 64, (len(order), width)).astype(dtype),
-        "weights": (random.integers(1, 64, (count, k)) / 64).astype(dtype),
-        "places": places.reshape(chosen.shape),
-        "order": order,
-        "token": order // k,
-        "gradient": random.integers(-64, 64, (count, width)).astype(dtype),
-    }
-
-
-BACKWARD = ("gradient", "rows", "order", "token", "places", "weights")
-SHAPES = (  # tokens, experts, k, capacity, width
-    (6, 4, 2, None, 3), (20, 5, 3, 4, 5), (9, 7, 1, None, 1), (5, 5, 5, 2, 4), (1, 1, 1, None, 2), (0, 3, 2, None, 4),
-    (4, 3, 2, 0, 3),
-)  # fmt: skip
-
-
-@answers(f"{PERMUTATION}:combine_rows", f"{PERMUTATION}:combine_rows_backward")
-@pytest.mark.task(
-    "11.7",
-    points=4,
-    dtypes=("float64", "float32"),
-)
-class TestCombine:
-    """combine_rows and combine_rows_backward: a token's weighted sum, in the order of its choices"""
-
-    def case(self, number_of: int, shape) -> dict:
-        return mixed(number_of, *shape, working_dtype())
-
-    def what(self, shape) -> str:
-        count, experts, k, capacity, width = shape
-        return f"{count} tokens, {experts} experts, k={k}, capacity {capacity}, width {width}, {working_dtype()}"
-
-    def test_values(self, student):
-        cases = [self.case(n, shape) for n, shape in enumerate(SHAPES)]
-        found = each(student, "combine_rows", [(one["rows"], one["weights"], one["places"]) for one in cases])
-        for shape, one, values in zip(SHAPES, cases, found, strict=True):
-            right = np.zeros((shape[0], shape[4]))
-            for token, choice in np.ndindex(one["places"].shape):
-                if one["places"][token, choice] >= 0:
-                    right[token] += one["weights"][token, choice] * one["rows"][one["places"][token, choice]]
-            same(values, right.astype(working_dtype()), f"combine_rows, {self.what(shape)}")
-
-    def test_order_of_choices(self, student):
-        """Sums that round: in another order, or in another dtype, they have other bits."""
-        cases = []
-        for n in range(3):
-            one = self.case(n, (40, 8, 6, 12 if n else None, 5))
-            random = generator(n, 1)
-            one["rows"] = (random.standard_normal(one["rows"].shape) * 1e3).astype(working_dtype())
-            one["weights"] = random.random(one["weights"].shape).astype(working_dtype())
-            cases.append((one["rows"], one["weights"], one["places"]))
-        for (rows, weights, places), found in zip(cases, each(student, "combine_rows", cases), strict=True):
-            right = np.zeros((len(weights), rows.shape[1]), working_dtype())
-            for token, choice in np.ndindex(places.shape):
-                if places[token, choice] >= 0:
-                    right[token] += weights[token, choice] * rows[places[token, choice]]
-            same(found, right, f"combine_rows, 40 tokens, k=6, {working_dtype()}, added in the order of the choices")
-
-    def test_backward(self, student):
-        cases = [self.case(n, shape) for n, shape in enumerate(SHAPES)]
-        found = each(student, "combine_rows_backward", [tuple(one[name] for name in BACKWARD) for one in cases])
-        for shape, one, results in zip(SHAPES, cases, found, strict=True):
-            what = f"combine_rows_backward, {self.what(shape)}"
-            grad_rows, grad_weights = pair(results, what)
-            right_rows = np.zeros(one["rows"].shape, working_dtype())
-            right_weights = np.zeros(one["weights"].shape, working_dtype())
-            for token, choice in np.ndindex(one["places"].shape):
-                row = one["places"][token, choice]
-                if row >= 0:
-                    right_rows[row] = one["weights"][token, choice] * one["gradient"][token]
-                    right_weights[token, choice] = np.sum(one["gradient"][token] * one["rows"][row])
-            same(grad_rows, right_rows, f"{what}: gradient of the rows")
-            same(grad_weights, right_weights, f"{what}: gradient of the weights")
-
-    @pytest.mark.one_dtype
-    def test_trains_a_transformer(self, student, warm_ranks):
-        for config in (CONFIG, replace(CONFIG, capacity=0.75, top_k=3)):
-            names = ["combine_rows", "combine_rows_backward"]
-            check_training(student, warm_ranks, names, config, "dp=4,ep=2", "tp=2", own=True)
-
-
 # 11.8
 
 MESHES = (
@@ -850,12 +850,84 @@ class TestExpertGroups:
 
 # 11.9
 
+
+def own_loss(rank: int, dense: int, experts: int) -> tuple[np.ndarray, np.ndarray]:
+    """The gradients of one rank's loss: of the dense parameters, and of all experts, (E, 3). Sums of them are exact."""
+    random = generator(rank, dense, experts)
+    return random.integers(-500, 500, dense) / 4, random.integers(-500, 500, (experts, 3)) / 4
+
+
+def run_sync(world, module, ranks, dense, experts, limit):
+    """What each rank has after ``sync_gradients``, and after ``clip``."""
+    sync = module.ExpertSync(ranks, world)
+    group = range(world.rank // ranks * ranks, (world.rank // ranks + 1) * ranks)
+    each_has = experts // ranks
+    here = slice(world.rank % ranks * each_has, (world.rank % ranks + 1) * each_has)
+    mine = own_loss(world.rank, dense, experts)[0]
+    # the experts' tokens come from all ranks that exchange them with this one
+    of_experts = sum(own_loss(other, dense, experts)[1][here] for other in group)
+    sync.sync_gradients(mine, of_experts)
+    synced = mine.copy(), of_experts.copy()
+    return *synced, sync.clip(mine, of_experts, limit), mine, of_experts
+
+
+@pytest.mark.task(
+    "11.9",
+    points=4,
+    kind="debugging",
+)
+class TestExpertSync:
+    """ExpertSync: another run as soon as ranks share the experts. Find out why and fix it"""
+
+    def check(self, student, size: int, ranks: int, dense: int = 5, experts: int = 6, limit: float = 100.0) -> None:
+        losses = [own_loss(rank, dense, experts) for rank in range(size)]
+        right_dense, right_experts = (sum(parts) / size for parts in zip(*losses, strict=True))
+        norm = sqrt(np.sum(right_dense**2) + np.sum(right_experts**2))
+        scale = min(1.0, limit / (norm + 1e-6))
+        each_has = experts // ranks
+        exact = size & (size - 1) == 0  # nothing rounds where the ranks are a power of two
+        for rank, one in enumerate(student.on_ranks(size, run_sync, ranks, dense, experts, limit)):
+            what = f"rank {rank} of {size}, experts shared by {ranks}"
+            here = right_experts[rank % ranks * each_has : (rank % ranks + 1) * each_has]
+            found_dense, found_experts, found_norm, clipped_dense, clipped_experts = one.value
+            for name, found, right in (("dense", found_dense, right_dense), ("experts", found_experts, here)):
+                close(found, right, f"{what}: gradients of {name} in step", 0 if exact else FLOAT64)
+            assert number(found_norm, "clip") == pytest.approx(norm, rel=0 if exact else FLOAT64, abs=0), (
+                f"{what}: expected the norm {norm:.9g} of one process, got {found_norm:.9g}"
+            )
+            close(clipped_dense, right_dense * scale, f"{what}: clipped gradients of dense", 0 if exact else FLOAT64)
+            close(clipped_experts, here * scale, f"{what}: clipped gradients of experts", 0 if exact else FLOAT64)
+
+    def test_without_sharing(self, student):
+        self.check(student, 1, 1)
+        self.check(student, 4, 1)
+
+    def test_experts_shared_by_two(self, student):
+        self.check(student, 4, 2)
+        self.check(student, 2, 2)
+        self.check(student, 6, 2)
+
+    def test_experts_shared_by_more(self, student):
+        self.check(student, 4, 4, experts=8)
+        self.check(student, 3, 3)
+        self.check(student, 9, 3)
+
+    def test_no_clipping(self, student):
+        self.check(student, 4, 2, limit=1e9)
+
+    def test_no_dense_parameters(self, student):
+        self.check(student, 4, 2, dense=0)
+        self.check(student, 4, 2, experts=2)
+
+
+# 11.10
+
 SPEEDS = ((4.0, 1.0), (450e9, 50e9), (1.0, 8.0), (3e9, 1e9))  # inside a node, across nodes
 RANKS = ((1, 4), (4, 4), (2, 8), (8, 4), (64, 8), (6, 3), (5, 1))  # ranks, ranks of a node
 
 
 @pytest.mark.task(
-    "11.9",
+    "11.10",
     points=3,
     kind="worksheet",
 )
@@ -936,75 +1008,3 @@ class TestAllToAllCost:
                 k += 1
             cases[ranks, node, tensor, fast, slow] = k
         check_numbers(student, "smallest_k", cases, "the first with which the all-to-alls take longer")
-
-
-# 11.10
-
-
-def own_loss(rank: int, dense: int, experts: int) -> tuple[np.ndarray, np.ndarray]:
-    """The gradients of one rank's loss: of the dense parameters, and of all experts, (E, 3). Sums of them are exact."""
-    random = generator(rank, dense, experts)
-    return random.integers(-500, 500, dense) / 4, random.integers(-500, 500, (experts, 3)) / 4
-
-
-def run_sync(world, module, ranks, dense, experts, limit):
-    """What each rank has after ``sync_gradients``, and after ``clip``."""
-    sync = module.ExpertSync(ranks, world)
-    group = range(world.rank // ranks * ranks, (world.rank // ranks + 1) * ranks)
-    each_has = experts // ranks
-    here = slice(world.rank % ranks * each_has, (world.rank % ranks + 1) * each_has)
-    mine = own_loss(world.rank, dense, experts)[0]
-    # the experts' tokens come from all ranks that exchange them with this one
-    of_experts = sum(own_loss(other, dense, experts)[1][here] for other in group)
-    sync.sync_gradients(mine, of_experts)
-    synced = mine.copy(), of_experts.copy()
-    return *synced, sync.clip(mine, of_experts, limit), mine, of_experts
-
-
-@pytest.mark.task(
-    "11.10",
-    points=4,
-    kind="debugging",
-)
-class TestExpertSync:
-    """ExpertSync: another run as soon as ranks share the experts. Find out why and fix it"""
-
-    def check(self, student, size: int, ranks: int, dense: int = 5, experts: int = 6, limit: float = 100.0) -> None:
-        losses = [own_loss(rank, dense, experts) for rank in range(size)]
-        right_dense, right_experts = (sum(parts) / size for parts in zip(*losses, strict=True))
-        norm = sqrt(np.sum(right_dense**2) + np.sum(right_experts**2))
-        scale = min(1.0, limit / (norm + 1e-6))
-        each_has = experts // ranks
-        exact = size & (size - 1) == 0  # nothing rounds where the ranks are a power of two
-        for rank, one in enumerate(student.on_ranks(size, run_sync, ranks, dense, experts, limit)):
-            what = f"rank {rank} of {size}, experts shared by {ranks}"
-            here = right_experts[rank % ranks * each_has : (rank % ranks + 1) * each_has]
-            found_dense, found_experts, found_norm, clipped_dense, clipped_experts = one.value
-            for name, found, right in (("dense", found_dense, right_dense), ("experts", found_experts, here)):
-                close(found, right, f"{what}: gradients of {name} in step", 0 if exact else FLOAT64)
-            assert number(found_norm, "clip") == pytest.approx(norm, rel=0 if exact else FLOAT64, abs=0), (
-                f"{what}: expected the norm {norm:.9g} of one process, got {found_norm:.9g}"
-            )
-            close(clipped_dense, right_dense * scale, f"{what}: clipped gradients of dense", 0 if exact else FLOAT64)
-            close(clipped_experts, here * scale, f"{what}: clipped gradients of experts", 0 if exact else FLOAT64)
-
-    def test_without_sharing(self, student):
-        self.check(student, 1, 1)
-        self.check(student, 4, 1)
-
-    def test_experts_shared_by_two(self, student):
-        self.check(student, 4, 2)
-        self.check(student, 2, 2)
-        self.check(student, 6, 2)
-
-    def test_experts_shared_by_more(self, student):
-        self.check(student, 4, 4, experts=8)
-        self.check(student, 3, 3)
-        self.check(student, 9, 3)
-
-    def test_no_clipping(self, student):
-        self.check(student, 4, 2, limit=1e9)
-
-    def test_no_dense_parameters(self, student):
-        self.check(student, 4, 2, dense=0)
-        self.check(student, 4, 2, experts=2)

@@ -103,250 +103,6 @@ def check_saving(student, warm_ranks, names: list[str], *ways: tuple[str, str], 
 
 # 12.1
 
-LLAMA = 54 * 24.0, 16_384, 419  # hours, GPUs, unexpected interruptions
-MTBFS = (3.09 * 3600, 50_677.0 * 3600, 100.0, 1.0)
-
-
-def expected_time(mtbf: float, length: float, lost: float) -> float:
-    """The mean time to get through ``length`` without a failure, where each failure costs ``lost`` more.
-
-    It solves E = exp(-T/M) T + integral over 0 to T of (t + lost + E) exp(-t/M) / M dt, by Gauss-Legendre quadrature.
-    """
-    nodes, weights = np.polynomial.legendre.leggauss(60)
-    times, weights = (nodes + 1) * length / 2, weights * length / 2
-    density = np.exp(-times / mtbf) / mtbf
-    failing = float(np.sum(weights * density))
-    return (exp(-length / mtbf) * length + float(np.sum(weights * density * (times + lost)))) / (1 - failing)
-
-
-@answers("minidist.plan.failures")
-@pytest.mark.task(
-    "12.1",
-    points=4,
-    kind="worksheet",
-)
-class TestHowOftenToSave:
-    """How often to save: the time between failures, Young's interval, waste and goodput"""
-
-    def test_of_one_gpu(self, student):
-        cases = {LLAMA: 54 * 24 * 16_384 / 419, (10.0, 1, 5): 2.0, (7.0, 3, 1): 21.0, (1e6, 100_000, 30): 1e11 / 30}
-        check_numbers(student, "gpu_mtbf", cases, "all GPUs' hours, for each failure")
-
-    def test_of_a_cluster(self, student):
-        cases = {(mtbf, gpus): mtbf / gpus for mtbf in MTBFS for gpus in (1, 3, 8, 16_384, 100_000)}
-        check_numbers(student, "cluster_mtbf", cases, "any of its GPUs may fail")
-
-    def test_nothing_fails(self, student):
-        """As the limit of many short times, in each of which a failure is unlikely."""
-        cases = {
-            (mtbf, time): float(np.exp(-np.float64(time) / mtbf))
-            for mtbf in MTBFS for time in (0.0, mtbf / 1000, mtbf / 2, mtbf, 5 * mtbf)
-        }  # fmt: skip
-        check_numbers(student, "no_failure_probability", cases, "failures have no memory")
-
-    def test_waste(self, student):
-        """Counted over a long time, in which failures come just in the middle of an interval."""
-        cases = {}
-        for mtbf, interval, pause, recovery in (
-            (11_124.0, 1158.0, 60.0, 0.0), (11_124.0, 1158.0, 60.0, 300.0), (100.0, 10.0, 1.0, 5.0),
-            (100.0, 40.0, 1.0, 0.0), (7.0, 3.0, 0.0, 2.0),
-        ):  # fmt: skip
-            useful = mtbf * interval * 1000
-            saves, failures = useful / interval, useful / mtbf
-            cases[mtbf, interval, pause, recovery] = (saves * pause + failures * (interval / 2 + recovery)) / useful
-        check_numbers(
-            student, "first_order_waste", cases, "saves, and half an interval and a recovery for each failure"
-        )
-
-    def test_interval(self, student):
-        cases = {(mtbf, pause): 0.0 for mtbf in MTBFS for pause in (0.01, 10.0, 60.0, 300.0)}
-        for mtbf, pause in cases:  # where a little more and a little less waste the same: at the minimum
-            low, high = 1e-9, 1e9
-            for _ in range(200):
-                middle = (low * high) ** 0.5
-                slope = -pause / middle**2 + 1 / (2 * mtbf)
-                low, high = (middle, high) if slope < 0 else (low, middle)
-            cases[mtbf, pause] = low
-        check_numbers(student, "young_interval", cases, "the one with the least waste")
-
-    def test_longest_pause(self, student):
-        """From the waste to the pause, and back."""
-        cases = {}
-        for mtbf, pause in product(MTBFS, (0.01, 1.0, 60.0)):
-            interval = (2 * pause * mtbf) ** 0.5
-            cases[mtbf, pause / interval + interval / (2 * mtbf)] = pause
-        for args, found in zip(cases, student.call_each("longest_pause", list(cases)), strict=True):
-            # the waste that is lent is rounded, and its square more so
-            assert found == pytest.approx(cases[args], rel=1e-9), (
-                f"longest_pause{args}: expected {cases[args]:.6g}, with which the best interval wastes as much, got "
-                f"{found!r:.40}"
-            )
-
-    def test_goodput(self, student):
-        """Integrated over the time of the failure, for the recovery and for the interval with its save."""
-        cases = {}
-        for mtbf, interval, pause, recovery in (
-            (11_124.0, 1158.0, 60.0, 0.0), (11_124.0, 1158.0, 60.0, 300.0), (11_124.0, 2580.0, 300.0, 900.0),
-            (100.0, 10.0, 1.0, 50.0), (100.0, 150.0, 20.0, 0.0), (1.0, 1.0, 1.0, 1.0),
-        ):  # fmt: skip
-            recovered = expected_time(mtbf, recovery, 0.0) if recovery else 0.0
-            cases[mtbf, interval, pause, recovery] = interval / expected_time(mtbf, interval + pause, recovered)
-        check_numbers(student, "goodput", cases, "an interval, of the mean time until it is trained and saved")
-
-
-# 12.2
-
-
-def parts_of(runs: Runs, places: list[tuple[int, int]]) -> Runs:
-    """By hand: every element's place."""
-    everything = places_of(runs)
-    return runs_of(np.concatenate([everything[:0], *(everything[start:stop] for start, stop in places)]))
-
-
-@answers("minidist.parallel.tools.regions:part_of_runs")
-@pytest.mark.task(
-    "12.2",
-    points=3,
-)
-class TestPartOfRuns:
-    """part_of_runs: where a part of a part is in the full array"""
-
-    def check(self, student, cases) -> None:
-        for case, found in zip(cases, student.call_each("part_of_runs", cases), strict=True):
-            what = f"part_of_runs{case}"
-            right = parts_of(*case)
-            is_runs = isinstance(found, tuple) and all(
-                isinstance(each, tuple) and len(each) == 2 and all(type(place) is int for place in each)
-                for each in found
-            )
-            assert is_runs, f"{what}: expected a tuple of pairs of Python integers, got {found!r:.80}"
-            assert found == right, f"{what}: expected {right}, got {found}"
-
-    def test_of_a_whole_array(self, student):
-        whole = ((0, 12),)
-        self.check(student, [(whole, [(0, 12)]), (whole, [(3, 7)]), (whole, [(0, 3), (6, 9)]), (whole, [(11, 12)])])
-
-    def test_of_several_runs(self, student):
-        """Places that begin, end or lie inside of runs, and those that reach over several."""
-        columns = ((1, 3), (5, 7), (9, 11))
-        places = [[(start, stop)] for start in range(6) for stop in range(start + 1, 7)]
-        self.check(student, [(columns, each) for each in places])
-        self.check(student, [(columns, [(0, 1), (2, 3), (5, 6)]), (((4, 5), (7, 20)), [(0, 3), (9, 13)])])
-
-    def test_runs_that_touch(self, student):
-        self.check(student, [(((0, 12),), [(0, 3), (3, 5), (7, 8)]), (((0, 4), (4, 8)), [(2, 6)])])
-        self.check(student, [(((4, 8), (8, 9), (20, 22)), [(0, 1), (1, 5), (5, 7)])])
-
-    def test_runs_that_do_not_ascend(self, student):
-        """An expert's units come head by head."""
-        self.check(
-            student, [(((8, 12), (0, 4)), [(2, 6)]), (((8, 12), (4, 8)), [(0, 8)]), (((5, 6), (0, 5)), [(0, 3)])]
-        )
-
-    def test_nothing(self, student):
-        self.check(student, [((), []), (((0, 12),), []), (((3, 9),), [(2, 2)]), (((0, 6),), [(0, 0), (2, 4), (5, 5)])])
-        self.check(student, [((), [(0, 0)])])
-
-    def test_cuts_of_cuts(self, student):
-        """Heads of a matrix, then a part of its columns, then a stretch of that."""
-        for shape in ((4, 6), (8, 3), (1, 12), (2, 2, 6)):
-            full = np.arange(np.prod(shape)).reshape(shape)
-            for part in (full[: len(full) // 2], full[..., 1:-1], full[..., ::2], full[::-1]):
-                size, length = part.size, part.shape[-1]
-                rows = [(start, start + length // 2) for start in range(0, size, length)]
-                stretches = [[(0, size // 3)], [(size // 3, size)], [(size - 1, size)]]
-                self.check(student, [(runs_of(part), each) for each in [rows, *stretches]])
-
-    def test_trains_a_transformer(self, student, warm_ranks):
-        check_saving(student, warm_ranks, ["part_of_runs"], ("dp=3,zero=3", "dp=3,zero=1"), ("tp=2", "zero=3,dp=2"))
-
-
-# 12.3
-
-
-def writers_by_hand(held) -> list[set[str]]:
-    elements, chosen, seen = [0] * len(held), [set() for _ in held], []
-    for parts in held:
-        for name, runs in parts.items():
-            runs = [list(run) for run in runs]
-            if (name, runs) in seen:
-                continue
-            seen.append((name, runs))
-            having = [
-                rank for rank, other in enumerate(held) if name in other and [list(r) for r in other[name]] == runs
-            ]
-            least = min(elements[rank] for rank in having)
-            writer = next(rank for rank in having if elements[rank] == least)
-            chosen[writer].add(name)
-            elements[writer] += len(places_of(tuple(map(tuple, runs))))
-    return chosen
-
-
-def replicas(ranks: int, sizes: dict[str, int]) -> list[dict]:
-    return [{name: ((0, size),) for name, size in sizes.items()} for _ in range(ranks)]
-
-
-def run_writers(world, module, cases):
-    """What each rank chooses, and whether it left the argument as it was."""
-    seen = []
-    for held in cases:
-        before = repr(held)
-        seen.append((module.writers(held), repr(held) == before))
-    return seen
-
-
-@answers("minidist.train.checkpoint.snapshot:writers")
-@pytest.mark.task(
-    "12.3",
-    points=3,
-)
-class TestWriters:
-    """writers: who saves what, once each and evenly"""
-
-    def check(self, student, cases) -> None:
-        for rank, one in enumerate(student.on_ranks(2, run_writers, cases)):
-            for held, (found, kept) in zip(cases, one.value, strict=True):
-                what = f"writers, {len(held)} ranks, {len({name for parts in held for name in parts})} parameters"
-                assert kept, f"{what}: expected held unmodified"
-                is_sets = isinstance(found, list) and len(found) == len(held) and all(type(s) is set for s in found)
-                assert is_sets, f"{what}: expected a list of {len(held)} sets, got {found!r:.80}"
-                right = writers_by_hand(held)
-                for owner, (mine, expected) in enumerate(zip(found, right, strict=True)):
-                    assert mine == expected, (
-                        f"{what}, computed on rank {rank}: rank {owner} saves {sorted(expected)}, got {sorted(mine)}"
-                    )
-
-    def test_replicas(self, student):
-        """All ranks have all: shared out evenly."""
-        sizes = {f"p{n}": int(size) for n, size in enumerate(generator(3).integers(1, 50, 20))}
-        self.check(student, [replicas(ranks, sizes) for ranks in (1, 2, 3, 5)])
-        self.check(student, [replicas(2, {"large": 100, "a": 1, "b": 60, "c": 30, "d": 20})])
-
-    def test_ties(self, student):
-        self.check(student, [replicas(4, dict.fromkeys("abcdefg", 5)), replicas(3, {"a": 2, "b": 1, "c": 1, "d": 1})])
-
-    def test_shards(self, student):
-        """Parts of one parameter that differ: each of them is saved."""
-        zero = [{"a": ((0, 4),), "b": ()}, {"a": ((4, 8),), "b": ((0, 2),)}, {"a": ((8, 9),), "b": ((2, 9),)}]
-        tensor = [{"a": ((n * 4, n * 4 + 4), (n * 4 + 20, n * 4 + 24)), "norm": ((0, 8),)} for n in (0, 1, 0, 1)]
-        alike = [{"a": ((0, 2), (4, 6))}, {"a": ((0, 2), (8, 10))}, {"a": ((4, 6), (0, 2))}, {"b": ((0, 2), (4, 6))}]
-        self.check(student, [zero, tensor, tensor[:2], tensor[::-1], alike])
-
-    def test_pipelines(self, student):
-        """Ranks have other parameters, in other numbers, and some have none."""
-        stages = [{"a": ((0, 9),), "b": ((0, 4),)}, {"c": ((0, 3),), "b": ((0, 4),)}, {"c": ((0, 3),)}, {}]
-        self.check(student, [stages, stages[::-1], [{}, {}], [{"a": ((0, 9),)}, {}]])
-
-    def test_as_it_comes_from_json(self, student):
-        held = [{"a": ((0, 4), (8, 12)), "b": ((0, 6),)}, {"a": ((0, 4), (8, 12)), "b": ((6, 9),)}]
-        self.check(student, [json.loads(json.dumps(held)), json.loads(json.dumps(replicas(3, {"a": 3, "b": 2})))])
-
-    def test_trains_a_transformer(self, student, warm_ranks):
-        check_saving(student, warm_ranks, ["writers"], ("dp=3", "dp=3,zero=3"), ("tp=2", "cp=2"))
-
-
-# 12.4
-
 ROOT, FOLDER, FILE = Path("runs/one"), Path("runs/one/step-000020"), Path("runs/one/step-000020/rank-0")
 OPERATIONS = 40  # no answer needs so many
 OLD, NEW = {"rank-0": b"old 0", "rank-1": b"old rank 1"}, {"rank-0": b"new 0", "rank-1": b"new rank 1", "rank-2": b""}
@@ -476,7 +232,7 @@ def in_words(content: bytes | None) -> str:
 
 @answers(*PROTOCOL)
 @pytest.mark.task(
-    "12.4",
+    "12.1",
     points=6,
 )
 class TestCommitProtocol:
@@ -591,7 +347,7 @@ class TestCommitProtocol:
         check_saving(student, warm_ranks, names, ("dp=2,zero=1", "tp=2"), ("tp=2", "dp=2,zero=3"))
 
 
-# 12.5
+# 12.2
 
 
 FILES = {"rank-0": b"what rank 0 has", "rank-1": b"what rank 1 has, and more", "rank-2": b"", "rank-3": b"3" * 70_000}
@@ -628,7 +384,7 @@ def run_damaged_large(world, module, mebibytes):
 
 @answers(f"{RESTORE}:missing_elements", f"{RESTORE}:check_files", f"{RESTORE}:sha256_of")
 @pytest.mark.task(
-    "12.5",
+    "12.2",
     points=3,
 )
 class TestDamage:
@@ -724,7 +480,158 @@ class TestDamage:
         self.check_missing(student, arrays + without)
 
 
-# 12.6
+# 12.3
+
+
+def parts_of(runs: Runs, places: list[tuple[int, int]]) -> Runs:
+    """By hand: every element's place."""
+    everything = places_of(runs)
+    return runs_of(np.concatenate([everything[:0], *(everything[start:stop] for start, stop in places)]))
+
+
+@answers("minidist.parallel.tools.regions:part_of_runs")
+@pytest.mark.task(
+    "12.3",
+    points=3,
+)
+class TestPartOfRuns:
+    """part_of_runs: where a part of a part is in the full array"""
+
+    def check(self, student, cases) -> None:
+        for case, found in zip(cases, student.call_each("part_of_runs", cases), strict=True):
+            what = f"part_of_runs{case}"
+            right = parts_of(*case)
+            is_runs = isinstance(found, tuple) and all(
+                isinstance(each, tuple) and len(each) == 2 and all(type(place) is int for place in each)
+                for each in found
+            )
+            assert is_runs, f"{what}: expected a tuple of pairs of Python integers, got {found!r:.80}"
+            assert found == right, f"{what}: expected {right}, got {found}"
+
+    def test_of_a_whole_array(self, student):
+        whole = ((0, 12),)
+        self.check(student, [(whole, [(0, 12)]), (whole, [(3, 7)]), (whole, [(0, 3), (6, 9)]), (whole, [(11, 12)])])
+
+    def test_of_several_runs(self, student):
+        """Places that begin, end or lie inside of runs, and those that reach over several."""
+        columns = ((1, 3), (5, 7), (9, 11))
+        places = [[(start, stop)] for start in range(6) for stop in range(start + 1, 7)]
+        self.check(student, [(columns, each) for each in places])
+        self.check(student, [(columns, [(0, 1), (2, 3), (5, 6)]), (((4, 5), (7, 20)), [(0, 3), (9, 13)])])
+
+    def test_runs_that_touch(self, student):
+        self.check(student, [(((0, 12),), [(0, 3), (3, 5), (7, 8)]), (((0, 4), (4, 8)), [(2, 6)])])
+        self.check(student, [(((4, 8), (8, 9), (20, 22)), [(0, 1), (1, 5), (5, 7)])])
+
+    def test_runs_that_do_not_ascend(self, student):
+        """An expert's units come head by head."""
+        self.check(
+            student, [(((8, 12), (0, 4)), [(2, 6)]), (((8, 12), (4, 8)), [(0, 8)]), (((5, 6), (0, 5)), [(0, 3)])]
+        )
+
+    def test_nothing(self, student):
+        self.check(student, [((), []), (((0, 12),), []), (((3, 9),), [(2, 2)]), (((0, 6),), [(0, 0), (2, 4), (5, 5)])])
+        self.check(student, [((), [(0, 0)])])
+
+    def test_cuts_of_cuts(self, student):
+        """Heads of a matrix, then a part of its columns, then a stretch of that."""
+        for shape in ((4, 6), (8, 3), (1, 12), (2, 2, 6)):
+            full = np.arange(np.prod(shape)).reshape(shape)
+            for part in (full[: len(full) // 2], full[..., 1:-1], full[..., ::2], full[::-1]):
+                size, length = part.size, part.shape[-1]
+                rows = [(start, start + length // 2) for start in range(0, size, length)]
+                stretches = [[(0, size // 3)], [(size // 3, size)], [(size - 1, size)]]
+                self.check(student, [(runs_of(part), each) for each in [rows, *stretches]])
+
+    def test_trains_a_transformer(self, student, warm_ranks):
+        check_saving(student, warm_ranks, ["part_of_runs"], ("dp=3,zero=3", "dp=3,zero=1"), ("tp=2", "zero=3,dp=2"))
+
+
+# 12.4
+
+
+def writers_by_hand(held) -> list[set[str]]:
+    elements, chosen, seen = [0] * len(held), [set() for _ in held], []
+    for parts in held:
+        for name, runs in parts.items():
+            runs = [list(run) for run in runs]
+            if (name, runs) in seen:
+                continue
+            seen.append((name, runs))
+            having = [
+                rank for rank, other in enumerate(held) if name in other and [list(r) for r in other[name]] == runs
+            ]
+            least = min(elements[rank] for rank in having)
+            writer = next(rank for rank in having if elements[rank] == least)
+            chosen[writer].add(name)
+            elements[writer] += len(places_of(tuple(map(tuple, runs))))
+    return chosen
+
+
+def replicas(ranks: int, sizes: dict[str, int]) -> list[dict]:
+    return [{name: ((0, size),) for name, size in sizes.items()} for _ in range(ranks)]
+
+
+def run_writers(world, module, cases):
+    """What each rank chooses, and whether it left the argument as it was."""
+    seen = []
+    for held in cases:
+        before = repr(held)
+        seen.append((module.writers(held), repr(held) == before))
+    return seen
+
+
+@answers("minidist.train.checkpoint.snapshot:writers")
+@pytest.mark.task(
+    "12.4",
+    points=3,
+)
+class TestWriters:
+    """writers: who saves what, once each and evenly"""
+
+    def check(self, student, cases) -> None:
+        for rank, one in enumerate(student.on_ranks(2, run_writers, cases)):
+            for held, (found, kept) in zip(cases, one.value, strict=True):
+                what = f"writers, {len(held)} ranks, {len({name for parts in held for name in parts})} parameters"
+                assert kept, f"{what}: expected held unmodified"
+                is_sets = isinstance(found, list) and len(found) == len(held) and all(type(s) is set for s in found)
+                assert is_sets, f"{what}: expected a list of {len(held)} sets, got {found!r:.80}"
+                right = writers_by_hand(held)
+                for owner, (mine, expected) in enumerate(zip(found, right, strict=True)):
+                    assert mine == expected, (
+                        f"{what}, computed on rank {rank}: rank {owner} saves {sorted(expected)}, got {sorted(mine)}"
+                    )
+
+    def test_replicas(self, student):
+        """All ranks have all: shared out evenly."""
+        sizes = {f"p{n}": int(size) for n, size in enumerate(generator(3).integers(1, 50, 20))}
+        self.check(student, [replicas(ranks, sizes) for ranks in (1, 2, 3, 5)])
+        self.check(student, [replicas(2, {"large": 100, "a": 1, "b": 60, "c": 30, "d": 20})])
+
+    def test_ties(self, student):
+        self.check(student, [replicas(4, dict.fromkeys("abcdefg", 5)), replicas(3, {"a": 2, "b": 1, "c": 1, "d": 1})])
+
+    def test_shards(self, student):
+        """Parts of one parameter that differ: each of them is saved."""
+        zero = [{"a": ((0, 4),), "b": ()}, {"a": ((4, 8),), "b": ((0, 2),)}, {"a": ((8, 9),), "b": ((2, 9),)}]
+        tensor = [{"a": ((n * 4, n * 4 + 4), (n * 4 + 20, n * 4 + 24)), "norm": ((0, 8),)} for n in (0, 1, 0, 1)]
+        alike = [{"a": ((0, 2), (4, 6))}, {"a": ((0, 2), (8, 10))}, {"a": ((4, 6), (0, 2))}, {"b": ((0, 2), (4, 6))}]
+        self.check(student, [zero, tensor, tensor[:2], tensor[::-1], alike])
+
+    def test_pipelines(self, student):
+        """Ranks have other parameters, in other numbers, and some have none."""
+        stages = [{"a": ((0, 9),), "b": ((0, 4),)}, {"c": ((0, 3),), "b": ((0, 4),)}, {"c": ((0, 3),)}, {}]
+        self.check(student, [stages, stages[::-1], [{}, {}], [{"a": ((0, 9),)}, {}]])
+
+    def test_as_it_comes_from_json(self, student):
+        held = [{"a": ((0, 4), (8, 12)), "b": ((0, 6),)}, {"a": ((0, 4), (8, 12)), "b": ((6, 9),)}]
+        self.check(student, [json.loads(json.dumps(held)), json.loads(json.dumps(replicas(3, {"a": 3, "b": 2})))])
+
+    def test_trains_a_transformer(self, student, warm_ranks):
+        check_saving(student, warm_ranks, ["writers"], ("dp=3", "dp=3,zero=3"), ("tp=2", "cp=2"))
+
+
+# 12.5
 
 WAYS = ("whole", "rows", "columns", "stretches of columns", "one by one", "any order")
 
@@ -786,7 +693,7 @@ def run_read_part(world, module, cases, values):
 
 @answers("minidist.parallel.tools.regions:overlaps", f"{RESTORE}:read_part")
 @pytest.mark.task(
-    "12.6",
+    "12.5",
     points=4,
 )
 class TestResharding:
@@ -874,7 +781,387 @@ class TestResharding:
         check_saving(student, warm_ranks, ["read_part"], ("dp=2,zero=3", "tp=2"), ("tp=2", "pp=2"))
 
 
+# 12.6
+
+
+def state_after(step: int) -> dict[str, np.ndarray]:
+    """What a run has after so many steps."""
+    return {
+        "weight": np.arange(6, dtype=np.float32).reshape(2, 3) + step,
+        "exp_avg.weight": np.full((2, 3), 10 * step, np.float32),
+        "bias": np.full(2, -step, np.float64),
+    }
+
+
+class Background:
+    """Runs a function some steps after it was started: a thread behind training, on a slow disk."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps, self.waiting = steps, []
+
+    def start(self, function):
+        entry = {"left": self.steps, "function": function, "ended": False}
+        self.waiting.append(entry)
+        self.run_due()
+        return lambda: entry["ended"]
+
+    def after_step(self) -> None:
+        for entry in self.waiting:
+            entry["left"] -= 1
+        self.run_due()
+
+    def run_due(self) -> None:
+        for entry in self.waiting:
+            if entry["left"] <= 0 and not entry["ended"]:
+                entry["function"]()
+                entry["ended"] = True
+
+
+def run_saver(world, module, every, delay, steps):
+    """Cut the power in every operation of a run that saves behind training; as ``cut_everywhere``, with the last step.
+
+    The state after a step is changed in place by the next one, and the write may come long after that.
+    """
+    seen = []
+    for moment in range(10_000):
+        disk = prepared({}, "")
+        disk.power_fails_at = len(disk.operations) + moment
+        background, state, last = Background(delay), state_after(0), 0
+        try:
+            saver = module.BackgroundSaver(disk, ROOT, background.start)
+            for step in range(1, steps + 1):
+                for name, array in state_after(step).items():
+                    state[name][...] = array
+                background.after_step()
+                saver.after_step()
+                last = step
+                if step % every == 0 and saver.name is None:
+                    saver.save(step, state)
+        except PowerFailure:
+            pass
+        cut = len(disk.operations) > disk.power_fails_at
+        operation = " ".join(map(str, disk.operations[-1])) if cut else "no operation"
+        states = {}
+        for survival, left in disk.left():
+            found = tree(left)
+            states.setdefault(repr(found), (survival, found))
+        seen.append((last, operation, list(states.values())))
+        if not cut:
+            return seen
+    raise AssertionError("the run never ends")
+
+
+@pytest.mark.task(
+    "12.6",
+    points=4,
+    kind="debugging",
+)
+class TestBackgroundSaver:
+    """BackgroundSaver: values of another step, and checkpoints that are gone. Find out why and fix it"""
+
+    def check(self, student, every: int, delay: int, steps: int = 9) -> None:
+        seen = student.on_ranks(1, run_saver, every, delay, steps)[0].value
+        wait = max(1, delay)  # steps until a save is a checkpoint
+        saved = list(range(every, steps, every * -(-wait // every)))
+        for last, operation, states in seen:
+            promised = [step for step in saved if step + wait <= last]
+            moment = "at the end" if operation == "no operation" else f"power fails in step {last + 1}: {operation}"
+            for survival, state in states:
+                where = f"writes take {delay} steps, {moment}; left: {survival}"
+                self.check_state(state, where, promised)
+        there = [path for path in seen[-1][2][0][1] if path.endswith("/manifest.json")]
+        assert len(there) == 1, f"writes take {delay} steps: expected one checkpoint at the end, got {there}"
+
+    def check_state(self, state: dict, where: str, promised: list[int]) -> None:
+        there = [path.split("/")[-2] for path in state if path.endswith("/manifest.json")]
+        for name in there:
+            content = files_in(state, name).get("rank-0.safetensors")
+            assert content, f"{where}: {name} is a checkpoint, but its file is {in_words(content)}"
+            step = int(name.removeprefix("step-"))
+            try:
+                arrays = decode(content)
+            except Exception as error:
+                raise AssertionError(f"{where}: the file of {name} cannot be read: {error}") from None
+            right = state_after(step)
+            assert arrays.keys() == right.keys(), f"{where}: {name} has {sorted(arrays)}"
+            for key, array in right.items():
+                same(arrays[key], array, f"{where}: {key} after step {step}")
+        points_to = state.get(str(ROOT / "latest"))
+        assert points_to is None or points_to.decode() in there, (
+            f"{where}: latest points to {points_to!r}, and there are {there}"
+        )
+        if promised:
+            newest = max((int(name.removeprefix("step-")) for name in there), default=None)
+            assert newest is not None and newest >= promised[-1], (
+                f"{where}: step {promised[-1]} was saved, but the newest checkpoint is of {newest}"
+            )
+
+    def test_writes_that_end_at_once(self, student):
+        self.check(student, every=2, delay=0)
+
+    def test_writes_that_take_a_step(self, student):
+        self.check(student, every=2, delay=1)
+
+    def test_slow_writes(self, student):
+        self.check(student, every=3, delay=2)
+        self.check(student, every=4, delay=4)
+
+    def test_saves_after_every_step(self, student):
+        self.check(student, every=1, delay=1, steps=5)
+
+    def test_writes_that_are_slower_than_saves_are_due(self, student):
+        self.check(student, every=2, delay=3, steps=11)
+
+
 # 12.7
+
+LLAMA = 54 * 24.0, 16_384, 419  # hours, GPUs, unexpected interruptions
+MTBFS = (3.09 * 3600, 50_677.0 * 3600, 100.0, 1.0)
+
+
+def expected_time(mtbf: float, length: float, lost: float) -> float:
+    """The mean time to get through ``length`` without a failure, where each failure costs ``lost`` more.
+
+    It solves E = exp(-T/M) T + integral over 0 to T of (t + lost + E) exp(-t/M) / M dt, by Gauss-Legendre quadrature.
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(60)
+    times, weights = (nodes + 1) * length / 2, weights * length / 2
+    density = np.exp(-times / mtbf) / mtbf
+    failing = float(np.sum(weights * density))
+    return (exp(-length / mtbf) * length + float(np.sum(weights * density * (times + lost)))) / (1 - failing)
+
+
+@answers("minidist.plan.failures")
+@pytest.mark.task(
+    "12.7",
+    points=4,
+    kind="worksheet",
+)
+class TestHowOftenToSave:
+    """How often to save: the time between failures, Young's interval, waste and goodput"""
+
+    def test_of_one_gpu(self, student):
+        cases = {LLAMA: 54 * 24 * 16_384 / 419, (10.0, 1, 5): 2.0, (7.0, 3, 1): 21.0, (1e6, 100_000, 30): 1e11 / 30}
+        check_numbers(student, "gpu_mtbf", cases, "all GPUs' hours, for each failure")
+
+    def test_of_a_cluster(self, student):
+        cases = {(mtbf, gpus): mtbf / gpus for mtbf in MTBFS for gpus in (1, 3, 8, 16_384, 100_000)}
+        check_numbers(student, "cluster_mtbf", cases, "any of its GPUs may fail")
+
+    def test_nothing_fails(self, student):
+        """As the limit of many short times, in each of which a failure is unlikely."""
+        cases = {
+            (mtbf, time): float(np.exp(-np.float64(time) / mtbf))
+            for mtbf in MTBFS for time in (0.0, mtbf / 1000, mtbf / 2, mtbf, 5 * mtbf)
+        }  # fmt: skip
+        check_numbers(student, "no_failure_probability", cases, "failures have no memory")
+
+    def test_waste(self, student):
+        """Counted over a long time, in which failures come just in the middle of an interval."""
+        cases = {}
+        for mtbf, interval, pause, recovery in (
+            (11_124.0, 1158.0, 60.0, 0.0), (11_124.0, 1158.0, 60.0, 300.0), (100.0, 10.0, 1.0, 5.0),
+            (100.0, 40.0, 1.0, 0.0), (7.0, 3.0, 0.0, 2.0),
+        ):  # fmt: skip
+            useful = mtbf * interval * 1000
+            saves, failures = useful / interval, useful / mtbf
+            cases[mtbf, interval, pause, recovery] = (saves * pause + failures * (interval / 2 + recovery)) / useful
+        check_numbers(
+            student, "first_order_waste", cases, "saves, and half an interval and a recovery for each failure"
+        )
+
+    def test_interval(self, student):
+        cases = {(mtbf, pause): 0.0 for mtbf in MTBFS for pause in (0.01, 10.0, 60.0, 300.0)}
+        for mtbf, pause in cases:  # where a little more and a little less waste the same: at the minimum
+            low, high = 1e-9, 1e9
+            for _ in range(200):
+                middle = (low * high) ** 0.5
+                slope = -pause / middle**2 + 1 / (2 * mtbf)
+                low, high = (middle, high) if slope < 0 else (low, middle)
+            cases[mtbf, pause] = low
+        check_numbers(student, "young_interval", cases, "the one with the least waste")
+
+    def test_longest_pause(self, student):
+        """From the waste to the pause, and back."""
+        cases = {}
+        for mtbf, pause in product(MTBFS, (0.01, 1.0, 60.0)):
+            interval = (2 * pause * mtbf) ** 0.5
+            cases[mtbf, pause / interval + interval / (2 * mtbf)] = pause
+        for args, found in zip(cases, student.call_each("longest_pause", list(cases)), strict=True):
+            # the waste that is lent is rounded, and its square more so
+            assert found == pytest.approx(cases[args], rel=1e-9), (
+                f"longest_pause{args}: expected {cases[args]:.6g}, with which the best interval wastes as much, got "
+                f"{found!r:.40}"
+            )
+
+    def test_goodput(self, student):
+        """Integrated over the time of the failure, for the recovery and for the interval with its save."""
+        cases = {}
+        for mtbf, interval, pause, recovery in (
+            (11_124.0, 1158.0, 60.0, 0.0), (11_124.0, 1158.0, 60.0, 300.0), (11_124.0, 2580.0, 300.0, 900.0),
+            (100.0, 10.0, 1.0, 50.0), (100.0, 150.0, 20.0, 0.0), (1.0, 1.0, 1.0, 1.0),
+        ):  # fmt: skip
+            recovered = expected_time(mtbf, recovery, 0.0) if recovery else 0.0
+            cases[mtbf, interval, pause, recovery] = interval / expected_time(mtbf, interval + pause, recovered)
+        check_numbers(student, "goodput", cases, "an interval, of the mean time until it is trained and saved")
+
+
+# 12.8
+
+LAYOUTS = (
+    "dp=1", "dp=2", "dp=3", "dp=4", "dp=5", "tp=2", "dp=3,tp=2", "cp=2", "dp=2,cp=2,tp=2", "pp=2", "pp=3", "pp=2,dp=2",
+    "pp=2,schedule=naive", "pp=4,schedule=naive,tp=2", "pp=2,virtual=2", "pp=3,virtual=2", "pp=4,schedule=gpipe",
+    "pp=2,schedule=zb-h1", "dp=2,zero=3", "dp=4,schedule=1f1b", "pp=2,stages=3+1",
+)  # fmt: skip
+
+
+def run_step_time(world, module, cases):
+    found = [module.step_time(*case) for case in cases]
+    return [(each.numerator, each.denominator) if type(each) in (int, Fraction) else repr(each) for each in found]
+
+
+@answers("minidist.train.resilience.shrink:step_time")
+@pytest.mark.task(
+    "12.8",
+    points=3,
+)
+class TestStepTime:
+    """step_time: which layout is the best of those that are left?"""
+
+    def check(self, student, config: TrainConfig, texts) -> None:
+        """Every layer of every micro-batch on every rank, counted."""
+        cases = [(config, Layout.parse(text)) for text in texts]
+        for text, (_, layout), found in zip(
+            texts, cases, student.on_ranks(1, run_step_time, cases)[0].value, strict=True
+        ):
+            dealt = [0] * layout.dp
+            for number in range(config.micro_batches):
+                dealt[number % layout.dp] += 1
+            layers = [0] * layout.pp
+            for stage, count in enumerate(config.stages(layout)):
+                layers[stage % layout.pp] += count
+            one = Fraction(max(layers), config.layers) / layout.tp / layout.cp  # a micro-batch on the fullest rank
+            right = max(dealt) * one
+            if layout.schedule == "naive":
+                right *= layout.pp
+            else:
+                right += (layout.pp - 1) * one / layout.virtual  # waiting for what goes through one stage at a time
+            what = f"step_time, {config.layers} layers, {config.micro_batches} micro-batches, {text}"
+            assert not isinstance(found, str), f"{what}: expected a Fraction, got {found:.60}"
+            assert Fraction(*found) == right, f"{what}: expected {right}, got {Fraction(*found)}"
+
+    def config(self, layers: int, micro_batches: int) -> TrainConfig:
+        return TrainConfig(
+            layers=layers, heads=4, width=16, sequence_chunks=2, global_batch=micro_batches, micro_batch=1
+        )
+
+    def test_data_parallel(self, student):
+        self.check(student, self.config(4, 12), ["dp=1", "dp=2", "dp=3", "dp=4", "dp=12", "dp=2,zero=3"])
+        self.check(student, self.config(4, 12), ["dp=5", "dp=7", "dp=8", "dp=11"])
+
+    def test_all_layouts(self, student):
+        stages = [text for text in LAYOUTS if "stages" not in text]
+        self.check(student, self.config(12, 8), stages)
+        self.check(student, self.config(4, 8), [text for text in LAYOUTS if text != "pp=3,virtual=2"])
+
+    def test_layers_that_do_not_divide(self, student):
+        self.check(student, self.config(5, 6), ["pp=2", "pp=3", "pp=2,virtual=2", "pp=4,schedule=naive", "pp=5"])
+        self.check(student, self.config(7, 6), ["pp=2,virtual=3", "pp=3,virtual=2", "pp=4,dp=2", "pp=3,tp=4,cp=2"])
+        self.check(student, self.config(8, 6), ["pp=2,virtual=3", "pp=3,virtual=2", "pp=6"])
+
+    def test_exact(self, student):
+        """A third and two sixths are equal."""
+        self.check(student, self.config(3, 7), ["dp=3", "pp=3", "dp=3,tp=2", "dp=7", "tp=4", "pp=3,tp=2"])
+
+    def test_chooses_a_layout(self, student):
+        """What a run goes on with after it has lost ranks, as the library would."""
+        cases = []
+        for text, ranks in (
+            ("dp=4", 3),
+            ("tp=2,dp=2", 3),
+            ("pp=2,dp=2", 3),
+            ("cp=2,dp=2", 3),
+            ("dp=8", 7),
+            ("tp=4", 3),
+        ):
+            cases += [
+                (self.config(6, 8), Layout.parse(text), ranks),
+                (self.config(4, 12), Layout.parse(text), ranks - 1),
+            ]
+        found, calls = student.on_ranks(1, run_best_layout, cases)[0].value
+        assert calls, "the choice of a layout has not called step_time"
+        for (config, layout, ranks), new in zip(cases, found, strict=True):
+            right = str(best_layout(config, layout, ranks))
+            assert new == right, f"{layout}, {ranks} ranks left, {config.layers} layers: expected {right}, got {new}"
+
+
+def run_best_layout(world, module, cases):
+    from minidist import overrides
+
+    overrides.override({"step_time": module.step_time})
+    try:
+        return [str(best_layout(*case)) for case in cases], overrides.calls["step_time"]
+    finally:
+        overrides.override({})
+
+
+# 12.9
+
+
+def share_recoverable(machines: int, failures: int, holders) -> float:
+    """Over all choices of failures, whether every part has a machine left; ``holders(part)`` are those that have it."""
+    parts = [set(holders(part)) for part in range(machines)]
+    choices = list(combinations(range(machines), failures))
+    return sum(not any(part <= set(choice) for part in parts) for choice in choices) / len(choices)
+
+
+@answers("minidist.plan.peer_memory")
+@pytest.mark.task(
+    "12.9",
+    points=3,
+    kind="worksheet",
+)
+class TestPeerCopies:
+    """Copies in the memory of others: what can be recovered, and what it takes"""
+
+    def test_in_groups(self, student):
+        cases = {}
+        for machines, copies in ((4, 2), (6, 2), (6, 3), (8, 4), (9, 3), (16, 2), (12, 2), (5, 1), (3, 3), (2, 2)):
+            for failures in range(min(machines, 6) + 1):
+                cases[machines, copies, failures] = share_recoverable(
+                    machines, failures, lambda part, c=copies: range(part // c * c, part // c * c + c)
+                )
+        cases[6, 2, 6] = cases[4, 2, 4] = cases[9, 3, 9] = 0.0
+        self.check(student, "recoverable_in_groups", cases)
+
+    def test_in_a_ring(self, student):
+        cases = {}
+        for machines in (3, 4, 5, 7, 8, 12, 16):
+            for failures in range(min(machines, 6)):
+                cases[machines, failures] = share_recoverable(
+                    machines, failures, lambda part, n=machines: (part, (part + 1) % n)
+                )
+        self.check(student, "recoverable_in_a_ring", cases)
+
+    def check(self, student, name: str, cases) -> None:
+        """The answers sum numbers far below 2^53, so they are right up to a few roundings."""
+        for args, found in zip(cases, student.call_each(name, list(cases)), strict=True):
+            assert isinstance(found, int | float), f"{name}{args}: expected a number, got {found!r:.40}"
+            assert found == pytest.approx(cases[args], rel=FLOAT64, abs=FLOAT64), (
+                f"{name}{args}: expected {cases[args]:.6g}, counted over all choices of machines, got {found:.6g}"
+            )
+
+    def test_bytes(self, student):
+        cases = [(1600, 16, 2), (10**12, 128, 3), (7, 2, 1), (90, 3, 3)]
+        for (state, machines, copies), found in zip(cases, student.call_each("copies_bytes", cases), strict=True):
+            part = Fraction(state, machines)
+            right = float(sum(part for _ in range(copies))), float(sum(part for _ in range(copies - 1)))
+            assert isinstance(found, tuple) and found == pytest.approx(right, rel=FLOAT64), (
+                f"copies_bytes({state}, {machines}, {copies}): expected {right}, got {found!r:.60}"
+            )
+
+
+# 12.10
 
 
 def slow_by_hand(seconds: np.ndarray, threshold: float) -> dict[int, float]:
@@ -916,7 +1203,7 @@ def deals(ranks: int, micro_batches: int):
 
 @answers("minidist.analysis.time.stragglers:slow_ranks", "minidist.train.resilience.rebalance:deal")
 @pytest.mark.task(
-    "12.7",
+    "12.10",
     points=4,
 )
 class TestStragglers:
@@ -1052,7 +1339,7 @@ def run_rebalanced(world, module, config, layout):
         overrides.override({})
 
 
-# 12.8
+# 12.11
 
 
 def run_digests(world, module, cases):
@@ -1082,7 +1369,7 @@ def run_first_difference(world, module, cases):
 
 @answers("minidist.train.replicas.vote:odd_ones_out")
 @pytest.mark.task(
-    "12.8",
+    "12.11",
     points=4,
 )
 class TestVote:
@@ -1227,290 +1514,3 @@ def run_checked(world, module, config, layout, faults):
 
 def run_difference_of_views(world, module, a, b, view):
     return module.first_difference(VIEWS[view](a), VIEWS[view](b))
-
-
-# 12.9
-
-
-def state_after(step: int) -> dict[str, np.ndarray]:
-    """What a run has after so many steps."""
-    return {
-        "weight": np.arange(6, dtype=np.float32).reshape(2, 3) + step,
-        "exp_avg.weight": np.full((2, 3), 10 * step, np.float32),
-        "bias": np.full(2, -step, np.float64),
-    }
-
-
-class Background:
-    """Runs a function some steps after it was started: a thread behind training, on a slow disk."""
-
-    def __init__(self, steps: int) -> None:
-        self.steps, self.waiting = steps, []
-
-    def start(self, function):
-        entry = {"left": self.steps, "function": function, "ended": False}
-        self.waiting.append(entry)
-        self.run_due()
-        return lambda: entry["ended"]
-
-    def after_step(self) -> None:
-        for entry in self.waiting:
-            entry["left"] -= 1
-        self.run_due()
-
-    def run_due(self) -> None:
-        for entry in self.waiting:
-            if entry["left"] <= 0 and not entry["ended"]:
-                entry["function"]()
-                entry["ended"] = True
-
-
-def run_saver(world, module, every, delay, steps):
-    """Cut the power in every operation of a run that saves behind training; as ``cut_everywhere``, with the last step.
-
-    The state after a step is changed in place by the next one, and the write may come long after that.
-    """
-    seen = []
-    for moment in range(10_000):
-        disk = prepared({}, "")
-        disk.power_fails_at = len(disk.operations) + moment
-        background, state, last = Background(delay), state_after(0), 0
-        try:
-            saver = module.BackgroundSaver(disk, ROOT, background.start)
-            for step in range(1, steps + 1):
-                for name, array in state_after(step).items():
-                    state[name][...] = array
-                background.after_step()
-                saver.after_step()
-                last = step
-                if step % every == 0 and saver.name is None:
-                    saver.save(step, state)
-        except PowerFailure:
-            pass
-        cut = len(disk.operations) > disk.power_fails_at
-        operation = " ".join(map(str, disk.operations[-1])) if cut else "no operation"
-        states = {}
-        for survival, left in disk.left():
-            found = tree(left)
-            states.setdefault(repr(found), (survival, found))
-        seen.append((last, operation, list(states.values())))
-        if not cut:
-            return seen
-    raise AssertionError("the run never ends")
-
-
-@pytest.mark.task(
-    "12.9",
-    points=4,
-    kind="debugging",
-)
-class TestBackgroundSaver:
-    """BackgroundSaver: values of another step, and checkpoints that are gone. Find out why and fix it"""
-
-    def check(self, student, every: int, delay: int, steps: int = 9) -> None:
-        seen = student.on_ranks(1, run_saver, every, delay, steps)[0].value
-        wait = max(1, delay)  # steps until a save is a checkpoint
-        saved = list(range(every, steps, every * -(-wait // every)))
-        for last, operation, states in seen:
-            promised = [step for step in saved if step + wait <= last]
-            moment = "at the end" if operation == "no operation" else f"power fails in step {last + 1}: {operation}"
-            for survival, state in states:
-                where = f"writes take {delay} steps, {moment}; left: {survival}"
-                self.check_state(state, where, promised)
-        there = [path for path in seen[-1][2][0][1] if path.endswith("/manifest.json")]
-        assert len(there) == 1, f"writes take {delay} steps: expected one checkpoint at the end, got {there}"
-
-    def check_state(self, state: dict, where: str, promised: list[int]) -> None:
-        there = [path.split("/")[-2] for path in state if path.endswith("/manifest.json")]
-        for name in there:
-            content = files_in(state, name).get("rank-0.safetensors")
-            assert content, f"{where}: {name} is a checkpoint, but its file is {in_words(content)}"
-            step = int(name.removeprefix("step-"))
-            try:
-                arrays = decode(content)
-            except Exception as error:
-                raise AssertionError(f"{where}: the file of {name} cannot be read: {error}") from None
-            right = state_after(step)
-            assert arrays.keys() == right.keys(), f"{where}: {name} has {sorted(arrays)}"
-            for key, array in right.items():
-                same(arrays[key], array, f"{where}: {key} after step {step}")
-        points_to = state.get(str(ROOT / "latest"))
-        assert points_to is None or points_to.decode() in there, (
-            f"{where}: latest points to {points_to!r}, and there are {there}"
-        )
-        if promised:
-            newest = max((int(name.removeprefix("step-")) for name in there), default=None)
-            assert newest is not None and newest >= promised[-1], (
-                f"{where}: step {promised[-1]} was saved, but the newest checkpoint is of {newest}"
-            )
-
-    def test_writes_that_end_at_once(self, student):
-        self.check(student, every=2, delay=0)
-
-    def test_writes_that_take_a_step(self, student):
-        self.check(student, every=2, delay=1)
-
-    def test_slow_writes(self, student):
-        self.check(student, every=3, delay=2)
-        self.check(student, every=4, delay=4)
-
-    def test_saves_after_every_step(self, student):
-        self.check(student, every=1, delay=1, steps=5)
-
-    def test_writes_that_are_slower_than_saves_are_due(self, student):
-        self.check(student, every=2, delay=3, steps=11)
-
-
-# 12.10
-
-LAYOUTS = (
-    "dp=1", "dp=2", "dp=3", "dp=4", "dp=5", "tp=2", "dp=3,tp=2", "cp=2", "dp=2,cp=2,tp=2", "pp=2", "pp=3", "pp=2,dp=2",
-    "pp=2,schedule=naive", "pp=4,schedule=naive,tp=2", "pp=2,virtual=2", "pp=3,virtual=2", "pp=4,schedule=gpipe",
-    "pp=2,schedule=zb-h1", "dp=2,zero=3", "dp=4,schedule=1f1b", "pp=2,stages=3+1",
-)  # fmt: skip
-
-
-def run_step_time(world, module, cases):
-    found = [module.step_time(*case) for case in cases]
-    return [(each.numerator, each.denominator) if type(each) in (int, Fraction) else repr(each) for each in found]
-
-
-@answers("minidist.train.resilience.shrink:step_time")
-@pytest.mark.task(
-    "12.10",
-    points=3,
-)
-class TestStepTime:
-    """step_time: which layout is the best of those that are left?"""
-
-    def check(self, student, config: TrainConfig, texts) -> None:
-        """Every layer of every micro-batch on every rank, counted."""
-        cases = [(config, Layout.parse(text)) for text in texts]
-        for text, (_, layout), found in zip(
-            texts, cases, student.on_ranks(1, run_step_time, cases)[0].value, strict=True
-        ):
-            dealt = [0] * layout.dp
-            for number in range(config.micro_batches):
-                dealt[number % layout.dp] += 1
-            layers = [0] * layout.pp
-            for stage, count in enumerate(config.stages(layout)):
-                layers[stage % layout.pp] += count
-            one = Fraction(max(layers), config.layers) / layout.tp / layout.cp  # a micro-batch on the fullest rank
-            right = max(dealt) * one
-            if layout.schedule == "naive":
-                right *= layout.pp
-            else:
-                right += (layout.pp - 1) * one / layout.virtual  # waiting for what goes through one stage at a time
-            what = f"step_time, {config.layers} layers, {config.micro_batches} micro-batches, {text}"
-            assert not isinstance(found, str), f"{what}: expected a Fraction, got {found:.60}"
-            assert Fraction(*found) == right, f"{what}: expected {right}, got {Fraction(*found)}"
-
-    def config(self, layers: int, micro_batches: int) -> TrainConfig:
-        return TrainConfig(
-            layers=layers, heads=4, width=16, sequence_chunks=2, global_batch=micro_batches, micro_batch=1
-        )
-
-    def test_data_parallel(self, student):
-        self.check(student, self.config(4, 12), ["dp=1", "dp=2", "dp=3", "dp=4", "dp=12", "dp=2,zero=3"])
-        self.check(student, self.config(4, 12), ["dp=5", "dp=7", "dp=8", "dp=11"])
-
-    def test_all_layouts(self, student):
-        stages = [text for text in LAYOUTS if "stages" not in text]
-        self.check(student, self.config(12, 8), stages)
-        self.check(student, self.config(4, 8), [text for text in LAYOUTS if text != "pp=3,virtual=2"])
-
-    def test_layers_that_do_not_divide(self, student):
-        self.check(student, self.config(5, 6), ["pp=2", "pp=3", "pp=2,virtual=2", "pp=4,schedule=naive", "pp=5"])
-        self.check(student, self.config(7, 6), ["pp=2,virtual=3", "pp=3,virtual=2", "pp=4,dp=2", "pp=3,tp=4,cp=2"])
-        self.check(student, self.config(8, 6), ["pp=2,virtual=3", "pp=3,virtual=2", "pp=6"])
-
-    def test_exact(self, student):
-        """A third and two sixths are equal."""
-        self.check(student, self.config(3, 7), ["dp=3", "pp=3", "dp=3,tp=2", "dp=7", "tp=4", "pp=3,tp=2"])
-
-    def test_chooses_a_layout(self, student):
-        """What a run goes on with after it has lost ranks, as the library would."""
-        cases = []
-        for text, ranks in (
-            ("dp=4", 3),
-            ("tp=2,dp=2", 3),
-            ("pp=2,dp=2", 3),
-            ("cp=2,dp=2", 3),
-            ("dp=8", 7),
-            ("tp=4", 3),
-        ):
-            cases += [
-                (self.config(6, 8), Layout.parse(text), ranks),
-                (self.config(4, 12), Layout.parse(text), ranks - 1),
-            ]
-        found, calls = student.on_ranks(1, run_best_layout, cases)[0].value
-        assert calls, "the choice of a layout has not called step_time"
-        for (config, layout, ranks), new in zip(cases, found, strict=True):
-            right = str(best_layout(config, layout, ranks))
-            assert new == right, f"{layout}, {ranks} ranks left, {config.layers} layers: expected {right}, got {new}"
-
-
-def run_best_layout(world, module, cases):
-    from minidist import overrides
-
-    overrides.override({"step_time": module.step_time})
-    try:
-        return [str(best_layout(*case)) for case in cases], overrides.calls["step_time"]
-    finally:
-        overrides.override({})
-
-
-# 12.11
-
-
-def share_recoverable(machines: int, failures: int, holders) -> float:
-    """Over all choices of failures, whether every part has a machine left; ``holders(part)`` are those that have it."""
-    parts = [set(holders(part)) for part in range(machines)]
-    choices = list(combinations(range(machines), failures))
-    return sum(not any(part <= set(choice) for part in parts) for choice in choices) / len(choices)
-
-
-@answers("minidist.plan.peer_memory")
-@pytest.mark.task(
-    "12.11",
-    points=3,
-    kind="worksheet",
-)
-class TestPeerCopies:
-    """Copies in the memory of others: what can be recovered, and what it takes"""
-
-    def test_in_groups(self, student):
-        cases = {}
-        for machines, copies in ((4, 2), (6, 2), (6, 3), (8, 4), (9, 3), (16, 2), (12, 2), (5, 1), (3, 3), (2, 2)):
-            for failures in range(min(machines, 6) + 1):
-                cases[machines, copies, failures] = share_recoverable(
-                    machines, failures, lambda part, c=copies: range(part // c * c, part // c * c + c)
-                )
-        cases[6, 2, 6] = cases[4, 2, 4] = cases[9, 3, 9] = 0.0
-        self.check(student, "recoverable_in_groups", cases)
-
-    def test_in_a_ring(self, student):
-        cases = {}
-        for machines in (3, 4, 5, 7, 8, 12, 16):
-            for failures in range(min(machines, 6)):
-                cases[machines, failures] = share_recoverable(
-                    machines, failures, lambda part, n=machines: (part, (part + 1) % n)
-                )
-        self.check(student, "recoverable_in_a_ring", cases)
-
-    def check(self, student, name: str, cases) -> None:
-        """The answers sum numbers far below 2^53, so they are right up to a few roundings."""
-        for args, found in zip(cases, student.call_each(name, list(cases)), strict=True):
-            assert isinstance(found, int | float), f"{name}{args}: expected a number, got {found!r:.40}"
-            assert found == pytest.approx(cases[args], rel=FLOAT64, abs=FLOAT64), (
-                f"{name}{args}: expected {cases[args]:.6g}, counted over all choices of machines, got {found:.6g}"
-            )
-
-    def test_bytes(self, student):
-        cases = [(1600, 16, 2), (10**12, 128, 3), (7, 2, 1), (90, 3, 3)]
-        for (state, machines, copies), found in zip(cases, student.call_each("copies_bytes", cases), strict=True):
-            part = Fraction(state, machines)
-            right = float(sum(part for _ in range(copies))), float(sum(part for _ in range(copies - 1)))
-            assert isinstance(found, tuple) and found == pytest.approx(right, rel=FLOAT64), (
-                f"copies_bytes({state}, {machines}, {copies}): expected {right}, got {found!r:.60}"
-            )

@@ -209,6 +209,265 @@ class TestPrefillAndDecode:
 
 # 13.3
 
+
+def least_cut(topology: Topology) -> float:
+    """Over all ways to put vertices on two sides, with half of the chips on each, as rows of bits."""
+    vertices = list(dict.fromkeys([*topology.chips, *(end for edge in topology.links for end in edge)]))
+    chips, count = len(topology.chips), len(vertices)
+    sides = (np.arange(1 << count)[:, None] >> np.arange(count)) & 1  # (cuts, vertices)
+    sides = sides[np.isin(sides[:, :chips].sum(axis=1), (chips // 2, chips - chips // 2))].astype(bool)
+    capacity = np.zeros(len(sides))
+    for (start, end), link in topology.links.items():
+        capacity += link.bandwidth * (sides[:, vertices.index(start)] & ~sides[:, vertices.index(end)])
+    return float(capacity.min())
+
+
+def network(chips: int, edges, both: bool = True) -> Topology:
+    """From (start, end, bandwidth): numbers are chips, names are switches."""
+    links = {}
+    for start, end, bandwidth in edges:
+        one, other = (f"chip{v}" if isinstance(v, int) else v for v in (start, end))
+        links[one, other] = Link(float(bandwidth))
+        if both:
+            links[other, one] = Link(float(bandwidth))
+    return Topology(tuple(f"chip{n}" for n in range(chips)), (0,) * chips, links)
+
+
+def fat_tree(nodes: int, per_node: int, bandwidth: float, oversubscription: float) -> Topology:
+    edges = [(chip, f"leaf{chip // per_node}", bandwidth) for chip in range(nodes * per_node)]
+    edges += [(f"leaf{node}", "spine", per_node * bandwidth / oversubscription) for node in range(nodes)]
+    return network(nodes * per_node, edges)
+
+
+def grid(shape: tuple[int, ...], bandwidth: float, wraps: bool) -> Topology:
+    places = list(product(*map(range, shape)))
+    edges = []
+    for place, (axis, side) in product(places, enumerate(shape)):
+        if place[axis] + 1 < side or wraps:
+            neighbour = (*place[:axis], (place[axis] + 1) % side, *place[axis + 1 :])
+            edges.append((places.index(place), places.index(neighbour), bandwidth))
+    return network(len(places), edges)
+
+
+NETWORKS = {
+    "a switch": network(4, [(n, "switch", 3) for n in range(4)]),
+    "a switch and 5 chips": network(5, [(n, "switch", 3) for n in range(5)]),
+    "a line of 6": network(6, [(n, n + 1, 2) for n in range(5)]),
+    "a line of 7": network(7, [(n, n + 1, 2 + n) for n in range(6)]),
+    "a ring of 6": network(6, [(n, (n + 1) % 6, 1.5) for n in range(6)]),
+    "a ring in one direction": network(6, [(n, (n + 1) % 6, 1.5) for n in range(6)], both=False),
+    "chips that are not numbered side by side": network(4, [(0, 2, 9), (1, 3, 9), (0, 1, 2), (2, 3, 2)]),
+    "everyone to everyone": network(6, [(*pair, 1) for pair in combinations(range(6), 2)]),
+    "a hypercube": network(8, [(n, n ^ bit, 1) for n in range(8) for bit in (1, 2, 4) if n < n ^ bit]),
+    "a mesh of 2 x 4": grid((2, 4), 1.0, wraps=False),
+    "a slow uplink": network(4, [(0, "a", 9), (1, "a", 9), (2, "b", 9), (3, "b", 9), ("a", "b", 4)]),
+    "two switches that all chips are on": network(4, [(n, name, 2) for n in range(4) for name in "ab"]),
+    "a fat tree": fat_tree(2, 3, 2.0, 1.0),
+    "a fat tree, oversubscribed": fat_tree(4, 2, 2.0, 2.5),
+    "two chips": network(2, [(0, 1, 7)]),
+    "faster in one direction": network(2, [(0, 1, 7), (1, 0, 3)], both=False),
+    "two that send little to a third": network(
+        3, [(0, 2, 1), (1, 2, 1), (0, 1, 10), (1, 0, 10), (2, 0, 10), (2, 1, 10)], both=False
+    ),
+    "no link between": network(4, [(0, 1, 1), (2, 3, 1)]),
+    "switches nobody needs": network(2, [(0, 1, 2), (0, "x", 5), ("x", "y", 5)]),
+}
+
+
+def run_bisection(world, module, topologies):
+    return [module.bisection_bandwidth(topology) for topology in topologies]
+
+
+@answers("minidist.plan.cluster.topologies:bisection_bandwidth", "minidist.plan.cluster.max_flow")
+@pytest.mark.task(
+    "13.3",
+    points=4,
+)
+class TestBisection:
+    """bisection_bandwidth: the narrowest place of a network, counted and by formula"""
+
+    def check(self, student, networks) -> None:
+        seen = student.on_ranks(1, run_bisection, list(networks.values()))[0].value
+        for (name, topology), found in zip(networks.items(), seen, strict=True):
+            right = least_cut(topology)
+            assert number(found, name) == pytest.approx(right, rel=FLOAT64, abs=0), (
+                f"{name}: expected {right:g} bytes/s, the least of all cuts, got {found:g}"
+            )
+
+    @pytest.mark.parametrize("name", NETWORKS)
+    def test_network(self, student, name):
+        self.check(student, {name: NETWORKS[name]})
+
+    def test_random_networks(self, student):
+        rng = generator(13)
+        found = {}
+        for case in range(6):
+            chips, switches = int(rng.integers(2, 7)), int(rng.integers(0, 4))
+            vertices = [*range(chips), *"abc"[:switches]]
+            pairs = [pair for pair in permutations(vertices, 2) if rng.random() < 0.5]
+            found[f"random network {case}"] = network(chips, [(*p, rng.integers(1, 20)) for p in pairs], both=False)
+        self.check(student, {name: topology for name, topology in found.items() if topology.links})
+
+    def test_fat_tree(self, student):
+        """Small ones against all cuts, large ones against what an oversubscription means."""
+        cases = {
+            (nodes, per_node, 2.0, factor): least_cut(fat_tree(nodes, per_node, 2.0, factor))
+            for nodes, per_node in ((2, 1), (2, 3), (4, 2), (2, 4)) for factor in (1.0, 2.0, 4.0)
+        }  # fmt: skip
+        cases[32, 8, 50e9, 1.0] = 16 * 8 * 50e9  # 6.4 TB/s
+        cases[32, 8, 50e9, 7.0] = 16 * 8 * 50e9 / 7
+        check_numbers(student, "fat_tree_bisection", cases, "what the uplinks of half of the nodes carry")
+
+    def test_torus(self, student):
+        cases = {((side,), 3.0): least_cut(grid((side,), 3.0, wraps=True)) for side in (4, 6, 8, 10)}
+        cases[(4, 4), 1.0] = 8.0
+        cases[(16, 4), 2.0] = 2 * 4 * 2.0
+        cases[(4, 4, 4), 45e9] = 2 * 16 * 45e9
+        cases[(8, 16, 16), 45e9] = 2 * 8 * 16 * 45e9
+        cases[(12, 4, 8), 1.0] = 2 * 4 * 8 * 1.0
+        check_numbers(student, "torus_bisection", cases, "links across the middle, and those around")
+
+
+# 13.4
+
+
+def fill(routes, bandwidths) -> list[float]:
+    """Progressive filling: all rates grow together until a link is full; its messages stop. In exact fractions."""
+    rates = [Fraction(0)] * len(routes)
+    growing = set(range(len(routes)))
+    while growing:
+        room = {}
+        for edge, bandwidth in bandwidths.items():
+            on = [message for message, route in enumerate(routes) if edge in route]
+            count = sum(message in growing for message in on)
+            if count:
+                room[edge] = (Fraction(bandwidth) - sum(rates[message] for message in on)) / count
+        step = min(room.values())
+        for message in growing:
+            rates[message] += step
+        full = {edge for edge, left in room.items() if left == step}
+        growing -= {message for message in growing if full & set(routes[message])}
+    return [float(rate) for rate in rates]
+
+
+def run_fair_rates(world, module, cases):
+    seen = []
+    for routes, bandwidths in cases:
+        before = repr((routes, bandwidths))
+        found = module.fair_rates(routes, bandwidths)
+        seen.append((found, repr((routes, bandwidths)) == before))
+    return seen
+
+
+def replayed_with(world, module, logs, topology):
+    """The seconds of a recorded run on a clock that shares links with the answer's function."""
+    from minidist import overrides
+
+    overrides.override({"fair_rates": module.fair_rates})
+    try:
+        return replay(logs, topology, None).seconds, overrides.calls["fair_rates"]
+    finally:
+        overrides.override({})
+
+
+def all_at_once(world, nodes, elements):
+    """Every rank sends to every other rank, and an all-reduce on top."""
+    from minidist import irecv, isend, trace
+
+    world.transport.nodes = tuple(nodes)
+    trace.start()
+    peers = [rank for rank in range(world.size) if rank != world.rank]
+    arrays = {peer: np.empty(elements * (peer + 1), np.float32) for peer in peers}
+    works = [irecv(arrays[peer], peer, world) for peer in peers]
+    works += [isend(np.ones(elements * (world.rank + 1), np.float32), peer, world) for peer in peers]
+    for work in works:
+        work.wait()
+    all_reduced(world, None, elements, "ring")
+    return trace.stop()
+
+
+@answers("minidist.analysis.clock.fairness:fair_rates")
+@pytest.mark.task(
+    "13.4",
+    points=4,
+)
+class TestFairRates:
+    """fair_rates: how messages share links, max-min fair"""
+
+    def check(self, student, cases) -> None:
+        for (routes, bandwidths), (found, kept) in zip(
+            cases, student.on_ranks(1, run_fair_rates, cases)[0].value, strict=True
+        ):
+            what = f"fair_rates, routes {routes!s:.120}, bandwidths {bandwidths!s:.120}"
+            assert kept, f"{what}: expected the arguments unmodified"
+            right = fill(routes, bandwidths)
+            assert isinstance(found, list) and len(found) == len(right), (
+                f"{what}: expected a list of {len(right)} rates, got {found!r:.60}"
+            )
+            for message, (rate, expected) in enumerate(zip(found, right, strict=True)):
+                # shares are subtracted from links again and again: 1e-9 for the roundings
+                assert number(rate, what) == pytest.approx(expected, rel=1e-9), (
+                    f"{what}: message {message}: expected {expected:g} bytes/s, got {rate:g}"
+                )
+
+    def test_one_link(self, student):
+        link = ("a", "b")
+        self.check(student, [([[link]] * count, {link: 12.0}) for count in (1, 2, 3, 5)])
+        self.check(student, [([], {link: 12.0})])
+
+    def test_several_links(self, student):
+        self.check(student, [([["x", "y", "z"]], {"x": 5.0, "y": 2.0, "z": 9.0})])
+        self.check(student, [([["x"], ["y"], ["x"]], {"x": 5.0, "y": 2.0, "unused": 0.5})])
+
+    def test_what_one_leaves_others_share(self, student):
+        """The textbook's line of links: a long message over all of them, and short ones on each."""
+        self.check(student, [([["x", "y"], ["x"], ["y"]], {"x": 10.0, "y": 4.0})])
+        self.check(student, [([["x", "y"], ["x"], ["x"], ["y"]], {"x": 12.0, "y": 2.0})])
+        long = [f"link{n}" for n in range(5)]
+        self.check(student, [([long, *([each] for each in long)], {each: 3.0 + n for n, each in enumerate(long)})])
+
+    def test_links_that_fill_one_after_another(self, student):
+        routes = [["a", "b"], ["b", "c"], ["c", "d"], ["d"], ["a"], ["d", "a"]]
+        self.check(student, [(routes, {"a": 3.0, "b": 1.0, "c": 2.0, "d": 10.0})])
+        self.check(student, [(routes, {"a": 1e12, "b": 50e9, "c": 450e9, "d": 1.0})])
+
+    def test_routes_are_tuples_or_lists(self, student):
+        ab, bc = ("a", "b"), ("b", "c")
+        self.check(student, [(((ab, bc), (bc,)), {ab: 3.0, bc: 4.0}), ([(ab,), (ab, bc)], {bc: 1.0, ab: 4.0})])
+
+    def test_random(self, student):
+        rng = generator(8)
+        cases = []
+        for _ in range(30):
+            links = [f"link{n}" for n in range(int(rng.integers(1, 8)))]
+            routes = [
+                [str(each) for each in rng.choice(links, int(rng.integers(1, len(links) + 1)), replace=False)]
+                for _ in range(int(rng.integers(1, 12)))
+            ]
+            cases.append((routes, {each: float(rng.integers(1, 100)) for each in links}))
+        self.check(student, cases)
+
+    def test_on_the_clock(self, student, warm_ranks):
+        """A real run's messages on two nodes with an oversubscribed uplink, with the answer's rates."""
+        for nodes, per_node, factor in ((2, 2, 4.0), (2, 3, 2.0)):
+            where = blocks(nodes, per_node)
+            logs = warm_ranks(nodes * per_node).run(all_at_once, where, 600, timeout=10)
+            topology = fat_tree(nodes, per_node, 50e9, factor)
+            right = replay(logs, topology, None).seconds
+            found, calls = student.on_ranks(1, replayed_with, strip(logs), topology)[0].value
+            assert calls, "the clock has not called fair_rates"
+            assert found == pytest.approx(right, rel=1e-9), (
+                f"{nodes} nodes of {per_node}, uplinks oversubscribed {factor:g}-fold: the run takes {right * 1e6:.3f} "
+                f"us, with your rates {found * 1e6:.3f} us"
+            )
+
+
+def strip(logs: list[list]) -> list[list]:
+    return [list(log) for log in logs]
+
+
+# 13.5
+
 COUNTED = ((1, 2), (1, 4), (2, 1), (2, 2), (2, 4), (4, 2), (3, 2), (2, 3), (4, 1), (8, 1), (1, 1))
 
 
@@ -251,7 +510,7 @@ def rails(nodes: int, per_node: int, inside: tuple[float, float], between: tuple
 
 @answers("minidist.comm.nodes.cost")
 @pytest.mark.task(
-    "13.3",
+    "13.5",
     points=5,
     kind="worksheet",
 )
@@ -314,7 +573,7 @@ class TestBytesBetweenNodes:
             )
 
 
-# 13.4
+# 13.6
 
 GRIDS = ((2, 2), (2, 3), (3, 2), (1, 4), (4, 1), (2, 4))
 SHUFFLED = ((0, 1, 0, 1), (1, 0, 0, 1, 1, 0), (2, 0, 1, 1, 2, 0), (7, 7, 3, 3), (0, 1, 1, 0))
@@ -347,7 +606,7 @@ def peak_of_hierarchical(world, module, elements):
     "minidist.comm.nodes.placement:two_levels",
 )
 @pytest.mark.task(
-    "13.4",
+    "13.6",
     points=5,
     dtypes=("float64", "float32", "int32"),
 )
@@ -469,7 +728,7 @@ class TestAllReduceHierarchical:
         )
 
 
-# 13.5
+# 13.7
 
 TREE_SIZES = (*range(1, 34), 63, 64, 65, 100, 127, 128, 129, 1000)
 
@@ -495,7 +754,7 @@ def all_reduced_on_trees(world, module, elements):
 
 @answers("minidist.comm.nodes.double_tree:double_tree", "minidist.comm.nodes.double_tree:binary_tree")
 @pytest.mark.task(
-    "13.5",
+    "13.7",
     points=4,
 )
 class TestDoubleTree:
@@ -573,128 +832,7 @@ class TestDoubleTree:
         check_training(student, warm_ranks, "double_tree", ("dp=4,algorithm=double_tree", 4))
 
 
-# 13.6
-
-
-def least_cut(topology: Topology) -> float:
-    """Over all ways to put vertices on two sides, with half of the chips on each, as rows of bits."""
-    vertices = list(dict.fromkeys([*topology.chips, *(end for edge in topology.links for end in edge)]))
-    chips, count = len(topology.chips), len(vertices)
-    sides = (np.arange(1 << count)[:, None] >> np.arange(count)) & 1  # (cuts, vertices)
-    sides = sides[np.isin(sides[:, :chips].sum(axis=1), (chips // 2, chips - chips // 2))].astype(bool)
-    capacity = np.zeros(len(sides))
-    for (start, end), link in topology.links.items():
-        capacity += link.bandwidth * (sides[:, vertices.index(start)] & ~sides[:, vertices.index(end)])
-    return float(capacity.min())
-
-
-def network(chips: int, edges, both: bool = True) -> Topology:
-    """From (start, end, bandwidth): numbers are chips, names are switches."""
-    links = {}
-    for start, end, bandwidth in edges:
-        one, other = (f"chip{v}" if isinstance(v, int) else v for v in (start, end))
-        links[one, other] = Link(float(bandwidth))
-        if both:
-            links[other, one] = Link(float(bandwidth))
-    return Topology(tuple(f"chip{n}" for n in range(chips)), (0,) * chips, links)
-
-
-def fat_tree(nodes: int, per_node: int, bandwidth: float, oversubscription: float) -> Topology:
-    edges = [(chip, f"leaf{chip // per_node}", bandwidth) for chip in range(nodes * per_node)]
-    edges += [(f"leaf{node}", "spine", per_node * bandwidth / oversubscription) for node in range(nodes)]
-    return network(nodes * per_node, edges)
-
-
-def grid(shape: tuple[int, ...], bandwidth: float, wraps: bool) -> Topology:
-    places = list(product(*map(range, shape)))
-    edges = []
-    for place, (axis, side) in product(places, enumerate(shape)):
-        if place[axis] + 1 < side or wraps:
-            neighbour = (*place[:axis], (place[axis] + 1) % side, *place[axis + 1 :])
-            edges.append((places.index(place), places.index(neighbour), bandwidth))
-    return network(len(places), edges)
-
-
-NETWORKS = {
-    "a switch": network(4, [(n, "switch", 3) for n in range(4)]),
-    "a switch and 5 chips": network(5, [(n, "switch", 3) for n in range(5)]),
-    "a line of 6": network(6, [(n, n + 1, 2) for n in range(5)]),
-    "a line of 7": network(7, [(n, n + 1, 2 + n) for n in range(6)]),
-    "a ring of 6": network(6, [(n, (n + 1) % 6, 1.5) for n in range(6)]),
-    "a ring in one direction": network(6, [(n, (n + 1) % 6, 1.5) for n in range(6)], both=False),
-    "chips that are not numbered side by side": network(4, [(0, 2, 9), (1, 3, 9), (0, 1, 2), (2, 3, 2)]),
-    "everyone to everyone": network(6, [(*pair, 1) for pair in combinations(range(6), 2)]),
-    "a hypercube": network(8, [(n, n ^ bit, 1) for n in range(8) for bit in (1, 2, 4) if n < n ^ bit]),
-    "a mesh of 2 x 4": grid((2, 4), 1.0, wraps=False),
-    "a slow uplink": network(4, [(0, "a", 9), (1, "a", 9), (2, "b", 9), (3, "b", 9), ("a", "b", 4)]),
-    "two switches that all chips are on": network(4, [(n, name, 2) for n in range(4) for name in "ab"]),
-    "a fat tree": fat_tree(2, 3, 2.0, 1.0),
-    "a fat tree, oversubscribed": fat_tree(4, 2, 2.0, 2.5),
-    "two chips": network(2, [(0, 1, 7)]),
-    "faster in one direction": network(2, [(0, 1, 7), (1, 0, 3)], both=False),
-    "two that send little to a third": network(
-        3, [(0, 2, 1), (1, 2, 1), (0, 1, 10), (1, 0, 10), (2, 0, 10), (2, 1, 10)], both=False
-    ),
-    "no link between": network(4, [(0, 1, 1), (2, 3, 1)]),
-    "switches nobody needs": network(2, [(0, 1, 2), (0, "x", 5), ("x", "y", 5)]),
-}
-
-
-def run_bisection(world, module, topologies):
-    return [module.bisection_bandwidth(topology) for topology in topologies]
-
-
-@answers("minidist.plan.cluster.topologies:bisection_bandwidth", "minidist.plan.cluster.max_flow")
-@pytest.mark.task(
-    "13.6",
-    points=4,
-)
-class TestBisection:
-    """bisection_bandwidth: the narrowest place of a network, counted and by formula"""
-
-    def check(self, student, networks) -> None:
-        seen = student.on_ranks(1, run_bisection, list(networks.values()))[0].value
-        for (name, topology), found in zip(networks.items(), seen, strict=True):
-            right = least_cut(topology)
-            assert number(found, name) == pytest.approx(right, rel=FLOAT64, abs=0), (
-                f"{name}: expected {right:g} bytes/s, the least of all cuts, got {found:g}"
-            )
-
-    @pytest.mark.parametrize("name", NETWORKS)
-    def test_network(self, student, name):
-        self.check(student, {name: NETWORKS[name]})
-
-    def test_random_networks(self, student):
-        rng = generator(13)
-        found = {}
-        for case in range(6):
-            chips, switches = int(rng.integers(2, 7)), int(rng.integers(0, 4))
-            vertices = [*range(chips), *"abc"[:switches]]
-            pairs = [pair for pair in permutations(vertices, 2) if rng.random() < 0.5]
-            found[f"random network {case}"] = network(chips, [(*p, rng.integers(1, 20)) for p in pairs], both=False)
-        self.check(student, {name: topology for name, topology in found.items() if topology.links})
-
-    def test_fat_tree(self, student):
-        """Small ones against all cuts, large ones against what an oversubscription means."""
-        cases = {
-            (nodes, per_node, 2.0, factor): least_cut(fat_tree(nodes, per_node, 2.0, factor))
-            for nodes, per_node in ((2, 1), (2, 3), (4, 2), (2, 4)) for factor in (1.0, 2.0, 4.0)
-        }  # fmt: skip
-        cases[32, 8, 50e9, 1.0] = 16 * 8 * 50e9  # 6.4 TB/s
-        cases[32, 8, 50e9, 7.0] = 16 * 8 * 50e9 / 7
-        check_numbers(student, "fat_tree_bisection", cases, "what the uplinks of half of the nodes carry")
-
-    def test_torus(self, student):
-        cases = {((side,), 3.0): least_cut(grid((side,), 3.0, wraps=True)) for side in (4, 6, 8, 10)}
-        cases[(4, 4), 1.0] = 8.0
-        cases[(16, 4), 2.0] = 2 * 4 * 2.0
-        cases[(4, 4, 4), 45e9] = 2 * 16 * 45e9
-        cases[(8, 16, 16), 45e9] = 2 * 8 * 16 * 45e9
-        cases[(12, 4, 8), 1.0] = 2 * 4 * 8 * 1.0
-        check_numbers(student, "torus_bisection", cases, "links across the middle, and those around")
-
-
-# 13.7
+# 13.8
 
 
 def mesh_by_hand(inside: tuple[int, ...], across: tuple[int, ...]) -> np.ndarray:
@@ -729,7 +867,7 @@ def two_level_seconds(size: int, inside: int, nbytes_: float, fast: float, slow:
 
 @answers("minidist.comm.nodes.cost")
 @pytest.mark.task(
-    "13.7",
+    "13.8",
     points=4,
 )
 class TestPlacingAMesh:
@@ -801,150 +939,67 @@ class TestPlacingAMesh:
             assert found == "ValueError", f"best_inside{case}: expected ValueError, got {found}"
 
 
-# 13.8
+# 13.9
 
 
-def fill(routes, bandwidths) -> list[float]:
-    """Progressive filling: all rates grow together until a link is full; its messages stop. In exact fractions."""
-    rates = [Fraction(0)] * len(routes)
-    growing = set(range(len(routes)))
-    while growing:
-        room = {}
-        for edge, bandwidth in bandwidths.items():
-            on = [message for message, route in enumerate(routes) if edge in route]
-            count = sum(message in growing for message in on)
-            if count:
-                room[edge] = (Fraction(bandwidth) - sum(rates[message] for message in on)) / count
-        step = min(room.values())
-        for message in growing:
-            rates[message] += step
-        full = {edge for edge, left in room.items() if left == step}
-        growing -= {message for message in growing if full & set(routes[message])}
-    return [float(rate) for rate in rates]
+def run_sync_shard(world, module, elements):
+    gradient = (numbers(world.rank, elements) * world.size).astype(np.float64)  # so that means are exact
+    before = gradient.copy()
+    shard, norm = module.sync_shard(gradient, world)
+    return np.array(shard), norm, bool((gradient == before).all())
 
 
-def run_fair_rates(world, module, cases):
-    seen = []
-    for routes, bandwidths in cases:
-        before = repr((routes, bandwidths))
-        found = module.fair_rates(routes, bandwidths)
-        seen.append((found, repr((routes, bandwidths)) == before))
-    return seen
-
-
-def replayed_with(world, module, logs, topology):
-    """The seconds of a recorded run on a clock that shares links with the answer's function."""
-    from minidist import overrides
-
-    overrides.override({"fair_rates": module.fair_rates})
-    try:
-        return replay(logs, topology, None).seconds, overrides.calls["fair_rates"]
-    finally:
-        overrides.override({})
-
-
-def all_at_once(world, nodes, elements):
-    """Every rank sends to every other rank, and an all-reduce on top."""
-    from minidist import irecv, isend, trace
-
-    world.transport.nodes = tuple(nodes)
-    trace.start()
-    peers = [rank for rank in range(world.size) if rank != world.rank]
-    arrays = {peer: np.empty(elements * (peer + 1), np.float32) for peer in peers}
-    works = [irecv(arrays[peer], peer, world) for peer in peers]
-    works += [isend(np.ones(elements * (world.rank + 1), np.float32), peer, world) for peer in peers]
-    for work in works:
-        work.wait()
-    all_reduced(world, None, elements, "ring")
-    return trace.stop()
-
-
-@answers("minidist.analysis.clock.fairness:fair_rates")
+@answers("minidist.comm.collectives", "minidist.comm.nodes.two_level", "minidist.comm.nodes.placement:two_levels")
 @pytest.mark.task(
-    "13.8",
-    points=4,
+    "13.9",
+    points=3,
+    kind="debugging",
 )
-class TestFairRates:
-    """fair_rates: how messages share links, max-min fair"""
+class TestSyncShard:
+    """sync_shard: hybrid sharding that was tested on two nodes of two GPUs. Find out why it fails, and fix it"""
 
-    def check(self, student, cases) -> None:
-        for (routes, bandwidths), (found, kept) in zip(
-            cases, student.on_ranks(1, run_fair_rates, cases)[0].value, strict=True
-        ):
-            what = f"fair_rates, routes {routes!s:.120}, bandwidths {bandwidths!s:.120}"
-            assert kept, f"{what}: expected the arguments unmodified"
-            right = fill(routes, bandwidths)
-            assert isinstance(found, list) and len(found) == len(right), (
-                f"{what}: expected a list of {len(right)} rates, got {found!r:.60}"
-            )
-            for message, (rate, expected) in enumerate(zip(found, right, strict=True)):
-                # shares are subtracted from links again and again: 1e-9 for the roundings
-                assert number(rate, what) == pytest.approx(expected, rel=1e-9), (
-                    f"{what}: message {message}: expected {expected:g} bytes/s, got {rate:g}"
+    GRIDS = ((2, 2), (1, 2), (2, 1), (1, 1), (2, 3), (3, 2), (2, 4), (4, 2), (1, 4), (4, 1))
+
+    def results(self, student, grids, elements=None):
+        for nodes, per_node in grids:
+            for count in (elements,) if elements else (12 * per_node, 7, 1):
+                seen = student.on_ranks(nodes * per_node, on_nodes, run_sync_shard, blocks(nodes, per_node), count)
+                mean = sum(numbers(rank, count) for rank in range(nodes * per_node)).astype(np.float64)
+                yield nodes, per_node, count, mean, seen
+
+    def test_shards(self, student):
+        for nodes, per_node, count, mean, seen in self.results(student, self.GRIDS):
+            for rank, one in enumerate(seen):
+                what = f"{nodes} node{'s' * (nodes > 1)} of {per_node}, {count} elements, rank {rank}"
+                same(one.value[0], np.array_split(mean, per_node)[rank % per_node], f"{what}: its shard of the mean")
+                assert one.value[2], f"{what}: expected the gradient unmodified"
+
+    def test_norm(self, student):
+        for nodes, per_node, count, mean, seen in self.results(student, self.GRIDS):
+            for rank, one in enumerate(seen):
+                right = float(np.linalg.norm(mean))
+                assert number(one.value[1], "the norm") == pytest.approx(right, rel=FLOAT64), (
+                    f"{nodes} nodes of {per_node}, {count} elements, rank {rank}: the norm of the mean gradient: "
+                    f"expected {right:.6g}, got {one.value[1]:.6g}"
                 )
 
-    def test_one_link(self, student):
-        link = ("a", "b")
-        self.check(student, [([[link]] * count, {link: 12.0}) for count in (1, 2, 3, 5)])
-        self.check(student, [([], {link: 12.0})])
-
-    def test_several_links(self, student):
-        self.check(student, [([["x", "y", "z"]], {"x": 5.0, "y": 2.0, "z": 9.0})])
-        self.check(student, [([["x"], ["y"], ["x"]], {"x": 5.0, "y": 2.0, "unused": 0.5})])
-
-    def test_what_one_leaves_others_share(self, student):
-        """The textbook's line of links: a long message over all of them, and short ones on each."""
-        self.check(student, [([["x", "y"], ["x"], ["y"]], {"x": 10.0, "y": 4.0})])
-        self.check(student, [([["x", "y"], ["x"], ["x"], ["y"]], {"x": 12.0, "y": 2.0})])
-        long = [f"link{n}" for n in range(5)]
-        self.check(student, [([long, *([each] for each in long)], {each: 3.0 + n for n, each in enumerate(long)})])
-
-    def test_links_that_fill_one_after_another(self, student):
-        routes = [["a", "b"], ["b", "c"], ["c", "d"], ["d"], ["a"], ["d", "a"]]
-        self.check(student, [(routes, {"a": 3.0, "b": 1.0, "c": 2.0, "d": 10.0})])
-        self.check(student, [(routes, {"a": 1e12, "b": 50e9, "c": 450e9, "d": 1.0})])
-
-    def test_routes_are_tuples_or_lists(self, student):
-        ab, bc = ("a", "b"), ("b", "c")
-        self.check(student, [(((ab, bc), (bc,)), {ab: 3.0, bc: 4.0}), ([(ab,), (ab, bc)], {bc: 1.0, ab: 4.0})])
-
-    def test_random(self, student):
-        rng = generator(8)
-        cases = []
-        for _ in range(30):
-            links = [f"link{n}" for n in range(int(rng.integers(1, 8)))]
-            routes = [
-                [str(each) for each in rng.choice(links, int(rng.integers(1, len(links) + 1)), replace=False)]
-                for _ in range(int(rng.integers(1, 12)))
-            ]
-            cases.append((routes, {each: float(rng.integers(1, 100)) for each in links}))
-        self.check(student, cases)
-
-    def test_on_the_clock(self, student, warm_ranks):
-        """A real run's messages on two nodes with an oversubscribed uplink, with the answer's rates."""
-        for nodes, per_node, factor in ((2, 2, 4.0), (2, 3, 2.0)):
-            where = blocks(nodes, per_node)
-            logs = warm_ranks(nodes * per_node).run(all_at_once, where, 600, timeout=10)
-            topology = fat_tree(nodes, per_node, 50e9, factor)
-            right = replay(logs, topology, None).seconds
-            found, calls = student.on_ranks(1, replayed_with, strip(logs), topology)[0].value
-            assert calls, "the clock has not called fair_rates"
-            assert found == pytest.approx(right, rel=1e-9), (
-                f"{nodes} nodes of {per_node}, uplinks oversubscribed {factor:g}-fold: the run takes {right * 1e6:.3f} "
-                f"us, with your rates {found * 1e6:.3f} us"
-            )
+    def test_bytes_between_nodes(self, student):
+        """One part of the gradient, and no squares."""
+        for nodes, per_node, count, _, seen in self.results(student, ((2, 2), (2, 4), (3, 2)), elements=48):
+            expected = 2 * (nodes - 1) * 8 * count // (nodes * per_node)
+            for rank, row in enumerate(bytes_sent(seen)):
+                found = sum(int(sent) for peer, sent in enumerate(row) if peer // per_node != rank // per_node)
+                assert found == expected, (
+                    f"{nodes} nodes of {per_node}, rank {rank}: bytes to other nodes: expected {expected}, got {found}"
+                )
 
 
-def strip(logs: list[list]) -> list[list]:
-    return [list(log) for log in logs]
-
-
-# 13.9
+# 13.10
 
 
 @answers("minidist.analysis.time.utilization")
 @pytest.mark.task(
-    "13.9",
+    "13.10",
     points=3,
     kind="worksheet",
 )
@@ -993,58 +1048,3 @@ class TestUtilization:
             seconds = products + other + sum(communication for _ in range(1)) - hidden * communication
             cases[products, communication, hidden, other, efficiency] = products * efficiency / seconds
         check_numbers(student, "step_mfu", cases, "useful seconds at full speed, of all seconds")
-
-
-# 13.10
-
-
-def run_sync_shard(world, module, elements):
-    gradient = (numbers(world.rank, elements) * world.size).astype(np.float64)  # so that means are exact
-    before = gradient.copy()
-    shard, norm = module.sync_shard(gradient, world)
-    return np.array(shard), norm, bool((gradient == before).all())
-
-
-@answers("minidist.comm.collectives", "minidist.comm.nodes.two_level", "minidist.comm.nodes.placement:two_levels")
-@pytest.mark.task(
-    "13.10",
-    points=3,
-    kind="debugging",
-)
-class TestSyncShard:
-    """sync_shard: hybrid sharding that was tested on two nodes of two GPUs. Find out why it fails, and fix it"""
-
-    GRIDS = ((2, 2), (1, 2), (2, 1), (1, 1), (2, 3), (3, 2), (2, 4), (4, 2), (1, 4), (4, 1))
-
-    def results(self, student, grids, elements=None):
-        for nodes, per_node in grids:
-            for count in (elements,) if elements else (12 * per_node, 7, 1):
-                seen = student.on_ranks(nodes * per_node, on_nodes, run_sync_shard, blocks(nodes, per_node), count)
-                mean = sum(numbers(rank, count) for rank in range(nodes * per_node)).astype(np.float64)
-                yield nodes, per_node, count, mean, seen
-
-    def test_shards(self, student):
-        for nodes, per_node, count, mean, seen in self.results(student, self.GRIDS):
-            for rank, one in enumerate(seen):
-                what = f"{nodes} node{'s' * (nodes > 1)} of {per_node}, {count} elements, rank {rank}"
-                same(one.value[0], np.array_split(mean, per_node)[rank % per_node], f"{what}: its shard of the mean")
-                assert one.value[2], f"{what}: expected the gradient unmodified"
-
-    def test_norm(self, student):
-        for nodes, per_node, count, mean, seen in self.results(student, self.GRIDS):
-            for rank, one in enumerate(seen):
-                right = float(np.linalg.norm(mean))
-                assert number(one.value[1], "the norm") == pytest.approx(right, rel=FLOAT64), (
-                    f"{nodes} nodes of {per_node}, {count} elements, rank {rank}: the norm of the mean gradient: "
-                    f"expected {right:.6g}, got {one.value[1]:.6g}"
-                )
-
-    def test_bytes_between_nodes(self, student):
-        """One part of the gradient, and no squares."""
-        for nodes, per_node, count, _, seen in self.results(student, ((2, 2), (2, 4), (3, 2)), elements=48):
-            expected = 2 * (nodes - 1) * 8 * count // (nodes * per_node)
-            for rank, row in enumerate(bytes_sent(seen)):
-                found = sum(int(sent) for peer, sent in enumerate(row) if peer // per_node != rank // per_node)
-                assert found == expected, (
-                    f"{nodes} nodes of {per_node}, rank {rank}: bytes to other nodes: expected {expected}, got {found}"
-                )

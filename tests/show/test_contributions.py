@@ -5,6 +5,7 @@ import pytest
 
 from minidist.show import contributions as show
 
+pytestmark = pytest.mark.usefixtures("readable_figures")
 N = 4
 
 

@@ -12,6 +12,8 @@ from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run
 
+pytestmark = pytest.mark.usefixtures("readable_figures")
+
 
 def test_a_cell_for_each_action():
     slots = timeline(schedule("1f1b", 3, 4))

@@ -208,6 +208,7 @@ def test_flags_that_need_the_matrix(flag, capsys):
     assert "add --matrix" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("readable_figures")
 def test_the_grid_shows_where_bits_differ():
     layouts = ["dp=2", "dp=2,recompute=full", "tp=2,recompute=full", "tp=2"]
     outcomes = [

@@ -44,6 +44,6 @@ def draw(names: Sequence[str], completed: Sequence[float], panels: dict[str, Seq
         axes.spines[["top", "right"]].set_visible(False)
     first = figure.axes[0]
     rows = [*range(len(names)), *(len(names) + 1.5 + number for number in range(most))]
-    first.set_yticks(rows, [*names, *(f"bucket {number + 1}" for number in range(most))], fontsize=7)
+    first.set_yticks(rows, [*names, *(f"bucket {number + 1}" for number in range(most))], fontsize=8)
     first.tick_params(axis="y", length=0)
     return figure

@@ -46,10 +46,10 @@ def draw(parameters: Sequence[tuple[str, int]], shards: Sequence[slice], title: 
         height = next((i for i, limit in enumerate(right_of) if place + LETTER * len(label) < limit), len(right_of) - 1)
         right_of[: height + 1] = [place] * (height + 1)  # lower rows too: the line crosses them
         axes.plot([middle, middle], [-0.26, -0.45 - 0.2 * height], color="#808080", linewidth=0.6)
-        axes.text(middle, -0.45 - 0.2 * height, label, ha="left", va="center", fontsize=7, color="#404040")
+        axes.text(middle, -0.45 - 0.2 * height, label, ha="left", va="center", fontsize=8, color="#404040")
     if width > end:
         axes.barh(0, width - end, 0.5, end, color="white", edgecolor=PADDING, hatch="//////", linewidth=0)
-        axes.text(width, 0.375, f"padding {width - end}", ha="right", va="center", fontsize=7, color="#606060")
+        axes.text(width, 0.375, f"padding {width - end}", ha="right", va="center", fontsize=8, color="#606060")
     for rank, shard in enumerate(shards):
         colour = of_rank(rank)
         axes.barh(0.75, shard.stop - shard.start, 0.5, shard.start, color=colour, edgecolor="white", linewidth=2)

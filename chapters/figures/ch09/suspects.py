@@ -26,7 +26,7 @@ def draw(outcomes: Sequence[Outcome], title: str = ""):
         cells[y, x] = -1 if not met else bad / met
         if bad:
             colour = "white" if bad == met else "black"
-            axes.text(x + 0.5, y + 0.5, f"{bad}/{met}", ha="center", va="center", fontsize=7, color=colour)
+            axes.text(x + 0.5, y + 0.5, f"{bad}/{met}", ha="center", va="center", fontsize=8, color=colour)
     grey = np.ma.masked_not_equal(cells, -1)
     axes.pcolormesh(grey, cmap=LinearSegmentedColormap.from_list("", [COLOURS[IMPOSSIBLE]] * 2), edgecolors="white")
     stops = [(0, COLOURS[SAME]), (0.001, "#FFF0E0"), (1, COLOURS[DIFFERENT])]

@@ -72,7 +72,7 @@ def _table(folder: Path, chapter: str, results: list[TaskResult]) -> Table:
 
 
 def _with_culprits(result: TaskResult, failing: Collection[str]) -> str:
-    """ "3.6", or "3.6 (uses 3.4)" if 3.4 fails: then 3.6 may fail only because of it."""
+    """ "3.5", or "3.5 (uses 3.3)" if 3.3 fails: then 3.5 may fail only because of it."""
     culprits = [number for number in result.failure.uses if number in failing]
     return f"{result.task.number} (uses {' and '.join(culprits)})" if culprits else result.task.number
 

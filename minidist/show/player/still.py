@@ -69,7 +69,7 @@ def _scene(part, scene: Scene, heading: str) -> None:
         axes.axis("off")
     for axes, number in zip(panels, scene.stills, strict=False):
         draw_frame(axes, scene.frames[number], scene.height, type_size(_character(scene)))
-        axes.set_title(_note(scene, number), loc="left", fontsize=7.5, color=FAINT_TEXT)
+        axes.set_title(_note(scene, number), loc="left", fontsize=8, color=FAINT_TEXT)
 
 
 def type_size(character: float) -> float:

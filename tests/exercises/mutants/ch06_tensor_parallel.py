@@ -3,57 +3,9 @@
 from minidist.course.authoring.mutants import Mutant
 
 MUTANTS = [
-    # 6.1 worksheet
-    Mutant("6.1", "two all-reduces per layer: forgets backward", "return 4 * layers", "return 2 * layers"),
-    Mutant("6.1", "three all-reduces per layer: forward only once", "return 4 * layers", "return 3 * layers"),
+    # 6.1 f and g
     Mutant(
         "6.1",
-        "the size of the weight, not of the activations",
-        "return samples * tokens * width * element_bytes",
-        "return width * width * element_bytes",
-    ),
-    Mutant(
-        "6.1",
-        "one sample",
-        "return samples * tokens * width * element_bytes",
-        "return tokens * width * element_bytes",
-    ),
-    Mutant("6.1", "half of the ring", "* 2 * (ranks - 1) / ranks * each", "* (ranks - 1) / ranks * each"),
-    Mutant("6.1", "the full buffer to every rank", "* 2 * (ranks - 1) / ranks * each", "* 2 * (ranks - 1) * each"),
-    Mutant(
-        "6.1",
-        "the fast link for as many ranks as are in the node",
-        "return nbytes / (inside if ranks <= node else between)",
-        "return nbytes * (min(ranks, node) / inside + max(ranks - node, 0) / between) / ranks",
-    ),
-    Mutant("6.1", "a full node counts as two", "ranks <= node", "ranks < node"),
-    Mutant("6.1", "every rank computes the full model", "tokens / (ranks * flops)", "tokens / flops"),
-    Mutant(
-        "6.1",
-        "relative to the computation, not to the total time",
-        "return communication / (communication + computation)",
-        "return communication / computation",
-    ),
-    Mutant(
-        "6.1",
-        "bytes as a 32-bit number",
-        "return samples * tokens * width * element_bytes",
-        "return int(np.prod([samples, tokens, width, element_bytes], dtype=np.int32))",
-        kind="dtype",
-    ),
-    Mutant(
-        "6.1", "a single rank sends too", "* 2 * (ranks - 1) / ranks", "* 2 * max(ranks - 1, 1) / ranks", kind="edge"
-    ),
-    Mutant(
-        "6.1",
-        "remembers the first model",
-        "return samples * tokens * width * element_bytes",
-        'return vars(all_reduce_bytes).setdefault("found", samples * tokens * width * element_bytes)',
-        kind="second call",
-    ),
-    # 6.2 f and g
-    Mutant(
-        "6.2",
         "ignores reduce_dtype: always float64",
         """
         ctx.group, ctx.grad_dtype = group, reduce_dtype
@@ -65,31 +17,31 @@ MUTANTS = [
         """,
     ),
     Mutant(
-        "6.2",
+        "6.1",
         "rounds the sum before passing it on",
         "return sum_over(gradient, ctx.group, ctx.grad_dtype), None, None",
         "return sum_over(gradient, ctx.group, ctx.grad_dtype).astype(np.float32), None, None",
     ),
     Mutant(
-        "6.2",
+        "6.1",
         "overwrites the input if the dtype is the same",
         'total = array.astype(dtype, order="C")  # a copy, even where the dtype is the same',
         'total = array.astype(dtype, order="C", copy=False)',
     ),
     Mutant(
-        "6.2",
+        "6.1",
         "keeps the memory order",
         'total = array.astype(dtype, order="C")  # a copy, even where the dtype is the same',
         "total = array.astype(dtype)",
     ),
     Mutant(
-        "6.2",
+        "6.1",
         "the mean over the ranks",
         "all_reduce(total, ReduceOp.SUM, group)",
         "all_reduce(total, ReduceOp.AVG, group)",
     ),
     Mutant(
-        "6.2",
+        "6.1",
         "sums in the given dtype, then converts",
         """
         total = array.astype(dtype, order="C")  # a copy, even where the dtype is the same
@@ -103,13 +55,13 @@ MUTANTS = [
         """,
     ),
     Mutant(
-        "6.2",
+        "6.1",
         "f's backward does nothing",
         "return sum_over(gradient, ctx.group, ctx.grad_dtype), None, None",
         "return gradient, None, None",
     ),
     Mutant(
-        "6.2",
+        "6.1",
         "gets the gradient rounded",
         """
         ctx.group, ctx.grad_dtype = group, reduce_dtype
@@ -121,7 +73,7 @@ MUTANTS = [
         """,
     ),
     Mutant(
-        "6.2",
+        "6.1",
         "f all-reduces in forward too",
         """
         ctx.group, ctx.grad_dtype = group, reduce_dtype
@@ -133,19 +85,19 @@ MUTANTS = [
         """,
     ),
     Mutant(
-        "6.2",
+        "6.1",
         "f's backward sums in place",
         "return sum_over(gradient, ctx.group, ctx.grad_dtype), None, None",
         "all_reduce(gradient, ReduceOp.SUM, ctx.group); return gradient, None, None",
     ),
     Mutant(
-        "6.2",
+        "6.1",
         "g's backward all-reduces again",
         "return ReduceFromGroup.apply(x, group, reduce_dtype, dtype)",
         "return copy_to_group(ReduceFromGroup.apply(x, group, reduce_dtype, dtype), group)",
     ),
     Mutant(
-        "6.2",
+        "6.1",
         "g divides the gradient by the ranks",
         """
         return sum_over(x, group, reduce_dtype).astype(dtype or x.dtype)
@@ -153,7 +105,7 @@ MUTANTS = [
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        # >>> 6.2
+        # >>> 6.1
         return gradient, None, None, None
         """,
         """
@@ -166,13 +118,13 @@ MUTANTS = [
         """,
     ),
     Mutant(
-        "6.2",
+        "6.1",
         "g rounds before it sums",
         "return sum_over(x, group, reduce_dtype).astype(dtype or x.dtype)",
         "return sum_over(x.astype(dtype or x.dtype), group, dtype or x.dtype)",
     ),
     Mutant(
-        "6.2",
+        "6.1",
         "g sums in place",
         "return sum_over(x, group, reduce_dtype).astype(dtype or x.dtype)",
         """if x.dtype != reduce_dtype:
@@ -181,19 +133,19 @@ MUTANTS = [
         return x.astype(dtype or x.dtype)""",
     ),
     Mutant(
-        "6.2",
+        "6.1",
         "g forgets the dtype",
         "return sum_over(x, group, reduce_dtype).astype(dtype or x.dtype)",
         "return sum_over(x, group, reduce_dtype)",
     ),
     Mutant(
-        "6.2",
+        "6.1",
         "g ignores reduce_dtype",
         "return ReduceFromGroup.apply(x, group, reduce_dtype, dtype)",
         "return ReduceFromGroup.apply(x, group, np.float64, dtype)",
     ),
     Mutant(
-        "6.2",
+        "6.1",
         "the library's own sum",
         """
         total = array.astype(dtype, order="C")  # a copy, even where the dtype is the same
@@ -207,7 +159,7 @@ MUTANTS = [
         """,
     ),
     Mutant(
-        "6.2",
+        "6.1",
         "sums in float64 whatever was asked for",
         """
         total = array.astype(dtype, order="C")  # a copy, even where the dtype is the same
@@ -222,7 +174,7 @@ MUTANTS = [
         kind="dtype",
     ),
     Mutant(
-        "6.2",
+        "6.1",
         "the sum in a new array of NumPy's default dtype",
         """
         total = array.astype(dtype, order="C")  # a copy, even where the dtype is the same
@@ -238,14 +190,14 @@ MUTANTS = [
         kind="dtype",
     ),
     Mutant(
-        "6.2",
+        "6.1",
         "g rounds to float32 unless told otherwise",
         "return sum_over(x, group, reduce_dtype).astype(dtype or x.dtype)",
         "return sum_over(x, group, reduce_dtype).astype(dtype or np.float32)",
         kind="dtype",
     ),
     Mutant(
-        "6.2",
+        "6.1",
         "one buffer for all sums of a shape",
         """
         total = array.astype(dtype, order="C")  # a copy, even where the dtype is the same
@@ -261,7 +213,7 @@ MUTANTS = [
         kind="second call",
     ),
     Mutant(
-        "6.2",
+        "6.1",
         "remembers the first sum of a shape",
         """
         total = array.astype(dtype, order="C")  # a copy, even where the dtype is the same
@@ -276,7 +228,7 @@ MUTANTS = [
         kind="second call",
     ),
     Mutant(
-        "6.2",
+        "6.1",
         "the latest call's reduce_dtype in every backward",
         """
         ctx.group, ctx.grad_dtype = group, reduce_dtype
@@ -285,7 +237,7 @@ MUTANTS = [
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        # >>> 6.2
+        # >>> 6.1
         return sum_over(gradient, ctx.group, ctx.grad_dtype), None, None
         """,
         """
@@ -299,7 +251,7 @@ MUTANTS = [
         kind="second call",
     ),
     Mutant(
-        "6.2",
+        "6.1",
         "a single rank gets its own array back",
         """
         total = array.astype(dtype, order="C")  # a copy, even where the dtype is the same
@@ -314,29 +266,29 @@ MUTANTS = [
         kind="lent",
     ),
     Mutant(
-        "6.2",
+        "6.1",
         "an asynchronous sum that nobody waits for",
         "all_reduce(total, ReduceOp.SUM, group)",
         "all_reduce(total, ReduceOp.SUM, group, async_op=True)",
         kind="lent",
     ),
     Mutant(
-        "6.2",
+        "6.1",
         "no sum of empty arrays",
         'total = array.astype(dtype, order="C")  # a copy, even where the dtype is the same',
         'total = array.astype(dtype, order="C"); array.max()',
         kind="edge",
     ),
-    # 6.3 ColumnParallelLinear and RowParallelLinear
-    Mutant("6.3", "skips the columns' f: backward has no all-reduce", "x = enter_heads(x, self)", "pass"),
+    # 6.2 ColumnParallelLinear and RowParallelLinear
+    Mutant("6.2", "skips the columns' f: backward has no all-reduce", "x = enter_heads(x, self)", "pass"),
     Mutant(
-        "6.3",
+        "6.2",
         "as many heads as all ranks have",
         "x = functional.copy_to_heads(x, len(self.weight.data))",
         "x = functional.copy_to_heads(x, len(self.weight.data) * self.group.size)",
     ),
     Mutant(
-        "6.3",
+        "6.2",
         "heads first: f all-reduces all of them",
         """
         x = enter_heads(x, self)  # (B, T, C)
@@ -349,49 +301,49 @@ MUTANTS = [
         """,
     ),
     Mutant(
-        "6.3",
+        "6.2",
         "forgets the columns' bias",
         "return functional.linear(x, self.weight, self.bias)  # (H/N, B, T, out)",
         "return functional.linear(x, self.weight)",
     ),
     Mutant(
-        "6.3",
+        "6.2",
         "the rows' bias on every rank",
         "return leave_heads(partial, self, y.dtype) + bias  # (B, T, C)",
         "return leave_heads(partial + bias, self, y.dtype)",
     ),
     Mutant(
-        "6.3",
+        "6.2",
         "the rows' bias only on rank 0: it gets no gradient elsewhere",
         "return leave_heads(partial, self, y.dtype) + bias  # (B, T, C)",
         "return leave_heads(partial + bias if self.group.rank == 0 else partial, self, y.dtype)",
     ),
     Mutant(
-        "6.3",
+        "6.2",
         "an equal share of the rows' bias on each rank",
         "return leave_heads(partial, self, y.dtype) + bias  # (B, T, C)",
         "return leave_heads(partial + bias / self.group.size, self, y.dtype)",
     ),
     Mutant(
-        "6.3",
+        "6.2",
         "rounds partial sums before adding them",
         "partial = functional.reduce_from_heads(y, self.reduce_dtype)",
         "partial = functional.reduce_from_heads(y)",
     ),
     Mutant(
-        "6.3",
+        "6.2",
         "does not round the result",
         "return leave_heads(partial, self, y.dtype) + bias",
         "return leave_heads(partial, self, None) + bias",
     ),
     Mutant(
-        "6.3",
+        "6.2",
         "skips the rows' g",
         "return leave_heads(partial, self, y.dtype) + bias",
         "return partial + bias",
     ),
     Mutant(
-        "6.3",
+        "6.2",
         "all-reduces each head, then sums them",
         """
         partial = functional.reduce_from_heads(y, self.reduce_dtype)  # (B, T, C), over the heads here
@@ -403,40 +355,40 @@ MUTANTS = [
         """,
     ),
     Mutant(
-        "6.3",
+        "6.2",
         "ignores sequence parallelism: always f",
         "x = enter_heads(x, self)",
         "x = copy_to_group(x, self.group, self.reduce_dtype)",
     ),
     Mutant(
-        "6.3",
+        "6.2",
         "does not pass reduce_dtype on",
         "x = enter_heads(x, self)",
         "x = copy_to_group(x, self.group) if not self.sequence else enter_heads(x, self)",
     ),
     Mutant(
-        "6.3",
+        "6.2",
         "each head's product is rounded to 16 bits",
         "y = functional.linear(x, self.weight, partial=True)",
         "y = functional.linear(x, self.weight)",
         kind="dtype",
     ),
     Mutant(
-        "6.3",
+        "6.2",
         "the result is always float32",
         "return leave_heads(partial, self, y.dtype) + bias",
         "return leave_heads(partial, self, np.float32) + bias",
         kind="dtype",
     ),
     Mutant(
-        "6.3",
+        "6.2",
         "keeps the first input",
         "x = functional.copy_to_heads(x, len(self.weight.data))",
         'x = vars(self).setdefault("x", functional.copy_to_heads(x, len(self.weight.data)))',
         kind="second call",
     ),
     Mutant(
-        "6.3",
+        "6.2",
         "all layers share the weight of the first",
         "y = functional.linear(x, self.weight, partial=True)",
         """RowParallelLinear.shared = getattr(RowParallelLinear, "shared", self.weight)
@@ -444,7 +396,7 @@ MUTANTS = [
         kind="second call",
     ),
     Mutant(
-        "6.3",
+        "6.2",
         "clears its output when the next one is made",
         "return functional.linear(x, self.weight, self.bias)  # (H/N, B, T, out)",
         """if hasattr(self, "latest"):
@@ -454,13 +406,68 @@ MUTANTS = [
         kind="second call",
     ),
     Mutant(
-        "6.3",
+        "6.2",
         "adds the bias into the weight it was lent",
         "y = functional.linear(x, self.weight, partial=True)",
         "y = functional.linear(x, self.weight, partial=True); self.weight.data *= 2",
         kind="lent",
     ),
-    Mutant("6.3", "at least two heads", "len(self.weight.data))", "max(len(self.weight.data), 2))", kind="edge"),
+    Mutant("6.2", "at least two heads", "len(self.weight.data))", "max(len(self.weight.data), 2))", kind="edge"),
+    # 6.3 train_row_parallel
+    Mutant(
+        "6.3",
+        "the mean over the ranks: correct bias, wrong products",
+        """
+        all_reduce(y, ReduceOp.SUM, group)
+        y += bias
+        """,
+        """
+        y += bias
+        all_reduce(y, ReduceOp.AVG, group)
+        """,
+    ),
+    Mutant("6.3", "skips the bias", "y += bias", "pass"),
+    Mutant(
+        "6.3",
+        "a second all-reduce for the bias",
+        "y += bias",
+        "shared = bias / group.size; all_reduce(shared, ReduceOp.SUM, group); y += shared",
+    ),
+    Mutant(
+        "6.3",
+        "sums in float32",
+        "y = features @ weight  # (samples, outputs), this rank's partial sum",
+        "y = (features @ weight).astype(np.float32)",
+        kind="dtype",
+    ),
+    Mutant(
+        "6.3",
+        "one array for the sums of all calls",
+        "y += bias",
+        'y = vars(train_row_parallel).setdefault("y", y) + bias',
+        kind="second call",
+    ),
+    Mutant(
+        "6.3",
+        "adds the bias to the features it was lent",
+        "y += bias",
+        "y += bias; features += 1e-3",
+        kind="lent",
+    ),
+    Mutant(
+        "6.3",
+        "a rank without features takes no part",
+        """
+        all_reduce(y, ReduceOp.SUM, group)
+        y += bias
+        """,
+        """
+        if features.shape[1]:
+            all_reduce(y, ReduceOp.SUM, group)
+        y += bias
+        """,
+        kind="edge",
+    ),
     # 6.4 heads_of and split_qkv
     Mutant("6.4", "rounds down if the ranks do not divide the heads", "if heads % ranks:", "if False:"),
     Mutant(
@@ -857,17 +864,69 @@ MUTANTS = [
         "reduce_scatter_tensor(mine, parts, ReduceOp.SUM, group); mine.max()",
         kind="edge",
     ),
-    # 6.7 global_grad_norm
-    Mutant("6.7", "replicas count on every rank", "(parameter.sharded or group.rank == 0)", "True"),
+    # 6.7 mlp_of_tokens
     Mutant(
         "6.7",
+        "forgets LayerNorm's bias",
+        "bias = copy_parameter_to_group(norm.bias, group)",
+        "bias = norm.bias",
+    ),
+    Mutant(
+        "6.7",
+        "f on the tokens, not on the parameters",
+        "normal = functional.layer_norm(x, gain, bias)  # (B, T/N, C)",
+        "normal = functional.layer_norm(copy_parameter_to_group(x, group), norm.gain, norm.bias)",
+    ),
+    Mutant(
+        "6.7",
+        "the mean of the ranks' gradients",
+        """
+        gain = copy_parameter_to_group(norm.gain, group)
+        bias = copy_parameter_to_group(norm.bias, group)
+        """,
+        """
+        gain = copy_parameter_to_group(norm.gain, group) * (1 / group.size)
+        gain = gain * group.size
+        bias = copy_parameter_to_group(norm.bias * (1 / group.size), group) * 1.0
+        """,
+    ),
+    Mutant(
+        "6.7",
+        "f on the norm's output too",
+        "normal = functional.layer_norm(x, gain, bias)  # (B, T/N, C)",
+        "normal = copy_parameter_to_group(functional.layer_norm(x, gain, bias), group)",
+    ),
+    Mutant(
+        "6.7",
+        "sums the gradients over the ranks in float32",
+        """
+        gain = copy_parameter_to_group(norm.gain, group)
+        bias = copy_parameter_to_group(norm.bias, group)
+        """,
+        """
+        gain = copy_parameter_to_group(norm.gain, group, np.float32)
+        bias = copy_parameter_to_group(norm.bias, group, np.float32)
+        """,
+        kind="dtype",
+    ),
+    Mutant(
+        "6.7",
+        "copies the gain in its first call only",
+        "gain = copy_parameter_to_group(norm.gain, group)",
+        'gain = vars(mlp_of_tokens).setdefault("gain", copy_parameter_to_group(norm.gain, group))',
+        kind="second call",
+    ),
+    # 6.8 global_grad_norm
+    Mutant("6.8", "replicas count on every rank", "(parameter.sharded or group.rank == 0)", "True"),
+    Mutant(
+        "6.8",
         "everything counts only on rank 0",
         "(parameter.sharded or group.rank == 0)",
         "group.rank == 0",
     ),
-    Mutant("6.7", "replicas do not count", "(parameter.sharded or group.rank == 0)", "parameter.sharded"),
+    Mutant("6.8", "replicas do not count", "(parameter.sharded or group.rank == 0)", "parameter.sharded"),
     Mutant(
-        "6.7",
+        "6.8",
         "norms are added, not squares",
         """
         all_reduce(squares, ReduceOp.SUM, group)
@@ -879,18 +938,18 @@ MUTANTS = [
         return float(norm[0])
         """,
     ),
-    Mutant("6.7", "this rank's norm", "all_reduce(squares, ReduceOp.SUM, group)", "pass"),
-    Mutant("6.7", "the largest rank's norm", "ReduceOp.SUM", "ReduceOp.MAX"),
+    Mutant("6.8", "this rank's norm", "all_reduce(squares, ReduceOp.SUM, group)", "pass"),
+    Mutant("6.8", "the largest rank's norm", "ReduceOp.SUM", "ReduceOp.MAX"),
     Mutant(
-        "6.7",
+        "6.8",
         "squares overflow in float32",
         "parameter.grad.astype(np.float64) ** 2",
         "parameter.grad ** 2",
         kind="dtype",
     ),
-    Mutant("6.7", "a parameter without a gradient is an error", "parameter.grad is not None and ", ""),
+    Mutant("6.8", "a parameter without a gradient is an error", "parameter.grad is not None and ", ""),
     Mutant(
-        "6.7",
+        "6.8",
         "one all-reduce per parameter",
         """
             squares += np.sum(parameter.grad.astype(np.float64) ** 2)
@@ -905,132 +964,73 @@ MUTANTS = [
         """,
     ),
     Mutant(
-        "6.7",
+        "6.8",
         "adds to the squares of earlier calls",
         "squares = np.zeros(1)",
         'squares = vars(global_grad_norm).setdefault("squares", np.zeros(1))',
         kind="second call",
     ),
     Mutant(
-        "6.7",
+        "6.8",
         "squares the gradients themselves",
         "np.sum(parameter.grad.astype(np.float64) ** 2)",
         "np.sum(np.square(parameter.grad, out=parameter.grad), dtype=np.float64)",
         kind="lent",
     ),
     Mutant(
-        "6.7",
+        "6.8",
         "divides by the largest, of which an empty gradient has none",
         "squares += np.sum(parameter.grad.astype(np.float64) ** 2)",
         """largest = max(np.abs(parameter.grad.astype(np.float64)).max(), 1e-300)
             squares += np.sum((parameter.grad / largest) ** 2) * largest**2""",
         kind="edge",
     ),
-    # 6.8 train_row_parallel
+    # 6.9 worksheet
+    Mutant("6.9", "two all-reduces per layer: forgets backward", "return 4 * layers", "return 2 * layers"),
+    Mutant("6.9", "three all-reduces per layer: forward only once", "return 4 * layers", "return 3 * layers"),
     Mutant(
-        "6.8",
-        "the mean over the ranks: correct bias, wrong products",
-        """
-        all_reduce(y, ReduceOp.SUM, group)
-        y += bias
-        """,
-        """
-        y += bias
-        all_reduce(y, ReduceOp.AVG, group)
-        """,
-    ),
-    Mutant("6.8", "skips the bias", "y += bias", "pass"),
-    Mutant(
-        "6.8",
-        "a second all-reduce for the bias",
-        "y += bias",
-        "shared = bias / group.size; all_reduce(shared, ReduceOp.SUM, group); y += shared",
+        "6.9",
+        "the size of the weight, not of the activations",
+        "return samples * tokens * width * element_bytes",
+        "return width * width * element_bytes",
     ),
     Mutant(
-        "6.8",
-        "sums in float32",
-        "y = features @ weight  # (samples, outputs), this rank's partial sum",
-        "y = (features @ weight).astype(np.float32)",
+        "6.9",
+        "one sample",
+        "return samples * tokens * width * element_bytes",
+        "return tokens * width * element_bytes",
+    ),
+    Mutant("6.9", "half of the ring", "* 2 * (ranks - 1) / ranks * each", "* (ranks - 1) / ranks * each"),
+    Mutant("6.9", "the full buffer to every rank", "* 2 * (ranks - 1) / ranks * each", "* 2 * (ranks - 1) * each"),
+    Mutant(
+        "6.9",
+        "the fast link for as many ranks as are in the node",
+        "return nbytes / (inside if ranks <= node else between)",
+        "return nbytes * (min(ranks, node) / inside + max(ranks - node, 0) / between) / ranks",
+    ),
+    Mutant("6.9", "a full node counts as two", "ranks <= node", "ranks < node"),
+    Mutant("6.9", "every rank computes the full model", "tokens / (ranks * flops)", "tokens / flops"),
+    Mutant(
+        "6.9",
+        "relative to the computation, not to the total time",
+        "return communication / (communication + computation)",
+        "return communication / computation",
+    ),
+    Mutant(
+        "6.9",
+        "bytes as a 32-bit number",
+        "return samples * tokens * width * element_bytes",
+        "return int(np.prod([samples, tokens, width, element_bytes], dtype=np.int32))",
         kind="dtype",
     ),
     Mutant(
-        "6.8",
-        "one array for the sums of all calls",
-        "y += bias",
-        'y = vars(train_row_parallel).setdefault("y", y) + bias',
-        kind="second call",
-    ),
-    Mutant(
-        "6.8",
-        "adds the bias to the features it was lent",
-        "y += bias",
-        "y += bias; features += 1e-3",
-        kind="lent",
-    ),
-    Mutant(
-        "6.8",
-        "a rank without features takes no part",
-        """
-        all_reduce(y, ReduceOp.SUM, group)
-        y += bias
-        """,
-        """
-        if features.shape[1]:
-            all_reduce(y, ReduceOp.SUM, group)
-        y += bias
-        """,
-        kind="edge",
-    ),
-    # 6.9 mlp_of_tokens
-    Mutant(
-        "6.9",
-        "forgets LayerNorm's bias",
-        "bias = copy_parameter_to_group(norm.bias, group)",
-        "bias = norm.bias",
+        "6.9", "a single rank sends too", "* 2 * (ranks - 1) / ranks", "* 2 * max(ranks - 1, 1) / ranks", kind="edge"
     ),
     Mutant(
         "6.9",
-        "f on the tokens, not on the parameters",
-        "normal = functional.layer_norm(x, gain, bias)  # (B, T/N, C)",
-        "normal = functional.layer_norm(copy_parameter_to_group(x, group), norm.gain, norm.bias)",
-    ),
-    Mutant(
-        "6.9",
-        "the mean of the ranks' gradients",
-        """
-        gain = copy_parameter_to_group(norm.gain, group)
-        bias = copy_parameter_to_group(norm.bias, group)
-        """,
-        """
-        gain = copy_parameter_to_group(norm.gain, group) * (1 / group.size)
-        gain = gain * group.size
-        bias = copy_parameter_to_group(norm.bias * (1 / group.size), group) * 1.0
-        """,
-    ),
-    Mutant(
-        "6.9",
-        "f on the norm's output too",
-        "normal = functional.layer_norm(x, gain, bias)  # (B, T/N, C)",
-        "normal = copy_parameter_to_group(functional.layer_norm(x, gain, bias), group)",
-    ),
-    Mutant(
-        "6.9",
-        "sums the gradients over the ranks in float32",
-        """
-        gain = copy_parameter_to_group(norm.gain, group)
-        bias = copy_parameter_to_group(norm.bias, group)
-        """,
-        """
-        gain = copy_parameter_to_group(norm.gain, group, np.float32)
-        bias = copy_parameter_to_group(norm.bias, group, np.float32)
-        """,
-        kind="dtype",
-    ),
-    Mutant(
-        "6.9",
-        "copies the gain in its first call only",
-        "gain = copy_parameter_to_group(norm.gain, group)",
-        'gain = vars(mlp_of_tokens).setdefault("gain", copy_parameter_to_group(norm.gain, group))',
+        "remembers the first model",
+        "return samples * tokens * width * element_bytes",
+        'return vars(all_reduce_bytes).setdefault("found", samples * tokens * width * element_bytes)',
         kind="second call",
     ),
 ]

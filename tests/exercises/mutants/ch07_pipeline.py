@@ -134,121 +134,49 @@ MUTANTS = [
     Mutant(
         "7.2", "sixteen micro-batches at most", "range(micro_batches)", "range(min(micro_batches, 16))", kind="edge"
     ),
-    # 7.3 one_f_one_b
-    Mutant(
-        "7.3", "one forward too many ahead", "min(ranks - 1 - rank, micro_batches)", "min(ranks - rank, micro_batches)"
-    ),
+    # 7.3 needs, timeline, bubble
     Mutant(
         "7.3",
-        "one forward too few ahead",
-        "min(ranks - 1 - rank, micro_batches)",
-        "min(max(ranks - 2 - rank, 0), micro_batches)",
-    ),
-    Mutant(
-        "7.3",
-        "every rank is equally far ahead",
-        "min(ranks - 1 - rank, micro_batches)",
-        "min(ranks - 1, micro_batches)",
-    ),
-    Mutant(
-        "7.3", "the last rank is furthest ahead", "min(ranks - 1 - rank, micro_batches)", "min(rank, micro_batches)"
-    ),
-    Mutant(
-        "7.3",
-        "forgets that there may be fewer micro-batches than ranks",
-        "min(ranks - 1 - rank, micro_batches)",
-        "ranks - 1 - rank",
-    ),
-    Mutant(
-        "7.3",
-        "forgets the last backwards",
-        'return actions + [Action(rank, "B", i) for i in range(micro_batches - ahead, micro_batches)]',
-        "return actions",
-    ),
-    Mutant(
-        "7.3",
-        "backward first",
-        'actions += [Action(rank, "F", ahead + i), Action(rank, "B", i)]',
-        'actions += [Action(rank, "B", i), Action(rank, "F", ahead + i)]',
-    ),
-    Mutant(
-        "7.3",
-        "the backward of the micro-batch that just went forward",
-        'actions += [Action(rank, "F", ahead + i), Action(rank, "B", i)]',
-        'actions += [Action(rank, "F", ahead + i), Action(rank, "B", ahead + i)]',
-    ),
-    Mutant("7.3", "GPipe: the same bubble, everything in flight", WHOLE, "return gpipe(rank, ranks, micro_batches)"),
-    Mutant(
-        "7.3",
-        "calls the library's zero bubble and merges the halves",
-        WHOLE,
-        """
-        from minidist.parallel.tools.schedules import zero_bubble_h1
-
-        kinds = {"F": "F", "I": "B"}
-        found = zero_bubble_h1(rank, ranks, micro_batches)
-        return [Action(a.stage, kinds[a.kind], a.micro_batch) for a in found if a.kind in kinds]
-        """,
-    ),
-    Mutant(
-        "7.3",
-        "one list for all ranks",
-        'return actions + [Action(rank, "B", i) for i in range(micro_batches - ahead, micro_batches)]',
-        """kept = vars(one_f_one_b).setdefault("actions", [])
-    kept[:] = actions + [Action(rank, "B", i) for i in range(micro_batches - ahead, micro_batches)]
-    return kept""",
-        kind="second call",
-    ),
-    Mutant(
-        "7.3",
-        "eight ranks at most",
-        "min(ranks - 1 - rank, micro_batches)",
-        "min(ranks - 1 - rank, micro_batches, 7)",
-        kind="edge",
-    ),
-    # 7.4 needs, timeline, bubble
-    Mutant(
-        "7.4",
         "a backward does not wait for its forward",
         'return [(Action(stage, "F", i),), *following]',
         "return following",
     ),
-    Mutant("7.4", "a W waits for F alone", 'return [(Action(stage, "I", i),)]', 'return [(Action(stage, "F", i),)]'),
+    Mutant("7.3", "a W waits for F alone", 'return [(Action(stage, "I", i),)]', 'return [(Action(stage, "F", i),)]'),
     Mutant(
-        "7.4",
+        "7.3",
         "only B, not I, releases the previous stage",
         'following = [(Action(stage + 1, "B", i), Action(stage + 1, "I", i))]',
         'following = [(Action(stage + 1, "B", i),)]',
     ),
     Mutant(
-        "7.4",
+        "7.3",
         "waits for both B and I",
         'following = [(Action(stage + 1, "B", i), Action(stage + 1, "I", i))]',
         'following = [(Action(stage + 1, "B", i),), (Action(stage + 1, "I", i),)]',
     ),
-    Mutant("7.4", "the first stage waits for a previous one", " if stage > 0 else []", ""),
-    Mutant("7.4", "the last stage waits for a next one", " if stage + 1 < stages else []", ""),
+    Mutant("7.3", "the first stage waits for a previous one", " if stage > 0 else []", ""),
+    Mutant("7.3", "the last stage waits for a next one", " if stage + 1 < stages else []", ""),
     Mutant(
-        "7.4", "the gradient comes from the previous stage", 'Action(stage + 1, "I", i)', 'Action(stage - 1, "I", i)'
+        "7.3", "the gradient comes from the previous stage", 'Action(stage + 1, "I", i)', 'Action(stage - 1, "I", i)'
     ),
     Mutant(
-        "7.4",
+        "7.3",
         "an action starts when the rank is free, even without its input",
         "start = max([*times, slots[-1].end if slots else 0])",
         "start = slots[-1].end if slots else 0",
     ),
     Mutant(
-        "7.4",
+        "7.3",
         "a rank runs several actions at once",
         "start = max([*times, slots[-1].end if slots else 0])",
         "start = max([*times, 0])",
     ),
-    Mutant("7.4", "ignores the durations", "start + duration(action)", "start + slots_of(action)"),
-    Mutant("7.4", "every action takes one slot", "start + duration(action)", "start + 1"),
-    Mutant("7.4", "a deadlock raises no error", "if stuck:", "if False:"),
-    Mutant("7.4", "names only the first stuck rank", "{', '.join(stuck)}", "{stuck[0]}"),
+    Mutant("7.3", "ignores the durations", "start + duration(action)", "start + slots_of(action)"),
+    Mutant("7.3", "every action takes one slot", "start + duration(action)", "start + 1"),
+    Mutant("7.3", "a deadlock raises no error", "if stuck:", "if False:"),
+    Mutant("7.3", "names only the first stuck rank", "{', '.join(stuck)}", "{stuck[0]}"),
     Mutant(
-        "7.4",
+        "7.3",
         "visits each rank once",
         """
         while any([step(actions, slots) for actions, slots in zip(schedule, found, strict=True)]):
@@ -261,101 +189,101 @@ MUTANTS = [
         """,
     ),
     Mutant(
-        "7.4",
+        "7.3",
         "assumes one stage per rank",
         "stages = 1 + max((action.stage for actions in schedule for action in actions), default=-1)",
         "stages = len(schedule)",
     ),
     Mutant(
-        "7.4",
+        "7.3",
         "idle over busy time, not over total",
         "return 1 - busy / (len(slots) * span)",
         "return len(slots) * span / busy - 1",
     ),
     Mutant(
-        "7.4",
+        "7.3",
         "the busy share instead of the idle one",
         "return 1 - busy / (len(slots) * span)",
         "return busy / (len(slots) * span)",
     ),
-    Mutant("7.4", "divides by the time of one rank", "return 1 - busy / (len(slots) * span)", "return 1 - busy / span"),
-    Mutant("7.4", "assumes that time starts at 0", " - min(slot.start for slot in everything)", ""),
-    Mutant("7.4", "whole slots", "start + duration(action)", "start + int(duration(action))", kind="edge"),
+    Mutant("7.3", "divides by the time of one rank", "return 1 - busy / (len(slots) * span)", "return 1 - busy / span"),
+    Mutant("7.3", "assumes that time starts at 0", " - min(slot.start for slot in everything)", ""),
+    Mutant("7.3", "whole slots", "start + duration(action)", "start + int(duration(action))", kind="edge"),
     Mutant(
-        "7.4",
+        "7.3",
         "a time of 0 counts as none",
         "if None in times:",
         "if not all(times):",
         kind="edge",
     ),
     Mutant(
-        "7.4",
+        "7.3",
         "time begins at 0 or later",
         " - min(slot.start for slot in everything)",
         " - max(0, min(slot.start for slot in everything))",
         kind="edge",
     ),
     Mutant(
-        "7.4",
+        "7.3",
         "remembers the ends of earlier schedules",
         "ended: dict[Action, float] = {}",
         'ended = vars(timeline).setdefault("ended", {})',
         kind="second call",
     ),
     Mutant(
-        "7.4",
+        "7.3",
         "takes the actions out of the schedule",
         "return found",
         "[list.clear(actions) for actions in schedule if isinstance(actions, list)]; return found",
         kind="lent",
     ),
-    # 7.5 check_schedule
-    Mutant("7.5", "accepts deadlocks", "timeline(schedule)", "pass"),
-    Mutant("7.5", "checks for deadlock only", WHOLE, "timeline(schedule)"),
-    Mutant("7.5", "accepts duplicated actions", "if times > 1 or not 0 <=", "if not 0 <="),
+    # 7.4 check_schedule
+    Mutant("7.4", "accepts deadlocks", "timeline(schedule)", "pass"),
+    Mutant("7.4", "checks for deadlock only", WHOLE, "timeline(schedule)"),
+    Mutant("7.4", "accepts duplicated actions", "if times > 1 or not 0 <=", "if not 0 <="),
     Mutant(
-        "7.5",
+        "7.4",
         "accepts an extra micro-batch",
         "if times > 1 or not 0 <= action.micro_batch < micro_batches:",
         "if times > 1:",
     ),
     Mutant(
-        "7.5",
+        "7.4",
         "accepts one micro-batch too many",
         "action.micro_batch < micro_batches:",
         "action.micro_batch <= micro_batches:",
     ),
-    Mutant("7.5", "accepts a stage on two ranks", "if ranks_of.setdefault(action.stage, rank) != rank:", "if False:"),
+    Mutant("7.4", "accepts a stage on two ranks", "if ranks_of.setdefault(action.stage, rank) != rank:", "if False:"),
     Mutant(
-        "7.5",
+        "7.4",
         "requires stage s on rank s",
         "if ranks_of.setdefault(action.stage, rank) != rank:",
         "if ranks_of.setdefault(action.stage, rank) != rank or action.stage != rank:",
     ),
     Mutant(
-        "7.5",
+        "7.4",
         "accepts B together with its halves",
         'if kinds not in ({"F", "B"}, {"F", "I", "W"}):',
         'if not (kinds >= {"F", "B"} or kinds >= {"F", "I", "W"}):',
     ),
-    Mutant("7.5", "accepts half a backward", '{"F", "I", "W"}):', '{"F", "I", "W"}, {"F", "I"}):'),
+    Mutant("7.4", "accepts half a backward", '{"F", "I", "W"}):', '{"F", "I", "W"}, {"F", "I"}):'),
     Mutant(
-        "7.5", "rejects split backwards", 'if kinds not in ({"F", "B"}, {"F", "I", "W"}):', 'if kinds != {"F", "B"}:'
+        "7.4", "rejects split backwards", 'if kinds not in ({"F", "B"}, {"F", "I", "W"}):', 'if kinds != {"F", "B"}:'
     ),
     Mutant(
-        "7.5",
+        "7.4",
         "only counts the actions",
         'if kinds not in ({"F", "B"}, {"F", "I", "W"}):',
         "if len(kinds) not in (2, 3):",
     ),
     Mutant(
-        "7.5",
+        "7.4",
         "an error that names nothing",
         'raise ScheduleError(f"expected {stage}F{i} and {stage}B{i}, or its I and W, got {found}")',
         'raise ScheduleError("something is missing")',
     ),
     Mutant(
-        "7.5",
+        "7.4",
         "returns False instead of raising",
         "timeline(schedule)",
         """try:
@@ -364,21 +292,21 @@ MUTANTS = [
         return False""",
     ),
     Mutant(
-        "7.5",
+        "7.4",
         "remembers the stages of earlier schedules",
         "ranks_of: dict[int, int] = {}",
         'ranks_of = vars(check_schedule).setdefault("ranks_of", {})',
         kind="second call",
     ),
     Mutant(
-        "7.5",
+        "7.4",
         "sorts the schedule that it was lent",
         "timeline(schedule)",
         "timeline(schedule); [actions.sort() for actions in schedule if isinstance(actions, list)]",
         kind="lent",
     ),
     Mutant(
-        "7.5",
+        "7.4",
         "every rank has actions",
         "timeline(schedule)",
         """if not all(schedule):
@@ -386,74 +314,111 @@ MUTANTS = [
     timeline(schedule)""",
         kind="edge",
     ),
-    # 7.6 interleaved_1f1b
+    # 7.5 one_f_one_b
     Mutant(
-        "7.6",
-        "consecutive stages on a rank",
-        "Action(chunk * ranks + rank, kind,",
-        "Action(rank * virtual + chunk, kind,",
+        "7.5", "one forward too many ahead", "min(ranks - 1 - rank, micro_batches)", "min(ranks - rank, micro_batches)"
     ),
     Mutant(
-        "7.6",
-        "backward starts at the first stage",
-        'chunk = turn if kind == "F" else virtual - 1 - turn',
-        "chunk = turn",
+        "7.5",
+        "one forward too few ahead",
+        "min(ranks - 1 - rank, micro_batches)",
+        "min(max(ranks - 2 - rank, 0), micro_batches)",
     ),
     Mutant(
-        "7.6",
-        "all micro-batches through one stage, then the next",
+        "7.5",
+        "every rank is equally far ahead",
+        "min(ranks - 1 - rank, micro_batches)",
+        "min(ranks - 1, micro_batches)",
+    ),
+    Mutant(
+        "7.5", "the last rank is furthest ahead", "min(ranks - 1 - rank, micro_batches)", "min(rank, micro_batches)"
+    ),
+    Mutant(
+        "7.5",
+        "forgets that there may be fewer micro-batches than ranks",
+        "min(ranks - 1 - rank, micro_batches)",
+        "ranks - 1 - rank",
+    ),
+    Mutant(
+        "7.5",
+        "forgets the last backwards",
+        'return actions + [Action(rank, "B", i) for i in range(micro_batches - ahead, micro_batches)]',
+        "return actions",
+    ),
+    Mutant(
+        "7.5",
+        "backward first",
+        'actions += [Action(rank, "F", ahead + i), Action(rank, "B", i)]',
+        'actions += [Action(rank, "B", i), Action(rank, "F", ahead + i)]',
+    ),
+    Mutant(
+        "7.5",
+        "the backward of the micro-batch that just went forward",
+        'actions += [Action(rank, "F", ahead + i), Action(rank, "B", i)]',
+        'actions += [Action(rank, "F", ahead + i), Action(rank, "B", ahead + i)]',
+    ),
+    Mutant("7.5", "GPipe: the same bubble, everything in flight", WHOLE, "return gpipe(rank, ranks, micro_batches)"),
+    Mutant(
+        "7.5",
+        "calls the library's zero bubble and merges the halves",
+        WHOLE,
         """
-    rounds, place = divmod(n, ranks * virtual)
-    turn, within = divmod(place, ranks)
-    """,
-        """
-    rounds, (turn, within) = 0, divmod(n, micro_batches)
-    """,
+        from minidist.parallel.tools.schedules import zero_bubble_h1
+
+        kinds = {"F": "F", "I": "B"}
+        found = zero_bubble_h1(rank, ranks, micro_batches)
+        return [Action(a.stage, kinds[a.kind], a.micro_batch) for a in found if a.kind in kinds]
+        """,
     ),
     Mutant(
-        "7.6",
-        "as few forwards ahead as 1F1B",
-        "min(2 * (ranks - 1 - rank) + (virtual - 1) * ranks, total)",
-        "min(ranks - 1 - rank, total)",
-    ),
-    Mutant(
-        "7.6",
-        "two forwards too many ahead",
-        "min(2 * (ranks - 1 - rank) + (virtual - 1) * ranks, total)",
-        "min(2 * (ranks - rank) + (virtual - 1) * ranks, total)",
-    ),
-    Mutant("7.6", "all forwards ahead", "min(2 * (ranks - 1 - rank) + (virtual - 1) * ranks, total)", "total"),
-    Mutant(
-        "7.6",
-        "more forwards ahead than exist",
-        "min(2 * (ranks - 1 - rank) + (virtual - 1) * ranks, total)",
-        "2 * (ranks - 1 - rank) + (virtual - 1) * ranks",
-    ),
-    Mutant("7.6", "accepts any number of micro-batches", "if micro_batches % ranks:", "if False:"),
-    Mutant("7.6", "divides the wrong way round", "if micro_batches % ranks:", "if ranks % micro_batches:"),
-    Mutant(
-        "7.6",
-        "an error without numbers",
-        'ValueError(f"expected a multiple of {ranks} micro-batches for {ranks} ranks, got {micro_batches}")',
-        'ValueError("the micro-batches do not divide")',
-    ),
-    Mutant("7.6", "forgets the last backward", "range(total - ahead, total)]", "range(total - ahead, total - 1)]"),
-    Mutant(
-        "7.6",
+        "7.5",
         "one list for all ranks",
-        'return actions + [nth("B", n) for n in range(total - ahead, total)]',
-        """kept = vars(interleaved_1f1b).setdefault("actions", [])
-    kept[:] = actions + [nth("B", n) for n in range(total - ahead, total)]
+        'return actions + [Action(rank, "B", i) for i in range(micro_batches - ahead, micro_batches)]',
+        """kept = vars(one_f_one_b).setdefault("actions", [])
+    kept[:] = actions + [Action(rank, "B", i) for i in range(micro_batches - ahead, micro_batches)]
     return kept""",
         kind="second call",
     ),
     Mutant(
-        "7.6",
-        "three stages on a rank at most",
-        "total = micro_batches * virtual",
-        "virtual = min(virtual, 3); total = micro_batches * virtual",
+        "7.5",
+        "eight ranks at most",
+        "min(ranks - 1 - rank, micro_batches)",
+        "min(ranks - 1 - rank, micro_batches, 7)",
         kind="edge",
     ),
+    # 7.6 worksheet
+    Mutant("7.6", "what is held at the end, not at the peak", "most = max(most, held)", "most = held"),
+    Mutant("7.6", "frees activations at I", 'elif action.kind in "BW":', 'elif action.kind in "BI":'),
+    Mutant("7.6", "frees activations at both halves", 'elif action.kind in "BW":', "else:"),
+    Mutant("7.6", "never frees activations", 'elif action.kind in "BW":', "elif False:"),
+    Mutant("7.6", "1F1B's formula for GPipe", "return micro_batches", "return min(micro_batches, ranks - rank)"),
+    Mutant("7.6", "1F1B: one too few", "min(micro_batches, ranks - rank)", "min(micro_batches, ranks - rank - 1)"),
+    Mutant("7.6", "1F1B: p on every rank", "min(micro_batches, ranks - rank)", "min(micro_batches, ranks)"),
+    Mutant(
+        "7.6", "1F1B: forgets that there may be fewer micro-batches", "min(micro_batches, ranks - rank)", "ranks - rank"
+    ),
+    Mutant("7.6", "all layers on each rank", "held * (layers // ranks) * layer_bytes", "held * layers * layer_bytes"),
+    Mutant(
+        "7.6",
+        "one more micro-batch than fits",
+        "return memory // activation_bytes(1, layers, ranks, layer_bytes)",
+        "return -(-memory // activation_bytes(1, layers, ranks, layer_bytes))",
+    ),
+    Mutant(
+        "7.6",
+        "through a float",
+        "return memory // activation_bytes(1, layers, ranks, layer_bytes)",
+        "return int(memory / activation_bytes(1, layers, ranks, layer_bytes))",
+        kind="dtype",
+    ),
+    Mutant(
+        "7.6",
+        "adds to what earlier lists held",
+        "held = most = 0",
+        'held = most = vars(in_flight).setdefault("held", 0); vars(in_flight)["held"] += 1',
+        kind="second call",
+    ),
+    Mutant("7.6", "at least one micro-batch", "held = most = 0", "held, most = 0, 1", kind="edge"),
     # 7.7 run_schedule
     Mutant(
         "7.7",
@@ -646,42 +611,9 @@ MUTANTS = [
         "isend(array, receiver, group, tag=2 * (boundary * len(inputs) + i % 8)",
         kind="edge",
     ),
-    # 7.8 worksheet
-    Mutant("7.8", "what is held at the end, not at the peak", "most = max(most, held)", "most = held"),
-    Mutant("7.8", "frees activations at I", 'elif action.kind in "BW":', 'elif action.kind in "BI":'),
-    Mutant("7.8", "frees activations at both halves", 'elif action.kind in "BW":', "else:"),
-    Mutant("7.8", "never frees activations", 'elif action.kind in "BW":', "elif False:"),
-    Mutant("7.8", "1F1B's formula for GPipe", "return micro_batches", "return min(micro_batches, ranks - rank)"),
-    Mutant("7.8", "1F1B: one too few", "min(micro_batches, ranks - rank)", "min(micro_batches, ranks - rank - 1)"),
-    Mutant("7.8", "1F1B: p on every rank", "min(micro_batches, ranks - rank)", "min(micro_batches, ranks)"),
-    Mutant(
-        "7.8", "1F1B: forgets that there may be fewer micro-batches", "min(micro_batches, ranks - rank)", "ranks - rank"
-    ),
-    Mutant("7.8", "all layers on each rank", "held * (layers // ranks) * layer_bytes", "held * layers * layer_bytes"),
+    # 7.8 train_1f1b
     Mutant(
         "7.8",
-        "one more micro-batch than fits",
-        "return memory // activation_bytes(1, layers, ranks, layer_bytes)",
-        "return -(-memory // activation_bytes(1, layers, ranks, layer_bytes))",
-    ),
-    Mutant(
-        "7.8",
-        "through a float",
-        "return memory // activation_bytes(1, layers, ranks, layer_bytes)",
-        "return int(memory / activation_bytes(1, layers, ranks, layer_bytes))",
-        kind="dtype",
-    ),
-    Mutant(
-        "7.8",
-        "adds to what earlier lists held",
-        "held = most = 0",
-        'held = most = vars(in_flight).setdefault("held", 0); vars(in_flight)["held"] += 1',
-        kind="second call",
-    ),
-    Mutant("7.8", "at least one micro-batch", "held = most = 0", "held, most = 0, 1", kind="edge"),
-    # 7.9 train_1f1b
-    Mutant(
-        "7.9",
         "even ranks send first, odd ranks receive first",
         "sendrecv(y, right, grad_y, right, group)",
         """if group.rank % 2:
@@ -692,26 +624,26 @@ MUTANTS = [
                 recv(grad_y, right, group)""",
     ),
     Mutant(
-        "7.9",
+        "7.8",
         "avoids the deadlock by not sending",
         "sendrecv(y, right, grad_y, right, group)",
         "recv(grad_y, right, group)",
     ),
     Mutant(
-        "7.9",
+        "7.8",
         "avoids the deadlock by not receiving",
         "sendrecv(y, right, grad_y, right, group)",
         "send(y, right, group); grad_y[...] = 0",
     ),
     Mutant(
-        "7.9",
+        "7.8",
         "receives into NumPy's default dtype",
         "sendrecv(y, right, grad_y, right, group)",
         "grad_y = np.empty(y.shape); sendrecv(y, right, grad_y, right, group)",
         kind="dtype",
     ),
     Mutant(
-        "7.9",
+        "7.8",
         "one array for the gradients of all calls",
         "sendrecv(y, right, grad_y, right, group)",
         """grad_y = vars(train_1f1b).setdefault("kept", grad_y)
@@ -719,21 +651,21 @@ MUTANTS = [
         kind="second call",
     ),
     Mutant(
-        "7.9",
+        "7.8",
         "receives into an input",
         "sendrecv(y, right, grad_y, right, group)",
         "grad_y = inputs[i]; sendrecv(y, right, grad_y, right, group)",
         kind="lent",
     ),
     Mutant(
-        "7.9",
+        "7.8",
         "an isend that nobody waits for",
         "sendrecv(y, right, grad_y, right, group)",
         "isend(y, right, group); recv(grad_y, right, group)",
         kind="lent",
     ),
     Mutant(
-        "7.9",
+        "7.8",
         "waits for its send before it receives, if the message is small",
         "sendrecv(y, right, grad_y, right, group)",
         """if y.size < 1000:
@@ -741,6 +673,74 @@ MUTANTS = [
                 recv(grad_y, right, group)
             else:
                 sendrecv(y, right, grad_y[:0], right, group)""",
+        kind="edge",
+    ),
+    # 7.9 interleaved_1f1b
+    Mutant(
+        "7.9",
+        "consecutive stages on a rank",
+        "Action(chunk * ranks + rank, kind,",
+        "Action(rank * virtual + chunk, kind,",
+    ),
+    Mutant(
+        "7.9",
+        "backward starts at the first stage",
+        'chunk = turn if kind == "F" else virtual - 1 - turn',
+        "chunk = turn",
+    ),
+    Mutant(
+        "7.9",
+        "all micro-batches through one stage, then the next",
+        """
+    rounds, place = divmod(n, ranks * virtual)
+    turn, within = divmod(place, ranks)
+    """,
+        """
+    rounds, (turn, within) = 0, divmod(n, micro_batches)
+    """,
+    ),
+    Mutant(
+        "7.9",
+        "as few forwards ahead as 1F1B",
+        "min(2 * (ranks - 1 - rank) + (virtual - 1) * ranks, total)",
+        "min(ranks - 1 - rank, total)",
+    ),
+    Mutant(
+        "7.9",
+        "two forwards too many ahead",
+        "min(2 * (ranks - 1 - rank) + (virtual - 1) * ranks, total)",
+        "min(2 * (ranks - rank) + (virtual - 1) * ranks, total)",
+    ),
+    Mutant("7.9", "all forwards ahead", "min(2 * (ranks - 1 - rank) + (virtual - 1) * ranks, total)", "total"),
+    Mutant(
+        "7.9",
+        "more forwards ahead than exist",
+        "min(2 * (ranks - 1 - rank) + (virtual - 1) * ranks, total)",
+        "2 * (ranks - 1 - rank) + (virtual - 1) * ranks",
+    ),
+    Mutant("7.9", "accepts any number of micro-batches", "if micro_batches % ranks:", "if False:"),
+    Mutant("7.9", "divides the wrong way round", "if micro_batches % ranks:", "if ranks % micro_batches:"),
+    Mutant(
+        "7.9",
+        "an error without numbers",
+        'ValueError(f"expected a multiple of {ranks} micro-batches for {ranks} ranks, got {micro_batches}")',
+        'ValueError("the micro-batches do not divide")',
+    ),
+    Mutant("7.9", "forgets the last backward", "range(total - ahead, total)]", "range(total - ahead, total - 1)]"),
+    Mutant(
+        "7.9",
+        "one list for all ranks",
+        'return actions + [nth("B", n) for n in range(total - ahead, total)]',
+        """kept = vars(interleaved_1f1b).setdefault("actions", [])
+    kept[:] = actions + [nth("B", n) for n in range(total - ahead, total)]
+    return kept""",
+        kind="second call",
+    ),
+    Mutant(
+        "7.9",
+        "three stages on a rank at most",
+        "total = micro_batches * virtual",
+        "virtual = min(virtual, 3); total = micro_batches * virtual",
         kind="edge",
     ),
     # 7.10 zero_bubble_h1

@@ -730,15 +730,175 @@ MUTANTS = [
         """,
         kind="second call",
     ),
-    # 8.6 checkpoint
+    # 8.6 debugging
     Mutant(
         "8.6",
+        "no clipping",
+        """
+        grad *= np.float32(min(1.0, max_norm / (norm + 1e-6)))
+        """,
+        """
+        pass
+        """,
+    ),
+    Mutant(
+        "8.6",
+        "never unscaled",
+        """
+        grad /= np.float32(scale)
+        """,
+        """
+        pass
+        """,
+    ),
+    Mutant(
+        "8.6",
+        "unscaled by the initial scale",
+        """
+        grad /= np.float32(scale)
+        """,
+        """
+        grad /= np.float32(init_scale)
+        """,
+    ),
+    Mutant(
+        "8.6",
+        "always scales to the norm",
+        """
+        grad *= np.float32(min(1.0, max_norm / (norm + 1e-6)))
+        """,
+        """
+        grad *= np.float32(max_norm / (norm + 1e-6) if max_norm < inf else 1.0)
+        """,
+    ),
+    Mutant(
+        "8.6",
+        "clips every element",
+        """
+        grad *= np.float32(min(1.0, max_norm / (norm + 1e-6)))
+        """,
+        """
+        np.clip(grad, -max_norm, max_norm, out=grad)
+        """,
+    ),
+    Mutant(
+        "8.6",
+        "clipped to the scaled norm",
+        """
+        grad *= np.float32(min(1.0, max_norm / (norm + 1e-6)))
+        """,
+        """
+        grad *= np.float32(min(1.0, max_norm * scale / (norm + 1e-6)))
+        """,
+    ),
+    Mutant(
+        "8.6",
+        "clipped for the initial scale",
+        """
+        grad *= np.float32(min(1.0, max_norm / (norm + 1e-6)))
+        """,
+        """
+        grad *= np.float32(min(1.0, max_norm / (norm * scale / init_scale + 1e-6)))
+        """,
+        kind="edge",
+    ),
+    Mutant(
+        "8.6",
+        "keeps the scale of an earlier training",
+        """
+        grad /= np.float32(scale)
+        """,
+        """
+        grad /= np.float32(globals().setdefault("_scale", scale))
+        """,
+        kind="second call",
+    ),
+    Mutant(
+        "8.6",
+        "keeps the largest norm of an earlier training",
+        """
+        grad *= np.float32(min(1.0, max_norm / (norm + 1e-6)))
+        """,
+        """
+        grad *= np.float32(min(1.0, globals().setdefault("_norm", max_norm) / (norm + 1e-6)))
+        """,
+        kind="second call",
+    ),
+    Mutant(
+        "8.6",
+        "the norm in float16",
+        """
+        norm = sqrt(np.sum(grad.astype(np.float64) ** 2))
+        """,
+        """
+        norm = sqrt(np.sum(grad.astype(np.float16) ** 2))
+        """,
+        kind="dtype",
+    ),
+    Mutant(
+        "8.6",
+        "a float64 master",
+        """
+        grad /= np.float32(scale)
+        """,
+        """
+        master = master.astype(np.float64); grad = grad.astype(np.float64) / scale
+        """,
+        kind="dtype",
+    ),
+    Mutant(
+        "8.6",
+        "changes the targets that it was lent",
+        """
+        grad /= np.float32(scale)
+        """,
+        """
+        grad /= np.float32(scale); targets *= np.float16(0.999)
+        """,
+        kind="lent",
+    ),
+    Mutant(
+        "8.6",
+        "changes the features that it was lent",
+        """
+        grad /= np.float32(scale)
+        """,
+        """
+        grad /= np.float32(scale); features[...] = 0
+        """,
+        kind="lent",
+    ),
+    Mutant(
+        "8.6",
+        "adds too much to a small norm",
+        """
+        grad *= np.float32(min(1.0, max_norm / (norm + 1e-6)))
+        """,
+        """
+        grad *= np.float32(min(1.0, max_norm / (norm + 1e-3)))
+        """,
+        kind="edge",
+    ),
+    Mutant(
+        "8.6",
+        "rounds the gradient to float16 after unscaling it",
+        """
+        grad /= np.float32(scale)
+        """,
+        """
+        grad = (grad / np.float32(scale)).astype(np.float16).astype(np.float32)
+        """,
+        kind="dtype",
+    ),
+    # 8.7 checkpoint
+    Mutant(
+        "8.7",
         "no recomputation: the graph stays",
         "return Checkpoint.apply(function, others, *(value for value in inputs if isinstance(value, Tensor)))",
         "return function(*inputs)",
     ),
     Mutant(
-        "8.6",
+        "8.7",
         "forward runs with a graph and drops it",
         """
         with no_grad():
@@ -749,7 +909,7 @@ MUTANTS = [
         """,
     ),
     Mutant(
-        "8.6",
+        "8.7",
         "forward builds a graph and keeps it",
         """
         with no_grad():
@@ -761,13 +921,13 @@ MUTANTS = [
         """,
     ),
     Mutant(
-        "8.6",
+        "8.7",
         "saves inputs unrounded, not in 16 bits",
         "ctx.save_for_backward(*arrays)",
         "ctx.save_for_backward(exact=arrays)",
     ),
     Mutant(
-        "8.6",
+        "8.7",
         "the function keeps the tensors themselves",
         """
         others = [Tensor if isinstance(value, Tensor) else value for value in inputs]
@@ -780,30 +940,30 @@ MUTANTS = [
         """,
     ),
     Mutant(
-        "8.6", "recomputes in backward's precision", "with recomputing(), autocast(ctx.policy):", "with recomputing():"
+        "8.7", "recomputes in backward's precision", "with recomputing(), autocast(ctx.policy):", "with recomputing():"
     ),
     Mutant(
-        "8.6",
+        "8.7",
         "recomputes in float32",
         "with recomputing(), autocast(ctx.policy):",
         'with recomputing(), autocast("fp32"):',
     ),
     Mutant(
-        "8.6",
+        "8.7",
         "counts recomputation as forward",
         "with recomputing(), autocast(ctx.policy):",
         "with autocast(ctx.policy):",
     ),
-    Mutant("8.6", "sums input gradients in float64", "leaf.grad_dtype = leaf.dtype", "pass"),
-    Mutant("8.6", "every input gets a gradient", "[Tensor(array, needs) for", "[Tensor(array, True) for"),
+    Mutant("8.7", "sums input gradients in float64", "leaf.grad_dtype = leaf.dtype", "pass"),
+    Mutant("8.7", "every input gets a gradient", "[Tensor(array, needs) for", "[Tensor(array, True) for"),
     Mutant(
-        "8.6",
+        "8.7",
         "backward forgets the other arguments",
         "output = ctx.run(*join(leaves, ctx.others))",
         "output = ctx.run(*leaves)",
     ),
     Mutant(
-        "8.6",
+        "8.7",
         "passes tensors first, then the others",
         """
         others = [Tensor if isinstance(value, Tensor) else value for value in inputs]
@@ -814,37 +974,37 @@ MUTANTS = [
         """,
     ),
     Mutant(
-        "8.6",
+        "8.7",
         "takes the output's gradient for 1",
         "output.backward(gradient)",
         "output.backward(np.ones_like(gradient))",
     ),
     Mutant(
-        "8.6",
+        "8.7",
         "runs the function twice in backward",
         "output.backward(gradient)",
         "ctx.run(*join(leaves, ctx.others)); output.backward(gradient)",
     ),
     Mutant(
-        "8.6",
+        "8.7",
         "backward runs without a graph",
         "with recomputing(), autocast(ctx.policy):",
         "with recomputing(), autocast(ctx.policy), no_grad():",
     ),
     Mutant(
-        "8.6",
+        "8.7",
         "the inputs' gradients are 0",
         "*(leaf.grad for leaf in leaves)",
         "*(None if leaf.grad is None else np.zeros_like(leaf.grad) for leaf in leaves)",
     ),
     Mutant(
-        "8.6",
+        "8.7",
         "calls the library's own",
         "others = [Tensor if isinstance(value, Tensor) else value for value in inputs]",
         "from minidist.nn.memory.recompute import checkpoint as own; return own(function, *inputs)",
     ),
     Mutant(
-        "8.6",
+        "8.7",
         "a tensor that occurs twice is passed once",
         """
         return Checkpoint.apply(function, others, *(value for value in inputs if isinstance(value, Tensor)))
@@ -856,35 +1016,35 @@ MUTANTS = [
         kind="edge",
     ),
     Mutant(
-        "8.6",
+        "8.7",
         "float64 inputs have gradients summed in float32",
         "leaf.grad_dtype = leaf.dtype",
         "leaf.grad_dtype = np.float32",
         kind="dtype",
     ),
     Mutant(
-        "8.6",
+        "8.7",
         "inputs become float32",
         "leaves = [Tensor(array, needs) for",
         "leaves = [Tensor(array.astype(np.float32), needs) for",
         kind="dtype",
     ),
     Mutant(
-        "8.6",
+        "8.7",
         "all checkpoints share the latest function",
         "ctx.run, ctx.others = function, others",
         "ctx.others = others; type(ctx).run = staticmethod(function)",
         kind="second call",
     ),
     Mutant(
-        "8.6",
+        "8.7",
         "all checkpoints share the latest other arguments",
         "ctx.run, ctx.others = function, others",
         "ctx.run = function; type(ctx).others = others",
         kind="second call",
     ),
     Mutant(
-        "8.6",
+        "8.7",
         "keeps the other arguments in one list",
         """
         others = [Tensor if isinstance(value, Tensor) else value for value in inputs]
@@ -896,14 +1056,14 @@ MUTANTS = [
         kind="second call",
     ),
     Mutant(
-        "8.6",
+        "8.7",
         "takes other arguments that are equal to None for tensors",
         "others = [Tensor if isinstance(value, Tensor) else value for value in inputs]",
         "others = [Tensor if isinstance(value, Tensor) or value is None else value for value in inputs]",
         kind="edge",
     ),
     Mutant(
-        "8.6",
+        "8.7",
         "fails if the function returns its input",
         """
         return function(*join([Tensor(array) for array in arrays], others)).data
@@ -916,65 +1076,65 @@ MUTANTS = [
         kind="edge",
     ),
     Mutant(
-        "8.6",
+        "8.7",
         "inputs without a gradient get one too",
         "leaves = [Tensor(array, needs) for",
         "leaves = [Tensor(array, needs or array.dtype.kind == 'f') for",
         kind="edge",
     ),
     Mutant(
-        "8.6",
+        "8.7",
         "every input requires a gradient, whole numbers too",
         "leaves = [Tensor(array, needs) for",
         "leaves = [Tensor(array, needs or array.dtype.kind != 'f') for",
         kind="dtype",
     ),
     Mutant(
-        "8.6",
+        "8.7",
         "recomputes in the precision of the first checkpoint",
         "with recomputing(), autocast(ctx.policy):",
         "with recomputing(), autocast(globals().setdefault('_policy', ctx.policy)):",
         kind="second call",
     ),
-    # 8.7 worksheet
-    Mutant("8.7", "masks take two bytes", "squared = 5 * heads", "squared = 6 * heads"),
-    Mutant("8.7", "the scores are not split", "* samples / ranks  # with s s", "* samples  # with s s"),
-    Mutant("8.7", "everything is split", "kept = 10 * rest + 24 * each / ranks", "kept = 34 * each / ranks"),
+    # 8.8 worksheet
+    Mutant("8.8", "masks take two bytes", "squared = 5 * heads", "squared = 6 * heads"),
+    Mutant("8.8", "the scores are not split", "* samples / ranks  # with s s", "* samples  # with s s"),
+    Mutant("8.8", "everything is split", "kept = 10 * rest + 24 * each / ranks", "kept = 34 * each / ranks"),
     Mutant(
-        "8.7", "sequence parallelism splits nothing else", "rest = each / ranks if sequence else each", "rest = each"
+        "8.8", "sequence parallelism splits nothing else", "rest = each / ranks if sequence else each", "rest = each"
     ),
-    Mutant("8.7", "full splits the input without sequence parallelism", "return 2 * rest", "return 2 * each / ranks"),
-    Mutant("8.7", "selective keeps the scores", 'kept + squared if mode == "none" else kept', "kept + squared"),
+    Mutant("8.8", "full splits the input without sequence parallelism", "return 2 * rest", "return 2 * each / ranks"),
+    Mutant("8.8", "selective keeps the scores", 'kept + squared if mode == "none" else kept', "kept + squared"),
     Mutant(
-        "8.7",
+        "8.8",
         "full holds nothing while it recomputes",
         '(layers - 1) * kept + layer_bytes(*sizes, "none", ranks, sequence)',
         "layers * kept",
     ),
-    Mutant("8.7", "counts the last layer's saved arrays twice", "(layers - 1) * kept +", "layers * kept +"),
-    Mutant("8.7", "selective is free", '"selective": attention', '"selective": 0'),
+    Mutant("8.8", "counts the last layer's saved arrays twice", "(layers - 1) * kept +", "layers * kept +"),
+    Mutant("8.8", "selective is free", '"selective": attention', '"selective": 0'),
     Mutant(
-        "8.7", "divides by forward's FLOPs alone", "again / (3 * (linear + attention))", "again / (linear + attention)"
+        "8.8", "divides by forward's FLOPs alone", "again / (3 * (linear + attention))", "again / (linear + attention)"
     ),
     Mutant(
-        "8.7",
+        "8.8",
         "backward takes as many as forward",
         "again / (3 * (linear + attention))",
         "again / (2 * (linear + attention))",
     ),
     Mutant(
-        "8.7",
+        "8.8",
         "always a third",
         "return again / (3 * (linear + attention))",
         "return 1 / 3 if again else 0",
     ),
-    Mutant("8.7", "rounds down what is split", "24 * each / ranks", "24 * each // ranks", kind="edge"),
-    Mutant("8.7", "rounds down the rest", "each / ranks if sequence", "each // ranks if sequence", kind="edge"),
+    Mutant("8.8", "rounds down what is split", "24 * each / ranks", "24 * each // ranks", kind="edge"),
+    Mutant("8.8", "rounds down the rest", "each / ranks if sequence", "each // ranks if sequence", kind="edge"),
     Mutant(
-        "8.7", "rounds down the scores", "* samples / ranks  # with s s", "* samples // ranks  # with s s", kind="edge"
+        "8.8", "rounds down the scores", "* samples / ranks  # with s s", "* samples // ranks  # with s s", kind="edge"
     ),
     Mutant(
-        "8.7",
+        "8.8",
         "remembers a layer by its sizes alone",
         """
         kept = layer_bytes(*sizes, mode, ranks, sequence)
@@ -986,184 +1146,24 @@ MUTANTS = [
         kind="second call",
     ),
     Mutant(
-        "8.7",
+        "8.8",
         "one layer keeps nothing",
         "return (layers - 1) * kept + layer",
         "return max(layers - 1, 1) * kept + layer",
         kind="edge",
     ),
     Mutant(
-        "8.7",
+        "8.8",
         "overflows 32 bits",
         "each = tokens * samples * width",
         "each = int(np.array(tokens * samples * width).astype(np.int32))",
         kind="dtype",
     ),
     Mutant(
-        "8.7",
+        "8.8",
         "a share in float32",
         "return again / (3 * (linear + attention))",
         "return float(np.float32(again / (3 * (linear + attention))))",
-        kind="dtype",
-    ),
-    # 8.8 debugging
-    Mutant(
-        "8.8",
-        "no clipping",
-        """
-        grad *= np.float32(min(1.0, max_norm / (norm + 1e-6)))
-        """,
-        """
-        pass
-        """,
-    ),
-    Mutant(
-        "8.8",
-        "never unscaled",
-        """
-        grad /= np.float32(scale)
-        """,
-        """
-        pass
-        """,
-    ),
-    Mutant(
-        "8.8",
-        "unscaled by the initial scale",
-        """
-        grad /= np.float32(scale)
-        """,
-        """
-        grad /= np.float32(init_scale)
-        """,
-    ),
-    Mutant(
-        "8.8",
-        "always scales to the norm",
-        """
-        grad *= np.float32(min(1.0, max_norm / (norm + 1e-6)))
-        """,
-        """
-        grad *= np.float32(max_norm / (norm + 1e-6) if max_norm < inf else 1.0)
-        """,
-    ),
-    Mutant(
-        "8.8",
-        "clips every element",
-        """
-        grad *= np.float32(min(1.0, max_norm / (norm + 1e-6)))
-        """,
-        """
-        np.clip(grad, -max_norm, max_norm, out=grad)
-        """,
-    ),
-    Mutant(
-        "8.8",
-        "clipped to the scaled norm",
-        """
-        grad *= np.float32(min(1.0, max_norm / (norm + 1e-6)))
-        """,
-        """
-        grad *= np.float32(min(1.0, max_norm * scale / (norm + 1e-6)))
-        """,
-    ),
-    Mutant(
-        "8.8",
-        "clipped for the initial scale",
-        """
-        grad *= np.float32(min(1.0, max_norm / (norm + 1e-6)))
-        """,
-        """
-        grad *= np.float32(min(1.0, max_norm / (norm * scale / init_scale + 1e-6)))
-        """,
-        kind="edge",
-    ),
-    Mutant(
-        "8.8",
-        "keeps the scale of an earlier training",
-        """
-        grad /= np.float32(scale)
-        """,
-        """
-        grad /= np.float32(globals().setdefault("_scale", scale))
-        """,
-        kind="second call",
-    ),
-    Mutant(
-        "8.8",
-        "keeps the largest norm of an earlier training",
-        """
-        grad *= np.float32(min(1.0, max_norm / (norm + 1e-6)))
-        """,
-        """
-        grad *= np.float32(min(1.0, globals().setdefault("_norm", max_norm) / (norm + 1e-6)))
-        """,
-        kind="second call",
-    ),
-    Mutant(
-        "8.8",
-        "the norm in float16",
-        """
-        norm = sqrt(np.sum(grad.astype(np.float64) ** 2))
-        """,
-        """
-        norm = sqrt(np.sum(grad.astype(np.float16) ** 2))
-        """,
-        kind="dtype",
-    ),
-    Mutant(
-        "8.8",
-        "a float64 master",
-        """
-        grad /= np.float32(scale)
-        """,
-        """
-        master = master.astype(np.float64); grad = grad.astype(np.float64) / scale
-        """,
-        kind="dtype",
-    ),
-    Mutant(
-        "8.8",
-        "changes the targets that it was lent",
-        """
-        grad /= np.float32(scale)
-        """,
-        """
-        grad /= np.float32(scale); targets *= np.float16(0.999)
-        """,
-        kind="lent",
-    ),
-    Mutant(
-        "8.8",
-        "changes the features that it was lent",
-        """
-        grad /= np.float32(scale)
-        """,
-        """
-        grad /= np.float32(scale); features[...] = 0
-        """,
-        kind="lent",
-    ),
-    Mutant(
-        "8.8",
-        "adds too much to a small norm",
-        """
-        grad *= np.float32(min(1.0, max_norm / (norm + 1e-6)))
-        """,
-        """
-        grad *= np.float32(min(1.0, max_norm / (norm + 1e-3)))
-        """,
-        kind="edge",
-    ),
-    Mutant(
-        "8.8",
-        "rounds the gradient to float16 after unscaling it",
-        """
-        grad /= np.float32(scale)
-        """,
-        """
-        grad = (grad / np.float32(scale)).astype(np.float16).astype(np.float32)
-        """,
         kind="dtype",
     ),
 ]

@@ -17,112 +17,112 @@ MUTANTS = [
     Mutant("10.1", "the number for each query is not written", "+ length + 2", "+ 2"),
     Mutant("10.1", "whole tiles only", "min(start + tile, length) for", "start + tile for", kind="edge"),
     Mutant("10.1", "reads all keys", "min(start + tile, length) for", "length for"),
-    # 10.2 merge
-    Mutant("10.2", "rescales neither sum", "shift.astype(np.int32)", "0 * shift.astype(np.int32)"),
-    Mutant("10.2", "the wrong way", "shift.astype(np.int32)", "-np.maximum(shift, -400).astype(np.int32)"),
+    # 10.2 tiled_forward
+    Mutant("10.2", "no rescaling of the values", "values_so_far * rescale + scores", "values_so_far + scores"),
+    Mutant("10.2", "no rescaling of the weights", "weight * rescale + scores.sum", "weight + scores.sum"),
     Mutant(
         "10.2",
-        "rescales the values alone",
-        "np.ldexp(part[field], shift.astype(np.int32))",
-        "np.ldexp(part[field], shift.astype(np.int32) * (field == 2))",
-    ),
-    Mutant("10.2", "keeps the first exponent", "return exponent, weight", "return first[0].copy(), weight"),
-    Mutant(
-        "10.2",
-        "one exponent for all queries",
-        "exponent = np.maximum(first[0], second[0])",
-        "exponent = np.full_like(first[0], max(first[0].max(), second[0].max()))",
-    ),
-    Mutant(
-        "10.2",
-        "nothing is smaller than 2^-40",
-        "np.ldexp(part[field], shift.astype(np.int32))",
-        "part[field] * np.exp2(np.maximum(shift, -40).astype(np.float32))",
-    ),
-    Mutant("10.2", "divides too early", "return exponent, weight, value", "return exponent, weight, value / weight"),
-    Mutant("10.2", "exponents in eight bits", "shift.astype(np.int32)", "shift.astype(np.int8)", kind="edge"),
-    Mutant(
-        "10.2",
-        "exponents in sixteen bits of a float",
-        "np.maximum(part[0] - exponent, -3000)",
-        "np.maximum((part[0] - exponent).astype(np.float16), -40)",
-        kind="edge",
-    ),
-    Mutant(
-        "10.2",
-        "adds into the first partial",
-        "return exponent, weight, value",
-        "first[1][...] = weight; return exponent, weight, value",
-        kind="lent",
-    ),
-    Mutant(
-        "10.2",
-        "returns the first one's exponent where it is the larger",
-        "return exponent, weight",
-        "return (first[0] if (first[0] >= second[0]).all() else exponent), weight",
-        kind="lent",
-    ),
-    Mutant(
-        "10.2",
-        "keeps its exponents",
-        "exponent = np.maximum(first[0], second[0])",
-        "exponent = vars(merge).setdefault(first[0].shape, np.maximum(first[0], second[0]))",
-        kind="second call",
-    ),
-    # 10.3 tiled_forward
-    Mutant("10.3", "no rescaling of the values", "values_so_far * rescale + scores", "values_so_far + scores"),
-    Mutant("10.3", "no rescaling of the weights", "weight * rescale + scores.sum", "weight + scores.sum"),
-    Mutant(
-        "10.3",
         "no running maximum",
         "scores[...] = np.exp(scores - largest)",
         "scores[...] = np.exp(scores); largest[...] = 0; before[...] = 0",
     ),
     Mutant(
-        "10.3",
+        "10.2",
         "the maximum of the tile alone",
         "np.maximum(largest, scores.max(axis=1, keepdims=True), out=largest)",
         "largest[...] = scores.max(axis=1, keepdims=True)",
         kind="edge",
     ),
-    Mutant("10.3", "later keys of the diagonal count", "if first == start:", "if False:"),
-    Mutant("10.3", "the diagonal itself is hidden", "np.triu_indices(count, 1)", "np.triu_indices(count, 0)"),
+    Mutant("10.2", "later keys of the diagonal count", "if first == start:", "if False:"),
+    Mutant("10.2", "the diagonal itself is hidden", "np.triu_indices(count, 1)", "np.triu_indices(count, 0)"),
     Mutant(
-        "10.3", "all tiles of keys", "for first in range(0, rows.stop, tile):", "for first in range(0, length, tile):"
+        "10.2", "all tiles of keys", "for first in range(0, rows.stop, tile):", "for first in range(0, length, tile):"
     ),
-    Mutant("10.3", "no scale", "queries @ keys.T / np.sqrt(width)", "queries @ keys.T"),
+    Mutant("10.2", "no scale", "queries @ keys.T / np.sqrt(width)", "queries @ keys.T"),
     Mutant(
-        "10.3",
+        "10.2",
         "divides after every tile",
         "values_so_far[...] = values_so_far * rescale + scores @ values",
         "values_so_far[...] = (values_so_far * rescale + scores @ values) / weight",
     ),
-    Mutant("10.3", "takes the keys without loading them", "queries @ keys.T", "queries @ k[columns].T"),
+    Mutant("10.2", "takes the keys without loading them", "queries @ keys.T", "queries @ k[columns].T"),
     Mutant(
-        "10.3",
+        "10.2",
         "loads the queries again for each tile of keys",
         "scores[...] = queries @ keys.T",
         "with memory.load(q, slice(0, 0)): memory.reads += queries.size\n"
         "                    scores[...] = queries @ keys.T",
     ),
     Mutant(
-        "10.3",
+        "10.2",
         "whole tiles only",
         "rows = slice(start, min(start + tile, length))",
         "rows = slice(start, min(start + tile, length // tile * tile or length))",
         kind="edge",
     ),
     Mutant(
-        "10.3",
+        "10.2",
         "all scores at once, beside the tiles",
         "output = np.empty((length, width))",
         "output = np.empty((length, width)); everything = np.zeros((length, length))",
     ),
     Mutant(
-        "10.3",
+        "10.2",
         "returns one output for each shape",
         "output = np.empty((length, width))",
         "output = vars(tiled_forward).setdefault((length, width), np.empty((length, width)))",
+        kind="second call",
+    ),
+    # 10.3 merge
+    Mutant("10.3", "rescales neither sum", "shift.astype(np.int32)", "0 * shift.astype(np.int32)"),
+    Mutant("10.3", "the wrong way", "shift.astype(np.int32)", "-np.maximum(shift, -400).astype(np.int32)"),
+    Mutant(
+        "10.3",
+        "rescales the values alone",
+        "np.ldexp(part[field], shift.astype(np.int32))",
+        "np.ldexp(part[field], shift.astype(np.int32) * (field == 2))",
+    ),
+    Mutant("10.3", "keeps the first exponent", "return exponent, weight", "return first[0].copy(), weight"),
+    Mutant(
+        "10.3",
+        "one exponent for all queries",
+        "exponent = np.maximum(first[0], second[0])",
+        "exponent = np.full_like(first[0], max(first[0].max(), second[0].max()))",
+    ),
+    Mutant(
+        "10.3",
+        "nothing is smaller than 2^-40",
+        "np.ldexp(part[field], shift.astype(np.int32))",
+        "part[field] * np.exp2(np.maximum(shift, -40).astype(np.float32))",
+    ),
+    Mutant("10.3", "divides too early", "return exponent, weight, value", "return exponent, weight, value / weight"),
+    Mutant("10.3", "exponents in eight bits", "shift.astype(np.int32)", "shift.astype(np.int8)", kind="edge"),
+    Mutant(
+        "10.3",
+        "exponents in sixteen bits of a float",
+        "np.maximum(part[0] - exponent, -3000)",
+        "np.maximum((part[0] - exponent).astype(np.float16), -40)",
+        kind="edge",
+    ),
+    Mutant(
+        "10.3",
+        "adds into the first partial",
+        "return exponent, weight, value",
+        "first[1][...] = weight; return exponent, weight, value",
+        kind="lent",
+    ),
+    Mutant(
+        "10.3",
+        "returns the first one's exponent where it is the larger",
+        "return exponent, weight",
+        "return (first[0] if (first[0] >= second[0]).all() else exponent), weight",
+        kind="lent",
+    ),
+    Mutant(
+        "10.3",
+        "keeps its exponents",
+        "exponent = np.maximum(first[0], second[0])",
+        "exponent = vars(merge).setdefault(first[0].shape, np.maximum(first[0], second[0]))",
         kind="second call",
     ),
     # 10.4 ring_forward
@@ -187,33 +187,61 @@ MUTANTS = [
         "last = step == group.size - 1\n        if step == 7:\n            break",
         kind="edge",
     ),
-    # 10.5 ring_backward
-    Mutant("10.5", "stale keys and values: always its own", "keys_values = wait_for(ahead)", "wait_for(ahead)"),
-    Mutant(
-        "10.5", "one hop short of home", "return gradients.of(wait_for(behind))", "wait_for(behind); return gradients"
-    ),
-    Mutant("10.5", "loses what was behind", "gradients.merge(gradients.of(wait_for(behind)))", "wait_for(behind)"),
+    # 10.5 sequence_chunks_of
     Mutant(
         "10.5",
+        "striped: every N-th part",
+        "mine = [rank, parts - 1 - rank] if paired else [rank]",
+        "mine = [rank, rank + ranks] if paired else [rank]",
+    ),
+    Mutant("10.5", "the late part first", "[rank, parts - 1 - rank]", "[parts - 1 - rank, rank]"),
+    Mutant("10.5", "one chunk of each part", "for chunk in range(each)", "for chunk in range(1)", kind="edge"),
+    Mutant("10.5", "all kinds contiguous", 'paired = kind in ("zigzag", "all-gather")', "paired = False"),
+    Mutant("10.5", "all-gather is contiguous", 'kind in ("zigzag", "all-gather")', 'kind == "zigzag"'),
+    Mutant("10.5", "off by one part", "parts - 1 - rank", "parts - rank - (rank > 0)"),
+    Mutant("10.5", "refuses nothing", "if chunks % parts:", "if False:"),
+    Mutant("10.5", "refuses by the number of ranks alone", "if chunks % parts:", "if chunks % ranks:", kind="edge"),
+    Mutant("10.5", "ranks in reverse order", "mine = [rank, parts", "mine = [ranks - 1 - rank, parts - ranks +"),
+    Mutant(
+        "10.5",
+        "returns a tuple",
+        "return [part * each + chunk for part in mine for chunk in range(each)]",
+        "return tuple(part * each + chunk for part in mine for chunk in range(each))",
+    ),
+    Mutant(
+        "10.5",
+        "keeps the parts of the first kind",
+        "parts = 2 * ranks if paired else ranks",
+        "paired, parts = vars(sequence_chunks_of).setdefault(ranks, (paired, 2 * ranks if paired else ranks))",
+        kind="second call",
+    ),
+    # 10.6 ring_backward
+    Mutant("10.6", "stale keys and values: always its own", "keys_values = wait_for(ahead)", "wait_for(ahead)"),
+    Mutant(
+        "10.6", "one hop short of home", "return gradients.of(wait_for(behind))", "wait_for(behind); return gradients"
+    ),
+    Mutant("10.6", "loses what was behind", "gradients.merge(gradients.of(wait_for(behind)))", "wait_for(behind)"),
+    Mutant(
+        "10.6",
         "keys the other way round",
         "return arriving, [irecv(arriving, left, group, tag), isend(array, right, group, tag)]",
         "a, b = (left, right) if tag else (right, left); "
         "return arriving, [irecv(arriving, a, group, tag), isend(array, b, group, tag)]",
     ),
     Mutant(
-        "10.5",
+        "10.6",
         "merges its own part twice",
         "behind = pass_on(gradients.arrays(), 1)",
         "gradients.merge(gradients.of(gradients.arrays())); behind = pass_on(gradients.arrays(), 1)",
     ),
     Mutant(
-        "10.5",
+        "10.6",
         "waits for the keys before it visits",
         "ahead = None if last else pass_on(keys_values, 0)",
         "ahead = None if last else pass_on(keys_values, 0); last or [w.wait() for w in ahead[1]]",
     ),
     Mutant(
-        "10.5",
+        "10.6",
         "never waits for what it sends",
         """
             for work in works:
@@ -225,21 +253,21 @@ MUTANTS = [
         kind="lent",
     ),
     Mutant(
-        "10.5",
+        "10.6",
         "gradients in float64",
         "arriving = np.empty_like(array)",
         "arriving = np.empty(array.shape)",
         kind="dtype",
     ),
     Mutant(
-        "10.5",
+        "10.6",
         "gradients as large as keys and values",
         "arriving = np.empty_like(array)",
         "arriving = np.empty_like(keys_values)",
         kind="edge",
     ),
     Mutant(
-        "10.5",
+        "10.6",
         "keeps the neighbours of the first group",
         "right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size",
         'right, left = vars(ring_backward).setdefault("kept", ((group.rank + 1) % group.size, '
@@ -247,35 +275,7 @@ MUTANTS = [
         kind="second call",
     ),
     Mutant(
-        "10.5", "the keys of the last hop go round once more", "last = step == group.size - 1", "last = group.size == 1"
-    ),
-    # 10.6 sequence_chunks_of
-    Mutant(
-        "10.6",
-        "striped: every N-th part",
-        "mine = [rank, parts - 1 - rank] if paired else [rank]",
-        "mine = [rank, rank + ranks] if paired else [rank]",
-    ),
-    Mutant("10.6", "the late part first", "[rank, parts - 1 - rank]", "[parts - 1 - rank, rank]"),
-    Mutant("10.6", "one chunk of each part", "for chunk in range(each)", "for chunk in range(1)", kind="edge"),
-    Mutant("10.6", "all kinds contiguous", 'paired = kind in ("zigzag", "all-gather")', "paired = False"),
-    Mutant("10.6", "all-gather is contiguous", 'kind in ("zigzag", "all-gather")', 'kind == "zigzag"'),
-    Mutant("10.6", "off by one part", "parts - 1 - rank", "parts - rank - (rank > 0)"),
-    Mutant("10.6", "refuses nothing", "if chunks % parts:", "if False:"),
-    Mutant("10.6", "refuses by the number of ranks alone", "if chunks % parts:", "if chunks % ranks:", kind="edge"),
-    Mutant("10.6", "ranks in reverse order", "mine = [rank, parts", "mine = [ranks - 1 - rank, parts - ranks +"),
-    Mutant(
-        "10.6",
-        "returns a tuple",
-        "return [part * each + chunk for part in mine for chunk in range(each)]",
-        "return tuple(part * each + chunk for part in mine for chunk in range(each))",
-    ),
-    Mutant(
-        "10.6",
-        "keeps the parts of the first kind",
-        "parts = 2 * ranks if paired else ranks",
-        "paired, parts = vars(sequence_chunks_of).setdefault(ranks, (paired, 2 * ranks if paired else ranks))",
-        kind="second call",
+        "10.6", "the keys of the last hop go round once more", "last = step == group.size - 1", "last = group.size == 1"
     ),
     # 10.7 bytes
     Mutant("10.7", "keys and not values", "* 2 * kv_width * itemsize", "* kv_width * itemsize"),

@@ -387,29 +387,179 @@ MUTANTS = [
         'order = np.argsort(flat, kind="stable"); keep = flat.copy(); flat.sort(); flat = keep',
         kind="lent",
     ),
-    # 11.6 two all-to-alls
+    # 11.6 combine
     Mutant(
         "11.6",
+        "without the weights",
+        "total += weights[:, j, None] * rows[places[:, j]]",
+        "total += rows[places[:, j]]",
+    ),
+    Mutant(
+        "11.6",
+        "the mean",
+        "total += weights[:, j, None] * rows[places[:, j]]",
+        "total += weights[:, j, None] * rows[places[:, j]] / weights.shape[1]",
+    ),
+    Mutant("11.6", "the first choice alone", "for j in range(weights.shape[1]):", "for j in range(1):", kind="edge"),
+    Mutant(
+        "11.6",
+        "the last choice first",
+        "for j in range(weights.shape[1]):",
+        "for j in reversed(range(weights.shape[1])):",
+        kind="edge",
+    ),
+    Mutant(
+        "11.6",
+        "dropped choices get the last row",
+        "rows = np.concatenate([rows, np.zeros((1, rows.shape[1]), rows.dtype)])",
+        "rows = rows if len(rows) else np.zeros((1, rows.shape[1]), rows.dtype)",
+        kind="edge",
+    ),
+    Mutant(
+        "11.6",
+        "in the order in which rows arrive",
+        """
+        for j in range(weights.shape[1]):
+            total += weights[:, j, None] * rows[places[:, j]]
+        """,
+        """
+        flat = places.reshape(-1)
+        by_row = np.argsort(flat, kind="stable")
+        np.add.at(total, by_row // weights.shape[1], weights.reshape(-1)[by_row, None] * rows[flat[by_row]])
+        """,
+        kind="edge",
+    ),
+    Mutant(
+        "11.6",
+        "a sum over the choices in float64",
+        """
+        for j in range(weights.shape[1]):
+            total += weights[:, j, None] * rows[places[:, j]]
+        """,
+        """
+        total += (weights[:, :, None].astype(np.float64) * rows[places]).sum(axis=1).astype(rows.dtype)
+        """,
+        kind="dtype",
+    ),
+    Mutant(
+        "11.6",
+        "a result in float64",
+        "np.zeros((len(weights), rows.shape[1]), rows.dtype)",
+        "np.zeros((len(weights), rows.shape[1]))",
+        kind="dtype",
+    ),
+    Mutant(
+        "11.6",
+        "as many tokens as rows",
+        "total = np.zeros((len(weights), rows.shape[1]), rows.dtype)",
+        "total = np.zeros((max(len(weights), len(rows) - 1), rows.shape[1]), rows.dtype)[: len(rows) - 1]",
+    ),
+    Mutant(
+        "11.6",
+        "the gradient of the rows without weights",
+        "return per_row * weights.reshape(-1)[order][:, None],",
+        "return per_row * 1,",
+    ),
+    Mutant(
+        "11.6",
+        "weights in the order of the tokens",
+        "weights.reshape(-1)[order][:, None]",
+        "weights.reshape(-1)[: len(order)][:, None]",
+    ),
+    Mutant(
+        "11.6",
+        "gradients of the weights in the order of the rows",
+        "grad_weights[order] =",
+        "grad_weights[: len(order)] =",
+    ),
+    Mutant(
+        "11.6",
+        "the gradient of the weights twice weighted",
+        'np.einsum("rc,rc->r", per_row, rows)',
+        'np.einsum("rc,rc->r", per_row, rows) * weights.reshape(-1)[order]',
+    ),
+    Mutant(
+        "11.6",
+        "the mean over the width",
+        'np.einsum("rc,rc->r", per_row, rows)',
+        'np.einsum("rc,rc->r", per_row, rows) / rows.shape[1]',
+    ),
+    Mutant(
+        "11.6",
+        "the gradient of the weights without what experts say",
+        'np.einsum("rc,rc->r", per_row, rows)',
+        "per_row.sum(axis=1)",
+    ),
+    Mutant("11.6", "the gradient of another token", "per_row = gradient[token]", "per_row = gradient[token[::-1]]"),
+    Mutant(
+        "11.6",
+        "what was dropped has a gradient",
+        "grad_weights = np.zeros(weights.size, weights.dtype)",
+        "grad_weights = np.full(weights.size, gradient.sum() + 1, weights.dtype)",
+        kind="edge",
+    ),
+    Mutant(
+        "11.6",
+        "gradients of the weights left uninitialized",
+        "grad_weights = np.zeros(weights.size, weights.dtype)",
+        "grad_weights = np.full(weights.size, np.nan, weights.dtype)",
+        kind="edge",
+    ),
+    Mutant(
+        "11.6",
+        "gradients of the weights in float64",
+        "np.zeros(weights.size, weights.dtype)",
+        "np.zeros(weights.size)",
+        kind="dtype",
+    ),
+    Mutant(
+        "11.6", "gradients of the weights one after the other", "grad_weights.reshape(weights.shape)", "grad_weights"
+    ),
+    Mutant(
+        "11.6",
+        "weighs the gradient that it was lent",
+        "per_row = gradient[token]",
+        "gradient *= 1 + np.float32(len(gradient) > 1); per_row = gradient[token]",
+        kind="lent",
+    ),
+    Mutant(
+        "11.6",
+        "weighs the rows that it was lent",
+        "rows = np.concatenate([rows,",
+        "rows *= 2; rows = np.concatenate([rows / 2,",
+        kind="lent",
+    ),
+    Mutant(
+        "11.6",
+        "adds to the result of the last call",
+        "total = np.zeros((len(weights), rows.shape[1]), rows.dtype)",
+        "total = vars(combine_rows).setdefault("
+        "(weights.shape, rows.shape), np.zeros((len(weights), rows.shape[1]), rows.dtype))",
+        kind="second call",
+    ),
+    # 11.7 two all-to-alls
+    Mutant(
+        "11.7",
         "its own counts",
         "return found.reshape(group.size, -1).tolist()",
         "return mine.reshape(group.size, -1).tolist()",
     ),
     Mutant(
-        "11.6",
+        "11.7",
         "counts by expert, then by rank",
         "found.reshape(group.size, -1).tolist()",
         "found.reshape(group.size, -1).T.tolist()",
     ),
-    Mutant("11.6", "one list for all ranks", "found.reshape(group.size, -1).tolist()", "found.tolist()"),
+    Mutant("11.7", "one list for all ranks", "found.reshape(group.size, -1).tolist()", "found.tolist()"),
     Mutant(
-        "11.6",
+        "11.7",
         "an array in place of lists",
         "return found.reshape(group.size, -1).tolist()",
         "return list(found.reshape(group.size, -1))",
     ),
-    Mutant("11.6", "counts of two bits", "np.array(counts, np.int64)", "np.array(counts, np.int64) % 4"),
+    Mutant("11.7", "counts of two bits", "np.array(counts, np.int64)", "np.array(counts, np.int64) % 4"),
     Mutant(
-        "11.6",
+        "11.7",
         "a rank without tokens does not take part in the counts: the others hang",
         "mine = np.array(counts, np.int64)",
         "mine = np.array(counts, np.int64)\n"
@@ -418,34 +568,34 @@ MUTANTS = [
         kind="edge",
     ),
     Mutant(
-        "11.6",
+        "11.7",
         "a rank without rows does not take part",
         "arrived = np.empty((sum(receive), rows.shape[1]), rows.dtype)",
         "arrived = np.empty((sum(receive), rows.shape[1]), rows.dtype)\n    if not len(rows):\n        return arrived",
         kind="edge",
     ),
     Mutant(
-        "11.6",
+        "11.7",
         "splits exchanged",
         "all_to_all_single(arrived, rows, receive, send, group)",
         "all_to_all_single(arrived, rows, send, receive, group)",
     ),
     Mutant(
-        "11.6",
+        "11.7",
         "equal splits",
         "all_to_all_single(arrived, rows, receive, send, group)",
         "n = group.size; "
         "all_to_all_single(arrived[: len(arrived) // n * n], rows[: len(rows) // n * n], None, None, group)",
     ),
     Mutant(
-        "11.6",
+        "11.7",
         "as many rows as it has sent",
         "np.empty((sum(receive), rows.shape[1])",
         "np.empty((sum(send), rows.shape[1])",
     ),
-    Mutant("11.6", "receives float64", "rows.shape[1]), rows.dtype)", "rows.shape[1]))", kind="dtype"),
+    Mutant("11.7", "receives float64", "rows.shape[1]), rows.dtype)", "rows.shape[1]))", kind="dtype"),
     Mutant(
-        "11.6",
+        "11.7",
         "pads every message to the longest",
         """
         all_to_all_single(arrived, rows, receive, send, group)
@@ -464,7 +614,7 @@ MUTANTS = [
         """,
     ),
     Mutant(
-        "11.6",
+        "11.7",
         "keeps the splits of the first call",
         "arrived = np.empty((sum(receive), rows.shape[1]), rows.dtype)",
         "key = group.size, len(rows), sum(receive)\n"
@@ -473,167 +623,17 @@ MUTANTS = [
         kind="second call",
     ),
     Mutant(
-        "11.6",
+        "11.7",
         "one rank returns what it was lent",
         "arrived = np.empty((sum(receive), rows.shape[1]), rows.dtype)",
         "if group.size == 1:\n        return rows\n    arrived = np.empty((sum(receive), rows.shape[1]), rows.dtype)",
         kind="lent",
     ),
     Mutant(
-        "11.6",
+        "11.7",
         "the experts of its rank in the first group",
         "return found.reshape(group.size, -1).tolist()",
         'size = vars(exchange_counts).setdefault("size", group.size); return found.reshape(size, -1).tolist()',
-        kind="second call",
-    ),
-    # 11.7 combine
-    Mutant(
-        "11.7",
-        "without the weights",
-        "total += weights[:, j, None] * rows[places[:, j]]",
-        "total += rows[places[:, j]]",
-    ),
-    Mutant(
-        "11.7",
-        "the mean",
-        "total += weights[:, j, None] * rows[places[:, j]]",
-        "total += weights[:, j, None] * rows[places[:, j]] / weights.shape[1]",
-    ),
-    Mutant("11.7", "the first choice alone", "for j in range(weights.shape[1]):", "for j in range(1):", kind="edge"),
-    Mutant(
-        "11.7",
-        "the last choice first",
-        "for j in range(weights.shape[1]):",
-        "for j in reversed(range(weights.shape[1])):",
-        kind="edge",
-    ),
-    Mutant(
-        "11.7",
-        "dropped choices get the last row",
-        "rows = np.concatenate([rows, np.zeros((1, rows.shape[1]), rows.dtype)])",
-        "rows = rows if len(rows) else np.zeros((1, rows.shape[1]), rows.dtype)",
-        kind="edge",
-    ),
-    Mutant(
-        "11.7",
-        "in the order in which rows arrive",
-        """
-        for j in range(weights.shape[1]):
-            total += weights[:, j, None] * rows[places[:, j]]
-        """,
-        """
-        flat = places.reshape(-1)
-        by_row = np.argsort(flat, kind="stable")
-        np.add.at(total, by_row // weights.shape[1], weights.reshape(-1)[by_row, None] * rows[flat[by_row]])
-        """,
-        kind="edge",
-    ),
-    Mutant(
-        "11.7",
-        "a sum over the choices in float64",
-        """
-        for j in range(weights.shape[1]):
-            total += weights[:, j, None] * rows[places[:, j]]
-        """,
-        """
-        total += (weights[:, :, None].astype(np.float64) * rows[places]).sum(axis=1).astype(rows.dtype)
-        """,
-        kind="dtype",
-    ),
-    Mutant(
-        "11.7",
-        "a result in float64",
-        "np.zeros((len(weights), rows.shape[1]), rows.dtype)",
-        "np.zeros((len(weights), rows.shape[1]))",
-        kind="dtype",
-    ),
-    Mutant(
-        "11.7",
-        "as many tokens as rows",
-        "total = np.zeros((len(weights), rows.shape[1]), rows.dtype)",
-        "total = np.zeros((max(len(weights), len(rows) - 1), rows.shape[1]), rows.dtype)[: len(rows) - 1]",
-    ),
-    Mutant(
-        "11.7",
-        "the gradient of the rows without weights",
-        "return per_row * weights.reshape(-1)[order][:, None],",
-        "return per_row * 1,",
-    ),
-    Mutant(
-        "11.7",
-        "weights in the order of the tokens",
-        "weights.reshape(-1)[order][:, None]",
-        "weights.reshape(-1)[: len(order)][:, None]",
-    ),
-    Mutant(
-        "11.7",
-        "gradients of the weights in the order of the rows",
-        "grad_weights[order] =",
-        "grad_weights[: len(order)] =",
-    ),
-    Mutant(
-        "11.7",
-        "the gradient of the weights twice weighted",
-        'np.einsum("rc,rc->r", per_row, rows)',
-        'np.einsum("rc,rc->r", per_row, rows) * weights.reshape(-1)[order]',
-    ),
-    Mutant(
-        "11.7",
-        "the mean over the width",
-        'np.einsum("rc,rc->r", per_row, rows)',
-        'np.einsum("rc,rc->r", per_row, rows) / rows.shape[1]',
-    ),
-    Mutant(
-        "11.7",
-        "the gradient of the weights without what experts say",
-        'np.einsum("rc,rc->r", per_row, rows)',
-        "per_row.sum(axis=1)",
-    ),
-    Mutant("11.7", "the gradient of another token", "per_row = gradient[token]", "per_row = gradient[token[::-1]]"),
-    Mutant(
-        "11.7",
-        "what was dropped has a gradient",
-        "grad_weights = np.zeros(weights.size, weights.dtype)",
-        "grad_weights = np.full(weights.size, gradient.sum() + 1, weights.dtype)",
-        kind="edge",
-    ),
-    Mutant(
-        "11.7",
-        "gradients of the weights left uninitialized",
-        "grad_weights = np.zeros(weights.size, weights.dtype)",
-        "grad_weights = np.full(weights.size, np.nan, weights.dtype)",
-        kind="edge",
-    ),
-    Mutant(
-        "11.7",
-        "gradients of the weights in float64",
-        "np.zeros(weights.size, weights.dtype)",
-        "np.zeros(weights.size)",
-        kind="dtype",
-    ),
-    Mutant(
-        "11.7", "gradients of the weights one after the other", "grad_weights.reshape(weights.shape)", "grad_weights"
-    ),
-    Mutant(
-        "11.7",
-        "weighs the gradient that it was lent",
-        "per_row = gradient[token]",
-        "gradient *= 1 + np.float32(len(gradient) > 1); per_row = gradient[token]",
-        kind="lent",
-    ),
-    Mutant(
-        "11.7",
-        "weighs the rows that it was lent",
-        "rows = np.concatenate([rows,",
-        "rows *= 2; rows = np.concatenate([rows / 2,",
-        kind="lent",
-    ),
-    Mutant(
-        "11.7",
-        "adds to the result of the last call",
-        "total = np.zeros((len(weights), rows.shape[1]), rows.dtype)",
-        "total = vars(combine_rows).setdefault("
-        "(weights.shape, rows.shape), np.zeros((len(weights), rows.shape[1]), rows.dtype))",
         kind="second call",
     ),
     # 11.8 expert_groups
@@ -705,149 +705,149 @@ MUTANTS = [
         "return vars(expert_groups).setdefault((mesh.shape, ranks), (exchanging.tolist(), same_experts.tolist()))",
         kind="second call",
     ),
-    # 11.9 the cost of the all-to-all
+    # 11.9 ExpertSync
     Mutant(
         "11.9",
-        "one way",
-        "return 4 * k * tokens * width * (ranks - 1) / ranks",
-        "return 2 * k * tokens * width * (ranks - 1) / ranks",
-    ),
-    Mutant(
-        "11.9",
-        "one copy a token",
-        "return 4 * k * tokens * width * (ranks - 1) / ranks",
-        "return 4 * tokens * width * (ranks - 1) / ranks",
-    ),
-    Mutant(
-        "11.9",
-        "nothing stays",
-        "return 4 * k * tokens * width * (ranks - 1) / ranks",
-        "return 4 * k * tokens * width",
-        kind="edge",
-    ),
-    Mutant("11.9", "forward alone", "return 2 * 2 * tokens * width", "return 2 * tokens * width"),
-    Mutant(
-        "11.9",
-        "an all-reduce sends everything to everyone",
-        "2 * 2 * tokens * width * (ranks - 1) / ranks",
-        "2 * 2 * tokens * width * (ranks - 1)",
-    ),
-    Mutant(
-        "11.9",
-        "other nodes alone count as places",
-        "max(ranks - node_size, 0) / ranks",
-        "max(ranks - node_size, 0) / max(ranks - 1, 1)",
-    ),
-    Mutant(
-        "11.9",
-        "less than nothing crosses in a node that is not full",
-        "max(ranks - node_size, 0) / ranks",
-        "(ranks - node_size) / ranks",
-        kind="edge",
-    ),
-    Mutant(
-        "11.9", "one node fewer crosses", "max(ranks - node_size, 0) / ranks", "max(ranks - 2 * node_size, 0) / ranks"
-    ),
-    Mutant(
-        "11.9",
-        "one link after the other",
-        "max(inside / fast, crossing / slow)",
-        "inside / fast + crossing / slow",
-    ),
-    Mutant(
-        "11.9",
-        "everything on the fast link as well",
-        "inside = all_to_all_elements(tokens, width, k, ranks) - crossing",
-        "inside = all_to_all_elements(tokens, width, k, ranks)",
-    ),
-    Mutant(
-        "11.9",
-        "links exchanged",
-        "max(inside / fast, crossing / slow)",
-        "max(inside / slow, crossing / fast)",
-    ),
-    Mutant(
-        "11.9",
-        "no limit",
-        "crossing_elements(tokens, width, most, ranks, node_size)",
-        "crossing_elements(tokens, width, k, ranks, node_size)",
-    ),
-    Mutant(
-        "11.9",
-        "one copy inside each node",
-        "copies = all_to_all_elements(tokens, width, k, node_size)",
-        "copies = all_to_all_elements(tokens, width, most, node_size)",
-    ),
-    Mutant(
-        "11.9",
-        "inside the node without what has come from others",
-        "copies = all_to_all_elements(tokens, width, k, node_size)",
-        "copies = all_to_all_elements(tokens, width, k, node_size) * node_size / ranks",
-    ),
-    Mutant("11.9", "just as long is longer", "/ fast / for_each) + 1", "/ fast / for_each - 1e-9) + 1", kind="edge"),
-    Mutant("11.9", "one less", "/ fast / for_each) + 1", "/ fast / for_each)"),
-    Mutant(
-        "11.9",
-        "tensor parallelism on the slow links",
-        "all_reduce_elements(1, 1, tensor) / fast",
-        "all_reduce_elements(1, 1, tensor) / slow",
-    ),
-    Mutant(
-        "11.9",
-        "as many tensor-parallel ranks as share the experts",
-        "all_reduce_elements(1, 1, tensor)",
-        "all_reduce_elements(1, 1, ranks)",
-    ),
-    # 11.10 ExpertSync
-    Mutant(
-        "11.10",
         "experts ep times too large: divided by their replicas",
         "experts /= self.world.size",
         "experts /= self.same_experts.size",
     ),
     Mutant(
-        "11.10",
+        "11.9",
         "experts ep times too small: divided by both",
         "experts /= self.world.size",
         "experts /= self.world.size * self.exchanging.size",
     ),
-    Mutant("11.10", "experts not divided", "experts /= self.world.size", "pass"),
+    Mutant("11.9", "experts not divided", "experts /= self.world.size", "pass"),
     Mutant(
-        "11.10",
+        "11.9",
         "experts divided by the ranks that exchange tokens",
         "experts /= self.world.size",
         "experts /= self.exchanging.size",
         kind="edge",
     ),
     Mutant(
-        "11.10",
+        "11.9",
         "the norm without the experts of other ranks",
         "all_reduce(squares, ReduceOp.SUM, self.exchanging)",
         "pass",
     ),
     Mutant(
-        "11.10",
+        "11.9",
         "experts counted once for each replica",
         "all_reduce(squares, ReduceOp.SUM, self.exchanging)",
         "all_reduce(squares, ReduceOp.SUM, self.world)",
     ),
     Mutant(
-        "11.10",
+        "11.9",
         "the norm of the ranks with the largest experts",
         "all_reduce(squares, ReduceOp.SUM, self.exchanging)",
         "all_reduce(squares, ReduceOp.MAX, self.world)",
     ),
     Mutant(
-        "11.10",
+        "11.9",
         "the mean over the ranks that exchange tokens",
         "all_reduce(squares, ReduceOp.SUM, self.exchanging)",
         "all_reduce(squares, ReduceOp.SUM, self.exchanging); squares /= self.exchanging.size",
     ),
     Mutant(
-        "11.10",
+        "11.9",
         "the norm of the dense parameters alone",
         "all_reduce(squares, ReduceOp.SUM, self.exchanging)",
         "squares[0] = 0",
         kind="edge",
+    ),
+    # 11.10 the cost of the all-to-all
+    Mutant(
+        "11.10",
+        "one way",
+        "return 4 * k * tokens * width * (ranks - 1) / ranks",
+        "return 2 * k * tokens * width * (ranks - 1) / ranks",
+    ),
+    Mutant(
+        "11.10",
+        "one copy a token",
+        "return 4 * k * tokens * width * (ranks - 1) / ranks",
+        "return 4 * tokens * width * (ranks - 1) / ranks",
+    ),
+    Mutant(
+        "11.10",
+        "nothing stays",
+        "return 4 * k * tokens * width * (ranks - 1) / ranks",
+        "return 4 * k * tokens * width",
+        kind="edge",
+    ),
+    Mutant("11.10", "forward alone", "return 2 * 2 * tokens * width", "return 2 * tokens * width"),
+    Mutant(
+        "11.10",
+        "an all-reduce sends everything to everyone",
+        "2 * 2 * tokens * width * (ranks - 1) / ranks",
+        "2 * 2 * tokens * width * (ranks - 1)",
+    ),
+    Mutant(
+        "11.10",
+        "other nodes alone count as places",
+        "max(ranks - node_size, 0) / ranks",
+        "max(ranks - node_size, 0) / max(ranks - 1, 1)",
+    ),
+    Mutant(
+        "11.10",
+        "less than nothing crosses in a node that is not full",
+        "max(ranks - node_size, 0) / ranks",
+        "(ranks - node_size) / ranks",
+        kind="edge",
+    ),
+    Mutant(
+        "11.10", "one node fewer crosses", "max(ranks - node_size, 0) / ranks", "max(ranks - 2 * node_size, 0) / ranks"
+    ),
+    Mutant(
+        "11.10",
+        "one link after the other",
+        "max(inside / fast, crossing / slow)",
+        "inside / fast + crossing / slow",
+    ),
+    Mutant(
+        "11.10",
+        "everything on the fast link as well",
+        "inside = all_to_all_elements(tokens, width, k, ranks) - crossing",
+        "inside = all_to_all_elements(tokens, width, k, ranks)",
+    ),
+    Mutant(
+        "11.10",
+        "links exchanged",
+        "max(inside / fast, crossing / slow)",
+        "max(inside / slow, crossing / fast)",
+    ),
+    Mutant(
+        "11.10",
+        "no limit",
+        "crossing_elements(tokens, width, most, ranks, node_size)",
+        "crossing_elements(tokens, width, k, ranks, node_size)",
+    ),
+    Mutant(
+        "11.10",
+        "one copy inside each node",
+        "copies = all_to_all_elements(tokens, width, k, node_size)",
+        "copies = all_to_all_elements(tokens, width, most, node_size)",
+    ),
+    Mutant(
+        "11.10",
+        "inside the node without what has come from others",
+        "copies = all_to_all_elements(tokens, width, k, node_size)",
+        "copies = all_to_all_elements(tokens, width, k, node_size) * node_size / ranks",
+    ),
+    Mutant("11.10", "just as long is longer", "/ fast / for_each) + 1", "/ fast / for_each - 1e-9) + 1", kind="edge"),
+    Mutant("11.10", "one less", "/ fast / for_each) + 1", "/ fast / for_each)"),
+    Mutant(
+        "11.10",
+        "tensor parallelism on the slow links",
+        "all_reduce_elements(1, 1, tensor) / fast",
+        "all_reduce_elements(1, 1, tensor) / slow",
+    ),
+    Mutant(
+        "11.10",
+        "as many tensor-parallel ranks as share the experts",
+        "all_reduce_elements(1, 1, tensor)",
+        "all_reduce_elements(1, 1, ranks)",
     ),
 ]
