@@ -14,8 +14,8 @@ from minidist.show.demos import DEMONSTRATIONS
 from minidist.show.demos.data_parallel import drift, lecture, run
 from minidist.show.demos.data_parallel.bug import DROPPED_BUCKET, drops_a_bucket
 from minidist.show.demos.data_parallel.picture import Axis, network
-from minidist.show.demos.data_parallel.steps import Step, full_times, last_step_of
-from minidist.show.demos.shared.gpus import DIALS, on_gpus
+from minidist.show.demos.data_parallel.steps import Step, full_times
+from minidist.show.demos.shared.gpus import DIALS, last_step_of, on_gpus
 from minidist.show.demos.shared.lanes import COLOURS, HAIRLINE
 from minidist.show.demos.shared.runs import warm_ranks
 from minidist.train.config import TrainConfig
