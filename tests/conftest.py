@@ -15,13 +15,17 @@ from minidist.comm.runtime.patience import cores
 from minidist.comm.runtime.warm import WarmClusters, preload
 from minidist.course.authoring.plugin import RANK_MODULES
 
-FIRST = (
+FIRST = (  # the longest, so that none of them begins when the other cores have nothing left to do
     "test_mutants.py",
     "test_chapters.py",
+    "test_check.py",
     "test_grade.py",
     "test_matrix.py",
     "test_verify.py",
-)  # the longest
+    "test_elastic.py",
+    "test_corrupted_numbers.py",
+    "test_peer_copies.py",
+)
 
 left_out = pytest.StashKey[int]()
 

@@ -15,9 +15,6 @@ from readable import POINTS
 from minidist.course.answers import ROOT
 from minidist.course.grading.run_graders import run_graders
 
-nbformat = pytest.importorskip("nbformat", reason="Jupyter is not installed")
-nbclient = pytest.importorskip("nbclient", reason="Jupyter is not installed")
-
 CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
 SHORT = "02_ranks"  # the chapter that ``pytest`` alone runs
 CELL_SECONDS = 600  # however busy the machine is
@@ -28,8 +25,13 @@ PLOT_LINES = 25
 BYTES = 750_000  # of a notebook with its pictures and players, of which dials make the most
 
 
+def jupyter(name: str):
+    """One of Jupyter's modules. They take seconds to import, so that no process does it that only collects tests."""
+    return pytest.importorskip(name, reason="Jupyter is not installed")
+
+
 def read(path: Path):
-    return nbformat.read(path, as_version=4)
+    return jupyter("nbformat").read(path, as_version=4)
 
 
 def text_of(path: Path) -> str:
@@ -50,6 +52,7 @@ def test_chapters_and_exercises_belong_together():
 @pytest.fixture(scope="module")
 def running(request, tmp_path_factory):
     """path -> the future of the notebook, run. Two run at a time: one process computes in much of what they do."""
+    nbclient = jupyter("nbclient")
     # a notebook runs in a folder of its own, and finds minidist and the figures here
     os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT, ROOT / "chapters")))
 

@@ -2,9 +2,6 @@
 
 import pytest
 
-nbformat = pytest.importorskip("nbformat", reason="Jupyter is not installed")
-nbclient = pytest.importorskip("nbclient", reason="Jupyter is not installed")
-
 CELLS = [
     "import numpy as np\nimport minidist as md\nSCALE = 10\ncluster = md.Cluster(3)",
     """
@@ -32,6 +29,8 @@ except md.Deadlock as error:
 
 
 def test_a_cluster_in_a_notebook():
+    nbformat = pytest.importorskip("nbformat", reason="Jupyter is not installed")  # here: importing it takes seconds
+    nbclient = pytest.importorskip("nbclient", reason="Jupyter is not installed")
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
     nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
     outputs = [cell.outputs for cell in notebook.cells]

@@ -20,6 +20,8 @@ ALPHA, BETA = 3.0, 0.25
 ALIKE = Links(Link(1 / BETA, ALPHA), Link(1 / BETA, ALPHA))
 ELEMENTS = 960
 M = 4 * ELEMENTS
+SEGMENTS = 6 * SEGMENT_BYTES // 4  # elements
+long = pytest.mark.long
 
 
 def test_every_algorithm_has_a_cost():
@@ -49,9 +51,9 @@ def test_the_formulas_of_textbooks(n):
     for (collective, algorithm), value in expected.items():
         assert seconds(collective, algorithm, M, one, ALIKE) == pytest.approx(value, rel=1e-12), (collective, algorithm)
     if n > 1:
-        long = pieces * SEGMENT_BYTES
+        nbytes = pieces * SEGMENT_BYTES
         ring = (n - 2 + pieces) * (a + BETA * SEGMENT_BYTES)
-        assert seconds("broadcast", "ring", long, one, ALIKE) == pytest.approx(ring, rel=1e-12)
+        assert seconds("broadcast", "ring", nbytes, one, ALIKE) == pytest.approx(ring, rel=1e-12)
 
 
 def test_two_levels_by_hand():
@@ -121,15 +123,25 @@ EXACT = [
 ]
 
 
-@pytest.mark.parametrize(("nodes", "each"), [(1, 2), (1, 3), (2, 2), (1, 5), (2, 3), (3, 2), (2, 4)])
+@pytest.mark.parametrize(
+    ("nodes", "each"),
+    [(1, 2), (1, 3), (2, 2), (3, 2), (2, 4), *(pytest.param(*one, marks=long) for one in ((1, 5), (2, 3)))],
+)
 def test_closed_forms_against_real_runs(ranks, nodes, each):
     for collective, algorithm in EXACT:
         found, expected = replayed(ranks, nodes, each, collective, algorithm)
         assert found == pytest.approx(expected, rel=1e-12), (collective, algorithm)
 
 
-@pytest.mark.parametrize(("nodes", "each"), [(2, 2), (2, 3), (3, 2), (2, 4), (4, 2)])
-@pytest.mark.parametrize("elements", [ELEMENTS, 6 * SEGMENT_BYTES // 4])
+@pytest.mark.parametrize(
+    ("elements", "nodes", "each"),
+    [
+        *((ELEMENTS, *one) for one in ((2, 3), (3, 2), (2, 4))),
+        *((SEGMENTS, *one) for one in ((2, 2), (4, 2))),
+        *(pytest.param(ELEMENTS, *one, marks=long) for one in ((2, 2), (4, 2))),
+        *(pytest.param(SEGMENTS, *one, marks=long) for one in ((2, 3), (3, 2), (2, 4))),
+    ],
+)
 def test_closed_forms_on_links_of_two_speeds(ranks, nodes, each, elements):
     """Exact, except where ranks need not wait for the slowest message of each step, or messages wait for each other:
     the sums over steps are then off by up to 30 percent."""
@@ -144,11 +156,11 @@ def test_closed_forms_on_links_of_two_speeds(ranks, nodes, each, elements):
 
 def test_a_pipelined_broadcast_against_a_real_run(ranks):
     for nodes, each, algorithm in ((1, 4, "ring"), (2, 2, HIERARCHICAL)):
-        found, expected = replayed(ranks, nodes, each, "broadcast", algorithm, 6 * SEGMENT_BYTES // 4)
+        found, expected = replayed(ranks, nodes, each, "broadcast", algorithm, SEGMENTS)
         assert found == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, 5, 8, 13])
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 8, pytest.param(13, marks=long)])
 def test_double_trees_take_little_longer_than_their_busiest_port(ranks, size):
     """The closed form knows no waiting between the two trees' messages: a run may take up to half as long again."""
     for collective in ("all_reduce", "broadcast"):

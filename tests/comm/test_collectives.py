@@ -10,6 +10,7 @@ from minidist.comm.collectives import ReduceOp
 SIZES = (0, 1, 7, 1001)  # elements; hardly any number of ranks divides them
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 DTYPES = (*INTEGERS, "float16", "float32", "float64", "longdouble", "complex64", "complex128", "clongdouble", "bool")
+FEW = ("uint8", "int64", "float16", "float32", "complex128", "bool")  # of each kind one, for groups that take longer
 LIMIT = 60  # seconds for one run of a cluster
 
 
@@ -60,10 +61,10 @@ def same(found: np.ndarray, expected: np.ndarray, *what) -> None:
     assert np.array_equal(found, expected), (what, found, expected)
 
 
-def check_everything(group) -> int:
+def check_everything(group, dtypes=DTYPES) -> int:
     """Run all collectives on a group; returns how many results were compared."""
     size, rank, compared = group.size, group.rank, 0
-    for dtype in DTYPES:
+    for dtype in dtypes:
         for elements in SIZES:
             mine = values(rank, elements, dtype)
             root = elements % size
@@ -119,13 +120,23 @@ def check_everything(group) -> int:
 long = pytest.mark.long
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, *(pytest.param(n, marks=long) for n in (5, 6, 7, 8))])
-def test_all_collectives_agree_with_integers(ranks, size):
-    counts = ranks(size).run(check_everything, timeout=LIMIT)
-    assert len(set(counts)) == 1 and counts[0] > 2000
+@pytest.mark.parametrize(
+    ("size", "dtypes"),
+    [
+        (1, DTYPES),
+        (2, DTYPES),
+        (3, FEW),
+        (4, FEW),
+        *(pytest.param(n, DTYPES, marks=long) for n in (3, 4, 5, 6, 7, 8)),
+    ],
+    ids=lambda value: value if isinstance(value, int) else f"{len(value)} dtypes",
+)
+def test_all_collectives_agree_with_integers(ranks, size, dtypes):
+    counts = ranks(size).run(check_everything, dtypes, timeout=LIMIT)
+    assert len(set(counts)) == 1 and counts[0] > 125 * len(dtypes)
 
 
-def on_subgroups(world):
+def on_subgroups(world, dtypes):
     """Two groups at the same time, one of them with its ranks in another order."""
     odd_ranks_backwards = [r for r in range(world.size) if r % 2][::-1]
     even = [r for r in range(world.size) if r % 2 == 0]
@@ -134,13 +145,15 @@ def on_subgroups(world):
         assert (group is None) == (world.rank not in ranks)
         if group is not None:
             assert group.ranks == tuple(ranks) and group.ranks[group.rank] == world.rank
-            return check_everything(group)
+            return check_everything(group, dtypes)
     return 0
 
 
-@pytest.mark.parametrize("size", [5, pytest.param(7, marks=long)])
-def test_collectives_on_subgroups(ranks, size):
-    assert min(ranks(size).run(on_subgroups, timeout=LIMIT)) > 2000
+@pytest.mark.parametrize(
+    ("size", "dtypes"), [(5, FEW), *(pytest.param(n, DTYPES, marks=long) for n in (5, 7))], ids=["5", "5 all", "7 all"]
+)
+def test_collectives_on_subgroups(ranks, size, dtypes):
+    assert min(ranks(size).run(on_subgroups, dtypes, timeout=LIMIT)) > 125 * len(dtypes)
 
 
 def larger_than_the_queues(world):
@@ -163,7 +176,7 @@ def larger_than_the_queues(world):
             same(out, np.concatenate([whole[cut]] * world.size))
 
 
-@pytest.mark.parametrize("size", [2, 3, pytest.param(5, marks=long)])
+@pytest.mark.parametrize("size", [pytest.param(2, marks=long), 3, pytest.param(5, marks=long)])
 def test_arrays_larger_than_every_queue(size):
     with md.Cluster(size, queue_bytes=1024) as cluster:
         cluster.run(larger_than_the_queues, timeout=LIMIT)

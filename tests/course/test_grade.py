@@ -357,6 +357,7 @@ def test_the_limit_of_processes(tmp_path):
     assert grade["points"] == 2
 
 
+@pytest.mark.long
 def test_the_autograder_of_the_documentation(tmp_path):
     """run_autograder as Gradescope runs it, with another folder in place of /autograder."""
     (tmp_path / "submission").mkdir()

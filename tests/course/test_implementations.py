@@ -1,5 +1,7 @@
 """Training on a learner's own code: overrides for what is solved, the library's functions for what is still a stub."""
 
+import contextlib
+import io
 import json
 
 import pytest
@@ -14,7 +16,7 @@ from minidist.train.layout import Layout
 from minidist.train.trainer import run
 from minidist.verify.comparison import verify as verify_layouts
 
-SMALL = "--steps=3 --layers=1 --width=16 --heads=2 --context=8 --global-batch=8 --micro-batch=1".split()  # noqa: SIM905
+SMALL = "--steps=3 --layers=1 --width=16 --heads=2 --context=8 --global-batch=4 --micro-batch=1".split()  # noqa: SIM905
 SOLUTIONS = {name: source.text for name, source in read_answers(course_folder("solutions")).items()}
 
 
@@ -61,7 +63,7 @@ def test_all_solutions_reach_the_librarys_fingerprint(capsys):
     layouts = ["dp=4,algorithm=ring", "dp=3,algorithm=naive,sync=naive", "dp=5,algorithm=tree,bucket_mb=0.01", "dp=1"]
     layouts += ["tp=2", "zero=1,dp=2,tp=2,sp=1"]
     layouts += ["pp=2", "pp=2,schedule=gpipe", "pp=2,virtual=2", "pp=2,schedule=zb-h1"]
-    assert main(["verify", "--impl", "solutions", *SMALL, "--layers=4", *layouts]) == 0
+    assert main(["verify", "--impl", "solutions", *SMALL, "--layers=4", "--global-batch=8", *layouts]) == 0
     shown = capsys.readouterr().out
     assert shown.count("  yes") == 10 and shown.count("yours") > 20 and "│ minidist" not in shown
 
@@ -80,17 +82,19 @@ def train(folder, *arguments) -> int:
     return main(["train", "--impl", str(folder), *SMALL, *arguments])
 
 
-@pytest.fixture
-def checkpoint(tmp_path, capsys):
-    """A folder with the checkpoints of two steps, and how often each of a learner's functions was called for them."""
-    place = tmp_path / "saved"
-    assert train("solutions", "--dp=3", "--zero=2", "--save", str(place), "--save-every=1", "--keep=1", "--json=-") == 0
-    return place, calls_in(capsys)
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A folder with a checkpoint, to read, and how often each of a learner's functions was called for it."""
+    place, printed = tmp_path_factory.mktemp("run") / "saved", io.StringIO()
+    flags = ["--dp=3", "--zero=2", "--save", str(place), "--save-every=1", "--keep=1", "--json=-"]
+    with contextlib.redirect_stdout(printed):
+        assert train("solutions", *flags) == 0
+    return place, calls_in(printed.getvalue())
 
 
-def calls_in(capsys) -> dict[str, int]:
+def calls_in(printed: str) -> dict[str, int]:
     """How often rank 0 called each of the learner's functions, from the command's JSON."""
-    rows = json.loads(capsys.readouterr().out)["implementations"]
+    rows = json.loads(printed)["implementations"]
     return {row["function"]: row["calls"] for row in rows if row["implementation"] == "yours"}
 
 
@@ -101,7 +105,7 @@ def test_checkpoints_are_saved_and_read_by_every_function_of_their_chapter(check
     shown = capsys.readouterr().err
     assert "other settings: steps" in shown
     assert train("solutions", "--tp=2", "--resume", str(place), "--json=-") == 0
-    calls = calls_in(capsys)
+    calls = calls_in(capsys.readouterr().out)
     assert all(calls[name] for name in ("overlaps", "read_part"))
 
 
@@ -116,13 +120,13 @@ def test_the_command_checks_a_checkpoint_with_a_learners_function(checkpoint, fo
 
 def test_micro_batches_are_dealt_by_a_learners_function(capsys):
     assert train("solutions", "--dp=2", "--rebalance", "--steps=6", "--json=-") == 0
-    assert calls_in(capsys)["deal"] == 1
+    assert calls_in(capsys.readouterr().out)["deal"] == 1
 
 
 def test_collectives_on_nodes_run_on_a_learners_functions(capsys):
     ways = "dp=4,node_size=2,algorithm=hierarchical", "dp=4,algorithm=double_tree"
     assert main(["verify", "--impl", "solutions", *SMALL, *ways, "--json", "-"]) == 0
-    calls = calls_in(capsys)
+    calls = calls_in(capsys.readouterr().out)
     assert calls["all_reduce_hierarchical"] and calls["double_tree"]
 
 
@@ -140,7 +144,7 @@ def test_the_clusters_clock_shares_links_by_a_learners_function(folder, capsys):
 
 def test_replicas_vote_by_a_learners_function(capsys):
     assert train("solutions", "--dp=3", "--check-replicas=1", "--json=-") == 0
-    assert calls_in(capsys)["odd_ones_out"] > 0
+    assert calls_in(capsys.readouterr().out)["odd_ones_out"] > 0
 
 
 def test_the_library_fills_in_for_stubs_that_an_answer_calls(folder, capsys):

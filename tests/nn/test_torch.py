@@ -10,8 +10,6 @@ from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.moe.config import MoEConfig
 from minidist.nn.optim import SGD, AdamW, average_gradients
 
-torch = pytest.importorskip("torch")
-
 CONFIGS = [
     GPTConfig(vocab=256, context=16, layers=2, heads=4, width=32),
     GPTConfig(vocab=256, context=9, layers=1, heads=6, width=18),  # the vocabulary is padded to 258
@@ -26,6 +24,13 @@ CONFIGS = [
     ),
     GPTConfig(vocab=11, context=7, layers=1, heads=2, width=8, moe=MoEConfig(6, 3, gate="sigmoid", aux_loss=0.5)),
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pytorch():
+    """Imported here, because it takes seconds: not in each process that collects the tests."""
+    global torch
+    torch = pytest.importorskip("torch")
 
 
 def batch(config: GPTConfig, seed: int = 0, samples: int = 3):

@@ -24,7 +24,7 @@ from minidist.train.trainer import run, train_rank
 from minidist.verify.comparison import agrees, first_difference
 
 BASE = TrainConfig(
-    layers=2, heads=6, width=24, context=24, steps=3, global_batch=6, micro_batch=2, clip=0.05, warmup=2,
+    layers=2, heads=6, width=24, context=24, steps=2, global_batch=6, micro_batch=2, clip=0.05, warmup=2,
     sequence_chunks=12, dropout=0.2,
 )  # fmt: skip
 HEADS, BATCH, WIDTH = 6, 2, 5

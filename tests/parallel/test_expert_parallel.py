@@ -25,7 +25,7 @@ from minidist.train.trainer import run, train_rank
 from minidist.verify.comparison import agrees, first_difference
 
 BASE = TrainConfig(
-    layers=2, heads=4, width=16, context=16, steps=3, global_batch=12, micro_batch=2, clip=0.05, warmup=1, lr=1e-2,
+    layers=2, heads=4, width=16, context=16, steps=2, global_batch=12, micro_batch=2, clip=0.05, warmup=1, lr=1e-2,
     dropout=0.1, experts=8, expert_hidden=16, aux_loss=0.02, bias_rate=0.0,
 )  # fmt: skip
 FULL = replace(BASE, shared_expert=8, z_loss=1e-3, bias_rate=0.01, capacity=1.0, aux_scope="global_batch")

@@ -17,7 +17,7 @@ from minidist.verify.comparison import agrees, first_difference
 
 # 7 micro-batches: some ranks have fewer than others. Clipping works hard, dropout is on, and nothing divides evenly.
 CONFIG = TrainConfig(
-    layers=3, heads=3, width=15, context=9, steps=3, global_batch=14, micro_batch=2, dropout=0.2, clip=0.05, warmup=2
+    layers=3, heads=3, width=15, context=9, steps=2, global_batch=14, micro_batch=2, dropout=0.2, clip=0.05, warmup=2
 )
 EVEN = TrainConfig(
     layers=3, heads=2, width=16, context=16, steps=2, global_batch=4, micro_batch=1, reduce_dtype="float32"
@@ -37,6 +37,11 @@ LAYOUTS = [
 ]
 
 
+def takes_long(layout: Layout) -> bool:
+    """More than four ranks, or four that are not in two groups of shards."""
+    return layout.dp > 4 or (layout.dp == 4 and layout.shard != 2)
+
+
 @pytest.fixture(scope="module")
 def one_process(ranks):
     return run(ranks(1), CONFIG, Layout())
@@ -44,7 +49,7 @@ def one_process(ranks):
 
 @pytest.mark.parametrize(
     "text",
-    [pytest.param(text, marks=pytest.mark.long if Layout.parse(text).world_size > 4 else ()) for text in LAYOUTS],
+    [pytest.param(text, marks=pytest.mark.long if takes_long(Layout.parse(text)) else ()) for text in LAYOUTS],
 )
 def test_every_stage_ends_on_the_bits_of_one_process(ranks, one_process, text):
     layout = Layout.parse(text)

@@ -14,7 +14,7 @@ from minidist.train.trainer import run, train_rank
 from minidist.verify.comparison import agrees, first_difference
 
 BASE = TrainConfig(
-    layers=4, heads=2, width=16, context=8, steps=3, global_batch=12, micro_batch=1, clip=0.05, warmup=2, dropout=0.2
+    layers=4, heads=2, width=16, context=8, steps=2, global_batch=12, micro_batch=1, clip=0.05, warmup=2, dropout=0.2
 )
 BLOCKS = 2  # on each of two stages
 MINE = 6  # micro-batches of a rank with dp=2

@@ -336,7 +336,7 @@ def test_verdicts_have_the_clocks_numbers(animation, found):
         harm(found.steps, replace(found.bad, report=one.report), "P")
 
 
-@pytest.mark.parametrize(("ranks", "size"), [(4, 128), (8, 512)])
+@pytest.mark.parametrize(("ranks", "size"), [(4, 128), pytest.param(8, 512, marks=pytest.mark.long)])
 def test_everything_is_in_the_picture(ranks, size):
     for one in DEMONSTRATIONS["cluster"](ranks=ranks, size=size).all_scenes:
         check_inside(one)

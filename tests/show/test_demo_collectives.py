@@ -380,7 +380,7 @@ def test_small_integers_add_up(warm, n):
 
 
 @pytest.mark.parametrize("kind", ["ring", "reduce-scatter", "all-gather"])
-def test_the_bug_makes_training_diverge(warm, kind):
+def test_the_bug_makes_training_diverge(warm, kind, short_training):
     text = training.consequence(KINDS[kind].trains_on, warm, 2, 0)
     start = "Training diverges from the single-process run: it first differs after step 0, "
     assert text.startswith(start) and "ulp" in text
@@ -391,7 +391,7 @@ def all_gather_ring(chunks: list[np.ndarray], group) -> None:
     algorithms.all_gather_direct(chunks, group)
 
 
-def test_the_weights_of_a_right_run_do_not_drift_and_those_of_a_broken_one_do(warm):
+def test_the_weights_of_a_right_run_do_not_drift_and_those_of_a_broken_one_do(warm, short_training):
     layout_of, function = kinds.ALL_GATHER.trains_on
     right = training.harm((layout_of, all_gather_ring), warm, 2, 0)
     assert not right.drift.any() and (right.right == right.wrong).all()
@@ -404,7 +404,7 @@ def test_the_weights_of_a_right_run_do_not_drift_and_those_of_a_broken_one_do(wa
 
 
 @pytest.mark.parametrize(("name", "ranks"), [("ring", 3), ("broadcast", 8), ("all-to-all", 5)])
-def test_the_animation(name, ranks):
+def test_the_animation(name, ranks, short_training):
     animation = DEMONSTRATIONS[name](ranks=ranks, size=5, seed=1)
     kind = KINDS[name]
     algorithms_shown = list(kinds.programs_for(kind, ranks))
@@ -422,7 +422,7 @@ def test_the_animation(name, ranks):
     assert len(animation.logs) == ranks and all(animation.logs)
 
 
-def test_the_ring_s_frames():
+def test_the_ring_s_frames(short_training):
     animation = DEMONSTRATIONS["ring"](ranks=3, size=5, seed=1)
     assert animation.broken.first_wrong == 1 and len(animation.scenes[0].frames) == 5
     last = animation.scenes[0].frames[-1]

@@ -37,7 +37,7 @@ def test_every_rank_enters_its_calls_and_ends(animation):
         assert "bit for bit" in told(scene)
 
 
-@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("ranks", [2, 4, pytest.param(8, marks=pytest.mark.long)])
 def test_the_cycle_is_what_the_parent_finds(ranks):
     broken = DEMO(ranks=ranks, size=FITS + 1, seed=ranks).broken
     everybody = {f"{rank} waits for {(rank + 1) % ranks}" for rank in range(ranks)}
@@ -104,17 +104,17 @@ def test_who_waits_after_each_call():
     assert moments(events, fits=False)[-1].finished == {0, 1}
 
 
-def test_everything_is_in_the_picture():
-    for ranks in (2, 8):
-        animation = DEMO(ranks=ranks)
-        for scene in (*animation.scenes, animation.broken):
-            for shape in (shape for frame in scene.frames for shape in frame.shapes):
-                if isinstance(shape, Box):
-                    assert 0 <= shape.x <= shape.x + shape.w <= WIDTH
-                    assert 0 <= shape.y <= shape.y + shape.h <= scene.height
-                    assert len(shape.text) <= shape.w
-                if isinstance(shape, Label) and shape.anchor == "start":
-                    assert shape.x + len(shape.text) <= WIDTH
+@pytest.mark.parametrize("ranks", [2, pytest.param(8, marks=pytest.mark.long)])
+def test_everything_is_in_the_picture(ranks):
+    animation = DEMO(ranks=ranks)
+    for scene in (*animation.scenes, animation.broken):
+        for shape in (shape for frame in scene.frames for shape in frame.shapes):
+            if isinstance(shape, Box):
+                assert 0 <= shape.x <= shape.x + shape.w <= WIDTH
+                assert 0 <= shape.y <= shape.y + shape.h <= scene.height
+                assert len(shape.text) <= shape.w
+            if isinstance(shape, Label) and shape.anchor == "start":
+                assert shape.x + len(shape.text) <= WIDTH
 
 
 def test_the_log_has_every_message(animation):

@@ -7,11 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from frames import boxes, check_inside, labels, told
+from keeping import kept
 
-from minidist.show.demos import DEMONSTRATIONS
+from minidist.show.demos import DEMONSTRATIONS, expert_parallel
 from minidist.show.demos.expert_parallel import balance, picture, scene
 from minidist.show.demos.expert_parallel.balance import EVEN, HIGH, IDLE, LOW, STEPS, STRIDE, Load, colour_of
-from minidist.show.demos.expert_parallel.bug import average_over_own_group, train_too_large
+from minidist.show.demos.expert_parallel.bug import average_over_own_group
 from minidist.show.demos.expert_parallel.run import (
     EXPERTS_OF_RANK,
     TOP_K,
@@ -19,15 +20,10 @@ from minidist.show.demos.expert_parallel.run import (
     Gradients,
     Routed,
     Step,
-    config_of,
-    layout_of,
     step_of,
-    train_watched,
 )
-from minidist.show.demos.shared.runs import warm_ranks
 from minidist.show.palette import of_rank
 from minidist.show.player.scene import Arrow, Box
-from minidist.verify.comparison import ONE_PROCESS
 
 RANKS, SIZE, SEED = 4, 4, 0  # the defaults, which lectures show
 EXPERTS = EXPERTS_OF_RANK * RANKS
@@ -35,20 +31,24 @@ DISPATCH = 3  # the frame in which rows for a rank's own experts stay
 
 
 @pytest.fixture(scope="module")
-def animation():
-    return DEMONSTRATIONS["ep"](ranks=RANKS, size=SIZE, seed=SEED)
+def made():
+    """The animation, and the runs that it was made from."""
+    with pytest.MonkeyPatch.context() as patch:
+        calls = kept(patch, expert_parallel, "step_of")
+        animation = DEMONSTRATIONS["ep"](ranks=RANKS, size=SIZE, seed=SEED)
+    (one, _), (right, _), (bad, _) = calls
+    return SimpleNamespace(animation=animation, runs=SimpleNamespace(one=one, right=right, bad=bad))
 
 
 @pytest.fixture(scope="module")
-def runs():
+def animation(made):
+    return made.animation
+
+
+@pytest.fixture(scope="module")
+def runs(made):
     """Of one process, of the ranks, and of the ranks with the bug."""
-    config, layout = config_of(RANKS, SIZE, SEED), layout_of(RANKS)
-    with warm_ranks() as warm:
-        return SimpleNamespace(
-            one=warm.train(config, ONE_PROCESS, train_watched, trace=True),
-            right=warm.train(config, layout, train_watched, trace=True),
-            bad=warm.train(config, layout, train_too_large, trace=True),
-        )
+    return made.runs
 
 
 @pytest.fixture(scope="module")
@@ -260,7 +260,7 @@ def test_both_runs_are_on_one_time_axis(animation):
     assert len(re.findall(f"of {EXPERTS}", told(one))) == 2 and "match the single-process run bit for bit" in told(one)
 
 
-@pytest.mark.parametrize(("ranks", "size"), [(2, 1), (8, 6)])
+@pytest.mark.parametrize(("ranks", "size"), [(2, 1), pytest.param(8, 6, marks=pytest.mark.long)])
 def test_everything_is_in_the_picture(ranks, size):
     for one in DEMONSTRATIONS["ep"](ranks=ranks, size=size).all_scenes:
         check_inside(one)

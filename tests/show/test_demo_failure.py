@@ -5,20 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 from frames import boxes, check_inside, told
+from keeping import kept
 
 from minidist.comm.failures import RankFailed
-from minidist.show.demos import DEMONSTRATIONS
+from minidist.show.demos import DEMONSTRATIONS, failure
 from minidist.show.demos.failure import disk_scene, picture, run
-from minidist.show.demos.failure.bug import train_early
-from minidist.show.demos.failure.power_cut import moments_of, resumed_from
-from minidist.show.demos.failure.recording import (
-    FOLDER,
-    OLD,
-    RANKS,
-    Operation,
-    record,
-    recording_of,
-)
+from minidist.show.demos.failure.power_cut import resumed_from
+from minidist.show.demos.failure.recording import FOLDER, OLD, RANKS, Operation, recording_of
 from minidist.show.demos.shared.runs import warm_ranks
 from minidist.show.palette import of_rank
 from minidist.show.player.scene import Box
@@ -31,28 +24,29 @@ COUNT = 4  # ranks
 
 
 @pytest.fixture(scope="module")
-def animation():
-    return DEMONSTRATIONS["failure"](ranks=COUNT, size=SIZE, seed=0)
+def found(tmp_path_factory):
+    """The animation, its interrupted run, its saves in the right and in the wrong order, and their moments."""
+    saved = replace(run.config_of(COUNT, SIZE, 0), steps=2 * SIZE)
+    with pytest.MonkeyPatch.context() as patch:
+        temporary = tmp_path_factory.mktemp("temporary")
+        patch.setattr("tempfile.tempdir", str(temporary))
+        calls = {name: kept(patch, failure, name) for name in ("interrupted", "record", "moments_of")}
+        animation = DEMONSTRATIONS["failure"](ranks=COUNT, size=SIZE, seed=0)
+        rests = [path.name for path in temporary.iterdir() if path.name.startswith("minidist-failure")]
+    ((_, interrupted),) = calls["interrupted"]
+    (_, (right, recording)), (_, (bad, wrong)) = calls["record"]
+    (_, moments), (_, bad_moments) = calls["moments_of"]
+    with warm_ranks() as warm:
+        reference = warm.reference(saved)
+    return SimpleNamespace(
+        animation=animation, interrupted=interrupted, right=right, bad=bad, recording=recording, wrong=wrong,
+        moments=moments, bad_moments=bad_moments, rests=rests, reference=reference,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    """The interrupted run, the saves in the right and in the wrong order, and their moments."""
-    config = run.config_of(COUNT, SIZE, 0)
-    saved = replace(config, steps=2 * SIZE)
-    with pytest.MonkeyPatch.context() as patch, warm_ranks() as warm:
-        temporary = tmp_path_factory.mktemp("temporary")
-        patch.setattr("tempfile.tempdir", str(temporary))
-        interrupted = run.interrupted(warm, config, COUNT, SIZE)
-        right, recording = record(warm, saved, run.layouts_of(COUNT)[0], SIZE)
-        bad, wrong = record(warm, saved, run.layouts_of(COUNT)[0], SIZE, train_early)
-        moments, bad_moments = moments_of(recording), moments_of(wrong)
-        rests = [path.name for path in temporary.iterdir() if path.name.startswith("minidist-failure")]
-        reference = warm.reference(saved)
-    return SimpleNamespace(
-        interrupted=interrupted, right=right, bad=bad, recording=recording, wrong=wrong, moments=moments,
-        bad_moments=bad_moments, rests=rests, reference=reference,
-    )  # fmt: skip
+def animation(found):
+    return found.animation
 
 
 def cells(frame) -> list[Box]:
@@ -293,7 +287,7 @@ def test_a_run_that_survives_its_fault_is_an_error(monkeypatch, tmp_path):
 run_without_fault = SimpleNamespace(rank=99, step=0)  # nobody has this rank
 
 
-@pytest.mark.parametrize(("ranks", "size"), [(2, 2), (8, 6)])
+@pytest.mark.parametrize(("ranks", "size"), [(2, 2), pytest.param(8, 6, marks=pytest.mark.long)])
 def test_everything_is_in_the_picture(ranks, size):
     for one in DEMONSTRATIONS["failure"](ranks=ranks, size=size).all_scenes:
         check_inside(one, note=100)

@@ -5,13 +5,13 @@ import pytest
 from minidist.show.demos import DEMONSTRATIONS
 from minidist.show.demos.menu import SCENES
 
-QUICK = ("broadcast", "ring", "reduce-scatter", "all-gather", "all-to-all", "tp", "cp", "flash", "deadlock")
+QUICK = ("broadcast", "ring", "reduce-scatter", "all-gather", "all-to-all", "flash", "deadlock")
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in DEMONSTRATIONS]
 )
-def test_declared_scenes_are_made(name):
+def test_declared_scenes_are_made(name, short_training):
     made = tuple(scene.name for scene in DEMONSTRATIONS[name]().scenes)
     assert made == SCENES[name], f"in show/demos/menu.py write  {name!r}: {made},"
 

@@ -26,7 +26,7 @@ from minidist.train.trainer import run, train_rank
 from minidist.verify.layouts import DEFAULT_LAYOUTS
 
 CONFIG = TrainConfig(
-    layers=2, heads=2, width=16, context=16, global_batch=16, micro_batch=2, steps=5, warmup=2, dropout=0.1
+    layers=2, heads=2, width=16, context=16, global_batch=8, micro_batch=2, steps=5, warmup=2, dropout=0.1
 )
 STEP = 3  # in which a bit flips
 SHORT = ("dp=1", "dp=2,zero=3,prefetch=1", "tp=2", "pp=2", "pp=2,schedule=zb-h1,recompute=full", "dp=2,ep=2")
@@ -34,7 +34,8 @@ SHORT = ("dp=1", "dp=2,zero=3,prefetch=1", "tp=2", "pp=2", "pp=2,schedule=zb-h1,
 
 def config_for(layout: Layout, **changes) -> TrainConfig:
     experts = {"experts": 4} if layout.ep > 1 else {}
-    return replace(CONFIG, sequence_chunks=4 if layout.cp > 1 else 1, **(experts | changes))
+    batch = {"global_batch": max(CONFIG.global_batch, layout.dp * CONFIG.micro_batch)}
+    return replace(CONFIG, sequence_chunks=4 if layout.cp > 1 else 1, **(batch | experts | changes))
 
 
 def until_found(world, *arguments):

@@ -26,9 +26,10 @@ from minidist.train.trainer import run, train_rank
 
 STEPS = 7
 CONFIG = TrainConfig(
-    layers=2, heads=2, width=16, context=8, global_batch=12, micro_batch=2, steps=STEPS, warmup=2, dropout=0.2, seed=3
+    layers=1, heads=2, width=16, context=8, global_batch=12, micro_batch=2, steps=STEPS, warmup=2, dropout=0.2, seed=3
 )
 references = {}
+long = pytest.mark.long
 
 
 @pytest.fixture(autouse=True)
@@ -61,8 +62,16 @@ def elastic(folder, layout, *faults, config=CONFIG, every=2, rank_function=None,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["kill", "raise"])
-@pytest.mark.parametrize(("step", "resumed"), [(0, 0), (1, 0), (3, 2), (6, 6)])
+@pytest.mark.parametrize(
+    ("kind", "step", "resumed"),
+    [
+        ("kill", 0, 0),
+        ("raise", 1, 0),
+        ("kill", 3, 2),
+        ("raise", 6, 6),
+        *(pytest.param(*one, marks=long) for one in (("raise", 0, 0), ("kill", 1, 0), ("raise", 3, 2), ("kill", 6, 6))),
+    ],
+)
 def test_a_rank_that_dies_in_any_step(ranks, tmp_path, kind, step, resumed):
     """Before the first checkpoint, between two, in the last step."""
     result, [interruption] = elastic(tmp_path, "dp=3", f"rank=1,step={step},kind={kind}", every=2)
@@ -74,7 +83,7 @@ def test_a_rank_that_dies_in_any_step(ranks, tmp_path, kind, step, resumed):
     assert min(interruption.detect, interruption.restart, interruption.recompute) >= 0 < interruption.restart
 
 
-@pytest.mark.parametrize("step", [0, 3, 6])
+@pytest.mark.parametrize("step", [pytest.param(0, marks=long), 3, pytest.param(6, marks=long)])
 def test_a_rank_that_hangs_is_found_by_its_silence(ranks, tmp_path, step):
     result, [interruption] = elastic(tmp_path, "dp=3", f"rank=2,step={step},kind=hang", patience=2.0)
     assert result.fingerprint == reference(ranks)
@@ -136,7 +145,7 @@ EXPERTS = {"experts": 4, "expert_hidden": 8, "bias_rate": 0.01}
         ("zero=3,dp=3", "dp=2,zero=3", {}),
         ("dp=4,ep=2", "dp=3", EXPERTS),
         ("dp=4,ep=4,zero=2", "dp=3,zero=2", EXPERTS),
-        ("pp=2,dp=2,schedule=gpipe", "dp=3", {}),
+        ("pp=2,dp=2,schedule=gpipe", "dp=3", {"layers": 2}),
         ("tp=2,cp=2,sp=1", "dp=3", {"sequence_chunks": 2}),
     ],
 )
@@ -228,8 +237,17 @@ class CorruptedNumbers(RuntimeError):
     pass
 
 
-@pytest.mark.parametrize(("verified", "resumed"), [(1, 2), (2, 2), (None, 0)])
-@pytest.mark.parametrize(("named", "gone"), [("rank 1", (1,)), ("one of ranks 1, 2", ())])
+@pytest.mark.parametrize(
+    ("named", "gone", "verified", "resumed"),
+    [
+        ("rank 1", (1,), 1, 2),
+        ("one of ranks 1, 2", (), 2, 2),
+        ("rank 1", (1,), None, 0),
+        pytest.param("rank 1", (1,), 2, 2, marks=long),
+        pytest.param("one of ranks 1, 2", (), 1, 2, marks=long),
+        pytest.param("one of ranks 1, 2", (), None, 0, marks=long),
+    ],
+)
 def test_corrupted_numbers_go_back_to_where_all_was_well(tmp_path, verified, resumed, named, gone):
     """And the checkpoints since then are gone: nobody can rely on them."""
     options = RunOptions(saving=Saving(str(tmp_path / "run"), 2, keep=0, mode="sync"))
@@ -247,8 +265,15 @@ def test_corrupted_numbers_go_back_to_where_all_was_well(tmp_path, verified, res
     assert result.layout == Layout(dp=3 - len(gone))
 
 
-@pytest.mark.parametrize("memory", [False, True])
-@pytest.mark.parametrize("place", ["weights", "moments", "gradients"])
+@pytest.mark.parametrize(
+    ("place", "memory"),
+    [
+        ("weights", False),
+        ("moments", True),
+        ("gradients", False),
+        *(pytest.param(*one, marks=long) for one in (("weights", True), ("moments", False), ("gradients", True))),
+    ],
+)
 def test_a_rank_that_dies_before_a_check_could_find_a_flipped_bit(ranks, tmp_path, place, memory):
     """What was saved since the last check holds the wrong number, and nobody can tell any longer."""
     config = replace(CONFIG, steps=9)
@@ -338,7 +363,7 @@ def test_the_command_line(ranks, tmp_path, capsys):
     import json
 
     arguments = [
-        "train", "--dp", "3", "--steps", "7", "--layers", "2", "--heads", "2", "--width", "16", "--context", "8",
+        "train", "--dp", "3", "--steps", "7", "--layers", "1", "--heads", "2", "--width", "16", "--context", "8",
         "--global-batch", "12", "--warmup", "2", "--dropout", "0.2", "--seed", "3", "--json",
         str(tmp_path / "run.json"), "--save", str(tmp_path / "run"), "--save-every", "2",
     ]  # fmt: skip

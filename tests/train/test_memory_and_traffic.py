@@ -10,7 +10,7 @@ from minidist.train.layout import Layout
 from minidist.train.trainer import run
 
 CONFIG = TrainConfig(
-    layers=4, heads=2, width=32, context=16, global_batch=8, micro_batch=1, steps=2, dropout=0.1
+    layers=4, heads=2, width=32, context=16, global_batch=4, micro_batch=1, steps=2, dropout=0.1
 )  # fmt: skip
 PARAMETERS = sum(parameter.size for parameter in GPT(CONFIG.model).parameters())
 
@@ -104,5 +104,5 @@ def test_recomputation_sends_forward_again(ranks):
         result = run(ranks(2), CONFIG, Layout(tp=2, recompute=mode))
         rows = result.ranks[0].collectives
         found[mode] = sum(row["calls"] for row in rows if row["elements"] == 16 * 32 and row["dtype"] == "float64")
-    blocks, micro_batches = 4, 8
+    blocks, micro_batches = CONFIG.layers, CONFIG.global_batch
     assert found["full"] - found["none"] == 2 * blocks * micro_batches

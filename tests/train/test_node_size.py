@@ -15,7 +15,7 @@ from minidist.train.trainer import run, train_rank
 from minidist.verify.comparison import agrees
 
 CONFIG = TrainConfig(
-    layers=2, heads=2, width=8, context=8, global_batch=8, micro_batch=1, steps=2, warmup=1, lr=1e-2, sequence_chunks=2,
+    layers=2, heads=2, width=8, context=8, global_batch=4, micro_batch=1, steps=2, warmup=1, lr=1e-2, sequence_chunks=2,
     experts=4, expert_hidden=8, moe_every=2,
 )  # fmt: skip
 SIZES = ["--layers", "1", "--heads", "2", "--width", "8", "--context", "8", "--global-batch", "4", "--micro-batch", "1"]
@@ -41,6 +41,11 @@ def test_layouts_that_do_not_fit_their_nodes(text, message):
     with pytest.raises(ValueError) as caught:
         Layout.parse(text)
     assert message in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def one_process(ranks):
+    return run(ranks(1), CONFIG, Layout())
 
 
 def recording(world, config, layout, options):
@@ -70,12 +75,12 @@ def recording(world, config, layout, options):
         "dp=4,ep=2,zero=1,node_size=1",
     ],
 )
-def test_the_groups_that_are_checked_are_those_that_sum_gradients(ranks, text):
+def test_the_groups_that_are_checked_are_those_that_sum_gradients(ranks, one_process, text):
     layout = Layout.parse(f"{text},algorithm=hierarchical")
     result = run(ranks(4), CONFIG, layout, rank_function=recording)
     found = {group for rank in result.ranks for group in rank.log}
     assert found == {tuple(group) for group in gradient_groups(layout) if len(group) > 1}
-    assert agrees(run(ranks(1), CONFIG, Layout()), result)
+    assert agrees(one_process, result)
 
 
 def test_a_run_that_loses_ranks_goes_on_without_nodes_that_they_do_not_fill():

@@ -33,7 +33,7 @@ from minidist.train.trainer import run
 STEPS = 8
 MEMORY = "the memory of peers"
 CONFIG = TrainConfig(
-    layers=2, heads=2, width=16, context=8, global_batch=14, micro_batch=2, steps=STEPS, warmup=2, dropout=0.2, seed=3
+    layers=1, heads=2, width=16, context=8, global_batch=14, micro_batch=2, steps=STEPS, warmup=2, dropout=0.2, seed=3
 )
 references = {}
 
@@ -96,7 +96,7 @@ EXPERTS = {"experts": 4, "expert_hidden": 8, "bias_rate": 0.01}
         ("dp=5,zero=1", "dp=4,zero=1", {}),
         ("dp=3,zero=3", "tp=2", {"precision": "bf16"}),  # 7 micro-batches on 2 ranks: 3.5, not 4
         ("dp=2,tp=2,zero=2", "dp=3,zero=2", {}),
-        ("pp=2,tp=2", "dp=3", {"precision": "fp16"}),
+        ("pp=2,tp=2", "dp=3", {"precision": "fp16", "layers": 2}),
         ("dp=4,ep=2,zero=1", "dp=3,zero=1", EXPERTS),
     ],
 )

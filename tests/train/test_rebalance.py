@@ -71,8 +71,10 @@ def test_every_rank_needs_a_micro_batch():
 CONFIG = TrainConfig(
     layers=2, heads=4, width=16, context=8, steps=6, global_batch=14, micro_batch=2, dropout=0.2, clip=0.05, warmup=2,
 )  # fmt: skip  # 7 micro-batches
-CHUNKS = replace(CONFIG, sequence_chunks=4)
-EXPERTS = replace(CONFIG, experts=8, expert_hidden=16, aux_loss=0.02, bias_rate=0.01, aux_scope="global_batch")
+CHUNKS = replace(CONFIG, layers=1, sequence_chunks=4)
+EXPERTS = replace(
+    CONFIG, layers=1, experts=8, expert_hidden=16, aux_loss=0.02, bias_rate=0.01, aux_scope="global_batch"
+)
 HALF = replace(CONFIG, precision="bf16")
 LAYOUTS = {
     CONFIG: [

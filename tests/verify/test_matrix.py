@@ -5,7 +5,7 @@ import json
 import random
 from collections import Counter
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from unittest import mock
 
 import numpy as np
@@ -36,13 +36,19 @@ from minidist.verify.matrix import (
 )
 
 SMALL = TrainConfig(
-    layers=4, heads=4, width=16, context=12, global_batch=8, micro_batch=1, steps=2, warmup=1, lr=1e-2, clip=0.5,
+    layers=4, heads=2, width=8, context=12, global_batch=4, micro_batch=1, steps=2, warmup=1, lr=1e-2, clip=0.5,
     dropout=0.1,
 )  # fmt: skip
-TILED = replace(SMALL, attention="tiled", attention_tile=5)
-CHUNKED = replace(SMALL, context=24, sequence_chunks=4)
-SPARSE = replace(SMALL, experts=4, expert_hidden=16, top_k=2, aux_loss=0.01, bias_rate=0.01)
+TILES = {"attention": "tiled", "attention_tile": 5}
+CHUNKS = {"context": 24, "sequence_chunks": 4}
+EXPERTS = {"experts": 4, "expert_hidden": 16, "top_k": 2, "aux_loss": 0.01, "bias_rate": 0.01}
 ODD = replace(SMALL, layers=3, heads=3, width=15, context=9, global_batch=12, micro_batch=2, steps=2, dropout=0.0)
+SMALL_ONES = (
+    SMALL, *(replace(SMALL, layers=2, **settings) for settings in (TILES, CHUNKS, EXPERTS)), ODD,
+)  # fmt: skip
+
+WIDE = replace(SMALL, heads=4, width=16, global_batch=8)  # more heads to split, and more micro-batches
+TILED, CHUNKED, SPARSE = (replace(WIDE, **settings) for settings in (TILES, CHUNKS, EXPERTS))
 
 
 def chosen(config: TrainConfig, max_ranks: int) -> list[Combination]:
@@ -51,11 +57,8 @@ def chosen(config: TrainConfig, max_ranks: int) -> list[Combination]:
 
 @pytest.fixture(scope="module")
 def one_process(ranks):
-    return {
-        own: run(ranks(1), own, Layout(), RunOptions(step_digests=True))
-        for config in (SMALL, TILED, CHUNKED, SPARSE, ODD)
-        for own in (replace(config, precision=precision) for precision in POLICIES)
-    }
+    """``one_process(config)`` is the run on one process, the same one in every test."""
+    return cache(lambda config: run(ranks(1), config, Layout(), RunOptions(step_digests=True)))
 
 
 FEW = 6  # the first of a covering set have the most pairs
@@ -65,9 +68,9 @@ FEW = 6  # the first of a covering set have the most pairs
     ("config", "max_ranks", "count"),
     [
         pytest.param(SMALL, 4, FEW, id="a few on 4 ranks"),
-        pytest.param(TILED, 4, 2, id="two with tiled attention"),
-        pytest.param(CHUNKED, 4, FEW, id="a few with context parallelism"),
-        pytest.param(SPARSE, 4, FEW, id="a few with and without experts"),
+        pytest.param(SMALL_ONES[1], 4, 2, id="two with tiled attention"),
+        pytest.param(SMALL_ONES[2], 4, FEW, id="a few with context parallelism"),
+        pytest.param(SMALL_ONES[3], 4, FEW, id="a few with and without experts"),
         pytest.param(TILED, 4, None, marks=pytest.mark.long, id="all on 4 ranks with tiled attention"),
         pytest.param(CHUNKED, 4, None, marks=pytest.mark.long, id="all on 4 ranks with context parallelism"),
         pytest.param(SPARSE, 4, None, marks=pytest.mark.long, id="all on 4 ranks, with and without experts"),
@@ -78,16 +81,17 @@ def test_every_pair_of_settings_keeps_the_bits(ranks, one_process, config, max_r
     for combination in chosen(config, max_ranks)[:count]:
         size = combination.layout.world_size
         own = combination.config(config)
-        assert agrees(one_process[own], run(ranks(size), own, combination.layout)), combination
+        assert agrees(one_process(own), run(ranks(size), own, combination.layout)), combination
 
 
 def test_each_precision_has_bits_of_its_own(one_process):
-    assert len({result.fingerprint for result in one_process.values()}) == 5 * len(POLICIES)
+    configs = [replace(config, precision=precision) for config in SMALL_ONES for precision in POLICIES]
+    assert len({one_process(config).fingerprint for config in configs}) == 5 * len(POLICIES)
 
 
 def test_losses_of_16_bits_stay_near(one_process):
     for precision in ("bf16", "fp16", "fp8"):
-        losses = np.array([one_process[replace(ODD, precision=name)].losses for name in ("fp32", precision)])
+        losses = np.array([one_process(replace(ODD, precision=name)).losses for name in ("fp32", precision)])
         # three steps: what rounding to 8 bits of mantissa, or 4 in fp8's products, does to a loss of 5.5; a wrong
         # format or a missing scale is off by tenths
         assert np.abs(losses[0] - losses[1]).max() < 0.02, precision
@@ -96,7 +100,7 @@ def test_losses_of_16_bits_stay_near(one_process):
 # The combinations
 
 
-@pytest.mark.parametrize("config", [SMALL, CHUNKED, SPARSE], ids=["one chunk", "four chunks", "experts"])
+@pytest.mark.parametrize("config", [WIDE, CHUNKED, SPARSE], ids=["one chunk", "four chunks", "experts"])
 def test_every_legal_combination_is_found(config):
     values = {
         "precision": POLICIES, "dp": range(1, 6), "zero": range(4), "shard": (0, 2), "tp": range(1, 6), "sp": (0, 1),
@@ -133,7 +137,7 @@ def test_every_legal_combination_is_found(config):
 
 
 def test_a_covering_set_has_every_pair():
-    everything = every_combination(SMALL, 4)
+    everything = every_combination(WIDE, 4)
     rows = [combination.settings for combination in everything]
     places = covering(rows)
     possible = set().union(*map(pairs_of, rows))
@@ -169,11 +173,11 @@ def test_settings_without_a_meaning_meet_nothing():
 
 def test_verify_matrix(tmp_path, capsys):
     paths = [str(tmp_path / name) for name in ("m.json", "m.png")]
-    sizes = ["--layers=2", "--heads=2", "--width=8", "--context=8", "--global-batch=4", "--micro-batch=1", "--steps=1"]
+    sizes = ["--layers=2", "--heads=2", "--width=8", "--context=8", "--global-batch=2", "--micro-batch=1", "--steps=1"]
     assert cli.main(["verify", "--matrix", "--max-ranks=2", *sizes, "--json", paths[0], "--png", paths[1]]) == 0
     out = " ".join(capsys.readouterr().out.split())
     result = json.loads((tmp_path / "m.json").read_text())
-    config = TrainConfig(layers=2, heads=2, width=8, context=8, global_batch=4, micro_batch=1, steps=1)
+    config = TrainConfig(layers=2, heads=2, width=8, context=8, global_batch=2, micro_batch=1, steps=1)
     legal = every_combination(replace(config, sequence_chunks=4, experts=4), 2)
     assert result["all_same"] and result["legal"] == len(legal)
     assert f"{len(legal):,} combinations of settings are legal on up to 2 ranks. Running" in out
@@ -324,7 +328,7 @@ def scale_not_taken_out(world, config, layout, options):
 )
 def test_verify_finds(ranks, one_process, fault, precision, text):
     config, layout, options = replace(SMALL, precision=precision), Layout.parse(text), RunOptions(step_digests=True)
-    reference = one_process[config]
+    reference = one_process(config)
     found = run(ranks(layout.world_size), config, layout, options, rank_function=fault)
     assert not agrees(reference, found)
     assert first_difference(reference, found, rank_function=fault) is not None

@@ -18,13 +18,13 @@ from minidist.verify.matrix import covering
 from minidist.verify.ulps import ulps_between
 
 SMALL = TrainConfig(
-    layers=1, heads=2, width=16, context=16, global_batch=24, micro_batch=1, steps=4, warmup=2, lr=1e-2, clip=0.5
+    layers=1, heads=2, width=16, context=16, global_batch=10, micro_batch=1, steps=3, warmup=2, lr=1e-2, clip=0.5
 )
 CONFIGS = {
     "plain": SMALL,
     "dropout": replace(SMALL, dropout=0.2),
     "odd": replace(
-        SMALL, layers=2, heads=3, width=15, context=7, global_batch=22, micro_batch=2, dropout=0.1, clip=1e9
+        SMALL, layers=2, heads=3, width=15, context=7, global_batch=18, micro_batch=2, dropout=0.1, clip=1e9
     ),
 }
 LIMIT = 60

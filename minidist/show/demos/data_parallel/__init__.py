@@ -19,9 +19,9 @@ from minidist.show.demos.data_parallel.drift import (
 )
 from minidist.show.demos.data_parallel.run import BUCKETS, config_of, layouts_of
 from minidist.show.demos.data_parallel.scene import Race
-from minidist.show.demos.data_parallel.steps import Step, full_times, last_step_of
+from minidist.show.demos.data_parallel.steps import Step, full_times
 from minidist.show.demos.data_parallel.weights import Drift
-from minidist.show.demos.shared.gpus import CHIPS, DIALS, OnDemand, at_start, on_gpus
+from minidist.show.demos.shared.gpus import CHIPS, DIALS, OnDemand, at_start, last_step_of, on_gpus
 from minidist.show.demos.shared.runs import WarmRanks, diverges, fastest, warm_ranks
 from minidist.show.player.animation import Animation
 from minidist.show.player.scene import Scene

@@ -9,7 +9,7 @@ from minidist.analysis.time.overlap import hidden_share
 from minidist.comm.nodes.placement import Link
 from minidist.show.demos.shared import lanes
 from minidist.show.demos.shared.gpus import on_links
-from minidist.trace import Begin, Event
+from minidist.trace import Event
 
 PHASES = ("forward", "backward", "optimizer")
 FREE = Link(1e18, 1e-9)  # on which a message takes next to no time
@@ -81,11 +81,6 @@ class Step:
     def hidden(self) -> float:
         """The share of that time which backward hides."""
         return hidden_share(self.log)
-
-
-def last_step_of(log: list) -> list:
-    """What a rank traced from the beginning of its last step on."""
-    return log[max(i for i, entry in enumerate(log) if isinstance(entry, Begin) and entry.track == "step") :]
 
 
 def full_times(overlapped: Sequence[list], chip: str) -> list[int]:

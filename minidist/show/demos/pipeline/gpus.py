@@ -13,9 +13,8 @@ from minidist.parallel.tools.schedule_check import Slot, bubble
 from minidist.show.demos.pipeline.compared import KEY, MS
 from minidist.show.demos.pipeline.kinds import SWAPPABLE, end_of
 from minidist.show.demos.pipeline.mini import MESSAGE, Band, Chart
-from minidist.show.demos.shared.gpus import DIALS, OnDemand, at_start, on_gpus
+from minidist.show.demos.shared.gpus import DIALS, OnDemand, at_start, last_step_of, on_gpus
 from minidist.show.player.scene import Cue, Frame, Question, Scene
-from minidist.trace import Begin
 from minidist.train.result import Run
 
 MOMENTS = 0.25, 0.5, 1  # of the longest; the last one answers the question
@@ -31,14 +30,8 @@ def as_gpus_would(runs: Mapping[str, Run], clock: float) -> Scene:
     Args:
         clock: the moment of the last frame on the scenes' clock.
     """
-    logs = {kind.name: [_last(rank.log) for rank in runs[kind.name].ranks] for kind in SWAPPABLE}
+    logs = {kind.name: [last_step_of(rank.log) for rank in runs[kind.name].ranks] for kind in SWAPPABLE}
     return at_start(OnDemand(OWN_DIALS, lambda *words: _scene(logs, *words, clock)), OWN_DIALS)
-
-
-def _last(log: list) -> list:
-    """The part of a log from the beginning of the last step on."""
-    begun = [number for number, entry in enumerate(log) if isinstance(entry, Begin) and entry.track == "step"]
-    return log[begun[-1] :]
 
 
 def _scene(logs: Mapping[str, Sequence[list]], link: str, latency: str, clock: float) -> Scene:

@@ -17,6 +17,7 @@ from minidist.comm.nodes.placement import Link
 from minidist.plan.cluster.hardware import Accelerator
 from minidist.plan.cluster.topologies import single_switch
 from minidist.show.player.scene import Dial, Scene
+from minidist.trace import Begin
 
 LINKS = {"0.1 GB/s": 1e8, "0.3 GB/s": 3e8, "1 GB/s": 1e9, "10 GB/s": 1e10}  # of each rank, in each direction
 LATENCIES = {"1 µs": 1e-6, "10 µs": 1e-5, "100 µs": 1e-4}
@@ -61,8 +62,14 @@ class OnDemand(Sequence):
 
 
 def variants_of(logs: Sequence[list], scene_of: Callable[[Replayed], Scene]) -> Sequence[Scene]:
-    """The scene for every position of DIALS: what ``Scene(dials=DIALS, variants=...)`` takes."""
-    return OnDemand(DIALS, lambda *words: scene_of(on_gpus(logs, *words)))
+    """The last step's scene for every position of DIALS: what ``Scene(dials=DIALS, variants=...)`` takes."""
+    steps = [last_step_of(log) for log in logs]  # the steps before it would make every replay longer
+    return OnDemand(DIALS, lambda *words: scene_of(on_gpus(steps, *words)))
+
+
+def last_step_of(log: list) -> list:
+    """What a rank traced from the beginning of its last step on."""
+    return log[max(i for i, entry in enumerate(log) if isinstance(entry, Begin) and entry.track == "step") :]
 
 
 def at_start(variants: Sequence[Scene], dials: Sequence[Dial] = DIALS) -> Scene:
