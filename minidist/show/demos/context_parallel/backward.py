@@ -90,7 +90,7 @@ def _note(run: Pass, hop: int, done: int, wrong: set[tuple[int, int]], spoilt: s
         return "Backward. A key's gradient is a sum over all queries that used it: they are on other ranks."
     if hop == run.ranks:
         if spoilt:
-            return f"Home: the gradients of {ranks_in_words(sorted(spoilt))} are wrong, and the loss of this step is right."
+            return f"Home: the gradients of {ranks_in_words(sorted(spoilt))} are wrong. The loss of this step is right."
         return "One more hop, and every gradient is home, with a term from each rank that used the keys."
     if hop > done:
         return f"Hop {hop}: keys and values move on; their gradients wait for the next term."

@@ -13,7 +13,7 @@ ACROSS, DOWN = 10.2, 5.3  # its radii
 WIDE, HIGH = 7.4, 1.1  # of a rank's name; its queries below it take as much
 FEW = 5  # ranks: with more, what travels has no room for a long name
 INSIDE = 0.33, 0.5  # how far out what travels is, across and down, in radii; farther if there are more ranks
-CROWDED = 0.62, 0.64
+CROWDED = 0.46, 0.62
 KEYS, GRADIENTS = "KV", "dKV"  # what travels: keys and values, or their gradients
 
 

@@ -5,14 +5,14 @@ of the experts without and with a balance loss. In the broken run, an expert's g
 own rank's micro-batches.
 """
 
-from minidist.show.demos.expert_parallel import balance, lecture, scene
+from minidist.show.demos.expert_parallel import balance, balance_scene, lecture, scene
 from minidist.show.demos.expert_parallel.bug import BUG, train_too_large
 from minidist.show.demos.expert_parallel.run import config_of, layout_of, step_of, train_watched
 from minidist.show.demos.shared.runs import diverges, warm_ranks
 from minidist.show.player.animation import Animation
 from minidist.verify.comparison import ONE_PROCESS
 
-MOST = 6  # tokens on a rank
+MOST = 4  # tokens on a rank
 
 
 def animation(ranks: int, size: int, seed: int) -> Animation:
@@ -24,13 +24,14 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         proof = warm.prove(config, run)
         bad = warm.train(config, layout, train_too_large, trace=True)
         proof_of_harm = diverges(warm.first_difference(config, bad, train_too_large))
-        loads = balance.loads_of(warm, ranks, seed)
+        loads, wrong_loads = balance.loads_of(warm, ranks, seed)
     step, wrong = step_of(run), step_of(bad)
     scenes = (
         lecture.routes(scene.of_step(step, reference, scene.verdict(step, proof)), step),
-        lecture.balance(balance.of_loads(loads), next(iter(loads.values()))),
+        lecture.balance(balance_scene.scene_of(loads), next(iter(loads.values()))),
     )
     broken = scene.of_step(wrong, reference, scene.harm(wrong, reference, proof_of_harm), broken=True)
     broken = lecture.broken(broken, ranks)
+    unbalanced = lecture.broken_balance(balance_scene.scene_of(wrong_loads, loads), ranks)
     title = "Expert parallelism: tokens travel to their experts and come home"
-    return Animation("ep", title, scenes, broken, BUG, [rank.log for rank in run.ranks])
+    return Animation("ep", title, scenes, broken, BUG, [rank.log for rank in run.ranks], (unbalanced,))

@@ -20,9 +20,9 @@ from minidist.train.layout import Layout
 from minidist.train.result import RankResult, Run, RunOptions
 from minidist.train.trainer import train_rank
 
-WIDTH = 64
+WIDTH = 96
 TOP_K = 2
-EXPERTS_OF_RANK = 2
+EXPERTS_OF_RANK = 1  # so that an expert has the number of its rank
 
 
 @dataclass(slots=True)
