@@ -2,13 +2,14 @@
 
 A real training step of one layer records which tile pairs each rank computes in each hop. Contiguous chunks leave early
 ranks idle; zigzag gives each rank an early and a late chunk. Time is counted in pairs of zigzag's chunks, so that
-this machine's timing does not matter. A third run exchanges heads for tokens instead (Ulysses). In the broken runs, a
-rank computes with its own keys and values; in backward's, forward is right.
+this machine's timing does not matter. A third run exchanges heads for tokens instead (Ulysses), and a longer sequence
+is replayed on the cluster's clock. In the broken runs, a rank computes with its own keys and values; in backward's,
+forward is right.
 """
 
 from collections.abc import Callable
 
-from minidist.show.demos.context_parallel import backward, forward, heads, heads_run, lecture
+from minidist.show.demos.context_parallel import as_gpus, backward, forward, heads, heads_run, lecture
 from minidist.show.demos.context_parallel.bug import BUG, train_stale, train_stale_backward, train_stale_heads
 from minidist.show.demos.context_parallel.run import (
     BACKWARD,
@@ -40,6 +41,7 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
             bad[kind], harms[kind] = _broken(warm, config, layout, train_stale)
         stale, harm_of_stale = _broken(warm, configs["ring"], Layout(cp=ranks), train_stale_backward)
         by_heads = _by_heads(warm, ranks, size, seed)
+        longer, longer_stale = (as_gpus.train(warm, ranks, seed, each) for each in (train_watched, train_stale))
     passes = {kind: passes_of(run) for kind, run in runs.items()}
     forwards = {kind: both[FORWARD] for kind, both in passes.items()}
     ends = {kind: one.end(-1) for kind, one in forwards.items()}
@@ -61,6 +63,9 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
     broken.append(lecture.of_wrong_gradients(one))
     scenes.append(by_heads[0])
     broken.append(by_heads[1])
+    clock = max(ends.values())
+    scenes.append(as_gpus.scene_of(as_gpus.NAME, longer, clock))
+    broken.append(as_gpus.scene_of("broken on GPUs", longer_stale, clock, twin=as_gpus.NAME))
     title = "Context parallelism: keys and values go round a ring of ranks"
     logs = [rank.log for rank in runs["ring"].ranks]
     return Animation("cp", title, tuple(scenes), broken[0], BUG, logs, tuple(broken[1:]))

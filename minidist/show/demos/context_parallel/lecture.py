@@ -104,3 +104,38 @@ def of_wrong_gradients(scene: Scene) -> Scene:
         "The loss comes from forward, which was right. Only the gradients, and with them the next steps, are wrong.",
     )
     return for_lecture(scene, [question], [Cue(0, 2, "A real bug, of a library that many use. What would find it?")])
+
+
+def questions_of_gpus(link: str, hidden: bool, message: float, work: float, wrong: bool) -> tuple[Question, ...]:
+    """On the cluster's clock; times in µs."""
+    if wrong:
+        return (
+            Question(
+                1, "Every rank computes with wrong keys. What does the profile show?",
+                ("longer tiles", "missing messages", "nothing"), 2,
+                "The same messages arrive and the same tiles are computed: only with other numbers.",
+            ),
+        )  # fmt: skip
+    return (
+        Question(
+            2, f"With links of {link}: does zigzag ever wait for keys?",
+            ("no: messages hide under tiles", "yes: messages take longer"), 0 if hidden else 1,
+            f"A message takes {message:,.0f} µs, the tiles of a hop {work:,.0f} µs. Work grows with the square of the "
+            "tokens, messages only with their number: longer chunks hide them.", asked=1,
+        ),
+    )  # fmt: skip
+
+
+def cues_of_gpus(wrong: bool) -> tuple[Cue, ...]:
+    if wrong:
+        return (
+            Cue(0, 1, "Neither a profiler nor a sanitizer sees wrong numbers. A comparison with one process does."),
+        )
+    return (
+        Cue(0, 2, "Ask before each turn of a dial. Slow the link down: at 0.1 GB/s zigzag gains nothing any more."),
+        Cue(
+            2,
+            2,
+            "Then a faster chip: the tiles shrink, the messages do not. That is why long sequences need fast links.",
+        ),
+    )

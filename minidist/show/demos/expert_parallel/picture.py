@@ -135,7 +135,7 @@ def arrows(step: Step, distance: int) -> list[Shape]:
 def gradients(
     step: Step, norms: Sequence[float], correct: Sequence[float], most: float, wrong: Collection[int]
 ) -> list[Shape]:
-    """The norm of each expert's gradient, on a scale that ends at ``most``; an outline is as long as the correct one."""
+    """The norm of each expert's gradient, on a scale that ends at ``most``; outlines are as long as the correct one."""
     wide = pitch(step.ranks) - GAP
     shapes: list[Shape] = []
     for expert, (norm, right) in enumerate(zip(norms, correct, strict=True)):
