@@ -197,6 +197,29 @@ def test_a_token_is_the_weighted_sum_of_two_experts(animation, steps):
     assert [box.text.rjust(4, "0") for box in choices(frame)] == drawn
 
 
+def test_a_full_expert_drops_what_comes_last(animation, steps):
+    with warm_ranks() as warm:
+        config = config_of(RANKS, SIZE, SEED, 1.0)
+        one, many = (
+            step_of(warm.train(config, layout, train_watched, trace=True)) for layout in (ONE_PROCESS, layout_of(RANKS))
+        )  # ``step_of`` compares the bytes that were sent with the rows that were not dropped
+    assert many.capacity == 1 and many.fingerprint == one.fingerprint
+    for mine, other in zip(many.routes, steps.right.routes, strict=True):
+        assert np.array_equal(mine.chosen, other.chosen)  # the same choices as without a capacity
+    for rank in range(RANKS):
+        for expert in range(EXPERTS):
+            assert many.tokens(rank, expert) == steps.right.tokens(rank, expert)[:1]
+    dropped = RANKS * SIZE * TOP_K - sum(many.loads)
+    assert dropped > 0 and max(many.loads) < max(steps.right.loads)
+    shown = animation.scenes[2]
+    assert shown.name == "capacity" and f"{dropped} of {RANKS * SIZE * TOP_K} copies are dropped" in shown.verdict
+    for number, frame in enumerate(shown.frames):
+        crossed = [box for box in choices(frame) if box.outline == "wrong"]
+        assert len(crossed) == (dropped if number >= 2 else 0)
+        assert not {box.id for box in crossed} & {box.id for box in queues(frame)}
+    assert animation.broken_twin(shown).first_wrong == len(shown.frames) - 1
+
+
 def test_gradients_are_ep_times_too_large_in_the_broken_run_alone(animation, steps):
     one, right, bad = steps.one.gradients, steps.right.gradients, steps.bad.gradients
     assert right.digests == one.digests and not scene.wrong_experts(steps.right, steps.one)
@@ -274,9 +297,14 @@ def test_adam_hides_the_bug_but_the_loads_differ(animation):
     assert "Adam" in told(wrong)
 
 
-@pytest.mark.parametrize(("ranks", "size"), [(2, 1), (8, 4)])
+@pytest.mark.parametrize(("ranks", "size"), [(2, 1), pytest.param(8, 4, marks=pytest.mark.long)])
 def test_everything_is_in_the_picture(ranks, size):
     for one in DEMONSTRATIONS["ep"](ranks=ranks, size=size).all_scenes:
+        check_inside(one)
+
+
+def test_the_picture_of_lectures(animation):
+    for one in animation.all_scenes:
         check_inside(one)
         assert one.questions and one.cues and len(one.verdict) < 100
         assert one.height <= 13  # so that letters are as large as the page's width allows

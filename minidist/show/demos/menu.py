@@ -14,7 +14,7 @@ GROUPS = {  # group -> demonstration -> its scenes, as it makes them by default
         "tp": ("matrices", "as measured here", "as GPUs would"),
         "sp": ("tp + sp", "tp", "as measured here", "tp here", "as GPUs would"),
         "cp": ("ring", "zigzag", "backward", "Ulysses", "as GPUs would"),
-        "ep": ("routes", "balance"),
+        "ep": ("routes", "balance", "capacity"),
         "pp": ("naive", "GPipe", "1F1B", "interleaved", "ZB-H1", "all", "GPUs", "measured"),
     },
     "memory and precision": {

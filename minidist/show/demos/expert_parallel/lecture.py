@@ -42,6 +42,25 @@ def routes(scene: Scene, step: Step) -> Scene:
     return for_lecture(scene, questions, cues)
 
 
+def capacity(scene: Scene, step: Step) -> Scene:
+    question = Question(
+        ANNOUNCED,
+        f"Now an expert takes {step.capacity} of each rank's tokens at most. What becomes of the others?",
+        ("they wait for the next step", "they go to another expert", "they go on without that expert"),
+        2,
+        "A dropped copy counts as 0: the token keeps its residual, and what its other experts say.",
+    )
+    cues = [
+        Cue(0, 1, "The same tokens and the same choices as in the first scene."),
+        Cue(
+            ANNOUNCED,
+            2,
+            "Is there a token that loses all of its experts? Training is faster, but not the same any more.",
+        ),
+    ]
+    return for_lecture(scene, [question], cues)
+
+
 def balance(scene: Scene, without: Load) -> Scene:
     """With the run without a balance loss."""
     most = without.excess()[-1].max()

@@ -49,7 +49,10 @@ def copy_of(rank: int, token: int, expert: int) -> str:
 
 
 def homes(step: Step, rows: Rows, routed: bool, combined: bool) -> list[Shape]:
-    """The ranks and their tokens; below each the experts that it chose, and once they are ``combined`` the weights."""
+    """The ranks and their tokens; below each the experts that it chose, and once they are ``combined`` the weights.
+
+    What an expert has no room for is crossed out.
+    """
     wide = pitch(step.ranks) - GAP
     shapes: list[Shape] = []
     for rank, route in enumerate(step.routes):
@@ -66,9 +69,12 @@ def homes(step: Step, rows: Rows, routed: bool, combined: bool) -> list[Shape]:
                 fill = colour if at_home or not rows.announced else None
                 weight = f"{route.weights[token, place]:.2f}"
                 texts = (weight, weight[1:], "") if combined else (f"→{expert}", str(expert), "")
-                text = next(text for text in texts if len(text) <= part + 0.4)
+                text = next(text for text in texts if len(text) <= part - 0.15 or not text)
                 name = copy_of(rank, token, expert) if fill else ""
                 box = x + place * part, COPIES, part - 0.15, HIGH["copy"]
+                if rows.announced and token not in step.tokens(rank, expert):
+                    shapes.append(Box(*box, "paper", "✗"[: round(part)], "x", "wrong", copy_of(rank, token, expert)))
+                    continue
                 shapes.append(Box(*box, fill, text, str(rank) if fill else " ", "faint", name))
     return shapes
 

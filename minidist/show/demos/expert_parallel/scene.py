@@ -8,6 +8,7 @@ from minidist.show.demos.expert_parallel.run import TOP_K, WIDTH, Step
 from minidist.show.player.scene import Frame, Scene, Shape
 
 TITLE = "A token flies to its experts, wherever they are, and comes home"
+WITH_CAPACITY = "Capacity: a full expert takes no more, and the token goes on without it"
 ANNOUNCED = 2  # the frame in which every rank knows how many rows will come
 
 
@@ -50,6 +51,10 @@ class Story:
         text = f"The router: each token chooses {TOP_K} experts, wherever they are, and a copy is made for each."
         self.add(text, 0, Rows(), picture.stacks(step, Rows()))
         text = "A first, tiny all-to-all carries counts: now each rank knows how many rows will come."
+        if step.capacity is not None:
+            dropped = step.choices - sum(step.loads)
+            room = f"Capacity: an expert takes {step.capacity} of each rank's tokens."
+            text = f"{room} {dropped} of {step.choices} copies are dropped."
         self.add(text, 0, Rows(True), picture.stacks(step, Rows(True)))
         for distance in everywhere:
             places = f"{distance} place{'s' * (distance > 1)}"
@@ -97,18 +102,22 @@ class Story:
         return number
 
 
-def of_step(step: Step, reference: Step, verdict: str, broken: bool = False) -> Scene:
-    """The scene of a step; ``reference`` is the step of one process."""
+def of_step(name: str, step: Step, reference: Step, verdict: str, twin: str = "") -> Scene:
+    """The scene of a step.
+
+    Args:
+        reference: the step of one process.
+        twin: the scene without the bug, if this one has it.
+    """
     story = Story(step, reference)
     story.forward()
     averaged = story.backward()
     key = {"idle": "faint"} if min(step.loads) < max(step.loads) else {}
-    key |= {"wrong": "wrong"} if broken else {}
-    stills = (story.frame_of_pace, averaged) if broken else (4, story.frame_of_pace)
-    return Scene(
-        "broken" if broken else "routes", TITLE, tuple(story.frames), picture.HEIGHT, key, verdict,
-        averaged if broken else None, stills, twin="routes" if broken else "",
-    )  # fmt: skip
+    key |= {"dropped" if step.capacity else "wrong": "wrong"} if twin or step.capacity else {}
+    stills = (story.frame_of_pace, averaged) if twin else (4, story.frame_of_pace)
+    title = TITLE if step.capacity is None else WITH_CAPACITY
+    first_wrong = averaged if twin else None
+    return Scene(name, title, tuple(story.frames), picture.HEIGHT, key, verdict, first_wrong, stills, twin=twin)
 
 
 def wrong_experts(step: Step, reference: Step) -> set[int]:
@@ -121,9 +130,11 @@ def verdict(step: Step, proof: str) -> str:
     """Who kept the others waiting, what was counted, and that the run is right."""
     moved = 4 * step.moved(range(1, step.ranks))
     mean = sum(step.loads) / step.ranks
+    dropped = step.choices - sum(step.loads)
+    lost = f", and {dropped} of {step.choices} copies are dropped" if step.capacity is not None else ""
     return (
-        f"The busiest rank has {max(step.loads)} rows, the mean is {mean:g}. In forward and backward {moved} rows of "
-        f"{step.row_bytes} B moved between ranks; the ranks counted the same {moved * step.row_bytes:,} B. {proof}"
+        f"The busiest rank has {max(step.loads)} rows, the mean is {mean:g}{lost}. In forward and backward {moved} "
+        f"rows of {step.row_bytes} B moved between ranks; the ranks counted the same {moved * step.row_bytes:,} B. {proof}"
     )
 
 
