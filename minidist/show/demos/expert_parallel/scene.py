@@ -134,7 +134,7 @@ def verdict(step: Step, proof: str) -> str:
     lost = f", and {dropped} of {step.choices} copies are dropped" if step.capacity is not None else ""
     return (
         f"The busiest rank has {max(step.loads)} rows, the mean is {mean:g}{lost}. In forward and backward {moved} "
-        f"rows of {step.row_bytes} B moved between ranks; the ranks counted the same {moved * step.row_bytes:,} B. {proof}"
+        f"rows of {step.row_bytes} B moved between ranks; these counted the same {moved * step.row_bytes:,} B. {proof}"
     )
 
 
