@@ -8,7 +8,7 @@ from minidist.show.player.scene import WIDTH, Box, Frame, Label, Scene, Shape
 
 NAME = "Ulysses"
 TITLE = "Ulysses: some tokens of all heads become all tokens of one head"
-HEIGHT, TOP = 13.0, 3.6  # lines; where the squares begin
+HEIGHT, TOP = 13.0, 4.0  # lines; where the squares begin
 QKV, Y = "QKV", "y"
 
 
@@ -67,10 +67,10 @@ def _draw(exchange: Sequence[Exchanged], after: bool, text: str, wrong: set[Plac
         shapes.append(Box(x + left, 0.1, pitch - left - 0.8, 1.2, of_rank(rank), f"rank {rank}", str(rank),
                           "ink" if working else None))  # fmt: skip
         if not rank:
-            shapes.append(Label(left, 2.0, "heads → tokens ↓" if ranks <= 4 else "heads →", "faint"))
+            shapes.append(Label(left, 2.4, "heads → tokens ↓" if ranks <= 4 else "heads →", "faint"))
         for head in range(ranks):
             number = f"{head}" if rank or wide < 2 else f"h{head}"
-            shapes.append(Label(x + left + (head + 0.5) * wide, 3.0, number, "ink", "middle"))
+            shapes.append(Label(x + left + (head + 0.5) * wide, 3.4, number, "ink", "middle"))
             if ranks <= 5:
                 shapes.append(Label(x + left - 0.5, TOP + (head + 0.5) * high, str(head), "ink", "end"))
             for chunk in range(ranks):

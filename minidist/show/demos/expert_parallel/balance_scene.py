@@ -12,8 +12,8 @@ from minidist.show.player.scene import Box, Curve, Frame, Label, Scene, Shape
 TITLE = "Balance: without a loss for it, a few experts take all"
 HEIGHT = 13.0
 LEFT, WIDE = (3.0, 40.5), 31.0  # of the two runs: left edges, and width
-TOP, BASE = 1.6, 7.4  # lines: of the bars
-CURVE_TOP, CURVE_BASE = 9.6, 12.2  # of the curves below
+TOP, BASE = 1.5, 7.0  # lines: of the bars
+CURVE_TOP, CURVE_BASE = 9.5, 11.9  # of the curves below
 
 
 def scene_of(loads: Loads, right: Loads | None = None) -> Scene:

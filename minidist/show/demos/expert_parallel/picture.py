@@ -91,7 +91,8 @@ def stacks(step: Step, rows: Rows, computed: int | None = None) -> list[Shape]:
         computed: so many rows have been computed by every rank that has them; what is shorter is idle until then.
     """
     wide, high = pitch(step.ranks) - GAP, row_height(step)
-    shapes: list[Shape] = []
+    now = ROWS + (computed or 0) * high
+    shapes: list[Shape] = [Curve(((0, now), (WIDTH, now)), "ink", 4)] if computed else []  # below what is computed
     for rank, load in enumerate(step.loads):
         left = rank * pitch(step.ranks)
         shapes.append(_expert(step, rank, f"{load} row{'s' * (load != 1)}" if rows.announced else ""))
@@ -108,9 +109,6 @@ def stacks(step: Step, rows: Rows, computed: int | None = None) -> list[Shape]:
         if computed is not None and load < computed:
             text = "idle" if (computed - load) * high >= 0.75 else ""
             shapes.append(Box(left, ROWS + load * high, wide, (computed - load) * high, "faint", text, "."))
-    if computed:
-        y = ROWS + computed * high
-        shapes.append(Curve(((0, y), (WIDTH, y)), "ink", 3))
     return shapes
 
 

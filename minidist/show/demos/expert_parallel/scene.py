@@ -113,7 +113,7 @@ def of_step(name: str, step: Step, reference: Step, verdict: str, twin: str = ""
     story.forward()
     averaged = story.backward()
     key = {"idle": "faint"} if min(step.loads) < max(step.loads) else {}
-    key |= {"dropped" if step.capacity else "wrong": "wrong"} if twin or step.capacity else {}
+    key |= {"wrong": "wrong"} if twin else {"✗ dropped": "wrong"} if step.capacity else {}
     stills = (story.frame_of_pace, averaged) if twin else (4, story.frame_of_pace)
     title = TITLE if step.capacity is None else WITH_CAPACITY
     first_wrong = averaged if twin else None
