@@ -131,6 +131,10 @@ def test_a_rank_waits_for_keys_that_have_not_left():
     visits = [[Visit(FORWARD, 0, rank, [(0, 0)] * count, None) for rank, count in enumerate(hop)] for hop in counts]
     assert Pass(visits).times() == [[(0, 5), (0, 1), (0, 1)], [(5, 6), (1, 1), (1, 3)], [(6, 6), (5, 8), (3, 3)]]
     assert Pass(visits).slots() == 3 * 8
+    drawn = [box for box in clock.draw(Pass(visits), 8, 8) if isinstance(box, Box)]
+    scale = (clock.RIGHT - clock.LEFT) / 8
+    idle = [(round((box.x - clock.LEFT) / scale), round(box.w / scale)) for box in drawn if box.fill == "faint"]
+    assert idle == [(6, 2), (1, 4), (3, 5)]  # of ranks 0, 1 and 2: from, and for how long
 
 
 @pytest.mark.parametrize("kind", ["ring", "zigzag"])
@@ -313,10 +317,10 @@ def test_work_on_the_cluster_clock_is_where_tiles_are():
         [Visit(FORWARD, 0, 0, [(0, 0)], None), Visit(FORWARD, 1, 1, [(1, 1)], None)],
         [Visit(FORWARD, 1, 1, [], None), Visit(FORWARD, 0, 0, [(1, 0)], None)],
     ]
-    times = [[(0.0, 4.0), (0.0, 4.0)], [(5.0, 6.0), (5.0, 9.0)]]
+    times = [[(0.0, 4.0), (0.0, 4.0)], [(5.0, 6.0), (5.0, 8.0)]]
     one = as_gpus.Timeline(times, Pass(visits), [(0, 0.0, 5.0), (1, 0.0, 5.0)])
-    assert one.worked() == [(0, 0, 0.0, 4.0), (0, 1, 0.0, 4.0), (1, 1, 5.0, 9.0)]
-    assert (one.end, one.busy, one.message, one.work) == (9.0, 12 / 18, 5.0, 4.0)
+    assert one.worked() == [(0, 0, 0.0, 4.0), (0, 1, 0.0, 4.0), (1, 1, 5.0, 8.0)]
+    assert (one.end, one.busy, one.message, one.work) == (8.0, 11 / 16, 5.0, 3.0)
 
 
 @pytest.mark.parametrize("ranks", [2, 8])
