@@ -1,18 +1,17 @@
 """The demonstration of expert parallelism: routes and gradients of a real step, and the load of the experts."""
 
-import re
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from frames import boxes, check_inside, labels, told
-from keeping import kept
+from frames import boxes, check_inside, told
 
-from minidist.show.demos import DEMONSTRATIONS, expert_parallel
-from minidist.show.demos.expert_parallel import balance, picture, scene
-from minidist.show.demos.expert_parallel.balance import EVEN, HIGH, IDLE, LOW, STEPS, STRIDE, Load, colour_of
-from minidist.show.demos.expert_parallel.bug import average_over_own_group
+from minidist.show.demos import DEMONSTRATIONS
+from minidist.show.demos.expert_parallel import balance, balance_scene, picture, scene
+from minidist.show.demos.expert_parallel.balance import STEPS, STRIDE, Load
+from minidist.show.demos.expert_parallel.bug import average_over_own_group, train_too_large
+from minidist.show.demos.expert_parallel.picture import EXPERT, GAP, ROWS, Rows, copy_of, pitch
 from minidist.show.demos.expert_parallel.run import (
     EXPERTS_OF_RANK,
     TOP_K,
@@ -20,35 +19,36 @@ from minidist.show.demos.expert_parallel.run import (
     Gradients,
     Routed,
     Step,
+    config_of,
+    layout_of,
     step_of,
+    train_watched,
 )
+from minidist.show.demos.shared.runs import warm_ranks
 from minidist.show.palette import of_rank
 from minidist.show.player.scene import Arrow, Box
+from minidist.verify.comparison import ONE_PROCESS
 
-RANKS, SIZE, SEED = 4, 4, 0  # the defaults, which lectures show
+RANKS, SIZE, SEED = 4, 2, 0  # the defaults, which lectures show
 EXPERTS = EXPERTS_OF_RANK * RANKS
 DISPATCH = 3  # the frame in which rows for a rank's own experts stay
 
 
 @pytest.fixture(scope="module")
-def made():
-    """The animation, and the runs that it was made from."""
-    with pytest.MonkeyPatch.context() as patch:
-        calls = kept(patch, expert_parallel, "step_of")
-        animation = DEMONSTRATIONS["ep"](ranks=RANKS, size=SIZE, seed=SEED)
-    (one, _), (right, _), (bad, _) = calls
-    return SimpleNamespace(animation=animation, runs=SimpleNamespace(one=one, right=right, bad=bad))
+def animation():
+    return DEMONSTRATIONS["ep"](ranks=RANKS, size=SIZE, seed=SEED)
 
 
 @pytest.fixture(scope="module")
-def animation(made):
-    return made.animation
-
-
-@pytest.fixture(scope="module")
-def runs(made):
+def runs():
     """Of one process, of the ranks, and of the ranks with the bug."""
-    return made.runs
+    config, layout = config_of(RANKS, SIZE, SEED), layout_of(RANKS)
+    with warm_ranks() as warm:
+        return SimpleNamespace(
+            one=warm.train(config, ONE_PROCESS, train_watched, trace=True),
+            right=warm.train(config, layout, train_watched, trace=True),
+            bad=warm.train(config, layout, train_too_large, trace=True),
+        )
 
 
 @pytest.fixture(scope="module")
@@ -57,17 +57,17 @@ def steps(runs):
 
 
 def queues(frame) -> list[Box]:
-    """The rows at the experts."""
-    return [box for box in boxes(frame) if box.x >= picture.QUEUES and box.y < picture.panel_top(RANKS)]
+    """The rows at the experts, or the places for them."""
+    return [box for box in boxes(frame) if box.y >= ROWS and box.fill != "faint"]
 
 
 def choices(frame) -> list[Box]:
-    """The experts below the tokens: they are filled once the result is home."""
-    return [box for box in boxes(frame) if box.x < picture.TOKENS_END and box.h == 0.85]
+    """The copies below the tokens: filled where the token or the result is at home."""
+    return [box for box in boxes(frame) if box.y == picture.COPIES]
 
 
-def panel(frame) -> list[Box]:
-    return [box for box in boxes(frame) if box.y >= picture.panel_top(RANKS)]
+def column(box: Box) -> int:
+    return round(box.x // pitch(RANKS))
 
 
 def test_routes_are_those_of_one_process(steps):
@@ -95,12 +95,18 @@ def test_rows_by_hand():
     assert step.tokens(0, 1) == [0, 1] and step.tokens(0, 0) == []
 
 
-def test_lanes_by_hand():
-    drawn = [shape for shape in picture.lanes(made_up(), 3) if isinstance(shape, Box)]
-    scale = (picture.END - picture.LANES) / 4
-    done = {(box.fill, box.text, box.w) for box in drawn if box.text}
-    assert done == {(of_rank(0), "2", 2 * scale), (of_rank(1), "1", scale)}
-    assert [box.w for box in drawn if box.fill == "faint"] == [3 * scale] * 2  # below what has been computed
+def test_time_by_hand():
+    """Down is time: a row's place is when it is computed, and what is shorter than the longest column is idle."""
+    step, everywhere = made_up(), range(2)
+    drawn = [one for one in picture.stacks(step, Rows(True, everywhere), 3) if isinstance(one, Box) and one.y >= ROWS]
+    high = picture.row_height(step)
+    idle = [box for box in drawn if box.fill == "faint"]
+    assert [(box.x, box.y, box.h) for box in idle] == [(0, ROWS, pytest.approx(3 * high))]  # rank 0 has no row
+    rows = [(box.text, box.fill, round((box.y - ROWS) / high)) for box in drawn if box.fill != "faint"]
+    assert rows == [
+        ("0a ✓", of_rank(0), 0), ("0b ✓", of_rank(0), 1), ("1a ✓", of_rank(1), 2), ("1b", of_rank(1), 3)
+    ]  # fmt: skip
+    assert all(box.x == pitch(2) and box.w == pitch(2) - GAP for box in drawn if box.fill != "faint")
 
 
 def test_bytes_are_those_that_were_sent(runs, animation, steps):
@@ -120,25 +126,28 @@ def test_bytes_are_those_that_were_sent(runs, animation, steps):
 
 
 def test_rows_travel_there_and_back(animation, steps):
-    """In each frame a row is at home, or at its expert, in its token's colour."""
+    """In each frame a copy is at home or at its expert, in its token's colour, and keeps its name."""
     frames, step = animation.scenes[0].frames, steps.right
     total = RANKS * SIZE * TOP_K
-    assert not choices(frames[0]) and len(choices(frames[1])) == total and not queues(frames[1])
+    names = {
+        copy_of(rank, token, expert)
+        for rank, route in enumerate(step.routes)
+        for token, chosen in enumerate(route.chosen.tolist())
+        for expert in chosen
+    }
+    assert not choices(frames[0]) and len(names) == len(choices(frames[1])) == total and not queues(frames[1])
     assert len(queues(frames[2])) == total and not any(box.fill for box in queues(frames[2]))
     compute = DISPATCH + RANKS
-    computing = 1 if min(step.loads) == max(step.loads) else 2
     for distance in range(RANKS):
         frame = frames[DISPATCH + distance]
-        arrived = step.moved(range(distance + 1))
-        assert sum(box.fill is not None for box in queues(frame)) == arrived
+        arrived = [box for box in queues(frame) if box.fill]
+        assert len(arrived) == step.moved(range(distance + 1))
+        assert all(box.fill == of_rank(int(box.id[0])) and int(box.id[-1]) == column(box) for box in arrived)
         assert frame.facts["rows sent"].startswith(f"{step.moved(range(1, distance + 1))} of")
-    for source in range(RANKS):
-        assert sum(box.fill == of_rank(source) for box in queues(frames[compute])) == SIZE * TOP_K
-    for distance in range(1, RANKS):
-        frame = frames[compute + computing + distance - 1]
-        home = step.moved(range(distance + 1))
-        assert sum(box.fill is not None for box in choices(frame)) == home
-        assert sum(box.fill is not None for box in queues(frame)) == total - home
+    assert {box.id for box in queues(frames[compute])} == names
+    back = next(number for number, frame in enumerate(frames) if frame.note.startswith("A second all-to-all"))
+    assert {box.id for box in choices(frames[back])} == names and not any(box.fill for box in queues(frames[back]))
+    assert all(column(box) == int(box.id[0]) for box in choices(frames[back]))
 
 
 def test_arrows_are_the_messages_of_the_pairwise_all_to_all(animation, steps):
@@ -147,32 +156,35 @@ def test_arrows_are_the_messages_of_the_pairwise_all_to_all(animation, steps):
     def messages(frame) -> set[str]:
         return {shape.label for shape in frame.shapes if isinstance(shape, Arrow)}
 
-    def expected(distance: int, back: bool) -> set[str]:
+    def expected(distance: int) -> set[str]:
         found = set()
         for source in range(RANKS):
             rank = (source + distance) % RANKS
             if count := int(step.rows[source, rank]):
-                ends = (rank, source) if back else (source, rank)
-                found.add(f"{ends[0]} → {ends[1]}: {count} row{'s' * (count > 1)}")
+                found.add(f"{source} → {rank}: {count} row{'s' * (count > 1)}")
         return found
 
     assert not messages(frames[DISPATCH])
     for distance in range(1, RANKS):
-        assert messages(frames[DISPATCH + distance]) == expected(distance, False)
-    combine = next(number for number, frame in enumerate(frames) if frame.note.startswith("Combine"))
-    for distance in range(1, RANKS):
-        assert messages(frames[combine - RANKS + distance]) == expected(distance, True)
+        assert messages(frames[DISPATCH + distance]) == expected(distance)
 
 
 def test_the_busiest_rank_sets_the_pace(animation, steps):
     loads = steps.right.loads
+    assert max(loads) > min(loads)  # or the lecture has nothing to show
     (frame,) = [frame for frame in animation.scenes[0].frames if frame.note.startswith("The busiest rank")]
-    scale = (picture.END - picture.LANES) / max(loads)
+    high, end = picture.row_height(steps.right), ROWS + picture.row_height(steps.right) * max(loads)
+    idle = {column(box): box for box in boxes(frame, fill="faint")}
+    heads = {box.text: box.outline for box in boxes(frame) if box.y == EXPERT}
     for rank, load in enumerate(loads):
-        line = [box for box in panel(frame) if box.y == picture.panel_top(RANKS) + 1 + rank]
-        assert sum(box.w for box in line if box.text) == pytest.approx(scale * load)
-        assert [box.w for box in line if box.fill == "faint"] == [pytest.approx(scale * max(loads))]
-        assert f"rank {rank}: {load} rows" in labels(frame)
+        assert sum(column(box) == rank for box in queues(frame)) == load
+        assert (rank in idle) == (load < max(loads))
+        if rank in idle:
+            assert idle[rank].y == pytest.approx(ROWS + load * high) and idle[rank].y + idle[rank].h == pytest.approx(
+                end
+            )
+        outline = heads[f"expert {rank}: {load} row{'s' * (load != 1)}"]
+        assert outline == ("ink" if load == max(loads) else of_rank(rank))
     assert f"{max(loads)} rows" in frame.note and frame.facts["busiest rank"].startswith(f"{max(loads)} rows")
 
 
@@ -180,9 +192,32 @@ def test_a_token_is_the_weighted_sum_of_two_experts(animation, steps):
     (frame,) = [frame for frame in animation.scenes[0].frames if frame.note.startswith("Combine")]
     route = steps.right.routes[0]
     (e, f), (v, w) = route.chosen[0], route.weights[0]
-    assert frame.note.endswith(f"{v:.2f} × E{e} + {w:.2f} × E{f}.")
-    drawn = [f"{a:.2f} {b:.2f}".replace("0.", ".") for route in steps.right.routes for a, b in route.weights]
-    assert [text for text in labels(frame) if re.fullmatch(r"\.\d\d \.\d\d", text)] == drawn
+    assert frame.note.endswith(f"0a = {v:.2f} × expert {e} + {w:.2f} × expert {f}.")
+    drawn = [f"{weight:.2f}" for route in steps.right.routes for weight in route.weights.reshape(-1)]
+    assert [box.text.rjust(4, "0") for box in choices(frame)] == drawn
+
+
+def test_a_full_expert_drops_what_comes_last(animation, steps):
+    with warm_ranks() as warm:
+        config = config_of(RANKS, SIZE, SEED, 1.0)
+        one, many = (
+            step_of(warm.train(config, layout, train_watched, trace=True)) for layout in (ONE_PROCESS, layout_of(RANKS))
+        )  # ``step_of`` compares the bytes that were sent with the rows that were not dropped
+    assert many.capacity == 1 and many.fingerprint == one.fingerprint
+    for mine, other in zip(many.routes, steps.right.routes, strict=True):
+        assert np.array_equal(mine.chosen, other.chosen)  # the same choices as without a capacity
+    for rank in range(RANKS):
+        for expert in range(EXPERTS):
+            assert many.tokens(rank, expert) == steps.right.tokens(rank, expert)[:1]
+    dropped = RANKS * SIZE * TOP_K - sum(many.loads)
+    assert dropped > 0 and max(many.loads) < max(steps.right.loads)
+    shown = animation.scenes[2]
+    assert shown.name == "capacity" and f"{dropped} of {RANKS * SIZE * TOP_K} copies are dropped" in shown.verdict
+    for number, frame in enumerate(shown.frames):
+        crossed = [box for box in choices(frame) if box.outline == "wrong"]
+        assert len(crossed) == (dropped if number >= 2 else 0)
+        assert not {box.id for box in crossed} & {box.id for box in queues(frame)}
+    assert animation.broken_twin(shown).first_wrong == len(shown.frames) - 1
 
 
 def test_gradients_are_ep_times_too_large_in_the_broken_run_alone(animation, steps):
@@ -194,24 +229,25 @@ def test_gradients_are_ep_times_too_large_in_the_broken_run_alone(animation, ste
         assert bad.averaged[expert] == pytest.approx(RANKS * one.averaged[expert], rel=1e-6)
         assert bad.averaged[expert] == pytest.approx(right.summed[expert], rel=1e-6)
     broken, scene_of_ranks = animation.broken, animation.scenes[0]
-    assert len(broken.frames) == len(scene_of_ranks.frames) and broken.first_wrong == len(broken.frames) - 2
+    assert len(broken.frames) == len(scene_of_ranks.frames) and broken.first_wrong == len(broken.frames) - 1
     same = slice(0, broken.first_wrong)
     assert broken.frames[same] == scene_of_ranks.frames[same]
-    fills = [box.fill for box in panel(broken.frames[broken.first_wrong]) if box.fill]
-    assert fills == ["wrong"] * len(used)
-    fills = [box.fill for box in panel(scene_of_ranks.frames[broken.first_wrong]) if box.fill]
-    assert fills == [picture.OF_RANKS] * len(used)
-    assert f"{len(used)} experts are {RANKS}.00 times as large" in told(broken)
+    drawn = [boxes(one.frames[-1], y=ROWS) for one in (broken, scene_of_ranks)]
+    (bars, of_one), (right_bars, same) = (
+        ([box for box in found if box.fill], [box for box in found if not box.fill]) for found in drawn
+    )
+    assert [box.fill for box in bars] == ["wrong"] * len(used)
+    assert [box.fill for box in right_bars] == [of_rank(expert) for expert in sorted(used)]
+    assert of_one == same  # of one process
+    for box, right_box in zip(bars, of_one, strict=True):
+        assert box.h == pytest.approx(RANKS * right_box.h, rel=1e-6)
+    assert f"{len(used)} experts are {RANKS}.00 times too large" in told(broken)
     assert "first differs after step 0" in told(broken)
 
 
 def test_the_fingerprint_differs_and_the_loss_does_not(animation, steps):
     assert steps.bad.loss == steps.right.loss == steps.one.loss and "the same bits" in told(animation.broken)
     assert steps.right.fingerprint == steps.one.fingerprint != steps.bad.fingerprint
-    for one, step in ((animation.scenes[0], steps.right), (animation.broken, steps.bad)):
-        reference, found = panel(one.frames[-1])
-        assert (reference.text, found.text) == (steps.one.fingerprint[:32], step.fingerprint[:32])
-        assert found.fill == ("wrong" if step is steps.bad else picture.OF_RANKS)
 
 
 def test_the_bug_leaves_other_parameters_alone():
@@ -226,48 +262,56 @@ def test_load_by_hand():
     assert load.excess().tolist() == [[1, 1, 0, 2], [1, 1, 1, 1]] and load.pace().tolist() == [1, 1]
     uneven = Load(0.0, np.array([[8, 6, 2, 0]]), [1.0], "ab")
     assert uneven.pace().tolist() == [14 / 8]
-    colours = [(0, 0.0, IDLE), (1, 0.49, LOW), (1, 0.5, EVEN), (1, 1.99, EVEN), (1, 2.0, HIGH)]
-    assert [colour_of(count, excess) for count, excess, _ in colours] == [colour for *_, colour in colours]
+
+
+def bars(frame, panel: int) -> dict[int, Box]:
+    """Expert -> its bar, in the run without a balance loss (0) or with one (1)."""
+    name = list(balance.AUX_LOSS)[panel]
+    return {int(box.id[-1]): box for box in boxes(frame) if box.id.startswith(f"{name}, expert")}
 
 
 def test_without_a_balance_loss_experts_are_left_idle(animation):
-    first, *_, last = animation.scenes[1].frames[1:]
-    numbers = [text for text in labels(last) if re.search(r"×| of \d", text)]
-    (busy, idle, slow), (even, none, fair) = numbers[:3], numbers[3:]
-    assert float(busy.split()[0]) == EXPERTS / TOP_K and idle == f"{EXPERTS - TOP_K} of {EXPERTS}"  # as few as can be
-    assert float(even.split()[0]) < 2 and none == f"0 of {EXPERTS}"
-    assert float(slow.split()[0]) > 1.3 * float(fair.split()[0])
-    off, on = (
-        [
-            box.fill
-            for box in boxes(first)
-            if box.x == balance.LEFT and box.w == 1 and top < box.y <= top + balance.LINES
-        ]
-        for top in (0, balance.LINES + 1)
-    )
-    assert off == on and len(on) == EXPERTS  # the same weights and the same tokens in the first step
-
-
-def test_both_runs_are_on_one_time_axis(animation):
     one = animation.scenes[1]
     assert one.name == "balance" and len(one.frames) == STEPS // STRIDE + 1 and one.first_wrong is None
-    for number, frame in enumerate(one.frames):
-        cells = [box for box in boxes(frame) if box.fill is not None]
-        assert len(cells) == 2 * EXPERTS * STRIDE * number
-        for top in (0, balance.LINES + 1):
-            columns = {box.x for box in cells if top < box.y < top + 1 + balance.LINES}
-            assert columns == {balance.LEFT + step for step in range(STRIDE * number)}
-    assert len(re.findall(f"of {EXPERTS}", told(one))) == 2 and "match the single-process run bit for bit" in told(one)
+    experts = balance.EXPERTS_OF_RANK * RANKS
+    unit = (balance_scene.BASE - balance_scene.TOP) / (experts / TOP_K)
+    off, on = bars(one.frames[-1], 0), bars(one.frames[-1], 1)
+    assert len(off) <= experts / 2 and len(on) == experts
+    for panel in (off, on):
+        assert sum(box.h for box in panel.values()) == pytest.approx(unit * experts)  # every row is somewhere
+        assert [box.fill for box in panel.values()] == [of_rank(expert // 2) for expert in panel]
+    assert max(box.h for box in off.values()) == pytest.approx(unit * experts / TOP_K)  # every token chooses it
+    assert max(box.h for box in on.values()) < 2 * unit
+    assert f"{experts - len(off)} of {experts} experts are idle in the end; with it, 0" in one.verdict
+    assert "match the single-process run bit for bit" in told(one)
 
 
-@pytest.mark.parametrize(("ranks", "size"), [(2, 1), pytest.param(8, 6, marks=pytest.mark.long)])
+def test_adam_hides_the_bug_but_the_loads_differ(animation):
+    right, wrong = animation.scenes[1], animation.also_broken[0]
+    assert animation.broken_twin(right) is wrong and len(wrong.frames) == len(right.frames)
+    first = wrong.first_wrong
+    assert 0 < first < len(right.frames) and wrong.frames[:first] == right.frames[:first]
+    for number, frame in enumerate(wrong.frames):
+        assert any(box.outline == "wrong" for box in boxes(frame)) == (number >= first)
+        assert ("other experts than they should" in frame.note) == (number >= first)
+    assert "Adam" in told(wrong)
+
+
+@pytest.mark.parametrize(("ranks", "size"), [(2, 1), pytest.param(8, 4, marks=pytest.mark.long)])
 def test_everything_is_in_the_picture(ranks, size):
     for one in DEMONSTRATIONS["ep"](ranks=ranks, size=size).all_scenes:
         check_inside(one)
 
 
+def test_the_picture_of_lectures(animation):
+    for one in animation.all_scenes:
+        check_inside(one)
+        assert one.questions and one.cues and len(one.verdict) < 100
+        assert one.height <= 13  # so that letters are as large as the page's width allows
+
+
 def test_sizes():
-    with pytest.raises(ValueError, match="size, tokens on each rank, must be from 1 to 6, got 7"):
-        DEMONSTRATIONS["ep"](size=7)
+    with pytest.raises(ValueError, match="size, tokens on each rank, must be from 1 to 4, got 5"):
+        DEMONSTRATIONS["ep"](size=5)
     with pytest.raises(ValueError, match="the demonstration ep shows 2 to 8 ranks, not 1"):
         DEMONSTRATIONS["ep"](ranks=1)

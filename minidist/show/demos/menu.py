@@ -13,8 +13,8 @@ GROUPS = {  # group -> demonstration -> its scenes, as it makes them by default
         "zero": ("16 bytes", "replicated", "stage 1", "stage 2", "stage 3"),
         "tp": ("matrices", "as measured here", "as GPUs would"),
         "sp": ("tp + sp", "tp", "as measured here", "tp here", "as GPUs would"),
-        "cp": ("ring", "zigzag"),
-        "ep": ("routes", "balance"),
+        "cp": ("ring", "zigzag", "backward", "Ulysses", "as GPUs would"),
+        "ep": ("routes", "balance", "capacity"),
         "pp": ("naive", "GPipe", "1F1B", "interleaved", "ZB-H1", "all", "GPUs", "measured"),
     },
     "memory and precision": {

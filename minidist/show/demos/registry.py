@@ -58,7 +58,7 @@ DEMONSTRATIONS = {
             "tokens in each chunk of zigzag", most=context_parallel.MOST,
         ),
         Demonstration(
-            "ep", "tokens travel to their experts and back; balance on and off", expert_parallel.animation, 4, 4,
+            "ep", "tokens travel to their experts and back; balance on and off", expert_parallel.animation, 4, 2,
             "tokens on each rank", most=expert_parallel.MOST,
         ),
         Demonstration(

@@ -1,15 +1,21 @@
-"""Ring attention with one bug: in backward, a rank computes with its own keys and values, not with those that arrive.
+"""Attention with one bug: a rank computes with its own keys and values, not with those that have arrived.
 
-Diffusers had it (huggingface/diffusers, issue 14265): backward read the keys and values that forward had saved, which
-are those of the rank itself. All shapes fit, and the loss of the first step is right.
+Diffusers had it in backward (huggingface/diffusers, issue 14265): backward read the keys and values that forward had
+saved, which are those of the rank itself. All shapes fit, and the loss of the first step is right.
 """
 
 from functools import partial
 
 from minidist.parallel.tools.passing_attention import ring_backward, ring_forward
+from minidist.show.demos.context_parallel.heads_run import train_heads
 from minidist.show.demos.context_parallel.run import train_watched
 
-BUG = "in backward, a rank computes with its own keys and values instead of those that have arrived"
+BUG = "a rank computes with its own keys and values instead of those that have arrived"
+
+
+def stale_forward(keys_values, group, visit):
+    """``ring_forward``; what travels is right, but nobody looks at it."""
+    ring_forward(keys_values, group, lambda owner, _: visit(owner, keys_values))
 
 
 def stale_backward(keys_values, group, visit):
@@ -17,4 +23,14 @@ def stale_backward(keys_values, group, visit):
     return ring_backward(keys_values, group, lambda owner, _: visit(owner, keys_values))
 
 
-train_stale = partial(train_watched, passes=(ring_forward, stale_backward))
+def keep_own(qkv, rank: int, ranks: int) -> None:
+    """In all tokens of some heads, (H/N, B, T, 3 D), put this rank's keys and values in the place of the others'."""
+    tokens, width = qkv.shape[2] // ranks, qkv.shape[3] // 3
+    mine = qkv[:, :, rank * tokens : (rank + 1) * tokens, width:].copy()
+    for chunk in range(ranks):
+        qkv[:, :, chunk * tokens : (chunk + 1) * tokens, width:] = mine
+
+
+train_stale = partial(train_watched, passes=(stale_forward, stale_backward))
+train_stale_backward = partial(train_watched, passes=(ring_forward, stale_backward))
+train_stale_heads = partial(train_heads, spoil=keep_own)

@@ -91,12 +91,30 @@ class Pass:
 
     def slots(self) -> int:
         """The slots of all ranks until the slowest one has finished."""
-        return self.ranks * max(end for _, end in self.times()[-1])
+        return self.ranks * self.end(-1)
 
     def gradients(self, owner: int) -> np.ndarray:
         """Of a rank's keys and values, summed over all ranks, (2, H, B, T/N, D)."""
         added = [visit.gradients for hop in self.visits for visit in hop if visit.owner == owner]
         return np.sum(added, axis=0, dtype=np.float64)
+
+    def stale(self) -> set[tuple[int, int]]:
+        """(hop, rank) wherever a rank has work and computes with other keys than those that have arrived."""
+        return {
+            (hop, rank)
+            for hop, (visits, used) in enumerate(zip(self.visits, self.owners(), strict=True))
+            for rank, visit in enumerate(visits)
+            if visit.pairs and used[rank] != visit.owner
+        }
+
+    def end(self, hop: int) -> int:
+        """The slot in which the last rank finishes a hop."""
+        return max(stop for _, stop in self.times()[hop])
+
+    def busy(self, hops: int | None = None) -> float:
+        """The share of the ranks' time that is work, up to the end of the first hops."""
+        hops = len(self.visits) if hops is None else hops
+        return self.slots_of_pair * self.pairs(hops) / (self.ranks * self.end(hops - 1))
 
     def owners(self) -> list[list[int]]:
         """Whose keys and values each rank really used, ``[hop][rank]``: in hop 0 they are its own."""

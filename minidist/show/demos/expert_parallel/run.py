@@ -20,9 +20,9 @@ from minidist.train.layout import Layout
 from minidist.train.result import RankResult, Run, RunOptions
 from minidist.train.trainer import train_rank
 
-WIDTH = 64
+WIDTH = 96
 TOP_K = 2
-EXPERTS_OF_RANK = 2
+EXPERTS_OF_RANK = 1  # so that an expert has the number of its rank
 
 
 @dataclass(slots=True)
@@ -63,6 +63,7 @@ class Step:
         row_bytes: of one row between two ranks.
         gradients: of all experts.
         loss, fingerprint: of the run.
+        capacity: how many tokens of a micro-batch an expert takes at most; None for all.
     """
 
     routes: Sequence[Routed]
@@ -71,6 +72,7 @@ class Step:
     gradients: Gradients
     loss: float
     fingerprint: str
+    capacity: int | None = None
 
     @property
     def experts(self) -> int:
@@ -85,14 +87,22 @@ class Step:
         return expert // self.experts_of_rank
 
     def tokens(self, source: int, expert: int) -> list[int]:
-        """Which tokens of a rank chose an expert."""
-        return np.nonzero((self.routes[source].chosen == expert).any(axis=1))[0].tolist()
+        """Which tokens of a rank chose an expert, and were taken."""
+        return np.nonzero((self.routes[source].chosen == expert).any(axis=1))[0].tolist()[: self.capacity]
+
+    @property
+    def choices(self) -> int:
+        """How many experts all tokens chose together."""
+        return sum(routed.chosen.size for routed in self.routes)
 
     @cached_property
     def rows(self) -> np.ndarray:
         """How many rows go from each rank to each rank, integers (ranks, ranks)."""
-        flat = [routed.chosen.reshape(-1) // self.experts_of_rank for routed in self.routes]
-        return np.array([np.bincount(each, minlength=self.ranks) for each in flat])
+        found = np.zeros((self.ranks, self.ranks), int)
+        for source in range(self.ranks):
+            for expert in range(self.experts):
+                found[source, self.rank_of(expert)] += len(self.tokens(source, expert))
+        return found
 
     @property
     def loads(self) -> list[int]:
@@ -104,11 +114,11 @@ class Step:
         return sum(int(self.rows[rank, (rank + i) % self.ranks]) for i in distances for rank in range(self.ranks))
 
 
-def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
+def config_of(ranks: int, size: int, seed: int, capacity: float | None = None) -> TrainConfig:
     """One layer and one step, with one sample of ``size`` tokens on each rank, so that each rank routes once."""
     return TrainConfig(
         layers=1, heads=2, width=WIDTH, context=size, global_batch=ranks, micro_batch=1, steps=1,
-        experts=EXPERTS_OF_RANK * ranks, top_k=TOP_K, expert_hidden=WIDTH // 2, seed=seed,
+        experts=EXPERTS_OF_RANK * ranks, top_k=TOP_K, expert_hidden=WIDTH // 2, capacity=capacity, seed=seed,
     )  # fmt: skip
 
 
@@ -170,7 +180,8 @@ def step_of(run: Run) -> Step:
     )
     routes = [entry for entry in entries if isinstance(entry, Routed)]
     row_bytes = run.config.width * np.dtype(np.float32).itemsize
-    found = Step(routes, run.layout.ep, row_bytes, gradients, run.losses[-1], run.fingerprint)
+    capacity = run.config.moe.rows_at_most(run.config.micro_batch * run.config.context)
+    found = Step(routes, run.layout.ep, row_bytes, gradients, run.losses[-1], run.fingerprint, capacity)
     if found.ranks > 1:
         _check_bytes(found, run)
     return found

@@ -7,6 +7,10 @@ from minidist.show.demos.expert_parallel.picture import Rows
 from minidist.show.demos.expert_parallel.run import TOP_K, WIDTH, Step
 from minidist.show.player.scene import Frame, Scene, Shape
 
+TITLE = "A token flies to its experts, wherever they are, and comes home"
+WITH_CAPACITY = "Capacity: a full expert takes no more, and the token goes on without it"
+ANNOUNCED = 2  # the frame in which every rank knows how many rows will come
+
 
 class Story:
     """Collects the frames of one step.
@@ -24,108 +28,96 @@ class Story:
         self.total = 4 * step.moved(self.everywhere[1:])  # there and back, in forward and in backward
 
     def add(
-        self, note: str, sent: int, rows: Rows, panel: Sequence[Shape], arrows: Sequence[Shape] = (),
+        self, note: str, sent: int, rows: Rows, below: Sequence[Shape], arrows: Sequence[Shape] = (),
         routed: bool = True, combined: bool = False,
     ) -> None:  # fmt: skip
         """A frame; ``sent`` counts the rows that have moved between ranks."""
         step = self.step
-        shapes = (
-            *picture.tokens(step, rows, routed, combined),
-            *picture.queues(step, rows),
-            *arrows,
-            *panel,
-        )
+        shapes = (*picture.homes(step, rows, routed, combined), *below, *arrows)
         mean = sum(step.loads) / step.ranks
         facts = {
             "rows sent": f"{sent} of {self.total}",
-            f"a row, C = {WIDTH}": f"{step.row_bytes} B",
             "bytes": f"{sent * step.row_bytes:,}",
-            "busiest rank": f"{max(step.loads)} rows, mean {mean:g}" if routed else "?",
+            f"a row, C = {WIDTH}": f"{step.row_bytes} B",
+            "busiest rank": f"{max(step.loads)} rows, mean {mean:g}" if rows.announced else "?",
         }
         self.frames.append(Frame(shapes, note, facts))
 
     def forward(self) -> None:
         """Route, announce, dispatch, compute, return, combine."""
         step, ranks, everywhere = self.step, self.step.ranks, self.everywhere
-        before, idle, experts = picture.lanes(step, 0, False), picture.lanes(step, 0), step.experts
-        text = f"Each of {ranks} ranks has tokens of its own, and {step.experts_of_rank} of the {experts} experts."
-        self.add(text, 0, Rows(), before, routed=False)
-        text = f"The router: each token chooses {TOP_K} of {experts} experts, wherever they are."
-        self.add(text, 0, Rows(), before)
-        text = "A first, small all-to-all: each rank tells the others how many rows will come to each expert."
-        self.add(text, 0, Rows(True), idle)
+        text = "Each rank has tokens of its own above, and an expert below that the other ranks do not have."
+        self.add(text, 0, Rows(), picture.stacks(step, Rows()), routed=False)
+        text = f"The router: each token chooses {TOP_K} experts, wherever they are, and a copy is made for each."
+        self.add(text, 0, Rows(), picture.stacks(step, Rows()))
+        text = "A first, tiny all-to-all carries counts: now each rank knows how many rows will come."
+        if step.capacity is not None:
+            dropped = step.choices - sum(step.loads)
+            room = f"Capacity: an expert takes {step.capacity} of each rank's tokens."
+            text = f"{room} {dropped} of {step.choices} copies are dropped."
+        self.add(text, 0, Rows(True), picture.stacks(step, Rows(True)))
         for distance in everywhere:
             places = f"{distance} place{'s' * (distance > 1)}"
             text = f"Dispatch, message {distance} of {ranks - 1}: each rank sends to the rank {places} after it."
             if not distance:
-                text = "Dispatch, the second all-to-all: rows for a rank's own experts stay."
+                text = "Dispatch: rows whose expert is on the same rank stay there."
             rows, sent = Rows(True, everywhere[: distance + 1]), step.moved(everywhere[1 : distance + 1])
-            self.add(text, sent, rows, idle, picture.arrows(step, distance))
+            self.add(text, sent, rows, picture.stacks(step, rows), picture.arrows(step, distance))
         sent, there = step.moved(everywhere[1:]), Rows(True, everywhere)
         first, last = min(step.loads), max(step.loads)
         if first < last:
-            text = f"The experts compute. Finished after {first} rows: {_ranks(step.loads, first)}."
-            self.add(text, sent, there, picture.lanes(step, first))
+            text = f"The experts compute. {_ranks(step.loads, first).capitalize()} has finished first."
+            self.add(text, sent, there, picture.stacks(step, there, max(1, first)))
         text = f"The busiest rank sets the pace: all wait for {_ranks(step.loads, last)} with {last} rows."
         if first == last:
             text = f"The experts compute: every rank has {last} rows."
         self.frame_of_pace = len(self.frames)
-        done = picture.lanes(step, last)
-        self.add(text, sent, there, done)
-        for distance in everywhere[1:]:
-            rows = Rows(True, everywhere, everywhere[: distance + 1])
-            text = f"The third all-to-all, message {distance} of {ranks - 1}: results go home by the same ways."
-            back = step.moved(everywhere[1 : distance + 1])
-            self.add(text, sent + back, rows, done, picture.arrows(step, distance, back=True))
+        self.add(text, sent, there, picture.stacks(step, there, last))
         home = Rows(True, everywhere, everywhere)
-        self.add(self._combined(), 2 * sent, home, done, combined=True)
+        text = "A second all-to-all of rows: the results fly home, by the same ways."
+        self.add(text, 2 * sent, home, picture.stacks(step, home))
+        self.add(self._combined(), 2 * sent, home, picture.stacks(step, home), combined=True)
 
     def _combined(self) -> str:
         route = self.step.routes[0]
         terms = " + ".join(
-            f"{weight:.2f} × E{expert}" for weight, expert in zip(route.weights[0], route.chosen[0], strict=True)
+            f"{weight:.2f} × expert {expert}" for weight, expert in zip(route.weights[0], route.chosen[0], strict=True)
         )
-        return f"Combine: a token is the weighted sum of its experts' results. Token t0 of rank 0: {terms}."
+        return f"Combine: a token is the sum of its experts' results, weighted. {picture.name_of(0, 0)} = {terms}."
 
     def backward(self) -> int:
         """Gradients of rows go the same ways, then those of the experts are averaged; returns that frame's number."""
         step, right = self.step, self.reference.gradients
-        ranks, found, there = step.ranks, step.gradients, Rows(True, self.everywhere)
+        ranks, found, home = step.ranks, step.gradients, Rows(True, self.everywhere, self.everywhere)
         most = max(found.summed)  # the same with the bug and without
-        text = "Backward: rows' gradients take the same ways. An expert sums those of its rows, from all ranks."
-        sums = picture.gradients(found.summed, right.averaged, most, [picture.OF_RANKS] * step.experts)
-        self.add(text, self.total, there, sums)
+        text = "Backward: an expert's gradient is the sum over its rows, from all ranks. Outlined: one process."
+        sums = picture.gradients(step, found.summed, right.averaged, most, ())
+        self.add(text, self.total, home, sums)
         number, wrong = len(self.frames), wrong_experts(step, self.reference)
-        fills = ["wrong" if expert in wrong else picture.OF_RANKS for expert in range(step.experts)]
-        text = f"The mean over the {ranks} micro-batches of all ranks: divided by {ranks}, as in one process."
+        text = f"The mean over the micro-batches of all {ranks} ranks: divided by {ranks}, as in one process."
         if wrong:
-            text = f"Wrong: divided by 1, the micro-batches of its own rank. The sum has those of all {ranks} ranks."
-        means = picture.gradients(found.averaged, right.averaged, most, fills)
-        self.add(text, self.total, there, means)
-        same = step.fingerprint == self.reference.fingerprint
-        text = "After the optimizer: the ranks have the bits of one process."
-        if not same:
-            text = "After the optimizer: other bits. The loss, from before the update, does not show it."
-        loss = self.reference.loss, step.loss
-        proof = picture.fingerprints(ranks, self.reference.fingerprint, step.fingerprint, loss)
-        self.add(text, self.total, there, proof)
+            text = f"Wrong: divided by 1, its own rank's micro-batches. The sum has those of all {ranks} ranks."
+        means = picture.gradients(step, found.averaged, right.averaged, most, wrong)
+        self.add(text, self.total, home, means)
         return number
 
 
-def of_step(step: Step, reference: Step, verdict: str, broken: bool = False) -> Scene:
-    """The scene of a step; ``reference`` is the step of one process."""
+def of_step(name: str, step: Step, reference: Step, verdict: str, twin: str = "") -> Scene:
+    """The scene of a step.
+
+    Args:
+        reference: the step of one process.
+        twin: the scene without the bug, if this one has it.
+    """
     story = Story(step, reference)
     story.forward()
     averaged = story.backward()
-    size = len(step.routes[0].chosen)
-    title = f"Expert parallelism: {step.ranks} ranks, {step.experts} experts, top-{TOP_K}, {size} tokens on each rank"
-    key = {"idle": "faint", "of the ranks": picture.OF_RANKS, "of one process": "ink"}
-    key |= {"wrong": "wrong"} if broken else {}
-    stills = (averaged, len(story.frames) - 1) if broken else (4, story.frame_of_pace)
-    return Scene(
-        "broken" if broken else "routes", title, tuple(story.frames), picture.height(step.ranks), key, verdict,
-        averaged if broken else None, stills,
-    )  # fmt: skip
+    key = {"idle": "faint"} if min(step.loads) < max(step.loads) else {}
+    key |= {"wrong": "wrong"} if twin else {"✗ dropped": "wrong"} if step.capacity else {}
+    stills = (story.frame_of_pace, averaged) if twin else (4, story.frame_of_pace)
+    title = TITLE if step.capacity is None else WITH_CAPACITY
+    first_wrong = averaged if twin else None
+    return Scene(name, title, tuple(story.frames), picture.HEIGHT, key, verdict, first_wrong, stills, twin=twin)
 
 
 def wrong_experts(step: Step, reference: Step) -> set[int]:
@@ -135,11 +127,14 @@ def wrong_experts(step: Step, reference: Step) -> set[int]:
 
 
 def verdict(step: Step, proof: str) -> str:
-    """What was counted, and that the run is right."""
+    """Who kept the others waiting, what was counted, and that the run is right."""
     moved = 4 * step.moved(range(1, step.ranks))
+    mean = sum(step.loads) / step.ranks
+    dropped = step.choices - sum(step.loads)
+    lost = f", and {dropped} of {step.choices} copies are dropped" if step.capacity is not None else ""
     return (
-        f"The routes say {moved} rows of {step.row_bytes} B between ranks, in forward and backward; the ranks counted "
-        f"the same {moved * step.row_bytes:,} B. {proof}"
+        f"The busiest rank has {max(step.loads)} rows, the mean is {mean:g}{lost}. In forward and backward {moved} "
+        f"rows of {step.row_bytes} B moved between ranks; these counted the same {moved * step.row_bytes:,} B. {proof}"
     )
 
 
@@ -150,10 +145,7 @@ def harm(step: Step, reference: Step, proof: str) -> str:
     low, high = f"{min(factors):.2f}", f"{max(factors):.2f}"
     size = low if low == high else f"{low} to {high}"
     loss = "has the same bits" if step.loss == reference.loss else "differs"
-    return (
-        f"The gradients of {len(wrong)} experts are {size} times as large as in one process. The loss of this step "
-        f"{loss}. {proof}"
-    )
+    return f"The gradients of {len(wrong)} experts are {size} times too large. The loss of this step {loss}. {proof}"
 
 
 def _ranks(loads: Sequence[int], load: int) -> str:
