@@ -42,8 +42,17 @@ class Animation:
         return (self.broken, *self.also_broken)
 
     def broken_twin(self, scene: Scene) -> Scene:
-        """The broken run that a scene is to be compared with."""
-        return next((one for one in self.all_broken if one.twin == scene.name), self.broken)
+        """The broken run that a scene is to be compared with; if it has none, the first one."""
+        return self.own_twin(scene) or self.broken
+
+    def own_twin(self, scene: Scene) -> Scene | None:
+        """The broken run that matches a scene moment by moment; None if the bug cannot be shown there."""
+        named = next((one for one in self.all_broken if one.twin == scene.name), None)
+        return named or next((one for one in self.all_broken if not one.twin), None)
+
+    def breakable(self) -> tuple[str, ...]:
+        """The names of the scenes in which the bug can be shown."""
+        return tuple(scene.name for scene in self.scenes if self.own_twin(scene))
 
     def is_broken(self, scene: Scene) -> bool:
         """Whether a scene has the injected bug."""

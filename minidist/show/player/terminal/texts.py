@@ -145,7 +145,7 @@ def keys(lecture: Lecture) -> Text:
         pairs = [("space", "go on"), ("←", "close"), ("a", "questions off")]
     else:
         pairs = [("space", "step"), ("←", "back"), ("p", "play"), ("s", "scene")]
-        pairs.append(("b", "fix" if lecture.is_broken else "break"))
+        pairs += [("b", "fix" if lecture.is_broken else "break")] * lecture.can_break
         pairs += [("[]", "dial"), ("-+", "turn")] if lecture.dials else [("n", "notes")]
     pairs += [("?", "keys"), ("q", "quit")]
     return Text("  ").join(Text.assemble((name, f"bold {ASKED}"), f" {what}") for name, what in pairs)

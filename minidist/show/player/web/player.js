@@ -9,10 +9,9 @@ const state = {
   dials: [], speed: Number($("speed").value), timer: null,
 };
 
-const ownTwin = (scene) => (scene.broken // the same run without the bug, or with it
+const twinOf = (scene) => (scene.broken // the same run without the bug, or with it if the bug can be shown there
   ? correct.find((one) => one.name === scene.twin) ?? (state.cameFrom ?? correct[0])
   : scenes.find((one) => one.broken && ["", scene.name].includes(one.twin)));
-const twinOf = (scene) => ownTwin(scene) ?? scenes.find((one) => one.broken); // or at least one with the bug
 
 function variant(scene) { // the scene with the dials where they are
   if (!scene.dials.length) return scene;
@@ -29,7 +28,7 @@ function show(scene, { time = -Infinity, beside = null, dials = scene.dials.map(
   document.body.classList.toggle("broken", scene.broken);
   document.body.classList.toggle("compared", Boolean(beside));
   $("bug").textContent = shown.some((one) => one.broken) || scene.broken ? `Broken: ${animation.bug}. ` : "";
-  $("break").textContent = scene.broken ? "fix it" : "break it";
+  showBreak(scene);
   $("compare").setAttribute("aria-pressed", Boolean(beside));
   [...$("scenes").children].forEach((button, i) => button.setAttribute("aria-pressed", correct[i] === (scene.broken ? twinOf(scene) : scene)));
   $("key").replaceChildren(...keyOf(shown));
@@ -39,6 +38,13 @@ function show(scene, { time = -Infinity, beside = null, dials = scene.dials.map(
   showCode(shown[0]);
   closePanels();
   goTo(Math.max(0, state.ticks.findLastIndex((start) => start <= time)));
+}
+
+function showBreak(scene) { // a scene that the bug leaves as it is says where the bug can be seen
+  const places = correct.filter(twinOf).map((one) => one.name).join(", ");
+  $("break").textContent = scene.broken ? "fix it" : "break it";
+  $("break").disabled = !twinOf(scene);
+  $("break").title = twinOf(scene) ? "inject the bug, or fix it again (b)" : `nothing to break here: the bug is in ${places}`;
 }
 
 function goTo(tick) {
@@ -130,13 +136,13 @@ function setSpeed(speed) {
 }
 
 function breakIt() { // the same moment in the other run
-  const other = twinOf(state.scene), time = ownTwin(state.scene) ? state.ticks[state.tick] : undefined;
-  show(other, { time, beside: state.beside && state.scene, dials: other.dials.length ? state.dials : [] });
+  const other = twinOf(state.scene), time = state.ticks[state.tick];
+  if (other) show(other, { time, beside: state.beside && state.scene, dials: other.dials.length ? state.dials : [] });
 }
 
-function compare() { // beside its broken twin, or alone again; a scene that is chosen meanwhile takes the right place
-  const time = state.ticks[state.tick];
-  show(state.scene, { time, beside: state.beside ? null : twinOf(state.scene), dials: state.dials });
+function compare() { // beside its broken twin or the next scene, or alone again; a scene chosen meanwhile takes the right place
+  const time = state.ticks[state.tick], next = correct[(correct.indexOf(state.scene) + 1) % correct.length];
+  show(state.scene, { time, beside: state.beside ? null : twinOf(state.scene) ?? next, dials: state.dials });
 }
 
 function choose(scene) {
