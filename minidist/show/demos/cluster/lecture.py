@@ -7,7 +7,7 @@ from minidist.show.demos.shared.lectures import for_lecture
 from minidist.show.player.scene import Cue, Question, Scene
 
 SAYS = (
-    "A lane is a GPU. Where does it wait, though all links are fast?",
+    "A bar is all GPUs over time. Where do they wait, though all links are fast?",
     "The same messages; those of data parallelism now leave the node.",
     "The network cards share an uplink, as in a fat tree with oversubscription.",
 )
