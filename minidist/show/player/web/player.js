@@ -27,7 +27,8 @@ function show(scene, { time = -Infinity, beside = null, dials = scene.dials.map(
   state.ticks = [...new Set(shown.flatMap((one) => one.times))].sort((a, b) => a - b);
   document.body.classList.toggle("broken", scene.broken);
   document.body.classList.toggle("compared", Boolean(beside));
-  $("bug").textContent = shown.some((one) => one.broken) || scene.broken ? `Broken: ${animation.bug}. ` : "";
+  const bad = shown.find((one) => one.broken) ?? scene;
+  $("bug").textContent = bad.broken ? `Broken: ${bad.bug || animation.bug}. ` : "";
   showBreak(scene);
   $("compare").setAttribute("aria-pressed", Boolean(beside));
   [...$("scenes").children].forEach((button, i) => button.setAttribute("aria-pressed", correct[i] === (scene.broken ? twinOf(scene) : scene)));
