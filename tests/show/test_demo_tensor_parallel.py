@@ -60,7 +60,7 @@ def formula(scene) -> str:
 
 def test_scenes(animations):
     shared = ["as GPUs would"]
-    assert [one.name for one in animations["tp"].scenes] == ["matrices", "as measured here", *shared]
+    assert [one.name for one in animations["tp"].scenes] == ["matrices", "heads", "as measured here", *shared]
     assert [one.name for one in animations["sp"].scenes] == ["tp + sp", "tp", "as measured here", "tp here", *shared]
     for animation in animations.values():
         for scene in animation.scenes:
