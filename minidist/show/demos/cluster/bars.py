@@ -9,7 +9,7 @@ from math import ceil
 
 from minidist.show.demos.cluster.colours import COMPUTES, FREE, MARKS
 from minidist.show.demos.cluster.run import Step
-from minidist.show.player.scene import WIDTH, Box, Label, Shape
+from minidist.show.player.scene import WIDTH, Box, Curve, Label, Shape
 
 CELLS, LEFT = 47, 11  # characters of the longest step, so that its time fits behind it, and where time begins
 FINER = 2  # parts of a cell that have a share of their own
@@ -84,7 +84,7 @@ class Bars:
         shapes: list[Shape] = [Label(LEFT - 1, bottom + 0.4, "µs", "faint", "end")]
         for number in range(int(self.cell * CELLS * 1e6 / self.tick) + 1):
             x = self.x(number * self.tick / 1e6)
-            shapes.append(Box(x, TOP, 0.08, bottom - TOP - 0.1, "faint", "", " "))
+            shapes.append(Curve(((x, TOP), (x, bottom - 0.1)), "faint", 1))
             shapes.append(Label(min(x, WIDTH - 2), bottom + 0.4, str(number * self.tick), "faint", "middle"))
         return shapes
 

@@ -54,14 +54,12 @@ def _nodes(states: Mapping[int, str]) -> Iterator[Shape]:
 
 def _calls(calls: Mapping[int, str], finished: Set[int], states: Mapping[int, str]) -> Iterator[Shape]:
     x, width = CALLS
-    pitch = min(2.5, (HEIGHT - 0.2) / len(states))
+    pitch = 2 if len(states) <= 6 else HEIGHT / 8
     top = (HEIGHT - pitch * len(states)) / 2
     for rank, state in states.items():
         y, text = top + rank * pitch, "ended" if rank in finished else calls.get(rank, "no call yet")
-        yield Label(x - 1, y + pitch / 2, str(rank), "ink", "end")
-        yield Box(
-            x, y + 0.1 * pitch, width, 0.8 * pitch, COLOURS[state], text, MARKS[state], None, f"call of rank {rank}"
-        )
+        yield Label(x - 1, y + 0.4 * pitch, str(rank), "ink", "end")
+        yield Box(x, y, width, 0.8 * pitch, COLOURS[state], text, MARKS[state], None, f"call of rank {rank}")
 
 
 def _angle(rank: int, ranks: int) -> float:
