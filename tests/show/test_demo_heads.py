@@ -95,7 +95,11 @@ def test_each_rank_has_its_own_head_and_no_message_comes_before_g(found):
 
 def test_the_broken_scene_is_the_same_but_for_the_sum(found):
     _, one, _, bad, (right, broken) = found
-    assert broken.twin == right.name == attention.NAME and len(broken.frames) == len(right.frames)
+    assert (
+        broken.bug == attention.BUG
+        and broken.twin == right.name == attention.NAME
+        and len(broken.frames) == len(right.frames)
+    )
     assert [frame.shapes for frame in broken.frames[:-1]] == [frame.shapes for frame in right.frames[:-1]]
     wrong = [box.text for box in boxes(broken.frames[-1], fill="wrong")]
     assert wrong == [text_of(number) for held in bad for number in held.y[held.y != one.y]] and wrong

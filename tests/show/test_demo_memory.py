@@ -201,7 +201,7 @@ def test_stale_are_the_parameters_that_other_ranks_update(stages_and_marks):
 def line(scene, lane: bool) -> float:
     """The height of the line above the bottom of rank 0's area."""
     box = next(shape for shape in scene.frames[-1].shapes if isinstance(shape, Box) and shape.fill == "ink")
-    return panels_of(2 if lane else 1, lane)[0][0].bottom - (box.y + box.h / 2)
+    return panels_of(1, lane)[0][0].bottom - (box.y + box.h / 2)
 
 
 def test_the_line_is_at_the_height_of_the_formula(stages, modes):
@@ -234,7 +234,7 @@ def test_as_many_recomputations_as_marks_so_far(modes):
         colour = "wrong" if scene is modes.broken else AGAIN
         shown = []
         for frame in scene.frames:
-            marks = [s for s in frame.shapes if isinstance(s, Box) and s.fill == colour and s.x < 34]  # rank 0's
+            marks = [s for s in frame.shapes if isinstance(s, Box) and s.fill == colour]
             shown.append(int(frame.facts["recomputed so far"].replace("nothing", "0").split()[0]))
             assert shown[-1] == len(marks)
         assert shown[0] == 0 and (scene.name == "none" or set(shown) == {0, 1, 2, 3, 4})

@@ -8,6 +8,7 @@ from minidist.show.demos.tensor_parallel.attention.scene import scene_of
 from minidist.show.player.scene import Scene
 
 NAME = "heads"
+BUG = "in forward, attention's g does not sum over the ranks"
 
 
 def scenes(warm: WarmRanks, seed: int) -> tuple[Scene, Scene]:
@@ -22,7 +23,7 @@ def scenes(warm: WarmRanks, seed: int) -> tuple[Scene, Scene]:
         raise RuntimeError("attention by heads does not match one process: this is a bug in minidist")
     right = scene_of(NAME, ranks, one, numbers, "The heads, joined, have the bits of one process.")
     broken = scene_of(f"broken {NAME}", bad, one, numbers, damage(bad, one), bug=True)
-    return right, replace(broken, twin=NAME, questions=())
+    return right, replace(broken, twin=NAME, questions=(), bug=BUG)
 
 
 def damage(ranks: list[Held], one: Held) -> str:
