@@ -15,7 +15,7 @@ const twinOf = (scene) => (scene.broken // the same run without the bug, or with
 
 function variant(scene) { // the scene with the dials where they are
   if (!scene.dials.length) return scene;
-  return scene.variants[scene.dials.reduce((index, dial, i) => index * dial.values.length + state.dials[i], 0)];
+  return scene.variants[scene.dials.reduce((index, dial, i) => index * dial.values.length + (state.dials[i] ?? dial.start), 0)];
 }
 
 function show(scene, { time = -Infinity, beside = null, dials = scene.dials.map((dial) => dial.start) } = {}) {
