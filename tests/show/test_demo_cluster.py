@@ -313,7 +313,10 @@ def test_times_come_last(animation, found):
         times = f" {step.seconds / found.steps[0].seconds:.1f}×" if row else ""
         assert shown == [[]] * (len(one.frames) - 1) + [[f"{bars.microseconds(step.seconds)}{times}"]]
         assert one.frames[-1].note.startswith(f"Done after {bars.microseconds(step.seconds)}")
-        assert all(question.reason for question in one.questions) and bool(one.questions) == bool(row)
+        (question,) = one.questions
+        assert question.answer == 1 and len(set(question.choices)) == 3
+    computing = found.steps[0].report.ranks[0].computing / found.steps[0].seconds
+    assert animation.scenes[0].questions[0].choices[1] == f"{computing:.0%}"
 
 
 def test_notes_follow_rank_0(found):

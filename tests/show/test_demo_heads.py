@@ -114,3 +114,13 @@ def test_everything_is_in_the_picture(seed):
         for one in attention.scenes(warm, seed):
             check_inside(one, note=90)
             assert one.cues and (one.questions or one.twin)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_numbers_are_drawn_so_that_sums_are_right_as_shown(seed):
+    numbers = numbers_of(seed)
+    q, k, v = np.split(numbers.x @ numbers.qkv, 3, axis=2)
+    partial = weights_of(q, k) @ v @ numbers.out
+    for row, column in np.ndindex(TOKENS, WIDTH):
+        shown = [float(text_of(terms[row, column])) for terms in partial]
+        assert sum(shown) == pytest.approx(float(text_of(partial[:, row, column].sum())))
