@@ -12,9 +12,9 @@ from minidist.analysis.clock.network import Flow
 from minidist.plan.cluster.topologies import topology_of
 from minidist.plan.cluster.topology import Link, Topology
 from minidist.show.demos import DEMONSTRATIONS, cluster
-from minidist.show.demos.cluster import lanes, run, wires
+from minidist.show.demos.cluster import bars, run, wires
 from minidist.show.demos.cluster.bug import across
-from minidist.show.demos.cluster.colours import COMPUTES, DATA_PARALLEL, FULL, GROUPS, PARTLY, USED, WAITS
+from minidist.show.demos.cluster.colours import COMPUTES, DATA_PARALLEL, FREE, FULL, GROUPS
 from minidist.show.demos.cluster.load import Load
 from minidist.show.demos.cluster.scene import FASTER, phase, uplink_full
 from minidist.show.demos.cluster.verdict import harm, verdict
@@ -37,9 +37,13 @@ def found():
         patch.setattr(cluster, "steps_of", steps_of)
         animation = DEMONSTRATIONS["cluster"]()
     ((logs, layout),) = recorded
-    steps, spec = run.steps_of(logs, layout), run.clusters_of(RANKS)[run.CONGESTED]
-    bad = run.step_on(run.ACROSS, logs, spec, across(topology_of(spec), layout), layout)
-    return SimpleNamespace(animation=animation, logs=logs, layout=layout, steps=steps, bad=bad, all=[*steps, bad])
+    steps = run.steps_of(logs, layout)
+    across_two, bad = (
+        run.step_on(run.ACROSS, logs, step.spec, across(topology_of(step.spec), layout), layout) for step in steps[1:]
+    )
+    return SimpleNamespace(
+        animation=animation, logs=logs, layout=layout, steps=steps, bad=bad, across_two=across_two, all=[*steps, bad]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -47,18 +51,18 @@ def animation(found):
     return found.animation
 
 
-def cells(frame, row: int) -> list[Box]:
-    """The cells of a cluster's lanes."""
-    top = lanes.TOP + row * lanes.PITCH
-    return [box for box in boxes(frame) if top <= box.y < top + 4 and box.fill in (COMPUTES, PARTLY, WAITS)]
-
-
-def messages(frame) -> list[Box]:
-    return [box for box in boxes(frame) if (box.w, box.h) == (1.2, 0.6)]
+def bar(frame, row: int) -> tuple[list[Box], list[Box]]:
+    """A cluster's bar: all of it, and its parts in which GPUs compute."""
+    top = bars.TOP + row * bars.PITCH
+    inside = [box for box in boxes(frame) if top <= box.y < top + bars.HIGH and box.x >= bars.LEFT]
+    return [box for box in inside if box.fill == FREE and box.h == bars.HIGH], [
+        box for box in inside if box.fill == COMPUTES
+    ]
 
 
 def uplink(frame) -> list[Box]:
-    return [box for box in boxes(frame) if box.h == 0.4 and wires.NODE <= box.x < wires.SECOND]
+    """Its two halves, and what is in them."""
+    return [box for box in boxes(frame) if wires.NODE <= box.x < wires.SECOND and box.y + box.h <= wires.HIGH]
 
 
 # ── the clock ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -143,6 +147,9 @@ def test_load_by_hand():
     load = Load([first, second], topology)
     assert [load.mean(("a", "x"), *times) for times in ((0, 2), (2, 3), (0, 3), (3, 5))] == [0.5, 1.0, 2 / 3, 0.0]
     assert load.mean(("b", "x"), 0, 2) == pytest.approx(1 / 1.5)
+    kinds = Load([first, second], topology, lambda flow: f"from {flow.source}")
+    assert [kinds.mean(("x", "c"), 0, 4, f"from {rank}") for rank in (0, 1)] == [0.5, 0.25]
+    assert kinds.mean(("x", "c"), 0, 4) == 0.75 and kinds.mean(("x", "c"), 0, 4, "other") == 0
     assert load.full(("x", "c"), 0, 3) == load.full(("x", "c"), 1, 2) == 1
     assert load.full(("a", "x"), 0, 4) == 1 / 4 and load.full(("b", "x"), 0, 4) == 0
 
@@ -165,59 +172,44 @@ def test_the_uplink_is_fuller_and_fuller(found):
 # ── the picture ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_cells_say_when_ranks_compute(found):
-    step = found.steps[1]
-    assert [lanes.colour_of_time(share) for share in (0, 0.33, 0.34, 0.66, 0.67, 1)] == [
-        WAITS, WAITS, PARTLY, PARTLY, COMPUTES, COMPUTES,
-    ]  # fmt: skip
-    times = lanes.Times(found.bad.seconds, found.steps[0].seconds)
-    count, shares = times.cells(step), []
-    assert times.cells(found.bad) == lanes.CELLS
-    for rank in range(RANKS):
-        ends = [min(i * times.cell, step.seconds) for i in range(count + 1)]
-        shares = [step.computing(rank, a, b) * (b - a) for a, b in pairwise(ends)]
-        assert sum(shares) == pytest.approx(step.report.ranks[rank].computing, rel=EXACT)
+def test_the_shares_of_a_bar_are_the_time_in_which_gpus_compute(found):
+    drawn = bars.Bars(found.bad.seconds, found.steps[0].seconds)
+    assert drawn.cells(found.bad) == bars.CELLS
+    for step in found.all:
+        part = drawn.cell / bars.FINER
+        shares = drawn.shares(step)
+        ends = [min(number * part, step.seconds) for number in range(len(shares) + 1)]
+        computing = sum(share * (b - a) for share, (a, b) in zip(shares, pairwise(ends), strict=True))
+        assert ends[-1] == step.seconds
+        assert computing * RANKS == pytest.approx(sum(one.computing for one in step.report.ranks), rel=EXACT)
 
 
-def test_all_clusters_are_on_one_time_axis(animation):
-    ends = []
+def test_all_clusters_are_on_one_time_axis(animation, found):
+    drawn = bars.Bars(found.bad.seconds, found.steps[0].seconds)
     for number, one in enumerate(animation.scenes):
         last = one.frames[-1]
-        cursors = [box for box in boxes(last) if box.fill == "ink"]
-        assert [box.y for box in cursors] == [lanes.TOP + row * lanes.PITCH for row in range(number + 1)]
-        ends.append([box.x for box in cursors])
-        assert labels(last).count("?") == 2 - number
-        axis = [(shape.x, shape.text) for shape in last.shapes if isinstance(shape, Label) and shape.text.isdigit()]
-        assert axis == [
-            (s.x, s.text) for s in animation.broken.frames[0].shapes if isinstance(s, Label) and s.text.isdigit()
-        ]
-    assert ends[2][:2] == ends[1] and ends[1][:1] == ends[0]
-    assert ends[2][0] < ends[2][1] < ends[2][2]
-    zero, tick = (next(s for s in last.shapes if isinstance(s, Label) and s.text == text) for text in ("0", "200"))
-    assert f"{(ends[2][2] - zero.x) / (tick.x - zero.x) * 200:,.0f} µs" in labels(last)
+        for row in range(3):
+            whole, _ = bar(last, row)
+            assert len(whole) == (row <= number)  # nothing of what is not shown yet
+            if whole:
+                assert whole[0].x == bars.LEFT
+                assert bars.LEFT + whole[0].w == pytest.approx(drawn.x(found.steps[row].seconds), rel=EXACT)
+    axes = {tuple((s.x, s.text) for s in one.frames[0].shapes if isinstance(s, Label) and s.text.isdigit())
+            for one in animation.all_scenes}  # fmt: skip
+    assert len(axes) == 1
+    zero, tick = (next(x for x, text in axes.copy().pop() if text == word) for word in ("0", "200"))
+    end = bars.LEFT + bar(animation.scenes[2].frames[-1], 2)[0][0].w
+    assert f"{(end - zero) / (tick - zero) * 200:,.0f} µs 2.5×" in labels(last)
 
 
-def test_a_frame_adds_a_cell_for_each_rank(animation):
+def test_a_frame_makes_the_bar_a_cell_longer(animation):
     for number, one in enumerate(animation.scenes):
-        for now, frame in enumerate(one.frames):
-            assert len(cells(frame, number)) == RANKS * now
-            cursor = [box for box in boxes(frame) if box.fill == "ink"][number]
-            assert max((box.x + box.w for box in cells(frame, number)), default=lanes.LEFT) == pytest.approx(cursor.x)
-            assert all(box.w == 1 for box in cells(frame, number)[: RANKS * (len(one.frames) - 2)])
-            for row in range(number):
-                assert cells(frame, row) == cells(animation.scenes[row].frames[-1], row)
-
-
-def test_messages_are_those_in_flight(found, animation):
-    times = lanes.Times(found.bad.seconds, found.steps[0].seconds)
-    seen = Counter()
-    for step, one in zip(found.steps, animation.scenes, strict=True):
-        for now, frame in enumerate(one.frames[:-1]):
-            drawn = wires.network(step, 0.0, now * times.cell)
-            moving = [box for box in drawn if isinstance(box, Box) and (box.w, box.h) == (1.2, 0.6)]
-            assert len(moving) == len(step.in_flight(now * times.cell))
-            seen.update((one.name, box.fill) for box in messages(frame))
-    assert all(seen[one.name, fill] for one in animation.scenes for fill in (*GROUPS, DATA_PARALLEL))
+        lengths = [sum(box.w for box in bar(frame, number)[0]) for frame in one.frames]
+        assert lengths[:-1] == list(range(len(one.frames) - 1)) and 0 < lengths[-1] - lengths[-2] <= 1
+        for frame in one.frames:
+            (whole, blue) = bar(frame, number)
+            assert all(box.x + box.w <= bars.LEFT + whole[0].w + EXACT and box.h <= bars.HIGH for box in blue)
+            assert all(bar(frame, row) == bar(animation.scenes[row].frames[-1], row) for row in range(number))
 
 
 def test_a_message_is_in_flight_from_its_first_byte_to_its_last(found):
@@ -227,86 +219,104 @@ def test_a_message_is_in_flight_from_its_first_byte_to_its_last(found):
         assert [flow in step.in_flight(time - step.start) for time in times] == [False, True, False]
 
 
-def test_the_uplink_has_a_line_for_each_direction(found):
-    wiring = wires.Wiring(found.steps[-1])
-    for edges, ends, y in (
-        ((("leaf0", "spine"), ("spine", "leaf1")), (wires.NODE, wires.SECOND), 0.25),
-        ((("leaf1", "spine"), ("spine", "leaf0")), (wires.SECOND, wires.NODE), 0.75),
-    ):
-        (start, middle), (also_middle, end) = map(wiring.ends, edges)
-        assert (start, middle, end) == ((ends[0], y), also_middle, (ends[1], y))
+def test_a_link_is_as_wide_as_its_bandwidth(found):
+    """Across, in lines: a link that goes up is twice as many characters wide."""
+    _, two, congested = found.steps
+    wide = {}
+    for name, step in (("two", two), ("congested", congested)):
+        wiring = wires.Wiring(step)
+        for link in wiring.links():
+            x, y, w, h = wiring.place(link)
+            assert x >= 0 and x + w <= 72 and y >= 0
+            kind = "uplink" if "spine" in link else "nic" if any("leaf" in end for end in link) else "nvlink"
+            wide.setdefault((name, kind), set()).add(round(h if kind == "uplink" else w / 2, 9))
+    assert {key: [each * 200 / wires.HIGH for each in found] for key, found in wide.items()} == {
+        ("two", "uplink"): [200], ("two", "nic"): [50], ("two", "nvlink"): [450],
+        ("congested", "uplink"): [50], ("congested", "nic"): [50], ("congested", "nvlink"): [450],
+    }  # fmt: skip
 
 
-def test_a_message_goes_from_its_rank_to_the_other(found):
-    step, wiring = found.steps[-1], wires.Wiring(found.steps[-1])
-    for source, destination in ((0, 3), (1, 6)):
-        flow = Flow(source, destination, 0, 8, 0.0, step.topology.route(source, destination))
-        start, middle, end = (wiring.message(flow, sent) for sent in (0.0, 0.5, 1.0))
-        for box, rank in ((start, source), (end, destination)):
-            assert round(abs(box.x + 0.6 - wiring.middles[step.topology.chips[rank]]), 9) == 0.5
-            assert round(box.y + 0.3, 9) in (wires.RANKS, wires.NVLINKS)
-        assert min(start.x, end.x) < middle.x < max(start.x, end.x)
-        assert middle.fill == (GROUPS[0] if destination == 3 else DATA_PARALLEL)
-    crossing = Flow(1, 6, 0, 8, 0.0, step.topology.route(1, 6))
-    halves = [wiring.message(crossing, share / 50) for share in range(51)]
-    assert any(wires.NODE < box.x < wires.SECOND and box.y < 1 for box in halves)  # it takes the uplink
+def test_what_a_link_carries_covers_as_much_of_its_width(found):
+    step = found.across_two
+    wiring, start, now = wires.Wiring(step), 0.2 * step.seconds, 0.25 * step.seconds
+    for link in wiring.links():
+        free, *carried = wiring.draw(link, start, now)
+        side = "h" if "spine" in link else "w"
+        load = max(step.load.mean(edge, step.start + start, step.start + now) for edge in wiring.edges(link))
+        assert sum(getattr(box, side) for box in carried) == pytest.approx(load * getattr(free, side), rel=EXACT)
+        assert {box.fill for box in carried} <= {*GROUPS, DATA_PARALLEL} and free.fill == FREE
+    assert [len(list(wiring.draw(link, now, now))) for link in wiring.links()] == [1] * len(wiring.links())
 
 
-def test_wires_have_the_colour_of_their_load(animation):
-    assert [wires.colour_of_wire(load) for load in (0, 1e-6, 0.84, 0.85, 1)] == [WAITS, USED, USED, FULL, FULL]
-    assert not [box for frame in animation.scenes[0].frames for box in uplink(frame)]
-    red = [sum(FULL in {box.fill for box in uplink(frame)} for frame in one.frames) for one in animation.all_scenes]
-    assert red[0] == 0 < red[2] < red[3] and red[1] < red[2]
-    assert all(len(uplink(frame)) == 4 for frame in animation.broken.frames)  # two halves in both directions
-    assert {"NVLink 450 GB/s"} <= set(labels(animation.scenes[0].frames[0]))
-    assert {"uplink 200 GB/s", "NIC 50 GB/s"} <= set(labels(animation.scenes[1].frames[0]))
-    assert "uplink 50 GB/s" in labels(animation.broken.frames[0])
+def test_each_kind_of_message_is_where_it_should_be(animation):
+    """Messages of tensor parallelism are on the uplink in the broken run alone."""
+    for one in animation.all_scenes:
+        seen = {box.fill for frame in one.frames for box in uplink(frame)} - {"paper", FREE}
+        nodes = 1 if one.name == run.ONE else 2
+        assert seen == (set() if nodes == 1 else set(GROUPS) if one.twin else {DATA_PARALLEL})
+
+
+def test_a_full_link_says_so(animation, found):
+    def full(scene) -> int:
+        return sum(any(box.text == "FULL" and box.fill == FULL for box in boxes(frame)) for frame in scene.frames)
+
+    one, two, congested = map(full, animation.scenes)
+    assert one == two == 0 and congested > len(animation.scenes[2].frames) / 3
+    assert "200 GB/s" in labels(animation.scenes[1].frames[0]) and "50 GB/s" in labels(animation.broken.frames[0])
+    step, cell = found.steps[2], bars.Bars(found.bad.seconds, 1).cell
+    for now, frame in enumerate(animation.scenes[2].frames[1:], 1):
+        times = (step.start + min(number * cell, step.seconds) for number in (now - 1, now))
+        load = max(step.load.mean(edge, *times) for edge in [wires.uplinks(step)[0]])
+        assert load < wires.NEARLY or "FULL" in {box.text for box in boxes(frame)}
 
 
 def test_boxes_show_which_rank_is_where(animation):
     def ranks(scene) -> list[tuple[str, str]]:
-        found = [box for box in boxes(scene.frames[0]) if box.text.startswith("rank")]
+        found = [box for box in boxes(scene.frames[0]) if box.id.startswith("rank")]
         return [(box.text, box.fill) for box in sorted(found, key=lambda box: box.x)]
 
     a, b = GROUPS
-    right = [(f"rank {rank}", a if rank < 4 else b) for rank in range(RANKS)]
+    right = [(str(rank), a if rank < 4 else b) for rank in range(RANKS)]
     assert [ranks(one) for one in animation.scenes] == [right] * 3
-    assert ranks(animation.broken) == [right[rank] for rank in (0, 4, 1, 5, 2, 6, 3, 7)]
+    assert [ranks(one) for one in animation.all_broken] == [[right[rank] for rank in (0, 4, 1, 5, 2, 6, 3, 7)]] * 2
 
 
-def test_the_broken_run_is_in_the_same_frames(animation, found):
-    right, wrong = animation.scenes[-1], animation.broken
-    assert wrong.twin == right.name == run.CONGESTED and wrong.height == right.height
-    for before, after in zip(right.frames[:-1], wrong.frames, strict=False):
-        assert before.facts["time"] == after.facts["time"]
-        assert cells(before, 0) == cells(after, 0) and cells(before, 1) == cells(after, 1)
-    later = [len(cells(frame, 2)) // RANKS for frame in wrong.frames[len(right.frames) - 1 :]]
-    assert later[0] == len(right.frames) - 1 and later[-1] == lanes.CELLS
-    assert {b - a for a, b in pairwise(later[:-1])} == {FASTER}
-    marks = [f"▼ tp inside nodes: {lanes.microseconds(found.steps[-1].seconds)}" in labels(f) for f in wrong.frames]
-    assert marks == [number >= len(right.frames) - 1 for number in range(len(wrong.frames))]
+def test_the_broken_run_is_in_the_same_frames(animation):
+    """In one node all places are equal, so nothing can be broken there."""
+    assert animation.breakable() == (run.TWO, run.CONGESTED) and animation.broken.twin == run.CONGESTED
+    for wrong in animation.all_broken:
+        right = animation.only(wrong.twin).scenes[0]
+        row = 1 if wrong.twin == run.TWO else 2
+        assert wrong.height == right.height and wrong.frames[-1].at > 2 * right.frames[-1].at
+        for before, after in zip(right.frames[:-1], wrong.frames, strict=False):
+            assert before.at == after.at and before.facts["time"] == after.facts["time"]
+            assert bar(before, 0) == bar(after, 0)
+        later = [sum(box.w for box in bar(frame, row)[0]) for frame in wrong.frames[len(right.frames) - 1 :]]
+        assert later[0] == len(right.frames) - 1 and {b - a for a, b in pairwise(later[:-1])} <= {FASTER}
+        (mark,) = [box for box in boxes(wrong.frames[-1]) if box.fill == "ink" and box.h > bars.HIGH]
+        assert mark.x + mark.w / 2 == pytest.approx(bars.LEFT + sum(box.w for box in bar(right.frames[-1], row)[0]))
 
 
 def test_the_first_wrong_frame_is_the_one_after_which_tp_has_crossed(animation):
-    crossed = ["tp 0.0," not in frame.facts["between nodes"] for frame in animation.broken.frames]
-    assert crossed.index(True) == animation.broken.first_wrong
+    for wrong in animation.all_broken:
+        crossed = ["tp 0.0," not in frame.facts["between nodes"] for frame in wrong.frames]
+        assert crossed.index(True) == wrong.first_wrong
     assert all("tp 0.0," in frame.facts["between nodes"] for one in animation.scenes for frame in one.frames)
     assert all(one.first_wrong is None for one in animation.scenes)
 
 
-def test_numbers_come_last(animation, found):
-    one, two, congested, broken = (scene.frames for scene in animation.all_scenes)
-    for frames, step, row in zip((one, two, congested, broken), found.all, (0, 1, 2, 2), strict=True):
-        times = f"{step.seconds / found.steps[0].seconds:.1f}×"
-        y = lanes.TOP + row * lanes.PITCH + 3.5
-        shown = [
-            [shape.text for shape in frame.shapes if isinstance(shape, Label) and (shape.x, shape.y) == (0, y)]
-            for frame in frames
-        ]
-        assert shown == [[]] * (len(frames) - 1) + [[times]]
-        assert frames[-1].note.startswith(f"Done after {lanes.microseconds(step.seconds)}")
-    assert all("Guess:" in frames[0].note for frames in (two, congested, broken))
-    assert f"{uplink_full(found.bad):.0%} of the step" in labels(broken[-1])
+def test_times_come_last(animation, found):
+    for one, step, row in zip(animation.all_scenes, (*found.all, found.across_two), (0, 1, 2, 2, 1), strict=True):
+        y = bars.TOP + row * bars.PITCH + bars.HIGH / 2
+        shown = [[s.text for s in frame.shapes if isinstance(s, Label) and s.y == y and s.x >= bars.LEFT]
+                 for frame in one.frames]  # fmt: skip
+        times = f" {step.seconds / found.steps[0].seconds:.1f}×" if row else ""
+        assert shown == [[]] * (len(one.frames) - 1) + [[f"{bars.microseconds(step.seconds)}{times}"]]
+        assert one.frames[-1].note.startswith(f"Done after {bars.microseconds(step.seconds)}")
+        (question,) = one.questions
+        assert question.answer == 1 and len(set(question.choices)) == 3
+    computing = found.steps[0].report.ranks[0].computing / found.steps[0].seconds
+    assert animation.scenes[0].questions[0].choices[1] == f"{computing:.0%}"
 
 
 def test_notes_follow_rank_0(found):
@@ -327,19 +337,20 @@ def test_verdicts_have_the_clocks_numbers(animation, found):
     text = verdict(found.steps, 2, "P")
     assert f"{congested.seconds / one.seconds:.1f} times as long as in one node" in text
     assert f"{two.report.bytes_between_nodes / 1e6:.1f} MB" in text and f"full {uplink_full(congested):.0%}" in text
-    text = harm(found.steps, found.bad, "P")
+    text = harm(congested, found.bad, "P")
     assert f": {found.bad.seconds / congested.seconds:.1f} times as long." in text
     before, now = (step.report.bytes_between_nodes / 1e6 for step in (congested, found.bad))
     assert f"{now:.1f} MB instead of {before:.1f}." in text
     assert "bit for bit (SHA-256" in told(animation.broken)
     with pytest.raises(RuntimeError, match="the step is not longer: choose another size"):
-        harm(found.steps, replace(found.bad, report=one.report), "P")
+        harm(congested, replace(found.bad, report=one.report), "P")
 
 
 @pytest.mark.parametrize(("ranks", "size"), [(4, 128), pytest.param(8, 512, marks=pytest.mark.long)])
 def test_everything_is_in_the_picture(ranks, size):
     for one in DEMONSTRATIONS["cluster"](ranks=ranks, size=size).all_scenes:
         check_inside(one)
+        assert one.height <= 13  # so that a page shows it as wide as it is, and a terminal of 24 lines all of it
         fills = {box.fill for frame in one.frames for box in boxes(frame)} - {"paper", "ink"}
         assert set(one.key.values()) == fills  # every colour has one meaning, and is explained
 

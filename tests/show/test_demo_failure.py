@@ -4,17 +4,24 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from frames import boxes, check_inside, told
-from keeping import kept
+from frames import boxes, check_inside, labels, told
 
 from minidist.comm.failures import RankFailed
-from minidist.show.demos import DEMONSTRATIONS, failure
+from minidist.show.demos import DEMONSTRATIONS
 from minidist.show.demos.failure import disk_scene, picture, run
-from minidist.show.demos.failure.power_cut import resumed_from
-from minidist.show.demos.failure.recording import FOLDER, OLD, RANKS, Operation, recording_of
+from minidist.show.demos.failure.bug import FORGETS, train_early, train_forgetful
+from minidist.show.demos.failure.power_cut import moments_of, resumed_from
+from minidist.show.demos.failure.recording import (
+    FOLDER,
+    OLD,
+    RANKS,
+    Operation,
+    record,
+    recording_of,
+)
 from minidist.show.demos.shared.runs import warm_ranks
 from minidist.show.palette import of_rank
-from minidist.show.player.scene import Box
+from minidist.show.player.scene import Arrow, Box, Curve
 from minidist.train.checkpoint.commit import LATEST, MANIFEST
 from minidist.verify.comparison import agrees
 
@@ -24,34 +31,41 @@ COUNT = 4  # ranks
 
 
 @pytest.fixture(scope="module")
+def animation():
+    return DEMONSTRATIONS["failure"](ranks=COUNT, size=SIZE, seed=0)
+
+
+@pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """The animation, its interrupted run, its saves in the right and in the wrong order, and their moments."""
-    saved = replace(run.config_of(COUNT, SIZE, 0), steps=2 * SIZE)
-    with pytest.MonkeyPatch.context() as patch:
+    """The interrupted run, the saves in the right and in the wrong order, and their moments."""
+    config = run.config_of(COUNT, SIZE, 0)
+    saved = replace(config, steps=2 * SIZE)
+    with pytest.MonkeyPatch.context() as patch, warm_ranks() as warm:
         temporary = tmp_path_factory.mktemp("temporary")
         patch.setattr("tempfile.tempdir", str(temporary))
-        calls = {name: kept(patch, failure, name) for name in ("interrupted", "record", "moments_of")}
-        animation = DEMONSTRATIONS["failure"](ranks=COUNT, size=SIZE, seed=0)
+        interrupted, forgetful = run.interrupted(warm, config, COUNT, SIZE, train_forgetful)
+        right, recording = record(warm, saved, run.layouts_of(COUNT)[0], SIZE)
+        bad, wrong = record(warm, saved, run.layouts_of(COUNT)[0], SIZE, train_early)
+        moments, bad_moments = moments_of(recording), moments_of(wrong)
         rests = [path.name for path in temporary.iterdir() if path.name.startswith("minidist-failure")]
-    ((_, interrupted),) = calls["interrupted"]
-    (_, (right, recording)), (_, (bad, wrong)) = calls["record"]
-    (_, moments), (_, bad_moments) = calls["moments_of"]
-    with warm_ranks() as warm:
         reference = warm.reference(saved)
     return SimpleNamespace(
-        animation=animation, interrupted=interrupted, right=right, bad=bad, recording=recording, wrong=wrong,
+        interrupted=interrupted, forgetful=forgetful, right=right, bad=bad, recording=recording, wrong=wrong,
         moments=moments, bad_moments=bad_moments, rests=rests, reference=reference,
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def animation(found):
-    return found.animation
+def curves(frame, colour: str) -> list[Curve]:
+    return [shape for shape in frame.shapes if isinstance(shape, Curve) and shape.colour == colour]
 
 
-def cells(frame) -> list[Box]:
-    """The steps of the ranks."""
-    return [box for box in boxes(frame) if box.h == 0.9 and 1 <= box.y <= COUNT]
+def ranks_of(frame) -> list[Box]:
+    return [box for box in boxes(frame) if box.id.startswith("rank")]
+
+
+def marker(frame) -> Box:
+    (found,) = boxes(frame, id="the run")
+    return found
 
 
 # ── a rank dies ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -89,48 +103,66 @@ def test_the_picture_of_the_death_is_true(animation):
     scene = animation.scenes[0]
     died, lost = scene.frames[KILLED + 1], scene.frames[KILLED + 2]
     assert scene.frames[KILLED].facts["steps"] == f"{KILLED} of {3 * SIZE}"
-    (killed,) = [box for box in cells(died) if box.fill == "wrong"]
-    assert killed.y == COUNT and killed.text == "×"
-    assert not [box for box in cells(died) if box.fill == picture.LOST]
-    gone = [box for box in cells(lost) if box.fill == picture.LOST]
-    assert sorted({box.text for box in gone}) == ["5", "6", "7"] and len(gone) == 3 * COUNT
+    assert [(box.fill, box.text) for box in ranks_of(died)] == [
+        *((of_rank(rank), str(rank)) for rank in range(COUNT - 1)), ("wrong", "×"),
+    ]  # fmt: skip
+    assert marker(died).text == "×" and not curves(died, "faint") and "lost" not in labels(died)
+    (gone,) = curves(lost, "faint")
+    assert len(gone.points) == 1 + 3 and gone.width == picture.WIDE and "lost" in labels(lost)  # from the checkpoint on
+    (kept,) = curves(lost, picture.LOSS)
+    assert len(kept.points) == SIZE and kept.points[-1] == gone.points[0]
     assert lost.note.startswith("Lost: steps 5 to 7.")
     assert (died.facts["steps lost"], lost.facts["steps lost"]) == ("0", "3")
 
 
-def test_steps_that_are_taken_again_are_marked_in_the_new_layout(animation):
-    scene = animation.scenes[0]
-    last = scene.frames[-1]
-    again = [box for box in cells(last) if box.outline == "ink"]
-    assert sorted({box.text for box in again}) == ["5", "6", "7"] and len(again) == 3 * (COUNT - 1)
-    assert {box.fill for box in again} == {of_rank(rank) for rank in range(COUNT - 1)}
-    marks = [(box.text, box.x) for box in boxes(last) if box.fill == picture.CHECKPOINT]
-    columns = {(box.text, box.x) for box in cells(last)}
-    assert [text for text, _ in marks] == ["4", "8", "12"] and set(marks) <= columns
+def test_the_run_goes_back_to_the_checkpoint_and_takes_the_lost_steps_again(animation):
+    frames = animation.scenes[0].frames
+    back = frames[KILLED + 3]
+    place = next(box.x + box.w / 2 for box in boxes(back) if box.fill == picture.CHECKPOINT)
+    assert marker(back).x + marker(back).w / 2 == pytest.approx(place)
+    (arrow,) = (shape for shape in back.shapes if isinstance(shape, Arrow))
+    assert arrow.to_x < arrow.x and arrow.label == "back to step 4" in labels(back)
+    assert [box.fill for box in ranks_of(back)] == [of_rank(rank) for rank in range(COUNT - 1)]
+    (gone,) = curves(back, "faint")
+    for number, frame in enumerate(frames[KILLED + 4 : KILLED + 7], 1):
+        again = curves(frame, picture.LOSS)[-1]
+        assert again.points == gone.points[: number + 1]  # the same losses, over the lost ones
+    saved = [box.id for box in boxes(frames[-1]) if box.fill == picture.CHECKPOINT]
+    assert saved == [f"checkpoint of step {step}" for step in (4, 8, 12)]
 
 
-def test_losses_are_below_their_steps_and_again_as_high(animation, found):
-    last = animation.scenes[0].frames[-1]
-    points = {box.x: box for box in boxes(last) if box.h == 0.5}
-    assert points.keys() == {box.x for box in cells(last) if box.text.isdigit()}
-    heights = {fill: [] for fill in (picture.LOST, picture.LOSS)}
-    for x in sorted(points):
-        heights[points[x].fill].append(points[x].y)
-    assert len(heights[picture.LOST]) == 3 and heights[picture.LOST] == heights[picture.LOSS][SIZE : SIZE + 3]
-    values = found.interrupted.before.losses[0][:SIZE] + found.interrupted.after.losses[0]
+def test_a_lower_loss_is_further_down(found):
+    shown = picture.Losses(found.interrupted)
+    values = [*found.interrupted.before.losses[0][:SIZE], *found.interrupted.after.losses[0]]
+    places = [shown.at(step, loss) for step, loss in enumerate(values, 1)]
+    assert [x for x, _ in places] == sorted({x for x, _ in places})
     order = sorted(range(len(values)), key=values.__getitem__)
-    ys = [heights[picture.LOSS][step] for step in order]
-    assert ys == sorted(ys, reverse=True)  # a lower loss is further down
+    assert [places[step][1] for step in order] == sorted((y for _, y in places), reverse=True)
+    assert {picture.TOP, picture.BOTTOM} <= {round(y, 9) for _, y in places}
+
+
+def test_a_run_that_forgets_its_moments_is_another_run(animation, found):
+    right, bad, scene = found.interrupted, found.forgetful, animation.also_broken[0]
+    assert bad.reference == right.reference != bad.fingerprint and bad.after.first == right.after.first
+    same = [one == other for one, other in zip(bad.after.losses[0], right.after.losses[0], strict=True)]
+    assert same == [True] + [False] * (len(same) - 1)  # a step's loss is that of the weights before it
+    assert scene.twin == animation.scenes[0].name and len(scene.frames) == len(animation.scenes[0].frames)
+    assert scene.first_wrong == KILLED + 5 and scene.frames[KILLED + 4].note == "Step 5 again: the same loss."
+    red = [bool(curves(frame, "wrong")) for frame in scene.frames]
+    assert red.index(True) == scene.first_wrong and all(red[scene.first_wrong :])
+    assert all(marker(frame).fill == "wrong" for frame in scene.frames[scene.first_wrong :])
+    assert animation.bug_of(scene) == FORGETS != animation.bug_of(animation.broken)
+    assert bad.fingerprint[:8] in told(scene) and animation.breakable() == ("die, go on", "save")
 
 
 def test_fingerprints_come_last(animation, found):
     *early, last = animation.scenes[0].frames
-    sha = found.interrupted.reference[:32]
+    sha = found.interrupted.reference[:8]
     assert [(box.text, box.fill) for box in boxes(last) if box.text == sha] == [(sha, None), (sha, "right")]
     assert not [box for frame in early for box in boxes(frame) if box.text == sha]
     wrong = picture.fingerprints(replace(found.interrupted, reference="0" * 64))
     assert [shape.fill for shape in wrong if isinstance(shape, Box)] == [None, "wrong"]
-    assert f"(SHA-256 {sha[:8]})" in told(animation.scenes[0]) and "took 3 steps twice" in told(animation.scenes[0])
+    assert f"(SHA-256 {sha})" in told(animation.scenes[0]) and "took 3 steps twice" in told(animation.scenes[0])
 
 
 # ── a save ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -212,10 +244,16 @@ def test_what_is_recorded_is_what_happened(found):
     }
 
 
+def left_edges(columns: int) -> list[float]:
+    each = (disk_scene.END - disk_scene.FIRST - (columns - 1) * disk_scene.BETWEEN) / columns
+    return [disk_scene.FIRST + number * (each + disk_scene.BETWEEN) for number in range(columns)]
+
+
 def cell(frame, row: int, column: int) -> Box | None:
     """In a row of the table: 0 is the old checkpoint, then ranks, manifest, latest, what is resumed."""
-    lines = [1, *range(3, 3 + COUNT + 2), 3 + COUNT + 3]
-    there = [box for box in boxes(frame) if box.y == lines[row] and box.x == disk_scene.COLUMNS[column]]
+    lines = [1, *range(3, 3 + COUNT + 2), disk_scene.RESUME + COUNT + 1]
+    edges = left_edges(3 if "in the right order" in labels(frame) else 2)
+    there = [box for box in boxes(frame) if box.y == lines[row] and box.x == edges[column]]
     return there[0] if there else None
 
 
@@ -243,8 +281,8 @@ def test_break_it_is_the_same_picture_with_the_right_order_beside_it(animation, 
     save, broken = animation.scenes[1], animation.broken
     assert broken.twin == save.name and len(broken.frames) == len(save.frames) and broken.height == save.height
     for frame, right in zip(broken.frames, save.frames, strict=True):
-        expected = [(box.y, box.text, box.fill) for box in boxes(right) if box.x == disk_scene.COLUMNS[1]]
-        beside = [(box.y, box.text, box.fill) for box in boxes(frame) if box.x == disk_scene.COLUMNS[2]]
+        expected = [(box.y, box.text, box.fill) for box in boxes(right) if box.x == left_edges(2)[1]]
+        beside = [(box.y, box.text, box.fill) for box in boxes(frame) if box.x == left_edges(3)[2]]
         assert beside == expected
     first = broken.first_wrong
     assert None in found.bad_moments[first].resumes and None not in found.bad_moments[first - 1].resumes
@@ -287,7 +325,7 @@ def test_a_run_that_survives_its_fault_is_an_error(monkeypatch, tmp_path):
 run_without_fault = SimpleNamespace(rank=99, step=0)  # nobody has this rank
 
 
-@pytest.mark.parametrize(("ranks", "size"), [(2, 2), pytest.param(8, 6, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("ranks", "size"), [(2, 2), (8, 6)])
 def test_everything_is_in_the_picture(ranks, size):
     for one in DEMONSTRATIONS["failure"](ranks=ranks, size=size).all_scenes:
         check_inside(one, note=100)

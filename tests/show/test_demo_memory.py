@@ -17,7 +17,7 @@ from minidist.show.demos.shared.memory_log import KINDS, Change, MemoryLog, last
 from minidist.show.demos.shared.runs import warm_ranks
 from minidist.show.demos.shared.stacks import Mark, Panel, Stacks, bytes_text, panels_of
 from minidist.show.demos.zero import states
-from minidist.show.demos.zero.bug import train_stale
+from minidist.show.demos.zero.bug import train_stale, train_stale_sharded
 from minidist.show.demos.zero.scene import FORMULAS
 from minidist.show.memory import COLOURS
 from minidist.show.player.scene import WIDTH, Box, Label
@@ -108,7 +108,8 @@ def test_bars_of_16_bytes_are_those_of_the_paper(ranks):
 
 
 def test_every_stage_asks_and_has_its_twin(stages):
-    assert [scene.twin for scene in stages.all_broken] == ["stage 1", "stage 2"]
+    assert [scene.twin for scene in stages.all_broken] == ["stage 1", "stage 2", "stage 3"]
+    assert stages.breakable() == ("stage 1", "stage 2", "stage 3")  # the others gather no parameters
     for scene in stages.all_broken:
         twin = next(one for one in stages.scenes if one.name == scene.twin)
         assert len(twin.frames) == len(scene.frames)
@@ -192,13 +193,15 @@ def test_a_bug_is_marked_from_its_moment_on(stages, modes):
 def test_stale_are_the_parameters_that_other_ranks_update(stages_and_marks):
     _, marks = stages_and_marks
     block = 12 * 16**2 + 13 * 16  # of width 16: matrices, and their biases and both norms
-    assert [mark.nbytes for mark in marks] == [4 * block // 2] * 2  # half of it is a rank's own; float32
+    assert [mark.nbytes for mark in marks[:2]] == [4 * block // 2] * 2  # half of it is a rank's own; float32
+    assert [mark.nbytes for mark in marks[2:]] == [4 * block] * (len(marks) - 2)  # stage 3: what was gathered before
+    assert len(marks) > 2 and all(mark.start < mark.end for mark in marks)
 
 
 def line(scene, lane: bool) -> float:
     """The height of the line above the bottom of rank 0's area."""
     box = next(shape for shape in scene.frames[-1].shapes if isinstance(shape, Box) and shape.fill == "ink")
-    return panels_of(2 if lane else 1, lane)[0][0].bottom - (box.y + box.h / 2)
+    return panels_of(1, lane)[0][0].bottom - (box.y + box.h / 2)
 
 
 def test_the_line_is_at_the_height_of_the_formula(stages, modes):
@@ -231,7 +234,7 @@ def test_as_many_recomputations_as_marks_so_far(modes):
         colour = "wrong" if scene is modes.broken else AGAIN
         shown = []
         for frame in scene.frames:
-            marks = [s for s in frame.shapes if isinstance(s, Box) and s.fill == colour and s.x < 34]  # rank 0's
+            marks = [s for s in frame.shapes if isinstance(s, Box) and s.fill == colour]
             shown.append(int(frame.facts["recomputed so far"].replace("nothing", "0").split()[0]))
             assert shown[-1] == len(marks)
         assert shown[0] == 0 and (scene.name == "none" or set(shown) == {0, 1, 2, 3, 4})
@@ -300,6 +303,7 @@ def test_the_bugs_do_harm_on_more_ranks(ranks):
     with warm_ranks() as warm:
         for layout, bug in (
             (Layout(dp=ranks, zero=1), train_stale),
+            (Layout(dp=ranks, zero=3), train_stale_sharded),
             (Layout(dp=ranks, recompute="full"), train_redrawn),
         ):
             assert warm.first_difference(config, warm.train(config, layout, bug), bug).step == 2

@@ -15,12 +15,13 @@ from minidist.parallel.tools.schedules import Action, schedule
 from minidist.show.demos import DEMONSTRATIONS
 from minidist.show.demos.pipeline import gpus, picture
 from minidist.show.demos.pipeline.bug import MISTAKEN, activations_swapped, corrupted_by, slots_with_bug, waits_with_bug
+from minidist.show.demos.pipeline.cells import ON_LIGHT
 from minidist.show.demos.pipeline.kinds import KINDS, NAIVE, SWAPPABLE
 from minidist.show.demos.pipeline.mini import LEFT, MESSAGE, RIGHT
-from minidist.show.demos.pipeline.scene import window
+from minidist.show.demos.pipeline.scene import of_plan, window
 from minidist.show.demos.shared import runs
 from minidist.show.demos.shared.gpus import LATENCIES, on_gpus
-from minidist.show.player.scene import Box
+from minidist.show.player.scene import Box, Label
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
@@ -323,3 +324,17 @@ def test_sizes(animation):
         DEMONSTRATIONS["pp"](ranks=2, size=17)
     with pytest.raises(ValueError, match="shows 2 to 8 ranks, not 9"):
         DEMONSTRATIONS["pp"](ranks=9)
+
+
+def test_cells_of_half_a_slot_have_their_numbers_in_turn_above_and_below():
+    """By default: 4 ranks, 8 micro-batches, a forward of a stage takes half a slot."""
+    last = of_plan(KINDS[3], 4, 8, "proved", "").frames[-1]
+    narrow = [cell for cell in cells(last) if not cell.text]
+    numbers = {(shape.x, shape.text) for shape in last.shapes if isinstance(shape, Label) and shape.colour == ON_LIGHT}
+    assert len(narrow) == 4 * 2 * 8 and {(cell.x + cell.w / 2, cell.id[-1]) for cell in narrow} == numbers
+    for row in rows_of(last):
+        inside = sorted((s.x, s.y) for s in last.shapes if getattr(s, "colour", "") == ON_LIGHT
+                        and row[0].y < s.y < row[0].y + row[0].h)  # fmt: skip
+        assert len(inside) == 16
+        for (x, y), (next_x, next_y) in pairwise(inside):
+            assert y != next_y or next_x - x > 1  # side by side, two digits would touch

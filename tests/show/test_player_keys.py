@@ -61,6 +61,21 @@ def screen(animation: Animation, *keys: str, scene: int = 0, size: tuple[int, in
     return asyncio.run(asyncio.wait_for(session(), LIMIT))
 
 
+def told_by_b(animation: Animation, scene: int) -> list[str]:
+    """What the player says when the key is pressed that breaks a scene."""
+    told = []
+
+    async def session():
+        player = Player(animation, animation.scenes[scene])
+        player.notify = lambda text, **how: told.append(text)
+        async with player.run_test() as pilot:
+            await pilot.press("b")
+            await pilot.pause()
+
+    asyncio.run(asyncio.wait_for(session(), LIMIT))
+    return told
+
+
 # ── predict, then reveal ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -135,14 +150,14 @@ def test_the_moment_counts_and_not_the_number_of_the_frame(animation):
     assert (lecture.scene.name, lecture.frame) == ("bad and late", 2)
 
 
-def test_a_scene_without_a_broken_twin_goes_to_the_bug_from_its_beginning(animation):
-    lecture = lecture_at(replace(animation, also_broken=()), 1, 3)
+def test_a_scene_that_the_bug_leaves_as_it_is_stays_and_says_where_the_bug_is(animation):
+    one = replace(animation, also_broken=())
+    lecture = lecture_at(one, 1, 3)
+    assert not lecture.can_break and one.own_twin(one.scenes[1]) is None and one.breakable() == ("slow",)
     lecture.break_it()
-    assert (lecture.scene.name, lecture.frame) == ("bad", 0)
-    lecture.break_it()
-    assert (lecture.scene.name, lecture.frame) == ("slow", 0)
-    lecture.next_scene()
-    assert (lecture.scene.name, lecture.frame) == ("late", 0)
+    assert (lecture.scene.name, lecture.frame) == ("late", 3)
+    assert " b break" not in screen(one, scene=1)["keys"][0] and "b break" in screen(one)["keys"][0]
+    assert told_by_b(one, 1) == ["nothing to break here: the bug is in slow"] and told_by_b(one, 0) == []
 
 
 # ── what the viewer sets ─────────────────────────────────────────────────────────────────────────────────────────────

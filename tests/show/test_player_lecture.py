@@ -292,3 +292,19 @@ def test_nothing_overlaps_and_nothing_is_cut_off(opened, width, height, address)
                 across = min(box["right"], place["right"]) - max(box["left"], place["left"])
                 down = min(box["bottom"], place["bottom"]) - max(box["top"], place["top"])
                 assert across <= 1 or down <= 1, (name, other, keys)
+
+
+def test_a_scene_with_dials_beside_one_without_has_them_where_they_begin(opened):
+    one = opened()
+    press(one, "c")
+    one.click("#scenes button >> nth=1")  # another one takes the right place
+    one.click("#scenes button:has-text('set by you')")
+    press(one, "End")
+    assert notes(one)[1] == "speed 10 long, step 4" and not one.is_visible("#dials")
+
+
+def test_a_scene_without_a_broken_twin_is_beside_the_next_one(opened):
+    one = opened("scene=set%20by%20you")
+    assert one.is_disabled("#break") and one.get_attribute("#break", "title").endswith("the bug is in slow, late")
+    press(one, "c")
+    assert notes(one) == ["speed 10 long, step 0", "slow, step 0"]

@@ -217,12 +217,17 @@ def test_break_it_goes_to_the_scene_that_the_broken_one_belongs_to(opened, anima
     one = opened(url=(tmp_path / "twins.html").as_uri())
     one.keyboard.press("ArrowRight")
     one.keyboard.press("b")
-    assert note(one) == "broken, step 0"  # a step of another scene says nothing here
+    assert note(one) == "slow, step 1"  # where the bug cannot be shown, nothing happens
+    assert one.is_disabled("#break")
+    assert one.get_attribute("#break", "title") == "nothing to break here: the bug is in fast"
+    one.keyboard.press("c")  # beside the next scene, for it has no twin
+    assert one.locator("main .note").all_text_contents() == ["slow, step 1", "fast, step 1"]
+    one.keyboard.press("c")
+    one.keyboard.press("s")
     one.keyboard.press("ArrowRight")
+    assert note(one) == "fast, step 1" and one.is_enabled("#break")
     one.keyboard.press("b")
-    assert note(one) == "fast, step 1"
-    one.keyboard.press("b")
-    assert note(one) == "broken, step 1"
+    assert note(one) == "broken, step 1" and one.is_enabled("#break")
 
 
 def test_the_verdict_comes_with_the_last_frame_and_nothing_moves(opened):

@@ -11,7 +11,7 @@ GROUPS = {  # group -> demonstration -> its scenes, as it makes them by default
     "parallelism": {
         "dp": ("overlapped", "bucketed", "naive", "measured", "weights"),
         "zero": ("16 bytes", "replicated", "stage 1", "stage 2", "stage 3"),
-        "tp": ("matrices", "as measured here", "as GPUs would"),
+        "tp": ("matrices", "heads", "as measured here", "as GPUs would"),
         "sp": ("tp + sp", "tp", "as measured here", "tp here", "as GPUs would"),
         "cp": ("ring", "zigzag", "backward", "Ulysses", "as GPUs would"),
         "ep": ("routes", "balance", "capacity"),

@@ -17,7 +17,7 @@ class Animation:
         scenes: the correct run, or several to compare.
         broken: the run with the injected bug; the "break it" button shows it.
         also_broken: the same bug in other scenes, each named by its ``twin``.
-        bug: what was injected, in one line.
+        bug: what was injected, in one line, into all broken scenes that name no bug of their own.
         logs: what each rank traced in the run of the first scene, for Perfetto.
     """
 
@@ -42,8 +42,21 @@ class Animation:
         return (self.broken, *self.also_broken)
 
     def broken_twin(self, scene: Scene) -> Scene:
-        """The broken run that a scene is to be compared with."""
-        return next((one for one in self.all_broken if one.twin == scene.name), self.broken)
+        """The broken run that a scene is to be compared with; if it has none, the first one."""
+        return self.own_twin(scene) or self.broken
+
+    def own_twin(self, scene: Scene) -> Scene | None:
+        """The broken run that matches a scene moment by moment; None if the bug cannot be shown there."""
+        named = next((one for one in self.all_broken if one.twin == scene.name), None)
+        return named or next((one for one in self.all_broken if not one.twin), None)
+
+    def breakable(self) -> tuple[str, ...]:
+        """The names of the scenes in which the bug can be shown."""
+        return tuple(scene.name for scene in self.scenes if self.own_twin(scene))
+
+    def bug_of(self, scene: Scene) -> str:
+        """What was injected into a scene; "" if it is a correct one."""
+        return scene.bug or self.bug if self.is_broken(scene) else ""
 
     def is_broken(self, scene: Scene) -> bool:
         """Whether a scene has the injected bug."""
@@ -69,7 +82,7 @@ class Animation:
 
     def contact_sheet(self, scene: Scene):
         """A matplotlib Figure of every step of one scene."""
-        return still.contact_sheet(scene, self.bug if self.is_broken(scene) else "")
+        return still.contact_sheet(scene, self.bug_of(scene))
 
     def slide(self, scene: Scene, step: int):
         """A matplotlib Figure of one step of a scene, as a slide of 16:9.
@@ -80,7 +93,7 @@ class Animation:
         if not 0 <= step < len(scene.frames):
             last = len(scene.frames) - 1
             raise ValueError(f"scene {scene.name!r} of {self.name} has the steps 0 to {last}, and no step {step}")
-        return slide.draw(scene, step, self.bug if self.is_broken(scene) else "")
+        return slide.draw(scene, step, self.bug_of(scene))
 
     def html(self, first: Scene | None = None, links: Mapping[str, str] = page.NO_LINKS) -> str:
         """A self-contained page that needs no network.

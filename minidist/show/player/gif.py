@@ -16,7 +16,7 @@ CHARACTERS = 108  # in a line of text
 
 def save(animation: Animation, scene: Scene, path) -> None:
     """Write a scene's frames as a GIF that loops forever and pauses on the last frame, above the scene's verdict."""
-    bug = f"Broken: {animation.bug}." if animation.is_broken(scene) else ""
+    bug = f"Broken: {animation.bug_of(scene)}." if animation.is_broken(scene) else ""
     *early, last = scene.frames
     pictures = [_picture(scene, bug, frame, "") for frame in early] + [_picture(scene, bug, last, scene.verdict)]
     palette = _samples(pictures).quantize(COLOURS)  # the same for all frames: with one each, colours would flicker

@@ -96,6 +96,7 @@ def _scene(scene: Scene) -> dict:
         "height": scene.height,
         "first_wrong": scene.first_wrong,
         "twin": scene.twin,
+        "bug": scene.bug,
         "key": [[name, colour, mark is not None] for name, colour, mark in scene.marks()],
         "shapes": _lasting([frame.shapes for frame in scene.frames]),
         "notes": [frame.note for frame in scene.frames],

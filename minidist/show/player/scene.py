@@ -176,6 +176,7 @@ class Scene:
         code: lines of the program that the steps run, to be lit up by ``Frame.lines``.
         dials: what the viewer sets.
         variants: the scene for every position of the dials, the last dial's first. This scene is one of them.
+        bug: of a broken scene what was injected, if it is not the animation's bug.
     """
 
     name: str
@@ -193,6 +194,7 @@ class Scene:
     code: tuple[str, ...] = ()
     dials: tuple[Dial, ...] = ()
     variants: Sequence["Scene"] = ()
+    bug: str = ""
 
     def __post_init__(self) -> None:
         if not self.frames:

@@ -21,7 +21,7 @@ def draw(scenes: Sequence[Scene], bug: str, broken: int = 1):
     from matplotlib.figure import Figure
 
     correct = len(scenes) - broken
-    headings = [_heading(scene, bug if number >= correct else "") for number, scene in enumerate(scenes)]
+    headings = [_heading(scene, scene.bug or bug if number >= correct else "") for number, scene in enumerate(scenes)]
     heights = [_height(scene, heading) for scene, heading in zip(scenes, headings, strict=True)]
     figure = Figure(figsize=(INCHES, sum(heights) + 0.3), layout="constrained")
     parts = figure.subfigures(len(scenes), 1, height_ratios=heights, squeeze=False)[:, 0]

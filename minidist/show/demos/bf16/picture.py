@@ -11,13 +11,14 @@ from minidist.show.memory import COLOURS
 from minidist.show.palette import MEANINGS
 from minidist.show.player.scene import Box, Label, Shape
 
-HEIGHT = 17
+HEIGHT = 12.8
 MASTER, STORED = COLOURS["optimizer"], COLOURS["parameters"]
 BITS = {"sign": SIGN, "exponent": EXPONENT, "mantissa": MANTISSA}
 KEY = BITS | {"dropped": MEANINGS["lost"], "master": MASTER, "stored": STORED}
 BROKEN_KEY = BITS | {"wrong, bits are lost": "wrong", "master, run without the bug": MASTER, "stored": STORED}
 LEFT, RIGHT = 2, 71.5
-TOP, BOTTOM, FROM = 7.6, 14.6, 10  # of the curve: its edges, and the x of step 0
+TOP, BOTTOM, FROM = 6, 11.6, 10  # of the curve: its edges, and the x of step 0
+PITCH = 2.4  # from one step to the next
 FEW = 5  # the largest number of lines across the curve
 
 
@@ -68,22 +69,23 @@ def _row(y: float, parts: Sequence[str], kept: int, dropped: str) -> list[Shape]
 
 def _curve(weight: Weight, step: int, low: float, high: float, right: Weight | None) -> list[Shape]:
     """What was stored (wide) and the masters (narrow), in each step so far."""
-    found: list[Shape] = [Label(0, TOP - 1.5, "step by step: stored (wide), result of the optimizer (narrow)")]
+    found: list[Shape] = []
     for number in _lines(weight.format, low, high):
         y = _height(number, low, high)
         found.append(Label(FROM - 1, y, f"{number:.5f}", "ink", "end"))
-        found.append(Box(FROM, y - 0.05, 2 * len(weight.masters), 0.1, "faint", "", "-"))
+        found.append(Box(FROM, y - 0.05, PITCH * len(weight.masters), 0.1, "faint", "", "-"))
     last = len(weight.masters) - 1
     for place in (0, last // 2, last):
-        found.append(Label(FROM + 2 * place + 1, BOTTOM + 0.9, str(place), "faint", "middle"))
-    found.append(Label(FROM + last + 1, BOTTOM + 1.8, "training steps done", "faint", "middle"))
+        found.append(Label(FROM + PITCH * (place + 0.5), BOTTOM + 0.7, str(place), "faint", "middle"))
+    found.append(Label(FROM - 1, BOTTOM + 0.7, "steps", "faint", "end"))
     for place in range(step + 1):
-        x = FROM + 2 * place
-        found.append(Box(x, _height(weight.number(place), low, high) - 0.25, 2, 0.5, STORED, "", "s"))
+        x = FROM + PITCH * place
+        dot = x + (PITCH - 1) / 2
+        found.append(Box(x, _height(weight.number(place), low, high) - 0.25, PITCH, 0.5, STORED, "", "s"))
         if right is not None:
-            found.append(Box(x + 0.5, _height(right.masters[place], low, high) - 0.2, 1, 0.4, MASTER, "", "m"))
+            found.append(Box(dot, _height(right.masters[place], low, high) - 0.2, 1, 0.4, MASTER, "", "m"))
         mark, colour = ("m", MASTER) if right is None or not place else ("!", "wrong")
-        found.append(Box(x + 0.5, _height(weight.masters[place], low, high) - 0.2, 1, 0.4, colour, "", mark))
+        found.append(Box(dot, _height(weight.masters[place], low, high) - 0.2, 1, 0.4, colour, "", mark))
     return found
 
 

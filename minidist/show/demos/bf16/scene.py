@@ -20,7 +20,7 @@ def of_weight(
         )
         for step in range(STEPS + 1)
     ]
-    title = f"One weight in {weight.format.name}, on {ranks} ranks (gain {index} of block 0's first norm)"
+    title = f"One weight in {weight.format.name}, on {ranks} ranks: gain {index} of the first norm"
     key = picture.BROKEN_KEY if right else picture.KEY
     stills = (1, STEPS // 2, STEPS)
     return Scene(
@@ -62,13 +62,14 @@ def _first_change(weight: Weight) -> Question:
 def _lost(weight: Weight, right: Weight) -> Question:
     """Where a weight ends without a master."""
     end, there = weight.number(STEPS), right.number(STEPS)
-    choices = (f"at {there:g}, as with a master", f"nowhere near: at {end:g}")
+    elsewhere = end if end != there else weight.number(0)
+    choices = (f"at {there:g}, as with a master", f"elsewhere: at {elsewhere:g}")
     return Question(
         STEPS,
         f"Each update is now added to the {weight.format.name} itself. With a master it ends at {there:g}. And now?",
         choices,
         int(end != there),
-        "An update of less than half a step of the format is rounded away, in each step anew.",
+        "What is less than half a step of the format is rounded away, in each step anew.",
         1,
     )
 
@@ -79,9 +80,8 @@ def _facts(weight: Weight, step: int, has_master: bool) -> dict[str, str]:
     update = float(weight.masters[step]) - float(begins)
     format = weight.format
     return {
-        "steps done": f"{step} of {STEPS}",
         "update": f"{update:+.6f}",
-        f"distance to the next {format.name} in that direction": f"{weight.distance(before, update > 0):.6f}",
+        f"distance to the next {format.name}": f"{weight.distance(before, update > 0):.6f}",
         f"formula 2^-{format.mantissa + 1} below 1, 2^-{format.mantissa} above": _formula(weight, before, update > 0),
         "changes of the stored number": str(weight.moves(step)),
         "bytes in a message": f"{format.bits // 8}, in float32 4",
@@ -105,5 +105,5 @@ def _note(weight: Weight, step: int, right: Weight | None) -> str:
             return f"Step {step}: the master has moved far enough: the nearest {weight.format.name} is now {number}."
         return f"Step {step}: the master moves, but the nearest {weight.format.name} is still {number}."
     if moved:
-        return f"Step {step}: this update is large enough, and the weight jumps to {number}."
+        return f"Step {step}: this update is large enough, and the weight jumps to {number}; the rest is lost."
     return f"Step {step}: the update is rounded away and lost: the weight stays {number}."

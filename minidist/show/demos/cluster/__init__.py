@@ -7,7 +7,7 @@ it on H100s with other links in between. In the broken run, each tensor-parallel
 from minidist.plan.cluster.topologies import topology_of
 from minidist.show.demos.cluster import lecture
 from minidist.show.demos.cluster.bug import BUG, across
-from minidist.show.demos.cluster.run import ACROSS, CONGESTED, clusters_of, config_of, layout_of, step_on, steps_of
+from minidist.show.demos.cluster.run import ACROSS, config_of, layout_of, step_on, steps_of
 from minidist.show.demos.cluster.scene import Story
 from minidist.show.demos.cluster.verdict import harm, verdict
 from minidist.show.demos.shared.runs import warm_ranks
@@ -31,13 +31,18 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         proof = warm.prove(config, run)
     logs = [rank.log for rank in run.ranks]
     steps = steps_of(logs, layout)
-    spec = clusters_of(ranks)[CONGESTED]
-    bad = step_on(ACROSS, logs, spec, across(topology_of(spec), layout), layout)
+    bad = {
+        step.name: step_on(ACROSS, logs, step.spec, across(topology_of(step.spec), layout), layout)
+        for step in steps[1:]  # in one node, all places are equal
+    }
     story = Story(steps, bad)
     scenes = tuple(
         lecture.of_step(story.of_step(number, verdict(steps, number, proof)), steps, number)
         for number in range(len(steps))
     )
-    broken = lecture.broken(story.of_bug(harm(steps, bad, proof)), steps[-1], bad)
+    *others, broken = (
+        lecture.broken(story.of_bug(number, harm(step, bad[step.name], proof)), step, bad[step.name])
+        for number, step in enumerate(steps[1:], 1)
+    )
     title = "Clusters: one step, and the links that it needs"
-    return Animation("cluster", title, scenes, broken, BUG, steps[0].replayed.logs)
+    return Animation("cluster", title, scenes, broken, BUG, steps[0].replayed.logs, tuple(others))

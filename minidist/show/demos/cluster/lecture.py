@@ -7,7 +7,7 @@ from minidist.show.demos.shared.lectures import for_lecture
 from minidist.show.player.scene import Cue, Question, Scene
 
 SAYS = (
-    "A lane is a GPU. Where does it wait, though all links are fast?",
+    "A bar is all GPUs over time. Where do they wait, though all links are fast?",
     "The same messages; those of data parallelism now leave the node.",
     "The network cards share an uplink, as in a fat tree with oversubscription.",
 )
@@ -20,7 +20,7 @@ WHY = {
 def of_step(scene: Scene, steps: Sequence[Step], number: int) -> Scene:
     cues = [Cue(0, 2, SAYS[number])]
     if not number:
-        return for_lecture(scene, cues=cues)
+        return for_lecture(scene, [_computing(steps[0], len(scene.frames) - 1)], cues)
     ratio = steps[number].seconds / steps[0].seconds
     question = Question(
         len(scene.frames) - 1,
@@ -30,6 +30,20 @@ def of_step(scene: Scene, steps: Sequence[Step], number: int) -> Scene:
         WHY[number - 1],
     )
     return for_lecture(scene, [question], cues)
+
+
+def _computing(step: Step, frame: int) -> Question:
+    """How much of the step the GPUs compute, though all links are fast."""
+    share = sum(rank.computing for rank in step.report.ranks) / step.ranks / step.seconds
+    guesses = share / 3, share, (1 + share) / 2
+    return Question(
+        frame,
+        "All links are NVLinks. How much of the step do the GPUs compute?",
+        tuple(f"{guess:.0%}" for guess in guesses),
+        1,
+        "Tensor parallelism sums activations several times in each layer, and the next product waits for each sum.",
+        asked=1,
+    )
 
 
 def broken(scene: Scene, right: Step, across: Step) -> Scene:

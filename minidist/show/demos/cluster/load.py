@@ -1,6 +1,6 @@
 """What each link carries at any time: the rates of the messages on it, as the clock's network shares its links."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 from minidist.analysis.clock.fairness import fair_rates
@@ -11,32 +11,43 @@ FULL = 1 - 1e-9  # of the bandwidth: a few roundings below all of it
 
 
 class Load:
-    """The load of all links over a run. The messages in flight are the same between any two neighbouring ``times``."""
+    """The load of all links over a run. The messages in flight are the same between any two neighbouring ``times``.
 
-    def __init__(self, flows: Sequence[Flow], topology: Topology) -> None:
+    Args:
+        kind_of: a message -> its kind, to ask for the load of one kind alone.
+    """
+
+    def __init__(self, flows: Sequence[Flow], topology: Topology, kind_of: Callable[[Flow], str] = str) -> None:
         bandwidths = {edge: link.bandwidth for edge, link in topology.links.items()}
         flows = [flow for flow in flows if flow.sent > flow.start]
         self.times = sorted({time for flow in flows for time in (flow.start, flow.sent)})
         self.loads: list[dict[Edge, float]] = []  # between two times: the share of its bandwidth that each link uses
+        self.kinds: list[dict[tuple[Edge, str], float]] = []  # and which part of it each kind of message has
         for start, end in pairwise(self.times):
-            routes = [flow.route for flow in flows if flow.start <= start and end <= flow.sent]
+            moving = [flow for flow in flows if flow.start <= start and end <= flow.sent]
             load: dict[Edge, float] = {}
-            for route, rate in zip(routes, fair_rates(routes, bandwidths), strict=True):
-                for edge in route:
-                    load[edge] = load.get(edge, 0.0) + rate / bandwidths[edge]
+            kinds: dict[tuple[Edge, str], float] = {}
+            for flow, rate in zip(moving, fair_rates([flow.route for flow in moving], bandwidths), strict=True):
+                for edge in flow.route:
+                    share, one = rate / bandwidths[edge], (edge, kind_of(flow))
+                    load[edge] = load.get(edge, 0.0) + share
+                    kinds[one] = kinds.get(one, 0.0) + share
             self.loads.append(load)
+            self.kinds.append(kinds)
 
-    def _between(self, since: float, until: float) -> Iterator[tuple[float, dict[Edge, float]]]:
-        """The stretches between two times: seconds, and loads."""
-        for (start, end), load in zip(pairwise(self.times), self.loads, strict=True):
+    def _between(self, shares: Sequence[dict], since: float, until: float) -> Iterator[tuple[float, dict]]:
+        """The stretches between two times: seconds, and shares."""
+        for (start, end), each in zip(pairwise(self.times), shares, strict=True):
             if start < until and end > since:
-                yield min(end, until) - max(start, since), load
+                yield min(end, until) - max(start, since), each
 
-    def mean(self, edge: Edge, since: float, until: float) -> float:
-        """The share of what a link could carry between two times that it carried."""
-        return sum(seconds * load.get(edge, 0.0) for seconds, load in self._between(since, until)) / (until - since)
+    def mean(self, edge: Edge, since: float, until: float, kind: str | None = None) -> float:
+        """The share of what a link could carry between two times that it carried, in messages of one kind or of all."""
+        shares, key = (self.loads, edge) if kind is None else (self.kinds, (edge, kind))
+        found = sum(seconds * each.get(key, 0.0) for seconds, each in self._between(shares, since, until))
+        return found / (until - since)
 
     def full(self, edge: Edge, since: float, until: float) -> float:
         """The share of the time between two times in which a link was full."""
-        seconds = sum(seconds for seconds, load in self._between(since, until) if load.get(edge, 0.0) >= FULL)
-        return seconds / (until - since)
+        between = self._between(self.loads, since, until)
+        return sum(seconds for seconds, load in between if load.get(edge, 0.0) >= FULL) / (until - since)

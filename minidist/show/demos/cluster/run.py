@@ -19,6 +19,7 @@ from minidist.train.layout import Layout
 DP = 2  # data-parallel ranks, and nodes: each node can have a whole copy of the model
 OVERSUBSCRIPTION = 4  # of the congested uplink
 ONE, TWO, CONGESTED, ACROSS = "one node", "two nodes", "congested uplink", "tp across nodes"
+KINDS = ("tp group 0", "tp group 1", "dp")  # of messages
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Step:
 
     @cached_property
     def load(self) -> Load:
-        return Load(self.replayed.flows, self.topology)
+        return Load(self.replayed.flows, self.topology, lambda flow: kind_of(flow, self.layout))
 
     def computing(self, rank: int, since: float, until: float) -> float:
         """The share of a stretch of the step in which a rank computes, 0 to 1. Times count from the step's start."""
@@ -85,6 +86,11 @@ def tp_group(rank: int, layout: Layout) -> int:
 
 def is_tensor_parallel(flow: Flow, layout: Layout) -> bool:
     return tp_group(flow.source, layout) == tp_group(flow.destination, layout)
+
+
+def kind_of(flow: Flow, layout: Layout) -> str:
+    """One of KINDS."""
+    return KINDS[tp_group(flow.source, layout)] if is_tensor_parallel(flow, layout) else KINDS[-1]
 
 
 def layout_of(ranks: int) -> Layout:

@@ -1,15 +1,15 @@
 """What the animation of a cluster says: the same step again, and how much longer it takes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from minidist.show.demos.cluster import wires
+from minidist.show.demos.cluster.bars import Bars, height, microseconds
 from minidist.show.demos.cluster.colours import KEY
-from minidist.show.demos.cluster.lanes import Times, height, microseconds
 from minidist.show.demos.cluster.run import ACROSS, CONGESTED, ONE, TWO, Step
 from minidist.show.player.scene import Box, Frame, Scene
 from minidist.trace import Event
 
-WORDS = {ONE: ("one node",), TWO: ("two nodes",), CONGESTED: ("congested", "uplink"), ACROSS: ("tp across", "nodes")}
+WORDS = {ONE: "one node", TWO: "two nodes", CONGESTED: "congested", ACROSS: "tp across"}
 FASTER = 3  # cells a frame, once the right run would be done
 
 
@@ -18,18 +18,18 @@ class Story:
 
     Args:
         steps: on one node, on two, and behind the congested uplink.
-        across: on the last of these clusters, with tensor parallelism across nodes.
+        across: the name of a cluster of two nodes -> the step on it with tensor parallelism across nodes.
     """
 
-    def __init__(self, steps: Sequence[Step], across: Step) -> None:
+    def __init__(self, steps: Sequence[Step], across: Mapping[str, Step]) -> None:
         self.steps, self.across = steps, across
-        self.times = Times(across.seconds, steps[0].seconds)
+        self.bars = Bars(max(step.seconds for step in across.values()), steps[0].seconds)
 
     def of_step(self, number: int, verdict: str) -> Scene:
         """The scene of one of the ``steps``."""
-        step, cells = self.steps[number], self.times.cells(self.steps[number])
+        step, cells = self.steps[number], self.bars.cells(self.steps[number])
         frames = [self._frame(step, number, now) for now in range(cells + 1)]
-        title = f"{step.name.capitalize()}: {step.layout} as on {step.spec}"
+        title = f"{step.name.capitalize()}: one training step on {step.ranks} H100s"
         stills = (self._busiest(step), len(frames) - 1)
         lines = height(len(self.steps))
         return Scene(step.name, title, tuple(frames), lines, _key(frames), verdict, stills=stills)
@@ -38,60 +38,53 @@ class Story:
         """The first cell that begins with the most messages between nodes; in one node, with the most messages."""
 
         def messages(cell: int) -> tuple[int, int]:
-            flows = step.in_flight(cell * self.times.cell)
+            flows = step.in_flight(cell * self.bars.cell)
             return sum(map(step.crosses, flows)), len(flows)
 
-        return max(range(self.times.cells(step)), key=messages)
+        return max(range(self.bars.cells(step)), key=messages)
 
-    def of_bug(self, verdict: str) -> Scene:
-        """The scene with tensor parallelism across nodes, in the place of the last step."""
-        right, cells = self.times.cells(self.steps[-1]), self.times.cells(self.across)
+    def of_bug(self, number: int, verdict: str) -> Scene:
+        """The scene with tensor parallelism across nodes, in the place of one of the ``steps``."""
+        right, twin = self.bars.cells(self.steps[number]), self.steps[number].name
+        across = self.across[twin]
+        cells = self.bars.cells(across)
         moments = [*range(right + 1), *range(right + FASTER, cells, FASTER), cells]
-        frames = [self._frame(self.across, len(self.steps) - 1, now) for now in moments]
-        wrong = next(i for i, now in enumerate(moments) if self._across_by(now))
-        title = f"Tensor parallelism across nodes: {self.across.layout} as on {self.across.spec}"
-        lines = height(len(self.steps))
-        stills = (right, len(frames) - 1)
-        return Scene("broken", title, tuple(frames), lines, _key(frames), verdict, wrong, stills, CONGESTED)
-
-    def _across_by(self, cells: int) -> bool:
-        """Whether some message of tensor parallelism has left its node."""
-        return self.across.crossing_bytes(True, cells * self.times.cell) > 0
+        frames = [self._frame(across, number, now) for now in moments]
+        wrong = next(i for i, now in enumerate(moments) if across.crossing_bytes(True, now * self.bars.cell))
+        title = f"{twin.capitalize()}: every tensor-parallel group lies across both nodes"
+        lines, stills = height(len(self.steps)), (right, len(frames) - 1)
+        return Scene(f"broken {twin}", title, tuple(frames), lines, _key(frames), verdict, wrong, stills, twin)
 
     def _frame(self, step: Step, place: int, now: int) -> Frame:
         """The first ``now`` cells of a step, with the load of the wires in the last of them."""
-        begin, end = (min(cells * self.times.cell, step.seconds) for cells in (max(0, now - 1), now))
-        shapes = wires.network(step, begin, end)
+        begin, end = (min(cells * self.bars.cell, step.seconds) for cells in (max(0, now - 1), now))
+        shapes = [*wires.network(step, begin, end), *self.bars.axis(len(self.steps))]
         for number, other in enumerate(self.steps):
             one = step if number == place else other
-            cells = now if number == place else self.times.cells(one) if number < place else None
-            shapes += self.times.row(number, WORDS[one.name], one, cells)
-        if step is self.across and end >= self.steps[-1].seconds:
-            shapes += self.times.mark(place, self.steps[-1], "tp inside nodes")
-        shapes += self.times.axis(len(self.steps))
-        ended = now >= self.times.cells(step)
-        if ended and wires.uplinks(step):
-            shapes += wires.outcome(("uplink full", f"{uplink_full(step):.0%} of the step"))
+            cells = now if number == place else self.bars.cells(one) if number < place else None
+            shapes += self.bars.row(number, WORDS[one.name], one, cells)
+        if step.name == ACROSS and end >= self.steps[place].seconds:
+            shapes += self.bars.mark(place, self.steps[place])
+        ended = now >= self.bars.cells(step)
         note = self._question(step, place) if not now else self._end(step, place) if ended else phase(step, end)
         return Frame(tuple(shapes), note, self._facts(step, begin, end), 1e6 * end)
 
     def _question(self, step: Step, place: int) -> str:
-        before, guess = self.steps[place - 1], "Guess: how many times as long?"
-        if step is self.across:
-            right = microseconds(self.steps[-1].seconds)
-            return f"Each tp group is on both nodes. With tp inside nodes: {right}. {guess}"
+        if step.name == ACROSS:
+            right = microseconds(self.steps[place].seconds)
+            return f"Each tp group is on both nodes. With tp inside nodes: {right}. How long now?"
         if step.name == ONE:
-            return f"A step of {step.ranks} real ranks, on the clock of {step.ranks} H100s in a node. A lane is a rank."
+            return f"{step.layout}: a step of {step.ranks} real ranks, on the clock of {step.ranks} H100s in one node."
         if step.name == TWO:
-            return f"The same messages on two nodes. In one: {microseconds(before.seconds)}. {guess}"
-        return f"Now the {step.layout.tp} NICs of a node share {wires.uplink_speed(step)} of uplink. {guess}"
+            return "The same messages, and a node for each copy of the model. A link is as wide as its bandwidth."
+        return f"Now the {step.layout.tp} NICs of a node share {wires.uplink_speed(step)} of uplink."
 
     def _end(self, step: Step, place: int) -> str:
         if step.name == ONE:
             return f"Done after {microseconds(step.seconds)}."
         times = f"{step.seconds / self.steps[0].seconds:.1f} times as long as in one node"
-        if step is self.across:
-            times += f", {step.seconds / self.steps[-1].seconds:.1f} times as long as with tp inside nodes"
+        if step.name == ACROSS:
+            times = f"{step.seconds / self.steps[place].seconds:.1f} times as long as with tp inside nodes (black line)"
         return f"Done after {microseconds(step.seconds)}: {times}."
 
     def _facts(self, step: Step, begin: float, end: float) -> dict[str, str]:

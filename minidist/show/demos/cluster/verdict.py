@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from minidist.show.demos.cluster.lanes import microseconds
+from minidist.show.demos.cluster.bars import microseconds
 from minidist.show.demos.cluster.run import ONE, Step
 from minidist.show.demos.cluster.scene import uplink_full
 
@@ -21,13 +21,12 @@ def verdict(steps: Sequence[Step], number: int, proof: str) -> str:
     )
 
 
-def harm(steps: Sequence[Step], across: Step, proof: str) -> str:
-    """What it costs to have tensor parallelism across nodes.
+def harm(right: Step, across: Step, proof: str) -> str:
+    """What it costs to have tensor parallelism across nodes instead of inside them.
 
     Raises:
         RuntimeError: if it costs nothing.
     """
-    right = steps[-1]
     if across.seconds <= right.seconds:
         raise RuntimeError("with tensor parallelism across nodes the step is not longer: choose another size")
     before, now = right.report.bytes_between_nodes, across.report.bytes_between_nodes

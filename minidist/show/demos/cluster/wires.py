@@ -1,118 +1,118 @@
-"""The network at one moment: its wires with their load, and the messages on them.
+"""The network during one cell of the bars: every link as wide as its bandwidth, and in it what it carries.
 
-A wire has two directions, side by side: up and right first. Its colour is its load in the last cell of the lanes. A
-message is a square on its way; how far it has come is how much of it has been sent.
+A link is grey as long as it carries nothing. A message's colour covers as much of the link's width as of its bandwidth
+the messages of that colour took, in the fuller of its two directions, so a link without grey is full.
 """
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterator
 
-from minidist.analysis.clock.network import Flow
 from minidist.plan.cluster.topology import Edge
-from minidist.show.demos.cluster.colours import DATA_PARALLEL, FULL, GROUPS, MARKS, USED, WAITS
-from minidist.show.demos.cluster.run import Step, is_tensor_parallel, tp_group
+from minidist.show.demos.cluster.colours import DATA_PARALLEL, FREE, FULL, GROUPS, MARKS
+from minidist.show.demos.cluster.run import KINDS, Step, tp_group
 from minidist.show.player.scene import WIDTH, Box, Label, Shape
 
-NODE, SECOND = 28, 44  # the width of a node, and the left edge of the second
-UPLINK, NICS, RANKS, NVLINKS, SWITCH = 0, 1, 3, 4, 6  # lines
-NEARLY = 0.85  # a wire with that load is nearly full
-Point = tuple[float, float]
+NODE, SECOND = 27, 45  # the width of a node, and the left edge of the second
+LEAF, RANKS, SWITCH = 0.0, 2.2, 5.2  # top edges
+HIGH = 1.5  # of a leaf switch, of a rank, and of the uplink of all NICs of four GPUs
+WIDE = 5  # of a rank
+PER_GB = HIGH / 200  # lines of width for each GB/s: an uplink of 200 GB/s is as high as its switch
+NEARLY = 0.85  # with that load a link counts as full: the rest is latency between messages
+COLOURS = dict(zip(KINDS, (*GROUPS, DATA_PARALLEL), strict=True))
 
 
-def colour_of_wire(load: float) -> str:
-    return FULL if load >= NEARLY else USED if load > 0 else WAITS
-
-
-def colour_of_message(flow: Flow, step: Step) -> str:
-    return GROUPS[tp_group(flow.source, step.layout)] if is_tensor_parallel(flow, step.layout) else DATA_PARALLEL
+def width_of(gigabytes: float) -> float:
+    """Lines across a link with so many GB/s in each direction; a line is as high as two characters are wide."""
+    return gigabytes * PER_GB
 
 
 class Wiring:
-    """Where everything is: chips and switches, and both directions of each wire."""
+    """Where everything is: chips, switches, and the links between them."""
 
     def __init__(self, step: Step) -> None:
         self.step, self.nodes = step, max(step.topology.nodes) + 1
         vertices = sorted(step.topology.chips)
-        half, gap = len(vertices) // 2, NODE / (len(vertices) // 2)
-        middles = [SECOND * (place // half) + int(gap * (place % half + 0.5) + 0.5) for place in range(len(vertices))]
-        self.middles = dict(zip(vertices, middles, strict=True))  # of the chips
-        self.width = NODE if self.nodes > 1 else WIDTH  # of a node
+        half, self.width = len(vertices) // 2, NODE if self.nodes > 1 else WIDTH
+        each = (NODE if self.nodes > 1 else WIDTH / 2) / half
+        second = SECOND if self.nodes > 1 else WIDTH / 2
+        self.middles = {
+            vertex: second * (place // half) + each * (place % half + 0.5) for place, vertex in enumerate(vertices)
+        }
 
-    def ends(self, edge: Edge) -> tuple[Point, Point]:
-        """The two ends of one direction of a wire, in its middle."""
-        if "spine" in edge:
-            right = edge in (("leaf0", "spine"), ("spine", "leaf1"))
-            y, leaf = UPLINK + (0.25 if right else 0.75), (NODE if "leaf0" in edge else SECOND)
-            return ((leaf, y), (WIDTH / 2, y)) if edge[1] == "spine" else ((WIDTH / 2, y), (leaf, y))
-        leaves = edge[0] in self.middles  # the chip, for a switch
-        chip, switch = edge if leaves else edge[::-1]
-        above = switch.startswith("leaf")
-        x = self.middles[chip] + (-0.5 if leaves == above else 0.5)  # upwards on the left
-        near, far = ((x, RANKS), (x, NICS)) if above else ((x, NVLINKS), (x, SWITCH))
-        return (near, far) if leaves else (far, near)
+    def place(self, link: frozenset[str]) -> tuple[float, float, float, float]:
+        """(x, y, w, h) of a link. What lies across is its bandwidth."""
+        across = width_of(max(self.step.topology.links[edge].bandwidth for edge in self.edges(link)) / 1e9)
+        if "spine" in link:
+            x = NODE if "leaf0" in link else WIDTH / 2
+            return x, LEAF + (HIGH - across) / 2, (SECOND - NODE) / 2, across
+        (chip,) = link & self.middles.keys()
+        top, bottom = (LEAF + HIGH, RANKS) if any("leaf" in end for end in link) else (RANKS + HIGH, SWITCH)
+        return self.middles[chip] - across, top, 2 * across, bottom - top
 
-    def wire(self, edge: Edge, load: float) -> Box:
-        """One direction of a wire."""
-        (x, y), (to_x, to_y) = self.ends(edge)
-        fill = colour_of_wire(load)
-        if y == to_y:
-            return Box(min(x, to_x), y - 0.2, abs(to_x - x), 0.4, fill, "", MARKS[fill])
-        return Box(x - 0.45, min(y, to_y), 0.9, abs(to_y - y), fill, "", MARKS[fill])
+    def edges(self, link: frozenset[str]) -> list[Edge]:
+        """Both directions of a link."""
+        return [edge for edge in self.step.topology.links if frozenset(edge) == link]
 
-    def message(self, flow: Flow, sent: float) -> Box:
-        """A message of which a share has been sent, as far on its way. It passes a switch along its edge."""
-        ends = [self.ends(edge) for edge in flow.route]
-        way = [ends[0][0]]
-        for (_, end), (start, _) in pairwise(ends):
-            (x, y), (to_x, to_y) = _at_edge(end), _at_edge(start)
-            way += [(x, y), (x, max(y, to_y)), (to_x, max(y, to_y)), (to_x, to_y)]
-        way.append(ends[-1][1])
-        lengths = [abs(b[0] - a[0]) + 2 * abs(b[1] - a[1]) for a, b in pairwise(way)]  # a line is as high as 2 are wide
-        x, y = _along(list(pairwise(way)), lengths, sent * sum(lengths))
-        fill = colour_of_message(flow, self.step)
-        return Box(x - 0.6, max(0, y - 0.3), 1.2, 0.6, fill, "", MARKS[fill], "paper")
+    def links(self) -> list[frozenset[str]]:
+        return list(dict.fromkeys(map(frozenset, self.step.topology.links)))
 
+    def load(self, link: frozenset[str], since: float, until: float) -> dict[str, float]:
+        """For each kind of message the share of the bandwidth that it took, in the fuller direction."""
+        if until <= since:
+            return dict.fromkeys(KINDS, 0.0)
+        start, load = self.step.start, self.step.load
+        edge = max(self.edges(link), key=lambda edge: load.mean(edge, start + since, start + until))
+        return {kind: load.mean(edge, start + since, start + until, kind) for kind in KINDS}
 
-def _at_edge(point: Point) -> Point:
-    """Where a message turns that leaves or reaches a switch there."""
-    x, y = point
-    return x, {NICS: NICS + 0.3, SWITCH: SWITCH - 0.3}.get(y, y)
-
-
-def _along(parts: Sequence[tuple[Point, Point]], lengths: Sequence[float], left: float) -> Point:
-    """The point so far along a way."""
-    for ((x, y), (to_x, to_y)), length in zip(parts, lengths, strict=True):
-        if left < length:
-            return x + left / length * (to_x - x), y + left / length * (to_y - y)
-        left -= length
-    return parts[-1][1]
+    def draw(self, link: frozenset[str], since: float, until: float) -> Iterator[Shape]:
+        """A link and what it carries, the kinds side by side."""
+        x, y, w, h = self.place(link)
+        flat = "spine" in link
+        loads = self.load(link, since, until)
+        yield Box(x, y, w, h, FREE, "", MARKS[FREE])
+        at = 0.0
+        for kind, share in loads.items():
+            if share:
+                box = (x, y + at * h, w, share * h) if flat else (x + at * w, y, share * w, h)
+                yield Box(*box, COLOURS[kind], "", MARKS[COLOURS[kind]])
+                at += share
 
 
 def network(step: Step, since: float, now: float) -> list[Shape]:
-    """The cluster at a time of the step, with the load of its wires since another one."""
+    """The cluster, and what its links carried since another time of the step."""
     wiring = Wiring(step)
-    zero, shapes = step.start, []
-    for edge in step.topology.links:
-        load = step.load.mean(edge, zero + since, zero + now) if now > since else 0.0
-        shapes.append(wiring.wire(edge, load))
+    shapes = [shape for link in wiring.links() for shape in wiring.draw(link, since, now)]
     for node in range(wiring.nodes):
-        name = f"node {node}: NVSwitch" if wiring.nodes > 1 else "one node: NVSwitch"
-        shapes.append(Box(SECOND * node, SWITCH, wiring.width, 1, "paper", name, " ", "ink"))
+        x = SECOND * node
+        name = f"node {node}" if wiring.nodes > 1 else "one node: NVLink"
+        shapes.append(Box(x, SWITCH, wiring.width, 1, "paper", name, " ", "ink"))
         if wiring.nodes > 1:
-            shapes.append(Box(SECOND * node, UPLINK, NODE, 1, "paper", f"leaf switch {node}", " ", "ink"))
+            shapes.append(Box(x, LEAF, NODE, HIGH, "paper", "network", " ", "ink"))
     for rank, chip in enumerate(step.topology.chips):
         fill = GROUPS[tp_group(rank, step.layout)]
-        shapes.append(Box(wiring.middles[chip] - 3, RANKS, 6, 1, fill, f"rank {rank}", MARKS[fill]))
-    shapes += [Label(WIDTH / 2, y + 0.5, text, "ink", "middle") for y, text in _speeds(step)]
-    for flow in step.in_flight(now):
-        done = (zero + now - flow.start) / (flow.sent - flow.start)
-        shapes.append(wiring.message(flow, done))
+        place = wiring.middles[chip] - WIDE / 2, RANKS, WIDE, HIGH
+        shapes.append(Box(*place, fill, str(rank), MARKS[fill], "ink", id=f"rank {rank}"))
+    if uplinks(step):
+        shapes += _middle(step, is_full(step, since, now))
     return shapes
 
 
-def outcome(words: Sequence[str]) -> list[Shape]:
-    """A few words between the nodes."""
-    return [Label(WIDTH / 2, SWITCH - 0.5 + line, text, "ink", "middle") for line, text in enumerate(words)]
+def _middle(step: Step, full: bool) -> list[Shape]:
+    """What is between the nodes: the uplink's bandwidth, and whether it is full."""
+    x, w = NODE + 2, SECOND - NODE - 4
+    shapes: list[Shape] = [Label(WIDTH / 2, 2.1, "the uplink", "ink", "middle")]
+    shapes.append(Label(WIDTH / 2, 3.1, uplink_speed(step), "ink", "middle"))
+    if full:
+        shapes.append(Box(x, 3.9, w, 1.2, FULL, "FULL", MARKS[FULL]))
+    shapes.append(Label(WIDTH / 2, SWITCH + 0.5, f"NVLink {_speed(step, step.topology.chips[0], 'node0.switch')}",
+                        "faint", "middle"))  # fmt: skip
+    return shapes
+
+
+def is_full(step: Step, since: float, until: float) -> bool:
+    """Whether a direction of the uplink carried nearly all that it can between two times of the step."""
+    if until <= since:
+        return False
+    return any(step.load.mean(edge, step.start + since, step.start + until) >= NEARLY for edge in uplinks(step))
 
 
 def uplinks(step: Step) -> list[Edge]:
@@ -126,12 +126,3 @@ def uplink_speed(step: Step) -> str:
 
 def _speed(step: Step, *edge: str) -> str:
     return f"{step.topology.links[edge].bandwidth / 1e9:g} GB/s"
-
-
-def _speeds(step: Step) -> list[tuple[int, str]]:
-    """The line, and what one direction of a wire carries there."""
-    chip = step.topology.chips[0]
-    speeds = [(NVLINKS, f"NVLink {_speed(step, chip, 'node0.switch')}")]
-    if uplinks(step):
-        speeds += [(UPLINK + 1, f"uplink {uplink_speed(step)}"), (NICS + 1, f"NIC {_speed(step, chip, 'leaf0')}")]
-    return speeds

@@ -14,13 +14,11 @@ from minidist.analysis.wait_for import edges
 from minidist.comm.runtime.launch import Cluster
 from minidist.show.demos.deadlock import lecture, scene
 from minidist.show.demos.deadlock.bug import BUG, deadlock, send_first
+from minidist.show.demos.deadlock.programs import ODD, SEND_FIRST, TOGETHER
 from minidist.show.demos.deadlock.run import FITS, QUEUE_BYTES, events_of, odd_receive_first, posted_together
 from minidist.show.player.animation import Animation
 
 MOST = 1_000_000  # numbers: 8 ranks have two arrays each
-TOGETHER = "batch_isend_irecv([isend(x, right), irecv(y, left)])"
-ODD = "even: send(x, right); recv(y, left)  odd: recv(y, left); send(x, right)"
-SEND_FIRST = "send(x, right); recv(y, left)"
 
 
 def animation(ranks: int, size: int, seed: int) -> Animation:

@@ -1,61 +1,43 @@
-"""A wait-for graph with the calls: on the left the call each rank is in, on the right the ranks on a circle."""
+"""One moment of a ring of ranks: on the left who waits for whom, on the right the call that each rank is in.
 
-from collections.abc import Mapping, Sequence, Set
+A rank that waits is the beginning of an arrow to the rank that it waits for. Arrows follow the ring, so that a cycle of
+waiting ranks is a closed ring.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from math import atan2, cos, pi, sin
 
 from minidist.analysis.wait_for import FINISHED, PATIENT, RUNNING, STUCK, state_of
-from minidist.show.palette import MEANINGS, of_rank
-from minidist.show.player.scene import Arrow, Box, Label, Shape
-from minidist.show.waits import OF_STATES, positions
+from minidist.show.demos.deadlock.run import Moment
+from minidist.show.palette import MEANINGS
+from minidist.show.player.scene import Arrow, Box, Curve, Label, Shape
+from minidist.show.waits import OF_STATES
 
 WORDS = {RUNNING: "can act", PATIENT: "waits", STUCK: "waits forever", FINISHED: "finished"}
 COLOURS = {state: MEANINGS[meaning] for state, meaning in OF_STATES.items()}
 KEY = {word: COLOURS[state] for state, word in WORDS.items()}
 MARKS = {RUNNING: "+", PATIENT: ".", STUCK: "X", FINISHED: " "}
-MIDDLE, RADIUS = 54, 14  # of the circle, across, in characters
-NODE = 5, 1.5  # width and height of a rank on it
+HEIGHT = 12
+MIDDLE = 21, HEIGHT / 2  # of the ring
+RADII = 17, HEIGHT / 2 - 0.9  # across and down
+NODE = 6, 1.7  # width and height of a rank on it
+CALLS = 46, 26  # left edge and width of the calls
+PIECES = 24  # straight pieces of an arrow
+THIN, THICK, CLOSED = 2, 6, 10  # pixels: the ring, an arrow, and one in a closed ring
+HEAD, OPEN = 2, pi / 5  # of an arrow: how long, in characters, and the angle of each side to it
 
 
-def height(ranks: int) -> float:
-    return max(11, 2 + ranks * _pitch(ranks))
-
-
-def _pitch(ranks: int) -> float:
-    return 2 if ranks <= 6 else 1.5
-
-
-def draw(
-    ranks: int,
-    program: str,
-    calls: Mapping[int, str],
-    waiting: Mapping[int, Sequence[int]],
-    finished: Set[int],
-    deadlock: bool,
-) -> tuple[Shape, ...]:
-    """The shapes of one moment.
-
-    Args:
-        program: what all ranks run, in one line.
-        calls: rank -> the call it is in, "" if it has finished; ranks that have made no call are missing.
-        waiting: rank -> the ranks that it waits for.
-        finished: ranks that will make no more calls.
-        deadlock: whether the parent has ended the run.
-    """
-    shapes: list[Shape] = [Label(0, 0.5, program, "ink")]
-    states = {rank: state_of(rank, first_of(waiting), finished) for rank in range(ranks)}
-    for rank, state in states.items():
-        y = 2 + rank * _pitch(ranks)
-        shapes.append(Label(0, y + 0.5, f"rank {rank}", of_rank(rank)))
-        text = "ended" if rank in finished else calls.get(rank, "no call yet")
-        shapes.append(Box(7, y, 24, 1, COLOURS[state], text, MARKS[state], _outline(state), f"rank {rank}"))
-    places = _places(ranks)
-    shapes += [_arrow(rank, other, places, states[rank]) for rank, others in waiting.items() for other in others]
-    w, h = NODE
-    shapes += [
-        Box(x - w / 2, y - h / 2, w, h, COLOURS[states[rank]], str(rank), MARKS[states[rank]], _outline(states[rank]))
-        for rank, (x, y) in enumerate(places)
-    ]
+def draw(ranks: int, moment: Moment, deadlock: bool) -> tuple[Shape, ...]:
+    """The shapes of one moment; ``deadlock``: whether the parent has ended the run."""
+    states = {rank: state_of(rank, first_of(moment.waiting), moment.finished) for rank in range(ranks)}
+    shapes: list[Shape] = [Curve(_arc(0, 2 * pi), "faint", THIN)]
+    for rank, others in moment.waiting.items():
+        for other in others:
+            shapes += _arrow(ranks, rank, other, states[rank])
+    shapes += _nodes(states)
+    shapes += _calls(moment.calls, moment.finished, states)
     if deadlock:
-        shapes.append(Label(MIDDLE, _middle(ranks), "Deadlock", "wrong", "middle"))
+        shapes.append(Box(MIDDLE[0] - 7, MIDDLE[1] - 0.9, 14, 1.8, "wrong", "DEADLOCK", "!"))
     return tuple(shapes)
 
 
@@ -64,31 +46,56 @@ def first_of(waiting: Mapping[int, Sequence[int]]) -> dict[int, int]:
     return {rank: awaited[0] for rank, awaited in waiting.items()}
 
 
-def _outline(state: str) -> str | None:
-    return "wrong" if state == STUCK else None
+def _nodes(states: Mapping[int, str]) -> Iterator[Shape]:
+    w, h = NODE
+    for rank, state in states.items():
+        x, y = _at(_angle(rank, len(states)))
+        colour, outline = COLOURS[state], "wrong" if state == STUCK else "paper"
+        yield Box(x - w / 2, y - h / 2, w, h, colour, str(rank), MARKS[state], outline, f"rank {rank}")
 
 
-def _places(ranks: int) -> list[tuple[float, float]]:
-    """The middle of each rank on the circle, which fills the height below the first line."""
-    radius = (height(ranks) - 1 - NODE[1]) / 2
-    return [(MIDDLE + RADIUS * x, _middle(ranks) - radius * y) for x, y in positions(ranks)]
+def _calls(calls: Mapping[int, str], finished: Set[int], states: Mapping[int, str]) -> Iterator[Shape]:
+    x, width = CALLS
+    pitch = 2 if len(states) <= 6 else HEIGHT / 8
+    top = (HEIGHT - pitch * len(states)) / 2
+    for rank, state in states.items():
+        y, text = top + rank * pitch, "ended" if rank in finished else calls.get(rank, "no call yet")
+        yield Label(x - 1, y + 0.4 * pitch, str(rank), "ink", "end")
+        yield Box(x, y, width, 0.8 * pitch, COLOURS[state], text, MARKS[state], None, f"call of rank {rank}")
 
 
-def _middle(ranks: int) -> float:
-    return 1 + (height(ranks) - 1) / 2
+def _angle(rank: int, ranks: int) -> float:
+    """Clockwise from the top."""
+    return 2 * pi * rank / ranks
 
 
-def _arrow(rank: int, awaited: int, places: list, state: str) -> Arrow:
-    """From the border of one node to that of the other. Between two ranks, the directions are side by side."""
-    (x, y), (to_x, to_y) = places[rank], places[awaited]
-    start, end = _border((x, y), (to_x, to_y)), _border((to_x, to_y), (x, y))
-    line = "wrong" if state == STUCK else "ink"
-    bend = 0.0 if len(places) > 2 else 6.0 if to_y > y else -6.0
-    return Arrow(*start, *end, line, f"{rank} waits for {awaited}", bend)
+def _at(angle: float) -> tuple[float, float]:
+    return MIDDLE[0] + RADII[0] * sin(angle), MIDDLE[1] - RADII[1] * cos(angle)
 
 
-def _border(place: tuple[float, float], towards: tuple[float, float]) -> tuple[float, float]:
-    """The point just outside a node on the way from its middle to ``towards``."""
-    across, down = towards[0] - place[0], towards[1] - place[1]
-    reach = min(0.5 * side / abs(way) if way else float("inf") for side, way in zip(NODE, (across, down), strict=True))
-    return place[0] + 1.1 * reach * across, place[1] + 1.1 * reach * down
+def _arc(start: float, end: float) -> tuple[tuple[float, float], ...]:
+    return tuple(_at(start + (end - start) * piece / PIECES) for piece in range(PIECES + 1))
+
+
+def _arrow(ranks: int, rank: int, awaited: int, state: str) -> list[Shape]:
+    """Along the ring, from the border of one rank to that of the other."""
+    clockwise = awaited == (rank + 1) % ranks
+    start = _angle(rank, ranks)
+    end = start + (2 * pi / ranks if clockwise else -2 * pi / ranks)
+    line = [point for point in _arc(start, end) if _outside(point, start) and _outside(point, end)]
+    colour, width = ("wrong", CLOSED) if state == STUCK else (COLOURS[state], THICK)
+    arrow = Arrow(*line[-2], *line[-1], colour, f"{rank} waits for {awaited}")  # a terminal lists it; a page covers it
+    return [arrow, Curve(tuple(line), colour, width), Curve(_head(line[-4], line[-1]), colour, width)]
+
+
+def _head(before: tuple[float, float], tip: tuple[float, float]) -> tuple[tuple[float, float], ...]:
+    """Both sides of an arrow's head. A line is as high as two characters are wide."""
+    angle = atan2(2 * (tip[1] - before[1]), tip[0] - before[0])
+    sides = [(tip[0] - HEAD * cos(angle + turn), tip[1] - HEAD * sin(angle + turn) / 2) for turn in (-OPEN, OPEN)]
+    return sides[0], tip, sides[1]
+
+
+def _outside(point: tuple[float, float], angle: float) -> bool:
+    """Whether a point is outside the rank at this place of the ring."""
+    x, y = _at(angle)
+    return abs(point[0] - x) > NODE[0] / 2 + 0.3 or abs(point[1] - y) > NODE[1] / 2 + 0.15

@@ -3,12 +3,15 @@
 from minidist.analysis.wait_for import STUCK, edges, state_of
 from minidist.comm.failures import Deadlock
 from minidist.show.demos.deadlock import picture
+from minidist.show.demos.deadlock.programs import lines_of
 from minidist.show.demos.deadlock.run import FITS, Event, Moment, moments
-from minidist.show.player.scene import Frame, Scene
+from minidist.show.player.scene import Box, Frame, Scene
+
+FOUND = 0.9  # on the clock: after all events, which are a hundredth apart, and before another rank could start
 
 
 def of_events(
-    name: str, about: str, program: str, events: list[Event], size: int, verdict: str,
+    name: str, title: str, program: tuple[str, ...], events: list[Event], size: int, verdict: str,
     cycle: dict[int, int] | None = None,
 ) -> Scene:  # fmt: skip
     """The state before, after each event and, for the broken run, with the cycle that the parent found."""
@@ -29,12 +32,21 @@ def of_events(
             "a queue holds": f"{8 * FITS:,} bytes",
         }
         ended = cycle is not None and number == len(states) - 1
-        shapes = picture.draw(ranks, program, state.calls, state.waiting, state.finished, ended)
-        frames.append(Frame(shapes, note, facts))
+        at = len(state.calls) + FOUND if ended else _moment(events[:number])
+        shapes = picture.draw(ranks, state, ended)
+        frames.append(Frame(shapes, note, facts, at, lines_of(program, state.calls)))
     first_wrong = None if cycle is None else next(i for i, state in enumerate(states) if len(state.waiting) == ranks)
-    title = f"{about} ({ranks} ranks, {size:,} float64 numbers)"
     stills = tuple(sorted({len(frames) // 3, 2 * len(frames) // 3, len(frames) - 1}))
-    return Scene(name, title, tuple(frames), picture.height(ranks), picture.KEY, verdict, first_wrong, stills)
+    fills = {shape.fill for frame in frames for shape in frame.shapes if isinstance(shape, Box)}
+    key = {word: colour for word, colour in picture.KEY.items() if colour in fills}
+    return Scene(name, title, tuple(frames), picture.HEIGHT, key, verdict, first_wrong, stills, code=program)
+
+
+def _moment(events: list[Event]) -> float:
+    """On a clock that all programs share: how many ranks have made a call, and hundredths for what happened since."""
+    started = len({event.rank for event in events})
+    since = len(events) - next((i for i in range(len(events)) if len({e.rank for e in events[: i + 1]}) == started), 0)
+    return started + max(0, since - 1) / 100
 
 
 def _note(event: Event, state: Moment) -> str:

@@ -3,13 +3,14 @@
 A real run loses its last rank just before a checkpoint is due. It goes on in another layout, and ends on the
 fingerprint of the run that was never interrupted. A second run records what each rank asks of the disk while it saves.
 The same operations then run on a disk that loses power (train/checkpoint/crashing_disk.py), and minidist itself says
-whether it could go on from what is left. In the broken run, `latest` moves before the ranks' files are flushed.
+whether it could go on from what is left. In one broken run, the moments of Adam are not loaded; in the other, `latest`
+moves before the ranks' files are flushed.
 """
 
 from dataclasses import replace
 
 from minidist.show.demos.failure import disk_scene, lecture, scene
-from minidist.show.demos.failure.bug import BUG, train_early
+from minidist.show.demos.failure.bug import BUG, FORGETS, train_early, train_forgetful
 from minidist.show.demos.failure.power_cut import moments_of
 from minidist.show.demos.failure.recording import record
 from minidist.show.demos.failure.run import config_of, interrupted, layouts_of
@@ -26,7 +27,7 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
     config = config_of(ranks, size, seed)
     saved = replace(config, steps=2 * size)  # up to its second checkpoint
     with warm_ranks() as warm:
-        run = interrupted(warm, config, ranks, size)
+        run, forgetful = interrupted(warm, config, ranks, size, train_forgetful)
         proof = warm.prove(config, run.resumed)
         right, recording = record(warm, saved, layouts_of(ranks)[0], size)
         early, wrong = record(warm, saved, layouts_of(ranks)[0], size, train_early)
@@ -34,10 +35,13 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
             warm.prove(saved, one)
     moments, bad = moments_of(recording), moments_of(wrong)
     scenes = (
-        lecture.dies(scene.of_run(run, size, proof), run),
+        lecture.dies(scene.of_run(run, size, scene.verdict(run, proof)), run),
         lecture.save(disk_scene.of_save(recording, moments, ranks, disk_scene.verdict(recording, moments))),
     )
     broken = disk_scene.of_save(wrong, bad, ranks, disk_scene.harm(wrong, bad), moments)
     broken = lecture.broken(broken)
+    wrong_run = lecture.forgets(scene.of_run(forgetful, size, scene.harm(forgetful, run), run), FORGETS)
     logs = [rank.log for rank in run.resumed.ranks]
-    return Animation("failure", "Failures: a run that cannot tell that it was killed", scenes, broken, BUG, logs)
+    return Animation(
+        "failure", "Failures: a run that cannot tell that it was killed", scenes, broken, BUG, logs, (wrong_run,)
+    )

@@ -1,4 +1,4 @@
-"""Saving with one bug: rank 0 commits while the ranks' files are in the system's memory only.
+"""Saving with one bug: rank 0 commits while the ranks' files are in the system's memory only. And resuming with one.
 
 KempnerForge had it (issue 102): ``latest`` was advanced, and the old checkpoint deleted, before an asynchronous save
 had been flushed. A file that has been written can be read, so nothing seems to be missing until the power fails.
@@ -8,10 +8,16 @@ from pathlib import Path
 from unittest.mock import patch
 
 from minidist.show.demos.failure.recording import train_recorded
+from minidist.train import around
 from minidist.train.checkpoint import saver
 from minidist.train.checkpoint.disk import Disk
+from minidist.train.checkpoint.manifest import Manifest, Progress
+from minidist.train.checkpoint.restore import Read, restore
 from minidist.train.checkpoint.saver import Saver
+from minidist.train.share import Share
+from minidist.train.trainer import train_rank
 
+FORGETS = "the checkpoint's Adam moments are not loaded: they begin at zero again"
 BUG = "`latest` moves, and the old checkpoint goes, before the ranks' files are flushed"
 
 
@@ -37,3 +43,22 @@ def train_early(world, config, layout, options):
     """``train_recorded`` with this bug."""
     with patch.object(saver, "write_durably", write_without_flush):
         return train_recorded(world, config, layout, options, EarlySaver)
+
+
+def restore_without_moments(manifest: Manifest, read: Read, share: Share) -> Progress:
+    """``restore``, but Adam begins anew: its moments are zero.
+
+    KempnerForge had this one, too (pull request 115): a new optimizer has no moments yet, so there was nothing for the
+    saved ones to be loaded into, and they were dropped without a word.
+    """
+    progress = restore(manifest, read, share)
+    for arrays in share.optimizer.kinds.values():
+        for array in arrays.values():
+            array[...] = 0
+    return progress
+
+
+def train_forgetful(world, config, layout, options):
+    """``train_rank`` with that bug."""
+    with patch.object(around, "restore", restore_without_moments):
+        return train_rank(world, config, layout, options)

@@ -10,8 +10,7 @@ from minidist.show.player.scene import Box, Frame, Label, Scene, Shape
 from minidist.train.checkpoint.commit import LATEST, MANIFEST, name_of, step_of
 
 SAVE = "save"  # the name of the scene in the right order
-COLUMNS = 12, 33, 54  # left edges: what programs read, what a power cut leaves, and what it leaves in the right order
-WIDTH = 18  # of a column
+FIRST, END, BETWEEN = 12, 72, 3  # of the columns: what programs read, what a power cut leaves, and in the right order
 READ, SAFE = MEANINGS["checkpoint"], MEANINGS["result"]  # what programs read, and what no power cut takes away
 KEY = {"can be read": READ, "on the disk": SAFE, "not sure": "faint"}
 NOTES = {
@@ -32,6 +31,7 @@ NOTES = {
     ("flush_folder", OLD): "Rank 0 flushes the old folder.",
 }
 LAST_NOTE = "Then the other files of the old checkpoint."
+RESUME = 4.5  # the line of what a run resumes from, below the rows of the ranks
 WHOLE, PART, GONE = "whole", "part", "gone"  # what may be left of a file
 
 
@@ -69,7 +69,7 @@ class Table:
 
     @property
     def height(self) -> float:
-        return len(self.rows) + 6
+        return len(self.rows) + 6.6
 
     def read(self, moment: Moment) -> list[Cell]:
         """What programs read."""
@@ -115,20 +115,25 @@ class Table:
     def shapes(self, moment: Moment, right: Moment | None) -> list[Shape]:
         """The table; ``right`` is the same moment in the right order, to compare with."""
         heads = ["programs read", "a power cut leaves", "in the right order"]
+        count = 3 if right else 2
+        width = (END - FIRST - (count - 1) * BETWEEN) / count
         columns = [self.read(moment), self.left(moment)] + ([self.left(right)] if right else [])
         names = [f"step {self.recording.old}", *self.rows, LATEST, "resume"]
-        lines = [1, *(3 + line for line in range(len(self.rows) + 1)), 5 + len(self.rows)]
+        lines = [1, *(3 + line for line in range(len(self.rows) + 1)), RESUME + len(self.rows)]
         shapes: list[Shape] = [
-            Label(2 * (name in self.rows), y + 0.5, name) for y, name in zip(lines, names, strict=True)
+            Label(2 * (name in self.rows), y + 0.5 + 0.4 * (name == "resume"), name)
+            for y, name in zip(lines, names, strict=True)
         ]
         shapes.append(Label(0, 2.5, f"step {self.recording.new}"))
-        for x, head, cells in zip(COLUMNS, heads, columns, strict=False):
-            shapes.append(Label(x, 0.5, head, "faint"))
+        for number, (head, cells) in enumerate(zip(heads, columns, strict=False)):
+            x = FIRST + number * (width + BETWEEN)
+            shapes.append(Label(x + width / 2, 0.5, head, "ink", "middle"))
             sure = (READ, "-") if cells is columns[0] else (SAFE, "=")
             for y, cell in zip(lines, cells, strict=False):
                 if cell.text:
                     fill, mark = ("wrong", "!") if cell.wrong else sure if cell.sure else (None, " ")
-                    shapes.append(Box(x, y, WIDTH, 0.9, fill, cell.text, mark, None if fill else "faint"))
+                    high = 1.8 if y == lines[-1] else 0.9  # from where the run resumes: what counts
+                    shapes.append(Box(x, y, width, high, fill, cell.text, mark, None if fill else "faint"))
         return shapes
 
 

@@ -1,5 +1,7 @@
 """What a lecturer asks and says about failures."""
 
+from dataclasses import replace
+
 from minidist.show.demos.failure.run import Interrupted
 from minidist.show.demos.shared.lectures import for_lecture, frame_where
 from minidist.show.player.scene import Cue, Question, Scene
@@ -25,6 +27,19 @@ def dies(scene: Scene, run: Interrupted) -> Scene:
     )
     cues = [Cue(0, 1, "One rank of a thousand fails every few hours."), Cue(back, 2, "What is lost, and what not?")]
     return for_lecture(scene, [where, bits], cues)
+
+
+def forgets(scene: Scene, bug: str) -> Scene:
+    """The run whose moments are not loaded, with its bug, which is not that of the other scene."""
+    question = Question(
+        scene.first_wrong,
+        "The weights come from the checkpoint, but Adam's moments begin at zero. Will the run notice?",
+        ("it stops with an error", "no: it trains on, as another run", "no, and it ends on the same bits"),
+        1,
+        "All shapes fit, and the loss still falls. Its first loss is right, since it was computed before any update.",
+    )
+    cue = Cue(0, 2, "It happened: a new optimizer has no moments yet, so nothing was loaded into it.")
+    return replace(for_lecture(scene, [question], [cue]), bug=bug)
 
 
 def save(scene: Scene) -> Scene:

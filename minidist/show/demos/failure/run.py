@@ -1,8 +1,10 @@
 """A training run that loses a rank, and goes on from its last checkpoint in another layout, with a rank less."""
 
+import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from minidist.comm.failures import RankFailed
 from minidist.comm.runtime.launch import Cluster
@@ -116,8 +118,16 @@ def layouts_of(ranks: int) -> tuple[Layout, Layout]:
     return Layout(dp=ranks), Layout(tp=ranks - 1)
 
 
-def interrupted(warm: WarmRanks, config: TrainConfig, ranks: int, every: int) -> Interrupted:
+def interrupted(
+    warm: WarmRanks, config: TrainConfig, ranks: int, every: int, bug: Callable | None = None
+) -> list[Interrupted]:
     """Train; kill the last rank just before a checkpoint is due; and go on with the others.
+
+    Args:
+        bug: a rank function that goes on from the same checkpoint once more, and wrongly.
+
+    Returns:
+        The right run and, if there is a bug, the wrong one.
 
     Raises:
         RuntimeError: if no rank died, or if a step that was taken again has another loss.
@@ -134,15 +144,20 @@ def interrupted(warm: WarmRanks, config: TrainConfig, ranks: int, every: int) ->
         checkpoint = find_checkpoint(folder)
         manifest = Manifest.read(Disk(), checkpoint)
         check_files(checkpoint, manifest)
-        watch = Watch(second.world_size)
-        options = RunOptions(progress=True, saving=saving, resume=str(checkpoint), trace=True)
-        with warm(second.world_size) as cluster:
-            resumed = run(cluster, config, second, options, on_event=watch)
-        after = Part(second, manifest.progress.step, watch.losses, watch.saved)
-    nbytes = sum(file.bytes for file in manifest.files.values())
-    reference = warm.reference(config).fingerprint
-    found = Interrupted(before, after, fault, error, len(manifest.files), nbytes, resumed, reference)
-    _check_same_losses(found)
+        found = []
+        for place, function in enumerate([None, bug] if bug else [None]):
+            copy = Path(folder, f"again-{place}")  # what is saved from here on is apart
+            shutil.copytree(checkpoint, copy / checkpoint.name)
+            watch = Watch(second.world_size)
+            saving = Saving(str(copy), every, mode="sync")
+            options = RunOptions(progress=True, saving=saving, resume=str(copy / checkpoint.name), trace=True)
+            with warm(second.world_size) as cluster:
+                resumed = run(cluster, config, second, options, on_event=watch, rank_function=function)
+            after = Part(second, manifest.progress.step, watch.losses, watch.saved)
+            nbytes = sum(file.bytes for file in manifest.files.values())
+            reference = warm.reference(config).fingerprint
+            found.append(Interrupted(before, after, fault, error, len(manifest.files), nbytes, resumed, reference))
+    _check_same_losses(found[0])
     return found
 
 

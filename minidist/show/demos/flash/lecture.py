@@ -32,11 +32,30 @@ def causal(scene: Scene, standard: tuple[int, int], traffic: tuple[int, int]) ->
 
 
 def no_mask(scene: Scene) -> Scene:
-    return for_lecture(scene, cues=[Cue(0, 1, "The same without a mask: no tile is skipped.")])
+    tiles = int(scene.frames[-1].facts["tile"].split()[-1])
+    side = round(tiles**0.5)
+    question = Question(
+        len(scene.frames) - 1,
+        "Without a mask, how many tiles are computed?",
+        (f"{side}", f"{side * (side + 1) // 2}", f"{tiles}"),
+        2,
+        "Every query sees every key, so no tile can be skipped: about twice the work of causal attention.",
+        asked=1,
+    )
+    return for_lecture(scene, [question], [Cue(0, 1, "The same without a mask: no tile is skipped.")])
 
 
 def standard(scene: Scene) -> Scene:
-    return for_lecture(scene, cues=[Cue(0, 2, "Three passes over all scores. Count what crosses to slow memory.")])
+    question = Question(
+        len(scene.frames) - 1,
+        "How often does a score, or its softmax, cross between the memories?",
+        ("never", "twice", "4 times"),
+        2,
+        "A score is written and read again, and so is its softmax: 4N² in all, next to 4Nd for Q, K, V and O.",
+        asked=1,
+    )
+    cue = Cue(0, 2, "Three passes over all scores. Count what crosses to slow memory.")
+    return for_lecture(scene, [question], [cue])
 
 
 def broken(scene: Scene) -> Scene:

@@ -16,10 +16,10 @@ DONE = MEANINGS["merged activations"]  # of a tile whose scores are gone
 WEIGHTS = MEANINGS["softmax"]  # the softmax of scores
 MARKS = {SCORES: "s", DONE: ".", WEIGHTS: "p", OUTPUT: "o", "wrong": "!"}
 READ, WRITTEN = MEANINGS["read"], MEANINGS["written"]
-CELL = 5, 2  # width and height of a tile in the grid
-LEFT, TOP = 5, 2  # of the grid; the queries are to its left, keys and values above it
-PANEL, END = 44, 71.5  # edges of the right half
-HATCH = "╱╱╱╱"
+CELL = 5.8, 1.8  # width and height of a tile in the grid
+LEFT, TOP = 5, 1.1  # of the grid; the queries are to its left, keys and values above it
+PANEL, END = 46, 71.5  # edges of the right half
+HATCH = "╱╱╱╱╱"
 
 
 @dataclass
@@ -50,10 +50,10 @@ class Board:
 
     def draw(self) -> list[Shape]:
         w, h = CELL
-        shapes: list[Shape] = [Label(0, 0.5, "queries Q, keys K, values V, outputs O")]
+        shapes: list[Shape] = []
         for j in range(self.count):
-            shapes.append(_lit(LEFT + j * w, 1, 2.3, 0.9, f"K{j}", KEYS, j in self.keys))
-            shapes.append(_lit(LEFT + j * w + 2.3, 1, 2.3, 0.9, f"V{j}", VALUES, j in self.values))
+            shapes.append(_lit(LEFT + j * w, 0, 2.7, 0.9, f"K{j}", KEYS, j in self.keys))
+            shapes.append(_lit(LEFT + j * w + 2.7, 0, 2.7, 0.9, f"V{j}", VALUES, j in self.values))
         for i in range(self.count):
             shapes.append(_lit(0, TOP + i * h, LEFT - 0.6, h - 0.2, f"Q{i}", QUERIES, i in self.queries))
             for j in range(self.count):
@@ -67,7 +67,7 @@ class Board:
     def _cell(self, i: int, j: int) -> list[Shape]:
         x, y = LEFT + j * CELL[0], TOP + i * CELL[1]
         if (i, j) in self.skipped:
-            return [Label(x + 0.3, y + line, HATCH, "faint") for line in (0.45, 1.35)]
+            return [Label(x + 0.3, y + line, HATCH, "faint") for line in (0.4, 1.2)]
         fill, outline = self.fills.get((i, j)), "ink" if (i, j) in self.current else "faint"
         return [Box(x, y, CELL[0] - 0.4, CELL[1] - 0.2, fill, "", MARKS.get(fill, " "), outline)]
 
@@ -83,26 +83,26 @@ def fast_memory(held: Sequence[tuple[str, str, int]], room: int) -> list[Shape]:
     shapes: list[Shape] = [
         Label(PANEL, 0.5, "fast memory"),
         Label(END, 0.5, f"{used:,} of {room:,}", "ink", "end"),
-        Box(PANEL, 1, END - PANEL, 2, None, outline="faint"),
+        Box(PANEL, 1, END - PANEL, 2.5, None, outline="faint"),
     ]
     x = float(PANEL)
     for letter, colour, size in held:
         width = (END - PANEL) * size / room
-        shapes.append(Box(x, 1, width, 2, colour, letter if width >= 1 else "", letter.lower()))
+        shapes.append(Box(x, 1, width, 2.5, colour, letter if width >= 1 else "", letter.lower(), id=letter))
         x += width
     return shapes
 
 
 def traffic(rows: Sequence[tuple[str, int, int]], most: int) -> list[Shape]:
     """Elements moved between the memories: (name, reads, writes) of each form, on a scale that ends at ``most``."""
-    shapes: list[Shape] = [Label(PANEL, 4.5, "elements read and written", "faint")]
+    shapes: list[Shape] = [Label(PANEL, 4.7, "read and written", "faint")]
     for number, (name, reads, writes) in enumerate(rows):
-        y, x = 5 + 3 * number, float(PANEL)
+        y, x = 5.3 + 3.3 * number, float(PANEL)
         shapes.append(Label(PANEL, y + 0.5, name))
         shapes.append(Label(END, y + 0.5, f"{reads + writes:,}", "ink", "end"))
         for count, colour, mark in ((reads, READ, "r"), (writes, WRITTEN, "w")):
             width, text = (END - PANEL) * count / most, f"{count:,}"
             if count:
-                shapes.append(Box(x, y + 1, width, 1, colour, text if len(text) < width else "", mark))
+                shapes.append(Box(x, y + 1, width, 1.6, colour, text if len(text) < width else "", mark))
             x += width
     return shapes

@@ -6,7 +6,7 @@ import numpy as np
 
 from minidist.nn.attention.tiled import tiles
 from minidist.show.demos.flash import picture
-from minidist.show.demos.flash.run import WIDTH, Attention, Moment, formula, tokens
+from minidist.show.demos.flash.run import Attention, Moment, formula, tokens
 from minidist.show.player.scene import Frame, Scene, Shape
 
 HELD = (  # in the order in which slow_memory.tiled_attention asks for them
@@ -69,21 +69,21 @@ def of_tiles(run: Attention, standard: tuple[int, int], right: Attention | None 
         facts = _facts(run, moment, (done, len(visited)), error if broken else None)
         frames.append(Frame((*board.draw(), *_panel(run, moment, standard)), note, facts))
     mask = "without a mask" if run.kind == "no mask" else "causal"
-    title = f"Attention tile by tile, {mask}: N = {run.length} tokens, d = {WIDTH}, tiles of B = {run.tile}"
+    title = f"Attention tile by tile, {mask}: {run.length} tokens, tiles of {run.tile}"
     verdict = _proof(run, standard)
     if broken:
         what = frames[first_wrong].note.partition(": ")[2]
         verdict = f"First wrong: with Q{first[0]}, K{first[1]} and V{first[1]}, {what} {_where(run)} {harm}"
     key = KEY | ({"not rescaled, wrong": "wrong"} if broken else {})
     stills = tuple(sorted({2 * len(frames) // 3, len(frames) - 1}))
-    name = "broken" if broken else run.kind
-    return Scene(name, title, tuple(frames), board.height, key, verdict, first_wrong, stills)
+    name, twin = (f"broken {run.kind}", run.kind) if broken else (run.kind, "")
+    return Scene(name, title, tuple(frames), board.height, key, verdict, first_wrong, stills, twin)
 
 
 def _panel(run: Attention, moment: Moment | None, standard: tuple[int, int]) -> tuple[Shape, ...]:
     sizes = moment.sizes if moment else ()
     held = [(letter, colour, size) for (letter, colour), size in zip(HELD, sizes, strict=False)]
-    rows = ("so far", *((moment.reads, moment.writes) if moment else (0, 0))), ("standard form, in all", *standard)
+    rows = ("so far", *((moment.reads, moment.writes) if moment else (0, 0))), ("standard form", *standard)
     most = max(sum(run.traffic), sum(standard))
     return (*picture.fast_memory(held, run.fast), *picture.traffic(rows, most))
 
@@ -96,17 +96,13 @@ def _facts(run: Attention, moment: Moment | None, done: tuple[int, int], error: 
         "in fast memory": f"{sum(moment.sizes) if moment else 0:,} of {run.fast:,} elements",
         "read and written": f"{reads + writes:,}",
         f"formula {FORMULAS[run.kind]}": f"{formula(run.kind, run.length, run.tile):,}",
-        "standard 4N² + 4Nd": f"{formula('standard', run.length, run.tile):,}",
     }
     return facts if error is None else facts | {"error of these rows": f"{error:.2g}"}
 
 
 def _first_note(run: Attention) -> str:
-    text = (
-        f"Before: queries, keys and values are in slow memory. The fast memory has room for {run.fast:,} elements, "
-        f"not for {run.length} × {run.length} = {run.length**2:,} scores."
-    )
-    return f"{text} Hatched tiles, in the future, are skipped." if run.kind == "causal" else text
+    text = f"The fast memory has room for {run.fast:,} elements, not for {run.length**2:,} scores."
+    return f"{text} Hatched tiles are skipped." if run.kind == "causal" else text
 
 
 def _note(tile: tuple[int, int], moment: Moment, raised: int, broken: bool) -> str:

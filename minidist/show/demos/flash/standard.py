@@ -2,7 +2,7 @@
 
 from minidist.nn.attention.tiled import tiles
 from minidist.show.demos.flash import picture
-from minidist.show.demos.flash.run import WIDTH, Attention, Moment, formula, tokens
+from minidist.show.demos.flash.run import Attention, Moment, formula, tokens
 from minidist.show.player.scene import Frame, Scene, Shape
 
 HELD = (  # in each pass: what is in the fast memory
@@ -32,7 +32,7 @@ def of_passes(run: Attention, tiled: tuple[int, int]) -> Scene:
     parts = tiles(run.length, run.tile)
     ends = {part.stop: number for number, part in enumerate(parts)}
     board, numbers = picture.Board(len(parts)), range(len(parts))
-    note = f"Before: queries, keys and values are in slow memory, with room for {run.length} × {run.length} scores."
+    note = f"Everything lies in slow memory, with room for {run.length} × {run.length} scores."
     frames = [_frame(run, board, None, note, tiled)]
     for moment in run.moments:
         row = ends.get(moment.queries.stop)
@@ -50,7 +50,7 @@ def of_passes(run: Attention, tiled: tuple[int, int]) -> Scene:
         f"{sum(run.traffic):,} elements are read and written, as by the formula. 4N² of them are scores and their "
         f"softmax, each written once and read once. Output error: {run.error.max():.0e}."
     )
-    title = f"Attention in the standard form, without a mask: N = {run.length} tokens, d = {WIDTH}"
+    title = f"Attention in the standard form: all scores are written and read, {run.length} tokens"
     stills = tuple(sorted({len(frames) // 2, len(frames) - 1}))
     return Scene("standard", title, tuple(frames), board.height, KEY, verdict, stills=stills)
 
@@ -58,7 +58,7 @@ def of_passes(run: Attention, tiled: tuple[int, int]) -> Scene:
 def _frame(run: Attention, board: picture.Board, moment: Moment | None, note: str, tiled: tuple[int, int]) -> Frame:
     sizes, reads, writes = (moment.sizes, moment.reads, moment.writes) if moment else ((), 0, 0)
     held = [(*name, size) for name, size in zip(HELD[moment.stage if moment else 0], sizes, strict=False)]
-    rows = ("so far", reads, writes), ("causal, tiled, in all", *tiled)
+    rows = ("so far", reads, writes), ("tile by tile, causal", *tiled)
     shapes: tuple[Shape, ...] = (
         *board.draw(),
         *picture.fast_memory(held, run.fast),

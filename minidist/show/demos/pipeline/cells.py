@@ -5,10 +5,13 @@ from math import floor
 
 from minidist.parallel.tools.schedule_check import Slot
 from minidist.show.pipelines import colour_of
-from minidist.show.player.scene import Box
+from minidist.show.player.scene import Box, Label
 
 GAP = 0.2  # between two cells, in characters
-NUMBERED = 0.8  # characters: a narrower cell has no room for its number
+NUMBERED = 0.8  # characters: a narrower cell has no room for its number beside those of its neighbours
+DIGIT = 0.4  # characters: the least to which a digit alone can belong
+LINE = 0.75  # lines for a number; two of them fit a tall cell
+ON_LIGHT = "#000000"  # forward cells are light on every background
 
 
 def cell(
@@ -26,6 +29,16 @@ def cell(
     outline = "wrong" if action in corrupted else None
     text = str(action.micro_batch) if end - x > NUMBERED else ""
     return Box(x, y, w, h, colour_of(action, ranks), text, action.kind, outline, f"micro-batch {action.micro_batch}")
+
+
+def number(slot: Slot, box: Box) -> list[Label]:
+    """The number of a narrow but tall cell, in which those of neighbours are in turn above and below each other."""
+    digit = str(slot.action.micro_batch)
+    is_light = slot.action.kind == "F" and box.fill != "wrong"
+    if box.text or not is_light or len(digit) > 1 or box.h < 2 * LINE or box.w < DIGIT:
+        return []
+    y = box.y + box.h / 2 + LINE / 2 * (slot.action.micro_batch % 2 * 2 - 1)
+    return [Label(box.x + box.w / 2, y, digit, ON_LIGHT, "middle")]
 
 
 def _width(x: float, end: float) -> float:

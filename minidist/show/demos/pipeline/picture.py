@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from minidist.parallel.tools.schedule_check import Slot
-from minidist.show.demos.pipeline.cells import cell
+from minidist.show.demos.pipeline.cells import cell, number
 from minidist.show.demos.pipeline.kinds import end_of
 from minidist.show.demos.pipeline.store import Stack, limit
 from minidist.show.palette import of_rank
@@ -75,11 +75,14 @@ class Lanes:
             found += Stack(rank, row, self.ranks, self.micro_batches, self.virtual).shapes(now, y, h)
             found += self._idle(rank, y, h, x)
         found += limit(self.ranks, self.micro_batches, 1, self.bottom)
+        numbers: list[Shape] = []  # over all cells
         for slot, rank in sorted(((slot, rank) for rank, row in enumerate(self.rows) for slot in row), key=_begin):
             if slot.start < now and slot.end > first:
                 place = x(slot.start), x(slot.end), 1 + rank * self.pitch, h
-                found.append(cell(slot, self.ranks, *place, self.mistaken, self.corrupted))
-        return (*found, *self._cursor(x(now), now))
+                box = cell(slot, self.ranks, *place, self.mistaken, self.corrupted)
+                found.append(box)
+                numbers += number(slot, box)
+        return (*found, *numbers, *self._cursor(x(now), now))
 
     def _idle(self, rank: int, y: float, h: float, x: Callable[[float], float]) -> list[Shape]:
         """What lies below a rank's cells."""

@@ -1,4 +1,4 @@
-"""What the animation of recomputation says: each rank's memory during a step, and the work done again."""
+"""What the animation of recomputation says: rank 0's memory during a step, and the work done again."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -37,7 +37,7 @@ OF_MODE = {
 def of_run(run: Run, most: int, verdict: str, bug: bool = False) -> Scene:
     """The scene of a run in its mode; ``verdict`` is what is proved or, of a run with the bug, the details."""
     config, mode = run.config, run.layout.recompute
-    held = [last_steps(rank.log) for rank in run.ranks]
+    held = [last_steps(run.ranks[0].log)]  # all ranks do the same, so one is shown, large
     flops = run.ranks[0].flops
     share = flops.get("recompute", 0) / (flops["forward"] + flops["backward"])
     words = {"none": "s b (34 h + 3 a s + 4 a + 8)", "selective": "s b (34 h + 8)", "full": "2 s b h"}[mode]
@@ -46,9 +46,9 @@ def of_run(run: Run, most: int, verdict: str, bug: bool = False) -> Scene:
 
     def facts(rank: MemoryLog, place: float) -> dict[str, str]:
         return {
-            "activations of rank 0 now": bytes_text(rank.at(place)["activations"]),
+            "activations now": bytes_text(rank.at(place)["activations"]),
             "most so far": bytes_text(rank.highest("activations", end=place)),
-            f"kept by {config.layers} blocks, formula {words} each": bytes_text(blocks),
+            f"{config.layers} blocks keep {words} each": bytes_text(blocks),
             "recomputed so far": f"{sum(start < place for start in again)} of {len(again)} blocks"
             if again
             else "nothing",
@@ -60,7 +60,7 @@ def of_run(run: Run, most: int, verdict: str, bug: bool = False) -> Scene:
     text = "different dropout mask" if bug else "recomputed"
     marks: Sequence[Sequence[Mark]] = [[Mark(*place, colour, text) for place in r.places("recompute")] for r in held]
     key = {"kept from forward, by formula": "ink", text: colour} if again else {"kept from forward, by formula": "ink"}
-    title = f"Recomputation: {mode}. Memory during a step"
+    title = f"Recomputation: {mode}. Memory of rank 0 of {len(run.ranks)} during a step"
     state = STATE * sum(parameter.size for parameter in GPT(config.model).parameters())
     shown = Stacks(held, most, state + blocks, NOTES | OF_MODE[mode], facts, marks, key, lane=True)
     if not bug:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from minidist.analysis.steps import step_length
 from minidist.show.demos.shared.runs import WarmRanks, diverges, fastest, warm_ranks
-from minidist.show.demos.tensor_parallel import bug, matrices, scene
+from minidist.show.demos.tensor_parallel import attention, bug, matrices, scene
 from minidist.show.demos.tensor_parallel.numbers import numbers_of
 from minidist.show.demos.tensor_parallel.run import config_of
 from minidist.show.demos.tensor_parallel.split import RANKS, matches, split, whole
@@ -31,6 +31,7 @@ def tp(ranks: int, size: int, seed: int) -> Animation:
         config_of(ranks, size, seed),
         ("g", bug.drops_g),
         "in forward, the MLP's g does not sum over the ranks",
+        heads=True,
     )
 
 
@@ -59,6 +60,7 @@ def _animation(
     config: TrainConfig,
     skipped: tuple[str, Callable],
     what: str,
+    heads: bool = False,
 ) -> Animation:
     """The scenes of cut matrices, then those of the trained layouts.
 
@@ -66,11 +68,13 @@ def _animation(
         layouts: scene -> what to train; the first one also with the bug, and on the cluster's clock.
         cuts: scene -> whether its tokens are split; the first one also with the bug.
         skipped: the sum that the bug skips, and the rank function that trains with it.
+        heads: whether attention is cut by heads, too.
     """
     which, drops = skipped
     layout = next(iter(layouts.values()))
     with warm_ranks() as warm:
         cut, cut_broken = _cut(warm, cuts, which, config.seed)
+        by_heads = attention.scenes(warm, config.seed) if heads else ()
         runs = {one: fastest(warm, config, chosen) for one, chosen in layouts.items()}
         proofs = {one: warm.prove(config, run) for one, run in runs.items()}
         broken = fastest(warm, config, layout, drops)
@@ -81,11 +85,12 @@ def _animation(
     return Animation(
         name,
         title,
-        (*cut, *lanes, scene.on_gpus(ON_GPUS, first, proofs[MEASURED])),
+        (*cut, *by_heads[:1], *lanes, scene.on_gpus(ON_GPUS, first, proofs[MEASURED])),
         replace(cut_broken, details=verdict),
         what,
         [rank.log for rank in first.ranks],
         (
+            *by_heads[1:],
             scene.of_run("broken, measured", broken, longest, verdict, twin=MEASURED),
             scene.on_gpus("broken, on GPUs", broken, verdict, twin=ON_GPUS),
         ),

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from minidist.show.demos.shared.memory_log import MemoryLog
 from minidist.show.demos.shared.stacks import Mark, Stacks
+from minidist.show.demos.zero.bug import STALE as STALE_PARAMETERS
 from minidist.show.player.scene import Cue, Question, Scene
 
 STAGES = ("replicated", "stage 1", "stage 2", "stage 3")
@@ -49,6 +50,11 @@ def stale_mark(held: MemoryLog, nbytes: int) -> Mark:
     """From the gather that skips a block to the next gather."""
     (start, _), (end, _) = held.places("sync parameters")
     return Mark(start, end, "wrong", "last block stale", nbytes)
+
+
+def stale_marks(held: MemoryLog, nbytes: int) -> list[Mark]:
+    """In stage 3: whenever the block is unsharded."""
+    return [Mark(start, end, "wrong", "last block stale", nbytes) for start, end in held.places(STALE_PARAMETERS)]
 
 
 def of_stage(

@@ -140,6 +140,9 @@ class Player(App):
         self._do(self.lecture.go, frame)
 
     def action_break_it(self) -> None:
+        if not self.lecture.can_break:
+            places = ", ".join(self.lecture.animation.breakable())
+            self.notify(f"nothing to break here: the bug is in {places}", timeout=3)
         self._do(self.lecture.break_it, pauses=False)
 
     def action_next_scene(self) -> None:

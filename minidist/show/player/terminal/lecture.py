@@ -66,10 +66,15 @@ class Lecture:
         self.choose(scenes[(scenes.index(self.correct) + 1) % len(scenes)])
 
     def break_it(self) -> None:
-        """The same moment with the bug, or without it; from the beginning if the bug is in another scene alone."""
-        other = self.correct if self.is_broken else self.animation.broken_twin(self.scene)
-        is_twin = self.is_broken or other.twin in ("", self.scene.name)
-        self.choose(other, _times(self.shown)[self.frame] if is_twin else None, self.dials)
+        """The same moment with the bug, or without it; nothing if the bug cannot be shown in this scene."""
+        if self.can_break:
+            other = self.correct if self.is_broken else self.animation.own_twin(self.scene)
+            self.choose(other, _times(self.shown)[self.frame], self.dials)
+
+    @property
+    def can_break(self) -> bool:
+        """Whether there is the same scene with the bug, or without it."""
+        return self.is_broken or self.animation.own_twin(self.scene) is not None
 
     def _frame_at(self, time: float) -> int:
         """The last frame that has begun."""

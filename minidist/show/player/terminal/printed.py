@@ -14,7 +14,7 @@ def print_animation(animation: Animation, scene: Scene, console: Console) -> Non
     broken = animation.is_broken(scene)
     console.print(Text(scene.title, "bold"))
     if broken:
-        console.print(Text(f"broken: {animation.bug}", "red"))
+        console.print(Text(f"broken: {animation.bug_of(scene)}", "red"))
     console.print(texts.key(scene, colours, console.width))
     notes = [frame.note for frame in scene.frames]
     for number, frame in enumerate(scene.frames):

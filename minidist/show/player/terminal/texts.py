@@ -30,7 +30,7 @@ KEYS = (
 def title(lecture: Lecture) -> Text:
     """The names of the scenes, if there are several, the title of the one that is shown, and the bug."""
     names = [f"[{one.name}]" if one is lecture.correct else one.name for one in lecture.animation.scenes]
-    bug = Text(f"\nbroken: {lecture.animation.bug}", WRONG) if lecture.is_broken else ""
+    bug = Text(f"\nbroken: {lecture.animation.bug_of(lecture.scene)}", WRONG) if lecture.is_broken else ""
     choice = Text(f"{'  '.join(names)}\n", "dim") if len(names) > 1 else ""
     return Text.assemble(choice, (lecture.shown.title, "bold"), bug)
 
@@ -145,7 +145,7 @@ def keys(lecture: Lecture) -> Text:
         pairs = [("space", "go on"), ("←", "close"), ("a", "questions off")]
     else:
         pairs = [("space", "step"), ("←", "back"), ("p", "play"), ("s", "scene")]
-        pairs.append(("b", "fix" if lecture.is_broken else "break"))
+        pairs += [("b", "fix" if lecture.is_broken else "break")] * lecture.can_break
         pairs += [("[]", "dial"), ("-+", "turn")] if lecture.dials else [("n", "notes")]
     pairs += [("?", "keys"), ("q", "quit")]
     return Text("  ").join(Text.assemble((name, f"bold {ASKED}"), f" {what}") for name, what in pairs)

@@ -11,14 +11,13 @@ const state = {
   dials: [], speed: Number($("speed").value), timer: null,
 };
 
-const ownTwin = (scene) => (scene.broken // the same run without the bug, or with it
+const twinOf = (scene) => (scene.broken // the same run without the bug, or with it if the bug can be shown there
   ? correct.find((one) => one.name === scene.twin) ?? (state.cameFrom ?? correct[0])
   : scenes.find((one) => one.broken && ["", scene.name].includes(one.twin)));
-const twinOf = (scene) => ownTwin(scene) ?? scenes.find((one) => one.broken); // or at least one with the bug
 
 function variant(scene) { // the scene with the dials where they are
   if (!scene.dials.length) return scene;
-  return scene.variants[scene.dials.reduce((index, dial, i) => index * dial.values.length + state.dials[i], 0)];
+  return scene.variants[scene.dials.reduce((index, dial, i) => index * dial.values.length + (state.dials[i] ?? dial.start), 0)];
 }
 
 function show(scene, { time = -Infinity, beside = null, dials = scene.dials.map((dial) => dial.start) } = {}) {
@@ -30,11 +29,12 @@ function show(scene, { time = -Infinity, beside = null, dials = scene.dials.map(
   state.ticks = [...new Set(shown.flatMap((one) => one.times))].sort((a, b) => a - b);
   document.body.classList.toggle("broken", scene.broken);
   document.body.classList.toggle("compared", Boolean(beside));
-  $("bug").textContent = shown.some((one) => one.broken) || scene.broken ? `Broken: ${animation.bug}. ` : "";
+  const bad = shown.find((one) => one.broken) ?? scene;
+  $("bug").textContent = bad.broken ? `Broken: ${bad.bug || animation.bug}. ` : "";
   $("outcome").textContent = shown[0].verdict;
   $("forensics").textContent = shown[0].details;
   $("details").hidden = !shown[0].details;
-  $("break").textContent = scene.broken ? "fix it" : "break it";
+  showBreak(scene);
   $("compare").setAttribute("aria-pressed", Boolean(beside));
   [...$("scenes").children].forEach((button, i) => {
     const chosen = correct[i] === (scene.broken ? twinOf(scene) : scene);
@@ -61,6 +61,13 @@ function fit() { // the texts below the picture take as much room in every frame
   const widest = Math.max(...panes[0].scene.facts.map((facts) => { showFacts(facts); return $("facts").scrollWidth; }));
   $("told").classList.toggle("apart", widest + $("key").offsetWidth + 2 * GAP > $("told").clientWidth);
   $("more").hidden = widest <= $("told").clientWidth;
+}
+
+function showBreak(scene) { // a scene that the bug leaves as it is says where the bug can be seen
+  const places = correct.filter(twinOf).map((one) => one.name).join(", ");
+  $("break").textContent = scene.broken ? "fix it" : "break it";
+  $("break").disabled = !twinOf(scene);
+  $("break").title = twinOf(scene) ? "inject the bug, or fix it again (b)" : `nothing to break here: the bug is in ${places}`;
 }
 
 function goTo(tick) {
@@ -154,13 +161,13 @@ function setSpeed(speed) {
 }
 
 function breakIt() { // the same moment in the other run
-  const other = twinOf(state.scene), time = ownTwin(state.scene) ? state.ticks[state.tick] : undefined;
-  show(other, { time, beside: state.beside && state.scene, dials: other.dials.length ? state.dials : [] });
+  const other = twinOf(state.scene), time = state.ticks[state.tick];
+  if (other) show(other, { time, beside: state.beside && state.scene, dials: other.dials.length ? state.dials : [] });
 }
 
-function compare() { // beside its broken twin, or alone again; a scene that is chosen meanwhile takes the right place
-  const time = state.ticks[state.tick];
-  show(state.scene, { time, beside: state.beside ? null : twinOf(state.scene), dials: state.dials });
+function compare() { // beside its broken twin or the next scene, or alone again; a scene chosen meanwhile takes the right place
+  const time = state.ticks[state.tick], next = correct[(correct.indexOf(state.scene) + 1) % correct.length];
+  show(state.scene, { time, beside: state.beside ? null : twinOf(state.scene) ?? next, dials: state.dials });
 }
 
 function choose(scene) {

@@ -1,0 +1,126 @@
+"""Attention with a head on each of two real ranks: small integers, of which only the softmax makes fractions."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+
+from minidist.backend import to_host
+from minidist.comm.group import ProcessGroup
+from minidist.nn import functional
+from minidist.nn.attention.plain import causal_attention
+from minidist.nn.tensor import Tensor
+from minidist.parallel.tensor import enter_heads, heads_of
+from minidist.parallel.tools.mappings import reduce_from_group
+from minidist.show.demos.shared.runs import WarmRanks
+from minidist.show.demos.tensor_parallel import bug
+from minidist.show.demos.tensor_parallel.split import RANKS, SUMS
+
+TOKENS, WIDTH, HEAD = 3, 3, 2  # T, C and D
+CLOSE = 1e-5  # the weights shown, by the formula, times V, beside what the run computed: a few roundings of float32
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Attention of H heads in one process, float32.
+
+    Args:
+        x: (T, C)
+        qkv: (H, C, 3 D), for each head the columns of its queries, keys and values.
+        out: (H, D, C), for each head its rows.
+    """
+
+    x: np.ndarray
+    qkv: np.ndarray
+    out: np.ndarray
+
+
+@dataclass(frozen=True)
+class Held:
+    """What one rank held, which has one head; one process has all of them beside each other.
+
+    Args:
+        x, y: (T, C); partial: (T, C), its terms of y.
+        q, k, v, o: (H/N, T, D); scores, weights: (H/N, T, T).
+        sent: bytes, by the end.
+    """
+
+    x: np.ndarray
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    scores: np.ndarray
+    weights: np.ndarray
+    o: np.ndarray
+    partial: np.ndarray
+    y: np.ndarray
+    sent: int
+
+
+def numbers_of(seed: int) -> Numbers:
+    """The first numbers drawn whose results are short and whose sums over the ranks are also right as shown."""
+    random = np.random.default_rng((seed, RANKS))
+    while True:
+        x, out = random.integers(0, 3, (TOKENS, WIDTH)), random.integers(0, 2, (RANKS, HEAD, WIDTH))
+        qk, v = random.integers(-1, 2, (RANKS, WIDTH, 2 * HEAD)), random.integers(0, 2, (RANKS, WIDTH, HEAD))
+        numbers = Numbers(*(array.astype(np.float32) for array in (x, np.concatenate([qk, v], axis=2), out)))
+        if _can_be_followed(numbers):
+            return numbers
+
+
+def _can_be_followed(numbers: Numbers) -> bool:
+    q, k, v = np.split(numbers.x @ numbers.qkv, 3, axis=2)
+    weights = weights_of(q, k)
+    partial = weights @ v @ numbers.out  # (H, T, C)
+    last = weights[:, -1]
+    is_plain = (last.max(axis=1) < 0.8).all() and (np.abs(q @ k.swapaxes(1, 2)) < 10).all()
+    differ = (last[0] != last[1]).all()
+    adds_up = np.allclose(np.round(partial, 1).sum(0), np.round(partial.sum(0), 1), atol=1e-6)
+    return is_plain and differ and adds_up and partial.sum(0).max() < 9.9 and (partial > 0).all()
+
+
+def weights_of(q: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """(H, T, D) twice -> (H, T, T): softmax of the scores of each query with the keys up to its own."""
+    scores = q @ k.swapaxes(1, 2) / np.sqrt(q.shape[-1])
+    scores = np.where(np.tri(scores.shape[-1], dtype=bool), scores, -np.inf)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def split(warm: WarmRanks, numbers: Numbers, broken: bool = False) -> list[Held]:
+    """What each of RANKS ranks held; ``broken`` skips g's sum."""
+    with warm(RANKS) as cluster:
+        return cluster.run(_on_rank, numbers, broken, timeout=60)
+
+
+def whole(warm: WarmRanks, numbers: Numbers) -> Held:
+    """What one process holds."""
+    with warm(1) as cluster:
+        return cluster.run(_on_rank, numbers, False, timeout=60)[0]
+
+
+def matches(ranks: Sequence[Held], one: Held) -> bool:
+    """Whether every rank's result, and the ranks' heads beside each other, have the bits of one process."""
+    heads = np.concatenate([held.o for held in ranks])
+    return heads.tobytes() == one.o.tobytes() and all(held.y.tobytes() == one.y.tobytes() for held in ranks)
+
+
+def _on_rank(world: ProcessGroup, numbers: Numbers, broken: bool) -> Held:
+    mine = heads_of(world.rank, world.size, len(numbers.qkv))
+    heads = slice(mine.start, mine.stop)
+    x = Tensor(numbers.x[None])  # (1, T, C)
+    full = enter_heads(x, world, False, SUMS)  # f
+    qkv = functional.linear(functional.copy_to_heads(full, len(mine)), Tensor(numbers.qkv[heads]))  # (H/N, 1, T, 3 D)
+    o = causal_attention(qkv, None, 0.0)  # (H/N, 1, T, D)
+    partial = functional.reduce_from_heads(functional.linear(o, Tensor(numbers.out[heads]), partial=True), SUMS)
+    with bug.without_g() if broken else nullcontext():
+        y = reduce_from_group(partial, world, SUMS, np.float32)  # g: (1, T, C)
+
+    q, k, v = np.split(to_host(qkv.data)[:, 0], 3, axis=2)
+    weights, output = weights_of(q, k), to_host(o.data)[:, 0]
+    if not np.allclose(weights @ v, output, rtol=CLOSE, atol=CLOSE):
+        raise RuntimeError("attention is not softmax(QKᵀ/√d) V: this is a bug in minidist")
+    scores = q @ k.swapaxes(1, 2)
+    arrays = (numbers.x, q, k, v, scores, weights, output, to_host(partial.data)[0], to_host(y.data)[0])
+    return Held(*map(np.ascontiguousarray, arrays), int(world.traffic.sent[:, 0].sum()))
