@@ -7,8 +7,9 @@ from frames import boxes, check_inside, labels, told
 
 from minidist.parallel.context import sequence_chunks_of
 from minidist.show.demos import DEMONSTRATIONS
-from minidist.show.demos.context_parallel import as_gpus, backward, clock, forward, gathered, heads, heads_run, matrix
+from minidist.show.demos.context_parallel import as_gpus, backward, forward, heads, heads_run
 from minidist.show.demos.context_parallel.bug import train_stale, train_stale_backward, train_stale_heads
+from minidist.show.demos.context_parallel.pictures import clock, gathered, matrix
 from minidist.show.demos.context_parallel.run import (
     BACKWARD,
     CHUNKS,

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from minidist.show.demos.context_parallel import gathered, matrix, ring
 from minidist.show.demos.context_parallel.forward import MOVING, chunks_of, ranks_in_words, tiles, words
-from minidist.show.demos.context_parallel.gathered import Term
-from minidist.show.demos.context_parallel.ring import GRADIENTS, KEYS, Traveller
+from minidist.show.demos.context_parallel.pictures import gathered, matrix, ring
+from minidist.show.demos.context_parallel.pictures.gathered import Term
+from minidist.show.demos.context_parallel.pictures.ring import GRADIENTS, KEYS, Traveller
 from minidist.show.demos.context_parallel.run import Pass
 from minidist.show.player.scene import Frame, Scene
 

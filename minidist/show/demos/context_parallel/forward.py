@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from minidist.parallel.context import sequence_chunks_of
-from minidist.show.demos.context_parallel import clock, matrix, ring
-from minidist.show.demos.context_parallel.matrix import Tile
-from minidist.show.demos.context_parallel.ring import KEYS, Traveller
+from minidist.show.demos.context_parallel.pictures import clock, matrix, ring
+from minidist.show.demos.context_parallel.pictures.matrix import Tile
+from minidist.show.demos.context_parallel.pictures.ring import KEYS, Traveller
 from minidist.show.demos.context_parallel.run import CHUNKS, Pass
 from minidist.show.player.scene import Frame, Scene
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from minidist.show.demos.context_parallel.matrix import SIDE, TOP
+from minidist.show.demos.context_parallel.pictures.matrix import SIDE, TOP
 from minidist.show.palette import of_rank
 from minidist.show.player.scene import Box, Label, Shape
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
-from minidist.show.demos.context_parallel.matrix import SIDE, TOP
+from minidist.show.demos.context_parallel.pictures.matrix import SIDE, TOP
 from minidist.show.demos.context_parallel.run import Pass
 from minidist.show.palette import of_rank
 from minidist.show.player.scene import Box, Curve, Label, Shape
