@@ -106,8 +106,8 @@ def test_the_picture_of_the_death_is_true(animation):
     assert [(box.fill, box.text) for box in ranks_of(died)] == [
         *((of_rank(rank), str(rank)) for rank in range(COUNT - 1)), ("wrong", "×"),
     ]  # fmt: skip
-    assert marker(died).text == "×" and not curves(died, "faint") and "lost" not in labels(died)
-    (gone,) = curves(lost, "faint")
+    assert marker(died).text == "×" and not curves(died, picture.LOST) and "lost" not in labels(died)
+    (gone,) = curves(lost, picture.LOST)
     assert len(gone.points) == 1 + 3 and gone.width == picture.WIDE and "lost" in labels(lost)  # from the checkpoint on
     (kept,) = curves(lost, picture.LOSS)
     assert len(kept.points) == SIZE and kept.points[-1] == gone.points[0]
@@ -123,7 +123,7 @@ def test_the_run_goes_back_to_the_checkpoint_and_takes_the_lost_steps_again(anim
     (arrow,) = (shape for shape in back.shapes if isinstance(shape, Arrow))
     assert arrow.to_x < arrow.x and arrow.label == "back to step 4" in labels(back)
     assert [box.fill for box in ranks_of(back)] == [of_rank(rank) for rank in range(COUNT - 1)]
-    (gone,) = curves(back, "faint")
+    (gone,) = curves(back, picture.LOST)
     for number, frame in enumerate(frames[KILLED + 4 : KILLED + 7], 1):
         again = curves(frame, picture.LOSS)[-1]
         assert again.points == gone.points[: number + 1]  # the same losses, over the lost ones

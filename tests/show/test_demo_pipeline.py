@@ -15,12 +15,12 @@ from minidist.parallel.tools.schedules import Action, schedule
 from minidist.show.demos import DEMONSTRATIONS
 from minidist.show.demos.pipeline import gpus, picture
 from minidist.show.demos.pipeline.bug import MISTAKEN, activations_swapped, corrupted_by, slots_with_bug, waits_with_bug
-from minidist.show.demos.pipeline.cells import ON_LIGHT
 from minidist.show.demos.pipeline.kinds import KINDS, NAIVE, SWAPPABLE
 from minidist.show.demos.pipeline.mini import LEFT, MESSAGE, RIGHT
 from minidist.show.demos.pipeline.scene import of_plan, window
 from minidist.show.demos.shared import runs
 from minidist.show.demos.shared.gpus import LATENCIES, on_gpus
+from minidist.show.palette import ON_LIGHT
 from minidist.show.player.scene import Box, Label
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout

@@ -16,20 +16,24 @@ WORDS = {  # of legends -> their meaning in the palette
     "backward of weights": "backward of weights", "backward, weights": "backward of weights",
     "recomputed": "recomputed", "computes": "computing", "can act": "computing", "half of the time": "partly computing",
     "optimizer": "optimizer",
-    "waits": "idle", "compute idle": "idle", "idle: the bubble": "idle", "idle": "idle", "waits, idle": "idle",
+    "waits": "idle", "waits, free": "idle",
+    "compute idle": "idle", "idle: the bubble": "idle", "idle": "idle", "waits, idle": "idle",
     "not sure": "idle",  # nothing is there that one could rely on
-    "messages": "communication", "all-reduce": "communication", "all-reduce, exposed": "communication",
+    "messages": "communication", "message": "communication", "all-reduce": "communication", "all-reduce, exposed": "communication",
     "idle: a message is in flight": "communication", "all-reduce, hidden under backward": "hidden communication",
     "all-gather": "all-gather", "reduce-scatter": "reduce-scatter",
-    "wire in use": "link in use", "wire nearly full": "full link", "read": "read", "written": "written",
+    "wire in use": "link in use", "wire nearly full": "full link", "full": "full link",
+    "read": "read", "written": "written",
     "parameters": "parameters", "weights": "parameters", "stored": "parameters", "gradients": "gradients",
     "optimizer state": "optimizer state", "master": "optimizer state", "master, run without the bug": "optimizer state",
     "activations": "activations", "scores S": "activations", "merged": "merged activations", "softmax P": "softmax",
     "maxima, sums": "softmax sums", "on every rank": "replicated",
-    "checkpoint": "checkpoint", "can be read": "checkpoint", "on the disk": "result", "result": "result",
+    "checkpoint": "checkpoint", "saved": "checkpoint", "can be read": "checkpoint",
+    "on the disk": "result", "result": "result",
     "of the ranks": "result", "finished": "result",
-    "sign": "sign", "exponent": "exponent", "mantissa": "mantissa", "loss": "loss", "lost": "lost", "dropped": "lost",
+    "sign": "sign", "exponent": "exponent", "mantissa": "mantissa", "loss": "loss", "lost": "lost", "dropped": "lost", "✗ dropped": "lost",
     "wrong": "wrong", "wrong, bits are lost": "wrong", "never sent": "wrong", "skipped": "wrong", "killed": "wrong",
+    "killed, wrong": "wrong", "wrong keys": "wrong",
     "waits forever": "wrong", "not rescaled, wrong": "wrong", "wrong micro-batch, and what it corrupts": "wrong",
     "different dropout mask": "wrong", "stale parameters": "wrong",
 }  # fmt: skip
@@ -48,7 +52,7 @@ def expected(word: str) -> str | None:
         return MEANINGS[WORDS[word]]
     if word in FAMILIES:
         return FAMILIES[word]
-    rank = re.fullmatch(r"rank (\d)('s part)?", word)
+    rank = re.fullmatch(r"(?:tokens of )?rank (\d)(?:'s part|'s head)?", word)
     return of_rank(int(rank[1])) if rank else None
 
 

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from math import floor
 
 from minidist.parallel.tools.schedule_check import Slot
+from minidist.show.palette import ON_LIGHT
 from minidist.show.pipelines import colour_of
 from minidist.show.player.scene import Box, Label
 
@@ -11,7 +12,6 @@ GAP = 0.2  # between two cells, in characters
 NUMBERED = 0.8  # characters: a narrower cell has no room for its number beside those of its neighbours
 DIGIT = 0.4  # characters: the least to which a digit alone can belong
 LINE = 0.75  # lines for a number; two of them fit a tall cell
-ON_LIGHT = "#000000"  # forward cells are light on every background
 
 
 def cell(
