@@ -404,7 +404,7 @@ def test_settings_that_cannot_be(capsys):
 
 def test_the_command_line(ranks, capsys):
     arguments = [
-        "train", "--dp", "3", "--steps", "8", "--layers", "2", "--heads", "2", "--width", "16", "--context", "8",
+        "train", "--dp", "3", "--steps", "8", "--layers", "1", "--heads", "2", "--width", "16", "--context", "8",
         "--global-batch", "14", "--warmup", "2", "--dropout", "0.2", "--seed", "3", "--elastic", "--peer-copies", "1",
         "--save-every", "2", "--fault", "rank=2,step=5,kind=kill",
     ]  # fmt: skip
