@@ -19,7 +19,8 @@ WORDS = {  # of legends -> their meaning in the palette
     "waits": "idle", "waits, free": "idle",
     "compute idle": "idle", "idle: the bubble": "idle", "idle": "idle", "waits, idle": "idle",
     "not sure": "idle",  # nothing is there that one could rely on
-    "messages": "communication", "message": "communication", "all-reduce": "communication", "all-reduce, exposed": "communication",
+    "messages": "communication", "message": "communication",
+    "all-reduce": "communication", "all-reduce, exposed": "communication",
     "idle: a message is in flight": "communication", "all-reduce, hidden under backward": "hidden communication",
     "all-gather": "all-gather", "reduce-scatter": "reduce-scatter",
     "wire in use": "link in use", "wire nearly full": "full link", "full": "full link",
@@ -31,9 +32,9 @@ WORDS = {  # of legends -> their meaning in the palette
     "checkpoint": "checkpoint", "saved": "checkpoint", "can be read": "checkpoint",
     "on the disk": "result", "result": "result",
     "of the ranks": "result", "finished": "result",
-    "sign": "sign", "exponent": "exponent", "mantissa": "mantissa", "loss": "loss", "lost": "lost", "dropped": "lost", "✗ dropped": "lost",
+    "sign": "sign", "exponent": "exponent", "mantissa": "mantissa", "loss": "loss", "lost": "lost", "dropped": "lost",
     "wrong": "wrong", "wrong, bits are lost": "wrong", "never sent": "wrong", "skipped": "wrong", "killed": "wrong",
-    "killed, wrong": "wrong", "wrong keys": "wrong",
+    "killed, wrong": "wrong", "wrong keys": "wrong", "✗ dropped": "wrong", "not the right loads": "wrong",
     "waits forever": "wrong", "not rescaled, wrong": "wrong", "wrong micro-batch, and what it corrupts": "wrong",
     "different dropout mask": "wrong", "stale parameters": "wrong",
 }  # fmt: skip

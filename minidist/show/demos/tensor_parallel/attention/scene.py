@@ -8,7 +8,7 @@ import numpy as np
 from minidist.show.demos.tensor_parallel.attention import lecture
 from minidist.show.demos.tensor_parallel.attention.run import HEAD, TOKENS, WIDTH, Held, Numbers
 from minidist.show.demos.tensor_parallel.picture import CELL, NAMES_WIDTH, SENDS, TOP
-from minidist.show.palette import of_rank
+from minidist.show.palette import MEANINGS, of_rank
 from minidist.show.player.scene import Box, Frame, Label, Scene, Shape
 
 PLACES = {"x": WIDTH, "q": HEAD, "k": HEAD, "v": HEAD, "weights": TOKENS, "o": HEAD, "partial": WIDTH, "y": WIDTH}
@@ -17,7 +17,7 @@ NARROW = 2.2  # of an integer
 GAPS = (3.2, 0.7, 0.7, 1, 1, 1, 3.2)  # after each place
 TALL = 1.25  # lines of a row
 PITCH = TALL * TOKENS + 0.9  # from one rank's strip to the next
-GREY = "faint"
+EVERYWHERE = MEANINGS["replicated"]
 
 
 def text_of(number: float) -> str:
@@ -45,7 +45,7 @@ def scene_of(name: str, ranks: Sequence[Held], one: Held, numbers: Numbers, verd
     """
     story = _Story(ranks, one, numbers, bug)
     story.tell()
-    key = {"on every rank": GREY} | {f"rank {rank}'s head": of_rank(rank) for rank in range(len(ranks))}
+    key = {"on every rank": EVERYWHERE} | {f"rank {rank}'s head": of_rank(rank) for rank in range(len(ranks))}
     key |= {"messages": SENDS} | ({"wrong": "wrong"} if bug else {})
     frames, last = story.frames, len(story.frames) - 1
     height = TOP + len(ranks) * PITCH + 1
@@ -88,7 +88,7 @@ class _Story:
         """Show an array of every rank. ``hides``: the future; ``hollow``: terms of a sum."""
         self.headings[place] = heading
         for rank, held in enumerate(self.ranks):
-            fill = GREY if place == "x" else "paper" if hollow else of_rank(rank)
+            fill = EVERYWHERE if place == "x" else "paper" if hollow else of_rank(rank)
             outline = of_rank(rank) if hollow else "paper"
             self.shown[place, rank] = [
                 self._cell(
@@ -113,7 +113,7 @@ class _Story:
             cells = [(row, column) for row in range(TOKENS) for column in range(WIDTH)]
             settled[rank] = [
                 self._cell("y", rank, row, column, held.y[row, column],
-                           "wrong" if held.y[row, column] != self.one.y[row, column] else GREY, "paper",
+                           "wrong" if held.y[row, column] != self.one.y[row, column] else EVERYWHERE, "paper",
                            f"y[{row}, {column}] of rank {rank}")
                 for row, column in cells
             ]  # fmt: skip
@@ -163,7 +163,7 @@ class _Story:
             y = 2.2 + head * (HEAD * 1.5 + 1.4)
             blocks.append((f"Wo, head {head}", self.numbers.out[head], x + 1, y, head))
         for title, array, left, top, head in blocks:
-            fill = of_rank(head) if cut and head is not None else GREY
+            fill = of_rank(head) if cut and head is not None else EVERYWHERE
             shapes.append(Label(left + CELL * array.shape[1] / 2, top - 0.6, title, "ink", "middle"))
             shapes += [
                 Box(left + CELL * column, top + 1.5 * row, CELL, 1.5, fill, text_of(number), " ", "paper",
