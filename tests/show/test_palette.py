@@ -53,7 +53,7 @@ def expected(word: str) -> str | None:
         return MEANINGS[WORDS[word]]
     if word in FAMILIES:
         return FAMILIES[word]
-    rank = re.fullmatch(r"(?:tokens of )?rank (\d)(?:'s part|'s head)?", word)
+    rank = re.fullmatch(r"(?:(?:tokens|experts) of )?rank (\d)(?:'s part|'s head)?", word)
     return of_rank(int(rank[1])) if rank else None
 
 
