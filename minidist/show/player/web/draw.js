@@ -1,5 +1,5 @@
 // Draws shapes: scene.py documents their parts. The picture is a grid of characters.
-const WIDTH = 72, CHARACTER = 10, LINE = 20; // characters, pixels, pixels
+const WIDTH = 72, CHARACTER = 10, LINE = 20, MARGIN = 0.3; // characters, pixels, pixels, characters
 const $ = (id) => document.getElementById(id);
 
 function colour(name) {
@@ -29,7 +29,9 @@ const draw = {
     const fits = text.slice(0, Math.floor(w + 0.5));
     if (fits) {
       const middle = { x: (x + w / 2) * CHARACTER, y: (y + h / 2) * LINE, "text-anchor": "middle" };
-      found.push(svg("text", { ...middle, style: `fill:${inkOn(fill)}` }, fits));
+      const room = w - MARGIN;
+      const narrowed = fits.length > room ? { textLength: room * CHARACTER, lengthAdjust: "spacingAndGlyphs" } : {};
+      found.push(svg("text", { ...middle, ...narrowed, style: `fill:${inkOn(fill)}` }, fits));
     }
     return found;
   },
