@@ -38,7 +38,8 @@ LIMIT = 300  # seconds
     ("base", "count"),
     [
         pytest.param(SMALL, FEW, id="a few"),
-        pytest.param(CHUNKED, FEW, id="a few with context parallelism"),
+        pytest.param(CHUNKED, 2, id="two with context parallelism"),
+        pytest.param(CHUNKED, FEW, marks=pytest.mark.long, id="a few with context parallelism"),
         pytest.param(SPARSE, FEW, id="a few with and without experts"),
         pytest.param(SMALL, None, marks=pytest.mark.long, id="all"),
     ],

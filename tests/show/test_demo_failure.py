@@ -325,7 +325,7 @@ def test_a_run_that_survives_its_fault_is_an_error(monkeypatch, tmp_path):
 run_without_fault = SimpleNamespace(rank=99, step=0)  # nobody has this rank
 
 
-@pytest.mark.parametrize(("ranks", "size"), [(2, 2), (8, 6)])
+@pytest.mark.parametrize(("ranks", "size"), [(2, 2), pytest.param(8, 6, marks=pytest.mark.long)])
 def test_everything_is_in_the_picture(ranks, size):
     for one in DEMONSTRATIONS["failure"](ranks=ranks, size=size).all_scenes:
         check_inside(one, note=100)

@@ -424,7 +424,7 @@ def test_a_run_that_diverges_says_so(ranks):
 
 def test_the_command_tells_the_scale(capsys):
     sizes = ["--layers=1", "--heads=2", "--width=4", "--context=4", "--global-batch=2", "--micro-batch=1", "--steps=2"]
-    assert cli.main(["train", "--precision", "fp16", "--loss-scale", str(2.0**40), *sizes]) == 0
+    assert cli.main(["train", "--precision", "fp16", "--loss-scale", str(2.0**40), "--tables", *sizes]) == 0
     out = capsys.readouterr().out
     assert "loss scale: 1.09951e+12 at the end, 2 of 2 steps skipped after an overflow" in out
     assert "matrix products of rank 0, one step: " in out and "MFLOP forward" in out
