@@ -33,7 +33,7 @@ class Lanes:
         virtual: stages of a rank.
         mistaken: action -> the wrong micro-batch that it takes.
         corrupted: actions with a wrong result because of those.
-        stuck: rank -> the one that it waits for forever, after the last action.
+        stuck: rank -> the one that it waits for forever, after the last action; filled where these form a loop.
     """
 
     rows: Sequence[Sequence[Slot]]

@@ -2,6 +2,7 @@
 
 Grey is on every rank. A rank's colour is its own part: columns of A, rows of B, its tokens. Hollow is a partial sum, of
 full shape but not finished. f and g are bars across the ranks, orange while they send.
+Red is wrong: filled where a sum is missing, outlined what follows from it.
 """
 
 from collections.abc import Callable
