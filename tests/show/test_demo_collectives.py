@@ -120,6 +120,8 @@ def test_the_bug_does_harm_in_every_algorithm_and_is_marked_where_it_begins(warm
         assert scene.first_wrong == first > 0 and scene.twin == algorithm and scene.details == "told"
         marked = [sum(cell.outline == "wrong" for cell in cells(frame)) for frame in scene.frames]
         assert marked == [int((one.values != other.values).sum()) for one, other in zip(bad, good, strict=True)]
+        if not kind.adds:  # a chunk is one rank's: it is filled
+            assert [len(boxes(frame, fill="wrong", id="")) for frame in scene.frames] == marked
         right = result_of(kind, n, 1, seed)
         wrong = ~scenes.same(bad[-1].numbers, right)  # one number in each chunk
         assert scene.verdict.endswith(f" in {wrong.sum()} of {defined(kind, n).sum()} chunks.") and wrong.any()
@@ -397,10 +399,15 @@ def test_the_weights_of_a_right_run_do_not_drift_and_those_of_a_broken_one_do(wa
     assert not right.drift.any() and (right.right == right.wrong).all()
     wrong = training.harm((layout_of, function), warm, 2, 0)
     assert (wrong.right == right.right).all() and (wrong.drift[:, 0] == 0).all() and (wrong.drift[:, -1] > 0).all()
-    frames = [Frame(harm.draw(wrong, shown), "") for shown in (False, True)]
+    bad = np.eye(2, dtype=bool)
+    frames = [Frame(harm.draw(wrong, shown, bad, np.ones_like(bad)), "") for shown in (False, True)]
     assert [labels(frame)[0] for frame in frames] == ["loss"] * 2 and "weights off by, %" in labels(frames[1])
     curves = [shape for shape in frames[1].shapes if isinstance(shape, Curve) and len(shape.points) > training.LONGER]
     assert len(curves) == 2  # of two ranks, whose weights are not the same
+    assert {curve.colour for curve in curves} == {"wrong", "ink"}  # never green
+    assert [box.fill for box in boxes(frames[1])] == ["wrong", "right", "right", "wrong"]  # the collective's result
+    shown = [harm.draw(one, False, bad, bad) for one in (wrong, right)]
+    assert [harm.SAME in labels(Frame(shapes, "")) for shapes in shown] == [False, True]
 
 
 @pytest.mark.parametrize(("name", "ranks"), [("ring", 3), ("broadcast", 8), ("all-to-all", 5)])

@@ -124,6 +124,8 @@ def test_facts_grow_and_scenes_share_a_clock(animation):
     overlapped, bucketed, naive = (int(ended) for ended, _ in counts)
     broken = int(animation.broken.frames[-1].facts["all-reduces ended"].split()[0])
     assert naive == 52 > overlapped == bucketed == broken + 1  # four layers of 12 parameters, and four more
+    for scene in animation.all_broken[:3]:  # the last words are not those of the race that is right
+        assert "the ranks' weights differ" in scene.frames[-1].note
     ends = [{scene.variants[i].frames[-1].at for scene in animation.scenes[:3]} for i in range(24)]
     assert all(len(end) == 1 for end in ends)  # the axis of a position ends with its longest step
 

@@ -104,7 +104,7 @@ def test_the_picture_of_the_death_is_true(animation):
     died, lost = scene.frames[KILLED + 1], scene.frames[KILLED + 2]
     assert scene.frames[KILLED].facts["steps"] == f"{KILLED} of {3 * SIZE}"
     assert [(box.fill, box.text) for box in ranks_of(died)] == [
-        *((of_rank(rank), str(rank)) for rank in range(COUNT - 1)), ("wrong", "×"),
+        *((of_rank(rank), str(rank)) for rank in range(COUNT - 1)), ("wrong", f"× {COUNT - 1}"),
     ]  # fmt: skip
     assert marker(died).text == "×" and not curves(died, picture.LOST) and "lost" not in labels(died)
     (gone,) = curves(lost, picture.LOST)
@@ -122,7 +122,10 @@ def test_the_run_goes_back_to_the_checkpoint_and_takes_the_lost_steps_again(anim
     assert marker(back).x + marker(back).w / 2 == pytest.approx(place)
     (arrow,) = (shape for shape in back.shapes if isinstance(shape, Arrow))
     assert arrow.to_x < arrow.x and arrow.label == "back to step 4" in labels(back)
-    assert [box.fill for box in ranks_of(back)] == [of_rank(rank) for rank in range(COUNT - 1)]
+    assert [box.fill for box in ranks_of(back)] == [*map(of_rank, range(COUNT - 1)), "wrong"]
+    (death,) = boxes(frames[-1], id="the death")  # it stays where it was
+    assert death.x + death.w / 2 == pytest.approx(marker(frames[KILLED + 1]).x + marker(frames[KILLED + 1]).w / 2)
+    assert ranks_of(frames[-1]) == ranks_of(back) and boxes(frames[-1], text=f"× {COUNT - 1}", fill="wrong")
     (gone,) = curves(back, picture.LOST)
     for number, frame in enumerate(frames[KILLED + 4 : KILLED + 7], 1):
         again = curves(frame, picture.LOSS)[-1]
@@ -150,6 +153,7 @@ def test_a_run_that_forgets_its_moments_is_another_run(animation, found):
     assert scene.first_wrong == KILLED + 5 and scene.frames[KILLED + 4].note == "Step 5 again: the same loss."
     red = [bool(curves(frame, "wrong")) for frame in scene.frames]
     assert red.index(True) == scene.first_wrong and all(red[scene.first_wrong :])
+    assert [picture.FORGOTTEN in labels(frame) for frame in scene.frames] == red  # at the fork
     assert all(marker(frame).fill == "wrong" for frame in scene.frames[scene.first_wrong :])
     assert animation.bug_of(scene) == FORGETS != animation.bug_of(animation.broken)
     assert bad.fingerprint[:8] in told(scene) and animation.breakable() == ("die, go on", "save")
@@ -286,12 +290,17 @@ def test_break_it_is_the_same_picture_with_the_right_order_beside_it(animation, 
         assert beside == expected
     first = broken.first_wrong
     assert None in found.bad_moments[first].resumes and None not in found.bad_moments[first - 1].resumes
-    for frame, moment in zip(broken.frames, found.bad_moments, strict=True):
+    for frame, moment in zip(broken.frames[:-1], found.bad_moments, strict=False):
         refused = None in moment.resumes
         assert (cell(frame, RESUME_ROW, 1).fill == "wrong") == refused == ("Wrong" in frame.note)
         assert all((cell(frame, 1 + rank, 1) or Box(0, 0, 0, 0)).fill == "wrong" for rank in range(COUNT)) == refused
     assert cell(broken.frames[first], 1, 0).text == "whole"  # a program sees nothing
     assert cell(broken.frames[first], LATEST_ROW, 1).text == "→ step 4 or 8"
+    end, worst = broken.frames[-1], broken.frames[first + 4]  # what a power cut could have left stays in sight
+    assert disk_scene.CUT in labels(end) and "step 8" in cell(end, LATEST_ROW, 0).text
+    for row in range(RESUME_ROW + 1):
+        assert cell(end, row, 1) == cell(worst, row, 1)
+    assert [cell(end, row, 1).fill for row in (OLD_ROW, 1, RESUME_ROW)] == ["wrong"] * 3
     old = [cell(frame, OLD_ROW, 1).text for frame in broken.frames[first : first + 5]]
     assert old == ["whole", "whole", "may be lost", "lost", "lost"]
 

@@ -133,6 +133,8 @@ def check_bug(scene, twin):
         wrong = {f"O{i}" for i, rows in enumerate(tiles(SIZE, 4)) if bad.error[rows].max() > 1e-9}
         assert outputs == wrong & done
         assert ("not rescaled" in frame.note) == (number > 0 and unscaled[number - 1])
+    told_wrong = {frame.note.split()[0] for frame in scene.frames if " is wrong: " in frame.note}
+    assert told_wrong == outputs and not any(" is wrong: " in frame.note for frame in twin.frames)
     assert scene.frames[scene.first_wrong - 1].facts["error of these rows"] == "0"
     assert float(scene.frames[scene.first_wrong].facts["error of these rows"]) > 1e-3
     assert scene.twin == twin.name and len(scene.frames) == len(twin.frames)

@@ -244,6 +244,7 @@ def test_every_schedule_has_a_broken_twin(animation):
         wrong = [[cell for cell in cells(frame) if cell.fill == "wrong"] for frame in scene.frames]
         assert not any(wrong[: scene.first_wrong]) and all(wrong[scene.first_wrong :])
         assert [cell.text or cell.id[-1] for cell in wrong[-1]] == ["1", "0"]
+        assert picture.SWAP in labels(scene.frames[-1])  # in sight to the end
         marked = [cell for cell in cells(scene.frames[-1]) if "wrong" in (cell.fill, cell.outline)]
         assert scene.verdict.startswith(f"{len(marked)} wrong cells; the loss is ")
         told = "".join(frame.note for frame in scene.frames)
@@ -259,6 +260,7 @@ def test_the_overview_breaks_at_the_same_moments(animation, scenes):
     for kind in SWAPPABLE:
         marked = sum(cell.fill == "wrong" for row in shown[kind.name] for cell in row)
         assert marked == len(corrupted_by(MISTAKEN, slots_with_bug(kind, 2, 4))) > 4
+        assert sum(cell.outline == "ink" for row in shown[kind.name] for cell in row) == len(MISTAKEN)
         assert broken.frames[-1].facts[kind.name] == f"{marked} wrong cells"
 
 
@@ -271,6 +273,9 @@ def test_the_naive_schedule_deadlocks_with_the_bug(animation):
     last = scene.frames[-1]
     waits = [box.text for box in boxes(last, outline="wrong")]
     assert waits == ["waits for rank 1", "waits for rank 0"] and not cells(last)  # the one forward has moved out
+    stuck = picture.Lanes(slots_with_bug(NAIVE, 4, 8), 40, 8, stuck=waits_with_bug(NAIVE, 4, 8)).shapes(96)
+    fills = [one.fill for one in stuck if isinstance(one, Box) and one.outline == "wrong"]
+    assert fills == ["wrong", "wrong", "faint", "faint"]  # ranks 0 and 1 are the loop
     for rank, text in enumerate(waits):
         told = next(line for line in scene.details.splitlines() if line.startswith(f"  rank {rank} is in irecv: "))
         assert text.replace("for", "for a message from") in told

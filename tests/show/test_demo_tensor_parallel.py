@@ -247,8 +247,24 @@ def test_terms_of_the_sum_fly_to_both_ranks(animations):
         name = f"terms of y[0, 0] of rank {rank}"
         assert len(boxes(scene.frames[number - 1], id=name)) == 1 and len(boxes(scene.frames[number], id=name)) == 3
     assert animations["tp"].broken.first_wrong == number
-    wrong = boxes(animations["tp"].broken.frames[number], fill="wrong")
-    assert len(wrong) == int(animations["tp"].broken.verdict.split()[4])
+    broken = animations["tp"].broken
+    cells = [
+        one for one in boxes(broken.frames[number], fill="wrong") if one.id not in ("g", "the sum that is missing")
+    ]
+    assert len(cells) == int(broken.verdict.split()[4])
+
+
+def test_the_first_wrong_thing_is_filled_and_what_follows_is_outlined(animations):
+    """To the end: the bar of the sum that is missing, and every matrix computed from the wrong y."""
+    broken = animations["tp"].broken
+    for frame in broken.frames[broken.first_wrong :]:
+        assert [one.text for one in boxes(frame, id="g", fill="wrong")] == ["g"]
+        assert boxes(frame, text="g: no sum", fill="wrong")
+    outlined = {one.id.split("[")[0] for one in boxes(broken.frames[-1], outline="wrong")}
+    assert outlined == {"g", "dy", "dfull", "dz", "da", "db", "terms of dx", "dx"}
+    assert not boxes(broken.frames[broken.first_wrong - 1], outline="wrong")
+    last = animations["sp"].broken.frames[-1]
+    assert boxes(last, text="no sum", fill="wrong") and len(boxes(last, outline="wrong")) == 6  # γ of two ranks
 
 
 def test_outside_f_and_g_each_rank_has_its_tokens(animations):

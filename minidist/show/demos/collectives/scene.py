@@ -85,7 +85,7 @@ def broken(
     frames = scene.frames
     if training is not None:
         asked.append(lecture.question_of_harm(training, len(frames)))
-        frames = (*frames, *_harm(training, frames[-1]))
+        frames = (*frames, *_harm(training, frames[-1], wrong, defined))
     name = "broken" if training is not None or scene.name == next(iter(kind.programs)) else f"broken {scene.name}"
     return replace(
         scene,
@@ -100,12 +100,12 @@ def broken(
     )
 
 
-def _harm(training: Harm, last: Frame) -> list[Frame]:
+def _harm(training: Harm, last: Frame, wrong: np.ndarray, defined: np.ndarray) -> list[Frame]:
     """Two frames, whose facts are those of the collective's last one."""
     loss = f"{len(training.right)} training steps with this bug: the loss falls, as if nothing were wrong."
     drift = "But the weights leave the right ones. 100 % is as far as the right ones have moved in all these steps."
     return [
-        replace(last, shapes=harm.draw(training, shown), note=note, lines=())
+        replace(last, shapes=harm.draw(training, shown, wrong, defined), note=note, lines=())
         for shown, note in ((False, loss), (True, drift))
     ]
 

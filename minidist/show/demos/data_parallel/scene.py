@@ -127,6 +127,9 @@ class Race:
         if self.longest > step.end:
             times = ", ".join(f"{one.sync} {one.end / MS:.1f} ms" for one in self.steps.values())
             moments[self.longest] = f"The same messages and FLOPs, with the same network: {times}."
+            if step.dropped:
+                what = f"the gradients of bucket {DROPPED_BUCKET} were never summed"
+                moments[self.longest] = f"However they were sent, the ranks' weights differ: {what}."
         return sorted(moments.items())
 
 

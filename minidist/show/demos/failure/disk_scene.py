@@ -30,6 +30,8 @@ NOTES = {
     ("remove", OLD): "Rank 0 removes the old checkpoint: the manifest first.",
     ("flush_folder", OLD): "Rank 0 flushes the old folder.",
 }
+CUT = "cut before the flush"
+TOO_LATE = "Whole at last. But a power cut before the flush may have left nothing to resume from."
 LAST_NOTE = "Then the other files of the old checkpoint."
 RESUME = 4.5  # the line of what a run resumes from, below the rows of the ranks
 WHOLE, PART, GONE = "whole", "part", "gone"  # what may be left of a file
@@ -112,12 +114,17 @@ class Table:
         """Of the old checkpoint: a part of it is none."""
         return WHOLE if self.old_contents.items() <= left.files.items() else GONE
 
-    def shapes(self, moment: Moment, right: Moment | None) -> list[Shape]:
-        """The table; ``right`` is the same moment in the right order, to compare with."""
-        heads = ["programs read", "a power cut leaves", "in the right order"]
+    def shapes(self, moment: Moment, right: Moment | None, cut: Moment | None = None) -> list[Shape]:
+        """The table.
+
+        Args:
+            right: the same moment in the right order, to compare with.
+            cut: an earlier moment, if the power failed then.
+        """
+        heads = ["programs read", CUT if cut else "a power cut leaves", "in the right order"]
         count = 3 if right else 2
         width = (END - FIRST - (count - 1) * BETWEEN) / count
-        columns = [self.read(moment), self.left(moment)] + ([self.left(right)] if right else [])
+        columns = [self.read(moment), self.left(cut or moment)] + ([self.left(right)] if right else [])
         names = [f"step {self.recording.old}", *self.rows, LATEST, "resume"]
         lines = [1, *(3 + line for line in range(len(self.rows) + 1)), RESUME + len(self.rows)]
         shapes: list[Shape] = [
@@ -127,7 +134,7 @@ class Table:
         shapes.append(Label(0, 2.5, f"step {self.recording.new}"))
         for number, (head, cells) in enumerate(zip(heads, columns, strict=False)):
             x = FIRST + number * (width + BETWEEN)
-            shapes.append(Label(x + width / 2, 0.5, head, "ink", "middle"))
+            shapes.append(Label(x + width / 2, 0.5, head, "wrong" if head == CUT else "ink", "middle"))
             sure = (READ, "-") if cells is columns[0] else (SAFE, "=")
             for y, cell in zip(lines, cells, strict=False):
                 if cell.text:
@@ -157,8 +164,9 @@ def of_save(
     notes += [_note(group, recording.groups[:place]) for place, group in enumerate(recording.groups)]
     bad = [place for place, moment in enumerate(moments) if None in moment.resumes]
     for place, (moment, note) in enumerate(zip(moments, notes, strict=True)):
-        shapes = tuple(table.shapes(moment, right[place] if right else None))
-        text = f"{note} Wrong: the ranks' files are not flushed." if place in bad else note
+        cut = moments[bad[-1]] if bad and place == len(moments) - 1 else None  # the end shows what was at stake
+        shapes = tuple(table.shapes(moment, right[place] if right else None, cut))
+        text = f"{note} Wrong: the ranks' files are not flushed." if place in bad else TOO_LATE if cut else note
         facts = {
             "operations": f"{place} of {len(recording.groups)}",
             "power cuts tried": str(sum(len(one.left) for one in moments[: place + 1])),

@@ -14,6 +14,7 @@ HEIGHT = 12
 LEFT, RIGHT, TOP, BOTTOM = 9, 69, 2.7, 9  # of the losses
 CHECKPOINT, LOSS, LOST = MEANINGS["checkpoint"], MEANINGS["loss"], MEANINGS["lost"]  # no rank has these colours
 KEY = {"loss": LOSS, "saved": CHECKPOINT, "lost": LOST, "killed": "wrong"}
+FORGOTTEN = "Adam = 0"  # at the fork: what the bug forgets, its moments
 WIDE, THIN = 9, 4  # pixels: steps that are lost, and all others
 
 
@@ -39,13 +40,14 @@ def columns(run: Interrupted) -> list[Column]:
 
 
 def ranks(run: Interrupted, now: int) -> list[Shape]:
-    """The ranks that there are after ``now`` columns."""
+    """The ranks that there are after ``now`` columns, and the dead one, crossed out."""
     seen = columns(run)[:now]
     part: Part = (run.before, run.after)[seen[-1].part if seen else 0]
     shapes: list[Shape] = [Label(LEFT - 2, 0.8, str(part.layout) if part.layout.world_size > 1 else "1", "ink", "end")]
-    for rank in range(part.layout.world_size):
-        dead = bool(seen) and seen[-1].died and rank == run.fault.rank
-        fill, text, mark = ("wrong", "×", "!") if dead else (of_rank(rank), str(rank), "=")
+    died = any(column.died for column in seen)
+    for rank in range(run.before.layout.world_size):
+        dead = died and rank == run.fault.rank
+        fill, text, mark = ("wrong", f"× {rank}", "!") if dead else (of_rank(rank), str(rank), "=")
         shapes.append(Box(LEFT + 7.5 * rank, 0, 6.5, 1.5, fill, text, mark, id=f"rank {rank}"))
     return shapes
 
@@ -95,6 +97,9 @@ class Losses:
             shapes.append(Curve(self._line(first, self._resumed(self.right)[: again + 1]), "faint", THIN))
         if again:
             shapes += self._again(self._resumed(self.run)[: again + 1])
+        if any(column.died for column in seen) and not seen[-1].died:
+            x, y = self.at(self.run.fault.step + 1, self.before[-1])
+            shapes.append(Box(x - 1, y - 0.5, 2, 1, "wrong", "×", "!", id="the death"))
         if seen:
             shapes.append(self._marker(seen))
         if seen and seen[-1].step is None:
@@ -119,7 +124,10 @@ class Losses:
         same = next((place for place, (one, right) in enumerate(pairs) if one != right), len(losses))
         found: list[Shape] = [Curve(self._line(first, losses[:same]), LOSS, THIN)]
         wrong = self._line(first + same - 1, losses[same - 1 :])
-        return [*found, Curve(wrong, "wrong", THIN)] if same < len(losses) else found
+        if same < len(losses):
+            x, y = wrong[0]
+            found += [Curve(wrong, "wrong", THIN), Label(x, y - 1, FORGOTTEN, "wrong")]
+        return found
 
     def _marker(self, seen: Sequence[Column]) -> Box:
         """Where the run is."""

@@ -58,6 +58,8 @@ def of_tiles(run: Attention, standard: tuple[int, int], right: Attention | None 
             board.queries, board.keys, board.values, board.current = (row,), (), (), ()
             board.outputs[row] = "wrong" if error else picture.OUTPUT
             note = f"O{row} is complete: it is divided by its sums, and both are written to slow memory."
+            if error:
+                note = f"O{row} is wrong: its sums mix old and new maxima. It is written all the same."
         else:
             tile = visited[done]
             board.queries, board.keys, board.values, board.current = tile[:1], tile[1:], tile[1:], (tile,)

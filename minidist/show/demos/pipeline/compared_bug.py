@@ -15,7 +15,7 @@ def with_bug(correct: Scene, ranks: int, micro_batches: int) -> Scene:
     frames = []
     for now in (frame.at for frame in correct.frames):
         frames.append(Frame((*chart.shapes(now), *most_stored(chart, now)), _note(bands, now), facts, now))
-    key = KEY | {"wrong micro-batch, and what it corrupts": "wrong"}
+    key = KEY | {"the swap": "ink", "wrong micro-batch, and what it corrupts": "wrong"}
     verdict = "Four go on with wrong numbers; naive deadlocks."
     return Scene(
         "broken all", f"All, broken: {ranks} ranks, {micro_batches} micro-batches", tuple(frames), chart.height, key,
@@ -27,7 +27,7 @@ def _band(kind: Kind, ranks: int, micro_batches: int) -> Band:
     rows = slots_with_bug(kind, ranks, micro_batches)
     if waits_with_bug(kind, ranks, micro_batches):
         return Band(kind.name, rows, "deadlock", stuck_until=kind.length(ranks, micro_batches))
-    return Band(kind.name, rows, f"{end_of(rows):g} slots", corrupted=corrupted_by(MISTAKEN, rows))
+    return Band(kind.name, rows, f"{end_of(rows):g} slots", mistaken=MISTAKEN, corrupted=corrupted_by(MISTAKEN, rows))
 
 
 def _note(bands: list[Band], now: float) -> str:

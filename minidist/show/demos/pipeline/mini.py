@@ -29,6 +29,7 @@ class Band:
         rows: for each rank its actions and their times.
         told: its length, which appears when it is over.
         delays: for each rank the times, from and to, in which it waits for a message that is in flight.
+        mistaken: actions with a wrong input, where it begins.
         corrupted: actions with a wrong result.
         stuck_until: if the ranks wait for each other forever, until when that is shown.
     """
@@ -37,6 +38,7 @@ class Band:
     rows: Sequence[Sequence[Slot]]
     told: str
     delays: Sequence[Sequence[tuple[float, float]]] = ()
+    mistaken: Collection[Action] = ()
     corrupted: Collection[Action] = ()
     stuck_until: float = 0
 
@@ -110,7 +112,8 @@ class Chart:
         for rank, row in enumerate(band.rows):
             pitch = self.band_height / len(band.rows)
             y, h = top + rank * pitch, pitch - 0.08
-            found.append(Box(LEFT, y, self.x(band.end) - LEFT, h, "faint", mark="·"))
+            outline = "wrong" if band.stuck_until else None
+            found.append(Box(LEFT, y, self.x(band.end) - LEFT, h, "faint", mark="·", outline=outline))
             for begin, end in band.delays[rank] if band.delays else ():
                 if self.x(end) - self.x(begin) > VISIBLE:
                     found.append(Box(self.x(begin), y, self.x(end) - self.x(begin), h, MESSAGE, mark="c"))
@@ -118,7 +121,8 @@ class Chart:
                 begin, w = self.x(slot.start), self.x(slot.end) - self.x(slot.start)
                 name = f"{band.name}: micro-batch {slot.action.micro_batch}"
                 colour = "wrong" if slot.action in band.corrupted else colour_of(slot.action, len(band.rows))
-                found.append(Box(begin, y, w - min(APART, w / 4), h, colour, "", slot.action.kind, id=name))
+                outline = "ink" if slot.action in band.mistaken else None
+                found.append(Box(begin, y, w - min(APART, w / 4), h, colour, "", slot.action.kind, outline, name))
         return found
 
     @cached_property

@@ -18,6 +18,7 @@ from minidist.show.player.scene import Box, Curve, Label, Shape
 LEFT, RIGHT = 19, 70.9  # start and end of the axis; the ranks' names and what they store are to the left
 TICKS = 3  # slots: a forward and a backward; twice as many on an axis of more than
 CROWDED = 40
+SWAP = "▼ swap"
 AHEAD = 1  # slots that stay empty to the right of a cursor that would leave the picture
 
 
@@ -32,7 +33,7 @@ class Lanes:
         virtual: stages of a rank.
         mistaken: action -> the wrong micro-batch that it takes.
         corrupted: actions with a wrong result because of those.
-        stuck: rank -> the one that it waits for forever, after the last action.
+        stuck: rank -> the one that it waits for forever, after the last action; filled where these form a loop.
     """
 
     rows: Sequence[Sequence[Slot]]
@@ -82,7 +83,7 @@ class Lanes:
                 box = cell(slot, self.ranks, *place, self.mistaken, self.corrupted)
                 found.append(box)
                 numbers += number(slot, box)
-        return (*found, *numbers, *self._cursor(x(now), now))
+        return (*found, *numbers, *self._swap(x(now), first), *self._cursor(x(now), now))
 
     def _idle(self, rank: int, y: float, h: float, x: Callable[[float], float]) -> list[Shape]:
         """What lies below a rank's cells."""
@@ -90,8 +91,17 @@ class Lanes:
         begin, end = x(end_of(self.rows)), x(inf)
         if rank not in self.stuck or begin == end:
             return [idle]
-        text = f"waits for rank {self.stuck[rank]}"
-        return [idle, Box(begin, y, end - begin, h, "faint", text if len(text) < end - begin else "", "x", "wrong")]
+        text, fill = f"waits for rank {self.stuck[rank]}", "wrong" if self._in_loop(rank) else "faint"
+        return [idle, Box(begin, y, end - begin, h, fill, text if len(text) < end - begin else "", "x", "wrong")]
+
+    def _in_loop(self, rank: int) -> bool:
+        """Whether a rank waits for itself, through others; the rest of the stuck ones wait for these."""
+        other = rank
+        for _ in self.stuck:
+            other = self.stuck[other]
+            if other == rank:
+                return True
+        return False
 
     def _axis(self, first: float) -> list[Shape]:
         shapes: list[Shape] = []
@@ -101,6 +111,14 @@ class Lanes:
                 shapes.append(Curve(((x, self.bottom - 0.2), (x, self.bottom + 0.1)), "ink", 1))
                 shapes.append(Label(x, self.bottom + 0.45, str(slot), "ink", "middle"))
         return shapes
+
+    def _swap(self, cursor: float, first: float) -> list[Label]:
+        """Above the lanes, where the mistake was made, once the cursor's own text is far enough to the right."""
+        starts = [slot.start for row in self.rows for slot in row if slot.action in self.mistaken]
+        if not starts or min(starts) < first:
+            return []
+        x = LEFT + (RIGHT - LEFT) * (min(starts) - first) / self.window
+        return [Label(x, 0.5, SWAP, "wrong")] if cursor > x + 2 * len(SWAP) else []
 
     def _cursor(self, x: float, now: float) -> list[Shape]:
         text = f"slot {now:g}"

@@ -105,15 +105,16 @@ def _cut(warm: WarmRanks, cuts: dict[str, bool], which: str, seed: int) -> tuple
     """
     numbers = numbers_of(RANKS, seed)
     one, gains = whole(warm, numbers), which == "gain"
-    scenes = []
+    scenes, right = [], {}
     for name, sequence in cuts.items():
         ranks = split(warm, numbers, sequence)
         if not matches(ranks, one):
             raise RuntimeError(f"{name}: the ranks' parts do not match one process: this is a bug in minidist")
         verdict = "The parts, joined, have the bits of one process."
-        scenes.append(matrices.scene_of(name, ranks, one, sequence, gains, "", verdict))
+        right[name] = ranks
+        scenes.append(matrices.scene_of(name, ranks, ranks, one, sequence, gains, "", verdict))
     first, sequence = next(iter(cuts.items()))
     ranks = split(warm, numbers, sequence, which)
     verdict = matrices.damage(ranks, one, which)
-    broken = matrices.scene_of("broken", ranks, one, sequence, gains, which, verdict)
+    broken = matrices.scene_of("broken", ranks, right[first], one, sequence, gains, which, verdict)
     return tuple(scenes), replace(broken, twin=first)

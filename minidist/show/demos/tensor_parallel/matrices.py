@@ -1,7 +1,7 @@
 """The scenes in which the matrices of an MLP are cut, multiplied by each rank, and joined: forward, then backward."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,16 +17,19 @@ REPLICATED = MEANINGS["replicated"]
 TALL = 2  # lines for a row, where there is room
 
 
-def scene_of(name: str, ranks: Sequence[Held], one: Held, sequence: bool, gains: bool, bug: str, verdict: str) -> Scene:
+def scene_of(
+    name: str, ranks: Sequence[Held], right: Sequence[Held], one: Held, sequence: bool, gains: bool, bug: str,
+    verdict: str,
+) -> Scene:  # fmt: skip
     """A scene of the recorded MLP.
 
     Args:
-        ranks: what each rank held; ``one``: what one process held.
+        ranks: what each rank held; ``right``: the same without the bug; ``one``: what one process held.
         sequence: whether the tokens are split outside f and g.
         gains: whether to show the gain and its gradient.
         bug: "g", "gain" or "": which sum was skipped.
     """
-    steps = Steps(ranks, one, sequence, gains, bug)
+    steps = Steps(ranks, right, one, sequence, gains, bug)
     steps.forward()
     steps.backward()
     moments = steps.moments
@@ -59,6 +62,7 @@ class Steps:
     """The frames so far. ``moments`` has the numbers of the frames that questions, cues and bugs refer to."""
 
     ranks: Sequence[Held]
+    right: Sequence[Held]
     one: Held
     sequence: bool
     gains: bool
@@ -190,17 +194,14 @@ class Steps:
             fill = self._fill(place, name, rank, first)
             outline = of_rank(rank) if partial else "paper"
             ids = _ids(place, rank, first) if not partial and name in LETTERS else _own(name, rank, first)
-            shapes += cells(array, left_of(place), top + first, ids, fill, outline)
+            found = cells(array, left_of(place), top + first, ids, fill, outline)
+            shapes += _marked(found, array != getattr(self.right[rank], name), name)
             self.board.shown[place, rank] = shapes
 
     def _fill(self, place: str, name: str, rank: int, first: int):
-        """Of each cell: wrong, hollow, a rank's colour, or grey."""
-        right = self._right(name, rank)
-        own = getattr(self.ranks[rank], name)
+        """Of each cell: hollow, a rank's colour, or grey."""
 
         def fill(row: int, column: int) -> str:
-            if right is not None and own[row, column] != right[row, column]:
-                return "wrong"
             if name in ("partial", "d_partial"):
                 return "paper"
             if place in ("a", "b", "z"):
@@ -209,19 +210,6 @@ class Steps:
 
         return fill
 
-    def _right(self, name: str, rank: int) -> np.ndarray | None:
-        """What an array of a rank has to be, where one process has it."""
-        held, one = self.ranks[rank], self.one
-        units = slice(rank * UNITS, (rank + 1) * UNITS)
-        if name in ("a", "d_a", "z", "d_z"):
-            return getattr(one, name)[:, units]
-        if name in ("b", "d_b"):
-            return getattr(one, name)[units]
-        if name in ("partial", "d_partial"):
-            return None
-        rows = len(getattr(held, name))
-        return getattr(one, name)[held.first : held.first + rows] if rows < TOKENS else getattr(one, name)
-
     def _put_gain(
         self, name: str, letter: str, values: Sequence[np.ndarray] | None = None, wrong: bool = False
     ) -> None:
@@ -229,16 +217,18 @@ class Steps:
             array = (getattr(held, name) if values is None else values[rank])[None]
             top = self.board.top_of("x", rank) + TOKENS + 0.25
             partial = name == "own_gain" and self.sequence
-            fill = "wrong" if wrong else "paper" if partial else REPLICATED
+            fill = "wrong" if wrong and name == "d_gain" else "paper" if partial or wrong else REPLICATED
+            outline = of_rank(rank) if partial else "wrong" if wrong else "paper"
             self.board.shown["gain", rank] = [
                 Label(left_of("x") - 0.5, top + 0.5, letter, "ink", "end"),
                 *cells(array, left_of("x"), top, _own(letter, rank, 0), lambda *_, fill=fill: fill,
-                       of_rank(rank) if partial else "paper"),
+                       outline),
             ]  # fmt: skip
 
     def _join(self, place: str, terms: str, result: str, letter: str) -> None:
         """The partial sums of all ranks fly to where they are added."""
         board, skipped = self.board, self.bug == "g" and letter == "g"
+        board.skipped = "g" if skipped else board.skipped
         if letter == "f":
             board.heading(x="dx")
         else:
@@ -284,6 +274,7 @@ class Steps:
             note + ("each rank has that of its tokens." if self.sequence else "every rank has all of them."),
         )
         self._put_gain("d_gain", "dγ", wrong=skipped)
+        board.skipped = "gain" if skipped else board.skipped
         if not self.sequence:
             note = "Every rank has the same dγ already: no message."
         elif skipped:
@@ -329,6 +320,13 @@ class Steps:
         if self.gains:
             facts["tokens of x and y on each rank"] = f"{kept} of {TOKENS}"
         self.frames.append(Frame(shapes, note, facts, lines=lines))
+
+
+def _marked(found: Sequence[Box], wrong: np.ndarray, name: str) -> list[Box]:
+    """Cells with the wrong ones in red: filled where the bug strikes, outlined where it follows from that."""
+    marks = {"fill": "wrong"} if name == "y" else {"fill": "paper", "outline": "wrong"}
+    marked = [replace(box, **marks) if bad else box for box, bad in zip(found, wrong.flat, strict=True)]
+    return sorted(marked, key=lambda box: box.outline == "wrong")  # so that no neighbour covers an outline
 
 
 def _grey(row: int, column: int) -> str:

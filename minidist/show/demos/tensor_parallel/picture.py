@@ -2,6 +2,7 @@
 
 Grey is on every rank. A rank's colour is its own part: columns of A, rows of B, its tokens. Hollow is a partial sum, of
 full shape but not finished. f and g are bars across the ranks, orange while they send.
+Red is wrong: filled where a sum is missing, outlined what follows from it.
 """
 
 from collections.abc import Callable
@@ -45,7 +46,7 @@ def cells(
     fill_of: Callable[[int, int], str],
     outline: str | None = "paper",
     tall: float = 1,
-) -> list[Shape]:
+) -> list[Box]:
     """A matrix as boxes, one for each number; a row is so many lines tall."""
     return [
         Box(left + CELL * column, top + tall * row, CELL, tall, fill_of(row, column), text_of(number), " ", outline,
@@ -68,6 +69,7 @@ class Board:
     shown: dict[tuple[str, int], list[Shape]] = field(default_factory=dict)
     headings: dict[str, str] = field(default_factory=dict)
     sending: str = ""  # "f" or "g"
+    skipped: str = ""  # the sum that a bug skips, "g" or "gain", from there on
     signs: bool = True  # whether the places read as a formula: in forward they do
 
     @property
@@ -104,6 +106,7 @@ class Board:
             ]
         for boxes in self.shown.values():
             found += boxes
+        found += self._no_sum()
         found.append(Label(36, self.height - 0.7, line, "wrong" if wrong else "ink", "middle"))
         return tuple(found)
 
@@ -113,6 +116,18 @@ class Board:
         bars: list[Shape] = []
         for name, place in (("f", "x"), ("g", "partial")):
             x = left_of(place) + CELL * COLUMNS[place] + (GAPS[0] - 1.6) / 2
-            fill = SENDS if name == self.sending else "paper"
-            bars.append(Box(x, TOP, 1.6, bottom - TOP, fill, name, "|", SENDS, name))
+            fill = "wrong" if name == self.skipped else SENDS if name == self.sending else "paper"
+            outline = "wrong" if name == self.skipped else SENDS
+            bars.append(Box(x, TOP, 1.6, bottom - TOP, fill, name, "|", outline, name))
         return bars
+
+    def _no_sum(self) -> list[Shape]:
+        """Where a sum is missing: between the ranks."""
+        if not self.skipped:
+            return []
+        left, width, text = left_of("x"), CELL * WIDTH, "no sum"
+        if self.skipped == "g":  # over the bar's name
+            left, width, text = left_of("y") - GAPS[-1] / 2 - 4.8, 9.6, "g: no sum"
+        gaps = [TOP + rank * self.pitch + TOKENS + 0.05 for rank in range(self.ranks - 1)]
+        below = 1.25 if self.skipped == "gain" else 0  # the line of the gain
+        return [Box(left, y + below, width, 0.9, "wrong", text, "!", id="the sum that is missing") for y in gaps]

@@ -53,11 +53,14 @@ def draw(
             outline = "faint"
             for holds, colour in ((done, "right"), (changed, "ink"), (wrong, "wrong")):
                 outline = colour if holds[rank, chunk] else outline
-            text = text_of(rank, chunk) if text_of else "0" if wrong[rank, chunk] and not value else None
-            above = 0.55 * high if text else 0
-            if text:
-                shapes.append(Box(x, y, width - 0.7, above, "paper", text, " "))
-            shapes += colours(x, y + above, width - 0.7, high - above, value, ranks, chunk, adds)
+            if wrong[rank, chunk] and not adds:  # nobody's colour, and the text says whose it is
+                shapes.append(Box(x, y, width - 0.7, high, "wrong", name(value, ranks) if value else "0", "!"))
+            else:
+                text = text_of(rank, chunk) if text_of else None
+                above = 0.55 * high if text else 0
+                if text:
+                    shapes.append(Box(x, y, width - 0.7, above, "paper", text, " "))
+                shapes += colours(x, y + above, width - 0.7, high - above, value, ranks, chunk, adds)
             shapes.append(Box(x, y, width - 0.7, high, None, outline=outline))
             if done[rank, chunk] and high > 2:
                 shapes.append(Box(x + width - 2.2, y, 1.5, 0.8, "right", "✓", "v"))
