@@ -22,7 +22,7 @@ QUESTION = re.compile(r"\*\*Before you (run|look)\b")  # "before you step" is ab
 FOLD = "<details><summary><b>The answer</b></summary>"
 TABLE = 104  # characters of the words that cannot be broken: about 880 pixels, what JupyterLab has in a window of 1,000
 PLOT_LINES = 25
-BYTES = 750_000  # of a notebook with its pictures and players, of which dials make the most
+BYTES = 600_000  # of a notebook with its pictures and players, of which dials make the most
 
 
 def jupyter(name: str):
