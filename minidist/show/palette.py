@@ -14,7 +14,6 @@ MEANINGS = {
     "backward": "#0072B2",
     "backward of weights": "#1B3A6B",  # where it is apart from that of the inputs
     "computing": "#0072B2",  # forward or backward
-    "partly computing": "#9CCBE8",
     "optimizer": "#009E73",
     "idle": IDLE,
     # what moves

@@ -14,7 +14,7 @@ QUICK = ("broadcast", "reduce-scatter", "all-gather", "all-to-all", "cp", "bf16"
 WORDS = {  # of legends -> their meaning in the palette
     "forward": "forward", "backward": "backward", "backward (of inputs)": "backward", "backward, inputs": "backward",
     "backward of weights": "backward of weights", "backward, weights": "backward of weights",
-    "recomputed": "recomputed", "computes": "computing", "can act": "computing", "half of the time": "partly computing",
+    "recomputed": "recomputed", "computes": "computing", "can act": "computing",
     "optimizer": "optimizer",
     "waits": "idle", "waits, free": "idle",
     "compute idle": "idle", "idle: the bubble": "idle", "idle": "idle", "waits, idle": "idle",
@@ -23,7 +23,7 @@ WORDS = {  # of legends -> their meaning in the palette
     "all-reduce": "communication", "all-reduce, exposed": "communication",
     "idle: a message is in flight": "communication", "all-reduce, hidden under backward": "hidden communication",
     "all-gather": "all-gather", "reduce-scatter": "reduce-scatter",
-    "wire in use": "link in use", "wire nearly full": "full link", "full": "full link",
+    "full": "full link",
     "read": "read", "written": "written",
     "parameters": "parameters", "weights": "parameters", "stored": "parameters", "gradients": "gradients",
     "optimizer state": "optimizer state", "master": "optimizer state", "master, run without the bug": "optimizer state",
@@ -40,7 +40,6 @@ WORDS = {  # of legends -> their meaning in the palette
 }  # fmt: skip
 FAMILIES = {  # words of other families, and of outlines and lines, which are drawn in ink
     "tp group 0": AXES["tp"], "tp group 1": OTHER_TP_GROUP, "dp message": AXES["dp"],
-    "under half of even": SHARES[0], "half to twice": SHARES[1], "twice even or more": SHARES[2],
     "just changed": "ink", "computed in this hop": "ink", "of one process": "ink", "taken again": "ink",
     "kept, by formula": "ink", "kept from forward, by formula": "ink", "rank 0 to rank 1": "ink",
 }  # fmt: skip

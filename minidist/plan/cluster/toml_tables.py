@@ -6,6 +6,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
+from types import UnionType
 from typing import get_args, get_origin
 
 
@@ -24,7 +25,9 @@ def read_toml(path: Path) -> dict:
 
 
 def from_table(kind: type, table: object, where: str):
-    """A dataclass from a table with its fields as keys: text, numbers, bool, lists, numbers by name, dataclasses.
+    """A dataclass from a table with its fields as keys.
+
+    Fields are text, numbers, bool, lists, numbers by name and dataclasses, or any of these or None.
 
     Args:
         where: the file and the table, for errors.
@@ -57,6 +60,8 @@ def choose(word: str, known: Iterable[str]) -> str:
 
 
 def _checked(value: object, kind: type, where: str):
+    if get_origin(kind) is UnionType:  # something or None: a table that is there is the something
+        return _checked(value, get_args(kind)[0], where)
     if is_dataclass(kind):
         return from_table(kind, value, where)
     if get_origin(kind) is dict and isinstance(value, dict):

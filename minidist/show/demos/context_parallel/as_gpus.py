@@ -5,13 +5,12 @@ The run is recorded as the others are, and replayed for every position of the di
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 
 from minidist.analysis.clock.replay import Replayed
 from minidist.show.demos.context_parallel import lecture
 from minidist.show.demos.context_parallel.forward import DEALT
 from minidist.show.demos.context_parallel.run import CHUNKS, FORWARD, Pass, config_of, passes_of
-from minidist.show.demos.shared.gpus import DIALS, at_start, on_gpus
+from minidist.show.demos.shared.gpus import DIALS, OnDemand, at_start, on_gpus
 from minidist.show.demos.shared.lanes import COLOURS, HAIRLINE
 from minidist.show.demos.shared.runs import WarmRanks
 from minidist.show.palette import of_rank
@@ -107,11 +106,12 @@ def scene_of(name: str, runs: Mapping[str, Run], clock: float, **more) -> Scene:
     """
     passes = {kind: passes_of(run)[FORWARD] for kind, run in runs.items()}
     logs = {kind: [rank.log for rank in run.ranks] for kind, run in runs.items()}
-    variants = []
-    for words in product(*(dial.values for dial in DIALS)):
+
+    def variant(*words: str) -> Scene:
         times = {kind: timeline(on_gpus(logs[kind], *words), passes[kind]) for kind in runs}
-        variants.append(_variant(name, times, words, clock, more))
-    return at_start(variants)
+        return _variant(name, times, words, clock, more)
+
+    return at_start(OnDemand(DIALS, variant))
 
 
 def _variant(name: str, times: Mapping[str, Timeline], words: Sequence[str], clock: float, more: Mapping) -> Scene:

@@ -1,0 +1,175 @@
+"""The shape of a transformer, and what follows from it alone: parameters, those that a token uses, and its FLOPs.
+
+The shapes cover what the published models have: GPT's blocks with biases and learned positions; Llama's gated MLPs with
+grouped queries; Mixtral's experts; DeepSeek's latent attention, shared experts and dense first layers.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Experts:
+    """What stands in place of the MLPs of all layers but the first few.
+
+    Attributes:
+        experts: of a layer; each token uses top_k of them.
+        hidden: units of one expert.
+        shared: experts that every token uses as well.
+        dense_layers: the first layers, which keep their MLP.
+        bias: whether the router has one number an expert to balance them (Wang et al., arXiv 2408.15664).
+    """
+
+    experts: int
+    top_k: int
+    hidden: int
+    shared: int = 0
+    dense_layers: int = 0
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.top_k <= self.experts:
+            raise ValueError(f"top_k must be 1 to the {self.experts} experts, got {self.top_k}")
+        if not self.hidden:
+            raise ValueError("hidden must be at least 1: the units of one expert")
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """Keys and values from one narrow vector of a token (DeepSeek-AI, 2024, arXiv 2405.04434, section 2.1).
+
+    Attributes:
+        queries, keys_values: width of the vector that queries, and that keys and values are made from.
+        rope: width of the part of a head that carries the position; its keys are shared by all heads.
+        head: width of the rest of a head's queries and keys, and of its values.
+    """
+
+    queries: int
+    keys_values: int
+    rope: int
+    head: int
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """A model.
+
+    Attributes:
+        width: of the residual stream. heads: of the queries.
+        context: tokens of a sequence in training.
+        source: where the numbers were read.
+        kv_heads: of keys and values; 0 for as many as of the queries.
+        hidden: units of an MLP; 0 for four times the width.
+        gated: whether an MLP has a third matrix, as in SwiGLU (Shazeer, arXiv 2002.05202).
+        biases: whether products add one.
+        tied: whether the head uses the embedding's weights.
+        learned_positions: whether positions have vectors, one for each token of the context.
+        norm_vectors: parameters of a norm, in widths: 2 for LayerNorm, 1 for RMSNorm.
+    """
+
+    name: str
+    layers: int
+    width: int
+    heads: int
+    vocab: int
+    context: int
+    source: str = ""
+    kv_heads: int = 0
+    hidden: int = 0
+    gated: bool = False
+    biases: bool = True
+    tied: bool = True
+    learned_positions: bool = True
+    norm_vectors: int = 2
+    moe: Experts | None = None
+    latent: LatentAttention | None = None
+
+    def __post_init__(self) -> None:
+        for what in ("layers", "width", "heads", "vocab", "context"):
+            if getattr(self, what) < 1:
+                raise ValueError(f"{what} must be at least 1, got {getattr(self, what)}")
+        if self.width % self.heads:
+            raise ValueError(f"heads={self.heads} does not divide the width {self.width}")
+        if self.kv_heads and self.heads % self.kv_heads:
+            raise ValueError(f"kv_heads={self.kv_heads} does not divide the {self.heads} heads")
+        if self.moe and self.moe.dense_layers >= self.layers:
+            raise ValueError(
+                f"dense_layers={self.moe.dense_layers} leaves none of the {self.layers} layers for experts"
+            )
+
+    @property
+    def sparse_layers(self) -> int:
+        """How many layers have experts."""
+        return self.layers - self.moe.dense_layers if self.moe else 0
+
+    @property
+    def attention_products(self) -> int:
+        """Elements of the matrices of one layer's attention."""
+        if self.latent is None:
+            of_keys = self.width // self.heads * (self.kv_heads or self.heads)
+            return 2 * self.width**2 + 2 * self.width * of_keys
+        it, wide = self.latent, self.heads * self.latent.head
+        queries = self.width * it.queries + it.queries * (wide + self.heads * it.rope)
+        keys_values = self.width * (it.keys_values + it.rope) + it.keys_values * 2 * wide
+        return queries + keys_values + wide * self.width
+
+    @property
+    def attention(self) -> int:
+        """Parameters of one layer's attention: its matrices, their biases, and the norms of latent vectors."""
+        of_keys = self.width // self.heads * (self.kv_heads or self.heads)
+        biases = (2 * self.width + 2 * of_keys) * self.biases
+        norms = (self.latent.queries + self.latent.keys_values) * self.norm_vectors if self.latent else 0
+        return self.attention_products + biases + norms
+
+    def mlp(self, hidden: int) -> int:
+        """Parameters of an MLP, or of an expert, with so many hidden units."""
+        return (3 if self.gated else 2) * self.width * hidden + (hidden * (1 + self.gated) + self.width) * self.biases
+
+    @property
+    def dense_mlp(self) -> int:
+        return self.mlp(self.hidden or 4 * self.width)
+
+    @property
+    def embeddings(self) -> int:
+        """Parameters of tokens and positions, and of a head that is not tied."""
+        return self.width * (self.vocab * (1 if self.tied else 2) + self.context * self.learned_positions)
+
+    def block(self, experts: int) -> int:
+        """Parameters of a layer of which so many routed experts count."""
+        moe = self.moe
+        router = self.width * moe.experts + moe.experts * moe.bias
+        return self._rest_of_block + router + (experts + moe.shared) * self.mlp(moe.hidden)
+
+    @property
+    def _rest_of_block(self) -> int:
+        return self.attention + 2 * self.norm_vectors * self.width
+
+    def _count(self, experts: int) -> int:
+        dense = (self.layers - self.sparse_layers) * (self._rest_of_block + self.dense_mlp)
+        sparse = self.sparse_layers * self.block(experts) if self.moe else 0
+        return self.embeddings + dense + sparse + self.norm_vectors * self.width
+
+    @property
+    def parameters(self) -> int:
+        """All of them."""
+        return self._count(self.moe.experts if self.moe else 0)
+
+    @property
+    def active_parameters(self) -> int:
+        """Those that one token uses: of the routed experts, top_k."""
+        return self._count(self.moe.top_k if self.moe else 0)
+
+    @property
+    def forward_flops(self) -> float:
+        """FLOPs of the matrix products of one token in forward, at the full context; backward has twice as many.
+
+        Scores that the causal mask hides count, as in Narayanan et al. (arXiv 2104.04473, appendix) and PaLM's MFU.
+        """
+        moe, matrices = self.moe, 3 if self.gated else 2
+        dense = (self.layers - self.sparse_layers) * (self.hidden or 4 * self.width)
+        sparse = self.sparse_layers * (moe.top_k + moe.shared) * moe.hidden if moe else 0
+        products = self.layers * self.attention_products + matrices * self.width * (dense + sparse)
+        products += self.width * self.vocab + (self.sparse_layers * self.width * moe.experts if moe else 0)
+        keys, values = self.width, self.width  # of all heads, for which every token has a score
+        if self.latent:
+            keys, values = self.heads * (self.latent.head + self.latent.rope), self.heads * self.latent.head
+        return 2.0 * (products + self.layers * self.context * (keys + values))
