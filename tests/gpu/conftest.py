@@ -16,7 +16,7 @@ def standin(monkeypatch):
     """The stand-in, importable as ``cupy``, with nothing counted yet; forgotten after the test."""
 
     def forget():
-        for name in [name for name in sys.modules if name.split(".")[0] == "cupy"]:
+        for name in [name for name in sys.modules if name.split(".")[0] in ("cupy", "cupyx")]:  # the real one's, too
             del sys.modules[name]
 
     forget()

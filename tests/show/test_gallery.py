@@ -116,6 +116,7 @@ def test_a_card_opens_its_page_and_keys_walk_from_page_to_page(open_page, folder
     one.click("h3 >> nth=0")
     assert one.url.split("#")[0].endswith("broadcast.html")
     for key, page in ((">", "ring.html"), (">", "flash.html"), ("<", "ring.html"), ("g", "index.html")):
+        one.wait_for_selector("body.ready")  # before that nobody listens to keys
         with one.expect_navigation():
             one.keyboard.press(key)
         assert one.url.split("#")[0].endswith(page)
