@@ -40,7 +40,8 @@ WORDS = {  # of legends -> their meaning in the palette
 }  # fmt: skip
 FAMILIES = {  # words of other families, and of outlines and lines, which are drawn in ink
     "tp group 0": AXES["tp"], "tp group 1": OTHER_TP_GROUP, "dp message": AXES["dp"],
-    "just changed": "ink", "computed in this hop": "ink", "of one process": "ink", "taken again": "ink",
+    "just changed": "ink", "the swap": "ink",
+    "computed in this hop": "ink", "of one process": "ink", "taken again": "ink",
     "kept, by formula": "ink", "kept from forward, by formula": "ink", "rank 0 to rank 1": "ink",
 }  # fmt: skip
 ROOT = Path(palette.__file__).parents[2]
