@@ -1,6 +1,6 @@
 """A layout: how one training run is split over ranks. Written ``dp=4,algorithm=ring``, here and in every table."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from minidist.comm.tables import ALL_GATHER, ALL_REDUCE
 from minidist.comm.transports.shared_memory import MAX_RANKS
@@ -9,7 +9,8 @@ from minidist.parallel.context import KINDS, parts_of
 from minidist.parallel.data import SYNCS
 from minidist.parallel.tools.schedules import SCHEDULES
 from minidist.train.node_check import check_nodes
-from minidist.train.numerals import number, whole_number
+from minidist.train.numerals import whole_number
+from minidist.train.settings import read_settings, write_settings
 
 GRAD_SYNCS = ("micro_batch", "step")
 ZERO_ALGORITHMS = tuple(ALL_GATHER)  # reduce-scatter has the same
@@ -177,8 +178,7 @@ class Layout:
 
     def __str__(self) -> str:
         """The settings that differ from the defaults, as ``parse`` reads them."""
-        changed = [f"{f.name}={getattr(self, f.name)}" for f in fields(self) if getattr(self, f.name) != f.default]
-        return ",".join(changed or ["dp=1"])
+        return write_settings(self, "dp=1")
 
     @classmethod
     def parse(cls, text: str) -> "Layout":
@@ -187,19 +187,7 @@ class Layout:
         Raises:
             ValueError: for an unknown key, a key given twice, or a value of the wrong kind.
         """
-        types = {f.name: f.type for f in fields(cls)}
-        settings: dict = {}
-        for part in text.replace(" ", "").split(","):
-            key, equals, value = part.partition("=")
-            if key not in types or not equals:
-                raise ValueError(f"layout {text!r}: {part!r} is not key=value with a key of {', '.join(types)}")
-            if key in settings:
-                raise ValueError(f"layout {text!r}: {key} is given twice")
-            try:
-                settings[key] = {int: whole_number, float: number, str: str}[types[key]](value)
-            except ValueError as error:
-                raise ValueError(f"layout {text!r}: {key}={error}") from None
-        return cls(**settings)
+        return cls(**read_settings(text, cls, "layout"))
 
 
 def _choice(key: str, value: str, choices: tuple[str, ...]) -> None:

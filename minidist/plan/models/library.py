@@ -21,7 +21,7 @@ def model_of(text: str) -> ModelShape:
     """A published model by its name, or one by hand as ``key=value,key=value``.
 
     By hand, layers, width, heads, vocab and context are needed; the rest is GPT's unless given: kv_heads, hidden,
-    norm_vectors, and as 0 or 1 gated, biases, tied and learned_positions.
+    norm_vectors, and as 0 or 1 gated, biases, tied, learned_positions and dropout.
 
     Raises:
         ValueError: for an unknown name or key, with the nearest known one, and for a value that no model can have.

@@ -64,6 +64,7 @@ class ModelShape:
         tied: whether the head uses the embedding's weights.
         learned_positions: whether positions have vectors, one for each token of the context.
         norm_vectors: parameters of a norm, in widths: 2 for LayerNorm, 1 for RMSNorm.
+        dropout: whether training drops attention weights and the outputs of attention and MLP: masks are kept.
     """
 
     name: str
@@ -80,6 +81,7 @@ class ModelShape:
     tied: bool = True
     learned_positions: bool = True
     norm_vectors: int = 2
+    dropout: bool = True
     moe: Experts | None = None
     latent: LatentAttention | None = None
 
@@ -105,8 +107,7 @@ class ModelShape:
     def attention_products(self) -> int:
         """Elements of the matrices of one layer's attention."""
         if self.latent is None:
-            of_keys = self.width // self.heads * (self.kv_heads or self.heads)
-            return 2 * self.width**2 + 2 * self.width * of_keys
+            return 2 * self.width**2 + 2 * self.width * self.key_width
         it, wide = self.latent, self.heads * self.latent.head
         queries = self.width * it.queries + it.queries * (wide + self.heads * it.rope)
         keys_values = self.width * (it.keys_values + it.rope) + it.keys_values * 2 * wide
@@ -115,8 +116,7 @@ class ModelShape:
     @property
     def attention(self) -> int:
         """Parameters of one layer's attention: its matrices, their biases, and the norms of latent vectors."""
-        of_keys = self.width // self.heads * (self.kv_heads or self.heads)
-        biases = (2 * self.width + 2 * of_keys) * self.biases
+        biases = (2 * self.width + 2 * self.key_width) * self.biases
         norms = (self.latent.queries + self.latent.keys_values) * self.norm_vectors if self.latent else 0
         return self.attention_products + biases + norms
 
@@ -125,8 +125,21 @@ class ModelShape:
         return (3 if self.gated else 2) * self.width * hidden + (hidden * (1 + self.gated) + self.width) * self.biases
 
     @property
-    def dense_mlp(self) -> int:
-        return self.mlp(self.hidden or 4 * self.width)
+    def mlp_hidden(self) -> int:
+        """Units of a dense MLP."""
+        return self.hidden or 4 * self.width
+
+    @property
+    def key_width(self) -> int:
+        """Of the keys of all heads; values are as wide, but for latent attention."""
+        return self.width // self.heads * (self.kv_heads or self.heads)
+
+    @property
+    def score_widths(self) -> tuple[int, int]:
+        """Numbers of all heads that one pair of tokens multiplies: for its scores, and for its values."""
+        if self.latent is None:
+            return self.width, self.width
+        return self.heads * (self.latent.head + self.latent.rope), self.heads * self.latent.head
 
     @property
     def embeddings(self) -> int:
@@ -135,16 +148,35 @@ class ModelShape:
 
     def block(self, experts: int) -> int:
         """Parameters of a layer of which so many routed experts count."""
-        moe = self.moe
-        router = self.width * moe.experts + moe.experts * moe.bias
-        return self._rest_of_block + router + (experts + moe.shared) * self.mlp(moe.hidden)
+        return self._rest_of_block + self.router + (experts + self.moe.shared) * self.mlp(self.moe.hidden)
+
+    @property
+    def dense_block(self) -> int:
+        """Parameters of a layer without experts."""
+        return self._rest_of_block + self.mlp(self.mlp_hidden)
 
     @property
     def _rest_of_block(self) -> int:
         return self.attention + 2 * self.norm_vectors * self.width
 
+    @property
+    def replicated(self) -> int:
+        """Parameters of a layer without experts that tensor parallelism does not split: norms, and biases of sums."""
+        norms = 2 * self.width + (self.latent.queries + self.latent.keys_values if self.latent else 0)
+        return self.norm_vectors * norms + 2 * self.width * self.biases
+
+    @property
+    def router(self) -> int:
+        """Parameters of the router of a layer with experts."""
+        return self.width * self.moe.experts + self.moe.experts * self.moe.bias if self.moe else 0
+
+    @property
+    def routed(self) -> int:
+        """Parameters of the routed experts of one layer."""
+        return self.moe.experts * self.mlp(self.moe.hidden) if self.moe else 0
+
     def _count(self, experts: int) -> int:
-        dense = (self.layers - self.sparse_layers) * (self._rest_of_block + self.dense_mlp)
+        dense = (self.layers - self.sparse_layers) * self.dense_block
         sparse = self.sparse_layers * self.block(experts) if self.moe else 0
         return self.embeddings + dense + sparse + self.norm_vectors * self.width
 
@@ -165,11 +197,8 @@ class ModelShape:
         Scores that the causal mask hides count, as in Narayanan et al. (arXiv 2104.04473, appendix) and PaLM's MFU.
         """
         moe, matrices = self.moe, 3 if self.gated else 2
-        dense = (self.layers - self.sparse_layers) * (self.hidden or 4 * self.width)
+        dense = (self.layers - self.sparse_layers) * self.mlp_hidden
         sparse = self.sparse_layers * (moe.top_k + moe.shared) * moe.hidden if moe else 0
         products = self.layers * self.attention_products + matrices * self.width * (dense + sparse)
         products += self.width * self.vocab + (self.sparse_layers * self.width * moe.experts if moe else 0)
-        keys, values = self.width, self.width  # of all heads, for which every token has a score
-        if self.latent:
-            keys, values = self.heads * (self.latent.head + self.latent.rope), self.heads * self.latent.head
-        return 2.0 * (products + self.layers * self.context * (keys + values))
+        return 2.0 * (products + self.layers * self.context * sum(self.score_widths))

@@ -1,0 +1,235 @@
+"""A layout of any number of GPUs: how a planned run is split. Written as in ``dp=64,tp=8,pp=16,virtual=8,zero=1``.
+
+The keys are those of the layouts that run here (train/layout.py), without the limits of one laptop, and with what a
+real system adds: how many samples a micro-batch has, and which attention kernel computes it.
+"""
+
+from dataclasses import dataclass, fields, replace
+from math import prod
+
+from minidist.nn.memory.recompute import MODES
+from minidist.parallel.context import KINDS, parts_of
+from minidist.parallel.tools.schedules import SCHEDULES
+from minidist.plan.cluster.efficiency import ATTENTION
+from minidist.plan.cluster.toml_tables import choose
+from minidist.plan.models.shape import ModelShape
+from minidist.train.settings import read_settings, write_settings
+
+AXES = ("tp", "cp", "dp", "pp")  # from the ranks that are next to each other to those farthest apart
+
+
+@dataclass(frozen=True)
+class PlannedLayout:
+    """How a run is split.
+
+    Attributes:
+        zero: the stage of ZeRO; it shards over the dp x cp ranks, or over ``shard`` of them.
+        reshard_after_forward: 0: stage 3 keeps a layer's parameters from forward to backward.
+        grad_sync: "micro_batch": stages 2 and 3 sum gradients in each micro-batch; "step": once, and keep them unsharded.
+        sp: 1: sequence parallelism among the tensor-parallel ranks.
+        ep: ranks, of dp, that share the experts.
+        cp_kind: "zigzag", "ring", "all-gather" or "ulysses".
+        schedule: of the pipeline. virtual: stages on each rank; more than one makes it interleaved.
+        recompute: "none", "selective" (what attention makes of its scores) or "full" (all but a layer's input).
+        micro_batch: samples. attention: "standard", "flash", or "" for what the chip's own time ran (efficiency.toml).
+
+    Raises:
+        ValueError: for a value that no run can have.
+    """
+
+    dp: int = 1
+    tp: int = 1
+    sp: int = 0
+    cp: int = 1
+    cp_kind: str = "zigzag"
+    pp: int = 1
+    schedule: str = "1f1b"
+    virtual: int = 1
+    ep: int = 1
+    zero: int = 0
+    shard: int = 0
+    reshard_after_forward: int = 1
+    grad_sync: str = "micro_batch"
+    recompute: str = "none"
+    micro_batch: int = 1
+    attention: str = ""
+
+    def __post_init__(self) -> None:
+        for key in ("dp", "tp", "cp", "pp", "ep", "virtual", "micro_batch"):
+            if getattr(self, key) < 1:
+                raise ValueError(f"{key}={getattr(self, key)}: must be at least 1")
+        if self.virtual > 1 and self.schedule == "1f1b":
+            object.__setattr__(self, "schedule", "interleaved")  # the only one that has several stages on a rank
+        choices = {
+            "sp": (0, 1),
+            "zero": (0, 1, 2, 3),
+            "reshard_after_forward": (0, 1),
+            "cp_kind": KINDS,
+            "schedule": tuple(SCHEDULES),
+            "grad_sync": ("micro_batch", "step"),
+            "recompute": MODES,
+            "attention": ("", *ATTENTION),
+        }
+        for key, known in choices.items():
+            value = getattr(self, key)
+            if value not in known:
+                if isinstance(value, str):
+                    raise ValueError(f"{key}={value}: {choose(value, filter(None, known))}")
+                raise ValueError(f"{key}={value}: choose from {', '.join(map(str, known))}")
+        if self.sp and self.tp == 1:
+            raise ValueError("sp=1 splits the sequence over tensor-parallel ranks, and tp=1 has none")
+        if self.zero and self.replicas == 1:
+            raise ValueError(
+                f"zero={self.zero} shards over data-parallel and context-parallel ranks, and there are none"
+            )
+        if self.shard and (not self.zero or self.shard < 0 or self.replicas % self.shard):
+            raise ValueError(f"shard={self.shard} needs ZeRO and must divide dp x cp = {self.replicas}")
+        if self.dp % self.ep:
+            raise ValueError(f"ep={self.ep} does not divide dp={self.dp}: {nearest(self.ep, divisors(self.dp))}")
+        if self.pp == 1 and (self.virtual > 1 or self.schedule != "1f1b"):
+            raise ValueError(
+                f"virtual={self.virtual},schedule={self.schedule} is for a pipeline, and pp=1 is none: "
+                "set pp to 2 or more"
+            )
+        if self.virtual > 1 and self.schedule != "interleaved":
+            raise ValueError(f"virtual={self.virtual} needs schedule=interleaved, not {self.schedule}")
+
+    @property
+    def replicas(self) -> int:
+        """The ranks with the same parameters, but for ZeRO."""
+        return self.dp * self.cp
+
+    @property
+    def shards(self) -> int:
+        """Among how many ranks ZeRO splits what it shards."""
+        return self.shard or self.replicas
+
+    @property
+    def world_size(self) -> int:
+        return self.replicas * self.tp * self.pp
+
+    @property
+    def stage_count(self) -> int:
+        return self.pp * self.virtual
+
+    def micro_batches(self, batch: int) -> int:
+        """Of one rank in one step of so many sequences."""
+        return batch // (self.dp * self.micro_batch)
+
+    def __str__(self) -> str:
+        return write_settings(self, "dp=1")
+
+    @classmethod
+    def parse(cls, text: str, world_size: int) -> "PlannedLayout":
+        """The layout written ``key=value,key=value``; ``dp`` fills the cluster where it is not written.
+
+        Raises:
+            ValueError: for a layout that does not fill ``world_size`` GPUs, with the nearest that does; and as the class.
+        """
+        settings = read_settings(text, cls, "layout")
+        others = prod(max(1, settings.get(axis, 1)) for axis in ("tp", "cp", "pp"))
+        if "dp" not in settings and world_size % others == 0:
+            settings["dp"] = world_size // others
+        layout = cls(**settings)
+        if layout.world_size != world_size:
+            raise ValueError(
+                f"layout {text}: dp x cp x tp x pp = {layout.dp} x {layout.cp} x {layout.tp} x {layout.pp} = "
+                f"{layout.world_size:,} ranks, and the cluster has {world_size:,} GPUs: " + _fitting(layout, world_size)
+            )
+        return layout
+
+    def check(self, model: ModelShape, batch: int) -> None:
+        """Raise ValueError if this model, at so many sequences a step, cannot be split this way: what is nearest."""
+        reason = self.problem(model, batch)
+        if reason:
+            raise ValueError(f"layout {self}: {reason}")
+
+    def problem(self, model: ModelShape, batch: int) -> str:
+        """Why this model, at so many sequences a step, cannot be split this way; "" if it can."""
+        if model.heads % self.tp:
+            return f"tp={self.tp} does not divide the {model.heads} heads: {nearest(self.tp, divisors(model.heads))}"
+        if self.sp and model.context // self.cp % self.tp:
+            return f"sp=1 with tp={self.tp} does not divide {model.context // self.cp} tokens of a sequence"
+        parts = parts_of(self.cp, self.cp_kind)
+        if self.cp > 1 and model.context % parts:
+            fitting = [n for n in divisors(model.context) if model.context % parts_of(n, self.cp_kind) == 0]
+            return (
+                f"cp={self.cp} by {self.cp_kind} cuts {model.context} tokens into {parts}: {nearest(self.cp, fitting)}"
+            )
+        if self.cp > 1 and self.cp_kind == "ulysses" and model.heads // self.tp % self.cp:
+            return f"cp={self.cp} by ulysses does not divide the {model.heads // self.tp} heads of a rank"
+        if self.ep > 1 and (model.moe is None or model.moe.experts % self.ep):
+            if model.moe is None:
+                return f"ep={self.ep} shares experts, and {model.name} has none: set ep=1"
+            return f"ep={self.ep} does not divide the {model.moe.experts} experts: " + nearest(
+                self.ep, divisors(model.moe.experts)
+            )
+        if self.stage_count > model.layers + 2:
+            most = (model.layers + 2) // self.virtual
+            return (
+                f"pp={self.pp} x virtual={self.virtual} = {self.stage_count} stages, and {model.layers} layers with "
+                f"embedding and head make {model.layers + 2} at most: choose pp up to {most}"
+            )
+        if batch % (self.dp * self.micro_batch):
+            fitting = [
+                n for n in divisors(batch) if n * self.micro_batch <= batch and batch % (n * self.micro_batch) == 0
+            ]
+            return f"dp={self.dp} x micro_batch={self.micro_batch} does not divide the batch of {batch} sequences: " + (
+                nearest(self.dp, fitting) if fitting else "choose a smaller micro_batch"
+            )
+        if self.virtual > 1 and self.micro_batches(batch) % self.pp:
+            return (
+                f"the interleaved schedule takes micro-batches in rounds of pp={self.pp}, and a rank has "
+                f"{self.micro_batches(batch)}: set virtual=1, or another dp or micro_batch"
+            )
+        return ""
+
+
+KEYS = tuple(field.name for field in fields(PlannedLayout))
+
+
+def divisors(number: int) -> list[int]:
+    """In ascending order."""
+    low = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
+    return low + [number // n for n in reversed(low) if n * n != number]
+
+
+def nearest(value: int, fitting: list[int]) -> str:
+    """The fitting numbers below and above a value, in words."""
+    below = [n for n in fitting if n <= value][-1:]
+    above = [n for n in fitting if n > value][:1]
+    return "the nearest legal " + ("are " if len(below + above) > 1 else "is ") + " and ".join(map(str, below + above))
+
+
+def _fitting(layout: PlannedLayout, world_size: int) -> str:
+    """The nearest layout that fills the cluster: with another dp, or else with another of the axes."""
+    rest = layout.world_size // layout.dp
+    if world_size % rest == 0:
+        return f"choose dp={world_size // rest}"
+    ways = []
+    for axis in ("pp", "cp", "tp"):
+        others = rest // getattr(layout, axis)
+        fitting = [n for n in divisors(world_size) if world_size % (n * others) == 0]
+        if fitting:
+            best = min(fitting, key=lambda n: abs(n - getattr(layout, axis)))
+            ways.append(f"{axis}={best},dp={world_size // (others * best)}")
+    return "choose " + " or ".join(ways) if ways else "choose axes whose product is the number of GPUs"
+
+
+def stages_of(layers: int, stages: int) -> list[int]:
+    """How many layers each stage of a pipeline has: evenly, and where they do not divide, fewer at the two ends.
+
+    The first stage has the embedding too and the last one the head, so Llama 3 takes one layer away from each (Llama
+    team, 2024, section 3.3.2).
+    """
+    each, more = divmod(layers, stages)
+    counts = [each] * stages
+    middle_first = sorted(range(stages), key=lambda stage: (stage in (0, stages - 1), stage))
+    for stage in middle_first[:more]:
+        counts[stage] += 1
+    return counts
+
+
+def with_attention(layout: PlannedLayout, attention: str) -> PlannedLayout:
+    """The layout with its attention kernel named."""
+    return layout if layout.attention else replace(layout, attention=attention)

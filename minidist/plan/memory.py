@@ -1,0 +1,251 @@
+"""How many bytes the fullest GPU of a planned run holds, by kinds. Arithmetic alone.
+
+For n tokens of a micro-batch on a rank, width h, a heads, context s, t tensor-parallel ranks, elements of e bytes and
+masks of one, a GPT's layer saves for backward (Korthikanti et al., 2022, arXiv 2205.05198, section 4)
+
+    norm inputs, inputs of attention and MLP     4 e n h       over t with sequence parallelism
+    dropout masks                                2 n h         over t with sequence parallelism
+    queries, keys, values; what attention returns    4 e n h / t
+    the MLP's hidden units, before and after GELU    8 e n h / t
+    scores after softmax, mask, after dropout    (2 e + 1) a n s / t
+
+which are s b h (34 + 5 a s / h) bytes for e = 2. Flash attention saves none of the last line but a float32 for each row;
+selective recomputation computes it again; full recomputation keeps the layer's input alone. A pipeline holds this for
+every micro-batch in flight.
+"""
+
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+
+from minidist.plan.layout import PlannedLayout, stages_of
+from minidist.plan.models.shape import ModelShape
+
+RESERVED = 2e9  # bytes: CUDA's context, cuBLAS's workspaces, NCCL's buffers; an assumption
+FRAGMENTATION = 0.05  # of what comes and goes in every step: blocks that the allocator cannot use again; an assumption
+STATISTIC = 4  # bytes of a float32 for each row of a norm or a softmax
+LOGIT = 4  # bytes of a logit in the loss
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """Bytes of each number that training holds.
+
+    Attributes:
+        parameter, activation: in 16 bits 2. gradient: while micro-batches add to it. optimizer: the moments, and the
+            master weight where there is one.
+        statistics: of each row of a norm; 0 where that is not counted.
+        keeps_dropped: whether attention weights after dropout are kept beside those before it and the mask.
+    """
+
+    parameter: int
+    gradient: int
+    optimizer: int
+    activation: int
+    statistics: int = 0
+    keeps_dropped: bool = True
+
+
+MIXED = Numerics(parameter=2, gradient=4, optimizer=12, activation=2)  # 16-bit training with float32 sums and masters
+HALF_GRADIENTS = Numerics(parameter=2, gradient=2, optimizer=12, activation=2)  # ZeRO's 16 bytes a parameter
+FLOAT32 = Numerics(parameter=4, gradient=4, optimizer=8, activation=4)
+HERE = Numerics(4, 8, 8, 4, STATISTIC, keeps_dropped=False)  # this library: float32, gradients summed in float64
+NUMERICS = {"mixed": MIXED, "half-gradients": HALF_GRADIENTS, "float32": FLOAT32}
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one GPU.
+
+    Attributes:
+        gathered: parameters and gradients of the layers that ZeRO has brought together for the moment.
+        recomputed: of the one layer whose activations are back.
+        fragmentation, reserved: stated assumptions.
+    """
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    activations: float
+    gathered: float = 0.0
+    recomputed: float = 0.0
+    fragmentation: float = 0.0
+    reserved: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return sum(asdict(self).values())
+
+    @property
+    def counted(self) -> float:
+        """Without the two assumptions."""
+        return self.total - self.fragmentation - self.reserved
+
+
+@dataclass(frozen=True)
+class Held:
+    """Parameters of one rank before ZeRO: those of all tokens, and those of its experts."""
+
+    dense: float
+    experts: float
+
+    def sharded(self, layout: PlannedLayout) -> float:
+        """Those left of them on one rank where ZeRO shards them over all replicas."""
+        return self.dense / layout.shards + self.experts / max(1, layout.shards // layout.ep)
+
+    @property
+    def full(self) -> float:
+        return self.dense + self.experts
+
+
+def parameters_of_layers(model: ModelShape, layout: PlannedLayout, dense: float, sparse: float) -> Held:
+    """What a tensor-parallel rank has of so many layers without and with experts."""
+    split = model.dense_block - model.replicated
+    held = dense * (split / layout.tp + model.replicated)
+    if not sparse:
+        return Held(held, 0.0)
+    split = model.block(0) - model.router - model.replicated
+    held += sparse * (split / layout.tp + model.replicated + model.router)
+    return Held(held, sparse * model.routed / (layout.tp * layout.ep))
+
+
+@lru_cache(maxsize=1 << 12)
+def layers_by_rank(model: ModelShape, pp: int, virtual: int) -> tuple[tuple[int, int], ...]:
+    """How many layers each rank of the pipeline has: without experts, and with them."""
+    first_sparse = model.layers - model.sparse_layers
+    found, start = [[0, 0] for _ in range(pp)], 0
+    for stage, count in enumerate(stages_of(model.layers, pp * virtual)):
+        of_dense = max(0, min(start + count, first_sparse) - start)
+        found[stage % pp][0] += of_dense
+        found[stage % pp][1] += count - of_dense
+        start += count
+    return tuple((dense, sparse) for dense, sparse in found)
+
+
+def parameters_of_rank(model: ModelShape, layout: PlannedLayout, rank: int) -> Held:
+    """What the tensor-parallel ranks of one rank of the pipeline have, each."""
+    layers = parameters_of_layers(model, layout, *layers_by_rank(model, layout.pp, layout.virtual)[rank])
+    ends = 0.0
+    if rank == 0:
+        ends += model.width * model.vocab / layout.tp + model.width * model.context * model.learned_positions
+    if rank == layout.pp - 1:
+        ends += model.norm_vectors * model.width
+        if not (model.tied and layout.pp == 1):  # a tied weight is needed at both ends of a pipeline
+            ends += model.width * model.vocab / layout.tp
+    return Held(layers.dense + ends, layers.experts)
+
+
+def in_flight(layout: PlannedLayout, rank: int, micro_batches: int) -> int:
+    """For how many micro-batches a rank of the pipeline holds activations, counted for each of its stages.
+
+    Interleaved: Narayanan et al. (2021, arXiv 2104.04473) start 2 (p - r - 1) + (v - 1) p forward passes before the
+    first backward.
+    """
+    if layout.schedule == "naive":
+        return layout.virtual
+    if layout.schedule == "gpipe":
+        return micro_batches
+    if layout.virtual == 1:
+        return min(micro_batches, layout.pp - rank)
+    warmup = 2 * (layout.pp - rank - 1) + (layout.virtual - 1) * layout.pp + 1
+    return min(micro_batches * layout.virtual, warmup)
+
+
+def saved_scores(model: ModelShape, layout: PlannedLayout, numerics: Numerics) -> float:
+    """What attention makes of its scores in one layer, and keeps for backward."""
+    tokens, heads = _tokens(model, layout), model.heads / layout.tp
+    if layout.attention == "flash":
+        return STATISTIC * heads * tokens
+    each = numerics.activation + model.dropout * (1 + numerics.activation * numerics.keeps_dropped)
+    return heads * tokens * (model.context * each + numerics.statistics)
+
+
+def saved_by_block(model: ModelShape, layout: PlannedLayout, numerics: Numerics, sparse: bool) -> float:
+    """What one layer keeps for backward, without recomputation and without what ``saved_scores`` counts."""
+    e, n, t = numerics.activation, _tokens(model, layout), layout.tp
+    stream = n * model.width / (t if layout.sp else 1)
+    kept = (4 * e + 2 * model.dropout) * stream + 2 * numerics.statistics * n / (t if layout.sp else 1)
+    scored, valued = model.score_widths
+    keys = 2 * model.key_width if model.latent is None else scored + valued
+    kept += e * n * (scored + keys + valued) / t
+    if model.latent:
+        kept += e * n * (model.latent.queries + model.latent.keys_values + model.latent.rope)
+    arrays = 3 if model.gated else 2  # of hidden units
+    if not sparse:
+        return kept + arrays * e * n * model.mlp_hidden / t
+    moe = model.moe
+    kept += arrays * e * n * (moe.top_k + moe.shared) * moe.hidden / t
+    return kept + 2 * e * moe.top_k * n * model.width / (t if layout.sp else 1)  # sent to experts, and come back
+
+
+def memory_of(
+    model: ModelShape, layout: PlannedLayout, batch: int, numerics: Numerics = MIXED, rank: int | None = None
+) -> Memory:
+    """The bytes of the fullest rank, or of one rank of the pipeline.
+
+    Args:
+        layout: with its attention named.
+        batch: sequences in a step.
+    """
+    if rank is not None:
+        return _of_rank(model, layout, batch, numerics, rank)
+    ends = sorted({0, min(1, layout.pp - 1), layout.pp - 1})  # in the middle nothing is more than on rank 1
+    return max((_of_rank(model, layout, batch, numerics, rank) for rank in ends), key=lambda memory: memory.total)
+
+
+def _of_rank(model: ModelShape, layout: PlannedLayout, batch: int, numerics: Numerics, rank: int) -> Memory:
+    held = parameters_of_rank(model, layout, rank)
+    sharded = held.sharded(layout)
+    largest = parameters_of_layers(model, layout, not model.moe, bool(model.moe)).full  # one layer
+    gathered = 0.0
+    parameters = numerics.parameter * held.full
+    if layout.zero == 3:
+        parameters = numerics.parameter * sharded
+        unsharded = min(2 * largest, held.full) if layout.reshard_after_forward else held.full
+        gathered += numerics.parameter * (unsharded - unsharded * sharded / held.full)
+    gradients = numerics.gradient * held.full
+    if layout.zero >= 2 and layout.grad_sync == "micro_batch":
+        gradients = numerics.gradient * sharded
+        gathered += numerics.gradient * min(largest, held.full)
+    activations, recomputed = _activations(model, layout, batch, numerics, rank)
+    return Memory(
+        parameters,
+        gradients,
+        numerics.optimizer * (sharded if layout.zero else held.full),
+        activations,
+        gathered,
+        recomputed,
+        FRAGMENTATION * (activations + gathered + recomputed),
+        RESERVED,
+    )
+
+
+def _activations(
+    model: ModelShape, layout: PlannedLayout, batch: int, numerics: Numerics, rank: int
+) -> tuple[float, float]:
+    """Held for all micro-batches in flight, and computed again for one layer."""
+    e, n = numerics.activation, _tokens(model, layout)
+    stream = n * model.width / (layout.tp if layout.sp else 1)
+    scores = saved_scores(model, layout, numerics)
+    blocks = [saved_by_block(model, layout, numerics, sparse) for sparse in (False, True)[: 1 + bool(model.moe)]]
+    again = 0.0
+    if layout.recompute == "full":
+        again = max(blocks) + scores - e * stream
+        blocks = [e * stream] * len(blocks)
+    elif layout.recompute == "selective":
+        again = scores if layout.attention == "standard" else 0.0
+        blocks = [block + scores - again for block in blocks]
+    else:
+        blocks = [block + scores for block in blocks]
+    layers = layers_by_rank(model, layout.pp, layout.virtual)[rank]
+    count = in_flight(layout, rank, layout.micro_batches(batch)) / layout.virtual
+    held = count * sum(number * block for number, block in zip(layers, blocks, strict=False))
+    if rank == 0:
+        held += count * model.dropout * stream  # the mask of the embedding's dropout
+    if rank == layout.pp - 1:
+        held += 2 * e * stream + LOGIT * n * model.vocab / layout.tp
+    return held, again
+
+
+def _tokens(model: ModelShape, layout: PlannedLayout) -> float:
+    """Of one micro-batch on one rank."""
+    return layout.micro_batch * model.context / layout.cp

@@ -1,0 +1,94 @@
+"""One run, planned: its memory, time, utilization, and what follows from them."""
+
+from dataclasses import dataclass
+
+from minidist.plan.cluster.hardware import ClusterSpec
+from minidist.plan.cluster.roofline import peak_flops
+from minidist.plan.layout import PlannedLayout, with_attention
+from minidist.plan.memory import Memory, memory_of
+from minidist.plan.models.shape import ModelShape
+from minidist.plan.time import Sent, StepCosts, StepTime
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """What a layout costs on a cluster.
+
+    Attributes:
+        batch: sequences in a step. precision: of products.
+    """
+
+    model: ModelShape
+    cluster: ClusterSpec
+    layout: PlannedLayout
+    batch: int
+    precision: str
+    memory: Memory
+    time: StepTime
+    sent: tuple[Sent, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Of a step."""
+        return self.batch * self.model.context
+
+    @property
+    def step_seconds(self) -> float:
+        return self.time.total
+
+    @property
+    def model_flops(self) -> float:
+        """FLOPs of a step that the model asks for: forward, and twice as many in backward."""
+        return 3 * self.tokens * self.model.forward_flops
+
+    @property
+    def recomputed_flops(self) -> float:
+        """FLOPs of what backward computes again."""
+        scores = 2.0 * self.model.layers * self.model.context * sum(self.model.score_widths)
+        if self.layout.recompute == "full":
+            return self.tokens * (self.model.forward_flops - 2.0 * self.model.width * self.model.vocab)
+        if self.layout.recompute == "selective" and self.layout.attention == "standard":
+            return self.tokens * scores
+        return 0.0
+
+    @property
+    def peak_flops(self) -> float:
+        """FLOP/s of all GPUs."""
+        return self.cluster.world_size * peak_flops(self.cluster.accelerator, self.precision)
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs utilization (Chowdhery et al., 2022, appendix B): all pairs of tokens count, hidden or not."""
+        return self.model_flops / (self.step_seconds * self.peak_flops)
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOPs utilization: with what is computed again."""
+        return (self.model_flops + self.recomputed_flops) / (self.step_seconds * self.peak_flops)
+
+    @property
+    def mfu_causal(self) -> float:
+        """MFU where scores that the causal mask hides do not count."""
+        scores = 2.0 * self.model.layers * self.model.context * sum(self.model.score_widths)
+        return self.mfu * (1 - scores / 2 / self.model.forward_flops)
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.step_seconds
+
+    @property
+    def fits(self) -> bool:
+        return self.memory.total <= self.cluster.accelerator.memory
+
+
+def plan_run(costs: StepCosts, layout: PlannedLayout, batch: int) -> PlannedRun:
+    """Plan one layout.
+
+    Raises:
+        ValueError: if the layout is illegal, with the nearest legal one.
+    """
+    layout = with_attention(layout, costs.efficiency.attention)
+    layout.check(costs.model, batch)
+    time, sent = costs.step(layout, batch)
+    memory = memory_of(costs.model, layout, batch, costs.numerics)
+    return PlannedRun(costs.model, costs.cluster, layout, batch, costs.machine.precision, memory, time, tuple(sent))

@@ -1,0 +1,98 @@
+"""How long a collective of a group of GPUs takes, from where the group is in its nodes.
+
+Ranks are numbered so that tensor-parallel ranks are neighbours, then context-, then data-parallel ones, then the stages
+of the pipeline (Megatron-LM's order, and this library's mesh). So a group is ``size`` ranks that are ``stride`` apart.
+
+    all-gather, reduce-scatter    (N-1)/N M / B       M the whole array, B the bus bandwidth
+    all-reduce                    twice that
+    all-to-all                    what stays in the node over the link inside, what leaves over the network card
+
+A ring that crosses nodes enters and leaves each over as many network cards as it has ranks there, and never runs faster
+than the links inside. Each step of a tree over nodes adds a latency.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, log2
+
+from minidist.plan.cluster.efficiency import Efficiency
+from minidist.plan.cluster.hardware import ClusterSpec
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks that communicate: how many, how far apart, and how many of them share a node."""
+
+    size: int
+    stride: int
+    node_size: int
+
+    @property
+    def per_node(self) -> int:
+        return max(1, min(self.size, self.node_size // self.stride))
+
+    @property
+    def leaves_node(self) -> bool:
+        return self.per_node < self.size
+
+
+@dataclass(frozen=True, eq=False)  # compared, and hashed for the cache below, by identity
+class Network:
+    """The links of a cluster, as fast as benchmarks found them."""
+
+    cluster: ClusterSpec
+    efficiency: Efficiency
+
+    def group(self, size: int, stride: int) -> Group:
+        return Group(size, stride, self.cluster.node_size)
+
+    def bus_bandwidth(self, group: Group, nbytes: float) -> float:
+        """Bytes/s that each rank of a ring passes on."""
+        links = self.cluster.links
+        inside = links.inside.bandwidth * self.efficiency.of_collective(nbytes)
+        if not group.leaves_node:
+            return inside
+        return min(inside if group.per_node > 1 else float("inf"), group.per_node * self.card)
+
+    @property
+    def card(self) -> float:
+        """Bytes/s of one rank's share of the network cards."""
+        return self.cluster.links.between.bandwidth * self.efficiency.between
+
+    def latency(self, group: Group) -> float:
+        links = self.cluster.links
+        nodes = ceil(group.size / group.per_node)
+        return links.inside.latency * (group.per_node - 1) + links.between.latency * ceil(log2(nodes))
+
+    def all_gather(self, group: Group, nbytes: float) -> float:
+        """Seconds; ``nbytes`` of the whole array. A reduce-scatter takes as long."""
+        return _all_gather(self, group, nbytes)
+
+    reduce_scatter = all_gather
+
+    def all_reduce(self, group: Group, nbytes: float) -> float:
+        return 2 * _all_gather(self, group, nbytes)
+
+    def all_to_all(self, group: Group, nbytes: float) -> float:
+        """Seconds; ``nbytes`` that each rank sends, to itself too."""
+        if group.size == 1:
+            return 0.0
+        inside = self.cluster.links.inside.bandwidth * self.efficiency.of_collective(nbytes)
+        staying = nbytes * (group.per_node - 1) / group.size
+        leaving = nbytes * (group.size - group.per_node) / group.size
+        return self.latency(group) + max(staying / inside, leaving / self.card)
+
+    def send(self, group: Group, nbytes: float) -> float:
+        """Seconds of one message to the next rank of a group."""
+        if group.size == 1:
+            return 0.0
+        link = self.cluster.links.between if group.leaves_node else self.cluster.links.inside
+        share = self.efficiency.between if group.leaves_node else self.efficiency.of_collective(nbytes)
+        return link.latency + nbytes / (link.bandwidth * share)
+
+
+@lru_cache(maxsize=1 << 16)
+def _all_gather(network: Network, group: Group, nbytes: float) -> float:
+    if group.size == 1 or not nbytes:
+        return 0.0
+    return network.latency(group) + (group.size - 1) / group.size * nbytes / network.bus_bandwidth(group, nbytes)
