@@ -22,7 +22,7 @@ MAY_IMPORT = {  # a package or file -> the others that it may import
     "nn": {"backend", "trace", "overrides", "ledger", "flops"},
     "parallel": {"backend", "trace", "overrides", "ledger", "comm", "nn"},
     "train": {"backend", "trace", "overrides", "ledger", "flops", "comm", "nn", "parallel"},
-    "plan": {"comm", "nn", "train"},
+    "plan": {"comm", "nn", "parallel", "train"},
     "verify": {"comm", "nn", "parallel", "train"},
     "analysis": {"overrides", "trace", "comm", "parallel", "plan", "verify"},
     "show": {

@@ -25,7 +25,7 @@ class PlannedLayout:
     Attributes:
         zero: the stage of ZeRO; it shards over the dp x cp ranks, or over ``shard`` of them.
         reshard_after_forward: 0: stage 3 keeps a layer's parameters from forward to backward.
-        grad_sync: "micro_batch": stages 2 and 3 sum gradients in each micro-batch; "step": once, and keep them unsharded.
+        grad_sync: "micro_batch": stages 2 and 3 sum gradients in each one; "step": once, and keep them unsharded.
         sp: 1: sequence parallelism among the tensor-parallel ranks.
         ep: ranks, of dp, that share the experts.
         cp_kind: "zigzag", "ring", "all-gather" or "ulysses".
@@ -124,7 +124,7 @@ class PlannedLayout:
         """The layout written ``key=value,key=value``; ``dp`` fills the cluster where it is not written.
 
         Raises:
-            ValueError: for a layout that does not fill ``world_size`` GPUs, with the nearest that does; and as the class.
+            ValueError: for a layout that does not fill so many GPUs, with the nearest that does; and as the class.
         """
         settings = read_settings(text, cls, "layout")
         others = prod(max(1, settings.get(axis, 1)) for axis in ("tp", "cp", "pp"))

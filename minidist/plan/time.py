@@ -199,7 +199,7 @@ class _Step:
         return self.element * self.part.tokens * self.model.width
 
     def _tp(self) -> float:
-        """Two all-reduces forward and two backward; with sequence parallelism an all-gather and a reduce-scatter each."""
+        """Two all-reduces forward and two backward; with sp, an all-gather and a reduce-scatter in place of each."""
         return 4 * self.costs.network.all_reduce(self._group("tp"), self._stream)
 
     @property
@@ -234,7 +234,7 @@ class _Step:
         return self.model.moe.top_k * self._stream / self.part.sp
 
     def _send(self) -> float:
-        """One micro-batch to the next stage; each tensor-parallel rank sends its part (Narayanan et al., section 4.1)."""
+        """One micro-batch to the next stage; tensor-parallel ranks send a part each (Narayanan et al., section 4.1)."""
         return self.costs.network.send(self._group("pp"), self._stream / self.layout.tp)
 
     def _tied(self) -> float:

@@ -1,13 +1,13 @@
 """What one GPU computes in one layer for one micro-batch: FLOPs and bytes of each kernel, forward and backward.
 
-n is the tokens of the micro-batch on this rank, h the width, a the heads, s the context, t the tensor-parallel ranks, e
-the bytes of an element. A product (m, k) x (k, n) has 2 m k n FLOPs and moves e (m k + k n + m n) bytes. Its backward is
+n is the tokens of the micro-batch on this rank, h the width, t the tensor-parallel ranks, e the bytes of an element. A
+product (m, k) x (k, n) has 2 m k n FLOPs and moves e (m k + k n + m n) bytes. Its backward is
 two products of the same size: for the gradient of its input, and of its weight, which adds to the gradients that
 earlier micro-batches have left (in float32, as Megatron-LM's ``gradient_accumulation_fusion`` does).
 
 Elementwise kernels are fused as in Megatron-LM: bias with GELU; bias, dropout and residual; scale, mask and softmax.
-Standard attention writes the scores of all pairs of tokens to memory. Flash attention (Dao, 2023, arXiv 2307.08691) does
-not, leaves out the pairs that the causal mask hides, and computes scores again in backward: five products where forward
+Standard attention writes the scores of all pairs of tokens to memory. Flash attention (Dao, 2023, arXiv 2307.08691)
+does not, leaves out the pairs that the causal mask hides, and computes scores again in backward: five products where forward
 has two.
 """
 
@@ -21,6 +21,7 @@ from minidist.plan.models.shape import ModelShape
 
 GRADIENT = 4  # bytes of a gradient while micro-batches add to it
 LOSS = 4  # bytes of a logit in the loss
+SMALL = ("fp8", "fp4")  # precisions of linear layers alone
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Machine:
 
     def flash(self, flops: float, share: float) -> float:
         """Seconds of flash attention's products, always in 16 bits."""
-        precision = self.precision if self.precision not in ("fp8", "fp4") else "bf16"
+        precision = "bf16" if self.precision in SMALL else self.precision
         return flops / (peak_flops(self.chip, precision) * share)
 
 
@@ -180,11 +181,10 @@ def _elementwise(model: ModelShape, part: Part, machine: Machine, hidden: float)
 def head_compute(model: ModelShape, part: Part, machine: Machine) -> Compute:
     """The last norm, the logits and the loss."""
     n, vocabulary, e = part.tokens, model.vocab / part.tp, machine.element
-    precision = (
-        machine if machine.precision not in ("fp8", "fp4") else Machine(machine.chip, machine.efficiency, "bf16", e)
-    )
-    product = precision.product(n, model.width, vocabulary)
-    weights = precision.product(n, model.width, vocabulary, 1, 2 * GRADIENT * model.width * vocabulary)
+    if machine.precision in SMALL:  # models trained in 8 bits keep the head in 16
+        machine = Machine(machine.chip, machine.efficiency, "bf16", e)
+    product = machine.product(n, model.width, vocabulary)
+    weights = machine.product(n, model.width, vocabulary, 1, 2 * GRADIENT * model.width * vocabulary)
     forward = machine.memory((e + 4 * LOSS) * n * vocabulary)  # read, made float32, its maximum, its sum
     backward = machine.memory((LOSS + e) * n * vocabulary)
     norm = machine.memory(2 * e * n * model.width / part.sp)

@@ -1,7 +1,7 @@
 """How long a pipeline takes, from what its ranks need for one micro-batch.
 
 naive                      m times all stages, one after another
-gpipe, 1f1b, interleaved   m slots of the slowest rank, and the other ranks' first slot over v (Narayanan et al., 2021)
+gpipe, 1f1b, interleaved   m slots of the slowest rank, and a slot of each other one over v (Narayanan et al., 2021)
 zb-h1                      products for the gradients of weights (W) fill what was idle: of F + B + W for each other
                            rank F + B - W is left (Qi et al., 2023, arXiv 2401.10241, table 1)
 """
