@@ -7,8 +7,8 @@ earlier micro-batches have left (in float32, as Megatron-LM's ``gradient_accumul
 
 Elementwise kernels are fused as in Megatron-LM: bias with GELU; bias, dropout and residual; scale, mask and softmax.
 Standard attention writes the scores of all pairs of tokens to memory. Flash attention (Dao, 2023, arXiv 2307.08691)
-does not, leaves out the pairs that the causal mask hides, and computes scores again in backward: five products where forward
-has two.
+does not, leaves out the pairs that the causal mask hides, and computes scores again in backward: five products where
+forward has two.
 """
 
 from dataclasses import dataclass
