@@ -10,8 +10,8 @@ masks of one, a GPT's layer saves for backward (Korthikanti et al., 2022, arXiv 
     scores after softmax, mask, after dropout    (2 e + 1) a n s / t
 
 which are s b h (34 + 5 a s / h) bytes for e = 2. Flash attention saves a float32 for each row in place of the last
-line; selective recomputation computes it again; full recomputation keeps the layer's input alone. A pipeline holds this for
-every micro-batch in flight.
+line; selective recomputation computes it again; full recomputation keeps the layer's input alone. A pipeline holds this
+for every micro-batch in flight.
 """
 
 from dataclasses import asdict, dataclass

@@ -108,6 +108,10 @@ class StepCosts:
             pairs,
         )
 
+    def least_seconds(self, layout: PlannedLayout, batch: int) -> float:
+        """A lower bound of the step of this layout with any stage of ZeRO and any number of stages on a rank."""
+        return _Step(self, layout, batch).least()
+
     def step(self, layout: PlannedLayout, batch: int) -> tuple[StepTime, list[Sent]]:
         """The time of a step of so many sequences, and what is sent in it."""
         return _Step(self, layout, batch).time()
@@ -122,6 +126,20 @@ class _Step:
         self.part = costs.part(layout)
         self.element = costs.numerics.activation
         self.sent: list[Sent] = []
+
+    def least(self) -> float:
+        """Seconds that no step can be below, whatever ZeRO and the stages of a rank are: nobody ever idle."""
+        model, machine = self.model, self.costs.machine
+        kinds = [block_compute(model, self.part, machine, sparse) for sparse in self._kinds()]
+        layers = (model.layers - model.sparse_layers, model.sparse_layers)
+        compute = sum(
+            count * (kind.forward.total + kind.backward.total + self._again(kind))
+            for count, kind in zip(layers, kinds, strict=False)
+        )
+        head = head_compute(model, self.part, machine)
+        sent = model.layers * (self._tp() + self._cp(kinds[0])) + model.sparse_layers * self._ep()
+        once = compute + sent + head.forward.total + head.backward.total
+        return self.micro_batches * (once / self.layout.pp + 2 * self._send())
 
     def time(self) -> tuple[StepTime, list[Sent]]:
         model, layout, m = self.model, self.layout, self.micro_batches

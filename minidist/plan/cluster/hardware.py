@@ -227,7 +227,8 @@ class ClusterSpec:
         """Read NAME:SIZE,OPTION=VALUE,... such as ``h100:2x8`` or ``own.toml#lab:4x8,oversubscription=4``.
 
         NAME is a kind of node, FILE.toml (which has one) or FILE.toml#KIND. SIZE is nodes x accelerators in each, or
-        the accelerators of one node, or the shape of a torus; without it, the cluster is one full node. Options:
+        the accelerators of full nodes or of one node, or the shape of a torus; without it, the cluster is one full
+        node. Options:
         oversubscription, network, and inside and between, the names of other links.
 
         Raises:
@@ -315,11 +316,18 @@ def _nodes(name: str, node: NodeType, size: str | None) -> tuple[int, int]:
     if len(numbers) > 2:
         raise ValueError(f"{name}:{size}: a size is NODESxACCELERATORS, such as {name}:2x{node.size}")
     nodes, node_size = numbers if len(numbers) == 2 else (1, numbers[0])
+    if len(numbers) == 1 and node_size % node.size == 0:  # full nodes
+        nodes, node_size = node_size // node.size, node.size
     if node_size > node.size:
         count = nodes * node_size
-        nearest = f"{count // node.size}x{node.size}" if count % node.size == 0 else f"{nodes}x{node.size}"
+        nearest = (
+            f"{name}:{count // node.size}x{node.size}" if count % node.size == 0 else f"{name}:{nodes}x{node.size}"
+        )
+        if len(numbers) == 1:
+            full = count // node.size * node.size
+            nearest = f"{name}:{full} or {name}:{full + node.size}"
         raise ValueError(
-            f"{name}:{size}: a {node.name} has {node.size} accelerators, not {node_size}: choose {name}:{nearest}"
+            f"{name}:{size}: a {node.name} has {node.size} accelerators, not {node_size}: choose {nearest}"
         )
     return nodes, node_size
 

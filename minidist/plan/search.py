@@ -1,0 +1,143 @@
+"""The best layout of a model on a cluster: all legal ones are searched, and none is sampled.
+
+Layouts differ in dp, tp, sp, cp, pp, virtual, ep, zero, recompute and micro_batch. They form groups that differ in zero
+and virtual alone. For each group two bounds are quick to compute: seconds that no step of it can be below (nobody ever
+idle, gradients for nothing) and bytes that no rank can be below (everything sharded). Groups that cannot fit are
+skipped, the others are taken by their bound in seconds; the search ends where the bound passes the worst of the best
+layouts found. So what is skipped cannot win (branch and bound; Land and Doig, 1960).
+
+Without sequence parallelism a layout is never better than with it: it sends as much, and holds and computes more. So
+where sp=1 is legal, sp=0 is skipped.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from time import perf_counter
+
+from minidist.nn.memory.recompute import MODES
+from minidist.plan.layout import PlannedLayout, divisors, with_attention
+from minidist.plan.memory import RESERVED, memory_of, saved_by_block, saved_scores
+from minidist.plan.planned_run import PlannedRun, plan_run
+from minidist.plan.time import StepCosts
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found.
+
+    Attributes:
+        best: the quickest layouts that fit, the quickest first.
+        legal: how many layouts there are. planned: how many were not skipped. seconds: that the search took.
+        smallest: the layout that needs the least memory, if none fits.
+    """
+
+    best: list[PlannedRun]
+    legal: int
+    planned: int
+    seconds: float
+    smallest: PlannedRun | None = None
+
+
+def search(costs: StepCosts, batch: int, top: int = 5, fixed: PlannedLayout | None = None) -> Found:
+    """Find the ``top`` quickest layouts that fit.
+
+    Args:
+        batch: sequences in a step.
+        fixed: whose cp_kind and attention all layouts share; None for the defaults.
+    """
+    began = perf_counter()
+    fixed = with_attention(fixed or PlannedLayout(), costs.efficiency.attention)
+    legal, open_groups, tightest = 0, [], None
+    for group, members in groups(costs, batch, fixed):
+        legal += len(members)
+        least = least_memory(costs, group, batch)
+        if least <= costs.cluster.accelerator.memory:
+            open_groups.append((costs.least_seconds(group, batch), len(open_groups), members))
+        elif tightest is None or least < tightest[0]:
+            tightest = least, members
+    best: list[PlannedRun] = []
+    planned, closest = 0, None
+    for bound, _, members in sorted(open_groups):
+        if len(best) == top and bound > 1.001 * best[-1].step_seconds:  # four digits
+            break
+        for layout in members:
+            planned += 1
+            memory = memory_of(costs.model, layout, batch, costs.numerics)
+            if memory.total > costs.cluster.accelerator.memory:
+                if closest is None or memory.total < closest[0]:
+                    closest = memory.total, layout
+                continue
+            best = sorted([*best, plan_run(costs, layout, batch)], key=_order)[:top]
+    smallest = None
+    if not best and (closest or tightest):
+        candidates = ([closest[1]] if closest else []) + (tightest[1] if tightest else [])
+        smallest = min((plan_run(costs, layout, batch) for layout in candidates), key=lambda run: run.memory.total)
+    return Found(best, legal, planned, perf_counter() - began, smallest)
+
+
+def _order(run: PlannedRun) -> tuple:
+    """Quickest first; of those that agree to four digits the simplest, then the smallest."""
+    return float(f"{run.step_seconds:.4g}"), str(run.layout).count(","), run.memory.total
+
+
+def groups(costs: StepCosts, batch: int, fixed: PlannedLayout) -> Iterator[tuple[PlannedLayout, list[PlannedLayout]]]:
+    """Each group of legal layouts, without those that sequence parallelism makes needless: one of them, and all."""
+    model, world = costs.model, costs.cluster.world_size
+    for tp in divisors(model.heads):
+        for cp in divisors(world // tp) if world % tp == 0 else ():
+            for pp in divisors(world // (tp * cp)):
+                dp = world // (tp * cp * pp)
+                if pp > model.layers + 2 or batch % dp:
+                    continue
+                shape = replace(fixed, tp=tp, cp=cp, pp=pp, dp=dp, sp=0)
+                for micro_batch in divisors(batch // dp):
+                    sized = replace(shape, micro_batch=micro_batch)
+                    if tp > 1 and not (parallel := replace(sized, sp=1)).problem(model, batch):
+                        sized = parallel
+                    elif sized.problem(model, batch):
+                        continue
+                    virtual = _virtual(model.layers, pp, batch // (dp * micro_batch))
+                    for ep in _expert_ranks(costs, dp):
+                        for recompute in MODES:
+                            if recompute == "selective" and fixed.attention == "flash":
+                                continue  # flash attention has nothing that this would compute again
+                            group = replace(sized, ep=ep, recompute=recompute)
+                            yield group, _members(group, virtual)
+
+
+def _virtual(layers: int, pp: int, micro_batches: int) -> list[int]:
+    """How many stages a rank can have."""
+    if pp == 1:
+        return [1]
+    most = (layers + 2) // pp if micro_batches % pp == 0 else 1
+    return [v for v in range(1, most + 1) if v == 1 or layers % (pp * v) == 0 or pp * v == layers + 2]
+
+
+def _expert_ranks(costs: StepCosts, dp: int) -> list[int]:
+    moe = costs.model.moe
+    return [ep for ep in divisors(dp) if moe.experts % ep == 0] if moe else [1]
+
+
+def _members(group: PlannedLayout, virtual: list[int]) -> list[PlannedLayout]:
+    stages = (0, 1, 2, 3) if group.replicas > 1 else (0,)
+    return [replace(group, zero=zero, virtual=v) for zero in stages for v in virtual]
+
+
+def least_memory(costs: StepCosts, layout: PlannedLayout, batch: int) -> float:
+    """Bytes that no rank 0 of the group can be below: parameters, gradients and optimizer sharded over everything."""
+    model, numerics = costs.model, costs.numerics
+    state = numerics.parameter + numerics.gradient + numerics.optimizer
+    blocks = model.parameters - model.embeddings
+    in_flight = min(layout.micro_batches(batch), layout.pp)
+    kept = numerics.activation * layout.micro_batch * model.context / layout.cp * model.width
+    kept /= layout.tp if layout.sp else 1
+    if layout.recompute != "full":
+        sparse = model.moe is not None and model.sparse_layers == model.layers
+        kept = saved_by_block(model, layout, numerics, sparse)
+        if model.moe and not sparse:
+            kept = min(kept, saved_by_block(model, layout, numerics, True))
+        if layout.recompute == "none" or layout.attention == "flash":
+            kept += saved_scores(model, layout, numerics)
+    layers = model.layers // layout.pp  # at least so many on a rank that has not fewer than the others
+    held = in_flight * max(0, layers - 1) * kept
+    return state * blocks / layout.world_size + held + RESERVED
