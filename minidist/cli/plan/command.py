@@ -13,8 +13,8 @@ from minidist.plan.campaign import Campaign, campaign
 from minidist.plan.cluster.efficiency import ATTENTION
 from minidist.plan.cluster.hardware import PRECISIONS, ClusterSpec, load
 from minidist.plan.cluster.roofline import peak_flops
+from minidist.plan.failures.llama3 import llama3_gpu_mtbf_hours
 from minidist.plan.layout import PlannedLayout
-from minidist.plan.llama3_failures import llama3_gpu_mtbf_hours
 from minidist.plan.memory import NUMERICS
 from minidist.plan.models.library import model_of, published
 from minidist.plan.planned_run import PlannedRun, plan_run
