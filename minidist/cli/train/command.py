@@ -27,6 +27,7 @@ from minidist.course.learner.implementations import (
 from minidist.plan.memory_check import check_memory
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
+from minidist.train.measuring.noise_scale import check_noise_scale
 from minidist.train.resilience.elastic import run_elastic
 from minidist.train.resilience.rebalance import check_rebalance
 from minidist.train.result import Run, RunOptions
@@ -50,6 +51,13 @@ def add_commands(commands) -> None:
         default=0,
         metavar="N",
         help="print N bytes that the trained model writes after 'The '",
+    )
+    output.add_argument(
+        "--noise-scale",
+        type=integer,
+        default=0,
+        metavar="K",
+        help="measure the gradient noise scale every K steps: up to which batch larger batches help",
     )
     output.add_argument(
         "--tables",
@@ -76,6 +84,8 @@ def _train(options) -> int:
         layout = wanted.on_nodes(layout if given else replace(layout, node_size=0))  # a checkpoint's nodes are not kept
     if options.rebalance:
         check_rebalance(layout)
+    if options.noise_scale:
+        check_noise_scale(config, layout)
     if options.sample < 0:
         raise ValueError(f"--sample must not be negative, got {options.sample}")
     check_outputs({flag: getattr(options, flag) for flag in ("json", "trace", "png")}, options.text)
@@ -98,6 +108,7 @@ def _train(options) -> int:
         rebalance=options.rebalance,
         validate=True,
         sample=options.sample,
+        noise_scale=options.noise_scale,
         trace=True,
         measure_peak=True,
     )
