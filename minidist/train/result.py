@@ -106,7 +106,8 @@ class Run:
 
     @property
     def tokens_per_second(self) -> float:
-        return self.config.tokens_per_step * self.steps_here / max(rank.seconds for rank in self.ranks)
+        steps = range(len(self.losses) - self.steps_here, len(self.losses))
+        return self.config.tokens_of(steps) / max(rank.seconds for rank in self.ranks)
 
     @property
     def steps_here(self) -> int:

@@ -68,7 +68,7 @@ def run(
     """
     config.check(layout)
     if options.rebalance:
-        check_rebalance(layout)
+        check_rebalance(layout, config)
     if options.noise_scale:
         check_noise_scale(config, layout)
     if cluster.world_size != layout.world_size:
@@ -109,6 +109,7 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
     losses, digests, expert_counts, noise = restored.losses, [], [], []
 
     def take_step(share: Share, step: int, batch: Callable[[int], tuple] | None = None) -> float:
+        share.model.set_micro_batches(config.batch_at(step) // config.micro_batch)
         lr = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
         batch = batch or partial(batch_of, corpus, config, step)
         return train_step(share.model, share.optimizer, share.scaler, batch, lr, config.clip)

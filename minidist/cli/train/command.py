@@ -83,7 +83,7 @@ def _train(options) -> int:
     if wanted is not None:
         layout = wanted.on_nodes(layout if given else replace(layout, node_size=0))  # a checkpoint's nodes are not kept
     if options.rebalance:
-        check_rebalance(layout)
+        check_rebalance(layout, config)
     if options.noise_scale:
         check_noise_scale(config, layout)
     if options.sample < 0:
