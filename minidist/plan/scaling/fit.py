@@ -49,7 +49,7 @@ class Fit:
         return np.array([np.log(run.loss / self.law.loss(run.parameters, run.tokens)) for run in self.runs])
 
     def interval(self, of: Callable[[ScalingLaw], float], level: float = 0.9) -> tuple[float, float]:
-        """The interval in which the middle ``level`` of the draws have a quantity, such as ``lambda law: law.alpha``."""
+        """The interval of the middle ``level`` of the draws for a quantity, such as ``lambda law: law.alpha``."""
         return _middle([of(law) for law in self.draws], level)
 
     def predicted(self, parameters: float, tokens: float, level: float = 0.9) -> tuple[float, float]:

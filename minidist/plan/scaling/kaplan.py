@@ -1,9 +1,9 @@
 """The scaling laws of Kaplan et al. ("Scaling Laws for Neural Language Models", 2020, arXiv 2001.08361).
 
 They came first, and gave most of a larger budget to a larger model: N ~ C^0.73 where Hoffmann et al. found C^0.5. What
-makes the difference: N counts no embeddings here, which are most of a small model; warm-up was as long for small models
-as for large ones; and neither batch nor learning rate was tuned for each size (Porian et al., 2024, arXiv 2406.19146;
-Pearce and Song, 2024, arXiv 2406.12907). Losses are nats per BPE token of WebText2, so they compare with no other law's.
+makes the difference: N and C count no embeddings here, which are most of a small model (Pearce and Song, 2024, arXiv
+2406.12907); warm-up was as long for small models as for large ones; and neither batch nor learning rate was tuned for
+each size (Porian et al., 2024, arXiv 2406.19146). Losses are nats per BPE token of WebText2: no other law's compare.
 """
 
 from minidist.plan.scaling.laws import FLOPS_PER_PARAMETER, Training, check
@@ -34,7 +34,7 @@ def loss_of_tokens(tokens):
 
 
 def loss(parameters, tokens):
-    """L(N, D) = ((N_c / N)^(alpha_N / alpha_D) + D_c / D)^alpha_D: both limit. Early stopping, several epochs allowed."""
+    """L(N, D) = ((N_c / N)^(alpha_N / alpha_D) + D_c / D)^alpha_D: both limit; stopped early, several epochs allowed."""
     check(parameters=parameters, tokens=tokens)
     of_size = (JOINT_N_C / parameters) ** (JOINT_ALPHA_N / JOINT_ALPHA_D)
     return (of_size + JOINT_D_C / tokens) ** JOINT_ALPHA_D

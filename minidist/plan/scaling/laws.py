@@ -2,8 +2,8 @@
 
 This is "approach 3" of Hoffmann et al. ("Training Compute-Optimal Large Language Models", 2022, arXiv 2203.15556,
 section 3.3). E is the entropy of the text, which no model gets below; A / N^alpha is what a model of finite size loses,
-and B / D^beta what it loses for having seen D tokens once. Training takes C = 6 N D FLOPs: 2 N for each token in forward,
-4 N in backward. So a budget C leaves one choice, N, and the best one has a closed form.
+and B / D^beta what it loses for having seen D tokens only. Training takes C = 6 N D FLOPs: 2 N for each token in
+forward, 4 N in backward. So a budget C leaves one choice, N, and the best one has a closed form.
 
 N counts all parameters, embeddings too. Losses are in nats per token of one tokenizer on one text: what carries over to
 others is exponents and tokens per parameter, with care. D counts tokens as if none were seen twice.
@@ -21,7 +21,7 @@ INFERENCE_FLOPS_PER_PARAMETER = 2  # and token: forward alone
 
 @dataclass(frozen=True)
 class Training:
-    """A model and how long it is trained: N parameters, D tokens, and the loss that a law gives them, nats per token."""
+    """A model and how long it is trained: N parameters, D tokens, and the loss in nats per token, by a law or measured."""
 
     parameters: float
     tokens: float
@@ -39,7 +39,7 @@ class Training:
 
 @dataclass(frozen=True)
 class ScalingLaw:
-    """L(N, D) = E + A / N^alpha + B / D^beta.
+    """L(N, D) = E + A / N^alpha + B / D^beta, with its constants.
 
     Attributes:
         E: the loss of an infinite model after infinitely many tokens, nats per token.
