@@ -34,7 +34,7 @@ def loss_of_tokens(tokens):
 
 
 def loss(parameters, tokens):
-    """L(N, D) = ((N_c / N)^(alpha_N / alpha_D) + D_c / D)^alpha_D: both limit; stopped early, several epochs allowed."""
+    """L(N, D) = ((N_c / N)^(alpha_N / alpha_D) + D_c / D)^alpha_D: both limit; stopped early, epochs allowed."""
     check(parameters=parameters, tokens=tokens)
     of_size = (JOINT_N_C / parameters) ** (JOINT_ALPHA_N / JOINT_ALPHA_D)
     return (of_size + JOINT_D_C / tokens) ** JOINT_ALPHA_D

@@ -21,7 +21,12 @@ INFERENCE_FLOPS_PER_PARAMETER = 2  # and token: forward alone
 
 @dataclass(frozen=True)
 class Training:
-    """A model and how long it is trained: N parameters, D tokens, and the loss in nats per token, by a law or measured."""
+    """A model, how long it is trained, and its loss by a law or as measured.
+
+    Attributes:
+        parameters: N. tokens: D.
+        loss: nats per token.
+    """
 
     parameters: float
     tokens: float
