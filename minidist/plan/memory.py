@@ -138,13 +138,15 @@ def in_flight(layout: PlannedLayout, rank: int, micro_batches: int) -> int:
     """For how many micro-batches a rank of the pipeline holds activations, counted for each of its stages.
 
     Interleaved: Narayanan et al. (2021, arXiv 2104.04473) start 2 (p - r - 1) + (v - 1) p forward passes before the
-    first backward.
+    first backward. ZB-H1: what waits for its W is held too, so every rank holds what 1F1B's first rank holds.
     """
     if layout.schedule == "naive":
-        return layout.virtual
+        return 1
     if layout.schedule == "gpipe":
         return micro_batches
-    if layout.virtual == 1:
+    if layout.schedule == "zb-h1":
+        return min(micro_batches, layout.pp)
+    if layout.schedule == "1f1b":
         return min(micro_batches, layout.pp - rank)
     warmup = 2 * (layout.pp - rank - 1) + (layout.virtual - 1) * layout.pp + 1
     return min(micro_batches * layout.virtual, warmup)
