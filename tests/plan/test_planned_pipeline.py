@@ -12,9 +12,10 @@ from minidist.plan.memory import in_flight
 from minidist.plan.step.pipeline import pipeline_seconds
 
 PARTS = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}  # of a slot of 3; W is a third of it
+NAMES = ("naive", "gpipe", "1f1b", "interleaved", "zb-h1")
 SIZES = [
     (name, p, m, v)
-    for name, p, m, v in product(("naive", "gpipe", "1f1b", "interleaved", "zb-h1"), range(2, 8), range(1, 15), (1, 2, 3))
+    for name, p, m, v in product(NAMES, range(2, 8), range(1, 15), (1, 2, 3))
     if (v == 1 or name == "interleaved") and (m % p == 0 or name != "interleaved")
 ]  # fmt: skip
 
@@ -29,7 +30,7 @@ def played(name: str, slots: list[float], micro_batches: int, virtual: int = 1) 
     return max(rank[-1].end for rank in lists)
 
 
-@pytest.mark.parametrize("name", ["naive", "gpipe", "1f1b", "interleaved", "zb-h1"])
+@pytest.mark.parametrize("name", NAMES)
 def test_equal_ranks_take_as_long_as_the_schedule(name):
     for _, p, m, v in (size for size in SIZES if size[0] == name):
         if name == "zb-h1" and m < p:
@@ -40,7 +41,7 @@ def test_equal_ranks_take_as_long_as_the_schedule(name):
 
 
 def test_zb_h1_needs_a_micro_batch_for_each_rank_to_fill_what_was_idle():
-    """With fewer there are too few products for weights: the closed form is then a lower bound, and 1F1B an upper one."""
+    """With fewer there are too few products for weights: the closed form is a lower bound, and 1F1B an upper one."""
     for p, m in product(range(2, 8), range(1, 7)):
         if m < p:
             short = sum(pipeline_seconds("zb-h1", 1, m, [3.0] * p, 1 / 3))
@@ -64,7 +65,7 @@ def test_where_another_rank_is_the_slowest_1f1b_ends_earlier():
             assert m * max(slots) <= played("1f1b", slots, m) < bound == pytest.approx(played("gpipe", slots, m))
 
 
-@pytest.mark.parametrize("name", ["naive", "gpipe", "1f1b", "interleaved", "zb-h1"])
+@pytest.mark.parametrize("name", NAMES)
 def test_each_rank_holds_what_its_schedule_holds(name):
     for _, p, m, v in (size for size in SIZES if size[0] == name):
         layout = PlannedLayout(pp=p, schedule=name, virtual=v)
