@@ -17,6 +17,7 @@ MODULES = {  # a module whose ``add_commands`` adds commands -> the names of the
     "minidist.cli.demo.command": ("demo",),
     "minidist.cli.failures": ("failures",),
     "minidist.cli.hardware": ("hardware",),
+    "minidist.cli.explore": ("explore",),
     "minidist.course.challenges.command": ("challenge",),
     "minidist.course.commands": ("check", "reset", "grade", "mutants", "stubs"),
 }
