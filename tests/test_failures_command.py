@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from minidist.cli import main as cli
-from minidist.plan.failures import daly_interval, first_order_waste, goodput, young_interval
-from minidist.plan.llama3_failures import llama3_mtbf_hours
+from minidist.plan.failures.goodput import daly_interval, first_order_waste, goodput, young_interval
+from minidist.plan.failures.llama3 import llama3_mtbf_hours
 
 MTBF = llama3_mtbf_hours() * 3600
 LLAMA_3 = ["failures", "--gpus", "16384"]

@@ -7,8 +7,7 @@ from rich.table import Table
 
 from minidist.cli.flags import integer, real
 from minidist.cli.output import check_outputs, console_of, json_output, write_outputs
-from minidist.plan.failure_simulation import Machines, TimeSpent, simulate
-from minidist.plan.failures import (
+from minidist.plan.failures.goodput import (
     best_interval,
     cluster_mtbf,
     daly_interval,
@@ -18,8 +17,9 @@ from minidist.plan.failures import (
     no_failure_probability,
     young_interval,
 )
-from minidist.plan.llama3_failures import llama3_gpu_mtbf_hours
-from minidist.plan.spares import speed_with_spares
+from minidist.plan.failures.llama3 import llama3_gpu_mtbf_hours
+from minidist.plan.failures.simulation import Machines, TimeSpent, simulate
+from minidist.plan.failures.spares import speed_with_spares
 
 HOUR, DAY = 3600, 86400
 AT_LEAST_ZERO = ("save_seconds", "restart_seconds", "detection_seconds", "asynchronous", "spares", "repair_hours")

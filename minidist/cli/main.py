@@ -1,4 +1,4 @@
-"""The command line: ``minidist train``, ``verify``, ``demo``, ``failures``, ``hardware`` and the course's commands.
+"""The command line: ``minidist train``, ``verify``, ``demo``, ``failures``, ``hardware``, ``plan``, and the course's.
 
 A command's module is imported when the command is called: ``minidist check`` starts without the demonstrations.
 """
@@ -17,6 +17,7 @@ MODULES = {  # a module whose ``add_commands`` adds commands -> the names of the
     "minidist.cli.demo.command": ("demo",),
     "minidist.cli.failures": ("failures",),
     "minidist.cli.hardware": ("hardware",),
+    "minidist.cli.plan.command": ("plan",),
     "minidist.cli.explore": ("explore",),
     "minidist.course.challenges.command": ("challenge",),
     "minidist.course.commands": ("check", "reset", "grade", "mutants", "stubs"),

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from minidist.plan.failures import best_interval, cluster_mtbf, goodput
+from minidist.plan.failures.goodput import best_interval, cluster_mtbf, goodput
 from minidist.plan.planned_run import PlannedRun
 
 HOUR, DAY = 3600, 86400

@@ -153,9 +153,8 @@ class PlannedLayout:
         parts = parts_of(self.cp, self.cp_kind)
         if self.cp > 1 and model.context % parts:
             fitting = [n for n in divisors(model.context) if model.context % parts_of(n, self.cp_kind) == 0]
-            return (
-                f"cp={self.cp} by {self.cp_kind} cuts {model.context} tokens into {parts}: {nearest(self.cp, fitting)}"
-            )
+            near = nearest(self.cp, fitting)
+            return f"cp={self.cp} by {self.cp_kind} cuts {model.context} tokens into {parts} parts: {near}"
         if self.cp > 1 and self.cp_kind == "ulysses" and model.heads // self.tp % self.cp:
             return f"cp={self.cp} by ulysses does not divide the {model.heads // self.tp} heads of a rank"
         if self.ep > 1 and (model.moe is None or model.moe.experts % self.ep):

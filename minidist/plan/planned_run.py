@@ -37,18 +37,37 @@ class PlannedRun:
         return self.time.total
 
     @property
-    def model_flops(self) -> float:
-        """FLOPs of a step that the model asks for: forward, and twice as many in backward."""
+    def scores_flops(self) -> float:
+        """FLOPs of scores and weighted sums of one token in forward, over all layers and all pairs of tokens."""
+        return 2.0 * self.model.layers * self.model.context * sum(self.model.score_widths)
+
+    @property
+    def all_pairs_flops(self) -> float:
+        """FLOPs of a step, forward and twice as many in backward, pairs that the causal mask hides among them."""
         return 3 * self.tokens * self.model.forward_flops
+
+    @property
+    def causal_flops(self) -> float:
+        """The same without the pairs that the mask hides: half of them."""
+        return self.all_pairs_flops - 3 * self.tokens * self.scores_flops / 2
+
+    @property
+    def model_flops(self) -> float:
+        """Those that count in MFU: of the pairs of tokens that the attention kernel computes.
+
+        So all pairs for standard attention, as PaLM and Megatron-LM count, and half of them for flash attention, as
+        Llama 3 does. Authors differ; both counts are here.
+        """
+        return self.causal_flops if self.layout.attention == "flash" else self.all_pairs_flops
 
     @property
     def recomputed_flops(self) -> float:
         """FLOPs of what backward computes again."""
-        scores = 2.0 * self.model.layers * self.model.context * sum(self.model.score_widths)
         if self.layout.recompute == "full":
-            return self.tokens * (self.model.forward_flops - 2.0 * self.model.width * self.model.vocab)
+            head = 2.0 * self.model.width * self.model.vocab
+            return self.model_flops / 3 - self.tokens * head
         if self.layout.recompute == "selective" and self.layout.attention == "standard":
-            return self.tokens * scores
+            return self.tokens * self.scores_flops
         return 0.0
 
     @property
@@ -58,19 +77,26 @@ class PlannedRun:
 
     @property
     def mfu(self) -> float:
-        """Model FLOPs utilization (Chowdhery et al., 2022, appendix B): all pairs of tokens count, hidden or not."""
-        return self.model_flops / (self.step_seconds * self.peak_flops)
+        """Model FLOPs utilization (Chowdhery et al., 2022, appendix B). See ``model_flops`` for what counts."""
+        return self._utilization(self.model_flops)
+
+    def _utilization(self, flops: float) -> float:
+        return flops / (self.step_seconds * self.peak_flops)
 
     @property
     def hfu(self) -> float:
         """Hardware FLOPs utilization: with what is computed again."""
-        return (self.model_flops + self.recomputed_flops) / (self.step_seconds * self.peak_flops)
+        return self._utilization(self.model_flops + self.recomputed_flops)
+
+    @property
+    def mfu_all_pairs(self) -> float:
+        """MFU where scores that the causal mask hides count too."""
+        return self._utilization(self.all_pairs_flops)
 
     @property
     def mfu_causal(self) -> float:
-        """MFU where scores that the causal mask hides do not count."""
-        scores = 2.0 * self.model.layers * self.model.context * sum(self.model.score_widths)
-        return self.mfu * (1 - scores / 2 / self.model.forward_flops)
+        """MFU where they do not."""
+        return self._utilization(self.causal_flops)
 
     @property
     def tokens_per_second(self) -> float:

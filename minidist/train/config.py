@@ -11,6 +11,7 @@ from minidist.parallel.pipeline import spread
 from minidist.train.layout import Layout
 from minidist.train.numerals import LARGEST
 
+OPTIMIZERS = ("adamw", "lamb")
 MOE = tuple(field.name for field in fields(MoEConfig))  # the settings of experts
 
 
@@ -29,6 +30,7 @@ class TrainConfig:
     global_batch: int = 48  # samples in a step, over all ranks
     micro_batch: int = 2  # samples per forward and backward pass: the grain that no layout cuts
     steps: int = 100
+    optimizer: str = "adamw"  # or lamb: see nn/lamb.py
     lr: float = 3e-3
     warmup: int = 10  # steps
     clip: float = 1.0  # greatest global gradient norm
@@ -77,6 +79,8 @@ class TrainConfig:
         for name in ("lr", "clip"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be larger than 0, but is {getattr(self, name)}")
+        if self.optimizer not in OPTIMIZERS:
+            raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, but is {self.optimizer}")
         if self.global_batch % self.micro_batch:
             raise ValueError(
                 f"global_batch {self.global_batch} must be a multiple of micro_batch {self.micro_batch}: "

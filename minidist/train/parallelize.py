@@ -31,7 +31,7 @@ from minidist.parallel.tensor import TensorParallel, tensor_plan
 from minidist.parallel.tools.accumulation import accumulate
 from minidist.parallel.tools.plan import Plan
 from minidist.parallel.tools.regions import Region
-from minidist.parallel.tools.scalars import global_max, global_sum
+from minidist.parallel.tools.scalars import global_max, global_maxima, global_sum, global_sums
 from minidist.parallel.tools.schedule_check import check_schedule
 from minidist.parallel.tools.schedules import schedule
 from minidist.parallel.zero import Zero
@@ -209,6 +209,18 @@ class ParallelModel:
         for axis in self.sharding:
             value = global_sum(value, axis.shard_group)
         return value
+
+    def global_maxima(self, values: np.ndarray) -> np.ndarray:
+        """``global_max`` of each element of a vector."""
+        for axis in self.sharding:
+            values = global_maxima(values, axis.shard_group)
+        return values
+
+    def global_sums(self, values: np.ndarray) -> np.ndarray:
+        """``global_sum`` of each element of a vector."""
+        for axis in self.sharding:
+            values = global_sums(values, axis.shard_group)
+        return values
 
     def full_state(self, arrays: dict) -> dict:
         """From the arrays that this rank trains, by parameter name, to the full ones. Called by all ranks together."""

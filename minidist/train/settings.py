@@ -23,7 +23,7 @@ def read_settings(text: str, kind: type, what: str) -> dict:
     for part in text.replace(" ", "").split(","):
         key, equals, value = part.partition("=")
         if key not in types or not equals:
-            near = get_close_matches(key, types, n=1)
+            near = get_close_matches(key, types, n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]!r}?" if near and key not in types else ""
             raise ValueError(f"{what} {text!r}: {part!r} is not key=value with a key of {', '.join(types)}{hint}")
         if key in settings:

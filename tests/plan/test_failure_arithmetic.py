@@ -4,7 +4,7 @@ from math import exp, expm1, inf, nan
 
 import pytest
 
-from minidist.plan.failures import (
+from minidist.plan.failures.goodput import (
     best_interval,
     cluster_mtbf,
     daly_interval,
@@ -16,7 +16,7 @@ from minidist.plan.failures import (
     no_failure_probability,
     young_interval,
 )
-from minidist.plan.llama3_failures import (
+from minidist.plan.failures.llama3 import (
     DAYS,
     GPUS,
     PLANNED,

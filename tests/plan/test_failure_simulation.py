@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from minidist.plan import failure_simulation
-from minidist.plan.failure_simulation import MICROSECONDS, Machines, TimeSpent, simulate
-from minidist.plan.failures import daly_interval, first_order_waste, goodput, young_interval
-from minidist.plan.spares import speed_with_spares, waiting_share
+from minidist.plan.failures import simulation as failure_simulation
+from minidist.plan.failures.goodput import daly_interval, first_order_waste, goodput, young_interval
+from minidist.plan.failures.simulation import MICROSECONDS, Machines, TimeSpent, simulate
+from minidist.plan.failures.spares import speed_with_spares, waiting_share
 
 HOUR = 3600
 M = 3.09 * HOUR  # Llama 3's

@@ -5,8 +5,8 @@ from math import exp, factorial
 
 import pytest
 
-from minidist.plan.peer_memory import recoverable_probability
-from minidist.plan.spares import in_repair_probabilities, speed_with_spares, waiting_share
+from minidist.plan.failures.peer_memory import recoverable_probability
+from minidist.plan.failures.spares import in_repair_probabilities, speed_with_spares, waiting_share
 
 
 def erlang_b(load: float, lines: int) -> float:

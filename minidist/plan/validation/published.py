@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from minidist.plan.cluster.toml_tables import choose, from_table, read_toml
+from minidist.plan.memory import NUMERICS
 from minidist.plan.models.library import model_of
 from minidist.plan.models.shape import ModelShape
 
@@ -26,6 +27,7 @@ class PublishedRun:
     Attributes:
         model: a name, or a model by hand. context: tokens of a sequence, where it differs from the model's.
         cluster: written as for ``ClusterSpec``. layout: as ``key=value,key=value``. batch: sequences in a step.
+        numerics: bytes of parameters, gradients and optimizer state: a key of plan/memory.py's NUMERICS.
         mfu, hfu: shares of the peak in ``precision``, without and with what backward computes again.
         tflops: of each GPU. tflops_count: "model" as in MFU, "hardware" as in HFU.
         memory_bytes: of the GPU that has most. memory_count: "peak", or "states" for parameters, gradients and
@@ -43,6 +45,7 @@ class PublishedRun:
     source: str
     context: int = 0
     precision: str = "bf16"
+    numerics: str = "mixed"
     step_seconds: float | None = None
     mfu: float | None = None
     hfu: float | None = None
@@ -59,6 +62,7 @@ class PublishedRun:
             ("tflops_count", COUNTS),
             ("flops_convention", CONVENTIONS),
             ("memory_count", MEMORY_COUNTS),
+            ("numerics", tuple(NUMERICS)),
         ):
             if getattr(self, key) not in known:
                 raise ValueError(f"{key}: {choose(getattr(self, key), known)}")

@@ -1,7 +1,7 @@
 import pytest
 from figures.ch12 import save_interval
 
-from minidist.plan.failures import daly_interval, goodput
+from minidist.plan.failures.goodput import daly_interval, goodput
 
 
 def test_the_dot_is_at_the_bottom_of_its_valley():

@@ -5,7 +5,7 @@ Source: The Llama 3 Herd of Models (2024, arXiv:2407.21783), section 3.3.4 and i
 counts, which add up to the 419 of the text: 148 of them are 35.3 %.
 """
 
-from minidist.plan.failures import gpu_mtbf
+from minidist.plan.failures.goodput import gpu_mtbf
 
 DAYS = 54
 GPUS = 16_384

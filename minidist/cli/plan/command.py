@@ -1,0 +1,194 @@
+"""``minidist plan``: the best layouts of a model on a cluster, one layout explained, or published runs beside plans."""
+
+import argparse
+from dataclasses import dataclass, replace
+
+from minidist.cli.flags import integer, real
+from minidist.cli.output import check_outputs, console_of, json_output, write_outputs
+from minidist.cli.plan.numbers import layout_numbers, validation_numbers
+from minidist.cli.plan.quantities import decimal, sequences_of
+from minidist.cli.plan.tables import best_table, explanation, no_layout, summary, validation_tables
+from minidist.plan.advice import what_would_help
+from minidist.plan.campaign import Campaign, campaign
+from minidist.plan.cluster.efficiency import ATTENTION
+from minidist.plan.cluster.hardware import PRECISIONS, ClusterSpec, load
+from minidist.plan.cluster.roofline import peak_flops
+from minidist.plan.failures.llama3 import llama3_gpu_mtbf_hours
+from minidist.plan.layout import PlannedLayout
+from minidist.plan.memory import NUMERICS
+from minidist.plan.models.library import model_of, published
+from minidist.plan.planned_run import PlannedRun, plan_run
+from minidist.plan.search import search
+from minidist.plan.time import StepCosts
+
+TOKENS = 15e12  # Llama 3's
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the flags ask for: costs of the model on the cluster, and the sequences of a step."""
+
+    costs: StepCosts
+    batch: int
+    options: object
+
+    def campaign(self, run: PlannedRun) -> Campaign:
+        options = self.options
+        return campaign(
+            run, options.tokens, options.gpu_mtbf_hours, options.save_seconds, options.restart_seconds, options.price
+        )
+
+
+def add_commands(commands) -> None:
+    """Add the command to the subparsers of the command line."""
+    command = commands.add_parser(
+        "plan",
+        help="what a model costs on a cluster: memory, step time, MFU, days; the best layout",
+        description="Plan a training run by arithmetic alone: search all legal layouts of a model on a cluster, "
+        "explain one, or hold plans against published runs.",
+    )
+    command.set_defaults(command=_plan)
+    command.add_argument(
+        "--model",
+        metavar="MODEL",
+        help=f"{', '.join(published())}; or by hand, layers=96,width=12288,heads=96,vocab=51200,context=2048",
+    )
+    command.add_argument("--cluster", metavar="CLUSTER", help="h100:16384, a100:64x8, ...: see minidist hardware")
+    command.add_argument("--hardware", metavar="FILE", help="TOML file with hardware of your own")
+    command.add_argument("--context", type=integer, metavar="N", help="tokens of a sequence (default: the model's)")
+    command.add_argument("--batch", type=integer, metavar="N", help="sequences in a step")
+    command.add_argument("--batch-tokens", metavar="N", help="tokens in a step, such as 16M")
+    command.add_argument(
+        "--layout",
+        metavar="LAYOUT",
+        help="explain this one, such as dp=8,tp=8,pp=16,sp=1,virtual=6,zero=1,recompute=selective,micro_batch=1; "
+        "without dp, it fills the cluster",
+    )
+    command.add_argument("--top", type=integer, default=5, metavar="N", help="layouts to list (default: 5)")
+    numerics = command.add_argument_group("numbers")
+    numerics.add_argument(
+        "--precision", choices=PRECISIONS, help="of matrix products (default: bf16, or fp16 where the chip lacks it)"
+    )
+    numerics.add_argument(
+        "--numerics",
+        choices=tuple(NUMERICS),
+        default="mixed",
+        help="bytes of each parameter, gradient and optimizer state: mixed 2 + 4 + 12 (default), half-gradients "
+        "2 + 2 + 12 (ZeRO's 16), float32 4 + 4 + 8",
+    )
+    numerics.add_argument("--attention", choices=ATTENTION, help="attention kernel (default: that of the chip's time)")
+    run = command.add_argument_group("the whole run")
+    run.add_argument("--tokens", type=_tokens, default=TOKENS, metavar="N", help="to train on (default: 15T)")
+    run.add_argument("--price", type=real, metavar="X", help="of one GPU for an hour, in any currency")
+    run.add_argument(
+        "--gpu-mtbf-hours",
+        type=real,
+        default=llama3_gpu_mtbf_hours(),
+        metavar="X",
+        help="mean time between failures of one GPU (default: Llama 3's)",
+    )
+    run.add_argument("--save-seconds", type=real, default=60.0, metavar="X", help="how long a save stops training")
+    run.add_argument("--restart-seconds", type=real, default=300.0, metavar="X", help="from a failure to training")
+    command.add_argument(
+        "--validate", action="store_true", help="hold plans against published runs: ours, published, error"
+    )
+    command.add_argument("--json", metavar="PATH", help="write the numbers to this file; - for standard output")
+
+
+def _tokens(text: str) -> float:
+    try:
+        return decimal(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _plan(options) -> int:
+    check_outputs({"json": options.json}, None)
+    console = console_of(options)
+    if options.validate:
+        return _validate(options, console)
+    asked = _asked(options)
+    console.print(summary(asked.costs, asked.batch))
+    content, status = _explain(asked, console) if options.layout else _search(asked, console)
+    write_outputs(console, json_output(options.json, content))
+    return status
+
+
+def _asked(options) -> Asked:
+    """The flags, checked."""
+    for flag, value, example in (("model", options.model, "llama3-8b"), ("cluster", options.cluster, "h100:8")):
+        if value is None:
+            raise ValueError(f"--{flag} is missing: name one, such as --{flag} {example}; or --validate")
+    known = load(options.hardware)
+    model, cluster = model_of(options.model), ClusterSpec.parse(options.cluster, known)
+    if options.context is not None:
+        model = replace(model, context=options.context)
+    if (options.batch is None) == (options.batch_tokens is None):
+        raise ValueError("give the size of a step once: --batch SEQUENCES or --batch-tokens TOKENS, such as 16M")
+    batch = options.batch if options.batch is not None else sequences_of(options.batch_tokens, model.context)
+    for flag in ("batch", "top", "price", "save_seconds", "restart_seconds"):
+        value = getattr(options, flag)
+        if value is not None and value <= 0 and not (value == 0 and flag == "restart_seconds"):
+            raise ValueError(f"--{flag.replace('_', '-')} must be above 0, got {value:g}")
+    precision = options.precision or ("bf16" if "bf16" in cluster.accelerator.flops else "fp16")
+    peak_flops(cluster.accelerator, precision)  # raises where the chip lacks it
+    return Asked(StepCosts(model, cluster, precision, NUMERICS[options.numerics]), batch, options)
+
+
+def _explain(asked: Asked, console) -> tuple[dict, int]:
+    """One layout."""
+    options, costs = asked.options, asked.costs
+    layout = PlannedLayout.parse(options.layout, costs.cluster.world_size)
+    if options.attention:
+        layout = replace(layout, attention=options.attention)
+    run = plan_run(costs, layout, asked.batch)
+    whole = asked.campaign(run)
+    ways = what_would_help(costs, run)
+    for table in explanation(run, whole, ways):
+        console.print(table)
+    numbers = layout_numbers(run, whole)
+    numbers["changes"] = {name: layout_numbers(other, asked.campaign(other)) for name, other in ways}
+    return _head(asked) | {"layouts": [numbers]}, 0
+
+
+def _search(asked: Asked, console) -> tuple[dict, int]:
+    """All layouts."""
+    costs = asked.costs
+    found = search(costs, asked.batch, asked.options.top, PlannedLayout(attention=asked.options.attention or ""))
+    numbers = {"legal": found.legal, "planned": found.planned, "seconds": found.seconds}
+    if not found.best:
+        console.print(no_layout(costs, asked.batch, found))
+        smallest = [layout_numbers(found.smallest, asked.campaign(found.smallest))] if found.smallest else []
+        return _head(asked) | {"search": numbers, "layouts": [], "smallest": smallest}, 1
+    wholes = [asked.campaign(run) for run in found.best]
+    console.print(best_table(found, wholes))
+    for table in explanation(found.best[0], wholes[0], []):
+        console.print(table)
+    layouts = [layout_numbers(run, whole) for run, whole in zip(found.best, wholes, strict=True)]
+    return _head(asked) | {"search": numbers, "layouts": layouts}, 0
+
+
+def _head(asked: Asked) -> dict:
+    costs = asked.costs
+    return {
+        "model": costs.model.name,
+        "parameters": costs.model.parameters,
+        "active_parameters": costs.model.active_parameters,
+        "cluster": str(costs.cluster),
+        "gpus": costs.cluster.world_size,
+        "batch": asked.batch,
+        "context": costs.model.context,
+        "batch_tokens": asked.batch * costs.model.context,
+        "precision": costs.machine.precision,
+        "memory_limit_bytes": costs.cluster.accelerator.memory,
+    }
+
+
+def _validate(options, console) -> int:
+    from minidist.plan.validation.compare import compare_all
+
+    compared = compare_all()
+    for table in validation_tables(compared):
+        console.print(table)
+    write_outputs(console, json_output(options.json, validation_numbers(compared)))
+    return 0

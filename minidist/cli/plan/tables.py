@@ -1,0 +1,254 @@
+"""What ``minidist plan`` prints: tables for people."""
+
+from dataclasses import asdict
+
+from rich.console import Group
+from rich.table import Table
+
+from minidist.cli.plan.quantities import duration, written
+from minidist.plan.advice import why_slower
+from minidist.plan.campaign import Campaign
+from minidist.plan.planned_run import PlannedRun
+from minidist.plan.search import Found
+from minidist.plan.time import StepCosts
+from minidist.plan.validation.compare import FAMILIES, Comparison, Figure, figures_of, summarize
+
+GB = 1e9
+PARTS = {  # of a step, in words
+    "products": "matrix products",
+    "attention": "attention",
+    "elementwise": "elementwise kernels",
+    "recompute": "recomputation",
+    "tp": "tensor parallelism",
+    "cp": "context parallelism",
+    "ep": "expert parallelism",
+    "pp": "pipeline sends",
+    "dp": "gradients and parameters",
+    "bubble": "pipeline bubble",
+    "optimizer": "optimizer",
+}
+KINDS = {  # of memory, in words
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "optimizer": "optimizer state",
+    "activations": "activations",
+    "gathered": "gathered by ZeRO for now",
+    "recomputed": "recomputed layer",
+    "fragmentation": "fragmentation (assumed 5 %)",
+    "reserved": "CUDA, NCCL (assumed)",
+}
+BAR = 24  # characters
+
+
+def summary(costs: StepCosts, batch: int) -> str:
+    """What is planned, in one line."""
+    model, cluster = costs.model, costs.cluster
+    active = f" ({written(model.active_parameters)} active)" if model.moe else ""
+    tokens = written(batch * model.context)
+    return (
+        f"{model.name}: {written(model.parameters)} parameters{active}, {model.context:,} tokens of context, on "
+        f"{cluster.world_size:,} x {cluster.accelerator.name}; a step of {batch:,} sequences, {tokens} tokens"
+    )
+
+
+def best_table(found: Found, wholes: list[Campaign]) -> Group:
+    """The quickest layouts, and why each is slower than the first."""
+    table = Table(
+        title=f"the quickest of {found.legal:,} legal layouts: {found.planned:,} planned, the others cannot fit or "
+        f"cannot win; {found.seconds:.1f} s",
+        title_justify="left",
+    )
+    table.add_column("")
+    table.add_column("layout", overflow="fold")
+    for column in ("step, s", "MFU", "memory, GB", "days", "slower by"):
+        table.add_column(column, justify="right")
+    best = found.best[0]
+    for place, (run, whole) in enumerate(zip(found.best, wholes, strict=True), 1):
+        slower = f"{100 * (run.step_seconds / best.step_seconds - 1):.1f} %" if place > 1 else ""
+        numbers = (f"{run.step_seconds:.3f}", _percent(run.mfu), _gb(run.memory.total), f"{whole.days:.1f}", slower)
+        table.add_row(str(place), _short(run), *numbers)
+    lines = [f"{place} loses to 1: {why_slower(run, best)}" for place, run in enumerate(found.best[1:], 2)]
+    return Group(table, *lines)
+
+
+def explanation(run: PlannedRun, whole: Campaign, ways: list[tuple[str, PlannedRun]]) -> list:
+    """One layout: its numbers, memory, time, and what crosses which link."""
+    return [f"\n{run.layout}", _numbers(run, whole), _memory(run), *_verdict(run, ways), _time(run), *_sent(run)]
+
+
+def _numbers(run: PlannedRun, whole: Campaign) -> Table:
+    table = Table(show_header=False, box=None)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column()
+    peak = run.peak_flops / run.cluster.world_size / 1e12
+    counted = "half of the pairs of tokens count" if run.layout.attention == "flash" else "all pairs of tokens count"
+    rows = [
+        ("step", f"{run.step_seconds:.3f} s", f"{run.layout.micro_batches(run.batch):,} micro-batches on each rank"),
+        ("MFU", _percent(run.mfu), f"{run.mfu * peak:,.0f} of {peak:,.0f} TFLOP/s on each GPU; {counted}"),
+        ("HFU", _percent(run.hfu), "with what is recomputed"),
+        ("speed", f"{written(run.tokens_per_second)} tokens/s", ""),
+        ("memory", f"{_gb(run.memory.total)} GB", f"of {_gb(run.cluster.accelerator.memory)} on the fullest GPU"),
+        ("goodput", _percent(whole.goodput), f"{whole.failures:,.0f} failures, a save every {_minutes(whole)} minutes"),
+        (
+            "whole run",
+            f"{whole.days:,.1f} days",
+            f"{written(whole.tokens)} tokens, {written(whole.gpu_hours)} GPU hours",
+        ),
+    ]
+    if whole.cost is not None:
+        rows.append(("cost", written(whole.cost), ""))
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _minutes(whole: Campaign) -> str:
+    return f"{whole.save_interval / 60:,.0f}"
+
+
+def _memory(run: PlannedRun) -> Table:
+    limit = run.cluster.accelerator.memory
+    table = Table(title="memory of the fullest GPU", title_justify="left")
+    table.add_column("")
+    table.add_column("GB", justify="right")
+    table.add_column(f"of {_gb(limit)} GB")
+    for name, nbytes in asdict(run.memory).items():
+        if nbytes:
+            table.add_row(KINDS[name], _gb(nbytes), _bar(nbytes / limit))
+    table.add_section()
+    table.add_row("total", _gb(run.memory.total), _percent(run.memory.total / limit))
+    return table
+
+
+def _verdict(run: PlannedRun, ways: list[tuple[str, PlannedRun]]) -> list:
+    """Whether it fits; if not, by how much and what would help."""
+    over = run.memory.total - run.cluster.accelerator.memory
+    if over <= 0:
+        return []
+    lines = [f"This does not fit: {_gb(over)} GB too much on each GPU."]
+    lines += [
+        f"  {name}: {_gb(other.memory.total)} GB"
+        + (f", {other.step_seconds:.3f} s a step" if other.fits else ", still too much")
+        for name, other in ways
+    ]
+    return ["\n".join(lines)]
+
+
+def _time(run: PlannedRun) -> Table:
+    table = Table(title="time of a step on the slowest rank", title_justify="left")
+    table.add_column("")
+    table.add_column("s", justify="right")
+    table.add_column("share")
+    for name, seconds in asdict(run.time).items():
+        if seconds:
+            share = seconds / run.step_seconds
+            table.add_row(PARTS[name], f"{seconds:.3f}", f"{_bar(share)} {_percent(share)}")
+    return table
+
+
+def _sent(run: PlannedRun) -> list:
+    if not run.sent:
+        return []
+    table = Table(title="what a rank sends in a step", title_justify="left")
+    for column in ("axis", "collective"):
+        table.add_column(column)
+    for column in ("ranks", "GB", "takes", "exposed"):
+        table.add_column(column, justify="right")
+    table.add_column("over")
+    for sent in run.sent:
+        where = "between nodes" if sent.group.leaves_node else "inside a node"
+        numbers = (f"{sent.group.size:,}", f"{sent.nbytes / GB:,.2f}", duration(sent.seconds), duration(sent.exposed))
+        table.add_row(sent.axis, sent.collective, *numbers, where)
+    return [table]
+
+
+def no_layout(costs: StepCosts, batch: int, found: Found) -> str:
+    """What to print where nothing fits: by how much the smallest does not, and what would help."""
+    limit = costs.cluster.accelerator.memory
+    if not found.legal:
+        return (
+            f"No layout is legal: {costs.cluster.world_size:,} GPUs cannot share {batch:,} sequences evenly. "
+            "Choose a batch that has more divisors in common with the number of GPUs."
+        )
+    run = found.smallest
+    needs, state = _gb(run.memory.total), _gb(_state(run) / run.cluster.world_size)
+    return (
+        f"None of {found.legal:,} legal layouts fits {_gb(limit)} GB. The smallest found needs {needs} GB:\n"
+        f"  {run.layout}\n"
+        f"Parameters, gradients and optimizer state alone are {state} GB a GPU, spread evenly: "
+        f"{_least_gpus(run):,} GPUs could hold them."
+    )
+
+
+def _state(run: PlannedRun) -> float:
+    """Bytes of parameters, gradients and optimizer state, each held once."""
+    memory = run.memory
+    held = memory.parameters + memory.gradients + memory.optimizer
+    return held * run.layout.world_size / (1 if run.layout.zero == 3 else run.layout.replicas)
+
+
+def _least_gpus(run: PlannedRun) -> int:
+    memory, limit = run.memory, run.cluster.accelerator.memory
+    return max(1, round(_state(run) / (limit - memory.reserved) + 0.5))
+
+
+def validation_tables(compared: list[Comparison]) -> list:
+    """One table for each family of systems, then the errors."""
+    tables: list = []
+    for family, words in FAMILIES.items():
+        table = Table(title=f"{family}: {words}. Published → ours, error", title_justify="left")
+        table.add_column("run", overflow="fold")
+        for name in NAMES.values():
+            table.add_column(name, justify="right", no_wrap=True)
+        for one in compared:
+            if one.family == family:
+                figures = {figure.name: figure for figure in one.figures}
+                table.add_row(one.run.name, *(_beside(figures.get(name)) for name in NAMES))
+                if one.problem:
+                    table.add_row(one.problem)
+        tables.append(table)
+    return [*tables, errors_table(compared)]
+
+
+NAMES = {"step_seconds": "step, s", "mfu": "MFU, %", "memory_bytes": "memory, GB"}
+
+
+def _beside(figure: Figure | None) -> str:
+    if figure is None:
+        return ""
+    scale = {"step_seconds": 1, "mfu": 100, "memory_bytes": 1 / GB}[figure.name]
+    return f"{figure.published * scale:,.3g} → {figure.planned * scale:,.3g} {100 * figure.error:+.0f}%"
+
+
+def errors_table(compared: list[Comparison]) -> Table:
+    """The mean error, the mean of its size, and the worst, by family and figure."""
+    table = Table(title="errors", title_justify="left")
+    table.add_column("")
+    table.add_column("figure")
+    for column in ("runs", "mean", "mean size", "worst"):
+        table.add_column(column, justify="right")
+    for family in FAMILIES:
+        for place, (name, figures) in enumerate(figures_of(compared, family).items()):
+            found = summarize(figures)
+            errors = (f"{100 * found.bias:+.1f} %", f"{100 * found.mean:.1f} %", f"{100 * found.worst:+.1f} %")
+            table.add_row("" if place else family, NAMES[name], str(found.count), *errors)
+    return table
+
+
+def _short(run: PlannedRun) -> str:
+    """The layout without what is the same for all."""
+    hidden = {"schedule=interleaved", f"attention={run.layout.attention}"}
+    return ",".join(part for part in str(run.layout).split(",") if part not in hidden)
+
+
+def _bar(share: float) -> str:
+    return "█" * max(1, round(min(share, 2) * BAR)) if share > 0 else ""
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _gb(nbytes: float) -> str:
+    return f"{nbytes / GB:,.1f}"

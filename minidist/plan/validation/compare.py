@@ -1,0 +1,134 @@
+"""Published runs beside what is planned for them."""
+
+from dataclasses import dataclass
+from statistics import mean
+
+from minidist.plan.cluster.hardware import ClusterSpec, Hardware
+from minidist.plan.cluster.roofline import peak_flops
+from minidist.plan.layout import PlannedLayout
+from minidist.plan.memory import NUMERICS
+from minidist.plan.planned_run import PlannedRun, plan_run
+from minidist.plan.time import StepCosts
+from minidist.plan.validation.published import PublishedRun, published_runs, training_flops
+
+FAMILIES = {  # of systems, by what they do with parameters
+    "tensor and pipeline parallel": "Megatron-LM and its like, with fused kernels",
+    "fully sharded": "FSDP and ZeRO-3; the plan does not know what PyTorch adds in between",
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One published number and the planned one."""
+
+    name: str
+    published: float
+    planned: float
+
+    @property
+    def error(self) -> float:
+        """Relative: below 0 where the plan is too low."""
+        return self.planned / self.published - 1
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One run: its figures (step_seconds, mfu, memory_bytes, as far as published), or why it cannot be planned."""
+
+    run: PublishedRun
+    planned: PlannedRun | None
+    figures: tuple[Figure, ...]
+    problem: str = ""
+
+    @property
+    def family(self) -> str:
+        """Of the run's system."""
+        tensor, sharded = FAMILIES
+        return sharded if "zero=3" in self.run.layout.split(",") else tensor
+
+
+def compare(run: PublishedRun, known: Hardware | None = None) -> Comparison:
+    """Plan a published run, and hold its figures against the plan, with its authors' count of FLOPs."""
+    try:
+        cluster = ClusterSpec.parse(run.cluster, known)
+        precision = run.precision if run.precision in cluster.accelerator.flops else "fp16"
+        layout = PlannedLayout.parse(run.layout, cluster.world_size)
+        planned = plan_run(StepCosts(run.shape, cluster, precision, NUMERICS[run.numerics]), layout, run.batch)
+    except ValueError as error:
+        return Comparison(run, None, (), str(error))
+    figures = []
+    seconds = published_seconds(run, planned)
+    if seconds:
+        figures.append(Figure("step_seconds", seconds, planned.step_seconds))
+        figures.append(
+            Figure("mfu", run.mfu or _share(run, planned, seconds), _share(run, planned, planned.step_seconds))
+        )
+    if run.memory_bytes:
+        memory = planned.memory
+        states = memory.parameters + memory.gradients + memory.optimizer
+        figures.append(
+            Figure("memory_bytes", run.memory_bytes, states if run.memory_count == "states" else memory.total)
+        )
+    return Comparison(run, planned, tuple(figures))
+
+
+def published_seconds(run: PublishedRun, planned: PlannedRun) -> float | None:
+    """Seconds of a step: as they were published, or from tokens or FLOPs a second; None without any of them."""
+    gpus = planned.cluster.world_size
+    if run.step_seconds:
+        return run.step_seconds
+    if run.tokens_per_second_per_gpu:
+        return planned.tokens / (run.tokens_per_second_per_gpu * gpus)
+    peak = peak_flops(planned.cluster.accelerator, planned.precision)
+    for share, count in ((run.mfu, "model"), (run.hfu, "hardware")):
+        if share:
+            return _flops(run, planned, count) / (share * peak * gpus)
+    if run.tflops:
+        return _flops(run, planned, "hardware" if run.tflops_count == "hardware" else "model") / (
+            run.tflops * 1e12 * gpus
+        )
+    return None
+
+
+def _flops(run: PublishedRun, planned: PlannedRun, count: str) -> float:
+    """Of a step, as the run's authors count; where that is unknown, as ``PlannedRun.model_flops`` does."""
+    convention = run.flops_convention
+    if convention == "unknown":
+        convention = "causal" if planned.layout.attention == "flash" else "full"
+    return planned.tokens * training_flops(planned.model, convention, count, planned.layout.recompute)
+
+
+def _share(run: PublishedRun, planned: PlannedRun, seconds: float) -> float:
+    """MFU of a step of so many seconds."""
+    return _flops(run, planned, "model") / (seconds * planned.peak_flops)
+
+
+def compare_all() -> list[Comparison]:
+    """All published runs."""
+    return [compare(run) for run in published_runs()]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Errors of many figures: how many there are, the mean error, the mean of its size, and the worst."""
+
+    count: int
+    bias: float
+    mean: float
+    worst: float
+
+
+def summarize(figures: list[Figure]) -> Summary:
+    """Of at least one figure."""
+    errors = [figure.error for figure in figures]
+    return Summary(len(errors), mean(errors), mean(map(abs, errors)), max(errors, key=abs))
+
+
+def figures_of(compared: list[Comparison], family: str) -> dict[str, list[Figure]]:
+    """All figures of one family, by name; those that were compared at least once."""
+    found: dict[str, list[Figure]] = {}
+    for one in compared:
+        if one.family == family:
+            for figure in one.figures:
+                found.setdefault(figure.name, []).append(figure)
+    return found
