@@ -14,7 +14,7 @@ line; selective recomputation computes it again; full recomputation keeps the la
 for every micro-batch in flight.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 
 from minidist.plan.layout import PlannedLayout, stages_of
@@ -73,7 +73,7 @@ class Memory:
 
     @property
     def total(self) -> float:
-        return sum(asdict(self).values())
+        return sum(vars(self).values())
 
     @property
     def counted(self) -> float:
