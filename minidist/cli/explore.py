@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from minidist.cli.output import Output, check_outputs, terminal_console, write_outputs
 
@@ -31,13 +31,13 @@ def _explore(options) -> int:
 
     check_outputs({"html": options.html}, None)
     models = tuple(CHOICES) if options.models is None else tuple(options.models.split(","))
-    columns = TextColumn("planning {task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeElapsedColumn()
+    columns = TextColumn("planning {task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=sum(len(CHOICES[key].positions["gpus"]) for key in {*models} & {*CHOICES}))
         made = explore(models, options.gpu, lambda model: progress.update(task, advance=1, description=model))
         progress.update(task, description="the page")
         page = made.html()
-    console = terminal_console()
     told = f"page: {options.html} ({made.layouts:,} layouts, {len(page) / 1e6:.1f} MB; open it in a browser)"
-    write_outputs(console, Output("html", options.html, lambda path: Path(path).write_text(page, encoding="utf-8"), told))
+    output = Output("html", options.html, lambda path: Path(path).write_text(page, encoding="utf-8"), told)
+    write_outputs(terminal_console(), output)
     return 0

@@ -26,7 +26,7 @@ SLIDERS = {  # in the order of the table -> what a slider says
     "precision": "precision",
     "zero": "ZeRO",
 }
-PRECISIONS = ("bf16", "fp16", "fp8")  # of products; the explorer offers those that the chip has
+PRECISIONS = ("bf16", "fp8")  # of products; a page offers those that its chip has
 LLAMA_1 = (  # the 7B of Touvron et al., 2023, table 2 (arXiv 2302.13971): MLPs of 11,008 units
     "layers=32,width=4096,heads=32,hidden=11008,vocab=32000,context=2048,"
     "gated=1,biases=0,tied=0,learned_positions=0,norm_vectors=1,dropout=0"
@@ -57,13 +57,13 @@ class Choice:
 
     def sliders(self, chip: Accelerator) -> dict[str, tuple]:
         """Every slider and its positions, in the order of SLIDERS."""
-        efficient = efficiency_of(chip).attention == "flash"
+        flash = efficiency_of(chip).attention == "flash"  # which leaves nothing to selective recomputation
         shared = {
             "tp": (1, 2, 4, 8),
             "cp": (1,),
             "ep": (1,),
-            "recompute": tuple(mode for mode in MODES if mode != "selective" or not efficient),
-            "precision": tuple(name for name in PRECISIONS if name in chip.flops and (name != "fp16" or "bf16" not in chip.flops)),
+            "recompute": tuple(mode for mode in MODES if mode != "selective" or not flash),
+            "precision": tuple(name for name in PRECISIONS if name in chip.flops),
             "zero": (0, 1, 2, 3),
         }
         chosen = shared | self.positions
@@ -81,7 +81,7 @@ CHOICES = {
     for choice in (
         Choice(
             "7b", LLAMA_1, 4 * MILLION, "LLaMA: batches of 4M tokens (arXiv 2302.13971, table 2)",
-            {"gpus": (8, 16, 32, 64, 128, 256, 512, 1024), "cp": (1, 2, 4), "pp": (1, 2, 4, 8),
+            {"gpus": (8, 16, 32, 64, 128, 256, 512), "cp": (1, 4), "pp": (1, 2, 4, 8),
              "sequence": (2048, 8192), "micro_batch": (1, 2, 4)},
             name="LLaMA 7B",
         ),
@@ -107,14 +107,14 @@ CHOICES = {
         ),
         Choice(
             "mixtral-8x7b", "mixtral-8x7b", 4 * MILLION, "as LLaMA 7B; Mixtral's own is not published",
-            {"gpus": (8, 16, 32, 64, 128, 256, 512, 1024), "cp": (1, 4), "pp": (1, 2, 4, 8), "ep": (1, 2, 4, 8),
+            {"gpus": (8, 32, 64, 128, 256, 512), "cp": (1, 4), "pp": (1, 2, 4, 8), "ep": (1, 2, 8),
              "sequence": (8192, 32768), "micro_batch": (1, 2)},
         ),
         Choice(
             "deepseek-v3", "deepseek-v3", 60 * MILLION,
             "15,360 sequences of 4,096 tokens (DeepSeek-AI, 2024, section 4.2)",
             {"gpus": (8, 64, 128, 256, 512, 1024, 2048, 4096), "pp": (1, 2, 4, 8, 16), "ep": (1, 8, 16, 64),
-             "sequence": (4096,), "micro_batch": (1, 2, 4)},
+             "sequence": (4096,), "micro_batch": (1, 2)},
         ),
     )
 }  # fmt: skip

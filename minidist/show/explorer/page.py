@@ -3,7 +3,6 @@
 No script in web/ knows a formula of the plan. It looks numbers up, compares them, and draws them to scale.
 """
 
-import html
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,16 +16,17 @@ from minidist.plan.memory import FRAGMENTATION, RESERVED
 from minidist.show.explorer.choices import CHOICES, SLIDERS, Choice
 from minidist.show.explorer.packing import packed_column
 from minidist.show.explorer.presets import PRESETS
-from minidist.show.explorer.table import AXES, GIGA, MEMORY, TIME, TOKENS, Table, table_of
+from minidist.show.explorer.table import AXES, COUNTED, DIGITS, GIGA, MEMORY, TIME, TOKENS, Table, table_of
 from minidist.show.explorer.zoom import NODES_IN_RACK, PODS, RACKS_IN_POD, levels_of
 from minidist.show.palette import AXES as AXIS_COLOURS
 from minidist.show.palette import MEANINGS
 from minidist.show.player.page import in_notebook, packed
 
 WEB = Path(__file__).parent / "web"
-SCRIPTS = ("lookup", "words", "controls", "bars", "links", "places", "zoom", "explorer")  # one page's script, in this order
+SCRIPTS = ("lookup", "words", "controls", "bars", "links", "places", "zoom", "explorer")  # in this order, one script
 GPUS = ("h100", "h200", "a100")  # with nodes of eight, whose parts hardware.toml knows down to the tensor core
-EXACT = ("memory", "step", "dp", "micro_batches")  # columns with more digits: what is compared, and what is counted
+TITLE = "What would training cost?"
+LINES = 24  # of the player's lines, for the height in a notebook: as high as that allows
 COLOURS = {  # parts of memory and of time -> their meaning in the palette
     "memory": {
         "parameters": "parameters", "gradients": "gradients", "optimizer": "optimizer state",
@@ -38,6 +38,9 @@ COLOURS = {  # parts of memory and of time -> their meaning in the palette
         "bubble": "idle", "optimizer": "optimizer",
     } | dict.fromkeys(AXES, "communication"),
 }  # fmt: skip
+IN_BARS = {"products": "products", "bubble": "bubble", "optimizer": "optimizer"} | {
+    axis: axis for axis in AXES
+}  # short
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,7 +65,7 @@ class Explorer:
     def html(self) -> str:
         """A self-contained page that needs no network."""
         return Template(_file("page.html")).substitute(
-            TITLE="What would training cost?",
+            TITLE=TITLE,
             STYLE=_file("style.css"),
             SCRIPT="\n".join(_file(f"{name}.js") for name in SCRIPTS),
             PLANNED=packed(json.dumps(self.as_dict(), separators=(",", ":"))),
@@ -71,18 +74,21 @@ class Explorer:
     def _repr_html_(self) -> str:
         from minidist.show.explorer.still import draw
 
-        return in_notebook(self.html(), "What would training cost?", draw(self.gpu, tuple(self.tables), COLOURS["memory"]), NOTEBOOK_LINES)
+        picture = draw(self.gpu, tuple(self.tables), COLOURS["memory"])
+        return in_notebook(self.html(), TITLE, picture, LINES)
 
     def as_dict(self) -> dict:
         """What the page holds."""
         cluster = ClusterSpec.parse(f"{self.gpu}:8")
-        chip = cluster.accelerator
+        chip, rack = cluster.accelerator, NODES_IN_RACK * cluster.node_size
         return {
             "gpu": {"key": self.gpu, "name": chip.name, "memory": chip.memory / GIGA, "tokens": TOKENS},
             "assumed": {"reserved": RESERVED / GIGA, "fragmentation": FRAGMENTATION},
             "sliders": SLIDERS,
             "parts": {
-                kind: [[part, name, MEANINGS[COLOURS[kind][part]]] for part, name in names.items()]
+                kind: [
+                    [part, name, IN_BARS.get(part, name), MEANINGS[COLOURS[kind][part]]] for part, name in names.items()
+                ]
                 for kind, names in (("memory", MEMORY), ("time", TIME))
             },
             "axes": {axis: AXIS_COLOURS[axis] for axis in AXES},
@@ -97,13 +103,9 @@ class Explorer:
                 for preset in PRESETS
                 if preset.model in self.tables
             ],
-            "places": {"node": cluster.node_size, "rack": NODES_IN_RACK * cluster.node_size,
-                       "pod": RACKS_IN_POD * NODES_IN_RACK * cluster.node_size, "source": PODS},
+            "places": {"node": cluster.node_size, "rack": rack, "pod": RACKS_IN_POD * rack, "source": PODS},
             "zoom": [level.__dict__ | {"share": level.share} for level in levels_of(cluster)],
-        }  # fmt: skip
-
-
-NOTEBOOK_LINES = 24  # of the player's lines: as high as a notebook allows
+        }
 
 
 def explore(
@@ -137,11 +139,10 @@ def model_as_dict(choice: Choice, table: Table) -> dict:
     sizes = tuple(map(len, table.sliders.values()))
     shape = choice.shape(table.sliders["sequence"][0])
     numbers: dict[str, int] = {}
-    columns = {
-        name: numbers.setdefault(json.dumps(packed_column(values, sizes, 9 if name in EXACT[2:] else 4 if name in EXACT else 3),
-                                            separators=(",", ":")), len(numbers))
-        for name, values in table.columns.items()
-    }  # fmt: skip
+    columns = {}
+    for name, values in table.columns.items():
+        text = json.dumps(packed_column(values, sizes, DIGITS.get(name, 3)))
+        columns[name] = numbers.setdefault(text, len(numbers))
     return {
         "name": shape.name,
         "parameters": shape.parameters / 1e9,
@@ -150,7 +151,7 @@ def model_as_dict(choice: Choice, table: Table) -> dict:
         "sliders": table.sliders,
         "columns": columns,
         "numbers": [json.loads(text) for text in numbers],
-        "reasons": packed_column(table.reasons, sizes, 9),
+        "reasons": packed_column(table.reasons, sizes, COUNTED),
         "texts": table.texts,
     }
 

@@ -1,7 +1,7 @@
 """Every position of one model's sliders, planned: the page only looks up what stands here."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from minidist.plan.cluster.hardware import ClusterSpec
@@ -37,6 +37,9 @@ TIME = {  # parts of plan.time.StepTime -> what they are called
     "optimizer": "optimizer",
 }
 AXES = ("tp", "cp", "ep", "dp", "pp")
+COUNTED = 9  # digits of what is counted
+DIGITS = {"memory": 4, "step": 4} | dict.fromkeys(("dp", "virtual", "micro_batches"), COUNTED)  # of columns; else 3
+DIGITS |= {f"group.{axis}": COUNTED for axis in AXES}
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class Planner:
     def __init__(self, choice: Choice, gpu: str) -> None:
         self.choice, self.gpu = choice, gpu
         self.costs: dict[tuple, StepCosts] = {}
-        self.virtual: dict[PlannedLayout, int] = {}
+        self.virtual: dict[tuple[StepCosts, PlannedLayout], int] = {}
 
     def __call__(self, position: dict) -> PlannedRun:
         """The run at a position of the sliders.
@@ -70,7 +73,7 @@ class Planner:
         gpus, sequence, precision = position["gpus"], position["sequence"], position["precision"]
         key = gpus, sequence, precision
         if key not in self.costs:
-            spec = ClusterSpec.parse(cluster_name(self.gpu, gpus))
+            spec = ClusterSpec.parse(f"{self.gpu}:{gpus}")
             self.costs[key] = StepCosts(self.choice.shape(sequence), spec, precision)
         costs = self.costs[key]
         axes = {axis: position[axis] for axis in ("tp", "cp", "pp")}
@@ -92,26 +95,25 @@ class Planner:
         return plan_run(costs, replace(layout, virtual=self._virtual(costs, layout, batch)), batch)
 
     def _virtual(self, costs: StepCosts, layout: PlannedLayout, batch: int) -> int:
-        """How many stages on a rank make the step shortest; ZeRO has no part in it."""
+        """How many stages on a rank make the step shortest; without ZeRO, which hardly matters for it."""
         plain = replace(layout, zero=0)
-        if plain.pp == 1:
-            return 1
-        layers, pp = costs.model.layers, plain.pp
-        fitting = [v for v in range(2, (layers + 2) // pp + 1) if layers % (pp * v) == 0 or pp * v == layers + 2]
-        legal = [plain] + [other for v in fitting if not (other := replace(plain, virtual=v)).problem(costs.model, batch)]
-        return min(legal, key=lambda one: costs.step(one, batch)[0].total).virtual
-
-
-def cluster_name(gpu: str, gpus: int) -> str:
-    return f"{gpu}:{gpus}"
+        if (costs, plain) not in self.virtual:
+            layers, pp = costs.model.layers, plain.pp
+            fitting = [v for v in range(2, (layers + 2) // pp + 1) if layers % (pp * v) == 0 or pp * v == layers + 2]
+            others = [replace(plain, virtual=v) for v in fitting] if pp > 1 else []
+            legal = [plain] + [other for other in others if not other.problem(costs.model, batch)]
+            best = min(legal, key=lambda one: costs.step(one, batch)[0].total)
+            self.virtual[costs, plain] = best.virtual
+        return self.virtual[costs, plain]
 
 
 def cells(run: PlannedRun) -> dict[str, float]:
     """What the page says of one run: GB, seconds, and what they make."""
-    found = {f"memory.{part}": nbytes / GIGA for part, nbytes in asdict(run.memory).items()}
-    found |= {f"time.{part}": seconds for part, seconds in asdict(run.time).items()}
-    found |= {"memory": run.memory.total / GIGA, "fits": float(run.fits), "step": run.step_seconds, "mfu": run.mfu}
-    found |= {"tokens_per_second": run.tokens_per_second, "days": TOKENS / run.tokens_per_second / DAY}
+    step, speed = run.step_seconds, run.tokens_per_second
+    found = {f"memory.{part}": nbytes / GIGA for part, nbytes in vars(run.memory).items()}
+    found |= {f"time.{part}": seconds for part, seconds in vars(run.time).items()}
+    found |= {"memory": run.memory.total / GIGA, "fits": float(run.fits), "step": step, "mfu": run.mfu}
+    found |= {"tokens_per_second": speed, "days": TOKENS / speed / DAY}
     layout = run.layout
     found |= {"dp": layout.dp, "virtual": layout.virtual, "micro_batches": layout.micro_batches(run.batch)}
     for axis in AXES:
@@ -121,12 +123,11 @@ def cells(run: PlannedRun) -> dict[str, float]:
         found[f"exposed.{axis}"] = sum(one.exposed for one in sent)
         group = sent[0].group if sent else None
         found[f"group.{axis}"] = group.size if group else 1
-        found[f"stride.{axis}"] = group.stride if group else 1
         found[f"leaves.{axis}"] = float(bool(group) and group.leaves_node)
     return found
 
 
-def table_of(choice: Choice, gpu: str, sliders: dict[str, tuple], advance: Callable[[], object] = lambda: None) -> Table:
+def table_of(choice: Choice, gpu: str, sliders: dict[str, tuple], advance: Callable[[], object]) -> Table:
     """Plan every position.
 
     Args:

@@ -9,7 +9,7 @@ from math import log10
 
 from minidist.plan.cluster.hardware import ClusterSpec
 
-PODS = "glennklockwood.com/garden/systems/meta's-h100-clusters, from the Llama 3 paper (arXiv 2407.21783, section 3.3.1)"
+PODS = "glennklockwood.com/garden/systems/meta's-h100-clusters, from the Llama 3 paper (section 3.3.1)"
 NODES_IN_RACK, RACKS_IN_POD, PODS_IN_BUILDING, OVERSUBSCRIPTION = 2, 192, 8, 7
 SHARED_MEMORY = 128  # bytes that one SM reads from its shared memory in a clock
 SHARED_MEMORY_SOURCE = (
@@ -54,13 +54,14 @@ def levels_of(cluster: ClusterSpec) -> list[Level]:
     return [
         Level(
             "tensor core", chip.tensor_fma, "multiply-adds in each clock", 0, shared, "shared memory of its SM",
-            f"{rate / 1e12:.2f} TFLOP/s at {chip.clock / 1e9:g} GHz. Each multiply-add takes {operands} bytes, and shared memory "
-            f"brings {SHARED_MEMORY // each} bytes a clock to each core: a number must be used many times.",
+            f"{rate / 1e12:.2f} TFLOP/s at {chip.clock / 1e9:g} GHz. A multiply-add takes {operands} bytes, and shared "
+            f"memory brings {SHARED_MEMORY // each} bytes a clock to each core: a number must be used many times.",
             chip.source,
         ),
         Level(
             "SM", each, "tensor cores", 0, shared, "shared memory, all SMs together",
-            f"A streaming multiprocessor: {each} tensor cores and {chip.cores // chip.sms} float32 cores around one shared memory.",
+            f"A streaming multiprocessor: {each} tensor cores and {chip.cores // chip.sms} float32 cores around one "
+            "shared memory.",
             SHARED_MEMORY_SOURCE,
         ),
         Level(
@@ -71,7 +72,8 @@ def levels_of(cluster: ClusterSpec) -> list[Level]:
         ),
         Level(
             "node", node, "GPUs", node, cluster.links.inside.bandwidth, cluster.inside.name,
-            "All GPUs of a node talk at once through its switches. Tensor parallelism lives here.", cluster.inside.source,
+            "All GPUs of a node talk at once through its switches. Tensor parallelism lives here.",
+            cluster.inside.source,
         ),
         Level(
             "rack", NODES_IN_RACK, "nodes", rack, card, cluster.between.name,

@@ -7,7 +7,7 @@ function buildControls() {
   const form = $("controls"), model = state.model;
   const names = element("select", "", { id: "model", "aria-label": "model" });
   for (const [key, one] of Object.entries(planned.models)) {
-    names.append(new Option(`${one.name}: ${three(one.parameters)} billion parameters`, key, false, one === model));
+    names.append(new Option(one.name, key, false, one === model));
   }
   names.addEventListener("change", () => choose(names.value));
   form.replaceChildren(names);
@@ -85,7 +85,7 @@ function goQuickest() {
 
 const keys = {
   q: goQuickest, m: () => openTab("costs"), r: () => openTab("places"), z: () => openTab("zoom"),
-  d: () => { document.documentElement.dataset.theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark"; drawPlaces(); },
+  d: () => { document.documentElement.dataset.theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark"; draw(); },
   "?": () => { $("help").hidden = !$("help").hidden; }, Escape: () => { $("help").hidden = true; },
 };
 

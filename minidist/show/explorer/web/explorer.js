@@ -17,6 +17,11 @@ function show(model, place, { moved = -1, preset = null, quickest = false } = {}
   if (reason) return refuse(reason, moved);
   $("ways").replaceChildren();
   tell(preset, quickest);
+  draw();
+}
+
+function draw() {
+  if (reasonAt(state.model, state.place)) return;
   drawMemory();
   drawTime();
   drawFacts();
@@ -40,12 +45,13 @@ function tell(preset, quickest) {
   const { model, place } = state, total = look(model, place, "memory"), limit = planned.gpu.memory;
   const memory = largestOf(numbersOf("memory")), step = look(model, place, "step"), parts = numbersOf("time"), time = largestOf(parts);
   $("outcome").textContent = look(model, place, "fits")
-    ? `Fits: ${gigabytes(total)} of ${three(limit)} GB on the fullest GPU.`
-    : `Does not fit: each GPU needs ${gigabytes(total)} and has ${three(limit)} GB, ${gigabytes(total - limit)} too little.`;
+    ? `Fits: ${gigabytes(total)} of the ${three(limit)} GB that a GPU has.`
+    : `Does not fit: a GPU needs ${gigabytes(total)}, ${gigabytes(total - limit)} more than it has.`;
   const rest = parts.filter((one) => one !== time), second = rest.length ? largestOf(rest) : null;
-  const where = `${memory.name[0].toUpperCase()}${memory.name.slice(1)} ${/s$/.test(memory.name) ? "take" : "takes"} most of the memory (${gigabytes(memory.value)}), ${time.name} most of the step (${percent(time.value / step)})`;
-  const then = second ? `; then ${second.name} (${percent(second.value / step)}).` : ".";
-  $("because").textContent = `${preset ? `${preset.note} ` : quickest ? "The quickest of all layouts here that fit. " : ""}${where}${then}`;
+  const name = memory.name[0].toUpperCase() + memory.name.slice(1), takes = memory.name.endsWith("s") ? "take" : "takes";
+  const where = `${name} ${takes} the largest share of the memory (${gigabytes(memory.value)}), ${time.name} the largest share of the step (${percent(time.value / step)})`;
+  const then = second ? `, followed by ${second.name} (${percent(second.value / step)}).` : ".";
+  $("because").textContent = `${preset ? `${preset.note}. ` : quickest ? "The quickest of all layouts here that fit. " : ""}${where}${then}`;
 }
 
 function openTab(name) {
@@ -53,7 +59,7 @@ function openTab(name) {
     $(tab).hidden = tab !== name;
     $(`tab-${tab}`).setAttribute("aria-selected", tab === name);
   }
-  drawPlaces();
+  if (state.model) draw();
 }
 
 for (const tab of ["costs", "places", "zoom"]) $(`tab-${tab}`).addEventListener("click", () => openTab(tab));
@@ -61,11 +67,12 @@ if (matchMedia("(prefers-color-scheme: dark)").matches) document.documentElement
 $("assumed").textContent = `Everything was planned by minidist for ${planned.gpu.name}; this page only looks it up. Parameters and activations have 16 bits, gradients and optimizer state 32; `
   + `${gigabytes(planned.assumed.reserved)} are reserved for CUDA and NCCL, and ${percent(planned.assumed.fragmentation)} of what comes and goes is lost to fragmentation. dp fills the GPUs that tp, cp and pp leave. `
   + "Sequence parallelism is on wherever tp > 1; context parallelism is zigzag; a rank has as many interleaved stages as make the step shortest; ZeRO 2 and 3 sum gradients in every micro-batch. "
-  + "Stragglers, failures and data loading are not counted.";
+  + "MFU counts the pairs of tokens that the attention kernel computes: half of them with flash attention. Stragglers, failures and data loading are not counted.";
 buildPresets();
 buildPlaces();
 buildZoom();
 openTab("costs");
 if (planned.presets.length) goPreset(0);
 else { const model = Object.values(planned.models)[0]; show(model, nearest(model, model.sizes.map(() => 0))); }
+new ResizeObserver(draw).observe($("costs"));
 document.body.classList.add("ready");

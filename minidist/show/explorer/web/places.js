@@ -19,7 +19,7 @@ function meshOf() { // axis -> { size, stride }
 const coordinate = (rank, { size, stride }) => Math.floor(rank / stride) % size;
 const groupOf = (rank, axis) => Array.from({ length: axis.size }, (_, i) => rank + (i - coordinate(rank, axis)) * axis.stride);
 
-function place() { // columns and rows of racks in each pod, and the side of a GPU, so that all of it is as large as it can be
+function arrange() { // columns and rows of racks in each pod, and the side of a GPU, so that all of it is as large as it can be
   const { node, rack, pod } = planned.places, canvas = $("map"), { world } = meshOf();
   const racks = Math.ceil(Math.min(world, pod) / rack), pods = Math.ceil(world / pod);
   const [width, height] = [canvas.clientWidth, canvas.clientHeight];
@@ -43,14 +43,14 @@ function cornerOf(rank, { cell, columns, across, podWidth, podHeight }) { // in 
 }
 
 function drawPlaces() {
-  if ($("places").hidden || reasonAt(state.model, state.place)) return;
+  if ($("places").hidden) return;
   const canvas = $("map"), { mesh, world } = meshOf(), scale = window.devicePixelRatio || 1;
   canvas.width = canvas.clientWidth * scale;
   canvas.height = canvas.clientHeight * scale;
   const pen = canvas.getContext("2d"), look = getComputedStyle(document.documentElement);
   pen.scale(scale, scale);
   map.rank = Math.min(map.rank, world - 1);
-  map.places = place();
+  map.places = arrange();
   const { cell } = map.places, gap = cell > 6 ? 1.5 : cell > 3 ? 0.5 : 0;
   const colour = planned.axes[map.by], group = new Set(groupOf(map.rank, mesh[map.by]));
   for (let rank = 0; rank < world; rank++) {
@@ -61,15 +61,14 @@ function drawPlaces() {
   }
   pen.globalAlpha = 1;
   pen.lineWidth = Math.max(2, cell / 10);
-  pen.strokeStyle = look.getPropertyValue("--wrong");
+  pen.strokeStyle = look.getPropertyValue("--ink");
   for (const rank of group) {
     const [x, y] = cornerOf(rank, map.places);
     pen.strokeRect(x, y, cell - gap, cell - gap);
   }
-  pen.fillStyle = pen.strokeStyle = look.getPropertyValue("--ink");
+  pen.fillStyle = look.getPropertyValue("--ink");
   const [x, y] = cornerOf(map.rank, map.places);
-  pen.lineWidth = Math.max(3, cell / 6);
-  pen.strokeRect(x, y, cell - gap, cell - gap);
+  pen.fillRect(x - 1, y - 1, cell, cell);
   tellRank(mesh, world);
 }
 
@@ -83,7 +82,7 @@ function tellRank(mesh, world) {
     words.push(`${axis} ${coordinate(rank, one)} of ${one.size} (${apart}, ${nodes === 1 ? "one node" : `${count(nodes)} nodes`})`);
   }
   const where = `Rank ${count(rank)} of ${count(world)}: node ${count(Math.floor(rank / node))}, rack ${count(Math.floor(rank / rack))}, pod ${Math.floor(rank / pod)}. `;
-  const [legend, note] = [element("span", `${where}${words.join("; ")}. Outlined in red: its ${map.by} group; light to dark: ${map.by} 0 to ${mesh[map.by].size - 1}.`), element("small", ` A block of 8 is a node, two are a rack, ${count(pod / rack)} racks a pod, as in ${source}.`)];
+  const [legend, note] = [element("span", `${where}${words.join("; ")}. Outlined: its ${map.by} group; light to dark: ${map.by} 0 to ${mesh[map.by].size - 1}.`), element("small", ` A block of 8 is a node, two are a rack, ${count(pod / rack)} racks a pod, as in ${source}.`)];
   $("rank").replaceChildren(legend, note);
 }
 
@@ -117,5 +116,5 @@ function buildPlaces() {
     map.rank = Math.max(0, Math.min(meshOf().world - 1, map.rank + by));
     drawPlaces();
   });
-  new ResizeObserver(drawPlaces).observe(canvas);
+  new ResizeObserver(() => state.model && draw()).observe(canvas);
 }

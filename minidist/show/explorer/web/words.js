@@ -11,7 +11,7 @@ function seconds(value) {
 }
 
 const days = (value) => (value >= 1000 ? `${three(value / 365)} years` : `${three(value)} days`);
-const percent = (share) => (share < 0.0005 && share > 0 ? "< 0.1 %" : `${Number((100 * share).toPrecision(share < 0.1 ? 2 : 3))} %`);
+const percent = (share) => (share < 0.0005 && share > 0 ? "< 0.1 %" : `${(100 * share).toFixed(1)} %`);
 const count = (value) => value.toLocaleString("en");
 const named = (slider, value) => (slider === "gpus" || slider === "sequence" ? `${planned.sliders[slider]} ${count(value)}` : `${planned.sliders[slider]} ${value}`);
 

@@ -1,7 +1,22 @@
 // From a tensor core to the building: what a level is made of, and the bandwidth for each GPU.
 
 const bandwidth = (value) => (value >= 1e12 ? `${three(value / 1e12)} TB/s` : `${three(value / 1e9)} GB/s`);
-const MOST = 512; // squares that are drawn
+const WIDTH = 400, HEIGHT = 240; // of the picture
+
+function* tiles(left, top, width, height, count) { // squares side by side, as large as they can be: left, top, side
+  let columns = 1;
+  const sideOf = (across) => Math.min(width / across, height / Math.ceil(count / across));
+  for (let across = 2; across <= count; across++) if (sideOf(across) > sideOf(columns)) columns = across;
+  const side = sideOf(columns);
+  for (let i = 0; i < count; i++) yield [left + (i % columns) * side, top + Math.floor(i / columns) * side, side];
+}
+
+function square(x, y, side, fill) {
+  const rect = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+  const place = { x: x + side * 0.06, y: y + side * 0.06, width: side * 0.88, height: side * 0.88, rx: side * 0.06, fill };
+  for (const [name, value] of Object.entries(place)) rect.setAttribute(name, value);
+  return rect;
+}
 
 function buildZoom() {
   planned.zoom.forEach((level, number) => {
@@ -20,19 +35,19 @@ function buildZoom() {
 }
 
 function showLevel(number) {
-  const level = planned.zoom[number], svg = $("inside"), shown = Math.min(level.holds, MOST);
+  const level = planned.zoom[number], inner = planned.zoom[number - 1], svg = $("inside");
   [...$("levels").children].forEach((button, i) => button.setAttribute("aria-checked", i === number));
-  const columns = Math.ceil(Math.sqrt(shown * 400 / 240)), rows = Math.ceil(shown / columns), side = Math.min(400 / columns, 240 / rows);
-  svg.replaceChildren(...Array.from({ length: shown }, (_, i) => {
-    const square = document.createElementNS("http://www.w3.org/2000/svg", "rect");
-    for (const [name, value] of Object.entries({ x: (i % columns) * side + side * 0.08, y: Math.floor(i / columns) * side + side * 0.08, width: side * 0.84, height: side * 0.84, rx: side * 0.08, fill: "#0072b2" })) square.setAttribute(name, value);
-    return square;
-  }));
+  const squares = [];
+  for (const [x, y, side] of tiles(0, 0, WIDTH, HEIGHT, level.holds)) {
+    squares.push(square(x, y, side, "#0072b2"));
+    for (const [a, b, small] of inner ? tiles(x + side * 0.08, y + side * 0.08, side * 0.84, side * 0.84, inner.holds) : []) squares.push(square(a, b, small, "#a6d8f2"));
+  }
+  svg.replaceChildren(...squares);
   svg.setAttribute("aria-label", `${count(level.holds)} ${level.of}`);
   const text = $("level");
   text.replaceChildren(
     element("h2", `A ${level.name}: ${count(level.holds)} ${level.of}`),
-    element("b", bandwidth(level.bandwidth)), element("p", `for each GPU, by ${level.link}`), element("p", level.note),
+    element("b", bandwidth(level.bandwidth)), element("p", `for each GPU, by ${level.link}. The bars above are on a logarithmic scale.`), element("p", level.note),
     ...(level.gpus > 1 ? [element("p", `${count(level.gpus)} GPUs.`)] : []),
     element("small", `Source: ${level.source}.`),
   );
