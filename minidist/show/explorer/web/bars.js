@@ -46,14 +46,12 @@ function drawTime() {
 function drawFacts() {
   const value = (name) => look(state.model, state.place, name);
   const facts = {
-    "parameters": `${three(state.model.parameters)} billion`,
     "MFU": percent(value("mfu")),
     "tokens/s": count(value("tokens_per_second")),
     [`${three(planned.gpu.tokens / 1e12)}T tokens take`]: days(value("days")),
     "dp": count(value("dp")),
-    "micro-batches": count(value("micro_batches")),
-    "stages a rank": count(value("virtual")),
-    "a step": `${three(state.model.batch / 1e6)} M tokens`,
+    "micro-batches of a rank": count(value("micro_batches")),
+    "stages on a rank": count(value("virtual")),
   };
   $("facts").replaceChildren(...Object.entries(facts).map(([name, text]) => {
     const fact = element("div", "", { "data-fact": name });

@@ -10,7 +10,8 @@ function buildControls() {
     names.append(new Option(one.name, key, false, one === model));
   }
   names.addEventListener("change", () => choose(names.value));
-  form.replaceChildren(names);
+  const about = `${three(model.parameters)} billion parameters, ${three(model.batch / 1e6)} million tokens in a step`;
+  form.replaceChildren(names, element("small", about, { title: model.source }));
   Object.entries(model.sliders).forEach(([slider, positions], i) => {
     if (positions.length === 1 && slider !== "precision") return;
     form.append(RANGES.includes(slider) ? range(slider, positions, i) : segments(slider, positions, i));

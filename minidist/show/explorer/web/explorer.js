@@ -48,9 +48,8 @@ function tell(preset, quickest) {
     ? `Fits: ${gigabytes(total)} of the ${three(limit)} GB that a GPU has.`
     : `Does not fit: a GPU needs ${gigabytes(total)}, ${gigabytes(total - limit)} more than it has.`;
   const rest = parts.filter((one) => one !== time), second = rest.length ? largestOf(rest) : null;
-  const name = memory.name[0].toUpperCase() + memory.name.slice(1), takes = memory.name.endsWith("s") ? "take" : "takes";
-  const where = `${name} ${takes} the largest share of the memory (${gigabytes(memory.value)}), ${time.name} the largest share of the step (${percent(time.value / step)})`;
-  const then = second ? `, followed by ${second.name} (${percent(second.value / step)}).` : ".";
+  const where = `Largest in memory: ${memory.name}, ${gigabytes(memory.value)}. Largest in the step: ${time.name}, ${percent(time.value / step)}`;
+  const then = second ? `; then ${second.name}, ${percent(second.value / step)}.` : ".";
   $("because").textContent = `${preset ? `${preset.note}. ` : quickest ? "The quickest of all layouts here that fit. " : ""}${where}${then}`;
 }
 

@@ -46,7 +46,7 @@ function showLevel(number) {
   svg.setAttribute("aria-label", `${count(level.holds)} ${level.of}`);
   const text = $("level");
   text.replaceChildren(
-    element("h2", `A ${level.name}: ${count(level.holds)} ${level.of}`),
+    element("h2", `${level.name}: ${count(level.holds)} ${level.of}`),
     element("b", bandwidth(level.bandwidth)), element("p", `for each GPU, by ${level.link}. The bars above are on a logarithmic scale.`), element("p", level.note),
     ...(level.gpus > 1 ? [element("p", `${count(level.gpus)} GPUs.`)] : []),
     element("small", `Source: ${level.source}.`),
