@@ -405,6 +405,9 @@ def test_a_rank_and_its_groups_are_where_the_mesh_has_them(show):
     told = text(page, "#rank")
     assert told.startswith("Rank 10 of 512: node 1, rack 0, pod 0. ")
     assert "tp 2 of 8 (neighbours, one node); dp 1 of 8 (8 apart, 8 nodes); pp 0 of 8 (64 apart, 8 nodes)" in told
+    box = page.locator("#map").bounding_box()
+    page.mouse.move(box["x"] + 2, box["y"] + 2)
+    assert text(page, "#rank").startswith("Rank 0 of 512: node 0")
     run = preset("175B on 512")
     for axis, stride in (("dp", 8), ("pp", 64)):
         assert next(one.group.stride for one in run.sent if one.axis == axis) == stride

@@ -85,7 +85,7 @@ def levels_of(cluster: ClusterSpec) -> list[Level]:
         ),
         Level(
             "building", PODS_IN_BUILDING, "pods", pod * PODS_IN_BUILDING, card / OVERSUBSCRIPTION,
-            f"between pods, oversubscribed {OVERSUBSCRIPTION} to 1",
+            f"links between pods, oversubscribed {OVERSUBSCRIPTION} to 1",
             "If all GPUs talk to another pod at once, each gets a seventh of its card.", PODS,
         ),
     ]  # fmt: skip

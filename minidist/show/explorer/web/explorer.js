@@ -31,7 +31,7 @@ function draw() {
 
 function refuse(reason, moved) { // say why, and offer the nearest place that is legal
   $("outcome").textContent = "No run can be split this way.";
-  $("because").textContent = `${reason}.`;
+  $("because").textContent = `${reason.replace(/^[a-z]+ /, (word) => word[0].toUpperCase() + word.slice(1))}.`;
   const other = nearest(state.model, state.place, moved);
   const changes = Object.keys(state.model.sliders).map((slider, i) => (other[i] === state.place[i] ? "" : named(slider, state.model.sliders[slider][other[i]]))).filter(Boolean);
   const button = element("button", `nearest legal: ${changes.join(", ")}`, { id: "nearest" });
@@ -65,7 +65,7 @@ for (const tab of ["costs", "places", "zoom"]) $(`tab-${tab}`).addEventListener(
 if (matchMedia("(prefers-color-scheme: dark)").matches) document.documentElement.dataset.theme = "dark";
 $("assumed").textContent = `Everything was planned by minidist for ${planned.gpu.name}; this page only looks it up. Parameters and activations have 16 bits, gradients and optimizer state 32; `
   + `${gigabytes(planned.assumed.reserved)} are reserved for CUDA and NCCL, and ${percent(planned.assumed.fragmentation)} of what comes and goes is lost to fragmentation. dp fills the GPUs that tp, cp and pp leave. `
-  + "Sequence parallelism is on wherever tp > 1; context parallelism is zigzag; a rank has as many interleaved stages as make the step shortest; ZeRO 2 and 3 sum gradients in every micro-batch. "
+  + "fp8 is for the products of linear layers alone. Sequence parallelism is on wherever tp > 1; context parallelism is zigzag; a rank has as many interleaved stages as make the step shortest; ZeRO 2 and 3 sum gradients in every micro-batch. "
   + "MFU counts the pairs of tokens that the attention kernel computes: half of them with flash attention. Stragglers, failures and data loading are not counted.";
 buildPresets();
 buildPlaces();

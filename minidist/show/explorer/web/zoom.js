@@ -46,9 +46,9 @@ function showLevel(number) {
   svg.setAttribute("aria-label", `${count(level.holds)} ${level.of}`);
   const text = $("level");
   text.replaceChildren(
-    element("h2", `${level.name}: ${count(level.holds)} ${level.of}`),
-    element("b", bandwidth(level.bandwidth)), element("p", `for each GPU, by ${level.link}. The bars above are on a logarithmic scale.`), element("p", level.note),
-    ...(level.gpus > 1 ? [element("p", `${count(level.gpus)} GPUs.`)] : []),
+    element("h2", `${level.name[0].toUpperCase()}${level.name.slice(1)}: ${count(level.holds)} ${level.of}`),
+    element("b", bandwidth(level.bandwidth)), element("p", `for each GPU: ${level.link}. The bars above are on a logarithmic scale.`),
+    element("p", `${level.gpus > 1 ? `${count(level.gpus)} GPUs. ` : ""}${level.note}`),
     element("small", `Source: ${level.source}.`),
   );
 }
