@@ -50,6 +50,8 @@ HELP = {
     "width": "width of the residual stream",
     "context": "context length, tokens",
     "global_batch": "samples per step, over all ranks",
+    "rampup_batch_size": "START,INCREMENT,SAMPLES: begin with START samples per step, and grow by INCREMENT to the "
+    "global batch over the first SAMPLES samples (default: no ramp)",
     "micro_batch": "samples per forward and backward pass",
     "steps": "optimizer steps",
     "optimizer": "how to update: AdamW, or LAMB, which scales the step on each matrix to the matrix (large batches)",
