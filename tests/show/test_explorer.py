@@ -285,6 +285,11 @@ def test_bad_input_is_named(tmp_path, capsys, arguments, words):
     assert not list(tmp_path.iterdir())
 
 
+def test_an_explorer_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="at least one model: choose from 7b, llama3-8b"):
+        explore([])
+
+
 # ── In a browser ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

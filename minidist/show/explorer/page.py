@@ -119,10 +119,12 @@ def explore(
         advance: called with a model's name whenever the layouts on one number of GPUs have been planned.
 
     Raises:
-        ValueError: for an unknown model or GPU, with the known ones.
+        ValueError: for an unknown model or GPU, with the known ones, and for none.
     """
     if gpu not in GPUS:
         raise ValueError(f"the explorer has no GPU {gpu!r}: {choose(gpu, GPUS)}")
+    if not models:
+        raise ValueError(f"the explorer needs at least one model: choose from {', '.join(CHOICES)}")
     for model in models:
         if model not in CHOICES:
             raise ValueError(f"the explorer has no model {model!r}: {choose(model, CHOICES)}")

@@ -1,17 +1,17 @@
-// Numbers in words: units, and three digits.
+// Numbers in words: three digits, and a unit that stays on their line.
 
 const three = (value) => (value >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(3))));
-const gigabytes = (value) => (value >= 1000 ? `${three(value / 1000)} TB` : value >= 0.1 || !value ? `${three(value)} GB` : `${three(value * 1000)} MB`);
+const gigabytes = (value) => (value >= 1000 ? `${three(value / 1000)}\u00a0TB` : value >= 0.1 || !value ? `${three(value)}\u00a0GB` : `${three(value * 1000)}\u00a0MB`);
 
 function seconds(value) {
-  if (value >= 7200) return `${three(value / 3600)} h`;
-  if (value >= 600) return `${three(value / 60)} min`;
-  if (value >= 1 || !value) return `${three(value)} s`;
-  return value >= 0.001 ? `${three(value * 1000)} ms` : `${three(value * 1e6)} µs`;
+  if (value >= 7200) return `${three(value / 3600)}\u00a0h`;
+  if (value >= 600) return `${three(value / 60)}\u00a0min`;
+  if (value >= 1 || !value) return `${three(value)}\u00a0s`;
+  return value >= 0.001 ? `${three(value * 1000)}\u00a0ms` : `${three(value * 1e6)}\u00a0µs`;
 }
 
-const days = (value) => (value >= 1000 ? `${three(value / 365)} years` : `${three(value)} days`);
-const percent = (share) => (share < 0.0005 && share > 0 ? "< 0.1 %" : `${(100 * share).toFixed(1)} %`);
+const days = (value) => (value >= 1000 ? `${three(value / 365)}\u00a0years` : `${three(value)}\u00a0days`);
+const percent = (share) => (share < 0.0005 && share > 0 ? "<\u00a00.1\u00a0%" : `${(100 * share).toFixed(1)}\u00a0%`);
 const count = (value) => value.toLocaleString("en");
 const named = (slider, value) => (slider === "gpus" || slider === "sequence" ? `${planned.sliders[slider]} ${count(value)}` : `${planned.sliders[slider]} ${value}`);
 
