@@ -59,7 +59,7 @@ class Sent:
     """What one rank sends for one axis in one step.
 
     Attributes:
-        axis: also "embedding" for the two ends of a tied weight, and "replicate" for the copies of hybrid sharding.
+        axis: of the layout. The two ends of a tied weight are pp's all-reduce, copies of hybrid sharding dp's.
         collective: its name. group: those that take part.
         nbytes: sent by one rank. seconds: that it takes, hidden or not. exposed: seconds that nothing hides.
     """
@@ -283,7 +283,7 @@ class _Step:
         group = Group(2, self._group("pp").stride * (self.layout.pp - 1), self.costs.cluster.node_size)
         weight = self.costs.numerics.gradient * self.model.width * self.model.vocab / self.layout.tp
         seconds = self.costs.network.all_reduce(group, weight)
-        self.sent.append(Sent("embedding", "all_reduce", group, weight, seconds, seconds))
+        self.sent.append(Sent("pp", "all_reduce", group, weight, seconds, seconds))
         return seconds
 
     # ── Gradients, parameters, optimizer ─────────────────────────────────────────────────────────────────────────────
@@ -332,7 +332,7 @@ class _Step:
         group = self.costs.network.group(copies, self.layout.tp * self.layout.shards)
         shard = self.costs.numerics.gradient * held.full / self.layout.shards
         seconds = self.costs.network.all_reduce(group, shard)
-        self.sent.append(Sent("replicate", "all_reduce", group, 2 * (copies - 1) / copies * shard, seconds, seconds))
+        self.sent.append(Sent("dp", "all_reduce", group, 2 * (copies - 1) / copies * shard, seconds, seconds))
         return seconds
 
     def _optimizer(self, held: Held) -> float:
