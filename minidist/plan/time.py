@@ -143,7 +143,7 @@ class _Step:
             (model.layers + 1 / 2) * self._tp() + model.layers * self._cp(kinds[0]) + model.sparse_layers * self._ep()
         )
         once = compute + sent + head.forward.total + head.backward.total
-        return self.micro_batches * (once / self.layout.pp + 2 * self._send())
+        return self.micro_batches * (once + 2 * (self.layout.pp - 1) * self._send()) / self.layout.pp
 
     def time(self) -> tuple[StepTime, list[Sent]]:
         model, layout, m = self.model, self.layout, self.micro_batches
@@ -153,6 +153,8 @@ class _Step:
         head = head_compute(model, self.part, self.costs.machine)
         ends = head.forward.total + head.backward.total
 
+        messages = 2 * (layout.stage_count - 1) / layout.pp  # of a micro-batch, for each rank: one waits for each
+
         def slot(dense: int, sparse: int, rank: int) -> float:
             layers, last = dense + sparse, rank == layout.pp - 1
             compute = sum(
@@ -160,15 +162,20 @@ class _Step:
                 for count, kind, more in zip((dense, sparse), kinds, again, strict=False)
             )
             tensor = (layers + self._ends(rank) / 4) * tp
-            return compute + tensor + layers * cp + sparse * ep + 2 * layout.virtual * send + last * ends
+            return compute + tensor + layers * cp + sparse * ep + messages * send + last * ends
 
         ranks = layers_by_rank(model, layout.pp, layout.virtual)
         slots = [slot(*layers, rank) for rank, layers in enumerate(ranks)]
         slowest = max(range(layout.pp), key=slots.__getitem__)
-        products = sum(count * kind.forward.products for count, kind in zip(ranks[slowest], kinds, strict=False))
-        _, bubble = pipeline_seconds(layout.schedule, layout.virtual, m, slots, products / slots[slowest])
         last = slowest == layout.pp - 1
         dense, sparse = ranks[slowest]
+        forward = sum(count * kind.forward.total for count, kind in zip((dense, sparse), kinds, strict=False))
+        products = sum(count * kind.forward.products for count, kind in zip((dense, sparse), kinds, strict=False))
+        shares = (
+            (forward + last * head.forward.total) / slots[slowest],
+            (products + last * head.forward.products) / slots[slowest],  # as many for the weights' gradients
+        )
+        _, bubble = pipeline_seconds(layout.schedule, layout.virtual, m, slots, *shares)
         parts = {
             name: m
             * (
@@ -184,9 +191,8 @@ class _Step:
         parts["recompute"] = m * sum(count * more for count, more in zip((dense, sparse), again, strict=False))
         parts["tp"] = m * (layers + self._ends(slowest) / 4) * tp
         parts["cp"], parts["ep"] = m * layers * cp, m * sparse * ep
-        parts["pp"] = 2 * layout.virtual * m * send + self._tied()
+        parts["pp"] = messages * m * send + self._tied()
         held = parameters_of_rank(model, layout, slowest)
-        forward = sum(count * kind.forward.total for count, kind in zip((dense, sparse), kinds, strict=False))
         parts["dp"] = self._dp(held, forward, slots[slowest] - forward, max(1, layers))
         parts["bubble"], parts["optimizer"] = bubble, self._optimizer(held)
         self._count(m * layers, m * sparse, slowest)
@@ -280,7 +286,8 @@ class _Step:
         """Both ends of a pipeline sum the gradient of the weight that they share."""
         if self.layout.pp == 1 or not self.model.tied:
             return 0.0
-        group = Group(2, self._group("pp").stride * (self.layout.pp - 1), self.costs.cluster.node_size)
+        stride, pp, node_size = self._group("pp").stride, self.layout.pp, self.costs.cluster.node_size
+        group = Group(2, stride if stride * pp <= node_size else stride * (pp - 1), node_size)
         weight = self.costs.numerics.gradient * self.model.width * self.model.vocab / self.layout.tp
         seconds = self.costs.network.all_reduce(group, weight)
         self.sent.append(Sent("pp", "all_reduce", group, weight, seconds, seconds))
@@ -369,5 +376,5 @@ class _Step:
             share = (layout.ep - 1) / layout.ep
             note("ep", "all_to_all", 4 * sparse * share * self._routed, sparse * self._ep(), sparse * self._ep())
         if layout.pp > 1:
-            seconds = 2 * layout.virtual * m * self._send()
+            seconds = 2 * (layout.stage_count - 1) / layout.pp * m * self._send()
             note("pp", "send", m * self._messages(rank) * self._stream / layout.tp, seconds, seconds)
