@@ -109,8 +109,7 @@ def test_tensor_parallelism_is_exposed(ranks, text, bandwidth):
 @pytest.mark.parametrize("text", ["pp=2", "pp=4", "pp=4,schedule=gpipe", "pp=2,virtual=2", "pp=4,schedule=zb-h1"])
 @pytest.mark.parametrize("bandwidth", [1e13, 1e12])
 def test_messages_of_a_pipeline(ranks, text, bandwidth):
-    """The plan has every message wait for. Sends do not wait here, so where a rank has slack they hide; those that fill
-    and drain the pipeline never do."""
+    """By the plan a rank waits for every message. Where it has slack they hide; those that fill and drain never do."""
     layout, logs = recorded(ranks, text)
     clock, plan, sent = both(layout, logs, bandwidth)
     without, _, _ = both(layout, logs, NEVER)
@@ -125,7 +124,7 @@ def test_messages_of_a_pipeline(ranks, text, bandwidth):
 
 def test_naive_pipelines_wait_for_every_message(ranks):
     layout, logs = recorded(ranks, "pp=3,schedule=naive")
-    clock, plan, sent = both(layout, logs, 1e12)
+    clock, plan, _ = both(layout, logs, 1e12)
     assert plan.total == pytest.approx(clock, abs=SCALARS / 1e12)
 
 
@@ -190,15 +189,14 @@ def test_more_of_anything_is_never_slower(name):
     """Faster links, faster memory, faster arithmetic."""
     spec = ClusterSpec.parse("h100:8x8")
     model = model_of(name)
+    chip = spec.accelerator
+    flops = {key: 2 * peak for key, peak in chip.flops.items()}
     faster = {
         "links in a node": replace(spec, inside=replace(spec.inside, bandwidth=2 * spec.inside.bandwidth)),
         "links between nodes": replace(spec, between=replace(spec.between, bandwidth=2 * spec.between.bandwidth)),
-        "memory": replace(spec, accelerator=replace(spec.accelerator, memory_bandwidth=2 * spec.accelerator.memory_bandwidth)),
-        "arithmetic": replace(
-            spec,
-            accelerator=replace(spec.accelerator, flops={key: 2 * peak for key, peak in spec.accelerator.flops.items()}),
-        ),
-    }  # fmt: skip
+        "memory": replace(spec, accelerator=replace(chip, memory_bandwidth=2 * chip.memory_bandwidth)),
+        "arithmetic": replace(spec, accelerator=replace(chip, flops=flops)),
+    }
     for text in LAYOUTS:
         layout = PlannedLayout.parse(text, spec.world_size)
         base = plan_run(StepCosts(model, spec, "bf16", efficiency=PERFECT), layout, 512)
