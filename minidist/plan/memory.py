@@ -40,6 +40,7 @@ class Numerics:
         keeps_scaled: whether scaled queries are kept beside the queries.
         keeps_gathered: whether what sequence parallelism gathers for a product is kept, not gathered again.
         shard_apart: whether ZeRO sums gradients into a shard of its own, beside those that are summed.
+        term: of what tensor-parallel ranks sum; 0 for an activation's.
     """
 
     parameter: int
@@ -51,6 +52,7 @@ class Numerics:
     keeps_scaled: bool = False
     keeps_gathered: bool = False
     shard_apart: bool = False
+    term: int = 0
 
 
 MIXED = Numerics(parameter=2, gradient=4, optimizer=12, activation=2)  # 16-bit training with float32 sums and masters
@@ -58,7 +60,7 @@ HALF_GRADIENTS = Numerics(parameter=2, gradient=2, optimizer=12, activation=2)  
 FLOAT32 = Numerics(parameter=4, gradient=4, optimizer=8, activation=4)
 HERE = Numerics(  # this library: float32, gradients summed in float64
     parameter=4, gradient=8, optimizer=8, activation=4, statistics=STATISTIC, keeps_dropped=False, keeps_scaled=True,
-    keeps_gathered=True, shard_apart=True,
+    keeps_gathered=True, shard_apart=True, term=8,
 )  # fmt: skip
 NUMERICS = {"mixed": MIXED, "half-gradients": HALF_GRADIENTS, "float32": FLOAT32}
 
