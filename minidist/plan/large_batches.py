@@ -11,8 +11,8 @@ The learning rate. Noise adds up as the square root of the number of samples, th
 batch is mostly noise, twice the batch halves the noise of a step, and a step may be twice as long: the linear rule
 (Goyal et al., 2017, arXiv 1706.02677), for SGD below B_crit. Adam divides a step by the root of the gradient's mean
 square, which below B_crit is mostly noise too and falls with the root of the batch; so half of that growth is in it
-already, and the square root is left (Malladi et al., 2022, arXiv 2205.10287). Above B_crit neither rule holds, and the
-best rate stays.
+already, and the square root is left (Malladi et al., 2022, arXiv 2205.10287). McCandlish et al. measured powers of the
+batch between 0.5 and 1 for Adam. Above B_crit neither rule holds, and the best rate stays.
 
 Warm-up. Both rules take weights as moving slowly, which they do not at the beginning: a long step overshoots there, and
 Adam's second moments are means of few steps. A rate that rises over some hundreds of steps lets both settle (Goyal et
