@@ -231,22 +231,27 @@ def with_seeds(found: BatchExperiment) -> list[Job]:
 
 
 def batches_table(found: BatchExperiment) -> Table:
-    """Steps and samples at the best rate, and steps by the rules."""
-    table = Table(title=f"steps to a held-out loss of {found.target:g}, mean of {len(found.seeds)} seeds")
-    for heading in ("optimizer", "batch", "best rate", "steps", "samples", "by the fit", *(f"{r} rule" for r in RULES)):
+    """Steps and samples at the best rate, over the seeds; then, with one seed, steps by the rules beside the best."""
+    table = Table(title=f"to a held-out loss of {found.target:g}: mean of {len(found.seeds)} seeds, and one seed")
+    headings = ("optimizer", "batch", "best rate", "steps", "samples", "steps fitted", "one seed", *RULES)
+    for heading in headings:
         table.add_column(heading, justify="right")
     for optimizer in found.optimizers:
         fitted = found.tradeoff(optimizer)
         for batch, steps in found.best_steps(optimizer).items():
-            by_rules = []
+            best = found.best_rate(optimizer, batch)
+            cells = [f"{best:.2g}", f"{steps:.0f}", f"{batch * steps:,.0f}", f"{fitted.steps(batch):.0f}"]
+            cells.append(steps_in_words(found.first_steps(optimizer, batch, best)))
             for rule in RULES.values():
                 rate = found.rate_by(rule, optimizer, batch)
-                came = found.mean_steps(optimizer, batch, rate)
-                by_rules.append(f"{rate:g}: {'not reached' if came is None else f'{came:.0f}'}")
-            cells = (f"{found.best_rate(optimizer, batch):g}", f"{steps:.0f}", f"{batch * steps:,.0f}")
-            table.add_row(optimizer, str(batch), *cells, f"{fitted.steps(batch):.0f}", *by_rules)
+                cells.append(f"{steps_in_words(found.first_steps(optimizer, batch, rate))} ({rate:.2g})")
+            table.add_row(optimizer, str(batch), *cells)
         table.add_section()
     return table
+
+
+def steps_in_words(steps: float | None) -> str:
+    return "given up" if steps is None else f"{steps:.0f}"
 
 
 def critical_table(found: BatchExperiment) -> Table:

@@ -112,7 +112,10 @@ class BatchExperiment:
     def best_rate(self, optimizer: str, batch: int) -> float:
         """The rate with the fewest steps, by the first seed, which has tried all."""
         tried = [run for run in self.runs if (run.optimizer, run.batch, run.seed) == (optimizer, batch, self.seeds[0])]
-        return min((run for run in tried if run.steps is not None), key=lambda run: run.steps).rate
+        reached = [run for run in tried if run.steps is not None]
+        if not reached:
+            raise ValueError(f"no rate tried reached {self.target:g} with {optimizer} and batch {batch}: try others")
+        return min(reached, key=lambda run: run.steps).rate
 
     def rate_by(self, rule: Rule, optimizer: str, batch: int) -> float:
         """The rate that a rule makes of the base's best one."""
@@ -126,6 +129,12 @@ class BatchExperiment:
         """Over the seeds; None where one of them was given up, or none was run."""
         found = self.steps(optimizer, batch, rate)
         return None if None in found or not found else fmean(found)
+
+    def first_steps(self, optimizer: str, batch: int, rate: float) -> float | None:
+        """Of the first seed, which alone has run all rates: to compare rates by."""
+        wanted = (optimizer, batch, rate, self.seeds[0])
+        found = [run.steps for run in self.runs if (run.optimizer, run.batch, run.rate, run.seed) == wanted]
+        return found[0] if found else None
 
     def best_steps(self, optimizer: str) -> dict[int, float]:
         """By batch, at its best rate."""
