@@ -7,6 +7,7 @@ text has each line once, as in scaling.py. Held-out loss is taken at steps 8 % a
 
 1. A grid of learning rates for every batch, by factors of two, with one seed. Its best rate at the base batch is what
    the linear and the square-root rule scale, and the rates of the rules are run too.
+   A run is given up after half as many samples again as the best so far.
 2. The best rates, with further seeds.
 3. The gradient noise scale, in the runs of AdamW at the largest batch but one.
 4. A batch that grows against the full one, over the same samples.
@@ -16,9 +17,10 @@ import argparse
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, pairwise, repeat
+from math import inf
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
@@ -43,10 +45,10 @@ from minidist.train.measuring.evaluate import validation_loss
 from minidist.train.measuring.noise_scale import NoiseScale, measure
 
 SETTINGS = {"layers": 1, "heads": 2, "width": 32, "context": 32, "micro_batch": 8, "steps": 10**6}
-TARGET = 2.3  # nats per byte
+TARGET = 2.5  # nats per byte
 BATCHES, BASE = (8, 16, 32, 64, 128), 8
-RATES = {"adamw": 3e-3, "lamb": 10e-3}  # the middle of the base's grid
-FACTORS = (0.5, 1.0, 2.0)  # times the square-root rule's rate, in a batch's grid
+RATES = {"adamw": 4e-3, "lamb": 12e-3}  # the highest of the base's grid
+FACTORS = (0.5, 0.25, 1.0)  # times the square-root rule's rate, in a batch's grid; the first is run first
 RULES = {"linear": linear_rate, "square root": square_root_rate}
 SEEDS = (0, 1, 2)
 WARMUP = 10  # steps
@@ -64,16 +66,12 @@ class Job:
     batch: int
     rate: float
     seed: int
+    patience: float = field(default=inf, compare=False)  # samples after which to give up
 
     def config(self, text: str) -> TrainConfig:
         return TrainConfig(
             global_batch=self.batch, optimizer=self.optimizer, lr=self.rate, seed=self.seed, text=text, **SETTINGS
         )
-
-    @property
-    def patience(self) -> int:
-        """Samples after which to give up: several times what a good rate takes."""
-        return 8_000 + 200 * self.batch
 
 
 def corpus_of(text: str) -> Corpus:
@@ -200,24 +198,31 @@ class Lab:
         )
 
 
-def grid() -> list[Job]:
-    """Every batch with its rates."""
+def grid(factors: tuple[float, ...], found: BatchExperiment | None = None) -> list[Job]:
+    """Every batch with some of its rates."""
     return [
-        Job(optimizer, batch, square_root_rate(middle, BASE, batch) * factor, SEEDS[0])
-        for optimizer, middle in RATES.items()
+        Job(optimizer, batch, square_root_rate(rate, BASE, batch) * factor, SEEDS[0], patience(found, optimizer, batch))
+        for optimizer, rate in RATES.items()
         for batch in BATCHES
-        for factor in FACTORS
+        for factor in factors
     ]
 
 
 def by_rules(found: BatchExperiment) -> list[Job]:
     """The rates of the rules, with the grid's seed."""
     return [
-        Job(optimizer, batch, found.rate_by(rule, optimizer, batch), SEEDS[0])
+        Job(optimizer, batch, found.rate_by(rule, optimizer, batch), SEEDS[0], patience(found, optimizer, batch))
         for optimizer in found.optimizers
         for batch in BATCHES
         for rule in RULES.values()
     ]
+
+
+def patience(found: BatchExperiment | None, optimizer: str, batch: int) -> float:
+    """Samples after which a run has lost: half as many again as with the best rate so far."""
+    if found is None:
+        return 10_000 + 300 * batch
+    return 1.5 * batch * found.first_steps(optimizer, batch, found.best_rate(optimizer, batch))
 
 
 def with_seeds(found: BatchExperiment) -> list[Job]:
@@ -290,7 +295,8 @@ def main() -> None:
         text = f"{folder}/text"
         Path(text).write_bytes(each_line_once(default_text()))
         lab = Lab(pool, text, console)
-        lab.run(grid())
+        lab.run(grid(FACTORS[:1]))
+        lab.run(grid(FACTORS[1:], lab.found))
         lab.run(by_rules(lab.found))
         lab.run(with_seeds(lab.found))
         rate = lab.found.best_rate("adamw", NOISE_BATCH)
