@@ -45,7 +45,7 @@ from minidist.train.measuring.evaluate import validation_loss
 from minidist.train.measuring.noise_scale import NoiseScale, measure
 
 SETTINGS = {"layers": 1, "heads": 2, "width": 32, "context": 32, "micro_batch": 8, "steps": 10**6}
-TARGET = 2.5  # nats per byte
+TARGET = 2.7  # nats per byte
 BATCHES, BASE = (8, 16, 32, 64, 128), 8
 RATES = {"adamw": 4e-3, "lamb": 12e-3}  # the highest of the base's grid
 FACTORS = (0.5, 0.25, 1.0)  # times the square-root rule's rate, in a batch's grid; the first is run first
@@ -220,8 +220,8 @@ def by_rules(found: BatchExperiment) -> list[Job]:
 
 def patience(found: BatchExperiment | None, optimizer: str, batch: int) -> float:
     """Samples after which a run has lost: half as many again as with the best rate so far."""
-    if found is None:
-        return 10_000 + 300 * batch
+    if found is None or not found.reached(optimizer, batch):
+        return 15_000 + 400 * batch
     return 1.5 * batch * found.first_steps(optimizer, batch, found.best_rate(optimizer, batch))
 
 

@@ -109,10 +109,14 @@ class BatchExperiment:
     def seeds(self) -> list[int]:
         return sorted({run.seed for run in self.runs})
 
+    def reached(self, optimizer: str, batch: int) -> list[Run]:
+        """Runs of the first seed, which has tried all rates, that came to the target."""
+        first = [run for run in self.runs if (run.optimizer, run.batch, run.seed) == (optimizer, batch, self.seeds[0])]
+        return [run for run in first if run.steps is not None]
+
     def best_rate(self, optimizer: str, batch: int) -> float:
-        """The rate with the fewest steps, by the first seed, which has tried all."""
-        tried = [run for run in self.runs if (run.optimizer, run.batch, run.seed) == (optimizer, batch, self.seeds[0])]
-        reached = [run for run in tried if run.steps is not None]
+        """The rate with the fewest steps, by the first seed."""
+        reached = self.reached(optimizer, batch)
         if not reached:
             raise ValueError(f"no rate tried reached {self.target:g} with {optimizer} and batch {batch}: try others")
         return min(reached, key=lambda run: run.steps).rate

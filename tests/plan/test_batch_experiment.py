@@ -1,6 +1,8 @@
 """The measured large-batch experiment: what a file says comes back, and what runs say together."""
 
 from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -67,3 +69,84 @@ def test_an_experiment_in_which_no_rate_reached_the_target_says_so(made):
 def test_noise_and_ramps_are_found_by_quarter_and_by_ramp(made):
     assert made.noise_scale(2) == [20.0, 30.0]
     assert [one.loss for one in made.ramped("")] == [2.5, 2.6] and made.ramped("8,8,1000")[0].steps == 80
+
+
+# ── The measured experiment, and the page ────────────────────────────────────────────────────────────────────────────
+
+PAGE = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def measured() -> BatchExperiment:
+    return BatchExperiment.read()
+
+
+def steps_in_words(steps: float | None) -> str:
+    return "given up" if steps is None else f"{steps:.0f}"
+
+
+def with_range(values: list[float], middle: float, digits: str = ",.0f") -> str:
+    return f"{middle:{digits}} ({min(values):{digits}} to {max(values):{digits}})"
+
+
+def rows_of_batches(found: BatchExperiment) -> list[str]:
+    rows = []
+    for optimizer in found.optimizers:
+        fitted = found.tradeoff(optimizer)
+        for batch, mean in found.best_steps(optimizer).items():
+            best = found.best_rate(optimizer, batch)
+            seeds = found.steps(optimizer, batch, best)
+            cells = [optimizer, str(batch), f"{best:.2g}", with_range(seeds, mean), f"{batch * mean:,.0f}"]
+            cells += [f"{fitted.steps(batch):.0f}", steps_in_words(found.first_steps(optimizer, batch, best))]
+            for rule in (linear_rate, square_root_rate):
+                rate = found.rate_by(rule, optimizer, batch)
+                cells.append(f"{steps_in_words(found.first_steps(optimizer, batch, rate))} ({rate:.2g})")
+            rows.append("| " + " | ".join(cells) + " |")
+    return rows
+
+
+def rows_of_constants(found: BatchExperiment) -> list[str]:
+    rows = []
+    for name, words in (
+        ("least_steps", "S_min, steps"),
+        ("least_samples", "E_min, samples"),
+        ("critical_batch", "critical batch size, samples"),
+    ):
+        cells = [
+            with_range(
+                [getattr(one, name) for one in found.tradeoffs(optimizer)], getattr(found.tradeoff(optimizer), name)
+            )
+            for optimizer in found.optimizers
+        ]
+        rows.append("| " + " | ".join([words, *cells]) + " |")
+    return rows
+
+
+def rows_of_noise(found: BatchExperiment) -> list[str]:
+    rows = []
+    for quarter in range(4):
+        loss = fmean(one.loss for one in found.noise if one.quarter == quarter)
+        scales = found.noise_scale(quarter)
+        rows.append(f"| {quarter + 1} | {loss:.2f} | {with_range(scales, fmean(scales))} |")
+    return rows
+
+
+def rows_of_ramps(found: BatchExperiment) -> list[str]:
+    rows = []
+    for ramp in dict.fromkeys(one.ramp for one in found.ramps):
+        runs = found.ramped(ramp)
+        losses = [one.loss for one in runs]
+        words = f"`--rampup-batch-size {ramp}`" if ramp else f"batch {found.ramp_batch}"
+        rows.append(f"| {words} | {runs[0].steps} | {with_range(losses, fmean(losses), '.3f')} |")
+    return rows
+
+
+@pytest.mark.parametrize("rows", [rows_of_batches, rows_of_constants, rows_of_noise, rows_of_ramps])
+def test_the_page_shows_what_was_measured(measured, rows):
+    assert "\n".join(rows(measured)) in PAGE
+
+
+def test_every_batch_has_every_seed_at_its_best_rate(measured):
+    for optimizer in measured.optimizers:
+        for batch in measured.batches:
+            assert len(measured.steps(optimizer, batch, measured.best_rate(optimizer, batch))) == len(measured.seeds)
