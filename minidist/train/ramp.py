@@ -1,15 +1,15 @@
 """A batch that grows: small at first, where gradients agree and small batches are as good, then as large as configured.
 
-The gradient noise scale grows while the loss falls (measuring/noise_scale.py), and so does the batch that pays off:
+The gradient noise scale grows while the loss falls (measuring/noise_scale.py), and so does the batch that pays off.
 GPT-3 went from 32 thousand tokens to 3.2 million over its first 4 to 12 billion (Brown et al., 2020, table 2.1 and
 appendix B).
 The form is that of Megatron-LM's ``--rampup-batch-size START INCREMENT SAMPLES``: the batch grows by INCREMENT at equal
 distances, and is full after SAMPLES samples. It depends on the step alone, so a run may be interrupted anywhere.
 """
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import count
 
 from minidist.train.numerals import whole_number
 
@@ -25,8 +25,8 @@ class Ramp:
 
     def batch_at(self, step: int) -> int:
         """Samples in a step, counted from 0."""
-        grown = _batches(self)
-        return grown[step] if step < len(grown) else self.full
+        stages = _stages(self)
+        return stages[bisect_right(stages, step, key=lambda stage: stage[0]) - 1][1]
 
     @property
     def sizes(self) -> range:
@@ -35,16 +35,21 @@ class Ramp:
 
 
 @lru_cache
-def _batches(ramp: Ramp) -> tuple[int, ...]:
-    """The sizes of all steps before the batch is full."""
-    found, consumed = [], 0
-    each = ramp.samples / ((ramp.full - ramp.start) // ramp.increment)  # samples from one size to the next
-    for _ in count():
-        size = min(ramp.full, ramp.start + int(consumed // each) * ramp.increment) if each else ramp.full
-        if size == ramp.full:
-            return tuple(found)
-        found.append(size)
-        consumed += size
+def _stages(ramp: Ramp) -> tuple[tuple[int, int], ...]:
+    """From which step on a step has how many samples. A large step may pass over a size.
+
+    The size after ``consumed`` samples is start + increment * (consumed // (samples / increments)), in whole numbers.
+    """
+    increments = (ramp.full - ramp.start) // ramp.increment
+    found, first, consumed = [], 0, 0
+    for grown in range(increments):
+        size = ramp.start + grown * ramp.increment
+        missing = (grown + 1) * ramp.samples - increments * consumed  # to the next size, times increments
+        steps = max(0, -(-missing // (increments * size)))  # rounded up
+        if steps:
+            found.append((first, size))
+        first, consumed = first + steps, consumed + steps * size
+    return (*found, (first, ramp.full))
 
 
 def read_ramp(text: str, full: int, micro_batch: int) -> Ramp:

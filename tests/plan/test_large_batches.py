@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from minidist.plan.large_batches import (
+    Tradeoff,
     best_rate,
+    fit_tradeoff,
     linear_rate,
     samples_to_loss,
     speedup,
@@ -44,3 +46,38 @@ def test_sizes_that_cannot_be(bad):
         steps_to_loss(bad, CRITICAL, LEAST)
     with pytest.raises(ValueError, match="rate must be above 0"):
         linear_rate(bad, 1, 2)
+
+
+def test_a_fit_finds_the_hyperbola_that_steps_come_from():
+    exact = Tradeoff(LEAST, CRITICAL * LEAST)
+    found = fit_tradeoff({batch: exact.steps(batch) for batch in (8, 64, 512, 4096)})
+    assert found.least_steps == pytest.approx(LEAST) and found.critical_batch == pytest.approx(CRITICAL)
+
+
+def test_a_fit_counts_relative_errors():
+    """No constants nearby bring the sum of squared relative errors lower."""
+    steps = {8: 900.0, 16: 470.0, 32: 300.0, 64: 190.0, 128: 160.0}
+    found = fit_tradeoff(steps)
+
+    def error(law: Tradeoff) -> float:
+        return sum((law.steps(batch) / measured - 1) ** 2 for batch, measured in steps.items())
+
+    for least_steps in (0.99, 1, 1.01):
+        for least_samples in (0.99, 1, 1.01):
+            other = Tradeoff(found.least_steps * least_steps, found.least_samples * least_samples)
+            assert error(found) <= error(other)
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ({8: 100.0}, "measure at least two batch sizes, not 1"),
+        ({8: 100.0, 16: 100.0, 32: 120.0}, "steps do not fall as the batch grows"),
+        ({8: 100.0, 16: 30.0}, "steps fall faster than the batch grows"),
+        ({8: 100.0, 16: 0.0}, "steps must be above 0"),
+        ({-8: 100.0, 16: 50.0}, "batch must be above 0"),
+    ],
+)
+def test_steps_that_no_tradeoff_has(steps, message):
+    with pytest.raises(ValueError, match=message):
+        fit_tradeoff(steps)

@@ -19,7 +19,14 @@ CONFIG = TrainConfig(
 
 @pytest.mark.parametrize(
     ("text", "full", "micro_batch"),
-    [("12,12,120", 48, 2), ("1,1,7", 9, 1), ("3,3,0", 6, 3), ("256,128,50000", 1024, 4), ("2,6,100", 8, 2)],
+    [
+        ("12,12,120", 48, 2),
+        ("1,1,7", 9, 1),
+        ("1,1,2", 9, 1),
+        ("3,3,0", 6, 3),
+        ("256,128,50000", 1024, 4),
+        ("2,6,100", 8, 2),
+    ],
 )
 def test_the_batch_grows_as_megatron_s(text, full, micro_batch):
     """Megatron-LM's rule, from the samples consumed: start + int(consumed / (samples / increments)) increment."""
@@ -100,4 +107,9 @@ def test_layouts_must_fit_every_size(capsys):
 
 def test_a_full_batch_ends_the_ramp():
     assert Ramp(2, 2, 0, 8).batch_at(0) == 8  # over no samples
-    assert Ramp(2, 2, 10**9, 8).batch_at(5) == 2
+
+
+def test_a_ramp_over_billions_of_samples_is_found_at_once():
+    ramp = Ramp(2, 2, 3 * 10**9, 8)  # 10^9 samples at each of 2, 4 and 6
+    steps = [0, 5 * 10**8 - 1, 5 * 10**8, 75 * 10**7 - 1, 75 * 10**7, 10**12]
+    assert [ramp.batch_at(step) for step in steps] == [2, 2, 4, 4, 6, 8]

@@ -1,5 +1,6 @@
 """The gradient noise scale: unbiased where mean and covariance are known, and the gradients of real steps."""
 
+import json
 from functools import partial
 
 import numpy as np
@@ -37,7 +38,9 @@ def test_both_terms_are_without_bias():
 
 
 def test_where_noise_drowns_the_gradient_it_is_infinite():
-    assert NoiseScale(1, 2, small_square=4.0, large_square=2.0).samples == float("inf")
+    drowned = NoiseScale(1, 2, small_square=4.0, large_square=2.0)
+    assert drowned.samples == float("inf")
+    assert json.dumps(drowned.as_dict(), allow_nan=False) == '{"gradient_square": 0.0, "noise": 4.0, "samples": null}'
 
 
 def test_a_replay_does_not_see_it(ranks):

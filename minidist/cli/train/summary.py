@@ -1,5 +1,7 @@
 """What ``minidist train`` says of a run at its end, on one screen: a line for each rank, then what was learned."""
 
+from math import isfinite
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -42,8 +44,10 @@ def _noise_scale(result: Run) -> str:
     found = [noise for _, noise in result.ranks[0].noise]
     half = len(found) // 2
     parts = [sum(part[1:], part[0]) for part in (found[:half], found[half:]) if part]
-    told = " at first, then ".join(f"{part.samples:,.0f}" for part in parts)
-    return f"gradient noise scale: {told} samples; a step has {result.config.global_batch}"
+    told = " at first, then ".join(
+        f"{part.samples:,.0f}" if isfinite(part.samples) else "too large to measure in so few steps" for part in parts
+    )
+    return f"gradient noise scale, in samples: {told}; a step has {result.config.global_batch}"
 
 
 def _ranks_table(result: Run, used: RunUtilization | None) -> Table:

@@ -7,8 +7,10 @@ A.1), and their ratio
 
     B_simple = tr(S) / |G|^2
 
-is the batch at which noise and gradient are equally large. It estimates the critical batch size: far below it twice the
-batch halves the steps, far above it changes nothing (plan/large_batches.py).
+is the batch at which noise and gradient are equally large. It estimates the critical batch size: far below it, twice
+the batch halves the steps; far above it, the steps stay the same (plan/large_batches.py). B_simple takes the loss as
+equally curved in all directions and the step as SGD's, so it is right to the order of magnitude. Adam's critical batch
+size is larger than SGD's (Zhang et al., 2019, arXiv 1907.04164).
 
 Here the small batch is a micro-batch and the large one the full batch, also while the steps of a ramp have less. Both
 estimates are noisy, and their ratio is biased; so sums over many steps are taken first, as the paper does with running
@@ -20,6 +22,7 @@ It is measured on one rank. Every layout takes the same steps, to the bit, so ev
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import isfinite
 
 from minidist.backend import xp
 from minidist.nn.layers import Module
@@ -54,8 +57,9 @@ class NoiseScale:
         )
 
     def as_dict(self) -> dict:
-        """What ``--json`` writes."""
-        return {"gradient_square": self.gradient_square, "noise": self.noise, "samples": self.samples}
+        """What ``--json`` writes; JSON has no infinity."""
+        samples = self.samples if isfinite(self.samples) else None
+        return {"gradient_square": self.gradient_square, "noise": self.noise, "samples": samples}
 
     @property
     def gradient_square(self) -> float:

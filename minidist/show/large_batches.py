@@ -1,0 +1,61 @@
+"""A large-batch experiment on two pictures: steps against samples to one loss, and what each learning rate takes."""
+
+import numpy as np
+
+from minidist.plan.batch_experiment import BatchExperiment
+from minidist.show.palette import RANKS
+
+MARKERS = "osD^vP"
+INK = "#606060"
+
+
+def draw(experiment: BatchExperiment):
+    """A matplotlib Figure.
+
+    Left, steps over samples at each batch's best rate, every seed, and the fitted hyperbolas; dashed, their least steps
+    and samples. Right, steps of AdamW over the learning rate, a curve for each batch.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for optimizer, colour, marker in zip(experiment.optimizers, RANKS, MARKERS, strict=False):
+        _tradeoff(left, experiment, optimizer, colour, marker)
+    left.set(xscale="log", yscale="log", xlabel="samples", ylabel="steps")
+    left.set_title(f"to a held-out loss of {experiment.target:g}, at the best rate", loc="left", fontsize=11)
+    left.legend(frameon=False, fontsize=9)
+    for batch, colour, marker in zip(experiment.batches, RANKS[2:], MARKERS, strict=False):
+        _rates(right, experiment, batch, colour, marker)
+    right.set(xscale="log", yscale="log", xlabel="learning rate", ylabel="steps")
+    right.set_title(f"{experiment.optimizers[0]}: the rate that a batch wants", loc="left", fontsize=11)
+    right.legend(frameon=False, fontsize=9)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _tradeoff(axes, experiment: BatchExperiment, optimizer: str, colour: str, marker: str) -> None:
+    fitted = experiment.tradeoff(optimizer)
+    batches = np.geomspace(min(experiment.batches) / 2, max(experiment.batches) * 2)
+    steps = np.array([fitted.steps(batch) for batch in batches])
+    label = f"{optimizer}: critical batch {fitted.critical_batch:.0f}"
+    axes.plot(batches * steps, steps, "-", color=colour, linewidth=1.2, label=label)
+    axes.axhline(fitted.least_steps, linestyle=":", color=colour, linewidth=1)
+    axes.axvline(fitted.least_samples, linestyle=":", color=colour, linewidth=1)
+    for batch, mean in experiment.best_steps(optimizer).items():
+        found = np.array(experiment.steps(optimizer, batch, experiment.best_rate(optimizer, batch)))
+        axes.plot(batch * found, found, marker, color=colour, markersize=6)
+        if optimizer == experiment.optimizers[0]:
+            axes.annotate(f"batch {batch}", (batch * mean, mean), (6, 6), textcoords="offset points", color=INK)
+
+
+def _rates(axes, experiment: BatchExperiment, batch: int, colour: str, marker: str) -> None:
+    optimizer, seed = experiment.optimizers[0], experiment.seeds[0]
+    tried = sorted(
+        (run.rate, run.steps)
+        for run in experiment.runs
+        if (run.optimizer, run.batch, run.seed) == (optimizer, batch, seed) and run.steps is not None
+    )
+    axes.plot(
+        *zip(*tried, strict=True), f"-{marker}", color=colour, markersize=5, linewidth=1.2, label=f"batch {batch}"
+    )
