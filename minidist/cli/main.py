@@ -1,4 +1,4 @@
-"""The command line: ``minidist train``, ``verify``, ``demo``, ``failures``, ``hardware``, ``plan``, and the course's.
+"""The command line: ``minidist train``, ``verify``, ``demo``, ``failures``, ``hardware``, ``plan``, ``scaling``; course.
 
 A command's module is imported when the command is called: ``minidist check`` starts without the demonstrations.
 """
@@ -18,6 +18,7 @@ MODULES = {  # a module whose ``add_commands`` adds commands -> the names of the
     "minidist.cli.failures": ("failures",),
     "minidist.cli.hardware": ("hardware",),
     "minidist.cli.plan.command": ("plan",),
+    "minidist.cli.scaling": ("scaling",),
     "minidist.course.challenges.command": ("challenge",),
     "minidist.course.commands": ("check", "reset", "grade", "mutants", "stubs"),
 }

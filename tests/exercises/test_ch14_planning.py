@@ -806,7 +806,7 @@ def ramped(start: int, increment: int, ramp: int, final: int, samples: int) -> F
     return batch
 
 
-RAMPS = ((32, 32, 12_000_000, 1536), (8, 4, 100, 16), (1, 1, 10, 4), (16, 16, 1000, 32), (4, 3, 7, 10), (8, 8, 9, 24))
+RAMPS = ((32, 32, 120_000, 1536), (8, 4, 100, 16), (1, 1, 10, 4), (16, 16, 1000, 32), (4, 3, 7, 10), (8, 8, 9, 24))
 
 
 @pytest.mark.task(

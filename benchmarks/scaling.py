@@ -1,0 +1,176 @@
+"""A scaling law of one's own: train sizes at several budgets, fit, predict a larger budget, train that.
+
+    python benchmarks/scaling.py [--json minidist/plan/scaling/experiment.json] [--png scaling.png]
+
+About 8 minutes on two cores. Each budget is C = 6 N D with all parameters N; so a larger model sees fewer tokens. The
+learning rate is 0.2 / width, warm-up takes a tenth of a run and a cosine ends with it: both follow the run, because a
+rule that suits one size or length alone would bend the curves. The losses do not depend on the layout.
+
+The text is the default one with each line once. As it is, 40 % of its held-out part is also in its training part, in
+pieces of 64 bytes and more: what a model has by heart would count as what it has learned (Lee et al., 2022, arXiv
+2107.06499).
+"""
+
+import argparse
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+import minidist as md
+from minidist.nn.data import default_text, load_corpus
+from minidist.nn.gpt import GPT
+from minidist.plan.scaling.experiment import Experiment, Run, by_budget
+from minidist.plan.scaling.fit import Fit
+from minidist.plan.scaling.isoflop import IsoFlop
+from minidist.show.scaling import draw
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.result import RunOptions
+from minidist.train.trainer import run
+
+WIDTHS = {  # budget, FLOPs -> widths around the best one
+    3e10: (8, 10, 12, 16, 24),
+    6e10: (10, 12, 16, 20, 28),
+    1.2e11: (12, 16, 20, 28, 40),
+    2.4e11: (16, 20, 28, 36, 48),
+}
+NEXT = 4  # times the largest budget
+AROUND = (0.7, 1.0, 1.4)  # widths to train there, over the predicted one
+LARGEST_WIDTH = 128  # to choose from
+SETTINGS = {"layers": 2, "heads": 2, "context": 32, "global_batch": 16, "micro_batch": 8, "clip": 0.3}
+
+
+def each_line_once(text: bytes) -> bytes:
+    """The text without lines that occurred before, but for empty ones; indentation makes no other line."""
+    seen: set[bytes] = {b""}
+    kept = []
+    for line in text.split(b"\n"):
+        words = line.strip()
+        if not words or words not in seen:
+            kept.append(line)
+            seen.add(words)
+    return b"\n".join(kept)
+
+
+def config_of(width: int, budget: float, text: str | None = None) -> tuple[TrainConfig, int]:
+    """A run with this budget, and its parameters."""
+    config = TrainConfig(width=width, **SETTINGS)
+    parameters = sum(parameter.data.size for parameter in GPT(config.model).parameters())
+    steps = round(budget / (6 * parameters * config.tokens_per_step))
+    schedule = {"lr": 0.2 / width, "steps": steps, "warmup": steps // 10}
+    return replace(config, text=text, **schedule), parameters
+
+
+def measured(cluster: md.Cluster, layout: Layout, width: int, budget: float, text: str) -> Run:
+    config, parameters = config_of(width, budget, text)
+    ranks = run(cluster, config, layout, RunOptions(validate=True)).ranks
+    flops = sum(sum(rank.flops.values()) for rank in ranks)
+    tokens = config.steps * config.tokens_per_step
+    return Run(budget, width, parameters, tokens, flops, ranks[0].validation_loss)
+
+
+def nearest_width(parameters: float) -> int:
+    """The width whose model has about so many parameters."""
+    widths = range(SETTINGS["heads"], LARGEST_WIDTH + 1, SETTINGS["heads"])
+    return min(widths, key=lambda width: abs(config_of(width, 1e12)[1] - parameters))
+
+
+def runs_table(found: Experiment) -> Table:
+    """Every run beside the fit; of those of the next budget, beside the interval that was predicted for them."""
+    table = Table(title="loss on held-out text, nats per byte", title_justify="left")
+    for heading in ("C = 6 N D", "width", "N", "D", "D / text", "products / C", "measured", "fitted", "90 % interval"):
+        table.add_column(heading, justify="right")
+    for runs in (found.runs, found.next_runs):
+        for budget, each in by_budget(runs).items():
+            for one in each:
+                low, high = found.fit.predicted(one.parameters, one.tokens)
+                table.add_row(
+                    f"{budget:.3g}",
+                    str(one.width),
+                    f"{one.parameters:,}",
+                    f"{one.tokens:,}",
+                    f"{one.tokens / found.text_tokens:.1f}",
+                    f"{one.flops / one.training.flops:.2f}",
+                    f"{one.loss:.3f}",
+                    f"{found.fit.law.loss(one.parameters, one.tokens):.3f}",
+                    f"{low:.3f} to {high:.3f}" if runs is found.next_runs else "",
+                )
+            table.add_section()
+    return table
+
+
+def law_table(fit: Fit) -> Table:
+    """The constants, and the exponent of the best size."""
+    table = Table("", title=f"L = E + A / N^alpha + B / D^beta, {len(fit.runs)} runs", title_justify="left")
+    for heading in ("fitted", "90 % interval"):
+        table.add_column(heading, justify="right")
+    for name in ("E", "A", "alpha", "B", "beta", "size_exponent"):
+        low, high = fit.interval(lambda law, name=name: getattr(law, name))
+        table.add_row(name.replace("_", " "), f"{getattr(fit.law, name):.3g}", f"{low:.3g} to {high:.3g}")
+    return table
+
+
+def sizes_table(found: Experiment, curves: tuple[IsoFlop, ...]) -> Table:
+    """The best size of each budget, by its parabola, by the power law through the parabolas, and by the law."""
+    table = Table(title="best parameters of a budget", title_justify="left")
+    headings = ("C", "parabola", "power law", "fitted law", "90 % interval", "tokens / parameter")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for curve in curves:
+        best = found.fit.law.optimum(curve.flops)
+        low, high = found.fit.interval(lambda law, flops=curve.flops: law.optimum(flops).parameters)
+        table.add_row(
+            f"{curve.flops:.3g}",
+            f"{curve.parameters:,.0f}" if curve.is_inside else f"({curve.parameters:,.0f}: outside)",
+            f"{found.best_size(curve.flops):,.0f}",
+            f"{best.parameters:,.0f}",
+            f"{low:,.0f} to {high:,.0f}",
+            f"{best.tokens_per_parameter:.0f}",
+        )
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layout", default="dp=2", help="of every run; no loss depends on it (default: %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="write the runs to this file")
+    parser.add_argument("--png", metavar="PATH", help="draw them")
+    options = parser.parse_args()
+    layout, console = Layout.parse(options.layout), Console(width=120, highlight=False)
+
+    def trained(budget: float, widths) -> list[Run]:
+        found = []
+        for width in widths:
+            found.append(measured(cluster, layout, width, budget, text))
+            console.print(f"{budget:.3g} FLOPs, width {width}: {found[-1].loss:.4f}")
+        return found
+
+    with md.Cluster(layout.world_size) as cluster, tempfile.TemporaryDirectory() as folder:
+        text = f"{folder}/text"
+        Path(text).write_bytes(each_line_once(default_text()))
+        text_tokens = len(load_corpus(text, SETTINGS["context"]).training)
+        runs = [one for budget, widths in WIDTHS.items() for one in trained(budget, widths)]
+        before = Experiment(tuple(runs), (), text_tokens)
+        console.print(law_table(before.fit))
+        budget = NEXT * max(WIDTHS)
+        best = before.fit.law.optimum(budget)
+        low, high = before.fit.predicted(best.parameters, best.tokens)
+        console.print(
+            f"predicted for {budget:.3g} FLOPs: {best.parameters:,.0f} parameters, {best.tokens:,.0f} tokens, "
+            f"loss {best.loss:.3f} ({low:.3f} to {high:.3f})"
+        )
+        next_runs = trained(budget, [nearest_width(share**2 * best.parameters) for share in AROUND])
+    found = Experiment(tuple(runs), tuple(next_runs), text_tokens)
+    console.print(runs_table(found))
+    console.print(sizes_table(found, (*found.curves, *Experiment(found.next_runs, (), text_tokens).curves)))
+    if options.json:
+        found.write(options.json)
+    if options.png:
+        draw(found).savefig(options.png, dpi=110)
+
+
+if __name__ == "__main__":
+    main()

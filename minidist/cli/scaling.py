@@ -1,0 +1,105 @@
+"""``minidist scaling``: the best size for a budget of FLOPs, and what another size costs, by published laws."""
+
+from dataclasses import asdict
+
+from rich.table import Table
+
+from minidist.cli.flags import real
+from minidist.cli.output import check_outputs, console_of, json_output, write_outputs
+from minidist.plan.scaling import kaplan
+from minidist.plan.scaling.laws import LAWS, ScalingLaw, Training, check
+from minidist.plan.scaling.overtraining import overtraining
+
+
+def add_commands(commands) -> None:
+    """Add the command to the subparsers of the command line."""
+    command = commands.add_parser(
+        "scaling",
+        help="compute-optimal parameters and tokens, and what over-training costs",
+        description="Compute by published scaling laws which model is best for a budget of training FLOPs, or the loss "
+        "of a model and how far it is over-trained. Laws were fitted to different texts and tokenizers: compare sizes "
+        "and tokens between them, and losses only within one.",
+    )
+    command.set_defaults(command=_scaling)
+    command.add_argument("--flops", type=real, metavar="C", help="budget of training FLOPs, C = 6 N D, as in 5.76e23")
+    command.add_argument("--params", type=real, metavar="N", help="parameters of a model, with --tokens, as in 8e9")
+    command.add_argument("--tokens", type=real, metavar="D", help="tokens that it is trained on, as in 15e12")
+    command.add_argument("--json", metavar="PATH", help="write the results to this file; - for standard output")
+
+
+def _scaling(options) -> int:
+    given = {name: getattr(options, name) for name in ("flops", "params", "tokens")}
+    given = {name: value for name, value in given.items() if value is not None}
+    if set(given) not in ({"flops"}, {"params", "tokens"}):
+        raise ValueError("give a budget, --flops 5.76e23, or a run, --params 8e9 --tokens 15e12")
+    check(**{f"--{name}": value for name, value in given.items()})
+    check_outputs({"json": options.json}, None)
+    if options.flops:
+        best = {"kaplan": kaplan.optimum(options.flops)}
+        best |= {name: law.optimum(options.flops) for name, law in LAWS.items()}
+        table = _budget(options.flops, best)
+        content = {name: _numbers(run) for name, run in best.items()}
+    else:
+        runs = {name: _run(law, options.params, options.tokens) for name, law in LAWS.items()}
+        table, content = _comparison(options.params, options.tokens, runs), runs
+    console = console_of(options)
+    console.print(table)
+    write_outputs(console, json_output(options.json, content))
+    return 0
+
+
+def _numbers(run: Training) -> dict[str, float]:
+    return asdict(run) | {"tokens_per_parameter": run.tokens_per_parameter}
+
+
+def _run(law: ScalingLaw, parameters: float, tokens: float) -> dict:
+    """A run beside the cheapest with its loss; no break-even where the cheapest is not larger."""
+    found = overtraining(law, parameters, tokens)
+    return {
+        "loss": found.model.loss,
+        "times_optimal_tokens": law.times_optimal_tokens(parameters, tokens),
+        "cheapest": _numbers(found.cheapest),
+        "overhead": found.overhead,
+        "break_even_tokens": found.break_even_tokens if parameters < found.cheapest.parameters else None,
+    }
+
+
+def _budget(flops: float, best: dict[str, Training]) -> Table:
+    table = Table("law", title=f"best N parameters and D tokens for C = {flops:.3g} FLOPs", title_justify="left")
+    for heading in ("N", "D", "D / N", "loss, nats / token"):
+        table.add_column(heading, justify="right")
+    for name, run in best.items():
+        ratio = f"{run.tokens_per_parameter:,.3g}"
+        table.add_row(name, _count(run.parameters), _count(run.tokens), ratio, f"{run.loss:.3f}")
+    return table
+
+
+def _comparison(parameters: float, tokens: float, runs: dict[str, dict]) -> Table:
+    title = (
+        f"N = {_count(parameters)} on D = {_count(tokens)} tokens: D / N = {tokens / parameters:,.4g}, "
+        f"C = {Training(parameters, tokens, 0.0).flops:.3g} FLOPs"
+    )
+    table = Table("", title=title, title_justify="left")
+    for name in runs:
+        table.add_column(name, justify="right")
+    rows = {
+        "loss, nats / token": lambda run: f"{run['loss']:.3f}",
+        "D / best D for this N": lambda run: f"{run['times_optimal_tokens']:,.3g}",
+        "cheapest for this loss: N": lambda run: _count(run["cheapest"]["parameters"]),
+        "cheapest for this loss: D": lambda run: _count(run["cheapest"]["tokens"]),
+        "C above the cheapest": lambda run: f"{run['overhead']:.0%}",
+        "tokens of inference until even": lambda run: _count(run["break_even_tokens"]),
+    }
+    for heading, cell in rows.items():
+        table.add_row(heading, *map(cell, runs.values()))
+    return table
+
+
+def _count(value: float | None) -> str:
+    """Three digits and a unit: ``70.2 B``. Nothing for None."""
+    if value is None:
+        return ""
+    for exponent, unit in ((12, "T"), (9, "B"), (6, "M"), (3, "k")):
+        if 10**exponent <= value < 10 ** (exponent + 3):
+            return f"{value / 10**exponent:.3g} {unit}"
+    return f"{value:.3g}"

@@ -1,0 +1,188 @@
+"""The loss of a trained model from its parameters N and its tokens D: L(N, D) = E + A / N^alpha + B / D^beta.
+
+This is "approach 3" of Hoffmann et al. ("Training Compute-Optimal Large Language Models", 2022, arXiv 2203.15556,
+section 3.3). E is the entropy of the text, which no model gets below; A / N^alpha is what a model of finite size loses,
+and B / D^beta what it loses for having seen D tokens only. Training takes C = 6 N D FLOPs: 2 N for each token in
+forward, 4 N in backward. So a budget C leaves one choice, N, and the best one has a closed form.
+
+N counts all parameters, embeddings too. Losses are in nats per token of one tokenizer on one text: what carries over to
+others is exponents and tokens per parameter, with care. D counts tokens as if none were seen twice.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+
+import numpy as np
+
+FLOPS_PER_PARAMETER = 6  # and token, of training: 2 in forward, 4 in backward
+INFERENCE_FLOPS_PER_PARAMETER = 2  # and token: forward alone
+
+
+@dataclass(frozen=True)
+class Training:
+    """A model, how long it is trained, and its loss by a law or as measured.
+
+    Attributes:
+        parameters: N. tokens: D.
+        loss: nats per token.
+    """
+
+    parameters: float
+    tokens: float
+    loss: float
+
+    @property
+    def flops(self) -> float:
+        """C = 6 N D."""
+        return FLOPS_PER_PARAMETER * self.parameters * self.tokens
+
+    @property
+    def tokens_per_parameter(self) -> float:
+        return self.tokens / self.parameters
+
+
+@dataclass(frozen=True)
+class ScalingLaw:
+    """L(N, D) = E + A / N^alpha + B / D^beta, with its constants.
+
+    Attributes:
+        E: the loss of an infinite model after infinitely many tokens, nats per token.
+        A, alpha: of the term of the parameters. B, beta: of the term of the tokens.
+        source: where the constants were read.
+        standard_errors: of the constants, by name, where they are known. The constants hang together (a larger A goes
+            with a larger alpha), so an interval of a prediction cannot be had from these alone.
+
+    Raises:
+        ValueError: for a constant that is not positive and finite.
+    """
+
+    name: str
+    E: float
+    A: float
+    B: float
+    alpha: float
+    beta: float
+    source: str = ""
+    standard_errors: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        check(E=self.E, A=self.A, B=self.B, alpha=self.alpha, beta=self.beta)
+
+    def loss(self, parameters, tokens):
+        """L(N, D) in nats per token, elementwise over numbers or arrays that broadcast."""
+        check(parameters=parameters, tokens=tokens)
+        return self.E + self.A * parameters**-self.alpha + self.B * tokens**-self.beta
+
+    def training(self, parameters: float, tokens: float) -> Training:
+        """A model of this size, trained on so many tokens."""
+        return Training(parameters, tokens, self.loss(parameters, tokens))
+
+    @property
+    def size_exponent(self) -> float:
+        """a of N_opt ~ C^a; tokens grow with C^(1 - a). 0.5 lets both grow alike."""
+        return self.beta / (self.alpha + self.beta)
+
+    def optimum(self, flops: float) -> Training:
+        """The model with the lowest loss for a budget C, and its tokens.
+
+        With D = C / 6N, the loss is lowest where alpha A / N^alpha = beta B / D^beta. So (section 3.3, equation 4)
+
+            N = G (C/6)^(beta / (alpha + beta)),  D = (C/6) / N,  G = (alpha A / beta B)^(1 / (alpha + beta))
+        """
+        check(flops=flops)
+        product = flops / FLOPS_PER_PARAMETER  # N D
+        g = (self.alpha * self.A / (self.beta * self.B)) ** (1 / (self.alpha + self.beta))
+        parameters = g * product**self.size_exponent
+        return self.training(parameters, product / parameters)
+
+    def optimal_tokens(self, parameters: float) -> float:
+        """The tokens D of the budget for which a model of this size is the best one."""
+        check(parameters=parameters)
+        balance = self.alpha * self.A * parameters**-self.alpha  # alpha A / N^alpha = beta B / D^beta
+        return (self.beta * self.B / balance) ** (1 / self.beta)
+
+    def times_optimal_tokens(self, parameters: float, tokens: float) -> float:
+        """How far a run is over-trained: its tokens over the optimal ones of its size; below 1 it is under-trained."""
+        check(tokens=tokens)
+        return tokens / self.optimal_tokens(parameters)
+
+    def cheapest(self, loss: float) -> Training:
+        """The model that reaches a loss for the fewest training FLOPs: ``optimum`` the other way round.
+
+        At the optimum both terms are s / alpha and s / beta for one s, so loss - E = s (1 / alpha + 1 / beta).
+
+        Raises:
+            ValueError: for a loss that no model reaches.
+        """
+        self._check_reachable(loss)
+        s = (loss - self.E) / (1 / self.alpha + 1 / self.beta)
+        return self.training((self.alpha * self.A / s) ** (1 / self.alpha), (self.beta * self.B / s) ** (1 / self.beta))
+
+    def tokens_to_reach(self, loss: float, parameters: float) -> float:
+        """The tokens after which a model of this size has this loss: a point of the iso-loss curve.
+
+        Raises:
+            ValueError: for a loss that no model, or none of this size, reaches; names the smallest that would.
+        """
+        self._check_reachable(loss)
+        check(parameters=parameters)
+        rest = loss - self.E - self.A * parameters**-self.alpha
+        if rest <= 0:
+            raise ValueError(
+                f"{parameters:.3g} parameters never reach a loss of {loss:g} under {self.name}, however many tokens: "
+                f"that takes more than {self.smallest(loss):.3g}"
+            )
+        return (self.B / rest) ** (1 / self.beta)
+
+    def smallest(self, loss: float) -> float:
+        """The parameters below which no number of tokens reaches a loss."""
+        self._check_reachable(loss)
+        return (self.A / (loss - self.E)) ** (1 / self.alpha)
+
+    def _check_reachable(self, loss: float) -> None:
+        check(loss=loss)
+        if loss <= self.E:
+            raise ValueError(f"no model reaches a loss of {loss:g} under {self.name}: its E is {self.E:g}")
+
+
+def check(**values) -> None:
+    """Raises ValueError for a number, or an array with one, that is not positive and finite."""
+    for name, value in values.items():
+        if isinstance(value, np.ndarray):
+            if not (np.isfinite(value) & (value > 0)).all():
+                raise ValueError(f"{name} must be positive and finite, got {value}")
+        elif not (isfinite(value) and value > 0):
+            raise ValueError(f"{name} must be positive and finite, got {value:g}")
+
+
+HOFFMANN = ScalingLaw(
+    "hoffmann",
+    E=1.69,
+    A=406.4,
+    B=410.7,
+    alpha=0.34,
+    beta=0.28,
+    source="Hoffmann et al., 2022, arXiv 2203.15556, equation 10: as printed, with two digits of the exponents",
+)
+HOFFMANN_UNROUNDED = ScalingLaw(
+    "hoffmann-unrounded",
+    E=1.6934,
+    A=406.4,
+    B=410.7,
+    alpha=0.3392,
+    beta=0.2849,
+    source="the same fit with four digits, from the paper's TeX source, as given by Besiroglu et al., arXiv 2404.10102",
+)
+BESIROGLU = ScalingLaw(
+    "besiroglu",
+    E=1.8172,
+    A=482.01,
+    B=2085.43,
+    alpha=0.3478,
+    beta=0.3658,
+    source="Besiroglu et al., 'Chinchilla Scaling: A replication attempt', 2024, arXiv 2404.10102: 240 runs read off "
+    "Hoffmann's figure 4",
+    standard_errors={"E": 0.03, "A": 124.58, "B": 1293.23, "alpha": 0.02, "beta": 0.02},
+)
+LAWS = {law.name: law for law in (HOFFMANN, HOFFMANN_UNROUNDED, BESIROGLU)}
