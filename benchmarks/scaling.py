@@ -32,15 +32,15 @@ from minidist.train.result import RunOptions
 from minidist.train.trainer import run
 
 WIDTHS = {  # budget, FLOPs -> widths around the best one
-    3e10: (8, 10, 12, 16, 24),
-    6e10: (10, 12, 16, 20, 28),
-    1.2e11: (12, 16, 20, 28, 40),
-    2.4e11: (16, 20, 28, 36, 48),
+    4e10: (10, 14, 18, 24, 34),
+    8e10: (14, 18, 24, 32, 44),
+    1.6e11: (18, 24, 32, 42, 56),
+    3.2e11: (22, 30, 40, 52, 70),
 }
-NEXT = 4  # times the largest budget
-AROUND = (0.7, 1.0, 1.4)  # widths to train there, over the predicted one
+NEXT = 3  # times the largest budget
+AROUND = (0.5, 1.0, 2.0)  # parameters to train there, over the predicted ones
 LARGEST_WIDTH = 128  # to choose from
-SETTINGS = {"layers": 2, "heads": 2, "context": 32, "global_batch": 16, "micro_batch": 8, "clip": 0.3}
+SETTINGS = {"heads": 2, "context": 32, "global_batch": 16, "micro_batch": 8, "clip": 0.3}
 
 
 def each_line_once(text: bytes) -> bytes:
@@ -55,27 +55,19 @@ def each_line_once(text: bytes) -> bytes:
     return b"\n".join(kept)
 
 
-def config_of(width: int, budget: float, text: str | None = None) -> tuple[TrainConfig, int]:
+def config_of(width: int, budget: float, layers: int, text: str | None = None) -> tuple[TrainConfig, int]:
     """A run with this budget, and its parameters."""
-    config = TrainConfig(width=width, **SETTINGS)
+    config = TrainConfig(width=width, layers=layers, text=text, **SETTINGS)
     parameters = sum(parameter.data.size for parameter in GPT(config.model).parameters())
     steps = round(budget / (6 * parameters * config.tokens_per_step))
     schedule = {"lr": 0.2 / width, "steps": steps, "warmup": steps // 10}
-    return replace(config, text=text, **schedule), parameters
+    return replace(config, **schedule), parameters
 
 
-def measured(cluster: md.Cluster, layout: Layout, width: int, budget: float, text: str) -> Run:
-    config, parameters = config_of(width, budget, text)
-    ranks = run(cluster, config, layout, RunOptions(validate=True)).ranks
-    flops = sum(sum(rank.flops.values()) for rank in ranks)
-    tokens = config.steps * config.tokens_per_step
-    return Run(budget, width, parameters, tokens, flops, ranks[0].validation_loss)
-
-
-def nearest_width(parameters: float) -> int:
+def nearest_width(parameters: float, layers: int) -> int:
     """The width whose model has about so many parameters."""
     widths = range(SETTINGS["heads"], LARGEST_WIDTH + 1, SETTINGS["heads"])
-    return min(widths, key=lambda width: abs(config_of(width, 1e12)[1] - parameters))
+    return min(widths, key=lambda width: abs(config_of(width, 1e12, layers)[1] - parameters))
 
 
 def runs_table(found: Experiment) -> Table:
@@ -136,6 +128,7 @@ def sizes_table(found: Experiment, curves: tuple[IsoFlop, ...]) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layout", default="dp=2", help="of every run; no loss depends on it (default: %(default)s)")
+    parser.add_argument("--layers", type=int, default=1, help="of every model (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the runs to this file")
     parser.add_argument("--png", metavar="PATH", help="draw them")
     options = parser.parse_args()
@@ -144,7 +137,10 @@ def main() -> None:
     def trained(budget: float, widths) -> list[Run]:
         found = []
         for width in widths:
-            found.append(measured(cluster, layout, width, budget, text))
+            config, parameters = config_of(width, budget, options.layers, text)
+            ranks = run(cluster, config, layout, RunOptions(validate=True)).ranks
+            tokens, flops = config.steps * config.tokens_per_step, sum(sum(rank.flops.values()) for rank in ranks)
+            found.append(Run(budget, width, parameters, tokens, flops, ranks[0].validation_loss))
             console.print(f"{budget:.3g} FLOPs, width {width}: {found[-1].loss:.4f}")
         return found
 
@@ -153,8 +149,12 @@ def main() -> None:
         Path(text).write_bytes(each_line_once(default_text()))
         text_tokens = len(load_corpus(text, SETTINGS["context"]).training)
         runs = [one for budget, widths in WIDTHS.items() for one in trained(budget, widths)]
-        before = Experiment(tuple(runs), (), text_tokens)
+        before = Experiment(options.layers, tuple(runs), (), text_tokens)
         console.print(law_table(before.fit))
+        backtest = before.backtest()
+        for one in backtest.next_runs:
+            low, high = backtest.fit.predicted(one.parameters, one.tokens)
+            console.print(f"width {one.width} without its budget: {low:.3f} to {high:.3f}, measured {one.loss:.3f}")
         budget = NEXT * max(WIDTHS)
         best = before.fit.law.optimum(budget)
         low, high = before.fit.predicted(best.parameters, best.tokens)
@@ -162,10 +162,12 @@ def main() -> None:
             f"predicted for {budget:.3g} FLOPs: {best.parameters:,.0f} parameters, {best.tokens:,.0f} tokens, "
             f"loss {best.loss:.3f} ({low:.3f} to {high:.3f})"
         )
-        next_runs = trained(budget, [nearest_width(share**2 * best.parameters) for share in AROUND])
-    found = Experiment(tuple(runs), tuple(next_runs), text_tokens)
+        next_runs = trained(budget, [nearest_width(share * best.parameters, options.layers) for share in AROUND])
+    found = Experiment(options.layers, tuple(runs), tuple(next_runs), text_tokens)
     console.print(runs_table(found))
-    console.print(sizes_table(found, (*found.curves, *Experiment(found.next_runs, (), text_tokens).curves)))
+    console.print(
+        sizes_table(found, (*found.curves, *Experiment(options.layers, found.next_runs, (), text_tokens).curves))
+    )
     if options.json:
         found.write(options.json)
     if options.png:

@@ -14,7 +14,7 @@ from minidist.nn.moe.config import GATES, SCOPES
 from minidist.nn.precision.policy import POLICIES
 from minidist.parallel.context import KINDS
 from minidist.parallel.tools.schedules import SCHEDULES
-from minidist.train.config import TrainConfig
+from minidist.train.config import OPTIMIZERS, TrainConfig
 from minidist.train.layout import GRAD_SYNCS, SYNCS, Layout
 from minidist.train.numerals import number, whole_number
 
@@ -50,12 +50,15 @@ HELP = {
     "width": "width of the residual stream",
     "context": "context length, tokens",
     "global_batch": "samples per step, over all ranks",
+    "rampup_batch_size": "START,INCREMENT,SAMPLES: begin with START samples per step, and grow by INCREMENT to the "
+    "global batch over the first SAMPLES samples (default: no ramp)",
     "micro_batch": "samples per forward and backward pass",
     "steps": "optimizer steps",
+    "optimizer": "how to update: AdamW, or LAMB, which scales the step on each matrix to the matrix (large batches)",
     "lr": "peak learning rate",
     "warmup": "steps of linear warm-up before the cosine decay",
     "clip": "maximum global gradient norm",
-    "weight_decay": "decoupled weight decay of AdamW",
+    "weight_decay": "weight decay: decoupled in AdamW, part of the update in LAMB",
     "dropout": "dropout probability",
     "attention": "plain holds the scores of all pairs of tokens; tiled holds one tile of them at a time, as "
     "FlashAttention does",
@@ -96,6 +99,7 @@ CHOICES = {
     "recompute": MODES,
     "gate": GATES,
     "aux_scope": SCOPES,
+    "optimizer": OPTIMIZERS,
     "precision": tuple(POLICIES),
     "attention": ATTENTION,
     "softmax": tuple(SOFTMAXES),

@@ -1,4 +1,4 @@
-"""The command line: ``minidist train``, ``verify``, ``demo``, ``failures``, ``hardware``, ``plan``, ``scaling``; course.
+"""The command line: training, verification, demonstrations, plans, and the course.
 
 A command's module is imported when the command is called: ``minidist check`` starts without the demonstrations.
 """

@@ -12,6 +12,8 @@ masks of one, a GPT's layer saves for backward (Korthikanti et al., 2022, arXiv 
 which are s b h (34 + 5 a s / h) bytes for e = 2. Flash attention saves a float32 for each row in place of the last
 line; selective recomputation computes it again; full recomputation keeps the layer's input alone. A pipeline holds this
 for every micro-batch in flight.
+
+tests/plan/test_planned_memory.py holds all of this against what real runs of this library hold, byte for byte.
 """
 
 from dataclasses import asdict, dataclass
@@ -35,6 +37,9 @@ class Numerics:
             master weight where there is one.
         statistics: of each row of a norm; 0 where that is not counted.
         keeps_dropped: whether attention weights after dropout are kept beside those before it and the mask.
+        keeps_scaled: whether scaled queries are kept beside the queries.
+        keeps_gathered: whether what sequence parallelism gathers for a product is kept, not gathered again.
+        shard_apart: whether ZeRO sums gradients into a shard of its own, beside those that are summed.
     """
 
     parameter: int
@@ -43,12 +48,18 @@ class Numerics:
     activation: int
     statistics: int = 0
     keeps_dropped: bool = True
+    keeps_scaled: bool = False
+    keeps_gathered: bool = False
+    shard_apart: bool = False
 
 
 MIXED = Numerics(parameter=2, gradient=4, optimizer=12, activation=2)  # 16-bit training with float32 sums and masters
 HALF_GRADIENTS = Numerics(parameter=2, gradient=2, optimizer=12, activation=2)  # ZeRO's 16 bytes a parameter
 FLOAT32 = Numerics(parameter=4, gradient=4, optimizer=8, activation=4)
-HERE = Numerics(4, 8, 8, 4, STATISTIC, keeps_dropped=False)  # this library: float32, gradients summed in float64
+HERE = Numerics(  # this library: float32, gradients summed in float64
+    parameter=4, gradient=8, optimizer=8, activation=4, statistics=STATISTIC, keeps_dropped=False, keeps_scaled=True,
+    keeps_gathered=True, shard_apart=True,
+)  # fmt: skip
 NUMERICS = {"mixed": MIXED, "half-gradients": HALF_GRADIENTS, "float32": FLOAT32}
 
 
@@ -57,7 +68,7 @@ class Memory:
     """Bytes of one GPU.
 
     Attributes:
-        gathered: parameters and gradients of the layers that ZeRO has brought together for the moment.
+        gathered: parameters and gradients of the layers that ZeRO has brought together, beside the shards.
         recomputed: of the one layer whose activations are back.
         fragmentation, reserved: stated assumptions.
     """
@@ -138,13 +149,15 @@ def in_flight(layout: PlannedLayout, rank: int, micro_batches: int) -> int:
     """For how many micro-batches a rank of the pipeline holds activations, counted for each of its stages.
 
     Interleaved: Narayanan et al. (2021, arXiv 2104.04473) start 2 (p - r - 1) + (v - 1) p forward passes before the
-    first backward.
+    first backward. ZB-H1: what waits for its W is held too, so every rank holds what 1F1B's first rank holds.
     """
     if layout.schedule == "naive":
-        return layout.virtual
+        return 1
     if layout.schedule == "gpipe":
         return micro_batches
-    if layout.virtual == 1:
+    if layout.schedule == "zb-h1":
+        return min(micro_batches, layout.pp)
+    if layout.schedule == "1f1b":
         return min(micro_batches, layout.pp - rank)
     warmup = 2 * (layout.pp - rank - 1) + (layout.virtual - 1) * layout.pp + 1
     return min(micro_batches * layout.virtual, warmup)
@@ -153,17 +166,18 @@ def in_flight(layout: PlannedLayout, rank: int, micro_batches: int) -> int:
 def saved_scores(model: ModelShape, layout: PlannedLayout, numerics: Numerics) -> float:
     """What attention makes of its scores in one layer, and keeps for backward."""
     tokens, heads = _tokens(model, layout), model.heads / layout.tp
+    scaled = numerics.keeps_scaled * numerics.activation * tokens * model.score_widths[0] / layout.tp
     if layout.attention == "flash":
-        return STATISTIC * heads * tokens
+        return STATISTIC * heads * tokens + scaled
     each = numerics.activation + model.dropout * (1 + numerics.activation * numerics.keeps_dropped)
-    return heads * tokens * (model.context * each + numerics.statistics)
+    return heads * tokens * (model.context * each + numerics.statistics) + scaled
 
 
 def saved_by_block(model: ModelShape, layout: PlannedLayout, numerics: Numerics, sparse: bool) -> float:
     """What one layer keeps for backward, without recomputation and without what ``saved_scores`` counts."""
     e, n, t = numerics.activation, _tokens(model, layout), layout.tp
     stream = n * model.width / (t if layout.sp else 1)
-    kept = (4 * e + 2 * model.dropout) * stream + 2 * numerics.statistics * n / (t if layout.sp else 1)
+    kept = 2 * (_norm(model, layout, numerics) + _entering(model, layout, numerics)) + 2 * model.dropout * stream
     scored, valued = model.score_widths
     keys = 2 * model.key_width if model.latent is None else scored + valued
     kept += e * n * (scored + keys + valued) / t
@@ -175,6 +189,24 @@ def saved_by_block(model: ModelShape, layout: PlannedLayout, numerics: Numerics,
     moe = model.moe
     kept += arrays * e * n * (moe.top_k + moe.shared) * moe.hidden / t
     return kept + 2 * e * moe.top_k * n * model.width / (t if layout.sp else 1)  # sent to experts, and come back
+
+
+def saved_by_head(model: ModelShape, layout: PlannedLayout, numerics: Numerics) -> float:
+    """What the last norm, the logits and the loss keep for backward."""
+    logits = LOGIT * _tokens(model, layout) * model.vocab / layout.tp
+    return _norm(model, layout, numerics) + _entering(model, layout, numerics) + logits
+
+
+def _norm(model: ModelShape, layout: PlannedLayout, numerics: Numerics) -> float:
+    """What a norm keeps."""
+    tokens = _tokens(model, layout) / (layout.tp if layout.sp else 1)
+    return tokens * (numerics.activation * model.width + numerics.statistics)
+
+
+def _entering(model: ModelShape, layout: PlannedLayout, numerics: Numerics) -> float:
+    """The input of the products of a tensor-parallel region."""
+    parts = layout.tp if layout.sp and not numerics.keeps_gathered else 1
+    return numerics.activation * _tokens(model, layout) * model.width / parts
 
 
 def memory_of(
@@ -195,17 +227,16 @@ def memory_of(
 def _of_rank(model: ModelShape, layout: PlannedLayout, batch: int, numerics: Numerics, rank: int) -> Memory:
     held = parameters_of_rank(model, layout, rank)
     sharded = held.sharded(layout)
-    largest = parameters_of_layers(model, layout, not model.moe, bool(model.moe)).full  # one layer
+    unsharded = _gathered(model, layout, held, rank)
     gathered = 0.0
     parameters = numerics.parameter * held.full
     if layout.zero == 3:
         parameters = numerics.parameter * sharded
-        unsharded = min(2 * largest, held.full) if layout.reshard_after_forward else held.full
-        gathered += numerics.parameter * (unsharded - unsharded * sharded / held.full)
-    gradients = numerics.gradient * held.full
+        gathered += numerics.parameter * (unsharded if layout.reshard_after_forward else held.full)
+    gradients = numerics.gradient * (held.full + sharded * (numerics.shard_apart and layout.zero > 0))
     if layout.zero >= 2 and layout.grad_sync == "micro_batch":
         gradients = numerics.gradient * sharded
-        gathered += numerics.gradient * min(largest, held.full)
+        gathered += numerics.gradient * unsharded
     activations, recomputed = _activations(model, layout, batch, numerics, rank)
     return Memory(
         parameters,
@@ -219,10 +250,23 @@ def _of_rank(model: ModelShape, layout: PlannedLayout, batch: int, numerics: Num
     )
 
 
+def _gathered(model: ModelShape, layout: PlannedLayout, held: Held, rank: int) -> float:
+    """Parameters that are brought together at once: of a layer, and of the next, whose messages are on their way.
+
+    A tied embedding stays from its use at one end to that at the other. Ends that are not tied come and go like layers.
+    """
+    layer = parameters_of_layers(model, layout, not model.moe, bool(model.moe)).full
+    layers = parameters_of_layers(model, layout, *layers_by_rank(model, layout.pp, layout.virtual)[rank]).full
+    ends = held.full - layers
+    if model.tied:
+        return min(ends + 2 * layer, held.full)
+    return min(layer + max(layer, ends / (2 if layout.pp == 1 else 1)), held.full)
+
+
 def _activations(
     model: ModelShape, layout: PlannedLayout, batch: int, numerics: Numerics, rank: int
 ) -> tuple[float, float]:
-    """Held for all micro-batches in flight, and computed again for one layer."""
+    """Held for all micro-batches in flight, and computed again for one layer, beyond the head, which is gone then."""
     e, n = numerics.activation, _tokens(model, layout)
     stream = n * model.width / (layout.tp if layout.sp else 1)
     scores = saved_scores(model, layout, numerics)
@@ -242,7 +286,9 @@ def _activations(
     if rank == 0:
         held += count * model.dropout * stream  # the mask of the embedding's dropout
     if rank == layout.pp - 1:
-        held += 2 * e * stream + LOGIT * n * model.vocab / layout.tp
+        head = saved_by_head(model, layout, numerics)
+        held += head * (count if layout.schedule in ("gpipe", "zb-h1") else 1)  # others go backward at once
+        again = max(0.0, again - head)
     return held, again
 
 

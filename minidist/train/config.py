@@ -10,7 +10,9 @@ from minidist.parallel.data import share_of
 from minidist.parallel.pipeline import spread
 from minidist.train.layout import Layout
 from minidist.train.numerals import LARGEST
+from minidist.train.ramp import Ramp, read_ramp
 
+OPTIMIZERS = ("adamw", "lamb")
 MOE = tuple(field.name for field in fields(MoEConfig))  # the settings of experts
 
 
@@ -28,7 +30,9 @@ class TrainConfig:
     context: int = 64  # tokens
     global_batch: int = 48  # samples in a step, over all ranks
     micro_batch: int = 2  # samples per forward and backward pass: the grain that no layout cuts
+    rampup_batch_size: str = ""  # START,INCREMENT,SAMPLES, where it is smaller at first: see ramp.py
     steps: int = 100
+    optimizer: str = "adamw"  # or lamb: see nn/lamb.py
     lr: float = 3e-3
     warmup: int = 10  # steps
     clip: float = 1.0  # greatest global gradient norm
@@ -77,6 +81,8 @@ class TrainConfig:
         for name in ("lr", "clip"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be larger than 0, but is {getattr(self, name)}")
+        if self.optimizer not in OPTIMIZERS:
+            raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, but is {self.optimizer}")
         if self.global_batch % self.micro_batch:
             raise ValueError(
                 f"global_batch {self.global_batch} must be a multiple of micro_batch {self.micro_batch}: "
@@ -84,6 +90,7 @@ class TrainConfig:
             )
         if self.precision not in POLICIES:
             raise ValueError(f"precision must be one of {', '.join(POLICIES)}, but is {self.precision}")
+        self.ramp  # noqa: B018  checks it
         if self.loss_scale and self.precision != "fp16":
             raise ValueError(f"loss_scale {self.loss_scale:g} is for precision fp16; {self.precision} needs none")
         in_range = 2.0**-24 <= self.loss_scale <= 2.0**64 and frexp(self.loss_scale)[0] == 0.5
@@ -133,11 +140,40 @@ class TrainConfig:
         return self.global_batch // self.micro_batch
 
     @property
+    def ramp(self) -> Ramp | None:
+        """How the batch grows; None for one that is full from the first step on.
+
+        Raises:
+            ValueError: for a ramp that cannot be.
+        """
+        return (
+            read_ramp(self.rampup_batch_size, self.global_batch, self.micro_batch) if self.rampup_batch_size else None
+        )
+
+    def batch_at(self, step: int) -> int:
+        """Samples in one step, counted from 0."""
+        return self.ramp.batch_at(step) if self.rampup_batch_size else self.global_batch
+
+    @property
     def tokens_per_step(self) -> int:
+        """Tokens in a step with the full batch."""
         return self.global_batch * self.context
+
+    def tokens_of(self, steps: range) -> int:
+        """Tokens in these steps."""
+        return sum(map(self.batch_at, steps)) * self.context
 
     def check(self, layout: Layout) -> None:
         """Raises ValueError where this run cannot be split that way. Called before any rank starts."""
+        if self.ramp:
+            for size in self.ramp.sizes:
+                try:
+                    replace(self, global_batch=size, rampup_batch_size="").check(layout)
+                except ValueError as error:
+                    raise ValueError(
+                        f"rampup_batch_size {self.rampup_batch_size} has steps of {size}: {error}"
+                    ) from None
+            return
         if layout.dp > self.micro_batches:
             raise ValueError(
                 f"dp={layout.dp} needs at least {layout.dp} micro-batches, but global_batch {self.global_batch} / "

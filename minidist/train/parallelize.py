@@ -9,7 +9,7 @@ none of them. (Which axes can be combined is in layout.py.)
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -31,9 +31,9 @@ from minidist.parallel.tensor import TensorParallel, tensor_plan
 from minidist.parallel.tools.accumulation import accumulate
 from minidist.parallel.tools.plan import Plan
 from minidist.parallel.tools.regions import Region
-from minidist.parallel.tools.scalars import global_max, global_sum
+from minidist.parallel.tools.scalars import global_max, global_maxima, global_sum, global_sums
 from minidist.parallel.tools.schedule_check import check_schedule
-from minidist.parallel.tools.schedules import schedule
+from minidist.parallel.tools.schedules import Action, schedule
 from minidist.parallel.zero import Zero
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -54,15 +54,13 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
         axes.append(TensorParallel(mesh.get_group("tp"), gpt_plan(bool(layout.sp), dtype)))
     if layout.cp > 1:
         axes.append(ContextParallel(mesh.get_group("cp"), layout.cp_kind))
-    shares = [share_of(rank, layout.dp, config.micro_batches) for rank in range(layout.dp)]
-    mine = padded(shares[mesh.get_local_rank("dp")], len(shares[0]), layout)  # rank 0 has the most
-    run = partial(accumulate, model)  # how this rank's micro-batches run, unless a pipeline has a schedule for them
+    run: Callable = partial(
+        accumulate, model
+    )  # how this rank's micro-batches run, unless a pipeline has a schedule for them
     if layout.pp > 1:
         pipeline = Pipeline(mesh.get_group("pp"), config.stages(layout), config.activations(layout))
         axes.append(pipeline)
-        planned = schedule(layout.schedule, layout.pp, len(mine), layout.virtual)
-        check_schedule(planned, len(mine))
-        run = partial(pipeline.run, planned[pipeline.group.rank])
+        run = partial(run_pipeline, pipeline, layout)
     # Ranks with other samples and ranks with other tokens of the same samples alike know terms of a gradient.
     data_group = mesh.get_group("dp") if layout.cp == 1 else mesh.flatten(("dp", "cp"), "dp_cp").get_group("dp_cp")
     axes.append(
@@ -70,7 +68,8 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
     )
     if model.balance is not None:
         axes.append(ExpertBalance(model.balance, [data_group] + [mesh.get_group("pp")] * (layout.pp > 1)))
-    parallel = ParallelModel(model, axes, run, mine, config.micro_batches)
+    deal = partial(dealt, mesh.get_local_rank("dp"), layout)
+    parallel = ParallelModel(model, axes, run, deal, config.micro_batches)
     recompute_blocks(model, layout.recompute)
     return parallel
 
@@ -81,10 +80,29 @@ def gpt_plan(sequence: bool, reduce_dtype) -> Plan:
     return plan | sequence_plan(reduce_dtype) if sequence else plan
 
 
+def dealt(rank: int, layout: Layout, count: int) -> tuple[list[int | None], int]:
+    """Of so many micro-batches of a step, those of a data-parallel rank, and the most that a rank has: rank 0."""
+    most = len(share_of(0, layout.dp, count))
+    return padded(share_of(rank, layout.dp, count), most, layout), most
+
+
 def padded(micro_batches: Sequence[int], most: int, layout: Layout) -> list[int | None]:
     """A rank's micro-batches, up to the most that a rank has: None for an empty one, where experts need all ranks."""
     mine = list(micro_batches)
     return mine + [None] * (most - len(mine)) if layout.ep > 1 else mine
+
+
+def run_pipeline(pipeline: Pipeline, layout: Layout, micro_batches: Sequence[int], *arguments) -> float:
+    """Forward and backward of this rank's micro-batches by the schedule for their number."""
+    return pipeline.run(planned(layout, len(micro_batches))[pipeline.group.rank], micro_batches, *arguments)
+
+
+@lru_cache
+def planned(layout: Layout, micro_batches: int) -> list[list[Action]]:
+    """The pipeline's schedule, of all ranks, checked before the first of them runs it."""
+    found = schedule(layout.schedule, layout.pp, micro_batches, layout.virtual)
+    check_schedule(found, micro_batches)
+    return found
 
 
 def expert_axis(mesh: DeviceMesh, data_group: ProcessGroup, layout: Layout, config: TrainConfig) -> Axis:
@@ -118,21 +136,24 @@ class ParallelModel:
         model: full; the axes change it in place.
         axes: in the order in which they cut it.
         run: forward and backward of several micro-batches, as ``accumulate`` or ``Pipeline.run`` takes them.
-        micro_batches: those of this rank, by their numbers within the step; None for one without samples.
+        deal: from how many micro-batches a step has, to those of this rank, by their numbers within the step (None for
+            one without samples), and how many the rank with the most has.
         global_micro_batches: how many all ranks have in a step.
 
     Attributes:
+        micro_batches: those of this rank.
         local: what this rank holds of the model.
         trained: what the optimizer updates on this rank.
     """
 
     def __init__(
-        self, model: GPT, axes: Sequence[Axis], run: Callable, micro_batches: Sequence[int | None],
+        self, model: GPT, axes: Sequence[Axis], run: Callable, deal: Callable[[int], tuple],
         global_micro_batches: int,
     ) -> None:  # fmt: skip
         self.model, self.axes, self.run = model, list(axes), run
         self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}  # of the full arrays
-        self.micro_batches, self.global_micro_batches = micro_batches, global_micro_batches
+        self.deal, self.global_micro_batches = deal, global_micro_batches
+        self.micro_batches, _ = deal(global_micro_batches)
         self.local: Module = model
         for axis in self.axes:
             self.local = axis.apply(self.local)
@@ -143,6 +164,12 @@ class ParallelModel:
         for axis in self.axes:
             self.trained = axis.trained(self.trained)
         self.sharding = [axis for axis in self.axes if axis.shard_group is not None][::-1]  # as full_state asks them
+
+    def set_micro_batches(self, count: int) -> None:
+        """From the next step on, a step has so many over all ranks. Called between two steps, on all ranks alike."""
+        if count != self.global_micro_batches:
+            self.global_micro_batches = count
+            self.take(*self.deal(count))
 
     def take(self, micro_batches: Sequence[int | None], rounds: int) -> None:
         """From the next step on, this rank has these micro-batches, and the rank with the most has ``rounds``.
@@ -209,6 +236,18 @@ class ParallelModel:
         for axis in self.sharding:
             value = global_sum(value, axis.shard_group)
         return value
+
+    def global_maxima(self, values: np.ndarray) -> np.ndarray:
+        """``global_max`` of each element of a vector."""
+        for axis in self.sharding:
+            values = global_maxima(values, axis.shard_group)
+        return values
+
+    def global_sums(self, values: np.ndarray) -> np.ndarray:
+        """``global_sum`` of each element of a vector."""
+        for axis in self.sharding:
+            values = global_sums(values, axis.shard_group)
+        return values
 
     def full_state(self, arrays: dict) -> dict:
         """From the arrays that this rank trains, by parameter name, to the full ones. Called by all ranks together."""

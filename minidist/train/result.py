@@ -10,6 +10,7 @@ from minidist.train.checkpoint.peers import PeerCopies
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
+from minidist.train.measuring.noise_scale import NoiseScale
 from minidist.train.replicas.checks import WAYS
 from minidist.train.resilience.faults import Fault
 
@@ -32,6 +33,7 @@ class RunOptions:
     validate: bool = False
     sample: int = 0  # bytes of text to generate
     trace: bool = False  # of the last steps
+    noise_scale: int = 0  # steps from one measurement to the next; 0 for none: see measuring/noise_scale.py
     measure_peak: bool = False  # in FLOP/s, after the last step: see measuring/peak.py
     live: str | None = None  # report moments; the folder where faults are ordered while it runs: resilience/orders.py
     stop_after: int | None = None  # the step after which to stop and bring the arrays back
@@ -39,6 +41,8 @@ class RunOptions:
     def __post_init__(self) -> None:
         if self.check_replicas < 0:
             raise ValueError(f"--check-replicas must be 0, for no checks, or more steps, but is {self.check_replicas}")
+        if self.noise_scale < 0:
+            raise ValueError(f"--noise-scale must be 0, for none, or more steps, but is {self.noise_scale}")
         if self.check_by not in WAYS:
             raise ValueError(f"--check-by must be one of {', '.join(WAYS)}, but is {self.check_by}")
         if self.check_replicas and self.rebalance:
@@ -77,6 +81,7 @@ class RankResult:
     validation_loss: float | None = None
     sample: bytes | None = None
     expert_counts: list[np.ndarray] = field(default_factory=list)  # of each step: see nn/moe/balance.py
+    noise: list[tuple[int, NoiseScale]] = field(default_factory=list)  # with the steps before which it was measured
     log: list = field(default_factory=list)
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     override_calls: dict[str, int] = field(default_factory=dict)  # how often each override was called
@@ -101,7 +106,8 @@ class Run:
 
     @property
     def tokens_per_second(self) -> float:
-        return self.config.tokens_per_step * self.steps_here / max(rank.seconds for rank in self.ranks)
+        steps = range(len(self.losses) - self.steps_here, len(self.losses))
+        return self.config.tokens_of(steps) / max(rank.seconds for rank in self.ranks)
 
     @property
     def steps_here(self) -> int:
@@ -132,5 +138,6 @@ class Run:
             "copy_pauses": [rank.copy_pauses for rank in self.ranks],
             "loss_scale": self.ranks[0].loss_scale,
             "skipped_steps": self.ranks[0].skipped_steps,
+            "noise_scale": [{"step": step} | noise.as_dict() for step, noise in self.ranks[0].noise],
             "expert_counts": [counts.tolist() for counts in self.ranks[0].expert_counts],
         }

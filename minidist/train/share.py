@@ -1,10 +1,12 @@
 """One rank's share of a run: the objects that a step changes, and a checkpoint holds."""
 
 from dataclasses import dataclass
+from math import prod
 
 from minidist.comm.group import ProcessGroup
 from minidist.comm.mesh import init_device_mesh
 from minidist.nn.gpt import GPT
+from minidist.nn.lamb import LAMB
 from minidist.nn.optim import AdamW
 from minidist.nn.precision.loss_scaling import GradScaler, grad_scaler
 from minidist.nn.precision.policy import POLICIES
@@ -38,13 +40,21 @@ class Share:
         sizes = (layout.pp, layout.dp, layout.cp, layout.tp)
         mesh = init_device_mesh(sizes, mesh_dim_names=("pp", "dp", "cp", "tp"), group=world)
         model = parallelize(gpt, mesh, layout, config)
-        optimizer = AdamW(model.trained, config.lr, weight_decay=config.weight_decay)
-        return cls(model, optimizer, loss_scaler(config))
+        return cls(model, optimizer_of(model, config), loss_scaler(config))
 
     @property
     def gpt(self) -> GPT:
         """The model, of which this rank may hold a part only."""
         return self.model.model
+
+
+def optimizer_of(model: ParallelModel, config: TrainConfig) -> AdamW:
+    """The optimizer of what this rank trains, with no state yet."""
+    if config.optimizer == "adamw":
+        return AdamW(model.trained, config.lr, weight_decay=config.weight_decay)
+    sizes = {name: prod(shape) for name, shape in model.shapes.items()}
+    joins = (model.global_maxima, model.global_sums, model.owns)
+    return LAMB(model.trained, config.lr, sizes, *joins, weight_decay=config.weight_decay)
 
 
 def loss_scaler(config: TrainConfig) -> GradScaler:

@@ -31,6 +31,7 @@ from minidist.train.layout import Layout
 from minidist.train.measuring.evaluate import full_model, validation_loss
 from minidist.train.measuring.instruments import TRACED_STEPS, Instruments
 from minidist.train.measuring.live import Live
+from minidist.train.measuring.noise_scale import check_noise_scale, measure
 from minidist.train.measuring.peak import measured_peak
 from minidist.train.resilience.faults import Faults
 from minidist.train.resilience.rebalance import check_rebalance
@@ -67,7 +68,9 @@ def run(
     """
     config.check(layout)
     if options.rebalance:
-        check_rebalance(layout)
+        check_rebalance(layout, config)
+    if options.noise_scale:
+        check_noise_scale(config, layout)
     if cluster.world_size != layout.world_size:
         raise ValueError(f"layout {layout} needs {layout.world_size} ranks, but the cluster has {cluster.world_size}")
     if options.check_by == "vote" and layout.world_size == 1:
@@ -103,9 +106,10 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
     share = Share.of(world, config, layout)
     model, optimizer, scaler = share.model, share.optimizer, share.scaler
     restored = Restored(world, options, manifest, share)
-    losses, digests, expert_counts = restored.losses, [], []
+    losses, digests, expert_counts, noise = restored.losses, [], [], []
 
     def take_step(share: Share, step: int, batch: Callable[[int], tuple] | None = None) -> float:
+        share.model.set_micro_batches(config.batch_at(step) // config.micro_batch)
         lr = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
         batch = batch or partial(batch_of, corpus, config, step)
         return train_step(share.model, share.optimizer, share.scaler, batch, lr, config.clip)
@@ -120,6 +124,10 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
     for step in range(first, config.steps):
         last = step in (config.steps - 1, options.stop_after)
         batch = faults.begin_step(step, partial(batch_of, corpus, config, step))
+        if options.noise_scale and step % options.noise_scale == 0:
+            noise.append(
+                (step, measure(model.local, model.zero_grad, batch, range(config.micro_batches), config.micro_batch))
+            )
         with instruments.step(step), live(step), diverging(step, scaler, world):
             losses.append(take_step(share, step, batch))
         check_loss(step, losses[-1])
@@ -142,6 +150,7 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
         loss_scale=scaler.scale,
         skipped_steps=scaler.skipped,
         expert_counts=expert_counts,
+        noise=noise,
         bytes_read=restored.bytes_read,
         restore_seconds=restored.seconds,
         **around.measured(),

@@ -6,6 +6,7 @@ import pytest
 
 from minidist.plan.cluster.hardware import ClusterSpec
 from minidist.plan.cluster.toml_tables import from_table
+from minidist.plan.layout import PlannedLayout
 from minidist.plan.models.library import model_of
 from minidist.plan.validation.published import PublishedRun, published_runs, training_flops
 
@@ -58,20 +59,18 @@ def test_a_layout_fills_its_cluster_and_its_batch(run):
     layout = layout_of(run)
     assert layout.keys() <= KEYS and {"recompute", "micro_batch", "attention"} <= layout.keys()
     assert layout["recompute"] in ("none", "selective", "full") and layout["attention"] in ("standard", "flash")
-    assert prod(number(run, axis) for axis in ("dp", "tp", "cp", "pp")) == ClusterSpec.parse(run.cluster).world_size
+    cluster = ClusterSpec.parse(run.cluster)
+    assert prod(number(run, axis) for axis in ("dp", "tp", "cp", "pp")) == cluster.world_size
     micro_batches, rest = divmod(run.batch, number(run, "dp") * number(run, "micro_batch"))
     assert rest == 0 and micro_batches > 0
-    if number(run, "virtual") > 1:
-        assert micro_batches % number(run, "pp") == 0  # the interleaved schedule takes them in rounds
+    planned = PlannedLayout.parse(run.layout, cluster.world_size)
+    assert planned.micro_batches(run.batch) == micro_batches
 
 
 @RUNS
 def test_a_layout_can_split_its_model(run):
-    model = run.shape
-    assert model.heads % number(run, "tp") == 0 and model.context % (2 * number(run, "cp")) == 0
-    assert number(run, "pp") * number(run, "virtual") <= model.layers + 2  # embedding and head may be stages
-    if number(run, "ep") > 1:
-        assert model.moe.experts % number(run, "ep") == 0 and number(run, "dp") % number(run, "ep") == 0
+    """Heads, tokens, experts and stages, and micro-batches in whole rounds where stages are interleaved."""
+    PlannedLayout.parse(run.layout, ClusterSpec.parse(run.cluster).world_size).check(run.shape, run.batch)
 
 
 @RUNS

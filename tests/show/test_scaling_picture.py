@@ -22,7 +22,7 @@ def runs(budget: float, off: float = 1.0) -> tuple[Run, ...]:
 
 @pytest.fixture(scope="module")
 def experiment() -> Experiment:
-    return Experiment(runs(1e10) + runs(1e11), runs(1e12, off=1.02), text_tokens=1000)
+    return Experiment(1, runs(1e10) + runs(1e11), runs(1e12, off=1.02), text_tokens=1000)
 
 
 def points_of(axes, marker: str) -> np.ndarray:

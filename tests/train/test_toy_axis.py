@@ -44,15 +44,18 @@ class OptimizerByTurns(Axis):
         return full
 
 
+def deal(dp, count):
+    return share_of(dp.rank, dp.size, count), len(share_of(0, dp.size, count))
+
+
 def train_with_the_toy(world, config, layout, options, axis=OptimizerByTurns):
     """``train_rank`` on a mesh of its own: 3 ranks that take turns, twice, for 2 halves of the batch."""
     mesh = init_device_mesh((3, 2), mesh_dim_names=("turns", "dp"), group=world)
 
     def parallelize(model, *_):
         turns, dp = mesh.get_group("turns"), mesh.get_group("dp")
-        mine = share_of(dp.rank, dp.size, config.micro_batches)
         axes = [axis(turns, turns), DataParallel(dp)]
-        return ParallelModel(model, axes, partial(accumulate, model), mine, config.micro_batches)
+        return ParallelModel(model, axes, partial(accumulate, model), partial(deal, dp), config.micro_batches)
 
     with mock.patch.object(share, "parallelize", parallelize):
         return trainer.train_rank(world, config, layout, options)

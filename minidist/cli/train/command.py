@@ -27,6 +27,7 @@ from minidist.course.learner.implementations import (
 from minidist.plan.memory_check import check_memory
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
+from minidist.train.measuring.noise_scale import check_noise_scale
 from minidist.train.resilience.elastic import run_elastic
 from minidist.train.resilience.rebalance import check_rebalance
 from minidist.train.result import Run, RunOptions
@@ -52,6 +53,13 @@ def add_commands(commands) -> None:
         help="print N bytes that the trained model writes after 'The '",
     )
     output.add_argument(
+        "--noise-scale",
+        type=integer,
+        default=0,
+        metavar="K",
+        help="measure the gradient noise scale every K steps: up to which batch larger batches help",
+    )
+    output.add_argument(
         "--tables",
         action="store_true",
         help="print all that was counted: traffic, collectives, memory, matrix products, FLOP/s, where the time went",
@@ -75,7 +83,9 @@ def _train(options) -> int:
     if wanted is not None:
         layout = wanted.on_nodes(layout if given else replace(layout, node_size=0))  # a checkpoint's nodes are not kept
     if options.rebalance:
-        check_rebalance(layout)
+        check_rebalance(layout, config)
+    if options.noise_scale:
+        check_noise_scale(config, layout)
     if options.sample < 0:
         raise ValueError(f"--sample must not be negative, got {options.sample}")
     check_outputs({flag: getattr(options, flag) for flag in ("json", "trace", "png")}, options.text)
@@ -98,6 +108,7 @@ def _train(options) -> int:
         rebalance=options.rebalance,
         validate=True,
         sample=options.sample,
+        noise_scale=options.noise_scale,
         trace=True,
         measure_peak=True,
     )

@@ -13,7 +13,7 @@ def expert_table(result: Run) -> Table:
     columns = ["layer", "fewest", "mean", "most", "most / mean", "dropped"]
     for column in columns + ["nodes of a token"] * (moe.expert_nodes > 1):
         table.add_column(column, justify="right")
-    tokens = result.config.tokens_per_step
+    tokens = result.config.tokens_of(range(len(result.losses) - 1, len(result.losses)))
     for row, layer in enumerate(result.config.model.sparse_layers):
         counts = load.tokens[-1, row]
         visits = [f"{load.visits[-1, row] / tokens:.2f}"] * (moe.expert_nodes > 1)

@@ -36,7 +36,7 @@ class Narrator:
         self.progress, self.console, self.config = progress, progress.console, config
         self.task = progress.add_task(str(layout), total=config.steps, completed=first, loss="", speed="")
         self.began: float | None = None  # the end of the first step
-        self.taken = 0  # steps since then
+        self.tokens = 0  # since then
         self.watch, self.stragglers = watch_of(layout), list[Straggler]()
         self.live = live
 
@@ -48,8 +48,8 @@ class Narrator:
         if self.began is None:
             self.began = now
         else:
-            self.taken += 1
-            speed = f"{self.config.tokens_per_step * self.taken / (now - self.began + 1e-9):,.0f} tokens/s"
+            self.tokens += self.config.tokens_of(range(step, step + 1))
+            speed = f"{self.tokens / (now - self.began + 1e-9):,.0f} tokens/s"
         self.progress.update(self.task, completed=step + 1, loss=f"loss {loss:.4f}", speed=speed)
 
     def on_event(self, rank: int, event: tuple) -> None:

@@ -31,8 +31,19 @@ def print_summary(console: Console, result: Run, used: RunUtilization | None) ->
     console.print(Text.assemble(f"loss: {losses[0]:.4f} at the start ", bars, f" {losses[-1]:.4f} at the end"))
     console.print(f"validation loss: {first.validation_loss:.4f} nats per byte")
     console.print(f"speed: {result.tokens_per_second:,.0f} tokens/s" + (f", {_shares(used)}" if used else ""))
+    if first.noise:
+        console.print(_noise_scale(result), soft_wrap=True)
     print_saves(console, result)
     console.print(f"fingerprint: {result.fingerprint}", soft_wrap=True)
+
+
+def _noise_scale(result: Run) -> str:
+    """In samples, of both halves of what was measured: it grows while the loss falls."""
+    found = [noise for _, noise in result.ranks[0].noise]
+    half = len(found) // 2
+    parts = [sum(part[1:], part[0]) for part in (found[:half], found[half:]) if part]
+    told = " at first, then ".join(f"{part.samples:,.0f}" for part in parts)
+    return f"gradient noise scale: {told} samples; a step has {result.config.global_batch}"
 
 
 def _ranks_table(result: Run, used: RunUtilization | None) -> Table:

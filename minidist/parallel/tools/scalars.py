@@ -8,12 +8,22 @@ from minidist.comm.group import ProcessGroup
 
 def global_max(value: float, group: ProcessGroup) -> float:
     """The largest of the ranks' values."""
-    return float(_reduced(np.array([value], np.float64), ReduceOp.MAX, group))
+    return float(global_maxima(np.array([value], np.float64), group)[0])
 
 
 def global_sum(value: int, group: ProcessGroup) -> int:
     """The sum of the ranks' integers, exact below 2^63."""
-    return int(_reduced(np.array([value], np.int64), ReduceOp.SUM, group))
+    return int(global_sums(np.array([value], np.int64), group)[0])
+
+
+def global_maxima(values: np.ndarray, group: ProcessGroup) -> np.ndarray:
+    """The largest of the ranks' values, element by element; a new array."""
+    return _all_reduced(values, ReduceOp.MAX, group)
+
+
+def global_sums(values: np.ndarray, group: ProcessGroup) -> np.ndarray:
+    """The sums of the ranks' integers, element by element, exact below 2^63; a new array."""
+    return _all_reduced(values, ReduceOp.SUM, group)
 
 
 def first_text(text: str, group: ProcessGroup) -> str:
@@ -33,6 +43,7 @@ def texts_of_all(text: str, group: ProcessGroup) -> list[str]:
     return [row[:length].tobytes().decode() for row, length in zip(everyone, lengths, strict=True)]
 
 
-def _reduced(value: np.ndarray, op: ReduceOp, group: ProcessGroup):
-    all_reduce(value, op, group)
-    return value[0]
+def _all_reduced(values: np.ndarray, op: ReduceOp, group: ProcessGroup) -> np.ndarray:
+    values = values.copy()
+    all_reduce(values, op, group)
+    return values

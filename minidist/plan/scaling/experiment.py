@@ -2,12 +2,12 @@
 
 ``MEASURED`` is the one of ``python benchmarks/scaling.py``, to read and to fit again. N counts all parameters, those of
 the embeddings too, and a budget is C = 6 N D, as in Hoffmann et al. (2022). The matrix products of models this small
-take up to 1.3 times as many FLOPs, for their attention; ``Run.flops`` has them counted.
+take a few percent more, for their attention; ``Run.flops`` has them counted.
 """
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -50,9 +50,10 @@ class Experiment:
 
     Attributes:
         runs: that the law is fitted to. next_runs: at the larger budget that it then predicts.
-        text_tokens: of the text that all were trained on.
+        layers: of all models. text_tokens: of the text that all were trained on.
     """
 
+    layers: int
     runs: tuple[Run, ...]
     next_runs: tuple[Run, ...]
     text_tokens: int
@@ -61,11 +62,11 @@ class Experiment:
     def read(cls, path: Path = MEASURED) -> "Experiment":
         content = json.loads(path.read_text(encoding="utf-8"))
         runs, next_runs = (tuple(Run(**run) for run in content[name]) for name in ("runs", "next_runs"))
-        return cls(runs, next_runs, content["text_tokens"])
+        return cls(content["layers"], runs, next_runs, content["text_tokens"])
 
     def write(self, path: Path) -> None:
         """One run a line."""
-        parts = [f' "text_tokens": {self.text_tokens}']
+        parts = [f' "layers": {self.layers}', f' "text_tokens": {self.text_tokens}']
         for name in ("runs", "next_runs"):
             lines = ",\n".join(f"  {json.dumps(asdict(run))}" for run in getattr(self, name))
             parts.append(f' "{name}": [\n{lines}\n ]')
@@ -88,6 +89,14 @@ class Experiment:
     def best_size(self) -> PowerLaw:
         """The parabolas' best sizes over their budgets."""
         return power_law({curve.flops: curve.parameters for curve in self.curves})
+
+    def backtest(self) -> "Experiment":
+        """The fitted runs alone, the largest budget taken as the next: what a law without it would have predicted."""
+        largest = max(run.budget for run in self.runs)
+        before, last = (
+            tuple(run for run in self.runs if (run.budget == largest) == is_last) for is_last in (False, True)
+        )
+        return replace(self, runs=before, next_runs=last)
 
 
 def by_budget(runs: Iterable[Run]) -> dict[float, list[Run]]:

@@ -4,6 +4,10 @@ naive                      m times all stages, one after another
 gpipe, 1f1b, interleaved   m slots of the slowest rank, and a slot of each other one over v (Narayanan et al., 2021)
 zb-h1                      products for the gradients of weights (W) fill what was idle: of F + B + W for each other
                            rank F + B - W is left (Qi et al., 2023, arXiv 2401.10241, table 1)
+
+These are exact where all ranks are alike, or the last one, which has the head, is the slowest. Where another one is,
+1F1B ends a little earlier, because that rank runs forwards ahead while the others work. ZB-H1 needs at least as many
+micro-batches as ranks. (tests/plan/test_planned_pipeline.py plays the schedules.)
 """
 
 

@@ -73,8 +73,13 @@ def checked(counts: Sequence[int], before: Sequence[int]) -> list[int]:
     return [int(count) for count in counts]
 
 
-def check_rebalance(layout: Layout) -> None:
+def check_rebalance(layout: Layout, config: TrainConfig) -> None:
     """Raises ValueError where there is nothing to rebalance, or no way to do it. Called before any rank starts."""
+    if config.rampup_batch_size:
+        raise ValueError(
+            "rebalancing deals out the micro-batches of one size of batch, and rampup_batch_size has several: leave "
+            "one of the two out"
+        )
     if layout.pp > 1:
         raise ValueError(
             f"rebalancing gives ranks other numbers of micro-batches, and with pp={layout.pp} the schedule is made for "

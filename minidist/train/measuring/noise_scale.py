@@ -1,0 +1,118 @@
+"""The gradient noise scale: up to which batch more samples make a step better, measured while training.
+
+McCandlish, Kaplan, Amodei and the OpenAI Dota Team, "An Empirical Model of Large-Batch Training" (2018, arXiv
+1812.06162). The gradient of a batch of B samples is that of all data, G, and noise: its expected squared norm is
+|G|^2 + tr(S) / B, S being the covariance of one sample's gradient. Two batch sizes tell the two terms apart (appendix
+A.1), and their ratio
+
+    B_simple = tr(S) / |G|^2
+
+is the batch at which noise and gradient are equally large. It estimates the critical batch size: far below it twice the
+batch halves the steps, far above it changes nothing (plan/large_batches.py).
+
+Here the small batch is a micro-batch and the large one the batch of a step. Both estimates are noisy, and their ratio
+is biased; so sums over many steps are taken first, as the paper does with running means. A measured step computes its
+gradients twice, and nothing else of the run changes.
+
+It is measured on one rank. Every layout takes the same steps, to the bit, so every other layout would find the same.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from minidist.backend import xp
+from minidist.nn.layers import Module
+from minidist.parallel.tools.accumulation import forward_backward
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+
+
+@dataclass(frozen=True)
+class NoiseScale:
+    """Sums over measured steps.
+
+    Attributes:
+        small, large: samples of the two batches.
+        small_square, large_square: the sums of their gradients' squared norms; a step's micro-batches are averaged.
+        steps: measured.
+    """
+
+    small: int
+    large: int
+    small_square: float
+    large_square: float
+    steps: int = 1
+
+    def __add__(self, other: "NoiseScale") -> "NoiseScale":
+        return NoiseScale(
+            self.small,
+            self.large,
+            self.small_square + other.small_square,
+            self.large_square + other.large_square,
+            self.steps + other.steps,
+        )
+
+    def as_dict(self) -> dict:
+        """What ``--json`` writes."""
+        return {"gradient_square": self.gradient_square, "noise": self.noise, "samples": self.samples}
+
+    @property
+    def gradient_square(self) -> float:
+        """|G|^2, without bias; may be below 0 where noise drowns it."""
+        weighted = self.large * self.large_square - self.small * self.small_square
+        return weighted / (self.large - self.small) / self.steps
+
+    @property
+    def noise(self) -> float:
+        """tr(S), of one sample's gradient, without bias."""
+        return (self.small_square - self.large_square) / (1 / self.small - 1 / self.large) / self.steps
+
+    @property
+    def samples(self) -> float:
+        """B_simple; infinite where the gradient drowns in noise."""
+        return self.noise / self.gradient_square if self.gradient_square > 0 else float("inf")
+
+
+def check_noise_scale(config: TrainConfig, layout: Layout) -> None:
+    """Raise ValueError for a run in which it cannot be measured."""
+    if layout.world_size > 1:
+        raise ValueError(
+            "--noise-scale measures on one rank, and every layout takes the same steps: leave the layout out"
+        )
+    if config.micro_batches < 2:
+        raise ValueError(
+            f"--noise-scale compares a micro-batch with the batch, and both have {config.global_batch} samples: choose "
+            "a smaller --micro-batch"
+        )
+    if config.experts:
+        raise ValueError("--noise-scale computes gradients twice, and experts would count tokens twice: leave them out")
+    if config.precision == "fp16":
+        raise ValueError("--noise-scale has no loss scale, which fp16 needs: choose another precision")
+
+
+def measure(
+    model: Module,
+    zero_grad: Callable[[], None],
+    batch: Callable[[int], tuple],
+    micro_batches: Sequence[int],
+    samples: int,
+) -> NoiseScale:
+    """Measure at the weights of now: the gradient of each micro-batch by itself, and their mean.
+
+    Args:
+        model: on one rank. Its gradients are those of the last micro-batch afterwards.
+        zero_grad: sets them to zero.
+        batch: as of ``train_step``.
+        micro_batches: at least two. samples: in each.
+    """
+    total: dict = {}
+    squares = 0.0
+    for index in micro_batches:
+        zero_grad()
+        forward_backward(model, batch(index), 1.0, index)
+        found = {p.name: xp.asarray(p.grad, xp.float64) for p in model.parameters() if p.grad is not None}
+        squares += sum(float((gradient**2).sum()) for gradient in found.values())
+        total = {name: total.get(name, 0.0) + gradient for name, gradient in found.items()}
+    count = len(micro_batches)
+    large = sum(float(((gradient / count) ** 2).sum()) for gradient in total.values())
+    return NoiseScale(samples, samples * count, squares / count, large)

@@ -1,0 +1,46 @@
+"""Large batches: the tradeoff's own properties, and the rules for the rate."""
+
+import numpy as np
+import pytest
+
+from minidist.plan.large_batches import (
+    best_rate,
+    linear_rate,
+    samples_to_loss,
+    speedup,
+    square_root_rate,
+    steps_to_loss,
+)
+
+CRITICAL, LEAST = 700.0, 1000.0
+
+
+@pytest.mark.parametrize("batch", [1, 37, 700, 1e6])
+def test_steps_and_samples_lie_on_the_hyperbola(batch):
+    steps, samples = steps_to_loss(batch, CRITICAL, LEAST), samples_to_loss(batch, CRITICAL, LEAST)
+    assert samples == pytest.approx(batch * steps)
+    assert (steps / LEAST - 1) * (samples / (CRITICAL * LEAST) - 1) == pytest.approx(1)
+
+
+def test_the_two_ends_and_the_middle():
+    assert steps_to_loss(1e12, CRITICAL, LEAST) == pytest.approx(LEAST)
+    assert samples_to_loss(1e-9, CRITICAL, LEAST) == pytest.approx(CRITICAL * LEAST)
+    assert steps_to_loss(CRITICAL, CRITICAL, LEAST) == 2 * LEAST
+    assert speedup(2, 1, 1e9) == pytest.approx(2) and speedup(2e9, 1e9, 1) == pytest.approx(1)
+
+
+def test_rules_of_the_rate():
+    assert linear_rate(0.1, 256, 8192) == pytest.approx(3.2)  # Goyal et al.: ImageNet in one hour
+    assert square_root_rate(1e-3, 256, 1024) == pytest.approx(2e-3)
+    batches = np.array([1.0, 2.0])
+    small = [best_rate(1.0, batch, 1e6) for batch in batches]
+    large = [best_rate(1.0, batch, 1e-6) for batch in batches]
+    assert small[1] / small[0] == pytest.approx(2, rel=1e-5) and large[1] / large[0] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("bad", [0, -1, float("nan")])
+def test_sizes_that_cannot_be(bad):
+    with pytest.raises(ValueError, match="batch must be above 0"):
+        steps_to_loss(bad, CRITICAL, LEAST)
+    with pytest.raises(ValueError, match="rate must be above 0"):
+        linear_rate(bad, 1, 2)
