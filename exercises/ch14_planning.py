@@ -5,19 +5,24 @@ then data-parallel ones, then the stages of the pipeline: a tensor-parallel grou
 group's tp, a pipeline's tp x dp. The GPUs of a node have consecutive numbers.
 
 Every number is counted here as the text says, so that all of it can be computed. What minidist itself counts is in
-``minidist/plan/``: more parts, and how fast real kernels are.
+``minidist/plan/``: more parts, and how fast real kernels are. One function has the name and the arguments of minidist's
+own, so the library can train with it:
+
+    minidist verify --impl exercises dp=2,zero=1 tp=2 --optimizer lamb
 
 You may use the imports below, NumPy, and what you write here. ``minidist check 14`` grades this file,
 ``minidist check --hint 14.5`` gives a hint.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, expm1, inf, log, sqrt
 
 import numpy as np
 
-from minidist import ProcessGroup, ReduceOp, all_reduce
+from minidist.nn.clip import grid_scale, largest_magnitude, squares_on_grid
+
+Join = Callable[[np.ndarray], np.ndarray]  # of a vector with those of all ranks
 
 
 @dataclass(frozen=True)
@@ -435,35 +440,35 @@ def steps_with_ramp(samples: int, start: int, increment: int, ramp: int, final: 
 
 
 def trust_ratios(
-    weights: Sequence[np.ndarray], updates: Sequence[np.ndarray], owns: Sequence[bool], group: ProcessGroup
-) -> np.ndarray:
-    """14.10  LAMB's trust ratio |w| / |u| of every parameter, of which each rank has a shard (You et al., 2019).
+    weights: Mapping[str, np.ndarray],
+    updates: Mapping[str, np.ndarray],
+    sizes: Mapping[str, int],
+    all_max: Join,
+    all_sum: Join,
+) -> dict[str, float]:
+    """14.10  LAMB's trust ratio |w| / |u| of every matrix, from shards (You et al., 2020, arXiv 1904.00962).
 
-    LAMB scales the update of each parameter to the norm of its weights. On shards the norms are those of the whole
-    parameter; a ratio for each shard would train another model in every layout.
+    LAMB scales the update of each matrix to the norm of its weights. The norms are those of the full matrix: with a
+    ratio for each shard every layout would train another model. And a float sum over shards would depend on how the
+    matrix is cut, so squares are added as integers, as for the gradient norm (chapter 6). For an array x of which no
+    rank has an element above ``largest``, and which has ``count`` elements in all,
+
+        scale = grid_scale(largest, count)    a power of two; |x| is sqrt(the sum over all ranks) / scale, where each
+        squares_on_grid(shard, scale)         rank's summand is an integer, a NumPy one, and the sum is below 2^62
+
+    and ``largest_magnitude(shard)`` is the largest |element| of a shard that has any. All three are imported above.
 
     Args:
-        weights, updates: this rank's shard of each parameter, and of its update before it is scaled: any shape, float32
-            or float64, some with no elements; not modified. All ranks list the same parameters in the same order.
-        owns: whether this rank's shard counts. Of a parameter that several ranks have in whole, it is True on one.
-        group: all ranks with shards.
+        weights, updates: by name, the shards that this rank counts, float32 or float64; not modified. Together the
+            ranks have each element once: one may lack a name (another has all of it), or have a shard of no elements.
+            Both have the same names. All numbers are finite.
+        sizes: of all matrices, in one order on all ranks: the number of elements.
+        all_max, all_sum: join a vector, elementwise, with those of all ranks: one of float64, and one of int64. They
+            return a new vector. Every rank calls each of them once, whatever it has: a message for each matrix would
+            take long. (Or twice: once for the weights, once for the updates.)
 
     Returns:
-        One ratio for each parameter, float64, the same on every rank; 1 where either norm is 0. Squares are taken and
-        added in float64, and all parameters share one all-reduce.
-    """
-    raise NotImplementedError("task 14.10")
-
-
-def lamb_step(
-    weights: Sequence[np.ndarray],
-    updates: Sequence[np.ndarray],
-    owns: Sequence[bool],
-    lr: float,
-    group: ProcessGroup,
-) -> None:
-    """14.10  Take ``lr`` times the trust ratio times the update from every shard of weights, in place.
-
-    A shard that does not count here changes too: the rank has it, and needs it.
+        A ratio for each name in ``sizes``, a Python float: sqrt(sum) / scale of the weights over that of the updates,
+        or 1 where one of them is 0. Its bits depend on no layout.
     """
     raise NotImplementedError("task 14.10")

@@ -5,19 +5,24 @@ then data-parallel ones, then the stages of the pipeline: a tensor-parallel grou
 group's tp, a pipeline's tp x dp. The GPUs of a node have consecutive numbers.
 
 Every number is counted here as the text says, so that all of it can be computed. What minidist itself counts is in
-``minidist/plan/``: more parts, and how fast real kernels are.
+``minidist/plan/``: more parts, and how fast real kernels are. One function has the name and the arguments of minidist's
+own, so the library can train with it:
+
+    minidist verify --impl exercises dp=2,zero=1 tp=2 --optimizer lamb
 
 You may use the imports below, NumPy, and what you write here. ``minidist check 14`` grades this file,
 ``minidist check --hint 14.5`` gives a hint.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, expm1, inf, log, sqrt
 
 import numpy as np
 
-from minidist import ProcessGroup, ReduceOp, all_reduce
+from minidist.nn.clip import grid_scale, largest_magnitude, squares_on_grid
+
+Join = Callable[[np.ndarray], np.ndarray]  # of a vector with those of all ranks
 
 
 @dataclass(frozen=True)
@@ -604,54 +609,54 @@ def steps_with_ramp(samples: int, start: int, increment: int, ramp: int, final: 
     while seen < samples and seen < ramp:
         seen += batch_after(seen, start, increment, ramp, final)
         steps += 1
-    return steps + max(0, -(-(samples - seen) // final))
+    return steps + -(-(samples - seen) // final)
     # <<<
 
 
 def trust_ratios(
-    weights: Sequence[np.ndarray], updates: Sequence[np.ndarray], owns: Sequence[bool], group: ProcessGroup
-) -> np.ndarray:
-    """14.10  LAMB's trust ratio |w| / |u| of every parameter, of which each rank has a shard (You et al., 2019).
+    weights: Mapping[str, np.ndarray],
+    updates: Mapping[str, np.ndarray],
+    sizes: Mapping[str, int],
+    all_max: Join,
+    all_sum: Join,
+) -> dict[str, float]:
+    """14.10  LAMB's trust ratio |w| / |u| of every matrix, from shards (You et al., 2020, arXiv 1904.00962).
 
-    LAMB scales the update of each parameter to the norm of its weights. On shards the norms are those of the whole
-    parameter; a ratio for each shard would train another model in every layout.
+    LAMB scales the update of each matrix to the norm of its weights. The norms are those of the full matrix: with a
+    ratio for each shard every layout would train another model. And a float sum over shards would depend on how the
+    matrix is cut, so squares are added as integers, as for the gradient norm (chapter 6). For an array x of which no
+    rank has an element above ``largest``, and which has ``count`` elements in all,
+
+        scale = grid_scale(largest, count)    a power of two; |x| is sqrt(the sum over all ranks) / scale, where each
+        squares_on_grid(shard, scale)         rank's summand is an integer, a NumPy one, and the sum is below 2^62
+
+    and ``largest_magnitude(shard)`` is the largest |element| of a shard that has any. All three are imported above.
 
     Args:
-        weights, updates: this rank's shard of each parameter, and of its update before it is scaled: any shape, float32
-            or float64, some with no elements; not modified. All ranks list the same parameters in the same order.
-        owns: whether this rank's shard counts. Of a parameter that several ranks have in whole, it is True on one.
-        group: all ranks with shards.
+        weights, updates: by name, the shards that this rank counts, float32 or float64; not modified. Together the
+            ranks have each element once: one may lack a name (another has all of it), or have a shard of no elements.
+            Both have the same names. All numbers are finite.
+        sizes: of all matrices, in one order on all ranks: the number of elements.
+        all_max, all_sum: join a vector, elementwise, with those of all ranks: one of float64, and one of int64. They
+            return a new vector. Every rank calls each of them once, whatever it has: a message for each matrix would
+            take long. (Or twice: once for the weights, once for the updates.)
 
     Returns:
-        One ratio for each parameter, float64, the same on every rank; 1 where either norm is 0. Squares are taken and
-        added in float64, and all parameters share one all-reduce.
+        A ratio for each name in ``sizes``, a Python float: sqrt(sum) / scale of the weights over that of the updates,
+        or 1 where one of them is 0. Its bits depend on no layout.
     """
     # >>> 14.10
-    squares = np.zeros((2, len(weights)))
-    for row, arrays in zip(squares, (weights, updates), strict=True):
-        for i, (array, mine) in enumerate(zip(arrays, owns, strict=True)):
-            row[i] = np.sum(array.astype(np.float64) ** 2) if mine else 0.0
-    all_reduce(squares, ReduceOp.SUM, group)
-    of_weights, of_updates = np.sqrt(squares)
-    ratios = np.ones(len(weights))
-    both = (of_weights > 0) & (of_updates > 0)
-    ratios[both] = of_weights[both] / of_updates[both]
-    return ratios
-    # <<<
-
-
-def lamb_step(
-    weights: Sequence[np.ndarray],
-    updates: Sequence[np.ndarray],
-    owns: Sequence[bool],
-    lr: float,
-    group: ProcessGroup,
-) -> None:
-    """14.10  Take ``lr`` times the trust ratio times the update from every shard of weights, in place.
-
-    A shard that does not count here changes too: the rank has it, and needs it.
-    """
-    # >>> 14.10
-    for weight, update, ratio in zip(weights, updates, trust_ratios(weights, updates, owns, group), strict=True):
-        weight -= (lr * ratio * update).astype(weight.dtype)
+    held = [(arrays.get(name), count) for arrays in (weights, updates) for name, count in sizes.items()]
+    held = [(array if array is not None and array.size else None, count) for array, count in held]
+    tops = [0.0 if array is None else largest_magnitude(array) for array, _ in held]
+    largest = all_max(np.array(tops, np.float64))
+    scales = [grid_scale(float(top), count) if top else 1.0 for top, (_, count) in zip(largest, held, strict=True)]
+    squares = [
+        0 if array is None else int(squares_on_grid(array, scale))
+        for (array, _), scale in zip(held, scales, strict=True)
+    ]
+    totals = all_sum(np.array(squares, np.int64))
+    norms = [sqrt(int(total)) / scale for total, scale in zip(totals, scales, strict=True)]
+    pairs = zip(sizes, norms[: len(sizes)], norms[len(sizes) :], strict=True)
+    return {name: weight / update if weight and update else 1.0 for name, weight, update in pairs}
     # <<<

@@ -1,6 +1,6 @@
 """Mutants of chapter 14. Many are numbers that circulate."""
 
-from minidist.course.authoring.mutants import Mutant
+from minidist.course.authoring.mutants import WHOLE, Mutant
 
 MUTANTS = [
     # 14.1 model states
@@ -342,14 +342,26 @@ MUTANTS = [
     Mutant(
         "14.6",
         "the pipeline multiplies the batch",
-        "sequences = layout.micro_batch * accumulation * layout.dp\nmine = model_parameters(model) / (layout.tp * layout.pp)",
-        "sequences = layout.micro_batch * accumulation * layout.dp * layout.pp\nmine = model_parameters(model) / (layout.tp * layout.pp)",
+        """
+        sequences = layout.micro_batch * accumulation * layout.dp
+        mine = model_parameters(model) / (layout.tp * layout.pp)
+        """,
+        """
+        sequences = layout.micro_batch * accumulation * layout.dp * layout.pp
+        mine = model_parameters(model) / (layout.tp * layout.pp)
+        """,
     ),
     Mutant(
         "14.6",
         "tensor parallelism multiplies the batch",
-        "sequences = layout.micro_batch * accumulation * layout.dp\nmine = model_parameters(model) / (layout.tp * layout.pp)",
-        "sequences = layout.micro_batch * accumulation * layout.dp * layout.tp\nmine = model_parameters(model) / (layout.tp * layout.pp)",
+        """
+        sequences = layout.micro_batch * accumulation * layout.dp
+        mine = model_parameters(model) / (layout.tp * layout.pp)
+        """,
+        """
+        sequences = layout.micro_batch * accumulation * layout.dp * layout.tp
+        mine = model_parameters(model) / (layout.tp * layout.pp)
+        """,
     ),
     Mutant("14.6", "the memory of a model without a pipeline", "/ (layout.tp * layout.pp)", "/ layout.tp"),
     Mutant("14.6", "parameters over all GPUs", "/ (layout.tp * layout.pp)", "/ layout.gpus"),
@@ -519,8 +531,9 @@ MUTANTS = [
         kind="edge",
     ),
     Mutant("14.9", "no ramp", "while seen < samples and seen < ramp:", "while False:"),
-    Mutant("14.9", "an unfinished step does not count", "-(-(samples - seen) // final)", "(samples - seen) // final"),
-    Mutant("14.9", "below zero", "max(0, -(-(samples - seen) // final))", "-(-(samples - seen) // final)", kind="edge"),
+    Mutant(
+        "14.9", "an unfinished step does not count", "-(-(samples - seen) // final)", "max(0, samples - seen) // final"
+    ),
     Mutant(
         "14.9",
         "the whole ramp, however few samples",
@@ -529,65 +542,102 @@ MUTANTS = [
         kind="edge",
     ),
     # 14.10 trust ratios
-    Mutant("14.10", "a ratio for each shard", "all_reduce(squares, ReduceOp.SUM, group)\n", ""),
-    Mutant("14.10", "the largest shard", "ReduceOp.SUM", "ReduceOp.MAX"),
-    Mutant("14.10", "replicas count more than once", "if mine else 0.0", ""),
-    Mutant("14.10", "what this rank does not own is not there", "if mine else 0.0", "if i else 0.0"),
-    Mutant("14.10", "squares of float32", "array.astype(np.float64) ** 2", "array**2", kind="dtype"),
-    Mutant("14.10", "squares", "of_weights, of_updates = np.sqrt(squares)", "of_weights, of_updates = squares"),
-    Mutant("14.10", "upside down", "of_weights[both] / of_updates[both]", "of_updates[both] / of_weights[both]"),
     Mutant(
         "14.10",
-        "0 for weights that are 0",
-        "ratios = np.ones(len(weights))",
-        "ratios = np.zeros(len(weights))",
-        kind="edge",
-    ),
-    Mutant("14.10", "a ratio of 0", "both = (of_weights > 0) & (of_updates > 0)", "both = of_updates > 0", kind="edge"),
-    Mutant(
-        "14.10",
-        "one ratio for the model",
-        "of_weights, of_updates = np.sqrt(squares)",
-        "of_weights, of_updates = np.sqrt(squares.sum(axis=1, keepdims=True) * np.ones_like(squares))",
+        "a ratio for each shard",
+        "totals = all_sum(np.array(squares, np.int64))",
+        "totals = np.array(squares, np.int64)",
     ),
     Mutant(
         "14.10",
-        "an all-reduce for each parameter",
-        "all_reduce(squares, ReduceOp.SUM, group)\n",
+        "a scale for each shard",
+        "largest = all_max(np.array(tops, np.float64))",
+        "largest = np.array(tops, np.float64)",
+    ),
+    Mutant(
+        "14.10",
+        "norms of shards are added",
         """
-        for i in range(len(weights)):
-            one = squares[:, i].copy()
-            all_reduce(one, ReduceOp.SUM, group)
-            squares[:, i] = one
+        norms = [sqrt(int(total)) / scale for total, scale in zip(totals, scales, strict=True)]
+        """,
+        """
+        mine = [int(1e6 * sqrt(one) / scale) for one, scale in zip(squares, scales, strict=True)]
+        norms = all_sum(np.array(mine)) / 1e6
         """,
     ),
     Mutant(
         "14.10",
-        "squares in place",
-        "np.sum(array.astype(np.float64) ** 2) if mine else 0.0",
-        "np.sum(np.square(array, out=array), dtype=np.float64) if mine else 0.0",
+        "float sums",
+        WHOLE,
+        """
+        names = list(sizes)
+        found = np.zeros((2, len(names)))
+        for row, arrays in zip(found, (weights, updates), strict=True):
+            for name, array in arrays.items():
+                row[names.index(name)] = np.sum(array.astype(np.float64) ** 2)
+        scale = 2.0 ** (40 - np.ceil(np.log2(np.maximum(all_max(found.ravel()), 1e-300))))
+        squares = all_sum((found.ravel() * scale).astype(np.int64)) / scale
+        norms = np.sqrt(squares).tolist()
+        pairs = zip(names, norms[: len(names)], norms[len(names) :], strict=True)
+        return {name: weight / update if weight and update else 1.0 for name, weight, update in pairs}
+        """,
+    ),
+    Mutant(
+        "14.10",
+        "elements of the shard",
+        "grid_scale(float(top), count) if top",
+        "grid_scale(float(top), max(1, array.size if array is not None else 1)) if top",
+    ),
+    Mutant(
+        "14.10",
+        "in the order of the shards",
+        "for name, count in sizes.items()]",
+        "for name, count in ((name, sizes[name]) for name in [*arrays, *(n for n in sizes if n not in arrays)])]",
+    ),
+    Mutant("14.10", "every rank has every name", "(arrays.get(name), count)", "(arrays[name], count)", kind="edge"),
+    Mutant("14.10", "no shard is empty", "array if array is not None and array.size else None", "array", kind="edge"),
+    Mutant("14.10", "ratios of squares", "sqrt(int(total)) / scale for", "int(total) / scale**2 for"),
+    Mutant("14.10", "upside down", "weight / update if weight and update", "update / weight if weight and update"),
+    Mutant(
+        "14.10",
+        "0 for weights that are 0",
+        "weight / update if weight and update else 1.0",
+        "weight / update if update else 1.0",
+        kind="edge",
+    ),
+    Mutant(
+        "14.10",
+        "an update of 0",
+        "weight / update if weight and update else 1.0",
+        "weight / (update + 1e-6) if weight else 1.0",
+        kind="edge",
+    ),
+    Mutant("14.10", "the scale is forgotten", "sqrt(int(total)) / scale for", "sqrt(int(total)) for"),
+    Mutant("14.10", "NumPy's numbers", "sqrt(int(total)) / scale for", "np.sqrt(total) / scale for", kind="dtype"),
+    Mutant(
+        "14.10",
+        "in float32",
+        "int(squares_on_grid(array, scale))",
+        "int(squares_on_grid(array.astype(np.float32), scale))",
+        kind="dtype",
+    ),
+    Mutant(
+        "14.10",
+        "one ratio for the model",
+        "weight / update if weight and update else 1.0",
+        "sqrt(sum(n * n for n in norms[: len(sizes)])) / sqrt(sum(n * n for n in norms[len(sizes) :]))",
+    ),
+    Mutant(
+        "14.10",
+        "a message for each matrix",
+        "totals = all_sum(np.array(squares, np.int64))",
+        "totals = [all_sum(np.array([square], np.int64))[0] for square in squares]",
+    ),
+    Mutant(
+        "14.10",
+        "works in place",
+        "int(squares_on_grid(array, scale))",
+        "int(squares_on_grid(np.multiply(array, 1.5, out=array) / 1.5, scale))",
         kind="lent",
-    ),
-    Mutant("14.10", "the ratio is not applied", "(lr * ratio * update)", "(lr * update)"),
-    Mutant("14.10", "up", "weight -= (lr", "weight += (lr"),
-    Mutant(
-        "14.10",
-        "new arrays",
-        "weight -= (lr * ratio * update).astype(weight.dtype)",
-        "weight = weight - (lr * ratio * update).astype(weight.dtype)",
-    ),
-    Mutant("14.10", "no learning rate", "(lr * ratio * update)", "(ratio * update)"),
-    Mutant(
-        "14.10",
-        "scales the update in place",
-        "weight -= (lr * ratio * update).astype(weight.dtype)",
-        "update *= lr * ratio\n        weight -= update",
-        kind="lent",
-    ),
-    Mutant(
-        "14.10",
-        "moves only what it owns",
-        "weight -= (lr * ratio * update).astype(weight.dtype)",
-        "weight -= (lr * ratio * update).astype(weight.dtype) * owns[[id(one) for one in weights].index(id(weight))]",
     ),
 ]
