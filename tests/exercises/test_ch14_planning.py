@@ -880,7 +880,16 @@ class TestLargeBatches:
 
 # 14.10
 
-SIZES_OF = {"a": (6, 4), "b": (5,), "c": (3, 2, 2), "d": (1,), "zero": (40,), "no weights": (7,), "no update": (3, 3)}
+SIZES_OF = {
+    "a": (6, 4),
+    "b": (5,),
+    "c": (3, 2, 2),
+    "d": (1,),
+    "few": (2,),
+    "zero": (40,),
+    "no weights": (7,),
+    "no update": (3, 3),
+}
 OWNED = ("b", "d")  # in whole, by one rank
 CONFIG = TrainConfig(
     layers=2, heads=2, width=8, context=8, global_batch=4, micro_batch=1, steps=3, warmup=1, optimizer="lamb"
