@@ -38,12 +38,13 @@ def draw(memories: Mapping[str, Memory], limit: float):
             level += nbytes
         fits = memory.total <= limit
         axes.text(
-            level / 1e9,
+            level / 1e9 + 0.008 * limit / 1e9,
             row,
-            f" {level / 1e9:.0f}" + ("" if fits else f": {(level - limit) / 1e9:.0f} too much"),
+            f"{level / 1e9:.0f}" + ("" if fits else f": {(level - limit) / 1e9:.0f} too much"),
             va="center",
             fontsize=9,
             color=PAPER["ink" if fits else "wrong"],
+            bbox={"color": PAPER["paper"], "pad": 0.5},
         )
     axes.axvline(limit / 1e9, color=PAPER["wrong"], lw=1.5)
     axes.set_yticks(range(len(memories)), list(memories), fontsize=9)

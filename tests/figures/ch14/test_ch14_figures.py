@@ -20,7 +20,7 @@ def test_memory_bars_end_at_the_total_and_say_what_is_too_much():
         for row in (0, 1)
     }
     assert ends == {0: pytest.approx(67), 1: pytest.approx(91)}
-    assert {text.get_text() for text in axes.texts} == {" 67", " 91: 11 too much"}
+    assert {text.get_text() for text in axes.texts} == {"67", "91: 11 too much"}
 
 
 def test_parts_of_a_step_add_up():
