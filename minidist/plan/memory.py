@@ -16,7 +16,7 @@ for every micro-batch in flight.
 tests/plan/test_planned_memory.py holds all of this against what real runs of this library hold, byte for byte.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 
 from minidist.plan.layout import PlannedLayout, stages_of
@@ -84,7 +84,7 @@ class Memory:
 
     @property
     def total(self) -> float:
-        return sum(asdict(self).values())
+        return sum(vars(self).values())
 
     @property
     def counted(self) -> float:

@@ -15,7 +15,7 @@ one curve for each chip (cluster/efficiency.toml). What is not known here: strag
 kernels, what communication takes from computing. So a real step takes longer.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from minidist.plan.cluster.efficiency import Efficiency, efficiency_of
 from minidist.plan.cluster.hardware import ClusterSpec
@@ -51,7 +51,7 @@ class StepTime:
 
     @property
     def total(self) -> float:
-        return sum(asdict(self).values())
+        return sum(vars(self).values())
 
 
 @dataclass(frozen=True)
