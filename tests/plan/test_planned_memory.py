@@ -109,10 +109,6 @@ def left_out(config: TrainConfig, planned: PlannedLayout, rank: int) -> float:
         layer -= saved_scores(shape, planned, HERE)  # the plan recomputes nothing of a flash attention
     in_flight = [sum(at) for at in zip(*counts, strict=True)]
     stream = shape.dropout * tokens * config.width / (planned.tp if planned.sp else 1)
-    of_all = 0.0
-    if planned.sp and planned.recompute == "full" and not shape.dropout and config.micro_batch == 1:
-        # the first layer's input is a view of what was looked up for all tensor-parallel ranks' tokens
-        of_all = e * tokens * config.width * (1 - 1 / planned.tp)
     found = []
     for at, count in zip(zip(*counts, strict=True), in_flight, strict=True):
         if count < max(in_flight):
@@ -121,7 +117,6 @@ def left_out(config: TrainConfig, planned: PlannedLayout, rank: int) -> float:
         if rank == 0:  # the tokens of a micro-batch, and the one behind them, are one array of bytes
             total += at[0] * config.micro_batch * (config.context + 1)
             total += (at[0] - count / planned.virtual) * stream  # the plan spreads the embedding's mask over stages
-            total += at[0] * of_all
         if rank == planned.pp - 1:
             total += at[-1] * (end + TARGET * tokens)
         found.append(total)
