@@ -34,6 +34,10 @@ def test_the_numbers_of_a_layout_add_up(capsys):
     (layout,) = told["layouts"]
     assert layout["step_seconds"] == pytest.approx(sum(layout["step_seconds_parts"].values()), rel=1e-12)
     assert layout["memory_bytes"] == pytest.approx(sum(layout["memory_bytes_parts"].values()), rel=1e-12)
+    kinds = ("products", "attention", "elementwise", "recompute")
+    phases = layout["compute_seconds_by_phase"]
+    assert phases.keys() == {"forward", "backward", "recompute"} and 1.8 < phases["backward"] / phases["forward"] < 2.5
+    assert sum(phases.values()) == pytest.approx(sum(layout["step_seconds_parts"][kind] for kind in kinds))
     assert told["gpus"] == 1024 and told["batch_tokens"] == 1536 * 2048 and told["memory_limit_bytes"] == 80e9
     assert 0.3 < layout["mfu"] < layout["hfu"] < 0.7  # selective recomputation counts in HFU alone
     assert layout["mfu"] == layout["mfu_all_pairs"] > layout["mfu_causal"]

@@ -7,7 +7,8 @@ from minidist.plan.cluster.roofline import peak_flops
 from minidist.plan.layout import PlannedLayout, with_attention
 from minidist.plan.memory import Memory, memory_of
 from minidist.plan.models.shape import ModelShape
-from minidist.plan.time import Sent, StepCosts, StepTime
+from minidist.plan.step.sent import Sent
+from minidist.plan.time import StepCosts, StepTime
 
 
 @dataclass(frozen=True)

@@ -146,8 +146,8 @@ def _explain(asked: Asked, console) -> tuple[dict, int]:
     ways = what_would_help(costs, run)
     for table in explanation(run, whole, ways):
         console.print(table)
-    numbers = layout_numbers(run, whole)
-    numbers["changes"] = {name: layout_numbers(other, asked.campaign(other)) for name, other in ways}
+    numbers = layout_numbers(costs, run, whole)
+    numbers["changes"] = {name: layout_numbers(costs, other, asked.campaign(other)) for name, other in ways}
     return _head(asked) | {"layouts": [numbers]}, 0
 
 
@@ -158,13 +158,13 @@ def _search(asked: Asked, console) -> tuple[dict, int]:
     numbers = {"legal": found.legal, "planned": found.planned, "seconds": found.seconds}
     if not found.best:
         console.print(no_layout(costs, asked.batch, found))
-        smallest = [layout_numbers(found.smallest, asked.campaign(found.smallest))] if found.smallest else []
+        smallest = [layout_numbers(costs, found.smallest, asked.campaign(found.smallest))] if found.smallest else []
         return _head(asked) | {"search": numbers, "layouts": [], "smallest": smallest}, 1
     wholes = [asked.campaign(run) for run in found.best]
     console.print(best_table(found, wholes))
     for table in explanation(found.best[0], wholes[0], []):
         console.print(table)
-    layouts = [layout_numbers(run, whole) for run, whole in zip(found.best, wholes, strict=True)]
+    layouts = [layout_numbers(costs, run, whole) for run, whole in zip(found.best, wholes, strict=True)]
     return _head(asked) | {"search": numbers, "layouts": layouts}, 0
 
 

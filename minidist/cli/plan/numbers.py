@@ -4,10 +4,11 @@ from dataclasses import asdict
 
 from minidist.plan.campaign import Campaign
 from minidist.plan.planned_run import PlannedRun
+from minidist.plan.time import StepCosts
 from minidist.plan.validation.compare import FAMILIES, Comparison, figures_of, summarize
 
 
-def layout_numbers(run: PlannedRun, whole: Campaign) -> dict:
+def layout_numbers(costs: StepCosts, run: PlannedRun, whole: Campaign) -> dict:
     """One layout: times in seconds, memory in bytes of one GPU."""
     return {
         "layout": str(run.layout),
@@ -22,6 +23,7 @@ def layout_numbers(run: PlannedRun, whole: Campaign) -> dict:
         "tflops_per_gpu": run.mfu * run.peak_flops / run.cluster.world_size / 1e12,
         "micro_batches": run.layout.micro_batches(run.batch),
         "step_seconds_parts": asdict(run.time),
+        "compute_seconds_by_phase": costs.phases(run.layout, run.batch),
         "memory_bytes_parts": asdict(run.memory),
         "sent": [
             {

@@ -1,0 +1,128 @@
+"""What the axes within a layer send for one micro-batch: bytes, and seconds that nothing hides.
+
+tp    two all-reduces forward and two backward; with sp an all-gather and a reduce-scatter in place of each
+cp    keys and values forward, and again in backward with their gradients; or Ulysses' all-to-alls
+ep    tokens to their experts and back, forward and backward
+pp    activations to the next stage, their gradients to the one before
+"""
+
+from minidist.plan.layout import PlannedLayout
+from minidist.plan.memory import Numerics
+from minidist.plan.models.shape import ModelShape
+from minidist.plan.step.collectives import Group, Network
+from minidist.plan.step.kernels import Compute, Part, Seconds
+from minidist.plan.step.sent import Sent
+
+NOTHING = Compute(Seconds(), Seconds())  # to hide behind
+
+
+class Exchange:
+    """The messages of one layout's layers.
+
+    Args:
+        part: what a rank computes of a micro-batch.
+    """
+
+    def __init__(
+        self, model: ModelShape, layout: PlannedLayout, part: Part, network: Network, numerics: Numerics
+    ) -> None:
+        self.model, self.layout, self.network, self.numerics = model, layout, network, numerics
+        self.stream = numerics.activation * part.tokens * model.width  # bytes between two layers, of all tp ranks
+        self.terms = self.stream * (numerics.term or numerics.activation) / numerics.activation  # as partial sums
+        self.gathered = self.stream if layout.sp else self.terms  # an all-reduce gathers sums
+        widths = 2 * model.key_width if model.latent is None else sum(model.score_widths)
+        self.keys = numerics.activation * part.tokens * layout.cp * widths / layout.tp  # and values, of a sequence
+        self.routed = model.moe.top_k * self.stream / part.sp if model.moe else 0.0  # to the experts of a layer
+
+    def group(self, axis: str) -> Group:
+        """The ranks of one axis."""
+        layout = self.layout
+        sizes = {
+            "tp": (layout.tp, 1),
+            "cp": (layout.cp, layout.tp),
+            "ep": (layout.ep, layout.tp * layout.cp),
+            "pp": (layout.pp, layout.tp * layout.cp * layout.dp),
+            "dp": (layout.shards if layout.zero else layout.replicas, layout.tp),
+        }
+        return self.network.group(*sizes[axis])
+
+    # ── Seconds ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def tp(self) -> float:
+        """Of one layer."""
+        group = self.group("tp")
+        return 4 * (self.network.reduce_scatter(group, self.terms) + self.network.all_gather(group, self.gathered))
+
+    def tp_at_ends(self, rank: int) -> float:
+        """In layers: of what the embedding looks up, and of the gradient of the head's input, one all-reduce each."""
+        return ((rank == 0) + (rank == self.layout.pp - 1)) / 4
+
+    def cp(self, compute: Compute) -> float:
+        """Of one layer, whose attention hides what goes round a ring."""
+        network, group = self.network, self.group("cp")
+        if group.size == 1:
+            return 0.0
+        if self.layout.cp_kind == "ulysses":
+            queries = self.stream / self.layout.tp
+            with_keys = network.all_to_all(group, queries + self.keys / group.size)
+            return 2 * (with_keys + network.all_to_all(group, queries))
+        once = network.all_gather(group, self.keys)
+        if self.layout.cp_kind == "all-gather":
+            return 3 * once  # keys and values twice, their gradients once
+        hidden = compute.forward.attention, compute.backward.attention
+        return max(0.0, once - hidden[0]) + max(0.0, 2 * once - hidden[1])
+
+    def ep(self) -> float:
+        """Of one layer with experts."""
+        return 4 * self.network.all_to_all(self.group("ep"), self.routed) if self.layout.ep > 1 else 0.0
+
+    def send(self) -> float:
+        """One message to the next stage; tensor-parallel ranks send a part each (Narayanan et al., section 4.1)."""
+        return self.network.send(self.group("pp"), self.stream / self.layout.tp)
+
+    @property
+    def waits(self) -> float:
+        """Messages of a micro-batch that a rank of the pipeline waits for, in the mean."""
+        return 2 * (self.layout.stage_count - 1) / self.layout.pp
+
+    # ── Bytes ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def sent(self, micro_batches: int, layers: int, sparse: int, rank: int, compute: Compute) -> list[Sent]:
+        """What a rank of the pipeline, with so many layers, sends in a step of so many micro-batches."""
+        layout, m = self.layout, micro_batches
+        again = 1.5 if layout.recompute == "full" else 1.0  # forward once more
+        count = m * (again * layers + self.tp_at_ends(rank))
+        what = "all_gather, reduce_scatter" if layout.sp else "all_reduce"
+        ring = 4 * (layout.tp - 1) / layout.tp * (self.terms + self.gathered)
+        found = [self._sent("tp", what, count * ring, count * self.tp())]
+        exposed = m * layers * self.cp(compute)
+        found.append(
+            self._sent("cp", layout.cp_kind, m * layers * self._around(), m * layers * self.cp(NOTHING), exposed)
+        )
+        to_experts = 4 * (layout.ep - 1) / layout.ep * self.routed
+        found.append(self._sent("ep", "all_to_all", m * sparse * to_experts, m * sparse * self.ep()))
+        messages = 2 * layout.virtual - (rank == 0) - (rank == layout.pp - 1)  # none from the ends of the model
+        found.append(self._sent("pp", "send", m * messages * self.stream / layout.tp, m * self.waits * self.send()))
+        return [sent for sent in found if sent.group.size > 1 and sent.nbytes]
+
+    def tied(self) -> list[Sent]:
+        """Once a step both ends of a pipeline sum the gradient of the weight that they share."""
+        layout = self.layout
+        if layout.pp == 1 or not self.model.tied:
+            return []
+        stride, node_size = self.group("pp").stride, self.network.cluster.node_size
+        inside = stride * layout.pp <= node_size
+        group = Group(2, stride if inside else stride * (layout.pp - 1), node_size)
+        weight = self.numerics.gradient * self.model.width * self.model.vocab / layout.tp
+        seconds = self.network.all_reduce(group, weight)
+        return [Sent("pp", "all_reduce", group, weight, seconds, seconds)]
+
+    def _around(self) -> float:
+        """Bytes of context parallelism, of one layer and micro-batch."""
+        layout, share = self.layout, (self.layout.cp - 1) / self.layout.cp
+        if layout.cp_kind == "ulysses":
+            return 2 * share * (2 * self.stream / layout.tp + self.keys / layout.cp)
+        return 3 * share * self.keys
+
+    def _sent(self, axis: str, what: str, nbytes: float, seconds: float, exposed: float | None = None) -> Sent:
+        return Sent(axis, what, self.group(axis), nbytes, seconds, seconds if exposed is None else exposed)
