@@ -12,7 +12,7 @@ INK = "#606060"
 def draw(experiment: BatchExperiment):
     """A matplotlib Figure.
 
-    Left, steps over samples at each batch's best rate, every seed, and the fitted hyperbolas; dashed, their least steps
+    Left, steps over samples at each batch's best rate, every seed, and the fitted hyperbolas; dotted, their least steps
     and samples. Right, steps of AdamW over the learning rate, a curve for each batch.
     """
     from matplotlib.figure import Figure
@@ -22,6 +22,8 @@ def draw(experiment: BatchExperiment):
     left, right = figure.subplots(1, 2)
     for optimizer, colour, marker in zip(experiment.optimizers, RANKS, MARKERS, strict=False):
         _tradeoff(left, experiment, optimizer, colour, marker)
+    for batch in experiment.batches:
+        _label(left, experiment, batch)
     left.set(xscale="log", yscale="log", xlabel="samples", ylabel="steps")
     left.set_title(f"to a held-out loss of {experiment.target:g}, at the best rate", loc="left", fontsize=11)
     left.legend(frameon=False, fontsize=9)
@@ -50,10 +52,14 @@ def _tradeoff(axes, experiment: BatchExperiment, optimizer: str, colour: str, ma
     for batch in experiment.batches:
         found = np.array(experiment.steps(optimizer, batch, experiment.best_rate(optimizer, batch)))
         axes.plot(batch * found, found, marker, color=colour, markersize=6)
-        if optimizer == experiment.optimizers[0]:
-            most = max(found)
-            offset = {"xytext": (9, 9), "textcoords": "offset points", "ha": "center", "va": "bottom"}
-            axes.annotate(f"batch {batch}", (batch * most, most), color=INK, fontsize=9, **offset)
+
+
+def _label(axes, experiment: BatchExperiment, batch: int) -> None:
+    """A batch's name above the most steps that it took."""
+    rates = [(optimizer, experiment.best_rate(optimizer, batch)) for optimizer in experiment.optimizers]
+    most = max(steps for optimizer, rate in rates for steps in experiment.steps(optimizer, batch, rate))
+    offset = {"xytext": (9, 9), "textcoords": "offset points", "ha": "center", "va": "bottom"}
+    axes.annotate(f"batch {batch}", (batch * most, most), color=INK, fontsize=9, **offset)
 
 
 def _rates(axes, experiment: BatchExperiment, batch: int, colour: str, marker: str) -> None:
