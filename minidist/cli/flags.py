@@ -50,7 +50,7 @@ HELP = {
     "width": "width of the residual stream",
     "context": "context length, tokens",
     "global_batch": "samples per step, over all ranks",
-    "rampup_batch_size": "START,INCREMENT,SAMPLES: begin with START samples per step, and grow by INCREMENT to the "
+    "rampup_batch_size": "begin with START samples per step, and grow by INCREMENT to the "
     "global batch over the first SAMPLES samples (default: no ramp)",
     "micro_batch": "samples per forward and backward pass",
     "steps": "optimizer steps",
@@ -106,7 +106,7 @@ CHOICES = {
     "reduce_dtype": ("float64", "float32"),
     "backend": ("numpy", "cupy"),
 }
-METAVARS = {"stages": "N+N", "text": "FILE"}
+METAVARS = {"rampup_batch_size": "START,INCREMENT,SAMPLES", "stages": "N+N", "text": "FILE"}
 
 
 def reader(read: Callable[[str], int | float]) -> Callable[[str], int | float]:

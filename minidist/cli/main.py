@@ -19,6 +19,7 @@ MODULES = {  # a module whose ``add_commands`` adds commands -> the names of the
     "minidist.cli.hardware": ("hardware",),
     "minidist.cli.plan.command": ("plan",),
     "minidist.cli.scaling": ("scaling",),
+    "minidist.cli.explore": ("explore",),
     "minidist.course.challenges.command": ("challenge",),
     "minidist.course.commands": ("check", "reset", "grade", "mutants", "stubs"),
 }

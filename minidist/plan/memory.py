@@ -16,7 +16,7 @@ for every micro-batch in flight.
 tests/plan/test_planned_memory.py holds all of this against what real runs of this library hold, byte for byte.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 
 from minidist.plan.layout import PlannedLayout, stages_of
@@ -40,6 +40,7 @@ class Numerics:
         keeps_scaled: whether scaled queries are kept beside the queries.
         keeps_gathered: whether what sequence parallelism gathers for a product is kept, not gathered again.
         shard_apart: whether ZeRO sums gradients into a shard of its own, beside those that are summed.
+        term: of what tensor-parallel ranks sum; 0 for an activation's.
     """
 
     parameter: int
@@ -51,6 +52,7 @@ class Numerics:
     keeps_scaled: bool = False
     keeps_gathered: bool = False
     shard_apart: bool = False
+    term: int = 0
 
 
 MIXED = Numerics(parameter=2, gradient=4, optimizer=12, activation=2)  # 16-bit training with float32 sums and masters
@@ -58,7 +60,7 @@ HALF_GRADIENTS = Numerics(parameter=2, gradient=2, optimizer=12, activation=2)  
 FLOAT32 = Numerics(parameter=4, gradient=4, optimizer=8, activation=4)
 HERE = Numerics(  # this library: float32, gradients summed in float64
     parameter=4, gradient=8, optimizer=8, activation=4, statistics=STATISTIC, keeps_dropped=False, keeps_scaled=True,
-    keeps_gathered=True, shard_apart=True,
+    keeps_gathered=True, shard_apart=True, term=8,
 )  # fmt: skip
 NUMERICS = {"mixed": MIXED, "half-gradients": HALF_GRADIENTS, "float32": FLOAT32}
 
@@ -84,7 +86,7 @@ class Memory:
 
     @property
     def total(self) -> float:
-        return sum(asdict(self).values())
+        return sum(vars(self).values())
 
     @property
     def counted(self) -> float:
@@ -176,13 +178,20 @@ def saved_scores(model: ModelShape, layout: PlannedLayout, numerics: Numerics) -
 def saved_by_block(model: ModelShape, layout: PlannedLayout, numerics: Numerics, sparse: bool) -> float:
     """What one layer keeps for backward, without recomputation and without what ``saved_scores`` counts."""
     e, n, t = numerics.activation, _tokens(model, layout), layout.tp
-    stream = n * model.width / (t if layout.sp else 1)
-    kept = 2 * (_norm(model, layout, numerics) + _entering(model, layout, numerics)) + 2 * model.dropout * stream
+    kept = _norm(model, layout, numerics) + _entering(model, layout, numerics)
     scored, valued = model.score_widths
     keys = 2 * model.key_width if model.latent is None else scored + valued
     kept += e * n * (scored + keys + valued) / t
     if model.latent:
         kept += e * n * (model.latent.queries + model.latent.keys_values + model.latent.rope)
+    return kept + saved_behind_attention(model, layout, numerics, sparse)
+
+
+def saved_behind_attention(model: ModelShape, layout: PlannedLayout, numerics: Numerics, sparse: bool) -> float:
+    """Of that, the masks of both dropouts and what the MLP keeps: gone before backward comes to the scores."""
+    e, n, t = numerics.activation, _tokens(model, layout), layout.tp
+    stream = n * model.width / (t if layout.sp else 1)
+    kept = _norm(model, layout, numerics) + _entering(model, layout, numerics) + 2 * model.dropout * stream
     arrays = 3 if model.gated else 2  # of hidden units
     if not sparse:
         return kept + arrays * e * n * model.mlp_hidden / t
@@ -266,18 +275,21 @@ def _gathered(model: ModelShape, layout: PlannedLayout, held: Held, rank: int) -
 def _activations(
     model: ModelShape, layout: PlannedLayout, batch: int, numerics: Numerics, rank: int
 ) -> tuple[float, float]:
-    """Held for all micro-batches in flight, and computed again for one layer, beyond the head, which is gone then."""
+    """Held for all micro-batches in flight, and computed again for one layer, beyond what is gone by then.
+
+    The head is, and of the layer what is behind attention before its scores are computed again.
+    """
     e, n = numerics.activation, _tokens(model, layout)
     stream = n * model.width / (layout.tp if layout.sp else 1)
     scores = saved_scores(model, layout, numerics)
-    blocks = [saved_by_block(model, layout, numerics, sparse) for sparse in (False, True)[: 1 + bool(model.moe)]]
+    kinds = (False, True)[: 1 + bool(model.moe)]  # without experts, and with them
+    blocks = [saved_by_block(model, layout, numerics, sparse) for sparse in kinds]
     again = 0.0
     if layout.recompute == "full":
         again = max(blocks) + scores - e * stream
         blocks = [e * stream] * len(blocks)
-    elif layout.recompute == "selective":
-        again = scores if layout.attention == "standard" else 0.0
-        blocks = [block + scores - again for block in blocks]
+    elif layout.recompute == "selective" and layout.attention == "standard":
+        again = max(0.0, scores - min(saved_behind_attention(model, layout, numerics, sparse) for sparse in kinds))
     else:
         blocks = [block + scores for block in blocks]
     layers = layers_by_rank(model, layout.pp, layout.virtual)[rank]

@@ -15,7 +15,7 @@ one curve for each chip (cluster/efficiency.toml). What is not known here: strag
 kernels, what communication takes from computing. So a real step takes longer.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from minidist.plan.cluster.efficiency import Efficiency, efficiency_of
 from minidist.plan.cluster.hardware import ClusterSpec
@@ -51,7 +51,7 @@ class StepTime:
 
     @property
     def total(self) -> float:
-        return sum(asdict(self).values())
+        return sum(vars(self).values())
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class Sent:
     """What one rank sends for one axis in one step.
 
     Attributes:
+        axis: of the layout. The two ends of a tied weight are pp's all-reduce, copies of hybrid sharding dp's.
         collective: its name. group: those that take part.
         nbytes: sent by one rank. seconds: that it takes, hidden or not. exposed: seconds that nothing hides.
     """
@@ -125,6 +126,7 @@ class _Step:
         self.micro_batches = layout.micro_batches(batch)
         self.part = costs.part(layout)
         self.element = costs.numerics.activation
+        self.term = costs.numerics.term or self.element
         self.sent: list[Sent] = []
 
     def least(self) -> float:
@@ -137,9 +139,11 @@ class _Step:
             for count, kind in zip(layers, kinds, strict=False)
         )
         head = head_compute(model, self.part, machine)
-        sent = model.layers * (self._tp() + self._cp(kinds[0])) + model.sparse_layers * self._ep()
+        sent = (
+            (model.layers + 1 / 2) * self._tp() + model.layers * self._cp(kinds[0]) + model.sparse_layers * self._ep()
+        )
         once = compute + sent + head.forward.total + head.backward.total
-        return self.micro_batches * (once / self.layout.pp + 2 * self._send())
+        return self.micro_batches * (once + 2 * (self.layout.pp - 1) * self._send()) / self.layout.pp
 
     def time(self) -> tuple[StepTime, list[Sent]]:
         model, layout, m = self.model, self.layout, self.micro_batches
@@ -149,21 +153,29 @@ class _Step:
         head = head_compute(model, self.part, self.costs.machine)
         ends = head.forward.total + head.backward.total
 
-        def slot(dense: int, sparse: int, last: bool) -> float:
-            layers = dense + sparse
+        messages = 2 * (layout.stage_count - 1) / layout.pp  # of a micro-batch, for each rank: one waits for each
+
+        def slot(dense: int, sparse: int, rank: int) -> float:
+            layers, last = dense + sparse, rank == layout.pp - 1
             compute = sum(
                 count * (kind.forward.total + kind.backward.total + more)
                 for count, kind, more in zip((dense, sparse), kinds, again, strict=False)
             )
-            return compute + layers * (tp + cp) + sparse * ep + 2 * layout.virtual * send + last * ends
+            tensor = (layers + self._ends(rank) / 4) * tp
+            return compute + tensor + layers * cp + sparse * ep + messages * send + last * ends
 
         ranks = layers_by_rank(model, layout.pp, layout.virtual)
-        slots = [slot(*layers, rank == layout.pp - 1) for rank, layers in enumerate(ranks)]
+        slots = [slot(*layers, rank) for rank, layers in enumerate(ranks)]
         slowest = max(range(layout.pp), key=slots.__getitem__)
-        products = sum(count * kind.forward.products for count, kind in zip(ranks[slowest], kinds, strict=False))
-        _, bubble = pipeline_seconds(layout.schedule, layout.virtual, m, slots, products / slots[slowest])
         last = slowest == layout.pp - 1
         dense, sparse = ranks[slowest]
+        forward = sum(count * kind.forward.total for count, kind in zip((dense, sparse), kinds, strict=False))
+        products = sum(count * kind.forward.products for count, kind in zip((dense, sparse), kinds, strict=False))
+        shares = (
+            (forward + last * head.forward.total) / slots[slowest],
+            (products + last * head.forward.products) / slots[slowest],  # as many for the weights' gradients
+        )
+        _, bubble = pipeline_seconds(layout.schedule, layout.virtual, m, slots, *shares)
         parts = {
             name: m
             * (
@@ -177,13 +189,13 @@ class _Step:
         }
         layers = dense + sparse
         parts["recompute"] = m * sum(count * more for count, more in zip((dense, sparse), again, strict=False))
-        parts["tp"], parts["cp"], parts["ep"] = m * layers * tp, m * layers * cp, m * sparse * ep
-        parts["pp"] = 2 * layout.virtual * m * send + self._tied()
+        parts["tp"] = m * (layers + self._ends(slowest) / 4) * tp
+        parts["cp"], parts["ep"] = m * layers * cp, m * sparse * ep
+        parts["pp"] = messages * m * send + self._tied()
         held = parameters_of_rank(model, layout, slowest)
-        forward = sum(count * kind.forward.total for count, kind in zip((dense, sparse), kinds, strict=False))
         parts["dp"] = self._dp(held, forward, slots[slowest] - forward, max(1, layers))
         parts["bubble"], parts["optimizer"] = bubble, self._optimizer(held)
-        self._count(m * layers, m * sparse)
+        self._count(m * layers, m * sparse, slowest)
         return StepTime(**parts), self.sent
 
     def _kinds(self) -> tuple[bool, ...]:
@@ -218,7 +230,22 @@ class _Step:
 
     def _tp(self) -> float:
         """Two all-reduces forward and two backward; with sp, an all-gather and a reduce-scatter in place of each."""
-        return 4 * self.costs.network.all_reduce(self._group("tp"), self._stream)
+        network, group, terms = self.costs.network, self._group("tp"), self._stream * self.term / self.element
+        return 4 * (network.reduce_scatter(group, terms) + network.all_gather(group, self._gathered_stream))
+
+    @property
+    def _gathered_stream(self) -> float:
+        """Bytes of what an all-reduce gathers, which are sums; with sp, activations."""
+        return self._stream if self.layout.sp else self._stream * self.term / self.element
+
+    def _ends(self, rank: int) -> int:
+        """All-reduces of a rank beyond its layers': of what the embedding looks up, of the head input's gradient."""
+        return (rank == 0) + (rank == self.layout.pp - 1)
+
+    def _messages(self, rank: int) -> int:
+        """How many messages a rank of the pipeline sends for a micro-batch: none from the two ends of the model."""
+        layout = self.layout
+        return 0 if layout.pp == 1 else 2 * layout.virtual - (rank == 0) - (rank == layout.pp - 1)
 
     @property
     def _keys(self) -> float:
@@ -259,9 +286,12 @@ class _Step:
         """Both ends of a pipeline sum the gradient of the weight that they share."""
         if self.layout.pp == 1 or not self.model.tied:
             return 0.0
-        group = Group(2, self._group("pp").stride * (self.layout.pp - 1), self.costs.cluster.node_size)
+        stride, pp, node_size = self._group("pp").stride, self.layout.pp, self.costs.cluster.node_size
+        group = Group(2, stride if stride * pp <= node_size else stride * (pp - 1), node_size)
         weight = self.costs.numerics.gradient * self.model.width * self.model.vocab / self.layout.tp
-        return self.costs.network.all_reduce(group, weight)
+        seconds = self.costs.network.all_reduce(group, weight)
+        self.sent.append(Sent("pp", "all_reduce", group, weight, seconds, seconds))
+        return seconds
 
     # ── Gradients, parameters, optimizer ─────────────────────────────────────────────────────────────────────────────
 
@@ -285,7 +315,9 @@ class _Step:
         if layout.zero == 0:
             times = [("all_reduce", numerics.gradient, 1, 2 * gradients, backward, 2)]
         else:
-            param_calls = 1 if layout.zero < 3 else 2 * m if layout.reshard_after_forward else 1
+            param_calls = 1
+            if layout.zero == 3:  # without resharding after forward: once for each backward, which does reshard
+                param_calls = 2 * m if layout.reshard_after_forward else m if layout.pp == 1 else 1
             times = [
                 ("reduce_scatter", numerics.gradient, grad_calls, gradients, backward, 1),
                 ("all_gather", numerics.parameter, param_calls, params, forward, 1),
@@ -305,7 +337,10 @@ class _Step:
         if not self.layout.zero or copies == 1:
             return 0.0
         group = self.costs.network.group(copies, self.layout.tp * self.layout.shards)
-        return self.costs.network.all_reduce(group, self.costs.numerics.gradient * held.full / self.layout.shards)
+        shard = self.costs.numerics.gradient * held.full / self.layout.shards
+        seconds = self.costs.network.all_reduce(group, shard)
+        self.sent.append(Sent("dp", "all_reduce", group, 2 * (copies - 1) / copies * shard, seconds, seconds))
+        return seconds
 
     def _optimizer(self, held: Held) -> float:
         """The norm reads gradients, the update reads and writes all state and writes parameters: memory alone."""
@@ -313,8 +348,8 @@ class _Step:
         count = held.sharded(self.layout) if self.layout.zero else held.full
         return self.costs.machine.memory(count * (2 * numerics.gradient + 2 * numerics.optimizer + numerics.parameter))
 
-    def _count(self, layers: int, sparse: int) -> None:
-        """Note what the axes within a layer send in a step, for so many layers of micro-batches."""
+    def _count(self, layers: int, sparse: int, rank: int) -> None:
+        """Note what the axes within a layer send in a step, for so many layers of micro-batches of a rank."""
         layout, m = self.layout, self.micro_batches
         again = 1.5 if layout.recompute == "full" else 1.0
 
@@ -325,8 +360,9 @@ class _Step:
 
         ring = (layout.tp - 1) / layout.tp
         what = "all_gather, reduce_scatter" if layout.sp else "all_reduce"
-        seconds = again * layers * self._tp()
-        note("tp", what, again * layers * 8 * ring * self._stream, seconds, seconds)
+        count = again * layers + m * self._ends(rank) / 4
+        terms = self._stream * self.term / self.element
+        note("tp", what, 4 * count * ring * (terms + self._gathered_stream), count * self._tp(), count * self._tp())
         if layout.cp > 1:
             ring = (layout.cp - 1) / layout.cp
             if layout.cp_kind == "ulysses":
@@ -340,5 +376,5 @@ class _Step:
             share = (layout.ep - 1) / layout.ep
             note("ep", "all_to_all", 4 * sparse * share * self._routed, sparse * self._ep(), sparse * self._ep())
         if layout.pp > 1:
-            count = 2 * layout.virtual * m
-            note("pp", "send", count * self._stream / layout.tp, count * self._send(), count * self._send())
+            seconds = 2 * (layout.stage_count - 1) / layout.pp * m * self._send()
+            note("pp", "send", m * self._messages(rank) * self._stream / layout.tp, seconds, seconds)

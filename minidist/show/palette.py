@@ -14,6 +14,8 @@ MEANINGS = {
     "backward": "#0072B2",
     "backward of weights": "#1B3A6B",  # where it is apart from that of the inputs
     "computing": "#0072B2",  # forward or backward
+    "elementwise": "#7C8FA6",  # kernels that only move bytes
+    "attention": "#A3507E",  # its scores and sums, without the products around them
     "optimizer": "#009E73",
     "idle": IDLE,
     # what moves
@@ -53,12 +55,12 @@ MEANINGS = {
 }
 KIN = (  # meanings that share a colour
     {"forward", "parameters"}, {"backward", "gradients", "computing"}, {"optimizer", "optimizer state"},
-    {"communication", "full link", "read"}, {"reduce-scatter", "link between nodes"},
+    {"communication", "full link", "read"}, {"reduce-scatter", "link between nodes"}, {"attention", "softmax"},
 )  # fmt: skip
 RANKS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#BFA800", "#444444")
 SHARES = ("#E6DBF5", "#B79BDD", "#5B00B5")  # of a load: from little to much
 # of a mesh; from Paul Tol's "muted" palette, since ranks and meanings have taken Okabe and Ito's
-AXES = {"pp": "#332288", "dp": "#AA4499", "tp": "#999933"}
+AXES = {"pp": "#332288", "dp": "#AA4499", "tp": "#999933", "cp": "#44AA99", "ep": "#661100"}
 OTHER_TP_GROUP = "#5F6B1F"
 COLLECTIVES = {
     "all-reduce": MEANINGS["communication"],

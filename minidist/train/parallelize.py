@@ -60,7 +60,7 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
     if layout.pp > 1:
         pipeline = Pipeline(mesh.get_group("pp"), config.stages(layout), config.activations(layout))
         axes.append(pipeline)
-        run = partial(run_pipeline, pipeline, layout)
+        run = partial(run_pipeline, pipeline, lru_cache(partial(planned, layout)))  # of this run: overrides may change
     # Ranks with other samples and ranks with other tokens of the same samples alike know terms of a gradient.
     data_group = mesh.get_group("dp") if layout.cp == 1 else mesh.flatten(("dp", "cp"), "dp_cp").get_group("dp_cp")
     axes.append(
@@ -92,13 +92,17 @@ def padded(micro_batches: Sequence[int], most: int, layout: Layout) -> list[int 
     return mine + [None] * (most - len(mine)) if layout.ep > 1 else mine
 
 
-def run_pipeline(pipeline: Pipeline, layout: Layout, micro_batches: Sequence[int], *arguments) -> float:
+Schedule = list[list[Action]]  # of all ranks
+
+
+def run_pipeline(
+    pipeline: Pipeline, schedule_of: Callable[[int], Schedule], micro_batches: Sequence[int], *arguments
+) -> float:
     """Forward and backward of this rank's micro-batches by the schedule for their number."""
-    return pipeline.run(planned(layout, len(micro_batches))[pipeline.group.rank], micro_batches, *arguments)
+    return pipeline.run(schedule_of(len(micro_batches))[pipeline.group.rank], micro_batches, *arguments)
 
 
-@lru_cache
-def planned(layout: Layout, micro_batches: int) -> list[list[Action]]:
+def planned(layout: Layout, micro_batches: int) -> Schedule:
     """The pipeline's schedule, of all ranks, checked before the first of them runs it."""
     found = schedule(layout.schedule, layout.pp, micro_batches, layout.virtual)
     check_schedule(found, micro_batches)

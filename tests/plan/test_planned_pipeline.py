@@ -35,7 +35,7 @@ def test_equal_ranks_take_as_long_as_the_schedule(name):
     for _, p, m, v in (size for size in SIZES if size[0] == name):
         if name == "zb-h1" and m < p:
             continue  # see below
-        working, idle = pipeline_seconds(name, v, m, [3.0] * p, 1 / 3)
+        working, idle = pipeline_seconds(name, v, m, [3.0] * p, 1 / 3, 1 / 3)
         assert working == 3.0 * m
         assert working + idle == pytest.approx(played(name, [3.0] * p, m, v), abs=1e-9), (p, m, v)
 
@@ -44,24 +44,29 @@ def test_zb_h1_needs_a_micro_batch_for_each_rank_to_fill_what_was_idle():
     """With fewer there are too few products for weights: the closed form is a lower bound, and 1F1B an upper one."""
     for p, m in product(range(2, 8), range(1, 7)):
         if m < p:
-            short = sum(pipeline_seconds("zb-h1", 1, m, [3.0] * p, 1 / 3))
-            long = sum(pipeline_seconds("1f1b", 1, m, [3.0] * p, 1 / 3))
+            short = sum(pipeline_seconds("zb-h1", 1, m, [3.0] * p, 1 / 3, 1 / 3))
+            long = sum(pipeline_seconds("1f1b", 1, m, [3.0] * p, 1 / 3, 1 / 3))
             assert short <= played("zb-h1", [3.0] * p, m) <= long
 
 
-@pytest.mark.parametrize("name", ["naive", "gpipe", "1f1b"])
+@pytest.mark.parametrize("name", ["naive", "gpipe", "1f1b", "zb-h1"])
 def test_a_slow_last_rank_sets_the_pace(name):
     """It has the head: m slots of it, and one of each other rank, before its first and behind its last."""
     for slots in ([3, 3, 3, 6], [3, 3, 9], [3, 6, 9, 12], [3, 12], [6, 9, 6, 3, 9]):
         for m in (1, 2, 3, 4, 5, 8, 13):
-            assert sum(pipeline_seconds(name, 1, m, slots, 0.0)) == pytest.approx(played(name, slots, m)), (slots, m)
+            if name == "zb-h1" and m < len(slots):
+                continue
+            assert sum(pipeline_seconds(name, 1, m, slots, 1 / 3, 1 / 3)) == pytest.approx(played(name, slots, m)), (
+                slots,
+                m,
+            )
 
 
 def test_where_another_rank_is_the_slowest_1f1b_ends_earlier():
     """It runs forwards ahead while the others work, so the closed form is an upper bound; GPipe's stays exact."""
     for slots in ([9, 6, 4, 3], [6, 3, 3, 3], [3, 3, 6, 3], [12, 3]):
         for m in (2, 5, 8, 30):
-            bound = sum(pipeline_seconds("1f1b", 1, m, slots, 0.0))
+            bound = sum(pipeline_seconds("1f1b", 1, m, slots, 1 / 3, 1 / 3))
             assert m * max(slots) <= played("1f1b", slots, m) < bound == pytest.approx(played("gpipe", slots, m))
 
 

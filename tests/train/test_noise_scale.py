@@ -43,6 +43,19 @@ def test_where_noise_drowns_the_gradient_it_is_infinite():
     assert json.dumps(drowned.as_dict(), allow_nan=False) == '{"gradient_square": 0.0, "noise": 4.0, "samples": null}'
 
 
+def test_a_replay_does_not_see_it(ranks):
+    """Replays compare the gradients of the steps, and measure nothing: those measured in between are not a step's."""
+    checked = run(ranks(1), CONFIG, Layout(), RunOptions(noise_scale=1, check_replicas=2, check_by="replay"))
+    assert checked.fingerprint == run(ranks(1), CONFIG, Layout()).fingerprint
+    assert len(checked.ranks[0].noise) == CONFIG.steps
+
+
+def test_it_takes_the_full_batch_on_a_ramp(ranks):
+    config = TrainConfig(**vars(CONFIG) | {"rampup_batch_size": "3,9,6"})
+    found = run(ranks(1), config, Layout(), RunOptions(noise_scale=1)).ranks[0].noise
+    assert config.batch_at(0) == 3 and {(noise.small, noise.large) for _, noise in found} == {(3, 12)}
+
+
 def test_it_measures_the_gradients_of_the_micro_batches_and_of_the_step():
     corpus, model = load_corpus(None, CONFIG.context), GPT(CONFIG.model, dtype=np.float64)
     batch = partial(batch_of, corpus, CONFIG, 0)

@@ -203,8 +203,11 @@ def sum_over(array, group: ProcessGroup, dtype=xp.float64):
 
 
 def split(array, group: ProcessGroup, axis: int):
-    """This rank's part along an axis, as a C-ordered copy: reductions over other orders have other bits."""
-    return xp.ascontiguousarray(_parts(array, group, axis)[group.rank])
+    """This rank's part along an axis, as a C-ordered copy.
+
+    Reductions over other orders have other bits; and of one sample a part is a view, which would keep the full array.
+    """
+    return _parts(array, group, axis)[group.rank].copy()
 
 
 def join(array, group: ProcessGroup, axis: int, policy: Policy = POLICIES["fp32"]):

@@ -12,14 +12,15 @@ the batch halves the steps; far above it, the steps stay the same (plan/large_ba
 equally curved in all directions and the step as SGD's, so it is right to the order of magnitude. Adam's critical batch
 size is larger than SGD's (Zhang et al., 2019, arXiv 1907.04164).
 
-Here the small batch is a micro-batch and the large one the batch of a step. Both estimates are noisy, and their ratio
-is biased; so sums over many steps are taken first, as the paper does with running means. A measured step computes its
-gradients twice, and nothing else of the run changes.
+Here the small batch is a micro-batch and the large one the full batch, also while the steps of a ramp have less. Both
+estimates are noisy, and their ratio is biased; so sums over many steps are taken first, as the paper does with running
+means. A measured step computes its gradients twice, and nothing else of the run changes.
 
 It is measured on one rank. Every layout takes the same steps, to the bit, so every other layout would find the same.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
 
@@ -113,10 +114,24 @@ def measure(
     squares = 0.0
     for index in micro_batches:
         zero_grad()
-        forward_backward(model, batch(index), 1.0, index)
+        with without_hooks(model):
+            forward_backward(model, batch(index), 1.0, index)
         found = {p.name: xp.asarray(p.grad, xp.float64) for p in model.parameters() if p.grad is not None}
         squares += sum(float((gradient**2).sum()) for gradient in found.values())
         total = {name: total.get(name, 0.0) + gradient for name, gradient in found.items()}
     count = len(micro_batches)
     large = sum(float(((gradient / count) ** 2).sum()) for gradient in total.values())
     return NoiseScale(samples, samples * count, squares / count, large)
+
+
+@contextmanager
+def without_hooks(model: Module) -> Iterator[None]:
+    """Within it nobody hears of gradients: a replay, say, which compares the steps' own (replicas/notes.py)."""
+    hooks = {parameter: parameter.hooks for parameter in model.parameters()}
+    for parameter in hooks:
+        parameter.hooks = []
+    try:
+        yield
+    finally:
+        for parameter, kept in hooks.items():
+            parameter.hooks = kept

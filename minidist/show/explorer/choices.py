@@ -1,0 +1,120 @@
+"""The models of the explorer and the positions of its sliders, which each model has of its own.
+
+Every combination of positions is planned, so each slider has as few as show what it does. GPUs come in powers of two;
+dp is no slider: it fills the GPUs that the other axes leave. What the page holds fixed: sequence parallelism wherever
+tp > 1, zigzag context parallelism, as many interleaved stages as make the step shortest, gradients in float32.
+"""
+
+from dataclasses import dataclass, replace
+from itertools import product
+
+from minidist.nn.memory.recompute import MODES
+from minidist.plan.cluster.efficiency import efficiency_of
+from minidist.plan.cluster.hardware import Accelerator
+from minidist.plan.models.library import model_of
+from minidist.plan.models.shape import ModelShape
+
+SLIDERS = {  # in the order of the table -> what a slider says
+    "gpus": "GPUs",
+    "tp": "tensor parallel",
+    "cp": "context parallel",
+    "pp": "pipeline stages",
+    "ep": "expert parallel",
+    "sequence": "sequence, tokens",
+    "micro_batch": "micro-batch",
+    "recompute": "recompute",
+    "precision": "precision",
+    "zero": "ZeRO",
+}
+PRECISIONS = ("bf16", "fp8")  # of products; a page offers those that its chip has
+LLAMA_1 = (  # the 7B of Touvron et al., 2023, table 2 (arXiv 2302.13971): MLPs of 11,008 units
+    "layers=32,width=4096,heads=32,hidden=11008,vocab=32000,context=2048,"
+    "gated=1,biases=0,tied=0,learned_positions=0,norm_vectors=1,dropout=0"
+)
+MILLION = 1 << 20  # tokens
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A model of the explorer.
+
+    Attributes:
+        model: as ``model_of`` takes it. name: "" for that of the library.
+        batch_tokens: of a step, at every position of the sliders. source: who trained with so many.
+        positions: of the sliders that are this model's own.
+    """
+
+    key: str
+    model: str
+    batch_tokens: int
+    source: str
+    positions: dict[str, tuple[int, ...]]
+    name: str = ""
+
+    def shape(self, sequence: int) -> ModelShape:
+        shape = model_of(self.model)
+        return replace(shape, context=sequence, name=self.name or shape.name)
+
+    def sliders(self, chip: Accelerator) -> dict[str, tuple]:
+        """Every slider and its positions, in the order of SLIDERS."""
+        flash = efficiency_of(chip).attention == "flash"  # which leaves nothing to selective recomputation
+        shared = {
+            "tp": (1, 2, 4, 8),
+            "cp": (1,),
+            "ep": (1,),
+            "recompute": tuple(mode for mode in MODES if mode != "selective" or not flash),
+            "precision": tuple(name for name in PRECISIONS if name in chip.flops),
+            "zero": (0, 1, 2, 3),
+        }
+        chosen = shared | self.positions
+        return {slider: chosen[slider] for slider in SLIDERS}
+
+
+def positions_of(sliders: dict[str, tuple]):
+    """Every combination of positions, the last slider first to change: dicts."""
+    for values in product(*sliders.values()):
+        yield dict(zip(sliders, values, strict=True))
+
+
+CHOICES = {
+    choice.key: choice
+    for choice in (
+        Choice(
+            "7b", LLAMA_1, 4 * MILLION, "LLaMA: batches of 4M tokens (arXiv 2302.13971, table 2)",
+            {"gpus": (8, 16, 32, 64, 128, 256, 512), "cp": (1, 4), "pp": (1, 2, 4, 8),
+             "sequence": (2048, 8192), "micro_batch": (1, 2, 4)},
+            name="LLaMA 7B",
+        ),
+        Choice(
+            "llama3-8b", "llama3-8b", 4 * MILLION, "as LLaMA 7B",
+            {"gpus": (8, 16, 32, 64, 128, 256, 512, 1024), "cp": (1, 4, 16), "pp": (1, 2, 4, 8),
+             "sequence": (8192, 131072), "micro_batch": (1, 2)},
+        ),
+        Choice(
+            "llama3-70b", "llama3-70b", 16 * MILLION, "as Llama 3 405B",
+            {"gpus": (8, 64, 128, 256, 512, 1024, 2048, 4096), "cp": (1, 4, 16), "pp": (1, 2, 4, 8, 16),
+             "sequence": (8192, 131072), "micro_batch": (1, 2)},
+        ),
+        Choice(
+            "llama3-405b", "llama3-405b", 16 * MILLION, "Llama team, 2024, section 3.4.1 and table 4: 16M tokens",
+            {"gpus": (8, 128, 512, 1024, 2048, 4096, 8192, 16384), "tp": (1, 2, 4, 8, 16), "cp": (1, 4, 16),
+             "pp": (1, 2, 4, 8, 16), "sequence": (8192, 131072), "micro_batch": (1, 2)},
+        ),
+        Choice(
+            "gpt3-175b", "gpt3-175b", 3 * MILLION, "1,536 sequences of 2,048 tokens, as Narayanan et al., 2021",
+            {"gpus": (8, 64, 128, 256, 512, 1024, 2048, 4096), "pp": (1, 2, 4, 8, 16),
+             "sequence": (2048,), "micro_batch": (1, 2, 4)},
+        ),
+        Choice(
+            "mixtral-8x7b", "mixtral-8x7b", 4 * MILLION, "as LLaMA 7B; Mixtral's own is not published",
+            {"gpus": (8, 32, 64, 128, 256, 512), "cp": (1, 4), "pp": (1, 2, 4, 8), "ep": (1, 2, 8),
+             "sequence": (8192, 32768), "micro_batch": (1, 2)},
+        ),
+        Choice(
+            "deepseek-v3", "deepseek-v3", 60 * MILLION,
+            "15,360 sequences of 4,096 tokens (DeepSeek-AI, 2024, section 4.2)",
+            {"gpus": (8, 64, 128, 256, 512, 1024, 2048, 4096), "pp": (1, 2, 4, 8, 16), "ep": (1, 8, 16, 64),
+             "sequence": (4096,), "micro_batch": (1, 2)},
+        ),
+    )
+}  # fmt: skip

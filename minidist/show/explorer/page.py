@@ -1,0 +1,163 @@
+"""The page of the explorer: the tables of all models as JSON, compressed, and what shows them.
+
+No script in web/ knows a formula of the plan. It looks numbers up, compares them, and draws them to scale.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from string import Template
+
+from minidist.plan.cluster.hardware import ClusterSpec, load
+from minidist.plan.cluster.toml_tables import choose
+from minidist.plan.memory import FRAGMENTATION, RESERVED
+from minidist.show.explorer.choices import CHOICES, SLIDERS, Choice
+from minidist.show.explorer.packing import packed_column
+from minidist.show.explorer.presets import PRESETS
+from minidist.show.explorer.table import AXES, COUNTED, DIGITS, GIGA, MEMORY, TIME, TOKENS, Table, table_of
+from minidist.show.explorer.zoom import NODES_IN_RACK, PODS, RACKS_IN_POD, levels_of
+from minidist.show.palette import AXES as AXIS_COLOURS
+from minidist.show.palette import MEANINGS
+from minidist.show.player.page import in_notebook, packed
+
+WEB = Path(__file__).parent / "web"
+SCRIPTS = ("lookup", "words", "controls", "bars", "links", "places", "zoom", "explorer")  # in this order, one script
+GPUS = ("h100", "h200", "a100")  # with nodes of eight, whose parts hardware.toml knows down to the tensor core
+TITLE = "What would training cost?"
+LINES = 24  # of the player's lines, for the height in a notebook: as high as that allows
+COLOURS = {  # parts of memory and of time -> their meaning in the palette
+    "memory": {
+        "parameters": "parameters", "gradients": "gradients", "optimizer": "optimizer state",
+        "activations": "activations", "gathered": "all-gather", "recomputed": "recomputed", "fragmentation": "lost",
+        "reserved": "idle",
+    },
+    "time": {
+        "products": "computing", "attention": "attention", "elementwise": "elementwise", "recompute": "recomputed",
+        "bubble": "idle", "optimizer": "optimizer",
+    } | dict.fromkeys(AXES, "communication"),
+}  # fmt: skip
+IN_BARS = {"products": "products", "bubble": "bubble", "optimizer": "optimizer"} | {
+    axis: axis for axis in AXES
+}  # short
+
+
+@dataclass(frozen=True, repr=False)
+class Explorer:
+    """Planned tables of models on one kind of GPU. Jupyter displays it as a page of sliders.
+
+    Attributes:
+        gpu: a node of hardware.toml. tables: of the models, by the keys of CHOICES.
+    """
+
+    gpu: str
+    tables: dict[str, Table]
+
+    def __repr__(self) -> str:
+        return f"<explorer of {', '.join(self.tables)} on {self.gpu}: {self.layouts:,} layouts>"
+
+    @property
+    def layouts(self) -> int:
+        """Legal positions of all sliders."""
+        return sum(table.reasons.count(0) for table in self.tables.values())
+
+    def html(self) -> str:
+        """A self-contained page that needs no network."""
+        return Template(_file("page.html")).substitute(
+            TITLE=TITLE,
+            STYLE=_file("style.css"),
+            SCRIPT="\n".join(_file(f"{name}.js") for name in SCRIPTS),
+            PLANNED=packed(json.dumps(self.as_dict(), separators=(",", ":"))),
+        )
+
+    def _repr_html_(self) -> str:
+        from minidist.show.explorer.still import draw
+
+        picture = draw(self.gpu, tuple(self.tables), COLOURS["memory"])
+        return in_notebook(self.html(), TITLE, picture, LINES)
+
+    def as_dict(self) -> dict:
+        """What the page holds."""
+        cluster = ClusterSpec.parse(f"{self.gpu}:8")
+        chip, rack = cluster.accelerator, NODES_IN_RACK * cluster.node_size
+        return {
+            "gpu": {"key": self.gpu, "name": chip.name, "memory": chip.memory / GIGA, "tokens": TOKENS},
+            "assumed": {"reserved": RESERVED / GIGA, "fragmentation": FRAGMENTATION},
+            "sliders": SLIDERS,
+            "parts": {
+                kind: [
+                    [part, name, IN_BARS.get(part, name), MEANINGS[COLOURS[kind][part]]] for part, name in names.items()
+                ]
+                for kind, names in (("memory", MEMORY), ("time", TIME))
+            },
+            "axes": {axis: AXIS_COLOURS[axis] for axis in AXES},
+            "models": {key: model_as_dict(CHOICES[key], table) for key, table in self.tables.items()},
+            "presets": [
+                {
+                    "name": preset.name,
+                    "model": preset.model,
+                    "note": preset.note,
+                    "position": preset.position(CHOICES[preset.model], self.tables[preset.model].sliders),
+                }
+                for preset in PRESETS
+                if preset.model in self.tables
+            ],
+            "places": {"node": cluster.node_size, "rack": rack, "pod": RACKS_IN_POD * rack, "source": PODS},
+            "zoom": [level.__dict__ | {"share": level.share} for level in levels_of(cluster)],
+        }
+
+
+def explore(
+    models: Sequence[str] = tuple(CHOICES), gpu: str = "h100", advance: Callable[[str], object] = lambda name: None
+) -> Explorer:
+    """Plan every position of the sliders.
+
+    Args:
+        models: of CHOICES; each takes some seconds.
+        gpu: one of GPUS.
+        advance: called with a model's name whenever the layouts on one number of GPUs have been planned.
+
+    Raises:
+        ValueError: for an unknown model or GPU, with the known ones, and for none.
+    """
+    if gpu not in GPUS:
+        raise ValueError(f"the explorer has no GPU {gpu!r}: {choose(gpu, GPUS)}")
+    if not models:
+        raise ValueError(f"the explorer needs at least one model: choose from {', '.join(CHOICES)}")
+    for model in models:
+        if model not in CHOICES:
+            raise ValueError(f"the explorer has no model {model!r}: {choose(model, CHOICES)}")
+    chip = load().accelerators[gpu]
+    chosen = [CHOICES[model] for model in dict.fromkeys(models)]
+    return Explorer(
+        gpu,
+        {one.key: table_of(one, gpu, one.sliders(chip), lambda name=one.key: advance(name)) for one in chosen},
+    )
+
+
+def model_as_dict(choice: Choice, table: Table) -> dict:
+    """One model in the page: its sliders, and each different column once."""
+    sizes = tuple(map(len, table.sliders.values()))
+    shape = choice.shape(table.sliders["sequence"][0])
+    numbers: dict[str, int] = {}
+    columns = {}
+    for name, values in table.columns.items():
+        text = json.dumps(packed_column(values, sizes, DIGITS.get(name, 3)))
+        columns[name] = numbers.setdefault(text, len(numbers))
+    return {
+        "name": shape.name,
+        "parameters": shape.parameters / 1e9,
+        "batch": choice.batch_tokens,
+        "source": choice.source,
+        "sliders": table.sliders,
+        "columns": columns,
+        "numbers": [json.loads(text) for text in numbers],
+        "reasons": packed_column(table.reasons, sizes, COUNTED),
+        "texts": table.texts,
+    }
+
+
+@cache
+def _file(name: str) -> str:
+    return (WEB / name).read_text(encoding="utf-8")

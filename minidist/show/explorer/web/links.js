@@ -1,0 +1,21 @@
+// What crosses which link: a row for each axis that sends.
+
+const AXIS_NAMES = { tp: "tensor", cp: "context", ep: "expert", dp: "data", pp: "pipeline" };
+
+function drawLinks() {
+  const value = (name) => look(state.model, state.place, name), step = value("step");
+  const rows = Object.keys(planned.axes).filter((axis) => value(`sent.${axis}`) > 0).map((axis) => {
+    const row = element("tr", "", { "data-axis": axis }), leaves = value(`leaves.${axis}`), exposed = value(`exposed.${axis}`);
+    row.append(
+      element("td", `${axis}, ${AXIS_NAMES[axis]}`),
+      element("td", count(value(`group.${axis}`))),
+      element("td", leaves ? "network, between nodes" : "NVLink, inside a node", { class: leaves ? "between" : "" }),
+      element("td", gigabytes(value(`sent.${axis}`))),
+      element("td", seconds(value(`seconds.${axis}`))),
+      element("td", exposed ? `${seconds(exposed)}, ${percent(exposed / step)} of the step` : "all hidden", { class: exposed ? "shown" : "" }),
+    );
+    return row;
+  });
+  if (!rows.length) rows.push(element("tr", "Nothing: one GPU works alone."));
+  $("links").tBodies[0].replaceChildren(...rows);
+}

@@ -1,0 +1,56 @@
+"use strict";
+// Looks up what was planned. packing.py left out of each column the sliders that its numbers do not depend on.
+
+const $ = (id) => document.getElementById(id);
+
+async function unpack(text) {
+  const packed = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+  return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
+}
+
+const indexOf = (strides, place) => strides.reduce((index, stride, i) => index + stride * place[i], 0);
+
+// ``place`` is the number of each slider's position, in the order of the model's sliders.
+function look(model, place, name) {
+  const [strides, values] = model.numbers[model.columns[name]];
+  return values[indexOf(strides, place)];
+}
+
+function reasonAt(model, place) { // why this place is illegal; "" if it is legal
+  const [strides, values] = model.reasons;
+  return model.texts[values[indexOf(strides, place)]];
+}
+
+function* placesOf(sizes) { // every place
+  const place = sizes.map(() => 0);
+  for (;;) {
+    yield place;
+    let slider = sizes.length;
+    while (slider-- && ++place[slider] === sizes[slider]) place[slider] = 0;
+    if (slider < 0) return;
+  }
+}
+
+// The legal place with the fewest sliders moved, ``kept`` last of all; ``among`` may demand more.
+function nearest(model, place, kept = -1) {
+  let best = null, least = Infinity;
+  for (const other of placesOf(model.sizes)) {
+    let moved = 0;
+    for (let i = 0; i < place.length && moved < least; i++) {
+      if (other[i] !== place[i]) moved += 100 + Math.abs(other[i] - place[i]) + (i === kept ? 1000 : 0);
+    }
+    if (moved < least && !reasonAt(model, other)) [best, least] = [[...other], moved];
+  }
+  return best;
+}
+
+// The quickest place that fits, where the sliders ``fixed`` stay as they are; null if none fits.
+function quickest(model, place, fixed) {
+  let best = null, least = Infinity;
+  for (const other of placesOf(model.sizes)) {
+    if (fixed.some((i) => other[i] !== place[i]) || reasonAt(model, other) || !look(model, other, "fits")) continue;
+    const step = look(model, other, "step");
+    if (step < least) [best, least] = [[...other], step];
+  }
+  return best;
+}
