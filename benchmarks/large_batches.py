@@ -2,7 +2,7 @@
 
     python benchmarks/large_batches.py [--json minidist/plan/batch_experiment.json] [--png large_batches.png]
 
-About 8 minutes on two cores: two processes, each with a run of its own, since no loss depends on a layout. The default
+About 5 minutes on two cores: two processes, each with a run of its own, since no loss depends on a layout. The default
 text has each line once, as in scaling.py. Held-out loss is taken at steps 8 % apart, and steps are interpolated.
 
 1. A grid of learning rates for every batch, by factors of two, with one seed. Its best rate at the base batch is what

@@ -12,15 +12,18 @@ INK = "#606060"
 def draw(experiment: BatchExperiment):
     """A matplotlib Figure.
 
-    Left, steps over samples at each batch's best rate, every seed, and the fitted hyperbolas; dashed, their least steps
+    Left, steps over samples at each batch's best rate, every seed, and the fitted hyperbolas; dotted, their least steps
     and samples. Right, steps of AdamW over the learning rate, a curve for each batch.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     figure = Figure(figsize=(11, 4.6), layout="constrained")
     left, right = figure.subplots(1, 2)
     for optimizer, colour, marker in zip(experiment.optimizers, RANKS, MARKERS, strict=False):
         _tradeoff(left, experiment, optimizer, colour, marker)
+    for batch in experiment.batches:
+        _label(left, experiment, batch)
     left.set(xscale="log", yscale="log", xlabel="samples", ylabel="steps")
     left.set_title(f"to a held-out loss of {experiment.target:g}, at the best rate", loc="left", fontsize=11)
     left.legend(frameon=False, fontsize=9)
@@ -31,6 +34,10 @@ def draw(experiment: BatchExperiment):
     right.legend(frameon=False, fontsize=9)
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.set_major_formatter("{x:,g}")
+            axis.set_minor_formatter(NullFormatter())
     return figure
 
 
@@ -42,11 +49,17 @@ def _tradeoff(axes, experiment: BatchExperiment, optimizer: str, colour: str, ma
     axes.plot(batches * steps, steps, "-", color=colour, linewidth=1.2, label=label)
     axes.axhline(fitted.least_steps, linestyle=":", color=colour, linewidth=1)
     axes.axvline(fitted.least_samples, linestyle=":", color=colour, linewidth=1)
-    for batch, mean in experiment.best_steps(optimizer).items():
+    for batch in experiment.batches:
         found = np.array(experiment.steps(optimizer, batch, experiment.best_rate(optimizer, batch)))
         axes.plot(batch * found, found, marker, color=colour, markersize=6)
-        if optimizer == experiment.optimizers[0]:
-            axes.annotate(f"batch {batch}", (batch * mean, mean), (6, 6), textcoords="offset points", color=INK)
+
+
+def _label(axes, experiment: BatchExperiment, batch: int) -> None:
+    """A batch's name above the most steps that it took."""
+    rates = [(optimizer, experiment.best_rate(optimizer, batch)) for optimizer in experiment.optimizers]
+    most = max(steps for optimizer, rate in rates for steps in experiment.steps(optimizer, batch, rate))
+    offset = {"xytext": (9, 9), "textcoords": "offset points", "ha": "center", "va": "bottom"}
+    axes.annotate(f"batch {batch}", (batch * most, most), color=INK, fontsize=9, **offset)
 
 
 def _rates(axes, experiment: BatchExperiment, batch: int, colour: str, marker: str) -> None:

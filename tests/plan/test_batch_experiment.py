@@ -1,5 +1,6 @@
 """The measured large-batch experiment: what a file says comes back, and what runs say together."""
 
+import importlib
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -69,6 +70,26 @@ def test_an_experiment_in_which_no_rate_reached_the_target_says_so(made):
 def test_noise_and_ramps_are_found_by_quarter_and_by_ramp(made):
     assert made.noise_scale(2) == [20.0, 30.0]
     assert [one.loss for one in made.ramped("")] == [2.5, 2.6] and made.ramped("8,8,1000")[0].steps == 80
+
+
+# ── How it is made ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    return importlib.import_module("large_batches")
+
+
+def test_the_target_is_reached_between_two_looks(benchmark):
+    losses = {0: 5.5, 100: 3.0, 400: 2.0, 500: 2.2}
+    assert benchmark.crossing(losses, 2.5) == pytest.approx(200)  # half of the way, over the logarithm of steps
+    assert benchmark.crossing(losses, 1.9) is None
+    assert benchmark.crossing({0: 5.5, 32: 2.0}, 2.5) == 32  # nothing is known of the steps before
+
+
+def test_the_same_jobs_are_run_once_whatever_their_patience(benchmark):
+    assert len({benchmark.Job("adamw", 8, 0.1, 0, 100.0), benchmark.Job("adamw", 8, 0.1, 0)}) == 1
 
 
 # ── The measured experiment, and the page ────────────────────────────────────────────────────────────────────────────

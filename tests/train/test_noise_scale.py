@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from minidist.cli import main as cli
+from minidist.cli.train.summary import _noise_scale
 from minidist.nn.data import load_corpus
 from minidist.nn.gpt import GPT
 from minidist.train.batches import batch_of
@@ -54,6 +55,15 @@ def test_it_takes_the_full_batch_on_a_ramp(ranks):
     config = TrainConfig(**vars(CONFIG) | {"rampup_batch_size": "3,9,6"})
     found = run(ranks(1), config, Layout(), RunOptions(noise_scale=1)).ranks[0].noise
     assert config.batch_at(0) == 3 and {(noise.small, noise.large) for _, noise in found} == {(3, 12)}
+
+
+def test_the_summary_says_where_it_drowned(ranks):
+    result = run(ranks(1), CONFIG, Layout(), RunOptions(noise_scale=2))
+    result.ranks[0].noise = [(0, NoiseScale(3, 12, 8.0, 5.0)), (2, NoiseScale(3, 12, 4.0, 1.0))]
+    told = _noise_scale(result)
+    assert (
+        told == "gradient noise scale, in samples: 3 at first, then too large to measure in so few steps; a step has 12"
+    )
 
 
 def test_it_measures_the_gradients_of_the_micro_batches_and_of_the_step():
