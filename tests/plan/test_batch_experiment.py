@@ -7,8 +7,8 @@ from statistics import fmean
 
 import pytest
 
-from minidist.plan.batch_experiment import BatchExperiment, Noise, Ramped, Run
-from minidist.plan.large_batches import Tradeoff, linear_rate, square_root_rate
+from minidist.plan.batches.experiment import BatchExperiment, Noise, Ramped, Run
+from minidist.plan.batches.tradeoff import Tradeoff, linear_rate, square_root_rate
 
 LAWS = {"adamw": Tradeoff(100.0, 3000.0), "lamb": Tradeoff(120.0, 2400.0)}
 BATCHES = (8, 32, 128)

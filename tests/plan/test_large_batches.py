@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from minidist.plan.large_batches import (
+from minidist.plan.batches.tradeoff import (
     Tradeoff,
     best_rate,
     fit_tradeoff,

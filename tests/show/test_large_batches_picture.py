@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from minidist.plan.batch_experiment import BatchExperiment
+from minidist.plan.batches.experiment import BatchExperiment
 from minidist.show.large_batches import draw
 
 

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 
-from minidist.plan.large_batches import Tradeoff, fit_tradeoff
+from minidist.plan.batches.tradeoff import Tradeoff, fit_tradeoff
 
-MEASURED = Path(__file__).with_name("batch_experiment.json")
+MEASURED = Path(__file__).with_name("experiment.json")
 Rule = Callable[[float, float, float], float]  # of large_batches.py: a rate, its batch and another batch to a rate
 
 
