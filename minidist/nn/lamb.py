@@ -34,7 +34,6 @@ from minidist.overrides import overridable
 Join = Callable[[np.ndarray], np.ndarray]  # of a vector with those of the processes with other shards
 
 
-@overridable
 def lamb_direction(
     data, grad, exp_avg, exp_avg_sq, step: int, betas: tuple[float, float], eps: float, weight_decay: float
 ):

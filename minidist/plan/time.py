@@ -210,4 +210,4 @@ class _Step:
             bubble=bubble,
             optimizer=optimizer_seconds(layout, costs.numerics, costs.machine, held),
         )
-        return time, tied + update + self.exchange.sent(m, layers, sparse, rank, self.dense)
+        return time, self.exchange.sent(m, layers, sparse, rank, self.dense) + update + tied
