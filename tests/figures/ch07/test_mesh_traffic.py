@@ -22,6 +22,8 @@ def flows():
 def test_a_line_for_each_pair():
     axes = draw(flows(), SHAPE, 10, "x").axes[0]
     lines = [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
-    assert sorted(to_hex(line.get_edgecolor()).upper() for line in lines) == sorted(AXES[axis] for axis in ("pp", "dp", "tp"))
+    assert sorted(to_hex(line.get_edgecolor()).upper() for line in lines) == sorted(
+        AXES[axis] for axis in ("pp", "dp", "tp")
+    )
     widths = {to_hex(line.get_edgecolor()).upper(): line.get_linewidth() for line in lines}
     assert widths[AXES["tp"]] > widths[AXES["pp"]] > widths[AXES["dp"]] > 1
