@@ -48,19 +48,19 @@ def search(costs: StepCosts, batch: int, top: int = 5, fixed: PlannedLayout | No
     began = perf_counter()
     fixed = with_attention(fixed or PlannedLayout(), costs.efficiency.attention)
     legal, open_groups, tightest = 0, [], None
-    for group, members in groups(costs, batch, fixed):
-        legal += len(members)
+    for group, virtual in groups(costs, batch, fixed):
+        legal += len(stages_of_zero(group)) * len(virtual)
         least = least_memory(costs, group, batch)
         if least <= costs.cluster.accelerator.memory:
-            open_groups.append((costs.least_seconds(group, batch), len(open_groups), members))
+            open_groups.append((costs.least_seconds(group, batch), len(open_groups), group, virtual))
         elif tightest is None or least < tightest[0]:
-            tightest = least, members
+            tightest = least, group, virtual
     best: list[PlannedRun] = []
     planned, closest = 0, None
-    for bound, _, members in sorted(open_groups):
+    for bound, _, group, virtual in sorted(open_groups, key=lambda opened: opened[:2]):
         if len(best) == top and bound > 1.001 * best[-1].step_seconds:  # four digits
             break
-        for layout in members:
+        for layout in members(group, virtual):
             planned += 1
             memory = memory_of(costs.model, layout, batch, costs.numerics)
             if memory.total > costs.cluster.accelerator.memory:
@@ -70,7 +70,7 @@ def search(costs: StepCosts, batch: int, top: int = 5, fixed: PlannedLayout | No
             best = sorted([*best, plan_run(costs, layout, batch)], key=_order)[:top]
     smallest = None
     if not best and (closest or tightest):
-        candidates = ([closest[1]] if closest else []) + (tightest[1] if tightest else [])
+        candidates = ([closest[1]] if closest else []) + (members(*tightest[1:]) if tightest else [])
         smallest = min((plan_run(costs, layout, batch) for layout in candidates), key=lambda run: run.memory.total)
     return Found(best, legal, planned, perf_counter() - began, smallest)
 
@@ -80,8 +80,8 @@ def _order(run: PlannedRun) -> tuple:
     return float(f"{run.step_seconds:.4g}"), str(run.layout).count(","), run.memory.total
 
 
-def groups(costs: StepCosts, batch: int, fixed: PlannedLayout) -> Iterator[tuple[PlannedLayout, list[PlannedLayout]]]:
-    """Each group of legal layouts, without those that sequence parallelism makes needless: one of them, and all."""
+def groups(costs: StepCosts, batch: int, fixed: PlannedLayout) -> Iterator[tuple[PlannedLayout, list[int]]]:
+    """Each group of legal layouts, without those that sequence parallelism makes needless: one, and all ``virtual``."""
     model, world = costs.model, costs.cluster.world_size
     for tp in divisors(model.heads):
         for cp in divisors(world // tp) if world % tp == 0 else ():
@@ -102,7 +102,7 @@ def groups(costs: StepCosts, batch: int, fixed: PlannedLayout) -> Iterator[tuple
                             if recompute == "selective" and fixed.attention == "flash":
                                 continue  # flash attention has nothing that this would compute again
                             group = replace(sized, ep=ep, recompute=recompute)
-                            yield group, _members(group, virtual)
+                            yield group, virtual
 
 
 def _virtual(layers: int, pp: int, micro_batches: int) -> list[int]:
@@ -118,9 +118,14 @@ def _expert_ranks(costs: StepCosts, dp: int) -> list[int]:
     return [ep for ep in divisors(dp) if moe.experts % ep == 0] if moe else [1]
 
 
-def _members(group: PlannedLayout, virtual: list[int]) -> list[PlannedLayout]:
-    stages = (0, 1, 2, 3) if group.replicas > 1 else (0,)
-    return [replace(group, zero=zero, virtual=v) for zero in stages for v in virtual]
+def stages_of_zero(group: PlannedLayout) -> tuple[int, ...]:
+    """Those that a group can have."""
+    return (0, 1, 2, 3) if group.replicas > 1 else (0,)
+
+
+def members(group: PlannedLayout, virtual: list[int]) -> list[PlannedLayout]:
+    """All layouts of a group."""
+    return [replace(group, zero=zero, virtual=v) for zero in stages_of_zero(group) for v in virtual]
 
 
 def least_memory(costs: StepCosts, layout: PlannedLayout, batch: int) -> float:

@@ -11,7 +11,7 @@ from minidist.plan.cluster.hardware import ClusterSpec
 from minidist.plan.layout import PlannedLayout
 from minidist.plan.models.library import model_of
 from minidist.plan.planned_run import PlannedRun, plan_run
-from minidist.plan.search import groups, least_memory, search
+from minidist.plan.search import groups, least_memory, members, search
 from minidist.plan.time import StepCosts
 
 SMALL = "layers=6,width=1536,heads=6,vocab=6000,context=768"
@@ -90,9 +90,10 @@ def _searched(run: PlannedRun) -> bool:
 def test_the_bounds_are_bounds(model, cluster, batch):
     costs = costs_of(model, cluster)
     checked = 0
-    for group, members in groups(costs, batch, PlannedLayout(attention=costs.efficiency.attention)):
+    for group, virtual in groups(costs, batch, PlannedLayout(attention=costs.efficiency.attention)):
         seconds, nbytes = costs.least_seconds(group, batch), least_memory(costs, group, batch)
-        for layout in members[:: max(1, len(members) // 3)]:
+        layouts = members(group, virtual)
+        for layout in layouts[:: max(1, len(layouts) // 3)]:
             run = plan_run(costs, layout, batch)
             assert seconds <= run.step_seconds * (1 + 1e-9), layout
             assert nbytes <= run.memory.total * (1 + 1e-9), layout
