@@ -1,6 +1,6 @@
 """What would make a layout fit, or make it quicker: its nearest relatives, one change each."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from minidist.nn.memory.recompute import MODES
 from minidist.plan.layout import PlannedLayout
@@ -50,8 +50,8 @@ def what_would_help(costs: StepCosts, run: PlannedRun, count: int = 4) -> list[t
 
 def why_slower(run: PlannedRun, best: PlannedRun) -> str:
     """Which parts of a step take longer than in the best layout, and which less; the largest two of each."""
-    step = best.step_seconds
-    change = {name: (seconds - asdict(best.time)[name]) / step for name, seconds in asdict(run.time).items()}
+    step, least = best.step_seconds, vars(best.time)
+    change = {name: (seconds - least[name]) / step for name, seconds in vars(run.time).items()}
     more = sorted((name for name in change if change[name] > 0.0005), key=change.get, reverse=True)[:2]
     less = sorted((name for name in change if change[name] < -0.0005), key=change.get)[:1]
     words = [f"{100 * change[name]:+.1f} % {name}" for name in more + less]

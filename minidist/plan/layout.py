@@ -4,7 +4,7 @@ The keys are those of the layouts that run here (train/layout.py), without the l
 real system adds: how many samples a micro-batch has, and which attention kernel computes it.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from minidist.nn.memory.recompute import MODES
@@ -182,9 +182,6 @@ class PlannedLayout:
                 f"{self.micro_batches(batch)}: set virtual=1, or another dp or micro_batch"
             )
         return ""
-
-
-KEYS = tuple(field.name for field in fields(PlannedLayout))
 
 
 def divisors(number: int) -> list[int]:

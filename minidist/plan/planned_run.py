@@ -38,11 +38,6 @@ class PlannedRun:
         return self.time.total
 
     @property
-    def scores_flops(self) -> float:
-        """FLOPs of scores and weighted sums of one token in forward, over all layers and all pairs of tokens."""
-        return 2.0 * self.model.layers * self.model.context * sum(self.model.score_widths)
-
-    @property
     def all_pairs_flops(self) -> float:
         """FLOPs of a step, forward and twice as many in backward, pairs that the causal mask hides among them."""
         return 3 * self.tokens * self.model.forward_flops
@@ -50,7 +45,7 @@ class PlannedRun:
     @property
     def causal_flops(self) -> float:
         """The same without the pairs that the mask hides: half of them."""
-        return self.all_pairs_flops - 3 * self.tokens * self.scores_flops / 2
+        return self.all_pairs_flops - 3 * self.tokens * self.model.scores_flops / 2
 
     @property
     def model_flops(self) -> float:
@@ -65,10 +60,9 @@ class PlannedRun:
     def recomputed_flops(self) -> float:
         """FLOPs of what backward computes again."""
         if self.layout.recompute == "full":
-            head = 2.0 * self.model.width * self.model.vocab
-            return self.model_flops / 3 - self.tokens * head
+            return self.model_flops / 3 - self.tokens * self.model.head_flops
         if self.layout.recompute == "selective" and self.layout.attention == "standard":
-            return self.tokens * self.scores_flops
+            return self.tokens * self.model.scores_flops
         return 0.0
 
     @property

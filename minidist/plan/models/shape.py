@@ -191,6 +191,16 @@ class ModelShape:
         return self._count(self.moe.top_k if self.moe else 0)
 
     @property
+    def scores_flops(self) -> float:
+        """FLOPs of scores and weighted sums of one token in forward, over all layers and all pairs of tokens."""
+        return 2.0 * self.layers * self.context * sum(self.score_widths)
+
+    @property
+    def head_flops(self) -> float:
+        """FLOPs of the logits of one token in forward."""
+        return 2.0 * self.width * self.vocab
+
+    @property
     def forward_flops(self) -> float:
         """FLOPs of the matrix products of one token in forward, at the full context; backward has twice as many.
 
@@ -201,4 +211,4 @@ class ModelShape:
         sparse = self.sparse_layers * (moe.top_k + moe.shared) * moe.hidden if moe else 0
         products = self.layers * self.attention_products + matrices * self.width * (dense + sparse)
         products += self.width * self.vocab + (self.sparse_layers * self.width * moe.experts if moe else 0)
-        return 2.0 * (products + self.layers * self.context * sum(self.score_widths))
+        return 2.0 * products + self.scores_flops

@@ -90,10 +90,9 @@ def training_flops(model: ModelShape, convention: str, count: str, recompute: st
         convention: "full" or "causal". count: "model", or "hardware" with what ``recompute`` computes again: all
             products but the head's ("full"), or those of scores and values ("selective").
     """
-    scores = replace(model, context=2 * model.context).forward_flops - model.forward_flops  # they grow with the context
+    scores = model.scores_flops
     products = model.forward_flops - scores
     if convention == "causal":
         scores /= 2
-    head = 2.0 * model.width * model.vocab
-    again = {"none": 0.0, "selective": scores, "full": products + scores - head}[recompute]
+    again = {"none": 0.0, "selective": scores, "full": products + scores - model.head_flops}[recompute]
     return 3 * (products + scores) + (again if count == "hardware" else 0.0)
