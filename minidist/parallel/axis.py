@@ -2,7 +2,7 @@
 
 An axis splits one thing (the batch, the parameters, the heads, the tokens, the layers) over the ranks of one group.
 ``train/parallelize.py`` composes axes, and the training step talks to the result. A new axis is one class that answers
-five questions, its entry there, and its key in the layout:
+six questions, its entry there, and its key in the layout:
 
     the model         apply                                  what of the model does this rank compute?
     the parameters    shard_group, owner                     who holds a shard of its own, who a replica?
@@ -11,6 +11,7 @@ five questions, its entry there, and its key in the layout:
                       late, hold_back                        which are summed with other ranks' after the last one?
                       set_rounds                             how many micro-batches has the rank with the most?
     the loss          splits_loss                            does each rank know a part of it only?
+    the step          steps_apart                            do ranks take it without waiting for each other?
     full arrays       full_state                             how do the arrays of one process come back?
                       regions                                where in them are those that this rank holds?
                       model_regions                          and those that its model computes with?
@@ -37,10 +38,11 @@ class Axis:
         shard_group: the ranks that hold different parameters, or different shards of them. None if all ranks
             of the group hold replicas: then no reduction over the parameters is needed.
         splits_loss: whether the ranks of ``group`` know different terms of the loss, which have to be added up.
+        steps_apart: whether the ranks of ``group`` take steps of their own, with gradients of their own micro-batches.
         late: parameters whose full gradients this axis needs in ``sync_gradients``. Known after ``apply``.
     """
 
-    splits_loss = False
+    splits_loss = steps_apart = False
     late: Sequence[Parameter] = ()
 
     def __init__(self, group: ProcessGroup, shard_group: ProcessGroup | None = None) -> None:

@@ -23,6 +23,7 @@ from minidist import ledger
 from minidist.backend import xp
 from minidist.comm.collectives import ReduceOp, all_reduce
 from minidist.comm.group import ProcessGroup
+from minidist.comm.work import Work
 from minidist.nn.layers import Module, Parameter
 from minidist.nn.precision.master_weights import MasterWeights, master_weights
 from minidist.nn.precision.policy import current
@@ -91,6 +92,14 @@ class Bucket:
         return all(parameter.grad is view for parameter, view in zip(self.parameters, self.views, strict=True))
 
 
+def all_reduce_bucket(bucket: Bucket, group: ProcessGroup, algorithm: str) -> Work:
+    """Begin to sum a bucket's gradients over the ranks. When the work is done, its buffer holds the sum."""
+    return all_reduce(bucket.buffer, ReduceOp.SUM, group, async_op=True, algorithm=algorithm)
+
+
+Hook = Callable[[Bucket, ProcessGroup, str], Work]  # what ``all_reduce_bucket`` is
+
+
 class BucketedDataParallel(NaiveDataParallel):
     """One all-reduce per bucket of gradients; with ``overlap``, started from within backward.
 
@@ -111,6 +120,7 @@ class BucketedDataParallel(NaiveDataParallel):
             Bucket(some, reduce_dtype) for some in fill_buckets(self.parameters[::-1], bucket_mb * 2**20 / itemsize)
         ]
         self.bucket_of = {parameter: bucket for bucket in self.buckets for parameter in bucket.parameters}
+        self.sum_bucket: Hook = all_reduce_bucket
         self.finished = False  # since the last zero_grad
         self.next = 0  # buckets are sent in their order, on every rank the same, whatever order they fill in
         if overlap:
@@ -163,7 +173,7 @@ class BucketedDataParallel(NaiveDataParallel):
 
     def _send_next(self) -> None:
         bucket = self.buckets[self.next]
-        bucket.work = all_reduce(bucket.buffer, ReduceOp.SUM, self.group, async_op=True, algorithm=self.algorithm)
+        bucket.work = self.sum_bucket(bucket, self.group, self.algorithm)
         self.next += 1
 
 
@@ -178,16 +188,17 @@ class DataParallel(Axis):
         sync: how the gradients are summed, one of SYNCS: "naive", "bucketed" or "overlapped".
         bucket_mb, algorithm, reduce_dtype: as for ``BucketedDataParallel``.
         holds: which parameters are this axis' business; None for all.
+        hook: sums a bucket's gradients in place of an all-reduce (in torch: ``register_comm_hook``).
     """
 
     splits_loss = True  # each rank has micro-batches of its own
 
     def __init__(
         self, group: ProcessGroup, sync: str = "overlapped", bucket_mb: float = 1.0, algorithm: str = "auto",
-        reduce_dtype=xp.float64, holds: Callable[[Parameter], bool] | None = None,
+        reduce_dtype=xp.float64, holds: Callable[[Parameter], bool] | None = None, hook: Hook | None = None,
     ) -> None:  # fmt: skip
         super().__init__(group)
-        self.holds = holds
+        self.holds, self.hook = holds, hook
         self.sync, self.bucket_mb, self.algorithm, self.reduce_dtype = sync, bucket_mb, algorithm, reduce_dtype
         self.weights: MasterWeights | None = None
 
@@ -200,6 +211,8 @@ class DataParallel(Axis):
         else:
             overlap = self.sync == "overlapped" and self.group.size > 1  # alone there is nothing to overlap
             self.sums = bucketed_data_parallel(parameters, *arguments, self.bucket_mb, overlap)
+            if self.hook is not None:
+                self.sums.sum_bucket = self.hook
         if (format := current().compute) is not None:
             self.weights = master_weights(parameters, format)
         return model

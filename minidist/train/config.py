@@ -9,6 +9,7 @@ from minidist.nn.precision.policy import POLICIES
 from minidist.parallel.data import share_of
 from minidist.parallel.pipeline import spread
 from minidist.train.layout import Layout
+from minidist.train.loosened_check import check_loosened_run
 from minidist.train.numerals import LARGEST
 from minidist.train.ramp import Ramp, read_ramp
 
@@ -165,6 +166,7 @@ class TrainConfig:
 
     def check(self, layout: Layout) -> None:
         """Raises ValueError where this run cannot be split that way. Called before any rank starts."""
+        check_loosened_run(self, layout)
         if self.ramp:
             for size in self.ramp.sizes:
                 try:

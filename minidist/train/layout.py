@@ -1,17 +1,20 @@
 """A layout: how one training run is split over ranks. Written ``dp=4,algorithm=ring``, here and in every table."""
 
 from dataclasses import dataclass
+from math import inf
 
 from minidist.comm.tables import ALL_GATHER, ALL_REDUCE
 from minidist.comm.transports.shared_memory import MAX_RANKS
 from minidist.nn.memory.recompute import MODES
 from minidist.parallel.context import KINDS, parts_of
-from minidist.parallel.data import SYNCS
+from minidist.parallel.data import SYNCS as TIGHT_SYNCS
 from minidist.parallel.tools.schedules import SCHEDULES
+from minidist.train.loosened_check import check_loosened
 from minidist.train.node_check import check_nodes
 from minidist.train.numerals import whole_number
 from minidist.train.settings import read_settings, write_settings
 
+SYNCS = (*TIGHT_SYNCS, "delayed", "server", "async", "local")  # the last four loosen the step
 GRAD_SYNCS = ("micro_batch", "step")
 ZERO_ALGORITHMS = tuple(ALL_GATHER)  # reduce-scatter has the same
 
@@ -19,6 +22,9 @@ ZERO_ALGORITHMS = tuple(ALL_GATHER)  # reduce-scatter has the same
 @dataclass(frozen=True)
 class Layout:
     """Everything that may differ between two runs whose fingerprints must agree.
+
+    The last fields loosen the ranks' steps from one another. Only in their trivial settings do such runs agree with one
+    process (loosened_check.py: ``why_it_differs``).
 
     Raises:
         ValueError: for a value that no run can have, naming it and what it may be.
@@ -44,6 +50,15 @@ class Layout:
     stages: str = ""  # layers of each stage, as in 2+3+3; "" spreads them evenly
     recompute: str = "none"  # which activations backward computes again: see nn/memory/recompute.py
     node_size: int = 0  # ranks that share a node, and its fast links; 0 for all: see comm/nodes/placement.py
+    servers: int = 0  # ranks beside dp that hold the parameters, with sync=server or async: see parallel/loosened/
+    staleness: int = 0  # steps by which a worker may be ahead of the slowest, with sync=server
+    arrivals: str = "live"  # who comes next, with sync=server or async: see parallel/loosened/arrivals.py
+    local_steps: int = 8  # that a worker takes alone, with sync=local: see parallel/loosened/local.py
+    outer_lr: float = 0.7  # of the step that follows them
+    outer_momentum: float = 0.9
+    fragments: int = 1  # of the model, which take turns in that step
+    compress: str = ""  # what is sent in place of a bucket's gradients: see parallel/compression/
+    error_feedback: int = 1  # 0: what compression leaves out is lost
 
     def __post_init__(self) -> None:
         for key, kind in (("dp", "data"), ("tp", "tensor"), ("cp", "context"), ("pp", "pipeline")):
@@ -72,6 +87,7 @@ class Layout:
         self._check_experts()
         self._check_zero()
         self._check_pipeline()
+        check_loosened(self)
         check_nodes(self)
 
     def _check_experts(self) -> None:
@@ -146,7 +162,12 @@ class Layout:
 
     @property
     def world_size(self) -> int:
-        return self.dp * self.cp * self.tp * self.pp
+        return self.dp * self.cp * self.tp * self.pp + self.servers
+
+    @property
+    def slack(self) -> float:
+        """The steps by which a worker may be ahead of the slowest: infinite with sync=async."""
+        return inf if self.sync == "async" else self.staleness
 
     @property
     def replicas(self) -> int:

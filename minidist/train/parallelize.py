@@ -22,9 +22,12 @@ from minidist.nn.layers import Module, Parameter
 from minidist.nn.memory.recompute import recompute_blocks
 from minidist.parallel.axis import Axis
 from minidist.parallel.balance import ExpertBalance
+from minidist.parallel.compression.hook import compressing
 from minidist.parallel.context import ContextParallel
 from minidist.parallel.data import DataParallel, share_of
 from minidist.parallel.expert import ExpertParallel, expert_process_groups
+from minidist.parallel.loosened.delayed import Delayed
+from minidist.parallel.loosened.local import LocalSGD
 from minidist.parallel.pipeline import Pipeline
 from minidist.parallel.sequence import sequence_plan
 from minidist.parallel.tensor import TensorParallel, tensor_plan
@@ -63,9 +66,12 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
         run = partial(run_pipeline, pipeline, lru_cache(partial(planned, layout)))  # of this run: overrides may change
     # Ranks with other samples and ranks with other tokens of the same samples alike know terms of a gradient.
     data_group = mesh.get_group("dp") if layout.cp == 1 else mesh.flatten(("dp", "cp"), "dp_cp").get_group("dp_cp")
-    axes.append(
-        expert_axis(mesh, data_group, layout, config) if layout.ep > 1 else data_axis(data_group, layout, config)
-    )
+    if layout.ep > 1:
+        axes.append(expert_axis(mesh, data_group, layout, config))
+    elif layout.sync == "local":
+        axes += local_axes(mesh, layout, config)
+    else:
+        axes.append(data_axis(data_group, layout, config))
     if model.balance is not None:
         axes.append(ExpertBalance(model.balance, [data_group] + [mesh.get_group("pp")] * (layout.pp > 1)))
     deal = partial(dealt, mesh.get_local_rank("dp"), layout)
@@ -117,6 +123,13 @@ def expert_axis(mesh: DeviceMesh, data_group: ProcessGroup, layout: Layout, conf
     return ExpertParallel(exchanging, data_group, dense, experts)
 
 
+def local_axes(mesh: DeviceMesh, layout: Layout, config: TrainConfig) -> list[Axis]:
+    """Data parallelism among the ranks of one worker, and what joins the workers every few steps."""
+    inside = DataParallel(mesh.get_group("cp"), "bucketed", reduce_dtype=np.dtype(config.reduce_dtype))
+    settings = layout.local_steps, layout.outer_lr, layout.outer_momentum, layout.fragments, layout.algorithm
+    return [inside, LocalSGD(mesh.get_group("dp"), inside, config.steps, *settings)]
+
+
 def data_axis(
     group: ProcessGroup, layout: Layout, config: TrainConfig, holds: Callable[[Parameter], bool] | None = None
 ) -> Axis:
@@ -125,8 +138,11 @@ def data_axis(
     ``holds`` says of which parameters; None for all.
     """
     dtype = np.dtype(config.reduce_dtype)
+    if layout.sync == "delayed":
+        return Delayed(group, layout.algorithm, dtype)
     if not layout.zero:
-        return DataParallel(group, layout.sync, layout.bucket_mb, layout.algorithm, dtype, holds)
+        hook = compressing(layout.compress, bool(layout.error_feedback), config.seed) if layout.compress else None
+        return DataParallel(group, layout.sync, layout.bucket_mb, layout.algorithm, dtype, holds, hook)
     rounds = len(share_of(0, layout.dp, config.micro_batches))  # rank 0 has the most
     options = (bool(layout.reshard_after_forward), bool(layout.prefetch)) if layout.zero == 3 else ()
     shards, once = layout.shard or group.size, layout.grad_sync == "step"
@@ -146,6 +162,7 @@ class ParallelModel:
 
     Attributes:
         micro_batches: those of this rank.
+        loss_sum: of the last step: the losses of its micro-batches, as far as ranks that step together know them.
         local: what this rank holds of the model.
         trained: what the optimizer updates on this rank.
     """
@@ -158,6 +175,7 @@ class ParallelModel:
         self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}  # of the full arrays
         self.deal, self.global_micro_batches = deal, global_micro_batches
         self.micro_batches, _ = deal(global_micro_batches)
+        self.loss_sum = 0.0
         self.local: Module = model
         for axis in self.axes:
             self.local = axis.apply(self.local)
@@ -215,12 +233,35 @@ class ParallelModel:
             axis.sync_params()
 
     def mean_loss(self, total: float) -> float:
-        """The mean over the step's micro-batches, from the sum of the losses that are known on this rank."""
+        """The mean over the step's micro-batches, from the sum of the losses that are known on this rank.
+
+        Where ranks step apart it is the mean over the micro-batches of this rank, and of those that step with it.
+        """
         sums = np.array([total], np.float64)
         for axis in reversed(self.axes):
             if axis.splits_loss:
                 all_reduce(sums, ReduceOp.SUM, axis.group)
-        return float(sums[0] / self.global_micro_batches)
+        self.loss_sum = float(sums[0])
+        return self.loss_sum / max(1, self.averaged_micro_batches)  # a parameter server has none
+
+    def join_losses(self, losses: list[float], sums: Sequence[float]) -> list[float]:
+        """After the last step: the mean losses of all steps over the global batch, on all ranks alike.
+
+        Args:
+            losses: of each step, as ``mean_loss`` returned them. sums: ``loss_sum`` after each of them.
+        """
+        for axis in self.axes:
+            if axis.steps_apart:
+                joined = np.array(sums, np.float64)
+                all_reduce(joined, ReduceOp.SUM, axis.group)
+                return [float(total / self.global_micro_batches) for total in joined]
+        return losses
+
+    @property
+    def averaged_micro_batches(self) -> int:
+        """Of how many micro-batches the gradients are in the sums that this rank's optimizer gets."""
+        apart = any(axis.steps_apart for axis in self.axes)
+        return len(self.micro_batches) if apart else self.global_micro_batches
 
     # What follows from who holds what
 

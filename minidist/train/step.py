@@ -24,6 +24,8 @@ def train_step(
 ) -> float:
     """Take one step on this rank, and return the loss: the mean over the global batch, the same on every rank.
 
+    (Where ranks step apart, it is that of this rank's samples: ``ParallelModel.join_losses`` joins them in the end.)
+
     Args:
         model: this rank's share of the model and of the batch.
         optimizer: of ``model.trained``.
@@ -47,7 +49,7 @@ def update(model: ParallelModel, optimizer: AdamW, scaler: GradScaler, lr: float
     """Unscale, average, clip, step. If any rank's gradients overflowed, all ranks skip the step."""
     overflow = scaler.unscale(model.trained, model.global_max)
     if not overflow:
-        average_gradients(model.trained, model.global_micro_batches)
+        average_gradients(model.trained, model.averaged_micro_batches)
         clip_grad_norm(model.trained, max_norm, model.global_max, model.global_sum, model.owns)
         optimizer.lr = lr
         optimizer.step()

@@ -1,0 +1,83 @@
+"""Whose gradient a parameter server takes next: whoever comes first, or an order that can be repeated.
+
+With ``live`` arrivals the order is that of the clock on the wall, and no two runs are alike. A *seeded* order comes from
+a simulation instead: each worker takes so many seconds for a step, with a little noise that has a name, and waits where
+the bound on staleness says so. A server that takes the gradients in that order gives each worker the same weights each
+time, whatever the real workers' speeds: the whole run repeats to the bit, and has a clock on which its methods can be
+compared.
+"""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+from minidist.nn.random import generator
+from minidist.parallel.loosened.staleness import may_begin
+
+NOISE = 0.2  # a step takes up to so much longer, by chance
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A gradient comes: the worker's that computed it in its step ``step``, at a time in simulated seconds."""
+
+    worker: int
+    step: int
+    seconds: float
+
+
+def read_arrivals(text: str, workers: int) -> list[float] | None:
+    """How long each worker takes for a step, relative to the others; None for ``live``.
+
+    Args:
+        text: ``live``, ``seeded`` (all alike), or such as ``1+1+4``.
+
+    Raises:
+        ValueError: for anything else, or another number of workers.
+    """
+    if text == "live":
+        return None
+    if text == "seeded":
+        return [1.0] * workers
+    try:
+        seconds = [float(part) for part in text.split("+")]
+    except ValueError:
+        seconds = []
+    if not seconds or not all(isfinite(each) and each > 0 for each in seconds):
+        raise ValueError(f"arrivals={text}: choose live, seeded, or how long each worker takes, as in arrivals=1+1+4")
+    if len(seconds) != workers:
+        raise ValueError(f"arrivals={text} has the times of {len(seconds)} workers, and there are dp={workers}")
+    return seconds
+
+
+def seeded_order(seconds: Sequence[float], steps: int, staleness: float, seed: int) -> list[Arrival]:
+    """All arrivals of a run, in order, where workers take so long for a step and wait by SSP's rule.
+
+    Args:
+        seconds: that each worker takes for a step, before noise.
+        steps: that each of them takes.
+        staleness: as of ``may_begin``; with 0 all of them begin each step together.
+        seed: of the noise.
+    """
+    clocks = [0] * len(seconds)  # steps that each has ended
+    working: list[tuple[float, int]] = []  # when each that computes will be done
+
+    def begin(worker: int, now: float) -> None:
+        noise = generator("arrival", seed, worker, clocks[worker]).uniform(0, NOISE)
+        heapq.heappush(working, (now + seconds[worker] * (1 + noise), worker))
+
+    waiting = set(range(len(seconds)))
+    order: list[Arrival] = []
+    now = 0.0
+    while True:
+        for worker in sorted(waiting):
+            if clocks[worker] < steps and may_begin(clocks, worker, staleness):
+                waiting.remove(worker)
+                begin(worker, now)
+        if not working:
+            return order
+        now, worker = heapq.heappop(working)
+        order.append(Arrival(worker, clocks[worker], now))
+        clocks[worker] += 1
+        waiting.add(worker)

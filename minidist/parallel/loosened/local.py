@@ -1,0 +1,5 @@
+from minidist.parallel.axis import Axis
+
+
+class LocalSGD(Axis):
+    pass

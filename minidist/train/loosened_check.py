@@ -1,0 +1,138 @@
+"""What loosens the step: which settings of it a layout may have, and which of them still have the bits of one process."""
+
+from math import inf, isfinite
+
+from minidist.parallel.compression.methods import read_method
+from minidist.parallel.loosened.arrivals import read_arrivals
+
+SERVED = ("server", "async")  # kinds of sync that have a parameter server
+OF_SERVERS = ("servers", "staleness", "arrivals")  # the settings of each
+OF_LOCAL = ("local_steps", "outer_lr", "outer_momentum", "fragments")
+
+
+def check_loosened(layout) -> None:
+    """Raises ValueError for settings of a Layout that loosen the step in a way that cannot be."""
+    served = layout.sync in SERVED
+    _only_with(layout, OF_SERVERS, served, "sync=server or sync=async")
+    _only_with(layout, OF_LOCAL, layout.sync == "local", "sync=local")
+    _only_with(layout, ("error_feedback",), bool(layout.compress), "compress")
+    if served:
+        _check_server(layout)
+    if layout.sync == "local":
+        _check_local(layout)
+    if layout.sync == "delayed" and layout.ep > 1:
+        raise ValueError(f"sync=delayed sums all gradients over one group, and ep={layout.ep} has two: leave ep 1")
+    if layout.compress:
+        _check_compression(layout)
+    if layout.error_feedback not in (0, 1):
+        raise ValueError(f"error_feedback={layout.error_feedback}: choose 0 or 1")
+
+
+def _only_with(layout, keys: tuple[str, ...], legal: bool, needed: str) -> None:
+    for key in keys:
+        if not legal and getattr(layout, key) != getattr(type(layout), key):
+            raise ValueError(f"{key}={getattr(layout, key)} is for {needed}: set that as well, or leave {key} out")
+
+
+def _check_server(layout) -> None:
+    if layout.servers < 0:
+        raise ValueError(f"servers={layout.servers}: at least one rank has to hold the parameters")
+    if not layout.servers:
+        object.__setattr__(layout, "servers", 1)
+    if layout.staleness < 0:
+        raise ValueError(
+            f"staleness={layout.staleness}: a worker may be 0 or more steps ahead of the slowest; sync=async sets no "
+            "bound"
+        )
+    if layout.sync == "async" and layout.staleness:
+        raise ValueError(f"staleness={layout.staleness} bounds what sync=async leaves unbounded: choose sync=server")
+    for key in ("tp", "cp", "pp", "ep"):
+        if getattr(layout, key) > 1:
+            raise ValueError(
+                f"{key}={getattr(layout, key)} splits the model over ranks, and with sync={layout.sync} each worker "
+                f"computes with all of it: leave {key} 1"
+            )
+    if layout.zero:
+        raise ValueError(
+            f"zero={layout.zero} shards the optimizer over data-parallel ranks, and with sync={layout.sync} the "
+            "servers have it: leave zero 0, and choose more servers"
+        )
+    read_arrivals(layout.arrivals, layout.dp)
+
+
+def _check_local(layout) -> None:
+    if layout.local_steps < 1:
+        raise ValueError(f"local_steps={layout.local_steps}: a worker takes at least 1 step alone")
+    if not (isfinite(layout.outer_lr) and layout.outer_lr > 0):
+        raise ValueError(f"outer_lr={layout.outer_lr:g} must be larger than 0")
+    if not 0 <= layout.outer_momentum < 1:
+        raise ValueError(f"outer_momentum={layout.outer_momentum:g} must be from 0 to below 1")
+    if not 1 <= layout.fragments <= layout.local_steps:
+        raise ValueError(
+            f"fragments={layout.fragments} take turns within local_steps={layout.local_steps}: choose from 1 to "
+            f"{layout.local_steps}"
+        )
+    for key, why in (("zero", "shards over data-parallel ranks"), ("ep", "shares experts among data-parallel ranks")):
+        if getattr(layout, key) != getattr(type(layout), key):
+            raise ValueError(
+                f"{key}={getattr(layout, key)} {why}, which then exchange messages in every step; with sync=local they "
+                f"are workers that do not: leave {key} {getattr(type(layout), key)}"
+            )
+
+
+def _check_compression(layout) -> None:
+    read_method(layout.compress)
+    if layout.sync not in ("bucketed", "overlapped"):
+        raise ValueError(
+            f"compress={layout.compress} compresses buckets of gradients, and sync={layout.sync} has none: choose "
+            "sync=bucketed or sync=overlapped"
+        )
+    if layout.zero:
+        raise ValueError(
+            f"compress={layout.compress} needs a rank that knows all that it left out of its gradients, and with "
+            f"zero={layout.zero} it keeps a shard of them only: leave zero 0"
+        )
+    if layout.ep > 1:
+        raise ValueError(f"compress={layout.compress} is for gradients of one group, and ep={layout.ep} has two")
+
+
+def check_loosened_run(config, layout) -> None:
+    """Raises ValueError where a run cannot be loosened as its layout says."""
+    loosened = next((f"{key}={getattr(layout, key)}" for key in ("sync", "compress") if _loosens(layout, key)), None)
+    if loosened is None:
+        return
+    if config.precision == "fp16":
+        raise ValueError(
+            f"{loosened} with precision fp16: all ranks skip a step together when one overflows, and gradients of "
+            "several steps would have several loss scales: choose bf16 or fp32"
+        )
+    if layout.sync in (*SERVED, "local", "delayed") and config.rampup_batch_size:
+        raise ValueError(f"{loosened} has no common step in which the batch could grow: leave rampup_batch_size out")
+    if layout.sync in (*SERVED, "local", "delayed") and config.experts:
+        raise ValueError(f"{loosened} does not balance experts over ranks that are apart: train a dense model")
+    if layout.sync == "local" and layout.fragments > config.layers:
+        raise ValueError(f"fragments={layout.fragments} of a model with {config.layers} layers: choose fewer")
+
+
+def _loosens(layout, key: str) -> bool:
+    return layout.compress != "" if key == "compress" else layout.sync in (*SERVED, "local", "delayed")
+
+
+def why_it_differs(config, layout) -> str:
+    """Why a run is not meant to have the bits of one process; "" if it is."""
+    if layout.sync == "delayed":
+        return "sync=delayed applies each gradient one step late"
+    if layout.slack:
+        bound = "without bound" if layout.slack == inf else f"up to staleness={layout.staleness} steps"
+        return f"sync={layout.sync} applies gradients of old weights, {bound}; staleness=0 has the bits of one process"
+    if layout.sync == "local":
+        trivial = (layout.local_steps, layout.outer_lr, layout.outer_momentum) == (1, 1, 0)
+        linear = config.optimizer == "sgd" and config.clip == inf and not config.weight_decay
+        if not (trivial and linear):
+            return (
+                "sync=local averages what workers learned apart; local_steps=1,outer_lr=1,outer_momentum=0 with "
+                "optimizer sgd, clip inf and weight_decay 0 has the bits of one process"
+            )
+    if layout.compress:
+        return read_method(layout.compress).why_it_differs(config.width)
+    return ""
