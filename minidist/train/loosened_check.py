@@ -1,4 +1,4 @@
-"""What loosens the step: which settings of it a layout may have, and which of them still have the bits of one process."""
+"""What loosens the step: which settings a layout may have, and which of them still have the bits of one process."""
 
 from math import inf, isfinite
 

@@ -1,9 +1,9 @@
 """Whose gradient a parameter server takes next: whoever comes first, or an order that can be repeated.
 
-With ``live`` arrivals the order is that of the clock on the wall, and no two runs are alike. A *seeded* order comes from
-a simulation instead: each worker takes so many seconds for a step, with a little noise that has a name, and waits where
-the bound on staleness says so. A server that takes the gradients in that order gives each worker the same weights each
-time, whatever the real workers' speeds: the whole run repeats to the bit, and has a clock on which its methods can be
+With ``live`` arrivals the order is that of the clock on the wall, and no two runs are alike. A *seeded* order comes
+from a simulation instead: each worker takes so many seconds for a step, with a little noise that has a name, and waits
+where the bound on staleness says so. A server that takes the gradients in that order gives each worker the same weights
+each time, whatever the real workers' speeds: the whole run repeats to the bit, and has a clock on which methods can be
 compared.
 """
 
