@@ -949,7 +949,7 @@ class TestLocalSteps:
         gradients = [generator(15, 14, step).integers(-50, 50, (3, 4)).astype(working_dtype()) for step in range(6)]
         seen = student.on_ranks(1, run_outer_steps, data, gradients, lr, momentum)[0].value
         for element in range(data.size):
-            right = nesterov(data.flat[element], [one.flat[element] for one in gradients], lr, momentum)
+            right = nesterov(data.flat[element].item(), [one.flat[element].item() for one in gradients], lr, momentum)
             for step, (weights, kept, silent) in enumerate(seen):
                 assert kept, f"step {step}: expected the pseudo-gradient unmodified"
                 assert silent, f"step {step}: expected weights changed in place, and None returned"
