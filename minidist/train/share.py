@@ -7,7 +7,7 @@ from minidist.comm.group import ProcessGroup
 from minidist.comm.mesh import init_device_mesh
 from minidist.nn.gpt import GPT
 from minidist.nn.lamb import LAMB
-from minidist.nn.optim import AdamW
+from minidist.nn.optim import SGD, AdamW, Optimizer
 from minidist.nn.precision.loss_scaling import GradScaler, grad_scaler
 from minidist.nn.precision.policy import POLICIES
 from minidist.train.config import TrainConfig
@@ -26,7 +26,7 @@ class Share:
     """
 
     model: ParallelModel
-    optimizer: AdamW
+    optimizer: Optimizer
     scaler: GradScaler
 
     @classmethod
@@ -48,10 +48,12 @@ class Share:
         return self.model.model
 
 
-def optimizer_of(model: ParallelModel, config: TrainConfig) -> AdamW:
+def optimizer_of(model: ParallelModel, config: TrainConfig) -> Optimizer:
     """The optimizer of what this rank trains, with no state yet."""
     if config.optimizer == "adamw":
         return AdamW(model.trained, config.lr, weight_decay=config.weight_decay)
+    if config.optimizer == "sgd":
+        return SGD(model.trained, config.lr, weight_decay=config.weight_decay)
     sizes = {name: prod(shape) for name, shape in model.shapes.items()}
     joins = (model.global_maxima, model.global_sums, model.owns)
     return LAMB(model.trained, config.lr, sizes, *joins, weight_decay=config.weight_decay)
