@@ -118,6 +118,25 @@ def _loosens(layout, key: str) -> bool:
     return layout.compress != "" if key == "compress" else layout.sync in (*SERVED, "local", "delayed")
 
 
+def check_loosened_options(layout, options) -> None:
+    """Raises ValueError for RunOptions that a loosened run cannot have."""
+    loosened = next((f"{key}={getattr(layout, key)}" for key in ("sync", "compress") if _loosens(layout, key)), None)
+    if loosened is None:
+        return
+    asked = {
+        "checkpoints": options.saving or options.resume,
+        "copies in the memory of peers": options.peer_copies is not None or options.recover is not None,
+        "--check-replicas": options.check_replicas,
+        "--rebalance": options.rebalance,
+    }
+    for what, wanted in asked.items():
+        if wanted:
+            raise ValueError(
+                f"{what} need ranks that hold the same state after each step, or shards of it; with {loosened} each "
+                "has some of its own: leave one of them out"
+            )
+
+
 def why_it_differs(config, layout) -> str:
     """Why a run is not meant to have the bits of one process; "" if it is."""
     if layout.sync == "delayed":
