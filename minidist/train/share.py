@@ -46,7 +46,9 @@ class Share:
         sizes = (layout.pp, layout.dp, layout.cp, layout.tp)
         mesh = init_device_mesh(sizes, mesh_dim_names=("pp", "dp", "cp", "tp"), group=world)
         model = parallelize(gpt, mesh, layout, config)
-        return cls(model, optimizer_of(model, config), loss_scaler(config))
+        optimizer = optimizer_of(model, config)
+        model.attach(optimizer)
+        return cls(model, optimizer, loss_scaler(config))
 
     @property
     def gpt(self) -> GPT:
