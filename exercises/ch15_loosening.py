@@ -240,7 +240,7 @@ def power_sgd_step(matrix: np.ndarray, q: np.ndarray, all_reduce: Sum) -> tuple[
 
 
 def outer_step(
-    data: np.ndarray, pseudo_gradient: np.ndarray, momentum_buffer: np.ndarray, lr: float, momentum: float
+    data: np.ndarray, pseudo_gradient: np.ndarray, momentum_buffer: np.ndarray | None, lr: float, momentum: float
 ) -> None:
     """A step of SGD with Nesterov momentum, in place, as ``torch.optim.SGD(nesterov=True)``.
 
@@ -249,7 +249,7 @@ def outer_step(
     Args:
         data: the weights at the start of the round; they become those of the next.
         pseudo_gradient: g, not modified.
-        momentum_buffer: b, 0 before the first step.
+        momentum_buffer: b, 0 before the first step; None where momentum is 0.
         lr: 0.7 in DiLoCo. momentum: 0.9 there; with 0 this is plain SGD.
     """
     raise NotImplementedError("task 15.11")
@@ -269,7 +269,7 @@ def due(step: int, local_steps: int, fragments: int) -> list[int]:
 
 
 def join(
-    start: np.ndarray, workers: Sequence[np.ndarray], momentum_buffer: np.ndarray, lr: float, momentum: float
+    start: np.ndarray, workers: Sequence[np.ndarray], momentum_buffer: np.ndarray | None, lr: float, momentum: float
 ) -> None:
     """End a round: from the workers' weights make those with which all of them go on. Everything in place.
 
