@@ -66,11 +66,12 @@ HELP = {
     "global batch over the first SAMPLES samples (default: no ramp)",
     "micro_batch": "samples per forward and backward pass",
     "steps": "optimizer steps",
-    "optimizer": "how to update: AdamW, or LAMB, which scales the step on each matrix to the matrix (large batches)",
+    "optimizer": "how to update: AdamW; LAMB, which scales the step on each matrix to the matrix (large batches); or "
+    "SGD without momentum, which keeps no state",
     "lr": "peak learning rate",
     "warmup": "steps of linear warm-up before the cosine decay",
     "clip": "maximum global gradient norm",
-    "weight_decay": "weight decay: decoupled in AdamW, part of the update in LAMB",
+    "weight_decay": "weight decay: decoupled in AdamW and SGD, part of the update in LAMB",
     "dropout": "dropout probability",
     "attention": "plain holds the scores of all pairs of tokens; tiled holds one tile of them at a time, as "
     "FlashAttention does",
