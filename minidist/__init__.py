@@ -47,6 +47,7 @@ __all__ = [
     "scatter",
     "send",
     "sendrecv",
+    "wait_any",
 ]
 
 

@@ -17,7 +17,7 @@ from minidist.comm.mesh import DeviceMesh, init_device_mesh
 from minidist.comm.nodes.placement import place_on_nodes
 from minidist.comm.point_to_point import P2POp, barrier, batch_isend_irecv, irecv, isend, recv, send, sendrecv
 from minidist.comm.runtime.launch import Cluster, launch
-from minidist.comm.work import Work
+from minidist.comm.work import Work, wait_any
 
 __all__ = [
     "Cluster",
@@ -48,4 +48,5 @@ __all__ = [
     "scatter",
     "send",
     "sendrecv",
+    "wait_any",
 ]

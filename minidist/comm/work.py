@@ -9,7 +9,7 @@ import contextvars
 import queue
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from minidist import trace
 from minidist.comm.failures import Aborted, caller
@@ -73,6 +73,28 @@ class MessageWork(Work):
                 ("send", here, part.peer) if isinstance(part, Send) else ("receive", part.peer, here)
             )
             trace.record(trace.PointToPoint(call, kind, source, destination, part.number, part.nbytes, trace.stream()))
+
+
+def wait_any(works: Sequence[Work]) -> int:
+    """Block until one of several messages is done, and return its place in the list (MPI_Waitany).
+
+    If several are done, the first of them counts: a caller that wants to be fair begins its list with the rank that was
+    served longest ago. Call ``wait`` on the work that it names.
+
+    Args:
+        works: of ``isend`` and ``irecv``.
+
+    Raises:
+        TypeError: for the work of a collective. ValueError: for no works at all.
+    """
+    if not all(isinstance(work, MessageWork) for work in works):
+        raise TypeError("wait_any takes what isend and irecv return")
+    if not works:
+        raise ValueError("wait_any needs at least one work to wait for")
+    transport = works[0]._transport
+    transport.check_usable()
+    transport.wait_any([work._part for work in works])
+    return next(place for place, work in enumerate(works) if work._part.done)
 
 
 class BackgroundWork(Work):

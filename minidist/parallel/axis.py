@@ -39,11 +39,13 @@ class Axis:
             of the group hold replicas: then no reduction over the parameters is needed.
         splits_loss: whether the ranks of ``group`` know different terms of the loss, which have to be added up.
         steps_apart: whether the ranks of ``group`` take steps of their own, with gradients of their own micro-batches.
+        pushes_taken: of a parameter server: the gradients that it took, one after another (loosened/server.py).
         late: parameters whose full gradients this axis needs in ``sync_gradients``. Known after ``apply``.
     """
 
     splits_loss = steps_apart = False
     late: Sequence[Parameter] = ()
+    pushes_taken: Sequence = ()
 
     def __init__(self, group: ProcessGroup, shard_group: ProcessGroup | None = None) -> None:
         self.group, self.shard_group = group, shard_group

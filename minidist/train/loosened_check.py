@@ -6,6 +6,7 @@ from minidist.parallel.compression.methods import read_method
 from minidist.parallel.loosened.arrivals import read_arrivals
 
 SERVED = ("server", "async")  # kinds of sync that have a parameter server
+LOOSE = (*SERVED, "local", "delayed")
 OF_SERVERS = ("servers", "staleness", "arrivals")  # the settings of each
 OF_LOCAL = ("local_steps", "outer_lr", "outer_momentum", "fragments")
 
@@ -57,6 +58,11 @@ def _check_server(layout) -> None:
             f"zero={layout.zero} shards the optimizer over data-parallel ranks, and with sync={layout.sync} the "
             "servers have it: leave zero 0, and choose more servers"
         )
+    if layout.algorithm != "auto":
+        raise ValueError(
+            f"algorithm={layout.algorithm} sums gradients, and with sync={layout.sync} they go to servers in messages "
+            "of their own: leave algorithm auto"
+        )
     read_arrivals(layout.arrivals, layout.dp)
 
 
@@ -103,8 +109,8 @@ def _check_compression(layout) -> None:
 
 def check_loosened_run(config, layout) -> None:
     """Raises ValueError where a run cannot be loosened as its layout says."""
-    loosened = next((f"{key}={getattr(layout, key)}" for key in ("sync", "compress") if _loosens(layout, key)), None)
-    if loosened is None:
+    loosened = loosened_by(layout)
+    if not loosened:
         return
     if config.precision == "fp16":
         raise ValueError(
@@ -113,9 +119,9 @@ def check_loosened_run(config, layout) -> None:
         )
     if layout.compress:
         read_method(layout.compress).check(full_rank(config))
-    if layout.sync in (*SERVED, "local", "delayed") and config.rampup_batch_size:
+    if layout.sync in LOOSE and config.rampup_batch_size:
         raise ValueError(f"{loosened} has no common step in which the batch could grow: leave rampup_batch_size out")
-    if layout.sync in (*SERVED, "local", "delayed") and config.experts:
+    if layout.sync in LOOSE and config.experts:
         raise ValueError(f"{loosened} does not balance experts over ranks that are apart: train a dense model")
     if layout.sync == "local" and layout.fragments > config.layers:
         raise ValueError(f"fragments={layout.fragments} of a model with {config.layers} layers: choose fewer")
@@ -130,8 +136,30 @@ def full_rank(config) -> int:
     return max(config.width, hidden // config.heads) if config.experts else config.width
 
 
-def _loosens(layout, key: str) -> bool:
-    return layout.compress != "" if key == "compress" else layout.sync in (*SERVED, "local", "delayed")
+def loosened_by(layout) -> str:
+    """The setting that loosens a layout's steps, such as ``sync=local``, in a trivial way or not; "" if none does."""
+    if layout.sync in LOOSE:
+        return f"sync={layout.sync}"
+    return f"compress={layout.compress}" if layout.compress else ""
+
+
+def check_loosened_options(layout, options) -> None:
+    """Raises ValueError for RunOptions that a loosened run cannot have."""
+    loosened = loosened_by(layout)
+    if not loosened:
+        return
+    asked = {
+        "checkpoints": options.saving or options.resume,
+        "copies in the memory of peers": options.peer_copies is not None or options.recover is not None,
+        "--check-replicas": options.check_replicas,
+        "--rebalance": options.rebalance,
+    }
+    for what, wanted in asked.items():
+        if wanted:
+            raise ValueError(
+                f"{what} need ranks that hold the same state after each step, or shards of it; with {loosened} each "
+                "has some of its own: leave one of them out"
+            )
 
 
 def why_it_differs(config, layout) -> str:

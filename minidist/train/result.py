@@ -6,6 +6,7 @@ import numpy as np
 
 from minidist import trace
 from minidist.comm.nodes.placement import Links
+from minidist.parallel.loosened.server import Push
 from minidist.train.checkpoint.peers import PeerCopies
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
@@ -82,6 +83,7 @@ class RankResult:
     sample: bytes | None = None
     expert_counts: list[np.ndarray] = field(default_factory=list)  # of each step: see nn/moe/balance.py
     noise: list[tuple[int, NoiseScale]] = field(default_factory=list)  # with the steps before which it was measured
+    pushes: list[Push] = field(default_factory=list)  # that a parameter server took, one after another
     log: list = field(default_factory=list)
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     override_calls: dict[str, int] = field(default_factory=dict)  # how often each override was called
@@ -139,5 +141,6 @@ class Run:
             "loss_scale": self.ranks[0].loss_scale,
             "skipped_steps": self.ranks[0].skipped_steps,
             "noise_scale": [{"step": step} | noise.as_dict() for step, noise in self.ranks[0].noise],
+            "pushes": [[asdict(push) for push in rank.pushes] for rank in self.ranks if rank.pushes],
             "expert_counts": [counts.tolist() for counts in self.ranks[0].expert_counts],
         }

@@ -1,5 +1,6 @@
 """One rank's share of a run: the objects that a step changes, and a checkpoint holds."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
@@ -13,6 +14,7 @@ from minidist.nn.precision.policy import POLICIES
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.parallelize import ParallelModel, parallelize
+from minidist.train.step import train_step
 
 
 @dataclass
@@ -28,6 +30,10 @@ class Share:
     model: ParallelModel
     optimizer: AdamW
     scaler: GradScaler
+
+    def take_step(self, batch: Callable[[int], tuple], lr: float, max_norm: float) -> float:
+        """This rank's part of one step of the run; arguments and loss as of ``train_step``."""
+        return train_step(self.model, self.optimizer, self.scaler, batch, lr, max_norm)
 
     @classmethod
     def of(cls, world: ProcessGroup, config: TrainConfig, layout: Layout) -> "Share":

@@ -28,6 +28,7 @@ from minidist.train.checkpoint.manifest import Manifest
 from minidist.train.config import TrainConfig
 from minidist.train.fingerprint import digest, fingerprint, state
 from minidist.train.layout import Layout
+from minidist.train.loosened_check import check_loosened_options
 from minidist.train.measuring.evaluate import full_model, validation_loss
 from minidist.train.measuring.instruments import TRACED_STEPS, Instruments
 from minidist.train.measuring.live import Live
@@ -36,8 +37,8 @@ from minidist.train.measuring.peak import measured_peak
 from minidist.train.resilience.faults import Faults
 from minidist.train.resilience.rebalance import check_rebalance
 from minidist.train.result import RankResult, Run, RunOptions
+from minidist.train.served import served_share
 from minidist.train.share import Share
-from minidist.train.step import train_step
 
 MIN_SCALE = 2.0**-24  # of the loss: gradients that overflow with less do so whatever the scale
 
@@ -82,6 +83,7 @@ def run(
         if on_step is not None and rank == 0 and event[0] == "step":
             on_step(*event[1:3])
 
+    check_loosened_options(layout, options)
     with claimed(options.saving and options.saving.folder):
         ranks = cluster.run(
             rank_function or train_rank, config, layout, options, patience=patience, on_report=on_report
@@ -102,18 +104,19 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
     corpus = load_corpus(config.text, config.context)
     manifest = Manifest.read(Disk(), Path(options.resume)) if options.resume else None
     first = manifest.progress.step if manifest else options.recover or 0
-    instruments = Instruments(world, max(first, config.steps - TRACED_STEPS) if options.trace else None)
-    share = Share.of(world, config, layout)
+    instruments = Instruments(world, traced_from(first, config, layout) if options.trace else None)
+    share = served_share(world, config, layout) if layout.servers else Share.of(world, config, layout)
     model, optimizer, scaler = share.model, share.optimizer, share.scaler
     restored = Restored(world, options, manifest, share)
-    losses, digests, expert_counts, noise = restored.losses, [], [], []
+    losses, digests, expert_counts, noise, loss_sums = restored.losses, [], [], [], []
 
     def take_step(share: Share, step: int, batch: Callable[[int], tuple] | None = None) -> float:
         share.model.set_micro_batches(config.batch_at(step) // config.micro_batch)
         lr = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
         batch = batch or partial(batch_of, corpus, config, step)
-        return train_step(share.model, share.optimizer, share.scaler, batch, lr, config.clip)
+        return share.take_step(batch, lr, config.clip)
 
+    apart = any(axis.steps_apart for axis in model.axes)
     around = Around(world, config, layout, options, share, corpus, take_step, losses)
     faults = Faults(options.faults, world, share, options.live)
     live = Live(world, instruments.memory).step if options.live else nullcontext
@@ -128,21 +131,24 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
             noise.append(
                 (step, measure(model.local, model.zero_grad, batch, range(config.micro_batches), config.micro_batch))
             )
-        with instruments.step(step), live(step), diverging(step, scaler, world):
+        with instruments.step(step), live(step), diverging(step, scaler, None if apart else world):
             losses.append(take_step(share, step, batch))
         check_loss(step, losses[-1])
+        loss_sums.append(model.loss_sum)
         if share.gpt.balance is not None:
             expert_counts.append(share.gpt.balance.report())
         if options.step_digests:
             digests.append(digest(share.gpt, optimizer, model.full_state).hexdigest())
         if options.progress:
             world.report(("step", step, losses[-1], instruments.compute_seconds[-1]))
-            world.report(("pace", step, instruments.micro_batch_seconds[-1]))
+            if model.micro_batches:  # a parameter server has none
+                world.report(("pace", step, instruments.micro_batch_seconds[-1]))
         around.after_step(step, instruments.micro_batch_seconds[-1], last)
         if last:
             break
 
     measured = instruments.end()
+    losses = model.join_losses(losses, loss_sums)
     result = RankResult(
         losses,
         fingerprint(share.gpt, optimizer, losses, model.full_state),
@@ -151,6 +157,7 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
         skipped_steps=scaler.skipped,
         expert_counts=expert_counts,
         noise=noise,
+        pushes=[push for axis in model.axes for push in axis.pushes_taken],
         bytes_read=restored.bytes_read,
         restore_seconds=restored.seconds,
         **around.measured(),
@@ -174,14 +181,24 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
     return result
 
 
+def traced_from(first: int, config: TrainConfig, layout: Layout) -> int:
+    """The first step of the trace. Where messages of one step go to another, a part of a run would lack some ends."""
+    return first if layout.slack or layout.sync == "delayed" else max(first, config.steps - TRACED_STEPS)
+
+
 @contextmanager
-def diverging(step: int, scaler: GradScaler, world: ProcessGroup) -> Iterator[None]:
-    """Raises FloatingPointError, naming the step, where the step within finds gradients that no update can follow."""
+def diverging(step: int, scaler: GradScaler, world: ProcessGroup | None) -> Iterator[None]:
+    """Raises FloatingPointError, naming the step, where the step within finds gradients that no update can follow.
+
+    Args:
+        world: all ranks, which find it together; None where each has a step of its own.
+    """
     scale, skipped = scaler.scale, scaler.skipped
     try:
         yield
     except NotFinite as error:  # on every rank, because the norm is joined over all of them: so they can agree
-        raise FloatingPointError(f"training diverged in step {step}: {first_text(error.found, world)}") from None
+        found = str(error) if world is None else first_text(error.found, world)
+        raise FloatingPointError(f"training diverged in step {step}: {found}") from None
     except FloatingPointError as error:
         raise FloatingPointError(f"training diverged in step {step}: {error}") from None
     if scaler.skipped > skipped and scale < MIN_SCALE:

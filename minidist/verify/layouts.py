@@ -34,6 +34,7 @@ DEFAULT_LAYOUTS = _parsed(
     "dp=2,ep=2",
     "dp=4,ep=2,zero=2,recompute=full",
     "dp=3,compress=topk:1,bucket_mb=0.01",
+    "dp=3,sync=server,servers=2",
 )
 
 # With --all these too: more ranks, and more settings that meet.
@@ -72,4 +73,5 @@ MORE_LAYOUTS = _parsed(
     "dp=5,ep=5",
     "dp=2,ep=2,cp=2",
     "dp=2,compress=powersgd:64",
+    "dp=2,sync=server",
 )

@@ -3,8 +3,9 @@
 import contextvars
 import struct
 import zlib
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
+from operator import or_
 
 import numpy as np
 
@@ -43,6 +44,11 @@ class Send:
         self.number = 0
         self.done = False
 
+    @property
+    def awaited(self) -> int:
+        """The ranks that it waits for, as bits."""
+        return 1 << self.peer
+
     def waits(self) -> str:
         return f"{self.label}: waits for rank {self.peer} to take {self.nbytes:,} bytes"
 
@@ -69,6 +75,11 @@ class Receive:
     def nbytes(self) -> int:
         return self.target.nbytes
 
+    @property
+    def awaited(self) -> int:
+        """The ranks that it waits for, as bits."""
+        return 1 << self.peer
+
     def waits(self) -> str:
         return f"{self.label}: waits for a message from rank {self.peer}"
 
@@ -81,6 +92,30 @@ class Receive:
             mine[...] = arriving
         else:
             self.combine(mine, arriving, out=mine)
+
+
+class AnyOf:
+    """Several messages, of which one is enough to wait for."""
+
+    def __init__(self, parts: Sequence[Send | Receive]) -> None:
+        self.parts = parts
+
+    @property
+    def done(self) -> bool:
+        return any(part.done for part in self.parts)
+
+    @property
+    def peer(self) -> int:
+        """The other rank of the first that is done, or of the first if none is."""
+        return next((part.peer for part in self.parts if part.done), self.parts[0].peer)
+
+    @property
+    def awaited(self) -> int:
+        """The ranks that it waits for, as bits."""
+        return reduce(or_, (part.awaited for part in self.parts))
+
+    def waits(self) -> str:
+        return "any of: " + "; ".join(part.waits() for part in self.parts)
 
 
 class Arriving:

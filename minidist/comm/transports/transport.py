@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from minidist import trace
 from minidist.comm.failures import Aborted, Mismatch, caller
 from minidist.comm.transports import shared_memory as shared
 from minidist.comm.transports.compute_clock import ComputeClock
-from minidist.comm.transports.messages import HEADER, HEADER_BYTES, Arriving, Combine, Receive, Send, shorten
+from minidist.comm.transports.messages import HEADER, HEADER_BYTES, AnyOf, Arriving, Combine, Receive, Send, shorten
 
 PIECE = 256 << 10  # bytes: small enough that the reader copies one piece while the writer fills the next
 
@@ -244,7 +244,14 @@ class Transport:
                 self.mismatched.remove(work)
             raise work.error
 
-    def _wait(self, work: Send | Receive) -> None:
+    def wait_any(self, works: Sequence[Send | Receive]) -> None:
+        """Return once one of the works is done. ``wait`` then raises what is wrong with it."""
+        works = AnyOf(works)
+        if not works.done:
+            with self.clock.paused():
+                self._wait(works)
+
+    def _wait(self, work: Send | Receive | AnyOf) -> None:
         """Poll, and after a while sleep between polls."""
         fruitless = 0
         spins = SPINS if self.active_threads == 1 else 0  # leave the core to a computing thread of this rank
@@ -258,10 +265,10 @@ class Transport:
             else:
                 self._wait_long(work)
 
-    def _wait_long(self, work: Send | Receive) -> None:
+    def _wait_long(self, work: Send | Receive | AnyOf) -> None:
         """Sleep between polls, and publish which rank we wait for, so that the parent can detect a deadlock."""
         started, pause = time.perf_counter_ns(), POLL_SECONDS[0]
-        with Waiting(self, 1 << work.peer, lambda: work.done):
+        with Waiting(self, work.awaited, lambda: work.done):
             while not work.done:
                 if self._poll():
                     break

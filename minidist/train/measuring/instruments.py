@@ -68,7 +68,7 @@ class Instruments:
             loss = run(micro_batches, noting, *arguments)
             ended = clock.seconds() if ended is None else ended
             self.micro_batch_counts.append(sum(index is not None for index in micro_batches))
-            self.micro_batch_seconds.append((ended - began) / self.micro_batch_counts[-1])
+            self.micro_batch_seconds.append((ended - began) / max(1, self.micro_batch_counts[-1]))  # a server has none
             return loss
 
         return timed_run
