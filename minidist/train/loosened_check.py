@@ -87,7 +87,12 @@ def _check_local(layout) -> None:
 
 
 def _check_compression(layout) -> None:
-    read_method(layout.compress)
+    method = read_method(layout.compress)
+    if not method.feeds_back and not layout.error_feedback:
+        raise ValueError(
+            f"error_feedback=0: compress={layout.compress} rounds by chance and is right in the mean, so that nothing "
+            "is left to feed back: leave error_feedback out"
+        )
     if layout.sync not in ("bucketed", "overlapped"):
         raise ValueError(
             f"compress={layout.compress} compresses buckets of gradients, and sync={layout.sync} has none: choose "
@@ -112,12 +117,23 @@ def check_loosened_run(config, layout) -> None:
             f"{loosened} with precision fp16: all ranks skip a step together when one overflows, and gradients of "
             "several steps would have several loss scales: choose bf16 or fp32"
         )
+    if layout.compress:
+        read_method(layout.compress).check(full_rank(config))
     if layout.sync in LOOSE and config.rampup_batch_size:
         raise ValueError(f"{loosened} has no common step in which the batch could grow: leave rampup_batch_size out")
     if layout.sync in LOOSE and config.experts:
         raise ValueError(f"{loosened} does not balance experts over ranks that are apart: train a dense model")
     if layout.sync == "local" and layout.fragments > config.layers:
         raise ValueError(f"fragments={layout.fragments} of a model with {config.layers} layers: choose fewer")
+
+
+def full_rank(config) -> int:
+    """The least rank with which PowerSGD leaves every gradient as it is: of no parameter are the factors smaller.
+
+    A dense model's matrices have ``width`` rows or columns. Those of all experts together may have more of both.
+    """
+    hidden = max(config.expert_hidden or 4 * config.width, config.shared_expert)
+    return max(config.width, hidden // config.heads) if config.experts else config.width
 
 
 def loosened_by(layout) -> str:
@@ -166,5 +182,5 @@ def why_it_differs(config, layout) -> str:
                 "optimizer sgd, clip inf and weight_decay 0 has the bits of one process"
             )
     if layout.compress:
-        return read_method(layout.compress).why_it_differs(config.width)
+        return read_method(layout.compress).why_it_differs(full_rank(config))
     return ""

@@ -10,10 +10,10 @@ gradient belongs to the weights before the last update. On a quadratic gradient 
 then. The first step has nothing to apply and changes nothing; the last step's gradients would come too late, and are
 not even sent.
 
-ZeRO-Offload delays its update so, to hide the optimizer on the CPU, after some dozens of usual steps (Ren et al., 2021,
-arXiv 2101.06840: "one-step delayed parameter update"); PipeDream-2BW has the same delay of one step, between the stages
-of a pipeline (Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", 2021, arXiv 2006.09503). Simplified:
-the delay is there from the first step on.
+ZeRO-Offload delays its updates so, to hide the optimizer on the CPU (Ren et al., 2021, arXiv 2101.06840: "delayed
+parameter update"); PipeDream-2BW has the same delay of one step, to keep the stages of a pipeline busy (Narayanan et
+al., "Memory-Efficient Pipeline-Parallel DNN Training", 2021, arXiv 2006.09503). Simplified: the delay is there from the
+first step on, where ZeRO-Offload begins with usual steps.
 """
 
 from collections.abc import Sequence
