@@ -460,7 +460,7 @@ def run_top_k(world, module, cases):
     return seen
 
 
-@answers()  # COMPRESSION
+@answers("minidist.parallel.compression.top_k:top_k")
 @pytest.mark.task(
     "15.6",
     points=3,
@@ -561,7 +561,7 @@ def run_feed_back(world, module, kind, gradients):
     return seen
 
 
-@answers()  # COMPRESSION
+@answers("minidist.parallel.compression.feedback:feed_back")
 @pytest.mark.task(
     "15.7",
     points=3,
@@ -631,7 +631,7 @@ def run_rounding(world, module, values, unit, seed, times):
     )  # fmt: skip
 
 
-@answers()  # COMPRESSION
+@answers("minidist.parallel.compression.quantized:stochastic_round")
 @pytest.mark.task(
     "15.8",
     points=3,
@@ -701,6 +701,11 @@ class TestStochasticRound:
     def test_nothing(self, student):
         self.check(student, np.empty(0), 1.0, 9)
 
+    @pytest.mark.one_dtype
+    def test_trains_a_transformer(self, student, warm_ranks):
+        for text in ("dp=3,compress=int8,bucket_mb=0.01", "dp=2,compress=bf16,bucket_mb=0.01"):
+            check_same_run(student, warm_ranks, ["stochastic_round"], text)
+
 
 # 15.9
 
@@ -714,7 +719,7 @@ def run_one_bit(world, module, arrays):
     return seen
 
 
-@answers()  # COMPRESSION
+@answers("minidist.parallel.compression.one_bit:one_bit")
 @pytest.mark.task(
     "15.9",
     points=2,
@@ -796,7 +801,9 @@ def run_power_sgd(world, module, per_rank, q, steps=1):
     return p, q, calls, bool(kept)
 
 
-@answers()  # COMPRESSION
+@answers(
+    "minidist.parallel.compression.power_sgd:power_sgd_step", "minidist.parallel.compression.power_sgd:orthonormal"
+)
 @pytest.mark.task(
     "15.10",
     points=5,
@@ -1008,7 +1015,13 @@ MATRICES = [(1, 1), (3, 5), (64, 64), (4096, 4096), (7, 1000), (1024, 50257)]
 RANKS = (1, 2, 3, 8, 64)
 
 
-@answers("minidist.parallel.compression", "minidist.plan", "minidist.comm.nodes.cost")
+@answers(
+    "minidist.parallel.compression.method",
+    "minidist.parallel.compression.quantized",
+    "minidist.parallel.compression.top_k",
+    "minidist.parallel.compression.power_sgd",
+    "minidist.parallel.compression.one_bit",
+)
 @pytest.mark.task(
     "15.12",
     points=3,
@@ -1132,7 +1145,7 @@ def first_q_by_hand(name: str, n: int, r: int) -> np.ndarray:
     return np.random.default_rng(sum(name.encode())).standard_normal((n, r))
 
 
-@answers()  # COMPRESSION
+@answers("minidist.parallel.compression.power_sgd", "minidist.parallel.compression.feedback")
 @pytest.mark.task(
     "15.13",
     points=4,

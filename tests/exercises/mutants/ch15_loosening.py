@@ -282,8 +282,16 @@ MUTANTS = [
     Mutant(
         "15.11",
         "the old buffer",
-        "momentum_buffer *= momentum\nmomentum_buffer += pseudo_gradient\nstep = pseudo_gradient + momentum * momentum_buffer",
-        "step = pseudo_gradient + momentum * momentum_buffer\nmomentum_buffer *= momentum\nmomentum_buffer += pseudo_gradient",
+        """
+        momentum_buffer *= momentum
+        momentum_buffer += pseudo_gradient
+        step = pseudo_gradient + momentum * momentum_buffer
+        """,
+        """
+        step = pseudo_gradient + momentum * momentum_buffer
+        momentum_buffer *= momentum
+        momentum_buffer += pseudo_gradient
+        """,
     ),
     Mutant(
         "15.11",
@@ -394,9 +402,15 @@ MUTANTS = [
     ),
     Mutant(
         "15.13",
-        "residuals by bucket and place",
-        "self.residuals[name] = corrected - found[name]",
-        "self.residuals[name] = corrected - found[name]\n            if getattr(self, 'where', {}).get(name, number) != number:\n                del self.residuals[name]\n            self.where = {**getattr(self, 'where', {}), name: number}",
+        "a parameter that changes its bucket loses its residual",
+        """
+        corrected = gradient + self.residuals.get(name, 0.0)
+        """,
+        """
+        here = self.residuals.get((number, name))
+        corrected = gradient + (self.residuals.get(name, 0.0) if here is not None or not self.residuals else 0.0)
+        self.residuals[number, name] = True
+        """,
     ),
     Mutant(
         "15.13",
@@ -408,8 +422,13 @@ MUTANTS = [
     Mutant(
         "15.13",
         "shared by all models",
-        "corrected = gradient + self.residuals.get(name, 0.0)",
-        "self.residuals = vars(LowRank).get('kept') or self.residuals\n            LowRank.kept = self.residuals\n            corrected = gradient + self.residuals.get(name, 0.0)",
+        """
+        corrected = gradient + self.residuals.get(name, 0.0)
+        """,
+        """
+        LowRank.kept = self.residuals = vars(LowRank).get("kept") or self.residuals
+        corrected = gradient + self.residuals.get(name, 0.0)
+        """,
         kind="second call",
     ),
     Mutant(
