@@ -86,7 +86,7 @@ MUTANTS = [
         "15.5",
         "the latest of each worker",
         "if step >= self.ended",
-        "if step != self.ended.get(worker, 0) - 1 and 1 or step >= self.ended",
+        "if step != self.ended.get(worker, 0) - 1 or step > self.ended",
     ),
     Mutant("15.5", "steps of all workers", "self.ended.get(worker, 0)", "max(self.ended.values(), default=0)"),
     Mutant("15.5", "weights that change under the worker", "self.weights.copy()", "self.weights", kind="lent"),
