@@ -26,6 +26,7 @@ from minidist.parallel.compression.feedback import Residuals, grid_unit, largest
 from minidist.parallel.compression.method import Method, Shape
 
 DEPENDENT = 2.0**-40  # of a column's length: what is left of it is rounding
+TINY = 2.0**-1000  # so that nothing is divided by 0
 
 
 @overridable
@@ -56,11 +57,11 @@ def orthonormal(columns):
     """
     rows = xp.ascontiguousarray(columns.T)  # (r, m)
     for i, row in enumerate(rows):
-        length = xp.linalg.norm(row)
+        length = xp.sqrt(row @ row)
         for _ in range(2):
             row -= (rows[:i] @ row) @ rows[:i]
-        left = xp.linalg.norm(row)
-        row *= 1 / left if left > DEPENDENT * length else 0
+        left = xp.sqrt(row @ row)
+        row *= xp.where(left > DEPENDENT * length, 1 / xp.maximum(left, TINY), 0)
     return xp.ascontiguousarray(rows.T)
 
 
