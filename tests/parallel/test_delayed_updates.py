@@ -129,6 +129,7 @@ def test_no_rank_waits_for_others_to_end_its_step(ranks):
             if world.rank == 0:
                 send(word, 1, world)
             assert parameter.grad is None if step == 0 else (parameter.grad == 2 * step).all()
+            assert len(sums.group.unwaited) == (step < 3) and not world.unwaited  # so the loss need not wait for it
 
     ranks(2).run(main, timeout=60)
 
