@@ -23,7 +23,7 @@ from minidist.verify.comparison import agrees
 
 KEYS = (
     "precision", "experts", "dp", "ep", "zero", "shard", "tp", "sp", "cp", "cp_kind", "pp", "schedule", "virtual",
-    "recompute", "node_size",
+    "recompute", "node_size", "sync",
 )  # fmt: skip
 Pair = frozenset[tuple[str, object]]
 
@@ -61,6 +61,8 @@ class Combination:
             found["virtual"] = None
         if layout.world_size == 1:
             found["node_size"] = None
+        if layout.zero:
+            found["sync"] = None
         return found
 
     @property
@@ -114,6 +116,7 @@ def every_combination(config: TrainConfig, max_ranks: int) -> list[Combination]:
             "schedule": SCHEDULES if pp > 1 else (Layout.schedule,),
             "virtual": (1, 2),
             "node_size": node_sizes(dp * tp * cp * pp),
+            "sync": (Layout.sync, "server") if dp < max_ranks else (Layout.sync,),  # the server is a rank more
         }
         for values in product(*choices.values()):
             try:
