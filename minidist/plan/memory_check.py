@@ -4,7 +4,8 @@ All ranks share one machine, so what counts is the sum over them. P being the mo
 
     parameters         4 bytes each, or 2 in a 16-bit precision, in every copy
     gradients          8 bytes each while they are summed in float64, or 4 in float32
-    optimizer state    8 bytes each, AdamW's two moments; and 4 for the master weights of a 16-bit precision
+    optimizer state    8 bytes each, AdamW's two moments (SGD has none); and 4 for the master weights of a 16-bit
+                       precision
 
 Tensor and pipeline parallelism split one copy. Data and context parallelism make ``dp`` x ``cp`` of them, and of the
 experts ``dp`` x ``cp`` / ``ep``; with ZeRO, what a stage shards exists once for each group of ranks that share a copy.
@@ -84,6 +85,7 @@ def memory_needed(config: TrainConfig, layout: Layout) -> MemoryNeeded:
     sharded = copies // (layout.shard or copies)  # of what ZeRO shards
     gradients = sharded if layout.zero >= 2 and layout.grad_sync == "micro_batch" else copies
     mixed = POLICIES[config.precision].compute is not None
+    moments = 0 if config.optimizer == "sgd" else 8
     if layout.zero == 3:  # of a 16-bit precision the masters are the shard
         parameters = 0 if mixed else 4 * held(sharded)
     else:
@@ -91,7 +93,7 @@ def memory_needed(config: TrainConfig, layout: Layout) -> MemoryNeeded:
     return MemoryNeeded(
         parameters=parameters,
         gradients=(8 if config.reduce_dtype == "float64" else 4) * held(gradients),
-        optimizer=(12 if mixed else 8) * held(sharded if layout.zero >= 1 else copies),
+        optimizer=(moments + (4 if mixed else 0)) * held(sharded if layout.zero >= 1 else copies),
         initialization=4 * P * layout.world_size,
     )
 

@@ -162,6 +162,11 @@ def check_loosened_options(layout, options) -> None:
             )
 
 
+def linear(config) -> bool:
+    """Whether a step changes the weights by -lr times the gradient and nothing else: SGD, no clipping, no decay."""
+    return config.optimizer == "sgd" and config.clip == inf and not config.weight_decay
+
+
 def why_it_differs(config, layout) -> str:
     """Why a run is not meant to have the bits of one process; "" if it is."""
     if layout.sync == "delayed":
@@ -171,8 +176,7 @@ def why_it_differs(config, layout) -> str:
         return f"sync={layout.sync} applies gradients of old weights, {bound}; staleness=0 has the bits of one process"
     if layout.sync == "local":
         trivial = (layout.local_steps, layout.outer_lr, layout.outer_momentum) == (1, 1, 0)
-        linear = config.optimizer == "sgd" and config.clip == inf and not config.weight_decay
-        if not (trivial and linear):
+        if not (trivial and linear(config)):
             return (
                 "sync=local averages what workers learned apart; local_steps=1,outer_lr=1,outer_momentum=0 with "
                 "optimizer sgd, clip inf and weight_decay 0 has the bits of one process"

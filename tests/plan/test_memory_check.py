@@ -84,6 +84,8 @@ def test_bytes_of_a_layout(text, precision, parameters, gradients, optimizer, in
     assert needed.training == (parameters + gradients + optimizer) * P
     assert needed.most == max(needed.training, needed.initialization)
     assert memory_needed(replace(CONFIG, reduce_dtype="float32"), Layout()).gradients == 4 * P
+    assert memory_needed(replace(CONFIG, optimizer="sgd"), Layout()).optimizer == 0
+    assert memory_needed(replace(CONFIG, optimizer="sgd", precision="bf16"), Layout()).optimizer == 4 * P
 
 
 @pytest.fixture
