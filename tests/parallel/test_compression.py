@@ -381,6 +381,42 @@ def test_power_sgd_sums_what_the_ranks_have_sent(ranks):
             assert np.abs(sums[step] - total).max() < 2**-20 * np.abs(total).max()
 
 
+def steps_of_one_matrix(world, scales, error_feedback):
+    """How far powersgd:4 is from a 20 x 16 matrix, which comes in every step times a scale: relative norms."""
+    from minidist.nn.layers import Parameter
+    from minidist.parallel.compression.hook import compressing
+    from minidist.parallel.data import Bucket
+
+    hook, parameter, errors = compressing("powersgd:4", error_feedback, 0), Parameter((20, 16)), []
+    parameter.name = "matrix"
+    bucket = Bucket([parameter], np.float64)
+    for scale in scales:
+        matrix = scale * random(9, 320)
+        bucket.clear()
+        bucket.buffer[:] = matrix
+        hook(bucket, world, "auto").wait()
+        distance = np.linalg.norm(bucket.buffer - world.size * matrix)
+        errors.append(distance / np.linalg.norm(world.size * matrix) if scale else distance)
+    return errors
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])
+def test_directions_are_kept_between_steps(ranks, size, scale):
+    """So the error falls to that of the best four, however large the gradients are."""
+    spectrum = np.linalg.svd(random(9, 320).reshape(20, 16), compute_uv=False)
+    best = np.linalg.norm(spectrum[4:]) / np.linalg.norm(spectrum)
+    for errors in ranks(size).run(steps_of_one_matrix, [scale] * 60, False, timeout=LIMIT):
+        assert errors[0] > 1.03 * best
+        assert errors[-1] < 1.01 * best
+
+
+def test_a_gradient_of_zeros_leaves_directions_to_start_from(ranks):
+    """Without them all later gradients would be taken for zeros."""
+    [errors] = ranks(1).run(steps_of_one_matrix, [0, 0, 1, 1], False, timeout=LIMIT)
+    assert errors[:2] == [0, 0] and max(errors[2:]) < 0.9
+
+
 def test_residuals_stay_bounded(ranks):
     """A method that keeps a share d of each norm squared, and gradients of norm G: |residual| is at most
     s / (1 - s) G with s = sqrt(1 - d), since each step is |left| <= s (|residual| + G). Karimireddy et al., lemma 3."""
@@ -391,6 +427,31 @@ def test_residuals_stay_bounded(ranks):
     norms = [np.linalg.norm(left) for *_, left in books]
     assert max(norms) <= shrink / (1 - shrink) * norm
     assert norms[-1] > norms[0]
+
+
+def descend(world, error_feedback):
+    """Steps down the mean of two quadratics that pull x[0] apart, and x[1] gently to 1: each sends one element."""
+    from minidist.nn.layers import Parameter
+    from minidist.parallel.compression.hook import compressing
+    from minidist.parallel.data import Bucket
+
+    hook, parameter, x = compressing("topk:0.5", error_feedback, 0), Parameter((2,)), np.zeros(2)
+    parameter.name = "x"
+    bucket = Bucket([parameter], np.float64)
+    for _ in range(1000):
+        bucket.clear()
+        bucket.buffer[:] = x - np.array([100.0 if world.rank else -100.0, 1.0])
+        hook(bucket, world, "auto").wait()
+        x -= 0.002 * bucket.buffer
+    return x
+
+
+def test_top_k_without_feedback_stalls(ranks):
+    """Both ranks send +-100, which cancel, and never the 1 on which they agree. With it 1 is sent every 100 steps."""
+    for x in ranks(2).run(descend, False, timeout=LIMIT):
+        assert x.tolist() == [0, 0]
+    for x in ranks(2).run(descend, True, timeout=LIMIT):
+        assert abs(x[1] - 1) < 0.25
 
 
 @pytest.mark.parametrize("text", FEEDING_BACK)

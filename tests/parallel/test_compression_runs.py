@@ -184,16 +184,16 @@ def test_residuals_and_directions_are_in_the_ledger(ranks):
     assert train(ranks, "dp=2,compress=powersgd:1").ranks[0].memory["optimizer"] - plain == kept
 
 
-LEARNING = replace(CONFIG, steps=40, layers=1, lr=1e-2, global_batch=8)
+LEARNING = replace(CONFIG, steps=40, layers=1, lr=1e-2, global_batch=8, micro_batch=4, sequence_chunks=1)
 
 
 def test_every_method_learns(ranks):
-    """Within a tenth of the loss that data parallelism comes to, from 5.5."""
+    """Within 15 percent of the loss that data parallelism comes to, from 5.5."""
     plain = train(ranks, "dp=2", LEARNING).losses
     assert plain[0] > 5.4 and np.mean(plain[-5:]) < 4
     for method in LOSSY:
         losses = train(ranks, f"dp=2,compress={method}", LEARNING).losses
-        assert np.mean(losses[-5:]) < 1.1 * np.mean(plain[-5:]), method
+        assert np.mean(losses[-5:]) < 1.15 * np.mean(plain[-5:]), method
 
 
 @pytest.mark.parametrize(
