@@ -204,7 +204,7 @@ def test_power_sgd_is_exact_up_to_its_rank(m, n, rank):
 
 
 def test_power_sgd_comes_to_the_best_of_its_rank():
-    """With warm start. From new random directions each time it stays far from it (pytorch issue 50283)."""
+    """With warm start. From new random directions each time it stays far from it (pytorch pull request 50283)."""
     left, right = np.linalg.qr(random(1, (40, 30)))[0], np.linalg.qr(random(2, (30, 30)))[0]
     spectrum = 0.9 ** np.arange(30)
     matrix, rank = left * spectrum @ right.T, 4
@@ -462,7 +462,8 @@ def test_without_feedback_nothing_is_kept(ranks, text):
 
 @pytest.mark.parametrize("text", ["onebit", "topk:0.1", "powersgd:1"])
 def test_buckets_may_change_between_steps(ranks, text):
-    """Residuals and directions go with the parameter's name. (torch's were lost: pytorch pull request 48670.)"""
+    """Residuals and directions go with the parameter's name. (In torch they went with
+    the bucket: pytorch pull request 48670.)"""
     names = list(SHAPES)
     one, several = [names], [names[:2], names[2:5], names[5:]]
     fixed, changing = (
