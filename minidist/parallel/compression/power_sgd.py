@@ -4,7 +4,8 @@ Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distribute
 2019). One step of the power method on the sum M of all ranks' matrices: P = M Q, made orthonormal, spans directions in
 which M is large, and P Q^T with a new Q = M^T P is the part of M in those directions. Nobody needs M itself: the sums
 of the ranks' own products are enough. Each step starts from the last one's Q (warm start), so that many steps are one
-long power iteration, and the directions follow the gradient.
+long power iteration, and the directions follow the gradient. (torch's hook once filled it with new random numbers in
+each step. That raises no error; it only costs accuracy: pytorch pull request 50283.)
 
 A parameter with two axes or more is taken for the matrix (-1, last axis). Where factors would be no smaller, and for
 vectors, the gradient itself is summed.
