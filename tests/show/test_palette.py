@@ -37,7 +37,7 @@ WORDS = {  # of legends -> their meaning in the palette
     "wrong": "wrong", "wrong, bits are lost": "wrong", "never sent": "wrong", "skipped": "wrong", "killed": "wrong",
     "killed, wrong": "wrong", "wrong keys": "wrong", "✗ dropped": "wrong", "not the right loads": "wrong",
     "waits forever": "wrong", "not rescaled, wrong": "wrong", "wrong micro-batch, and what it corrupts": "wrong",
-    "lost, wrong": "wrong", "without, wrong": "wrong", "no better than before": "wrong",
+    "lost, wrong": "wrong", "without, wrong": "wrong", "above warm start, wrong": "wrong",
     "different dropout mask": "wrong", "stale parameters": "wrong",
 }  # fmt: skip
 FAMILIES = {  # words of other families, and of outlines and lines, which are drawn in ink

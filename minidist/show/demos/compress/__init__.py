@@ -48,7 +48,7 @@ def _bars(kind: Kind, right: Recorded, broken: Recorded, number: int) -> tuple[S
     values = right.drawn[0].sent
     nbytes = read_method(right.method).message_bytes(values.size, values.itemsize)
     if kind is TOP_K:
-        outcomes = verdict.sparse(right, nbytes), verdict.broken_sparse(right, broken)
+        outcomes = verdict.sparse(right, nbytes), verdict.broken_sparse(broken, number)
     else:
         outcomes = verdict.signs(right, nbytes), verdict.broken_signs(right, broken)
     fine = scene.scene(kind, right, number, most, nbytes, outcomes[0], verdict.books(right))
@@ -70,6 +70,7 @@ def _low_rank(warm: WarmRanks, recorded: Recorded, seed: int) -> tuple[Scene, Sc
     """The gradients of the last recorded step, with warm start and without."""
     matrices = factors.gradients_of(recorded)
     right, broken = (factors.approximate(warm, matrices, seed, refilled) for refilled in (False, True))
+    factors.check_harm(right, broken)
     fine = low_rank.scene(right, verdict.low_rank(right))
     bad = low_rank.scene(broken, verdict.broken_low_rank(right, broken), right)
     return lecture.low_rank(fine, right), lecture.broken_low_rank(bad)

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from minidist.show.demos.compress.curves import RANKS, SEEDS, STEPS, WINDOW, Curves, windows
-from minidist.show.player.scene import Box, Curve, Frame, Label, Scene, Shape
+from minidist.show.player.scene import Curve, Frame, Label, Scene, Shape
 
 NAME = "loss"
 HEIGHT = 13.0
 LEFT, PITCH, WIDE = 6.0, 22.5, 19.5  # the first chart, from one to the next, and a chart
 TOP, BOTTOM = 2.9, 8.9  # lines
-TICKS = (0.0, 0.2, 0.4, 0.6, 0.8)
+TICKS = (0.0, 0.2, 0.4, 0.6)  # what is above the last is drawn there
 WITH, WITHOUT = "right", "wrong"
 
 
@@ -65,9 +65,9 @@ def _chart(shown: Curves, name: str, left: float, now: int, broken: bool, labell
     yield Label(left, 1.5, f"1/{1 / shown.shares[name]:.0f} of the bytes", "faint")
     for value in TICKS:
         _, y = at(0, value)
-        yield Box(left, y, WIDE, 0.06, "faint", "", " ")
+        yield Curve(((left, y), (left + WIDE, y)), "faint", 1)
         if labelled:
-            yield Label(left - 1, y, f"+{value:.1f}" if value else "0", "faint", "end")
+            yield Label(left - 1, y, f"≥{value:.1f}" if value == most else f"{value:.1f}", "faint", "end")
     yield Curve((at(0, 0), at(now, 0)), "ink", 3)
     kinds = [(WITH, shown.compressed[name])] + ([(WITHOUT, shown.forgetful[name])] if broken else [])
     for colour, losses in kinds:
@@ -96,7 +96,7 @@ def _note(shown: Curves, now: int, broken: bool) -> str:
         return f"After {now * WINDOW} steps, above full gradients in the mean: {text}."
     lost = {name: float(above(losses, shown.full)[:, now - 1].mean()) for name, losses in shown.forgetful.items()}
     text = ", ".join(f"{name} {lost[name]:+.2f} ({value:+.2f})" for name, value in far.items())
-    return f"After {now * WINDOW} steps without feedback (with it): {text}."
+    return f"Step {now * WINDOW}, without feedback (with it): {text}."
 
 
 def _facts(shown: Curves, now: int, broken: bool) -> dict[str, str]:

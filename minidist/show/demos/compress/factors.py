@@ -86,6 +86,12 @@ def approximate(warm: WarmRanks, matrices: Sequence[np.ndarray], seed: int, refi
     return Approximation(sum(matrices), len(matrices), found[0])
 
 
+def check_harm(right: Approximation, broken: Approximation) -> None:
+    """Raises RuntimeError if the last round is no worse without a warm start."""
+    if broken.errors[-1] <= right.errors[-1]:
+        raise RuntimeError("random Q finds as good a factor by chance: choose another size or seed")
+
+
 def power_rounds(world: ProcessGroup, matrices: list[np.ndarray], seed: int, refilled: bool) -> list[Round]:
     """One rank's rounds; every rank begins with the same Q."""
     matrix, rounds = matrices[world.rank], []

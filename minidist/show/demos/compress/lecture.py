@@ -115,8 +115,11 @@ def losses(scene: Scene, shown: Curves) -> Scene:
         f"Mind the bytes as well: {shares}.",
         asked=1,
     )
-    cue = Cue(0, 2, "Three seeds each: where curves of one colour lie apart, small differences say nothing.")
-    return for_lecture(scene, [question], [cue])
+    cues = [
+        Cue(0, 1, "Three seeds each: where curves of one colour lie apart, small differences say nothing."),
+        Cue(1, 1, "Bytes on 2 ranks. Top-k and 1 bit gather all messages: more ranks, more bytes. Factors are summed."),
+    ]
+    return for_lecture(scene, [question], cues)
 
 
 def broken_top_k(scene: Scene, shown: Recorded) -> Scene:
@@ -164,9 +167,9 @@ def broken_low_rank(scene: Scene) -> Scene:
     question = Question(
         scene.first_wrong,
         "Each round begins with random Q. What becomes of the error?",
-        ("it falls as before", "it goes up and down"),
+        ("it falls as before", "it stays higher"),
         1,
-        "Every round is a first round: one product with M is too little to find its largest directions.",
+        "Each is a first round, which one product with M leaves far from its largest directions: some less, some more.",
     )
     return for_lecture(scene, [question], [Cue(0, 1, "Nothing crashes, and training goes on: only the error tells.")])
 

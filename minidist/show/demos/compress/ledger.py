@@ -6,7 +6,7 @@ import numpy as np
 
 from minidist.show.demos.compress.picture import GRADIENT, MARKS, RESIDUAL, SENT
 from minidist.show.demos.compress.run import STEPS, Message, Recorded
-from minidist.show.demos.compress.scene import KEY, LOST
+from minidist.show.demos.compress.scene import BROKEN_KEY, KEY
 from minidist.show.player.scene import Box, Curve, Frame, Label, Scene, Shape
 
 NAME = "ledger"
@@ -40,7 +40,7 @@ def scene(shown: Recorded, number: int, most: float, verdict: str, details: str,
         f"The ledger of number {number} on rank 0: gradient + residual = sent + new residual",
         frames,
         HEIGHT,
-        KEY | {"smallest number sent": "ink"} | (LOST if lost else {}),
+        (BROKEN_KEY if lost else KEY) | {"smallest number sent": "ink"},
         verdict,
         1 if lost else None,
         (STEPS // 2, STEPS),
@@ -86,7 +86,7 @@ def _shapes(accounts: list[Account], way: int, most: float, lost: bool) -> list[
         )
 
     shapes: list[Shape] = [
-        Label(0, 0.5, "in each step: residual and gradient, next to what is sent of them", "faint"),
+        Label(0, 0.5, "in each step, on the left what comes in, on the right what becomes of it", "faint"),
         Curve(((LEFT - 1, BOTTOM), (LEFT + PITCH * STEPS, BOTTOM)), "faint", 1.5),
         Label(LEFT - 2, BOTTOM, "0", "faint", "end"),
         Label(LEFT - 2, TOP, f"{way * most:+.3f}", "faint", "end"),
@@ -96,11 +96,11 @@ def _shapes(accounts: list[Account], way: int, most: float, lost: bool) -> list[
         shapes.append(Label(LEFT + PITCH * step + WIDE, BOTTOM + 1, str(step + 1), "faint", "middle"))
     for step, account in enumerate(accounts):
         x = LEFT + PITCH * step
-        stays = RESIDUAL if not lost or account.sent else "wrong"
-        came = account.gradient + account.before
+        came, went = account.sides
         shapes += bar(x, 0, account.before, RESIDUAL, f"residual before step {step}")
-        shapes += bar(x, account.before, came, GRADIENT if stays != "wrong" else stays, f"gradient of step {step}")
+        shapes += bar(x, account.before, came, GRADIENT, f"gradient of step {step}")
         shapes += bar(x + WIDE, 0, account.sent, SENT, f"sent in step {step}")
+        shapes += bar(x + WIDE, account.sent, went, "wrong" if lost else RESIDUAL, f"residual before step {step + 1}")
         shapes.append(Box(x - 0.5, y(way * account.least) - 0.06, 2 * WIDE + 1, 0.12, "ink", "", "-"))
     return shapes + (_equation(accounts[-1], lost) if accounts else [])
 

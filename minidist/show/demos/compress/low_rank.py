@@ -15,8 +15,8 @@ KEY = {"negative": SIGNED[0], "positive": SIGNED[-1], "sent": MEANINGS["communic
 WIDE, HIGH = 16.0, 8.0  # of a matrix: a number is as high as it is wide
 THIN = 2.0  # characters: of a factor
 TOP = 3.1  # lines
-LEFT = {"sum": 0.0, "p": 18.5, "product": 21.5, "rest": 40.0}  # of each matrix
-CHART, END = 59.0, 71.5
+LEFT = {"sum": 0.0, "p": 19.0, "product": 22.0, "rest": 41.0}  # of each matrix: whole, for a terminal
+CHART, END = 59.0, 71.0
 HEIGHT = 13.0
 SPREAD = 3.0  # root mean squares of M, which have the darkest shade
 
@@ -27,7 +27,7 @@ def scene(shown: Approximation, verdict: str, right: Approximation | None = None
     Args:
         right: the run with warm start, if this one has none.
     """
-    picture = _Picture(shown)
+    picture = _Picture(shown, right)
     first = shown.rounds[0]
     numbers = RANK * len(shown.matrix)
     notes = (
@@ -38,14 +38,14 @@ def scene(shown: Approximation, verdict: str, right: Approximation | None = None
         "P Qᵀ stands for M. What is left stays in the ranks' residuals, each rank's own share of it.",
     )
     stages = (
-        {"q": first.start},
-        {"q": first.start, "p": first.products},
-        {"q": first.start, "p": first.p},
-        {"p": first.p, "q": first.q},
+        ({"q": first.start}, 0, ""),
+        ({"q": first.start, "p": first.products}, 1, "p"),
+        ({"q": first.start, "p": first.p}, 1, ""),
+        ({"p": first.p, "q": first.q}, 2, "q"),
     )
     frames = [
-        Frame(tuple(picture.draw(stage, 0, sums)), note, _facts(shown, 0, sums))
-        for stage, note, sums in zip(stages, notes, (0, 1, 1, 2), strict=False)
+        Frame(tuple(picture.draw(factors, 0, sums, arrived)), note, _facts(shown, 0, sums))
+        for (factors, sums, arrived), note in zip(stages, notes, strict=False)
     ]
     for number, one in enumerate(shown.rounds, 1):
         note = notes[-1] if number == 1 else _note(shown, number, right)
@@ -55,9 +55,9 @@ def scene(shown: Approximation, verdict: str, right: Approximation | None = None
         f"Low rank: two factors of {RANK} columns for a matrix of {len(shown.matrix)} x {len(shown.matrix)}",
         tuple(frames),
         HEIGHT,
-        KEY | ({"no better than before": "wrong"} if right else {}),
+        KEY | ({"above warm start, wrong": "wrong"} if right else {}),
         verdict,
-        len(stages) + 1 if right else None,
+        len(stages) + next(i for i, error in enumerate(shown.errors) if error > right.errors[i]) if right else None,
         (1, len(stages), len(frames) - 1),
         twin=NAME if right else "",
         details="The least error is that of NumPy's singular value decomposition of M.",
@@ -93,14 +93,21 @@ def _facts(shown: Approximation, number: int, sums: int) -> dict[str, str]:
 class _Picture:
     """Matrices in shades: M and its approximation on one scale, each factor on its own."""
 
-    def __init__(self, shown: Approximation) -> None:
+    def __init__(self, shown: Approximation, right: Approximation | None) -> None:
+        self.right = right
         self.shown, self.most = shown, SPREAD * float(np.sqrt(np.mean(shown.matrix**2)))
 
-    def draw(self, factors: Mapping[str, np.ndarray], number: int, sums: int) -> Iterator[Shape]:
-        """What there is of "p", "q" and "product", after so many rounds, and so many all-reduces of this round."""
+    def draw(self, factors: Mapping[str, np.ndarray], number: int, sums: int, arrived: str = "") -> Iterator[Shape]:
+        """One frame.
+
+        Args:
+            factors: what there is of "p", "q" and "product".
+            number: the rounds that are over.
+            sums: the all-reduces of this round so far.
+            arrived: the factor that the last of them brought, if it is to be marked.
+        """
         yield Label(LEFT["sum"] + WIDE / 2, TOP - 0.6, "M, the sum", "ink", "middle")
         yield from self._matrix(LEFT["sum"], TOP, WIDE, HIGH, self.shown.matrix, self.most, "M")
-        yield Label(LEFT["p"] - 1.2, TOP + HIGH / 2, "≈", "ink", "middle")
         yield Label(LEFT["p"] + THIN / 2, TOP - 0.6, "P", "ink", "middle")
         yield from self._factor(LEFT["p"], TOP, THIN, HIGH, factors.get("p"), "P")
         yield Label(LEFT["product"] - 0.8, TOP - 1.5, "Qᵀ", "ink", "end")
@@ -112,9 +119,13 @@ class _Picture:
             yield from self._matrix(LEFT["product"], TOP, WIDE, HIGH, product, self.most, "P Q")
             yield Label(LEFT["product"] + WIDE / 2, TOP + HIGH + 0.6, "P Qᵀ", "ink", "middle")
             rest = self.shown.matrix - product
+            yield Label(LEFT["p"] - 1.2, TOP + HIGH / 2, "=", "ink", "middle")
             yield Label(LEFT["rest"] - 1.2, TOP + HIGH / 2, "+", "ink", "middle")
             yield Label(LEFT["rest"] + WIDE / 2, TOP - 0.6, "residuals", "ink", "middle")
             yield from self._matrix(LEFT["rest"], TOP, WIDE, HIGH, rest, self.most, "rest")
+        if arrived:
+            x, y, w, h = (LEFT["p"], TOP, THIN, HIGH) if arrived == "p" else (LEFT["product"], TOP - 2, WIDE, THIN / 2)
+            yield Box(x - 0.2, y - 0.1, w + 0.4, h + 0.2, None, outline=KEY["sent"])
         yield from self._sizes(sums)
         yield from self._errors(number)
 
@@ -160,10 +171,10 @@ class _Picture:
         yield Label(CHART, TOP - 0.6, "error", "ink")
         yield Curve(((CHART, base), (END, base)), "faint", 1.5)
         for place, error in enumerate(self.shown.errors[:number]):
-            worse = place and error > 0.99 * min(self.shown.errors[:place])
-            colour = "wrong" if worse and error > 1.05 * self.shown.best else MEANINGS["residual"]
+            worse = self.right is not None and error > self.right.errors[place]
+            colour = "wrong" if worse else MEANINGS["residual"]
             x = CHART + pitch * place
-            yield Box(x, base - high * error, pitch - 0.5, high * error, colour, "", "e", id=f"error {place}")
-            yield Label(x + pitch / 2 - 0.2, base + 0.6, str(place + 1), "faint", "middle")
+            yield Box(x, base - high * error, pitch - 0.6, high * error, colour, "", "e", id=f"error {place}")
+            yield Label(x + pitch / 2 - 0.3, base + 0.6, str(place + 1), "faint", "middle")
         yield Curve(((CHART, best), (END, best)), "ink", 2)
         yield Label(END, base + 1.5, f"line: SVD, {self.shown.best:.0%}", "faint", "end")

@@ -43,12 +43,13 @@ class Bars:
             yield Curve(((LEFT - 0.5, base), (right, base)), "faint", 1.5)
             for line, name in enumerate(names):
                 yield Label(LEFT - 1, base - 0.5 * (len(names) - 1) + line, name, "ink", "end")
+        middle = max(0.9, (self.pitch - 1) / 2) - 0.01  # a little less, so that a terminal rounds all of them down
         for number in range(self.count):
             x = LEFT + self.pitch * number
             if number == self.followed:
                 yield Box(x - 0.2, HEIGHT - 1, max(2.0, self.pitch - 0.8), 1, "ink", str(number), " ")
             elif self.pitch >= 3 or number % 2 == self.followed % 2:
-                yield Label(x + (self.pitch - 1) / 2, HEIGHT - 0.5, str(number), "faint", "middle")
+                yield Label(x + middle, HEIGHT - 0.5, str(number), "faint", "middle")
 
     def _columns(self, step: int, message: Message, is_sent: bool) -> Iterator[Shape]:
         each = max(0.9, (self.pitch - 1) / 2)

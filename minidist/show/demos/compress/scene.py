@@ -9,8 +9,8 @@ from minidist.show.demos.compress import picture
 from minidist.show.demos.compress.run import STEPS, Message, Recorded
 from minidist.show.player.scene import Frame, Scene, Shape
 
-KEY = {"gradients": picture.GRADIENT, "residual": picture.RESIDUAL, "sent": picture.SENT}
-LOST = {"lost, wrong": "wrong"}
+KEY = {"gradients": picture.GRADIENT, "sent": picture.SENT, "residual": picture.RESIDUAL}
+BROKEN_KEY = {"gradients": picture.GRADIENT, "sent": picture.SENT, "lost, wrong": "wrong"}
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def scene(
         f"{kind.title}: rank 0's gradient of the last norm's {count} biases",
         tuple(frames),
         picture.HEIGHT,
-        KEY | (LOST if lost else {}),
+        BROKEN_KEY if lost else KEY,
         verdict,
         1 if lost else None,
         (1, 2 * (STEPS // 2), len(frames) - 1),
@@ -106,8 +106,8 @@ def _facts(shown: Recorded, step: int, is_sent: bool, number: int, nbytes: int, 
     return {
         "step": f"{step + 1} of {STEPS}",
         "bytes sent": f"{steps * nbytes:,} of {steps * now.gradient.nbytes:,}",
-        "numbers sent at least once": f"{ever} of {now.gradient.size}",
-        f"gradients of number {number}": f"{came:+.4f}",
+        "ever sent": f"{ever} of {now.gradient.size}",
+        f"gradients of {number}": f"{came:+.4f}",
         "sent of them": f"{sent:+.4f}",
         "lost" if lost else "residual": f"{came - sent if lost else held:+.4f}",
     }

@@ -41,9 +41,10 @@ def sparse(right: Recorded, nbytes: int) -> str:
     )
 
 
-def broken_sparse(right: Recorded, broken: Recorded) -> str:
-    still, count = (broken.drawn[0].sent.size - one.moved() for one in (broken, right))
-    return f"{still} of {broken.drawn[0].sent.size} biases have never moved, and with feedback {count}."
+def broken_sparse(broken: Recorded, number: int) -> str:
+    count = broken.drawn[0].sent.size
+    lost = sum(message.gradient[number] for message in broken.drawn)
+    return f"{count - broken.moved()} of {count} biases never moved. Number {number}'s gradients add up to {lost:+.2f}."
 
 
 def signs(right: Recorded, nbytes: int) -> str:
