@@ -315,7 +315,7 @@ def test_a_point_is_a_mean_and_runs_that_end_higher_are_counted(animation):
     assert curves.windows(np.arange(20.0)).tolist() == [4.5, 14.5]
     np.testing.assert_allclose(curves_scene.above(shown.compressed["1 bit"], shown.full), 0.1)
     assert curves_scene.worse(shown) == 8  # of 9
-    assert "higher in 8 of 9 runs" in animation.all_broken[4].verdict
+    assert "in 8 of 9 runs" in animation.all_broken[4].verdict
     assert "0.10 to 0.10 above" in animation.scenes[4].verdict
 
 
@@ -323,10 +323,8 @@ def test_answers_are_those_of_the_run(animation, runs):
     number = scene.followed(runs.sparse, runs.broken)
     step = lecture.first_sent(runs.sparse, number)
     _, when = animation.scenes[0].questions
-    assert (
-        when.choices[when.answer] == f"in step {step}"
-        and f"number {number} is among" in animation.scenes[0].frames[when.frame].note
-    )
+    assert when.choices[when.answer] == f"in step {step}"
+    assert f"number {number} is among the {COUNT} largest at last" in animation.scenes[0].frames[when.frame].note
     (still,) = animation.broken.questions
     assert still.choices[still.answer] == str(SIZE - runs.broken.moved())
     (how_many,) = animation.all_broken[4].questions
