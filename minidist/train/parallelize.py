@@ -2,7 +2,8 @@
 
 ``parallelize`` composes the axes that a layout names, in the order in which they split the model: tp splits heads, cp
 splits sequences, pp splits layers, and the data axis, plain or ZeRO, comes last; a run on one rank has that one alone.
-With ep there are two data axes, one of them for the experts, inside the axis that shares these out.
+With ep there are two data axes, one of them for the experts, inside the axis that shares these out. Local SGD comes
+first: it joins workers, and all other axes are within one.
 Each implements the protocol in parallel/axis.py. The ``ParallelModel`` that comes back asks them in turn, and knows
 none of them. (Which axes can be combined is in layout.py.)
 """

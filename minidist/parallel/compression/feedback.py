@@ -42,7 +42,8 @@ def feed_back(gradient, residual, send: Callable) -> tuple:
 class Residuals:
     """What this rank has not sent yet, float64 and flat, by the parameter's name: buckets may change, names do not.
 
-    (torch's PowerSGD lost them when DistributedDataParallel made its buckets anew: pytorch issue 49418.)
+    (torch's PowerSGD had them by bucket, and DistributedDataParallel makes its buckets anew after the first step:
+    pytorch pull requests 48670 and 50981.)
 
     Args:
         on_grid: whether messages are made of numbers that are no elements: see above.

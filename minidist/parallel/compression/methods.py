@@ -9,6 +9,7 @@ from minidist.parallel.compression.quantized import Int8, StochasticBFloat16
 from minidist.parallel.compression.top_k import TopK
 
 PLAIN = {"bf16": StochasticBFloat16, "int8": Int8, "onebit": OneBit}  # those that take no number
+LONGEST = 18  # digits of a rank
 CHOICES = "bf16, int8, onebit, topk:SHARE or powersgd:RANK"
 
 
@@ -26,7 +27,7 @@ def read_method(text: str) -> Method:
     if name == "topk":
         return TopK(text, _share(text, number))
     if name == "powersgd":
-        if not (number.isascii() and number.isdecimal() and int(number)):
+        if not (number.isascii() and number.isdecimal() and len(number) <= LONGEST and int(number)):
             raise ValueError(f"compress={text}: the rank must be a whole number of 1 or more, as in powersgd:4")
         return PowerSGD(text, int(number))
     raise ValueError(f"compress={text}: choose {CHOICES}")
@@ -34,7 +35,7 @@ def read_method(text: str) -> Method:
 
 def _share(text: str, number: str) -> Fraction:
     try:
-        legal = 0 < float(number) <= 1
+        legal = number.isascii() and "_" not in number and 0 < float(number) <= 1
     except ValueError:
         legal = False
     if not legal:

@@ -4,7 +4,8 @@ Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distribute
 2019). One step of the power method on the sum M of all ranks' matrices: P = M Q, made orthonormal, spans directions in
 which M is large, and P Q^T with a new Q = M^T P is the part of M in those directions. Nobody needs M itself: the sums
 of the ranks' own products are enough. Each step starts from the last one's Q (warm start), so that many steps are one
-long power iteration, and the directions follow the gradient.
+long power iteration, and the directions follow the gradient. (torch's hook once filled it with new random numbers in
+each step. That raises no error; it only costs accuracy: pytorch pull request 50283.)
 
 A parameter with two axes or more is taken for the matrix (-1, last axis). Where factors would be no smaller, and for
 vectors, the gradient itself is summed.
@@ -26,6 +27,7 @@ from minidist.parallel.compression.feedback import Residuals, grid_unit, largest
 from minidist.parallel.compression.method import Method, Shape
 
 DEPENDENT = 2.0**-40  # of a column's length: what is left of it is rounding
+TINY = 2.0**-1000  # so that nothing is divided by 0
 
 
 @overridable
@@ -56,11 +58,11 @@ def orthonormal(columns):
     """
     rows = xp.ascontiguousarray(columns.T)  # (r, m)
     for i, row in enumerate(rows):
-        length = xp.linalg.norm(row)
+        length = xp.sqrt(row @ row)
         for _ in range(2):
             row -= (rows[:i] @ row) @ rows[:i]
-        left = xp.linalg.norm(row)
-        row *= 1 / left if left > DEPENDENT * length else 0
+        left = xp.sqrt(row @ row)
+        row *= xp.where(left > DEPENDENT * length, 1 / xp.maximum(left, TINY), 0)
     return xp.ascontiguousarray(rows.T)
 
 

@@ -21,11 +21,14 @@ once (Streaming DiLoCo, Douillard et al., 2025, arXiv 2501.18512). Simplified: a
 the next steps compute.
 
 **Bits.** One step of SGD inside and an outer step of rate 1 are data parallelism, and should have its bits. Subtracting
-weights would lose them: a float32 weight keeps but the highest bits of lr * gradient. So where the inner steps are
+weights would lose them: a float32 weight keeps only the highest bits of lr * gradient. So where the inner steps are
 *linear* in the gradients (SGD without clipping and weight decay), a worker does not subtract. It adds up the float64
-sums of its gradients, which the outer step needs, and averaging and rounding happen once, over all workers, as in data
-parallelism. The steps of a round may have different learning rates: each sum counts by its step's rate beside the
-first's. All other optimizers have no such sum, and there the difference of two float32 weights, in float64, is exact.
+sums of its gradients, from which all workers' mean is taken and rounded once, as in data parallelism:
+
+    pseudo-gradient = lr_1 * mean of (sum over the round's steps h of lr_h / lr_1 * gradient_h)
+
+Other optimizers have no such sum. There the difference of two float32 weights is taken in float64, where it is exact
+but for weights of very different sizes, and rounded once over all workers too.
 """
 
 from collections.abc import Sequence
@@ -129,10 +132,11 @@ class Fragment:
 
 
 class LocalSGD(Axis):
-    """Local SGD as an axis: the first one, because it joins what the others split.
+    """Local SGD as an axis: the first one, around all those within a worker.
 
     Each worker's steps are those of a run by itself, on its own micro-batches. After every ``local_steps``-th one and
-    the run's last one, which leaves one model, comes the outer step.
+    the run's last one, which leaves one model, comes the outer step. It changes the weights that the inner optimizer
+    trains; the axes within the worker then bring them to where the model needs them, as after every step.
 
     Args:
         group: the ranks with the same part of the model, one of each worker.
@@ -174,11 +178,11 @@ class LocalSGD(Axis):
             optimizer.kinds["outer_momentum."] = self.momentum_buffers
 
     def sync_gradients(self) -> None:
-        """Note where the gradients are: the axes within the worker are about to complete these sums in place."""
+        """Note where the gradients are. The axes within the worker complete these sums in place, after this call."""
         self.gradients = {parameter.name: parameter.grad for parameter in self.model.parameters()}
 
     def sync_params(self) -> None:
-        """After the inner step: take the outer one where it is due. (Averaging has left the gradients' sums alone.)"""
+        """After the inner step: take the outer one where it is due. (The sums are still there: averaging copies.)"""
         self.step += 1
         if self.linear:
             for fragment in self.fragments:
