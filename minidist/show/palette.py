@@ -31,6 +31,7 @@ MEANINGS = {
     # what memory holds
     "parameters": "#56B4E9",
     "gradients": "#0072B2",
+    "residual": "#44BB99",  # of gradients: not sent yet
     "master weights": "#00573F",
     "optimizer state": "#009E73",
     "second moments": "#7FCEB9",
@@ -58,6 +59,7 @@ KIN = (  # meanings that share a colour
     {"communication", "full link", "read"}, {"reduce-scatter", "link between nodes"}, {"attention", "softmax"},
 )  # fmt: skip
 RANKS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#BFA800", "#444444")
+SIGNED = ("#762A83", "#9970AB", "#C2A5CF", "#F7F7F7", "#ACD39E", "#5AAE61", "#1B7837")  # from negative to positive
 SHARES = ("#E6DBF5", "#B79BDD", "#5B00B5")  # of a load: from little to much
 # of a mesh; from Paul Tol's "muted" palette, since ranks and meanings have taken Okabe and Ito's
 AXES = {"pp": "#332288", "dp": "#AA4499", "tp": "#999933", "cp": "#44AA99", "ep": "#661100"}

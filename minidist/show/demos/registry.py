@@ -8,6 +8,7 @@ from minidist.show.demos import (
     bf16,
     cluster,
     collectives,
+    compress,
     context_parallel,
     data_parallel,
     deadlock,
@@ -69,6 +70,10 @@ DEMONSTRATIONS = {
         Demonstration(
             "flash", "attention tile by tile: what is read and written", flash.animation, 1, 48, "tokens",
             least_ranks=1, most_ranks=1, most=flash.MOST,
+        ),
+        Demonstration(
+            "compress", "gradients in few bytes: what is sent, what waits, what is lost", compress.animation, 4, 16,
+            "the numbers that are drawn", most=compress.MOST,
         ),
         Demonstration(
             "deadlock", "which rank waits for which", deadlock.animation, 4, 2000, "numbers in a message",
