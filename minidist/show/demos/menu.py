@@ -27,6 +27,9 @@ GROUPS = {  # group -> demonstration -> its scenes, as it makes them by default
         "cluster": ("one node", "two nodes", "congested uplink"),
         "failure": ("die, go on", "save"),
     },
+    "loosened steps": {
+        "async": ("synchronous", "asynchronous", "bounded", "evidence", "two servers"),
+    },
 }
 SCENES = {name: scenes for group in GROUPS.values() for name, scenes in group.items()}
 GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}
