@@ -13,7 +13,7 @@ runs the server applies and counts a gradient again that comes twice.
 
 from minidist.show.demos.parameter_server import evidence, lecture, scene, shards, verdict
 from minidist.show.demos.parameter_server.bug import BUG, train_with_copies, with_copies
-from minidist.show.demos.parameter_server.recorded import recorded
+from minidist.show.demos.parameter_server.recorded import Recorded
 from minidist.show.demos.parameter_server.run import (
     KINDS,
     LEAST,
@@ -39,9 +39,9 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         proof = prove(warm, runs["synchronous"][0])
         broken = {kind: train(warm, kind, workers, size, seed, train_with_copies) for kind in KINDS[1:]}
         one, two = (train_with_servers(warm, servers, workers, size, seed) for servers in (1, 2))
-    right = {kind: [recorded(run) for run in each] for kind, each in runs.items()}
+    right = {kind: [Recorded.of(run) for run in each] for kind, each in runs.items()}
     with with_copies():
-        wrong = {kind: recorded(run) for kind, run in broken.items()}
+        wrong = {kind: Recorded.of(run) for kind, run in broken.items()}
     shared = Shards.of(two)
     scenes = [
         lecture.OF_KIND[kind](scene.of_run(kind, run, size, verdict.of_kind(kind, run, seconds, proof)), run)

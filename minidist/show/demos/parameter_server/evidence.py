@@ -1,7 +1,7 @@
 """What each way to wait costs: how stale the gradients were, and the loss over simulated time, for several seeds."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -44,7 +44,7 @@ def staleness(runs: Sequence[Recorded], now: float) -> list[int]:
 
 
 def _histograms(runs: Runs, now: float, seconds: float) -> list[Shape]:
-    """For each kind the share of gradients with each staleness; what the straggler sent is outlined."""
+    """For each kind the share of gradients with each staleness, those of the straggler on top."""
     most = max(max(staleness(each, seconds)) for each in runs.values())
     left, right = SHARES
     width = (right - left) / (most + 1)
@@ -62,8 +62,8 @@ def _histograms(runs: Runs, now: float, seconds: float) -> list[Shape]:
             for slow, count in enumerate(counts):
                 high = HIGH * count[old] / max(1, len(landed))
                 if high:
-                    outline = "ink" if slow else None
-                    shapes.append(Box(x, below - high, width - 0.3, high, MEANINGS[kind], "", kind[0], outline))
+                    fill, mark = ("ink", "#") if slow else (MEANINGS[kind], kind[0])
+                    shapes.append(Box(x, below - high, width - 0.3, high, fill, "", mark))
                     below -= high
             if width >= 2.2 or old % 2 == 0:
                 shapes.append(Label(x + width / 2 - 0.15, base + 0.6, str(old), "faint", "middle"))
@@ -81,7 +81,7 @@ def _losses(runs: Runs, now: float, seconds: float) -> list[Shape]:
 
     target = at(0, TARGET)[1]
     shapes: list[Shape] = [
-        Label(LEFT, 0.4, "loss", "faint"),
+        Label(LEFT - 0.6, (target + BOTTOM) / 2, "loss", "faint", "end"),
         Box(LEFT, BOTTOM, RIGHT - LEFT, 0.08, "faint", "", " "),
         Box(LEFT, target, RIGHT - LEFT, 0.08, "ink", "", "-"),
         Label(LEFT - 0.6, target, f"{TARGET:.1f}", "ink", "end"),
@@ -97,26 +97,35 @@ def _losses(runs: Runs, now: float, seconds: float) -> list[Shape]:
             places = [(time, loss) for time, loss in zip(run.times, run.losses, strict=True) if time < now]
             places.append((now, loss_at(run, now)))
             shapes.append(Curve(tuple(at(*place) for place in places), MEANINGS[kind], 3))
-        reached = [run.reaches(TARGET) for run in each]
-        if max(reached) <= now:
-            x = at(float(np.mean(reached)), TARGET)[0]
-            shapes.append(Box(x - 0.15, target, 0.3, BOTTOM - target, MEANINGS[kind], "", "|"))
-            shapes.append(Label(x + 0.6, BOTTOM - 0.7, f"{np.mean(reached):.0f} s"))
+    return shapes + _reached(runs, now, at)
+
+
+def _reached(runs: Runs, now: float, at: Callable[[float, float], tuple[float, float]]) -> list[Shape]:
+    """For each kind of which all runs have reached the target, when they did on average: a line, and the time."""
+    shapes: list[Shape] = []
+    free = float(RIGHT)  # from here on to the right are times
+    means = {kind: float(np.mean([run.reaches(TARGET) for run in each])) for kind, each in runs.items()}
+    for kind in sorted(runs, key=means.__getitem__, reverse=True):
+        if max(run.reaches(TARGET) for run in runs[kind]) <= now:
+            x, y = at(means[kind], TARGET)
+            text = f"{means[kind]:.0f} s"
+            place = min(x, free - len(text) / 2 - 0.5)
+            shapes.append(Box(x - 0.1, TOP, 0.2, y - TOP, MEANINGS[kind], "", "|"))
+            shapes.append(Label(place, TOP - 0.5, text, "ink", "middle"))
+            free = place - len(text) / 2
     return shapes
 
 
 def _note(runs: Runs, now: float) -> str:
     count = len(next(iter(runs.values())))
     if not now:
-        return f"{count} runs of each kind, each with other weights, samples and noise. All begin with the same loss."
+        return f"{count} runs of each kind, with other weights, samples and noise. On this clock messages take no time."
     done = [kind for kind, each in runs.items() if max(run.reaches(TARGET) for run in each) <= now]
     if not done:
         return f"After {now:.0f} s: without waiting, more gradients come, and the loss falls sooner."
     if len(done) < len(runs):
         return f"After {now:.0f} s the loss of all {' and '.join(done)} runs is below {TARGET:.1f}."
-    return (
-        f"After {now:.0f} s it is in all runs. A bound helps little where one worker is always slow: it sets the pace."
-    )
+    return f"After {now:.0f} s all runs are below it. With a bound, a worker that is always slow still sets the pace."
 
 
 def _facts(runs: Runs, now: float) -> dict[str, str]:

@@ -54,6 +54,30 @@ class Recorded:
     losses: Sequence[float]
     fingerprint: str
 
+    @classmethod
+    def of(cls, run: Run) -> "Recorded":
+        """What happened in a run of ``train_watched`` with one server.
+
+        Raises:
+            RuntimeError: if a gradient was not computed with the bits of the version that the server's log names.
+        """
+        layout, server = run.layout, run.ranks[run.layout.dp]
+        order = seeded_order(read_arrivals(layout.arrivals, layout.dp), run.config.steps, layout.slack, run.config.seed)
+        ends = {(arrival.worker, arrival.step): arrival.seconds for arrival in order}
+        made = [0.0] * (2 + max(push.found for push in server.pushes))
+        for push in server.pushes:  # a synchronous server's update waits for the last of them
+            made[push.found + 1] = max(made[push.found + 1], ends[push.worker, push.step])
+        landings: list[Landing] = []
+        for push in sorted(server.pushes, key=lambda push: ends[push.worker, push.step]):
+            key, begin = (push.worker, push.step), made[push.read]
+            slowest = min(
+                sum(end <= begin for (worker, _), end in ends.items() if worker == one) for one in range(layout.dp)
+            )
+            again = any((one.worker, one.step) == key for one in landings)
+            landings.append(Landing(*key, begin, ends[key], push.read, push.found, push.step - slowest, again))
+        check_versions(landings, [rank.arrays["weights"] for rank in run.ranks])
+        return cls(layout, landings, made, server.arrays["losses"].tolist(), run.fingerprint)
+
     @property
     def workers(self) -> int:
         return self.layout.dp
@@ -78,30 +102,6 @@ class Recorded:
         before, after = self.losses[below - 1 : below + 1]
         start, end = self.times[below - 1 : below + 1]
         return start + (end - start) * (before - loss) / (before - after)
-
-
-def recorded(run: Run) -> Recorded:
-    """What happened in a run of ``train_watched`` with one server.
-
-    Raises:
-        RuntimeError: if a gradient was not computed with the bits of the version that the server's log names.
-    """
-    layout, server = run.layout, run.ranks[run.layout.dp]
-    order = seeded_order(read_arrivals(layout.arrivals, layout.dp), run.config.steps, layout.slack, run.config.seed)
-    ends = {(arrival.worker, arrival.step): arrival.seconds for arrival in order}
-    made = [0.0] * (2 + max(push.found for push in server.pushes))
-    for push in server.pushes:  # a synchronous server's update waits for the last of them
-        made[push.found + 1] = max(made[push.found + 1], ends[push.worker, push.step])
-    landings: list[Landing] = []
-    for push in sorted(server.pushes, key=lambda push: ends[push.worker, push.step]):
-        key, begin = (push.worker, push.step), made[push.read]
-        slowest = min(
-            sum(end <= begin for (worker, _), end in ends.items() if worker == one) for one in range(layout.dp)
-        )
-        again = any((one.worker, one.step) == key for one in landings)
-        landings.append(Landing(*key, begin, ends[key], push.read, push.found, push.step - slowest, again))
-    check_versions(landings, [rank.arrays["weights"] for rank in run.ranks])
-    return Recorded(layout, landings, made, server.arrays["losses"].tolist(), run.fingerprint)
 
 
 def check_versions(landings: Sequence[Landing], weights: Sequence[np.ndarray]) -> None:

@@ -15,7 +15,7 @@ from minidist.verify.comparison import ONE_PROCESS, agrees
 LEAST, MOST = 2, 6  # times as long as the others' steps: those of the last worker
 STALENESS = 2  # the bound
 SEEDS = 3  # runs of each kind, each with other weights, samples and noise
-SYNCHRONOUS_STEPS = 12  # that are taken until the clock stops
+SYNCHRONOUS_STEPS = 15  # that are taken until the clock stops
 SHARED_STEPS = 4  # of the runs with one and with two servers
 LONG = 1 + NOISE / 2  # what a step takes on average, of the time without noise
 KINDS = "synchronous", "asynchronous", "bounded"  # names of scenes
@@ -24,7 +24,7 @@ KINDS = "synchronous", "asynchronous", "bounded"  # names of scenes
 def config_of(workers: int, seed: int, steps: int) -> TrainConfig:
     """A small model. Each worker has one micro-batch of 4 samples in a step."""
     return TrainConfig(
-        layers=1, heads=2, width=32, context=32, global_batch=4 * workers, micro_batch=4, steps=steps, lr=6e-3,
+        layers=1, heads=2, width=32, context=32, global_batch=4 * workers, micro_batch=4, steps=steps, lr=4.5e-3,
         warmup=4, seed=seed,
     )  # fmt: skip
 

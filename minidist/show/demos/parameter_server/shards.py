@@ -11,10 +11,9 @@ from minidist.train.result import Run
 
 NAME = "two servers"
 SERVERS = 2
-LEFT, RIGHT = 10, 71
-ROW, FIRST, PITCH, HIGH = 1.5, 5, 2.5, 1.5  # lines: of what is not dealt yet, of the first server, between servers
-PUSH = 11.5  # line of a worker's push
-HEIGHT = 14.0
+LEFT, WIDE, APART = 10, 30, 1.5  # of the servers' places: where they begin, their width, and between them
+ROW, HELD, PUSH, HIGH = 1.0, 5.5, 10.0, 1.5  # lines: of what is not dealt yet, of the servers, of a worker's push
+HEIGHT = 12.0
 SMALL = 256  # elements: smaller parameters are dealt together
 
 
@@ -54,6 +53,15 @@ class Shards:
         large = sum(size >= SMALL for size in self.sizes.values())
         return [*range(large + 1), len(self.sizes)]
 
+    @property
+    def unit(self) -> float:
+        """The width of an element: the fuller server fills its place."""
+        return WIDE / max(self.held(len(self.sizes)))
+
+    def left(self, server: int) -> float:
+        """Where a server's place begins."""
+        return LEFT + server * (WIDE + APART)
+
     def server_of(self, name: str) -> int:
         return next(server for server, names in enumerate(self.servers) if name in names)
 
@@ -70,7 +78,7 @@ def scene_of(shards: Shards, verdict: str) -> Scene:
     everything = len(shards.sizes)
     note = "A worker's gradients travel as one message to each server, and its new weights come back from both."
     frames.append(Frame((*_dealt(shards, everything), *_push(shards)), note, _facts(shards, everything)))
-    key = {"not dealt yet": MEANINGS["parameters"]}
+    key = {"not dealt yet": MEANINGS["idle"]}
     key |= {f"server {server}": of_rank(shards.first + server) for server in range(SERVERS)}
     title = "Two servers share the parameters: the largest first, to whoever has least"
     return Scene(NAME, title, tuple(frames), HEIGHT, key, verdict, None, (2, len(frames) - 1))
@@ -78,22 +86,22 @@ def scene_of(shards: Shards, verdict: str) -> Scene:
 
 def _dealt(shards: Shards, dealt: int) -> list[Shape]:
     """What is not dealt yet, and below it what each server holds."""
-    unit = (RIGHT - LEFT) / sum(shards.sizes.values())
-    ends = [float(LEFT)] * SERVERS
-    shapes: list[Shape] = [Label(0, ROW + HIGH / 2, "to deal")]
+    unit = shards.unit
+    ends = [shards.left(server) for server in range(SERVERS)]
+    shapes: list[Shape] = []
+    if dealt < len(shards.sizes):
+        shapes.append(Label(0, ROW + HIGH / 2, "to deal"))
     for server, held in enumerate(shards.held(dealt)):
-        y = FIRST + PITCH * server
-        shapes.append(Label(0, y + HIGH / 2, f"server {server}", of_rank(shards.first + server)))
-        shapes.append(Label(LEFT + held * unit + 1, y + HIGH / 2, f"{held:,}"))
+        text = f"server {server}: {held:,} elements"
+        shapes.append(Label(shards.left(server), HELD - 0.6, text, of_rank(shards.first + server)))
     x = float(LEFT)
     for place, name in enumerate(shards.order):
         width = shards.sizes[name] * unit
         if place >= dealt:
-            shapes.append(_box(name, x, ROW, width, MEANINGS["parameters"], "p"))
+            shapes.append(_box(name, x, ROW, width, MEANINGS["idle"], "."))
         else:
             server = shards.server_of(name)
-            y = FIRST + PITCH * server
-            shapes.append(_box(name, ends[server], y, width, of_rank(shards.first + server), str(server)))
+            shapes.append(_box(name, ends[server], HELD, width, of_rank(shards.first + server), str(server)))
             ends[server] += width
         x += width
     return shapes
@@ -112,17 +120,14 @@ def short(name: str) -> str:
 
 
 def _push(shards: Shards) -> list[Shape]:
-    """A worker's message to each server, in proportion."""
+    """A worker's message to each server."""
     shapes: list[Shape] = [Label(0, PUSH + HIGH / 2, "a push")]
-    unit, x = (RIGHT - LEFT) / sum(shards.nbytes), float(LEFT)
-    for server, nbytes in enumerate(shards.nbytes):
-        width, colour = nbytes * unit, of_rank(shards.first + server)
-        text = f"{nbytes:,} B to server {server}"
-        shapes.append(Box(x, PUSH, width - 0.2, HIGH, colour, text, str(server), id=f"push to {server}"))
-        middle = x + width / 2
-        to_y = FIRST + PITCH * server + HIGH + 0.1
-        shapes.append(Arrow(middle, PUSH, LEFT + 8 + 4 * server, to_y, colour, text))
-        x += width
+    for server, (nbytes, held) in enumerate(zip(shards.nbytes, shards.held(len(shards.sizes)), strict=True)):
+        x, width, colour = shards.left(server), held * shards.unit, of_rank(shards.first + server)
+        text = f"{nbytes:,} B"
+        shapes.append(Box(x, PUSH, width, HIGH, colour, text, str(server), id=f"push to server {server}"))
+        to_server = f"{text} to server {server}"
+        shapes.append(Arrow(x + width / 2, PUSH, x + width / 2, HELD + HIGH + 0.1, "ink", to_server))
     return shapes
 
 

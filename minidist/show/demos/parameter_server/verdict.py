@@ -29,8 +29,8 @@ def of_kind(kind: str, run: Recorded, seconds: float, proof: str) -> str:
     ages = f"{np.mean(slow):.1f} updates for the straggler, {np.mean(others):.1f} for the others"
     if kind == "asynchronous":
         return (
-            f"Nobody waited; the mean staleness is {np.mean(stale):.2f}: {ages}. It tends to N − 1 = {run.workers - 1} "
-            f"whatever the speeds, since each update makes the gradients of all others one version older. {CHECKED}"
+            f"Nobody waited; the mean staleness is {np.mean(stale):.2f}: {ages}. Whatever the speeds, it tends to "
+            f"N − 1 = {run.workers - 1}: each update makes the gradients of all others one version older. {CHECKED}"
         )
     return (
         f"{waited}, and none was more than {STALENESS} steps ahead. The oldest gradient is {max(stale)} updates old; "
@@ -41,13 +41,14 @@ def of_kind(kind: str, run: Recorded, seconds: float, proof: str) -> str:
 def of_evidence(runs: Runs) -> str:
     """When each kind reaches the target, and what staleness costs for as many gradients."""
     times = {kind: [run.reaches(TARGET) for run in each] for kind, each in runs.items()}
-    spread = ", ".join(f"{kind} after {min(each):.0f} to {max(each):.0f} s" for kind, each in times.items())
+    first = sorted(times, key=lambda kind: max(times[kind]))
+    spread = ", ".join(f"{kind} after {min(times[kind]):.0f} to {max(times[kind]):.0f} s" for kind in first)
     rounds = min(len(run.losses) for each in runs.values() for run in each) - 1
     same = {kind: [run.losses[rounds] for run in each] for kind, each in runs.items()}
     ends = ", ".join(f"{np.mean(each):.2f} {kind}" for kind, each in same.items())
     workers = runs["synchronous"][0].workers
     return (
-        f"The loss reaches {TARGET:.1f} {spread}, in the first and in the last of {SEEDS} seeds. "
+        f"A loss of {TARGET:.1f}: {spread} ({SEEDS} seeds). "
         f"After {rounds * workers} gradients each it is {ends}: staleness costs little here, and waiting costs much."
     )
 
