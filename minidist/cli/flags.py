@@ -45,7 +45,7 @@ HELP = {
     "context, or all",
     "node_size": "ranks that share a node, which must divide their number: bytes between nodes are counted, and "
     "collectives send few of them; 0 is all ranks",
-    "servers": "ranks beside --dp that hold the parameters, with --sync server or async (default: 1 there)",
+    "servers": "ranks beside --dp that hold the parameters, with --sync server or async; 0 is 1 there",
     "staleness": "steps by which a worker may be ahead of the slowest, with --sync server; 0 is synchronous",
     "arrivals": "who comes next, with --sync server or async: live is whoever does; seeded repeats one order, and "
     "1+1+4 does so for workers that take so long for a step",
@@ -53,7 +53,8 @@ HELP = {
     "outer_lr": "learning rate of the outer step that follows, with --sync local",
     "outer_momentum": "Nesterov momentum of the outer step; 0 is SGD",
     "fragments": "parts of the model that take turns in the outer step, so that fewer bytes are sent at once",
-    "compress": "what to send in place of a bucket's gradients: bf16, int8, onebit, topk:SHARE or powersgd:RANK",
+    "compress": "what to send in place of a bucket's gradients: bf16, int8, onebit, topk:SHARE or powersgd:RANK "
+    "(default: the gradients themselves)",
     "error_feedback": "0 loses what --compress leaves out, 1 adds it to the next step's gradients",
     # of TrainConfig
     "layers": "transformer blocks",
@@ -65,11 +66,12 @@ HELP = {
     "global batch over the first SAMPLES samples (default: no ramp)",
     "micro_batch": "samples per forward and backward pass",
     "steps": "optimizer steps",
-    "optimizer": "how to update: AdamW, or LAMB, which scales the step on each matrix to the matrix (large batches)",
+    "optimizer": "how to update: AdamW; LAMB, which scales the step on each matrix to the matrix (large batches); or "
+    "SGD without momentum, which keeps no state",
     "lr": "peak learning rate",
     "warmup": "steps of linear warm-up before the cosine decay",
     "clip": "maximum global gradient norm",
-    "weight_decay": "weight decay: decoupled in AdamW, part of the update in LAMB",
+    "weight_decay": "weight decay: decoupled in AdamW and SGD, part of the update in LAMB",
     "dropout": "dropout probability",
     "attention": "plain holds the scores of all pairs of tokens; tiled holds one tile of them at a time, as "
     "FlashAttention does",

@@ -24,8 +24,9 @@ from minidist.course.learner.implementations import (
 from minidist.plan.memory_check import check_memory
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
+from minidist.train.loosened_check import loosened_by
 from minidist.train.result import Run
-from minidist.verify.comparison import ONE_PROCESS, Difference, agrees, first_difference, verify
+from minidist.verify.comparison import ONE_PROCESS, Difference, agrees, check_exact, first_difference, verify
 from minidist.verify.layouts import DEFAULT_LAYOUTS, MORE_LAYOUTS
 
 STEPS = 20  # by default; fewer than train's, because every layout runs them
@@ -136,7 +137,7 @@ def _asked(options, layouts: list[Layout], steps: int = STEPS) -> Group:
     }
     config = _config(options, **settings)
     for layout in (ONE_PROCESS, *layouts):
-        config.check(layout)
+        check_exact(config, layout)
         check_memory(config, layout)
     return config, layouts
 
@@ -276,7 +277,8 @@ def _matrix(options) -> int:
 def _interrupt(options, asked: list[Layout]) -> int:
     if options.impl or options.max_ranks is not None or options.png is not None:
         raise ValueError("--interrupt runs the library's own code in layouts: remove --impl, --max-ranks and --png")
-    candidates = asked or DEFAULT_LAYOUTS + (MORE_LAYOUTS if options.all else [])
+    usual = DEFAULT_LAYOUTS + (MORE_LAYOUTS if options.all else [])
+    candidates = asked or [layout for layout in usual if not loosened_by(layout)]  # those that keep checkpoints
     config, layouts = _asked(options, candidates, FEW_STEPS)
     check_outputs({"json": options.json}, options.text)
     console = console_of(options)

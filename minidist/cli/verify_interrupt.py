@@ -8,6 +8,7 @@ from rich.text import Text
 from minidist.cli.output import json_output, write_outputs
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
+from minidist.train.loosened_check import loosened_by
 from minidist.verify.interruption import covering_interruptions, run_interrupted
 
 
@@ -17,6 +18,9 @@ def run_interruptions(config: TrainConfig, layouts: Sequence[Layout], console: C
         raise ValueError("--interrupt goes from one layout to another: name two or more, or none for the usual ones")
     if config.steps < 2:
         raise ValueError("--interrupt cuts a run off between two steps: set steps to 2 or more")
+    for layout in layouts:
+        if loosened_by(layout):
+            raise ValueError(f"--interrupt saves runs, and layout {layout} keeps no checkpoints: leave it out")
     interruptions = covering_interruptions(layouts, config.steps)
     console.print(
         f"{len(interruptions)} interruptions of runs of {config.steps} steps, from {len(set(layouts))} layouts to "

@@ -141,14 +141,26 @@ class ProcessGroup:
         if not async_op and (self._background is None or not self._background.busy):
             traced()
             return None
-        if self._background is None:
-            self._background = Background(self.transport)
-        work = BackgroundWork(self._background, label, traced)
-        self._background.submit(work)
+        work = self.start(label, traced)
         if async_op:
             return work
         work.wait()
         return None
+
+    def start(self, label: str, body: Callable[[], None]) -> Work:
+        """Run ``body()`` in the background, behind what this group has in flight there.
+
+        It may be a program of several collectives and what is computed between them, if these are of other groups:
+        those of this one wait their turn behind it. Such a program takes a second group of the same ranks.
+
+        Args:
+            label: the program in words, for whoever waits for it.
+        """
+        if self._background is None:
+            self._background = Background(self.transport)
+        work = BackgroundWork(self._background, label, body)
+        self._background.submit(work)
+        return work
 
     @property
     def unwaited(self) -> list[str]:

@@ -11,7 +11,7 @@ One step reads
 Everything here is elementwise, so a full parameter and any slice of it get the same bits.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import cos, pi, sqrt
 
 from minidist import ledger, trace
@@ -42,11 +42,21 @@ def average_gradients(parameters: Iterable[Parameter], count: int) -> None:
             ledger.hold("gradients", parameter.grad)
 
 
-def sgd_update(data, grad, momentum_buffer, lr: float, momentum: float) -> None:
-    """One step of stochastic gradient descent on one array, in place, as in ``torch.optim.SGD``."""
-    momentum_buffer *= momentum
-    momentum_buffer += grad
-    data -= lr * momentum_buffer
+def sgd_update(data, grad, momentum_buffer, lr: float, momentum: float, weight_decay: float = 0.0) -> None:
+    """One step of stochastic gradient descent on one array, in place, as in ``torch.optim.SGD``.
+
+    Args:
+        data, grad, momentum_buffer: the weights, their gradient, and the running sum of it; all of one shape. Without
+            momentum there is no such sum: None.
+        weight_decay: as of ``adamw_update``. (torch adds it to the gradient, and so to its sum.)
+    """
+    if momentum:
+        momentum_buffer *= momentum
+        momentum_buffer += grad
+        grad = momentum_buffer
+    if weight_decay:
+        data *= 1 - lr * weight_decay
+    data -= lr * grad
 
 
 @overridable
@@ -80,41 +90,70 @@ def adamw_update(
     data -= scratch
 
 
-class SGD:
-    """Stochastic gradient descent with optional momentum.
+class Optimizer:
+    """What changes parameters by their gradients, step by step.
 
     Args:
         parameters: to train; each needs a unique name.
         lr: the learning rate, an attribute that may change before each step.
-        momentum: the share of the last step's direction that the next step keeps.
+        weight_decay: applies to parameters with ``decay``.
+        states: the names of the arrays that it keeps for each parameter; they start at zero.
+
+    Attributes:
+        steps: how many it has taken.
+        kinds: for each state, as ``exp_avg.``, the arrays of all parameters by their names.
     """
 
-    def __init__(self, parameters: Iterable[Parameter], lr: float, momentum: float = 0.0) -> None:
+    def __init__(self, parameters: Iterable[Parameter], lr: float, weight_decay: float, states: Sequence[str]) -> None:
         self.parameters = list(parameters)
-        self.lr, self.momentum = lr, momentum
-        self.momentum_buffer = {parameter.name: xp.zeros_like(parameter.data) for parameter in self.parameters}
+        self.lr, self.weight_decay, self.steps = lr, weight_decay, 0
+        self.kinds = {
+            f"{state}.": {parameter.name: xp.zeros_like(parameter.data) for parameter in self.parameters}
+            for state in states
+        }
 
     def step(self) -> None:
-        """Change each parameter that has a gradient."""
-        for parameter in self.parameters:
-            if parameter.grad is not None:
-                buffer = self.momentum_buffer[parameter.name]
-                sgd_update(parameter.data, parameter.grad, buffer, self.lr, self.momentum)
+        """Change each parameter that has a gradient. Without any gradient it is no step."""
+        trained = [parameter for parameter in self.parameters if parameter.grad is not None]
+        self.steps += bool(trained)
+        for parameter in trained:
+            self.update(parameter, self.weight_decay if parameter.decay else 0.0)
+
+    def update(self, parameter: Parameter, weight_decay: float) -> None:
+        """Change one parameter by its gradient."""
+        raise NotImplementedError
 
     def state(self) -> dict:
-        """Every array of the optimizer, by name: ``momentum_buffer.<parameter>``."""
-        return {f"momentum_buffer.{name}": array for name, array in self.momentum_buffer.items()}
+        """Every array of the optimizer, by name: ``exp_avg.<parameter>`` and so on."""
+        return {f"{kind}{name}": array for kind, arrays in self.kinds.items() for name, array in arrays.items()}
 
 
-class AdamW:
+class SGD(Optimizer):
+    """Stochastic gradient descent, with decoupled weight decay. Without momentum it keeps no arrays.
+
+    Args:
+        momentum: the share of the last step's direction that the next step keeps. Others: as of ``Optimizer``.
+    """
+
+    def __init__(
+        self, parameters: Iterable[Parameter], lr: float, momentum: float = 0.0, weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(parameters, lr, weight_decay, ("momentum_buffer",) if momentum else ())
+        self.momentum = momentum
+
+    def update(self, parameter: Parameter, weight_decay: float) -> None:
+        arrays = 5 if self.momentum else 3  # reads two or three, writes one or two
+        trace.kernel("sgd", 0, arrays * parameter.data.nbytes)
+        buffer = self.kinds["momentum_buffer."][parameter.name] if self.momentum else None
+        sgd_update(parameter.data, parameter.grad, buffer, self.lr, self.momentum, weight_decay)
+
+
+class AdamW(Optimizer):
     """Adam with decoupled weight decay.
 
     Args:
-        parameters: to train; each needs a unique name.
-        lr: the learning rate, an attribute that may change before each step.
         betas: the share of each running mean (of the gradient and of its square) that a step keeps.
-        eps: added to the square root of the second running mean.
-        weight_decay: applies to parameters with ``decay``.
+        eps: added to the square root of the second running mean. Others: as of ``Optimizer``.
     """
 
     def __init__(
@@ -125,35 +164,23 @@ class AdamW:
         eps: float = 1e-8,
         weight_decay: float = 0.1,
     ) -> None:
-        self.parameters = list(parameters)
-        self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
-        self.steps = 0
-        self.exp_avg = {parameter.name: xp.zeros_like(parameter.data) for parameter in self.parameters}
-        self.exp_avg_sq = {parameter.name: xp.zeros_like(parameter.data) for parameter in self.parameters}
-        self.kinds = {"exp_avg.": self.exp_avg, "exp_avg_sq.": self.exp_avg_sq}
+        super().__init__(parameters, lr, weight_decay, ("exp_avg", "exp_avg_sq"))
+        self.betas, self.eps = betas, eps
+        self.exp_avg, self.exp_avg_sq = self.kinds["exp_avg."], self.kinds["exp_avg_sq."]
 
-    def step(self) -> None:
-        """Change each parameter that has a gradient."""
-        self.steps += 1
-        for parameter in self.parameters:
-            if parameter.grad is None:
-                continue
-            trace.kernel("adamw", 0, 7 * parameter.data.nbytes)  # reads four arrays, writes three of them
-            adamw_update(
-                parameter.data,
-                parameter.grad,
-                self.exp_avg[parameter.name],
-                self.exp_avg_sq[parameter.name],
-                self.steps,
-                self.lr,
-                self.betas,
-                self.eps,
-                self.weight_decay if parameter.decay else 0.0,
-            )
-
-    def state(self) -> dict:
-        """Every array of the optimizer, by name: ``exp_avg.<parameter>`` and ``exp_avg_sq.<parameter>``."""
-        return {f"{kind}{name}": array for kind, arrays in self.kinds.items() for name, array in arrays.items()}
+    def update(self, parameter: Parameter, weight_decay: float) -> None:
+        trace.kernel("adamw", 0, 7 * parameter.data.nbytes)  # reads four arrays, writes three of them
+        adamw_update(
+            parameter.data,
+            parameter.grad,
+            self.exp_avg[parameter.name],
+            self.exp_avg_sq[parameter.name],
+            self.steps,
+            self.lr,
+            self.betas,
+            self.eps,
+            weight_decay,
+        )
 
 
 def warmup_cosine(step: int, steps: int, peak: float, warmup: int = 0, final: float = 0.0) -> float:

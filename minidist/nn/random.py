@@ -5,11 +5,14 @@
     dropout    ("dropout", seed, step, micro-batch, layer, place[, head])    the mask at that place; in tiled attention
                                                                              the tiles' numbers follow the head, and of
                                                                              several sequence chunks each has its own
+    rounding   ("compress", seed, step, parameter name, rank)                up or down, in messages of compressed
+                                                                             gradients: each rank's errors its own
+    directions ("compress", seed, parameter name)                            PowerSGD's first ones
 
-No number depends on which process generates it, or on what it generated before. So a run may be split in any way,
-stopped, resumed or recomputed in part, and it uses the same numbers. JAX's keys (``jax.random.fold_in``) serve the same
-purpose. Megatron-LM keeps a generator state for each rank (``tensor_parallel.random``), so its numbers change with the
-layout.
+No number but a message's rounding depends on which process generates it, and none on what it generated before. So a
+run may be split in any way, stopped, resumed or recomputed in part, and it uses the same numbers. JAX's keys
+(``jax.random.fold_in``) serve the same purpose. Megatron-LM keeps a generator state for each rank
+(``tensor_parallel.random``), so its numbers change with the layout.
 """
 
 import hashlib

@@ -7,6 +7,7 @@ six questions, its entry there, and its key in the layout:
     the model         apply                                  what of the model does this rank compute?
     the parameters    shard_group, owner                     who holds a shard of its own, who a replica?
                       trained, sync_params                   what does the optimizer update here, and who needs it?
+                      attach                                 and what of the optimizer does the axis need?
     the gradients     zero_grad, no_sync, sync_gradients     when are they complete, and on which ranks?
                       late, hold_back                        which are summed with other ranks' after the last one?
                       set_rounds                             how many micro-batches has the rank with the most?
@@ -25,6 +26,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Module, Parameter
+from minidist.nn.optim import Optimizer
 from minidist.parallel.tools.regions import Region
 
 
@@ -60,6 +62,9 @@ class Axis:
     def trained(self, parameters: list[Parameter]) -> list[Parameter]:
         """What the optimizer updates on this rank in place of these parameters. Asked after ``apply``."""
         return parameters
+
+    def attach(self, optimizer: Optimizer) -> None:
+        """The optimizer of what is trained here has been made. Called once, before the first step."""
 
     def hold_back(self, parameters: Sequence[Parameter]) -> None:
         """Keep these gradients full on this rank until ``sync_gradients``: an axis before this one needs them there."""

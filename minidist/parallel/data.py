@@ -189,6 +189,8 @@ class DataParallel(Axis):
         bucket_mb, algorithm, reduce_dtype: as for ``BucketedDataParallel``.
         holds: which parameters are this axis' business; None for all.
         hook: sums a bucket's gradients in place of an all-reduce (in torch: ``register_comm_hook``).
+        make_sums: makes what sums the gradients, with the methods and first arguments of ``NaiveDataParallel``; None
+            for what ``sync`` says.
     """
 
     splits_loss = True  # each rank has micro-batches of its own
@@ -196,9 +198,10 @@ class DataParallel(Axis):
     def __init__(
         self, group: ProcessGroup, sync: str = "overlapped", bucket_mb: float = 1.0, algorithm: str = "auto",
         reduce_dtype=xp.float64, holds: Callable[[Parameter], bool] | None = None, hook: Hook | None = None,
+        make_sums: Callable[..., NaiveDataParallel] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(group)
-        self.holds, self.hook = holds, hook
+        self.holds, self.hook, self.make_sums = holds, hook, make_sums
         self.sync, self.bucket_mb, self.algorithm, self.reduce_dtype = sync, bucket_mb, algorithm, reduce_dtype
         self.weights: MasterWeights | None = None
 
@@ -206,7 +209,9 @@ class DataParallel(Axis):
         """Have the parameters' gradients summed. Where the policy in force has 16 bits, store the parameters so."""
         parameters = list(filter(self.holds or (lambda parameter: True), model.parameters()))
         arguments = self.group, self.algorithm, self.reduce_dtype
-        if self.sync == "naive":
+        if self.make_sums is not None:
+            self.sums = self.make_sums(parameters, *arguments)
+        elif self.sync == "naive":
             self.sums = NaiveDataParallel(parameters, *arguments)
         else:
             overlap = self.sync == "overlapped" and self.group.size > 1  # alone there is nothing to overlap

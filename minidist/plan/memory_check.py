@@ -3,8 +3,9 @@
 All ranks share one machine, so what counts is the sum over them. P being the model's number of parameters, a run holds
 
     parameters         4 bytes each, or 2 in a 16-bit precision, in every copy
-    gradients          8 bytes each while they are summed in float64, or 4 in float32
-    optimizer state    8 bytes each, AdamW's two moments; and 4 for the master weights of a 16-bit precision
+    gradients          8 bytes each while they are summed in float64, or 4 in float32; twice if updates are delayed
+    optimizer state    8 bytes each, AdamW's two moments (SGD has none); 4 for the master weights of a 16-bit precision;
+                       with local steps 4 for the weights at the start of a round, and 4 for the outer momentum
 
 Tensor and pipeline parallelism split one copy. Data and context parallelism make ``dp`` x ``cp`` of them, and of the
 experts ``dp`` x ``cp`` / ``ep``; with ZeRO, what a stage shards exists once for each group of ranks that share a copy.
@@ -84,14 +85,17 @@ def memory_needed(config: TrainConfig, layout: Layout) -> MemoryNeeded:
     sharded = copies // (layout.shard or copies)  # of what ZeRO shards
     gradients = sharded if layout.zero >= 2 and layout.grad_sync == "micro_batch" else copies
     mixed = POLICIES[config.precision].compute is not None
+    moments = 0 if config.optimizer == "sgd" else 8
+    outer = 4 + 4 * bool(layout.outer_momentum) if layout.sync == "local" else 0
+    sums = (8 if config.reduce_dtype == "float64" else 4) * (2 if layout.sync == "delayed" else 1)
     if layout.zero == 3:  # of a 16-bit precision the masters are the shard
         parameters = 0 if mixed else 4 * held(sharded)
     else:
         parameters = (2 if mixed else 4) * held(copies)
     return MemoryNeeded(
         parameters=parameters,
-        gradients=(8 if config.reduce_dtype == "float64" else 4) * held(gradients),
-        optimizer=(12 if mixed else 8) * held(sharded if layout.zero >= 1 else copies),
+        gradients=sums * held(gradients),
+        optimizer=(moments + (4 if mixed else 0) + outer) * held(sharded if layout.zero >= 1 else copies),
         initialization=4 * P * layout.world_size,
     )
 

@@ -13,7 +13,7 @@ from minidist.train.loosened_check import check_loosened_run
 from minidist.train.numerals import LARGEST
 from minidist.train.ramp import Ramp, read_ramp
 
-OPTIMIZERS = ("adamw", "lamb")
+OPTIMIZERS = ("adamw", "lamb", "sgd")
 MOE = tuple(field.name for field in fields(MoEConfig))  # the settings of experts
 
 
@@ -33,7 +33,7 @@ class TrainConfig:
     micro_batch: int = 2  # samples per forward and backward pass: the grain that no layout cuts
     rampup_batch_size: str = ""  # START,INCREMENT,SAMPLES, where it is smaller at first: see ramp.py
     steps: int = 100
-    optimizer: str = "adamw"  # or lamb: see nn/lamb.py
+    optimizer: str = "adamw"  # or lamb: see nn/lamb.py; or sgd, without momentum
     lr: float = 3e-3
     warmup: int = 10  # steps
     clip: float = 1.0  # greatest global gradient norm

@@ -7,7 +7,7 @@ import numpy as np
 
 from minidist import backend
 from minidist.nn.layers import Module
-from minidist.nn.optim import AdamW
+from minidist.nn.optim import Optimizer
 
 FullState = Callable[[dict], dict]
 
@@ -17,7 +17,7 @@ def as_it_is(arrays: dict) -> dict:
     return arrays
 
 
-def state(model: Module, optimizer: AdamW, full_state: FullState = as_it_is) -> dict:
+def state(model: Module, optimizer: Optimizer, full_state: FullState = as_it_is) -> dict:
     """Every array that a run changes, by name, in its full shape.
 
     Args:
@@ -34,7 +34,7 @@ def state(model: Module, optimizer: AdamW, full_state: FullState = as_it_is) -> 
     return found | model.extra_state()
 
 
-def digest(model: Module, optimizer: AdamW, full_state: FullState = as_it_is):
+def digest(model: Module, optimizer: Optimizer, full_state: FullState = as_it_is):
     """SHA-256 over the names and the bytes of every parameter and every optimizer state; arguments as of ``state``."""
     sha = hashlib.sha256()
     for name, array in state(model, optimizer, full_state).items():
@@ -43,7 +43,7 @@ def digest(model: Module, optimizer: AdamW, full_state: FullState = as_it_is):
     return sha
 
 
-def fingerprint(model: Module, optimizer: AdamW, losses: list[float], full_state: FullState = as_it_is) -> str:
+def fingerprint(model: Module, optimizer: Optimizer, losses: list[float], full_state: FullState = as_it_is) -> str:
     """The digest of the final state, continued over the loss of every step."""
     sha = digest(model, optimizer, full_state)
     sha.update(np.array(losses, "<f8"))

@@ -66,8 +66,6 @@ class Layout:
                 raise ValueError(
                     f"{key}={getattr(self, key)}: the number of {kind}-parallel ranks must be from 1 to {MAX_RANKS}"
                 )
-        if self.world_size > MAX_RANKS:
-            raise ValueError(f"{self} makes {self.world_size} ranks, and there may be {MAX_RANKS} at most")
         _choice("algorithm", self.algorithm, ("auto", *ALL_REDUCE))
         _choice("sync", self.sync, SYNCS)
         if not self.bucket_mb > 0:
@@ -84,10 +82,12 @@ class Layout:
                 f"cp_kind={self.cp_kind} is for context parallelism, and cp=1 is none: set cp to 2 or more"
             )
         _choice("recompute", self.recompute, MODES)
+        check_loosened(self)
+        if self.world_size > MAX_RANKS:
+            raise ValueError(f"{self} makes {self.world_size} ranks, and there may be {MAX_RANKS} at most")
         self._check_experts()
         self._check_zero()
         self._check_pipeline()
-        check_loosened(self)
         check_nodes(self)
 
     def _check_experts(self) -> None:

@@ -6,6 +6,7 @@ from minidist.parallel.compression.methods import read_method
 from minidist.parallel.loosened.arrivals import read_arrivals
 
 SERVED = ("server", "async")  # kinds of sync that have a parameter server
+LOOSE = (*SERVED, "local", "delayed")
 OF_SERVERS = ("servers", "staleness", "arrivals")  # the settings of each
 OF_LOCAL = ("local_steps", "outer_lr", "outer_momentum", "fragments")
 
@@ -57,6 +58,11 @@ def _check_server(layout) -> None:
             f"zero={layout.zero} shards the optimizer over data-parallel ranks, and with sync={layout.sync} the "
             "servers have it: leave zero 0, and choose more servers"
         )
+    if layout.algorithm != "auto":
+        raise ValueError(
+            f"algorithm={layout.algorithm} sums gradients, and with sync={layout.sync} they go to servers in messages "
+            "of their own: leave algorithm auto"
+        )
     read_arrivals(layout.arrivals, layout.dp)
 
 
@@ -81,7 +87,12 @@ def _check_local(layout) -> None:
 
 
 def _check_compression(layout) -> None:
-    read_method(layout.compress)
+    method = read_method(layout.compress)
+    if not method.feeds_back and not layout.error_feedback:
+        raise ValueError(
+            f"error_feedback=0: compress={layout.compress} rounds by chance and is right in the mean, so that nothing "
+            "is left to feed back: leave error_feedback out"
+        )
     if layout.sync not in ("bucketed", "overlapped"):
         raise ValueError(
             f"compress={layout.compress} compresses buckets of gradients, and sync={layout.sync} has none: choose "
@@ -98,30 +109,44 @@ def _check_compression(layout) -> None:
 
 def check_loosened_run(config, layout) -> None:
     """Raises ValueError where a run cannot be loosened as its layout says."""
-    loosened = next((f"{key}={getattr(layout, key)}" for key in ("sync", "compress") if _loosens(layout, key)), None)
-    if loosened is None:
+    loosened = loosened_by(layout)
+    if not loosened:
         return
     if config.precision == "fp16":
         raise ValueError(
             f"{loosened} with precision fp16: all ranks skip a step together when one overflows, and gradients of "
             "several steps would have several loss scales: choose bf16 or fp32"
         )
-    if layout.sync in (*SERVED, "local", "delayed") and config.rampup_batch_size:
+    if layout.compress:
+        read_method(layout.compress).check(full_rank(config))
+    if layout.sync in LOOSE and config.rampup_batch_size:
         raise ValueError(f"{loosened} has no common step in which the batch could grow: leave rampup_batch_size out")
-    if layout.sync in (*SERVED, "local", "delayed") and config.experts:
+    if layout.sync in LOOSE and config.experts:
         raise ValueError(f"{loosened} does not balance experts over ranks that are apart: train a dense model")
     if layout.sync == "local" and layout.fragments > config.layers:
         raise ValueError(f"fragments={layout.fragments} of a model with {config.layers} layers: choose fewer")
 
 
-def _loosens(layout, key: str) -> bool:
-    return layout.compress != "" if key == "compress" else layout.sync in (*SERVED, "local", "delayed")
+def full_rank(config) -> int:
+    """The least rank with which PowerSGD leaves every gradient as it is: of no parameter are the factors smaller.
+
+    A dense model's matrices have ``width`` rows or columns. Those of all experts together may have more of both.
+    """
+    hidden = max(config.expert_hidden or 4 * config.width, config.shared_expert)
+    return max(config.width, hidden // config.heads) if config.experts else config.width
+
+
+def loosened_by(layout) -> str:
+    """The setting that loosens a layout's steps, such as ``sync=local``, in a trivial way or not; "" if none does."""
+    if layout.sync in LOOSE:
+        return f"sync={layout.sync}"
+    return f"compress={layout.compress}" if layout.compress else ""
 
 
 def check_loosened_options(layout, options) -> None:
     """Raises ValueError for RunOptions that a loosened run cannot have."""
-    loosened = next((f"{key}={getattr(layout, key)}" for key in ("sync", "compress") if _loosens(layout, key)), None)
-    if loosened is None:
+    loosened = loosened_by(layout)
+    if not loosened:
         return
     asked = {
         "checkpoints": options.saving or options.resume,
@@ -137,6 +162,11 @@ def check_loosened_options(layout, options) -> None:
             )
 
 
+def linear(config) -> bool:
+    """Whether a step changes the weights by -lr times the gradient and nothing else: SGD, no clipping, no decay."""
+    return config.optimizer == "sgd" and config.clip == inf and not config.weight_decay
+
+
 def why_it_differs(config, layout) -> str:
     """Why a run is not meant to have the bits of one process; "" if it is."""
     if layout.sync == "delayed":
@@ -146,12 +176,11 @@ def why_it_differs(config, layout) -> str:
         return f"sync={layout.sync} applies gradients of old weights, {bound}; staleness=0 has the bits of one process"
     if layout.sync == "local":
         trivial = (layout.local_steps, layout.outer_lr, layout.outer_momentum) == (1, 1, 0)
-        linear = config.optimizer == "sgd" and config.clip == inf and not config.weight_decay
-        if not (trivial and linear):
+        if not (trivial and linear(config)):
             return (
                 "sync=local averages what workers learned apart; local_steps=1,outer_lr=1,outer_momentum=0 with "
                 "optimizer sgd, clip inf and weight_decay 0 has the bits of one process"
             )
     if layout.compress:
-        return read_method(layout.compress).why_it_differs(config.width)
+        return read_method(layout.compress).why_it_differs(full_rank(config))
     return ""

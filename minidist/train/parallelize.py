@@ -2,7 +2,8 @@
 
 ``parallelize`` composes the axes that a layout names, in the order in which they split the model: tp splits heads, cp
 splits sequences, pp splits layers, and the data axis, plain or ZeRO, comes last; a run on one rank has that one alone.
-With ep there are two data axes, one of them for the experts, inside the axis that shares these out.
+With ep there are two data axes, one of them for the experts, inside the axis that shares these out. Local SGD comes
+first: it joins workers, and all other axes are within one.
 Each implements the protocol in parallel/axis.py. The ``ParallelModel`` that comes back asks them in turn, and knows
 none of them. (Which axes can be combined is in layout.py.)
 """
@@ -20,13 +21,14 @@ from minidist.comm.mesh import DeviceMesh
 from minidist.nn.gpt import GPT
 from minidist.nn.layers import Module, Parameter
 from minidist.nn.memory.recompute import recompute_blocks
+from minidist.nn.optim import Optimizer
 from minidist.parallel.axis import Axis
 from minidist.parallel.balance import ExpertBalance
 from minidist.parallel.compression.hook import compressing
 from minidist.parallel.context import ContextParallel
 from minidist.parallel.data import DataParallel, share_of
 from minidist.parallel.expert import ExpertParallel, expert_process_groups
-from minidist.parallel.loosened.delayed import Delayed
+from minidist.parallel.loosened.delayed import DelayedDataParallel
 from minidist.parallel.loosened.local import LocalSGD
 from minidist.parallel.pipeline import Pipeline
 from minidist.parallel.sequence import sequence_plan
@@ -40,6 +42,7 @@ from minidist.parallel.tools.schedules import Action, schedule
 from minidist.parallel.zero import Zero
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
+from minidist.train.loosened_check import linear
 
 
 def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfig) -> "ParallelModel":
@@ -53,6 +56,8 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
     """
     dtype = np.dtype(config.reduce_dtype)
     axes: list[Axis] = []
+    if layout.sync == "local":
+        axes.append(local_axis(mesh, layout, config))
     if layout.tp > 1:
         axes.append(TensorParallel(mesh.get_group("tp"), gpt_plan(bool(layout.sp), dtype)))
     if layout.cp > 1:
@@ -66,10 +71,10 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
         run = partial(run_pipeline, pipeline, lru_cache(partial(planned, layout)))  # of this run: overrides may change
     # Ranks with other samples and ranks with other tokens of the same samples alike know terms of a gradient.
     data_group = mesh.get_group("dp") if layout.cp == 1 else mesh.flatten(("dp", "cp"), "dp_cp").get_group("dp_cp")
+    if layout.sync == "local":  # those within a worker
+        data_group = mesh.get_group("cp")
     if layout.ep > 1:
         axes.append(expert_axis(mesh, data_group, layout, config))
-    elif layout.sync == "local":
-        axes += local_axes(mesh, layout, config)
     else:
         axes.append(data_axis(data_group, layout, config))
     if model.balance is not None:
@@ -123,11 +128,14 @@ def expert_axis(mesh: DeviceMesh, data_group: ProcessGroup, layout: Layout, conf
     return ExpertParallel(exchanging, data_group, dense, experts)
 
 
-def local_axes(mesh: DeviceMesh, layout: Layout, config: TrainConfig) -> list[Axis]:
-    """Data parallelism among the ranks of one worker, and what joins the workers every few steps."""
-    inside = DataParallel(mesh.get_group("cp"), "bucketed", reduce_dtype=np.dtype(config.reduce_dtype))
-    settings = layout.local_steps, layout.outer_lr, layout.outer_momentum, layout.fragments, layout.algorithm
-    return [inside, LocalSGD(mesh.get_group("dp"), inside, config.steps, *settings)]
+def local_axis(mesh: DeviceMesh, layout: Layout, config: TrainConfig) -> Axis:
+    """What joins the workers every few steps. Within a worker there are all other axes."""
+    group = mesh.get_group("dp")
+    mine = len(share_of(group.rank, group.size, config.micro_batches))
+    return LocalSGD(
+        group, mine, config.micro_batches, config.steps, linear(config), layout.local_steps, layout.fragments,
+        layout.outer_lr, layout.outer_momentum, layout.algorithm, np.dtype(config.reduce_dtype),
+    )  # fmt: skip
 
 
 def data_axis(
@@ -139,10 +147,12 @@ def data_axis(
     """
     dtype = np.dtype(config.reduce_dtype)
     if layout.sync == "delayed":
-        return Delayed(group, layout.algorithm, dtype)
+        make_sums = partial(DelayedDataParallel, steps=config.steps)
+        return DataParallel(group, algorithm=layout.algorithm, reduce_dtype=dtype, make_sums=make_sums)
     if not layout.zero:
         hook = compressing(layout.compress, bool(layout.error_feedback), config.seed) if layout.compress else None
-        return DataParallel(group, layout.sync, layout.bucket_mb, layout.algorithm, dtype, holds, hook)
+        sync = "bucketed" if layout.sync == "local" else layout.sync
+        return DataParallel(group, sync, layout.bucket_mb, layout.algorithm, dtype, holds, hook)
     rounds = len(share_of(0, layout.dp, config.micro_batches))  # rank 0 has the most
     options = (bool(layout.reshard_after_forward), bool(layout.prefetch)) if layout.zero == 3 else ()
     shards, once = layout.shard or group.size, layout.grad_sync == "step"
@@ -186,6 +196,11 @@ class ParallelModel:
         for axis in self.axes:
             self.trained = axis.trained(self.trained)
         self.sharding = [axis for axis in self.axes if axis.shard_group is not None][::-1]  # as full_state asks them
+
+    def attach(self, optimizer: Optimizer) -> None:
+        """The optimizer of ``trained`` has been made: called once, before the first step."""
+        for axis in self.axes:
+            axis.attach(optimizer)
 
     def set_micro_batches(self, count: int) -> None:
         """From the next step on, a step has so many over all ranks. Called between two steps, on all ranks alike."""

@@ -8,7 +8,7 @@ from minidist.comm.group import ProcessGroup
 from minidist.comm.mesh import init_device_mesh
 from minidist.nn.gpt import GPT
 from minidist.nn.lamb import LAMB
-from minidist.nn.optim import AdamW
+from minidist.nn.optim import SGD, AdamW, Optimizer
 from minidist.nn.precision.loss_scaling import GradScaler, grad_scaler
 from minidist.nn.precision.policy import POLICIES
 from minidist.train.config import TrainConfig
@@ -28,7 +28,7 @@ class Share:
     """
 
     model: ParallelModel
-    optimizer: AdamW
+    optimizer: Optimizer
     scaler: GradScaler
 
     def take_step(self, batch: Callable[[int], tuple], lr: float, max_norm: float) -> float:
@@ -46,7 +46,9 @@ class Share:
         sizes = (layout.pp, layout.dp, layout.cp, layout.tp)
         mesh = init_device_mesh(sizes, mesh_dim_names=("pp", "dp", "cp", "tp"), group=world)
         model = parallelize(gpt, mesh, layout, config)
-        return cls(model, optimizer_of(model, config), loss_scaler(config))
+        optimizer = optimizer_of(model, config)
+        model.attach(optimizer)
+        return cls(model, optimizer, loss_scaler(config))
 
     @property
     def gpt(self) -> GPT:
@@ -54,10 +56,12 @@ class Share:
         return self.model.model
 
 
-def optimizer_of(model: ParallelModel, config: TrainConfig) -> AdamW:
+def optimizer_of(model: ParallelModel, config: TrainConfig) -> Optimizer:
     """The optimizer of what this rank trains, with no state yet."""
     if config.optimizer == "adamw":
         return AdamW(model.trained, config.lr, weight_decay=config.weight_decay)
+    if config.optimizer == "sgd":
+        return SGD(model.trained, config.lr, weight_decay=config.weight_decay)
     sizes = {name: prod(shape) for name, shape in model.shapes.items()}
     joins = (model.global_maxima, model.global_sums, model.owns)
     return LAMB(model.trained, config.lr, sizes, *joins, weight_decay=config.weight_decay)

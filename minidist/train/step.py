@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 from minidist import trace
 from minidist.nn.clip import clip_grad_norm
-from minidist.nn.optim import AdamW, average_gradients
+from minidist.nn.optim import Optimizer, average_gradients
 from minidist.nn.precision.loss_scaling import GradScaler
 from minidist.train.parallelize import ParallelModel
 
 
 def train_step(
     model: ParallelModel,
-    optimizer: AdamW,
+    optimizer: Optimizer,
     scaler: GradScaler,
     batch: Callable[[int], tuple],
     lr: float,
@@ -45,7 +45,7 @@ def train_step(
 
 
 @trace.traced("optimizer")
-def update(model: ParallelModel, optimizer: AdamW, scaler: GradScaler, lr: float, max_norm: float) -> None:
+def update(model: ParallelModel, optimizer: Optimizer, scaler: GradScaler, lr: float, max_norm: float) -> None:
     """Unscale, average, clip, step. If any rank's gradients overflowed, all ranks skip the step."""
     overflow = scaler.unscale(model.trained, model.global_max)
     if not overflow:

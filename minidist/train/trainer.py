@@ -183,7 +183,10 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
 
 def traced_from(first: int, config: TrainConfig, layout: Layout) -> int:
     """The first step of the trace. Where messages of one step go to another, a part of a run would lack some ends."""
-    return first if layout.slack or layout.sync == "delayed" else max(first, config.steps - TRACED_STEPS)
+    if layout.slack or layout.sync == "delayed":
+        return first
+    steps = max(TRACED_STEPS, layout.local_steps) if layout.sync == "local" else TRACED_STEPS  # a round of local steps
+    return max(first, config.steps - steps)
 
 
 @contextmanager

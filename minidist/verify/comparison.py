@@ -11,6 +11,7 @@ from minidist.comm.runtime.launch import Cluster
 from minidist.comm.runtime.warm import preload
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
+from minidist.train.loosened_check import why_it_differs
 from minidist.train.result import RankResult, Run, RunOptions
 from minidist.train.trainer import run
 from minidist.verify.ulps import in_words, ulps_between
@@ -67,16 +68,23 @@ def verify(
     ``rank_function`` runs in place of ``train_rank`` in all but the first run: tests inject a bug with it.
 
     Raises:
-        ValueError: where a layout does not fit the run, before anything is trained.
+        ValueError: where a layout does not fit the run, or is not meant to have these bits, before anything is trained.
     """
     for layout in layouts:
-        config.check(layout)
+        check_exact(config, layout)
     preload("minidist.train.trainer")
     for number, layout in enumerate([ONE_PROCESS, *layouts]):
         report = None if on_step is None else (lambda step, loss, layout=layout: on_step(layout, step))
         with Cluster(layout.world_size) as cluster:
             options = RunOptions(step_digests=True, progress=on_step is not None)
             yield run(cluster, config, layout, options, report, rank_function if number else None)
+
+
+def check_exact(config: TrainConfig, layout: Layout) -> None:
+    """Raises ValueError where a layout does not fit the run, or is not meant to have the bits of one process."""
+    config.check(layout)
+    if why := why_it_differs(config, layout):
+        raise ValueError(f"layout {layout} is not meant to have the bits of one process: {why}")
 
 
 def agrees(reference: Run, candidate: Run) -> bool:

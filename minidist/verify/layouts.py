@@ -33,6 +33,8 @@ DEFAULT_LAYOUTS = _parsed(
     "cp=2,dp=2,zero=3",
     "dp=2,ep=2",
     "dp=4,ep=2,zero=2,recompute=full",
+    "dp=3,compress=topk:1,bucket_mb=0.01",
+    "dp=3,sync=server,servers=2",
 )
 
 # With --all these too: more ranks, and more settings that meet.
@@ -70,4 +72,6 @@ MORE_LAYOUTS = _parsed(
     "dp=2,ep=2,pp=2,schedule=zb-h1",
     "dp=5,ep=5",
     "dp=2,ep=2,cp=2",
+    "dp=2,compress=powersgd:64",
+    "dp=2,sync=server",
 )

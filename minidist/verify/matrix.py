@@ -6,6 +6,7 @@ stand together do so at least once ("pairwise testing"; Cohen et al., "The AETG 
 Fault Interactions", 2004, count how many faults that finds).
 """
 
+import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
@@ -23,7 +24,7 @@ from minidist.verify.comparison import agrees
 
 KEYS = (
     "precision", "experts", "dp", "ep", "zero", "shard", "tp", "sp", "cp", "cp_kind", "pp", "schedule", "virtual",
-    "recompute", "node_size",
+    "recompute", "node_size", "sync", "compress",
 )  # fmt: skip
 Pair = frozenset[tuple[str, object]]
 
@@ -61,6 +62,8 @@ class Combination:
             found["virtual"] = None
         if layout.world_size == 1:
             found["node_size"] = None
+        if layout.zero:
+            found["sync"] = found["compress"] = None
         return found
 
     @property
@@ -114,6 +117,8 @@ def every_combination(config: TrainConfig, max_ranks: int) -> list[Combination]:
             "schedule": SCHEDULES if pp > 1 else (Layout.schedule,),
             "virtual": (1, 2),
             "node_size": node_sizes(dp * tp * cp * pp),
+            "sync": (Layout.sync, "server") if dp < max_ranks else (Layout.sync,),  # the server is a rank more
+            "compress": ("", "topk:1"),  # all of each gradient: the trivial setting
         }
         for values in product(*choices.values()):
             try:
@@ -141,6 +146,9 @@ def node_sizes(ranks: int) -> tuple[int, ...]:
 def covering(rows: Sequence[dict[str, object]]) -> list[int]:
     """Some of the rows in which every two settings meet that meet in any row. Greedy: near the fewest, not the fewest.
 
+    What a row would add never grows, so a row that still adds as much as the next one ever did is the best of all, and
+    few rows are looked at again ("lazy greedy"; Minoux, 1978).
+
     Args:
         rows: combinations, each a value for every setting, None where it has no meaning. Of two that add as much, the
             earlier is taken.
@@ -148,15 +156,24 @@ def covering(rows: Sequence[dict[str, object]]) -> list[int]:
     Returns:
         The places of the chosen rows, in the order of choice.
     """
-    pairs = [pairs_of(row) for row in rows]
-    number = {pair: n for n, pair in enumerate(set().union(*pairs))}
-    masks = [sum(1 << number[pair] for pair in found) for found in pairs]  # a bit for each pair: much faster than sets
-    missing = (1 << len(number)) - 1
+    settings: dict[tuple[str, object], int] = {}  # a number for each
+    pairs: dict[tuple[int, int], int] = {}
+    masks = []  # for each row a bit for each of its pairs: much faster than sets
+    for row in rows:
+        own = sorted(settings.setdefault(one, len(settings)) for one in row.items() if one[1] is not None)
+        masks.append(sum(1 << pairs.setdefault(pair, len(pairs)) for pair in combinations(own, 2)))
+    missing = (1 << len(pairs)) - 1
     chosen = []
+    gains = [(-mask.bit_count(), place) for place, mask in enumerate(masks)]  # what each would add, as last computed
+    heapq.heapify(gains)
     while missing:
-        best = max(range(len(rows)), key=lambda i: (masks[i] & missing).bit_count())
-        chosen.append(best)
-        missing &= ~masks[best]
+        _, best = heapq.heappop(gains)
+        gain = (masks[best] & missing).bit_count()
+        if gain and gains and (-gain, best) > gains[0]:  # it has less to add than it had, and another may have more
+            heapq.heappush(gains, (-gain, best))
+        elif gain:
+            chosen.append(best)
+            missing &= ~masks[best]
     return chosen
 
 

@@ -71,6 +71,23 @@ def test_what_a_run_brings_back(ranks, device_ranks, changes):
     assert found.memory == expected.memory
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "dp=2,sync=server,servers=2",
+        "dp=3,sync=async,arrivals=1+1+3",
+        "dp=2,sync=local,local_steps=2,fragments=2",
+        "dp=2,sync=delayed",
+        *(f"dp=2,compress={method}" for method in ("bf16", "int8", "onebit", "topk:0.1", "powersgd:2")),
+    ],
+)
+def test_looser_steps_have_numpys_bits(ranks, device_ranks, text):
+    config, layout = replace(PLAIN, steps=3), Layout.parse(text)
+    expected = run(ranks(layout.world_size), config, layout)
+    found = run(device_ranks(layout.world_size), replace(config, backend="cupy"), layout)
+    assert agrees(expected, found)
+
+
 def peak_on_a_device(world) -> float:
     backend.use("cupy", world.rank)
     return measured_peak(world, seconds=0.0, sizes=(8, 16))

@@ -10,6 +10,7 @@ import pytest
 from minidist.nn import clip
 from minidist.nn.clip import NotFinite, clip_factor, clip_grad_norm, grad_norm
 from minidist.nn.gpt import GPT, GPTConfig
+from minidist.nn.lamb import LAMB
 from minidist.nn.layers import Parameter
 from minidist.nn.optim import SGD, AdamW, adamw_update, average_gradients, warmup_cosine
 
@@ -178,11 +179,31 @@ def test_states_are_named_and_live():
         assert array.dtype == np.float32 and (array.any() or name.endswith("qkv.bias")), name
 
 
+def test_sgd_without_momentum_keeps_nothing():
+    p = parameter([1.0, -2.0])
+    sgd = SGD([p], lr=0.5)
+    sgd.step()
+    np.testing.assert_array_equal(p.data, [-0.5, 1.0])
+    assert sgd.state() == {} and sgd.kinds == {} and sgd.steps == 1
+
+
+def test_sgd_decays_weights_as_adamw_does():
+    """Before the step, by lr times the decay, and only what decays."""
+    for decay, rest in ((True, np.float32(0.95)), (False, np.float32(1))):
+        p = Parameter((2,), mean=3.0, decay=decay)
+        p.name, p.grad = "p", np.array([1, 0], np.float32)
+        SGD([p], lr=0.1, weight_decay=0.5).step()
+        expected = np.float32(3) * rest - np.float32(0.1) * p.grad
+        np.testing.assert_array_equal(p.data, expected)
+
+
 def test_parameters_without_a_gradient_stay():
+    """And a step without any gradient is none: AdamW's bias correction begins with the first one."""
     p = Parameter((2,), mean=1.0)
     p.name = "p"
-    for optimizer in (AdamW([p], lr=0.1), SGD([p], lr=0.1)):
+    for optimizer in (AdamW([p], lr=0.1), SGD([p], lr=0.1), LAMB([p], 0.1, {"p": 2})):
         optimizer.step()
+        assert optimizer.steps == 0
     average_gradients([p], 2)
     np.testing.assert_array_equal(p.data, [1, 1])
 

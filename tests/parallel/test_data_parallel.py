@@ -1,5 +1,7 @@
 """Buckets, hooks and sums: that overlap really overlaps, and that no_sync really keeps silent."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 
@@ -177,3 +179,38 @@ def _parameters(config):
     from minidist.nn.gpt import GPT
 
     return GPT(config.model).parameters()
+
+
+def sent_for(world, micro_batches, every_micro_batch):
+    """Bytes that a rank sends for one step's gradients, and bytes of gradients that it holds."""
+    from minidist.nn.gpt import GPT, GPTConfig
+    from minidist.parallel.data import BucketedDataParallel
+
+    model = GPT(GPTConfig(layers=1, heads=2, width=8, context=4), seed=3)
+    replicas = BucketedDataParallel(model.parameters(), world, "ring")
+    before = world.traffic
+    total = {}
+    for index in range(micro_batches):
+        if every_micro_batch or index == 0:
+            replicas.zero_grad()
+        tokens = np.random.default_rng((world.rank, index)).integers(0, 256, (2, 5))
+        last = every_micro_batch or index == micro_batches - 1
+        with nullcontext() if last else replicas.no_sync():
+            model(tokens[:, :-1], tokens[:, 1:]).backward()
+        if last:
+            replicas.wait_for_gradients()
+            for name, parameter in model.named_parameters():
+                total[name] = total.get(name, 0) + parameter.grad
+    held = sum(bucket.buffer.nbytes for bucket in replicas.buckets)
+    return (world.traffic - before).as_dict()["bytes_sent"], held, total
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2, 5])
+def test_what_accumulation_saves(ranks, micro_batches):
+    """Bytes: one sum a step, however many micro-batches. Not memory: the accumulated gradient is as large as one."""
+    accumulated, often = (ranks(2).run(sent_for, micro_batches, each, timeout=LIMIT) for each in (False, True))
+    one, *_ = ranks(2).run(sent_for, 1, False, timeout=LIMIT)
+    for rank in range(2):
+        (sent, held, total), (more, as_much, again) = accumulated[rank], often[rank]
+        assert (sent, held) == one[:2] and (more, as_much) == (micro_batches * one[0], one[1])
+        assert all((total[name].astype(np.float32) == again[name].astype(np.float32)).all() for name in total)

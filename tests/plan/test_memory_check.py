@@ -47,6 +47,9 @@ def test_the_formula_counts_the_parameters_of_a_real_model(sizes):
         *(f"zero={stage},dp=4{more}" for stage in (1, 2, 3) for more in ("", ",shard=2")),
         "tp=2",
         "pp=2",
+        "dp=2,sync=local",
+        "dp=2,sync=local,outer_momentum=0",
+        "dp=2,sync=delayed",
     ],
 )
 def test_no_run_holds_less_than_is_said_to_be_needed(ranks, text, precision):
@@ -74,6 +77,9 @@ def test_no_run_holds_less_than_is_said_to_be_needed(ranks, text, precision):
         ("zero=3,dp=8", "fp32", 4, 8, 8, 32),
         ("zero=3,dp=8,shard=2", "fp32", 16, 32, 32, 32),
         ("zero=3,dp=8,shard=2", "bf16", 0, 32, 48, 32),
+        ("dp=3,sync=delayed", "fp32", 12, 48, 24, 12),
+        ("dp=2,sync=local", "fp32", 8, 16, 32, 8),
+        ("dp=2,sync=local,outer_momentum=0", "bf16", 4, 16, 32, 8),
     ],
 )
 def test_bytes_of_a_layout(text, precision, parameters, gradients, optimizer, initialization):
@@ -84,6 +90,8 @@ def test_bytes_of_a_layout(text, precision, parameters, gradients, optimizer, in
     assert needed.training == (parameters + gradients + optimizer) * P
     assert needed.most == max(needed.training, needed.initialization)
     assert memory_needed(replace(CONFIG, reduce_dtype="float32"), Layout()).gradients == 4 * P
+    assert memory_needed(replace(CONFIG, optimizer="sgd"), Layout()).optimizer == 0
+    assert memory_needed(replace(CONFIG, optimizer="sgd", precision="bf16"), Layout()).optimizer == 4 * P
 
 
 @pytest.fixture

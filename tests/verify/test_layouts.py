@@ -6,9 +6,10 @@ from minidist.cli.main import main
 from minidist.comm.tables import ALL_REDUCE
 from minidist.nn.memory.recompute import MODES
 from minidist.parallel.context import KINDS
+from minidist.parallel.data import SYNCS
 from minidist.parallel.tools.schedules import SCHEDULES
 from minidist.train.config import TrainConfig
-from minidist.train.layout import SYNCS, Layout
+from minidist.train.layout import Layout
 from minidist.verify.layouts import DEFAULT_LAYOUTS, MORE_LAYOUTS
 
 

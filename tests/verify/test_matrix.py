@@ -49,6 +49,7 @@ SMALL_ONES = (
 
 WIDE = replace(SMALL, heads=4, width=16, global_batch=8)  # more heads to split, and more micro-batches
 LAMB = [replace(config, optimizer="lamb") for config in (SMALL_ONES[3], SMALL_ONES[2])]
+SGD = [replace(config, optimizer="sgd") for config in (SMALL_ONES[3], SMALL_ONES[2])]
 TILED, CHUNKED, SPARSE = (replace(WIDE, **settings) for settings in (TILES, CHUNKS, EXPERTS))
 
 
@@ -79,6 +80,9 @@ FEW = 6  # the first of a covering set have the most pairs
         pytest.param(LAMB[0], 4, 3, id="three with LAMB"),
         pytest.param(LAMB[0], 4, None, marks=pytest.mark.long, id="all on 4 ranks with LAMB, with and without experts"),
         pytest.param(LAMB[1], 4, None, marks=pytest.mark.long, id="all on 4 ranks with LAMB and context parallelism"),
+        pytest.param(SGD[0], 4, 3, id="three with SGD"),
+        pytest.param(SGD[0], 4, None, marks=pytest.mark.long, id="all on 4 ranks with SGD, with and without experts"),
+        pytest.param(SGD[1], 4, None, marks=pytest.mark.long, id="all on 4 ranks with SGD and context parallelism"),
     ],
 )
 def test_every_pair_of_settings_keeps_the_bits(ranks, one_process, config, max_ranks, count):

@@ -9,8 +9,9 @@ import pytest
 
 import minidist as md
 from minidist.comm.tables import ALL_REDUCE
+from minidist.parallel.data import SYNCS
 from minidist.train.config import TrainConfig
-from minidist.train.layout import SYNCS, Layout
+from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run, train_rank
 from minidist.verify.comparison import agrees, first_difference, verify

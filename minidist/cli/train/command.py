@@ -27,6 +27,7 @@ from minidist.course.learner.implementations import (
 from minidist.plan.memory_check import check_memory
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
+from minidist.train.loosened_check import check_loosened_options
 from minidist.train.measuring.noise_scale import check_noise_scale
 from minidist.train.resilience.elastic import run_elastic
 from minidist.train.resilience.rebalance import check_rebalance
@@ -112,6 +113,7 @@ def _train(options) -> int:
         trace=True,
         measure_peak=True,
     )
+    check_loosened_options(layout, run_options)
     elasticity, interruptions = elasticity_of(options, run_options), []
     if wanted is not None and elasticity is not None and elasticity.on_failure == "shrink":
         raise ValueError("--as-if needs as many ranks to the end as the cluster has: add --on-failure restart")

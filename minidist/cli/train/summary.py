@@ -9,6 +9,7 @@ from rich.text import Text
 from minidist.analysis.time.utilization import NO_CORE
 from minidist.cli.train.checkpoint_flags import print_saves
 from minidist.cli.train.expert_table import expert_table
+from minidist.cli.train.staleness import staleness_line
 from minidist.cli.train.utilization import RunUtilization
 from minidist.show.live.terminal import loss_bars
 from minidist.train.result import Run
@@ -33,6 +34,8 @@ def print_summary(console: Console, result: Run, used: RunUtilization | None) ->
     console.print(Text.assemble(f"loss: {losses[0]:.4f} at the start ", bars, f" {losses[-1]:.4f} at the end"))
     console.print(f"validation loss: {first.validation_loss:.4f} nats per byte")
     console.print(f"speed: {result.tokens_per_second:,.0f} tokens/s" + (f", {_shares(used)}" if used else ""))
+    if line := staleness_line(result):
+        console.print(line, soft_wrap=True)
     if first.noise:
         console.print(_noise_scale(result), soft_wrap=True)
     print_saves(console, result)

@@ -3,6 +3,7 @@
 from rich.console import Console
 from rich.table import Table
 
+from minidist.cli.train.staleness import staleness_table
 from minidist.cli.train.utilization import RunUtilization
 from minidist.flops import PHASES
 from minidist.ledger import KINDS
@@ -15,6 +16,8 @@ def print_tables(console: Console, result: Run, used: RunUtilization | None) -> 
         several = 0 < result.layout.node_size < result.layout.world_size
         console.print(_traffic_table(result, several))
         console.print(_collectives_table(result.ranks[0].collectives, several))
+    if result.layout.servers:
+        console.print(staleness_table(result))
     console.print(_memory_table(result))
     console.print(_compute(result), soft_wrap=True)
     if used is not None:

@@ -1,1 +1,16 @@
-"""What is sent in place of gradients: fewer bits, fewer elements, lower rank."""
+"""What is sent in place of gradients: fewer bits, fewer elements, lower rank.
+
+A *method* turns each gradient of a bucket into a smaller message, and messages into what stands for the sum over the
+ranks. methods.py reads its name; hook.py puts it in the place of a bucket's all-reduce.
+
+    method        sends, of n elements          what it leaves out
+    bf16          2 n bytes                     nothing in the mean: rounded up or down by chance
+    int8          n bytes, one scale            nothing in the mean
+    onebit        n / 8 bytes, one scale        all but signs      error feedback sends it later
+    topk:SHARE    12 or 8 bytes an element      the small ones     error feedback
+    powersgd:R    R (rows + columns) numbers    other directions   error feedback
+
+Each parameter is compressed by itself. So where several ranks hold one parameter and its gradient (a norm's gain on all
+tensor-parallel ranks, the embedding in the first and the last pipeline stage), they send the same message for it and
+stay replicas; a scale or a threshold that they shared with the shards beside it would be another one on each of them.
+"""

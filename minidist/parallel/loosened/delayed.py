@@ -1,5 +1,81 @@
-from minidist.parallel.axis import Axis
+"""Delayed updates: gradients travel while the next step computes, and are applied one step late.
+
+    step               t                  t + 1              t + 2
+    computes           gradients of t     of t + 1           of t + 2
+    travels meanwhile  of t - 1           of t               of t + 1
+    then applies       of t - 1           of t               of t + 1
+
+So the sum has a whole step to hide behind, where overlapping with backward gives it a part of one. The price: each
+gradient belongs to the weights before the last update. On a quadratic gradient descent bears half the learning rate
+then. The first step has nothing to apply and changes nothing; the last step's gradients would come too late, and are
+not even sent.
+
+ZeRO-Offload delays its updates so, to hide the optimizer on the CPU (Ren et al., 2021, arXiv 2101.06840: "delayed
+parameter update"); PipeDream-2BW has the same delay of one step, to keep the stages of a pipeline busy (Narayanan et
+al., "Memory-Efficient Pipeline-Parallel DNN Training", 2021, arXiv 2006.09503). Simplified: the delay is there from the
+first step on, where ZeRO-Offload begins with usual steps.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+from minidist import ledger
+from minidist.backend import xp
+from minidist.comm.collectives import ReduceOp, all_reduce
+from minidist.comm.group import ProcessGroup
+from minidist.comm.work import Work
+from minidist.nn.layers import Parameter
 
 
-class Delayed(Axis):
-    pass
+class DelayedDataParallel:
+    """All gradients in one flat buffer; a second one, with those of the step before, is in flight meanwhile.
+
+    Args:
+        parameters: the model's, in the same order on every rank.
+        group: the data-parallel ranks.
+        algorithm, reduce_dtype: of the sum.
+        steps: of the run.
+    """
+
+    def __init__(
+        self, parameters: Sequence[Parameter], group: ProcessGroup, algorithm: str, reduce_dtype, steps: int
+    ) -> None:
+        self.parameters, self.algorithm, self.steps_left = list(parameters), algorithm, steps
+        self.group = group.new_group(list(range(group.size)))  # so that no other collective waits behind these sums
+        self.group.axis = group.axis
+        size = sum(parameter.size for parameter in self.parameters)
+        self.filling, self.travelling = xp.zeros(size, reduce_dtype), xp.zeros(size, reduce_dtype)
+        ledger.hold("gradients", self.filling)
+        ledger.hold("gradients", self.travelling)
+        self.work: Work | None = None  # the sum in flight
+
+    def zero_grad(self) -> None:
+        """Begin a step: every gradient is zero."""
+        self.filling[:] = 0
+        self.show(self.filling)
+
+    def no_sync(self) -> AbstractContextManager:
+        """Nothing is sent during backward in any case."""
+        return nullcontext()
+
+    def wait_for_gradients(self) -> None:
+        """End backward: send this step's gradients on their way, and return when those of the step before are here.
+
+        After the first step no parameter has a gradient.
+        """
+        arrived, self.work = self.work, None
+        if arrived is not None:
+            arrived.wait()
+        self.steps_left -= 1
+        if self.steps_left:
+            self.work = all_reduce(self.filling, ReduceOp.SUM, self.group, async_op=True, algorithm=self.algorithm)
+        self.filling, self.travelling = self.travelling, self.filling
+        self.show(self.filling if arrived is not None else None)
+
+    def show(self, buffer) -> None:
+        """Let the parameters' gradients be views of a buffer, or none."""
+        start = 0
+        for parameter in self.parameters:
+            stop = start + parameter.size
+            parameter.grad = None if buffer is None else buffer[start:stop].reshape(parameter.shape)
+            start = stop

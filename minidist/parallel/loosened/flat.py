@@ -16,9 +16,9 @@ def names_of_servers(shapes: Shapes, servers: int) -> list[list[str]]:
     return shard_map({name: prod(shape) for name, shape in shapes.items()}, servers)
 
 
-def flattened(arrays: Sequence):
-    """The arrays' elements, one after another, in a new array."""
-    return xp.concatenate([array.reshape(-1) for array in arrays])
+def flattened(arrays: Sequence, dtype=xp.float32):
+    """The arrays' elements, one after another, in a new array of a dtype; empty if there are no arrays."""
+    return xp.concatenate([xp.empty(0, dtype), *(array.reshape(-1) for array in arrays)])
 
 
 def unflatten(flat, arrays: Sequence) -> None:

@@ -38,6 +38,7 @@ class Worker(Axis):
         super().__init__(group)
         self.servers = range(workers, group.size)
         self.steps, self.micro_batches, self.clip, self.reduce_dtype = steps, micro_batches, clip, reduce_dtype
+        self.pushed_dtype = reduce_dtype if clip is None else xp.float32
         self.clock = 0  # steps that it has ended
         self.weights: MasterWeights | None = None
 
@@ -75,7 +76,7 @@ class Worker(Axis):
             average_gradients(self.parameters, self.micro_batches)
             clip_grad_norm(self.parameters, self.clip)
         self.pushes = [
-            isend(flattened([parameter.grad for parameter in parameters]), server, self.group)
+            isend(flattened([parameter.grad for parameter in parameters], self.pushed_dtype), server, self.group)
             for server, parameters in zip(self.servers, self.pushed, strict=True)
         ]
         self.clock += 1

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from minidist.nn.optim import AdamW
+from minidist.nn.optim import Optimizer
 from minidist.nn.precision.loss_scaling import GradScaler
 from minidist.parallel.tools.regions import Run
 from minidist.train.checkpoint.commit import MANIFEST
@@ -68,11 +68,11 @@ class Progress:
     skipped_steps: int = 0
 
     @classmethod
-    def of(cls, losses: Sequence[float], optimizer: AdamW, scaler: GradScaler) -> "Progress":
+    def of(cls, losses: Sequence[float], optimizer: Optimizer, scaler: GradScaler) -> "Progress":
         """Of a run at the end of a step."""
         return cls(len(losses), tuple(losses), optimizer.steps, scaler.scale, scaler.good_steps, scaler.skipped)
 
-    def put_into(self, optimizer: AdamW, scaler: GradScaler) -> None:
+    def put_into(self, optimizer: Optimizer, scaler: GradScaler) -> None:
         """Set what ``of`` has read of them."""
         optimizer.steps = self.updates
         scaler.scale, scaler.good_steps, scaler.skipped = self.loss_scale, self.good_steps, self.skipped_steps

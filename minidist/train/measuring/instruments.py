@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from minidist import flops, ledger, overrides, trace
 from minidist.comm.group import ProcessGroup
-from minidist.nn.optim import AdamW
+from minidist.nn.optim import Optimizer
 from minidist.train.parallelize import ParallelModel
 
 TRACED_STEPS = 2  # a trace shows the last few steps: each is like the others, and a whole run would fill a disk
@@ -33,7 +33,7 @@ class Instruments:
         self.micro_batch_seconds: list[float] = []
         self.micro_batch_counts: list[int] = []
 
-    def begin(self, model: ParallelModel, optimizer: AdamW) -> None:
+    def begin(self, model: ParallelModel, optimizer: Optimizer) -> None:
         """Called before the first step: enters everything allocated so far into the memory ledger.
 
         Its peaks count from here: every rank has held the full model for a moment, where real systems init shards.

@@ -1,0 +1,1 @@
+"""What looser steps cost and save, measured."""

@@ -1,0 +1,102 @@
+"""An experiment with looser steps: the same samples by several methods, over bytes and over time.
+
+``MEASURED`` is the one of ``python benchmarks/loosening.py``.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+
+MEASURED = Path(__file__).with_name("experiment.json")
+WINDOW = 10  # steps over which losses are averaged: a step's own loss depends on its samples
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run with one seed.
+
+    Attributes:
+        losses: of its steps. validation_loss: at its end, on held-out text.
+        bytes_per_step: that a worker sends, in the mean over workers and steps.
+    """
+
+    seed: int
+    losses: list[float]
+    validation_loss: float
+    bytes_per_step: float
+
+
+@dataclass(frozen=True)
+class Method:
+    """Runs that differ by their seed alone.
+
+    Attributes:
+        name: in words. layout: as flags and layouts have it.
+        seconds_per_step: on the cluster's clock.
+    """
+
+    name: str
+    layout: str
+    seconds_per_step: float
+    runs: list[Run]
+
+    @property
+    def steps(self) -> int:
+        return len(self.runs[0].losses)
+
+    @property
+    def bytes_per_step(self) -> float:
+        return self.runs[0].bytes_per_step
+
+    @property
+    def validation_losses(self) -> list[float]:
+        """Of each seed."""
+        return [run.validation_loss for run in self.runs]
+
+    def curves(self) -> list[list[float]]:
+        """For each seed the mean loss of the steps up to each, of the last ``WINDOW`` of them."""
+        return [[fmean(run.losses[max(0, n - WINDOW) : n]) for n in range(1, self.steps + 1)] for run in self.runs]
+
+    def after(self, steps: float) -> tuple[list[float], bool]:
+        """The loss of each seed after so many steps, and whether that is in the run; after its end, that of its end."""
+        last = min(self.steps, max(1, int(steps)))
+        return [curve[last - 1] for curve in self.curves()], steps <= self.steps
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What was measured; the first method is the one that the others are compared with."""
+
+    methods: list[Method]
+
+    @property
+    def equal_bytes(self) -> float:
+        """What a worker sends in a tenth of the first method's run."""
+        return self.methods[0].bytes_per_step * self.methods[0].steps / 10
+
+    @property
+    def equal_seconds(self) -> float:
+        """The time of half of the first method's run."""
+        return self.methods[0].seconds_per_step * self.methods[0].steps / 2
+
+    def after_bytes(self, method: Method) -> tuple[list[float], bool]:
+        """As of ``Method.after``, when a worker has sent ``equal_bytes``."""
+        return method.after(self.equal_bytes / method.bytes_per_step)
+
+    def after_seconds(self, method: Method) -> tuple[list[float], bool]:
+        """As of ``Method.after``, after ``equal_seconds``."""
+        return method.after(self.equal_seconds / method.seconds_per_step)
+
+    def named(self, name: str) -> Method:
+        return next(method for method in self.methods if method.name == name)
+
+    @classmethod
+    def read(cls, path: Path = MEASURED) -> "Experiment":
+        methods = json.loads(path.read_text(encoding="utf-8"))
+        return cls([Method(**method | {"runs": [Run(**run) for run in method["runs"]]}) for method in methods])
+
+    def write(self, path: Path) -> None:
+        """One method a line."""
+        lines = ",\n".join(json.dumps(asdict(method)) for method in self.methods)
+        path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")

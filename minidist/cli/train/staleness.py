@@ -1,0 +1,34 @@
+"""How stale the gradients were that a parameter server applied: a line in the summary, a row for each worker."""
+
+from statistics import fmean
+
+from rich.table import Table
+
+from minidist.train.result import Run
+
+
+def staleness_line(result: Run) -> str:
+    """Of all gradients that the first server took; "" for a run without servers."""
+    pushes = next((rank.pushes for rank in result.ranks if rank.pushes), [])
+    if not pushes:
+        return ""
+    stale = [push.staleness for push in pushes]
+    return (
+        f"staleness: gradients were applied {fmean(stale):.2f} updates late on average, the latest {max(stale)} "
+        f"({len(stale):,} updates)"
+    )
+
+
+def staleness_table(result: Run) -> Table:
+    """Of the gradients of each worker, on the first server."""
+    pushes = next(rank.pushes for rank in result.ranks if rank.pushes)
+    table = Table(title="staleness of each worker's gradients, updates", title_justify="left")
+    for column in ("worker", "gradients", "mean", "largest", "last, of all updates"):
+        table.add_column(column, justify="right")
+    for worker in sorted({push.worker for push in pushes}):
+        own = [push for push in pushes if push.worker == worker]
+        stale = [push.staleness for push in own]
+        table.add_row(
+            str(worker), f"{len(own):,}", f"{fmean(stale):.2f}", f"{max(stale):,}", f"{pushes.index(own[-1]) + 1:,}"
+        )
+    return table

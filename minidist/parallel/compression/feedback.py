@@ -1,0 +1,83 @@
+"""Error feedback: what compression leaves out of a gradient is added to the next one.
+
+Without it a method that is wrong in the mean can stall, or go the wrong way, however small the steps: an element that
+is never among the largest is never sent. With it everything is sent in the end (Seide et al., "1-Bit Stochastic
+Gradient Descent", Interspeech 2014; Stich et al., "Sparsified SGD with Memory", arXiv 1809.07599, 2018; Karimireddy et
+al., "Error Feedback Fixes SignSGD", arXiv 1901.09847, 2019).
+
+Nothing is lost only if the books are exact: sent + residual = gradient + old residual, in real numbers. A difference of
+floats rounds where a small element is next to a large one. So where messages are not made of elements themselves, all
+four are multiples of one small unit. Let b be a bound on |gradient| + |old residual| of any element, times the root of
+their number: no method that is a projection or a mean sends more than b. The unit is at most 2^-49 b and at least
+2^-51 b, so sums and differences are whole multiples below 2^53 of it: exact. What is rounded, once and before, is half
+a unit: for a million elements 2^-40 of the largest, where a float32 rounds 2^-25.
+"""
+
+from collections.abc import Callable
+from math import frexp, sqrt
+
+from minidist import ledger
+from minidist.backend import xp
+from minidist.overrides import overridable
+
+DIGITS = 51  # bits of the largest multiple
+
+
+@overridable
+def feed_back(gradient, residual, send: Callable) -> tuple:
+    """Send a gradient together with what earlier ones left behind.
+
+    Args:
+        gradient, residual: float64 of one shape.
+        send: from what is to be sent, such an array, to what the message stands for, another.
+
+    Returns:
+        What was sent, and what is left for the next step, so that their sum is gradient + residual.
+    """
+    corrected = gradient + residual
+    sent = send(corrected)
+    return sent, corrected - sent
+
+
+class Residuals:
+    """What this rank has not sent yet, float64 and flat, by the parameter's name: buckets may change, names do not.
+
+    (torch's PowerSGD had them by bucket, and DistributedDataParallel makes its buckets anew after the first step:
+    pytorch pull requests 48670 and 50981.)
+
+    Args:
+        on_grid: whether messages are made of numbers that are no elements: see above.
+    """
+
+    def __init__(self, on_grid: bool) -> None:
+        self.on_grid = on_grid
+        self.of: dict = {}
+
+    def send(self, name: str, gradient, send: Callable) -> None:
+        """Send a gradient (flat, float64) with its residual; keep what is left."""
+        if name not in self.of:
+            self.of[name] = xp.zeros(gradient.size)
+            ledger.hold("optimizer", self.of[name])
+        residual = self.of[name]
+        if self.on_grid:
+            unit = 2 * grid_unit(largest(gradient) + largest(residual), gradient.size)  # not below that of their sum
+            gradient, residual = to_grid(gradient, unit), to_grid(residual, unit)
+        _, left = feed_back(gradient, residual, send)
+        self.of[name][:] = left
+
+
+def largest(values) -> float:
+    """The largest magnitude; 0 of no elements."""
+    return float(xp.abs(values).max()) if values.size else 0.0
+
+
+def grid_unit(largest: float, size: int) -> float:
+    """The unit for ``size`` elements up to this magnitude: a power of two, from 2^-51 to 2^-50 of the bound."""
+    _, exponent = frexp(largest * sqrt(size))  # the bound is below 2^exponent
+    return 2.0 ** max(exponent - DIGITS, -1074)  # below there are no floats, and all differences are exact
+
+
+def to_grid(values, unit: float):
+    """The nearest multiples of a unit, a power of two."""
+    _, exponent = frexp(unit)
+    return xp.ldexp(xp.rint(xp.ldexp(values, 1 - exponent)), exponent - 1)

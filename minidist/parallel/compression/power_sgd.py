@@ -1,0 +1,174 @@
+"""Low rank: two thin factors in place of each matrix. They can be added, so an all-reduce carries them.
+
+Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization" (arXiv 1905.13727,
+2019). One step of the power method on the sum M of all ranks' matrices: P = M Q, made orthonormal, spans directions in
+which M is large, and P Q^T with a new Q = M^T P is the part of M in those directions. Nobody needs M itself: the sums
+of the ranks' own products are enough. Each step starts from the last one's Q (warm start), so that many steps are one
+long power iteration, and the directions follow the gradient. (torch's hook once filled it with new random numbers in
+each step. That raises no error; it only costs accuracy: pytorch pull request 50283.)
+
+A parameter with two axes or more is taken for the matrix (-1, last axis). Where factors would be no smaller, and for
+vectors, the gradient itself is summed.
+
+Simplified: each matrix has two all-reduces of its own; torch's hook joins those of a bucket in one message each.
+"""
+
+from collections.abc import Callable, Sequence
+from math import frexp, prod
+
+from minidist import ledger
+from minidist.backend import from_host, xp
+from minidist.comm.collectives import ReduceOp, all_reduce
+from minidist.comm.group import ProcessGroup
+from minidist.nn.random import generator
+from minidist.nn.rounding import rounded
+from minidist.overrides import overridable
+from minidist.parallel.compression.feedback import Residuals, grid_unit, largest, to_grid
+from minidist.parallel.compression.method import Method, Shape
+
+DEPENDENT = 2.0**-40  # of a column's length: what is left of it is rounding
+TINY = 2.0**-1000  # so that nothing is divided by 0
+
+
+@overridable
+def power_sgd_step(matrix, q, all_reduce: Callable) -> tuple:
+    """One step of the power method on the sum of all ranks' matrices.
+
+    Args:
+        matrix: this rank's, float64.  (m, n)
+        q: where to start, the same on every rank, float64.  (n, r)
+        all_reduce: overwrites an array with its sum over the ranks.
+
+    Returns:
+        p (m, r), with orthonormal columns, and q (n, r), the same on every rank: p q^T stands for the sum.
+    """
+    p = matrix @ q  # (m, r)
+    all_reduce(p)
+    p = orthonormal(p)
+    q = matrix.T @ p  # (n, r)
+    all_reduce(q)
+    return p, q
+
+
+def orthonormal(columns):
+    """An orthonormal basis of what the columns span, by Gram-Schmidt; a column that depends on others becomes 0.
+
+    What a projection leaves of a nearly dependent column is not orthogonal to rounding error any more. Projecting it
+    once again makes it so ("twice is enough": Giraud, Langou, Rozloznik, van den Eshof, 2005).
+    """
+    rows = xp.ascontiguousarray(columns.T)  # (r, m)
+    for i, row in enumerate(rows):
+        length = xp.sqrt(row @ row)
+        for _ in range(2):
+            row -= (rows[:i] @ row) @ rows[:i]
+        left = xp.sqrt(row @ row)
+        row *= xp.where(left > DEPENDENT * length, 1 / xp.maximum(left, TINY), 0)
+    return xp.ascontiguousarray(rows.T)
+
+
+class PowerSGD(Method):
+    """Gradients of rank ``rank``. Keeps Q of each parameter for the next step.
+
+    Args:
+        rank: r, at least 1.
+    """
+
+    on_grid = True
+
+    def __init__(self, name: str, rank: int) -> None:
+        super().__init__(name)
+        self.rank = rank
+        self.q: dict = {}  # by parameter name: (n, r)
+
+    def check(self, width: int) -> None:
+        if self.rank > width:
+            raise ValueError(
+                f"compress={self.name}: no matrix of this model has a rank above {width}, and powersgd:{width} sends "
+                f"every gradient as it is already: choose a rank from 1 to {width}"
+            )
+
+    def why_it_differs(self, width: int) -> str:
+        if self.rank >= width:
+            return ""
+        return (
+            f"compress={self.name} sends gradients of rank {self.rank}; powersgd:{width}, of full rank, has the bits "
+            "of one process"
+        )
+
+    def factors(self, shape: Shape) -> tuple[int, int] | None:
+        """Rows and columns of the matrix that a parameter is taken for; None for one that is sent as it is."""
+        if len(shape) < 2 or not shape[-1]:
+            return None
+        m, n = prod(shape[:-1]), shape[-1]
+        return (m, n) if self.rank * (m + n) < m * n else None
+
+    def numbers(self, shape: Shape) -> int:
+        """How many are summed for a parameter of this shape."""
+        factors = self.factors(shape)
+        return prod(shape) if factors is None else self.rank * sum(factors)
+
+    def bytes_sent(self, shapes: Sequence[Shape], ranks: int, itemsize: int) -> float:
+        numbers = sum(self.numbers(shape) for shape in shapes)
+        return itemsize * numbers * 2 * (ranks - 1) / ranks  # of an all-reduce, in the mean over the ranks
+
+    def sum_gradients(
+        self, gradients: dict, residuals: Residuals | None, names: Sequence, group: ProcessGroup, algorithm: str
+    ) -> None:
+        matrices = {name: gradient for name, gradient in gradients.items() if self.factors(gradient.shape)}
+        sum_as_they_are([gradients[name] for name in gradients if name not in matrices], group, algorithm)
+        seed, *_ = names
+        for name, gradient in matrices.items():
+            send = self._sender(name, gradient, seed, group, algorithm)
+            flat = gradient.reshape(-1).astype(xp.float64)
+            if residuals is None:
+                send(flat)
+            else:
+                residuals.send(name, flat, send)
+
+    def _sender(self, name: str, gradient, seed: int, group: ProcessGroup, algorithm: str) -> Callable:
+        """What sends one matrix, and overwrites the gradient with what stands for the sum."""
+
+        def total(array) -> None:
+            """The sum over the ranks: terms and sum rounded to float32, so that no order of adding shows."""
+            message = array.astype(xp.float32).astype(gradient.dtype, order="C")
+            all_reduce(message, ReduceOp.SUM, group, algorithm=algorithm)
+            array[...] = rounded(message, xp.float32)
+
+        def send(corrected):
+            matrix = corrected.reshape(self.factors(gradient.shape))
+            p, q = power_sgd_step(matrix, self.start(name, matrix.shape[1], seed), total)
+            self.keep(name, q)
+            gradient[...] = (p @ q.T).reshape(gradient.shape)
+            own = (matrix.T @ p).astype(xp.float32)  # this rank's term of q
+            sent = p @ own.astype(xp.float64).T
+            return to_grid(sent.reshape(-1), grid_unit(largest(corrected), corrected.size))  # exact books: feedback.py
+
+        return send
+
+    def start(self, name: str, columns: int, seed: int):
+        """Q to start from: the last step's. A column of zeros, which would remain zero, starts anew."""
+        if name not in self.q:
+            self.q[name] = xp.zeros((columns, self.rank))
+            ledger.hold("optimizer", self.q[name])
+        q = self.q[name]
+        if (empty := (q == 0).all(axis=0)).any():
+            first = from_host(generator("compress", seed, name).standard_normal(q.shape))  # (n, r)
+            q[:] = xp.where(empty, first, q)
+        return q
+
+    def keep(self, name: str, q) -> None:
+        """Q for the next step, by a power of two near 1: its length does not matter, and P must fit a float32."""
+        _, exponent = frexp(largest(q))
+        self.q[name][:] = xp.ldexp(q, -exponent)
+
+
+def sum_as_they_are(gradients: list, group: ProcessGroup, algorithm: str) -> None:
+    """One all-reduce of several gradients, or none, in place."""
+    if not gradients:
+        return
+    message = xp.concatenate([gradient.reshape(-1) for gradient in gradients])
+    all_reduce(message, ReduceOp.SUM, group, algorithm=algorithm)
+    start = 0
+    for gradient in gradients:
+        gradient[...] = message[start : start + gradient.size].reshape(gradient.shape)
+        start += gradient.size

@@ -1,0 +1,172 @@
+"""Delayed updates: the bits of a plain loop whose gradients come one step late, and when they travel."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from minidist.nn.clip import clip_grad_norm
+from minidist.nn.data import load_corpus
+from minidist.nn.gpt import GPT
+from minidist.nn.optim import AdamW, average_gradients, warmup_cosine
+from minidist.parallel.loosened.delayed import DelayedDataParallel
+from minidist.trace import Event
+from minidist.train.batches import batch_of
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.result import RunOptions
+from minidist.train.trainer import run
+
+CONFIG = TrainConfig(
+    layers=4, heads=2, width=8, context=12, global_batch=14, micro_batch=2, steps=4, warmup=2, lr=1e-2, clip=0.5,
+    dropout=0.1,
+)  # fmt: skip
+
+
+def textbook(config: TrainConfig) -> tuple[dict, list[float]]:
+    """One process whose optimizer gets each step's gradients after the next step's backward."""
+    corpus, model = load_corpus(config.text, config.context), GPT(config.model, seed=config.seed)
+    optimizer = AdamW(model.parameters(), config.lr, weight_decay=config.weight_decay)
+    losses, late = [], None
+    for step in range(config.steps):
+        model.zero_grad()
+        total = 0.0
+        for index in range(config.micro_batches):
+            loss = model(*batch_of(corpus, config, step, index))
+            loss.backward()
+            total += float(loss.data)
+        losses.append(total / config.micro_batches)
+        computed = [parameter.grad for parameter in model.parameters()]
+        if late is not None:
+            for parameter, gradient in zip(model.parameters(), late, strict=True):
+                parameter.grad = gradient
+            average_gradients(model.parameters(), config.micro_batches)
+            clip_grad_norm(model.parameters(), config.clip)
+            optimizer.lr = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
+            optimizer.step()
+        late = computed
+    return {parameter.name: parameter.data for parameter in model.parameters()} | optimizer.state(), losses
+
+
+@pytest.mark.parametrize("dp", [1, 2, 3, 5])
+def test_it_is_the_textbook_s_run_bit_for_bit(ranks, dp):
+    arrays, losses = textbook(CONFIG)
+    layout, options = Layout.parse(f"dp={dp},sync=delayed"), RunOptions(stop_after=CONFIG.steps - 1)
+    result = run(ranks(dp), CONFIG, layout, options)
+    assert result.losses == losses
+    for rank in result.ranks:
+        assert rank.arrays.keys() == arrays.keys()
+        assert [name for name, array in arrays.items() if rank.arrays[name].tobytes() != array.tobytes()] == []
+
+
+@pytest.fixture(scope="module")
+def one_rank(ranks):
+    """``one_rank(config)`` is the delayed run on one rank, the same one in every test."""
+    return cache(lambda config: run(ranks(1), config, Layout.parse("sync=delayed")))
+
+
+@pytest.mark.parametrize(
+    ("layout", "settings"),
+    [
+        ("dp=3", {"precision": "bf16"}),
+        ("dp=3,algorithm=ring", {"optimizer": "lamb"}),
+        ("dp=2,recompute=full", {"optimizer": "sgd"}),
+        ("dp=2,tp=2", {}),
+        ("dp=3,tp=2,sp=1", {"precision": "bf16"}),
+        ("dp=2,cp=2", {"sequence_chunks": 2}),
+        *((f"dp=2,pp=2,schedule={name}", {}) for name in ("gpipe", "1f1b", "zb-h1")),
+        ("dp=2,pp=2,virtual=2", {"global_batch": 8}),
+        ("dp=2,pp=2,tp=2", {"precision": "bf16"}),
+        ("dp=2", {"steps": 1}),
+        ("dp=2", {"steps": 2}),
+    ],
+)
+def test_all_layouts_are_late_alike(ranks, one_rank, layout, settings):
+    layout, config = Layout.parse(f"{layout},sync=delayed"), replace(CONFIG, **settings)
+    assert run(ranks(layout.world_size), config, layout).fingerprint == one_rank(config).fingerprint
+
+
+def test_the_first_step_changes_nothing(ranks):
+    result = run(ranks(2), CONFIG, Layout.parse("dp=2,sync=delayed"), RunOptions(stop_after=0))
+    for name, parameter in GPT(CONFIG.model, seed=CONFIG.seed).named_parameters():
+        assert (result.ranks[1].arrays[name] == parameter.data).all()
+    assert not any(array.any() for name, array in result.ranks[1].arrays.items() if name.startswith("exp_avg"))
+
+
+def test_the_last_step_s_gradients_are_not_sent(ranks):
+    """Of four steps' sums three travel; the losses of all four do."""
+    P = sum(parameter.size for parameter in GPT(CONFIG.model).parameters())
+    result = run(ranks(3), CONFIG, Layout.parse("dp=3,sync=delayed,algorithm=ring"))
+    sent = sum(rank.traffic.as_dict()["bytes_sent"] for rank in result.ranks)
+    assert sent == 2 * (3 - 1) * 8 * ((CONFIG.steps - 1) * P + CONFIG.steps)
+
+
+def test_a_second_buffer_is_what_it_costs(ranks):
+    P = 8 * sum(parameter.size for parameter in GPT(CONFIG.model).parameters())
+    plain, delayed = (
+        run(ranks(2), CONFIG, Layout.parse(f"dp=2,sync={sync}")).ranks[0].memory["gradients"]
+        for sync in ("bucketed", "delayed")
+    )
+    assert delayed == plain + P
+
+
+def test_no_rank_waits_for_others_to_end_its_step(ranks):
+    """Rank 1 ends its step only after rank 0 has: nothing but the sum of the step before may keep rank 0 waiting."""
+
+    def main(world):
+        from minidist.comm.point_to_point import recv, send
+        from minidist.nn.layers import Parameter
+
+        parameter, word = Parameter((1000,)), np.zeros(1)
+        sums = DelayedDataParallel([parameter], world, "auto", np.float64, steps=4)
+        for step in range(4):
+            sums.zero_grad()
+            parameter.grad += step + 1
+            if world.rank == 1:
+                recv(word, 0, world)
+            sums.wait_for_gradients()
+            if world.rank == 0:
+                send(word, 1, world)
+            assert parameter.grad is None if step == 0 else (parameter.grad == 2 * step).all()
+            assert len(sums.group.unwaited) == (step < 3) and not world.unwaited  # so the loss need not wait for it
+
+    ranks(2).run(main, timeout=60)
+
+
+def test_sums_begin_after_backward_on_a_stream_of_their_own(ranks):
+    log = run(ranks(2), CONFIG, Layout.parse("dp=2,sync=delayed"), RunOptions(trace=True)).ranks[0].log
+    spans = sorted((event for event in log if isinstance(event, Event)), key=lambda event: event.start)
+    size = 8 * sum(parameter.size for parameter in GPT(CONFIG.model).parameters())
+    sums = [event for event in spans if event.track == "communication" and event.details.get("bytes") == size]
+    backwards = [event for event in spans if event.name.startswith("backward")]
+    assert len(sums) == CONFIG.steps - 1
+    each = len(backwards) // CONFIG.steps
+    for step, event in enumerate(sums, 1):
+        assert event.start >= backwards[step * each - 1].end
+        assert event.stream != backwards[0].stream
+
+
+def test_gradients_are_views_of_two_buffers_in_turn(ranks):
+    def main(world):
+        from minidist.nn.layers import Parameter
+
+        parameters = [Parameter((2, 3)), Parameter((0,)), Parameter((5,))]
+        sums = DelayedDataParallel(parameters, world, "auto", np.float64, steps=4)
+        seen = []
+        for step in range(4):
+            sums.zero_grad()
+            assert not any(parameter.grad.any() for parameter in parameters)
+            for parameter in parameters:
+                with sums.no_sync():
+                    parameter.grad += (world.rank + 1) * 10**step
+            sums.wait_for_gradients()
+            seen.append([None if p.grad is None else p.grad.tolist() for p in parameters])
+        return seen
+
+    size, total = 3, 1 + 2 + 3
+    for seen in ranks(size).run(main):
+        assert seen[0] == [None, None, None]
+        for step in (1, 2, 3):
+            value = total * 10.0 ** (step - 1)
+            assert seen[step] == [[[value] * 3] * 2, [], [value] * 5]
