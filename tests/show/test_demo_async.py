@@ -303,7 +303,7 @@ def test_other_sizes(ranks, size):
 
 
 def test_sizes():
-    with pytest.raises(ValueError, match="size, how slow the last worker is, must be from 2 to 6, got 1: none lags"):
+    with pytest.raises(ValueError, match="the last worker is, must be from 2 to 6, got 1: none lags"):
         DEMONSTRATIONS["async"](size=1)
     with pytest.raises(ValueError, match="the demonstration async shows 3 to 6 ranks, not 2"):
         DEMONSTRATIONS["async"](ranks=2)

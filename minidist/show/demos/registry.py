@@ -85,7 +85,7 @@ DEMONSTRATIONS = {
         ),
         Demonstration(
             "async", "a parameter server: who waits, and how stale gradients are", parameter_server.animation, 4, 4,
-            "how many times as long the last worker takes for a step", least_ranks=3, most_ranks=6,
+            "how many times slower the last worker is", least_ranks=3, most_ranks=6,
             most=parameter_server.MOST,
         ),
     )

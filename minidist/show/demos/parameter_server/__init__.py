@@ -32,7 +32,9 @@ from minidist.show.player.animation import Animation
 def animation(ranks: int, size: int, seed: int) -> Animation:
     """A server and ``ranks - 1`` workers, of which the last takes ``size`` times as long for a step as the others."""
     if size < LEAST:
-        raise ValueError(f"size, how slow the last worker is, must be from {LEAST} to {MOST}, got {size}: none lags")
+        raise ValueError(
+            f"size, how many times slower the last worker is, must be from {LEAST} to {MOST}, got {size}: none lags"
+        )
     workers, seconds = ranks - 1, seconds_of(size)
     with warm_ranks() as warm:
         runs = {kind: [train(warm, kind, workers, size, seed + number) for number in range(SEEDS)] for kind in KINDS}
