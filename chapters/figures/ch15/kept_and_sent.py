@@ -34,7 +34,7 @@ def draw(steps: Sequence[Sent], show: Sequence[int]):
     from matplotlib.patches import Patch
 
     figure = Figure(figsize=(11, 2.9), layout="constrained")
-    all_axes = figure.subplots(1, len(show), sharey=True)
+    all_axes = figure.subplots(1, len(show), sharey=True, squeeze=False)[0]
     for axes, number in zip(all_axes, show, strict=True):
         step = steps[number]
         places = np.arange(step.gradient.size)

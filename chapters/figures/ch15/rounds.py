@@ -51,7 +51,7 @@ def draw(panels: Sequence[tuple[str, Sequence[Round]]], goals: np.ndarray, curva
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 3.8), layout="constrained")
-    all_axes = figure.subplots(1, len(panels), sharex=True, sharey=True)
+    all_axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     x, y = np.meshgrid(np.linspace(-1.4, 4.4, 120), np.linspace(-1.6, 3.4, 120))
     centre = goals.mean(axis=0)
     height = curvature[0] * (x - centre[0]) ** 2 + curvature[1] * (y - centre[1]) ** 2

@@ -51,10 +51,10 @@ def draw(
     left.set_ylabel("learning rate", fontsize=9)
     left.legend(fontsize=9)
     right.axhline(0, color=PAPER["faint"], lw=1)
-    right.set(ylim=(-2.2, 2.2))
+    right.set(ylim=(-2.2, 3.4))
     right.set_xlabel("steps", fontsize=9)
     right.set_ylabel("x", fontsize=9)
-    right.legend(frameon=False, fontsize=9, loc="lower left")
+    right.legend(frameon=False, fontsize=9, loc="upper left", ncols=2)
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=8.5)
