@@ -36,9 +36,14 @@ def test_alone_it_prints_the_menu(capsys):
 
 @pytest.mark.parametrize("width", [80, 140])
 def test_the_menu_fits_its_window(width):
-    """With the prompt below it, in 24 lines."""
-    lines = menu.menu(width).plain.splitlines()
+    """With the prompt below it, in 24 lines; a higher window has room for the groups."""
+    lines, groups = (menu.menu(width, height).plain.splitlines() for height in (24, 50))
     assert len(lines) <= 23 and max(map(len, lines)) <= width
+    assert [line for line in groups if line in lines] == lines
+    extra = [line.strip() for line in groups if line not in lines]
+    assert extra == list(dict.fromkeys(one.group for one in DEMONSTRATIONS.values()))
+    assert menu.menu(width, len(groups) + 1).plain.splitlines() == groups  # all but the prompt's line
+    assert menu.menu(width, len(groups)).plain.splitlines() == lines
     assert not any("…" in line for line in lines) and any("--size" in line for line in lines) is (width == 140)
 
 

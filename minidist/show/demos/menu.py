@@ -22,6 +22,10 @@ GROUPS = {  # group -> demonstration -> its scenes, as it makes them by default
         "bf16": ("bf16", "fp16"),
         "flash": ("causal", "no mask", "standard"),
     },
+    "loosened steps": {
+        "async": ("synchronous", "asynchronous", "bounded", "evidence", "two servers"),
+        "compress": ("top-k", "ledger", "1 bit", "low rank", "loss"),
+    },
     "clusters and failures": {
         "deadlock": ("posted together", "odd recv first", "small messages"),
         "cluster": ("one node", "two nodes", "congested uplink"),

@@ -8,6 +8,7 @@ from minidist.show.demos import (
     bf16,
     cluster,
     collectives,
+    compress,
     context_parallel,
     data_parallel,
     deadlock,
@@ -15,6 +16,7 @@ from minidist.show.demos import (
     failure,
     flash,
     menu,
+    parameter_server,
     pipeline,
     recompute,
     tensor_parallel,
@@ -69,6 +71,15 @@ DEMONSTRATIONS = {
         Demonstration(
             "flash", "attention tile by tile: what is read and written", flash.animation, 1, 48, "tokens",
             least_ranks=1, most_ranks=1, most=flash.MOST,
+        ),
+        Demonstration(
+            "async", "a parameter server: who waits, and how stale gradients are", parameter_server.animation, 4, 4,
+            "how many times slower the last worker is", least_ranks=3, most_ranks=6,
+            most=parameter_server.MOST,
+        ),
+        Demonstration(
+            "compress", "gradients in few bytes: what is sent, what waits, what is lost", compress.animation, 4, 16,
+            "the numbers that are drawn", most=compress.MOST,
         ),
         Demonstration(
             "deadlock", "which rank waits for which", deadlock.animation, 4, 2000, "numbers in a message",
