@@ -20,6 +20,7 @@ from minidist.cli import main as cli
 from minidist.cli.demo import command as demo
 from minidist.cli.demo import every, menu
 from minidist.show.demos import DEMONSTRATIONS, Demonstration
+from minidist.show.demos.menu import GROUPS
 from minidist.show.gallery import folder
 from minidist.show.player import terminal
 from minidist.show.player.animation import Animation
@@ -35,11 +36,14 @@ def test_alone_it_prints_the_menu(capsys):
 
 
 @pytest.mark.parametrize("width", [80, 140])
-def test_the_menu_fits_its_window(width):
-    """With the prompt below it, in 24 lines."""
-    lines = menu.menu(width).plain.splitlines()
-    assert len(lines) <= 23 and max(map(len, lines)) <= width
+@pytest.mark.parametrize("height", [24, 25, 26, 40])
+def test_the_menu_fits_its_window(width, height):
+    """With the prompt below it. The names of the groups are left out where they would not fit."""
+    lines = menu.menu(width, height).plain.splitlines()
+    assert len(lines) < height and max(map(len, lines)) <= width
     assert not any("…" in line for line in lines) and any("--size" in line for line in lines) is (width == 140)
+    everything = len(DEMONSTRATIONS) + len(GROUPS) + (width == 140)
+    assert ("   collectives" in lines) is ("   loosened steps" in lines) is (everything < height)
 
 
 def test_without_a_terminal_it_prints_the_frames(capsys):
