@@ -86,7 +86,7 @@ def test_every_package_is_on_the_page_about_the_code():
 
 def test_the_questions_of_the_chapters_are_those_that_they_ask():
     rows = re.findall(r"^\| \[\d+\]\(\.\./(.*?)\) \| (.*?) \|", TEXT[ROOT / "docs" / "course.md"], re.MULTILINE)
-    assert len(rows) == 15
+    assert len(rows) == 16
     for name, question in rows:
         beginning = "".join(json.loads((ROOT / name).read_text(encoding="utf-8"))["cells"][0]["source"])
         assert question == " ".join(re.search(r"\*\*(.*?)\*\*", beginning, re.DOTALL)[1].split())

@@ -2,7 +2,7 @@
 
 Whoever draws names a meaning; the colours are here alone. They come from the palettes of Okabe and Ito and of Paul Tol,
 which colour-blind readers can tell apart, and kin share a hue: communication is orange, memory that lasts is the colour
-of the phase that makes it. Three families never stand for each other: meanings, ranks and axes. A legend says which
+of the phase that makes it. Families never stand for each other: meanings, ranks, axes and versions. A legend says which
 family a picture uses where both could be meant.
 """
 
@@ -44,6 +44,10 @@ MEANINGS = {
     "values": "#DDCC77",
     "replicated": "#DDD3BC",  # the same on every rank
     "checkpoint": "#F0E442",
+    # how workers wait for each other
+    "synchronous": "#AAAA00",
+    "bounded": "#33BBEE",
+    "asynchronous": "#EE3377",
     # the bits of a number
     "sign": "#A65628",
     "exponent": "#B8A5D8",
@@ -61,6 +65,7 @@ KIN = (  # meanings that share a colour
 RANKS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#BFA800", "#444444")
 SIGNED = ("#762A83", "#9970AB", "#C2A5CF", "#F7F7F7", "#ACD39E", "#5AAE61", "#1B7837")  # from negative to positive
 SHARES = ("#E6DBF5", "#B79BDD", "#5B00B5")  # of a load: from little to much
+VERSIONS = ("#482878", "#31688E", "#1F9E89", "#6DCD59", "#FDE725")  # of weights, old to new: along viridis
 # of a mesh; from Paul Tol's "muted" palette, since ranks and meanings have taken Okabe and Ito's
 AXES = {"pp": "#332288", "dp": "#AA4499", "tp": "#999933", "cp": "#44AA99", "ep": "#661100"}
 OTHER_TP_GROUP = "#5F6B1F"
@@ -76,6 +81,15 @@ PAPER = {"ink": "#1A1A1A", "faint": "#D0D0D0", "paper": "#FFFFFF", "wrong": "#C2
 def of_rank(rank: int) -> str:
     """The colour of a rank; from rank 8 on, colours repeat."""
     return RANKS[rank % len(RANKS)]
+
+
+def of_version(number: int, last: int) -> str:
+    """The colour of a version of the weights, of versions 0 to ``last``."""
+    place = (len(VERSIONS) - 1) * number / max(1, last)
+    before = min(int(place), len(VERSIONS) - 2)
+    ends = ([int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in VERSIONS[before : before + 2])
+    mixed = (round(start + (end - start) * (place - before)) for start, end in zip(*ends, strict=True))
+    return "#" + "".join(f"{part:02X}" for part in mixed)
 
 
 def on_paper(meaning: str) -> str:

@@ -250,6 +250,21 @@ def test_a_round_of_linear_steps_is_the_mean_of_the_workers_weights(ranks):
         np.testing.assert_allclose(array, by_weights[name], rtol=0, atol=9 * 2**-24 * 2, err_msg=name)
 
 
+def test_the_mean_over_workers_does_not_show_the_order_of_the_sum(ranks):
+    """A sum halfway between two float32 numbers: what one order of adding keeps, 2^-50, must not decide."""
+
+    def main(world):
+        from minidist.nn.layers import Parameter
+        from minidist.parallel.loosened.local import Fragment
+
+        parameter = Parameter((2,))
+        parameter.name = "p"
+        terms = {"p": 3 * np.array([1 + 2.0**-24, 1 + 2.0**-24 + 2.0**-50])}
+        return Fragment([parameter], np.float64).mean(terms, 3, world, "auto")["p"].tolist()
+
+    assert ranks(1).run(main) == [[1.0, 1.0]]
+
+
 # What is sent
 
 

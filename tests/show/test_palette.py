@@ -8,7 +8,20 @@ import pytest
 
 from minidist.show import palette
 from minidist.show.demos import DEMONSTRATIONS
-from minidist.show.palette import AXES, KIN, MEANINGS, OTHER_TP_GROUP, PAPER, RANKS, SHARES, SIGNED, of_rank, on_paper
+from minidist.show.palette import (
+    AXES,
+    KIN,
+    MEANINGS,
+    OTHER_TP_GROUP,
+    PAPER,
+    RANKS,
+    SHARES,
+    SIGNED,
+    VERSIONS,
+    of_rank,
+    of_version,
+    on_paper,
+)
 
 QUICK = ("broadcast", "reduce-scatter", "all-gather", "all-to-all", "cp", "bf16", "flash", "deadlock", "cluster")
 WORDS = {  # of legends -> their meaning in the palette
@@ -38,13 +51,16 @@ WORDS = {  # of legends -> their meaning in the palette
     "killed, wrong": "wrong", "wrong keys": "wrong", "✗ dropped": "wrong", "not the right loads": "wrong",
     "waits forever": "wrong", "not rescaled, wrong": "wrong", "wrong micro-batch, and what it corrupts": "wrong",
     "lost, wrong": "wrong", "without, wrong": "wrong", "above warm start, wrong": "wrong",
-    "different dropout mask": "wrong", "stale parameters": "wrong",
+    "different dropout mask": "wrong", "stale parameters": "wrong", "applied again": "wrong",
+    "synchronous": "synchronous", "bounded": "bounded", "asynchronous": "asynchronous", "not dealt yet": "idle",
 }  # fmt: skip
 FAMILIES = {  # words of other families, and of outlines and lines, which are drawn in ink
     "tp group 0": AXES["tp"], "tp group 1": OTHER_TP_GROUP, "dp message": AXES["dp"],
     "negative": SIGNED[0], "positive": SIGNED[-1], "smallest number sent": "ink", "full gradients": "ink",
     "just changed": "ink", "the swap": "ink",
     "computed in this hop": "ink", "of one process": "ink", "taken again": "ink",
+    "oldest weights": VERSIONS[0], "newest weights": VERSIONS[-1],
+    "server 0": of_rank(3), "server 1": of_rank(4), "of the straggler": "ink",  # ranks 0 to 2 are workers
     "kept, by formula": "ink", "kept from forward, by formula": "ink", "rank 0 to rank 1": "ink",
 }  # fmt: skip
 ROOT = Path(palette.__file__).parents[2]
@@ -74,6 +90,7 @@ def test_a_colour_means_one_thing_or_kin():
     shared = {frozenset(pair) for pair in combinations(MEANINGS, 2) if MEANINGS[pair[0]] == MEANINGS[pair[1]]}
     assert shared == {frozenset(pair) for kin in KIN for pair in combinations(kin, 2)}
     others = [*AXES.values(), OTHER_TP_GROUP, *SHARES, *SIGNED]
+    others = [*AXES.values(), OTHER_TP_GROUP, *SHARES, *VERSIONS]
     assert len({*others}) == len(others) and not {*others} & ({*MEANINGS.values()} | {*RANKS})
 
 
@@ -89,9 +106,21 @@ def weighted(row: tuple[float, ...], light) -> float:
 
 def test_words_on_every_colour_are_readable():
     for colour in {*map(on_paper, MEANINGS), *RANKS, *AXES.values(), OTHER_TP_GROUP, *SHARES, *SIGNED}:
+    for colour in {*map(on_paper, MEANINGS), *RANKS, *AXES.values(), OTHER_TP_GROUP, *SHARES, *VERSIONS}:
         light = weighted((0.2126, 0.7152, 0.0722), linear(colour))
         ink = 1.0 if palette.ink_on(colour) == "white" else 0.0
         assert (max(ink, light) + 0.05) / (min(ink, light) + 0.05) >= 4.5, colour  # what WCAG requires of text
+
+
+def test_versions_go_from_the_first_colour_to_the_last():
+    assert [of_version(number, 4) for number in range(5)] == list(VERSIONS)
+    assert of_version(0, 0) == of_version(0, 7) == VERSIONS[0] and of_version(7, 7) == VERSIONS[-1]
+    halfway = of_version(1, 8)
+    for i in (1, 3, 5):
+        ends = [int(colour[i : i + 2], 16) for colour in VERSIONS[:2]]
+        assert abs(int(halfway[i : i + 2], 16) - sum(ends) / 2) <= 0.5
+    light = [weighted((0.2126, 0.7152, 0.0722), linear(of_version(number, 30))) for number in range(31)]
+    assert light == sorted(light)  # new is lighter than old, also without colours
 
 
 TOGETHER = (  # what is next to each other in a picture
@@ -102,6 +131,7 @@ TOGETHER = (  # what is next to each other in a picture
     ("queries", "keys", "values", "activations", "result"),
     ("activations", "merged activations", "softmax", "wrong"),
     ("gradients", "residual", "communication", "idle", "wrong"),
+    ("synchronous", "bounded", "asynchronous"),
 )
 # linear light as seen without red or green cones: Vienot, Brettel and Mollon (1999)
 EYES = {
@@ -130,6 +160,7 @@ def test_colours_in_one_picture_differ_for_colour_blind_readers(meanings, eye):
 def test_whoever_draws_names_meanings_and_no_colours():
     known = {
         colour.upper() for colour in (*MEANINGS.values(), *RANKS, *AXES.values(), *SHARES, *SIGNED, *PAPER.values())
+        colour.upper() for colour in (*MEANINGS.values(), *RANKS, *AXES.values(), *SHARES, *VERSIONS, *PAPER.values())
     }
     known -= {"#D0D0D0", "#FFFFFF", "#444444"}  # greys of lines and grounds
     for path in sorted((ROOT / "minidist" / "show" / "demos").rglob("*.py")):

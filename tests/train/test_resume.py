@@ -77,6 +77,14 @@ def test_interruptions_of_a_generated_set_of_layouts(ranks, references, tmp_path
         assert result.steps_here == config.steps - step
 
 
+@pytest.mark.parametrize("optimizer", ["lamb", "sgd"])
+def test_other_optimizers_go_on_too(ranks, references, tmp_path, optimizer):
+    """SGD has no arrays to save."""
+    config = replace(CONFIG, optimizer=optimizer, precision="bf16")
+    result = interrupted(ranks, config, Layout(dp=2, zero=1), Layout(tp=2), 2, tmp_path)
+    assert result.fingerprint == references(config).fingerprint
+
+
 @pytest.mark.long
 def test_the_covering_set_of_interruptions(ranks):
     layouts = [Layout.parse(text) for text in ("dp=3", "zero=3,dp=5", "tp=2,pp=2", "cp=2", "dp=2,ep=2")]

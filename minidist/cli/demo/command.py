@@ -67,7 +67,7 @@ def _demo(options) -> int:
     if options.name is not None:
         _show(DEMONSTRATIONS[options.name], options, console)
         return 0
-    console.print(menu.menu(console.width, console.height))
+    console.print(menu.menu(*console.size))
     while _is_interactive(console) and (name := menu.ask(console)):
         _show(DEMONSTRATIONS[name], options, console)
     return 0

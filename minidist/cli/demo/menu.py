@@ -1,4 +1,4 @@
-"""The menu of ``minidist demo``: all demonstrations on one screen of 80 x 24, and in groups on a higher one."""
+"""The menu of ``minidist demo``: all demonstrations, in groups where there is room, on one screen of 80 x 24."""
 
 from itertools import groupby
 
@@ -7,23 +7,22 @@ from rich.prompt import Prompt
 from rich.text import Text
 
 from minidist.show.demos import DEMONSTRATIONS, Demonstration
-from minidist.show.demos.menu import GROUPS
 
 WIDE = 118  # characters: from here on there is room for the sizes
 ABOUT = 62  # characters of what a demonstration shows: with its number and name they fill 80
 
 
 def menu(width: int, height: int) -> Text:
-    """The menu for a terminal of this size: a wide one shows the sizes too, and a high one the names of the groups."""
-    groups = groupby(enumerate(DEMONSTRATIONS.values(), 1), lambda entry: entry[1].group)
-    lines = [_line(" ", "", "", "--ranks", "--size", width)] if width >= WIDE else []
-    headings = len(lines) + len(DEMONSTRATIONS) + len(GROUPS) < height  # the prompt has the last line
-    for group, those in groups:
-        if headings:
-            lines.append(Text(f"   {group}", "dim"))
+    """The menu for a terminal of this size: a wide one shows the sizes too, a high one the groups."""
+    heading = [_line(" ", "", "", "--ranks", "--size", width)] if width >= WIDE else []
+    plain, grouped = list(heading), list(heading)
+    for group, those in groupby(enumerate(DEMONSTRATIONS.values(), 1), lambda entry: entry[1].group):
+        grouped.append(Text(f"   {group}", "dim"))
         for number, one in those:
-            lines.append(_line(str(number), one.name, one.about, ranks_of(one), f"{one.size} ({one.size_is})", width))
-    return Text("\n").join(lines)
+            line = _line(str(number), one.name, one.about, ranks_of(one), f"{one.size} ({one.size_is})", width)
+            plain.append(line)
+            grouped.append(line)
+    return Text("\n").join(grouped if len(grouped) < height else plain)  # a line is for the prompt
 
 
 def _line(number: str, name: str, about: str, ranks: str, size: str, width: int) -> Text:

@@ -37,7 +37,7 @@ class Compressor:
     def __init__(self, text: str, error_feedback: bool, seed: int) -> None:
         self.method, self.seed = read_method(text), seed
         self.residuals = Residuals(self.method.on_grid) if error_feedback and self.method.feeds_back else None
-        self.steps: Counter[str] = Counter()  # in which each bucket has been sent, by its first parameter
+        self.steps: Counter[str] = Counter()  # in which each parameter has been sent
         self.inside: ProcessGroup | None = None  # the same ranks, for the calls of the program
 
     def __call__(self, bucket, group: ProcessGroup, algorithm: str) -> Work:
@@ -46,9 +46,8 @@ class Compressor:
             self.inside = group.new_group(list(range(group.size)))
             self.inside.axis = group.axis  # its traffic is the group's
         gradients = {parameter.name: view for parameter, view in zip(bucket.parameters, bucket.views, strict=True)}
-        first = bucket.parameters[0].name
-        names = self.seed, self.steps[first]
-        self.steps[first] += 1
+        self.steps.update(gradients.keys())
+        names = self.seed, self.steps[bucket.parameters[0].name]  # they are all sent in each step
 
         def program() -> None:
             self.method.sum_gradients(gradients, self.residuals, names, self.inside, algorithm)

@@ -23,6 +23,7 @@ GROUPS = {  # group -> demonstration -> its scenes, as it makes them by default
         "flash": ("causal", "no mask", "standard"),
     },
     "loosened steps": {
+        "async": ("synchronous", "asynchronous", "bounded", "evidence", "two servers"),
         "compress": ("top-k", "ledger", "1 bit", "low rank", "loss"),
     },
     "clusters and failures": {

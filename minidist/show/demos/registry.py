@@ -16,6 +16,7 @@ from minidist.show.demos import (
     failure,
     flash,
     menu,
+    parameter_server,
     pipeline,
     recompute,
     tensor_parallel,
@@ -86,6 +87,11 @@ DEMONSTRATIONS = {
         Demonstration(
             "failure", "a rank dies, and the run goes on; a save survives a power cut", failure.animation, 4, 4,
             "steps between two checkpoints", most=failure.MOST,
+        ),
+        Demonstration(
+            "async", "a parameter server: who waits, and how stale gradients are", parameter_server.animation, 4, 4,
+            "how many times slower the last worker is", least_ranks=3, most_ranks=6,
+            most=parameter_server.MOST,
         ),
     )
 }  # fmt: skip

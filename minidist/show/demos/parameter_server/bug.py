@@ -1,0 +1,72 @@
+"""A parameter server with one bug: it applies and counts a gradient again that comes twice.
+
+An acknowledgement that is lost makes a worker send its gradient again. Li et al. (OSDI 2014, section 4.5) say of their
+server: "Due to delays, failures, and lost acknowledgements N may send messages twice". Theirs knows by vector clocks
+what it has had, and rejects the copy. Here all acknowledgements to the last worker are lost, and nothing is rejected.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from unittest.mock import patch
+
+from minidist.parallel.loosened import arrivals, server, staleness
+from minidist.parallel.loosened.server import AsynchronousServer
+from minidist.show.demos.parameter_server.watched import train_watched
+from minidist.train import served
+from minidist.train.served import ServersShare
+from minidist.train.share import Share
+
+BUG = "the last worker's gradients come twice, and the server applies and counts the copies, too"
+
+
+def counted_twice(clocks: Sequence[int], worker: int, bound: float) -> bool:
+    """``may_begin`` for a server that counts each of the last worker's gradients twice.
+
+    The last worker itself is judged by its true clock: it would wait forever for others that have no steps left.
+    """
+    last = clocks[-1] if worker == len(clocks) - 1 else 2 * clocks[-1]
+    return staleness.may_begin([*clocks[:-1], last], worker, bound)
+
+
+class CreditedTwice(AsynchronousServer):
+    """A server that takes every gradient of the last worker, and then the copy of it. Only then it answers."""
+
+    copy = False  # whether a copy comes next
+
+    def sync_gradients(self) -> None:
+        if self.copy:
+            self.pushes_taken.append(replace(self.pushes_taken[-1], found=self.version))
+            self.show(self.inboxes[self.last])
+            self.waiting.append(self.last)
+            self.copy = False
+            return
+        super().sync_gradients()
+        if self.last == self.workers[-1]:
+            self.waiting.remove(self.last)
+            self.copy = True
+
+
+def take_step_and_copies(self: ServersShare, batch, lr: float, max_norm: float) -> float:
+    """``ServersShare.take_step``, with an update more for each copy."""
+    for _ in range(self.workers):
+        Share.take_step(self, batch, lr / self.workers, float("inf"))
+        if self.model.axes[0].copy:
+            Share.take_step(self, batch, lr / self.workers, float("inf"))
+    return 0.0
+
+
+def with_copies() -> ExitStack:
+    """Within it, seeded orders and asynchronous servers have this bug."""
+    stack = ExitStack()
+    for module in (arrivals, server):
+        stack.enter_context(patch.object(module, "may_begin", counted_twice))
+    stack.enter_context(patch.object(served, "AsynchronousServer", CreditedTwice))
+    stack.enter_context(patch.object(ServersShare, "take_step", take_step_and_copies))
+    return stack
+
+
+def train_with_copies(*arguments):
+    """``train_watched`` with this bug."""
+    with with_copies():
+        return train_watched(*arguments)

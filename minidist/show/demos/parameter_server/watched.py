@@ -1,0 +1,82 @@
+"""A training run that brings back what a viewer cannot see: digests of all weights, and the loss of the server's."""
+
+from hashlib import sha256
+from unittest.mock import patch
+
+import numpy as np
+
+from minidist.backend import from_host
+from minidist.comm.group import ProcessGroup
+from minidist.nn.data import load_corpus, micro_batch
+from minidist.nn.gpt import GPT
+from minidist.nn.tensor import no_grad
+from minidist.train import share, trainer
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.result import RankResult, RunOptions
+from minidist.train.served import ServedModel, ServersShare
+
+NEVER = 1_000_000  # a step that no run reaches: its samples measure the loss
+SAMPLES = 128
+
+
+def train_watched(world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions) -> RankResult:
+    """``train_rank`` with a constant learning rate after the warm-up, so that runs of different lengths compare.
+
+    It brings back in ``arrays``:
+
+    - "weights": digests of the weights, uint64 (n,): of a server those of each version, of another rank those that
+      each step begins with;
+    - "losses": of a server's weights on the same samples, float64 (steps + 1,): first, and after each step of the run.
+    """
+    tokens, targets, weights, losses = *probe(config), [], []
+    train_step, take_step = share.train_step, ServersShare.take_step
+
+    def watched_update(model, *arguments) -> float:
+        serves = isinstance(model, ServedModel)
+        if not (serves and weights):
+            weights.append(digest_of(model.model))
+        loss = train_step(model, *arguments)
+        if serves:
+            weights.append(digest_of(model.model))
+        return loss
+
+    def watched_step(served, *arguments) -> float:
+        if not losses:
+            losses.append(loss_of(served.gpt, tokens, targets))
+        loss = take_step(served, *arguments)
+        losses.append(loss_of(served.gpt, tokens, targets))
+        return loss
+
+    with (
+        patch.object(share, "train_step", watched_update),
+        patch.object(ServersShare, "take_step", watched_step),
+        patch.object(trainer, "warmup_cosine", constant),
+    ):
+        result = trainer.train_rank(world, config, layout, options)
+    result.arrays |= {"weights": np.array(weights, np.uint64), "losses": np.array(losses)}
+    return result
+
+
+def constant(step: int, steps: int, peak: float, warmup: int, final: float) -> float:
+    """The learning rate of a step: ``warmup_cosine`` without the cosine."""
+    return peak * min(1.0, (step + 1) / (warmup + 1))
+
+
+def probe(config: TrainConfig) -> tuple:
+    """Tokens and targets that measure the loss, uint8 (SAMPLES, context): the same for all seeds."""
+    corpus = load_corpus(config.text, config.context)
+    return tuple(map(from_host, micro_batch(corpus, 0, NEVER, 0, SAMPLES, config.context)))
+
+
+@no_grad()
+def loss_of(gpt: GPT, tokens, targets) -> float:
+    return float(gpt(tokens, targets).item())
+
+
+def digest_of(gpt: GPT) -> int:
+    """A number that tells weights apart: 64 bits of their SHA-256."""
+    found = sha256()
+    for parameter in gpt.parameters():
+        found.update(parameter.data.tobytes())
+    return int.from_bytes(found.digest()[:8], "little")
