@@ -89,8 +89,7 @@ def test_every_word_in_a_legend_has_the_colour_of_its_meaning(name):
 def test_a_colour_means_one_thing_or_kin():
     shared = {frozenset(pair) for pair in combinations(MEANINGS, 2) if MEANINGS[pair[0]] == MEANINGS[pair[1]]}
     assert shared == {frozenset(pair) for kin in KIN for pair in combinations(kin, 2)}
-    others = [*AXES.values(), OTHER_TP_GROUP, *SHARES, *SIGNED]
-    others = [*AXES.values(), OTHER_TP_GROUP, *SHARES, *VERSIONS]
+    others = [*AXES.values(), OTHER_TP_GROUP, *SHARES, *SIGNED, *VERSIONS]
     assert len({*others}) == len(others) and not {*others} & ({*MEANINGS.values()} | {*RANKS})
 
 
@@ -105,8 +104,7 @@ def weighted(row: tuple[float, ...], light) -> float:
 
 
 def test_words_on_every_colour_are_readable():
-    for colour in {*map(on_paper, MEANINGS), *RANKS, *AXES.values(), OTHER_TP_GROUP, *SHARES, *SIGNED}:
-    for colour in {*map(on_paper, MEANINGS), *RANKS, *AXES.values(), OTHER_TP_GROUP, *SHARES, *VERSIONS}:
+    for colour in {*map(on_paper, MEANINGS), *RANKS, *AXES.values(), OTHER_TP_GROUP, *SHARES, *SIGNED, *VERSIONS}:
         light = weighted((0.2126, 0.7152, 0.0722), linear(colour))
         ink = 1.0 if palette.ink_on(colour) == "white" else 0.0
         assert (max(ink, light) + 0.05) / (min(ink, light) + 0.05) >= 4.5, colour  # what WCAG requires of text
@@ -159,8 +157,8 @@ def test_colours_in_one_picture_differ_for_colour_blind_readers(meanings, eye):
 
 def test_whoever_draws_names_meanings_and_no_colours():
     known = {
-        colour.upper() for colour in (*MEANINGS.values(), *RANKS, *AXES.values(), *SHARES, *SIGNED, *PAPER.values())
-        colour.upper() for colour in (*MEANINGS.values(), *RANKS, *AXES.values(), *SHARES, *VERSIONS, *PAPER.values())
+        colour.upper()
+        for colour in (*MEANINGS.values(), *RANKS, *AXES.values(), *SHARES, *SIGNED, *VERSIONS, *PAPER.values())
     }
     known -= {"#D0D0D0", "#FFFFFF", "#444444"}  # greys of lines and grounds
     for path in sorted((ROOT / "minidist" / "show" / "demos").rglob("*.py")):

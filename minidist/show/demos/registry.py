@@ -73,6 +73,11 @@ DEMONSTRATIONS = {
             least_ranks=1, most_ranks=1, most=flash.MOST,
         ),
         Demonstration(
+            "async", "a parameter server: who waits, and how stale gradients are", parameter_server.animation, 4, 4,
+            "how many times slower the last worker is", least_ranks=3, most_ranks=6,
+            most=parameter_server.MOST,
+        ),
+        Demonstration(
             "compress", "gradients in few bytes: what is sent, what waits, what is lost", compress.animation, 4, 16,
             "the numbers that are drawn", most=compress.MOST,
         ),
@@ -87,11 +92,6 @@ DEMONSTRATIONS = {
         Demonstration(
             "failure", "a rank dies, and the run goes on; a save survives a power cut", failure.animation, 4, 4,
             "steps between two checkpoints", most=failure.MOST,
-        ),
-        Demonstration(
-            "async", "a parameter server: who waits, and how stale gradients are", parameter_server.animation, 4, 4,
-            "how many times slower the last worker is", least_ranks=3, most_ranks=6,
-            most=parameter_server.MOST,
         ),
     )
 }  # fmt: skip
