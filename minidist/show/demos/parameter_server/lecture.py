@@ -85,7 +85,11 @@ def evidence(scene: Scene, runs: Runs) -> Scene:
     )
     cues = [
         Cue(0, 2, "Staleness to the left, loss to the right, on the same clock."),
-        Cue(last, 3, "Then why are large runs synchronous? Equal GPUs hardly straggle; and a run must be repeatable."),
+        Cue(
+            last,
+            3,
+            "Why are large runs synchronous? Equal GPUs straggle little, staleness grows with N, and runs must repeat.",
+        ),
     ]
     return for_lecture(scene, [question], cues)
 

@@ -15,7 +15,6 @@ from minidist.show.player.scene import Arrow, Box, Label, Shape
 LEFT, RIGHT = 10, 70  # start and end of time
 SERVER, FIRST, PITCH, HIGH = 1, 4, 3, 1.5  # lines: of the server's lane, of the first worker's, from one to the next
 MET = 1.6  # characters: the width of the colour that a gradient met
-KEY_ENDS = "oldest weights", "newest weights"
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,9 @@ class Lanes:
 
     @property
     def key(self) -> dict[str, str]:
-        oldest, newest = KEY_ENDS
-        return {oldest: of_version(0, 1), newest: of_version(1, 1), "waits": MEANINGS["idle"]}
+        return {
+            "oldest weights": of_version(0, 1), "newest weights": of_version(1, 1), "waits": MEANINGS["idle"]
+        }  # fmt: skip
 
     def idle(self, now: float) -> float:
         """The share of the workers' time that they have waited."""
