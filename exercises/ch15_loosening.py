@@ -235,8 +235,8 @@ def power_sgd_step(matrix: np.ndarray, q: np.ndarray, all_reduce: Sum) -> tuple[
 # 15.11  Local steps
 #
 # Workers take H steps apart, each from the same weights ("start"), with an optimizer of its own. Then the mean of what
-# they have learned becomes a step of an outer optimizer (DiLoCo, Douillard et al., 2023). The *pseudo-gradient* is what
-# a step of rate 1 against it would undo: start minus the mean of the workers' weights.
+# they have learned becomes a step of an outer optimizer (DiLoCo, Douillard et al., 2023). The *pseudo-gradient* is such
+# that a step of SGD with rate 1 leads from the start to the mean of the workers' weights.
 
 
 def outer_step(
