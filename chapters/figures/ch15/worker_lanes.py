@@ -5,9 +5,7 @@ from dataclasses import dataclass
 
 from minidist.parallel.loosened.arrivals import seeded_order
 from minidist.parallel.loosened.staleness import may_begin
-from minidist.show.palette import PAPER
-
-SHADES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")  # of versions, in turn
+from minidist.show.palette import PAPER, ink_on, of_version
 
 
 @dataclass(frozen=True)
@@ -55,18 +53,18 @@ def draw(runs: Mapping[str, Sequence[Span]], until: float):
         workers = max(step.worker for step in steps) + 1
         for worker in range(workers):
             axes.barh(worker, until, height=0.7, color=PAPER["faint"], alpha=0.35)
-        for step in steps:
-            if step.begin >= until:
-                continue
-            end = min(step.end, until)
+        shown = [step for step in steps if step.begin < until]
+        newest = max(step.read for step in shown)
+        for step in shown:
+            end, colour = min(step.end, until), of_version(step.read, newest)
             axes.barh(
-                step.worker, end - step.begin, left=step.begin, height=0.7, color=SHADES[step.read % len(SHADES)],
-                edgecolor="white", linewidth=0.8,
+                step.worker, end - step.begin, left=step.begin, height=0.7, color=colour, edgecolor="white",
+                linewidth=0.8,
             )  # fmt: skip
             if step.end < until:
                 axes.text(
-                    step.end - 0.06, step.worker, step.applied - step.read, color="white", fontsize=8.5, ha="right",
-                    va="center", weight="bold",
+                    step.end - 0.06, step.worker, step.applied - step.read, color=ink_on(colour), fontsize=8.5,
+                    ha="right", va="center", weight="bold",
                 )  # fmt: skip
         taken = sum(step.end <= until for step in steps)
         axes.set_title(f"{title}: {taken} gradients in {until:g} seconds", loc="left", fontsize=10)
