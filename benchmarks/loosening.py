@@ -2,7 +2,7 @@
 
     python benchmarks/loosening.py [--json minidist/analysis/loosened/experiment.json] [--png loosening.png]
 
-About ten minutes on two cores. Four workers train the usual small model with each method, with three seeds: the same
+About ten minutes on two cores. Four workers train a small model with each method, with three seeds: the same
 steps and samples for all. Bytes are counted by the runs. Time is that of a cluster's clock, on four sites with slow
 links (sites.toml): a short run of each method is recorded and replayed there; a parameter server is a fifth site.
 """
@@ -25,7 +25,7 @@ from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run
 
-CONFIG = TrainConfig(steps=160)
+CONFIG = TrainConfig(global_batch=16, micro_batch=4, steps=200)
 WORKERS = 4
 METHODS = {  # a name, and what is added to dp=4
     "data parallelism": "",
@@ -84,7 +84,11 @@ def main() -> None:
     console = Console()
     preload("minidist.train.trainer")
     with WarmClusters() as clusters:
-        methods = [measured(*method, clusters) for method in track(METHODS.items(), console=console)]
+        methods = []
+        for name, settings in track(METHODS.items(), console=console):
+            methods.append(measured(name, settings, clusters))
+            if options.json:
+                Experiment(methods).write(Path(options.json))
     experiment = Experiment(methods)
     console.print(table(experiment))
     if options.json:

@@ -215,8 +215,10 @@ class DataParallel(Axis):
             self.sums = NaiveDataParallel(parameters, *arguments)
         else:
             overlap = self.sync == "overlapped" and self.group.size > 1  # alone there is nothing to overlap
-            self.sums = bucketed_data_parallel(parameters, *arguments, self.bucket_mb, overlap)
-            if self.hook is not None:
+            if self.hook is None:
+                self.sums = bucketed_data_parallel(parameters, *arguments, self.bucket_mb, overlap)
+            else:  # an override sums its buckets by itself, and would never call a hook
+                self.sums = BucketedDataParallel(parameters, *arguments, self.bucket_mb, overlap)
                 self.sums.sum_bucket = self.hook
         if (format := current().compute) is not None:
             self.weights = master_weights(parameters, format)

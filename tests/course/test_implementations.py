@@ -9,7 +9,7 @@ import pytest
 from minidist import overrides
 from minidist.cli.main import main
 from minidist.course.answers import course_folder, read_answers
-from minidist.course.learner.implementations import implementations_of, training_on
+from minidist.course.learner.implementations import called_in_all, implementations_of, training_on
 from minidist.course.source.stubs import replace_definitions, stub_of
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -236,6 +236,25 @@ def test_the_reference_runs_without_overrides_and_none_outlives_its_run(ranks):
     assert one.ranks[0].override_calls == {} and two.ranks[0].override_calls["adamw_update"] > 0
     assert run(ranks(2), config, Layout(2), rank_function=function).ranks[0].override_calls["adamw_update"] > 0
     assert run(ranks(2), config, Layout(2)).ranks[0].override_calls == {}  # the same ranks, afterwards
+
+
+@pytest.mark.parametrize(
+    ("text", "called"),
+    [
+        ("dp=2,compress=powersgd:2", {"power_sgd_step", "feed_back"}),
+        ("dp=2,compress=topk:0.1", {"top_k", "feed_back"}),
+        ("dp=2,compress=onebit", {"one_bit", "feed_back"}),
+        ("dp=2,compress=int8", {"stochastic_round"}),
+        ("dp=2,sync=local,local_steps=2", {"outer_step", "due"}),
+        ("dp=2,sync=server,staleness=1", {"may_begin", "shard_map"}),
+    ],
+)
+def test_loosened_runs_call_the_functions_of_chapter_15(ranks, text, called):
+    """Also where buckets are the learner's own, who sums them by himself; and those that a server alone calls."""
+    config = TrainConfig(layers=1, heads=2, width=16, context=8, global_batch=8, micro_batch=1, steps=3)
+    implementations, layout = implementations_of("solutions"), Layout.parse(text)
+    result = run(ranks(layout.world_size), config, layout, rank_function=training_on(implementations))
+    assert called <= set(called_in_all(implementations, [result]))
 
 
 def test_a_class_derived_from_a_stub_counts_as_a_stub(folder):

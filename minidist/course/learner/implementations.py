@@ -105,13 +105,17 @@ def overriding(implementations: list[Implementation]) -> Iterator[None]:
 
 
 def implementations_as_dict(implementations: list[Implementation], runs: list[Run]) -> dict:
-    """Which implementation of each function ran, and how often rank 0 called it; {} without ``--impl``."""
+    """Which implementation of each function ran, and how often a rank called it; {} without ``--impl``.
+
+    Ranks need not call the same: a parameter server calls other functions than its workers. Counted is the rank that
+    called it most.
+    """
     rows = [
         {
             "function": each.name,
             "implementation": "yours" if each.source else "minidist",
             "where": each.where,
-            "calls": sum(run.ranks[0].override_calls.get(each.name, 0) for run in runs),
+            "calls": sum(max(rank.override_calls.get(each.name, 0) for rank in run.ranks) for run in runs),
         }
         for each in implementations
     ]
@@ -121,7 +125,7 @@ def implementations_as_dict(implementations: list[Implementation], runs: list[Ru
 def print_implementations(console: Console, implementations: list[Implementation], runs: list[Run]) -> None:
     """Print those that were called as a table, the learner's first."""
     table = Table(title="implementations that were called", title_justify="left")
-    for column in ("function", "implementation", "where", "calls on rank 0"):
+    for column in ("function", "implementation", "where", "calls on a rank"):
         table.add_column(column, justify="right" if column.startswith("calls") else "left", overflow="fold")
     rows = implementations_as_dict(implementations, runs)["implementations"]
     for row in sorted(rows, key=lambda row: row["implementation"] != "yours"):
@@ -132,6 +136,6 @@ def print_implementations(console: Console, implementations: list[Implementation
 
 
 def called_in_all(implementations: list[Implementation], runs: list[Run]) -> list[str]:
-    """The learner's functions that rank 0 called in every one of these runs."""
+    """The learner's functions that some rank called in every one of these runs."""
     own = [each.name for each in implementations if each.source is not None]
-    return [name for name in own if all(name in run.ranks[0].override_calls for run in runs)]
+    return [name for name in own if all(any(name in rank.override_calls for rank in run.ranks) for run in runs)]

@@ -9,5 +9,5 @@ import numpy as np
 
 from minidist.show.demos.compress.run import train_recording
 
-BUG = "no error feedback: what a message leaves out is lost (torch loses it when buckets are rebuilt, #49418)"
+BUG = "no error feedback: what a message leaves out is lost (torch lost it when buckets were rebuilt, #49418)"
 train_forgetting = partial(train_recording, keep=np.zeros_like)

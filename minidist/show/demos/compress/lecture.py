@@ -28,7 +28,7 @@ def top_k(scene: Scene, shown: Recorded, number: int) -> Scene:
         ),
         Question(
             2 * step - 1,
-            f"Number {number} is small in each gradient, but steady. When is it sent?",
+            f"Number {number}'s first gradient was too small to be sent. When is it sent?",
             ("never", *(f"in step {choice}" for choice in choices)),
             1 + choices.index(step),
             "Its residual grows by each gradient until it is among the largest: late, but nothing is lost.",
@@ -130,7 +130,7 @@ def broken_top_k(scene: Scene, shown: Recorded) -> Scene:
         f"What is left out is forgotten. How many of {count} biases have not moved after {STEPS} steps?",
         ("none", f"{still}", f"{count}"),
         1 if 0 < still < count else 0 if not still else 2,
-        "The same few win in each step, on each rank. A weight that nobody sends has no gradient.",
+        "Mostly the same few are the largest in each step. A weight that nobody sends has no gradient.",
         asked=1,
     )
     return for_lecture(scene, [question], [Cue(0, 2, "The loss falls all the same at first. Who would notice?")])
@@ -182,7 +182,7 @@ def broken_losses(scene: Scene, shown: Curves) -> Scene:
         f"The same {runs} runs without feedback: in how many is the loss of the last {WINDOW} steps higher?",
         ("none", "some", "all"),
         0 if not worse else 1 if worse < runs else 2,
-        f"In {worse} of {runs}. What is always small is never sent, so it is never learned.",
+        f"In {worse} of {runs}. What is left out in every step is never learned.",
         asked=1,
     )
     return for_lecture(

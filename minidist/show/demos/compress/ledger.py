@@ -37,7 +37,7 @@ def scene(shown: Recorded, number: int, most: float, verdict: str, details: str,
     )
     return Scene(
         f"broken {NAME}" if lost else NAME,
-        f"The ledger of number {number} on rank 0: gradient + residual = sent + new residual",
+        f"The ledger of number {number}: gradient + residual = sent + new residual",
         frames,
         HEIGHT,
         (BROKEN_KEY if lost else KEY) | {"smallest number sent": "ink"},

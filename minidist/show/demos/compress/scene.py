@@ -76,7 +76,7 @@ def scene(
         BROKEN_KEY if lost else KEY,
         verdict,
         1 if lost else None,
-        (1, 2 * (STEPS // 2), len(frames) - 1),
+        (1, STEPS - 1, len(frames) - 1),  # once the message is sent
         twin=kind.name if lost else "",
         details=details,
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from minidist.show.demos.parameter_server.recorded import Recorded
-from minidist.show.demos.shared.lanes import tick, ticks
+from minidist.show.demos.shared.lanes import ticks
 from minidist.show.palette import MEANINGS
 from minidist.show.player.scene import Box, Curve, Frame, Label, Scene, Shape
 
@@ -15,9 +15,9 @@ TITLE = "What waiting costs: staleness counted, and the loss over simulated time
 TARGET = 4.0  # the loss that all runs are to reach: they begin at 5.5
 FRAMES = 12
 HEIGHT = 15.0
-SHARES = 3.0, 24.0  # left and right end of the histograms
-EACH, HIGH = 4.6, 2.6  # lines: from one histogram to the next, and its bars
-LEFT, RIGHT, TOP, BOTTOM = 34, 70, 1.0, 12.4  # of the losses
+SHARES = 1.0, 25.0  # left and right end of the histograms
+EACH, HIGH = 5, 2.75  # lines: from one histogram to the next, and its bars
+LEFT, RIGHT, TOP, BOTTOM = 35, 71, 1.0, 12.75  # of the losses
 
 Runs = Mapping[str, Sequence[Recorded]]  # kind -> its runs, one for each seed
 
@@ -50,13 +50,13 @@ def _histograms(runs: Runs, now: float, seconds: float) -> list[Shape]:
     width = (right - left) / (most + 1)
     shapes: list[Shape] = []
     for row, (kind, each) in enumerate(runs.items()):
-        base = 1 + EACH * row + HIGH
+        base = TOP + EACH * row + HIGH
         landed = [one for run in each for one in run.by(now)]
         last = each[0].workers - 1
         counts = [Counter(one.staleness for one in landed if (one.worker == last) is slow) for slow in (False, True)]
-        mean = f", mean {np.mean(staleness(each, now)):.1f}" if landed else ""
-        shapes.append(Label(left, base - HIGH - 0.5, f"{kind}{mean}"))
-        shapes.append(Box(left, base, right - left, 0.08, "faint", "", " "))
+        mean = f" {np.mean(staleness(each, now)):.1f}" if landed else ""
+        shapes.append(Label(left, base - HIGH - TOP / 2, f"{kind}: staleness{mean}"))
+        shapes.append(Curve(((left, base), (right, base)), "faint", 2))
         for old in range(most + 1):
             below, x = base, left + width * old
             for slow, count in enumerate(counts):
@@ -66,8 +66,7 @@ def _histograms(runs: Runs, now: float, seconds: float) -> list[Shape]:
                     shapes.append(Box(x, below - high, width - 0.3, high, fill, "", mark))
                     below -= high
             if width >= 2.2 or old % 2 == 0:
-                shapes.append(Label(x + width / 2 - 0.15, base + 0.6, str(old), "faint", "middle"))
-    shapes.append(Label(left, HEIGHT - 0.4, "staleness of gradients", "faint"))
+                shapes.append(Label(x + width / 2 - 0.15, base + 0.75, str(old), "faint", "middle"))
     return shapes
 
 
@@ -82,16 +81,19 @@ def _losses(runs: Runs, now: float, seconds: float) -> list[Shape]:
     target = at(0, TARGET)[1]
     shapes: list[Shape] = [
         Label(LEFT - 0.6, (target + BOTTOM) / 2, "loss", "faint", "end"),
-        Box(LEFT, BOTTOM, RIGHT - LEFT, 0.08, "faint", "", " "),
-        Box(LEFT, target, RIGHT - LEFT, 0.08, "ink", "", "-"),
+        Curve(((LEFT, BOTTOM), (RIGHT, BOTTOM)), "faint", 2),
+        Curve(((LEFT, target), (RIGHT, target)), "ink", 2),
         Label(LEFT - 0.6, target, f"{TARGET:.1f}", "ink", "end"),
         Label(LEFT - 0.6, at(0, high)[1], f"{high:.1f}", "faint", "end"),
         Label(LEFT - 0.6, at(0, low)[1], f"{low:.1f}", "faint", "end"),
-        Label(RIGHT, HEIGHT - 0.4, "simulated seconds", "faint", "end"),
+        Label(RIGHT, HEIGHT - 0.5, "simulated seconds", "faint", "end"),
     ]
     for time in ticks(seconds):
         x = at(time, low)[0]
-        shapes += [tick(x, BOTTOM + 0.4), Label(x, BOTTOM + 1.0, f"{time:g}", "faint", "middle")]
+        shapes += [
+            Curve(((x, BOTTOM), (x, BOTTOM + 0.2)), "faint", 2),
+            Label(x, BOTTOM + 0.75, f"{time:g}", "faint", "middle"),
+        ]
     for kind, each in runs.items():
         for run in each:
             places = [(time, loss) for time, loss in zip(run.times, run.losses, strict=True) if time < now]
@@ -110,7 +112,7 @@ def _reached(runs: Runs, now: float, at: Callable[[float, float], tuple[float, f
             x, y = at(means[kind], TARGET)
             text = f"{means[kind]:.0f} s"
             place = min(x, free - len(text) / 2 - 0.5)
-            shapes.append(Box(x - 0.1, TOP, 0.2, y - TOP, MEANINGS[kind], "", "|"))
+            shapes.append(Curve(((x, TOP), (x, y)), MEANINGS[kind], 2))
             shapes.append(Label(place, TOP - 0.5, text, "ink", "middle"))
             free = place - len(text) / 2
     return shapes

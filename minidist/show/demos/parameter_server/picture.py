@@ -158,9 +158,9 @@ class Lanes:
                 shapes.append(Label(middle, SERVER - 0.5, str(count), "ink", "middle"))
                 free = middle - room
         shapes.append(Arrow(x - MET / 2, y, x - MET / 2, SERVER + HIGH + 0.1, "ink", f"worker {one.worker} → server"))
-        going = [other for other in self.run.landings if other.read == version > 0 and not other.again]
-        for other in going:
-            if self.run.made[version] == one.end:
-                label = f"version {version} → worker {other.worker}"
-                shapes.append(Arrow(x + 0.5, SERVER + HIGH, x + 0.5, self.y(other.worker), "ink", label))
+        if self.run.made[version] == one.end:
+            going = [other for other in self.run.landings if other.read == version and not other.again]
+            for place, other in enumerate(sorted(going, key=lambda other: other.worker)):
+                at, label = x + 0.5 + 0.9 * place, f"version {version} → worker {other.worker}"
+                shapes.append(Arrow(at, SERVER + HIGH, at, self.y(other.worker), "ink", label))
         return shapes

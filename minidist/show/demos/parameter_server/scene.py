@@ -20,8 +20,8 @@ BEGINS = {
 
 
 def end_of(slower: int) -> float:
-    """Where the time of all pictures ends, in simulated seconds: the straggler has taken two steps by then."""
-    return LONG * max(6.0, 2.6 * slower)
+    """Where the time of all pictures ends, in simulated seconds: a bound has made others wait for the straggler."""
+    return LONG * max(9.0, 2.6 * slower)
 
 
 def of_run(kind: str, run: Recorded, slower: int, verdict: str, broken: bool = False) -> Scene:

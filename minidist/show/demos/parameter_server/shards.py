@@ -12,8 +12,8 @@ from minidist.train.result import Run
 NAME = "two servers"
 SERVERS = 2
 LEFT, WIDE, APART = 10, 30, 1.5  # of the servers' places: where they begin, their width, and between them
-ROW, HELD, PUSH, HIGH = 1.0, 5.5, 10.0, 1.5  # lines: of what is not dealt yet, of the servers, of a worker's push
-HEIGHT = 12.0
+ROW, HELD, PUSH, HIGH = 1, 5, 9, 1.5  # lines: of what is not dealt yet, of the servers, of a worker's push
+HEIGHT = 11.0
 SMALL = 256  # elements: smaller parameters are dealt together
 
 
@@ -93,7 +93,7 @@ def _dealt(shards: Shards, dealt: int) -> list[Shape]:
         shapes.append(Label(0, ROW + HIGH / 2, "to deal"))
     for server, held in enumerate(shards.held(dealt)):
         text = f"server {server}: {held:,} elements"
-        shapes.append(Label(shards.left(server), HELD - 0.6, text, of_rank(shards.first + server)))
+        shapes.append(Label(shards.left(server), HELD - 0.5, text, of_rank(shards.first + server)))
     x = float(LEFT)
     for place, name in enumerate(shards.order):
         width = shards.sizes[name] * unit
