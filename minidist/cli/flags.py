@@ -22,8 +22,9 @@ HELP = {
     # of Layout
     "dp": "data-parallel ranks",
     "algorithm": "all-reduce algorithm for gradients, or collectives of ZeRO; tensor parallelism chooses its own",
-    "sync": "how to sum gradients: one by one after backward, in buckets after backward, or in buckets during it. "
-    "Looser: one step late, on a parameter server in step or asynchronously, or not at all for some local steps",
+    "sync": "when to sum gradients: one by one after backward (naive), in buckets after it (bucketed) or during it "
+    "(overlapped). Looser: one step late (delayed), on parameter servers in step (server) or as they come (async), or "
+    "not at all for some steps (local)",
     "bucket_mb": "size of a gradient bucket, MiB",
     "zero": "ZeRO stage; 0 is plain data parallelism",
     "shard": "ranks that share one copy of the sharded state, with --zero; 0 is all data-parallel ranks",
@@ -45,14 +46,15 @@ HELP = {
     "context, or all",
     "node_size": "ranks that share a node, which must divide their number: bytes between nodes are counted, and "
     "collectives send few of them; 0 is all ranks",
-    "servers": "ranks beside --dp that hold the parameters, with --sync server or async; 0 is 1 there",
+    "servers": "ranks beside --dp that hold the parameters, with --sync server or async; 0 makes it 1",
     "staleness": "steps by which a worker may be ahead of the slowest, with --sync server; 0 is synchronous",
-    "arrivals": "who comes next, with --sync server or async: live is whoever does; seeded repeats one order, and "
-    "1+1+4 does so for workers that take so long for a step",
+    "arrivals": "whose gradient a server applies next, with --sync async or a --staleness: live takes them as they "
+    "come; seeded repeats one order, and 1+1+4 one in which the third worker takes four times as long for a step",
     "local_steps": "steps that a worker takes alone before the workers average, with --sync local",
     "outer_lr": "learning rate of the outer step that follows, with --sync local",
-    "outer_momentum": "Nesterov momentum of the outer step; 0 is SGD",
-    "fragments": "parts of the model that take turns in the outer step, so that fewer bytes are sent at once",
+    "outer_momentum": "Nesterov momentum of the outer step, with --sync local; 0 for none",
+    "fragments": "parts of the model that take turns in the outer step, with --sync local, so that fewer bytes are "
+    "sent at once",
     "compress": "what to send in place of a bucket's gradients: bf16, int8, onebit, topk:SHARE or powersgd:RANK "
     "(default: the gradients themselves)",
     "error_feedback": "0 loses what --compress leaves out, 1 adds it to the next step's gradients",

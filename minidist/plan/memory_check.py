@@ -9,6 +9,8 @@ All ranks share one machine, so what counts is the sum over them. P being the mo
 
 Tensor and pipeline parallelism split one copy. Data and context parallelism make ``dp`` x ``cp`` of them, and of the
 experts ``dp`` x ``cp`` / ``ep``; with ZeRO, what a stage shards exists once for each group of ranks that share a copy.
+Parameter servers together hold one more copy of the parameters, in float32, a gradient of each worker, and the only
+copy of the moments.
 But before anything is split, every rank initializes the whole model in float32: that is 4 P for each rank, which real
 systems avoid, and with many shards it is the larger sum.
 
@@ -83,7 +85,8 @@ def memory_needed(config: TrainConfig, layout: Layout) -> MemoryNeeded:
 
     copies = layout.replicas
     sharded = copies // (layout.shard or copies)  # of what ZeRO shards
-    gradients = sharded if layout.zero >= 2 and layout.grad_sync == "micro_batch" else copies
+    summed = sharded if layout.zero >= 2 and layout.grad_sync == "micro_batch" else copies
+    updated = sharded if layout.zero >= 1 else copies
     mixed = POLICIES[config.precision].compute is not None
     moments = 0 if config.optimizer == "sgd" else 8
     outer = 4 + 4 * bool(layout.outer_momentum) if layout.sync == "local" else 0
@@ -92,12 +95,14 @@ def memory_needed(config: TrainConfig, layout: Layout) -> MemoryNeeded:
         parameters = 0 if mixed else 4 * held(sharded)
     else:
         parameters = (2 if mixed else 4) * held(copies)
-    return MemoryNeeded(
-        parameters=parameters,
-        gradients=sums * held(gradients),
-        optimizer=(moments + (4 if mixed else 0) + outer) * held(sharded if layout.zero >= 1 else copies),
-        initialization=4 * P * layout.world_size,
-    )
+    gradients = sums * held(summed)
+    optimizer = ((4 if mixed else 0) + outer) * held(updated)
+    if layout.servers:
+        parameters += 4 * P
+        gradients += (4 if layout.slack else sums) * P * layout.dp
+        updated = 1
+    optimizer += moments * held(updated)
+    return MemoryNeeded(parameters, gradients, optimizer, initialization=4 * P * layout.world_size)
 
 
 def check_memory(config: TrainConfig, layout: Layout) -> None:

@@ -17,6 +17,7 @@ def check_loosened(layout) -> None:
     _only_with(layout, OF_SERVERS, served, "sync=server or sync=async")
     _only_with(layout, OF_LOCAL, layout.sync == "local", "sync=local")
     _only_with(layout, ("error_feedback",), bool(layout.compress), "compress")
+    _only_with(layout, ("bucket_mb",), not served and layout.sync != "delayed", "sync=bucketed or sync=overlapped")
     if served:
         _check_server(layout)
     if layout.sync == "local":
@@ -114,8 +115,8 @@ def check_loosened_run(config, layout) -> None:
         return
     if config.precision == "fp16":
         raise ValueError(
-            f"{loosened} with precision fp16: all ranks skip a step together when one overflows, and gradients of "
-            "several steps would have several loss scales: choose bf16 or fp32"
+            f"{loosened} with precision fp16: all ranks skip a step together when the sum of its gradients overflows, "
+            f"and with {loosened} not all of them have this sum: choose bf16 or fp32"
         )
     if layout.compress:
         read_method(layout.compress).check(full_rank(config))
@@ -124,7 +125,10 @@ def check_loosened_run(config, layout) -> None:
     if layout.sync in LOOSE and config.experts:
         raise ValueError(f"{loosened} does not balance experts over ranks that are apart: train a dense model")
     if layout.sync == "local" and layout.fragments > config.layers:
-        raise ValueError(f"fragments={layout.fragments} of a model with {config.layers} layers: choose fewer")
+        raise ValueError(
+            f"fragments={layout.fragments} share the blocks, and the model has layers={config.layers}: choose at most "
+            f"{config.layers}"
+        )
 
 
 def full_rank(config) -> int:
@@ -148,18 +152,25 @@ def check_loosened_options(layout, options) -> None:
     loosened = loosened_by(layout)
     if not loosened:
         return
-    asked = {
-        "checkpoints": options.saving or options.resume,
-        "copies in the memory of peers": options.peer_copies is not None or options.recover is not None,
-        "--check-replicas": options.check_replicas,
-        "--rebalance": options.rebalance,
-    }
-    for what, wanted in asked.items():
-        if wanted:
+    refused = (
+        ("checkpoints", options.saving or options.resume, "no checkpoint holds"),
+        (
+            "copies in the memory of peers",
+            options.peer_copies is not None or options.recover is not None,
+            "no copy holds",
+        ),
+        ("--check-replicas", options.check_replicas, "no other rank can confirm"),
+    )
+    for what, asked, why in refused:
+        if asked:
             raise ValueError(
-                f"{what} need ranks that hold the same state after each step, or shards of it; with {loosened} each "
-                "has some of its own: leave one of them out"
+                f"{what} with {loosened}: each rank has some state of its own, which {why}: leave one of them out"
             )
+    if options.rebalance:
+        raise ValueError(
+            f"--rebalance with {loosened}: who computes which micro-batch would change the weights, and not only the "
+            "speed: leave one of them out"
+        )
 
 
 def linear(config) -> bool:
@@ -172,8 +183,9 @@ def why_it_differs(config, layout) -> str:
     if layout.sync == "delayed":
         return "sync=delayed applies each gradient one step late"
     if layout.slack:
-        bound = "without bound" if layout.slack == inf else f"up to staleness={layout.staleness} steps"
-        return f"sync={layout.sync} applies gradients of old weights, {bound}; staleness=0 has the bits of one process"
+        bound = "of any age" if layout.slack == inf else f"with workers up to staleness={layout.staleness} steps apart"
+        trivial = "sync=server with staleness=0 has the bits of one process"
+        return f"sync={layout.sync} applies gradients of old weights, {bound}; {trivial}"
     if layout.sync == "local":
         trivial = (layout.local_steps, layout.outer_lr, layout.outer_momentum) == (1, 1, 0)
         if not (trivial and linear(config)):

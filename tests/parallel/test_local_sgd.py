@@ -329,3 +329,30 @@ def test_what_it_holds(ranks):
     linear = run(ranks(2), LINEAR, Layout.parse("dp=2,sync=local,local_steps=3,outer_momentum=0")).ranks[0].memory
     assert (plain["optimizer"], linear["optimizer"]) == (0, P)
     assert linear["gradients"] >= plain["gradients"] + 2 * P
+
+
+# What cannot be
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sync=local,local_steps=0", "at least 1 step alone"),
+        ("sync=local,outer_lr=0", "outer_lr=0 must be larger than 0"),
+        ("sync=local,outer_lr=inf", "outer_lr=inf must be"),
+        ("sync=local,outer_momentum=1", "from 0 to below 1"),
+        ("sync=local,outer_momentum=nan", "from 0 to below 1"),
+        ("sync=local,fragments=9", "choose from 1 to 8"),
+        ("sync=local,zero=1", "zero=1 shards over data-parallel ranks"),
+        ("local_steps=4", "local_steps=4 is for sync=local"),
+    ],
+)
+def test_local_settings_that_cannot_be(text, message):
+    with pytest.raises(ValueError, match=message):
+        Layout.parse(f"dp=2,{text}")
+
+
+def test_there_are_no_more_fragments_than_layers():
+    CONFIG.check(Layout.parse("dp=2,sync=local,fragments=4"))
+    with pytest.raises(ValueError, match="the model has layers=4: choose at most 4"):
+        CONFIG.check(Layout.parse("dp=2,sync=local,fragments=5"))

@@ -21,6 +21,7 @@ from minidist.parallel.tools.accumulation import forward_backward
 from minidist.train.batches import batch_of
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
+from minidist.train.loosened_check import why_it_differs
 from minidist.train.resilience.faults import Fault
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run, train_rank
@@ -263,10 +264,15 @@ def test_alike_workers_are_n_minus_1_updates_behind(ranks):
         ("dp=2,sync=server,tp=2", "each worker computes with all of it"),
         ("dp=2,sync=async,arrivals=1+x", "choose live, seeded, or how long"),
         ("dp=2,sync=async,arrivals=1+1+4", "times of 3 workers, and there are dp=2"),
-        ("dp=2,sync=async,arrivals=1+0", "how long each worker takes"),
+        *(
+            (f"dp=2,sync=async,arrivals=1+{time}", "above 0 and at most 1000")
+            for time in ("0", "-1", "nan", "inf", "1e308")
+        ),
+        *((f"dp=2,sync=async,arrivals=1+{time}", "how long each worker takes") for time in ("", "1_0", "\u0663")),
         ("sync=server,dp=0", "must be from 1 to"),
         ("dp=64,sync=server", "ranks, and there may be"),
         ("dp=2,sync=server,algorithm=ring", "algorithm=ring"),
+        ("dp=2,sync=server,bucket_mb=2", "bucket_mb=2.0 is for sync=bucketed or sync=overlapped"),
     ],
 )
 def test_what_cannot_be_is_refused(text, message):
@@ -277,7 +283,7 @@ def test_what_cannot_be_is_refused(text, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"precision": "fp16"}, "several loss scales"),
+        ({"precision": "fp16"}, "not all of them have this sum"),
         ({"rampup_batch_size": "5,5,20"}, "leave rampup_batch_size out"),
         ({"experts": 2}, "train a dense model"),
         ({"global_batch": 2}, "needs at least 3 micro-batches"),
@@ -291,8 +297,17 @@ def test_runs_that_cannot_be_are_refused(settings, message):
 def test_what_needs_replicas_is_refused(ranks):
     for options, message in (
         (RunOptions(check_replicas=2), "--check-replicas"),
-        (RunOptions(rebalance=True), "--rebalance|rebalance"),
-        (RunOptions(resume="somewhere"), "checkpoints"),
+        (RunOptions(rebalance=True), "--rebalance with sync=server"),
+        (RunOptions(resume="somewhere"), "checkpoints with sync=server: .* which no checkpoint holds"),
     ):
         with pytest.raises(ValueError, match=message):
             trained(ranks, "dp=2,sync=server", options=options)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"), [("sync=async", "of any age"), ("sync=server,staleness=3", "up to staleness=3 steps apart")]
+)
+def test_why_a_run_differs(text, reason):
+    found = why_it_differs(CONFIG, Layout.parse(f"dp=2,{text}"))
+    assert reason in found and found.endswith("; sync=server with staleness=0 has the bits of one process")
+    assert not why_it_differs(CONFIG, Layout.parse("dp=2,sync=server"))

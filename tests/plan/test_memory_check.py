@@ -50,6 +50,8 @@ def test_the_formula_counts_the_parameters_of_a_real_model(sizes):
         "dp=2,sync=local",
         "dp=2,sync=local,outer_momentum=0",
         "dp=2,sync=delayed",
+        "dp=3,sync=server,servers=2",
+        "dp=3,sync=async",
     ],
 )
 def test_no_run_holds_less_than_is_said_to_be_needed(ranks, text, precision):
@@ -80,6 +82,8 @@ def test_no_run_holds_less_than_is_said_to_be_needed(ranks, text, precision):
         ("dp=3,sync=delayed", "fp32", 12, 48, 24, 12),
         ("dp=2,sync=local", "fp32", 8, 16, 32, 8),
         ("dp=2,sync=local,outer_momentum=0", "bf16", 4, 16, 32, 8),
+        ("dp=3,sync=server,servers=2", "fp32", 16, 48, 8, 20),
+        ("dp=3,sync=async", "bf16", 10, 36, 20, 16),
     ],
 )
 def test_bytes_of_a_layout(text, precision, parameters, gradients, optimizer, initialization):

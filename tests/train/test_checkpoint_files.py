@@ -230,6 +230,13 @@ def test_a_place_that_is_no_folder_is_told(tmp_path, no_ranks, capsys):
         (["--fault", "rank=3,step=2,kind=kill"], "has ranks 0 to 0"),
         (["--fault", "rank=0,step=100,kind=kill"], "has steps 0 to 99"),
         (["--fault", "rank=-1,step=1,kind=kill"], "counted from 0"),
+        (["--optimizer", "sgd", "--fault", "rank=0,step=1,kind=flip:moments"], "SGD keeps no moments"),
+        (
+            ["--dp", "2", "--sync", "async", "--fault", "rank=1,step=1,kind=flip:weights"],
+            "choose a server, from rank 2",
+        ),
+        (["--dp", "2", "--sync", "async", "--fault", "rank=2,step=1,kind=flip:gradients"], "computes no gradients"),
+        (["--dp", "2", "--sync", "async", "--fault", "rank=2,step=1,kind=slow:3"], "choose a worker, from rank 0 to 1"),
     ],
 )
 def test_flags_that_make_no_sense_are_told(tmp_path, no_ranks, capsys, flags, error):

@@ -124,7 +124,23 @@ def faults_of(options: argparse.Namespace, config: TrainConfig, layout: Layout) 
             raise ValueError(f"--fault {fault}: layout {layout} has ranks 0 to {layout.world_size - 1}")
         if fault.step >= config.steps:
             raise ValueError(f"--fault {fault}: the run has steps 0 to {config.steps - 1}")
+        if why := _why_it_cannot_happen(fault, config, layout):
+            raise ValueError(f"--fault {fault}: {why}")
     return faults
+
+
+def _why_it_cannot_happen(fault: Fault, config: TrainConfig, layout: Layout) -> str:
+    """What the rank lacks for this fault; "" if nothing."""
+    if fault.place == "moments" and config.optimizer == "sgd":
+        return "SGD keeps no moments: choose flip:weights, flip:gradients or flip:message"
+    if not layout.servers:
+        return ""
+    if fault.rank >= layout.dp and (fault.kind == "slow" or fault.place == "gradients"):
+        return f"a parameter server computes no gradients: choose a worker, from rank 0 to {layout.dp - 1}"
+    if fault.rank < layout.dp and fault.place in ("weights", "moments"):
+        servers = f"from rank {layout.dp} to {layout.world_size - 1}"
+        return f"a worker gets its weights from the servers, which update them: choose a server, {servers}"
+    return ""
 
 
 def print_saves(console: Console, result: Run) -> None:

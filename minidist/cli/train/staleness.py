@@ -14,8 +14,8 @@ def staleness_line(result: Run) -> str:
         return ""
     stale = [push.staleness for push in pushes]
     return (
-        f"staleness: gradients were applied {fmean(stale):.2f} updates late on average, the latest {max(stale)} "
-        f"({len(stale):,} updates)"
+        f"staleness: {len(stale):,} gradients were applied {fmean(stale):.2f} updates late on average, and "
+        f"{max(stale):,} at most"
     )
 
 

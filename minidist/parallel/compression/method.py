@@ -30,15 +30,15 @@ class Method(ABC):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def check(self, width: int) -> None:  # noqa: B027  most fit any model
-        """Raises ValueError where the method makes no sense for a model of this width."""
+    def check(self, full_rank: int) -> None:  # noqa: B027  most fit any model
+        """Raises ValueError where the method makes no sense for a model; argument as of ``why_it_differs``."""
 
     @abstractmethod
-    def why_it_differs(self, width: int) -> str:
+    def why_it_differs(self, full_rank: int) -> str:
         """Why a run does not have the bits of one process, in one sentence; "" if it has them.
 
         Args:
-            width: the model's: no matrix has a higher rank.
+            full_rank: the least rank with which PowerSGD leaves every gradient of the model as it is.
         """
 
     @abstractmethod

@@ -35,9 +35,12 @@ def read_method(text: str) -> Method:
 
 def _share(text: str, number: str) -> Fraction:
     try:
-        legal = number.isascii() and "_" not in number and 0 < float(number) <= 1
+        if number.isascii() and "_" not in number and float(number) > 0:  # a float first: 1e-999999999 has no room
+            share = Fraction(
+                number
+            )  # 0.07 of 100 elements are 7; with floats they would be 7.000000000000001, and so 8
+            if share <= 1:
+                return share
     except ValueError:
-        legal = False
-    if not legal:
-        raise ValueError(f"compress={text}: the share to send must be above 0 and at most 1, as in topk:0.01")
-    return Fraction(number)  # 0.07 of 100 elements are 7; with floats they would be 7.000000000000001, and so 8
+        pass  # told below, in the same words
+    raise ValueError(f"compress={text}: the share to send must be above 0 and at most 1, as in topk:0.01")

@@ -29,7 +29,7 @@ class OneBit(Gathered):
 
     on_grid = True
 
-    def why_it_differs(self, width: int) -> str:
+    def why_it_differs(self, full_rank: int) -> str:
         return f"compress={self.name} sends the signs of gradients and one mean magnitude"
 
     def message_bytes(self, size: int, itemsize: int) -> int:

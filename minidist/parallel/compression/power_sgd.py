@@ -80,19 +80,19 @@ class PowerSGD(Method):
         self.rank = rank
         self.q: dict = {}  # by parameter name: (n, r)
 
-    def check(self, width: int) -> None:
-        if self.rank > width:
+    def check(self, full_rank: int) -> None:
+        if self.rank > full_rank:
             raise ValueError(
-                f"compress={self.name}: no matrix of this model has a rank above {width}, and powersgd:{width} sends "
-                f"every gradient as it is already: choose a rank from 1 to {width}"
+                f"compress={self.name}: no matrix of this model has a rank above {full_rank}, and "
+                f"powersgd:{full_rank} sends every gradient as it is already: choose a rank from 1 to {full_rank}"
             )
 
-    def why_it_differs(self, width: int) -> str:
-        if self.rank >= width:
+    def why_it_differs(self, full_rank: int) -> str:
+        if self.rank >= full_rank:
             return ""
         return (
-            f"compress={self.name} sends gradients of rank {self.rank}; powersgd:{width}, of full rank, has the bits "
-            "of one process"
+            f"compress={self.name} sends gradients of rank {self.rank}; powersgd:{full_rank}, of full rank, has the "
+            "bits of one process"
         )
 
     def factors(self, shape: Shape) -> tuple[int, int] | None:

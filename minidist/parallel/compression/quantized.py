@@ -37,7 +37,7 @@ class StochasticBFloat16(Gathered):
 
     feeds_back = False
 
-    def why_it_differs(self, width: int) -> str:
+    def why_it_differs(self, full_rank: int) -> str:
         return f"compress={self.name} rounds gradients to 8 significant bits, up or down by chance"
 
     def message_bytes(self, size: int, itemsize: int) -> int:
@@ -61,7 +61,7 @@ class Int8(Gathered):
 
     feeds_back = False
 
-    def why_it_differs(self, width: int) -> str:
+    def why_it_differs(self, full_rank: int) -> str:
         return f"compress={self.name} rounds gradients to multiples of a 127th of the largest, up or down by chance"
 
     def message_bytes(self, size: int, itemsize: int) -> int:

@@ -44,7 +44,7 @@ class TopK(Gathered):
         super().__init__(name)
         self.share = share
 
-    def why_it_differs(self, width: int) -> str:
+    def why_it_differs(self, full_rank: int) -> str:
         if self.share == 1:
             return ""
         return f"compress={self.name} sends the largest elements of gradients only; topk:1 has the bits of one process"

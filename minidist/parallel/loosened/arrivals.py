@@ -10,12 +10,12 @@ compared.
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
 
 from minidist.nn.random import generator
 from minidist.parallel.loosened.staleness import may_begin
 
 NOISE = 0.2  # a step takes up to so much longer, by chance
+SLOWEST = 1000.0  # a worker's time for a step may be so large at most
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,13 @@ def read_arrivals(text: str, workers: int) -> list[float] | None:
     if text == "seeded":
         return [1.0] * workers
     try:
-        seconds = [float(part) for part in text.split("+")]
+        seconds = [float(part) for part in text.split("+")] if text.isascii() and "_" not in text else []
     except ValueError:
         seconds = []
-    if not seconds or not all(isfinite(each) and each > 0 for each in seconds):
+    if not seconds:
         raise ValueError(f"arrivals={text}: choose live, seeded, or how long each worker takes, as in arrivals=1+1+4")
+    if not all(0 < each <= SLOWEST for each in seconds):
+        raise ValueError(f"arrivals={text}: the time of each worker must be above 0 and at most {SLOWEST:g}")
     if len(seconds) != workers:
         raise ValueError(f"arrivals={text} has the times of {len(seconds)} workers, and there are dp={workers}")
     return seconds
