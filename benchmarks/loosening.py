@@ -46,6 +46,14 @@ METHODS = {  # a name, and what is added to dp=4
     "DiLoCo, every 40": "sync=local,local_steps=40",
     "DiLoCo, 2 fragments": "sync=local,local_steps=8,fragments=2",
 }
+WITH_SGD = {  # error feedback is made for steps that are linear in the gradients
+    "SGD: data parallelism": "",
+    "SGD: top 1 %": "compress=topk:0.01",
+    "SGD: top 1 %, no feedback": "compress=topk:0.01,error_feedback=0",
+    "SGD: one bit": "compress=onebit",
+    "SGD: one bit, no feedback": "compress=onebit,error_feedback=0",
+}
+SGD = {"optimizer": "sgd", "lr": 0.5, "weight_decay": 0.0}
 SEEDS = (0, 1, 2)
 SITES = Path(__file__).with_name("sites.toml")
 
@@ -67,10 +75,10 @@ def seconds_per_step(clusters: WarmClusters, layout: Layout) -> float:
 
 def measured(name: str, settings: str, clusters: WarmClusters) -> Method:
     """A run with each seed, and one on the clock."""
-    layout = layout_of(settings)
+    layout, config = layout_of(settings), replace(CONFIG, **SGD) if name in WITH_SGD else CONFIG
     runs = []
     for seed in SEEDS:
-        result = run(clusters(layout.world_size), replace(CONFIG, seed=seed), layout, RunOptions(validate=True))
+        result = run(clusters(layout.world_size), replace(config, seed=seed), layout, RunOptions(validate=True))
         sent = [int(rank.traffic.sent[:, 0].sum()) for rank in result.ranks[:WORKERS]]
         runs.append(Run(seed, result.losses, result.ranks[0].validation_loss, sum(sent) / WORKERS / CONFIG.steps))
     return Method(name, str(layout), seconds_per_step(clusters, layout), runs)
@@ -85,7 +93,7 @@ def main() -> None:
     preload("minidist.train.trainer")
     with WarmClusters() as clusters:
         methods = []
-        for name, settings in track(METHODS.items(), console=console):
+        for name, settings in track((METHODS | WITH_SGD).items(), console=console):
             methods.append(measured(name, settings, clusters))
             if options.json:
                 Experiment(methods).write(Path(options.json))
