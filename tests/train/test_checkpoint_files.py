@@ -237,6 +237,10 @@ def test_a_place_that_is_no_folder_is_told(tmp_path, no_ranks, capsys):
         ),
         (["--dp", "2", "--sync", "async", "--fault", "rank=2,step=1,kind=flip:gradients"], "computes no gradients"),
         (["--dp", "2", "--sync", "async", "--fault", "rank=2,step=1,kind=slow:3"], "choose a worker, from rank 0 to 1"),
+        (
+            ["--dp", "2", "--compress", "int8", "--fault", "rank=0,step=1,kind=flip:message"],
+            "compress=int8 sends bytes",
+        ),
     ],
 )
 def test_flags_that_make_no_sense_are_told(tmp_path, no_ranks, capsys, flags, error):
