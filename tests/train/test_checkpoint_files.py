@@ -232,7 +232,7 @@ def test_a_place_that_is_no_folder_is_told(tmp_path, no_ranks, capsys):
         (["--fault", "rank=-1,step=1,kind=kill"], "counted from 0"),
         (["--optimizer", "sgd", "--fault", "rank=0,step=1,kind=flip:moments"], "SGD keeps no moments"),
         (
-            ["--dp", "2", "--sync", "async", "--fault", "rank=1,step=1,kind=flip:weights"],
+            ["--dp", "2", "--sync", "async", "--fault", "rank=1,step=1,kind=flip:moments"],
             "choose a server, from rank 2",
         ),
         (["--dp", "2", "--sync", "async", "--fault", "rank=2,step=1,kind=flip:gradients"], "computes no gradients"),

@@ -143,9 +143,9 @@ def _why_it_cannot_happen(fault: Fault, config: TrainConfig, layout: Layout) -> 
         return ""
     if fault.rank >= layout.dp and (fault.kind == "slow" or fault.place == "gradients"):
         return f"a parameter server computes no gradients: choose a worker, from rank 0 to {layout.dp - 1}"
-    if fault.rank < layout.dp and fault.place in ("weights", "moments"):
+    if fault.rank < layout.dp and fault.place == "moments":
         servers = f"from rank {layout.dp} to {layout.world_size - 1}"
-        return f"a worker gets its weights from the servers, which update them: choose a server, {servers}"
+        return f"the servers have the moments, and a worker none: choose a server, {servers}"
     return ""
 
 
