@@ -38,7 +38,7 @@ def _only_with(layout, keys: tuple[str, ...], legal: bool, needed: str) -> None:
 
 def _check_server(layout) -> None:
     if layout.servers < 0:
-        raise ValueError(f"servers={layout.servers}: at least one rank has to hold the parameters")
+        raise ValueError(f"servers={layout.servers}: at least one rank has to hold the parameters: choose 1 or more")
     if not layout.servers:
         object.__setattr__(layout, "servers", 1)
     if layout.staleness < 0:
@@ -71,7 +71,7 @@ def _check_local(layout) -> None:
     if layout.local_steps < 1:
         raise ValueError(f"local_steps={layout.local_steps}: a worker takes at least 1 step alone")
     if not (isfinite(layout.outer_lr) and layout.outer_lr > 0):
-        raise ValueError(f"outer_lr={layout.outer_lr:g} must be larger than 0")
+        raise ValueError(f"outer_lr={layout.outer_lr:g} must be larger than 0, and finite")
     if not 0 <= layout.outer_momentum < 1:
         raise ValueError(f"outer_momentum={layout.outer_momentum:g} must be from 0 to below 1")
     if not 1 <= layout.fragments <= layout.local_steps:
@@ -105,7 +105,9 @@ def _check_compression(layout) -> None:
             f"zero={layout.zero} it keeps a shard of them only: leave zero 0"
         )
     if layout.ep > 1:
-        raise ValueError(f"compress={layout.compress} is for gradients of one group, and ep={layout.ep} has two")
+        raise ValueError(
+            f"compress={layout.compress} sums all gradients over one group, and ep={layout.ep} has two: leave ep 1"
+        )
 
 
 def check_loosened_run(config, layout) -> None:
@@ -121,9 +123,9 @@ def check_loosened_run(config, layout) -> None:
     if layout.compress:
         read_method(layout.compress).check(full_rank(config))
     if layout.sync in LOOSE and config.rampup_batch_size:
-        raise ValueError(f"{loosened} has no common step in which the batch could grow: leave rampup_batch_size out")
+        raise ValueError(f"{loosened} takes batches of one size in all steps: leave rampup_batch_size out")
     if layout.sync in LOOSE and config.experts:
-        raise ValueError(f"{loosened} does not balance experts over ranks that are apart: train a dense model")
+        raise ValueError(f"{loosened} does not balance the load of experts: train a dense model")
     if layout.sync == "local" and layout.fragments > config.layers:
         raise ValueError(
             f"fragments={layout.fragments} share the blocks, and the model has layers={config.layers}: choose at most "

@@ -84,8 +84,8 @@ class ServersShare(Share):
 
     def take_step(self, batch, lr: float, max_norm: float) -> float:
         """One update; or one for each worker, of any of them, whose N updates go as far as one with their mean."""
-        if isinstance(self.model.axes[0], AsynchronousServer):
-            for _ in range(self.workers - 1):
-                super().take_step(batch, lr / self.workers, inf)
-            return super().take_step(batch, lr / self.workers, inf)
-        return super().take_step(batch, lr, max_norm)
+        if not isinstance(self.model.axes[0], AsynchronousServer):
+            return super().take_step(batch, lr, max_norm)
+        for _ in range(self.workers):
+            loss = super().take_step(batch, lr / self.workers, inf)  # workers have clipped what they push
+        return loss

@@ -311,3 +311,17 @@ def test_why_a_run_differs(text, reason):
     found = why_it_differs(CONFIG, Layout.parse(f"dp=2,{text}"))
     assert reason in found and found.endswith("; sync=server with staleness=0 has the bits of one process")
     assert not why_it_differs(CONFIG, Layout.parse("dp=2,sync=server"))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_bit_flips_in_the_weights_of_a_worker(ranks, precision):
+    """They are a copy: the run changes, and goes on with the weights that the worker pulls next."""
+    config, flips = replace(CONFIG, precision=precision), []
+    options = RunOptions(faults=(Fault(0, 1, "flip", place="weights"),))
+    found = run(
+        ranks(3), config, Layout.parse("dp=2,sync=server"), options,
+        on_event=lambda rank, event: flips.append((rank, *event[1:])) if event[0] == "flipped" else None,
+    )  # fmt: skip
+    [(rank, name, _, before, after)] = flips
+    assert rank == 0 and name in {parameter.name for parameter in GPT(config.model).parameters()} and before != after
+    assert found.fingerprint != trained(ranks, "dp=2,sync=server", config).fingerprint

@@ -232,11 +232,15 @@ def test_a_place_that_is_no_folder_is_told(tmp_path, no_ranks, capsys):
         (["--fault", "rank=-1,step=1,kind=kill"], "counted from 0"),
         (["--optimizer", "sgd", "--fault", "rank=0,step=1,kind=flip:moments"], "SGD keeps no moments"),
         (
-            ["--dp", "2", "--sync", "async", "--fault", "rank=1,step=1,kind=flip:weights"],
+            ["--dp", "2", "--sync", "async", "--fault", "rank=1,step=1,kind=flip:moments"],
             "choose a server, from rank 2",
         ),
         (["--dp", "2", "--sync", "async", "--fault", "rank=2,step=1,kind=flip:gradients"], "computes no gradients"),
         (["--dp", "2", "--sync", "async", "--fault", "rank=2,step=1,kind=slow:3"], "choose a worker, from rank 0 to 1"),
+        (
+            ["--dp", "2", "--compress", "int8", "--fault", "rank=0,step=1,kind=flip:message"],
+            "compress=int8 sends bytes",
+        ),
     ],
 )
 def test_flags_that_make_no_sense_are_told(tmp_path, no_ranks, capsys, flags, error):

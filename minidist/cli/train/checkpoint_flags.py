@@ -10,6 +10,7 @@ from rich.console import Console
 
 from minidist.cli.flags import integer
 from minidist.nn.data import load_corpus
+from minidist.parallel.compression.methods import sends_bytes
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.identity import check_folder, check_same_run, config_in, other_versions
 from minidist.train.checkpoint.manifest import BadCheckpoint, Manifest
@@ -133,13 +134,18 @@ def _why_it_cannot_happen(fault: Fault, config: TrainConfig, layout: Layout) -> 
     """What the rank lacks for this fault; "" if nothing."""
     if fault.place == "moments" and config.optimizer == "sgd":
         return "SGD keeps no moments: choose flip:weights, flip:gradients or flip:message"
+    data_parallel_alone = layout.world_size == layout.dp
+    if fault.place == "message" and layout.compress and data_parallel_alone and sends_bytes(layout.compress):
+        return (
+            f"compress={layout.compress} sends bytes, and a bit flips in floats: choose flip:weights or flip:gradients"
+        )
     if not layout.servers:
         return ""
     if fault.rank >= layout.dp and (fault.kind == "slow" or fault.place == "gradients"):
         return f"a parameter server computes no gradients: choose a worker, from rank 0 to {layout.dp - 1}"
-    if fault.rank < layout.dp and fault.place in ("weights", "moments"):
+    if fault.rank < layout.dp and fault.place == "moments":
         servers = f"from rank {layout.dp} to {layout.world_size - 1}"
-        return f"a worker gets its weights from the servers, which update them: choose a server, {servers}"
+        return f"the servers have the moments, and a worker none: choose a server, {servers}"
     return ""
 
 

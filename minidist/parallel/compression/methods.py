@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from minidist.parallel.compression.method import Method
+from minidist.parallel.compression.method import Gathered, Method
 from minidist.parallel.compression.one_bit import OneBit
 from minidist.parallel.compression.power_sgd import PowerSGD
 from minidist.parallel.compression.quantized import Int8, StochasticBFloat16
@@ -31,6 +31,11 @@ def read_method(text: str) -> Method:
             raise ValueError(f"compress={text}: the rank must be a whole number of 1 or more, as in powersgd:4")
         return PowerSGD(text, int(number))
     raise ValueError(f"compress={text}: choose {CHOICES}")
+
+
+def sends_bytes(text: str) -> bool:
+    """Whether the messages of a method, written so, are bytes; the others are floats."""
+    return isinstance(read_method(text), Gathered)
 
 
 def _share(text: str, number: str) -> Fraction:
