@@ -25,7 +25,7 @@ from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run
 
-CONFIG = TrainConfig(global_batch=16, micro_batch=4, steps=200)
+CONFIG = TrainConfig(global_batch=16, micro_batch=4, steps=200, lr=1e-3)
 WORKERS = 4
 METHODS = {  # a name, and what is added to dp=4
     "data parallelism": "",
