@@ -171,9 +171,9 @@ def fails_in(step, error):
     """A rank function with a bug: every rank raises in this step, whatever its machine."""
 
     def rank_function(world, config, layout, options):
-        from minidist.train import trainer
+        from minidist.train import share, trainer
 
-        whole = trainer.train_step
+        whole = share.train_step
         taken = [0]
 
         def train_step(*arguments):
@@ -182,7 +182,7 @@ def fails_in(step, error):
             taken[0] += 1
             return whole(*arguments)
 
-        trainer.train_step = train_step
+        share.train_step = train_step
         return trainer.train_rank(world, config, layout, options)
 
     return rank_function

@@ -246,10 +246,10 @@ def test_another_failure_before_the_next_snapshot(ranks):
     """What the first dead rank held has two holders again by then."""
 
     def rank_function(world, config, layout, options):
-        from minidist.train import trainer
+        from minidist.train import share, trainer
 
         if world.size == 3 and world.rank == 0:
-            trainer.train_step = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+            share.train_step = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         return trainer.train_rank(world, config, layout, options)
 
     result, interruptions = elastic("dp=4,zero=1", "rank=1,step=5,kind=kill", rank_function=rank_function)

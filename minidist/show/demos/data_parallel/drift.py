@@ -6,10 +6,11 @@ import numpy as np
 
 from minidist.comm.group import ProcessGroup
 from minidist.show.demos.data_parallel.bug import without_sums
-from minidist.train import trainer
+from minidist.train import share
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RankResult, Run, RunOptions
+from minidist.train.trainer import train_rank
 
 STEPS = 12
 SAMPLE = 2**16  # weights that are brought back from each step, at most; evenly spaced
@@ -17,7 +18,7 @@ SAMPLE = 2**16  # weights that are brought back from each step, at most; evenly 
 
 def train_keeping_weights(world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions) -> RankResult:
     """``train_rank`` that brings back, as ``arrays["weights"]``, a sample of the weights after each step."""
-    kept, step = [], trainer.train_step
+    kept, step = [], share.train_step
 
     def train_step(model, *arguments) -> float:
         loss = step(model, *arguments)
@@ -25,8 +26,8 @@ def train_keeping_weights(world: ProcessGroup, config: TrainConfig, layout: Layo
         kept.append(weights[:: stride(weights.size)].copy())
         return loss
 
-    with patch.object(trainer, "train_step", train_step):
-        result = trainer.train_rank(world, config, layout, options)
+    with patch.object(share, "train_step", train_step):
+        result = train_rank(world, config, layout, options)
     result.arrays["weights"] = np.stack(kept)  # (steps, sample)
     return result
 
