@@ -18,6 +18,7 @@ from minidist.parallel.context import KINDS
 from minidist.parallel.tools.schedules import SCHEDULES
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
+from minidist.train.loosened_check import check_loosened_run
 from minidist.train.result import Run, RunOptions
 from minidist.train.trainer import run
 from minidist.verify.comparison import agrees
@@ -62,6 +63,7 @@ class Combination:
             found["virtual"] = None
         if layout.world_size == 1:
             found["node_size"] = None
+        found["compress"] = layout.compress or "off"
         if layout.zero:
             found["sync"] = found["compress"] = None
         return found
@@ -128,14 +130,26 @@ def every_combination(config: TrainConfig, max_ranks: int) -> list[Combination]:
                 continue
             layouts.append(layout)
     layouts = sorted(dict.fromkeys(layouts), key=lambda layout: layout.world_size)
+    numbers = (0, config.experts) if config.experts else (None,)
+    configs = {(p, experts): Combination(p, Layout(), experts).config(config) for p in POLICIES for experts in numbers}
     return [
         Combination(precision, replace(layout, recompute=mode), experts)
         for layout in layouts
         for precision in POLICIES
         for mode in MODES
-        for experts in ((0, config.experts) if config.experts else (None,))
-        if experts or layout.ep == 1
+        for experts in numbers
+        if _fits(configs[precision, experts], layout)
     ]
+
+
+def _fits(config: TrainConfig, layout: Layout) -> bool:
+    if layout.ep > 1 and not config.experts:
+        return False
+    try:
+        check_loosened_run(config, layout)  # all else holds for every precision, with experts or without
+    except ValueError:
+        return False
+    return True
 
 
 def node_sizes(ranks: int) -> tuple[int, ...]:
