@@ -63,9 +63,8 @@ class Combination:
             found["virtual"] = None
         if layout.world_size == 1:
             found["node_size"] = None
-        found["compress"] = layout.compress or "off"
-        if layout.zero:
-            found["sync"] = found["compress"] = None
+        found["sync"] = layout.sync if layout.servers else None  # looser steps are settings only where there are some
+        found["compress"] = layout.compress or None
         return found
 
     @property
