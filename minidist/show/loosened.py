@@ -14,7 +14,7 @@ DRAWN = (  # and how each is drawn
     ("PowerSGD, rank 2", "-"),
     ("one step late", "--"),
     ("asynchronous", "-"),
-    ("DiLoCo, every 8", "-"),
+    ("DiLoCo, every 40", "-"),
 )
 
 

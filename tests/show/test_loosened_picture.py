@@ -59,4 +59,6 @@ def test_what_was_measured():
     first = experiment.named("SGD: data parallelism")
     assert experiment.named("SGD: one bit").bytes_per_step < first.bytes_per_step / 30
     assert max(held_out["SGD: one bit"]) < min(held_out["SGD: one bit, no feedback"]) - 0.1
+    assert max(held_out["PowerSGD, rank 2"]) < min(held_out["PowerSGD, no feedback"])
+    assert max(held_out["one bit, no feedback"]) < min(held_out["one bit"])  # with AdamW
     assert abs(fmean(held_out["SGD: one bit"]) - fmean(held_out["SGD: data parallelism"])) < 0.05
