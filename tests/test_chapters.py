@@ -53,12 +53,13 @@ def test_chapters_and_exercises_belong_together():
 def running(request, tmp_path_factory):
     """path -> the future of the notebook, run. Two run at a time: one process computes in much of what they do."""
     nbclient = jupyter("nbclient")
-    # a notebook runs in a folder of its own, and finds minidist and the figures here
-    os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT, ROOT / "chapters")))
+    # A notebook runs in a folder of its own, and finds minidist and the figures here. Its environment is copied once,
+    # here: pytest writes PYTEST_CURRENT_TEST into ``os.environ`` while a thread would be copying it.
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "chapters")))}
 
     def run(path: Path):
         notebook, resources = read(path), {"metadata": {"path": tmp_path_factory.mktemp(path.stem)}}
-        return nbclient.NotebookClient(notebook, timeout=CELL_SECONDS, resources=resources).execute()
+        return nbclient.NotebookClient(notebook, timeout=CELL_SECONDS, resources=resources).execute(env=environment)
 
     chosen = [item.callspec.params["path"] for item in request.session.items if item.function is test_it_runs]
     with ThreadPoolExecutor(2) as pool:
