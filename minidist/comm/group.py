@@ -97,6 +97,12 @@ class ProcessGroup:
         self.transport.groups.append(group)
         return group
 
+    def duplicate(self) -> "ProcessGroup":
+        """The same ranks with a message space and a background of their own (MPI_Comm_dup); counted as this group."""
+        group = self.new_group(list(range(self.size)))
+        group.axis = self.axis
+        return group
+
     def part(self, ranks: Sequence[int]) -> "ProcessGroup":
         """Some of this group's ranks, this one among them, as a group for a phase of an algorithm.
 

@@ -31,7 +31,18 @@ def shorten(call: str) -> bytes:
     return encoded[:half] + checksum + encoded[-half:]
 
 
-class Send:
+class Part:
+    """One end of a message."""
+
+    __slots__ = ()
+
+    @property
+    def awaited(self) -> int:
+        """The ranks that it waits for, as bits."""
+        return 1 << self.peer
+
+
+class Send(Part):
     """A posted outgoing message."""
 
     __slots__ = ("done", "elements", "header", "label", "nbytes", "number", "offset", "payload", "peer")
@@ -44,16 +55,11 @@ class Send:
         self.number = 0
         self.done = False
 
-    @property
-    def awaited(self) -> int:
-        """The ranks that it waits for, as bits."""
-        return 1 << self.peer
-
     def waits(self) -> str:
         return f"{self.label}: waits for rank {self.peer} to take {self.nbytes:,} bytes"
 
 
-class Receive:
+class Receive(Part):
     """A posted receive.
 
     With ``combine`` the payload is combined into ``target`` as it arrives, without an intermediate copy, instead of
@@ -74,11 +80,6 @@ class Receive:
     @property
     def nbytes(self) -> int:
         return self.target.nbytes
-
-    @property
-    def awaited(self) -> int:
-        """The ranks that it waits for, as bits."""
-        return 1 << self.peer
 
     def waits(self) -> str:
         return f"{self.label}: waits for a message from rank {self.peer}"
