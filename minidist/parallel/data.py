@@ -29,6 +29,7 @@ from minidist.nn.precision.master_weights import MasterWeights, master_weights
 from minidist.nn.precision.policy import current
 from minidist.overrides import overridable
 from minidist.parallel.axis import Axis
+from minidist.parallel.tools.flat import views_of
 
 SYNCS = ("naive", "bucketed", "overlapped")
 
@@ -79,11 +80,9 @@ class Bucket:
     def clear(self) -> None:
         """Begin a step: all gradients are zero, and views of the buffer."""
         self.buffer[:] = 0
-        self.views, start = [], 0
-        for parameter in self.parameters:
-            parameter.grad = self.buffer[start : start + parameter.size].reshape(parameter.shape)
-            self.views.append(parameter.grad)
-            start += parameter.size
+        self.views = views_of(self.buffer, [parameter.shape for parameter in self.parameters])
+        for parameter, view in zip(self.parameters, self.views, strict=True):
+            parameter.grad = view
         self.awaited = set(self.parameters)  # those whose gradient backward has not completed yet
         self.work = None  # the all-reduce, once it is in flight
 

@@ -275,8 +275,12 @@ class ParallelModel:
     @property
     def averaged_micro_batches(self) -> int:
         """Of how many micro-batches the gradients are in the sums that this rank's optimizer gets."""
-        apart = any(axis.steps_apart for axis in self.axes)
-        return len(self.micro_batches) if apart else self.global_micro_batches
+        return len(self.micro_batches) if self.steps_apart else self.global_micro_batches
+
+    @property
+    def steps_apart(self) -> bool:
+        """Whether this rank takes steps without waiting for all others."""
+        return any(axis.steps_apart for axis in self.axes)
 
     # What follows from who holds what
 

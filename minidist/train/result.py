@@ -107,6 +107,11 @@ class Run:
         return self.ranks[0].losses
 
     @property
+    def pushes(self) -> list[Push]:
+        """That the first parameter server took, one after another; none without servers."""
+        return next((rank.pushes for rank in self.ranks if rank.pushes), [])
+
+    @property
     def tokens_per_second(self) -> float:
         steps = range(len(self.losses) - self.steps_here, len(self.losses))
         return self.config.tokens_of(steps) / max(rank.seconds for rank in self.ranks)

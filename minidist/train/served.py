@@ -22,7 +22,7 @@ from minidist.train.share import Share, loss_scaler, optimizer_of
 
 def served_share(world: ProcessGroup, config: TrainConfig, layout: Layout) -> Share:
     """This rank's share of a run with parameter servers: the first ranks are workers, the last ones servers."""
-    group = world.new_group(list(range(world.size)))
+    group = world.duplicate()
     group.axis = "server"
     serves = world.rank >= layout.dp
     axis = server_of(group, config, layout) if serves else worker_of(group, config, layout)

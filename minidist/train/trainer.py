@@ -116,7 +116,6 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
         batch = batch or partial(batch_of, corpus, config, step)
         return share.take_step(batch, lr, config.clip)
 
-    apart = any(axis.steps_apart for axis in model.axes)
     around = Around(world, config, layout, options, share, corpus, take_step, losses)
     faults = Faults(options.faults, world, share, options.live)
     live = Live(world, instruments.memory).step if options.live else nullcontext
@@ -131,7 +130,7 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
             noise.append(
                 (step, measure(model.local, model.zero_grad, batch, range(config.micro_batches), config.micro_batch))
             )
-        with instruments.step(step), live(step), diverging(step, scaler, None if apart else world):
+        with instruments.step(step), live(step), diverging(step, scaler, None if model.steps_apart else world):
             losses.append(take_step(share, step, batch))
         check_loss(step, losses[-1])
         loss_sums.append(model.loss_sum)

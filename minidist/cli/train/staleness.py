@@ -9,10 +9,9 @@ from minidist.train.result import Run
 
 def staleness_line(result: Run) -> str:
     """Of all gradients that the first server took; "" for a run without servers."""
-    pushes = next((rank.pushes for rank in result.ranks if rank.pushes), [])
-    if not pushes:
+    stale = [push.staleness for push in result.pushes]
+    if not stale:
         return ""
-    stale = [push.staleness for push in pushes]
     return (
         f"staleness: {len(stale):,} gradients were applied {fmean(stale):.2f} updates late on average, and "
         f"{max(stale):,} at most"
@@ -21,7 +20,7 @@ def staleness_line(result: Run) -> str:
 
 def staleness_table(result: Run) -> Table:
     """Of the gradients of each worker, on the first server."""
-    pushes = next(rank.pushes for rank in result.ranks if rank.pushes)
+    pushes = result.pushes
     table = Table(title="staleness of each worker's gradients, updates", title_justify="left")
     for column in ("worker", "gradients", "mean", "largest", "last, of all updates"):
         table.add_column(column, justify="right")

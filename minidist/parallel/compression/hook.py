@@ -43,8 +43,7 @@ class Compressor:
     def __call__(self, bucket, group: ProcessGroup, algorithm: str) -> Work:
         """Begin to sum a bucket (parallel/data.py). When the work is done, its buffer holds what stands for the sum."""
         if self.inside is None:
-            self.inside = group.new_group(list(range(group.size)))
-            self.inside.axis = group.axis  # its traffic is the group's
+            self.inside = group.duplicate()
         gradients = {parameter.name: view for parameter, view in zip(bucket.parameters, bucket.views, strict=True)}
         self.steps.update(gradients.keys())
         names = self.seed, self.steps[bucket.parameters[0].name]  # they are all sent in each step

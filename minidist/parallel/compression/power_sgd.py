@@ -25,6 +25,7 @@ from minidist.nn.rounding import rounded
 from minidist.overrides import overridable
 from minidist.parallel.compression.feedback import Residuals, grid_unit, largest, to_grid
 from minidist.parallel.compression.method import Method, Shape
+from minidist.parallel.tools.flat import flattened, unflatten
 
 DEPENDENT = 2.0**-40  # of a column's length: what is left of it is rounding
 TINY = 2.0**-1000  # so that nothing is divided by 0
@@ -166,9 +167,6 @@ def sum_as_they_are(gradients: list, group: ProcessGroup, algorithm: str) -> Non
     """One all-reduce of several gradients, or none, in place."""
     if not gradients:
         return
-    message = xp.concatenate([gradient.reshape(-1) for gradient in gradients])
+    message = flattened(gradients, gradients[0].dtype)
     all_reduce(message, ReduceOp.SUM, group, algorithm=algorithm)
-    start = 0
-    for gradient in gradients:
-        gradient[...] = message[start : start + gradient.size].reshape(gradient.shape)
-        start += gradient.size
+    unflatten(message, gradients)

@@ -25,6 +25,7 @@ from minidist.comm.collectives import ReduceOp, all_reduce
 from minidist.comm.group import ProcessGroup
 from minidist.comm.work import Work
 from minidist.nn.layers import Parameter
+from minidist.parallel.tools.flat import views_of
 
 
 class DelayedDataParallel:
@@ -41,8 +42,7 @@ class DelayedDataParallel:
         self, parameters: Sequence[Parameter], group: ProcessGroup, algorithm: str, reduce_dtype, steps: int
     ) -> None:
         self.parameters, self.algorithm, self.steps_left = list(parameters), algorithm, steps
-        self.group = group.new_group(list(range(group.size)))  # so that no other collective waits behind these sums
-        self.group.axis = group.axis
+        self.group = group.duplicate()  # so that no other collective waits behind these sums
         size = sum(parameter.size for parameter in self.parameters)
         self.filling, self.travelling = xp.zeros(size, reduce_dtype), xp.zeros(size, reduce_dtype)
         ledger.hold("gradients", self.filling)
@@ -74,8 +74,7 @@ class DelayedDataParallel:
 
     def show(self, buffer) -> None:
         """Let the parameters' gradients be views of a buffer, or none."""
-        start = 0
-        for parameter in self.parameters:
-            stop = start + parameter.size
-            parameter.grad = None if buffer is None else buffer[start:stop].reshape(parameter.shape)
-            start = stop
+        shapes = [parameter.shape for parameter in self.parameters]
+        views = [None] * len(shapes) if buffer is None else views_of(buffer, shapes)
+        for parameter, view in zip(self.parameters, views, strict=True):
+            parameter.grad = view

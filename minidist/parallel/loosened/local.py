@@ -42,7 +42,7 @@ from minidist.nn.optim import Optimizer
 from minidist.nn.rounding import rounded
 from minidist.overrides import overridable
 from minidist.parallel.axis import Axis
-from minidist.parallel.loosened.flat import flattened, unflatten
+from minidist.parallel.tools.flat import flattened, unflatten
 
 
 @overridable

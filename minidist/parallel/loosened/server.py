@@ -27,8 +27,10 @@ from minidist.comm.work import Work, wait_any
 from minidist.nn.layers import Module, Parameter
 from minidist.parallel.axis import Axis
 from minidist.parallel.loosened.arrivals import Arrival
-from minidist.parallel.loosened.flat import flattened, full_from_servers, names_of_servers, unflatten
+from minidist.parallel.loosened.full_state import full_from_servers
+from minidist.parallel.loosened.shards import names_of_servers
 from minidist.parallel.loosened.staleness import may_begin
+from minidist.parallel.tools.flat import flattened, views_of
 
 
 @dataclass(frozen=True)
@@ -109,9 +111,9 @@ class SynchronousServer(Axis):
 
     def show(self, gradients) -> None:
         """Let the optimizer find these, which are flat, as its parameters' gradients."""
-        for parameter in self.parameters:
-            parameter.grad = xp.empty(parameter.shape, gradients.dtype)
-        unflatten(gradients, [parameter.grad for parameter in self.parameters])
+        views = views_of(gradients, [parameter.shape for parameter in self.parameters])
+        for parameter, view in zip(self.parameters, views, strict=True):
+            parameter.grad = view
 
     def sync_params(self) -> None:
         """Answer all workers."""

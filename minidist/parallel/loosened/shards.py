@@ -1,8 +1,11 @@
 """Which parameter server holds which parameters."""
 
 from collections.abc import Mapping
+from math import prod
 
 from minidist.overrides import overridable
+
+Shapes = Mapping[str, tuple[int, ...]]  # of the full parameters, by name
 
 
 @overridable
@@ -24,3 +27,8 @@ def shard_map(sizes: Mapping[str, int], servers: int) -> list[list[str]]:
         shards[emptiest].append(name)
         held[emptiest] += sizes[name]
     return shards
+
+
+def names_of_servers(shapes: Shapes, servers: int) -> list[list[str]]:
+    """The names of the parameters that each server holds."""
+    return shard_map({name: prod(shape) for name, shape in shapes.items()}, servers)

@@ -10,7 +10,9 @@ from minidist.nn.optim import average_gradients
 from minidist.nn.precision.master_weights import MasterWeights, master_weights
 from minidist.nn.precision.policy import current
 from minidist.parallel.axis import Axis
-from minidist.parallel.loosened.flat import flattened, full_from_servers, names_of_servers, unflatten
+from minidist.parallel.loosened.full_state import full_from_servers
+from minidist.parallel.loosened.shards import names_of_servers
+from minidist.parallel.tools.flat import flattened, unflatten
 
 
 class Worker(Axis):

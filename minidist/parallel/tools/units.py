@@ -9,6 +9,7 @@ from minidist.nn.layers import Module, Parameter
 from minidist.nn.precision.policy import current
 from minidist.nn.tensor import Tensor
 from minidist.overrides import overridable
+from minidist.parallel.tools.flat import views_of
 
 
 def held(kind: str, array):
@@ -110,11 +111,7 @@ class Unit:
 
     def views(self, flat) -> list:
         """Each parameter's part of a flat array, in the parameter's shape."""
-        found, start = [], 0
-        for parameter in self.parameters:
-            found.append(flat[start : start + parameter.size].reshape(parameter.shape))
-            start += parameter.size
-        return found
+        return views_of(flat, [parameter.shape for parameter in self.parameters])
 
     def show(self, flat) -> None:
         """Make the parameters views of a flat array."""
