@@ -22,7 +22,8 @@ from minidist.comm.failures import Aborted, Mismatch, describe_frame, is_plumbin
 from minidist.comm.group import ProcessGroup
 from minidist.comm.runtime import serialization
 from minidist.comm.runtime.parent_death import end_with_parent
-from minidist.comm.transports.shared_memory import Segment
+from minidist.comm.transports.shared_memory.queues import SharedMemoryTransport
+from minidist.comm.transports.shared_memory.segment import Segment
 from minidist.comm.transports.transport import Transport
 
 # How long a thread may hold the interpreter while another waits for it. Python's 5 ms is longer than a whole
@@ -77,7 +78,7 @@ def rank_main(place: Place, commands, questions, parent_stays: bool) -> None:
                 segment = place.attach()
                 reports.send("attached", None)
                 continue
-            transport = Transport(segment, place.rank)
+            transport = SharedMemoryTransport(segment, place.rank)
             world = ProcessGroup(transport, tuple(range(place.size)), context=0)
             world.report, world.kept = reports.report, kept
             sys.stdout, sys.stderr = streams
