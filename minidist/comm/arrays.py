@@ -14,9 +14,9 @@ def check_array(array, argument: str, function: str, written: bool = False) -> N
         TypeError: not an array, or a dtype that is not numeric, bool or in native byte order.
         ValueError: not C-contiguous, or read-only although it is ``written``.
     """
-    if type(array) not in (np.ndarray, np.memmap, backend.xp.ndarray):  # a subclass may change what operations mean
-        kind = type(array).__name__
-        raise TypeError(f"{function}: {argument} must be an array, but is {kind}; wrap it in np.asarray()")
+    kind = type(array)
+    if kind is not np.ndarray and kind not in (np.memmap, backend.xp.ndarray):  # a subclass may change what + means
+        raise TypeError(f"{function}: {argument} must be an array, but is {kind.__name__}; wrap it in np.asarray()")
     if array.dtype.kind not in "biufc" or not array.dtype.isnative:
         raise TypeError(
             f"{function}: {argument} must hold numbers or bools in native byte order, but its dtype is {array.dtype!r};"

@@ -43,8 +43,10 @@ class ReduceOp(enum.Enum):
 
     @property
     def ufunc(self) -> np.ufunc:
-        name = self.name
-        return {"SUM": np.add, "AVG": np.add, "PRODUCT": np.multiply, "MIN": np.minimum, "MAX": np.maximum}[name]
+        return _UFUNCS[self.value]
+
+
+_UFUNCS = {"sum": np.add, "avg": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum}
 
 
 # The buffer size up to which "auto" prefers few steps to few bytes: there the times of tree and ring cross, with 2 and
@@ -232,10 +234,11 @@ class Call:
             described: whether all ranks must pass one of the same shape.
         """
         check_array(array, argument, self.name, written)
+        dtype = dtype_name(array.dtype)
         if described:
-            self.details.append(f"{dtype_name(array.dtype)} {tuple(array.shape)}")
+            self.details.append(f"{dtype} {array.shape}")
         if array.nbytes >= self.nbytes:
-            self.nbytes, self.largest_size, self.dtype = array.nbytes, array.size, dtype_name(array.dtype)
+            self.nbytes, self.largest_size, self.dtype = array.nbytes, array.size, dtype
         if self.group.size == 1 or backend.on_host(array):
             return array.reshape(-1)
         host = backend.to_host(array) if read else np.empty(array.shape, array.dtype)

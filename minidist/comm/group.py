@@ -51,6 +51,7 @@ class ProcessGroup:
         self.kept: dict = {}
         self.axis = "world" if self.size == transport.size else "group"
         self.sent = Sent()  # within a collective, by this rank
+        self._inside: ProcessGroup | None = None  # what the algorithms of this group's collectives run on
         self._created: dict[tuple[int, ...], int] = {}
         self._collectives = 0
         self._background: Background | None = None
@@ -61,7 +62,7 @@ class ProcessGroup:
     @property
     def nodes(self) -> tuple[int, ...]:
         """The node of each rank of the group, in the group's order: see nodes/placement.py."""
-        return tuple(self.transport.nodes[rank] for rank in self.ranks)
+        return tuple(map(self.transport.nodes.__getitem__, self.ranks))
 
     @property
     def traffic(self) -> trace.Traffic:
@@ -132,10 +133,10 @@ class ProcessGroup:
         self._collectives += 1
         number = self._collectives
         where = "the world" if self.size == self.transport.size else f"group {list(self.ranks)}"
-        label = f"{description}, collective {self._collectives} of {where}"
-        inside = ProcessGroup(self.transport, self.ranks, self.context | 1, label)
+        label = f"{description}, collective {number} of {where}"
 
         def traced() -> None:
+            inside = self._group_inside(label)
             if self.size == 1:  # no other rank: nothing to trace or count
                 return body(inside)
             with trace.span(description, "communication", bytes=nbytes, call=f"{self.context:x}.{number}"):
@@ -152,6 +153,14 @@ class ProcessGroup:
             return work
         work.wait()
         return None
+
+    def _group_inside(self, label: str) -> "ProcessGroup":
+        """The group on which a collective runs: one serves all of them, since they run one after another."""
+        if self._inside is None:
+            self._inside = ProcessGroup(self.transport, self.ranks, self.context | 1)
+        inside = self._inside
+        inside.collective, inside.call, inside.sent = label, shorten(label), Sent()
+        return inside
 
     def start(self, label: str, body: Callable[[], None]) -> Work:
         """Run ``body()`` in the background, behind what this group has in flight there.

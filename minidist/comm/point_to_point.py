@@ -103,13 +103,13 @@ def _isend(tensor, dst: int, group: ProcessGroup, tag: int, label: str) -> Work:
     peer = _peer(dst, group, label)
     flat = backend.to_host(tensor).reshape(-1)
     call, label = _names(flat, group, label)
-    transport = group.transport
-    between_nodes = flat.nbytes if transport.nodes[peer] != transport.nodes[transport.rank] else 0
-    group.sent.nbytes += flat.nbytes
+    transport, nbytes = group.transport, flat.nbytes
+    between_nodes = nbytes if transport.nodes[peer] != transport.nodes[transport.rank] else 0
+    group.sent.nbytes += nbytes
     group.sent.between_nodes += between_nodes
     if group.collective is None:  # the user's own message, not part of a collective
         kind = trace.Collective(group.axis, "send", dtype_name(flat.dtype), flat.size)
-        transport.collectives.count(kind, flat.nbytes, between_nodes)
+        transport.collectives.count(kind, nbytes, between_nodes)
     return MessageWork(transport, transport.isend(flat, peer, group.context, _tag(tag), call, label))
 
 
