@@ -244,10 +244,10 @@ class CollectiveCounter:
     """Counts collectives when they end."""
 
     def __init__(self) -> None:
-        self.rows: defaultdict[Collective, list[int]] = defaultdict(lambda: [0, 0, 0])  # the counters of Collectives
+        self.rows = defaultdict(lambda: [0, 0, 0])  # by Collective, as a plain tuple: the three counts of Collectives
         self.lock = threading.Lock()  # some end in the background
 
-    def count(self, kind: Collective, nbytes: int, between_nodes: int = 0) -> None:
+    def count(self, kind: tuple[str, str, str, int], nbytes: int, between_nodes: int = 0) -> None:
         with self.lock:
             row = self.rows[kind]
             row[0] += 1
@@ -256,7 +256,8 @@ class CollectiveCounter:
 
     def snapshot(self) -> Collectives:
         with self.lock:
-            return Collectives(*(Counter({kind: row[i] for kind, row in self.rows.items()}) for i in range(3)))
+            rows = {Collective(*kind): row.copy() for kind, row in self.rows.items()}
+        return Collectives(*(Counter({kind: row[i] for kind, row in rows.items()}) for i in range(3)))
 
 
 class TrafficCounter:

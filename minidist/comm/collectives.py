@@ -41,12 +41,9 @@ class ReduceOp(enum.Enum):
     MIN = "min"
     MAX = "max"
 
-    @property
-    def ufunc(self) -> np.ufunc:
-        return _UFUNCS[self.value]
-
-
-_UFUNCS = {"sum": np.add, "avg": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum}
+    def __init__(self, word: str) -> None:
+        ufuncs = {"sum": np.add, "avg": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum}
+        self.ufunc: np.ufunc = ufuncs[word]
 
 
 # The buffer size up to which "auto" prefers few steps to few bytes: there the times of tree and ring cross, with 2 and
@@ -289,14 +286,14 @@ class Call:
             nbytes: of the whole buffer, the same on all ranks; None if they differ, and "auto" cannot go by it.
             root: ``src`` or ``dst``, where there is one.
         """
-        nodes = self.group.nodes
+        group = self.group
         if self.algorithm == "auto":
-            several = nbytes is not None and len(set(nodes)) > 1
+            simple = nbytes is None or group.is_on_one_node
             self.algorithm = (
-                cheapest(self.name, nbytes, nodes, self.group.transport.links, root) if several else automatic
+                automatic if simple else cheapest(self.name, nbytes, group.nodes, group.transport.links, root)
             )
         if self.algorithm == tables.HIERARCHICAL:
-            node_grid(nodes)  # raises where it cannot run, before anything is sent
+            node_grid(group.nodes)  # raises where it cannot run, before anything is sent
         return self.methods[self.algorithm]
 
     def run(self, async_op: bool, body: Callable[[ProcessGroup], None]):
@@ -315,7 +312,9 @@ class Call:
 def check_op(op, dtype: np.dtype, function: str) -> None:
     if not isinstance(op, ReduceOp):
         raise TypeError(f"{function}: op must be a ReduceOp such as ReduceOp.SUM, but is {op!r}")
-    if op is ReduceOp.AVG and dtype.kind not in "fc":
+    if dtype.kind == "f":  # everything is possible
+        return
+    if op is ReduceOp.AVG and dtype.kind != "c":
         raise TypeError(f"{function}: AVG of {dtype} would round; use SUM and divide as you need")
     if op in (ReduceOp.MIN, ReduceOp.MAX) and dtype.kind == "c":
         raise TypeError(f"{function}: complex numbers have no {op.name}")

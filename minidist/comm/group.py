@@ -62,7 +62,13 @@ class ProcessGroup:
     @property
     def nodes(self) -> tuple[int, ...]:
         """The node of each rank of the group, in the group's order: see nodes/placement.py."""
-        return tuple(map(self.transport.nodes.__getitem__, self.ranks))
+        return tuple(self.transport.nodes[rank] for rank in self.ranks)
+
+    @property
+    def is_on_one_node(self) -> bool:
+        """Whether all ranks of the group share one node."""
+        nodes = self.transport.nodes
+        return nodes.count(nodes[0]) == len(nodes) or len(set(self.nodes)) == 1
 
     @property
     def traffic(self) -> trace.Traffic:
@@ -143,7 +149,7 @@ class ProcessGroup:
                 body(inside)
             if kind is not None:
                 sent = inside.sent
-                self.transport.collectives.count(trace.Collective(self.axis, *kind), sent.nbytes, sent.between_nodes)
+                self.transport.collectives.count((self.axis, *kind), sent.nbytes, sent.between_nodes)
 
         if not async_op and (self._background is None or not self._background.busy):
             traced()

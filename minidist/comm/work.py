@@ -38,7 +38,7 @@ class MessageWork(Work):
         self._transport, self._part, self._finish = transport, part, finish
         self._known = False  # whether the rank knows that it is done
         if isinstance(part, Send):
-            transport.unwaited[part.peer, part.number] = part.nbytes
+            transport.unwaited.add(part)
             if trace.recording():
                 self._record("post")
 
@@ -64,7 +64,7 @@ class MessageWork(Work):
             return
         self._known = True
         if isinstance(self._part, Send):
-            del self._transport.unwaited[self._part.peer, self._part.number]
+            self._transport.unwaited.remove(self._part)
         if trace.recording():
             self._record("wait")
 

@@ -4,15 +4,15 @@ import contextvars
 import struct
 import zlib
 from collections.abc import Callable, Sequence
-from functools import partial, reduce
+from functools import reduce
 from operator import or_
 
 import numpy as np
 
-# number in this direction, context, tag, bytes, elements, the sender's clock (ns), the call in words
-HEADER = struct.Struct("<QQqQQq144s")
+# number in this direction, context, tag, bytes, elements, the sender's clock (ns), the call in words after its length
+HEADER = struct.Struct("<QQqQQq144p")
 HEADER_BYTES = HEADER.size  # 192
-CALL_BYTES = 144
+CALL_BYTES = 143
 
 Combine = Callable[..., np.ndarray]  # a ufunc such as np.add: combine(mine, arriving, out=mine)
 
@@ -62,13 +62,13 @@ class Receive(Part):
     overwriting it. NCCL calls this primitive recvReduce.
     """
 
-    __slots__ = ("call", "combine", "context", "done", "error", "label", "number", "peer", "tag", "target")
+    __slots__ = ("call", "combine", "context", "done", "error", "label", "number", "peer", "settings", "tag", "target")
 
     def __init__(self, peer, target, context, tag, call: bytes, label: str, combine: Combine | None) -> None:
         self.peer, self.target, self.context, self.tag = peer, target, context, tag
         self.call, self.label, self.combine = call, label, combine
-        if combine is not None:  # any thread may do it, in any call: let NumPy handle its errors as in this one
-            self.combine = partial(contextvars.copy_context().run, combine)
+        # any thread may combine, in any call: NumPy is to handle errors as in this one
+        self.settings = None if combine is None else contextvars.copy_context()
         self.number = -1  # the message's, once one has matched
         self.error: Exception | None = None
         self.done = False
@@ -88,7 +88,7 @@ class Receive(Part):
         if self.combine is None:
             mine[...] = arriving
         else:
-            self.combine(mine, arriving, out=mine)
+            self.settings.run(self.combine, mine, arriving, out=mine)
 
 
 class AnyOf:
@@ -121,8 +121,8 @@ class Arriving:
     __slots__ = ("buffer", "call", "context", "elements", "nbytes", "number", "offset", "receive", "sent_at", "tag")
 
     def __init__(self, header: np.ndarray) -> None:
-        (self.number, self.context, self.tag, self.nbytes, self.elements, self.sent_at, call) = HEADER.unpack(header)
-        self.call = call.rstrip(b"\0")
+        fields = HEADER.unpack(header)
+        self.number, self.context, self.tag, self.nbytes, self.elements, self.sent_at, self.call = fields
         self.offset = 0
         self.receive: Receive | None = None
         self.buffer: np.ndarray | None = None  # (nbytes,) uint8, while no receive has matched it

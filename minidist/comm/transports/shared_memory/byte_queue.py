@@ -44,6 +44,7 @@ class ByteQueue:
     def __init__(self, memory: memoryview, capacity: int) -> None:
         self.capacity = capacity
         self.data = np.frombuffer(memory, np.uint8, capacity, offset=COUNTERS)  # (capacity,)
+        self._bytes = memory[COUNTERS : COUNTERS + capacity]  # the same, as bytes copy into it soonest
         self._tail = memory[:8].cast("Q")
         self._head = memory[ALIGNMENT : ALIGNMENT + 8].cast("Q")
         self.written = self._tail[0]  # the writer's own copy of the tail
@@ -57,6 +58,7 @@ class ByteQueue:
     def close(self) -> None:
         """Let go of the memory. The queue cannot be used any longer."""
         self.data = None
+        self._bytes.release()
         self._tail.release()
         self._head.release()
 
@@ -65,15 +67,21 @@ class ByteQueue:
     def room(self) -> int:
         return self.capacity - (self.written - self._head[0])
 
-    def write(self, source: np.ndarray) -> None:
-        """Append a uint8 array that fits the room, in whole cache lines. The reader sees it after ``publish``."""
-        nbytes = len(source)
+    def write(self, source: bytes | np.ndarray) -> None:
+        """Append bytes that fit the room, in whole cache lines. The reader sees them after ``publish``.
+
+        Args:
+            source: bytes, or a uint8 array.
+        """
         start = self.written % self.capacity
-        first = min(nbytes, self.capacity - start)  # up to the buffer's end; the rest goes to its beginning
-        self.data[start : start + first] = source[:first]
-        if first < nbytes:
-            self.data[: nbytes - first] = source[first:]
-        self.written += padded(nbytes)
+        end = start + len(source)
+        if end <= self.capacity:
+            self._bytes[start:end] = source
+        else:
+            first = self.capacity - start  # up to the buffer's end; the rest goes to its beginning
+            self._bytes[start:] = source[:first]
+            self._bytes[: end - self.capacity] = source[first:]
+        self.written += padded(len(source))
 
     def publish(self) -> None:
         """Let the reader see all that was written."""

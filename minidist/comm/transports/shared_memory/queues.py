@@ -52,7 +52,7 @@ class SharedMemoryTransport(Transport):
         if send.header is not None:
             if room < HEADER_BYTES:
                 return
-            queue.write(np.frombuffer(send.header, np.uint8))
+            queue.write(send.header)
             send.header = None
             room -= HEADER_BYTES
             trace.message("send", self.rank, peer, send.number, send.nbytes)
