@@ -23,7 +23,7 @@ import numpy as np
 from minidist import trace
 from minidist.comm.failures import Aborted, Mismatch, caller
 from minidist.comm.transports.compute_clock import ComputeClock
-from minidist.comm.transports.messages import HEADER, AnyOf, Arriving, Combine, Receive, Send, shorten
+from minidist.comm.transports.messages import SHORT, AnyOf, Arriving, Combine, Receive, Send, shorten
 from minidist.comm.transports.status import BLOCKED, FINISHED, RUNNING
 
 SPINS = 100  # polls before a waiting rank sleeps between polls
@@ -37,7 +37,10 @@ class Transport(ABC):
     Attributes:
         rank, size: who this is, and how many ranks there are.
         nodes: the node of each rank: see nodes/placement.py.
+        short: bytes of payload that travel with the header.
     """
+
+    short = SHORT
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
@@ -100,12 +103,9 @@ class Transport(ABC):
 
     def isend(self, array: np.ndarray, peer: int, context: int, tag: int, call: bytes, label: str) -> Send:
         """Post a flat array of any dtype. It must not change before the send is done."""
-        send = Send(peer, array.view(np.uint8), array.size, label)
         with self.lock:
-            send.number = self.numbers[peer]
+            send = Send(array, peer, self.numbers[peer], context, tag, call, label, self.short)
             self.numbers[peer] += 1
-            now = time.perf_counter_ns()
-            send.header = HEADER.pack(send.number, context, tag, send.nbytes, send.elements, now, call)
             self.sends[peer].append(send)
             self._push(peer)
         return send
@@ -129,9 +129,10 @@ class Transport(ABC):
 
     def _unexpected_message(self, peer: int, context: int, tag: int) -> Arriving | None:
         """The oldest unexpected message from ``peer`` that matches, complete or still arriving."""
-        coming = self.arriving[peer]
-        messages = self.unexpected[peer] + ([coming] if coming is not None and coming.receive is None else [])
-        return next((message for message in messages if (message.context, message.tag) == (context, tag)), None)
+        for message in (*self.unexpected[peer], self.arriving[peer]):
+            if message is not None and message.receive is None and (message.context, message.tag) == (context, tag):
+                return message
+        return None
 
     # Moving
 
@@ -163,7 +164,7 @@ class Transport(ABC):
         self.traffic.count(self.traffic.sent[send.peer], send.nbytes, send.elements)
         send.done = True
 
-    def _arrive(self, peer: int, header: np.ndarray) -> Arriving:
+    def _arrive(self, peer: int, header: bytes | memoryview | np.ndarray) -> Arriving:
         """A message begins to arrive, with its header. It goes to its receive, or aside if none has asked for it."""
         message = self.arriving[peer] = Arriving(header)
         for receive in self.receives[peer]:

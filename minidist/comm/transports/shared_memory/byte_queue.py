@@ -38,7 +38,7 @@ class ByteQueue:
     """One direction between two ranks, in ``COUNTERS + capacity`` bytes of zeroed shared memory.
 
     ``capacity`` is a multiple of 64. The same class serves both ends; an end uses either ``room``,
-    ``write`` and ``publish``, or ``available``, ``peek``, ``skip`` and ``release``.
+    ``write`` and ``publish``, or ``available``, ``read``, ``peek``, ``skip`` and ``release``.
     """
 
     def __init__(self, memory: memoryview, capacity: int) -> None:
@@ -48,7 +48,7 @@ class ByteQueue:
         self._tail = memory[:8].cast("Q")
         self._head = memory[ALIGNMENT : ALIGNMENT + 8].cast("Q")
         self.written = self._tail[0]  # the writer's own copy of the tail
-        self.read = self._head[0]  # the reader's own copy of the head
+        self.taken = self._head[0]  # the reader's own copy of the head
 
     @property
     def unread(self) -> int:
@@ -92,21 +92,32 @@ class ByteQueue:
     # The reader's end
 
     def available(self) -> int:
-        return self._tail[0] - self.read
+        return self._tail[0] - self.taken
 
     def peek(self, nbytes: int) -> np.ndarray:
         """The next bytes in place, without a copy: at most ``nbytes``, fewer if the buffer ends before them."""
         if not _STORES_KEEP_ORDER:
             _fence()
-        start = self.read % self.capacity
+        start = self.taken % self.capacity
         return self.data[start : start + nbytes]  # a slice ends with the buffer
 
     def skip(self, nbytes: int) -> None:
         """Advance past the next bytes and their padding. ``release`` gives their space back to the writer."""
-        self.read += padded(nbytes)
+        self.taken += padded(nbytes)
+
+    def read(self, nbytes: int) -> bytes | memoryview:
+        """Take the next bytes, whole wherever the buffer ends: in place, or if it ends within them as a copy."""
+        if not _STORES_KEEP_ORDER:
+            _fence()
+        start = self.taken % self.capacity
+        end = start + nbytes
+        self.taken += padded(nbytes)
+        if end <= self.capacity:
+            return self._bytes[start:end]
+        return self._bytes[start:].tobytes() + self._bytes[: end - self.capacity].tobytes()
 
     def release(self) -> None:
-        """Give the space of all skipped bytes back to the writer. Views from ``peek`` are invalid afterwards."""
+        """Give the space of all skipped bytes back to the writer. What was read in place is invalid afterwards."""
         if not _STORES_KEEP_ORDER:
             _fence()  # the copy out of the queue must be complete before the writer reuses the space
-        self._head[0] = self.read
+        self._head[0] = self.taken
