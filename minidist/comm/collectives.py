@@ -19,7 +19,7 @@ Raises:
 
 import enum
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from operator import index
 
 import numpy as np
@@ -215,7 +215,7 @@ class Call:
         if algorithm != "auto" and algorithm not in methods:
             raise ValueError(f"{name}: unknown algorithm {algorithm!r}; choose auto, {', '.join(methods)}")
         self.name, self.group, self.algorithm, self.methods = name, group, algorithm, methods
-        self.details = list(details)
+        self.details: list[str | tuple] = list(details)  # words, and the dtype and shape of an array
         self.nbytes = self.largest_size = 0  # of the largest array
         self.dtype = ""
         self.copies_back: list[Callable[[], None]] = []  # for arrays on a GPU
@@ -231,11 +231,10 @@ class Call:
             described: whether all ranks must pass one of the same shape.
         """
         check_array(array, argument, self.name, written)
-        dtype = dtype_name(array.dtype)
         if described:
-            self.details.append(f"{dtype} {array.shape}")
+            self.details.append((array.dtype, array.shape))
         if array.nbytes >= self.nbytes:
-            self.nbytes, self.largest_size, self.dtype = array.nbytes, array.size, dtype
+            self.nbytes, self.largest_size, self.dtype = array.nbytes, array.size, dtype_name(array.dtype)
         if self.group.size == 1 or backend.on_host(array):
             return array.reshape(-1)
         host = backend.to_host(array) if read else np.empty(array.shape, array.dtype)
@@ -298,7 +297,7 @@ class Call:
 
     def run(self, async_op: bool, body: Callable[[ProcessGroup], None]):
         """Run the algorithm, now or in the background; a group of one rank runs it too, without messages."""
-        description = f"{self.name}({', '.join([*self.details, self.algorithm])})"
+        description = _describe(self.name, *self.details, self.algorithm)
 
         def whole(inside: ProcessGroup) -> None:
             body(inside)
@@ -307,6 +306,13 @@ class Call:
 
         kind = self.name, self.dtype, self.largest_size
         return self.group.run_collective(description, self.nbytes, async_op, whole, kind)
+
+
+@lru_cache(maxsize=1024)  # a training step makes the same few calls again and again
+def _describe(name: str, *details: str | tuple) -> str:
+    """The call in words: "all_reduce(SUM, float32 (256,), tree)"."""
+    words = [detail if isinstance(detail, str) else f"{dtype_name(detail[0])} {detail[1]}" for detail in details]
+    return f"{name}({', '.join(words)})"
 
 
 def check_op(op, dtype: np.dtype, function: str) -> None:

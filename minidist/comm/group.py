@@ -43,6 +43,7 @@ class ProcessGroup:
         self, transport: Transport, ranks: tuple[int, ...], context: int, collective: str | None = None
     ) -> None:
         self.transport, self.ranks, self.context = transport, ranks, context
+        self.name = f"{context:x}"  # the same on every rank and in no other group
         self.size = len(ranks)
         self.rank = ranks.index(transport.rank)
         self.call = None if collective is None else shorten(collective)
@@ -145,7 +146,7 @@ class ProcessGroup:
             inside = self._group_inside(label)
             if self.size == 1:  # no other rank: nothing to trace or count
                 return body(inside)
-            with trace.span(description, "communication", bytes=nbytes, call=f"{self.context:x}.{number}"):
+            with trace.span(description, "communication", bytes=nbytes, call=f"{self.name}.{number}"):
                 body(inside)
             if kind is not None:
                 sent = inside.sent
