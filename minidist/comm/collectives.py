@@ -236,11 +236,11 @@ class Call:
         if array.nbytes >= self.nbytes:
             self.nbytes, self.largest_size, self.dtype = array.nbytes, array.size, dtype_name(array.dtype)
         if self.group.size == 1 or backend.on_host(array):
-            return array.reshape(-1)
+            return array.ravel()  # a view, since it is contiguous
         host = backend.to_host(array) if read else np.empty(array.shape, array.dtype)
         if written:
             self.copies_back.append(partial(backend.copy_from_host, array, host))
-        return host.reshape(-1)
+        return host.ravel()
 
     def array_list(self, argument: str, arrays, like: np.ndarray, needed: bool, written: bool = False):
         """Check a list of one array per rank, each like ``like``; None on a rank that needs no list."""

@@ -102,12 +102,12 @@ def _isend(tensor, dst: int, group: ProcessGroup, tag: int, label: str) -> Work:
     check_group(group, label)
     check_array(tensor, "tensor", label)
     peer = _peer(dst, group, label)
-    flat = backend.to_host(tensor).reshape(-1)
+    flat = backend.to_host(tensor).ravel()  # a view of a contiguous array
     call, label = _names(flat, group, label)
-    transport, nbytes = group.transport, flat.nbytes
+    transport, nbytes, sent = group.transport, flat.nbytes, group.sent
     between_nodes = nbytes if transport.nodes[peer] != transport.nodes[transport.rank] else 0
-    group.sent.nbytes += nbytes
-    group.sent.between_nodes += between_nodes
+    sent.nbytes += nbytes
+    sent.between_nodes += between_nodes
     if group.collective is None:  # the user's own message, not part of a collective
         kind = group.axis, "send", dtype_name(flat.dtype), flat.size
         transport.collectives.count(kind, nbytes, between_nodes)
@@ -122,7 +122,7 @@ def _irecv(tensor, src: int, group: ProcessGroup, tag: int, label: str, combine:
     if not backend.on_host(tensor):
         host = backend.to_host(tensor) if combine else np.empty(tensor.shape, tensor.dtype)
         finish = partial(backend.copy_from_host, tensor, host)
-    flat = host.reshape(-1)
+    flat = host.ravel()
     call, label = _names(flat, group, label)
     receive = group.transport.irecv(flat, peer, group.context, _tag(tag), call, label, combine)
     return MessageWork(group.transport, receive, finish)

@@ -2,7 +2,6 @@
 
 import contextvars
 import struct
-import time
 import zlib
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -10,11 +9,11 @@ from operator import or_
 
 import numpy as np
 
-# number in this direction, context, tag, bytes, elements, the sender's clock (ns), the call in words after its length
-HEADER = struct.Struct("<QQqQQq144p")
+# number in this direction, context, tag, bytes, elements, the call in words after its length
+HEADER = struct.Struct("<QQqQQ152p")
 HEADER_BYTES = HEADER.size  # 192
 SHORT = 4 << 10  # bytes: a payload up to this size leaves together with its header (MPI libraries call this eager)
-CALL_BYTES = 143
+CALL_BYTES = 151
 
 Combine = Callable[..., np.ndarray]  # a ufunc such as np.add: combine(mine, arriving, out=mine)
 
@@ -56,9 +55,7 @@ class Send(Part):
     ) -> None:
         self.peer, self.number, self.label = peer, number, label
         self.nbytes, self.elements = array.nbytes, array.size
-        self.header: bytes | None = HEADER.pack(
-            number, context, tag, self.nbytes, self.elements, time.perf_counter_ns(), call
-        )
+        self.header: bytes | None = HEADER.pack(number, context, tag, self.nbytes, self.elements, call)
         if self.nbytes <= short:
             self.header += array.tobytes()
             self.payload, self.offset = None, self.nbytes
@@ -134,11 +131,10 @@ class AnyOf:
 class Arriving:
     """An incoming message whose header has been read, but not its whole payload."""
 
-    __slots__ = ("buffer", "call", "context", "elements", "nbytes", "number", "offset", "receive", "sent_at", "tag")
+    __slots__ = ("buffer", "call", "context", "elements", "nbytes", "number", "offset", "receive", "tag")
 
     def __init__(self, header: bytes | memoryview | np.ndarray) -> None:
-        fields = HEADER.unpack(header)
-        self.number, self.context, self.tag, self.nbytes, self.elements, self.sent_at, self.call = fields
+        self.number, self.context, self.tag, self.nbytes, self.elements, self.call = HEADER.unpack(header)
         self.offset = 0
         self.receive: Receive | None = None
         self.buffer: np.ndarray | None = None  # (nbytes,) uint8, while no receive has matched it

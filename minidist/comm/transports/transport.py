@@ -252,7 +252,8 @@ class Transport(ABC):
 
     def _wait(self, work: Send | Receive | AnyOf) -> None:
         """Poll, and after a while sleep between polls."""
-        while not self._spin(work):
+        self.progress()  # what has come already is not waited for
+        while not work.done and not self._spin(work):
             with self.clock.paused():
                 self._wait_long(work)
 
