@@ -64,6 +64,11 @@ class ProcessGroup:
         return tuple(self.transport.nodes[rank] for rank in self.ranks)
 
     @property
+    def local_rank(self) -> int:
+        """This rank's place among the group's ranks on its node: the GPU that it uses there."""
+        return self.nodes[: self.rank].count(self.nodes[self.rank])
+
+    @property
     def traffic(self) -> trace.Traffic:
         """This rank's traffic since the run began, over all groups: a copy. Its rows are world ranks."""
         nodes = np.array(self.transport.nodes)

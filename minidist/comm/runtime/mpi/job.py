@@ -7,7 +7,7 @@ import sys
 from minidist.comm.failures import Deadlock, Hang
 from minidist.comm.group import ProcessGroup
 from minidist.comm.runtime.tracebacks import own_traceback, summary
-from minidist.launched import Launched
+from minidist.launched import SLURM, TORCHRUN, Launched
 
 LIMIT_SECONDS = 600.0  # for a wait in which nothing moves, as in torch.distributed with NCCL
 INSTALL = "pip install -e '.[mpi]', or on a cluster mpi4py for the MPI library that is there (docs/cluster.md)"
@@ -75,12 +75,12 @@ def check_agreement(launched: Launched | None, rank: int, size: int) -> None:
         return
     told = f"{launched.by} says that this is rank {launched.rank} of {launched.size} ({launched.variables})"
     alone = size == 1
-    if launched.by == "torchrun":
+    if launched.by == TORCHRUN:
         fix = (
             "ranks find each other through MPI: start the program with mpiexec, or use minidist as a backend of "
             "torch.distributed (docs/pytorch.md)"
         )
-    elif launched.by == "Slurm" and alone:
+    elif launched.by == SLURM and alone:
         fix = (
             "start it with srun --mpi=pmi2 or --mpi=pmix, whichever this MPI library was built for (srun --mpi=list "
             "shows what there is), or with mpiexec. To use this node's own processes inside a batch script, set "
