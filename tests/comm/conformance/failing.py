@@ -96,15 +96,16 @@ FAILURES = {  # a run -> patterns that its error has
 
 def on_job(name: str) -> int:
     from minidist.comm.runtime.mpi.job import Job
-    from minidist.comm.runtime.mpi.launcher import launched
+    from minidist.comm.runtime.new_cluster import new_cluster
+    from minidist.launched import launched
 
     job = Job(launched())
     from minidist.comm.runtime.mpi.job_cluster import leading, serve
 
     if job.rank:
         return serve(job)
-    with leading(job) as make:
-        make(SIZE).run(next(run for run in FAILURES if run.__name__ == name), patience=PATIENCE)
+    with leading(job):
+        new_cluster(SIZE).run(next(run for run in FAILURES if run.__name__ == name), patience=PATIENCE)
     return 0
 
 

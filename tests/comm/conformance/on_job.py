@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from minidist.comm.runtime.mpi.job import Job
-from minidist.comm.runtime.mpi.launcher import launched
-from minidist.comm.runtime.new_cluster import clusters_of_job
+from minidist.launched import launched
 
 HERE = Path(__file__).parent
 
@@ -21,7 +20,7 @@ def main(arguments: list[str]) -> int:
 
     if job.rank:
         return serve(job)
-    with leading(job) as make, clusters_of_job(make, job.size):
+    with leading(job):
         print(f"conformance on {job.size} ranks, on nodes {job.nodes}", flush=True)
         # no capture: a rank that fails ends this process too, and what it prints must not be lost
         return pytest.main(["-vv", "-s", "-p", "no:xdist", "-p", "no:cacheprovider", str(HERE), *arguments])

@@ -127,5 +127,5 @@ def run(tmp_path: Path, ranks: int, *command, environment=None, limit: float = L
     """Run a job to its end: mpiexec's exit status, and what the job wrote. It leaves nothing."""
     job = start(tmp_path, ranks, *command, environment=environment)
     ended = job.wait(limit)
-    assert job.left() == []
+    assert not (left := job.left()), left
     return ended

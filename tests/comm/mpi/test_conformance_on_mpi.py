@@ -13,6 +13,11 @@ ONE_NODE, SECONDS = {}, 300
 pytestmark = needs_mpi
 
 
+def temporary(tmp_path) -> list[str]:
+    """Where pytest in the job keeps its files: not where the job must leave none."""
+    return [f"--basetemp={tmp_path / 'inside'}"]
+
+
 def passed(output: str) -> tuple[int, int]:
     """How many tests passed and were skipped; fails where another word is among pytest's counts."""
     counts = re.findall(r"(\d+) (\w+)", re.findall(r"^=+ (.*) in [\d.]+s.*=+$", output, re.MULTILINE)[-1])
@@ -29,7 +34,14 @@ def passed(output: str) -> tuple[int, int]:
 def test_the_suite_on_5_ranks(tmp_path, environment, nodes, left_out):
     shorter = [f"--deselect={MATRIX}[{case} dtypes]" for case in left_out]
     status, output = run(
-        tmp_path, 5, sys.executable, SUITE / "on_job.py", *shorter, environment=environment, limit=SECONDS
+        tmp_path,
+        5,
+        sys.executable,
+        SUITE / "on_job.py",
+        *temporary(tmp_path),
+        *shorter,
+        environment=environment,
+        limit=SECONDS,
     )
     assert status == 0, output
     assert f"on nodes {nodes}" in output
@@ -41,7 +53,14 @@ def test_the_suite_on_5_ranks(tmp_path, environment, nodes, left_out):
 @pytest.mark.parametrize("environment", [ONE_NODE, TWO_NODES], ids=["one node", "two nodes"])
 def test_the_whole_suite_on_8_ranks(tmp_path, environment):
     status, output = run(
-        tmp_path, 8, sys.executable, SUITE / "on_job.py", "--all", environment=environment, limit=6 * SECONDS
+        tmp_path,
+        8,
+        sys.executable,
+        SUITE / "on_job.py",
+        *temporary(tmp_path),
+        "--all",
+        environment=environment,
+        limit=6 * SECONDS,
     )
     assert status == 0, output
     done, skipped = passed(output)

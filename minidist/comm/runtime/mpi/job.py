@@ -6,6 +6,7 @@ import sys
 
 from minidist.comm.failures import Deadlock, Hang
 from minidist.comm.group import ProcessGroup
+from minidist.comm.runtime.mpi.segments import unlink_segments
 from minidist.comm.runtime.tracebacks import own_traceback, summary
 from minidist.launched import Launched
 
@@ -44,6 +45,7 @@ class Job:
         first = self.comm.allgather(shared.bcast(self.rank))  # of each rank: the first rank on its node
         self.nodes = tuple(sorted(set(first)).index(rank) for rank in first)
         shared.Free()
+        unlink_segments()
 
     def world(self, size: int, limit: float) -> ProcessGroup:
         """The first ``size`` ranks as a world of their own. Exactly these call it."""
