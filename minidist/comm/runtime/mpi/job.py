@@ -6,6 +6,7 @@ import sys
 
 from minidist.comm.failures import Deadlock, Hang
 from minidist.comm.group import ProcessGroup
+from minidist.comm.runtime.mpi.segments import unlink_segments
 from minidist.comm.runtime.tracebacks import own_traceback, summary
 from minidist.launched import SLURM, TORCHRUN, Launched
 
@@ -44,6 +45,7 @@ class Job:
         first = self.comm.allgather(shared.bcast(self.rank))  # of each rank: the first rank on its node
         self.nodes = tuple(sorted(set(first)).index(rank) for rank in first)
         shared.Free()
+        unlink_segments()
 
     def world(self, size: int, limit: float) -> ProcessGroup:
         """The first ``size`` ranks as a world of their own. Exactly these call it."""
@@ -103,10 +105,14 @@ def ranges(numbers: list[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
-def end_job(job: Job, error: BaseException, status: int) -> None:
-    """End all processes of the job because of an error in this one, whose own traceback is read first."""
+def end_job(job: Job, error: BaseException, status: int, caller: str) -> None:
+    """End all processes of the job because of an error in this one, whose own traceback is read first.
+
+    Args:
+        caller: the file that called the user's code; its frames are not told.
+    """
     text = f"rank {job.rank} of {job.size} failed: {summary(error)}"
     if not isinstance(error, Deadlock | Hang):  # they say where each rank is
-        text += f"\n\n{own_traceback(error, __file__).rstrip()}"
+        text += f"\n\n{own_traceback(error, caller).rstrip()}"
     print(text, file=sys.__stderr__, flush=True)
     job.comm.Abort(status)
