@@ -80,14 +80,11 @@ def check_agreement(launched: Launched | None, rank: int, size: int) -> None:
             "ranks find each other through MPI: start the program with mpiexec, or use minidist as a backend of "
             "torch.distributed (docs/pytorch.md)"
         )
-    elif launched.by == "Slurm" and alone:
-        fix = (
-            "start it with srun --mpi=pmi2 or --mpi=pmix, whichever this MPI library was built for (srun --mpi=list "
-            "shows what there is), or with mpiexec. To use this node's own processes inside a batch script, set "
-            "SLURM_NTASKS=1"
-        )
     else:
-        fix = "the launcher belongs to another MPI library than mpi4py: use the mpiexec that came with it"
+        fix = (
+            "the launcher and mpi4py's MPI library do not belong together: use the mpiexec that came with the library, "
+            "or under Slurm srun --mpi=pmi2 (MPICH) or srun --mpi=pmix (Open MPI)"
+        )
     found = "MPI finds this process alone" if alone else f"MPI says that it is rank {rank} of {size}"
     raise RuntimeError(f"{told}, but {found}; {fix} (docs/cluster.md)")
 
