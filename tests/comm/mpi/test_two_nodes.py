@@ -133,6 +133,23 @@ def test_two_namespaces_have_the_fingerprint_of_shared_memory(namespaces, on_sha
     assert fingerprint(TWO_NODES, "2", *TRAIN) == on_shared_memory
 
 
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_rank_that_fails_ends_those_of_the_other_node_whatever_they_do(namespaces, failing):
+    script = f"""
+import time
+import minidist as md
+
+world = md.init()
+md.barrier(world)
+if world.rank == {failing}:
+    raise ValueError("no data")
+time.sleep({10 * LIMIT})
+"""
+    done = run(TWO_NODES, "1", sys.executable, "-c", script)
+    assert done.returncode != 0
+    assert f"rank {failing} of 2 failed: ValueError: no data" in done.stderr
+
+
 def test_two_nodes_ends_with_the_status_of_its_command(namespaces):
     assert run(TWO_NODES, "1", "bash", "-c", "exit '3'").returncode == 3
     usage = run(TWO_NODES, "1")

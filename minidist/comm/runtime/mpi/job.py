@@ -106,4 +106,6 @@ def end_job(job: Job, error: BaseException, status: int) -> None:
     if not isinstance(error, Deadlock | Hang):  # they say where each rank is
         text += f"\n\n{own_traceback(error, __file__).rstrip()}"
     print(text, file=sys.__stderr__, flush=True)
-    job.comm.Abort(status)
+    from mpi4py import MPI
+
+    MPI.COMM_WORLD.Abort(status)  # of a duplicate MPICH ends only this node's processes
