@@ -186,7 +186,7 @@ def available(options) -> list[str]:
         missing |= dict.fromkeys(["shared memory", "Gloo"], "not on two nodes here")
     for engine, reason in missing.items():
         print(f"{engine}: left out ({reason})")
-    return [engine for engine in ("shared memory", "MPI", "Gloo") if engine not in missing]
+    return [engine for engine in ("shared memory", "minidist on MPI", "MPI", "Gloo") if engine not in missing]
 
 
 def measure_rounds(engines: list[str], ranks: int, options) -> dict[str, list[Seconds]]:

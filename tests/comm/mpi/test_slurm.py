@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from minidist.cli.main import build_parser
-from minidist.comm.runtime.mpi.launcher import launched
+from minidist.launched import launched
 
 PAGE = (Path(__file__).parents[3] / "docs" / "cluster.md").read_text(encoding="utf-8")
 
