@@ -25,7 +25,7 @@ from minidist.comm.runtime.starting import interrupts_held, script_hidden
 from minidist.comm.runtime.sweep import claim_temporary_folder, sweep
 from minidist.comm.transports.shared_memory.segment import MAX_RANKS, Segment, queue_capacity
 from minidist.comm.transports.status import BLOCKED, RUNNING
-from minidist.launched import SLURM, launched
+from minidist.launched import launched
 
 WATCH_SECONDS = 0.05  # between two looks at the ranks' statuses
 GRACE_SECONDS = 2.0  # after a failure, for the other ranks to say where they are
@@ -387,9 +387,9 @@ def _check_size(world_size: int) -> None:
 
 
 def _check_alone() -> None:
-    """Refuse to start ranks in each of several processes. (A Slurm batch script is task 0, and alone on its node.)"""
+    """Refuse to start ranks in each of several processes."""
     found = launched()
-    if found is not None and found.size > 1 and not (found.by == SLURM and found.rank == 0):
+    if found is not None and found.size > 1:
         raise RuntimeError(
             f"{found.by} has started this process as rank {found.rank} of {found.size} ({found.variables}), and each "
             "of them would start ranks of its own. Call minidist.init() for the world of all of them "
