@@ -39,29 +39,35 @@ class Channel:
         self.ended: str | None = None
         self._closed = False
 
-    def start(self, call: str, body: Callable[[], None]) -> comm.Work:
-        """Run ``body()`` in the background, behind all that was started before. It raises nothing."""
-        self.admit(call)
+    def start(self, call: str, body: Callable[[], None]) -> comm.Work | None:
+        """Run ``body()`` in the background, behind all that was started before. It raises nothing.
+
+        A callback of a collective's future runs in the background thread. What it starts runs at once, before whatever
+        is in the queue; None is returned then. That is the same moment on every rank.
+        """
+        self.admit()
+        if self.in_background:
+            body()
+            return None
         while self._running and self._running[0].is_completed():
             self._running.popleft()
         work = self._programs.start(call, body)
         self._running.append(work)
         return work
 
-    def admit(self, call: str) -> None:
+    @property
+    def in_background(self) -> bool:
+        """Whether the calling thread is the one that carries out the collectives."""
+        return threading.get_ident() == self._background
+
+    def admit(self) -> None:
         """Let the calling thread communicate: torch runs a backward pass in threads of its own.
 
         Raises:
-            RuntimeError: when the group has ended, or in a callback of a collective's future.
+            RuntimeError: when the group has ended.
         """
         if self.ended is not None:
             raise RuntimeError(self.ended)
-        if threading.get_ident() == self._background:
-            raise RuntimeError(
-                f"{call} was called by a function that runs when another collective's future completes. It runs in the "
-                "thread that carries out this group's collectives, so it cannot wait for one: call it after "
-                "future.wait() instead"
-            )
         self.transport.threads.add(threading.get_ident())
 
     @contextmanager
@@ -99,7 +105,7 @@ class Channel:
         try:
             if self.ended is None:
                 with self.limited("destroy_process_group"):
-                    self.admit("destroy_process_group")
+                    self.admit()
                     self._programs.close()
                     self.transport.finish()
         finally:

@@ -202,7 +202,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _message(self, post: Callable, tensors: Tensors, peer: int, tag: int, call: str) -> dist.Work:
         (tensor,) = tensors
-        self._channel.admit(call)
+        self._channel.admit()
         return MessageWork(self._channel, call, post(raw(tensor, call), peer, self._channel.group, tag), peer)
 
     # The group itself
@@ -251,7 +251,11 @@ def _op(opts) -> comm.ReduceOp:
         if wanted == theirs:
             return ours
     names = ", ".join(op.name for op in OPS.values())
-    raise NotImplementedError(f"minidist reduces with {names}, but got {wanted}; use one of them")
+    raise NotImplementedError(f"minidist reduces with {names}, but got {_op_name(wanted)}; use one of them")
+
+
+def _op_name(op) -> str:
+    return str(getattr(op, "op", op)).rpartition(".")[2]
 
 
 def _reducible(tensor: torch.Tensor, op: comm.ReduceOp, call: str) -> np.ndarray:

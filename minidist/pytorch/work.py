@@ -6,6 +6,7 @@ Python waits with ``wait``. DDP is written in C++ and waits for the future.
 from collections.abc import Callable
 from datetime import timedelta
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -33,7 +34,7 @@ class CollectiveWork(dist.Work):
         def run() -> None:
             channel.running_in_background()
             try:
-                with channel.limited(call):
+                with channel.limited(call), np.errstate(all="ignore"):  # torch does not warn of an overflow either
                     body()
             except Exception as error:
                 self._error = error
@@ -57,8 +58,13 @@ class CollectiveWork(dist.Work):
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         if not self.is_completed():
+            if self._channel.in_background:
+                raise RuntimeError(
+                    f"{self._call} has not begun, and a callback of another collective's future waits for it, in the "
+                    "thread that should carry it out: wait outside of the callback"
+                )
             with self._channel.limited(self._call, timeout.total_seconds() or None):
-                self._channel.admit(self._call)
+                self._channel.admit()
                 self._work.wait()
         self._outcome()
         return True
@@ -78,12 +84,12 @@ class MessageWork(dist.Work):
         self._channel, self._call, self._work, self._peer = channel, call, work, peer
 
     def is_completed(self) -> bool:
-        self._channel.admit(self._call)
+        self._channel.admit()
         return self._work.is_completed()
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         with self._channel.limited(self._call, timeout.total_seconds() or None):
-            self._channel.admit(self._call)
+            self._channel.admit()
             return self._work.wait()
 
     def source_rank(self) -> int:
