@@ -1,10 +1,10 @@
-"""Warm torch ranks, the same ones in every test of a file."""
+"""Warm torch ranks, the same ones in every test."""
 
 import pytest
 from torch_ranks import TorchRanks
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def torch_ranks(tmp_path_factory):
     """``torch_ranks(n)`` is n ranks on the ring."""
     started = {}

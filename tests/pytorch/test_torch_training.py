@@ -1,12 +1,12 @@
 """DistributedDataParallel and FSDP2 train on minidist, and on the ring that a learner wrote."""
 
+import hashlib
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'minidist[torch]'")
 
-import torch.distributed as dist  # noqa: E402
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # noqa: E402
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module  # noqa: E402
@@ -20,34 +20,37 @@ STEPS = 3
 
 
 def model() -> "torch.nn.Module":
+    """Its gradients fill more than one bucket: DDP's first one takes 1 MiB."""
     torch.manual_seed(0)
     return torch.nn.Sequential(
-        torch.nn.Linear(37, 61), torch.nn.GELU(), torch.nn.LayerNorm(61), torch.nn.Linear(61, 5)
-    )
+        torch.nn.Linear(37, 600), torch.nn.GELU(), torch.nn.LayerNorm(600), torch.nn.Linear(600, 500),
+        torch.nn.GELU(), torch.nn.Linear(500, 5),
+    )  # fmt: skip
 
 
-def train(net, groups, after_step) -> list[bytes]:
-    """Train on batches that differ between ranks; return the bytes of the losses, and of ``after_step()``."""
+def train(net, groups, after_step) -> tuple[list[float], list[str]]:
+    """Train on batches that differ between ranks; return the losses, and hashes of the bits of ``after_step()``."""
     optimizer = torch.optim.AdamW(net.parameters(), 0.01)
     data = torch.Generator().manual_seed(groups.rank)
-    found = []
+    losses, hashes = [], []
     for _ in range(STEPS):
         optimizer.zero_grad()
-        loss = net(torch.randn(16, 37, generator=data)).square().mean()
+        loss = net(torch.randn(16, 37, generator=data)).float().square().mean()
         loss.backward()
         optimizer.step()
-        found += [loss.detach().numpy().tobytes(), *(each.detach().numpy().tobytes() for each in after_step())]
-    return found
+        losses.append(loss.item())
+        hashes += [hashlib.sha256(each.detach().numpy().tobytes()).hexdigest() for each in after_step()]
+    return losses, hashes
 
 
-def ddp_on(groups, group) -> list[bytes]:
-    net = DistributedDataParallel(model(), process_group=group, bucket_cap_mb=0.004)  # several buckets
+def ddp_on(groups, group) -> tuple[list[float], list[str]]:
+    net = DistributedDataParallel(model(), process_group=group, bucket_cap_mb=0.1)
     return train(net, groups, lambda: [each for p in net.parameters() for each in (p, p.grad)])
 
 
 def both_ddp(groups):
     ours, theirs = (ddp_on(groups, group) for group in groups.both)
-    return ours == theirs, [each for each in ours[1:] if len(each) > 4]  # without the losses, which differ
+    return ours == theirs, ours[1]
 
 
 def test_ddp_has_the_bits_of_ddp_on_gloo(torch_ranks):
@@ -60,13 +63,13 @@ def test_ddp_has_the_bits_of_ddp_on_gloo(torch_ranks):
 @pytest.mark.long
 @pytest.mark.parametrize("size", [3, 4])
 def test_ddp_leaves_the_same_bits_on_every_rank(torch_ranks, size):
-    _, *parameters = zip(*torch_ranks(size)(both_ddp), strict=True)
-    assert all(each == parameters[0][0] for each in parameters[0])
+    _, hashes = zip(*torch_ranks(size)(both_ddp), strict=True)
+    assert hashes == (hashes[0],) * size
 
 
-def fsdp_on(groups, group, policy) -> list[bytes]:
+def fsdp_on(groups, group, policy) -> tuple[list[float], list[str]]:
     net, mesh = model(), DeviceMesh.from_group(group, "cpu")
-    for layer in (net[0], net[3], net):
+    for layer in (net[0], net[3], net[5], net):
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     return train(net, groups, lambda: [each.full_tensor() for p in net.parameters() for each in (p, p.grad)])
 
@@ -91,13 +94,13 @@ def tensor_parallel(groups):
     """The largest difference between gradients of a model that is split by columns and rows, and of the full one."""
     split, full = model(), model()
     mesh = init_device_mesh("cpu", (groups.size,))
-    split[2] = full[2] = torch.nn.Identity()
-    parallelize_module(split, mesh, {"0": ColwiseParallel(), "3": RowwiseParallel()})
+    parallelize_module(split, mesh, {"3": ColwiseParallel(), "5": RowwiseParallel()})
     batch = torch.randn(4, 37, generator=torch.Generator().manual_seed(0))
     for net in (split, full):
         net(batch).square().mean().backward()
-    pairs = zip(split.parameters(), full.parameters(), strict=True)
-    return max((ours.grad.full_tensor() - theirs.grad).abs().max().item() for ours, theirs in pairs)
+    layers = zip((split[3], split[5]), (full[3], full[5]), strict=True)
+    pairs = [(ours.weight.grad.full_tensor(), theirs.weight.grad) for ours, theirs in layers]
+    return max((ours - theirs).abs().max().item() for ours, theirs in pairs)
 
 
 @pytest.mark.long
@@ -128,13 +131,13 @@ def ddp_on_answers(groups, folder):
     """Train on a folder's functions; which they are, how often the ring ran, whether gloo's bits come out."""
     own = minidist.pytorch.register("ring", folder)
     try:
-        net = DistributedDataParallel(model(), process_group=groups.minidist, bucket_cap_mb=0.004)
+        net = DistributedDataParallel(model(), process_group=groups.minidist, bucket_cap_mb=0.1)
         overrides.calls.clear()
         ours = train(net, groups, lambda: [p.grad for p in net.parameters()])
         calls = overrides.calls["all_reduce_ring"]
     finally:
         overrides.override({})
-    net = DistributedDataParallel(model(), process_group=groups.gloo, bucket_cap_mb=0.004)
+    net = DistributedDataParallel(model(), process_group=groups.gloo, bucket_cap_mb=0.1)
     return own, calls, ours == train(net, groups, lambda: [p.grad for p in net.parameters()])
 
 
@@ -150,15 +153,15 @@ def answers(folder: Path, old: str = "", new: str = "") -> str:
 def test_the_ring_of_the_learner_is_what_runs(torch_ranks, tmp_path):
     for own, calls, as_gloo in torch_ranks(2)(ddp_on_answers, answers(tmp_path)):
         assert {"all_reduce_ring", "reduce_scatter_ring", "all_gather_ring"} <= set(own)
-        assert calls >= 2 * STEPS and calls % STEPS == 0  # at least two buckets a step
+        assert calls > STEPS  # after the first step, which shows the order of the gradients, there are two buckets
         assert as_gloo
 
 
-BREAKAGE = "        sendrecv(outgoing, right, incoming, left, group, combine)", "        pass"
+BREAKAGE = "        combine(mine, arrived, out=mine)", "        pass"
 
 
 def test_a_broken_ring_breaks_the_training(torch_ranks, tmp_path):
-    """A ring that exchanges nothing leaves each rank with its own gradients."""
+    """A ring that forgets to add leaves each rank with gradients of one rank."""
     for _, calls, as_gloo in torch_ranks(2)(ddp_on_answers, answers(tmp_path, *BREAKAGE)):
         assert calls and not as_gloo
 

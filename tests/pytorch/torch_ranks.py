@@ -76,9 +76,10 @@ def _serve(pipe, rank: int, size: int, store: str, algorithm: str, seconds: floa
 
     torch.set_num_threads(1)
     minidist.pytorch.register(algorithm)
-    timeout = timedelta(seconds=seconds)
-    dist.init_process_group("minidist", f"file://{store}", rank=rank, world_size=size, timeout=timeout)
-    groups = Groups(rank, size, dist.group.WORLD, dist.new_group(backend="gloo", timeout=timeout))
+    limit = timedelta(seconds=LIMIT)  # they may load for longer than a wait may take later
+    dist.init_process_group("minidist", f"file://{store}", rank=rank, world_size=size, timeout=limit)
+    groups = Groups(rank, size, dist.group.WORLD, dist.new_group(backend="gloo", timeout=limit))
+    groups.minidist.set_timeout(timedelta(seconds=seconds))
     while (task := pipe.recv()) is not None:
         function, arguments = task
         try:
