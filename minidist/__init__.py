@@ -36,6 +36,7 @@ __all__ = [
     "batch_isend_irecv",
     "broadcast",
     "gather",
+    "init",
     "init_device_mesh",
     "irecv",
     "isend",

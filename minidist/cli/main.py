@@ -9,6 +9,7 @@ import sys
 from importlib import import_module
 
 from minidist import __version__
+from minidist.cli.job import heard_once, launched_with_others, run_in_job
 
 MODULES = {  # a module whose ``add_commands`` adds commands -> the names of the commands
     "minidist.cli.train.command": ("train",),
@@ -33,16 +34,20 @@ def main(arguments: list[str] | None = None) -> int:
     0 success, 1 fingerprints differ or one of several demonstrations failed, 2 invalid input or failure.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    options = build_parser(arguments[0] if arguments else "").parse_args(arguments)
     try:
-        return options.command(options)
+        found = launched_with_others()
+        with heard_once(found):
+            options = build_parser(arguments[0] if arguments else "").parse_args(arguments)
+        return options.command(options) if found is None else run_in_job(options, found)
     except BrokenPipeError:  # whoever reads the output has closed it, as `| head` does
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  Python flushes it at exit
         return 141
     except MemoryError as error:
-        _print_error(str(error) or OUT_OF_MEMORY)
+        problem = str(error) or OUT_OF_MEMORY
     except (ValueError, RuntimeError, OSError) as error:
-        _print_error(_explain(error))
+        problem = _explain(error)
+    with heard_once(found):
+        _print_error(problem)
     return 2
 
 

@@ -14,6 +14,7 @@ from minidist.cli.flags import add_config, config_of, integer
 from minidist.cli.output import NOT_REPRODUCED, check_outputs, console_of, json_output, write_outputs
 from minidist.cli.verify_interrupt import run_interruptions
 from minidist.cli.verify_matrix import run_matrix
+from minidist.comm.runtime.new_cluster import job_size
 from minidist.course.learner.implementations import (
     called_in_all,
     implementations_as_dict,
@@ -45,7 +46,7 @@ def add_commands(commands) -> None:
         description="Train the same model in one process and in each layout, and compare the SHA-256 of weights, "
         "optimizer state and losses. Exit status: 0 if all agree, 1 if one differs.",
     )
-    command.set_defaults(command=_verify)
+    command.set_defaults(command=_verify, on_ranks=True)
     command.add_argument(
         "layouts",
         nargs="*",
@@ -101,7 +102,8 @@ def _verify(options) -> int:
     console = console_of(options)
     console.print(_describe(groups[0][0]), style="dim", soft_wrap=True)
     if skipped:
-        console.print(f"skipped {skipped} layouts that do not fit this model, batch or memory")
+        reason = ", job" if job_size() is not None else ""
+        console.print(f"skipped {skipped} layouts that do not fit this model, batch{reason} or memory")
 
     runs = _run_all(console, groups, rank_function)
     references = _references_of(runs)
@@ -137,6 +139,11 @@ def _asked(options, layouts: list[Layout], steps: int = STEPS) -> Group:
     }
     config = _config(options, **settings)
     for layout in (ONE_PROCESS, *layouts):
+        if job_size() is not None and layout.world_size > job_size():
+            raise ValueError(
+                f"layout {layout} needs {layout.world_size} ranks, but the MPI job has {job_size()}: "
+                f"mpiexec -n {layout.world_size}"
+            )
         check_exact(config, layout)
         check_memory(config, layout)
     return config, layouts
@@ -292,6 +299,8 @@ def _fewest_layers(layout: Layout) -> int:
 
 
 def _fits(config: TrainConfig, layout: Layout) -> bool:
+    if job_size() is not None and layout.world_size > job_size():
+        return False
     try:
         config.check(layout)
         check_memory(config, layout)

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from minidist.cli.output import NOT_REPRODUCED, Output, json_output, write_outputs
-from minidist.comm.transports.shared_memory import MAX_RANKS
+from minidist.comm.transports.shared_memory.segment import MAX_RANKS
 from minidist.plan.memory_check import check_memory
 from minidist.train.config import TrainConfig
 from minidist.verify.comparison import first_difference

@@ -17,6 +17,7 @@ from minidist.comm.mesh import DeviceMesh, init_device_mesh
 from minidist.comm.nodes.placement import place_on_nodes
 from minidist.comm.point_to_point import P2POp, barrier, batch_isend_irecv, irecv, isend, recv, send, sendrecv
 from minidist.comm.runtime.launch import Cluster, launch
+from minidist.comm.runtime.mpi.init import init
 from minidist.comm.work import Work, wait_any
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "batch_isend_irecv",
     "broadcast",
     "gather",
+    "init",
     "init_device_mesh",
     "irecv",
     "isend",

@@ -193,6 +193,15 @@ def temporary_groups(group: ProcessGroup) -> Iterator[None]:
         groups.pop().close()
 
 
+def end_run(world: ProcessGroup) -> bool:
+    """Complete what all groups of the run have in flight; return whether messages came that nobody has received."""
+    transport = world.transport
+    for group in transport.groups:
+        group.close()
+    transport.finish()
+    return any(transport.unexpected.values()) or any(transport.arriving.values())
+
+
 def check_group(group, function: str) -> None:
     if not isinstance(group, ProcessGroup):
         hint = "None" if group is None else f"a {type(group).__name__}"

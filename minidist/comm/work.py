@@ -141,7 +141,7 @@ class BackgroundWork(Work):
             with self._transport.clock.paused(), waiting, trace.span("wait for the background", "wait"):
                 while not self._ended.wait(ABORT_CHECK_SECONDS):
                     self._transport.raise_background_error()
-                    if self._transport.segment.aborted and not self._ended.wait(4 * ABORT_CHECK_SECONDS):
+                    if self._transport.aborted and not self._ended.wait(4 * ABORT_CHECK_SECONDS):
                         raise Aborted(f"{self.label}, started asynchronously {self._caller}")
         self._transport.raise_background_error()
         self._background.told_done(self)

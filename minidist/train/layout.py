@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import inf
 
 from minidist.comm.tables import ALL_GATHER, ALL_REDUCE
-from minidist.comm.transports.shared_memory import MAX_RANKS
+from minidist.comm.transports.shared_memory.segment import MAX_RANKS
 from minidist.nn.memory.recompute import MODES
 from minidist.parallel.context import KINDS, parts_of
 from minidist.parallel.data import SYNCS as TIGHT_SYNCS

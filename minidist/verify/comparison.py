@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 
 from minidist.comm.runtime.launch import Cluster
+from minidist.comm.runtime.new_cluster import new_cluster
 from minidist.comm.runtime.warm import preload
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -75,7 +76,7 @@ def verify(
     preload("minidist.train.trainer")
     for number, layout in enumerate([ONE_PROCESS, *layouts]):
         report = None if on_step is None else (lambda step, loss, layout=layout: on_step(layout, step))
-        with Cluster(layout.world_size) as cluster:
+        with new_cluster(layout.world_size) as cluster:
             options = RunOptions(step_digests=True, progress=on_step is not None)
             yield run(cluster, config, layout, options, report, rank_function if number else None)
 
@@ -96,7 +97,7 @@ def first_difference(
     reference: Run,
     candidate: Run,
     rank_function: Callable | None = None,
-    ranks: Callable[[int], AbstractContextManager[Cluster]] = Cluster,
+    ranks: Callable[[int], AbstractContextManager[Cluster]] = new_cluster,
 ) -> Difference | None:
     """The first difference of two runs that disagree: both run again up to the first step that differs.
 

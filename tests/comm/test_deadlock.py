@@ -3,7 +3,7 @@
 import pytest
 
 from minidist.comm.runtime.deadlock import SETTLE_SECONDS, DeadlockWatch, find_deadlock
-from minidist.comm.transports.shared_memory import BLOCKED, FINISHED, RUNNING, Status
+from minidist.comm.transports.status import BLOCKED, FINISHED, RUNNING, Status
 
 
 def status(state, awaited=0, moved=0, polls=0):

@@ -12,7 +12,7 @@ import pytest
 import minidist as md
 from minidist.comm.runtime import deadlock
 from minidist.comm.runtime.launch import GRACE_SECONDS
-from minidist.comm.transports.shared_memory import BLOCKED
+from minidist.comm.transports.status import BLOCKED
 
 LIMIT = 60  # seconds: far more than any of these may take
 TOLD_WITHIN = 30  # seconds from the failure to the error, where a wait for the others' ends would take 60 and more

@@ -66,7 +66,7 @@ def test_messages_with_one_tag_do_not_overtake_each_other(ranks):
 
 def one_complete_one_arriving(world):
     """When the receive is posted, one message with its tag is complete, and a part of the next has arrived."""
-    from minidist.comm.transports.transport import PIECE
+    from minidist.comm.transports.shared_memory.queues import PIECE
 
     n = 3 * PIECE // 8
     if world.rank == 0:
@@ -234,7 +234,7 @@ def test_groups_of_groups(ranks):
 
 def half_arrived(world):
     """The receive is posted while its message is arriving, because another receive was waiting."""
-    from minidist.comm.transports.transport import PIECE
+    from minidist.comm.transports.shared_memory.queues import PIECE
 
     big, small = np.arange(3 * PIECE // 8, dtype=np.float64), np.ones(1)
     if world.rank == 0:

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from minidist.comm.transports.byte_queue import ALIGNMENT, COUNTERS, ByteQueue
 from minidist.comm.transports.messages import HEADER_BYTES
-from minidist.comm.transports.shared_memory import StatusLine
+from minidist.comm.transports.shared_memory.byte_queue import ALIGNMENT, COUNTERS, ByteQueue
+from minidist.comm.transports.shared_memory.queues import SharedMemoryTransport
+from minidist.comm.transports.shared_memory.segment import StatusLine
 from minidist.comm.transports.transport import Transport
 
 CAPACITY = 1024  # bytes: a few headers
@@ -28,7 +29,7 @@ class Memory:
 def ends() -> list[Transport]:
     """The transports of rank 0, which sends, and of rank 1."""
     memory = Memory()
-    return [Transport(memory, rank) for rank in range(2)]
+    return [SharedMemoryTransport(memory, rank) for rank in range(2)]
 
 
 def send(sender: Transport, values, tag: int):

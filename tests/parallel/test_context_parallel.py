@@ -7,7 +7,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from minidist.comm.transports.shared_memory import MAX_RANKS
+from minidist.comm.transports.shared_memory.segment import MAX_RANKS
 from minidist.nn.attention.tiled import SOFTMAXES, tiled_attention, tiles
 from minidist.nn.chunks import Chunks, TakeTokens, join, mean_over_chunks
 from minidist.nn.gpt import GPT, Attention, GPTConfig

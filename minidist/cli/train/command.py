@@ -16,7 +16,7 @@ from minidist.cli.train.summary import print_summary
 from minidist.cli.train.tables import print_tables
 from minidist.cli.train.utilization import utilization_of
 from minidist.cli.train.watch_flags import add_watches
-from minidist.comm import Cluster
+from minidist.comm.runtime.new_cluster import job_size, new_cluster
 from minidist.course.learner.implementations import (
     implementations_as_dict,
     implementations_of,
@@ -38,7 +38,7 @@ from minidist.train.trainer import run
 def add_commands(commands) -> None:
     """Add the command to the subparsers of the command line."""
     command = commands.add_parser("train", help="train in one layout", description="Train in one layout.")
-    command.set_defaults(command=_train)
+    command.set_defaults(command=_train, on_ranks=True)
     add_layout(command, **defaults(Layout))
     add_checkpoints(command)
     add_elastic(command)
@@ -117,6 +117,13 @@ def _train(options) -> int:
     elasticity, interruptions = elasticity_of(options, run_options), []
     if wanted is not None and elasticity is not None and elasticity.on_failure == "shrink":
         raise ValueError("--as-if needs as many ranks to the end as the cluster has: add --on-failure restart")
+    if job_size() is not None and elasticity is not None:
+        raise ValueError(
+            "the failure of a rank ends an MPI job: leave out --on-failure, save, and start again with --resume"
+        )
+    if job_size() not in (None, layout.world_size):
+        ranks = f"{layout.world_size} rank" + "s" * (layout.world_size > 1)
+        raise ValueError(f"{layout} has {ranks}, but the MPI job has {job_size()}: mpiexec -n {layout.world_size}")
     rank_function = training_on(implementations) if implementations else None
     first = checkpoint.manifest.progress.step if checkpoint else 0
     errors = Console(stderr=True)
@@ -128,7 +135,7 @@ def _train(options) -> int:
         run_options = replace(run_options, live=orders)
         calls = narrator.on_step, rank_function, narrator.on_event
         if elasticity is None:
-            with Cluster(layout.world_size) as cluster:
+            with new_cluster(layout.world_size) as cluster:
                 result = run(cluster, config, layout, run_options, *calls, options.patience)
         else:
             result, interruptions = run_elastic(

@@ -23,7 +23,8 @@ from minidist.comm.runtime.patience import PatientClock
 from minidist.comm.runtime.rank_process import RankProcess, end_ranks, with_reports
 from minidist.comm.runtime.starting import interrupts_held, script_hidden
 from minidist.comm.runtime.sweep import claim_temporary_folder, sweep
-from minidist.comm.transports.shared_memory import BLOCKED, MAX_RANKS, RUNNING, Segment, queue_capacity
+from minidist.comm.transports.shared_memory.segment import MAX_RANKS, Segment, queue_capacity
+from minidist.comm.transports.status import BLOCKED, RUNNING
 
 WATCH_SECONDS = 0.05  # between two looks at the ranks' statuses
 GRACE_SECONDS = 2.0  # after a failure, for the other ranks to say where they are

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 
 from minidist.comm.runtime.launch import Cluster
+from minidist.comm.runtime.new_cluster import job_size, new_cluster
 from minidist.comm.runtime.starting import interrupts_held
 from minidist.comm.runtime.sweep import claim_temporary_folder
 
@@ -18,7 +19,7 @@ class WarmClusters:
         start: n -> a new Cluster of n ranks.
     """
 
-    def __init__(self, start: Callable[[int], Cluster] = Cluster) -> None:
+    def __init__(self, start: Callable[[int], Cluster] = new_cluster) -> None:
         self._start = start
         self._clusters: dict[int, Cluster] = {}
 
@@ -43,9 +44,9 @@ class WarmClusters:
 def preload(*modules: str) -> None:
     """Import these modules once in the server that forks the ranks, instead of in every rank.
 
-    Call it before the first rank starts. It does nothing where ranks are not forked, that is outside Linux.
+    Call it before the first rank starts. It does nothing where ranks are not forked: outside Linux, and in an MPI job.
     """
-    if sys.platform == "linux":
+    if sys.platform == "linux" and job_size() is None:
         from multiprocess import forkserver, resource_tracker
 
         claim_temporary_folder()

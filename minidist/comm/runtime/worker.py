@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,11 +17,13 @@ from dataclasses import dataclass
 from multiprocess import connection, parent_process
 
 from minidist import trace
-from minidist.comm.failures import Aborted, Mismatch, describe_frame, is_plumbing
-from minidist.comm.group import ProcessGroup
+from minidist.comm.failures import Aborted, describe_frame, is_plumbing
+from minidist.comm.group import ProcessGroup, end_run
 from minidist.comm.runtime import serialization
 from minidist.comm.runtime.parent_death import end_with_parent
-from minidist.comm.transports.shared_memory import Segment
+from minidist.comm.runtime.tracebacks import own_traceback, summary
+from minidist.comm.transports.shared_memory.queues import SharedMemoryTransport
+from minidist.comm.transports.shared_memory.segment import Segment
 from minidist.comm.transports.transport import Transport
 
 # How long a thread may hold the interpreter while another waits for it. Python's 5 ms is longer than a whole
@@ -77,7 +78,7 @@ def rank_main(place: Place, commands, questions, parent_stays: bool) -> None:
                 segment = place.attach()
                 reports.send("attached", None)
                 continue
-            transport = Transport(segment, place.rank)
+            transport = SharedMemoryTransport(segment, place.rank)
             world = ProcessGroup(transport, tuple(range(place.size)), context=0)
             world.report, world.kept = reports.report, kept
             sys.stdout, sys.stderr = streams
@@ -114,38 +115,12 @@ def _run(payload: bytes, world: ProcessGroup) -> tuple[str, object]:
         os.chdir(directory)
         function, arguments = serialization.loads(function)
         result = function(world, *arguments)
-        for group in transport.groups:
-            group.close()
-        transport.finish()
-        unreceived = any(transport.unexpected.values()) or any(transport.arriving.values())
+        unreceived = end_run(world)
         return "done", (serialization.dumps(result), unreceived)
     except Aborted as aborted:
         return "aborted", ", ".join([str(aborted), *getattr(aborted, "__notes__", [])])
     except BaseException as error:
-        return "failed", (_summary(error), _own_traceback(error))
-
-
-def _summary(error: BaseException) -> str:
-    lines = list(
-        traceback.TracebackException.from_exception(error).format_exception_only()
-    )  # survives a failing __str__
-    if isinstance(error, SyntaxError) and error.filename:  # the other lines show the location, not the error
-        lines = [lines[-1].rstrip() + f" ({os.path.basename(error.filename)}, line {error.lineno})"]
-    kind, colon, text = "".join(lines).strip().partition(": ")
-    if isinstance(error, MemoryError) and not text:  # Python gives it none
-        colon, text = ": ", "out of memory"
-    return f"{kind.rpartition('.')[2]}{colon}{text}"
-
-
-def _own_traceback(error: BaseException) -> str:
-    """The traceback of the user's code: without this file's frames and, if two ranks disagree, without the library's
-    frames below it, which are not at fault."""
-    whole = traceback.TracebackException.from_exception(error)
-    frames = [frame for frame in whole.stack if frame.filename != __file__]
-    while isinstance(error, Mismatch) and len(frames) > 1 and is_plumbing(frames[-1].filename):
-        frames.pop()
-    whole.stack = traceback.StackSummary.from_list(frames)
-    return "".join(whole.format())
+        return "failed", (summary(error), own_traceback(error, __file__))
 
 
 class Reports:

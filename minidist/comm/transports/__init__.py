@@ -1,1 +1,1 @@
-"""Carries messages from one rank to another, over queues in shared memory."""
+"""Carries messages from one rank to another: one engine, and what moves the bytes below it."""

@@ -1,17 +1,20 @@
-"""Messages between two ranks: ``isend``, ``irecv`` and ``wait``, over the byte queues in shared memory.
+"""Messages between two ranks: ``isend``, ``irecv`` and ``wait``, whatever carries their bytes.
 
 Nothing moves by itself: ``progress`` moves what it can of every posted message, and a waiting rank calls it again and
-again (MPI calls this the progress engine). A message is a header and a payload, streamed through the queue in pieces,
-so it may be larger than the queue, and the reader may start before the writer has finished.
+again (MPI calls this the progress engine). A message is a header and a payload, which travels in pieces, so the reader
+may start before the writer has finished.
 
 Receives match messages by (context, tag), in order. An unexpected message, which no receive has asked for yet, is set
-aside, but only while another receive from the same rank is waiting. If a rank does not receive, its queue fills up and
-sends to it block, as on a real network.
+aside, but only while another receive from the same rank is waiting.
+
+This is the part that all transports share. How a piece moves is a subclass's business: through queues in shared memory
+(shared_memory/queues.py), or through MPI (mpi.py). Nothing above this file knows which.
 """
 
 import os
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -19,25 +22,26 @@ import numpy as np
 
 from minidist import trace
 from minidist.comm.failures import Aborted, Mismatch, caller
-from minidist.comm.transports import shared_memory as shared
 from minidist.comm.transports.compute_clock import ComputeClock
-from minidist.comm.transports.messages import HEADER, HEADER_BYTES, AnyOf, Arriving, Combine, Receive, Send, shorten
+from minidist.comm.transports.messages import HEADER, AnyOf, Arriving, Combine, Receive, Send, shorten
+from minidist.comm.transports.status import BLOCKED, FINISHED, RUNNING
 
-PIECE = 256 << 10  # bytes: small enough that the reader copies one piece while the writer fills the next
-
-SPINS = 100  # polls of the queues before a waiting rank sleeps between polls
+SPINS = 100  # polls before a waiting rank sleeps between polls
 SHARED_CORE_NANOSECONDS = 50_000  # giving up the core takes longer only if another process then had it
 POLL_SECONDS = (20e-6, 1e-3)  # the first and the longest of these sleeps
 
 
-class Transport:
-    """One rank's end of all its queues, for the duration of one run."""
+class Transport(ABC):
+    """One rank's end of the messages of one run.
 
-    def __init__(self, segment: shared.Segment, rank: int) -> None:
-        self.segment, self.rank, self.size = segment, rank, segment.world_size
+    Attributes:
+        rank, size: who this is, and how many ranks there are.
+        nodes: the node of each rank: see nodes/placement.py.
+    """
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
         peers = [peer for peer in range(self.size) if peer != rank]
-        self.outgoing = {peer: segment.queue(rank, peer) for peer in peers}
-        self.incoming = {peer: segment.queue(peer, rank) for peer in peers}
         self.sends: dict[int, deque[Send]] = {peer: deque() for peer in peers}
         self.receives: dict[int, list[Receive]] = {peer: [] for peer in peers}
         self.arriving: dict[int, Arriving | None] = dict.fromkeys(peers)
@@ -51,8 +55,7 @@ class Transport:
         self.links = None  # the speeds of the links inside a node and between nodes, where they are known
         self.groups: list = []  # the process groups of this run; closed at its end
         self.lock = threading.RLock()  # shared by the main thread and the threads of asynchronous collectives
-        self.status = segment.status[rank]
-        self.moved = 0
+        self.moved = 0  # pieces of messages
         self.clock = ComputeClock()  # of the main thread, which makes the transport
         self.main_thread = threading.get_ident()
         self.threads = {self.main_thread}  # all that may send and receive: also the background threads
@@ -61,7 +64,30 @@ class Transport:
         self.ended = False  # whether the run is over: its groups may not be used later
         self.active_threads = 1  # threads of this rank that compute rather than wait
         self.waits: dict[int, Waiting] = {}  # thread -> what it is blocked on
-        self.status.write(shared.RUNNING, 0, 0)
+        self.publish(RUNNING, 0)
+
+    # What others see of this rank, and it of them
+
+    @abstractmethod
+    def publish(self, state: int, awaited: int) -> None:
+        """Tell whether this rank is RUNNING, BLOCKED or FINISHED, and which ranks it waits for, as bits."""
+
+    @abstractmethod
+    def tell_moved(self) -> None:
+        """Publish that pieces have moved since the last time."""
+
+    @abstractmethod
+    def count_poll(self) -> None:
+        """Publish an unsuccessful poll of a rank that is blocked."""
+
+    @property
+    @abstractmethod
+    def aborted(self) -> bool:
+        """Whether the run has been ended: a waiting rank must give up."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what carries the messages. Nothing can be sent or received any longer."""
 
     def new_stream(self) -> int:
         """The number of a new stream: see ``trace.stream``."""
@@ -121,68 +147,25 @@ class Transport:
                     self._pull(peer)
             if self.moved == before:
                 return False
-            self.status.tell_moved(self.moved)
+            self.tell_moved()
             return True
 
+    @abstractmethod
     def _push(self, peer: int) -> None:
-        """Write at most one piece of the oldest posted send to ``peer``, its header first."""
-        send, queue = self.sends[peer][0], self.outgoing[peer]
-        room, before = queue.room(), queue.written
-        if send.header is not None:
-            if room < HEADER_BYTES:
-                return
-            queue.write(np.frombuffer(send.header, np.uint8))
-            send.header = None
-            room -= HEADER_BYTES
-            trace.message("send", self.rank, peer, send.number, send.nbytes)
-        piece = min(send.nbytes - send.offset, room, PIECE)  # a multiple of 64, or the end of the message
-        if piece:
-            queue.write(send.payload[send.offset : send.offset + piece])
-            send.offset += piece
-        if queue.written == before:
-            return
-        queue.publish()
-        self.moved += 1
-        if send.offset == send.nbytes:
-            self.sends[peer].popleft()
-            self.traffic.count(self.traffic.sent[peer], send.nbytes, send.elements)
-            send.done = True
+        """Move what can be moved of the oldest posted send to ``peer``; count it in ``moved``."""
 
+    @abstractmethod
     def _pull(self, peer: int) -> None:
-        """Read at most one piece of the message arriving from ``peer``, its header first."""
-        queue, message = self.incoming[peer], self.arriving[peer]
-        available = queue.available()
-        if not available:
-            return
-        if message is None:
-            message = self.arriving[peer] = self._read_header(peer)
-            available -= HEADER_BYTES
-        if available and message.nbytes:
-            piece = queue.peek(min(available, PIECE, message.nbytes - message.offset))
-            if message.receive is None:
-                message.buffer[message.offset : message.offset + len(piece)] = piece
-            else:
-                self._take(message.receive, piece, message.offset)
-            message.offset += len(piece)
-            queue.skip(len(piece))
-        queue.release()
-        self.moved += 1
-        if message.offset == message.nbytes:
-            self.arriving[peer] = None
-            if message.receive is None:
-                self.unexpected[peer].append(message)
-            else:
-                self._finish_receive(message, message.receive)
+        """Move what has come of the message arriving from ``peer``, or of the next one; count it in ``moved``."""
 
-    def _read_header(self, peer: int) -> Arriving:
-        queue = self.incoming[peer]
-        header = queue.peek(HEADER_BYTES)
-        queue.skip(len(header))
-        if len(header) < HEADER_BYTES:  # the buffer ends inside the header
-            rest = queue.peek(HEADER_BYTES - len(header))
-            queue.skip(len(rest))
-            header = np.concatenate([header, rest])
-        message = Arriving(header)
+    def _finish_send(self, send: Send) -> None:
+        self.sends[send.peer].popleft()
+        self.traffic.count(self.traffic.sent[send.peer], send.nbytes, send.elements)
+        send.done = True
+
+    def _arrive(self, peer: int, header: np.ndarray) -> Arriving:
+        """A message begins to arrive, with its header. It goes to its receive, or aside if none has asked for it."""
+        message = self.arriving[peer] = Arriving(header)
         for receive in self.receives[peer]:
             if (receive.context, receive.tag) == (message.context, message.tag):
                 self.receives[peer].remove(receive)
@@ -190,6 +173,23 @@ class Transport:
                 return message
         message.buffer = np.empty(message.nbytes, np.uint8)
         return message
+
+    def _store(self, message: Arriving, piece: np.ndarray) -> None:
+        """Give the next piece of a message to whoever it is for."""
+        if message.receive is None:
+            message.buffer[message.offset : message.offset + len(piece)] = piece
+        else:
+            self._take(message.receive, piece, message.offset)
+        message.offset += len(piece)
+
+    def _end_if_complete(self, message: Arriving, peer: int) -> None:
+        if message.offset < message.nbytes:
+            return
+        self.arriving[peer] = None
+        if message.receive is None:
+            self.unexpected[peer].append(message)
+        else:
+            self._finish_receive(message, message.receive)
 
     def _match(self, message: Arriving, receive: Receive, peer: int) -> None:
         """Match a message with its receive; a Mismatch if the two ends disagree about it."""
@@ -285,7 +285,7 @@ class Transport:
             if self.progress():
                 return True
             if not any(wait.is_over() for wait in self.waits.values()):
-                self.status.count_poll()
+                self.count_poll()
             return False
 
     def change_active(self, by: int) -> None:
@@ -295,7 +295,7 @@ class Transport:
             awaited = 0
             for wait in self.waits.values():
                 awaited |= wait.awaited
-            self.status.write(shared.RUNNING if self.active_threads else shared.BLOCKED, awaited, self.moved)
+            self.publish(RUNNING if self.active_threads else BLOCKED, awaited)
 
     def check_usable(self) -> None:
         """Raise RuntimeError if this transport does not serve the calling thread or the current run."""
@@ -311,8 +311,8 @@ class Transport:
         self.raise_background_error()
 
     def check_aborted(self, waits: Callable[[], str]) -> None:
-        """Raise if the parent has ended the run, or a background collective has failed that peers wait for."""
-        if self.segment.aborted:
+        """Raise if the run has been ended, or a background collective has failed that peers wait for."""
+        if self.aborted:
             raise Aborted(", ".join(filter(None, (waits(), caller()))))
         self.raise_background_error()
 
@@ -328,17 +328,14 @@ class Transport:
         if self.mismatched:
             raise self.mismatched[0].error
         self.ended = True
-        self.status.write(shared.FINISHED, 0, self.moved)
-
-    def close(self) -> None:
-        """Let go of the queues. Nothing can be sent or received any longer."""
-        for queue in (*self.outgoing.values(), *self.incoming.values()):
-            queue.close()
+        self.publish(FINISHED, 0)
 
     def leftovers(self) -> list[str]:
         """Describe the messages that this rank never received. Call it once all ranks have finished."""
-        for peer, queue in self.incoming.items():
-            while queue.available():
+        for peer in self.unexpected:
+            before = -1
+            while self.moved != before:
+                before = self.moved
                 self._pull(peer)
         return [
             f"rank {peer} sent rank {self.rank} {message.elements:,} elements ({message.nbytes:,} bytes, tag "

@@ -3,7 +3,7 @@
 import numpy as np
 from figures.ch02 import byte_queue as picture
 
-from minidist.comm.transports.byte_queue import COUNTERS, ByteQueue
+from minidist.comm.transports.shared_memory.byte_queue import COUNTERS, ByteQueue
 
 LINES = 8
 

@@ -11,34 +11,15 @@ import os
 import secrets
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
 
 from multiprocess import resource_tracker, shared_memory
 
 from minidist.comm.runtime.sweep import PREFIX, owner
-from minidist.comm.transports.byte_queue import ALIGNMENT, COUNTERS, ByteQueue, padded
+from minidist.comm.transports.shared_memory.byte_queue import ALIGNMENT, COUNTERS, ByteQueue, padded
+from minidist.comm.transports.status import Status
 
 MAX_RANKS = 64  # the ranks that one rank waits for are published as the bits of one 64-bit word
 MIB = 1 << 20
-
-RUNNING, BLOCKED, FINISHED = 0, 1, 2
-
-
-@dataclass(slots=True, frozen=True)
-class Status:
-    """What a rank publishes about itself.
-
-    Attributes:
-        state: RUNNING, BLOCKED or FINISHED.
-        awaited: bit p is set while the rank waits for rank p.
-        moved: pieces of messages that it has moved.
-        polls: unsuccessful polls of its queues while blocked.
-    """
-
-    state: int
-    awaited: int
-    moved: int
-    polls: int
 
 
 class StatusLine:

@@ -1,0 +1,1 @@
+"""Ranks that an MPI launcher has started: ``mpiexec``, or Slurm's ``srun``."""

@@ -1,0 +1,112 @@
+"""The MPI job that this process belongs to: how many ranks there are, on which nodes, and how they end together."""
+
+import os
+import socket
+import sys
+
+from minidist.comm.failures import Deadlock, Hang
+from minidist.comm.group import ProcessGroup
+from minidist.comm.runtime.mpi.launcher import Launched
+from minidist.comm.runtime.tracebacks import own_traceback, summary
+
+LIMIT_SECONDS = 600.0  # for a wait in which nothing moves, as in torch.distributed with NCCL
+INSTALL = "pip install -e '.[mpi]', or on a cluster mpi4py for the MPI library that is there (docs/cluster.md)"
+
+
+class Job:
+    """This process, as a rank of an MPI job. Making one initialises MPI.
+
+    Args:
+        launched: what the launcher says, None if there was none.
+
+    Attributes:
+        comm: a communicator of all ranks, apart from everybody else's.
+        nodes: the node of each rank: ranks that can share memory are on one.
+
+    Raises:
+        RuntimeError: when mpi4py is missing, or the launcher and MPI do not agree on who this is.
+    """
+
+    def __init__(self, launched: Launched | None) -> None:
+        try:
+            from mpi4py import MPI  # initialises MPI, so nobody imports it before it is needed
+        except (ImportError, RuntimeError) as error:  # not installed; installed without an MPI library
+            raise RuntimeError(f"the ranks of a launcher need mpi4py: {error}. Install it: {INSTALL}") from None
+        check_agreement(launched, MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            raise RuntimeError(
+                "this MPI library lets only one thread call it, but collectives run in the background too: use one "
+                "that offers MPI_THREAD_MULTIPLE"
+            )
+        self.comm = MPI.COMM_WORLD.Dup()
+        self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
+        shared = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
+        first = self.comm.allgather(shared.bcast(self.rank))  # of each rank: the first rank on its node
+        self.nodes = tuple(sorted(set(first)).index(rank) for rank in first)
+        shared.Free()
+
+    def world(self, size: int, limit: float) -> ProcessGroup:
+        """The first ``size`` ranks as a world of their own. Exactly these call it."""
+        from minidist.comm.runtime.mpi.questions import Questions
+        from minidist.comm.transports.mpi import MPITransport
+
+        members = self.comm.Get_group().Incl(list(range(size)))
+        questions = Questions(self.comm, limit)
+        transport = MPITransport(
+            self.comm.Create_group(members),
+            self.nodes[:size],
+            lambda since, doing: questions.look(since, doing, size),
+        )
+        world = ProcessGroup(transport, tuple(range(size)), context=0)
+        transport.groups.append(world)
+        return world
+
+    def where(self) -> str:
+        """Where this rank is and what it may use, in one line."""
+        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        named = f"cores {ranges(cores)}" if cores else f"{os.cpu_count()} cores"
+        node = f"node {self.nodes[self.rank]} ({socket.gethostname()})"
+        return f"rank {self.rank} of {self.size}: {node}, {named}, 1 BLAS thread"
+
+
+def check_agreement(launched: Launched | None, rank: int, size: int) -> None:
+    """Raises RuntimeError where MPI says something else about this process than its launcher."""
+    if launched is None or (launched.rank, launched.size) == (rank, size):
+        return
+    told = f"{launched.by} says that this is rank {launched.rank} of {launched.size} ({launched.variables})"
+    alone = size == 1
+    if launched.by == "torchrun":
+        fix = (
+            "ranks find each other through MPI: start the program with mpiexec, or use minidist as a backend of "
+            "torch.distributed (docs/pytorch.md)"
+        )
+    elif launched.by == "Slurm" and alone:
+        fix = (
+            "start it with srun --mpi=pmi2 or --mpi=pmix, whichever this MPI library was built for (srun --mpi=list "
+            "shows what there is), or with mpiexec. To use this node's own processes inside a batch script, set "
+            "SLURM_NTASKS=1"
+        )
+    else:
+        fix = "the launcher belongs to another MPI library than mpi4py: use the mpiexec that came with it"
+    found = "MPI finds this process alone" if alone else f"MPI says that it is rank {rank} of {size}"
+    raise RuntimeError(f"{told}, but {found}; {fix} (docs/cluster.md)")
+
+
+def ranges(numbers: list[int]) -> str:
+    """Sorted whole numbers in few words: 0-3, 8."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def end_job(job: Job, error: BaseException, status: int) -> None:
+    """End all processes of the job because of an error in this one, whose own traceback is read first."""
+    text = f"rank {job.rank} of {job.size} failed: {summary(error)}"
+    if not isinstance(error, Deadlock | Hang):  # they say where each rank is
+        text += f"\n\n{own_traceback(error, __file__).rstrip()}"
+    print(text, file=sys.__stderr__, flush=True)
+    job.comm.Abort(status)

@@ -1,0 +1,141 @@
+"""The ranks of an MPI job, with the methods of a Cluster.
+
+Process 0 of the job runs the program and its own rank; the others serve it: they wait for a function, run it, send what
+it returned, and wait for the next. So a program for a Cluster needs no change.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from mpi4py import MPI
+
+from minidist.comm.group import end_run
+from minidist.comm.runtime import serialization
+from minidist.comm.runtime.mpi.job import LIMIT_SECONDS, Job, end_job
+from minidist.comm.runtime.mpi.questions import answer_until
+
+COMMAND, RESULT, REPORT = 0, 1, 2  # tags
+ENDED = "has ended its function"
+FAILED = 2  # the exit status
+
+
+class JobCluster:
+    """The first ``world_size`` ranks of a job. Process 0 makes it.
+
+    Raises:
+        ValueError: for more ranks than the job has.
+    """
+
+    def __init__(self, job: Job, world_size: int) -> None:
+        if world_size > job.size:
+            raise ValueError(
+                f"this needs {world_size} ranks, but the job has {job.size}: start it with mpiexec -n {world_size}"
+            )
+        self.job, self.world_size = job, world_size
+
+    def __enter__(self) -> "JobCluster":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Do nothing: the ranks belong to the job."""
+
+    def run(
+        self,
+        fn: Callable,
+        *args,
+        timeout: float | None = None,
+        patience: float | None = None,
+        on_report: Callable[[int, object], None] | None = None,
+    ) -> list:
+        """Run ``fn(world, *args)`` on every rank, and return their results in rank order: see ``Cluster.run``.
+
+        A rank that fails ends the whole job, this process too.
+
+        Args:
+            timeout: is not available here: an MPI job has a time limit of its own.
+            patience: seconds in which nothing moves, after which a wait ends the job.
+        """
+        if timeout is not None:
+            raise ValueError("a run of an MPI job has no timeout; use patience=, or the launcher's time limit")
+        limit = patience or LIMIT_SECONDS
+        run = serialization.dumps((fn, args, self.world_size, limit))
+        for rank in range(1, self.world_size):
+            self.job.comm.send(("run", run), rank, COMMAND)
+        reports = ReportsOfOthers(self.job, on_report or (lambda rank, thing: None))
+        result = run_rank(self.job, run, reports.own)
+        return [result, *self._collect(reports)]
+
+    def _collect(self, reports: "ReportsOfOthers") -> list:
+        comm, status = self.job.comm, MPI.Status()
+        results = {}
+        while len(results) < self.world_size - 1:
+            answer_until(comm, lambda: comm.Iprobe(MPI.ANY_SOURCE, RESULT, status), ENDED)
+            rank = status.Get_source()
+            results[rank] = serialization.loads(comm.recv(source=rank, tag=RESULT))
+        reports.pass_on()
+        return [results[rank] for rank in sorted(results)]
+
+
+class ReportsOfOthers:
+    """What the ranks report to process 0, which passes it on whenever its own rank reports something."""
+
+    def __init__(self, job: Job, on_report: Callable[[int, object], None]) -> None:
+        self.job, self.on_report = job, on_report
+
+    def own(self, thing) -> None:
+        self.pass_on()
+        self.on_report(0, thing)
+
+    def pass_on(self) -> None:
+        status = MPI.Status()
+        while self.job.comm.Iprobe(MPI.ANY_SOURCE, REPORT, status):
+            rank = status.Get_source()
+            self.on_report(rank, serialization.loads(self.job.comm.recv(source=rank, tag=REPORT)))
+
+
+def run_rank(job: Job, run: bytes, report: Callable[[object], None]):
+    """This rank's part of a run. An error ends the job."""
+    try:
+        function, arguments, size, limit = serialization.loads(run)
+        world = job.world(size, limit)
+        world.report = report
+        result = function(world, *arguments)
+        end_run(world)
+        world.transport.ended = True
+        world.transport.close()
+        return result
+    except BaseException as error:
+        end_job(job, error, FAILED)
+
+
+def serve(job: Job) -> int:
+    """The life of every process but 0: run what process 0 sends, until it sends no more. Returns the exit status."""
+    sys.stdout.reconfigure(line_buffering=True)  # the launcher gets whole lines, as soon as they are printed
+    sending: list[MPI.Request] = []  # MPI reads these later
+
+    def report(thing) -> None:
+        sending[:] = [request for request in sending if not request.Test()]
+        sending.append(job.comm.isend(serialization.dumps(thing), 0, REPORT))
+
+    while True:
+        answer_until(job.comm, lambda: job.comm.Iprobe(0, COMMAND), ENDED)
+        command, run = job.comm.recv(source=0, tag=COMMAND)
+        if command == "stop":
+            MPI.Request.Waitall(sending)
+            return 0
+        sending.append(job.comm.isend(serialization.dumps(run_rank(job, run, report)), 0, RESULT))
+
+
+@contextmanager
+def leading(job: Job) -> Iterator[Callable[[int], JobCluster]]:
+    """Within it, process 0 may make clusters of the job's ranks; at its end the others end."""
+    try:
+        yield partial(JobCluster, job)
+    finally:
+        for rank in range(1, job.size):
+            job.comm.send(("stop", b""), rank, COMMAND)

@@ -1,0 +1,48 @@
+"""What the program that started this process says about it: a rank of how many.
+
+MPI itself says so too, once it has been initialised. The two must agree. If a launcher and an MPI library do not belong
+together, each process is told that it is alone, and computes the whole run by itself.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+VARIABLES = (  # who sets them, the rank's, the size's; the first pair that is set counts
+    ("torchrun", "RANK", "WORLD_SIZE"),
+    ("Open MPI's mpiexec", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("mpiexec", "PMI_RANK", "PMI_SIZE"),
+    ("Slurm", "SLURM_PROCID", "SLURM_NTASKS"),
+)
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A process that a launcher has started.
+
+    Attributes:
+        by: the launcher, in words. variables: where it says so.
+    """
+
+    rank: int
+    size: int
+    by: str
+    variables: str
+
+
+def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
+    """What the launcher of this process says; None if no launcher has started it.
+
+    Raises:
+        ValueError: for variables that hold no rank of a world.
+    """
+    for by, rank_name, size_name in VARIABLES:
+        if rank_name in environment and size_name in environment:
+            rank, size = environment[rank_name], environment[size_name]
+            if not (rank.isdecimal() and size.isdecimal() and int(rank) < int(size)):
+                raise ValueError(
+                    f"{rank_name}={rank} and {size_name}={size} name no rank of a world: a rank is a number from 0 to "
+                    "its size - 1"
+                )
+            return Launched(int(rank), int(size), by, f"{rank_name}, {size_name}")
+    return None

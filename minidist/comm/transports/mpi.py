@@ -1,0 +1,219 @@
+"""The transport of ranks in an MPI job, on one node or on many: MPI moves the bytes, the matching stays ours.
+
+MPI could match messages too, and sum them. But its tags have too few bits for ours, it cannot say that two ranks called
+different collectives, and the order in which ``MPI_Allreduce`` adds is the implementation's own. So only its
+point-to-point calls are used, and every layout keeps its bits.
+
+A message is a header, with the payload behind it if that is short (MPI libraries call this eager), else followed by
+pieces. MPI keeps the order of messages between two ranks that have one tag, so both ends know which piece comes next,
+and no piece is so large that its length would overflow an int.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from mpi4py import MPI
+
+from minidist import trace
+from minidist.comm.failures import caller
+from minidist.comm.transports.messages import HEADER_BYTES, Arriving, Send
+from minidist.comm.transports.transport import Transport
+
+HEADERS, PIECES = 0, 1  # the tags of both kinds of MPI message
+SHORT = 4 << 10  # bytes of payload that travel with the header: copying them costs less than a second message
+PIECE = 1 << 20  # bytes
+IN_FLIGHT = 4  # MPI messages to one peer or from it that MPI knows of at a time
+
+
+class MPITransport(Transport):
+    """One rank's end of a run's communicator.
+
+    Args:
+        comm: of the run's ranks alone; nobody else sends in it.
+        nodes: the node of each rank.
+        look: ``look(since, doing)`` is called again and again while this rank waits. Nothing has moved since that
+            time (of ``time.monotonic``), and ``doing()`` tells in words what it waits for. It raises what ends the run.
+    """
+
+    def __init__(
+        self, comm: MPI.Comm, nodes: tuple[int, ...], look: Callable[[float, Callable[[], str]], None]
+    ) -> None:
+        super().__init__(comm.Get_rank(), comm.Get_size())
+        self.comm, self.nodes, self._look = comm, nodes, look
+        self.outgoing = {peer: Outgoing(comm, peer) for peer in self.sends}
+        self.incoming = {peer: Incoming(comm, peer) for peer in self.sends}
+
+    # No other process sees what this rank publishes: whoever wants to know asks it
+
+    def publish(self, state: int, awaited: int) -> None:
+        self.moved_at = time.monotonic()
+
+    def tell_moved(self) -> None:
+        self.moved_at = time.monotonic()
+
+    def count_poll(self) -> None:
+        pass
+
+    @property
+    def aborted(self) -> bool:
+        """Never: ``MPI_Abort`` ends a process without asking it."""
+        return False
+
+    def check_aborted(self, waits: Callable[[], str]) -> None:
+        super().check_aborted(waits)
+        with self.lock:
+            self._look(self.moved_at, lambda: ", ".join(filter(None, (waits(), caller()))))
+
+    def finish(self) -> None:
+        super().finish()
+        for outgoing in self.outgoing.values():
+            MPI.Request.Waitall(list(outgoing.requests))
+
+    def close(self) -> None:
+        """Take back the posted receives, and free the communicator. All ranks call it."""
+        for incoming in self.incoming.values():
+            incoming.close()
+        self.comm.Free()
+
+    # Moving
+
+    def _push(self, peer: int) -> None:
+        """Hand MPI what may be in flight of the oldest posted send to ``peer``, its header first."""
+        send, outgoing = self.sends[peer][0], self.outgoing[peer]
+        self.moved += outgoing.forget_sent()
+        if send.header is not None:
+            if outgoing.is_full:
+                return
+            trace.message("send", self.rank, peer, send.number, send.nbytes)
+            outgoing.send_header(send)
+            self.moved += 1
+        while send.offset < send.nbytes and not outgoing.is_full:
+            outgoing.send_piece(send)
+            self.moved += 1
+        if send.offset == send.nbytes and (send.nbytes <= SHORT or not outgoing.requests):
+            self._finish_send(send)
+
+    def _pull(self, peer: int) -> None:
+        """Take what MPI has received from ``peer``, and tell it where the next pieces belong."""
+        message, incoming = self.arriving[peer], self.incoming[peer]
+        if message is None:
+            if not incoming.has_header():
+                return
+            self.moved += 1
+            message = self._arrive(peer, incoming.buffer[:HEADER_BYTES])
+            if message.nbytes <= SHORT:
+                self._store(message, incoming.buffer[HEADER_BYTES : HEADER_BYTES + message.nbytes])
+            incoming.expect_header()
+        while message.offset < message.nbytes:
+            incoming.expect_pieces(message)
+            piece = incoming.take_piece()
+            if piece is None:
+                return
+            self.moved += 1
+            if piece.in_target:
+                message.offset += len(piece.array)
+            else:
+                self._store(message, piece.array)
+            if piece.scratch is not None:
+                incoming.scratch.append(piece.scratch)
+        self._end_if_complete(message, peer)
+
+
+class Outgoing:
+    """What MPI is sending to one peer."""
+
+    def __init__(self, comm: MPI.Comm, peer: int) -> None:
+        self.comm, self.peer = comm, peer
+        self.requests: deque[MPI.Request] = deque()
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.requests) >= IN_FLIGHT
+
+    def forget_sent(self) -> int:
+        """How many of the oldest requests are done, which are forgotten."""
+        before = len(self.requests)
+        while self.requests and self.requests[0].Test():
+            self.requests.popleft()
+        return before - len(self.requests)
+
+    def send_header(self, send: Send) -> None:
+        """Send the header, and a short payload with it: what is sent is a copy."""
+        first = send.header
+        if send.nbytes <= SHORT:
+            first += send.payload.tobytes()
+            send.offset = send.nbytes
+        send.header = None
+        self.requests.append(self.comm.Isend([first, MPI.BYTE], self.peer, HEADERS))
+
+    def send_piece(self, send: Send) -> None:
+        piece = send.payload[send.offset : send.offset + PIECE]
+        send.offset += len(piece)
+        self.requests.append(self.comm.Isend([piece, MPI.BYTE], self.peer, PIECES))
+
+
+@dataclass(slots=True)
+class Piece:
+    """A piece of a message whose place MPI knows.
+
+    Attributes:
+        array: uint8, what MPI fills.
+        in_target: whether that is where the receive wants it.
+        scratch: the whole of the memory that ``array`` is a part of, if it serves for many pieces.
+    """
+
+    request: MPI.Request
+    array: np.ndarray
+    in_target: bool
+    scratch: np.ndarray | None
+
+
+class Incoming:
+    """What MPI is receiving from one peer.
+
+    The receive of a header is posted once for all headers (MPI calls it a persistent request), and started for each.
+    """
+
+    def __init__(self, comm: MPI.Comm, peer: int) -> None:
+        self.comm, self.peer = comm, peer
+        self.buffer = np.empty(HEADER_BYTES + SHORT, np.uint8)
+        self.header = comm.Recv_init([self.buffer, MPI.BYTE], peer, HEADERS)
+        self.pieces: deque[Piece] = deque()
+        self.scratch: list[np.ndarray] = []  # (PIECE,) uint8 each, for pieces that are combined where they belong
+        self.expect_header()
+
+    def has_header(self) -> bool:
+        return self.header.Test()
+
+    def expect_header(self) -> None:
+        self.header.Start()
+        self.expected = 0  # bytes of the message whose place MPI knows
+
+    def expect_pieces(self, message: Arriving) -> None:
+        """Tell MPI where the next pieces of the message belong."""
+        receive = message.receive
+        while self.expected < message.nbytes and len(self.pieces) < IN_FLIGHT:
+            start, stop = self.expected, min(self.expected + PIECE, message.nbytes)
+            scratch, in_target = None, False
+            if receive is None:
+                array = message.buffer[start:stop]
+            elif receive.combine is None and receive.error is None:
+                array, in_target = receive.target.view(np.uint8)[start:stop], True
+            else:
+                scratch = self.scratch.pop() if self.scratch else np.empty(PIECE, np.uint8)
+                array = scratch[: stop - start]
+            request = self.comm.Irecv([array, MPI.BYTE], self.peer, PIECES)
+            self.pieces.append(Piece(request, array, in_target, scratch))
+            self.expected = stop
+
+    def take_piece(self) -> Piece | None:
+        """The next piece, if it has come."""
+        return self.pieces.popleft() if self.pieces[0].request.Test() else None
+
+    def close(self) -> None:
+        self.header.Cancel()
+        self.header.Wait()
+        self.header.Free()
