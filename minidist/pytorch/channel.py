@@ -8,8 +8,9 @@ from contextlib import contextmanager, suppress
 from minidist import comm
 from minidist.comm.failures import Aborted
 from minidist.comm.runtime.deadlock import awaited_ranks
-from minidist.comm.transports.shared_memory import FINISHED, Segment
-from minidist.comm.transports.transport import Transport
+from minidist.comm.transports.shared_memory.queues import SharedMemoryTransport
+from minidist.comm.transports.shared_memory.segment import Segment
+from minidist.comm.transports.status import FINISHED, Status
 from minidist.pytorch.watchdog import Watchdog
 
 LEAVE_SECONDS = 5.0  # for the background thread to notice that the group has ended
@@ -30,7 +31,7 @@ class Channel:
 
     def __init__(self, segment: Segment, rank: int, timeout: float) -> None:
         self.segment, self.timeout = segment, timeout
-        self.transport = Transport(segment, rank)
+        self.transport = SharedMemoryTransport(segment, rank)
         self.group = comm.ProcessGroup(self.transport, tuple(range(segment.world_size)), context=0)
         self._programs = self.group.duplicate()
         self._running: deque[comm.Work] = deque()
@@ -118,16 +119,13 @@ class Channel:
                     self.segment.close()
 
     def _give_up(self, call: str, seconds: float) -> None:
-        statuses = [status.read() for status in self.segment.status]
-        ranks = [
-            f"rank {rank} "
-            + (
-                "has left the group"
-                if status.state == FINISHED
-                else f"waits for rank {', '.join(map(str, sorted(awaited)))}"
-                if (awaited := awaited_ranks(status))
-                else "waits for nobody: it computes, or it is gone"
-            )
-            for rank, status in enumerate(statuses)
-        ]
+        ranks = [f"rank {rank} {_doing(status.read())}" for rank, status in enumerate(self.segment.status)]
         self.end(f"{call}: not done after {seconds:g} s, which is this group's timeout. {'; '.join(ranks)}")
+
+
+def _doing(status: Status) -> str:
+    if status.state == FINISHED:
+        return "has left the group"
+    if awaited := awaited_ranks(status):
+        return f"waits for rank {', '.join(map(str, sorted(awaited)))}"
+    return "waits for nobody: it computes, or it is gone"

@@ -74,11 +74,11 @@ class ProcessGroup(dist.ProcessGroup):
     allreduce_coalesced = allreduce
 
     def broadcast(self, tensors: Tensors, opts) -> dist.Work:
-        arrays = [raw(tensor, "broadcast") for tensor in tensors]
+        arrays, root = [raw(tensor, "broadcast") for tensor in tensors], self._root(opts, "broadcast")
 
         def body() -> None:
             for array in arrays:
-                self._broadcast(array, opts.rootRank)
+                self._broadcast(array, root)
 
         return self._start("broadcast", body, tensors)
 
@@ -112,7 +112,7 @@ class ProcessGroup(dist.ProcessGroup):
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def gather(self, output_lists: list[Tensors], inputs: Tensors, opts) -> dist.Work:
-        (input,), root = inputs, opts.rootRank
+        (input,), root = inputs, self._root(opts, "gather")
         outputs = output_lists[0] if self._rank == root else None
         part, arrays = _and_list(input, outputs, self._size, "gather")
         body = partial(comm.gather, part, arrays, root, self._channel.group)
@@ -146,12 +146,12 @@ class ProcessGroup(dist.ProcessGroup):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def reduce(self, tensors: Tensors, opts) -> dist.Work:
-        (tensor,), op = tensors, _op(opts)
+        (tensor,), op, root = tensors, _op(opts), self._root(opts, "reduce")
         array = _reducible(tensor, op, "reduce")
-        return self._start("reduce", lambda: self._reduce(array, opts.rootRank, op), tensors)
+        return self._start("reduce", lambda: self._reduce(array, root, op), tensors)
 
     def scatter(self, outputs: Tensors, input_lists: list[Tensors], opts) -> dist.Work:
-        (output,), root = outputs, opts.rootRank
+        (output,), root = outputs, self._root(opts, "scatter")
         inputs = input_lists[0] if self._rank == root else None
         part, arrays = _and_list(output, inputs, self._size, "scatter")
         body = partial(comm.scatter, part, arrays, root, self._channel.group)
@@ -238,6 +238,11 @@ class ProcessGroup(dist.ProcessGroup):
 
     def shutdown(self) -> None:
         self._channel.close()
+
+    def _root(self, opts, call: str) -> int:
+        if not 0 <= opts.rootRank < self._size:
+            raise ValueError(f"{call}: there is no rank {opts.rootRank} in a group of {self._size}")
+        return opts.rootRank
 
     def _last(self, works: list[dist.Work]) -> dist.Work:
         """The work of several calls: they run in order, so it is that of the last."""

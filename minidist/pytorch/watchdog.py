@@ -23,7 +23,8 @@ class Watchdog:
         self._on_expiry = on_expiry
         self._waits: dict[object, tuple[float, str, float]] = {}  # token -> when it expires, what waits, its limit
         self._closed = threading.Event()
-        threading.Thread(target=self._watch, daemon=True, name="watchdog").start()
+        self._thread = threading.Thread(target=self._watch, daemon=True, name="watchdog")
+        self._thread.start()
 
     @contextmanager
     def limit(self, call: str, seconds: float) -> Iterator[None]:
@@ -45,3 +46,4 @@ class Watchdog:
 
     def close(self) -> None:
         self._closed.set()
+        self._thread.join()

@@ -258,6 +258,7 @@ def refusals(groups):
         "list": lambda: dist.all_gather([torch.ones(3)] * groups.size, torch.ones(2)),
         "rows": lambda: dist.all_to_all_single(torch.ones(groups.size + 1), torch.ones(groups.size + 1)),
         "any source": lambda: dist.recv(x),
+        "root": lambda: dist.reduce(x, groups.size),
     }
     found = {}
     for name, call in calls.items():
@@ -282,6 +283,7 @@ def test_what_cannot_be_done_is_refused_with_the_reason(torch_ranks):
             "list": "must hold 2 tensors of 2 elements of float32, but holds 3 of float32, 3 of float32",
             "rows": "2 ranks do not divide 3 rows",
             "any source": "pass src=",
+            "root": "there is no rank 2 in a group of 2",
         }
         assert found.keys() == expected.keys()
         for name, words in expected.items():
