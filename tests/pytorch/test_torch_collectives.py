@@ -275,7 +275,7 @@ def test_what_cannot_be_done_is_refused_with_the_reason(torch_ranks):
         assert after == [2.0] * 4
         expected = {
             "bfloat16": "reduce_dtype=torch.float32",
-            "not contiguous": "pass tensor.contiguous()",
+            "not contiguous": ".contiguous(), and copy the result back",
             "sparse": "pass tensor.to_dense().cpu()",
             "operation": "SUM, AVG, PRODUCT, MIN, MAX, but got BOR",
             "average": "use SUM and divide",

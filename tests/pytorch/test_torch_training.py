@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'minidist[torch]'")
 
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # noqa: E402
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard  # noqa: E402
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
@@ -88,6 +88,20 @@ def both_fsdp(groups, policy):
 )
 def test_fsdp2_has_the_bits_of_fsdp2_on_gloo(torch_ranks, policy):
     assert torch_ranks(2)(both_fsdp, policy) == [True, True]
+
+
+def both_first_fsdp(groups):
+    """The first FSDP frees its parameters by resizing their storage."""
+    found = []
+    for group in groups.both:
+        net = FullyShardedDataParallel(model(), group, device_id=torch.device("cpu"))
+        found.append(train(net, groups, lambda net=net: list(net.parameters())))
+    return found[0] == found[1]
+
+
+@pytest.mark.long
+def test_fsdp1_has_the_bits_of_fsdp1_on_gloo(torch_ranks):
+    assert torch_ranks(2)(both_first_fsdp) == [True, True]
 
 
 def tensor_parallel(groups):
