@@ -47,7 +47,7 @@ class ReduceOp(enum.Enum):
 
 
 # The buffer size up to which "auto" prefers few steps to few bytes: there the times of tree and ring cross, with 2 and
-# with 4 ranks on two cores (benchmarks/all_reduce.py). For larger buffers halving-doubling sends as little as the ring
+# with 4 ranks on two cores (benchmarks/transports.py). For larger buffers halving-doubling sends as little as the ring
 # in fewer steps if N is a power of two; with 2 ranks both take the same number of steps.
 FEW_STEPS_BYTES = 256 << 10
 

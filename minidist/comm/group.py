@@ -66,6 +66,11 @@ class ProcessGroup:
         return tuple(self.transport.nodes[rank] for rank in self.ranks)
 
     @property
+    def local_rank(self) -> int:
+        """This rank's place among the group's ranks on its node: the GPU that it uses there."""
+        return self.nodes[: self.rank].count(self.nodes[self.rank])
+
+    @property
     def is_on_one_node(self) -> bool:
         """Whether all ranks of the group share one node."""
         nodes = self.transport.nodes

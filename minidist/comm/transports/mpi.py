@@ -71,6 +71,21 @@ class MPITransport(Transport):
         for outgoing in self.outgoing.values():
             MPI.Request.Waitall(list(outgoing.requests))
 
+    def receive_rest(self, wait: Callable[[Callable[[], bool]], None]) -> None:
+        """Receive the messages that no call has asked for. All ranks call it, once they have finished.
+
+        MPI keeps them beyond the end of the communicator, and reuses its number: they would reach a later run.
+
+        Args:
+            wait: ``wait(is_over)`` returns once ``is_over()`` is true.
+        """
+        sent = np.array([self.numbers.get(rank, 0) for rank in range(self.size)], np.int64)  # (ranks,) messages
+        coming = np.empty_like(sent)
+        wait(self.comm.Ialltoall(sent, coming).Test)
+        for peer, unexpected in self.unexpected.items():
+            while self.traffic.received[peer][1] + len(unexpected) < coming[peer]:
+                self._pull(peer)
+
     def close(self) -> None:
         """Take back the posted receives, and free the communicator. All ranks call it."""
         for incoming in self.incoming.values():
