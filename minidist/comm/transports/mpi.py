@@ -19,11 +19,10 @@ from mpi4py import MPI
 
 from minidist import trace
 from minidist.comm.failures import caller
-from minidist.comm.transports.messages import HEADER_BYTES, Arriving, Send
+from minidist.comm.transports.messages import HEADER_BYTES, SHORT, Arriving, Send
 from minidist.comm.transports.transport import Transport
 
 HEADERS, PIECES = 0, 1  # the tags of both kinds of MPI message
-SHORT = 4 << 10  # bytes of payload that travel with the header: copying them costs less than a second message
 PIECE = 1 << 20  # bytes
 IN_FLIGHT = 4  # MPI messages to one peer or from it that MPI knows of at a time
 
@@ -156,13 +155,9 @@ class Outgoing:
         return before - len(self.requests)
 
     def send_header(self, send: Send) -> None:
-        """Send the header, and a short payload with it: what is sent is a copy."""
-        first = send.header
-        if send.nbytes <= SHORT:
-            first += send.payload.tobytes()
-            send.offset = send.nbytes
+        """Send the header, and a short payload with it."""
+        self.requests.append(self.comm.Isend([send.header, MPI.BYTE], self.peer, HEADERS))
         send.header = None
-        self.requests.append(self.comm.Isend([first, MPI.BYTE], self.peer, HEADERS))
 
     def send_piece(self, send: Send) -> None:
         piece = send.payload[send.offset : send.offset + PIECE]
