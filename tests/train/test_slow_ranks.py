@@ -120,6 +120,6 @@ def test_train_rebalances(capsys):
 
 @pytest.mark.parametrize("layout", [["--pp=2", "--dp=2", "--layers=2"], []])
 def test_what_cannot_be_rebalanced_is_refused_before_any_rank_starts(capsys, monkeypatch, layout):
-    monkeypatch.setattr(train, "Cluster", None)  # calling it would raise TypeError
+    monkeypatch.setattr(train, "new_cluster", None)  # calling it would raise TypeError
     assert main(["train", *FLAGS, *layout, "--rebalance"]) == 2
     assert "rebalancing" in capsys.readouterr().err

@@ -78,6 +78,8 @@ def rank_main(place: Place, commands, questions, parent_stays: bool) -> None:
                 segment = place.attach()
                 reports.send("attached", None)
                 continue
+            if transport is not None:
+                transport.close()
             transport = SharedMemoryTransport(segment, place.rank)
             world = ProcessGroup(transport, tuple(range(place.size)), context=0)
             world.report, world.kept = reports.report, kept

@@ -61,6 +61,12 @@ class ComputeClock:
             self._waited += seconds - delay
             self._delayed_while_waiting += delay
 
+    def close(self) -> None:
+        """Close what it reads the delays from: they are 0 from now on."""
+        if self._schedule is not None:
+            self._schedule.close()
+            self._schedule = None
+
     def _look(self) -> tuple[float, float]:
         """The time, and for how long the thread has waited for a core: both in seconds, from any beginning."""
         delay = 0

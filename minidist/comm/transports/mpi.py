@@ -88,6 +88,7 @@ class MPITransport(Transport):
 
     def close(self) -> None:
         """Take back the posted receives, and free the communicator. All ranks call it."""
+        super().close()
         for incoming in self.incoming.values():
             incoming.close()
         self.comm.Free()

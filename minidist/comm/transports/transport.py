@@ -91,6 +91,7 @@ class Transport(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of what carries the messages. Nothing can be sent or received any longer."""
+        self.clock.close()
 
     def new_stream(self) -> int:
         """The number of a new stream: see ``trace.stream``."""

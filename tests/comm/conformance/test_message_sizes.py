@@ -7,15 +7,14 @@ import pytest
 
 import minidist as md
 from minidist.comm.point_to_point import recv_reduce, sendrecv
+from minidist.comm.transports.messages import SHORT
 
 DTYPES = "?bBhHiIlLefdgFDG"  # NumPy's letters: bool, integers, floating point, complex
-LIMITS = ("SHORT", "PIECE")  # bytes: where a transport has such a limit, it has this name
 
 
 def sizes_of(world) -> list[int]:
-    """Bytes: 0, 1, and around each limit of the transport, and of the queue where there is one."""
-    module = import_module(type(world.transport).__module__)
-    limits = [getattr(module, name) for name in LIMITS if hasattr(module, name)]
+    """Bytes: 0, 1, and around a short message, a piece of the transport, and its queue where there is one."""
+    limits = [SHORT, import_module(type(world.transport).__module__).PIECE]
     limits += [queue.capacity for queue in world.transport.outgoing.values() if hasattr(queue, "capacity")][:1]
     limits += [4 * limits[-1], 5 * limits[-1]]  # as many pieces as may be in flight, and more
     return [0, 1, 63, 64, 65, *(limit + more for limit in limits for more in (-1, 0, 1))]

@@ -8,6 +8,7 @@ import pytest
 import minidist as md
 from minidist import trace
 
+long = pytest.mark.long
 LIMIT = 300  # seconds, of a run that takes one
 ALGORITHMS = ("naive", "tree", "ring", "two_shot", "direct", "halving_doubling", "double_tree")
 
@@ -45,6 +46,22 @@ def program(world):
     return [x.tobytes() for x in results], in_order(entries), traffic, (world.collectives - counted).as_list()
 
 
+def alone(world):
+    """Each rank in a group of its own: nothing is sent."""
+    before, counted = world.traffic, world.collectives
+    trace.start()
+    x = np.ones(3)
+    group = world.new_group([world.rank])
+    for algorithm in ALGORITHMS:
+        md.all_reduce(x, group=group, algorithm=algorithm)
+    return (
+        [x.tobytes()],
+        in_order(trace.stop()),
+        (world.traffic - before).as_dict(),
+        (world.collectives - counted).as_list(),
+    )
+
+
 def in_order(entries) -> dict:
     """What is the same in every run, by stream: all but times, waits, and the order of the messages' ends."""
     found = defaultdict(list)
@@ -62,13 +79,12 @@ def in_order(entries) -> dict:
     return dict(found)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
-def test_a_program_records_what_it_does_on_shared_memory(ranks, size, monkeypatch):
+@pytest.mark.parametrize(
+    ("size", "function"),
+    [(3, program), *(pytest.param(n, f, marks=long) for n, f in ((2, alone), (2, program), (5, program)))],
+)
+def test_a_program_records_what_it_does_on_shared_memory(ranks, size, function, monkeypatch):
     monkeypatch.delenv("PMI_RANK", raising=False)  # this one process of a job may start ranks of its own
-    if size == 1:
-        size, function = 2, alone
-    else:
-        function = program
     here = ranks(size).run(function)
     with md.Cluster(size) as shared_memory:
         there = shared_memory.run(function, timeout=LIMIT)
@@ -77,19 +93,3 @@ def test_a_program_records_what_it_does_on_shared_memory(ranks, size, monkeypatc
             ("results", "trace", "traffic", "collectives"), here[rank], there[rank], strict=True
         ):
             assert ours == theirs, f"{name} of rank {rank}"
-
-
-def alone(world):
-    """Each rank in a group of its own: nothing is sent."""
-    before, counted = world.traffic, world.collectives
-    trace.start()
-    x = np.ones(3)
-    group = world.new_group([world.rank])
-    for algorithm in ALGORITHMS:
-        md.all_reduce(x, group=group, algorithm=algorithm)
-    return (
-        [x.tobytes()],
-        in_order(trace.stop()),
-        (world.traffic - before).as_dict(),
-        (world.collectives - counted).as_list(),
-    )

@@ -38,7 +38,10 @@ def begin(tmp_path, body: str, ranks: int = 3) -> Job:
 
 
 def ends(job: Job) -> tuple[int, str]:
-    """The job's exit status and what it has written; it leaves nothing."""
+    """The job's exit status and what it has written; it leaves nothing.
+
+    The status is that of the rank that fails, or of one that mpiexec kills because of it, whichever it hears of first.
+    """
     ended = job.wait(TOLD_WITHIN)
     assert not (left := job.left()), left
     return ended
@@ -51,7 +54,7 @@ def test_a_rank_that_raises(tmp_path):
         md.recv(np.empty(3), 1, world)
     """
     status, output = ends(begin(tmp_path, body))
-    assert status == 1
+    assert status != 0
     said = output[output.index("rank 1 of 3 failed") :]
     assert said.startswith("rank 1 of 3 failed: KeyError: 'no such shard'\n\nTraceback")
     assert 'raise KeyError("no such shard")' in said and "init.py" not in output
@@ -67,7 +70,7 @@ def test_an_error_in_the_background(tmp_path):
         work.wait()
     """
     status, output = ends(begin(tmp_path, body))
-    assert status == 1 and "Mismatch: ranks" in output
+    assert status != 0 and "Mismatch: ranks" in output
     assert "float64 (3,)" in output and "float64 (4,)" in output and "script.py" in output
 
 
@@ -106,7 +109,7 @@ def test_a_deadlock_names_what_every_rank_waits_for(tmp_path):
     """
     started = time.monotonic()
     status, output = ends(begin(tmp_path, body))
-    assert status == 1 and time.monotonic() - started > 3
+    assert status != 0 and time.monotonic() - started > 3
     assert re.search(r"rank \d of 3 failed: Deadlock: no message has reached rank \d for 3 s:", output)
     for rank in (0, 1):
         assert f"rank {rank} is in recv: waits for a message from rank {1 - rank}, at script.py:" in output
@@ -122,7 +125,7 @@ def test_a_deadlock_in_the_background(tmp_path):
         work.wait()
     """
     status, output = ends(begin(tmp_path, body))
-    assert status == 1 and "Deadlock: no message has reached rank" in output
+    assert status != 0 and "Deadlock: no message has reached rank" in output
     for rank in (0, 1):
         call = r"all_reduce\(SUM, float64 \(3,\), ring\), collective 2 of the world"  # the first is the barrier
         assert re.search(rf"rank {rank} is in {call}: waits for", output), output
@@ -135,7 +138,7 @@ def test_a_rank_that_computes_while_others_wait(tmp_path):
         md.all_reduce(np.ones(3), group=world, algorithm="ring")
     """
     status, output = ends(begin(tmp_path, body))
-    assert status == 1 and "Hang: no message has reached rank" in output
+    assert status != 0 and "Hang: no message has reached rank" in output
     assert "rank 1 does not answer: it computes, or is stuck" in output
     assert "rank 0 is in all_reduce(SUM, float64 (3,), ring), collective 2 of the world: waits" in output
     assert "rank 2 is in all_reduce" in output

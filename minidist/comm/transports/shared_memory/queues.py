@@ -41,6 +41,7 @@ class SharedMemoryTransport(Transport):
 
     def close(self) -> None:
         """Let go of the queues."""
+        super().close()
         for queue in (*self.outgoing.values(), *self.incoming.values()):
             queue.close()
 
