@@ -12,7 +12,7 @@ from minidist.comm.runtime.mpi.job import check_agreement, ranges
 from minidist.launched import Launched, launched
 
 TORCHRUN, OPEN_MPI = {"RANK": "1", "WORLD_SIZE": "2"}, {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "3"}
-PMI, SLURM = {"PMI_RANK": "3", "PMI_SIZE": "4"}, {"SLURM_PROCID": "4", "SLURM_NTASKS": "5"}
+PMI, SLURM = {"PMI_RANK": "3", "PMI_SIZE": "4"}, {"SLURM_PROCID": "4", "SLURM_STEP_NUM_TASKS": "5"}
 
 
 @pytest.mark.parametrize(
@@ -20,9 +20,9 @@ PMI, SLURM = {"PMI_RANK": "3", "PMI_SIZE": "4"}, {"SLURM_PROCID": "4", "SLURM_NT
     [
         (TORCHRUN | OPEN_MPI | PMI | SLURM, 1, "torchrun"),
         (OPEN_MPI | PMI | SLURM, 2, "Open MPI's mpiexec"),
-        (PMI | SLURM, 3, "mpiexec"),
-        (SLURM, 4, "Slurm"),
-        ({"RANK": "1"} | SLURM, 4, "Slurm"),  # half of a pair says nothing
+        (PMI | SLURM, 3, "mpiexec or srun"),
+        (SLURM, 4, "srun"),
+        ({"RANK": "1"} | SLURM, 4, "srun"),  # half of a pair says nothing
     ],
 )
 def test_the_first_pair_of_variables_counts(environment, rank, by):
@@ -51,10 +51,10 @@ def test_who_agrees():
 @pytest.mark.parametrize(
     ("by", "rank", "size", "texts"),
     [
-        ("Slurm", 0, 1, ["Slurm says that this is rank 1 of 4", "MPI finds this process alone", "srun --mpi=pmi2"]),
+        ("srun", 0, 1, ["srun says that this is rank 1 of 4", "MPI finds this process alone", "srun --mpi=pmi2"]),
         ("torchrun", 0, 1, ["torchrun says", "start the program with mpiexec", "docs/pytorch.md"]),
-        ("mpiexec", 0, 1, ["mpiexec says", "alone", "belongs to another MPI library than mpi4py"]),
-        ("Slurm", 1, 3, ["MPI says that it is rank 1 of 3"]),
+        ("mpiexec", 0, 1, ["mpiexec says", "alone", "do not belong together"]),
+        ("srun", 1, 3, ["MPI says that it is rank 1 of 3"]),
         ("mpiexec", 2, 4, ["rank 1 of 4 (here)", "MPI says that it is rank 2 of 4"]),
     ],
 )
@@ -90,12 +90,12 @@ def alone(tmp_path, environment, *arguments) -> tuple[int, str]:
 @needs_mpi
 def test_a_world_of_one_where_slurm_says_four_is_refused(tmp_path):
     """As with a launcher of another MPI library: four such processes would each compute the whole run."""
-    slurm = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}
+    slurm = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}
     status, output = alone(tmp_path, slurm, "-c", "import minidist as md; md.init()")
-    assert status == 1 and "Slurm says that this is rank 0 of 4 (SLURM_PROCID, SLURM_NTASKS)" in output
-    assert "but MPI finds this process alone; start it with srun --mpi=pmi2 or" in output
+    assert status == 1 and "srun says that this is rank 0 of 4 (SLURM_PROCID, SLURM_STEP_NUM_TASKS)" in output
+    assert "but MPI finds this process alone; the launcher and mpi4py" in output
     status, output = alone(tmp_path, slurm, "-m", "minidist.cli", "train", "--steps=1")
-    assert status == 2 and output.startswith("minidist: Slurm says that this is rank 0 of 4"), output
+    assert status == 2 and output.startswith("minidist: srun says that this is rank 0 of 4"), output
 
 
 @needs_mpi
