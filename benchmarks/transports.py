@@ -33,6 +33,7 @@ import minidist as md
 
 SIZES = [8, 1 << 10, 64 << 10, 1 << 20, 4 << 20, 64 << 20]  # bytes
 BANDWIDTH_FROM = 1 << 20  # bytes: from here on a table shows GB/s, below µs
+ENGINES = SHARED_MEMORY, ON_MPI, MPI_ITSELF, GLOO = "shared memory", "minidist on MPI", "MPI's own", "Gloo"
 LIMIT = 600  # seconds for one engine's turn
 TWO_NODES = str(Path(__file__).parent / "two_nodes.sh")
 
@@ -134,9 +135,9 @@ def measure_on_a_rank(world: md.ProcessGroup, algorithm: str, sizes: list[int]) 
 
 def main_of_a_rank(options) -> None:
     """A process that ``mpiexec`` or ``run_gloo`` has started: measures, and prints on rank 0."""
-    if options.engine == "minidist on MPI":
+    if options.engine == ON_MPI:
         calls = minidist_calls(md.init(), options.algorithm)
-    elif options.engine == "MPI":
+    elif options.engine == MPI_ITSELF:
         calls = mpi_calls()
     else:
         calls = gloo_calls(options.rank, options.ranks[0], options.store)
@@ -157,7 +158,7 @@ def run_mpi(engine: str, ranks: int, options) -> Seconds:
 
 def run_gloo(ranks: int, options) -> Seconds:
     with tempfile.TemporaryDirectory() as folder:
-        command = [*rank_command("Gloo", ranks, options), "--store", os.path.join(folder, "store"), "--rank"]
+        command = [*rank_command(GLOO, ranks, options), "--store", os.path.join(folder, "store"), "--rank"]
         processes = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE) for rank in range(ranks)]
         outputs = [process.communicate(timeout=LIMIT)[0] for process in processes]
     return parse(outputs[0])
@@ -179,24 +180,24 @@ def available(options) -> list[str]:
     """The engines that can run here; says which cannot and why."""
     missing = {}
     if not (shutil.which("mpiexec") and importlib.util.find_spec("mpi4py")):
-        missing |= dict.fromkeys(["minidist on MPI", "MPI"], "mpiexec or mpi4py is missing: pip install -e '.[mpi]'")
+        missing |= dict.fromkeys([ON_MPI, MPI_ITSELF], "mpiexec or mpi4py is missing: pip install -e '.[mpi]'")
     if not importlib.util.find_spec("torch"):
-        missing["Gloo"] = "PyTorch is missing: pip install -e '.[torch]'"
+        missing[GLOO] = "PyTorch is missing: pip install -e '.[torch]'"
     if options.two_nodes:
-        missing |= dict.fromkeys(["shared memory", "Gloo"], "not on two nodes here")
+        missing |= dict.fromkeys([SHARED_MEMORY, GLOO], "not on two nodes here")
     for engine, reason in missing.items():
         print(f"{engine}: left out ({reason})")
-    return [engine for engine in ("shared memory", "minidist on MPI", "MPI", "Gloo") if engine not in missing]
+    return [engine for engine in ENGINES if engine not in missing]
 
 
 def measure_rounds(engines: list[str], ranks: int, options) -> dict[str, list[Seconds]]:
     rounds: dict[str, list[Seconds]] = {engine: [] for engine in engines}
     with md.Cluster(ranks) as cluster:
         turns = {
-            "shared memory": lambda: cluster.run(measure_on_a_rank, options.algorithm, options.sizes)[0],
-            "minidist on MPI": lambda: run_mpi("minidist on MPI", ranks, options),
-            "MPI": lambda: run_mpi("MPI", ranks, options),
-            "Gloo": lambda: run_gloo(ranks, options),
+            SHARED_MEMORY: lambda: cluster.run(measure_on_a_rank, options.algorithm, options.sizes)[0],
+            ON_MPI: lambda: run_mpi(ON_MPI, ranks, options),
+            MPI_ITSELF: lambda: run_mpi(MPI_ITSELF, ranks, options),
+            GLOO: lambda: run_gloo(ranks, options),
         }
         for _ in range(options.rounds):
             for engine in engines:
@@ -206,7 +207,7 @@ def measure_rounds(engines: list[str], ranks: int, options) -> dict[str, list[Se
 
 def table(rounds: dict[str, list[Seconds]], operation: str, ranks: int, sizes: list[int]) -> Table:
     first = next(iter(rounds))
-    result = Table(title=f"{operation}, {ranks} ranks (time relative to {first})")
+    result = Table(title=f"{operation}, {ranks} ranks", caption=f"(time / time of {first})")
     for heading in ("bytes", "", *rounds):
         result.add_column(heading, justify="right")
     traffic = 2 * (ranks - 1) / ranks if operation == "all-reduce" else 1.0  # busbw / algbw

@@ -1,7 +1,6 @@
 """Two nodes on one machine, over TCP: the bytes that minidist counts between them are those that the kernel counts, and
 the fingerprint is that of shared memory."""
 
-import importlib.util
 import os
 import re
 import shutil
@@ -11,16 +10,14 @@ import time
 from pathlib import Path
 
 import pytest
+from mpiexec import LIMIT, MPIEXEC, ROOT, missing
 
-ROOT = Path(__file__).parents[3]
 TWO_NODES = str(ROOT / "benchmarks" / "two_nodes.sh")
-LIMIT = 120  # seconds for a whole program
 TRAIN = [sys.executable, "-m", "minidist.cli", "train", "--dp", "2", "--tp", "2", "--zero", "3", "--steps", "2"]
 
-MPIEXEC = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
 IS_MPICH = bool(MPIEXEC) and "HYDRA" in subprocess.run([MPIEXEC, "--version"], capture_output=True, text=True).stdout
 pytestmark = pytest.mark.skipif(
-    not (IS_MPICH and importlib.util.find_spec("mpi4py")), reason="needs mpi4py and MPICH: pip install -e '.[mpi]'"
+    bool(missing) or not IS_MPICH, reason="needs mpi4py and MPICH's mpiexec: pip install -e '.[mpi]'"
 )
 
 TCP = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
