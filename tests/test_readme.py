@@ -195,7 +195,7 @@ def test_pytorch_trains_on_the_ring(tmp_path, fsdp):
     script.write_text(program, encoding="utf-8")
     result = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script)
     assert result.returncode == 0, result.stderr
-    assert result.stdout == shown
+    assert result.stdout == shown and "leaked" not in result.stderr  # as Python calls shared memory that stays behind
 
 
 def test_a_run_on_a_clock(tmp_path):

@@ -234,6 +234,7 @@ def asynchronous(groups):
     futures = [work.get_future().then(lambda future: seen.append(future.value()[0][0].item())) for work in works]
     early = [work.is_completed() for work in works], [future.done() for future in futures]
     assert works[2].wait() and works[0].wait()
+    assert tensors[2].tolist() == [4.0] * 3  # once wait has returned, before any future was waited for
     for future in futures:
         future.wait()
     return early, seen, [tensor.tolist() for tensor in tensors], works[1].is_success(), works[0].result()[0].tolist()
