@@ -65,7 +65,7 @@ def draw(runs: Mapping[str, Sequence[Life]], startup: float):
             axes.plot([job.end] * 2, [row - 0.38, row + 0.38], color=PAPER["ink"], lw=1.2)
     axes.set_yticks(range(len(runs)), list(runs), fontsize=9)
     axes.invert_yaxis()
-    axes.margins(x=0.01)
+    axes.set_xlim(0, 1.01 * max(jobs[-1].end for jobs in runs.values()))
     axes.set_xlabel("minutes of computing time; a black line ends a job", fontsize=9)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
