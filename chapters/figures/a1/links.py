@@ -1,0 +1,55 @@
+"""What a link is: times of messages, the line alpha + n beta through them, and what that line says of an all-reduce."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from minidist.show.palette import MEANINGS
+
+COLOURS = (MEANINGS["communication"], MEANINGS["link between nodes"])
+MARKERS = "os"
+
+
+class Line(NamedTuple):
+    """A message of n bytes takes ``alpha + n beta`` seconds."""
+
+    alpha: float
+    beta: float
+
+    def seconds(self, nbytes: float) -> float:
+        return self.alpha + nbytes * self.beta
+
+
+def fit(times: Mapping[int, float]) -> Line:
+    """The line through bytes -> seconds whose errors, each relative to its time, are the least in the mean of squares.
+
+    Relative, for otherwise the largest messages alone decide, and alpha could be anything.
+    """
+    nbytes, seconds = (np.array(list(values), float) for values in (times.keys(), times.values()))
+    lines = np.stack([1 / seconds, nbytes / seconds], axis=1)  # (sizes, 2)
+    (alpha, beta), *_ = np.linalg.lstsq(lines, np.ones(len(nbytes)), rcond=None)
+    return Line(float(alpha), float(beta))
+
+
+def draw(panels: Mapping[str, Mapping[str, tuple[Mapping[int, float], Mapping[int, float]]]]):
+    """A matplotlib Figure.
+
+    Args:
+        panels: title -> link -> (bytes -> seconds measured, bytes -> seconds of a formula).
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 3.5), layout="constrained")
+    for axes, (title, links) in zip(figure.subplots(1, len(panels), sharey=True), panels.items(), strict=True):
+        for colour, marker, (name, (measured, formula)) in zip(COLOURS, MARKERS, links.items(), strict=False):
+            axes.plot(list(formula), [1e6 * seconds for seconds in formula.values()], color=colour, lw=1.8, label=name)
+            points = [1e6 * seconds for seconds in measured.values()]
+            axes.plot(list(measured), points, marker, color=colour, markersize=7, fillstyle="none", markeredgewidth=1.6)
+        axes.set(xscale="log", yscale="log", xlabel="bytes")
+        axes.set_title(title, fontsize=10)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.axes[0].set_ylabel("microseconds")
+    figure.axes[0].legend(frameon=False, fontsize=9)
+    return figure
