@@ -1,5 +1,6 @@
 """Messages of every size at which a transport changes its ways, of every dtype, and many at once between two ranks."""
 
+import time
 from importlib import import_module
 
 import numpy as np
@@ -55,6 +56,24 @@ def every_size(world, expected_first: bool) -> int:
 def test_every_size(ranks, size, expected_first):
     counts = ranks(size).run(every_size, expected_first)
     assert len(set(counts)) == 1 and counts[0] >= 14
+
+
+def overwritten(world) -> None:
+    """The array of a send belongs to its rank again as soon as the send is done."""
+    for nbytes in sizes_of(world):
+        x = filled(nbytes, 3)
+        if world.rank == 0:
+            md.send(x, 1, world)
+            x[:] = 255
+        else:
+            time.sleep(0.01)
+            x[:] = 0
+            md.recv(x, 0, world)
+            assert x.tobytes() == filled(nbytes, 3).tobytes(), nbytes
+
+
+def test_an_array_may_change_once_it_is_sent(ranks):
+    ranks(2).run(overwritten)
 
 
 def every_size_reduced(world) -> None:
