@@ -18,6 +18,10 @@ from minidist.comm.transports.transport import Transport, Waiting
 
 ABORT_CHECK_SECONDS = 0.05
 
+# How long a thread of a rank may hold the interpreter while another waits for it. Python's 5 ms is longer than a whole
+# all-reduce, so a background collective would wait longer than it works.
+SWITCH_SECONDS = 5e-4
+
 
 class Work(ABC):
     """An operation in flight, as in ``torch.distributed.Work``."""

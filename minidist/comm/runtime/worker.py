@@ -25,10 +25,7 @@ from minidist.comm.runtime.tracebacks import own_traceback, summary
 from minidist.comm.transports.shared_memory.queues import SharedMemoryTransport
 from minidist.comm.transports.shared_memory.segment import Segment
 from minidist.comm.transports.transport import Transport
-
-# How long a thread may hold the interpreter while another waits for it. Python's 5 ms is longer than a whole
-# all-reduce, so a background collective would wait longer than it works.
-SWITCH_SECONDS = 5e-4
+from minidist.comm.work import SWITCH_SECONDS
 
 LEAVE_SECONDS = 5.0  # for a background collective to notice that its run has ended
 _unreturned: list[Segment] = []

@@ -8,6 +8,7 @@ from minidist.comm.failures import Deadlock, Hang
 from minidist.comm.group import ProcessGroup
 from minidist.comm.runtime.mpi.segments import unlink_segments
 from minidist.comm.runtime.tracebacks import own_traceback, summary
+from minidist.comm.work import SWITCH_SECONDS
 from minidist.launched import TORCHRUN, Launched
 
 LIMIT_SECONDS = 600.0  # for a wait in which nothing moves, as in torch.distributed with NCCL
@@ -46,6 +47,7 @@ class Job:
         self.nodes = tuple(sorted(set(first)).index(rank) for rank in first)
         shared.Free()
         unlink_segments()
+        sys.setswitchinterval(SWITCH_SECONDS)
 
     def world(self, size: int, limit: float) -> ProcessGroup:
         """The first ``size`` ranks as a world of their own. Exactly these call it."""
