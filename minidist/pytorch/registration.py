@@ -8,8 +8,8 @@ import torch.distributed as dist
 
 from minidist import overrides
 from minidist.comm.failures import add_plumbing
-from minidist.comm.runtime.worker import SWITCH_SECONDS
 from minidist.comm.tables import BY_COLLECTIVE
+from minidist.comm.work import SWITCH_SECONDS
 from minidist.course.learner.implementations import implementations_of, install
 from minidist.pytorch.channel import Channel
 from minidist.pytorch.meeting import meet
