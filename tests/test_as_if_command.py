@@ -85,7 +85,7 @@ def test_one_rank_has_no_links(capsys):
     ],
 )
 def test_bad_input_ends_before_a_rank_starts(flags, error, capsys, monkeypatch):
-    monkeypatch.setattr("minidist.cli.train.command.Cluster", None)  # whoever starts ranks fails
+    monkeypatch.setattr("minidist.cli.train.command.new_cluster", None)  # whoever starts ranks fails
     assert train(*flags) == 2
     assert error in capsys.readouterr().err
 

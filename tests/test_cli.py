@@ -396,7 +396,7 @@ def test_verify_fails_on_an_injected_bug(capsys, monkeypatch):
     ],
 )
 def test_bad_input_is_one_line_before_any_rank_starts(arguments, message, capsys, monkeypatch):
-    monkeypatch.setattr("minidist.cli.train.command.Cluster", None)
+    monkeypatch.setattr("minidist.cli.train.command.new_cluster", None)
     monkeypatch.setattr(comparison, "Cluster", None)
     assert cli.main(arguments) == 2
     captured = capsys.readouterr()

@@ -17,8 +17,9 @@ MAY_IMPORT = {  # a package or file -> the others that it may import
     "ledger": set(),
     "flops": set(),
     "one_thread": set(),
+    "launched": set(),
     "files": set(),
-    "comm": {"backend", "trace", "overrides"},
+    "comm": {"backend", "trace", "overrides", "launched"},
     "nn": {"backend", "trace", "overrides", "ledger", "flops"},
     "parallel": {"backend", "trace", "overrides", "ledger", "comm", "nn"},
     "train": {"backend", "trace", "overrides", "ledger", "flops", "comm", "nn", "parallel"},
@@ -31,7 +32,7 @@ MAY_IMPORT = {  # a package or file -> the others that it may import
     "course": {"files", "comm", "overrides", "trace", "parallel", "train", "analysis"},
     "cli": {
         "backend", "ledger", "flops", "comm", "nn", "parallel", "train", "plan", "verify", "analysis", "show", "course",
-        "files", "__version__",
+        "files", "launched", "__version__",
     },
     "__init__": {"backend", "comm", "one_thread"},
 }  # fmt: skip

@@ -6,8 +6,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
-from minidist.comm.runtime.mpi.launcher import Launched, launched
-from minidist.comm.runtime.new_cluster import clusters_of_job
+from minidist.launched import Launched, launched
 
 
 def launched_with_others() -> Launched | None:
@@ -34,7 +33,7 @@ def run_in_job(options: Namespace, found: Launched) -> int:
         job, serve, leading = join(found)
     if job.rank:
         return serve(job)
-    with leading(job) as make, clusters_of_job(make, job.size):
+    with leading(job):
         return options.command(options)
 
 

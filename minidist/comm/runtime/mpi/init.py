@@ -5,7 +5,7 @@ import sys
 
 from minidist.comm.group import ProcessGroup, end_run
 from minidist.comm.runtime.mpi.job import LIMIT_SECONDS, Job, end_job
-from minidist.comm.runtime.mpi.launcher import launched
+from minidist.launched import launched
 
 _world: ProcessGroup | None = None
 

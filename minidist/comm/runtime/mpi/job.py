@@ -6,8 +6,8 @@ import sys
 
 from minidist.comm.failures import Deadlock, Hang
 from minidist.comm.group import ProcessGroup
-from minidist.comm.runtime.mpi.launcher import Launched
 from minidist.comm.runtime.tracebacks import own_traceback, summary
+from minidist.launched import Launched
 
 LIMIT_SECONDS = 600.0  # for a wait in which nothing moves, as in torch.distributed with NCCL
 INSTALL = "pip install -e '.[mpi]', or on a cluster mpi4py for the MPI library that is there (docs/cluster.md)"

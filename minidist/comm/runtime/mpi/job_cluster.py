@@ -15,6 +15,7 @@ from minidist.comm.group import end_run
 from minidist.comm.runtime import serialization
 from minidist.comm.runtime.mpi.job import LIMIT_SECONDS, Job, end_job
 from minidist.comm.runtime.mpi.questions import answer_until
+from minidist.comm.runtime.new_cluster import clusters_of_job
 
 COMMAND, RESULT, REPORT = 0, 1, 2  # tags
 ENDED = "has ended its function"
@@ -132,10 +133,11 @@ def serve(job: Job) -> int:
 
 
 @contextmanager
-def leading(job: Job) -> Iterator[Callable[[int], JobCluster]]:
-    """Within it, process 0 may make clusters of the job's ranks; at its end the others end."""
+def leading(job: Job) -> Iterator[None]:
+    """Within it, the clusters that process 0 makes with ``new_cluster`` have the job's ranks; at its end these end."""
     try:
-        yield partial(JobCluster, job)
+        with clusters_of_job(partial(JobCluster, job), job.size):
+            yield
     finally:
         for rank in range(1, job.size):
             job.comm.send(("stop", b""), rank, COMMAND)
