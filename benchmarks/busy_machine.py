@@ -3,10 +3,12 @@
     python benchmarks/busy_machine.py
     taskset -c 0,1 python benchmarks/busy_machine.py --loops 4
 
-Beside the ranks run ``--loops`` programs that compute all the time, two for each core unless told otherwise. "always
-yields" is what the same ranks do without what minidist/comm/transports/core.py learns: give up the core at every wait,
-also where that takes a whole time slice. All take turns, round by round; a ratio is the median over rounds. "cores" is
-the CPU time of all ranks, divided by the time that passed.
+Beside the ranks run ``--loops`` programs that compute all the time, two for each core unless told otherwise. With
+``--apart`` each has a session of its own, as a browser has: Linux may then schedule it as another group
+(/proc/sys/kernel/sched_autogroup_enabled). "always yields" is what the same ranks do without what
+minidist/comm/transports/core.py learns: give up the core at every wait, also where that takes a whole time slice. All
+take turns, round by round; a ratio is the median over rounds. "cores" is the CPU time of all ranks, divided by the time
+that passed.
 """
 
 import argparse
@@ -63,8 +65,10 @@ def reduces(world) -> int:
 
 
 @contextmanager
-def busy_loops(count: int) -> Iterator[None]:
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+def busy_loops(count: int, apart: bool) -> Iterator[None]:
+    loops = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=apart) for _ in range(count)
+    ]
     try:
         yield
     finally:
@@ -114,13 +118,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("layout", nargs="?", default="tp=2")
     parser.add_argument("--loops", type=int, default=2 * CORES)
+    parser.add_argument("--apart", action="store_true", help="run each loop in a session of its own")
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()
     layout = Layout.parse(options.layout)
 
     quiet: dict = {}
     for count in (0, options.loops):
-        with busy_loops(count):
+        with busy_loops(count, options.apart):
             found = measure(layout, options.rounds)
         quiet = quiet or found
         Console(width=130).print(tabulate(f"beside {count} busy loops, {CORES} cores", found, quiet))
