@@ -56,7 +56,8 @@ def __getattr__(name: str):
     if name == "backend":
         return import_module("minidist.backend")
     if name in __all__:
-        return getattr(import_module("minidist.comm"), name)
+        globals()[name] = found = getattr(import_module("minidist.comm"), name)  # later uses find it without this call
+        return found
     raise AttributeError(f"module 'minidist' has no attribute {name!r}")
 
 

@@ -64,14 +64,14 @@ def find(name: str) -> ModuleType:
     return cupy
 
 
-def use(name: str, rank: int = 0) -> None:
+def use(name: str, local_rank: int = 0) -> None:
     """Bind ``xp`` to "numpy" or "cupy" in this process, before any model is built. Raises what ``find`` raises.
 
-    With CuPy, rank r uses GPU r, modulo the number of GPUs.
+    With CuPy, rank r of a node uses its GPU r, modulo their number.
     """
     module = find(name)
     if name == "cupy":
-        module.cuda.Device(rank % module.cuda.runtime.getDeviceCount()).use()
+        module.cuda.Device(local_rank % module.cuda.runtime.getDeviceCount()).use()
     xp.__dict__.clear()
     xp.__dict__.update(name=name, module=module)
 

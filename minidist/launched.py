@@ -8,11 +8,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+TORCHRUN = "torchrun"
 VARIABLES = (  # who sets them, the rank's, the size's; the first pair that is set counts
-    ("torchrun", "RANK", "WORLD_SIZE"),
+    (TORCHRUN, "RANK", "WORLD_SIZE"),
     ("Open MPI's mpiexec", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("mpiexec", "PMI_RANK", "PMI_SIZE"),
-    ("Slurm", "SLURM_PROCID", "SLURM_NTASKS"),
+    ("mpiexec or srun", "PMI_RANK", "PMI_SIZE"),
+    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),  # a batch script has SLURM_NTASKS too, but is no task
 )
 
 

@@ -7,9 +7,9 @@ Pictures, tables and the Perfetto export are all made from this log.
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import NamedTuple
@@ -138,12 +138,16 @@ def record(entry: "Event | Message | PointToPoint | Begin | Kernel | Task") -> N
             _watch(entry)
 
 
-@contextmanager
-def span(name: str, track: str = "compute", **details):
+_NOT_RECORDED = nullcontext()
+
+
+def span(name: str, track: str = "compute", **details) -> AbstractContextManager:
     """Record the time spent in this context, if recording."""
-    if _log is None:
-        yield
-        return
+    return _NOT_RECORDED if _log is None else _recorded_span(name, track, details)
+
+
+@contextmanager
+def _recorded_span(name: str, track: str, details: dict):
     record(Begin(name, track, stream()))
     begin = time.perf_counter_ns()
     try:
@@ -240,18 +244,20 @@ class CollectiveCounter:
     """Counts collectives when they end."""
 
     def __init__(self) -> None:
-        self.calls, self.bytes_sent, self.bytes_between_nodes = Counter(), Counter(), Counter()
+        self.rows = defaultdict(lambda: [0, 0, 0])  # by Collective, as a plain tuple: the three counts of Collectives
         self.lock = threading.Lock()  # some end in the background
 
-    def count(self, kind: Collective, nbytes: int, between_nodes: int = 0) -> None:
+    def count(self, kind: tuple[str, str, str, int], nbytes: int, between_nodes: int = 0) -> None:
         with self.lock:
-            self.calls[kind] += 1
-            self.bytes_sent[kind] += nbytes
-            self.bytes_between_nodes[kind] += between_nodes
+            row = self.rows[kind]
+            row[0] += 1
+            row[1] += nbytes
+            row[2] += between_nodes
 
     def snapshot(self) -> Collectives:
         with self.lock:
-            return Collectives(self.calls.copy(), self.bytes_sent.copy(), self.bytes_between_nodes.copy())
+            rows = {Collective(*kind): row.copy() for kind, row in self.rows.items()}
+        return Collectives(*(Counter({kind: row[i] for kind, row in rows.items()}) for i in range(3)))
 
 
 class TrafficCounter:

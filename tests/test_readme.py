@@ -181,6 +181,23 @@ def test_nodes_and_costs(tmp_path):
     assert [f"{float(time):.5f}" for time in times] == shown
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("fsdp", [False, True], ids=["ddp", "fsdp2"])
+def test_pytorch_trains_on_the_ring(tmp_path, fsdp):
+    pytest.importorskip("torch", reason="needs PyTorch: pip install 'minidist[torch]'")
+    program, sharded = blocks("docs/pytorch.md", "python")
+    (shown,) = blocks("docs/pytorch.md", "text")
+    if fsdp:
+        wrapped = "model = DistributedDataParallel(model)\n"
+        assert wrapped in program
+        program = program.replace(wrapped, sharded).replace("all_reduce_ring", "reduce_scatter_ring")
+    script = tmp_path / "ring.py"
+    script.write_text(program, encoding="utf-8")
+    result = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == shown
+
+
 def test_a_run_on_a_clock(tmp_path):
     (code,) = blocks("docs/clock.md", "python")
     script = tmp_path / "clock.py"

@@ -14,20 +14,21 @@ def check_array(array, argument: str, function: str, written: bool = False) -> N
         TypeError: not an array, or a dtype that is not numeric, bool or in native byte order.
         ValueError: not C-contiguous, or read-only although it is ``written``.
     """
-    if type(array) not in (np.ndarray, np.memmap, backend.xp.ndarray):  # a subclass may change what operations mean
-        kind = type(array).__name__
-        raise TypeError(f"{function}: {argument} must be an array, but is {kind}; wrap it in np.asarray()")
-    if array.dtype.kind not in "biufc" or not array.dtype.isnative:
+    kind = type(array)
+    if kind is not np.ndarray and kind not in (np.memmap, backend.xp.ndarray):  # a subclass may change what + means
+        raise TypeError(f"{function}: {argument} must be an array, but is {kind.__name__}; wrap it in np.asarray()")
+    dtype, flags = array.dtype, array.flags
+    if dtype.kind not in "biufc" or not dtype.isnative:
         raise TypeError(
-            f"{function}: {argument} must hold numbers or bools in native byte order, but its dtype is {array.dtype!r};"
+            f"{function}: {argument} must hold numbers or bools in native byte order, but its dtype is {dtype!r};"
             " convert it with .astype()"
         )
-    if not array.flags.c_contiguous:
+    if not flags.c_contiguous:
         raise ValueError(
             f"{function}: {argument} must be C-contiguous, but is a view with strides {array.strides}; "
             f"pass np.ascontiguousarray({argument})" + (" and copy the result back" if written else "")
         )
-    if written and isinstance(array, np.ndarray) and not array.flags.writeable:
+    if written and isinstance(array, np.ndarray) and not flags.writeable:
         raise ValueError(f"{function}: {argument} is written in place, but is read-only; pass a copy")
 
 

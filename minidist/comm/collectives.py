@@ -19,7 +19,7 @@ Raises:
 
 import enum
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from operator import index
 
 import numpy as np
@@ -41,14 +41,13 @@ class ReduceOp(enum.Enum):
     MIN = "min"
     MAX = "max"
 
-    @property
-    def ufunc(self) -> np.ufunc:
-        name = self.name
-        return {"SUM": np.add, "AVG": np.add, "PRODUCT": np.multiply, "MIN": np.minimum, "MAX": np.maximum}[name]
+    def __init__(self, word: str) -> None:
+        ufuncs = {"sum": np.add, "avg": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum}
+        self.ufunc: np.ufunc = ufuncs[word]
 
 
 # The buffer size up to which "auto" prefers few steps to few bytes: there the times of tree and ring cross, with 2 and
-# with 4 ranks on two cores (benchmarks/all_reduce.py). For larger buffers halving-doubling sends as little as the ring
+# with 4 ranks on two cores (benchmarks/transports.py). For larger buffers halving-doubling sends as little as the ring
 # in fewer steps if N is a power of two; with 2 ranks both take the same number of steps.
 FEW_STEPS_BYTES = 256 << 10
 
@@ -216,7 +215,7 @@ class Call:
         if algorithm != "auto" and algorithm not in methods:
             raise ValueError(f"{name}: unknown algorithm {algorithm!r}; choose auto, {', '.join(methods)}")
         self.name, self.group, self.algorithm, self.methods = name, group, algorithm, methods
-        self.details = list(details)
+        self.details: list[str | tuple] = list(details)  # words, and the dtype and shape of an array
         self.nbytes = self.largest_size = 0  # of the largest array
         self.dtype = ""
         self.copies_back: list[Callable[[], None]] = []  # for arrays on a GPU
@@ -233,7 +232,7 @@ class Call:
         """
         check_array(array, argument, self.name, written)
         if described:
-            self.details.append(f"{dtype_name(array.dtype)} {tuple(array.shape)}")
+            self.details.append((array.dtype, array.shape))
         if array.nbytes >= self.nbytes:
             self.nbytes, self.largest_size, self.dtype = array.nbytes, array.size, dtype_name(array.dtype)
         if self.group.size == 1 or backend.on_host(array):
@@ -286,19 +285,19 @@ class Call:
             nbytes: of the whole buffer, the same on all ranks; None if they differ, and "auto" cannot go by it.
             root: ``src`` or ``dst``, where there is one.
         """
-        nodes = self.group.nodes
+        group = self.group
         if self.algorithm == "auto":
-            several = nbytes is not None and len(set(nodes)) > 1
+            simple = nbytes is None or group.is_on_one_node
             self.algorithm = (
-                cheapest(self.name, nbytes, nodes, self.group.transport.links, root) if several else automatic
+                automatic if simple else cheapest(self.name, nbytes, group.nodes, group.transport.links, root)
             )
         if self.algorithm == tables.HIERARCHICAL:
-            node_grid(nodes)  # raises where it cannot run, before anything is sent
+            node_grid(group.nodes)  # raises where it cannot run, before anything is sent
         return self.methods[self.algorithm]
 
     def run(self, async_op: bool, body: Callable[[ProcessGroup], None]):
         """Run the algorithm, now or in the background; a group of one rank runs it too, without messages."""
-        description = f"{self.name}({', '.join([*self.details, self.algorithm])})"
+        description = _describe(self.name, *self.details, self.algorithm)
 
         def whole(inside: ProcessGroup) -> None:
             body(inside)
@@ -309,10 +308,19 @@ class Call:
         return self.group.run_collective(description, self.nbytes, async_op, whole, kind)
 
 
+@lru_cache(maxsize=1024)  # a training step makes the same few calls again and again
+def _describe(name: str, *details: str | tuple) -> str:
+    """The call in words: "all_reduce(SUM, float32 (256,), tree)"."""
+    words = [detail if isinstance(detail, str) else f"{dtype_name(detail[0])} {detail[1]}" for detail in details]
+    return f"{name}({', '.join(words)})"
+
+
 def check_op(op, dtype: np.dtype, function: str) -> None:
     if not isinstance(op, ReduceOp):
         raise TypeError(f"{function}: op must be a ReduceOp such as ReduceOp.SUM, but is {op!r}")
-    if op is ReduceOp.AVG and dtype.kind not in "fc":
+    if dtype.kind == "f":  # everything is possible
+        return
+    if op is ReduceOp.AVG and dtype.kind != "c":
         raise TypeError(f"{function}: AVG of {dtype} would round; use SUM and divide as you need")
     if op in (ReduceOp.MIN, ReduceOp.MAX) and dtype.kind == "c":
         raise TypeError(f"{function}: complex numbers have no {op.name}")

@@ -43,6 +43,7 @@ class ProcessGroup:
         self, transport: Transport, ranks: tuple[int, ...], context: int, collective: str | None = None
     ) -> None:
         self.transport, self.ranks, self.context = transport, ranks, context
+        self.name = f"{context:x}"  # the same on every rank and in no other group
         self.size = len(ranks)
         self.rank = ranks.index(transport.rank)
         self.call = None if collective is None else shorten(collective)
@@ -51,6 +52,7 @@ class ProcessGroup:
         self.kept: dict = {}
         self.axis = "world" if self.size == transport.size else "group"
         self.sent = Sent()  # within a collective, by this rank
+        self._inside: ProcessGroup | None = None  # what the algorithms of this group's collectives run on
         self._created: dict[tuple[int, ...], int] = {}
         self._collectives = 0
         self._background: Background | None = None
@@ -62,6 +64,17 @@ class ProcessGroup:
     def nodes(self) -> tuple[int, ...]:
         """The node of each rank of the group, in the group's order: see nodes/placement.py."""
         return tuple(self.transport.nodes[rank] for rank in self.ranks)
+
+    @property
+    def local_rank(self) -> int:
+        """This rank's place among the group's ranks on its node: the GPU that it uses there."""
+        return self.nodes[: self.rank].count(self.nodes[self.rank])
+
+    @property
+    def is_on_one_node(self) -> bool:
+        """Whether all ranks of the group share one node."""
+        nodes = self.transport.nodes
+        return nodes.count(nodes[0]) == len(nodes) or len(set(self.nodes)) == 1
 
     @property
     def traffic(self) -> trace.Traffic:
@@ -132,17 +145,17 @@ class ProcessGroup:
         self._collectives += 1
         number = self._collectives
         where = "the world" if self.size == self.transport.size else f"group {list(self.ranks)}"
-        label = f"{description}, collective {self._collectives} of {where}"
-        inside = ProcessGroup(self.transport, self.ranks, self.context | 1, label)
+        label = f"{description}, collective {number} of {where}"
 
         def traced() -> None:
+            inside = self._group_inside(label)
             if self.size == 1:  # no other rank: nothing to trace or count
                 return body(inside)
-            with trace.span(description, "communication", bytes=nbytes, call=f"{self.context:x}.{number}"):
+            with trace.span(description, "communication", bytes=nbytes, call=f"{self.name}.{number}"):
                 body(inside)
             if kind is not None:
                 sent = inside.sent
-                self.transport.collectives.count(trace.Collective(self.axis, *kind), sent.nbytes, sent.between_nodes)
+                self.transport.collectives.count((self.axis, *kind), sent.nbytes, sent.between_nodes)
 
         if not async_op and (self._background is None or not self._background.busy):
             traced()
@@ -152,6 +165,14 @@ class ProcessGroup:
             return work
         work.wait()
         return None
+
+    def _group_inside(self, label: str) -> "ProcessGroup":
+        """The group on which a collective runs: one serves all of them, since they run one after another."""
+        if self._inside is None:
+            self._inside = ProcessGroup(self.transport, self.ranks, self.context | 1)
+        inside = self._inside
+        inside.collective, inside.call, inside.sent = label, shorten(label), Sent()
+        return inside
 
     def start(self, label: str, body: Callable[[], None]) -> Work:
         """Run ``body()`` in the background, behind what this group has in flight there.

@@ -6,11 +6,12 @@ a rank is always counted within that group, as in MPI (torch calls these argumen
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from operator import index
 
 import numpy as np
 
-from minidist import backend, trace
+from minidist import backend
 from minidist.comm.arrays import check_array, dtype_name
 from minidist.comm.group import ProcessGroup, check_group
 from minidist.comm.transports.messages import Combine
@@ -103,13 +104,13 @@ def _isend(tensor, dst: int, group: ProcessGroup, tag: int, label: str) -> Work:
     peer = _peer(dst, group, label)
     flat = backend.to_host(tensor).reshape(-1)
     call, label = _names(flat, group, label)
-    transport = group.transport
-    between_nodes = flat.nbytes if transport.nodes[peer] != transport.nodes[transport.rank] else 0
-    group.sent.nbytes += flat.nbytes
+    transport, nbytes = group.transport, flat.nbytes
+    between_nodes = nbytes if transport.nodes[peer] != transport.nodes[transport.rank] else 0
+    group.sent.nbytes += nbytes
     group.sent.between_nodes += between_nodes
     if group.collective is None:  # the user's own message, not part of a collective
-        kind = trace.Collective(group.axis, "send", dtype_name(flat.dtype), flat.size)
-        transport.collectives.count(kind, flat.nbytes, between_nodes)
+        kind = group.axis, "send", dtype_name(flat.dtype), flat.size
+        transport.collectives.count(kind, nbytes, between_nodes)
     return MessageWork(transport, transport.isend(flat, peer, group.context, _tag(tag), call, label))
 
 
@@ -117,12 +118,13 @@ def _irecv(tensor, src: int, group: ProcessGroup, tag: int, label: str, combine:
     check_group(group, label)
     check_array(tensor, "tensor", label, written=True)
     peer = _peer(src, group, label)
-    here = backend.on_host(tensor)
-    host = backend.to_host(tensor) if here or combine else np.empty(tensor.shape, tensor.dtype)
+    host, finish = tensor, None
+    if not backend.on_host(tensor):
+        host = backend.to_host(tensor) if combine else np.empty(tensor.shape, tensor.dtype)
+        finish = partial(backend.copy_from_host, tensor, host)
     flat = host.reshape(-1)
     call, label = _names(flat, group, label)
     receive = group.transport.irecv(flat, peer, group.context, _tag(tag), call, label, combine)
-    finish = None if here else lambda: backend.copy_from_host(tensor, host)
     return MessageWork(group.transport, receive, finish)
 
 

@@ -38,8 +38,9 @@ class MessageWork(Work):
         self._transport, self._part, self._finish = transport, part, finish
         self._known = False  # whether the rank knows that it is done
         if isinstance(part, Send):
-            transport.unwaited[part.peer, part.number] = part.nbytes
-            self._record("post")
+            transport.unwaited.add(part)
+            if trace.recording():
+                self._record("post")
 
     def is_completed(self) -> bool:
         self._transport.check_usable()
@@ -63,16 +64,17 @@ class MessageWork(Work):
             return
         self._known = True
         if isinstance(self._part, Send):
-            del self._transport.unwaited[self._part.peer, self._part.number]
-        self._record("wait")
+            self._transport.unwaited.remove(self._part)
+        if trace.recording():
+            self._record("wait")
 
     def _record(self, call: str) -> None:
-        if trace.recording():
-            part, here = self._part, self._transport.rank
-            kind, source, destination = (
-                ("send", here, part.peer) if isinstance(part, Send) else ("receive", part.peer, here)
-            )
-            trace.record(trace.PointToPoint(call, kind, source, destination, part.number, part.nbytes, trace.stream()))
+        part, here = self._part, self._transport.rank
+        if isinstance(part, Send):
+            kind, source, destination = "send", here, part.peer
+        else:
+            kind, source, destination = "receive", part.peer, here
+        trace.record(trace.PointToPoint(call, kind, source, destination, part.number, part.nbytes, trace.stream()))
 
 
 def wait_any(works: Sequence[Work]) -> int:

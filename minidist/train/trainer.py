@@ -93,7 +93,7 @@ def run(
 
 def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions) -> RankResult:
     """One rank's part of a training run."""
-    backend.use(config.backend, world.rank)
+    backend.use(config.backend, world.local_rank)
     with autocast(config.precision), np.errstate(over="ignore", invalid="ignore"):  # divergence has an error of its own
         return _train_rank(world, config, layout, options)
 

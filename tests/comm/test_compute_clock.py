@@ -21,3 +21,16 @@ def test_waits_for_ranks_and_for_cores_are_told_apart(monkeypatch):
     assert clock.seconds() == 3.0 and clock.seconds_without_core() == 1.0
     passes(2.0, delay=0.5)
     assert clock.seconds() == 4.5 and clock.seconds_without_core() == 1.5
+
+
+def test_a_short_wait_counts_as_a_pause_does(monkeypatch):
+    now = [10.0, 5.0]
+    monkeypatch.setattr(ComputeClock, "_look", lambda self: tuple(now))
+    clock = ComputeClock()
+    clock._schedule = object()  # as on Linux
+    now[:] = [14.0, 6.5]  # 4 s, of which 1.5 without a core
+    clock.count_wait(3.0, delay=1.0)
+    assert clock.seconds() == 0.5 and clock.seconds_without_core() == 0.5
+    clock._schedule = None  # elsewhere the clock sees no delay, so all of a wait was waiting
+    clock.count_wait(0.25, delay=0.125)
+    assert clock.seconds() == 0.25 and clock.seconds_without_core() == 0.5

@@ -92,3 +92,17 @@ def test_the_oldest_unexpected_message_is_taken_first(ends):
     move(receiver, sender)
     assert [receive.number for receive, _ in asked] == [0, 1, 2] and last.done
     assert [set(array.tolist()) for _, array in asked] == [{10}, {20}, {30}]
+
+
+@pytest.mark.parametrize("beyond", [-8, 0, 8])  # bytes that the payload has more than what leaves with its header
+def test_a_short_payload_leaves_whole_and_a_longer_one_in_pieces(ends, beyond):
+    sender, receiver = ends
+    filler = send(sender, np.zeros(CAPACITY // 16), tag=1)  # half of the queue, and its header
+    values = np.arange((sender.short + beyond) // 8)
+    sending = send(sender, values, tag=2)
+    assert filler.done and not sending.done
+    assert (sending.header is None) == (beyond > 0)  # the header alone has room, the payload behind it has not
+
+    receive, array = ask(receiver, len(values), tag=2)
+    move(receiver, sender)
+    assert sending.done and receive.done and receive.error is None and (array == values).all()

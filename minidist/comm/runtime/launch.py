@@ -25,6 +25,7 @@ from minidist.comm.runtime.starting import interrupts_held, script_hidden
 from minidist.comm.runtime.sweep import claim_temporary_folder, sweep
 from minidist.comm.transports.shared_memory.segment import MAX_RANKS, Segment, queue_capacity
 from minidist.comm.transports.status import BLOCKED, RUNNING
+from minidist.launched import launched
 
 WATCH_SECONDS = 0.05  # between two looks at the ranks' statuses
 GRACE_SECONDS = 2.0  # after a failure, for the other ranks to say where they are
@@ -80,6 +81,7 @@ class Cluster:
         keep_survivors: bool = False,
     ) -> None:
         _check_size(world_size)
+        _check_alone()
         methods = multiprocess.get_all_start_methods()
         if start_method is None:
             start_method = "forkserver" if "forkserver" in methods and sys.platform == "linux" else "spawn"
@@ -382,6 +384,17 @@ class Cluster:
 def _check_size(world_size: int) -> None:
     if isinstance(world_size, bool) or not isinstance(world_size, int) or not 1 <= world_size <= MAX_RANKS:
         raise ValueError(f"world_size must be a whole number from 1 to {MAX_RANKS}, but is {world_size!r}")
+
+
+def _check_alone() -> None:
+    """Refuse to start ranks in each of several processes."""
+    found = launched()
+    if found is not None and found.size > 1:
+        raise RuntimeError(
+            f"{found.by} has started this process as rank {found.rank} of {found.size} ({found.variables}), and each "
+            "of them would start ranks of its own. Call minidist.init() for the world of all of them "
+            "(docs/cluster.md), or start one process"
+        )
 
 
 def _name_ranks(ranks, one: str = "was", more: str = "were") -> str:

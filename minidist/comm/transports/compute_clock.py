@@ -50,6 +50,17 @@ class ComputeClock:
             self._waited += now - began - delayed
             self._delayed_while_waiting += delayed
 
+    def count_wait(self, seconds: float, delay: float) -> None:
+        """Count a wait that has just ended, of which the thread had no core for ``delay`` seconds.
+
+        For short waits, which ``paused`` would prolong: a look at the schedule takes longer than a small message.
+        """
+        if threading.get_ident() == self._thread:
+            if self._schedule is None:
+                delay = 0.0  # as nobody can tell it of the time outside waits
+            self._waited += seconds - delay
+            self._delayed_while_waiting += delay
+
     def _look(self) -> tuple[float, float]:
         """The time, and for how long the thread has waited for a core: both in seconds, from any beginning."""
         delay = 0

@@ -20,7 +20,7 @@ than cores, which they count. They do not see other programs.
 import os
 import time
 
-SHARED_NANOSECONDS = 50_000  # a yield takes longer only if another process then had the core
+SHARED_SECONDS = 50e-6  # a yield takes longer only if another process then had the core
 CROWDED_NANOSECONDS = 1_000_000  # and longer than this if it was one that does not wait as ranks do
 IN_A_ROW = 5  # so many such yields tell a crowded core
 FORGO = 50  # for so many times as long as such a yield took, the rank does not yield
@@ -39,15 +39,15 @@ class Core:
         """Whether giving it up would likely take long: a rank that waits should sleep."""
         return time.perf_counter_ns() < self._crowded_until
 
-    def give_up(self) -> bool:
-        """Give it up once, and tell whether another process took it."""
+    def give_up(self) -> float:
+        """Give it up once; return for how many seconds it was gone."""
         before = time.perf_counter_ns()
         _yield()
         now = time.perf_counter_ns()
         self._long_yields = self._long_yields + 1 if now - before > CROWDED_NANOSECONDS else 0
         if self._long_yields >= IN_A_ROW:
             self._crowded_until = now + min(FORGO * (now - before), LONGEST_FORGONE)
-        return now - before > SHARED_NANOSECONDS
+        return (now - before) * 1e-9
 
 
 _yield = getattr(os, "sched_yield", lambda: time.sleep(0))

@@ -2,17 +2,19 @@
 
 import contextvars
 import struct
+import time
 import zlib
 from collections.abc import Callable, Sequence
-from functools import partial, reduce
+from functools import reduce
 from operator import or_
 
 import numpy as np
 
-# number in this direction, context, tag, bytes, elements, the sender's clock (ns), the call in words
-HEADER = struct.Struct("<QQqQQq144s")
+# number in this direction, context, tag, bytes, elements, the sender's clock (ns), the call in words after its length
+HEADER = struct.Struct("<QQqQQq144p")
 HEADER_BYTES = HEADER.size  # 192
-CALL_BYTES = 144
+SHORT = 4 << 10  # bytes: a payload up to this size leaves together with its header (MPI libraries call this eager)
+CALL_BYTES = 143
 
 Combine = Callable[..., np.ndarray]  # a ufunc such as np.add: combine(mine, arriving, out=mine)
 
@@ -39,16 +41,29 @@ class Part:
 
 
 class Send(Part):
-    """A posted outgoing message."""
+    """A posted outgoing message: flat, of any dtype.
+
+    Attributes:
+        header: the header, with a short payload behind it; None once it has left.
+        payload: (nbytes,) uint8, of a message that is not short.
+        offset: bytes of the payload that have left, or are behind the header.
+    """
 
     __slots__ = ("done", "elements", "header", "label", "nbytes", "number", "offset", "payload", "peer")
 
-    def __init__(self, peer: int, payload: np.ndarray, elements: int, label: str) -> None:
-        self.peer, self.payload, self.elements, self.label = peer, payload, elements, label
-        self.nbytes = len(payload)
-        self.offset = 0  # payload bytes already in the queue
-        self.header: bytes | None = None  # None once it is in the queue
-        self.number = 0
+    def __init__(
+        self, array: np.ndarray, peer: int, number: int, context: int, tag: int, call: bytes, label: str, short: int
+    ) -> None:
+        self.peer, self.number, self.label = peer, number, label
+        self.nbytes, self.elements = array.nbytes, array.size
+        self.header: bytes | None = HEADER.pack(
+            number, context, tag, self.nbytes, self.elements, time.perf_counter_ns(), call
+        )
+        if self.nbytes <= short:
+            self.header += array.tobytes()
+            self.payload, self.offset = None, self.nbytes
+        else:
+            self.payload, self.offset = array.view(np.uint8), 0
         self.done = False
 
     def waits(self) -> str:
@@ -62,13 +77,13 @@ class Receive(Part):
     overwriting it. NCCL calls this primitive recvReduce.
     """
 
-    __slots__ = ("call", "combine", "context", "done", "error", "label", "number", "peer", "tag", "target")
+    __slots__ = ("call", "combine", "context", "done", "error", "label", "number", "peer", "settings", "tag", "target")
 
     def __init__(self, peer, target, context, tag, call: bytes, label: str, combine: Combine | None) -> None:
         self.peer, self.target, self.context, self.tag = peer, target, context, tag
         self.call, self.label, self.combine = call, label, combine
-        if combine is not None:  # any thread may do it, in any call: let NumPy handle its errors as in this one
-            self.combine = partial(contextvars.copy_context().run, combine)
+        # any thread may combine, in any call: NumPy is to handle errors as in this one
+        self.settings = None if combine is None else contextvars.copy_context()
         self.number = -1  # the message's, once one has matched
         self.error: Exception | None = None
         self.done = False
@@ -82,13 +97,14 @@ class Receive(Part):
 
     def take(self, piece: np.ndarray, offset: int) -> None:
         """Store or combine a piece of uint8 payload that starts at byte ``offset`` of the message."""
-        itemsize = self.target.itemsize
-        mine = self.target[offset // itemsize : (offset + len(piece)) // itemsize]
-        arriving = piece.view(self.target.dtype)
+        mine = self.target
+        if len(piece) < mine.nbytes:
+            mine = mine[offset // mine.itemsize : (offset + len(piece)) // mine.itemsize]
+        arriving = piece.view(mine.dtype)
         if self.combine is None:
             mine[...] = arriving
         else:
-            self.combine(mine, arriving, out=mine)
+            self.settings.run(self.combine, mine, arriving, out=mine)
 
 
 class AnyOf:
@@ -120,9 +136,9 @@ class Arriving:
 
     __slots__ = ("buffer", "call", "context", "elements", "nbytes", "number", "offset", "receive", "sent_at", "tag")
 
-    def __init__(self, header: np.ndarray) -> None:
-        (self.number, self.context, self.tag, self.nbytes, self.elements, self.sent_at, call) = HEADER.unpack(header)
-        self.call = call.rstrip(b"\0")
+    def __init__(self, header: bytes | memoryview | np.ndarray) -> None:
+        fields = HEADER.unpack(header)
+        self.number, self.context, self.tag, self.nbytes, self.elements, self.sent_at, self.call = fields
         self.offset = 0
         self.receive: Receive | None = None
         self.buffer: np.ndarray | None = None  # (nbytes,) uint8, while no receive has matched it

@@ -19,11 +19,10 @@ from mpi4py import MPI
 
 from minidist import trace
 from minidist.comm.failures import caller
-from minidist.comm.transports.messages import HEADER_BYTES, Arriving, Send
+from minidist.comm.transports.messages import HEADER_BYTES, SHORT, Arriving, Send
 from minidist.comm.transports.transport import Transport
 
 HEADERS, PIECES = 0, 1  # the tags of both kinds of MPI message
-SHORT = 4 << 10  # bytes of payload that travel with the header: copying them costs less than a second message
 PIECE = 1 << 20  # bytes
 IN_FLIGHT = 4  # MPI messages to one peer or from it that MPI knows of at a time
 
@@ -71,6 +70,21 @@ class MPITransport(Transport):
         super().finish()
         for outgoing in self.outgoing.values():
             MPI.Request.Waitall(list(outgoing.requests))
+
+    def receive_rest(self, wait: Callable[[Callable[[], bool]], None]) -> None:
+        """Receive the messages that no call has asked for. All ranks call it, once they have finished.
+
+        MPI keeps them beyond the end of the communicator, and reuses its number: they would reach a later run.
+
+        Args:
+            wait: ``wait(is_over)`` returns once ``is_over()`` is true.
+        """
+        sent = np.array([self.numbers.get(rank, 0) for rank in range(self.size)], np.int64)  # (ranks,) messages
+        coming = np.empty_like(sent)
+        wait(self.comm.Ialltoall(sent, coming).Test)
+        for peer, unexpected in self.unexpected.items():
+            while self.traffic.received[peer][1] + len(unexpected) < coming[peer]:
+                self._pull(peer)
 
     def close(self) -> None:
         """Take back the posted receives, and free the communicator. All ranks call it."""
@@ -141,13 +155,9 @@ class Outgoing:
         return before - len(self.requests)
 
     def send_header(self, send: Send) -> None:
-        """Send the header, and a short payload with it: what is sent is a copy."""
-        first = send.header
-        if send.nbytes <= SHORT:
-            first += send.payload.tobytes()
-            send.offset = send.nbytes
+        """Send the header, and a short payload with it."""
+        self.requests.append(self.comm.Isend([send.header, MPI.BYTE], self.peer, HEADERS))
         send.header = None
-        self.requests.append(self.comm.Isend([first, MPI.BYTE], self.peer, HEADERS))
 
     def send_piece(self, send: Send) -> None:
         piece = send.payload[send.offset : send.offset + PIECE]

@@ -22,8 +22,8 @@ import numpy as np
 from minidist import trace
 from minidist.comm.failures import Aborted, Mismatch, caller
 from minidist.comm.transports.compute_clock import ComputeClock
-from minidist.comm.transports.core import Core
-from minidist.comm.transports.messages import HEADER, AnyOf, Arriving, Combine, Receive, Send, shorten
+from minidist.comm.transports.core import SHARED_SECONDS, Core
+from minidist.comm.transports.messages import SHORT, AnyOf, Arriving, Combine, Receive, Send, shorten
 from minidist.comm.transports.status import BLOCKED, FINISHED, RUNNING
 
 SPINS = 100  # polls before a waiting rank sleeps between polls
@@ -36,7 +36,10 @@ class Transport(ABC):
     Attributes:
         rank, size: who this is, and how many ranks there are.
         nodes: the node of each rank: see nodes/placement.py.
+        short: bytes of payload that travel with the header.
     """
+
+    short = SHORT
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
@@ -46,7 +49,7 @@ class Transport(ABC):
         self.arriving: dict[int, Arriving | None] = dict.fromkeys(peers)
         self.unexpected: dict[int, list[Arriving]] = {peer: [] for peer in peers}
         self.numbers = dict.fromkeys(peers, 0)  # messages sent so far to each peer
-        self.unwaited: dict[tuple[int, int], int] = {}  # (peer, number) of sends not yet known to be done -> bytes
+        self.unwaited: set[Send] = set()  # those of which the program does not yet know that they are done
         self.traffic = trace.TrafficCounter(self.size)
         self.collectives = trace.CollectiveCounter()
         self.streams = 1  # of this rank so far: the main thread, and each thread of asynchronous collectives
@@ -100,12 +103,9 @@ class Transport(ABC):
 
     def isend(self, array: np.ndarray, peer: int, context: int, tag: int, call: bytes, label: str) -> Send:
         """Post a flat array of any dtype. It must not change before the send is done."""
-        send = Send(peer, array.view(np.uint8), array.size, label)
         with self.lock:
-            send.number = self.numbers[peer]
+            send = Send(array, peer, self.numbers[peer], context, tag, call, label, self.short)
             self.numbers[peer] += 1
-            now = time.perf_counter_ns()
-            send.header = HEADER.pack(send.number, context, tag, send.nbytes, send.elements, now, call)
             self.sends[peer].append(send)
             self._push(peer)
         return send
@@ -129,9 +129,10 @@ class Transport(ABC):
 
     def _unexpected_message(self, peer: int, context: int, tag: int) -> Arriving | None:
         """The oldest unexpected message from ``peer`` that matches, complete or still arriving."""
-        coming = self.arriving[peer]
-        messages = self.unexpected[peer] + ([coming] if coming is not None and coming.receive is None else [])
-        return next((message for message in messages if (message.context, message.tag) == (context, tag)), None)
+        for message in (*self.unexpected[peer], self.arriving[peer]):
+            if message is not None and message.receive is None and (message.context, message.tag) == (context, tag):
+                return message
+        return None
 
     # Moving
 
@@ -163,7 +164,7 @@ class Transport(ABC):
         self.traffic.count(self.traffic.sent[send.peer], send.nbytes, send.elements)
         send.done = True
 
-    def _arrive(self, peer: int, header: np.ndarray) -> Arriving:
+    def _arrive(self, peer: int, header: bytes | memoryview | np.ndarray) -> Arriving:
         """A message begins to arrive, with its header. It goes to its receive, or aside if none has asked for it."""
         message = self.arriving[peer] = Arriving(header)
         for receive in self.receives[peer]:
@@ -237,8 +238,7 @@ class Transport(ABC):
             Mismatch: when the message is not the one that the receive expected.
         """
         if not work.done:
-            with self.clock.paused():
-                self._wait(work)
+            self._wait(work)
         if isinstance(work, Receive) and work.error is not None:
             if work in self.mismatched:
                 self.mismatched.remove(work)
@@ -248,22 +248,31 @@ class Transport(ABC):
         """Return once one of the works is done. ``wait`` then raises what is wrong with it."""
         works = AnyOf(works)
         if not works.done:
-            with self.clock.paused():
-                self._wait(works)
+            self._wait(works)
 
     def _wait(self, work: Send | Receive | AnyOf) -> None:
         """Poll, and after a while sleep between polls."""
-        fruitless = 0
+        while not self._spin(work):
+            with self.clock.paused():
+                self._wait_long(work)
+
+    def _spin(self, work: Send | Receive | AnyOf) -> bool:
+        """Poll for a while, and return whether the work is done."""
+        began, without_core, fruitless = time.perf_counter(), 0.0, 0
         spins = SPINS if self.active_threads == 1 else 0  # leave the core to a computing thread of this rank
         while not work.done:
             if self.progress():
                 fruitless = 0
             elif fruitless < spins and not self.core.crowded:
                 fruitless += 1
-                if self.core.give_up():
+                away = self.core.give_up()
+                if away > SHARED_SECONDS:
+                    without_core += away
                     fruitless = spins  # others want this core: a rank that sleeps gets it back sooner, when woken
             else:
-                self._wait_long(work)
+                break
+        self.clock.count_wait(time.perf_counter() - began, without_core)
+        return work.done
 
     def _wait_long(self, work: Send | Receive | AnyOf) -> None:
         """Sleep between polls, and publish which rank we wait for, so that the parent can detect a deadlock."""
@@ -308,7 +317,8 @@ class Transport(ABC):
                 "only the thread that runs the rank's function may send and receive (MPI calls this "
                 "MPI_THREAD_FUNNELED); for communication in the background use async_op=True"
             )
-        self.raise_background_error()
+        if self.background_error is not None:
+            self.raise_background_error()
 
     def check_aborted(self, waits: Callable[[], str]) -> None:
         """Raise if the run has been ended, or a background collective has failed that peers wait for."""

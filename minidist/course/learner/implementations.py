@@ -86,7 +86,16 @@ def _train_rank(implementations: list[Implementation], *arguments):
 
 @contextmanager
 def overriding(implementations: list[Implementation]) -> Iterator[None]:
-    """Within it, this process calls the learner's functions in place of those that it has loaded.
+    """Within it, this process calls the learner's functions in place of those that it has loaded."""
+    install(implementations)
+    try:
+        yield
+    finally:
+        overrides.override({})
+
+
+def install(implementations: list[Implementation]) -> None:
+    """From now on, this process calls the learner's functions in place of those that it has loaded.
 
     Ranks load all that trains; the command has loaded what it computes from their reports, such as ``slow_ranks``.
     """
@@ -98,10 +107,6 @@ def overriding(implementations: list[Implementation]) -> Iterator[None]:
     for namespace in namespaces.values():
         # The learner's functions call each other through the overrides as well, because some may still be stubs.
         namespace.update({name: call for name, call in overrides.OVERRIDABLE.items() if name in namespace})
-    try:
-        yield
-    finally:
-        overrides.override({})
 
 
 def implementations_as_dict(implementations: list[Implementation], runs: list[Run]) -> dict:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from operator import attrgetter
 
 import numpy as np
 
@@ -101,10 +102,10 @@ def _run(
 def _assert_waited_for(transport) -> None:
     for label in (label for group in transport.groups for label in group.unwaited):
         raise AssertionError(f"an asynchronous collective is never waited for: {label}")
-    for (peer, _), nbytes in transport.unwaited.items():
+    for send in sorted(transport.unwaited, key=attrgetter("number")):
         raise AssertionError(
-            f"an isend of {nbytes} bytes to rank {peer} is never waited for: until its wait returns, the message may "
-            "still be read from its array"
+            f"an isend of {send.nbytes} bytes to rank {send.peer} is never waited for: until its wait returns, the "
+            "message may still be read from its array"
         )
 
 

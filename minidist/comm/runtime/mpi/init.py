@@ -2,6 +2,7 @@
 
 import atexit
 import sys
+from functools import partial
 
 from minidist.comm.group import ProcessGroup, end_run
 from minidist.comm.runtime.mpi.job import LIMIT_SECONDS, Job, end_job
@@ -33,7 +34,7 @@ def init(limit: float = LIMIT_SECONDS) -> ProcessGroup:
     def end_all(kind, error, traceback) -> None:
         if job.size == 1:
             return before(kind, error, traceback)
-        end_job(job, error, status=1)
+        end_job(job, error, 1, __file__)
 
     sys.excepthook = end_all
     atexit.register(_leave, job, _world)
@@ -46,6 +47,7 @@ def _leave(job: Job, world: ProcessGroup) -> None:
     from minidist.comm.runtime.mpi.questions import answer_until
 
     end_run(world)
-    everybody = job.comm.Ibarrier()
-    answer_until(job.comm, everybody.Test, "has ended its program")
+    world.transport.receive_rest(partial(answer_until, job.comm, doing="has ended its program"))
+    for line in world.transport.leftovers():
+        print(f"minidist: {line}", file=sys.stderr)
     world.transport.close()

@@ -6,8 +6,9 @@ import sys
 
 from minidist.comm.failures import Deadlock, Hang
 from minidist.comm.group import ProcessGroup
+from minidist.comm.runtime.mpi.segments import unlink_segments
 from minidist.comm.runtime.tracebacks import own_traceback, summary
-from minidist.launched import Launched
+from minidist.launched import TORCHRUN, Launched
 
 LIMIT_SECONDS = 600.0  # for a wait in which nothing moves, as in torch.distributed with NCCL
 INSTALL = "pip install -e '.[mpi]', or on a cluster mpi4py for the MPI library that is there (docs/cluster.md)"
@@ -44,6 +45,7 @@ class Job:
         first = self.comm.allgather(shared.bcast(self.rank))  # of each rank: the first rank on its node
         self.nodes = tuple(sorted(set(first)).index(rank) for rank in first)
         shared.Free()
+        unlink_segments()
 
     def world(self, size: int, limit: float) -> ProcessGroup:
         """The first ``size`` ranks as a world of their own. Exactly these call it."""
@@ -75,19 +77,16 @@ def check_agreement(launched: Launched | None, rank: int, size: int) -> None:
         return
     told = f"{launched.by} says that this is rank {launched.rank} of {launched.size} ({launched.variables})"
     alone = size == 1
-    if launched.by == "torchrun":
+    if launched.by == TORCHRUN:
         fix = (
             "ranks find each other through MPI: start the program with mpiexec, or use minidist as a backend of "
             "torch.distributed (docs/pytorch.md)"
         )
-    elif launched.by == "Slurm" and alone:
-        fix = (
-            "start it with srun --mpi=pmi2 or --mpi=pmix, whichever this MPI library was built for (srun --mpi=list "
-            "shows what there is), or with mpiexec. To use this node's own processes inside a batch script, set "
-            "SLURM_NTASKS=1"
-        )
     else:
-        fix = "the launcher belongs to another MPI library than mpi4py: use the mpiexec that came with it"
+        fix = (
+            "the launcher and mpi4py's MPI library do not belong together: use the mpiexec that came with the library, "
+            "or under Slurm srun --mpi=pmi2 (MPICH) or srun --mpi=pmix (Open MPI)"
+        )
     found = "MPI finds this process alone" if alone else f"MPI says that it is rank {rank} of {size}"
     raise RuntimeError(f"{told}, but {found}; {fix} (docs/cluster.md)")
 
@@ -103,10 +102,16 @@ def ranges(numbers: list[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
-def end_job(job: Job, error: BaseException, status: int) -> None:
-    """End all processes of the job because of an error in this one, whose own traceback is read first."""
+def end_job(job: Job, error: BaseException, status: int, caller: str) -> None:
+    """End all processes of the job because of an error in this one, whose own traceback is read first.
+
+    Args:
+        caller: the file that called the user's code; its frames are not told.
+    """
     text = f"rank {job.rank} of {job.size} failed: {summary(error)}"
     if not isinstance(error, Deadlock | Hang):  # they say where each rank is
-        text += f"\n\n{own_traceback(error, __file__).rstrip()}"
+        text += f"\n\n{own_traceback(error, caller).rstrip()}"
     print(text, file=sys.__stderr__, flush=True)
-    job.comm.Abort(status)
+    from mpi4py import MPI  # only where there is a job
+
+    MPI.COMM_WORLD.Abort(status)  # of a duplicate MPICH ends only this node's processes

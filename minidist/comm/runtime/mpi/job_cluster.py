@@ -5,9 +5,11 @@ it returned, and wait for the next. So a program for a Cluster needs no change.
 """
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 
 from mpi4py import MPI
 
@@ -68,10 +70,13 @@ class JobCluster:
         for rank in range(1, self.world_size):
             self.job.comm.send(("run", run), rank, COMMAND)
         reports = ReportsOfOthers(self.job, on_report or (lambda rank, thing: None))
-        result = run_rank(self.job, run, reports.own)
-        return [result, *self._collect(reports)]
+        results = [run_rank(self.job, run, reports.own), *self._collect(reports)]
+        for line in chain.from_iterable(leftovers for _, leftovers in results):
+            warnings.warn(line, RuntimeWarning, stacklevel=2)
+        return [result for result, _ in results]
 
     def _collect(self, reports: "ReportsOfOthers") -> list:
+        """What the other ranks returned, in rank order: see ``run_rank``."""
         comm, status = self.job.comm, MPI.Status()
         results = {}
         while len(results) < self.world_size - 1:
@@ -99,19 +104,23 @@ class ReportsOfOthers:
             self.on_report(rank, serialization.loads(self.job.comm.recv(source=rank, tag=REPORT)))
 
 
-def run_rank(job: Job, run: bytes, report: Callable[[object], None]):
-    """This rank's part of a run. An error ends the job."""
+def run_rank(job: Job, run: bytes, report: Callable[[object], None]) -> tuple[object, list[str]]:
+    """This rank's part of a run: its result, and the messages that it never received, in words.
+
+    An error ends the job.
+    """
     try:
         function, arguments, size, limit = serialization.loads(run)
         world = job.world(size, limit)
         world.report = report
         result = function(world, *arguments)
         end_run(world)
-        world.transport.ended = True
+        world.transport.receive_rest(partial(answer_until, job.comm, doing=ENDED))
+        leftovers = world.transport.leftovers()
         world.transport.close()
-        return result
+        return result, leftovers
     except BaseException as error:
-        end_job(job, error, FAILED)
+        end_job(job, error, FAILED, __file__)
 
 
 def serve(job: Job) -> int:

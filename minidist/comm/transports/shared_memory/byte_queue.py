@@ -38,16 +38,17 @@ class ByteQueue:
     """One direction between two ranks, in ``COUNTERS + capacity`` bytes of zeroed shared memory.
 
     ``capacity`` is a multiple of 64. The same class serves both ends; an end uses either ``room``,
-    ``write`` and ``publish``, or ``available``, ``peek``, ``skip`` and ``release``.
+    ``write`` and ``publish``, or ``available``, ``read``, ``peek``, ``skip`` and ``release``.
     """
 
     def __init__(self, memory: memoryview, capacity: int) -> None:
         self.capacity = capacity
         self.data = np.frombuffer(memory, np.uint8, capacity, offset=COUNTERS)  # (capacity,)
+        self._bytes = memory[COUNTERS : COUNTERS + capacity]  # the same, as bytes copy into it soonest
         self._tail = memory[:8].cast("Q")
         self._head = memory[ALIGNMENT : ALIGNMENT + 8].cast("Q")
         self.written = self._tail[0]  # the writer's own copy of the tail
-        self.read = self._head[0]  # the reader's own copy of the head
+        self.taken = self._head[0]  # the reader's own copy of the head
 
     @property
     def unread(self) -> int:
@@ -57,6 +58,7 @@ class ByteQueue:
     def close(self) -> None:
         """Let go of the memory. The queue cannot be used any longer."""
         self.data = None
+        self._bytes.release()
         self._tail.release()
         self._head.release()
 
@@ -65,15 +67,21 @@ class ByteQueue:
     def room(self) -> int:
         return self.capacity - (self.written - self._head[0])
 
-    def write(self, source: np.ndarray) -> None:
-        """Append a uint8 array that fits the room, in whole cache lines. The reader sees it after ``publish``."""
-        nbytes = len(source)
+    def write(self, source: bytes | np.ndarray) -> None:
+        """Append bytes that fit the room, in whole cache lines. The reader sees them after ``publish``.
+
+        Args:
+            source: bytes, or a uint8 array.
+        """
         start = self.written % self.capacity
-        first = min(nbytes, self.capacity - start)  # up to the buffer's end; the rest goes to its beginning
-        self.data[start : start + first] = source[:first]
-        if first < nbytes:
-            self.data[: nbytes - first] = source[first:]
-        self.written += padded(nbytes)
+        end = start + len(source)
+        if end <= self.capacity:
+            self._bytes[start:end] = source
+        else:
+            first = self.capacity - start  # up to the buffer's end; the rest goes to its beginning
+            self._bytes[start:] = source[:first]
+            self._bytes[: end - self.capacity] = source[first:]
+        self.written += padded(len(source))
 
     def publish(self) -> None:
         """Let the reader see all that was written."""
@@ -84,21 +92,32 @@ class ByteQueue:
     # The reader's end
 
     def available(self) -> int:
-        return self._tail[0] - self.read
+        return self._tail[0] - self.taken
 
     def peek(self, nbytes: int) -> np.ndarray:
         """The next bytes in place, without a copy: at most ``nbytes``, fewer if the buffer ends before them."""
         if not _STORES_KEEP_ORDER:
             _fence()
-        start = self.read % self.capacity
+        start = self.taken % self.capacity
         return self.data[start : start + nbytes]  # a slice ends with the buffer
 
     def skip(self, nbytes: int) -> None:
         """Advance past the next bytes and their padding. ``release`` gives their space back to the writer."""
-        self.read += padded(nbytes)
+        self.taken += padded(nbytes)
+
+    def read(self, nbytes: int) -> bytes | memoryview:
+        """Take the next bytes, whole wherever the buffer ends: in place, or if it ends within them as a copy."""
+        if not _STORES_KEEP_ORDER:
+            _fence()
+        start = self.taken % self.capacity
+        end = start + nbytes
+        self.taken += padded(nbytes)
+        if end <= self.capacity:
+            return self._bytes[start:end]
+        return self._bytes[start:].tobytes() + self._bytes[: end - self.capacity].tobytes()
 
     def release(self) -> None:
-        """Give the space of all skipped bytes back to the writer. Views from ``peek`` are invalid afterwards."""
+        """Give the space of all skipped bytes back to the writer. What was read in place is invalid afterwards."""
         if not _STORES_KEEP_ORDER:
             _fence()  # the copy out of the queue must be complete before the writer reuses the space
-        self._head[0] = self.read
+        self._head[0] = self.taken

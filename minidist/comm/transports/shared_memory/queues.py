@@ -4,10 +4,8 @@ A message may be larger than its queue. If a rank does not receive, its queue fi
 real network.
 """
 
-import numpy as np
-
 from minidist import trace
-from minidist.comm.transports.messages import HEADER_BYTES
+from minidist.comm.transports.messages import HEADER_BYTES, SHORT
 from minidist.comm.transports.shared_memory.byte_queue import ALIGNMENT
 from minidist.comm.transports.shared_memory.segment import Segment
 from minidist.comm.transports.transport import Transport
@@ -25,6 +23,7 @@ class SharedMemoryTransport(Transport):
         super().__init__(rank, segment.world_size)
         self.outgoing = {peer: segment.queue(rank, peer) for peer in self.sends}
         self.incoming = {peer: segment.queue(peer, rank) for peer in self.sends}
+        self.short = min([SHORT, *(queue.capacity - HEADER_BYTES for queue in self.outgoing.values())])
 
     def publish(self, state: int, awaited: int) -> None:
         self.status.write(state, awaited, self.moved)
@@ -50,14 +49,14 @@ class SharedMemoryTransport(Transport):
         send, queue = self.sends[peer][0], self.outgoing[peer]
         room, before = queue.room(), queue.written
         if send.header is not None:
-            if room < HEADER_BYTES:
+            if room < len(send.header):
                 return
-            queue.write(np.frombuffer(send.header, np.uint8))
+            queue.write(send.header)
+            room -= len(send.header)
             send.header = None
-            room -= HEADER_BYTES
             trace.message("send", self.rank, peer, send.number, send.nbytes)
-        piece = min(send.nbytes - send.offset, room, PIECE)  # a multiple of 64, or the end of the message
-        if piece:
+        if send.offset < send.nbytes:
+            piece = min(send.nbytes - send.offset, room, PIECE)  # a multiple of 64, or the end of the message
             queue.write(send.payload[send.offset : send.offset + piece])
             send.offset += piece
         if queue.written == before:
@@ -74,7 +73,7 @@ class SharedMemoryTransport(Transport):
         if not available:
             return
         if message is None:
-            message = self._arrive(peer, self._read_header(peer))
+            message = self._arrive(peer, queue.read(HEADER_BYTES))
             available -= HEADER_BYTES
         if available and message.nbytes:
             piece = queue.peek(min(available, PIECE, message.nbytes - message.offset))
@@ -83,13 +82,3 @@ class SharedMemoryTransport(Transport):
         queue.release()
         self.moved += 1
         self._end_if_complete(message, peer)
-
-    def _read_header(self, peer: int) -> np.ndarray:
-        queue = self.incoming[peer]
-        header = queue.peek(HEADER_BYTES)
-        queue.skip(len(header))
-        if len(header) < HEADER_BYTES:  # the buffer ends inside the header
-            rest = queue.peek(HEADER_BYTES - len(header))
-            queue.skip(len(rest))
-            header = np.concatenate([header, rest])
-        return header

@@ -12,7 +12,7 @@ import secrets
 import sys
 from contextlib import suppress
 
-from multiprocess import shared_memory
+from multiprocess import resource_tracker, shared_memory
 
 from minidist.comm.runtime.sweep import PREFIX, owner
 from minidist.comm.transports.shared_memory.byte_queue import ALIGNMENT, COUNTERS, ByteQueue, padded
@@ -104,6 +104,12 @@ class Segment:
             with suppress(FileNotFoundError):  # an interrupted cleanup runs again
                 self._memory.unlink()
             self._linked = False
+
+    def disown(self) -> None:
+        """Leave the name to whoever created it, in a process that has not inherited the creator's resource tracker:
+        its own one would unlink the name when the process ends."""
+        if os.name == "posix":
+            resource_tracker.unregister(self._memory._name, "shared_memory")
 
     def close(self) -> None:
         """Detach this process from the memory."""

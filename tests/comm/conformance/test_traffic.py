@@ -13,6 +13,7 @@ M = ELEMENTS * 4  # bytes of the whole buffer
 
 
 def measure(world, call):
+    md.place_on_nodes(world, world.size)
     md.barrier(world)
     before = world.traffic
     call(world)
@@ -21,7 +22,7 @@ def measure(world, call):
 
 def sent(ranks, size, call) -> list[np.ndarray]:
     """For each rank, the bytes that it sent to each peer."""
-    results = ranks(size).run(measure, call, timeout=30)
+    results = ranks(size).run(measure, call)
     received = np.stack([result.received for result in results])  # (ranks, peers, 3)
     gone = np.stack([result.sent for result in results])
     assert np.array_equal(received, gone.transpose(1, 0, 2))  # what a sent to b, b received from a
@@ -135,16 +136,14 @@ def test_exchanges_and_barrier(ranks, size):
     assert all(row.tolist() == [part * 4 * (peer != rank) for peer in range(size)] for rank, row in enumerate(rows))
     assert [row.sum() for row in sent(ranks, size, scatter)] == [(size - 1) * part * 4] + [0] * (size - 1)
     assert [row.sum() for row in sent(ranks, size, gather)] == [0] + [part * 4] * (size - 1)
-    results = ranks(size).run(measure, md.barrier, timeout=30)
+    results = ranks(size).run(measure, md.barrier)
     for result in results:
         assert result.sent.sum(axis=0).tolist() == [0, ceil(log2(size)), 0]  # empty messages
 
 
 def test_a_pipelined_broadcast_goes_in_pieces(ranks):
     elements = 3 * algorithms.SEGMENT_BYTES // 4 + 1
-    rows = ranks(3).run(
-        measure, lambda w: md.broadcast(np.ones(elements, np.float32), 0, w, algorithm="ring"), timeout=30
-    )
+    rows = ranks(3).run(measure, lambda w: md.broadcast(np.ones(elements, np.float32), 0, w, algorithm="ring"))
     assert [row.sent[:, 1].sum() for row in rows] == [4, 4, 0]
 
 
@@ -162,16 +161,17 @@ def test_auto_goes_by_size(ranks, size, elements, algorithm):
     def main(world):
         from minidist import trace
 
+        md.place_on_nodes(world, world.size)
         trace.start()
         md.all_reduce(np.ones(elements, np.float32), group=world)
         return [event.name for event in trace.stop() if isinstance(event, trace.Event) and event.track != "wait"]
 
-    assert ranks(size).run(main, timeout=30)[0] == [f"all_reduce(SUM, float32 ({elements},), {algorithm})"]
+    assert ranks(size).run(main)[0] == [f"all_reduce(SUM, float32 ({elements},), {algorithm})"]
 
 
 def test_ring_with_sizes_that_do_not_divide(ranks):
     """Seven elements over three ranks are chunks of 3, 2 and 2: a rank sends all but one chunk in each half."""
-    rows = ranks(3).run(measure, lambda w: md.all_reduce(np.ones(7, np.float32), group=w, algorithm="ring"), timeout=30)
+    rows = ranks(3).run(measure, lambda w: md.all_reduce(np.ones(7, np.float32), group=w, algorithm="ring"))
     chunks = [3, 2, 2]
     # reduce-scatter leaves out the rank's own chunk, all-gather the one that its right neighbour has
     assert [row.sent[:, 2].sum() for row in rows] == [14 - chunks[rank] - chunks[(rank + 1) % 3] for rank in range(3)]
@@ -189,7 +189,7 @@ def count_collectives(world):
 
 def test_collectives_are_counted_by_kind(ranks):
     """Largest traffic first; a group of one rank sends nothing, and is not counted."""
-    for rows in ranks(3).run(count_collectives, timeout=30):
+    for rows in ranks(3).run(count_collectives):
         found = {(row["axis"], row["name"], row["dtype"], row["elements"], row["calls"]) for row in rows}
         gathered = ("world", "all_gather_into_tensor", "float64", 9, 1)
         assert found == {gathered, ("world", "all_reduce", "float32", 5, 2)} and len(rows) == 2

@@ -1,0 +1,131 @@
+"""A rank's end of one torch group: minidist's groups on shared memory, and a limit on every wait."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from minidist import comm
+from minidist.comm.failures import Aborted
+from minidist.comm.runtime.deadlock import awaited_ranks
+from minidist.comm.transports.shared_memory.queues import SharedMemoryTransport
+from minidist.comm.transports.shared_memory.segment import Segment
+from minidist.comm.transports.status import FINISHED, Status
+from minidist.pytorch.watchdog import Watchdog
+
+LEAVE_SECONDS = 5.0  # for the background thread to notice that the group has ended
+
+
+class Channel:
+    """What the collectives of one torch group run on.
+
+    A torch collective is a small program: a collective of minidist, and copies around it. All of them run one after
+    another, in the order of their calls, in the background thread of ``_programs``; inside, they call the collectives
+    of ``group``.
+
+    Attributes:
+        group: the ranks, as minidist's collectives take them.
+        timeout: seconds that a wait may take.
+        ended: why the group cannot be used any longer; None as long as it can.
+    """
+
+    def __init__(self, segment: Segment, rank: int, timeout: float) -> None:
+        self.segment, self.timeout = segment, timeout
+        self.transport = SharedMemoryTransport(segment, rank)
+        self.group = comm.ProcessGroup(self.transport, tuple(range(segment.world_size)), context=0)
+        self._programs = self.group.duplicate()
+        self._running: deque[comm.Work] = deque()
+        self._background: int | None = None  # the thread
+        self.watchdog = Watchdog(self._give_up)
+        self.ended: str | None = None
+        self._closed = False
+
+    def start(self, call: str, body: Callable[[], None]) -> comm.Work | None:
+        """Run ``body()`` in the background, behind all that was started before. It raises nothing.
+
+        A callback of a collective's future runs in the background thread. What it starts runs at once, before whatever
+        is in the queue; None is returned then. That is the same moment on every rank.
+        """
+        self.admit()
+        if self.in_background:
+            body()
+            return None
+        while self._running and self._running[0].is_completed():
+            self._running.popleft()
+        work = self._programs.start(call, body)
+        self._running.append(work)
+        return work
+
+    @property
+    def in_background(self) -> bool:
+        """Whether the calling thread is the one that carries out the collectives."""
+        return threading.get_ident() == self._background
+
+    def admit(self) -> None:
+        """Let the calling thread communicate: torch runs a backward pass in threads of its own.
+
+        Raises:
+            RuntimeError: when the group has ended.
+        """
+        if self.ended is not None:
+            raise RuntimeError(self.ended)
+        self.transport.threads.add(threading.get_ident())
+
+    @contextmanager
+    def limited(self, call: str, seconds: float | None = None) -> Iterator[None]:
+        """Within it the calling thread waits for other ranks, ``timeout`` seconds at most. A failure ends the group for
+        all its ranks, since none of them knows any longer which messages are still to come.
+
+        Raises:
+            RuntimeError: when the time is up, or another rank has ended the group.
+        """
+        try:
+            with self.watchdog.limit(call, self.timeout if seconds is None else seconds):
+                yield
+        except Aborted as error:
+            self.ended = self.ended or f"{call}: another rank of this group has failed or given up: see its error"
+            raise RuntimeError(self.ended) from error
+        except Exception as error:
+            self.end(f"{call}: this group has ended with {type(error).__name__}: {error}")
+            raise
+
+    def running_in_background(self) -> None:
+        """Called once by each program: the thread that runs it."""
+        self._background = threading.get_ident()
+
+    def end(self, why: str) -> None:
+        """End the group for all its ranks: what waits raises within a moment."""
+        self.ended = self.ended or why
+        self.segment.abort()
+
+    def close(self) -> None:
+        """Complete what is in flight, then leave the group. The other ranks may still read what was sent."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self.ended is None:
+                with self.limited("destroy_process_group"):
+                    self.admit()
+                    self._programs.close()
+                    self.transport.finish()
+        finally:
+            self.watchdog.close()
+            ended = self._programs.abandon(LEAVE_SECONDS)
+            self.ended = self.ended or "this group has been destroyed"
+            if ended:
+                self.transport.close()
+                with suppress(BufferError):  # something holds a piece of a queue: mapped until the process ends
+                    self.segment.close()
+
+    def _give_up(self, call: str, seconds: float) -> None:
+        ranks = [f"rank {rank} {_doing(status.read())}" for rank, status in enumerate(self.segment.status)]
+        self.end(f"{call}: not done after {seconds:g} s, which is this group's timeout. {'; '.join(ranks)}")
+
+
+def _doing(status: Status) -> str:
+    if status.state == FINISHED:
+        return "has left the group"
+    if awaited := awaited_ranks(status):
+        return f"waits for rank {', '.join(map(str, sorted(awaited)))}"
+    return "waits for nobody: it computes, or it is gone"

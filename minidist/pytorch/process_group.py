@@ -1,0 +1,301 @@
+"""The process group that torch sees: its methods are the calls of ``torch.distributed``, DDP and FSDP2.
+
+Names, arguments and the ``opts`` are torch's. Each method checks the tensors, takes NumPy views of them, and starts a
+small program on minidist's collectives, which runs in the background. It never waits: torch waits for the Work if the
+user did not ask for ``async_op``.
+
+torch 2.13 renamed some methods; the names before stand beside them.
+"""
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from minidist import comm
+from minidist.comm.collectives import check_op
+from minidist.comm.tables import BY_COLLECTIVE
+from minidist.pytorch.channel import Channel
+from minidist.pytorch.tensors import raw, view
+from minidist.pytorch.work import CollectiveWork, MessageWork
+
+OPS = {
+    dist.ReduceOp.SUM: comm.ReduceOp.SUM,
+    dist.ReduceOp.AVG: comm.ReduceOp.AVG,
+    dist.ReduceOp.PRODUCT: comm.ReduceOp.PRODUCT,
+    dist.ReduceOp.MIN: comm.ReduceOp.MIN,
+    dist.ReduceOp.MAX: comm.ReduceOp.MAX,
+}
+
+Tensors = list[torch.Tensor]
+
+
+class ProcessGroup(dist.ProcessGroup):
+    """A torch group whose ranks communicate through minidist.
+
+    Args:
+        algorithm: of minidist's collectives; "auto" for those that have none of this name.
+    """
+
+    def __init__(self, channel: Channel, algorithm: str) -> None:
+        group = channel.group
+        super().__init__(group.rank, group.size)
+        self._channel, self._rank, self._size = channel, group.rank, group.size
+        self._name = self._description = ""
+        self._all_reduce = self._chosen(comm.all_reduce, algorithm)
+        self._reduce = self._chosen(comm.reduce, algorithm)
+        self._broadcast = self._chosen(comm.broadcast, algorithm)
+        self._all_gather = self._chosen(comm.all_gather_into_tensor, algorithm)
+        self._reduce_scatter = self._chosen(comm.reduce_scatter_tensor, algorithm)
+        self._all_to_all = self._chosen(comm.all_to_all_single, algorithm)
+
+    def _chosen(self, collective: Callable, algorithm: str) -> Callable:
+        has_it = algorithm in BY_COLLECTIVE[collective.__name__]
+        return partial(collective, group=self._channel.group, algorithm=algorithm if has_it else "auto")
+
+    def _start(self, call: str, body: Callable[[], None], tensors: Tensors) -> dist.Work:
+        return CollectiveWork(self._channel, call, body, tensors)
+
+    # All ranks get the same
+
+    def allreduce(self, tensors: Tensors, opts=None) -> dist.Work:
+        op = _op(opts)
+        arrays = [_reducible(tensor, op, "all_reduce") for tensor in tensors]
+
+        def body() -> None:
+            for array in arrays:
+                self._all_reduce(array, op)
+
+        return self._start("all_reduce", body, tensors)
+
+    allreduce_coalesced = allreduce
+
+    def broadcast(self, tensors: Tensors, opts) -> dist.Work:
+        arrays, root = [raw(tensor, "broadcast") for tensor in tensors], self._root(opts, "broadcast")
+
+        def body() -> None:
+            for array in arrays:
+                self._broadcast(array, root)
+
+        return self._start("broadcast", body, tensors)
+
+    def barrier(self, opts=None) -> dist.Work:
+        return self._start("barrier", lambda: comm.barrier(self._channel.group), [])
+
+    # Parts become a whole
+
+    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts=None) -> dist.Work:
+        whole, part = raw(output, "all_gather_into_tensor"), raw(input, "all_gather_into_tensor")
+        _check_parts(whole, part, self._size, "all_gather_into_tensor", "output", "input")
+        return self._start("all_gather_into_tensor", lambda: self._all_gather(whole, part), [output])
+
+    _allgather_base = all_gather_single
+
+    def allgather(self, output_lists: list[Tensors], inputs: Tensors, opts=None) -> dist.Work:
+        (outputs,), (input,) = output_lists, inputs
+        arrays, part = [raw(output, "all_gather") for output in outputs], raw(input, "all_gather")
+        _check_list(arrays, part, self._size, "all_gather", "the list")
+
+        def body() -> None:
+            whole = np.empty((self._size, part.size), part.dtype)
+            self._all_gather(whole, part)
+            _copy(whole, arrays)
+
+        return self._start("all_gather", body, outputs)
+
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts=None) -> dist.Work:
+        return self._last([self.all_gather_single(*pair) for pair in zip(outputs, inputs, strict=True)])
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def gather(self, output_lists: list[Tensors], inputs: Tensors, opts) -> dist.Work:
+        (input,), root = inputs, self._root(opts, "gather")
+        outputs = output_lists[0] if self._rank == root else None
+        part, arrays = _and_list(input, outputs, self._size, "gather")
+        body = partial(comm.gather, part, arrays, root, self._channel.group)
+        return self._start("gather", body, outputs or [])
+
+    # A whole becomes parts
+
+    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts=None) -> dist.Work:
+        op = _op(opts)
+        part, whole = (_reducible(tensor, op, "reduce_scatter_tensor") for tensor in (output, input))
+        _check_parts(whole, part, self._size, "reduce_scatter_tensor", "input", "output")
+        return self._start("reduce_scatter_tensor", lambda: self._reduce_scatter(part, whole, op), [output])
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter(self, outputs: Tensors, input_lists: list[Tensors], opts=None) -> dist.Work:
+        (output,), (inputs,), op = outputs, input_lists, _op(opts)
+        part = _reducible(output, op, "reduce_scatter")
+        arrays = [_reducible(input, op, "reduce_scatter") for input in inputs]
+        _check_list(arrays, part, self._size, "reduce_scatter", "the list")
+
+        def body() -> None:
+            whole = np.concatenate([array.reshape(-1) for array in arrays])
+            self._reduce_scatter(part, whole, op)
+
+        return self._start("reduce_scatter", body, outputs)
+
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts=None) -> dist.Work:
+        return self._last([self.reduce_scatter_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)])
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def reduce(self, tensors: Tensors, opts) -> dist.Work:
+        (tensor,), op, root = tensors, _op(opts), self._root(opts, "reduce")
+        array = _reducible(tensor, op, "reduce")
+        return self._start("reduce", lambda: self._reduce(array, root, op), tensors)
+
+    def scatter(self, outputs: Tensors, input_lists: list[Tensors], opts) -> dist.Work:
+        (output,), root = outputs, self._root(opts, "scatter")
+        inputs = input_lists[0] if self._rank == root else None
+        part, arrays = _and_list(output, inputs, self._size, "scatter")
+        body = partial(comm.scatter, part, arrays, root, self._channel.group)
+        return self._start("scatter", body, outputs)
+
+    # Every rank has something for every other
+
+    def all_to_all_single(
+        self, output: torch.Tensor, input: torch.Tensor, output_sizes: list[int], input_sizes: list[int], opts=None
+    ) -> dist.Work:
+        incoming, outgoing = raw(output, "all_to_all_single"), raw(input, "all_to_all_single")
+        # torch passes empty lists for equal parts, and some ranks may pass sizes that others leave out
+        incoming, incoming_sizes = self._rows(incoming, len(output), output_sizes)
+        outgoing, outgoing_sizes = self._rows(outgoing, len(input), input_sizes)
+        body = partial(self._all_to_all, incoming, outgoing, incoming_sizes, outgoing_sizes)
+        return self._start("all_to_all_single", body, [output])
+
+    alltoall_base = all_to_all_single
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts=None) -> dist.Work:
+        incoming, outgoing = ([raw(tensor, "all_to_all") for tensor in tensors] for tensors in (outputs, inputs))
+
+        def body() -> None:
+            sizes = [[array.size for array in arrays] for arrays in (incoming, outgoing)]
+            arrived = np.empty(sum(sizes[0]), incoming[0].dtype)
+            self._all_to_all(arrived, np.concatenate([array.reshape(-1) for array in outgoing]), *sizes)
+            _copy(np.split(arrived, np.cumsum(sizes[0])[:-1]), incoming)
+
+        return self._start("all_to_all", body, outputs)
+
+    def _rows(self, array: np.ndarray, rows: int, sizes: list[int]) -> tuple[np.ndarray, list[int]]:
+        """An array by rows, (rows, width), and how many of them each rank has."""
+        if rows % self._size and not sizes:
+            raise ValueError(f"all_to_all_single: {self._size} ranks do not divide {rows} rows; pass the split sizes")
+        width = array.size // rows if rows else 0
+        return array.reshape(rows, width), list(sizes) or [rows // self._size] * self._size
+
+    # Two ranks
+
+    def send(self, tensors: Tensors, dst: int, tag: int) -> dist.Work:
+        return self._message(comm.isend, tensors, dst, tag, f"send to rank {dst}")
+
+    def recv(self, tensors: Tensors, src: int, tag: int) -> dist.Work:
+        return self._message(comm.irecv, tensors, src, tag, f"recv from rank {src}")
+
+    def recv_anysource(self, tensors: Tensors, tag: int) -> dist.Work:
+        raise NotImplementedError("minidist receives from a rank that is named: pass src= to torch.distributed.recv")
+
+    def _message(self, post: Callable, tensors: Tensors, peer: int, tag: int, call: str) -> dist.Work:
+        (tensor,) = tensors
+        self._channel.admit()
+        return MessageWork(self._channel, call, post(raw(tensor, call), peer, self._channel.group, tag), peer)
+
+    # The group itself
+
+    def getBackendName(self) -> str:
+        return "minidist"
+
+    # torch keeps the names in its C++ backends, of which this group has none
+
+    def setGroupName(self, name: str) -> None:
+        self._name = name
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    def setGroupDesc(self, description: str) -> None:
+        self._description = description
+
+    def getGroupDesc(self) -> str:
+        return self._description
+
+    def size(self) -> int:
+        return self._size
+
+    def rank(self) -> int:
+        return self._rank
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._channel.timeout = timeout.total_seconds()
+
+    def abort(self) -> None:
+        self._channel.end("this group was aborted")
+
+    def shutdown(self) -> None:
+        self._channel.close()
+
+    def _root(self, opts, call: str) -> int:
+        if not 0 <= opts.rootRank < self._size:
+            raise ValueError(f"{call}: there is no rank {opts.rootRank} in a group of {self._size}")
+        return opts.rootRank
+
+    def _last(self, works: list[dist.Work]) -> dist.Work:
+        """The work of several calls: they run in order, so it is that of the last."""
+        return works[-1]
+
+
+def _op(opts) -> comm.ReduceOp:
+    """minidist's operation for the one in torch's options; SUM where there are none."""
+    wanted = dist.ReduceOp.SUM if opts is None else opts.reduceOp
+    for theirs, ours in OPS.items():
+        if wanted == theirs:
+            return ours
+    names = ", ".join(op.name for op in OPS.values())
+    raise NotImplementedError(f"minidist reduces with {names}, but got {_op_name(wanted)}; use one of them")
+
+
+def _op_name(op) -> str:
+    return str(getattr(op, "op", op)).rpartition(".")[2]
+
+
+def _reducible(tensor: torch.Tensor, op: comm.ReduceOp, call: str) -> np.ndarray:
+    array = view(tensor, call)
+    check_op(op, array.dtype, call)
+    return array
+
+
+def _and_list(tensor: torch.Tensor, tensors: Tensors | None, size: int, call: str):
+    """Views of a tensor, and of the list of tensors like it that the root has; None on the others."""
+    part = raw(tensor, call)
+    if tensors is None:
+        return part, None
+    arrays = [raw(each, call) for each in tensors]
+    _check_list(arrays, part, size, call, "the list of the root")
+    return part, arrays
+
+
+def _check_parts(whole: np.ndarray, part: np.ndarray, size: int, call: str, name: str, of: str) -> None:
+    if whole.dtype != part.dtype or whole.size != size * part.size:
+        raise ValueError(
+            f"{call}: {name} must have {size} x {part.size} elements of {part.dtype}, {size} times those of {of}, but "
+            f"has {whole.size} of {whole.dtype}"
+        )
+
+
+def _check_list(arrays: list[np.ndarray], part: np.ndarray, size: int, call: str, name: str) -> None:
+    wanted = [(part.size, part.dtype)] * size
+    if [(array.size, array.dtype) for array in arrays] != wanted:
+        found = ", ".join(f"{array.size} of {array.dtype}" for array in arrays)
+        raise ValueError(
+            f"{call}: {name} must hold {size} tensors of {part.size} elements of {part.dtype}, but holds {found}"
+        )
+
+
+def _copy(parts, arrays: list[np.ndarray]) -> None:
+    for part, array in zip(parts, arrays, strict=True):
+        array[...] = part.reshape(array.shape)

@@ -1,0 +1,60 @@
+"""Tells torch of the backend, and whose collectives it runs."""
+
+import os
+import sys
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from minidist import overrides
+from minidist.comm.failures import add_plumbing
+from minidist.comm.runtime.worker import SWITCH_SECONDS
+from minidist.comm.tables import BY_COLLECTIVE
+from minidist.course.learner.implementations import implementations_of, install
+from minidist.pytorch.channel import Channel
+from minidist.pytorch.meeting import meet
+from minidist.pytorch.process_group import ProcessGroup
+
+add_plumbing(os.path.dirname(os.path.abspath(__file__)))
+
+
+def register(algorithm: str = "auto", impl: str | None = None) -> list[str]:
+    """Register "minidist" as a backend of torch.distributed, in this process: every rank calls it.
+
+    Groups made from now on use it: ``dist.init_process_group("minidist")``. It takes tensors on the CPU.
+
+    Args:
+        algorithm: as for minidist's collectives. A collective that has no algorithm of this name takes "auto".
+        impl: whose collectives run: "exercises", "solutions" or a folder of chNN_*.py files. For those that are still
+            stubs there, minidist's own run. None changes nothing: minidist's own, or the overrides in force.
+
+    Returns:
+        The names of the functions that come from ``impl``. ``minidist.overrides.calls`` counts their calls.
+
+    Raises:
+        ValueError: if no collective has that algorithm, there is no such folder, or all its collectives are stubs.
+    """
+    known = {name for methods in BY_COLLECTIVE.values() for name in methods}
+    if algorithm != "auto" and algorithm not in known:
+        raise ValueError(f"register: unknown algorithm {algorithm!r}; choose auto, {', '.join(sorted(known))}")
+
+    own = []
+    if impl is not None:
+        implementations = [each for each in implementations_of(impl) if _moves_arrays(each.name)]
+        own = [each.name for each in implementations if each.source is not None]
+        if not own:
+            raise ValueError(f"register: no collective in {impl} is solved yet; leave impl= out to run minidist's own")
+        install(implementations)
+
+    def create(store: dist.Store, rank: int, size: int, timeout: timedelta) -> ProcessGroup:
+        channel = Channel(meet(store, rank, size, timeout), rank, timeout.total_seconds())
+        return ProcessGroup(channel, algorithm)
+
+    dist.Backend.register_backend("minidist", create, devices=["cpu"])
+    sys.setswitchinterval(SWITCH_SECONDS)  # the background thread must not wait long for the interpreter
+    return own
+
+
+def _moves_arrays(function: str) -> bool:
+    """Whether an overridable function is one of minidist.comm: torch does the rest of the training itself."""
+    return overrides.OVERRIDABLE[function].__module__.startswith("minidist.comm.")

@@ -1,0 +1,189 @@
+"""DistributedDataParallel and FSDP2 train on minidist, and on the ring that a learner wrote."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'minidist[torch]'")
+
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard  # noqa: E402
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+import minidist.pytorch  # noqa: E402
+from minidist import overrides  # noqa: E402
+
+SOLUTIONS = Path(minidist.__file__).parent.parent / "solutions"
+STEPS = 3
+
+
+def model() -> "torch.nn.Module":
+    """Its gradients fill more than one bucket: DDP's first one takes 1 MiB."""
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Linear(37, 600), torch.nn.GELU(), torch.nn.LayerNorm(600), torch.nn.Linear(600, 500),
+        torch.nn.GELU(), torch.nn.Linear(500, 5),
+    )  # fmt: skip
+
+
+def train(net, groups, after_step) -> tuple[list[float], list[str]]:
+    """Train on batches that differ between ranks; return the losses, and hashes of the bits of ``after_step()``."""
+    optimizer = torch.optim.AdamW(net.parameters(), 0.01)
+    data = torch.Generator().manual_seed(groups.rank)
+    losses, hashes = [], []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = net(torch.randn(16, 37, generator=data)).float().square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        hashes += [hashlib.sha256(each.detach().numpy().tobytes()).hexdigest() for each in after_step()]
+    return losses, hashes
+
+
+def ddp_on(groups, group) -> tuple[list[float], list[str]]:
+    net = DistributedDataParallel(model(), process_group=group, bucket_cap_mb=0.1)
+    return train(net, groups, lambda: [each for p in net.parameters() for each in (p, p.grad)])
+
+
+def both_ddp(groups):
+    ours, theirs = (ddp_on(groups, group) for group in groups.both)
+    return ours == theirs, ours[1]
+
+
+def test_ddp_has_the_bits_of_ddp_on_gloo(torch_ranks):
+    """On two ranks a sum has two terms, and a + b has the bits of b + a. So there is one right answer."""
+    first, second = torch_ranks(2)(both_ddp)
+    assert first[0] and second[0]
+    assert first[1] == second[1]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("size", [3, 4])
+def test_ddp_leaves_the_same_bits_on_every_rank(torch_ranks, size):
+    _, hashes = zip(*torch_ranks(size)(both_ddp), strict=True)
+    assert hashes == (hashes[0],) * size
+
+
+def fsdp_on(groups, group, policy) -> tuple[list[float], list[str]]:
+    net, mesh = model(), DeviceMesh.from_group(group, "cpu")
+    for layer in (net[0], net[3], net[5], net):
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    return train(net, groups, lambda: [each.full_tensor() for p in net.parameters() for each in (p, p.grad)])
+
+
+def both_fsdp(groups, policy):
+    ours, theirs = (fsdp_on(groups, group, policy) for group in groups.both)
+    return ours == theirs
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        MixedPrecisionPolicy(),
+        pytest.param(MixedPrecisionPolicy(torch.bfloat16, torch.float32), id="bfloat16", marks=pytest.mark.long),
+    ],
+)
+def test_fsdp2_has_the_bits_of_fsdp2_on_gloo(torch_ranks, policy):
+    assert torch_ranks(2)(both_fsdp, policy) == [True, True]
+
+
+def both_first_fsdp(groups):
+    """The first FSDP frees its parameters by resizing their storage."""
+    found = []
+    for group in groups.both:
+        net = FullyShardedDataParallel(model(), group, device_id=torch.device("cpu"))
+        found.append(train(net, groups, lambda net=net: list(net.parameters())))
+    return found[0] == found[1]
+
+
+@pytest.mark.long
+def test_fsdp1_has_the_bits_of_fsdp1_on_gloo(torch_ranks):
+    assert torch_ranks(2)(both_first_fsdp) == [True, True]
+
+
+def tensor_parallel(groups):
+    """The largest difference between gradients of a model that is split by columns and rows, and of the full one."""
+    split, full = model(), model()
+    mesh = init_device_mesh("cpu", (groups.size,))
+    parallelize_module(split, mesh, {"3": ColwiseParallel(), "5": RowwiseParallel()})
+    batch = torch.randn(4, 37, generator=torch.Generator().manual_seed(0))
+    for net in (split, full):
+        net(batch).square().mean().backward()
+    layers = zip((split[3], split[5]), (full[3], full[5]), strict=True)
+    pairs = [(ours.weight.grad.full_tensor(), theirs.weight.grad) for ours, theirs in layers]
+    return max((ours - theirs).abs().max().item() for ours, theirs in pairs)
+
+
+@pytest.mark.long
+def test_tensor_parallel_layers(torch_ranks):
+    assert max(torch_ranks(2)(tensor_parallel)) < 1e-6
+
+
+def power_sgd(groups):
+    """A hook whose callbacks start further all-reduces."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
+
+    net = DistributedDataParallel(model())
+    state = power.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+    net.register_comm_hook(state, power.powerSGD_hook)
+    return train(net, groups, lambda: [p.grad for p in net.parameters()])[-1]
+
+
+@pytest.mark.long
+def test_hooks_may_start_collectives(torch_ranks):
+    first, second = torch_ranks(2)(power_sgd)
+    assert first == second
+
+
+# ── Whose ring ran ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def ddp_on_answers(groups, folder):
+    """Train on a folder's functions; which they are, how often the ring ran, whether gloo's bits come out."""
+    own = minidist.pytorch.register("ring", folder)
+    try:
+        net = DistributedDataParallel(model(), process_group=groups.minidist, bucket_cap_mb=0.1)
+        overrides.calls.clear()
+        ours = train(net, groups, lambda: [p.grad for p in net.parameters()])
+        calls = overrides.calls["all_reduce_ring"]
+    finally:
+        overrides.override({})
+    net = DistributedDataParallel(model(), process_group=groups.gloo, bucket_cap_mb=0.1)
+    return own, calls, ours == train(net, groups, lambda: [p.grad for p in net.parameters()])
+
+
+def answers(folder: Path, old: str = "", new: str = "") -> str:
+    """A folder with the solutions of chapter 3, in which one piece of text is replaced."""
+    (solution,) = SOLUTIONS.glob("ch03_*.py")
+    text = solution.read_text(encoding="utf-8")
+    assert old in text
+    (folder / solution.name).write_text(text.replace(old, new), encoding="utf-8")
+    return str(folder)
+
+
+def test_the_ring_of_the_learner_is_what_runs(torch_ranks, tmp_path):
+    for own, calls, as_gloo in torch_ranks(2)(ddp_on_answers, answers(tmp_path)):
+        assert {"all_reduce_ring", "reduce_scatter_ring", "all_gather_ring"} <= set(own)
+        assert calls > STEPS  # after the first step, which shows the order of the gradients, there are two buckets
+        assert as_gloo
+
+
+BREAKAGE = "        combine(mine, arrived, out=mine)", "        pass"
+
+
+def test_a_broken_ring_breaks_the_training(torch_ranks, tmp_path):
+    """A ring that forgets to add leaves each rank with gradients of one rank."""
+    for _, calls, as_gloo in torch_ranks(2)(ddp_on_answers, answers(tmp_path, *BREAKAGE)):
+        assert calls and not as_gloo
+
+
+@pytest.mark.parametrize(
+    "folder, words", [("nowhere", "there is no such folder"), ("empty", "no collective in .* is solved yet")]
+)
+def test_answers_that_are_none_are_refused(tmp_path, folder, words):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=words):
+        minidist.pytorch.register(impl=str(tmp_path / folder))

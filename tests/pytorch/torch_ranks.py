@@ -1,0 +1,89 @@
+"""Processes that run functions as the ranks of torch groups: one group on minidist, and one on gloo to compare with."""
+
+import multiprocessing
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+LIMIT = 120  # seconds: for processes that import torch on a busy machine, and for any one function
+
+
+@dataclass
+class Groups:
+    """What a function receives: groups of all ranks."""
+
+    rank: int
+    size: int
+    minidist: object
+    gloo: object
+
+    @property
+    def both(self) -> tuple:
+        return self.minidist, self.gloo
+
+
+class TorchRanks:
+    """``size`` warm processes. ``ranks(function, *arguments)`` returns each rank's result, in rank order."""
+
+    def __init__(self, size: int, folder: Path, algorithm: str = "ring", seconds: float = LIMIT) -> None:
+        context = multiprocessing.get_context("spawn")
+        pairs = [context.Pipe() for _ in range(size)]
+        self.pipes = [mine for mine, _ in pairs]
+        store = str(folder / "store")
+        self.processes = [
+            context.Process(target=_serve, args=(theirs, rank, size, store, algorithm, seconds), daemon=True)
+            for rank, (_, theirs) in enumerate(pairs)
+        ]
+        for process in self.processes:
+            process.start()
+        for _, theirs in pairs:
+            theirs.close()  # so that a process that dies is noticed
+
+    def __call__(self, function: Callable, *arguments) -> list:
+        self.send(function, *arguments)
+        return [self.receive(rank) for rank in range(len(self.pipes))]
+
+    def send(self, function: Callable, *arguments) -> None:
+        for pipe in self.pipes:
+            pipe.send((function, arguments))
+
+    def receive(self, rank: int):
+        assert self.pipes[rank].poll(LIMIT), f"rank {rank} does not answer"
+        error, result = self.pipes[rank].recv()
+        assert error is None, f"rank {rank}:\n{error}"
+        return result
+
+    def close(self) -> list[int]:
+        """Let the processes end by themselves; return their exit statuses."""
+        for pipe in self.pipes:
+            with suppress(OSError):
+                pipe.send(None)
+        for process in self.processes:
+            process.join(30)
+            process.kill()
+            process.join(30)
+        return [process.exitcode for process in self.processes]
+
+
+def _serve(pipe, rank: int, size: int, store: str, algorithm: str, seconds: float) -> None:
+    import torch
+    import torch.distributed as dist
+
+    import minidist.pytorch
+
+    torch.set_num_threads(1)
+    minidist.pytorch.register(algorithm)
+    limit = timedelta(seconds=LIMIT)  # they may load for longer than a wait may take later
+    dist.init_process_group("minidist", f"file://{store}", rank=rank, world_size=size, timeout=limit)
+    groups = Groups(rank, size, dist.group.WORLD, dist.new_group(backend="gloo", timeout=limit))
+    groups.minidist.set_timeout(timedelta(seconds=seconds))
+    while (task := pipe.recv()) is not None:
+        function, arguments = task
+        try:
+            pipe.send((None, function(groups, *arguments)))
+        except Exception:
+            pipe.send((traceback.format_exc(), None))
+    dist.destroy_process_group()
