@@ -11,7 +11,6 @@ This is the part that all transports share. How a piece moves is a subclass's bu
 (shared_memory/queues.py), or through MPI (mpi.py). Nothing above this file knows which.
 """
 
-import os
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -23,11 +22,11 @@ import numpy as np
 from minidist import trace
 from minidist.comm.failures import Aborted, Mismatch, caller
 from minidist.comm.transports.compute_clock import ComputeClock
+from minidist.comm.transports.core import SHARED_SECONDS, Core
 from minidist.comm.transports.messages import SHORT, AnyOf, Arriving, Combine, Receive, Send, shorten
 from minidist.comm.transports.status import BLOCKED, FINISHED, RUNNING
 
 SPINS = 100  # polls before a waiting rank sleeps between polls
-SHARED_CORE_SECONDS = 50e-6  # giving up the core takes longer only if another process then had it
 POLL_SECONDS = (20e-6, 1e-3)  # the first and the longest of these sleeps
 
 
@@ -59,6 +58,7 @@ class Transport(ABC):
         self.groups: list = []  # the process groups of this run; closed at its end
         self.lock = threading.RLock()  # shared by the main thread and the threads of asynchronous collectives
         self.moved = 0  # pieces of messages
+        self.core = Core()
         self.clock = ComputeClock()  # of the main thread, which makes the transport
         self.main_thread = threading.get_ident()
         self.threads = {self.main_thread}  # all that may send and receive: also the background threads
@@ -265,10 +265,10 @@ class Transport(ABC):
         while not work.done:
             if self.progress():
                 fruitless = 0
-            elif fruitless < spins:
+            elif fruitless < spins and not self.core.crowded:
                 fruitless += 1
-                away = _yield_core()
-                if away > SHARED_CORE_SECONDS:
+                away = self.core.give_up()
+                if away > SHARED_SECONDS:
                     without_core += away
                     fruitless = spins  # others want this core: a rank that sleeps gets it back sooner, when woken
             else:
@@ -374,13 +374,3 @@ class Waiting:
         with self.transport.lock:
             del self.transport.waits[self.thread]
             self.transport.change_active(+1)
-
-
-_sched_yield = getattr(os, "sched_yield", lambda: time.sleep(0))
-
-
-def _yield_core() -> float:
-    """Give up the core once, since the awaited rank may need it; return for how many seconds it was gone."""
-    before = time.perf_counter()
-    _sched_yield()
-    return time.perf_counter() - before
