@@ -105,7 +105,8 @@ def command_of(pid: int) -> str:
 
 def start(tmp_path: Path, ranks: int, *command, environment: dict[str, str] | None = None) -> Job:
     """``mpiexec -n RANKS COMMAND``, its output in a file."""
-    mark, folder, output = uuid.uuid4().hex, tmp_path / "temporary", tmp_path / "output.txt"
+    mark, output = uuid.uuid4().hex, tmp_path / "output.txt"
+    folder = tmp_path.parent / mark[:8]  # short: the path of a Unix socket in it has 108 bytes at most
     folder.mkdir(exist_ok=True)
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("PMI", "HYDRA", "PYTEST_"))}
     environment = inherited | {MARK: mark, "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"} | (environment or {})
