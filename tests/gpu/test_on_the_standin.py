@@ -187,7 +187,7 @@ def collectives(count: int) -> dict:
             | batches(BATCHES)
             | collectives(1)
             | {("to host", "comm.point_to_point._isend"): BATCHES * 2 * 4}
-            | {("to device", "comm.point_to_point.<lambda>"): BATCHES * 2 * 4},
+            | {("to device", "comm.work.wait"): BATCHES * 2 * 4},
         ),
         (  # in each of two layers how many rows every expert has
             "dp=1",
@@ -211,7 +211,7 @@ def collectives(count: int) -> dict:
             | batches(BATCHES)
             | collectives(1)
             | {("to host", "comm.point_to_point._isend"): BATCHES}
-            | {("to device", "comm.point_to_point.<lambda>"): BATCHES},
+            | {("to device", "comm.work.wait"): BATCHES},
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
