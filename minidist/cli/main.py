@@ -34,6 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     0 success, 1 fingerprints differ or one of several demonstrations failed, 2 invalid input or failure.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    found = None
     try:
         found = launched_with_others()
         with heard_once(found):

@@ -98,6 +98,13 @@ def test_a_world_of_one_where_slurm_says_four_is_refused(tmp_path):
     assert status == 2 and output.startswith("minidist: srun says that this is rank 0 of 4"), output
 
 
+def test_a_command_names_variables_that_name_no_rank(capsys, monkeypatch):
+    monkeypatch.setenv("RANK", "x")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert cli.main(["plan"]) == 2
+    assert capsys.readouterr().err.startswith("minidist: RANK=x and WORLD_SIZE=4 name no rank of a world")
+
+
 @needs_mpi
 def test_a_plain_script_is_alone(tmp_path):
     script = """if True:
