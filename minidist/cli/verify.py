@@ -139,11 +139,7 @@ def _asked(options, layouts: list[Layout], steps: int = STEPS) -> Group:
     }
     config = _config(options, **settings)
     for layout in (ONE_PROCESS, *layouts):
-        if job_size() is not None and layout.world_size > job_size():
-            raise ValueError(
-                f"layout {layout} needs {layout.world_size} ranks, but the MPI job has {job_size()}: "
-                f"mpiexec -n {layout.world_size}"
-            )
+        _check_job(layout)
         check_exact(config, layout)
         check_memory(config, layout)
     return config, layouts
@@ -298,10 +294,18 @@ def _fewest_layers(layout: Layout) -> int:
     return sum(layout.layers_of_stages) or layout.stage_count
 
 
-def _fits(config: TrainConfig, layout: Layout) -> bool:
+def _check_job(layout: Layout) -> None:
+    """Raises ValueError where the ranks are those of an MPI job, and too few."""
     if job_size() is not None and layout.world_size > job_size():
-        return False
+        raise ValueError(
+            f"layout {layout} needs {layout.world_size} ranks, but the MPI job has {job_size()}: "
+            f"mpiexec -n {layout.world_size}"
+        )
+
+
+def _fits(config: TrainConfig, layout: Layout) -> bool:
     try:
+        _check_job(layout)
         config.check(layout)
         check_memory(config, layout)
     except ValueError:

@@ -2,9 +2,8 @@
 
 import atexit
 import sys
-from functools import partial
 
-from minidist.comm.group import ProcessGroup, end_run
+from minidist.comm.group import ProcessGroup
 from minidist.comm.runtime.mpi.job import LIMIT_SECONDS, Job, end_job
 from minidist.launched import launched
 
@@ -42,12 +41,7 @@ def init(limit: float = LIMIT_SECONDS) -> ProcessGroup:
 
 
 def _leave(job: Job, world: ProcessGroup) -> None:
-    """Complete what is in flight, then wait for all others: a rank that waits for this one must learn that it has
-    ended, and MPI_Finalize answers no questions."""
-    from minidist.comm.runtime.mpi.questions import answer_until
-
-    end_run(world)
-    world.transport.receive_rest(partial(answer_until, job.comm, doing="has ended its program"))
-    for line in world.transport.leftovers():
+    """Wait for all others before MPI ends: a rank that waits for this one must learn that it has ended, and
+    MPI_Finalize answers no questions."""
+    for line in job.leave(world, "has ended its program"):
         print(f"minidist: {line}", file=sys.stderr)
-    world.transport.close()

@@ -3,9 +3,10 @@
 import os
 import socket
 import sys
+from functools import partial
 
 from minidist.comm.failures import Deadlock, Hang
-from minidist.comm.group import ProcessGroup
+from minidist.comm.group import ProcessGroup, end_run
 from minidist.comm.runtime.mpi.segments import unlink_segments
 from minidist.comm.runtime.tracebacks import own_traceback, summary
 from minidist.comm.work import SWITCH_SECONDS
@@ -64,6 +65,20 @@ class Job:
         world = ProcessGroup(transport, tuple(range(size)), context=0)
         transport.groups.append(world)
         return world
+
+    def leave(self, world: ProcessGroup, doing: str) -> list[str]:
+        """End the world, whose ranks all call it: complete what is in flight; return what was never received, in words.
+
+        Args:
+            doing: what this rank tells those that ask meanwhile, since they still wait for it.
+        """
+        from minidist.comm.runtime.mpi.questions import answer_until
+
+        end_run(world)
+        world.transport.receive_rest(partial(answer_until, self.comm, doing=doing))
+        leftovers = world.transport.leftovers()
+        world.transport.close()
+        return leftovers
 
     def where(self) -> str:
         """Where this rank is and what it may use, in one line."""

@@ -13,7 +13,6 @@ from itertools import chain
 
 from mpi4py import MPI
 
-from minidist.comm.group import end_run
 from minidist.comm.runtime import serialization
 from minidist.comm.runtime.mpi.job import LIMIT_SECONDS, Job, end_job
 from minidist.comm.runtime.mpi.questions import answer_until
@@ -114,11 +113,7 @@ def run_rank(job: Job, run: bytes, report: Callable[[object], None]) -> tuple[ob
         world = job.world(size, limit)
         world.report = report
         result = function(world, *arguments)
-        end_run(world)
-        world.transport.receive_rest(partial(answer_until, job.comm, doing=ENDED))
-        leftovers = world.transport.leftovers()
-        world.transport.close()
-        return result, leftovers
+        return result, job.leave(world, ENDED)
     except BaseException as error:
         end_job(job, error, FAILED, __file__)
 
