@@ -3,6 +3,7 @@
 import os
 import socket
 import sys
+import time
 from functools import partial
 
 from minidist.comm.failures import Deadlock, Hang
@@ -13,6 +14,7 @@ from minidist.comm.work import SWITCH_SECONDS
 from minidist.launched import TORCHRUN, Launched
 
 LIMIT_SECONDS = 600.0  # for a wait in which nothing moves, as in torch.distributed with NCCL
+TELL_SECONDS = 0.2  # for the launcher to pass on what a rank has printed, before the job's end closes the pipe
 INSTALL = "pip install -e '.[mpi]', or on a cluster mpi4py for the MPI library that is there (docs/cluster.md)"
 
 
@@ -129,6 +131,7 @@ def end_job(job: Job, error: BaseException, status: int, caller: str) -> None:
     if not isinstance(error, Deadlock | Hang):  # they say where each rank is
         text += f"\n\n{own_traceback(error, caller).rstrip()}"
     print(text, file=sys.__stderr__, flush=True)
+    time.sleep(TELL_SECONDS)
     from mpi4py import MPI  # only where there is a job
 
     MPI.COMM_WORLD.Abort(status)  # of a duplicate MPICH ends only this node's processes
