@@ -22,6 +22,7 @@ from math import frexp, isfinite, sqrt
 
 from minidist import trace
 from minidist.backend import cache_blocks, xp
+from minidist.fused import fused
 from minidist.nn.layers import Parameter
 from minidist.nn.loss import identity
 
@@ -111,19 +112,23 @@ def grid_scale(largest: float, count: int) -> float:
 
 
 def squares_on_grid(gradient, scale: float):
-    """The sum of ``round((scale * g)^2)``, an int64 on the gradient's device.
+    """The sum of ``round((scale * g)^2)``, an int64 on the gradient's device; 0 without elements.
 
     A float32 has 24 bits, so its square is exact in float64.
     """
     flat = gradient.reshape(-1)
-    total = xp.zeros((), xp.int64)
-    for block in cache_blocks(flat.size, CHUNK):
-        squares = flat[block].astype(xp.float64)
-        squares *= scale
-        squares *= squares
-        xp.rint(squares, out=squares)
-        total += squares.astype(xp.int64).sum()
-    return total
+    return sum(_squares_on_grid(flat[block], scale).sum() for block in cache_blocks(flat.size, CHUNK))
+
+
+@fused(
+    "T element, float64 scale", "int64 multiple", "double scaled = element * scale; multiple = rint(scaled * scaled);"
+)
+def _squares_on_grid(elements, scale):
+    squares = elements.astype(xp.float64)
+    squares *= scale
+    squares *= squares
+    xp.rint(squares, out=squares)
+    return squares.astype(xp.int64)
 
 
 def clip_factor(norm: float, max_norm: float) -> float:

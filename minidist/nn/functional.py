@@ -14,6 +14,7 @@ from math import pi, sqrt
 import numpy as np
 
 from minidist.backend import add_at, cache_blocks, from_host, matmul_each, xp
+from minidist.fused import fused
 from minidist.nn.rounding import rounded
 from minidist.nn.tensor import Context, Function, Tensor
 
@@ -25,10 +26,20 @@ def sum_over_heads(heads):
 
     In a process with only some of the heads this is a partial sum: add the others' before rounding.
     """
-    total = heads[0].astype(xp.float64, order="C")
+    total = xp.empty(heads.shape[1:], xp.float64)
+    _sum_over_heads(heads, len(heads), total)
+    return total
+
+
+@fused(
+    "raw T heads, int64 count",
+    "float64 total",
+    "total = heads[i]; for (long long h = 1; h < count; ++h) total += heads[h * _ind.size() + i];",
+)
+def _sum_over_heads(heads, count, total):
+    total[...] = heads[0]
     for head in heads[1:]:
         total += head
-    return total
 
 
 def sum_over_tokens(values):
@@ -117,27 +128,9 @@ class Gelu(Function):
 
     @staticmethod
     def forward(ctx: Context, x):
-        linear = sqrt(2 / pi)
-        cubic = 0.044715 * linear
-        y = xp.empty(x.shape, x.dtype)
-        slope = xp.empty(x.shape, x.dtype) if ctx.needs_input_grad[0] else None
-        flat_x, flat_y = x.reshape(-1), y.reshape(-1)
-        for part in cache_blocks(x.size, CHUNK):
-            square = flat_x[part] * flat_x[part]
-            gate = square * cubic
-            gate += linear
-            gate *= flat_x[part]  # u
-            xp.tanh(gate, out=gate)
-            gate += 1
-            gate *= 0.5  # g
-            xp.multiply(flat_x[part], gate, out=flat_y[part])
-            if slope is not None:
-                square *= 6 * cubic
-                square += 2 * linear  # 2 du/dx
-                square *= flat_y[part]
-                square *= 1 - gate
-                xp.add(square, gate, out=slope.reshape(-1)[part])
-        ctx.save_for_backward(slope)
+        with_slope = ctx.needs_input_grad[0]
+        y, slope = _gelu(x, with_slope, LINEAR, CUBIC, 2 * LINEAR, 6 * CUBIC)
+        ctx.save_for_backward(slope if with_slope else None)
         return y
 
     @staticmethod
@@ -146,19 +139,50 @@ class Gelu(Function):
         return gradient * slope
 
 
+LINEAR, CUBIC = sqrt(2 / pi), 0.044715 * sqrt(2 / pi)  # u = LINEAR x + CUBIC x^3
+
+
+@fused(
+    "T x, bool with_slope, T linear, T cubic, T linear2, T cubic6",
+    "T y, T slope",
+    """
+    T square = x * x;
+    T gate = (tanh((square * cubic + linear) * x) + 1) * (T)0.5;
+    y = x * gate;
+    slope = with_slope ? (square * cubic6 + linear2) * y * (1 - gate) + gate : gate;
+    """,
+)
+def _gelu(x, with_slope, linear, cubic, linear2, cubic6):
+    y = xp.empty(x.shape, x.dtype)
+    slope = xp.empty(x.shape, x.dtype) if with_slope else None
+    flat_x, flat_y = x.reshape(-1), y.reshape(-1)
+    for part in cache_blocks(x.size, CHUNK):
+        square = flat_x[part] * flat_x[part]
+        gate = square * cubic
+        gate += linear
+        gate *= flat_x[part]  # u
+        xp.tanh(gate, out=gate)
+        gate += 1
+        gate *= 0.5  # g
+        xp.multiply(flat_x[part], gate, out=flat_y[part])
+        if with_slope:
+            square *= cubic6
+            square += linear2  # 2 du/dx
+            square *= flat_y[part]
+            square *= 1 - gate
+            xp.add(square, gate, out=slope.reshape(-1)[part])
+    return y, slope
+
+
 class LayerNorm(Function):
     @staticmethod
     def forward(ctx: Context, x, gain, bias, eps):
         x = xp.ascontiguousarray(x)  # the bits of a sum over the last axis depend on the memory order
         width = x.shape[-1]
-        centred = x - x.sum(axis=-1, keepdims=True) / width
-        variance = xp.einsum("...c,...c->...", centred, centred)[..., None] / width  # (..., 1)
-        inverse_std = 1 / xp.sqrt(variance + eps)
-        normal = centred
-        normal *= inverse_std  # (..., C)
+        centred = _centred(x, x.sum(axis=-1, keepdims=True), width)  # (..., C)
+        inverse_std = _inverse_std(xp.einsum("...c,...c->...", centred, centred)[..., None], width, eps)  # (..., 1)
+        normal, y = _normalized(centred, inverse_std, gain, bias)  # (..., C) each
         ctx.save_for_backward(normal, gain, exact=(inverse_std,))
-        y = normal * gain
-        y += bias
         return y
 
     @staticmethod
@@ -169,17 +193,50 @@ class LayerNorm(Function):
         grad_x = grad_gain = grad_bias = None
         if ctx.needs_input_grad[0]:
             grad_normal = gradient * gain  # (..., C)
-            mean = grad_normal.sum(axis=-1, keepdims=True) / width  # (..., 1)
-            projection = xp.einsum("...c,...c->...", grad_normal, normal)[..., None] / width  # (..., 1)
-            grad_x = grad_normal
-            grad_x -= mean
-            grad_x -= normal * projection
-            grad_x *= inverse_std
+            total = grad_normal.sum(axis=-1, keepdims=True)  # (..., 1)
+            projection = xp.einsum("...c,...c->...", grad_normal, normal)[..., None]  # (..., 1)
+            grad_x = _grad_of_normalized(grad_normal, total, projection, width, normal, inverse_std)
         if ctx.needs_input_grad[1]:
             grad_gain = sum_over_tokens(gradient * normal)
         if ctx.needs_input_grad[2]:
             grad_bias = sum_over_tokens(gradient)
         return grad_x, grad_gain, grad_bias, None
+
+
+@fused("T x, T total, T width", "T centred", "centred = x - total / width;")
+def _centred(x, total, width):
+    return x - total / width
+
+
+@fused("T squares, T width, T eps", "T inverse_std", "inverse_std = 1 / sqrt(squares / width + eps);")
+def _inverse_std(squares, width, eps):
+    return 1 / xp.sqrt(squares / width + eps)
+
+
+@fused(
+    "T centred, T inverse_std, T gain, T bias",
+    "T normal, T y",
+    "normal = centred * inverse_std; y = normal * gain + bias;",
+)
+def _normalized(centred, inverse_std, gain, bias):
+    normal = centred
+    normal *= inverse_std
+    y = normal * gain
+    y += bias
+    return normal, y
+
+
+@fused(
+    "T grad_normal, T total, T projection, T width, T normal, T inverse_std",
+    "T grad_x",
+    "grad_x = (grad_normal - total / width - normal * (projection / width)) * inverse_std;",
+)
+def _grad_of_normalized(grad_normal, total, projection, width, normal, inverse_std):
+    grad_x = grad_normal
+    grad_x -= total / width
+    grad_x -= normal * (projection / width)
+    grad_x *= inverse_std
+    return grad_x
 
 
 class Dropout(Function):

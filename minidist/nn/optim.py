@@ -16,6 +16,7 @@ from math import cos, pi, sqrt
 
 from minidist import ledger, trace
 from minidist.backend import xp
+from minidist.fused import fused
 from minidist.nn.layers import Parameter
 from minidist.nn.rounding import rounded
 from minidist.overrides import overridable
@@ -72,21 +73,38 @@ def adamw_update(
         weight_decay: the share of ``lr * data`` that is subtracted from the weights, independently of the gradient.
     """
     beta1, beta2 = betas
+    correction1, correction2 = 1 - beta1**step, sqrt(1 - beta2**step)
+    shrink = 1 - lr * weight_decay  # of the weights
+    _adamw(
+        grad, beta1, 1 - beta1, beta2, 1 - beta2, correction2, eps, lr / correction1, shrink, data, exp_avg, exp_avg_sq
+    )
+
+
+@fused(
+    "T grad, T beta1, T rest1, T beta2, T rest2, T correction2, T eps, T rate, T shrink",
+    "T data, T exp_avg, T exp_avg_sq",
+    """
+    exp_avg = exp_avg * beta1 + grad * rest1;
+    exp_avg_sq = exp_avg_sq * beta2 + grad * grad * rest2;
+    data = data * shrink - exp_avg / (sqrt(exp_avg_sq) / correction2 + eps) * rate;
+    """,
+)
+def _adamw(grad, beta1, rest1, beta2, rest2, correction2, eps, rate, shrink, data, exp_avg, exp_avg_sq) -> None:
     exp_avg *= beta1
-    scratch = grad * (1 - beta1)
+    scratch = grad * rest1
     exp_avg += scratch
     exp_avg_sq *= beta2
     xp.multiply(grad, grad, out=scratch)
-    scratch *= 1 - beta2
+    scratch *= rest2
     exp_avg_sq += scratch
 
     xp.sqrt(exp_avg_sq, out=scratch)
-    scratch /= sqrt(1 - beta2**step)
+    scratch /= correction2
     scratch += eps
     xp.divide(exp_avg, scratch, out=scratch)
-    scratch *= lr / (1 - beta1**step)
-    if weight_decay:
-        data *= 1 - lr * weight_decay
+    scratch *= rate
+    if shrink != 1:
+        data *= shrink
     data -= scratch
 
 

@@ -1,6 +1,7 @@
 """From a float64 sum to a float32 that does not depend on the order of the sum."""
 
 from minidist.backend import cache_blocks, xp
+from minidist.fused import fused
 
 CHUNK = 1 << 15  # elements, few enough to stay in the cache for four passes
 
@@ -15,10 +16,16 @@ def rounded(total, dtype):
     """
     if xp.dtype(dtype).itemsize >= total.dtype.itemsize:
         return total.astype(dtype, copy=False)
-    flat, result = total.reshape(-1), xp.empty(total.size, dtype)
+    result = xp.empty(total.shape, dtype)
+    _round_high_bits(total, result)
+    return result
+
+
+@fused("float64 total", "T result", "double high = total * 1025; result = high - (high - total);")
+def _round_high_bits(total, result) -> None:
+    flat, into = total.reshape(-1), result.reshape(-1)
     for block in cache_blocks(total.size, CHUNK):
         part = flat[block]
         high = part * (2.0**10 + 1)
         high -= high - part  # the 43 highest bits of each
-        result[block] = high
-    return result.reshape(total.shape)
+        into[block] = high

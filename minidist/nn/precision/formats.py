@@ -24,6 +24,7 @@ from functools import cached_property
 import numpy as np
 
 from minidist.backend import cache_blocks, on_host, xp
+from minidist.fused import fused
 from minidist.overrides import overridable
 
 CHUNK = 1 << 15  # elements, few enough to stay in the cache for a dozen passes
@@ -43,7 +44,16 @@ def drop_bits(integers, count: int):
     return result
 
 
+BFLOAT16_IN_C = """
+__device__ unsigned short bfloat16(float value) {
+    unsigned int bits = __float_as_uint(value), magnitude = bits & 0x7fffffff, sign = (bits >> 16) & 0x8000;
+    return sign | (magnitude > 0x7f800000 ? 0x7fc0 : (magnitude + 0x7fff + ((magnitude >> 16) & 1)) >> 16);
+}
+"""
+
+
 @overridable
+@fused("float32 value", "uint16 code", "code = bfloat16(value)", BFLOAT16_IN_C)
 def bfloat16_bits(values):
     """The bits of the nearest bfloat16 numbers: the upper halves of the float32s, rounded.
 
@@ -119,30 +129,20 @@ class Format:
         """
         if values.dtype != xp.float32:
             raise TypeError(f"{self.name} needs float32 values, but got {values.dtype}: convert them first")
+        if not on_host(values):
+            return self._encode(values.reshape(-1)).astype(self.dtype, copy=False).reshape(values.shape)
         result = xp.empty(values.shape, self.dtype)
         flat, into = xp.ascontiguousarray(values).reshape(-1), result.reshape(-1)
-        encode = bfloat16_bits if self.bias == 127 else self._encode
         with np.errstate(invalid="ignore"):  # NaN is a value like any other here
             for block in cache_blocks(flat.size, CHUNK):
-                into[block] = encode(flat[block])
+                into[block] = self._encode(flat[block])
         return result
 
-    def _encode(self, values):
-        """From a float32's bits to those of a format with a shorter exponent."""
-        bits = values.view(xp.uint32)
-        magnitude = bits & xp.uint32(0x7FFFFFFF)
-        lower = (127 - self.bias) << self.mantissa  # the difference between the two biases, in this format's places
-        code = xp.maximum(drop_bits(magnitude, 23 - self.mantissa), lower) - xp.uint32(lower)
-        code = xp.minimum(code, self.overflow)
-        # Below the smallest normal number the last place no longer shrinks: it is that of ``smallest``. Adding a
-        # float32 that has its last place there makes the addition round there.
-        anchor = xp.float32(2.0 ** (24 - self.bias - self.mantissa))
-        small = (magnitude.view(xp.float32) + anchor).view(xp.uint32)
-        small -= anchor.view(xp.uint32)
-        xp.copyto(code, small, where=magnitude < xp.uint32((128 - self.bias) << 23))
-        code[magnitude > INFINITY] = self.overflow | (1 << (self.mantissa - 1))  # NaN
-        code |= (bits >> 31) << (self.bits - 1)
-        return code
+    def _encode(self, flat):
+        """The same for one axis."""
+        if self.bias == 127:
+            return bfloat16_bits(flat)
+        return _shorter(flat, self.mantissa, self.bias, self.overflow, self.bits)
 
     def decode(self, codes):
         """The float32 values of these bits, which are exact.
@@ -150,25 +150,82 @@ class Format:
         Args:
             codes: an array of ``dtype``, of any shape.
         """
-        spare = 23 - self.mantissa
-        if self.bias == 127:  # sign, exponent and mantissa go to where a float32 has them
-            wide = codes.astype(xp.uint32, order="C")
-            wide <<= spare
-            return wide.view(xp.float32)
-        magnitude = (1 << (self.bits - 1)) - 1
-        wide = codes.view(f"i{codes.itemsize}").astype(xp.int32, order="C")  # sign extension fills the upper bits
-        wide <<= spare
-        wide &= xp.int32((magnitude << spare) - (1 << 31))  # one sign bit remains
-        numbers = wide.view(xp.float32)
-        numbers *= xp.float32(2.0 ** (127 - self.bias))  # shifts the exponent, and makes subnormal numbers normal
-        special = (codes & codes.dtype.type(magnitude)) >= self.overflow
-        if not on_host(special) or special.any():  # rarely
-            xp.copyto(wide, wide | xp.int32(INFINITY), where=special)  # a nonzero mantissa makes it NaN
-        return numbers
+        if self.bias == 127:
+            return _upper_halves(codes)
+        return _wider(codes, self.mantissa, self.bias, self.overflow, self.bits)
 
     def round(self, values):
         """The nearest numbers of this format, as a new float32 array: ``decode(encode(values))``."""
-        return self.decode(self.encode(values))
+        return _nearest_bfloat16(values) if self.bias == 127 else self.decode(self.encode(values))
+
+
+@fused("float32 value", "float32 nearest", "nearest = __uint_as_float(bfloat16(value) << 16)", BFLOAT16_IN_C)
+def _nearest_bfloat16(values):
+    return BFLOAT16.decode(BFLOAT16.encode(values))
+
+
+@fused("uint16 code", "float32 value", "value = __uint_as_float(code << 16)")
+def _upper_halves(codes):
+    wide = codes.astype(xp.uint32, order="C")  # sign, exponent and mantissa go to where a float32 has them
+    wide <<= 16
+    return wide.view(xp.float32)
+
+
+@fused(
+    "float32 value, int32 mantissa, int32 bias, uint32 overflow, int32 bits",
+    "uint32 code",
+    """
+    unsigned int pattern = __float_as_uint(value), magnitude = pattern & 0x7fffffff;
+    unsigned int lower = (127 - bias) << mantissa, drop = 23 - mantissa;
+    float anchor = exp2f(24 - bias - mantissa);
+    code = (magnitude + (1 << (drop - 1)) - 1 + ((magnitude >> drop) & 1)) >> drop;
+    code = min(max(code, lower) - lower, overflow);
+    if (magnitude < (unsigned int)(128 - bias) << 23)
+        code = __float_as_uint(__uint_as_float(magnitude) + anchor) - __float_as_uint(anchor);
+    if (magnitude > 0x7f800000) code = overflow | (1 << (mantissa - 1));
+    code |= (pattern >> 31) << (bits - 1);
+    """,
+)
+def _shorter(values, mantissa, bias, overflow, bits):
+    """From a float32's bits to those of a format with a shorter exponent."""
+    pattern = values.view(xp.uint32)
+    magnitude = pattern & xp.uint32(0x7FFFFFFF)
+    lower = (127 - bias) << mantissa  # the difference between the two biases, in this format's places
+    code = xp.maximum(drop_bits(magnitude, 23 - mantissa), lower) - xp.uint32(lower)
+    code = xp.minimum(code, overflow)
+    # Below the smallest normal number the last place no longer shrinks: it is that of ``smallest``. Adding a
+    # float32 that has its last place there makes the addition round there.
+    anchor = xp.float32(2.0 ** (24 - bias - mantissa))
+    small = (magnitude.view(xp.float32) + anchor).view(xp.uint32)
+    small -= anchor.view(xp.uint32)
+    xp.copyto(code, small, where=magnitude < xp.uint32((128 - bias) << 23))
+    code[magnitude > INFINITY] = overflow | (1 << (mantissa - 1))  # NaN
+    code |= (pattern >> 31) << (bits - 1)
+    return code
+
+
+@fused(
+    "C code, int32 mantissa, int32 bias, uint32 overflow, int32 bits",
+    "float32 value",
+    """
+    unsigned int magnitude = code & ((1u << (bits - 1)) - 1), sign = (unsigned int)code >> (bits - 1) << 31;
+    value = __uint_as_float(sign | (magnitude << (23 - mantissa))) * exp2f(127 - bias);
+    if (magnitude >= overflow) value = __uint_as_float(__float_as_uint(value) | 0x7f800000);
+    """,
+)
+def _wider(codes, mantissa, bias, overflow, bits):
+    """From the bits of a format with a shorter exponent to the float32s of the same values."""
+    spare = 23 - mantissa
+    magnitude = (1 << (bits - 1)) - 1
+    wide = codes.view(f"i{codes.itemsize}").astype(xp.int32, order="C")  # sign extension fills the upper bits
+    wide <<= spare
+    wide &= xp.int32((magnitude << spare) - (1 << 31))  # one sign bit remains
+    numbers = wide.view(xp.float32)
+    numbers *= xp.float32(2.0 ** (127 - bias))  # shifts the exponent, and makes subnormal numbers normal
+    special = (codes & codes.dtype.type(magnitude)) >= overflow
+    if special.any():  # rarely
+        xp.copyto(wide, wide | xp.int32(INFINITY), where=special)  # a nonzero mantissa makes it NaN
+    return numbers
 
 
 BFLOAT16 = Format("bfloat16", exponent=8, mantissa=7)

@@ -3,12 +3,13 @@
 import inspect
 import json
 import operator
+from collections.abc import Iterator
 from pathlib import Path
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from cupy.traffic import crossing
+from cupy.traffic import crossing, launch
 
 SIGNATURES = json.loads((Path(__file__).parent / "signatures.json").read_text(encoding="utf-8"))
 KINDS = "?bBhHiIlLqQefdFD"  # the dtypes that CuPy has
@@ -96,7 +97,7 @@ class ndarray:
         """NumPy asks here when one of its own scalars stands on the left: ``np.float32(2) * array``."""
         if method != "__call__" or kwargs or not any(isinstance(one, np.generic) for one in inputs):
             raise TypeError(f"numpy.{ufunc.__name__} of a device array: use cupy.{ufunc.__name__}")
-        return wrap(ufunc(*map(unwrap, inputs)))
+        return compute(ufunc.__name__, ufunc, *inputs)
 
     # Views and indices
 
@@ -109,11 +110,17 @@ class ndarray:
         return (self[place] for place in range(len(self)))
 
     def __getitem__(self, index):
-        return wrap(self._host[_index(index, waits=True)])
+        index = _index(index, waits=True)
+        found = self._host[index]
+        if not np.may_share_memory(found, self._host):
+            count("getitem", [found, *index], found, in_place=True)
+        return wrap(found)
 
     def __setitem__(self, index, value) -> None:
         array = isinstance(value, ndarray)
-        self._host[_index(index, waits=array and value.ndim > 0)] = unwrap(value)
+        index, value = _index(index, waits=array and value.ndim > 0), unwrap(value)
+        count("setitem", [value, *index], self._host[index], in_place=True)
+        self._host[index] = value
 
 
 owners: WeakValueDictionary[int, ndarray] = WeakValueDictionary()  # id of NumPy's array -> the device array with it
@@ -183,6 +190,29 @@ def unwrap(value):
     return value
 
 
+def compute(name: str, function, *args, **options):
+    """What a function of NumPy's returns for the insides, as a device array: by one kernel, unless it is a view."""
+    inside = [unwrap(one) for one in args]
+    found = function(*inside, **{key: unwrap(one) for key, one in options.items()})
+    count(name, inside, found)
+    return wrap(found)
+
+
+def count(name: str, arguments: list, found, in_place: bool = False) -> None:
+    """Count the kernel that computed ``found`` from NumPy's arrays among the arguments."""
+    read, written = ([one for one in _flat(values) if isinstance(one, np.ndarray)] for values in (arguments, [found]))
+    if in_place or not any(np.may_share_memory(one, other) for one in written for other in read):
+        launch(name, read, written or [np.empty(1, np.asarray(found).dtype)])
+
+
+def _flat(values) -> Iterator:
+    for value in values:
+        if isinstance(value, tuple | list):
+            yield from _flat(value)
+        else:
+            yield value
+
+
 def _index(index, waits: bool):
     """An index for the inside. A mask makes the host wait for the number of its elements."""
     parts = []
@@ -219,7 +249,7 @@ def _method(name: str, parameters: str):
         check((self, *args), kwargs)
         if name == "nonzero":
             crossing("size")
-        return wrap(getattr(self._host, name)(*map(unwrap, args), **{key: unwrap(one) for key, one in kwargs.items()}))
+        return compute(name, getattr(np.ndarray, name), self, *args, **kwargs)
 
     method.__name__ = name
     return method
@@ -228,14 +258,14 @@ def _method(name: str, parameters: str):
 def _binary(name: str):
     function = getattr(operator, name)
     return lambda self, other: (
-        wrap(function(self._host, unwrap(other))) if isinstance(other, OPERANDS) else NotImplemented
+        compute(name.strip("_"), function, self, other) if isinstance(other, OPERANDS) else NotImplemented
     )
 
 
 def _reflected(name: str):
-    function = getattr(operator, name)
+    function = getattr(operator, name.replace("__r", "__", 1))
     return lambda self, other: (
-        wrap(function(unwrap(other), self._host)) if isinstance(other, OPERANDS) else NotImplemented
+        compute(name.strip("_"), function, other, self) if isinstance(other, OPERANDS) else NotImplemented
     )
 
 
@@ -244,6 +274,7 @@ def _in_place(name: str):
 
     def method(self, other):
         function(self._host, unwrap(other))
+        count(name.strip("_"), [self._host, unwrap(other)], self._host, in_place=True)
         return self
 
     return method
@@ -251,7 +282,7 @@ def _in_place(name: str):
 
 def _unary(name: str):
     function = getattr(operator, name)
-    return lambda self: wrap(function(self._host))
+    return lambda self: compute(name.strip("_"), function, self)
 
 
 OPERANDS = (ndarray, np.ndarray, bool, int, float, complex, np.generic)  # an array of NumPy's is refused by unwrap
@@ -262,10 +293,10 @@ for _name, _parameters in SIGNATURES["methods"].items():
         setattr(ndarray, _name, _method(_name, _parameters))
 for _name in ARITHMETIC:
     setattr(ndarray, f"__{_name}__", _binary(f"__{_name}__"))
-    setattr(ndarray, f"__r{_name}__", _reflected(f"__{_name}__"))
+    setattr(ndarray, f"__r{_name}__", _reflected(f"__r{_name}__"))
     if _name != "matmul":
         setattr(ndarray, f"__i{_name}__", _in_place(f"__i{_name}__"))
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    setattr(ndarray, f"__{_name}__", _binary(_name))
+    setattr(ndarray, f"__{_name}__", _binary(f"__{_name}__"))
 for _name in ("neg", "pos", "abs", "invert"):
-    setattr(ndarray, f"__{_name}__", _unary(_name))
+    setattr(ndarray, f"__{_name}__", _unary(f"__{_name}__"))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from cupy.arrays import KINDS, SIGNATURES, checked, ndarray, unwrap, wrap
+from cupy.arrays import KINDS, SIGNATURES, checked, compute, count, ndarray, unwrap, wrap
 from cupy.traffic import crossing
 
 TRANSFERS = ("array", "asarray", "ascontiguousarray")  # take arrays in host memory too
@@ -10,7 +10,7 @@ WAITS = ("nonzero", "flatnonzero", "unique", "array_equal", "allclose")  # the h
 
 
 def function(name: str, parameters: str):
-    check, compute = checked(name, parameters), getattr(np, name, None)
+    check, numpys = checked(name, parameters), getattr(np, name, None)
 
     def call(*args, **kwargs):
         check(args, kwargs)
@@ -20,23 +20,26 @@ def function(name: str, parameters: str):
             del kwargs["where"]
         if "out" in kwargs and kwargs["out"] is not None and not isinstance(kwargs["out"], ndarray):
             raise TypeError(f"cupy.{name}: out must be a device array")
-        found = compute(*map(unwrap, args), **{key: unwrap(one) for key, one in kwargs.items()})
-        return kwargs["out"] if isinstance(kwargs.get("out"), ndarray) else wrap(found)
+        if isinstance(out := kwargs.get("out"), ndarray):
+            found = numpys(*map(unwrap, args), **{key: unwrap(one) for key, one in kwargs.items()})
+            count(name, list(map(unwrap, args)), found, in_place=True)
+            return out
+        return compute(name, numpys, *args, **kwargs)
 
     call.__name__ = name
     return call
 
 
 def transfer(name: str, parameters: str):
-    check, compute = checked(name, parameters), getattr(np, name)
+    check, numpys = checked(name, parameters), getattr(np, name)
 
     def call(array, *args, **kwargs):
         check((array, *args), kwargs)
         kwargs.pop("blocking", None)
         if isinstance(array, ndarray):
-            return wrap(compute(array._host, *args, **kwargs))
+            return compute(name, numpys, array, *args, **kwargs)
         crossing("to device")
-        on_device = wrap(np.array(compute(array if isinstance(array, np.ndarray) else unwrap(array), *args, **kwargs)))
+        on_device = wrap(np.array(numpys(array if isinstance(array, np.ndarray) else unwrap(array), *args, **kwargs)))
         return on_device
 
     call.__name__ = name
@@ -60,7 +63,9 @@ class ufunc:
         options = {"casting": casting} | ({} if dtype is None else {"dtype": dtype})
         if out is not None:
             options["out"] = out._host
-        found = self._compute(*map(unwrap, args), **options)
+        inside = list(map(unwrap, args))
+        found = self._compute(*inside, **options)
+        count(self.__name__, inside, found, in_place=True)
         return wrap(found) if out is None else out
 
     def at(self, a: ndarray, indices, values) -> None:
@@ -70,6 +75,7 @@ class ufunc:
         index, values = unwrap(indices), unwrap(values)
         if isinstance(index, np.ndarray) and index.dtype != bool and index.ndim:
             index, values = index[::-1], np.broadcast_to(values, (*index.shape, *a.shape[1:]))[::-1]
+        count(f"{self.__name__}.at", [index, values], values, in_place=True)
         self._compute.at(a._host, index, values)
 
 

@@ -1,0 +1,49 @@
+"""Fused kernels: several lines of NumPy that become one kernel on a GPU.
+
+Each line of NumPy is a pass over memory. On a GPU it is also a kernel launch, some microseconds of the host's time
+however small the array, and arithmetic waits for memory: ten lines take ten times as long as one. So the lines that a
+training step runs most often are written twice, side by side: in NumPy, and in C for a single element. With CuPy the C
+runs, for all elements in one pass (``cupy.ElementwiseKernel``).
+
+Both have the same bits, but for ``exp`` and ``tanh``, of which every library has its own. They take the same steps in
+the same dtypes, and ``--fmad=false`` keeps the compiler from joining ``a * b + c`` into one operation that rounds once
+instead of twice. Division and square root are rounded correctly on both sides: CUDA's default for them
+(``-prec-div``, ``-prec-sqrt``; CUDA C++ Programming Guide, "Floating-Point Operation Throughput").
+"""
+
+from collections.abc import Callable
+from functools import cache, wraps
+
+from minidist.backend import xp
+
+OPTIONS = ("--fmad=false",)  # of NVIDIA's runtime compiler, NVRTC
+
+
+def fused(inputs: str, outputs: str, operation: str, preamble: str = "") -> Callable:
+    """Decorate elementwise lines of NumPy with the same lines in C, which run in their place on a GPU.
+
+    The function takes the inputs and returns the outputs as new arrays; or it takes the outputs too, after the inputs,
+    and overwrites them, having read them if it likes.
+
+    Args:
+        inputs, outputs: the parameters in C, ``"T x, float64 scale"``. A type is NumPy's name of it, or a capital
+            letter for one that the arrays decide. Inputs broadcast; a Python number is converted to its type.
+        operation: what C does with one element of each.
+        preamble: C functions that it calls.
+    """
+
+    def decorate(function: Callable) -> Callable:
+        @wraps(function)
+        def call(*arguments):
+            if xp.name == "numpy":
+                return function(*arguments)
+            return _kernel(xp.module, inputs, outputs, operation, function.__name__, preamble)(*arguments)
+
+        return call
+
+    return decorate
+
+
+@cache  # CuPy compiles a kernel when it first meets a dtype, and remembers that in the kernel
+def _kernel(cupy, inputs: str, outputs: str, operation: str, name: str, preamble: str):
+    return cupy.ElementwiseKernel(inputs, outputs, operation, name, preamble=preamble, options=OPTIONS)
