@@ -6,13 +6,21 @@ GPU. No other file imports CuPy or asks which of the two is in use.
 
 import os
 from collections.abc import Iterator
+from functools import cache
 from types import ModuleType
 
 import numpy as np
 
 # Read when the libraries are loaded. cuBLAS promises the same bits in every run on one stream only, and with workspaces
 # of a fixed size on several too ("Results reproducibility" in its documentation). TF32 would round float32 to 11 bits.
-REPRODUCIBLE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "CUPY_TF32": "0"}
+# Sums are left to CuPy's own kernel, which adds a row in an order that only its length decides (_get_block_specs in
+# cupy/_core/_reduction.pyx; ``reduced`` says what that costs). CUB, CuPy's default, loads four numbers at once where
+# the row's address allows, and adds in another order where it does not (AgentReduce in cub/agent/agent_reduce.cuh): the
+# bits of a row would depend on its place.
+REPRODUCIBLE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "CUPY_TF32": "0", "CUPY_ACCELERATORS": ""}
+
+
+ROW = 1024  # elements of a row of ``reduced``
 
 
 class ArrayModule:
@@ -136,6 +144,46 @@ def matmul_each(a, b):
     if xp.name == "numpy":
         return a @ b
     return xp.stack([(a if a.ndim == 1 else a[h]) @ b[h] for h in range(len(b))])
+
+
+def dot_each(a, b):
+    """The dot products of the rows of two arrays: (..., n) and (..., n) of one dtype -> (...).
+
+    CuPy's ``einsum`` makes one batched matrix product of them all, whose kernel depends on how many rows are here.
+    """
+    if xp.name == "numpy":
+        return xp.einsum("...n,...n->...", a, b)
+    return _dot_kernel(xp.module)(xp.ascontiguousarray(a), xp.ascontiguousarray(b), axis=-1)
+
+
+@cache
+def _dot_kernel(cupy: ModuleType):
+    """One kernel for all of them, which adds in the order of CuPy's sums (see REPRODUCIBLE)."""
+    return cupy.ReductionKernel("T a, T b", "T out", "a * b", "a + b", "out = a", "0", "dot_each")
+
+
+def counts_of(values, count: int):
+    """How often each of the integers below ``count`` is among ``values`` (n,): integers (count,).
+
+    CuPy's ``bincount`` makes the host wait, to look at the least value and at the largest.
+    """
+    if xp.name == "numpy":
+        return xp.bincount(values, minlength=count)
+    return (values[:, None] == xp.arange(count)).sum(axis=0)
+
+
+def reduced(reduce, array):
+    """``reduce(array)`` over all elements: ``xp.max``, ``xp.min``, ``xp.all``, or ``xp.sum`` of integers.
+
+    In any order these find the same. On a GPU rows come first, then their results: CuPy's kernel has one block of
+    threads for each result, and would leave all but one of the multiprocessors idle.
+    """
+    if xp.name == "numpy" or array.size < 2 * ROW:
+        return reduce(array)
+    flat = array.reshape(-1)
+    whole = array.size - array.size % ROW
+    rows = reduce(flat[:whole].reshape(-1, ROW), axis=1)
+    return reduce(xp.concatenate((rows, flat[whole:].astype(rows.dtype, copy=False))))
 
 
 def add_at(target, index, values) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from math import frexp, isfinite, sqrt
 
 from minidist import trace
-from minidist.backend import cache_blocks, xp
+from minidist.backend import cache_blocks, reduced, xp
 from minidist.nn.layers import Parameter
 from minidist.nn.loss import identity
 
@@ -97,7 +97,7 @@ def grad_norm(parameters: Iterable[Parameter], all_max: Callable = identity, all
 
 def largest_magnitude(gradient):
     """The largest |g| of one element or more, on the gradient's device; NaN if any is NaN."""
-    return xp.maximum(gradient.max(), -gradient.min())
+    return xp.maximum(reduced(xp.max, gradient), -reduced(xp.min, gradient))
 
 
 def grid_scale(largest: float, count: int) -> float:
@@ -122,7 +122,7 @@ def squares_on_grid(gradient, scale: float):
         squares *= scale
         squares *= squares
         xp.rint(squares, out=squares)
-        total += squares.astype(xp.int64).sum()
+        total += reduced(xp.sum, squares.astype(xp.int64))
     return total
 
 

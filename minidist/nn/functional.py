@@ -13,7 +13,7 @@ from math import pi, sqrt
 
 import numpy as np
 
-from minidist.backend import add_at, cache_blocks, from_host, matmul_each, xp
+from minidist.backend import add_at, cache_blocks, dot_each, from_host, matmul_each, xp
 from minidist.nn.rounding import rounded
 from minidist.nn.tensor import Context, Function, Tensor
 
@@ -152,7 +152,7 @@ class LayerNorm(Function):
         x = xp.ascontiguousarray(x)  # the bits of a sum over the last axis depend on the memory order
         width = x.shape[-1]
         centred = x - x.sum(axis=-1, keepdims=True) / width
-        variance = xp.einsum("...c,...c->...", centred, centred)[..., None] / width  # (..., 1)
+        variance = dot_each(centred, centred)[..., None] / width  # (..., 1)
         inverse_std = 1 / xp.sqrt(variance + eps)
         normal = centred
         normal *= inverse_std  # (..., C)
@@ -170,7 +170,7 @@ class LayerNorm(Function):
         if ctx.needs_input_grad[0]:
             grad_normal = gradient * gain  # (..., C)
             mean = grad_normal.sum(axis=-1, keepdims=True) / width  # (..., 1)
-            projection = xp.einsum("...c,...c->...", grad_normal, normal)[..., None] / width  # (..., 1)
+            projection = dot_each(grad_normal, normal)[..., None] / width  # (..., 1)
             grad_x = grad_normal
             grad_x -= mean
             grad_x -= normal * projection

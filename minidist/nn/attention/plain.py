@@ -1,6 +1,6 @@
 """Attention that holds the scores of all queries and keys, T x T numbers for each head."""
 
-from minidist.backend import xp
+from minidist.backend import dot_each, xp
 from minidist.nn.tensor import Context, Function, Tensor
 
 
@@ -52,7 +52,7 @@ class CausalAttention(Function):
         grad_q, grad_k, grad_v = xp.split(grad_qkv, 3, axis=-1)  # views into grad_qkv
         gradient = cast(gradient / totals)  # (H, B, T, D): now exps may stand for softmax P = exps / totals
         # Softmax: dS = P (dP - sum over keys of P dP), and that sum equals the sum over D of output times gradient.
-        shift = xp.einsum("hbtd,hbtd->hbt", gradient, output)[:, :, None]  # (H, B, 1, queries)
+        shift = dot_each(gradient, output)[:, :, None]  # (H, B, 1, queries)
         for h in range(len(q)):
             kept = None if keep is None else keep[h]
             xp.matmul(dropped(exps[h], kept, ctx.rate, cast), gradient[h], out=grad_v[h])

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import log
 from types import ModuleType
 
-from minidist.backend import product_blocks, xp
+from minidist.backend import dot_each, product_blocks, xp
 from minidist.nn.attention import online32, online_softmax
 from minidist.nn.attention.online_softmax import HIDDEN, LOG2E
 from minidist.nn.attention.plain import dropped
@@ -158,7 +158,7 @@ def incoming(output, gradient, totals, cast) -> tuple:
     Softmax: dS = P (dP - sum over keys of P dP), and that sum equals the sum over D of output times gradient.
     """
     gradient = cast(gradient / totals)  # now the weights before division may stand for softmax P
-    return gradient, xp.einsum("hbtd,hbtd->hbt", gradient, output)[:, :, None]
+    return gradient, dot_each(gradient, output)[:, :, None]
 
 
 def unscale(grad_q, grad_k) -> None:

@@ -55,7 +55,7 @@ def bfloat16_bits(values):
     """
     bits = values.view(xp.uint32)
     upper = drop_bits(bits & xp.uint32(0x7FFFFFFF), 16)
-    upper[xp.isnan(values)] = 0x7FC0  # rounding its bits might turn a NaN into infinity
+    xp.copyto(upper, 0x7FC0, where=xp.isnan(values))  # rounding its bits might turn a NaN into infinity
     upper |= (bits >> 16) & xp.uint32(0x8000)
     return upper.astype(xp.uint16)
 
@@ -140,7 +140,7 @@ class Format:
         small = (magnitude.view(xp.float32) + anchor).view(xp.uint32)
         small -= anchor.view(xp.uint32)
         xp.copyto(code, small, where=magnitude < xp.uint32((128 - self.bias) << 23))
-        code[magnitude > INFINITY] = self.overflow | (1 << (self.mantissa - 1))  # NaN
+        xp.copyto(code, self.overflow | (1 << (self.mantissa - 1)), where=magnitude > INFINITY)  # NaN
         code |= (bits >> 31) << (self.bits - 1)
         return code
 
@@ -156,14 +156,31 @@ class Format:
             wide <<= spare
             return wide.view(xp.float32)
         magnitude = (1 << (self.bits - 1)) - 1
+        if not on_host(codes):
+            return self._decode_on_gpu(codes, magnitude)
         wide = codes.view(f"i{codes.itemsize}").astype(xp.int32, order="C")  # sign extension fills the upper bits
         wide <<= spare
         wide &= xp.int32((magnitude << spare) - (1 << 31))  # one sign bit remains
         numbers = wide.view(xp.float32)
         numbers *= xp.float32(2.0 ** (127 - self.bias))  # shifts the exponent, and makes subnormal numbers normal
         special = (codes & codes.dtype.type(magnitude)) >= self.overflow
-        if not on_host(special) or special.any():  # rarely
+        if special.any():  # rarely
             xp.copyto(wide, wide | xp.int32(INFINITY), where=special)  # a nonzero mantissa makes it NaN
+        return numbers
+
+    def _decode_on_gpu(self, codes, magnitude: int):
+        """The same by way of a float16, whose subnormal numbers are normal ones in float32.
+
+        CuPy compiles its kernels with ``-ftz=true`` (cupy/cuda/compiler.py): a subnormal float32 counts as 0 there.
+        """
+        spare = 10 - self.mantissa
+        wide = codes.view(f"i{codes.itemsize}").astype(xp.int16, order="C")
+        wide <<= spare
+        wide &= xp.int16((magnitude << spare) - (1 << 15))
+        numbers = wide.view(xp.float16).astype(xp.float32)
+        numbers *= xp.float32(2.0 ** (15 - self.bias))
+        if not self.infinite:
+            xp.copyto(numbers, xp.nan, where=(codes & codes.dtype.type(magnitude)) >= self.overflow)
         return numbers
 
     def round(self, values):

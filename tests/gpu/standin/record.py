@@ -14,7 +14,7 @@ FILE = Path(__file__).parent / "cupy" / "signatures.json"
 # what a program like this one could want; a name that is missing can be added
 FUNCTIONS = """
     all allclose any arange argmax argmin argsort array array_equal array_split asarray ascontiguousarray asnumpy
-    bincount broadcast_to can_cast clip concatenate copy copyto count_nonzero cumsum diff dot einsum empty empty_like
+    bincount broadcast_to can_cast clip concatenate copy copyto count_nonzero cumsum diff dot empty empty_like
     expand_dims eye flatnonzero flip full full_like isclose linspace matmul max may_share_memory mean min moveaxis
     nan_to_num ndim nonzero ones ones_like outer packbits partition prod ravel repeat reshape result_type roll
     searchsorted shape shares_memory sort split squeeze stack sum swapaxes take take_along_axis tensordot tile
@@ -27,13 +27,22 @@ METHODS = """
 
 
 def recorded(cupy) -> dict:
-    """The version, the parameters of each function and method as text, and the names of all ufuncs."""
+    """The version, the parameters of each function and method as text, and the dtypes that each ufunc takes."""
+    from cupy._sorting.search import _where_ufunc
+
+    names = sorted(name for name in dir(cupy) if isinstance(getattr(cupy, name), cupy.ufunc))
     return {
         "version": cupy.__version__,
         "functions": {name: parameters(getattr(cupy, name)) for name in FUNCTIONS.split()},
         "methods": {name: parameters(getattr(cupy.ndarray, name)) for name in METHODS.split()},
-        "ufuncs": sorted(name for name in dir(cupy) if isinstance(getattr(cupy, name), cupy.ufunc)),
+        "ufuncs": {name: loops(getattr(cupy, name)) for name in names},
+        "where": loops(_where_ufunc).replace(" ?", " ").removeprefix("?"),  # of the two that it chooses from
     }
+
+
+def loops(ufunc) -> str:
+    """``ff->f dd->d``: the dtypes that it takes and returns. "E" is bfloat16, which CuPy has beside ml_dtypes."""
+    return " ".join(one for one in ufunc.types if "E" not in one)
 
 
 def parameters(function) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from cupy import cuda
 from cupy.arrays import SIGNATURES, ndarray
 from cupy.functions import FUNCTIONS, TYPES, ufunc
+from cupy.reduction import ReductionKernel
 from cupy.traffic import crossings
 
 __version__ = SIGNATURES["version"]
@@ -18,4 +19,4 @@ inf, nan, pi, e, newaxis, dtype, bool_ = np.inf, np.nan, np.pi, np.e, None, np.d
 globals().update(TYPES)
 globals().update(FUNCTIONS)
 
-__all__ = ["crossings", "cuda", "ndarray", "ufunc"]
+__all__ = ["ReductionKernel", "crossings", "cuda", "ndarray", "ufunc"]

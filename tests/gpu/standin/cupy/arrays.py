@@ -2,12 +2,12 @@
 
 import inspect
 import json
-import operator
 from pathlib import Path
 from weakref import WeakValueDictionary
 
 import numpy as np
 
+from cupy import kernel
 from cupy.traffic import crossing
 
 SIGNATURES = json.loads((Path(__file__).parent / "signatures.json").read_text(encoding="utf-8"))
@@ -50,8 +50,15 @@ class ndarray:
             raise TypeError(f"only numpy.ndarray can be set to cupy.ndarray, got {type(arr).__name__}")
         if arr.shape != self.shape or arr.dtype != self.dtype:
             raise ValueError(f"{arr.dtype} {arr.shape} cannot be set to {self.dtype} {self.shape}")
+        if not (self.flags.c_contiguous or self.flags.f_contiguous):
+            raise RuntimeError("Cannot set to non-contiguous array")
         crossing("to device")
         self._host[...] = arr
+
+    def fill(self, value) -> None:
+        """Zeros of either sign become bytes of 0 in contiguous memory."""
+        value = unwrap(value)
+        self._host[...] = 0 if self.flags.c_contiguous and value == 0 else value
 
     def _number(self):
         crossing("scalar")
@@ -96,7 +103,8 @@ class ndarray:
         """NumPy asks here when one of its own scalars stands on the left: ``np.float32(2) * array``."""
         if method != "__call__" or kwargs or not any(isinstance(one, np.generic) for one in inputs):
             raise TypeError(f"numpy.{ufunc.__name__} of a device array: use cupy.{ufunc.__name__}")
-        return wrap(ufunc(*map(unwrap, inputs)))
+        name = ufunc.__name__
+        return wrap(kernel.launch(name, SIGNATURES["ufuncs"][name], ufunc, *map(unwrap, inputs)))
 
     # Views and indices
 
@@ -112,8 +120,11 @@ class ndarray:
         return wrap(self._host[_index(index, waits=True)])
 
     def __setitem__(self, index, value) -> None:
-        array = isinstance(value, ndarray)
-        self._host[_index(index, waits=array and value.ndim > 0)] = unwrap(value)
+        place = _index(index, waits=True)
+        if isinstance(value, ndarray) or any(isinstance(part, np.ndarray) for part in place):
+            self._host[place] = unwrap(value)
+        else:
+            wrap(self._host[place]).fill(value)
 
 
 owners: WeakValueDictionary[int, ndarray] = WeakValueDictionary()  # id of NumPy's array -> the device array with it
@@ -184,7 +195,7 @@ def unwrap(value):
 
 
 def _index(index, waits: bool):
-    """An index for the inside. A mask makes the host wait for the number of its elements."""
+    """An index for the inside. A mask makes the host wait for the number of its elements, also where it is written."""
     parts = []
     for part in index if isinstance(index, tuple) else (index,):
         if isinstance(part, list | np.ndarray):
@@ -225,47 +236,59 @@ def _method(name: str, parameters: str):
     return method
 
 
+def _elementwise(name: str, *inputs, out=None):
+    return kernel.launch(name, SIGNATURES["ufuncs"][name], getattr(np, name), *map(unwrap, inputs), out=out)
+
+
 def _binary(name: str):
-    function = getattr(operator, name)
-    return lambda self, other: (
-        wrap(function(self._host, unwrap(other))) if isinstance(other, OPERANDS) else NotImplemented
-    )
+    return lambda self, other: wrap(_elementwise(name, self, other)) if isinstance(other, OPERANDS) else NotImplemented
 
 
 def _reflected(name: str):
-    function = getattr(operator, name)
-    return lambda self, other: (
-        wrap(function(unwrap(other), self._host)) if isinstance(other, OPERANDS) else NotImplemented
-    )
+    return lambda self, other: wrap(_elementwise(name, other, self)) if isinstance(other, OPERANDS) else NotImplemented
 
 
 def _in_place(name: str):
-    function = getattr(operator, name)
-
     def method(self, other):
-        function(self._host, unwrap(other))
+        _elementwise(name, self, other, out=self._host)
         return self
 
     return method
 
 
 def _unary(name: str):
-    function = getattr(operator, name)
-    return lambda self: wrap(function(self._host))
+    return lambda self: wrap(_elementwise(name, self))
+
+
+def _matmul(self, other):
+    return wrap(self._host @ unwrap(other)) if isinstance(other, OPERANDS) else NotImplemented
 
 
 OPERANDS = (ndarray, np.ndarray, bool, int, float, complex, np.generic)  # an array of NumPy's is refused by unwrap
-ARITHMETIC = "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift"
+ARITHMETIC = {
+    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "true_divide", "floordiv": "floor_divide",
+    "mod": "remainder", "pow": "power", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
+    "lshift": "left_shift", "rshift": "right_shift",
+}  # fmt: skip
+COMPARISONS = {
+    "eq": "equal",
+    "ne": "not_equal",
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+}
+UNARY = {"neg": "negative", "pos": "positive", "abs": "absolute", "invert": "invert"}
 
 for _name, _parameters in SIGNATURES["methods"].items():
     if _name not in vars(ndarray):
         setattr(ndarray, _name, _method(_name, _parameters))
-for _name in ARITHMETIC:
-    setattr(ndarray, f"__{_name}__", _binary(f"__{_name}__"))
-    setattr(ndarray, f"__r{_name}__", _reflected(f"__{_name}__"))
-    if _name != "matmul":
-        setattr(ndarray, f"__i{_name}__", _in_place(f"__i{_name}__"))
-for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    setattr(ndarray, f"__{_name}__", _binary(_name))
-for _name in ("neg", "pos", "abs", "invert"):
-    setattr(ndarray, f"__{_name}__", _unary(_name))
+for _name, _ufunc in ARITHMETIC.items():
+    setattr(ndarray, f"__{_name}__", _binary(_ufunc))
+    setattr(ndarray, f"__r{_name}__", _reflected(_ufunc))
+    setattr(ndarray, f"__i{_name}__", _in_place(_ufunc))
+for _name, _ufunc in COMPARISONS.items():
+    setattr(ndarray, f"__{_name}__", _binary(_ufunc))
+for _name, _ufunc in UNARY.items():
+    setattr(ndarray, f"__{_name}__", _unary(_ufunc))
+ndarray.__matmul__ = _matmul

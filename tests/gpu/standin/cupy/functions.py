@@ -2,11 +2,19 @@
 
 import numpy as np
 
+from cupy import kernel, promotion
 from cupy.arrays import KINDS, SIGNATURES, checked, ndarray, unwrap, wrap
 from cupy.traffic import crossing
 
 TRANSFERS = ("array", "asarray", "ascontiguousarray")  # take arrays in host memory too
-WAITS = ("nonzero", "flatnonzero", "unique", "array_equal", "allclose")  # the host waits for the result's size or value
+WAITS = (
+    "nonzero",
+    "flatnonzero",
+    "unique",
+    "array_equal",
+    "allclose",
+    "bincount",
+)  # the host waits for the result's size or value
 
 
 def function(name: str, parameters: str):
@@ -20,6 +28,8 @@ def function(name: str, parameters: str):
             del kwargs["where"]
         if "out" in kwargs and kwargs["out"] is not None and not isinstance(kwargs["out"], ndarray):
             raise TypeError(f"cupy.{name}: out must be a device array")
+        if name == "where" and len(args) == 3:
+            promotion.check("where", SIGNATURES["where"], np.add, tuple(map(unwrap, args[1:])))  # NumPy promotes alike
         found = compute(*map(unwrap, args), **{key: unwrap(one) for key, one in kwargs.items()})
         return kwargs["out"] if isinstance(kwargs.get("out"), ndarray) else wrap(found)
 
@@ -51,6 +61,7 @@ class ufunc:
     """An elementwise function. It takes ``out``, ``dtype`` and ``casting``; CuPy has no ``where`` here."""
 
     def __init__(self, name: str) -> None:
+        self._loops = SIGNATURES["ufuncs"][name]
         self.__name__, self._compute = name, getattr(np, name, None) or getattr(np, {"fix": "trunc"}.get(name, name))
         self.nin, self.nout = getattr(self._compute, "nin", 1), getattr(self._compute, "nout", 1)
 
@@ -58,9 +69,8 @@ class ufunc:
         if out is not None and not isinstance(out, ndarray):
             raise TypeError(f"cupy.{self.__name__}: out must be a device array")
         options = {"casting": casting} | ({} if dtype is None else {"dtype": dtype})
-        if out is not None:
-            options["out"] = out._host
-        found = self._compute(*map(unwrap, args), **options)
+        into = None if out is None else out._host
+        found = kernel.launch(self.__name__, self._loops, self._compute, *map(unwrap, args), out=into, **options)
         return wrap(found) if out is None else out
 
     def at(self, a: ndarray, indices, values) -> None:
