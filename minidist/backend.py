@@ -139,11 +139,16 @@ def matmul_each(a, b):
     """``a @ b`` (H, ..., m), each of the H products taken by itself; a vector ``a`` is the same for all of them.
 
     NumPy does so anyway. A GPU's library chooses the kernel of a batched product by the size of the batch too, and with
-    it the order of each sum: the bits would depend on how many heads this process has.
+    it the order of each sum: the bits would depend on how many heads this process has. It may also choose by whether
+    the addresses allow loads of 16 bytes; in a flat array of odd sizes they may not, whoever holds it.
     """
     if xp.name == "numpy":
         return a @ b
-    return xp.stack([(a if a.ndim == 1 else a[h]) @ b[h] for h in range(len(b))])
+    return xp.stack([_aligned(a if a.ndim == 1 else a[h]) @ _aligned(b[h]) for h in range(len(b))])
+
+
+def _aligned(array):
+    return array if array.data.ptr % 16 == 0 else array.copy(order="K")
 
 
 def dot_each(a, b):
