@@ -67,7 +67,8 @@ def find(name: str) -> ModuleType:
     except Exception as error:
         raise RuntimeError(
             f"--backend cupy needs CuPy and an NVIDIA GPU ({type(error).__name__}: {error}). "
-            "Install it with: pip install 'minidist[cupy]', or leave --backend at numpy."
+            "Install it with: pip install 'minidist[cupy]' for CUDA 12, or cupy-cuda13x for CUDA 13. Or leave "
+            "--backend at numpy."
         ) from None
     return cupy
 
@@ -78,6 +79,8 @@ def use(name: str, local_rank: int = 0) -> None:
     With CuPy, rank r of a node uses its GPU r, modulo their number.
     """
     module = find(name)
+    if xp.name == "cupy":  # what an earlier run has left goes back to the GPU, which other ranks may share
+        xp.module.get_default_memory_pool().free_all_blocks()
     if name == "cupy":
         module.cuda.Device(local_rank % module.cuda.runtime.getDeviceCount()).use()
     xp.__dict__.clear()
@@ -119,8 +122,10 @@ def copy_from_host(target, array: np.ndarray) -> None:
     if isinstance(target, np.ndarray):
         target[...] = array
     else:
-        with target.device:  # a background thread has its own current device
-            target.set(array)
+        # A background thread begins on GPU 0. It stays here: to go back would start CUDA there (cudaSetDevice, since
+        # CUDA 12), which takes half a gigabyte of that GPU for every rank.
+        target.device.use()
+        target.set(array)
 
 
 def address(array) -> int:

@@ -1,6 +1,9 @@
 """The stand-in for CuPy is as strict as CuPy, or stricter, and takes the arguments that CuPy takes."""
 
+import copy
 import json
+import pickle
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -33,6 +36,8 @@ LIMIT = 300  # seconds
         lambda cp, x: x[[0, 1]],
         lambda cp, x: x.__setitem__(slice(None), np.ones(3)),
         lambda cp, x: cp.asarray(["text"]),
+        lambda cp, x: pickle.dumps(x),
+        lambda cp, x: copy.deepcopy(x),
     ],
 )
 def test_what_would_cross_unnoticed_is_refused(standin, implicit):
@@ -56,7 +61,7 @@ def test_arguments_that_cupy_lacks_are_refused(standin, unknown):
 
 
 def test_names_that_cupy_lacks_are_missing(standin):
-    for name in ("errstate", "float128", "str_", "vectorize", "add_docstring"):
+    for name in ("errstate", "float128", "str_", "vectorize", "add_docstring", "einsum"):
         assert not hasattr(standin, name), name
     assert not hasattr(standin.empty(3).flags, "writeable")
 
@@ -86,6 +91,46 @@ def test_numbers_are_arrays_without_axes_and_elements_are_views(standin):
     assert x.tolist() == [5, 7, 0]
 
 
+def test_looking_for_a_size_stops_the_host(standin):
+    """CuPy counts a mask's elements also where it writes, and looks at the numbers that it counts."""
+    x = standin.asarray(np.arange(3))
+    for look in (lambda: standin.bincount(x, minlength=4), lambda: x.__setitem__(x > 1, 0), lambda: x[x > 1]):
+        standin.crossings.clear()
+        look()
+        assert [kind for kind, _ in standin.crossings] == ["size"]
+
+
+def test_subnormal_numbers_are_zeros(standin):
+    """Of float32, wherever something is computed: CuPy compiles with -ftz=true. What is moved or looked at stays."""
+    tiny = np.array([1e-39, -1e-39, 1e-38, 0, -0.0, np.nan], "f4")
+    x = standin.asarray(tiny)
+    flushed = np.array([0, -0.0, 0, 0, -0.0, np.nan], "f4")
+    y = x.copy()
+    y *= 1
+    assert [(one * 1).get().tobytes() for one in (x, np.float32(1) * x, y)] == 3 * [flushed.tobytes()]
+    assert standin.exp2(standin.asarray(np.array([-130], "f4"))).tolist() == [0]
+    assert (standin.asarray(np.array([2.0**-126], "f4")) / 2).tolist() == [0]
+    assert standin.concatenate([x, x]).get()[:6].tobytes() == x.view("u4").view("f4").get().tobytes() == tiny.tobytes()
+    assert (standin.asarray(tiny.astype("f8")) * 1).tolist()[0] != 0
+
+
+def test_memory_that_is_not_as_a_kernel_needs_it_is_refused(standin):
+    x = standin.zeros((4, 4), "f4")
+    with pytest.raises(RuntimeError, match="non-contiguous"):
+        x[:, :2].set(np.ones((4, 2), "f4"))
+    with pytest.raises(TypeError, match="odd address"):
+        standin.zeros(9, "u1")[1:].view("f4")
+
+
+def test_filling_with_a_negative_zero_writes_a_positive_one(standin):
+    """CuPy clears contiguous memory; ``full`` does not."""
+    x = standin.ones((2, 2), "f4")
+    x[:] = -0.0
+    x[:, :1] = -0.0
+    assert np.signbit(x.get()).tolist() == [[True, False], [True, False]]
+    assert np.signbit(standin.full(2, -0.0, "f4").get()).all()
+
+
 def test_add_at_has_an_order_of_its_own(standin):
     """As atomic additions have: a sum that depends on the order shows."""
     target, values = standin.zeros(1, "f4"), np.array([1, 1e8, -1e8], "f4")
@@ -107,3 +152,12 @@ def test_cupy_takes_these_arguments():
     if recorded["version"].split(".")[0] != ours["version"].split(".")[0]:
         pytest.skip(f"CuPy {recorded['version']} is installed; the signatures are those of {ours['version']}")
     assert recorded | {"version": None} == ours | {"version": None}
+
+
+@pytest.mark.skipif(find_spec("cupy") is None, reason="CuPy is not installed")
+def test_cupy_returns_numpys_dtypes():
+    """So that the stand-in may. CuPy can be asked without a GPU."""
+    command = [sys.executable, str(HERE / "promotion.py")]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT).stdout
+    compared, differ = map(int, re.search(r"(\d+) compared, (\d+) differ", said).groups())
+    assert compared > 5000 and differ == 0, said

@@ -27,22 +27,13 @@ METHODS = """
 
 
 def recorded(cupy) -> dict:
-    """The version, the parameters of each function and method as text, and the dtypes that each ufunc takes."""
-    from cupy._sorting.search import _where_ufunc
-
-    names = sorted(name for name in dir(cupy) if isinstance(getattr(cupy, name), cupy.ufunc))
+    """The version, the parameters of each function and method as text, and the names of all ufuncs."""
     return {
         "version": cupy.__version__,
         "functions": {name: parameters(getattr(cupy, name)) for name in FUNCTIONS.split()},
         "methods": {name: parameters(getattr(cupy.ndarray, name)) for name in METHODS.split()},
-        "ufuncs": {name: loops(getattr(cupy, name)) for name in names},
-        "where": loops(_where_ufunc).replace(" ?", " ").removeprefix("?"),  # of the two that it chooses from
+        "ufuncs": sorted(name for name in dir(cupy) if isinstance(getattr(cupy, name), cupy.ufunc)),
     }
-
-
-def loops(ufunc) -> str:
-    """``ff->f dd->d``: the dtypes that it takes and returns. "E" is bfloat16, which CuPy has beside ml_dtypes."""
-    return " ".join(one for one in ufunc.types if "E" not in one)
 
 
 def parameters(function) -> str:

@@ -18,5 +18,11 @@ __version__ = SIGNATURES["version"]
 inf, nan, pi, e, newaxis, dtype, bool_ = np.inf, np.nan, np.pi, np.e, None, np.dtype, np.bool_
 globals().update(TYPES)
 globals().update(FUNCTIONS)
+_pool = cuda.MemoryPool()
 
-__all__ = ["ReductionKernel", "crossings", "cuda", "ndarray", "ufunc"]
+
+def get_default_memory_pool() -> cuda.MemoryPool:
+    return _pool
+
+
+__all__ = ["ReductionKernel", "crossings", "cuda", "get_default_memory_pool", "ndarray", "ufunc"]

@@ -93,6 +93,9 @@ class ndarray:
 
     # What NumPy would do by itself
 
+    def __reduce__(self):
+        raise TypeError("a device array is sent to another process: send cupy.asnumpy of it")
+
     def __array__(self, *args, **kwargs):
         raise TypeError(IMPLICIT)
 
@@ -103,10 +106,14 @@ class ndarray:
         """NumPy asks here when one of its own scalars stands on the left: ``np.float32(2) * array``."""
         if method != "__call__" or kwargs or not any(isinstance(one, np.generic) for one in inputs):
             raise TypeError(f"numpy.{ufunc.__name__} of a device array: use cupy.{ufunc.__name__}")
-        name = ufunc.__name__
-        return wrap(kernel.launch(name, SIGNATURES["ufuncs"][name], ufunc, *map(unwrap, inputs)))
+        return wrap(kernel.launch(ufunc, *map(unwrap, inputs)))
 
     # Views and indices
+
+    def view(self, dtype=None) -> "ndarray":
+        if dtype is not None and self._host.__array_interface__["data"][0] % np.dtype(dtype).itemsize:
+            raise TypeError(f"a kernel that reads {np.dtype(dtype)} at an odd address ends all work on a GPU")
+        return wrap(self._host.view() if dtype is None else self._host.view(dtype))
 
     def __len__(self) -> int:
         return len(self._host)
@@ -237,7 +244,7 @@ def _method(name: str, parameters: str):
 
 
 def _elementwise(name: str, *inputs, out=None):
-    return kernel.launch(name, SIGNATURES["ufuncs"][name], getattr(np, name), *map(unwrap, inputs), out=out)
+    return kernel.launch(getattr(np, name), *map(unwrap, inputs), out=out)
 
 
 def _binary(name: str):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from cupy import kernel, promotion
+from cupy import kernel
 from cupy.arrays import KINDS, SIGNATURES, checked, ndarray, unwrap, wrap
 from cupy.traffic import crossing
 
@@ -28,8 +28,6 @@ def function(name: str, parameters: str):
             del kwargs["where"]
         if "out" in kwargs and kwargs["out"] is not None and not isinstance(kwargs["out"], ndarray):
             raise TypeError(f"cupy.{name}: out must be a device array")
-        if name == "where" and len(args) == 3:
-            promotion.check("where", SIGNATURES["where"], np.add, tuple(map(unwrap, args[1:])))  # NumPy promotes alike
         found = compute(*map(unwrap, args), **{key: unwrap(one) for key, one in kwargs.items()})
         return kwargs["out"] if isinstance(kwargs.get("out"), ndarray) else wrap(found)
 
@@ -61,7 +59,6 @@ class ufunc:
     """An elementwise function. It takes ``out``, ``dtype`` and ``casting``; CuPy has no ``where`` here."""
 
     def __init__(self, name: str) -> None:
-        self._loops = SIGNATURES["ufuncs"][name]
         self.__name__, self._compute = name, getattr(np, name, None) or getattr(np, {"fix": "trunc"}.get(name, name))
         self.nin, self.nout = getattr(self._compute, "nin", 1), getattr(self._compute, "nout", 1)
 
@@ -70,7 +67,7 @@ class ufunc:
             raise TypeError(f"cupy.{self.__name__}: out must be a device array")
         options = {"casting": casting} | ({} if dtype is None else {"dtype": dtype})
         into = None if out is None else out._host
-        found = kernel.launch(self.__name__, self._loops, self._compute, *map(unwrap, args), out=into, **options)
+        found = kernel.launch(self._compute, *map(unwrap, args), out=into, **options)
         return wrap(found) if out is None else out
 
     def at(self, a: ndarray, indices, values) -> None:

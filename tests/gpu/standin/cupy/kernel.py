@@ -1,22 +1,15 @@
-"""An elementwise kernel of the device that does not exist: what CuPy's do otherwise than NumPy."""
+"""An elementwise kernel of the device that does not exist."""
 
 import numpy as np
-
-from cupy import promotion
 
 SUBNORMAL = np.uint32(0x7FFFFF)  # the bits of the largest subnormal float32
 
 
-def launch(name: str, loops: str, compute, *inputs, out=None, **options):
-    """``compute(*inputs)`` as CuPy's function of that name: in the same dtype, without subnormal float32 numbers.
+def launch(compute, *inputs, out=None, **options):
+    """``compute(*inputs)`` of NumPy's arrays as CuPy's kernels do it: subnormal float32 numbers are zeros.
 
-    Args:
-        name, loops, compute: as of ``promotion.check``.
-        inputs, out: NumPy's.
-        options: ``dtype`` and ``casting``.
+    CuPy compiles with ``-ftz=true`` (cupy/cuda/compiler.py). Dtypes are NumPy's (../promotion.py).
     """
-    if "dtype" not in options and isinstance(compute, np.ufunc):
-        promotion.check(name, loops, compute, inputs)
     if out is not None:
         options["out"] = out
     found = compute(*map(flushed, inputs), **options)
@@ -35,7 +28,7 @@ def has_subnormal(array: np.ndarray) -> bool:
 
 
 def flushed(value):
-    """Zeros for subnormal float32 numbers: CuPy compiles with ``-ftz=true`` (cupy/cuda/compiler.py)."""
+    """Zeros of the same sign for subnormal float32 numbers."""
     if isinstance(value, np.float32):
         return value if abs(value) >= np.finfo(np.float32).tiny or value == 0 else np.copysign(np.float32(0), value)
     if not isinstance(value, np.ndarray) or not has_subnormal(value):
