@@ -88,11 +88,8 @@ def cache_blocks(size: int, elements: int) -> Iterator[slice]:
 
 
 def product_blocks(count: int, elements: int, limit: int) -> Iterator[slice]:
-    """Slices of ``count`` products of so many elements each: a few at a time on a CPU, ``limit`` elements at most.
-
-    On a GPU one at a time: see ``matmul_each``.
-    """
-    step = max(1, limit // max(1, elements)) if xp.name == "numpy" else 1
+    """Slices of ``count`` products of so many elements each: on a CPU of ``limit`` in all; all in one on a GPU."""
+    step = max(1, limit // max(1, elements)) if xp.name == "numpy" else max(1, count)
     return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
 
@@ -125,17 +122,6 @@ def read_only(array):
     if isinstance(array, np.ndarray):
         array.flags.writeable = False
     return array
-
-
-def matmul_each(a, b):
-    """``a @ b`` (H, ..., m), each of the H products taken by itself; a vector ``a`` is the same for all of them.
-
-    NumPy does so anyway. A GPU's library chooses the kernel of a batched product by the size of the batch too, and with
-    it the order of each sum: the bits would depend on how many heads this process has.
-    """
-    if xp.name == "numpy":
-        return a @ b
-    return xp.stack([(a if a.ndim == 1 else a[h]) @ b[h] for h in range(len(b))])
 
 
 def add_at(target, index, values) -> None:

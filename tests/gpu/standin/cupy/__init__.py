@@ -11,11 +11,11 @@ import numpy as np
 from cupy import cuda
 from cupy.arrays import SIGNATURES, ndarray
 from cupy.functions import FUNCTIONS, TYPES, ufunc
-from cupy.traffic import crossings
+from cupy.traffic import crossings, products
 
 __version__ = SIGNATURES["version"]
 inf, nan, pi, e, newaxis, dtype, bool_ = np.inf, np.nan, np.pi, np.e, None, np.dtype, np.bool_
 globals().update(TYPES)
 globals().update(FUNCTIONS)
 
-__all__ = ["crossings", "cuda", "ndarray", "ufunc"]
+__all__ = ["crossings", "cuda", "ndarray", "products", "ufunc"]
