@@ -1,7 +1,7 @@
 """The one switch between NumPy and CuPy.
 
 Every file that computes imports ``xp`` from here and uses it as NumPy. ``use("cupy")`` makes the same lines run on a
-GPU. No other file imports CuPy or asks which of the two is in use.
+GPU. No other file imports CuPy or asks which of the two is in use, but for products.py, which calls cuBLAS.
 """
 
 import os
@@ -56,6 +56,7 @@ def find(name: str) -> ModuleType:
         import cupy
 
         cupy.cuda.runtime.getDeviceCount()
+        _ = cupy.cuda.cublas  # loads cuBLAS, which CuPy would do at the first product
     except Exception as error:
         raise RuntimeError(
             f"--backend cupy needs CuPy and an NVIDIA GPU ({type(error).__name__}: {error}). "

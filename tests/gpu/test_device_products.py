@@ -131,6 +131,14 @@ def test_cublas_is_told_the_same_of_a_head_whoever_has_it(device, calls, kind, b
     assert len({tuple((name, told[name]) for name in told.keys() - addresses) for told in calls}) == 1
 
 
+def test_a_vector_has_one_order(device, calls):
+    """A row of a matrix, and a column seen as a row, whose strides say nothing."""
+    row, columns = device.ones((2, 1, 3), "f4"), device.ones((2, 3, 6), "f4")
+    for x in (row, columns[..., :1].swapaxes(1, 2), columns[:, :1, ::2]):
+        matmul_each(x, device.ones((2, 3, 5), "f4"))
+    assert {(told["transb"], told["ldb"]) for told in calls} == {(0, 3)}
+
+
 def test_heads_start_at_aligned_addresses(device, calls, monkeypatch):
     """5 x 3 numbers of 2 bytes are no multiple of any alignment: the second head is copied, and so is its result."""
     began = []

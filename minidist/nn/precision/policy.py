@@ -11,7 +11,7 @@ The usual recipe (Micikevicius et al., "Mixed Precision Training", 2018; Megatro
 A ``Policy`` states this for one precision, and ``autocast`` puts it in force: the output of every operation is rounded
 to the 16-bit format, and so is the gradient that comes back to it. Between operations an array is float32 and holds
 only values of the format. Where memory or traffic counts, in what is saved for backward, sent, or kept as a parameter,
-it is stored in 16 bits.
+it is stored in 16 bits. A GPU multiplies the 16-bit codes themselves (``Policy.matmul``).
 
 This differs from ``torch.autocast``, which leaves LayerNorm's output and the residual stream in float32. Here they have
 16 bits, as in Megatron-LM.
