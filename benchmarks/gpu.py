@@ -4,9 +4,13 @@
     python benchmarks/gpu.py                    # needs CuPy, PyTorch and an NVIDIA GPU
     python benchmarks/gpu.py --backend numpy --width 64    # the same on a CPU, to try the script
 
-A step is forward, backward, gradient clipping and AdamW. float32 products use no TF32 on either side; in bf16 PyTorch
-runs under ``torch.autocast`` and minidist with ``--precision bf16``. A step ends when the GPU has done it. A ratio is
-the median over the turns. Below it: which kernels take the GPU's time (PyTorch's profiler sees those of CuPy, too), and
+A step is forward, backward, gradient clipping and AdamW. float32 products use no TF32 on either side. In bf16 PyTorch
+runs under ``torch.autocast`` and minidist under its own: on both sides the weights are float32 and are rounded where
+they are used, and the products of linear layers and attention run in the tensor cores. minidist rounds every activation
+to 16 bits; PyTorch leaves LayerNorm's output and the residual stream in float32, and fuses attention into one kernel.
+
+A step ends when the GPU has done it. A ratio is the median over the turns. "kept" is what minidist keeps for backward
+at the peak of a step. Further: which kernels take the GPU's time (PyTorch's profiler sees those of CuPy, too), and
 where the time on the host goes. With ``--report`` each width and precision is a process of its own, and files are
 written as results come: whatever fails or takes too long, the rest is there.
 """
@@ -32,7 +36,7 @@ from rich.table import Table
 from torch import nn
 from train_step import TorchGPT, minidist_step
 
-from minidist import backend
+from minidist import backend, ledger
 from minidist.backend import xp
 from minidist.nn.gpt import GPTConfig
 from minidist.nn.precision.policy import autocast
@@ -95,11 +99,15 @@ class Case:
 
     def measured(self, turns: int) -> dict:
         """Medians over the turns, in ms, and the highest memory, in MiB."""
+        memory = ledger.start()
+        self.minidist()
+        ledger.stop()
         taken = [(self.seconds(self.minidist), self.seconds(self.torch)) for _ in range(turns + WARM_UP)][WARM_UP:]
         rows = [(*ours, *theirs) for ours, theirs in taken]
         ours, host, theirs, _ = (1000 * statistics.median(column) for column in zip(*rows, strict=True))
         found = {"width": self.width, "precision": self.precision, "minidist_ms": ours, "minidist_host_ms": host}
         found |= {"torch_ms": theirs, "ratio": statistics.median(row[0] / row[2] for row in rows)}
+        found["kept_mib"] = memory.peaks["activations"] / 2**20
         if self.device == "cuda":
             found["minidist_pool_mib"] = xp.module.get_default_memory_pool().total_bytes() / 2**20
             found["torch_peak_mib"] = torch.cuda.max_memory_allocated() / 2**20
@@ -162,11 +170,12 @@ def run_case(width: int, precision: str, device: str, turns: int, console: Conso
 
 def table_of(found: list[dict]) -> Table:
     table = Table("width", "precision", title="one training step, ms")
-    for name in ("minidist", "of it the host", "torch", "minidist / torch"):
+    for name in ("minidist", "of it the host", "torch", "minidist / torch", "kept, MiB"):
         table.add_column(name, justify="right")
     for one in found:
         times = (one["minidist_ms"], one["minidist_host_ms"], one["torch_ms"], one["ratio"])
-        table.add_row(str(one["width"]), one["precision"], *(f"{time:.2f}" for time in times))
+        kept = f"{one['kept_mib']:.0f}"
+        table.add_row(str(one["width"]), one["precision"], *(f"{time:.2f}" for time in times), kept)
     return table
 
 
@@ -195,7 +204,8 @@ def report(folder: Path, arguments: argparse.Namespace, console: Console) -> Non
     """All that a first run on a machine should bring home, the tests first."""
     folder.mkdir(parents=True, exist_ok=True)
     python, xml = sys.executable, folder.resolve() / "tests.xml"
-    pytest = [python, "-u", "-m", "pytest", "tests/gpu/test_on_a_gpu.py", "-v", "-s", "-rA", "--durations=0"]
+    tests = ["tests/gpu/test_gpu_products.py", "tests/gpu/test_on_a_gpu.py"]
+    pytest = [python, "-u", "-m", "pytest", *tests, "-v", "-s", "-rA", "--durations=0"]
     ends = [
         show(["nvidia-smi", "-q"], folder / "nvidia-smi.txt", 60, console),
         show([python, "-c", "import cupy; cupy.show_config()"], folder / "cupy.txt", 60, console),

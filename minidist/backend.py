@@ -1,7 +1,7 @@
 """The one switch between NumPy and CuPy.
 
 Every file that computes imports ``xp`` from here and uses it as NumPy. ``use("cupy")`` makes the same lines run on a
-GPU. No other file imports CuPy or asks which of the two is in use.
+GPU. No other file imports CuPy or asks which of the two is in use, but for products.py, which calls cuBLAS.
 """
 
 import os
@@ -64,6 +64,7 @@ def find(name: str) -> ModuleType:
         import cupy
 
         cupy.cuda.runtime.getDeviceCount()
+        _ = cupy.cuda.cublas  # loads cuBLAS, which CuPy would do at the first product
     except Exception as error:
         raise RuntimeError(
             f"--backend cupy needs CuPy and an NVIDIA GPU ({type(error).__name__}: {error}). "
@@ -99,11 +100,8 @@ def cache_blocks(size: int, elements: int) -> Iterator[slice]:
 
 
 def product_blocks(count: int, elements: int, limit: int) -> Iterator[slice]:
-    """Slices of ``count`` products of so many elements each: a few at a time on a CPU, ``limit`` elements at most.
-
-    On a GPU one at a time: see ``matmul_each``.
-    """
-    step = max(1, limit // max(1, elements)) if xp.name == "numpy" else 1
+    """Slices of ``count`` products of so many elements each: on a CPU of ``limit`` in all; all in one on a GPU."""
+    step = max(1, limit // max(1, elements)) if xp.name == "numpy" else max(1, count)
     return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
 
@@ -140,22 +138,6 @@ def read_only(array):
     return array
 
 
-def matmul_each(a, b):
-    """``a @ b`` (H, ..., m), each of the H products taken by itself; a vector ``a`` is the same for all of them.
-
-    NumPy does so anyway. A GPU's library chooses the kernel of a batched product by the size of the batch too, and with
-    it the order of each sum: the bits would depend on how many heads this process has. It may also choose by whether
-    the addresses allow loads of 16 bytes; in a flat array of odd sizes they may not, whoever holds it.
-    """
-    if xp.name == "numpy":
-        return a @ b
-    return xp.stack([_aligned(a if a.ndim == 1 else a[h]) @ _aligned(b[h]) for h in range(len(b))])
-
-
-def _aligned(array):
-    return array if array.data.ptr % 16 == 0 else array.copy(order="K")
-
-
 def dot_each(a, b):
     """The dot products of the rows of two arrays: (..., n) and (..., n) of one dtype -> (...).
 
@@ -169,7 +151,7 @@ def dot_each(a, b):
 @cache
 def _dot_kernel(cupy: ModuleType):
     """One kernel for all of them, which adds in the order of CuPy's sums (see REPRODUCIBLE)."""
-    return cupy.ReductionKernel("T a, T b", "T out", "a * b", "a + b", "out = a", "0", "dot_each")
+    return cupy.ReductionKernel("T x, T y", "T out", "x * y", "a + b", "out = a", "0", "dot_each")
 
 
 def counts_of(values, count: int):
@@ -192,8 +174,8 @@ def reduced(reduce, array):
         return reduce(array)
     flat = array.reshape(-1)
     whole = array.size - array.size % ROW
-    rows = reduce(flat[:whole].reshape(-1, ROW), axis=1)
-    return reduce(xp.concatenate((rows, flat[whole:].astype(rows.dtype, copy=False))))
+    found, rest = reduce(flat[:whole].reshape(-1, ROW), axis=1), flat[whole:]
+    return reduce(xp.concatenate((found, rest)) if rest.size else found)
 
 
 def add_at(target, index, values) -> None:

@@ -12,6 +12,7 @@ import minidist.comm
 ROOT = Path(minidist.__file__).parent
 MAY_IMPORT = {  # a package or file -> the others that it may import
     "backend": set(),
+    "products": {"backend"},
     "trace": set(),
     "overrides": set(),
     "ledger": set(),
@@ -20,7 +21,7 @@ MAY_IMPORT = {  # a package or file -> the others that it may import
     "launched": set(),
     "files": set(),
     "comm": {"backend", "trace", "overrides", "launched"},
-    "nn": {"backend", "trace", "overrides", "ledger", "flops"},
+    "nn": {"backend", "products", "trace", "overrides", "ledger", "flops"},
     "parallel": {"backend", "trace", "overrides", "ledger", "comm", "nn"},
     "train": {"backend", "trace", "overrides", "ledger", "flops", "comm", "nn", "parallel"},
     "plan": {"comm", "nn", "parallel", "train"},

@@ -18,6 +18,7 @@ from minidist import backend
 from minidist.backend import xp
 from minidist.nn.precision.formats import FORMATS, Format
 from minidist.nn.rounding import rounded
+from minidist.products import matmul_each
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
@@ -36,14 +37,6 @@ CONFIG = TrainConfig(layers=2, heads=4, width=64, context=32, global_batch=24, s
 LOSSES = 2e-5  # relative
 LAYOUTS = sorted([*DEFAULT_LAYOUTS, *MORE_LAYOUTS], key=lambda layout: layout.world_size)
 DIGESTS = RunOptions(step_digests=True)  # so that a difference can be found
-
-
-@pytest.fixture
-def device():
-    """This process computes on GPU 0, and afterwards on the host again."""
-    backend.use("cupy")
-    yield xp.module
-    backend.use("numpy")
 
 
 class FewRanks:
@@ -118,15 +111,15 @@ def test_the_product_of_a_head_depends_on_the_head_alone(device, sizes):
     """Neither on how many heads there are nor on where in memory its factors begin."""
     rows, inner, columns = sizes
     a, b = random(3, rows, inner), random(3, inner, columns, seed=1)
-    products = backend.matmul_each(a, b)
-    transposed = backend.matmul_each(a, random(3, columns, inner, seed=2).swapaxes(1, 2))
+    products = matmul_each(a, b)
+    transposed = matmul_each(a, random(3, columns, inner, seed=2).swapaxes(1, 2))
     for head in range(3):
         some = slice(head, head + 1)
-        assert same(backend.matmul_each(a[some].copy(), b[some].copy()), products[some]), head
+        assert same(matmul_each(a[some].copy(), b[some].copy()), products[some]), head
         for shift in (1, 2, 4):  # elements, as in a flat array of parameters
-            assert same(backend.matmul_each(shifted(a[some], shift), shifted(b[some], shift)), products[some]), shift
+            assert same(matmul_each(shifted(a[some], shift), shifted(b[some], shift)), products[some]), shift
             other = shifted(random(3, columns, inner, seed=2)[some], shift).swapaxes(1, 2)
-            assert same(backend.matmul_each(a[some], other), transposed[some]), shift
+            assert same(matmul_each(a[some], other), transposed[some]), shift
 
 
 def shifted(array, elements: int):

@@ -1,12 +1,14 @@
 """The stand-in for CuPy is as strict as CuPy, or stricter, and takes the arguments that CuPy takes."""
 
 import copy
+import inspect
 import json
 import pickle
 import re
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -138,6 +140,82 @@ def test_add_at_has_an_order_of_its_own(standin):
     expected = np.zeros(1, "f4")
     np.add.at(expected, [0, 0, 0], values)
     assert target.tolist() != expected.tolist()
+
+
+PRODUCT = {  # 2 x 3 by 3 x 4, row by row, as cuBLAS takes it: 4 x 3 by 3 x 2, column by column
+    "handle": 0xB1A5, "transa": 0, "transb": 0, "m": 4, "n": 2, "k": 3, "Atype": 14, "lda": 4, "Btype": 14, "ldb": 3,
+    "Ctype": 0, "ldc": 4, "computeType": 68, "algo": -1,
+}  # fmt: skip
+BATCHED = {"strideA": 12, "strideB": 6, "strideC": 8, "batchCount": 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, None),
+        ({"transa": 1, "lda": 3}, None),
+        ({"handle": 0}, "NOT_INITIALIZED"),
+        ({"m": 0}, "INVALID_VALUE"),
+        ({"transb": 3}, "INVALID_VALUE"),
+        ({"algo": 99}, "INVALID_VALUE"),
+        ({"lda": 3}, "leading dimension 3 of matrices with 4 rows"),
+        ({"ldb": 2}, "leading dimension 2 of matrices with 3 rows"),
+        ({"ldc": 3}, "leading dimension 3 of matrices with 4 rows"),
+        ({"lda": 11}, "elements 0 to 26 of 24"),
+        ({"k": 20, "ldb": 20}, "of 24"),
+        ({"n": 5}, "of 12"),
+        ({"Atype": 0}, "NOT_SUPPORTED"),
+        ({"Atype": 0, "Btype": 0}, "float32 is read from, or written to, an array of uint16"),
+        ({"Ctype": 14}, "NOT_SUPPORTED"),
+        ({"computeType": 64}, "NOT_SUPPORTED"),
+        ({"computeType": 70}, "NOT_SUPPORTED"),
+        ({"A": 4096}, "no device array lives at 0x1000"),
+        ({"m": 4.0}, "an integer is required"),
+        (BATCHED, None),
+        (BATCHED | {"strideC": 7}, "overlap"),
+        (BATCHED | {"strideA": 13}, "elements 0 to 25 of 24"),
+        (BATCHED | {"strideB": 0}, "stride 0"),
+        (BATCHED | {"batchCount": 3}, "of 24"),
+    ],
+)
+def test_cublas_takes_what_is_there_and_fits(standin, changes, message):
+    a, b, c = standin.zeros((2, 3, 4), "u2"), standin.zeros((2, 2, 3), "u2"), standin.ones((2, 2, 4), "f4")
+    one, zero = np.ones(1, "f4"), np.zeros(1, "f4")
+    call = PRODUCT | {"A": a.data.ptr, "B": b.data.ptr, "C": c.data.ptr}
+    call |= {"alpha": one.ctypes.data, "beta": zero.ctypes.data} | changes
+    multiply = standin.cuda.cublas.gemmStridedBatchedEx if "batchCount" in changes else standin.cuda.cublas.gemmEx
+    if message is None:
+        multiply(**call)
+        assert not c.get()[: call.get("batchCount", 1)].any()
+    else:
+        with pytest.raises((TypeError, RuntimeError), match=message):
+            multiply(**call)
+
+
+def test_cublas_refuses_memory_that_is_free_and_a_result_over_a_factor(standin):
+    a, b, c = standin.zeros((3, 4), "u2"), standin.zeros((2, 3), "u2"), standin.zeros((2, 4), "f4")
+    one, zero = np.ones(1, "f4"), np.zeros(1, "f4")
+    call = PRODUCT | {"alpha": one.ctypes.data, "beta": zero.ctypes.data, "C": c.data.ptr}
+    numbers = standin.zeros((3, 4), "f4")
+    with pytest.raises(RuntimeError, match="overlaps"):
+        standin.cuda.cublas.gemmEx(**call | {"Atype": 0, "A": numbers.data.ptr, "Btype": 0, "B": c.data.ptr})
+    with pytest.raises(RuntimeError, match="only alpha = 1 and beta = 0"):
+        standin.cuda.cublas.gemmEx(**call | {"A": a.data.ptr, "B": b.data.ptr, "beta": one.ctypes.data})
+    freed = b.data.ptr
+    del b
+    with pytest.raises(RuntimeError, match="no device array lives"):
+        standin.cuda.cublas.gemmEx(**call | {"A": a.data.ptr, "B": freed})
+
+
+@pytest.mark.skipif(find_spec("cupy_backends") is None, reason="CuPy is not installed")
+def test_cublas_takes_the_arguments_of_cupys(standin):
+    """They are read from CuPy's compiled module, which cannot be imported without cuBLAS."""
+    libraries = Path(find_spec("cupy_backends").origin).parent / "cuda" / "libs"
+    compiled = next(libraries.glob("cublas.*so")).read_bytes()
+    for name in ("gemmEx", "gemmStridedBatchedEx"):
+        theirs = re.search(rb"\0" + name.encode() + rb"\(([^)]*handle[^)]*)\)", compiled)[1].decode()
+        ours = inspect.signature(getattr(standin.cuda.cublas, name)).parameters
+        assert [parameter.split()[-1] for parameter in theirs.split(", ")] == list(ours)
 
 
 @pytest.mark.skipif(find_spec("cupy") is None, reason="CuPy is not installed")

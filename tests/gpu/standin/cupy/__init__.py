@@ -12,7 +12,7 @@ from cupy import cuda
 from cupy.arrays import SIGNATURES, ndarray
 from cupy.functions import FUNCTIONS, TYPES, ufunc
 from cupy.reduction import ReductionKernel
-from cupy.traffic import crossings
+from cupy.traffic import crossings, products
 
 __version__ = SIGNATURES["version"]
 inf, nan, pi, e, newaxis, dtype, bool_ = np.inf, np.nan, np.pi, np.e, None, np.dtype, np.bool_
@@ -25,4 +25,4 @@ def get_default_memory_pool() -> cuda.MemoryPool:
     return _pool
 
 
-__all__ = ["ReductionKernel", "crossings", "cuda", "get_default_memory_pool", "ndarray", "ufunc"]
+__all__ = ["ReductionKernel", "crossings", "cuda", "get_default_memory_pool", "ndarray", "products", "ufunc"]

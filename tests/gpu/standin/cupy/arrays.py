@@ -3,6 +3,7 @@
 import inspect
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -33,7 +34,7 @@ class ndarray:
     strides = property(lambda self: self._host.strides)
     T = property(lambda self: wrap(self._host.T))
     flags = property(lambda self: Flags(self._host))
-    data = property(lambda self: Pointer(self._host.__array_interface__["data"][0]))
+    data = property(lambda self: Pointer(self))
     device = property(lambda self: Device(0))
 
     # What crosses to the host
@@ -143,9 +144,17 @@ class Flags:
         self.owndata = host.flags.owndata
 
 
+pointed: WeakValueDictionary[int, ndarray] = WeakValueDictionary()  # an address -> the array whose memory it is in
+
+
 class Pointer:
-    def __init__(self, ptr: int) -> None:
-        self.ptr = ptr
+    """``array.data``: the address of the first element, and in ``mem`` that of the memory that holds it."""
+
+    def __init__(self, array: ndarray) -> None:
+        memory = array if array.base is None else array.base
+        self.ptr, begin = (one._host.__array_interface__["data"][0] for one in (array, memory))
+        self.mem = SimpleNamespace(ptr=begin)
+        pointed[self.ptr] = memory
 
 
 class Device:

@@ -1,8 +1,10 @@
-"""The part of ``cupy.cuda`` that a program without kernels of its own needs: one device."""
+"""The part of ``cupy.cuda`` that a program without kernels of its own needs: one device, and cuBLAS for it."""
 
 from types import SimpleNamespace
 
+from cupy import cublas
 from cupy.arrays import Device
+from cupy.cublas import CUDA_R_16BF, CUDA_R_16F, CUDA_R_32F, CUDA_R_64F, get_cublas_handle
 
 
 class MemoryPool:
@@ -17,6 +19,9 @@ class MemoryPool:
     total_bytes = used_bytes
 
 
-runtime = SimpleNamespace(getDeviceCount=lambda: 1)
+runtime = SimpleNamespace(
+    getDeviceCount=lambda: 1,
+    CUDA_R_16BF=CUDA_R_16BF, CUDA_R_16F=CUDA_R_16F, CUDA_R_32F=CUDA_R_32F, CUDA_R_64F=CUDA_R_64F,
+)  # fmt: skip
 
-__all__ = ["Device", "runtime"]
+__all__ = ["Device", "cublas", "get_cublas_handle", "runtime"]

@@ -4,7 +4,7 @@ import numpy as np
 
 from cupy.arrays import unwrap, wrap
 
-DOT = "T a, T b", "T out", "a * b", "a + b", "out = a", "0"
+DOT = "T x, T y", "T out", "x * y", "a + b", "out = a", "0"
 
 
 class ReductionKernel:

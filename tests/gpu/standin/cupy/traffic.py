@@ -5,9 +5,16 @@ from collections import Counter
 from pathlib import Path
 
 HERE = Path(__file__).parent
+BETWEEN = "minidist.backend", "minidist.products", "minidist.nn.precision.policy"
 # (kind, "module.function") -> how often. Kinds: "to device" and "to host" copy arrays; "scalar" copies one number to
 # the host and waits for it; "size" makes the host wait for the shape of a result. The last three stop the host.
 crossings: Counter[tuple[str, str]] = Counter()
+# (type of the factors, "module.function") -> how many products of matrices
+products: Counter[tuple[str, str]] = Counter()
+
+
+def product(kind: str) -> None:
+    products[kind, _caller()] += 1
 
 
 def crossing(kind: str) -> None:
@@ -15,11 +22,11 @@ def crossing(kind: str) -> None:
 
 
 def _caller() -> str:
-    """The innermost function of minidist that is being run, but for the file that stands between it and CuPy."""
+    """The innermost function of minidist that is being run, but for the files that stand between it and CuPy."""
     frame = sys._getframe(2)
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
-        if name.startswith("minidist.") and name != "minidist.backend":
+        if name.startswith("minidist.") and name not in BETWEEN:
             return f"{name.removeprefix('minidist.')}.{frame.f_code.co_name}"
         frame = frame.f_back
     return "outside"
