@@ -42,11 +42,12 @@ from minidist.nn.gpt import GPTConfig
 from minidist.nn.precision.policy import autocast
 
 ROOT = Path(__file__).parents[1]
-WIDTHS, PRECISIONS = (256, 1024, 2048), ("fp32", "bf16")
+WIDTHS, PRECISIONS = (1024, 256, 2048), ("fp32", "bf16")  # what tells most first
 LAYERS, CONTEXT, BATCH, HEAD_WIDTH = 4, 512, 8, 64
 WARM_UP = 3  # steps: kernels are compiled, memory pools filled
 LINES = 15  # of a profile
-TEST_SECONDS, CASE_SECONDS = 400, 150  # of --report: for the tests, and for one width in one precision
+TESTS = ("tests/gpu/test_gpu_products.py", "tests/gpu/test_on_a_gpu.py")
+TEST_SECONDS, CASE_SECONDS = 360, 120  # of --report: for the tests, and for one width in one precision
 DEVICES = {"numpy": "cpu", "cupy": "cuda"}  # PyTorch's
 ON_THE_GPU = {"kernel": "kernels", "gpu_memcpy": "copies", "gpu_memset": "memsets"}  # kinds of events in a trace
 
@@ -182,8 +183,8 @@ def table_of(found: list[dict]) -> Table:
 # A report
 
 
-def show(command: list[str], file: Path, limit: float, console: Console) -> str:
-    """Run a command whose output goes to a file and to the screen; return how it ended, in words."""
+def show(command: list[str], file: Path, limit: float, console: Console) -> None:
+    """Run a command whose output goes to a file. The end of that to the screen; how it ended, to ends.txt beside it."""
     console.print(f"$ {' '.join(command)}  > {file.name}", markup=False, highlight=False)
     begin = time.perf_counter()
     try:
@@ -197,32 +198,29 @@ def show(command: list[str], file: Path, limit: float, console: Console) -> str:
     console.print("\n".join(file.read_text(errors="replace").splitlines()[-LINES:]), markup=False, highlight=False)
     ended = f"{file.name}: {ended}, {time.perf_counter() - begin:.1f} s"
     console.print(ended)
-    return ended
+    with (file.parent / "ends.txt").open("a") as ends:
+        ends.write(f"{ended}\n")
 
 
 def report(folder: Path, arguments: argparse.Namespace, console: Console) -> None:
-    """All that a first run on a machine should bring home, the tests first."""
+    """All that a first run on a machine should bring home, what tells most first."""
     folder.mkdir(parents=True, exist_ok=True)
-    python, xml = sys.executable, folder.resolve() / "tests.xml"
-    tests = ["tests/gpu/test_gpu_products.py", "tests/gpu/test_on_a_gpu.py"]
-    pytest = [python, "-u", "-m", "pytest", *tests, "-v", "-s", "-rA", "--durations=0"]
-    ends = [
-        show(["nvidia-smi", "-q"], folder / "nvidia-smi.txt", 60, console),
-        show([python, "-c", "import cupy; cupy.show_config()"], folder / "cupy.txt", 60, console),
-        show([python, "-m", "torch.utils.collect_env"], folder / "torch.txt", 120, console),
-        show([*pytest, f"--junitxml={xml}"], folder / "tests.txt", arguments.test_seconds, console),
-    ]
+    python, this = sys.executable, str(Path(__file__).resolve())
+    tests = [python, "-u", "-m", "pytest", *TESTS, "-v", "-s", "-rA", "--durations=0", f"--junitxml={folder}/tests.xml"]
+    show(["nvidia-smi", "-q"], folder / "nvidia-smi.txt", 60, console)
+    show([python, "-c", "import cupy; cupy.show_config()"], folder / "cupy.txt", 60, console)
+    show(tests, folder / "tests.txt", arguments.test_seconds, console)
     found = []
     for width in arguments.width or WIDTHS:
         for precision in PRECISIONS:
             name = folder / f"width{width}-{precision}"
-            command = [python, __file__, f"--backend={arguments.backend}", f"--width={width}", f"--json={name}.json"]
+            command = [python, this, f"--backend={arguments.backend}", f"--width={width}", f"--json={name}.json"]
             command += [f"--precision={precision}", f"--turns={arguments.turns}"]
-            ends.append(show(command, name.with_suffix(".txt"), CASE_SECONDS, console))
+            show(command, name.with_suffix(".txt"), CASE_SECONDS, console)
             if (written := name.with_suffix(".json")).exists():
                 found += json.loads(written.read_text())
-            (folder / "ends.txt").write_text("\n".join(ends) + "\n")
     console.print(table_of(found))
+    show([python, "-m", "torch.utils.collect_env"], folder / "torch.txt", 120, console)
 
 
 def main() -> None:
@@ -239,7 +237,7 @@ def main() -> None:
     arguments = parser.parse_args()
     console = Console(width=120)
     if arguments.report:
-        return report(arguments.report, arguments, console)
+        return report(arguments.report.resolve(), arguments, console)
     backend.use(arguments.backend)
     torch.backends.cuda.matmul.allow_tf32 = False
     found = []

@@ -231,8 +231,8 @@ def test_every_layout_has_the_bits_of_one_process(few_ranks, one_process, layout
     check(few_ranks, one_process, config_for(layout), layout)
 
 
-@pytest.mark.parametrize("text", ["tp=2,sp=1", "pp=2,recompute=full", "zero=3,dp=2", "dp=4,ep=2,zero=2"])
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "fp8"])
+@pytest.mark.parametrize("text", ["tp=2,sp=1", "pp=2,recompute=full", "zero=3,dp=2", "dp=4,ep=2,zero=2"])
 def test_every_precision_has_the_bits_of_one_process(few_ranks, one_process, precision, text):
     layout = Layout.parse(text)
     check(few_ranks, one_process, config_for(layout, precision), layout)
