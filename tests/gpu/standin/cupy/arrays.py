@@ -8,6 +8,8 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from cupy.devices import Device, current_device
+from cupy.streams import before_use, get_current_stream
 from cupy.traffic import crossing
 
 SIGNATURES = json.loads((Path(__file__).parent / "signatures.json").read_text(encoding="utf-8"))
@@ -18,32 +20,41 @@ IMPLICIT = "Implicit conversion to a NumPy array is not allowed. Please use `.ge
 class ndarray:
     """An array on a device that does not exist. Its methods take the arguments that CuPy's take, and no others."""
 
-    __slots__ = ("__weakref__", "_host", "base")  # base: the array whose memory a view shows, or None
+    __slots__ = ("__weakref__", "_device", "_memory", "_stream", "base")
+    # _memory: NumPy's array; base: the array whose memory a view shows, or None; _stream: the pointer of the stream
+    # that it was allocated on
     __hash__ = None
 
     def __init__(self, *args, **kwargs) -> None:
         raise TypeError("make arrays with cupy.empty, cupy.zeros or cupy.asarray")
 
-    shape = property(lambda self: self._host.shape)
-    dtype = property(lambda self: self._host.dtype)
-    ndim = property(lambda self: self._host.ndim)
-    size = property(lambda self: self._host.size)
-    nbytes = property(lambda self: self._host.nbytes)
-    itemsize = property(lambda self: self._host.itemsize)
-    strides = property(lambda self: self._host.strides)
-    T = property(lambda self: wrap(self._host.T))
-    flags = property(lambda self: Flags(self._host))
-    data = property(lambda self: Pointer(self._host.__array_interface__["data"][0]))
-    device = property(lambda self: Device(0))
+    shape = property(lambda self: self._memory.shape)
+    dtype = property(lambda self: self._memory.dtype)
+    ndim = property(lambda self: self._memory.ndim)
+    size = property(lambda self: self._memory.size)
+    nbytes = property(lambda self: self._memory.nbytes)
+    itemsize = property(lambda self: self._memory.itemsize)
+    strides = property(lambda self: self._memory.strides)
+    T = property(lambda self: wrap(self._memory.T))
+    flags = property(lambda self: Flags(self._memory))
+    data = property(lambda self: Pointer(self._memory.__array_interface__["data"][0]))
+    device = property(lambda self: Device(self._device))
+
+    @property
+    def _host(self) -> np.ndarray:
+        """Its inside, to compute with."""
+        before_use(self._memory, self._device)
+        return self._memory
 
     # What crosses to the host
 
     def get(self, stream=None, order="C", out=None, blocking=True) -> np.ndarray:
         crossing("to host")
-        if out is None:
-            return np.array(self._host, order=order)
-        out[...] = self._host
-        return out
+        with self.device:  # as CuPy does here, but nowhere else
+            if out is None:
+                return np.array(self._host, order=order)
+            out[...] = self._host
+            return out
 
     def set(self, arr, stream=None) -> None:
         if type(arr) is not np.ndarray:
@@ -101,7 +112,7 @@ class ndarray:
     # Views and indices
 
     def __len__(self) -> int:
-        return len(self._host)
+        return len(self._memory)
 
     def __iter__(self):
         if self.ndim == 0:
@@ -109,7 +120,9 @@ class ndarray:
         return (self[place] for place in range(len(self)))
 
     def __getitem__(self, index):
-        return wrap(self._host[_index(index, waits=True)])
+        index = _index(index, waits=True)
+        computes = any(isinstance(part, np.ndarray) for part in index)
+        return wrap((self._host if computes else self._memory)[index])
 
     def __setitem__(self, index, value) -> None:
         array = isinstance(value, ndarray)
@@ -130,25 +143,6 @@ class Pointer:
         self.ptr = ptr
 
 
-class Device:
-    """``with Device(0):`` makes a device the current one."""
-
-    def __init__(self, device: int | None = None) -> None:
-        self.id = device or 0
-
-    def use(self) -> None:
-        pass
-
-    def synchronize(self) -> None:
-        crossing("size")
-
-    def __enter__(self) -> "Device":
-        return self
-
-    def __exit__(self, *_) -> None:
-        pass
-
-
 def wrap(value):
     """What NumPy returned, as CuPy would: a scalar is an array without axes."""
     if isinstance(value, tuple | list):
@@ -164,11 +158,13 @@ def wrap(value):
     if owner is not None and root is host:  # NumPy returned its argument
         return owner
     array = object.__new__(ndarray)
-    array._host = host
+    array._memory = host
     if root is host:
         array.base, owners[id(root)] = None, array
+        array._device, array._stream = current_device(), get_current_stream().ptr
     else:
         array.base = wrap(root) if owner is None else owner
+        array._device, array._stream = array.base._device, array.base._stream
     return array
 
 
@@ -212,6 +208,9 @@ def checked(name: str, parameters: str):
     return check
 
 
+VIEWS = ("ravel", "reshape", "squeeze", "swapaxes", "transpose", "view")  # nothing is computed
+
+
 def _method(name: str, parameters: str):
     check = checked(f"ndarray.{name}", parameters)
 
@@ -219,7 +218,8 @@ def _method(name: str, parameters: str):
         check((self, *args), kwargs)
         if name == "nonzero":
             crossing("size")
-        return wrap(getattr(self._host, name)(*map(unwrap, args), **{key: unwrap(one) for key, one in kwargs.items()}))
+        inside = self._memory if name in VIEWS else self._host
+        return wrap(getattr(inside, name)(*map(unwrap, args), **{key: unwrap(one) for key, one in kwargs.items()}))
 
     method.__name__ = name
     return method
