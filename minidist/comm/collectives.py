@@ -245,7 +245,7 @@ class Call:
         self.nbytes = self.largest_size = 0  # of the largest array
         self.dtype = ""
         self.copies_back: list[Callable[[], None]] = []  # for arrays on a GPU
-        self.by_nccl = carries(group, algorithm, arrays, op)
+        self.by_nccl = carries(name, group, algorithm, arrays, op)
         self.held: list = []  # the arrays that NCCL reads and writes
 
     def array(self, argument: str, array, written: bool = False, read: bool = True, described: bool = True):

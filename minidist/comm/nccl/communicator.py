@@ -12,6 +12,7 @@ or the other way around ("In-place operations" in its user guide). Other overlap
 import numpy as np
 
 from minidist import backend
+from minidist.backend import xp
 from minidist.comm.algorithms import broadcast_naive
 from minidist.comm.arrays import overlap
 from minidist.comm.group import ProcessGroup
@@ -91,10 +92,21 @@ class Communicator:
         traffic.count_ring(self.inside, traffic.chain(flat.size, dst), flat.itemsize)
 
     def all_reduce(self, flat, op) -> None:
+        if drops_nan(flat.dtype, op):
+            return self._all_reduce_gathered(flat, op)
         if flat.size:
             self._comm.allReduce(_at(flat), _at(flat), flat.size, *self._combining(flat, op), self._stream)
         self._average(flat, op)
         traffic.count_ring(self.inside, traffic.all_reduce(flat.size, self.inside.size), flat.itemsize)
+
+    def _all_reduce_gathered(self, flat, op) -> None:
+        """Gather all ranks' arrays, and combine them here in rank order, as ``all_reduce_direct`` does."""
+        everyone = xp.empty((self.inside.size, flat.size), flat.dtype)  # (N, elements)
+        self.all_gather(everyone.ravel(), flat)
+        combine = getattr(xp, op.ufunc.__name__)
+        flat[...] = everyone[0]
+        for contribution in everyone[1:]:
+            combine(flat, contribution, out=flat)
 
     def reduce_scatter(self, output, input, op) -> None:
         if output.size:
@@ -157,13 +169,12 @@ class Communicator:
             flat /= self.inside.size
 
 
-def combines(dtype: np.dtype, op) -> bool:
-    """Whether NCCL combines numbers as NumPy does.
+def drops_nan(dtype: np.dtype, op) -> bool:
+    """Whether NCCL's result could differ from NumPy's, and CuPy's, which keep a NaN: a run that diverges shows by it.
 
-    Its MIN and MAX of floats are C's ``fmin`` and ``fmax`` (src/device/reduce_kernel.h), which prefer any number to a
-    NaN. NumPy's keep the NaN, and a run that diverges must be noticed.
+    NCCL's MIN and MAX of floats are C's ``fmin`` and ``fmax`` (src/device/reduce_kernel.h), which prefer any number.
     """
-    return dtype.name in DTYPES and not (dtype.kind == "f" and op.name in ("MIN", "MAX"))
+    return dtype.kind == "f" and op.name in ("MIN", "MAX")
 
 
 def _at(array) -> int:

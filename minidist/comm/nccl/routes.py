@@ -3,14 +3,16 @@
 import threading
 from collections.abc import Callable
 
+import numpy as np
+
 from minidist import backend
 from minidist.backend import xp
 from minidist.comm.group import ProcessGroup
-from minidist.comm.nccl.communicator import Communicator, combines
+from minidist.comm.nccl.communicator import DTYPES, Communicator, drops_nan
 from minidist.comm.nccl.stream import NcclWork
 
 
-def carries(group: ProcessGroup, algorithm: str, arrays: list, op=None) -> bool:
+def carries(name: str, group: ProcessGroup, algorithm: str, arrays: list, op=None) -> bool:
     """Whether NCCL carries a call: the same on all ranks, because all know all GPUs.
 
     An algorithm that is named runs. So does one of this library for arrays in host memory, on one rank, on ranks that
@@ -26,8 +28,13 @@ def carries(group: ProcessGroup, algorithm: str, arrays: list, op=None) -> bool:
         and threading.get_ident() == group.transport.main_thread
         and gpus.of_their_own(group.ranks)
         and all(isinstance(array, xp.ndarray) and not backend.on_host(array) for array in arrays)
-        and (op is None or combines(arrays[0].dtype, op))
+        and (op is None or combines(name, arrays[0].dtype, op))
     )
+
+
+def combines(name: str, dtype: np.dtype, op) -> bool:
+    """Whether NCCL, and what is made of it, combines numbers of that dtype as NumPy does."""
+    return dtype.name in DTYPES and (name == "all_reduce" or not drops_nan(dtype, op))
 
 
 def run(

@@ -45,6 +45,8 @@ class Event:
 
     @property
     def done(self) -> bool:
+        if self.mark is not None and self.mark.reached.is_set():
+            self.mark.stream.ordered(self.mark.place)
         return self.mark is None or self.mark.reached.is_set()
 
     def record(self, stream=None) -> None:
@@ -53,6 +55,7 @@ class Event:
     def synchronize(self) -> None:
         if self.mark is not None:
             self.mark.wait()
+            self.mark.stream.ordered(self.mark.place)
 
 
 @dataclass
@@ -122,7 +125,6 @@ class Stream:
     def synchronize(self) -> None:
         if self.ptr:
             self.record().synchronize()
-            self.ordered(self.place)
 
     @property
     def done(self) -> bool:
@@ -204,7 +206,7 @@ def before_use(memory: np.ndarray, device: int) -> None:
         )
     stream = get_current_stream()
     if stream.ptr:
-        stream.record().synchronize()  # computing in its turn
+        stream.record().mark.wait()  # computing in its turn
         return
     _thread.position = _position() + 1
     while stream.awaited:
