@@ -85,8 +85,9 @@ class Span:
 
     def __init__(self, address: int, nbytes: int) -> None:
         self.start, self.stop = index(address), index(address) + nbytes
-        self.owner = _owner_of(self.start, self.stop)
-        self._memory = self.owner._memory  # a GPU does not take freed memory away
+        owner = _owner_of(self.start, self.stop)
+        self.owner, self.allocated_on = ref(owner), owner._stream
+        self._memory = owner._memory  # a GPU does not take freed memory away
 
     def read(self) -> bytes:
         return ctypes.string_at(self.start, self.stop - self.start)
@@ -218,10 +219,10 @@ class NcclCommunicator:
         if Device() != self._device:
             raise NcclError(5, f"device {Device().id} is current, but the communicator is of {self._device.id}")
         uses = [
-            streams.Use(stream.place + 1, span.start, span.stop, spans is written, ref(span.owner))
+            streams.Use(stream.place + 1, span.start, span.stop, spans is written, span.owner)
             for spans in (read, written)
             for span in spans
-            if span.owner._stream != pointer  # what this stream has allocated only this stream gets again
+            if span.allocated_on != pointer  # what this stream has allocated only this stream gets again
         ]
         stream.submit(lambda: self._run(work), uses)
 
