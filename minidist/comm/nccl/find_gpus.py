@@ -47,7 +47,12 @@ def find_gpus(world: ProcessGroup) -> None:
     mine = backend.gpu_name()
     if mine is None or world.size == 1:
         return
-    text = np.frombuffer((mine if backend.nccl() else "").encode().ljust(TEXT_BYTES), np.uint8)
+    text = np.frombuffer(mine.encode().ljust(TEXT_BYTES), np.uint8)
     texts = np.empty((world.size, TEXT_BYTES), np.uint8)
     all_gather_into_tensor(texts, text.copy(), world)
-    world.transport.gpus = Gpus([bytes(text).decode().rstrip() for text in texts])
+    names = [bytes(text).decode().rstrip() for text in texts]
+    if len(set(names)) == 1:
+        return  # so nobody looks for NCCL, which may not be installed
+    have_nccl = np.empty(world.size, bool)
+    all_gather_into_tensor(have_nccl, np.array([backend.nccl() is not None]), world)
+    world.transport.gpus = Gpus([name if has else "" for name, has in zip(names, have_nccl, strict=True)])

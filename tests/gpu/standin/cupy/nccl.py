@@ -7,6 +7,7 @@ NCCL defines it; calls that would hang because ranks call different things raise
 
 import ctypes
 import threading
+import time
 from multiprocessing.connection import Client
 from operator import index
 from weakref import ref
@@ -122,6 +123,7 @@ class NcclCommunicator:
             raise NcclError(4)
         self._ndev, self._rank, self._device = ndev, rank, Device()
         self._error: BaseException | None = None
+        self._aborted = False
         host, port = commId.rstrip(b"\0").decode().split()
         self._connection = Client((host, int(port)))
         self._ask(ndev, rank, self._device.pci_bus_id)
@@ -134,7 +136,10 @@ class NcclCommunicator:
             self._connection.close()
             self._connection = None
 
-    abort = destroy
+    def abort(self) -> None:
+        """What runs on this device ends, whatever it has done."""
+        self._aborted = True
+        self.destroy()
 
     def check_async_error(self) -> None:
         if self._error is not None:
@@ -230,14 +235,17 @@ class NcclCommunicator:
         try:
             work()
         except BaseException as error:
-            self._error = error
-            raise
+            if not self._aborted:
+                self._error = error
+                raise
 
     def _ask(self, *question):
+        deadline = time.monotonic() + streams.LIMIT
         try:
             self._connection.send(question)
-            if not self._connection.poll(streams.LIMIT):
-                raise TimeoutError(f"no answer to {question[:2]} for {streams.LIMIT:g} s: on a GPU it hangs")
+            while not self._connection.poll(0.05):  # in steps, since another thread may abort
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"no answer to {question[:2]} for {streams.LIMIT:g} s: on a GPU it hangs")
             status, answer = self._connection.recv()
         except (EOFError, OSError, AttributeError):
             raise NcclError(6) from None
