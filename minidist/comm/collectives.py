@@ -181,6 +181,7 @@ def all_to_all_single(
     call.same_dtype(output, input)
     if group.size > 1 and overlap(rows_in, rows_out):
         rows_in = rows_in.copy()  # an early message must not overwrite data that leaves later
+        call.held.append(rows_in)
     outgoing = _split(rows_in, input_split_sizes, group.size, "input")
     incoming = _split(rows_out, output_split_sizes, group.size, "output")
     if outgoing[group.rank].size != incoming[group.rank].size:

@@ -158,36 +158,37 @@ def test_a_nan_outlives_max(device_ranks):
         assert np.isnan(found[1]) and found[0] == 1 and found[2] == 3
 
 
-def in_place(world) -> list:
+def in_place(world, async_op: bool) -> list:
     """Inputs that share memory with outputs."""
     size, rank, wrong = world.size, world.rank, []
     everyone = inputs(size, (size, 3), "float32")
     for place in range(size):  # of this rank's part in the whole array: NCCL takes its own place only
         x = xp.asarray(everyone[rank])
-        md.all_gather_into_tensor(x, x[place], world)
+        finish(md.all_gather_into_tensor(x, x[place], world, async_op))
         if not same(x, everyone[np.arange(size), place]):
             wrong.append(("all_gather", place))
         x = xp.asarray(everyone[rank])
-        md.reduce_scatter_tensor(x[place], x, md.ReduceOp.SUM, world)
+        finish(md.reduce_scatter_tensor(x[place], x, md.ReduceOp.SUM, world, async_op))
         if not same(x[place], everyone.sum(axis=0)[rank]):
             wrong.append(("reduce_scatter", place))
         x = xp.asarray(everyone[rank])
-        md.scatter(x[place], list(x) if rank == 0 else None, 0, world)
+        finish(md.scatter(x[place], list(x) if rank == 0 else None, 0, world, async_op))
         if not same(x[place], everyone[0, rank]):
             wrong.append(("scatter", place))
         x = xp.asarray(everyone[rank])
-        md.gather(x[place], list(x) if rank == 0 else None, 0, world)
+        finish(md.gather(x[place], list(x) if rank == 0 else None, 0, world, async_op))
         if rank == 0 and not same(x, everyone[np.arange(size), place]):
             wrong.append(("gather", place))
     x = xp.asarray(everyone[rank])
-    md.all_to_all_single(x, x, group=world)
+    finish(md.all_to_all_single(x, x, group=world, async_op=async_op))
     if not same(x, everyone[:, rank]):
         wrong.append("all_to_all")
     return wrong
 
 
-def test_input_and_output_may_share_memory(device_ranks):
-    assert device_ranks(3).run(with_gpus, 3, in_place) == [[]] * 3
+@pytest.mark.parametrize("async_op", [False, True])
+def test_input_and_output_may_share_memory(device_ranks, async_op):
+    assert device_ranks(3).run(with_gpus, 3, in_place, async_op) == [[]] * 3
 
 
 # Streams
