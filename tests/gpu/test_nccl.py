@@ -210,6 +210,26 @@ def test_the_result_is_there_after_wait(device_ranks):
         assert "Work.wait()" in told and found == [3.0] * 3 and completed
 
 
+def changed(world) -> None:
+    """Rank 0 changes what a call in flight reads, since rank 1 comes late."""
+    x, y = xp.asarray(np.ones(3)), xp.empty((2, 3))
+    md.all_gather_into_tensor(y, x, world)
+    md.barrier(world)
+    if world.rank == 1:
+        time.sleep(1.0)
+    work = md.all_gather_into_tensor(y, x, world, async_op=True)
+    if world.rank == 0:
+        time.sleep(0.3)  # until the stream has come to the call
+        x += 1
+    work.wait()
+    y.get()
+
+
+def test_an_input_does_not_change_before_wait(device_ranks):
+    with pytest.raises(md.RankFailed, match="rank 0 .*RuntimeError: an array has changed while a call reads it"):
+        device_ranks(2).run(with_gpus, 2, changed)
+
+
 def let_go(world, waits: bool) -> list:
     """Nobody else holds the arrays of calls in flight."""
     works = [md.all_reduce(xp.asarray(np.full(100, float(i))), group=world, async_op=True) for i in range(20)]

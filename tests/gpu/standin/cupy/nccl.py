@@ -204,21 +204,22 @@ class NcclCommunicator:
         if source and target:
             _check_apart(source, target, name in ("reduceScatter", "allGather") or source.start == target.start)
 
-        def work() -> None:
+        def work() -> list[tuple[Span, bytes]]:
             found = self._ask("collective", name, arguments, source and source.read())
-            if target is not None:
-                target.write(found)
+            return [] if target is None else [(target, found)]
 
         self._submit(stream, work, [source] if source else [], [target] if target else [])
 
-    def _exchange(self, outgoing: dict[int, Span], incoming: dict[int, Span]) -> None:
+    def _exchange(self, outgoing: dict[int, Span], incoming: dict[int, Span]) -> list[tuple[Span, bytes]]:
         sizes = {peer: span.stop - span.start for peer, span in incoming.items()}
         found = self._ask("exchange", {peer: span.read() for peer, span in outgoing.items()}, sizes)
-        for peer, span in incoming.items():
-            span.write(found[peer])
+        return [(span, found[peer]) for peer, span in incoming.items()]
 
     def _submit(self, pointer: int, work, read, written) -> None:
-        """Put work into a stream. The work knows its bytes, and the stream who may not touch them meanwhile."""
+        """Put work into a stream: ``work()`` reads some bytes and returns what to write to others.
+
+        The stream knows who may not touch the latter meanwhile. The former may be read, and must not change.
+        """
         stream = streams.by_pointer[pointer]
         streams.check_seen(stream)
         if Device() != self._device:
@@ -229,11 +230,16 @@ class NcclCommunicator:
             for span in spans
             if span.allocated_on != pointer  # what this stream has allocated only this stream gets again
         ]
-        stream.submit(lambda: self._run(work), uses)
+        stream.submit(lambda: self._run(work, read), uses)
 
-    def _run(self, work) -> None:
+    def _run(self, work, read) -> None:
         try:
-            work()
+            before = [span.read() for span in read]
+            found = work()
+            if [span.read() for span in read] != before:
+                raise RuntimeError("an array has changed while a call reads it: nothing has waited for the call")
+            for span, content in found:
+                span.write(content)
         except BaseException as error:
             if not self._aborted:
                 self._error = error

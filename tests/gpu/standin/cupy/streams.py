@@ -9,6 +9,7 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from weakref import WeakValueDictionary, ref
 
@@ -209,8 +210,10 @@ def before_use(memory: np.ndarray, device: int) -> None:
         stream.record().mark.wait()  # computing in its turn
         return
     _thread.position = _position() + 1
-    while stream.awaited:
-        stream.awaited.pop().wait()
+    for mark in list(stream.awaited):
+        mark.wait()
+        with suppress(ValueError):  # another thread, whose null stream is the same, has waited too
+            stream.awaited.remove(mark)
     for other in list(by_pointer.values()):
         for use in other.uses if other.uses and memory.size else ():
             start, stop = np.lib.array_utils.byte_bounds(memory)
