@@ -226,7 +226,7 @@ def changed(world) -> None:
 
 
 def test_an_input_does_not_change_before_wait(device_ranks):
-    with pytest.raises(md.RankFailed, match="rank 0 .*RuntimeError: an array has changed while a call reads it"):
+    with pytest.raises(md.RankFailed, match=r"rank 0 .*RuntimeError: an array has changed while a call reads it"):
         device_ranks(2).run(with_gpus, 2, changed)
 
 
