@@ -5,8 +5,10 @@ GPU. No other file imports CuPy or asks which of the two is in use, but for prod
 """
 
 import os
+import socket
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -86,6 +88,37 @@ def use(name: str, local_rank: int = 0) -> None:
         module.cuda.Device(local_rank % module.cuda.runtime.getDeviceCount()).use()
     xp.__dict__.clear()
     xp.__dict__.update(name=name, module=module)
+
+
+def gpu_name() -> str | None:
+    """Names this process's GPU, by its host and its PCI address, as no other GPU is named; None with NumPy."""
+    if xp.name == "numpy":
+        return None
+    boot = Path("/proc/sys/kernel/random/boot_id")  # of the machine: containers may have the same host name
+    return f"{socket.gethostname()} {boot.read_text().strip() if boot.exists() else ''} {xp.cuda.Device().pci_bus_id}"
+
+
+def nccl() -> ModuleType | None:
+    """``cupy.cuda.nccl``; None with NumPy, or where NCCL is not installed: CuPy then warns, and says how to install it.
+
+    CuPy does not import it by itself.
+    """
+    if xp.name == "numpy":
+        return None
+    from cupy.cuda import nccl
+
+    return nccl if nccl.available else None
+
+
+def current_gpu():
+    """The GPU of the calling thread (a ``cupy.cuda.Device``); None with NumPy."""
+    return None if xp.name == "numpy" else xp.cuda.Device()
+
+
+def use_gpu(device) -> None:
+    """Let the calling thread use a GPU, if it is given one: every thread begins with GPU 0."""
+    if device is not None:
+        device.use()
 
 
 def on_host(array) -> bool:

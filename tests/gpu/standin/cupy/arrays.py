@@ -9,6 +9,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from cupy import kernel
+from cupy.devices import Device, current_device
+from cupy.streams import before_use, get_current_stream
 from cupy.traffic import crossing
 
 SIGNATURES = json.loads((Path(__file__).parent / "signatures.json").read_text(encoding="utf-8"))
@@ -19,32 +21,41 @@ IMPLICIT = "Implicit conversion to a NumPy array is not allowed. Please use `.ge
 class ndarray:
     """An array on a device that does not exist. Its methods take the arguments that CuPy's take, and no others."""
 
-    __slots__ = ("__weakref__", "_host", "base")  # base: the array whose memory a view shows, or None
+    __slots__ = ("__weakref__", "_device", "_memory", "_stream", "base")
+    # _memory: NumPy's array; base: the array whose memory a view shows, or None; _stream: the pointer of the stream
+    # that it was allocated on
     __hash__ = None
 
     def __init__(self, *args, **kwargs) -> None:
         raise TypeError("make arrays with cupy.empty, cupy.zeros or cupy.asarray")
 
-    shape = property(lambda self: self._host.shape)
-    dtype = property(lambda self: self._host.dtype)
-    ndim = property(lambda self: self._host.ndim)
-    size = property(lambda self: self._host.size)
-    nbytes = property(lambda self: self._host.nbytes)
-    itemsize = property(lambda self: self._host.itemsize)
-    strides = property(lambda self: self._host.strides)
-    T = property(lambda self: wrap(self._host.T))
-    flags = property(lambda self: Flags(self._host))
+    shape = property(lambda self: self._memory.shape)
+    dtype = property(lambda self: self._memory.dtype)
+    ndim = property(lambda self: self._memory.ndim)
+    size = property(lambda self: self._memory.size)
+    nbytes = property(lambda self: self._memory.nbytes)
+    itemsize = property(lambda self: self._memory.itemsize)
+    strides = property(lambda self: self._memory.strides)
+    T = property(lambda self: wrap(self._memory.T))
+    flags = property(lambda self: Flags(self._memory))
     data = property(lambda self: Pointer(self))
-    device = property(lambda self: Device(0))
+    device = property(lambda self: Device(self._device))
+
+    @property
+    def _host(self) -> np.ndarray:
+        """Its inside, to compute with."""
+        before_use(self._memory, self._device)
+        return self._memory
 
     # What crosses to the host
 
     def get(self, stream=None, order="C", out=None, blocking=True) -> np.ndarray:
         crossing("to host")
-        if out is None:
-            return np.array(self._host, order=order)
-        out[...] = self._host
-        return out
+        with self.device:  # as CuPy does here, but nowhere else
+            if out is None:
+                return np.array(self._host, order=order)
+            out[...] = self._host
+            return out
 
     def set(self, arr, stream=None) -> None:
         if type(arr) is not np.ndarray:
@@ -112,12 +123,12 @@ class ndarray:
     # Views and indices
 
     def view(self, dtype=None) -> "ndarray":
-        if dtype is not None and self._host.__array_interface__["data"][0] % np.dtype(dtype).itemsize:
+        if dtype is not None and self._memory.__array_interface__["data"][0] % np.dtype(dtype).itemsize:
             raise TypeError(f"a kernel that reads {np.dtype(dtype)} at an odd address ends all work on a GPU")
-        return wrap(self._host.view() if dtype is None else self._host.view(dtype))
+        return wrap(self._memory.view() if dtype is None else self._memory.view(dtype))
 
     def __len__(self) -> int:
-        return len(self._host)
+        return len(self._memory)
 
     def __iter__(self):
         if self.ndim == 0:
@@ -125,14 +136,16 @@ class ndarray:
         return (self[place] for place in range(len(self)))
 
     def __getitem__(self, index):
-        return wrap(self._host[_index(index, waits=True)])
+        index = _index(index, waits=True)
+        computes = any(isinstance(part, np.ndarray) for part in index)
+        return wrap((self._host if computes else self._memory)[index])
 
     def __setitem__(self, index, value) -> None:
         place = _index(index, waits=True)
         if isinstance(value, ndarray) or any(isinstance(part, np.ndarray) for part in place):
             self._host[place] = unwrap(value)
         else:
-            wrap(self._host[place]).fill(value)
+            wrap(self._memory[place]).fill(value)
 
 
 owners: WeakValueDictionary[int, ndarray] = WeakValueDictionary()  # id of NumPy's array -> the device array with it
@@ -152,28 +165,9 @@ class Pointer:
 
     def __init__(self, array: ndarray) -> None:
         memory = array if array.base is None else array.base
-        self.ptr, begin = (one._host.__array_interface__["data"][0] for one in (array, memory))
+        self.ptr, begin = (one._memory.__array_interface__["data"][0] for one in (array, memory))
         self.mem = SimpleNamespace(ptr=begin)
         pointed[self.ptr] = memory
-
-
-class Device:
-    """``with Device(0):`` makes a device the current one."""
-
-    def __init__(self, device: int | None = None) -> None:
-        self.id = device or 0
-
-    def use(self) -> None:
-        pass
-
-    def synchronize(self) -> None:
-        crossing("size")
-
-    def __enter__(self) -> "Device":
-        return self
-
-    def __exit__(self, *_) -> None:
-        pass
 
 
 def wrap(value):
@@ -191,11 +185,13 @@ def wrap(value):
     if owner is not None and root is host:  # NumPy returned its argument
         return owner
     array = object.__new__(ndarray)
-    array._host = host
+    array._memory = host
     if root is host:
         array.base, owners[id(root)] = None, array
+        array._device, array._stream = current_device(), get_current_stream().ptr
     else:
         array.base = wrap(root) if owner is None else owner
+        array._device, array._stream = array.base._device, array.base._stream
     return array
 
 
@@ -239,6 +235,9 @@ def checked(name: str, parameters: str):
     return check
 
 
+VIEWS = ("ravel", "reshape", "squeeze", "swapaxes", "transpose", "view")  # nothing is computed
+
+
 def _method(name: str, parameters: str):
     check = checked(f"ndarray.{name}", parameters)
 
@@ -246,7 +245,8 @@ def _method(name: str, parameters: str):
         check((self, *args), kwargs)
         if name == "nonzero":
             crossing("size")
-        return wrap(getattr(self._host, name)(*map(unwrap, args), **{key: unwrap(one) for key, one in kwargs.items()}))
+        inside = self._memory if name in VIEWS else self._host
+        return wrap(getattr(inside, name)(*map(unwrap, args), **{key: unwrap(one) for key, one in kwargs.items()}))
 
     method.__name__ = name
     return method
