@@ -35,6 +35,7 @@ __all__ = [
     "barrier",
     "batch_isend_irecv",
     "broadcast",
+    "find_gpus",
     "gather",
     "init",
     "init_device_mesh",

@@ -1,18 +1,28 @@
 """The one switch between NumPy and CuPy.
 
 Every file that computes imports ``xp`` from here and uses it as NumPy. ``use("cupy")`` makes the same lines run on a
-GPU. No other file imports CuPy or asks which of the two is in use.
+GPU. No other file imports CuPy or asks which of the two is in use, but for products.py, which calls cuBLAS.
 """
 
 import os
+import socket
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 
 # Read when the libraries are loaded. cuBLAS promises the same bits in every run on one stream only, and with workspaces
 # of a fixed size on several too ("Results reproducibility" in its documentation). TF32 would round float32 to 11 bits.
-REPRODUCIBLE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "CUPY_TF32": "0"}
+# Sums are left to CuPy's own kernel, which adds a row in an order that only its length decides (_get_block_specs in
+# cupy/_core/_reduction.pyx; ``reduced`` says what that costs). CUB, CuPy's default, loads four numbers at once where
+# the row's address allows, and adds in another order where it does not (AgentReduce in cub/agent/agent_reduce.cuh): the
+# bits of a row would depend on its place.
+REPRODUCIBLE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "CUPY_TF32": "0", "CUPY_ACCELERATORS": ""}
+
+
+ROW = 1024  # elements of a row of ``reduced``
 
 
 class ArrayModule:
@@ -56,10 +66,12 @@ def find(name: str) -> ModuleType:
         import cupy
 
         cupy.cuda.runtime.getDeviceCount()
+        _ = cupy.cuda.cublas  # loads cuBLAS, which CuPy would do at the first product
     except Exception as error:
         raise RuntimeError(
             f"--backend cupy needs CuPy and an NVIDIA GPU ({type(error).__name__}: {error}). "
-            "Install it with: pip install 'minidist[cupy]', or leave --backend at numpy."
+            "Install it with: pip install 'minidist[cupy]' for CUDA 12, or cupy-cuda13x for CUDA 13. Or leave "
+            "--backend at numpy."
         ) from None
     return cupy
 
@@ -70,10 +82,43 @@ def use(name: str, local_rank: int = 0) -> None:
     With CuPy, rank r of a node uses its GPU r, modulo their number.
     """
     module = find(name)
+    if xp.name == "cupy":  # what an earlier run has left goes back to the GPU, which other ranks may share
+        xp.module.get_default_memory_pool().free_all_blocks()
     if name == "cupy":
         module.cuda.Device(local_rank % module.cuda.runtime.getDeviceCount()).use()
     xp.__dict__.clear()
     xp.__dict__.update(name=name, module=module)
+
+
+def gpu_name() -> str | None:
+    """Names this process's GPU, by its host and its PCI address, as no other GPU is named; None with NumPy."""
+    if xp.name == "numpy":
+        return None
+    boot = Path("/proc/sys/kernel/random/boot_id")  # of the machine: containers may have the same host name
+    return f"{socket.gethostname()} {boot.read_text().strip() if boot.exists() else ''} {xp.cuda.Device().pci_bus_id}"
+
+
+def nccl() -> ModuleType | None:
+    """``cupy.cuda.nccl``; None with NumPy, or where NCCL is not installed: CuPy then warns, and says how to install it.
+
+    CuPy does not import it by itself.
+    """
+    if xp.name == "numpy":
+        return None
+    from cupy.cuda import nccl
+
+    return nccl if nccl.available else None
+
+
+def current_gpu():
+    """The GPU of the calling thread (a ``cupy.cuda.Device``); None with NumPy."""
+    return None if xp.name == "numpy" else xp.cuda.Device()
+
+
+def use_gpu(device) -> None:
+    """Let the calling thread use a GPU, if it is given one: every thread begins with GPU 0."""
+    if device is not None:
+        device.use()
 
 
 def on_host(array) -> bool:
@@ -88,11 +133,8 @@ def cache_blocks(size: int, elements: int) -> Iterator[slice]:
 
 
 def product_blocks(count: int, elements: int, limit: int) -> Iterator[slice]:
-    """Slices of ``count`` products of so many elements each: a few at a time on a CPU, ``limit`` elements at most.
-
-    On a GPU one at a time: see ``matmul_each``.
-    """
-    step = max(1, limit // max(1, elements)) if xp.name == "numpy" else 1
+    """Slices of ``count`` products of so many elements each: on a CPU of ``limit`` in all; all in one on a GPU."""
+    step = max(1, limit // max(1, elements)) if xp.name == "numpy" else max(1, count)
     return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
 
@@ -111,8 +153,10 @@ def copy_from_host(target, array: np.ndarray) -> None:
     if isinstance(target, np.ndarray):
         target[...] = array
     else:
-        with target.device:  # a background thread has its own current device
-            target.set(array)
+        # A background thread begins on GPU 0. It stays here: to go back would start CUDA there (cudaSetDevice, since
+        # CUDA 12), which takes half a gigabyte of that GPU for every rank.
+        target.device.use()
+        target.set(array)
 
 
 def address(array) -> int:
@@ -127,15 +171,44 @@ def read_only(array):
     return array
 
 
-def matmul_each(a, b):
-    """``a @ b`` (H, ..., m), each of the H products taken by itself; a vector ``a`` is the same for all of them.
+def dot_each(a, b):
+    """The dot products of the rows of two arrays: (..., n) and (..., n) of one dtype -> (...).
 
-    NumPy does so anyway. A GPU's library chooses the kernel of a batched product by the size of the batch too, and with
-    it the order of each sum: the bits would depend on how many heads this process has.
+    CuPy's ``einsum`` makes one batched matrix product of them all, whose kernel depends on how many rows are here.
     """
     if xp.name == "numpy":
-        return a @ b
-    return xp.stack([(a if a.ndim == 1 else a[h]) @ b[h] for h in range(len(b))])
+        return xp.einsum("...n,...n->...", a, b)
+    return _dot_kernel(xp.module)(xp.ascontiguousarray(a), xp.ascontiguousarray(b), axis=-1)
+
+
+@cache
+def _dot_kernel(cupy: ModuleType):
+    """One kernel for all of them, which adds in the order of CuPy's sums (see REPRODUCIBLE)."""
+    return cupy.ReductionKernel("T x, T y", "T out", "x * y", "a + b", "out = a", "0", "dot_each")
+
+
+def counts_of(values, count: int):
+    """How often each of the integers below ``count`` is among ``values`` (n,): integers (count,).
+
+    CuPy's ``bincount`` makes the host wait, to look at the least value and at the largest.
+    """
+    if xp.name == "numpy":
+        return xp.bincount(values, minlength=count)
+    return (values[:, None] == xp.arange(count)).sum(axis=0)
+
+
+def reduced(reduce, array):
+    """``reduce(array)`` over all elements: ``xp.max``, ``xp.min``, ``xp.all``, or ``xp.sum`` of integers.
+
+    In any order these find the same. On a GPU rows come first, then their results: CuPy's kernel has one block of
+    threads for each result, and would leave all but one of the multiprocessors idle.
+    """
+    if xp.name == "numpy" or array.size < 2 * ROW:
+        return reduce(array)
+    flat = array.reshape(-1)
+    whole = array.size - array.size % ROW
+    found, rest = reduce(flat[:whole].reshape(-1, ROW), axis=1), flat[whole:]
+    return reduce(xp.concatenate((found, rest)) if rest.size else found)
 
 
 def add_at(target, index, values) -> None:

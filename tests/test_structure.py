@@ -13,6 +13,7 @@ ROOT = Path(minidist.__file__).parent
 MAY_IMPORT = {  # a package or file -> the others that it may import
     "backend": set(),
     "fused": {"backend"},
+    "products": {"backend"},
     "trace": set(),
     "overrides": set(),
     "ledger": set(),
@@ -21,7 +22,7 @@ MAY_IMPORT = {  # a package or file -> the others that it may import
     "launched": set(),
     "files": set(),
     "comm": {"backend", "trace", "overrides", "launched"},
-    "nn": {"backend", "fused", "trace", "overrides", "ledger", "flops"},
+    "nn": {"backend", "fused", "products", "trace", "overrides", "ledger", "flops"},
     "parallel": {"backend", "trace", "overrides", "ledger", "comm", "nn"},
     "train": {"backend", "trace", "overrides", "ledger", "flops", "comm", "nn", "parallel"},
     "plan": {"comm", "nn", "parallel", "train"},

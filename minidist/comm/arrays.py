@@ -32,6 +32,12 @@ def check_array(array, argument: str, function: str, written: bool = False) -> N
         raise ValueError(f"{function}: {argument} is written in place, but is read-only; pass a copy")
 
 
+def overlap(a, b) -> bool:
+    """Whether two contiguous arrays on one device share memory."""
+    start_a, start_b = backend.address(a), backend.address(b)
+    return start_a < start_b + b.nbytes and start_b < start_a + a.nbytes
+
+
 @cache
 def dtype_name(dtype: np.dtype) -> str:
     return dtype.name  # NumPy computes it anew each time, which takes longer than a small message

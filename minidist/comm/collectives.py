@@ -7,7 +7,8 @@ Each checks its arguments, picks an algorithm, and runs it. Common to all:
 - ``async_op=True``: return a Work at once and continue in the background; the arrays belong to the collective until
   ``wait`` returns.
 - ``algorithm``: one of the names in tables.py, or "auto". In a group on one node, "auto" chooses by the size of the
-  buffer, from times measured here; in a group on several nodes it takes what is cheapest by nodes/cost.py.
+  buffer, from times measured here; in a group on several nodes it takes what is cheapest by nodes/cost.py. Arrays on
+  GPUs go by NCCL if every rank has a GPU of its own (nccl/routes.py), and else through host memory.
 
 Arrays are C-contiguous, of any numeric or bool dtype and any size, zero included. Every call returns None, or a Work
 with ``async_op``.
@@ -20,14 +21,16 @@ Raises:
 import enum
 from collections.abc import Callable
 from functools import lru_cache, partial
+from itertools import accumulate
 from operator import index
 
 import numpy as np
 
 from minidist import backend
 from minidist.comm import tables
-from minidist.comm.arrays import check_array, dtype_name
+from minidist.comm.arrays import check_array, dtype_name, overlap
 from minidist.comm.group import ProcessGroup, check_group
+from minidist.comm.nccl.routes import carries, run
 from minidist.comm.nodes.cost import cheapest
 from minidist.comm.nodes.placement import node_grid
 
@@ -54,9 +57,11 @@ FEW_STEPS_BYTES = 256 << 10
 
 def broadcast(tensor, src: int, group: ProcessGroup, async_op: bool = False, *, algorithm: str = "auto"):
     """Overwrite ``tensor`` on every rank with that of rank ``src``."""
-    call = Call("broadcast", group, algorithm, tables.BROADCAST, f"src={src}")
+    call = Call("broadcast", group, algorithm, tables.BROADCAST, [tensor], f"src={src}")
     call.rank("src", src)
     flat = call.array("tensor", tensor, written=True)
+    if call.by_nccl:
+        return call.run_by_nccl(async_op, lambda nccl: nccl.broadcast(flat, src))
     method = call.choose("tree" if flat.nbytes <= FEW_STEPS_BYTES else "ring", flat.nbytes, src)
     return call.run(async_op, lambda inside: method(flat, src, inside))
 
@@ -65,10 +70,12 @@ def reduce(
     tensor, dst: int, op=ReduceOp.SUM, group: ProcessGroup | None = None, async_op: bool = False, *, algorithm="auto"
 ):
     """Overwrite ``tensor`` on rank ``dst`` with the combination of all ranks' tensors; the others keep theirs."""
-    call = Call("reduce", group, algorithm, tables.REDUCE, f"dst={dst}, {_name(op)}")
+    call = Call("reduce", group, algorithm, tables.REDUCE, [tensor], f"dst={dst}, {_name(op)}", op=op)
     call.rank("dst", dst)
     flat = call.array("tensor", tensor, written=group.rank == dst)
     check_op(op, flat.dtype, "reduce")
+    if call.by_nccl:
+        return call.run_by_nccl(async_op, lambda nccl: nccl.reduce(flat, dst, op))
     method = call.choose("tree", flat.nbytes, dst)
 
     def body(inside: ProcessGroup) -> None:
@@ -85,9 +92,11 @@ def all_reduce(tensor, op=ReduceOp.SUM, group: ProcessGroup | None = None, async
     In float32 the bits of a sum depend on the order of its terms, and so on the algorithm and the number of ranks. In
     float64 with float32 terms they practically never do, so gradients are summed in float64.
     """
-    call = Call("all_reduce", group, algorithm, tables.ALL_REDUCE, _name(op))
+    call = Call("all_reduce", group, algorithm, tables.ALL_REDUCE, [tensor], _name(op), op=op)
     flat = call.array("tensor", tensor, written=True)
     check_op(op, flat.dtype, "all_reduce")
+    if call.by_nccl:
+        return call.run_by_nccl(async_op, lambda nccl: nccl.all_reduce(flat, op))
     few_bytes = "halving_doubling" if group.size > 2 and group.size.bit_count() == 1 else "ring"
     method = call.choose("tree" if group.size == 1 or flat.nbytes <= FEW_STEPS_BYTES else few_bytes, flat.nbytes)
 
@@ -111,12 +120,14 @@ def reduce_scatter_tensor(
 
     ``input`` has N times as many elements as ``output`` and does not change.
     """
-    call = Call("reduce_scatter_tensor", group, algorithm, tables.REDUCE_SCATTER, _name(op))
+    call = Call("reduce_scatter_tensor", group, algorithm, tables.REDUCE_SCATTER, [output, input], _name(op), op=op)
     flat_input = call.array("input", input)
     flat_output = call.array("output", output, written=True, read=False)
     check_op(op, flat_input.dtype, "reduce_scatter_tensor")
     call.same_dtype(output, input)
     call.elements("input", flat_input, flat_output.size * group.size, "the number of ranks times output's")
+    if call.by_nccl:
+        return call.run_by_nccl(async_op, lambda nccl: nccl.reduce_scatter(flat_output, flat_input, op))
     method = call.choose("direct" if flat_input.nbytes <= FEW_STEPS_BYTES else "ring", flat_input.nbytes)
 
     def body(inside: ProcessGroup) -> None:
@@ -130,11 +141,13 @@ def reduce_scatter_tensor(
 
 def all_gather_into_tensor(output, input, group: ProcessGroup, async_op: bool = False, *, algorithm: str = "auto"):
     """Put every rank's ``input``, in rank order, into ``output``, which has N times as many elements."""
-    call = Call("all_gather_into_tensor", group, algorithm, tables.ALL_GATHER)
+    call = Call("all_gather_into_tensor", group, algorithm, tables.ALL_GATHER, [output, input])
     flat_input = call.array("input", input)
     flat_output = call.array("output", output, written=True, read=False)
     call.same_dtype(output, input)
     call.elements("output", flat_output, flat_input.size * group.size, "the number of ranks times input's")
+    if call.by_nccl:
+        return call.run_by_nccl(async_op, lambda nccl: nccl.all_gather(flat_output, flat_input))
     method = call.choose("direct" if flat_output.nbytes <= FEW_STEPS_BYTES else "ring", flat_output.nbytes)
 
     def body(inside: ProcessGroup) -> None:
@@ -161,25 +174,27 @@ def all_to_all_single(
     split sizes or none does. With them no rank knows how much the others send, so that "auto" has nothing to choose
     by, and takes the pairwise exchange.
     """
-    call = Call("all_to_all_single", group, algorithm, tables.ALL_TO_ALL)
+    call = Call("all_to_all_single", group, algorithm, tables.ALL_TO_ALL, [output, input])
     # sizes may differ between ranks, so the description that all ranks must share omits them
-    host_input = call.array("input", input, described=False).reshape(input.shape)
-    host_output = call.array("output", output, written=True, read=False, described=False).reshape(output.shape)
+    rows_in = call.array("input", input, described=False).reshape(input.shape)
+    rows_out = call.array("output", output, written=True, read=False, described=False).reshape(output.shape)
     call.same_dtype(output, input)
-    if group.size > 1 and np.may_share_memory(host_input, host_output):
-        host_input = host_input.copy()  # an early message must not overwrite data that leaves later
-    outgoing = _split(host_input, input_split_sizes, group.size, "input")
-    incoming = _split(host_output, output_split_sizes, group.size, "output")
+    if group.size > 1 and overlap(rows_in, rows_out):
+        rows_in = rows_in.copy()  # an early message must not overwrite data that leaves later
+        call.held.append(rows_in)
+    outgoing = _split(rows_in, input_split_sizes, group.size, "input")
+    incoming = _split(rows_out, output_split_sizes, group.size, "output")
     if outgoing[group.rank].size != incoming[group.rank].size:
         raise ValueError(
             f"all_to_all_single: rank {group.rank} sends itself {outgoing[group.rank].size} elements but expects "
             f"{incoming[group.rank].size}; its own entries of input_split_sizes and output_split_sizes must agree"
         )
-    if input_split_sizes is None and output_split_sizes is None:
-        method = call.choose("pairwise", host_input.nbytes)
-    else:
+    split = input_split_sizes is not None or output_split_sizes is not None
+    if split:
         call.largest_size = 0  # calls of as many sizes as there are splits count as one kind
-        method = call.choose("pairwise")
+    if call.by_nccl:
+        return call.run_by_nccl(async_op, lambda nccl: nccl.all_to_all(outgoing, incoming))
+    method = call.choose("pairwise", None if split else rows_in.nbytes)
     return call.run(async_op, lambda inside: method(outgoing, incoming, inside))
 
 
@@ -187,10 +202,12 @@ def scatter(
     tensor, scatter_list=None, src: int = 0, group: ProcessGroup | None = None, async_op=False, *, algorithm="auto"
 ):
     """Overwrite ``tensor`` on rank r with array r of rank ``src``'s ``scatter_list`` (None on other ranks)."""
-    call = Call("scatter", group, algorithm, tables.SCATTER, f"src={src}")
+    call = Call("scatter", group, algorithm, tables.SCATTER, [tensor], f"src={src}")
     call.rank("src", src)
     flat = call.array("tensor", tensor, written=True, read=False)
     pieces = call.array_list("scatter_list", scatter_list, flat, group.rank == src)
+    if call.by_nccl:
+        return call.run_by_nccl(async_op, lambda nccl: nccl.scatter(flat, pieces, src))
     method = call.choose("direct")
     return call.run(async_op, lambda inside: method(flat, pieces, src, inside))
 
@@ -199,18 +216,28 @@ def gather(
     tensor, gather_list=None, dst: int = 0, group: ProcessGroup | None = None, async_op=False, *, algorithm="auto"
 ):
     """Overwrite array r of rank ``dst``'s ``gather_list`` (None on other ranks) with rank r's ``tensor``."""
-    call = Call("gather", group, algorithm, tables.GATHER, f"dst={dst}")
+    call = Call("gather", group, algorithm, tables.GATHER, [tensor], f"dst={dst}")
     call.rank("dst", dst)
     flat = call.array("tensor", tensor)
     pieces = call.array_list("gather_list", gather_list, flat, group.rank == dst, written=True)
+    if call.by_nccl:
+        return call.run_by_nccl(async_op, lambda nccl: nccl.gather(flat, pieces, dst))
     method = call.choose("direct")
     return call.run(async_op, lambda inside: method(flat, pieces, dst, inside))
 
 
 class Call:
-    """One call of a collective: its checked arguments, its description, and the way to run it."""
+    """One call of a collective: its checked arguments, its description, and the way to run it.
 
-    def __init__(self, name: str, group, algorithm: str, methods: dict[str, Callable], *details: str) -> None:
+    Args:
+        arrays: those that decide whether NCCL carries it.
+        details: what all ranks must pass alike, in words.
+        op: how arrays are combined, if they are.
+    """
+
+    def __init__(
+        self, name: str, group, algorithm: str, methods: dict[str, Callable], arrays: list, *details: str, op=None
+    ) -> None:
         check_group(group, name)
         if algorithm != "auto" and algorithm not in methods:
             raise ValueError(f"{name}: unknown algorithm {algorithm!r}; choose auto, {', '.join(methods)}")
@@ -219,11 +246,13 @@ class Call:
         self.nbytes = self.largest_size = 0  # of the largest array
         self.dtype = ""
         self.copies_back: list[Callable[[], None]] = []  # for arrays on a GPU
+        self.by_nccl = carries(name, group, algorithm, arrays, op)
+        self.held: list = []  # the arrays that NCCL reads and writes
 
     def array(self, argument: str, array, written: bool = False, read: bool = True, described: bool = True):
         """Check an argument and return it flat, in host memory: a view if it is there already, else a copy.
 
-        A group of one rank sends nothing, so there it stays on its device.
+        With NCCL it stays on its device, and in a group of one rank, which sends nothing.
 
         Args:
             written: whether the collective changes it; the result is copied back when the call ends.
@@ -235,7 +264,13 @@ class Call:
             self.details.append((array.dtype, array.shape))
         if array.nbytes >= self.nbytes:
             self.nbytes, self.largest_size, self.dtype = array.nbytes, array.size, dtype_name(array.dtype)
-        if self.group.size == 1 or backend.on_host(array):
+        if self.by_nccl:
+            if backend.on_host(array):
+                raise TypeError(
+                    f"{self.name}: tensor is on a GPU, but {argument} in host memory; copy one to the other"
+                )
+            self.held.append(array)
+        if self.by_nccl or self.group.size == 1 or backend.on_host(array):
             return array.ravel()  # a view, since it is contiguous
         host = backend.to_host(array) if read else np.empty(array.shape, array.dtype)
         if written:
@@ -307,6 +342,12 @@ class Call:
         kind = self.name, self.dtype, self.largest_size
         return self.group.run_collective(description, self.nbytes, async_op, whole, kind)
 
+    def run_by_nccl(self, async_op: bool, issue: Callable):
+        """Let NCCL carry the call: ``issue(nccl)`` makes it on the group's communicator (nccl/communicator.py)."""
+        description = _describe(self.name, *self.details, "nccl")
+        kind = self.name, self.dtype, self.largest_size
+        return run(self.group, description, self.nbytes, kind, self.held, async_op, issue)
+
 
 @lru_cache(maxsize=1024)  # a training step makes the same few calls again and again
 def _describe(name: str, *details: str | tuple) -> str:
@@ -351,5 +392,5 @@ def _split(array: np.ndarray, sizes: list[int] | None, parts: int, argument: str
             f"{argument}, but is {list(sizes)}"
         )
     array = array.reshape(length, -1) if array.size else array.reshape(length, 0)
-    ends = np.cumsum(sizes)
+    ends = accumulate(map(int, sizes))
     return [array[end - size : end].reshape(-1) for size, end in zip(sizes, ends, strict=True)]

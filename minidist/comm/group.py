@@ -56,6 +56,7 @@ class ProcessGroup:
         self._created: dict[tuple[int, ...], int] = {}
         self._collectives = 0
         self._background: Background | None = None
+        self.communicator = None  # of NCCL, where it carries collectives of this group: see nccl/routes.py
 
     def __repr__(self) -> str:
         return f"ProcessGroup(rank={self.rank}, size={self.size}, ranks={list(self.ranks)})"
@@ -189,18 +190,28 @@ class ProcessGroup:
         self._background.submit(work)
         return work
 
+    def finish_background(self) -> None:
+        """Complete what this group has in flight in the background."""
+        if self._background is not None and self._background.busy:
+            self._background.finish()
+
     @property
     def unwaited(self) -> list[str]:
         """The asynchronous collectives, in words, of which this rank does not yet know that they are done."""
         return [] if self._background is None else [work.label for work in self._background.unwaited]
 
     def close(self) -> None:
-        """End the background thread once its collectives are complete."""
+        """End the background thread once its collectives are complete, and let go of the GPUs."""
         if self._background is not None:
             self._background.close()
+        if self.communicator is not None:
+            self.transport.gpus.stream.synchronize()
+            self.communicator.close()
 
     def abandon(self, seconds: float) -> bool:
         """End the background thread of a run that was cut off; return whether it has ended in time."""
+        if self.communicator is not None:
+            self.communicator.abort()
         return self._background is None or self._background.abandon(seconds)
 
 

@@ -86,16 +86,17 @@ def barrier(group: ProcessGroup, async_op: bool = False) -> Work | None:
     The dissemination algorithm (Hensgen, Finkel and Manber, 1988): in round k each rank sends an empty message to the
     rank 2^k places to its right. After ceil(log2 N) rounds, word of every rank has reached all others.
     """
-
-    def disseminate(inside: ProcessGroup) -> None:
-        nothing, distance = np.empty(0, np.uint8), 1
-        while distance < inside.size:
-            right, left = (inside.rank + distance) % inside.size, (inside.rank - distance) % inside.size
-            sendrecv(nothing, right, np.empty(0, np.uint8), left, inside)
-            distance *= 2
-
     check_group(group, "barrier")
     return group.run_collective("barrier()", 0, async_op, disseminate)
+
+
+def disseminate(inside: ProcessGroup) -> None:
+    """The barrier's messages."""
+    nothing, distance = np.empty(0, np.uint8), 1
+    while distance < inside.size:
+        right, left = (inside.rank + distance) % inside.size, (inside.rank - distance) % inside.size
+        sendrecv(nothing, right, np.empty(0, np.uint8), left, inside)
+        distance *= 2
 
 
 def _isend(tensor, dst: int, group: ProcessGroup, tag: int, label: str) -> Work:

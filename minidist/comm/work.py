@@ -11,7 +11,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from minidist import trace
+from minidist import backend, trace
 from minidist.comm.failures import Aborted, caller
 from minidist.comm.transports.messages import Receive, Send
 from minidist.comm.transports.transport import Transport, Waiting
@@ -32,7 +32,10 @@ class Work(ABC):
 
     @abstractmethod
     def wait(self) -> bool:
-        """Block until the arrays of the call may be used again, and return True. Raises what the call raised."""
+        """Block until the arrays of the call may be used again, and return True. Raises what the call raised.
+
+        With NCCL the GPU waits and not the host: what is computed there later finds the result (nccl/stream.py).
+        """
 
 
 class MessageWork(Work):
@@ -168,6 +171,7 @@ class Background:
         self._unfinished = self._submitted = 0
         self.stream = transport.new_stream()
         self._last: BackgroundWork | None = None
+        self._gpu = backend.current_gpu()
         self._thread = threading.Thread(target=self._run, daemon=True, name="collectives")
         self._thread.start()
 
@@ -199,6 +203,7 @@ class Background:
     def _run(self) -> None:
         self.transport.threads.add(threading.get_ident())
         trace.use_stream(self.stream)
+        backend.use_gpu(self._gpu)
         while (work := self._works.get()) is not None:
             work.run()
             with self.transport.lock:
@@ -207,10 +212,14 @@ class Background:
                 if self._unfinished == 0:
                     self.transport.change_active(-1)
 
-    def close(self) -> None:
-        """Complete all submitted works, then end the thread. Raises the first error, even if nobody waited for it."""
+    def finish(self) -> None:
+        """Complete all submitted works. Raises the first error, even if nobody waited for it."""
         if self._last is not None:
             self._last.wait()
+
+    def close(self) -> None:
+        """Complete all submitted works, then end the thread."""
+        self.finish()
         self._works.put(None)
         self._thread.join()
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from math import frexp, isfinite, sqrt
 
 from minidist import trace
-from minidist.backend import cache_blocks, xp
+from minidist.backend import cache_blocks, reduced, xp
 from minidist.fused import fused
 from minidist.nn.layers import Parameter
 from minidist.nn.loss import identity
@@ -98,7 +98,7 @@ def grad_norm(parameters: Iterable[Parameter], all_max: Callable = identity, all
 
 def largest_magnitude(gradient):
     """The largest |g| of one element or more, on the gradient's device; NaN if any is NaN."""
-    return xp.maximum(gradient.max(), -gradient.min())
+    return xp.maximum(reduced(xp.max, gradient), -reduced(xp.min, gradient))
 
 
 def grid_scale(largest: float, count: int) -> float:
@@ -117,7 +117,7 @@ def squares_on_grid(gradient, scale: float):
     A float32 has 24 bits, so its square is exact in float64.
     """
     flat = gradient.reshape(-1)
-    return sum(_squares_on_grid(flat[block], scale).sum() for block in cache_blocks(flat.size, CHUNK))
+    return sum(reduced(xp.sum, _squares_on_grid(flat[block], scale)) for block in cache_blocks(flat.size, CHUNK))
 
 
 @fused(

@@ -13,7 +13,7 @@ from math import pi, sqrt
 
 import numpy as np
 
-from minidist.backend import add_at, cache_blocks, from_host, matmul_each, xp
+from minidist.backend import add_at, cache_blocks, dot_each, from_host, xp
 from minidist.fused import fused
 from minidist.nn.rounding import rounded
 from minidist.nn.tensor import Context, Function, Tensor
@@ -80,7 +80,7 @@ class ReduceFromHeads(Function):
 class Linear(Function):
     """A product for each head, over all tokens of the micro-batch at once."""
 
-    gradient_flops = 1, 1
+    gradient_flops, factors = (1, 1), 2
 
     @staticmethod
     def flops(output, x, *rest) -> int:
@@ -98,25 +98,25 @@ class Linear(Function):
         ctx.rounds, ctx.input_shape, ctx.transposed = not partial, x.shape, transposed
         ctx.save_for_backward(rows, weight)
         matrix = weight.swapaxes(1, 2) if transposed else weight  # (H, in, out)
-        y = matmul_each(ctx.policy.round_operand(rows), ctx.policy.round_operand(matrix))  # (H, N, out)
+        y = ctx.policy.matmul(ctx.policy.round_operand(rows), ctx.policy.round_operand(matrix))  # (H, N, out)
         if bias is not None:
             y += bias[:, None]
         return y.reshape(*x.shape[:-1], matrix.shape[2])  # (H, ..., out)
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        rows, weight = map(ctx.policy.round_operand, ctx.saved_arrays)
+        rows, weight = map(ctx.policy.round_operand, ctx.saved_factors)
         matrix = weight.swapaxes(1, 2) if ctx.transposed else weight
         grad_rows = ctx.policy.round_grad_operand(gradient.reshape(*rows.shape[:2], gradient.shape[-1]))  # (H, N, out)
         grad_x = grad_weight = grad_bias = None
         if ctx.needs_input_grad[0]:
-            grad_x = matmul_each(grad_rows, matrix.swapaxes(1, 2)).reshape(ctx.input_shape)
+            grad_x = ctx.policy.matmul(grad_rows, matrix.swapaxes(1, 2)).reshape(ctx.input_shape)
         if ctx.needs_input_grad[1]:
-            grad_weight = matmul_each(rows.swapaxes(1, 2), grad_rows)  # (H, in, out)
+            grad_weight = ctx.policy.matmul(rows.swapaxes(1, 2), grad_rows)  # (H, in, out)
             grad_weight = grad_weight.swapaxes(1, 2) if ctx.transposed else grad_weight
         if ctx.needs_input_grad[2]:
-            ones = xp.ones(rows.shape[1], gradient.dtype)
-            grad_bias = matmul_each(ones, grad_rows)  # (H, out): a sum within the grain
+            ones = ctx.policy.factor(xp.ones(rows.shape[1], gradient.dtype))
+            grad_bias = ctx.policy.matmul(ones, grad_rows)  # (H, out): a sum within the grain
         return grad_x, grad_weight, grad_bias, None, None
 
 
@@ -180,7 +180,7 @@ class LayerNorm(Function):
         x = xp.ascontiguousarray(x)  # the bits of a sum over the last axis depend on the memory order
         width = x.shape[-1]
         centred = _centred(x, x.sum(axis=-1, keepdims=True), width)  # (..., C)
-        inverse_std = _inverse_std(xp.einsum("...c,...c->...", centred, centred)[..., None], width, eps)  # (..., 1)
+        inverse_std = _inverse_std(dot_each(centred, centred)[..., None], width, eps)  # (..., 1)
         normal, y = _normalized(centred, inverse_std, gain, bias)  # (..., C) each
         ctx.save_for_backward(normal, gain, exact=(inverse_std,))
         return y
@@ -194,7 +194,7 @@ class LayerNorm(Function):
         if ctx.needs_input_grad[0]:
             grad_normal = gradient * gain  # (..., C)
             total = grad_normal.sum(axis=-1, keepdims=True)  # (..., 1)
-            projection = xp.einsum("...c,...c->...", grad_normal, normal)[..., None]  # (..., 1)
+            projection = dot_each(grad_normal, normal)[..., None]  # (..., 1)
             grad_x = _grad_of_normalized(grad_normal, total, projection, width, normal, inverse_std)
         if ctx.needs_input_grad[1]:
             grad_gain = sum_over_tokens(gradient * normal)

@@ -164,6 +164,11 @@ class Context:
         """The arrays given to ``save_for_backward``, then the exact ones."""
         return () if self.saved is None else self.saved.arrays()
 
+    @property
+    def saved_factors(self) -> tuple:
+        """The same, as ``policy.matmul`` takes them: on a GPU those of 16 bits stay packed."""
+        return () if self.saved is None else self.saved.factors()
+
     def free(self) -> None:
         self.saved, self.sources, self.freed = None, (), True
 
@@ -175,10 +180,12 @@ class Function:
         flops: how many operations forward's products take, from its output and its arguments; None if it has none.
         gradient_flops: for each argument, how many times as many its gradient takes.
         recomputed_flops: how many of the latter compute again what forward had computed.
+        factors: how many arguments, the first ones, are nothing but factors of products: they arrive as
+            ``ctx.policy.matmul`` takes them.
         kernel: whether a GPU would run it by itself, and not as a part of the product before or after it.
     """
 
-    flops, gradient_flops, recomputed_flops, kernel = None, (), 0, True
+    flops, gradient_flops, recomputed_flops, factors, kernel = None, (), 0, 0, True
 
     @staticmethod
     def forward(ctx: Context, *arguments):
@@ -198,7 +205,7 @@ class Function:
     def apply(cls, *arguments) -> Tensor:
         """Run ``forward``, and leave a node if a gradient may flow back through the call."""
         ctx = Context(cls, arguments)
-        arrays = [around.operand(ctx, a) if isinstance(a, Tensor) else a for a in arguments]
+        arrays = [around.operand(ctx, a, i) if isinstance(a, Tensor) else a for i, a in enumerate(arguments)]
         output = around.forward(ctx, arrays)
         tensor = Tensor(around.rounded_output(ctx, output), grad_fn=ctx if any(ctx.needs_input_grad) else None)
         ctx.shape, ctx.dtype, ctx.grad_dtype = tensor.shape, tensor.dtype, ctx.grad_dtype or output.dtype

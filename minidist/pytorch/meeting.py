@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from minidist.comm.runtime.sweep import sweep
+from minidist.comm.runtime.processes.sweep import sweep
 from minidist.comm.transports.shared_memory.segment import MAX_RANKS, Segment, queue_capacity
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from minidist import backend
 from minidist.comm.group import ProcessGroup
+from minidist.comm.nccl.find_gpus import find_gpus
 from minidist.comm.nodes.placement import place_on_nodes
 from minidist.comm.runtime.launch import Cluster
 from minidist.nn.clip import NotFinite
@@ -94,6 +95,7 @@ def run(
 def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions) -> RankResult:
     """One rank's part of a training run."""
     backend.use(config.backend, world.local_rank)
+    find_gpus(world)
     with autocast(config.precision), np.errstate(over="ignore", invalid="ignore"):  # divergence has an error of its own
         return _train_rank(world, config, layout, options)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import minidist as md
-from minidist.comm.runtime import sweep
+from minidist.comm.runtime.processes import sweep
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who is gone: nothing is removed")
 LIMIT = 300  # seconds, of each wait

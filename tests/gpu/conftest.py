@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from minidist import backend
 from minidist.comm.runtime.warm import WarmClusters
 
 STANDIN = Path(__file__).parent / "standin"
@@ -23,6 +24,14 @@ def standin(monkeypatch):
     monkeypatch.syspath_prepend(STANDIN)
     yield importlib.import_module("cupy")
     forget()
+
+
+@pytest.fixture
+def device():
+    """CuPy, with this process computing on GPU 0, and afterwards on the host again. For tests on a GPU."""
+    backend.use("cupy")
+    yield backend.xp.module
+    backend.use("numpy")
 
 
 @pytest.fixture(scope="session")

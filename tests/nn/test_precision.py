@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from minidist import flops, ledger
+from minidist import flops, ledger, products
 from minidist.nn import functional
-from minidist.nn.attention import plain
 from minidist.nn.attention.plain import causal_attention
 from minidist.nn.dispatch import around
 from minidist.nn.gpt import GPT, GPTConfig
@@ -138,24 +137,27 @@ def test_an_unknown_precision():
 def test_attention_multiplies_rounded_factors(precision, dropped, monkeypatch):
     policy, factors = POLICIES[precision], []
 
-    class Watched:
-        """NumPy, but for the products, whose factors are noted."""
+    def watched(a, b, out=None):
+        factors.extend((a.copy(), b.copy()))
+        return np.matmul(a, b, out=out)
 
-        def __getattr__(self, name):
-            return getattr(np, name)
-
-        def matmul(self, a, b, out=None):
-            factors.extend((a.copy(), b.copy()))
-            return np.matmul(a, b, out=out)
-
-    monkeypatch.setattr(plain, "xp", Watched())
+    monkeypatch.setattr(products, "matmul_each", watched)
     qkv = Tensor(random(2, 3, 5, 12), requires_grad=True)  # (H, B, T, 3 D)
     keep = np.random.default_rng(0).random((2, 3, 5, 5)) > 0.3 if dropped else None
     with autocast(policy):
         causal_attention(qkv, keep, 0.3).sum().backward()
-    assert len(factors) == 2 * 2 * (2 + 3)  # two heads; q k and P v, and three of the four products in backward
+    assert len(factors) == 2 * 2 * (2 + 4)  # two heads; q k and P v, and four products in backward
     for factor in factors:
         assert is_rounded(factor, policy.compute)
+
+
+@pytest.mark.parametrize("form", [E4M3, E5M2], ids=lambda form: form.name)
+@pytest.mark.parametrize("largest", [2.0**-133, 2.0**-126, 2.0**-118, 1e-6, 1.0, 3e38])
+def test_what_fp8_has_rounded_is_a_bfloat16_number(form, largest):
+    """So the tensor cores of a GPU can take it as one."""
+    values = (largest * np.random.default_rng(0).uniform(-1, 1, (3, 400, 5))).astype(np.float32)
+    values[0, :40] *= np.float32(2.0**-8)
+    assert is_rounded(round_scaled(form, BFLOAT16.round(values), (1, 2)), BFLOAT16)
 
 
 def test_fp8_products_against_a_product_by_hand():

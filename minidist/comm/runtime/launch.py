@@ -18,11 +18,11 @@ import multiprocess
 from minidist.comm.failures import Deadlock, Hang, RankFailed, describe_exit
 from minidist.comm.runtime import serialization
 from minidist.comm.runtime.deadlock import DeadlockWatch, describe
-from minidist.comm.runtime.forks import forget_parents_processes
 from minidist.comm.runtime.patience import PatientClock
+from minidist.comm.runtime.processes.forks import forget_parents_processes
+from minidist.comm.runtime.processes.starting import interrupts_held, script_hidden
+from minidist.comm.runtime.processes.sweep import claim_temporary_folder, sweep
 from minidist.comm.runtime.rank_process import RankProcess, end_ranks, with_reports
-from minidist.comm.runtime.starting import interrupts_held, script_hidden
-from minidist.comm.runtime.sweep import claim_temporary_folder, sweep
 from minidist.comm.transports.shared_memory.segment import MAX_RANKS, Segment, queue_capacity
 from minidist.comm.transports.status import BLOCKED, RUNNING
 from minidist.launched import launched

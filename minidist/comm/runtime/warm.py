@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from minidist.comm.runtime.launch import Cluster
 from minidist.comm.runtime.new_cluster import job_size, new_cluster
-from minidist.comm.runtime.starting import interrupts_held
-from minidist.comm.runtime.sweep import claim_temporary_folder
+from minidist.comm.runtime.processes.starting import interrupts_held
+from minidist.comm.runtime.processes.sweep import claim_temporary_folder
 
 
 class WarmClusters:

@@ -20,7 +20,7 @@ from minidist import trace
 from minidist.comm.failures import Aborted, describe_frame, is_plumbing
 from minidist.comm.group import ProcessGroup, end_run
 from minidist.comm.runtime import serialization
-from minidist.comm.runtime.parent_death import end_with_parent
+from minidist.comm.runtime.processes.parent_death import end_with_parent
 from minidist.comm.runtime.tracebacks import own_traceback, summary
 from minidist.comm.transports.shared_memory.queues import SharedMemoryTransport
 from minidist.comm.transports.shared_memory.segment import Segment

@@ -12,8 +12,8 @@ import time
 import uuid
 from contextlib import suppress
 
-from minidist.comm.runtime.parent_death import end_with_parent
-from minidist.comm.runtime.sweep import sweep
+from minidist.comm.runtime.processes.parent_death import end_with_parent
+from minidist.comm.runtime.processes.sweep import sweep
 from minidist.course.grading.descendants import MARK, end_all, running
 
 POLL_SECONDS = 0.1
@@ -72,7 +72,7 @@ def supervise(
 
 
 def _interrupt(process: subprocess.Popen) -> None:
-    """Let the command end its ranks and free their memory, which only Linux does for it (comm/runtime/sweep.py)."""
+    """Let the command end its ranks and free their memory, which only Linux does for it (comm/runtime/processes)."""
     if os.name == "posix":
         process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):

@@ -1,6 +1,7 @@
 """Attention that holds the scores of all queries and keys, T x T numbers for each head."""
 
-from minidist.backend import xp
+from minidist.backend import cache_blocks, dot_each, xp
+from minidist.nn.precision.policy import unpacked
 from minidist.nn.tensor import Context, Function, Tensor
 
 
@@ -23,22 +24,23 @@ class CausalAttention(Function):
     @staticmethod
     def forward(ctx: Context, qkv, keep, rate):
         heads, batch, length, _ = qkv.shape
-        cast = ctx.policy.round
+        rounded, matmul = ctx.policy.rounded_factor, ctx.policy.matmul
         q, k, v = xp.split(qkv, 3, axis=-1)  # (H, B, T, D) each, views
-        q = cast(q * q.shape[-1] ** -0.5)  # scaled here: q has fewer numbers than the scores
+        q = rounded(q * q.shape[-1] ** -0.5)  # scaled here: q has fewer numbers than the scores
+        k, v = map(ctx.policy.factor, (k, v))
         hidden = xp.tril(xp.full((length, length), -xp.inf, qkv.dtype), -1)  # (T, T): -inf where the key comes later
 
         exps = xp.empty((heads, batch, length, length), qkv.dtype)
         totals = xp.empty((heads, batch, length, 1), qkv.dtype)
         output = xp.empty(v.shape, qkv.dtype)
-        for h in range(heads):  # one head at a time: its scores stay in the cache for several passes
-            scores = xp.matmul(k[h], q[h].swapaxes(-1, -2), out=exps[h])  # (B, keys, queries)
+        for h in cache_blocks(heads, 1):  # a CPU takes one by one: its scores stay in the cache for several passes
+            scores = matmul(k[h], q[h].swapaxes(-1, -2), out=exps[h])  # (h, B, keys, queries)
             scores += hidden
             scores -= scores.max(axis=-2, keepdims=True)
             xp.exp(scores, out=scores)
-            totals[h] = scores.sum(axis=-2)[..., None]  # (B, T, 1)
-            weights = dropped(cast(scores), None if keep is None else keep[h], rate, cast)
-            xp.matmul(weights.swapaxes(-1, -2), v[h], out=output[h])  # (B, T, D)
+            totals[h] = scores.sum(axis=-2)[..., None]  # (h, B, T, 1)
+            weights = dropped(rounded(scores), None if keep is None else keep[h], rate, rounded)
+            matmul(weights.swapaxes(-1, -2), v[h], out=output[h])  # (h, B, T, D)
         output /= totals
         ctx.save_for_backward(q, k, v, exps, output, keep, exact=(totals,))
         ctx.rate = rate
@@ -46,29 +48,29 @@ class CausalAttention(Function):
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        q, k, v, exps, output, keep, totals = ctx.saved_arrays
-        cast = ctx.policy.round
+        q, k, v, exps, output, keep, totals = ctx.saved_factors
+        rounded, matmul = ctx.policy.rounded_factor, ctx.policy.matmul
         grad_qkv = xp.empty((*q.shape[:-1], 3 * q.shape[-1]), q.dtype)
         grad_q, grad_k, grad_v = xp.split(grad_qkv, 3, axis=-1)  # views into grad_qkv
-        gradient = cast(gradient / totals)  # (H, B, T, D): now exps may stand for softmax P = exps / totals
+        gradient = rounded(gradient / totals)  # (H, B, T, D): now exps may stand for softmax P = exps / totals
         # Softmax: dS = P (dP - sum over keys of P dP), and that sum equals the sum over D of output times gradient.
-        shift = xp.einsum("hbtd,hbtd->hbt", gradient, output)[:, :, None]  # (H, B, 1, queries)
-        for h in range(len(q)):
+        shift = dot_each(unpacked(gradient), unpacked(output))[:, :, None]  # (H, B, 1, queries)
+        for h in cache_blocks(len(q), 1):
             kept = None if keep is None else keep[h]
-            xp.matmul(dropped(exps[h], kept, ctx.rate, cast), gradient[h], out=grad_v[h])
-            grad_scores = dropped(v[h] @ gradient[h].swapaxes(-1, -2), kept, ctx.rate)  # (B, keys, queries)
+            matmul(dropped(exps[h], kept, ctx.rate, rounded), gradient[h], out=grad_v[h])
+            grad_scores = dropped(matmul(v[h], gradient[h].swapaxes(-1, -2)), kept, ctx.rate)  # (h, B, keys, queries)
             grad_scores -= shift[h]
-            grad_scores *= exps[h]
-            grad_scores = cast(grad_scores)
-            xp.matmul(grad_scores.swapaxes(-1, -2), k[h], out=grad_q[h])
-            xp.matmul(grad_scores, q[h], out=grad_k[h])
+            grad_scores *= unpacked(exps[h])
+            grad_scores = rounded(grad_scores)
+            matmul(grad_scores.swapaxes(-1, -2), k[h], out=grad_q[h])
+            matmul(grad_scores, q[h], out=grad_k[h])
         grad_q *= q.shape[-1] ** -0.5
         return grad_qkv, None, None
 
 
 def dropped(values, keep, rate: float, cast=lambda result: result):
     """``values`` after dropout by a mask of their shape, and ``cast``; unchanged where the mask is None."""
-    return values if keep is None else cast(values * keep * (1 / (1 - rate)))
+    return values if keep is None else cast(unpacked(values) * keep * (1 / (1 - rate)))
 
 
 def causal_attention(qkv: Tensor, keep=None, rate: float = 0.0) -> Tensor:

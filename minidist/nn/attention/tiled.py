@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from math import log
 from types import ModuleType
 
-from minidist.backend import product_blocks, xp
+from minidist.backend import dot_each, product_blocks, xp
 from minidist.nn.attention import online32, online_softmax
 from minidist.nn.attention.online_softmax import HIDDEN, LOG2E
 from minidist.nn.attention.plain import dropped
+from minidist.nn.precision.policy import Packed, Policy, unpacked
 from minidist.nn.tensor import Context, Function, Tensor
 
 Keep = Callable[[int, int, int], object]  # (head, tile of queries, tile of keys) -> bool (B, keys, queries)
@@ -64,12 +65,12 @@ class TileMath:
 
     Args:
         softmax: the module of a softmax in pieces: one of SOFTMAXES.
-        cast: what rounds the operands of products.
+        policy: rounds the operands of products, and multiplies them.
         rate: of dropout on the attention weights.
     """
 
     softmax: ModuleType
-    cast: Callable
+    policy: Policy
     rate: float
 
     def attend(self, q, k, v, diagonal: bool, mask) -> tuple:
@@ -85,11 +86,13 @@ class TileMath:
             What ``OnlineSoftmax.merge`` takes: M (h, B, queries, 1), and the sums of weights (h, B, queries, 1) and of
             weighted values (h, B, queries, D), times 2^-M.
         """
-        scores = _scores(q, k, diagonal)  # (h, B, keys, queries)
+        rounded, matmul = self.policy.rounded_factor, self.policy.matmul
+        q, k, v = map(contiguous, (q, k, v))
+        scores = self.scores(q, k, diagonal)  # (h, B, keys, queries)
         exponent = self.softmax.exponent_of(scores, -2)  # (h, B, 1, queries)
         exps = self.softmax.weights(scores, exponent)
-        kept = dropped(self.cast(exps), mask, self.rate, self.cast)
-        value = kept.swapaxes(-1, -2) @ xp.ascontiguousarray(v)  # (h, B, queries, D)
+        kept = dropped(rounded(exps), mask, self.rate, rounded)
+        value = matmul(kept.swapaxes(-1, -2), v)  # (h, B, queries, D)
         return exponent.swapaxes(-1, -2), exps.sum(axis=-2)[..., None], value
 
     def differentiate(self, q, k, v, exponent, gradient, shift, diagonal: bool, mask) -> tuple:
@@ -100,14 +103,23 @@ class TileMath:
             gradient: of the output, divided by the rows' sums of weights, (h, B, queries, D).
             shift: the sum over D of output times gradient, (h, B, 1, queries).
         """
-        gradient = xp.ascontiguousarray(gradient)
-        exps = self.softmax.weights(_scores(q, k, diagonal), exponent.swapaxes(-1, -2))  # (h, B, keys, queries)
-        grad_v = dropped(self.cast(exps), mask, self.rate, self.cast) @ gradient  # (h, B, keys, D)
-        grad_scores = dropped(xp.ascontiguousarray(v) @ gradient.swapaxes(-1, -2), mask, self.rate)
+        rounded, matmul = self.policy.rounded_factor, self.policy.matmul
+        q, k, v, gradient = map(contiguous, (q, k, v, gradient))
+        exps = self.softmax.weights(self.scores(q, k, diagonal), exponent.swapaxes(-1, -2))  # (h, B, keys, queries)
+        grad_v = matmul(dropped(rounded(exps), mask, self.rate, rounded), gradient)  # (h, B, keys, D)
+        grad_scores = dropped(matmul(v, gradient.swapaxes(-1, -2)), mask, self.rate)
         grad_scores -= shift
         grad_scores *= exps  # (h, B, keys, queries)
-        grad_scores = self.cast(grad_scores)
-        return grad_scores.swapaxes(-1, -2) @ xp.ascontiguousarray(k), grad_scores @ xp.ascontiguousarray(q), grad_v
+        grad_scores = rounded(grad_scores)
+        return matmul(grad_scores.swapaxes(-1, -2), k), matmul(grad_scores, q), grad_v
+
+    def scores(self, q, k, diagonal: bool):
+        """The scores of a tile, keys by queries; on the diagonal those of later keys are hidden."""
+        scores = self.policy.matmul(k, q.swapaxes(-1, -2))  # (h, B, keys, queries)
+        if diagonal:
+            length = scores.shape[-1]
+            scores += xp.tril(xp.full((length, length), HIDDEN, scores.dtype), -1)
+        return scores
 
     def add_gradients(self, into, keep, heads: slice, pair, q, k, v, exponents, gradient, shift) -> None:
         """Add what one pair of tiles contributes, in some heads, to the gradients of q, k and v.
@@ -126,14 +138,11 @@ class TileMath:
             total.add(term, rows)
 
 
-def _scores(q, k, diagonal: bool):
-    """The scores of a tile, keys by queries; on the diagonal those of later keys are hidden."""
-    # Contiguous, whoever computes: a BLAS may take another path for a tile that is part of a larger array.
-    scores = xp.ascontiguousarray(k) @ xp.ascontiguousarray(q).swapaxes(-1, -2)  # (h, B, keys, queries)
-    if diagonal:
-        length = scores.shape[-1]
-        scores += xp.tril(xp.full((length, length), HIDDEN, scores.dtype), -1)
-    return scores
+def contiguous(tile):
+    """The tile without gaps, whoever computes: a BLAS may take another path for one that is part of a larger array."""
+    if isinstance(tile, Packed):
+        return Packed(xp.ascontiguousarray(tile.codes), tile.format)
+    return xp.ascontiguousarray(tile)
 
 
 def masks(keep: Keep | None, heads: slice, i: int, j: int):
@@ -147,18 +156,18 @@ def head_blocks(heads: int, batch: int, parts: list[slice]) -> list[slice]:
     return list(product_blocks(heads, batch * largest**2, CACHE))
 
 
-def scaled_queries(q, cast):
+def scaled_queries(q, policy: Policy):
     """Queries whose products with keys are scores in base 2."""
-    return cast(q * (q.shape[-1] ** -0.5 * LOG2E))
+    return policy.rounded_factor(q * (q.shape[-1] ** -0.5 * LOG2E))
 
 
-def incoming(output, gradient, totals, cast) -> tuple:
+def incoming(output, gradient, totals, policy: Policy) -> tuple:
     """What backward begins with: ``gradient`` (H, B, T, D) and ``shift`` (H, B, 1, T), as ``differentiate`` takes them.
 
     Softmax: dS = P (dP - sum over keys of P dP), and that sum equals the sum over D of output times gradient.
     """
-    gradient = cast(gradient / totals)  # now the weights before division may stand for softmax P
-    return gradient, xp.einsum("hbtd,hbtd->hbt", gradient, output)[:, :, None]
+    gradient = policy.rounded_factor(gradient / totals)  # now the weights before division may stand for softmax P
+    return gradient, dot_each(unpacked(gradient), unpacked(output))[:, :, None]
 
 
 def unscale(grad_q, grad_k) -> None:
@@ -180,11 +189,12 @@ class TiledAttention(Function):
     def forward(ctx: Context, qkv, keep: Keep | None, rate: float, parts: list[slice], softmax: ModuleType):
         heads, batch, length, _ = qkv.shape
         q, k, v = xp.split(qkv, 3, axis=-1)  # (H, B, T, D) each, views
-        q = scaled_queries(q, ctx.policy.round)
+        q = scaled_queries(q, ctx.policy)
+        k, v = map(ctx.policy.factor, (k, v))
         output = xp.empty(v.shape, qkv.dtype)
         totals = xp.empty((heads, batch, length, 1), qkv.dtype)
         exponents = xp.empty((heads, batch, length, 1), softmax.EXPONENT)
-        math = TileMath(softmax, ctx.policy.round, rate)
+        math = TileMath(softmax, ctx.policy, rate)
         for h in head_blocks(heads, batch, parts):
             for i, queries in enumerate(parts):
                 rows = softmax.OnlineSoftmax(output[h, :, queries].shape)  # of (h, B, queries, D)
@@ -199,11 +209,11 @@ class TiledAttention(Function):
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        q, k, v, output, totals, exponents = ctx.saved_arrays
+        q, k, v, output, totals, exponents = ctx.saved_factors
         math = ctx.math
         heads, batch, length, width = q.shape
         grad_qkv = xp.empty((heads, batch, length, 3 * width), q.dtype)
-        gradient, shift = incoming(output, gradient, totals, math.cast)
+        gradient, shift = incoming(output, gradient, totals, ctx.policy)
         for h in head_blocks(heads, batch, ctx.parts):
             grads = [math.softmax.Total((h.stop - h.start, batch, length, width)) for _ in "qkv"]
             for pair in visited(ctx.parts):

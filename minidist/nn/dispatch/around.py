@@ -17,9 +17,9 @@ from minidist.backend import xp
 from minidist.nn.dispatch import checks, kernels
 
 
-def operand(ctx, tensor):
+def operand(ctx, tensor, position: int):
     """The array of an argument, in the precision that the operation uses."""
-    return tensor.cast(ctx.policy)
+    return tensor.factor(ctx.policy) if position < ctx.function.factors else tensor.cast(ctx.policy)
 
 
 def forward(ctx, arrays: list):

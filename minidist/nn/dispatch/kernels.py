@@ -15,12 +15,13 @@ Gradients are added to those of earlier micro-batches within the products that m
 from minidist import trace
 from minidist.backend import xp
 from minidist.ledger import owner
-from minidist.nn.precision.policy import Policy, repeats
+from minidist.nn.precision.policy import Packed, Policy, repeats
 
 
 def forward(ctx, output, arguments: list) -> None:
     """Record the forward of an operation."""
-    inputs = [argument for argument in arguments if isinstance(argument, xp.ndarray)]
+    stored = [argument.codes if isinstance(argument, Packed) else argument for argument in arguments]
+    inputs = [argument for argument in stored if isinstance(argument, xp.ndarray)]
     ctx.nbytes = sum(memory_bytes(array, ctx.policy) for array in inputs)  # backward reads as much of them again
     if ctx.function.kernel and not is_view(output, inputs):
         written = memory_bytes(output, ctx.policy, terms=not ctx.rounds)
@@ -42,6 +43,7 @@ def backward(ctx, gradient, found, flops: int) -> None:
 
 def memory_bytes(array, policy: Policy, terms: bool = False) -> int:
     """The bytes that an array would take in a GPU's memory; ``terms`` says that only its sum over heads would."""
+    array = array.codes if isinstance(array, Packed) else array
     elements = array.size // len(array) if array.ndim and len(array) and (terms or repeats(array)) else array.size
     dtype = policy.wire_dtype(xp.float32) if array.dtype.kind == "f" else array.dtype
     return elements * xp.dtype(dtype).itemsize

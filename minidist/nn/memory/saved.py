@@ -16,6 +16,7 @@ import numpy as np
 from minidist import ledger
 from minidist.backend import address
 from minidist.nn.precision.policy import Packed, Policy, repeats
+from minidist.products import multiplies_codes
 
 Known = Sequence[tuple]  # pairs of a tensor and the array that an operation got of it, or made for it
 _on_save: "Callable[[Saved, Known], None] | None" = None
@@ -61,11 +62,13 @@ class Saved:
         Args:
             known: the tensors among the operation's arguments and its output, and their arrays.
         """
-        self.entries = tuple(self._stored(entry, known) if is_array(entry) else entry for entry in self.entries)
+        self.entries = tuple(self._stored(entry, known) for entry in self.entries)
         for entry in (*self.entries, *self.exact):
             enter(entry)
 
     def _stored(self, array, known: Known):
+        if not is_array(array) and not isinstance(array, Packed):
+            return array
         for tensor, itself in known:
             if array is itself and tensor.grad_fn is None:
                 return Leaf(tensor, self.policy)
@@ -87,6 +90,12 @@ class Saved:
             self.again()
         return (*map(load, self.entries), *self.exact)
 
+    def factors(self) -> tuple:
+        """The same, as ``Policy.matmul`` takes them."""
+        if self.again is not None:
+            self.again()
+        return (*map(load_factor, self.entries), *self.exact)
+
 
 class Leaf:
     """A tensor made by hand: what it holds when asked, as an operation of the policy takes it."""
@@ -96,6 +105,9 @@ class Leaf:
 
     def array(self):
         return self.tensor.cast(self.policy)
+
+    def factor(self):
+        return self.tensor.factor(self.policy)
 
 
 def enter(entry) -> None:
@@ -108,6 +120,13 @@ def enter(entry) -> None:
 def load(entry):
     """What an entry stands for: the array of one that is packed or a leaf; others stand for themselves."""
     return entry.array() if isinstance(entry, Packed | Leaf) else entry
+
+
+def load_factor(entry):
+    """The same, as ``Policy.matmul`` takes it."""
+    if isinstance(entry, Leaf):
+        return entry.factor()
+    return entry if isinstance(entry, Packed) and multiplies_codes() else load(entry)
 
 
 def is_array(value) -> bool:

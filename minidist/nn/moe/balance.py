@@ -28,7 +28,7 @@ Megatron-LM sums the counts of all ranks over the micro-batches so far; how many
 
 import numpy as np
 
-from minidist.backend import from_host, to_host, xp
+from minidist.backend import counts_of, from_host, to_host, xp
 from minidist.nn.moe.config import MoEConfig
 from minidist.nn.tensor import Context, Function, Tensor
 from minidist.overrides import overridable
@@ -175,7 +175,7 @@ def add_z_loss(logits: Tensor, balance: Balance) -> Tensor:
 
 def tally_of(chosen, config: MoEConfig, tokens: int):
     """A row of ``Balance.tally`` for the choices (N, k) of one micro-batch: integers (E + 2,)."""
-    counts = xp.bincount(chosen.reshape(-1), minlength=config.experts)  # (E,)
+    counts = counts_of(chosen.reshape(-1), config.experts)  # (E,)
     most = config.rows_at_most(tokens)
     dropped = xp.zeros_like(counts) if most is None else xp.maximum(counts - most, 0)
     node = xp.sort(chosen // (config.experts // config.expert_nodes), axis=1)  # (N, k)

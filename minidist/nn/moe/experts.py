@@ -10,7 +10,7 @@ grain by grain, and each grain leaves its own term in the gradient of the weight
 
 from itertools import accumulate, pairwise
 
-from minidist.backend import matmul_each, xp
+from minidist.backend import xp
 from minidist.nn import functional
 from minidist.nn.chunks import TakeTokens
 from minidist.nn.layers import Module, Parameter
@@ -25,7 +25,7 @@ class GroupedLinear(Function):
     With ``partial`` the output is a term of the sum over heads, not rounded yet.
     """
 
-    gradient_flops = 1, 1
+    gradient_flops, factors = (1, 1), 2
 
     @staticmethod
     def flops(output, x, *rest) -> int:
@@ -38,22 +38,22 @@ class GroupedLinear(Function):
         y = xp.empty((*x.shape[:2], weight.shape[3]), x.dtype)  # (H, R, out)
         for expert, rows in groups(counts):
             factors = ctx.policy.round_operand(x[:, rows]), ctx.policy.round_operand(weight[:, expert])
-            y[:, rows] = matmul_each(*factors)
+            y[:, rows] = ctx.policy.matmul(*factors)
         return y
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        x, weight = ctx.saved_arrays
+        x, weight = ctx.saved_factors
         grad_x = xp.empty(x.shape, x.dtype) if ctx.needs_input_grad[0] else None
         grad_weight = xp.zeros(weight.shape, weight.dtype) if ctx.needs_input_grad[1] else None
         for expert, rows in groups(ctx.counts):
             grad_rows = ctx.policy.round_grad_operand(gradient[:, rows])  # (H, rows, out)
             if grad_x is not None:
                 matrix = ctx.policy.round_operand(weight[:, expert])  # (H, in, out)
-                grad_x[:, rows] = matmul_each(grad_rows, matrix.swapaxes(1, 2))
+                grad_x[:, rows] = ctx.policy.matmul(grad_rows, matrix.swapaxes(1, 2))
             if grad_weight is not None:
                 inputs = ctx.policy.round_operand(x[:, rows])  # (H, rows, in)
-                grad_weight[:, expert] = matmul_each(inputs.swapaxes(1, 2), grad_rows)
+                grad_weight[:, expert] = ctx.policy.matmul(inputs.swapaxes(1, 2), grad_rows)
         return grad_x, grad_weight, None, None
 
 

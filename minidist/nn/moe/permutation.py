@@ -12,7 +12,7 @@ what its other experts say. (Megatron-LM: permute and unpermute.)
 scatter-add would add them in the order in which rows arrive, on a GPU in none (torchtitan's pull request 1974).
 """
 
-from minidist.backend import to_host, xp
+from minidist.backend import counts_of, dot_each, to_host, xp
 from minidist.nn.tensor import Context, Function, Tensor
 from minidist.overrides import overridable
 
@@ -55,7 +55,7 @@ def sort_by_expert(chosen, experts: int, capacity: int | None):
     """
     flat = chosen.reshape(-1)  # (N k,)
     order = xp.argsort(flat, kind="stable")
-    counts = xp.bincount(flat, minlength=experts)  # (E,)
+    counts = counts_of(flat, experts)  # (E,)
     if capacity is None:
         return order, counts
     first = xp.cumsum(counts) - counts  # (E,): where each expert's begin
@@ -122,7 +122,7 @@ def combine_rows_backward(gradient, rows, order, token, places, weights):
     """
     per_row = gradient[token]  # (R, C)
     grad_weights = xp.zeros(weights.size, weights.dtype)
-    grad_weights[order] = xp.einsum("rc,rc->r", per_row, rows)  # what was dropped has no gradient
+    grad_weights[order] = dot_each(per_row, rows)  # what was dropped has no gradient
     return per_row * weights.reshape(-1)[order][:, None], grad_weights.reshape(weights.shape)
 
 

@@ -65,7 +65,7 @@ def bfloat16_bits(values):
     """
     bits = values.view(xp.uint32)
     upper = drop_bits(bits & xp.uint32(0x7FFFFFFF), 16)
-    upper[xp.isnan(values)] = 0x7FC0  # rounding its bits might turn a NaN into infinity
+    xp.copyto(upper, 0x7FC0, where=xp.isnan(values))  # rounding its bits might turn a NaN into infinity
     upper |= (bits >> 16) & xp.uint32(0x8000)
     return upper.astype(xp.uint16)
 
@@ -177,7 +177,7 @@ def _upper_halves(codes):
     """
     unsigned int pattern = __float_as_uint(value), magnitude = pattern & 0x7fffffff;
     unsigned int lower = (127 - bias) << mantissa, drop = 23 - mantissa;
-    float anchor = exp2f(24 - bias - mantissa);
+    float anchor = __uint_as_float((151 - bias - mantissa) << 23);  // 2^(24 - bias - mantissa)
     code = (magnitude + (1 << (drop - 1)) - 1 + ((magnitude >> drop) & 1)) >> drop;
     code = min(max(code, lower) - lower, overflow);
     if (magnitude < (unsigned int)(128 - bias) << 23)
@@ -208,9 +208,12 @@ def _shorter(values, mantissa, bias, overflow, bits):
     "C code, int32 mantissa, int32 bias, uint32 overflow, int32 bits",
     "float32 value",
     """
-    unsigned int magnitude = code & ((1u << (bits - 1)) - 1), sign = (unsigned int)code >> (bits - 1) << 31;
-    value = __uint_as_float(sign | (magnitude << (23 - mantissa))) * exp2f(127 - bias);
-    if (magnitude >= overflow) value = __uint_as_float(__float_as_uint(value) | 0x7f800000);
+    unsigned int sign = (unsigned int)(code >> (bits - 1)) << 31, magnitude = code & ((1u << (bits - 1)) - 1);
+    unsigned int exponent = magnitude >> mantissa, fraction = magnitude & ((1u << mantissa) - 1);
+    unsigned int number = (exponent + 127 - bias) << 23 | fraction << (23 - mantissa);
+    if (exponent == 0) number = __float_as_uint(fraction * __uint_as_float((128 - bias - mantissa) << 23));
+    if (magnitude >= overflow) number |= 0x7f800000;
+    value = __uint_as_float(sign | number);
     """,
 )
 def _wider(codes, mantissa, bias, overflow, bits):

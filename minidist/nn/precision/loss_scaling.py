@@ -12,7 +12,7 @@ Micikevicius et al., "Mixed Precision Training" (2018), section 3.2. The names a
 
 from collections.abc import Callable, Iterable
 
-from minidist.backend import xp
+from minidist.backend import reduced, xp
 from minidist.nn.layers import Parameter
 from minidist.nn.loss import identity
 from minidist.overrides import overridable
@@ -53,7 +53,7 @@ class GradScaler:
         for parameter in parameters:
             if parameter.grad is not None:
                 parameter.grad /= self.scale
-                finite.append(xp.isfinite(parameter.grad).all())
+                finite.append(reduced(xp.all, xp.isfinite(parameter.grad)))
         overflow = bool(finite) and not xp.stack(finite).all()
         return all_max(float(overflow)) > 0
 

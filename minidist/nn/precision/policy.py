@@ -11,7 +11,7 @@ The usual recipe (Micikevicius et al., "Mixed Precision Training", 2018; Megatro
 A ``Policy`` states this for one precision, and ``autocast`` puts it in force: the output of every operation is rounded
 to the 16-bit format, and so is the gradient that comes back to it. Between operations an array is float32 and holds
 only values of the format. Where memory or traffic counts, in what is saved for backward, sent, or kept as a parameter,
-it is stored in 16 bits.
+it is stored in 16 bits. A GPU multiplies the 16-bit codes themselves (``Policy.matmul``).
 
 This differs from ``torch.autocast``, which leaves LayerNorm's output and the residual stream in float32. Here they have
 16 bits, as in Megatron-LM.
@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from minidist import products
 from minidist.backend import xp
 from minidist.nn.precision.formats import BFLOAT16, E4M3, E5M2, FLOAT16, Format, round_scaled
 
@@ -49,16 +50,40 @@ class Policy:
         return self.compute.round(values) if self.packs(values) else values
 
     def round_operand(self, values):
-        """A factor of a linear layer's product, (H, ...)."""
-        return values if self.operand is None else _by_head(self.operand, values)
+        """A factor of a linear layer's product, (H, ...), as ``matmul`` takes it."""
+        return self.factor(values if self.operand is None else _by_head(self.operand, unpacked(values)))
 
     def round_grad_operand(self, values):
-        """The gradient (H, ...) that a linear layer multiplies by its factors."""
-        return values if self.grad_operand is None else _by_head(self.grad_operand, values)
+        """The gradient (H, ...) that a linear layer multiplies by its factors, as ``matmul`` takes it."""
+        return self.factor(values if self.grad_operand is None else _by_head(self.grad_operand, unpacked(values)))
+
+    def factor(self, values):
+        """An array of numbers of the 16-bit format as ``matmul`` takes it: packed on a GPU, for its tensor cores.
+
+        What fp8 has rounded to 8 bits are bfloat16 numbers too. Before, they were: multiples of 2^-133 with 8 bits of
+        mantissa. Rounding to a grid of powers of two leaves a number as it is, or makes it a multiple of a larger power
+        of two, with the fewer bits of mantissa that the grid has; and the scale only shifts the grid.
+        """
+        return self.pack(values) if self.packs(values) and products.multiplies_codes() else values
+
+    def rounded_factor(self, values):
+        """Any array, rounded, as ``matmul`` takes it."""
+        return self.factor(values) if products.multiplies_codes() else self.round(values)
+
+    def matmul(self, a, b, out=None):
+        """``a @ b`` for each head by itself: (H, ..., n, k) and (H, ..., k, m) to (H, ..., n, m), not rounded yet.
+
+        Args:
+            a, b: as ``factor`` and its kind return them. The first may be a vector (k,), the same for all heads.
+            out: where the products go; None for a new array.
+        """
+        if isinstance(a, Packed) and isinstance(b, Packed):
+            return products.matmul_codes(a.codes, b.codes, self.compute.name, out)
+        return products.matmul_each(unpacked(a), unpacked(b), out)
 
     def packs(self, values) -> bool:
         """Whether an array is stored in the 16-bit format: float32 ones are, if there is such a format."""
-        return self.compute is not None and values.dtype == xp.float32
+        return self.compute is not None and not isinstance(values, Packed) and values.dtype == xp.float32
 
     def pack(self, values) -> "Packed":
         """The array in 16 bits. One that shows the same values to every block is stored once."""
@@ -78,16 +103,27 @@ class Policy:
 
     def incoming(self, message):
         """The array of float32 numbers, or of a dtype that has no smaller one, that became this message."""
+        return unpacked(self.stored(message))
+
+    def incoming_factor(self, message):
+        """The same, as ``matmul`` takes it."""
+        return self.stored(message) if products.multiplies_codes() else self.incoming(message)
+
+    def stored(self, message):
+        """The message as what it holds: an array, in 16 bits or not."""
         packed = self.compute is not None and message.dtype == self.compute.dtype
-        return self.compute.decode(message) if packed else message
+        return Packed(message, self.compute) if packed else message
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A float32 array stored in fewer bits."""
+    """A float32 array stored in fewer bits. It has the shape of the array, and the views that products need."""
 
     codes: object  # the array of bits
     format: Format
+
+    shape = property(lambda self: self.codes.shape)
+    dtype = property(lambda self: xp.dtype(xp.float32))
 
     def array(self):
         """The float32 array."""
@@ -95,8 +131,22 @@ class Packed:
             return xp.broadcast_to(self.format.decode(self.codes[0]), self.codes.shape)
         return self.format.decode(self.codes)
 
-    def reshape(self, shape: tuple[int, ...]) -> "Packed":
-        return Packed(self.codes.reshape(shape), self.format)
+    def reshape(self, *shape: int) -> "Packed":
+        return Packed(self.codes.reshape(*shape), self.format)
+
+    def swapaxes(self, first: int, second: int) -> "Packed":
+        return Packed(self.codes.swapaxes(first, second), self.format)
+
+    def __getitem__(self, index) -> "Packed":
+        return Packed(self.codes[index], self.format)
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+
+def unpacked(values):
+    """The float32 array, packed or not."""
+    return values.array() if isinstance(values, Packed) else values
 
 
 def repeats(values) -> bool:

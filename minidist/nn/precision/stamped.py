@@ -1,6 +1,7 @@
 """What mixed precision records about a tensor: its policy, and its 16 bits once an operation has saved it."""
 
 from minidist.nn.precision.policy import Packed, Policy
+from minidist.products import multiplies_codes
 
 
 class Stamped:
@@ -18,6 +19,10 @@ class Stamped:
     def cast(self, policy: Policy):
         """The array as an operation under this policy uses it: rounded, unless it was computed under the same one."""
         return self.data if self.made_under is policy else policy.round(self.data)
+
+    def factor(self, policy: Policy):
+        """The same, as ``policy.matmul`` takes it."""
+        return self.pack(policy) if policy.packs(self) and multiplies_codes() else self.cast(policy)
 
     def pack(self, policy: Policy) -> Packed:
         """The array in the policy's 16 bits. Cached for an operation's output, but not for a leaf, which may change."""

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from math import frexp, sqrt
 
 from minidist import ledger
-from minidist.backend import xp
+from minidist.backend import reduced, xp
 from minidist.overrides import overridable
 
 DIGITS = 51  # bits of the largest multiple
@@ -68,7 +68,7 @@ class Residuals:
 
 def largest(values) -> float:
     """The largest magnitude; 0 of no elements."""
-    return float(xp.abs(values).max()) if values.size else 0.0
+    return float(reduced(xp.max, xp.abs(values))) if values.size else 0.0
 
 
 def grid_unit(largest: float, size: int) -> float:

@@ -25,7 +25,7 @@ from minidist.nn.attention.tiled import (
     unscale,
 )
 from minidist.nn.dispatch.kernels import memory_bytes
-from minidist.nn.precision.policy import Policy
+from minidist.nn.precision.policy import Policy, unpacked
 from minidist.nn.tensor import Context, Function
 from minidist.overrides import overridable
 
@@ -151,16 +151,16 @@ class PassingAttention(Function):
         group: ProcessGroup,
     ):  # fmt: skip
         q, k, v = xp.split(qkv, 3, axis=-1)  # (H, B, T/N, D) each, views
-        q = scaled_queries(q, ctx.policy.round)
+        q = scaled_queries(q, ctx.policy)
         heads, batch, length, _ = q.shape
-        math, mine = TileMath(softmax, ctx.policy.round, rate), ranks_tiles[group.rank]
+        math, mine = TileMath(softmax, ctx.policy, rate), ranks_tiles[group.rank]
         blocks = head_blocks(heads, batch, [tokens for _, tokens in mine])
         rows = {
             (h.start, i): softmax.OnlineSoftmax(q[h, :, tokens].shape) for h in blocks for i, tokens in mine
         }  # of (h, B, queries, D) each
 
         def visit(rank: int, keys_values) -> None:
-            k, v = ctx.policy.incoming(keys_values)  # (H, B, T/N, D) each
+            k, v = ctx.policy.incoming_factor(keys_values)  # (H, B, T/N, D) each
             with trace.span(f"attend to keys of rank {rank}"):
                 for h in blocks:
                     for i, queries, j, keys in pairs(mine, ranks_tiles[rank]):
@@ -183,13 +183,13 @@ class PassingAttention(Function):
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        q, k, v, output, totals, exponents = ctx.saved_arrays
+        q, k, v, output, totals, exponents = ctx.saved_factors
         math, mine = ctx.math, ctx.ranks_tiles[ctx.group.rank]
-        gradient, shift = incoming(output, gradient, totals, math.cast)
+        gradient, shift = incoming(output, gradient, totals, ctx.policy)
         grad_q = math.softmax.Total(q.shape)
 
         def visit(rank: int, keys_values):
-            k, v = ctx.policy.incoming(keys_values)  # (H, B, T/N, D) each
+            k, v = ctx.policy.incoming_factor(keys_values)  # (H, B, T/N, D) each
             gradients = math.softmax.Total((2, *k.shape))
             with trace.span(f"attend to keys of rank {rank}, backward"):
                 for h in ctx.blocks:
@@ -199,7 +199,7 @@ class PassingAttention(Function):
                 record(q, mine, ctx.ranks_tiles[rank], PassingAttention.gradient_flops[0], ctx.policy)
             return gradients
 
-        grad_kv = ctx.passes[1](ctx.policy.outgoing(xp.stack((k, v))), ctx.group, visit)
+        grad_kv = ctx.passes[1](ctx.policy.outgoing(xp.stack((unpacked(k), unpacked(v)))), ctx.group, visit)
         parts = grad_q.rounded(q.dtype), *grad_kv.rounded(q.dtype)
         unscale(*parts[:2])
         return xp.concatenate(parts, -1), None, None, None, None, None, None

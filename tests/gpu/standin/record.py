@@ -14,7 +14,7 @@ FILE = Path(__file__).parent / "cupy" / "signatures.json"
 # what a program like this one could want; a name that is missing can be added
 FUNCTIONS = """
     all allclose any arange argmax argmin argsort array array_equal array_split asarray ascontiguousarray asnumpy
-    bincount broadcast_to can_cast clip concatenate copy copyto count_nonzero cumsum diff dot einsum empty empty_like
+    bincount broadcast_to can_cast clip concatenate copy copyto count_nonzero cumsum diff dot empty empty_like
     expand_dims eye flatnonzero flip full full_like isclose linspace matmul max may_share_memory mean min moveaxis
     nan_to_num ndim nonzero ones ones_like outer packbits partition prod ravel repeat reshape result_type roll
     searchsorted shape shares_memory sort split squeeze stack sum swapaxes take take_along_axis tensordot tile

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from multiprocess import resource_tracker, shared_memory
 
-from minidist.comm.runtime.sweep import PREFIX, owner
+from minidist.comm.runtime.processes.sweep import PREFIX, owner
 from minidist.comm.transports.shared_memory.byte_queue import ALIGNMENT, COUNTERS, ByteQueue, padded
 from minidist.comm.transports.status import Status
 

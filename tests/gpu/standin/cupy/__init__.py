@@ -10,13 +10,23 @@ import numpy as np
 
 from cupy import cuda
 from cupy.arrays import SIGNATURES, ndarray
+from cupy.elementwise import ElementwiseKernel
 from cupy.functions import FUNCTIONS, TYPES, ufunc
-from cupy.kernels import ElementwiseKernel
-from cupy.traffic import crossings, launches, traffic
+from cupy.reduction import ReductionKernel
+from cupy.traffic import crossings, launches, products
 
 __version__ = SIGNATURES["version"]
 inf, nan, pi, e, newaxis, dtype, bool_ = np.inf, np.nan, np.pi, np.e, None, np.dtype, np.bool_
 globals().update(TYPES)
 globals().update(FUNCTIONS)
+_pool = cuda.MemoryPool()
 
-__all__ = ["ElementwiseKernel", "crossings", "cuda", "launches", "ndarray", "traffic", "ufunc"]
+
+def get_default_memory_pool() -> cuda.MemoryPool:
+    return _pool
+
+
+__all__ = [
+    "ElementwiseKernel", "ReductionKernel", "crossings", "cuda", "get_default_memory_pool", "launches", "ndarray",
+    "products", "ufunc",
+]  # fmt: skip

@@ -2,14 +2,16 @@
 
 import inspect
 import json
-import operator
-from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from cupy.traffic import crossing, launch
+from cupy import kernel
+from cupy.devices import Device, current_device
+from cupy.streams import before_use, get_current_stream
+from cupy.traffic import crossing, launched
 
 SIGNATURES = json.loads((Path(__file__).parent / "signatures.json").read_text(encoding="utf-8"))
 KINDS = "?bBhHiIlLqQefdFD"  # the dtypes that CuPy has
@@ -19,40 +21,56 @@ IMPLICIT = "Implicit conversion to a NumPy array is not allowed. Please use `.ge
 class ndarray:
     """An array on a device that does not exist. Its methods take the arguments that CuPy's take, and no others."""
 
-    __slots__ = ("__weakref__", "_host", "base")  # base: the array whose memory a view shows, or None
+    __slots__ = ("__weakref__", "_device", "_memory", "_stream", "base")
+    # _memory: NumPy's array; base: the array whose memory a view shows, or None; _stream: the pointer of the stream
+    # that it was allocated on
     __hash__ = None
 
     def __init__(self, *args, **kwargs) -> None:
         raise TypeError("make arrays with cupy.empty, cupy.zeros or cupy.asarray")
 
-    shape = property(lambda self: self._host.shape)
-    dtype = property(lambda self: self._host.dtype)
-    ndim = property(lambda self: self._host.ndim)
-    size = property(lambda self: self._host.size)
-    nbytes = property(lambda self: self._host.nbytes)
-    itemsize = property(lambda self: self._host.itemsize)
-    strides = property(lambda self: self._host.strides)
-    T = property(lambda self: wrap(self._host.T))
-    flags = property(lambda self: Flags(self._host))
-    data = property(lambda self: Pointer(self._host.__array_interface__["data"][0]))
-    device = property(lambda self: Device(0))
+    shape = property(lambda self: self._memory.shape)
+    dtype = property(lambda self: self._memory.dtype)
+    ndim = property(lambda self: self._memory.ndim)
+    size = property(lambda self: self._memory.size)
+    nbytes = property(lambda self: self._memory.nbytes)
+    itemsize = property(lambda self: self._memory.itemsize)
+    strides = property(lambda self: self._memory.strides)
+    T = property(lambda self: wrap(self._memory.T))
+    flags = property(lambda self: Flags(self._memory))
+    data = property(lambda self: Pointer(self))
+    device = property(lambda self: Device(self._device))
+
+    @property
+    def _host(self) -> np.ndarray:
+        """Its inside, to compute with."""
+        before_use(self._memory, self._device)
+        return self._memory
 
     # What crosses to the host
 
     def get(self, stream=None, order="C", out=None, blocking=True) -> np.ndarray:
         crossing("to host")
-        if out is None:
-            return np.array(self._host, order=order)
-        out[...] = self._host
-        return out
+        with self.device:  # as CuPy does here, but nowhere else
+            if out is None:
+                return np.array(self._host, order=order)
+            out[...] = self._host
+            return out
 
     def set(self, arr, stream=None) -> None:
         if type(arr) is not np.ndarray:
             raise TypeError(f"only numpy.ndarray can be set to cupy.ndarray, got {type(arr).__name__}")
         if arr.shape != self.shape or arr.dtype != self.dtype:
             raise ValueError(f"{arr.dtype} {arr.shape} cannot be set to {self.dtype} {self.shape}")
+        if not (self.flags.c_contiguous or self.flags.f_contiguous):
+            raise RuntimeError("Cannot set to non-contiguous array")
         crossing("to device")
         self._host[...] = arr
+
+    def fill(self, value) -> None:
+        """Zeros of either sign become bytes of 0 in contiguous memory."""
+        value = unwrap(value)
+        self._host[...] = 0 if self.flags.c_contiguous and value == 0 else value
 
     def _number(self):
         crossing("scalar")
@@ -87,6 +105,9 @@ class ndarray:
 
     # What NumPy would do by itself
 
+    def __reduce__(self):
+        raise TypeError("a device array is sent to another process: send cupy.asnumpy of it")
+
     def __array__(self, *args, **kwargs):
         raise TypeError(IMPLICIT)
 
@@ -97,12 +118,17 @@ class ndarray:
         """NumPy asks here when one of its own scalars stands on the left: ``np.float32(2) * array``."""
         if method != "__call__" or kwargs or not any(isinstance(one, np.generic) for one in inputs):
             raise TypeError(f"numpy.{ufunc.__name__} of a device array: use cupy.{ufunc.__name__}")
-        return compute(ufunc.__name__, ufunc, *inputs)
+        return wrap(kernel.launch(ufunc, *map(unwrap, inputs)))
 
     # Views and indices
 
+    def view(self, dtype=None) -> "ndarray":
+        if dtype is not None and self._memory.__array_interface__["data"][0] % np.dtype(dtype).itemsize:
+            raise TypeError(f"a kernel that reads {np.dtype(dtype)} at an odd address ends all work on a GPU")
+        return wrap(self._memory.view() if dtype is None else self._memory.view(dtype))
+
     def __len__(self) -> int:
-        return len(self._host)
+        return len(self._memory)
 
     def __iter__(self):
         if self.ndim == 0:
@@ -111,16 +137,18 @@ class ndarray:
 
     def __getitem__(self, index):
         index = _index(index, waits=True)
-        found = self._host[index]
-        if not np.may_share_memory(found, self._host):
-            count("getitem", [found, *index], found, in_place=True)
-        return wrap(found)
+        computes = any(isinstance(part, np.ndarray) for part in index)
+        if computes:
+            launched("getitem")
+        return wrap((self._host if computes else self._memory)[index])
 
     def __setitem__(self, index, value) -> None:
-        array = isinstance(value, ndarray)
-        index, value = _index(index, waits=array and value.ndim > 0), unwrap(value)
-        count("setitem", [value, *index], self._host[index], in_place=True)
-        self._host[index] = value
+        launched("setitem")
+        place = _index(index, waits=True)
+        if isinstance(value, ndarray) or any(isinstance(part, np.ndarray) for part in place):
+            self._host[place] = unwrap(value)
+        else:
+            wrap(self._memory[place]).fill(value)
 
 
 owners: WeakValueDictionary[int, ndarray] = WeakValueDictionary()  # id of NumPy's array -> the device array with it
@@ -132,28 +160,17 @@ class Flags:
         self.owndata = host.flags.owndata
 
 
+pointed: WeakValueDictionary[int, ndarray] = WeakValueDictionary()  # an address -> the array whose memory it is in
+
+
 class Pointer:
-    def __init__(self, ptr: int) -> None:
-        self.ptr = ptr
+    """``array.data``: the address of the first element, and in ``mem`` that of the memory that holds it."""
 
-
-class Device:
-    """``with Device(0):`` makes a device the current one."""
-
-    def __init__(self, device: int | None = None) -> None:
-        self.id = device or 0
-
-    def use(self) -> None:
-        pass
-
-    def synchronize(self) -> None:
-        crossing("size")
-
-    def __enter__(self) -> "Device":
-        return self
-
-    def __exit__(self, *_) -> None:
-        pass
+    def __init__(self, array: ndarray) -> None:
+        memory = array if array.base is None else array.base
+        self.ptr, begin = (one._memory.__array_interface__["data"][0] for one in (array, memory))
+        self.mem = SimpleNamespace(ptr=begin)
+        pointed[self.ptr] = memory
 
 
 def wrap(value):
@@ -171,11 +188,13 @@ def wrap(value):
     if owner is not None and root is host:  # NumPy returned its argument
         return owner
     array = object.__new__(ndarray)
-    array._host = host
+    array._memory = host
     if root is host:
         array.base, owners[id(root)] = None, array
+        array._device, array._stream = current_device(), get_current_stream().ptr
     else:
         array.base = wrap(root) if owner is None else owner
+        array._device, array._stream = array.base._device, array.base._stream
     return array
 
 
@@ -190,31 +209,17 @@ def unwrap(value):
     return value
 
 
-def compute(name: str, function, *args, **options):
-    """What a function of NumPy's returns for the insides, as a device array: by one kernel, unless it is a view."""
-    inside = [unwrap(one) for one in args]
-    found = function(*inside, **{key: unwrap(one) for key, one in options.items()})
-    count(name, inside, found)
-    return wrap(found)
-
-
-def count(name: str, arguments: list, found, in_place: bool = False) -> None:
-    """Count the kernel that computed ``found`` from NumPy's arrays among the arguments."""
-    read, written = ([one for one in _flat(values) if isinstance(one, np.ndarray)] for values in (arguments, [found]))
-    if in_place or not any(np.may_share_memory(one, other) for one in written for other in read):
-        launch(name, read, written or [np.empty(1, np.asarray(found).dtype)])
-
-
-def _flat(values) -> Iterator:
-    for value in values:
-        if isinstance(value, tuple | list):
-            yield from _flat(value)
-        else:
-            yield value
+def shows(found, *arguments) -> bool:
+    """Whether what NumPy returned is in an argument's memory, or no array at all: no kernel wrote it."""
+    if isinstance(found, tuple | list):
+        return all(shows(one, *arguments) for one in found)
+    if not isinstance(found, np.ndarray):
+        return not isinstance(found, np.generic)
+    return any(isinstance(one, np.ndarray) and np.may_share_memory(found, one) for one in arguments)
 
 
 def _index(index, waits: bool):
-    """An index for the inside. A mask makes the host wait for the number of its elements."""
+    """An index for the inside. A mask makes the host wait for the number of its elements, also where it is written."""
     parts = []
     for part in index if isinstance(index, tuple) else (index,):
         if isinstance(part, list | np.ndarray):
@@ -242,6 +247,9 @@ def checked(name: str, parameters: str):
     return check
 
 
+VIEWS = ("ravel", "reshape", "squeeze", "swapaxes", "transpose", "view")  # nothing is computed
+
+
 def _method(name: str, parameters: str):
     check = checked(f"ndarray.{name}", parameters)
 
@@ -249,54 +257,70 @@ def _method(name: str, parameters: str):
         check((self, *args), kwargs)
         if name == "nonzero":
             crossing("size")
-        return compute(name, getattr(np.ndarray, name), self, *args, **kwargs)
+        inside = self._memory if name in VIEWS else self._host
+        found = getattr(inside, name)(*map(unwrap, args), **{key: unwrap(one) for key, one in kwargs.items()})
+        if not shows(found, inside):
+            launched(name)
+        return wrap(found)
 
     method.__name__ = name
     return method
 
 
+def _elementwise(name: str, *inputs, out=None):
+    return kernel.launch(getattr(np, name), *map(unwrap, inputs), out=out)
+
+
 def _binary(name: str):
-    function = getattr(operator, name)
-    return lambda self, other: (
-        compute(name.strip("_"), function, self, other) if isinstance(other, OPERANDS) else NotImplemented
-    )
+    return lambda self, other: wrap(_elementwise(name, self, other)) if isinstance(other, OPERANDS) else NotImplemented
 
 
 def _reflected(name: str):
-    function = getattr(operator, name.replace("__r", "__", 1))
-    return lambda self, other: (
-        compute(name.strip("_"), function, other, self) if isinstance(other, OPERANDS) else NotImplemented
-    )
+    return lambda self, other: wrap(_elementwise(name, other, self)) if isinstance(other, OPERANDS) else NotImplemented
 
 
 def _in_place(name: str):
-    function = getattr(operator, name)
-
     def method(self, other):
-        function(self._host, unwrap(other))
-        count(name.strip("_"), [self._host, unwrap(other)], self._host, in_place=True)
+        _elementwise(name, self, other, out=self._host)
         return self
 
     return method
 
 
 def _unary(name: str):
-    function = getattr(operator, name)
-    return lambda self: compute(name.strip("_"), function, self)
+    return lambda self: wrap(_elementwise(name, self))
+
+
+def _matmul(self, other):
+    launched("matmul")
+    return wrap(self._host @ unwrap(other)) if isinstance(other, OPERANDS) else NotImplemented
 
 
 OPERANDS = (ndarray, np.ndarray, bool, int, float, complex, np.generic)  # an array of NumPy's is refused by unwrap
-ARITHMETIC = "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift"
+ARITHMETIC = {
+    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "true_divide", "floordiv": "floor_divide",
+    "mod": "remainder", "pow": "power", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
+    "lshift": "left_shift", "rshift": "right_shift",
+}  # fmt: skip
+COMPARISONS = {
+    "eq": "equal",
+    "ne": "not_equal",
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+}
+UNARY = {"neg": "negative", "pos": "positive", "abs": "absolute", "invert": "invert"}
 
 for _name, _parameters in SIGNATURES["methods"].items():
     if _name not in vars(ndarray):
         setattr(ndarray, _name, _method(_name, _parameters))
-for _name in ARITHMETIC:
-    setattr(ndarray, f"__{_name}__", _binary(f"__{_name}__"))
-    setattr(ndarray, f"__r{_name}__", _reflected(f"__r{_name}__"))
-    if _name != "matmul":
-        setattr(ndarray, f"__i{_name}__", _in_place(f"__i{_name}__"))
-for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    setattr(ndarray, f"__{_name}__", _binary(f"__{_name}__"))
-for _name in ("neg", "pos", "abs", "invert"):
-    setattr(ndarray, f"__{_name}__", _unary(f"__{_name}__"))
+for _name, _ufunc in ARITHMETIC.items():
+    setattr(ndarray, f"__{_name}__", _binary(_ufunc))
+    setattr(ndarray, f"__r{_name}__", _reflected(_ufunc))
+    setattr(ndarray, f"__i{_name}__", _in_place(_ufunc))
+for _name, _ufunc in COMPARISONS.items():
+    setattr(ndarray, f"__{_name}__", _binary(_ufunc))
+for _name, _ufunc in UNARY.items():
+    setattr(ndarray, f"__{_name}__", _unary(_ufunc))
+ndarray.__matmul__ = _matmul

@@ -1,9 +1,31 @@
-"""The part of ``cupy.cuda`` that a program without kernels of its own needs: one device."""
+"""The part of ``cupy.cuda`` that the library needs: devices, streams, events, cuBLAS and NCCL."""
 
 from types import SimpleNamespace
 
-from cupy.arrays import Device
+from cupy import cublas, nccl
+from cupy.cublas import CUDA_R_16BF, CUDA_R_16F, CUDA_R_32F, CUDA_R_64F, get_cublas_handle
+from cupy.devices import Device, device_count, set_device_count
+from cupy.streams import Event, Stream, get_current_stream
 
-runtime = SimpleNamespace(getDeviceCount=lambda: 1)
 
-__all__ = ["Device", "runtime"]
+class MemoryPool:
+    """Keeps nothing: there is no memory."""
+
+    def free_all_blocks(self) -> None:
+        pass
+
+    def used_bytes(self) -> int:
+        return 0
+
+    total_bytes = used_bytes
+
+
+runtime = SimpleNamespace(
+    getDeviceCount=device_count,
+    CUDA_R_16BF=CUDA_R_16BF, CUDA_R_16F=CUDA_R_16F, CUDA_R_32F=CUDA_R_32F, CUDA_R_64F=CUDA_R_64F,
+)  # fmt: skip
+
+__all__ = [
+    "Device", "Event", "Stream", "cublas", "get_cublas_handle", "get_current_stream", "nccl", "runtime",
+    "set_device_count",
+]  # fmt: skip

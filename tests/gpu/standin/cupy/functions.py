@@ -2,15 +2,26 @@
 
 import numpy as np
 
-from cupy.arrays import KINDS, SIGNATURES, checked, compute, count, ndarray, unwrap, wrap
-from cupy.traffic import crossing
+from cupy import kernel
+from cupy.arrays import KINDS, SIGNATURES, checked, ndarray, shows, unwrap, wrap
+from cupy.traffic import crossing, launched
 
 TRANSFERS = ("array", "asarray", "ascontiguousarray")  # take arrays in host memory too
-WAITS = ("nonzero", "flatnonzero", "unique", "array_equal", "allclose")  # the host waits for the result's size or value
+WAITS = (
+    "nonzero",
+    "flatnonzero",
+    "unique",
+    "array_equal",
+    "allclose",
+    "bincount",
+)  # the host waits for the result's size or value
+
+
+ALLOCATIONS = ("empty", "empty_like", "shape", "ndim")  # no kernel runs
 
 
 def function(name: str, parameters: str):
-    check, numpys = checked(name, parameters), getattr(np, name, None)
+    check, compute = checked(name, parameters), getattr(np, name, None)
 
     def call(*args, **kwargs):
         check(args, kwargs)
@@ -20,26 +31,29 @@ def function(name: str, parameters: str):
             del kwargs["where"]
         if "out" in kwargs and kwargs["out"] is not None and not isinstance(kwargs["out"], ndarray):
             raise TypeError(f"cupy.{name}: out must be a device array")
-        if isinstance(out := kwargs.get("out"), ndarray):
-            found = numpys(*map(unwrap, args), **{key: unwrap(one) for key, one in kwargs.items()})
-            count(name, list(map(unwrap, args)), found, in_place=True)
-            return out
-        return compute(name, numpys, *args, **kwargs)
+        inside = [unwrap(one) for one in args]
+        found = compute(*inside, **{key: unwrap(one) for key, one in kwargs.items()})
+        if name not in ALLOCATIONS and not shows(found, *inside):
+            launched(name)
+        return kwargs["out"] if isinstance(kwargs.get("out"), ndarray) else wrap(found)
 
     call.__name__ = name
     return call
 
 
 def transfer(name: str, parameters: str):
-    check, numpys = checked(name, parameters), getattr(np, name)
+    check, compute = checked(name, parameters), getattr(np, name)
 
     def call(array, *args, **kwargs):
         check((array, *args), kwargs)
         kwargs.pop("blocking", None)
         if isinstance(array, ndarray):
-            return compute(name, numpys, array, *args, **kwargs)
+            found = compute(array._host, *args, **kwargs)
+            if not shows(found, array._host):
+                launched(name)
+            return wrap(found)
         crossing("to device")
-        on_device = wrap(np.array(numpys(array if isinstance(array, np.ndarray) else unwrap(array), *args, **kwargs)))
+        on_device = wrap(np.array(compute(array if isinstance(array, np.ndarray) else unwrap(array), *args, **kwargs)))
         return on_device
 
     call.__name__ = name
@@ -61,21 +75,18 @@ class ufunc:
         if out is not None and not isinstance(out, ndarray):
             raise TypeError(f"cupy.{self.__name__}: out must be a device array")
         options = {"casting": casting} | ({} if dtype is None else {"dtype": dtype})
-        if out is not None:
-            options["out"] = out._host
-        inside = list(map(unwrap, args))
-        found = self._compute(*inside, **options)
-        count(self.__name__, inside, found, in_place=True)
+        into = None if out is None else out._host
+        found = kernel.launch(self._compute, *map(unwrap, args), out=into, **options)
         return wrap(found) if out is None else out
 
     def at(self, a: ndarray, indices, values) -> None:
         """Adds in an order of its own, as atomic additions do."""
         if self.__name__ not in ("add", "maximum", "minimum"):
             raise NotImplementedError(f"cupy.{self.__name__}.at")
+        launched(f"{self.__name__}.at")
         index, values = unwrap(indices), unwrap(values)
         if isinstance(index, np.ndarray) and index.dtype != bool and index.ndim:
             index, values = index[::-1], np.broadcast_to(values, (*index.shape, *a.shape[1:]))[::-1]
-        count(f"{self.__name__}.at", [index, values], values, in_place=True)
         self._compute.at(a._host, index, values)
 
 

@@ -2,43 +2,38 @@
 
 import sys
 from collections import Counter
-from math import prod
 from pathlib import Path
 
-import numpy as np
-
 HERE = Path(__file__).parent
+BETWEEN = "minidist.backend", "minidist.fused", "minidist.products", "minidist.nn.precision.policy"
 # (kind, "module.function") -> how often. Kinds: "to device" and "to host" copy arrays; "scalar" copies one number to
 # the host and waits for it; "size" makes the host wait for the shape of a result. The last three stop the host.
 crossings: Counter[tuple[str, str]] = Counter()
-# (operation, "module.function") -> how many kernels it started, and how many bytes they read and wrote. What returns a
-# view of its argument starts none.
+# (type of the factors, "module.function") -> how many products of matrices
+products: Counter[tuple[str, str]] = Counter()
+# (operation, "module.function") -> how many kernels were started; a view of an array needs none
 launches: Counter[tuple[str, str]] = Counter()
-traffic: Counter[tuple[str, str]] = Counter()
+
+
+def product(kind: str) -> None:
+    products[kind, _caller()] += 1
+    launched("product")
+
+
+def launched(operation: str) -> None:
+    launches[operation, _caller()] += 1
 
 
 def crossing(kind: str) -> None:
     crossings[kind, _caller()] += 1
 
 
-def launch(operation: str, read, written) -> None:
-    """A kernel was started, on lists of NumPy's arrays. A stride of 0 repeats what is read once."""
-    key = operation, _caller()
-    launches[key] += 1
-    traffic[key] += sum(_bytes(array) for array in read) + sum(array.nbytes for array in written)
-
-
-def _bytes(array: np.ndarray) -> int:
-    lengths = (length for length, stride in zip(array.shape, array.strides, strict=True) if stride)
-    return prod(lengths) * array.itemsize if array.size else 0
-
-
 def _caller() -> str:
-    """The innermost function of minidist that is being run, but for the file that stands between it and CuPy."""
+    """The innermost function of minidist that is being run, but for the files that stand between it and CuPy."""
     frame = sys._getframe(2)
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
-        if name.startswith("minidist.") and name != "minidist.backend":
+        if name.startswith("minidist.") and name not in BETWEEN:
             return f"{name.removeprefix('minidist.')}.{frame.f_code.co_name}"
         frame = frame.f_back
     return "outside"

@@ -1,7 +1,7 @@
 """``cupy.ElementwiseKernel``: C for one element, compiled for the host by the system's C++ compiler, and run on all.
 
 The C is the one that a GPU would run. ``exp`` and ``tanh`` are NumPy's, called back from it, so that a kernel may be
-held against lines of NumPy to the last bit. Without a compiler the stand-in cannot run a kernel.
+held against lines of NumPy to the last bit; subnormal numbers are zeros, as with CuPy's ``-ftz=true``. Without a compiler the stand-in cannot run a kernel.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from cupy.arrays import unwrap, wrap
-from cupy.traffic import launch
+from cupy.traffic import launched
 
 COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
 FOLDER = Path(__file__).parent / "__pycache__"  # what is compiled here is found again by the next process
@@ -42,6 +42,14 @@ SOURCE = """
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#ifdef __SSE__
+#include <xmmintrin.h>
+static unsigned int flush() { unsigned int mode = _mm_getcsr(); _mm_setcsr(mode | 0x8040); return mode; }
+static void restore(unsigned int mode) { _mm_setcsr(mode); }
+#else
+static unsigned int flush() { return 0; }
+static void restore(unsigned int) {}
+#endif
 using namespace std;
 #define __device__ static inline
 static inline unsigned int __float_as_uint(float value) { unsigned int bits; memcpy(&bits, &value, 4); return bits; }
@@ -61,12 +69,14 @@ extern "C" void run(void **arrays, long long count, void **functions) {
     exp_of_float = (float (*)(float))functions[0]; exp_of_double = (double (*)(double))functions[1];
     tanh_of_float = (float (*)(float))functions[2]; tanh_of_double = (double (*)(double))functions[3];
     Indexer _ind = {count};
+    unsigned int mode = flush();
     for (long long i = 0; i < count; ++i) {
 %s
         {
 %s;
         }
     }
+    restore(mode);
 }
 """
 
@@ -122,7 +132,7 @@ class ElementwiseKernel:
         for result, one in zip(results, written, strict=True):
             if result is not one:
                 result[...] = one
-        launch(self.name, [one for one in inputs if isinstance(one, np.ndarray)], results)
+        launched(self.name)
         if self.no_return:
             return None
         found = tuple(arguments[len(self.inputs) :]) or tuple(map(wrap, results))

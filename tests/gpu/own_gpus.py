@@ -1,0 +1,28 @@
+"""Ranks that have GPUs, on the stand-in: how many there are is said within the rank."""
+
+from collections.abc import Callable
+
+import minidist as md
+
+
+def with_gpus(world, count: int, function: Callable, *arguments):
+    """``function(world, *arguments)`` on a machine with so many GPUs, of which rank r uses GPU r, modulo their number.
+
+    Runs in a rank whose ``cupy`` is the stand-in.
+    """
+    import cupy
+
+    cupy.cuda.set_device_count(count)
+    try:
+        md.backend.use("cupy", world.local_rank)
+        md.find_gpus(world)
+        return function(world, *arguments)
+    finally:
+        cupy.cuda.set_device_count(1)  # the rank goes on with other tests
+
+
+def staged() -> int:
+    """How many arrays collectives have copied to the host, in this process, since the counts were cleared."""
+    import cupy
+
+    return cupy.crossings["to host", "comm.collectives.array"]

@@ -1,0 +1,171 @@
+"""Products on the stand-in for CuPy: NumPy's bits, calls that do not know how many heads there are, and 16 bits."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from minidist import backend
+from minidist.nn.precision.policy import POLICIES
+from minidist.products import ALIGNMENT, matmul_codes, matmul_each
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.result import RunOptions
+from minidist.train.trainer import train_rank
+
+KINDS = ["float32", "float64", "bfloat16", "float16"]
+SIZES = [(1, 1, 1), (1, 7, 5), (5, 1, 3), (3, 5, 1), (33, 17, 31), (0, 3, 2), (3, 0, 2), (3, 2, 0)]  # n, k, m
+
+
+@pytest.fixture
+def device(standin):
+    backend.use("cupy")
+    yield standin
+    backend.use("numpy")
+
+
+def random(shape, kind: str) -> np.ndarray:
+    """Numbers of that kind, in float32 if it has fewer bits."""
+    numbers = np.random.default_rng(len(shape) + sum(shape)).standard_normal(shape).astype(np.float32)
+    if kind == "bfloat16":
+        return (numbers.view(np.uint32) & 0xFFFF0000).view(np.float32)
+    return numbers.astype(kind).astype("f8" if kind == "float64" else "f4")
+
+
+def on_device(cupy, numbers: np.ndarray, kind: str):
+    """As products take them: as their codes, where they have 16 bits."""
+    if kind == "bfloat16":
+        return cupy.asarray((numbers.view(np.uint32) >> 16).astype(np.uint16))
+    return cupy.asarray(numbers.astype(np.float16).view(np.uint16) if kind == "float16" else numbers)
+
+
+def multiply(a, b, kind: str, out=None):
+    return matmul_codes(a, b, kind, out) if kind in ("bfloat16", "float16") else matmul_each(a, b, out)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("between", [(), (1,), (3,), (0,)], ids=str)
+@pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)], ids=str)
+def test_products_have_numpys_bits(device, kind, between, transposed):
+    for heads in (1, 3):
+        for n, k, m in SIZES:
+            shapes = (heads, *between, n, k), (heads, *between, k, m)
+            numbers = [
+                random((*shape[:-2], shape[-1], shape[-2]) if turn else shape, kind)
+                for shape, turn in zip(shapes, transposed, strict=True)
+            ]
+            a, b = ((one.swapaxes(-1, -2) if turn else one) for one, turn in zip(numbers, transposed, strict=True))
+            there = [on_device(device, one, kind) for one in numbers]
+            x, y = ((one.swapaxes(-1, -2) if turn else one) for one, turn in zip(there, transposed, strict=True))
+            assert_same_bits(multiply(x, y, kind), a @ b)
+
+
+def assert_same_bits(found, expected: np.ndarray) -> None:
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    assert found.get().tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_views_and_results_in_larger_arrays(device, kind):
+    whole, right = random((3, 2, 5, 12), kind), random((3, 2, 4, 7), kind)
+    there, y = on_device(device, whole, kind), on_device(device, right, kind)
+    for part in (slice(0, 4), slice(4, 8), slice(1, 5), slice(0, 12, 3)):
+        expected = np.ascontiguousarray(whole[..., part]) @ right
+        assert_same_bits(multiply(there[..., part], y, kind), expected)
+    into = device.full((3, 2, 5, 9), np.nan, expected.dtype)
+    assert multiply(there[..., :4], y, kind, into[..., 1:8]) is not None
+    found = into.get()
+    np.testing.assert_array_equal(found[..., 1:8], np.ascontiguousarray(whole[..., :4]) @ right)
+    assert np.isnan(found[..., 0]).all() and np.isnan(found[..., 8]).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_array_for_all_heads_and_a_vector(device, kind):
+    one, right, vector = random((1, 5, 4), kind), random((3, 4, 7), kind), random((4,), kind)
+    x = device.broadcast_to(on_device(device, one, kind), (3, 5, 4))
+    y = on_device(device, right, kind)
+    assert_same_bits(multiply(x, y, kind), np.broadcast_to(one, (3, 5, 4)) @ right)
+    assert_same_bits(multiply(on_device(device, vector, kind), y, kind), vector @ right)
+
+
+@pytest.mark.parametrize("shapes", [((2, 3, 4), (2, 5, 6)), ((2, 3, 4), (1, 4, 6)), ((2, 1, 3, 4), (2, 4, 6))], ids=str)
+def test_products_that_do_not_fit(device, shapes):
+    with pytest.raises(ValueError, match=r"\(H, ..., n, k\) and \(H, ..., k, m\) are needed"):
+        matmul_each(*map(device.zeros, shapes))
+    with pytest.raises(ValueError, match=r"into \(2, 3, 5\)"):
+        matmul_each(device.zeros((2, 3, 4)), device.zeros((2, 4, 6)), device.zeros((2, 3, 5)))
+
+
+@pytest.fixture
+def calls(device, monkeypatch):
+    """What cuBLAS is told, call by call: the arguments by name."""
+    told = []
+    for name in ("gemmEx", "gemmStridedBatchedEx"):
+        real = getattr(device.cuda.cublas, name)
+        names = real.__code__.co_varnames[: real.__code__.co_argcount]
+
+        def watched(*arguments, real=real, names=names) -> None:
+            told.append(dict(zip(names, arguments, strict=True)))
+            real(*arguments)
+
+        monkeypatch.setattr(device.cuda.cublas, name, watched)
+    return told
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("between", [(), (3,)], ids=str)
+def test_cublas_is_told_the_same_of_a_head_whoever_has_it(device, calls, kind, between):
+    """By one process with three heads, and by three with one each, wherever in an array the head is."""
+    a, b = random((3, *between, 5, 3), kind), random((3, *between, 7, 3), kind)
+    gaps = random((3, *between, 5, 6), kind)
+    gaps[..., 1:4] = a
+    together = on_device(device, a, kind), on_device(device, b, kind).swapaxes(-1, -2)
+    multiply(*together, kind)
+    multiply(on_device(device, gaps, kind)[..., 1:4], together[1], kind)
+    multiply(*together, kind, device.empty((3, *between, 5, 9), "f8" if kind == "float64" else "f4")[..., 1:8])
+    for h in range(3):
+        multiply(on_device(device, a[h : h + 1], kind), on_device(device, b[h : h + 1], kind).swapaxes(-1, -2), kind)
+    assert len(calls) == 4 * 3
+    addresses = {"A", "B", "C", "alpha", "beta"}
+    assert len({tuple((name, told[name]) for name in told.keys() - addresses) for told in calls}) == 1
+
+
+def test_a_vector_has_one_order(device, calls):
+    """A row of a matrix, and a column seen as a row, whose strides say nothing."""
+    row, columns = device.ones((2, 1, 3), "f4"), device.ones((2, 3, 6), "f4")
+    for x in (row, columns[..., :1].swapaxes(1, 2), columns[:, :1, ::2]):
+        matmul_each(x, device.ones((2, 3, 5), "f4"))
+    assert {(told["transb"], told["ldb"]) for told in calls} == {(0, 3)}
+
+
+def test_heads_start_at_aligned_addresses(device, calls, monkeypatch):
+    """5 x 3 numbers of 2 bytes are no multiple of any alignment: the second head is copied, and so is its result."""
+    began = []
+    real = type(device.empty(1).data)
+    monkeypatch.setattr(device.ndarray, "data", property(lambda self: began.append(real(self)) or began[-1]))
+    matmul_codes(device.zeros((3, 5, 3), "u2"), device.zeros((3, 3, 7), "u2"), "bfloat16")
+    offsets = {pointer.ptr: pointer.ptr - pointer.mem.ptr for pointer in began}
+    for told in calls:
+        assert all(offsets[told[name]] % ALIGNMENT == 0 for name in "ABC")
+
+
+PLAIN = TrainConfig(layers=2, heads=4, width=16, context=12, global_batch=8, micro_batch=1, steps=1, warmup=1, lr=1e-2)
+OF_PRECISION = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "bfloat16"}
+
+
+def products_of_a_step(world, config) -> Counter:
+    """Runs in a rank."""
+    import cupy
+
+    cupy.products.clear()
+    train_rank(world, config, Layout(), RunOptions())
+    return Counter(cupy.products)
+
+
+@pytest.mark.parametrize("precision", POLICIES)
+@pytest.mark.parametrize("changes", [{}, {"attention": "tiled", "attention_tile": 5}, {"experts": 4}], ids=str)
+def test_a_step_multiplies_codes(device_ranks, precision, changes):
+    config = replace(PLAIN, precision=precision, backend="cupy", **changes)
+    (found,) = device_ranks(1).run(products_of_a_step, config)
+    assert {kind for kind, _ in found} == {OF_PRECISION[precision]}
