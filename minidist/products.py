@@ -8,7 +8,7 @@ told about it is the same in every layout:
     shapes             the batch of one call are the samples of a micro-batch, which no layout cuts
     memory             factors and result have no gaps; whether a factor is stored by rows or by columns depends on the
                        operation that made it
-    addresses          multiples of ALIGNMENT bytes; a head that starts elsewhere is copied
+    addresses          multiples of ALIGNMENT bytes; heads that start elsewhere are copied
     algorithm, modes   cuBLAS's defaults, with workspaces of a fixed size (``backend.REPRODUCIBLE``)
 
 **16 bits.** The product of two bfloat16 or float16 numbers is exact in float32: 8 and 8, or 11 and 11, bits of mantissa
@@ -67,66 +67,73 @@ def _by_cublas(a, b, out, kind: str):
     if a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2] or (out is not None and out.shape != shape):
         into = "" if out is None else f" into {out.shape}"
         raise ValueError(f"products of {a.shape} and {b.shape}{into}: (H, ..., n, k) and (H, ..., k, m) are needed")
-    result = out
-    if out is None or not out[:1].flags.c_contiguous:  # each head's result must have no gaps
-        result = xp.empty(shape, "float64" if kind == "float64" else "float32")
+    if out is None:
+        out = xp.empty(shape, "float64" if kind == "float64" else "float32")
     if a.shape[-1] == 0:
-        result.fill(0)
-    elif result.size:
-        a, b = Factor(a), Factor(b)
-        for h in range(len(result)):
-            _product_of_head(h, a, b, result, kind)
-    if out is not None and result is not out:
-        out[...] = result
-    return result if out is None else out
+        out.fill(0)
+    elif out.size:
+        _multiply(Factor(a), Factor(b), out, kind)
+    return out
+
+
+def _multiply(a: "Factor", b: "Factor", out, kind: str) -> None:
+    """A call of cuBLAS for each head. All arguments but the addresses are the same for all heads."""
+    cublas, runtime, dtype = xp.cuda.cublas, xp.cuda.runtime, out.dtype.name
+    heads, *batch, n, m = out.shape
+    k, count = a.columns, prod(batch)
+    c = out if fits(out) else with_gaps(out.shape, out.dtype)
+    order_b, order_a = (cublas.CUBLAS_OP_T if factor.by_columns else cublas.CUBLAS_OP_N for factor in (b, a))
+    sizes = xp.cuda.get_cublas_handle(), order_b, order_a, m, n, k, ONES[dtype].ctypes.data
+    factors, sums = getattr(runtime, TYPES[kind]), getattr(runtime, TYPES[dtype])
+    how = cublas.CUBLAS_COMPUTE_64F if dtype == "float64" else cublas.CUBLAS_COMPUTE_32F, cublas.CUBLAS_GEMM_DEFAULT
+    zero = ZEROS[dtype].ctypes.data
+    places = [(one.data.ptr, one.strides[0]) for one in (a.stored, b.stored, c)]
+    for h in range(heads):
+        at_a, at_b, at_c = (begin + h * step for begin, step in places)
+        if count == 1:
+            cublas.gemmEx(
+                *sizes, at_b, factors, b.leading, at_a, factors, a.leading, zero, at_c, sums, m, *how
+            )  # fmt: skip
+        else:
+            cublas.gemmStridedBatchedEx(
+                *sizes, at_b, factors, b.leading, k * m, at_a, factors, a.leading, n * k, zero, at_c, sums, m, n * m,
+                count, *how,
+            )  # fmt: skip
+    if c is not out:
+        out[...] = c
 
 
 class Factor:
-    """The matrices (H, ..., n, m) of one side of the products, as cuBLAS takes them: by rows or by columns, no gaps.
+    """The matrices (H, ..., n, m) of one side of the products, as cuBLAS takes them.
 
     Attributes:
+        columns: m.
         by_columns: whether the matrices are stored by columns.
         stored: (H, ..., n, m), or (H, ..., m, n) if they are.
+        leading: how many numbers lie between the beginnings of two rows, or columns.
     """
 
     def __init__(self, matrices) -> None:
-        *_, rows, columns = matrices.shape
+        *_, rows, self.columns = matrices.shape
         of_row, of_column = matrices.strides[-2:]
-        self.by_columns = rows > 1 and columns > 1 and of_row < of_column  # a vector has only one order
-        self.stored = matrices.swapaxes(-1, -2) if self.by_columns else matrices
-        if not self.stored[:1].flags.c_contiguous:
-            self.stored = xp.ascontiguousarray(self.stored)
-
-    def of_head(self, h: int):
-        """(..., n, m) or (..., m, n), at an aligned address."""
-        return self.stored[h] if aligned(self.stored[h]) else self.stored[h].copy()
+        self.by_columns = rows > 1 and self.columns > 1 and of_row < of_column  # a vector has only one order
+        self.stored = stored = matrices.swapaxes(-1, -2) if self.by_columns else matrices
+        if not fits(stored):
+            self.stored = with_gaps(stored.shape, stored.dtype)
+            self.stored[...] = stored
+        self.leading = stored.shape[-1]
 
 
-def aligned(array) -> bool:
-    """Whether the array's address is a multiple of ALIGNMENT. Those of CuPy's memory pool are multiples of 512."""
-    return (array.data.ptr - array.data.mem.ptr) % ALIGNMENT == 0
+def fits(array) -> bool:
+    """Whether each head of an array has no gaps inside and begins at an aligned address.
+
+    The addresses of CuPy's memory pool are multiples of 512.
+    """
+    aligned = (array.data.ptr - array.data.mem.ptr) % ALIGNMENT == 0
+    return array[:1].flags.c_contiguous and aligned and (len(array) == 1 or array.strides[0] % ALIGNMENT == 0)
 
 
-def _product_of_head(h: int, a: Factor, b: Factor, result, kind: str) -> None:
-    """result[h] = a[h] @ b[h]."""
-    left, right, target = a.of_head(h), b.of_head(h), result[h]
-    *batch, n, m = target.shape
-    k = left.shape[-2 if a.by_columns else -1]
-    into = target if aligned(target) else xp.empty(target.shape, target.dtype)
-
-    cublas, runtime, dtype = xp.cuda.cublas, xp.cuda.runtime, result.dtype.name
-    factors, sums = getattr(runtime, TYPES[kind]), getattr(runtime, TYPES[dtype])
-    compute = cublas.CUBLAS_COMPUTE_64F if dtype == "float64" else cublas.CUBLAS_COMPUTE_32F
-    order_b, order_a = (cublas.CUBLAS_OP_T if one.by_columns else cublas.CUBLAS_OP_N for one in (b, a))
-    sizes = xp.cuda.get_cublas_handle(), order_b, order_a, m, n, k, ONES[dtype].ctypes.data
-    b_there = right.data.ptr, factors, right.shape[-1]
-    a_there = left.data.ptr, factors, left.shape[-1]
-    zero, c_there, how = ZEROS[dtype].ctypes.data, (into.data.ptr, sums, m), (compute, cublas.CUBLAS_GEMM_DEFAULT)
-    if (count := prod(batch)) == 1:
-        cublas.gemmEx(*sizes, *b_there, *a_there, zero, *c_there, *how)
-    else:
-        cublas.gemmStridedBatchedEx(
-            *sizes, *b_there, k * m, *a_there, n * k, zero, *c_there, n * m, count, *how
-        )  # fmt: skip
-    if into is not target:
-        target[...] = into
+def with_gaps(shape: tuple[int, ...], dtype):
+    """A new array that fits: between the heads there are gaps, where they do not end at an aligned address."""
+    heads, size, unit = shape[0], prod(shape[1:]), ALIGNMENT // xp.dtype(dtype).itemsize
+    return xp.empty((heads, -(-size // unit) * unit), dtype)[:, :size].reshape(shape)

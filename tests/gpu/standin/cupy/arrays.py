@@ -2,9 +2,10 @@
 
 import inspect
 import json
+from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 import numpy as np
 
@@ -160,7 +161,7 @@ class Flags:
         self.owndata = host.flags.owndata
 
 
-pointed: WeakValueDictionary[int, ndarray] = WeakValueDictionary()  # an address -> the array whose memory it is in
+asked: deque = deque(maxlen=64)  # references to the arrays whose memory was last asked for its address
 
 
 class Pointer:
@@ -170,7 +171,7 @@ class Pointer:
         memory = array if array.base is None else array.base
         self.ptr, begin = (one._memory.__array_interface__["data"][0] for one in (array, memory))
         self.mem = SimpleNamespace(ptr=begin)
-        pointed[self.ptr] = memory
+        asked.append(ref(memory))
 
 
 def wrap(value):

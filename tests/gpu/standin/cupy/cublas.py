@@ -1,9 +1,9 @@
 """``cupy.cuda.cublas``: products of matrices in the memory of device arrays, given by addresses.
 
-The real one reads and writes whatever an address points to. Here an address must be the ``data.ptr`` of a live device
-array with elements of the type that the call names, and the matrices must end before that array's memory does. The
-orders, sizes and leading dimensions are checked as cuBLAS documents them, and some that it would take are refused:
-sizes of 0, a result that overlaps a factor, factors of different types.
+The real one reads and writes whatever an address points to. Here an address must be in the memory of a live device
+array with elements of the type that the call names, and the matrices must end before that memory does. The orders,
+sizes and leading dimensions are checked as cuBLAS documents them, and some that it would take are refused: sizes of 0,
+a result that overlaps a factor, factors of different types.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ import ctypes
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from cupy.arrays import pointed
+from cupy.arrays import asked, owners
 from cupy.traffic import product
 
 CUBLAS_OP_N, CUBLAS_OP_T, CUBLAS_OP_C = 0, 1, 2
@@ -89,11 +89,7 @@ def _matrices(address: int, kind: int, leading: int, stride: int, rows: int, col
         raise CUBLASError(f"CUBLAS_STATUS_INVALID_VALUE: leading dimension {leading} of matrices with {rows} rows")
     if stride < 0 or (count > 1 and stride == 0):
         raise CUBLASError(f"CUBLAS_STATUS_INVALID_VALUE: stride {stride} between matrices")
-    owner = pointed.get(address)
-    if owner is None:
-        raise CUBLASError(f"an illegal memory access: no device array lives at {address:#x}")
-    memory = as_strided(owner._host, (owner.size,), (owner.itemsize,))
-    begin = memory.__array_interface__["data"][0]
+    memory, begin = _memory(address)
     if memory.dtype.name != STORED[kind]:
         raise CUBLASError(f"{NAMES[kind]} is read from, or written to, an array of {memory.dtype}")
     first, rest = divmod(address - begin, memory.itemsize)
@@ -102,6 +98,16 @@ def _matrices(address: int, kind: int, leading: int, stride: int, rows: int, col
         raise CUBLASError(f"an illegal memory access: elements {first} to {end} of {memory.size}")
     strides = tuple(memory.itemsize * step for step in (stride, leading, 1))
     return as_strided(memory[first:], (count, columns, rows), strides)
+
+
+def _memory(address: int) -> tuple[np.ndarray, int]:
+    """The memory of the live device array that an address is in, as one axis, and where it begins."""
+    for array in [*(reference() for reference in reversed(asked)), *owners.values()]:
+        if array is not None:
+            begin = array._host.__array_interface__["data"][0]
+            if begin <= address < begin + array.nbytes:
+                return as_strided(array._host, (array.size,), (array.itemsize,)), begin
+    raise CUBLASError(f"an illegal memory access: no device array lives at {address:#x}")
 
 
 def _numbers(stored: np.ndarray, kind: int) -> np.ndarray:

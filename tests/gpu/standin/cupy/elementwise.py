@@ -1,7 +1,8 @@
 """``cupy.ElementwiseKernel``: C for one element, compiled for the host by the system's C++ compiler, and run on all.
 
 The C is the one that a GPU would run. ``exp`` and ``tanh`` are NumPy's, called back from it, so that a kernel may be
-held against lines of NumPy to the last bit; subnormal numbers are zeros, as with CuPy's ``-ftz=true``. Without a compiler the stand-in cannot run a kernel.
+held against lines of NumPy to the last bit; subnormal numbers are zeros, as with CuPy's ``-ftz=true``. Without a
+compiler the stand-in cannot run a kernel.
 """
 
 import ctypes
