@@ -1,9 +1,11 @@
-"""What all tests share: which of them run, on how many cores, and warm ranks.
+"""What all tests share: which of them run, on how many cores, compiled modules, and warm ranks.
 
 ``pytest`` leaves out what is marked ``long``; ``pytest --all`` runs it too. A test that is named by its node id
 (``tests/x.py::test_y``) always runs.
 """
 
+import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -37,8 +39,21 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     config.addinivalue_line("markers", "long: left out, unless pytest is given --all or the test's node id")
     config.stash[left_out] = 0
+    if sys.dont_write_bytecode and config.pluginmanager.hasplugin("cacheprovider"):
+        share_bytecode(config.cache.mkdir("bytecode"))
     if config.pluginmanager.hasplugin("xdist"):
         config.pluginmanager.register(Workers(), "minidist-workers")
+
+
+def share_bytecode(folder: Path) -> None:
+    """Keep compiled modules in this folder, where Python is told to write none beside the source.
+
+    Containers often tell it so (PYTHONDONTWRITEBYTECODE). Each of the hundreds of processes that the tests start would
+    then compile all modules for itself.
+    """
+    sys.dont_write_bytecode, sys.pycache_prefix = False, str(folder)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = str(folder)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads its options
