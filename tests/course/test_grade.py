@@ -311,6 +311,7 @@ def test_the_files_taken_from_a_submission(tmp_path):
     assert find_submissions(tmp_path) == ([("ours", ours), ("theirs", theirs)], ["notes.txt"])
 
 
+@pytest.mark.long
 def test_names_reach_no_terminal_and_no_file_with_control_characters(tmp_path, capsys, monkeypatch):
     """The names of folders, of skipped files and of entries in a zip file are a student's to choose."""
     evil = "\x1b[2J\x9b31m\n\u202e"

@@ -47,6 +47,7 @@ def test_hierarchical_wins_where_buffers_are_large(ranks, text):
         assert found["hierarchical"] == pytest.approx(2 * (inside + across), rel=1e-9 if whole else 1e-3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["h100:2x4", "h100:4x3", "h100:4x2,oversubscription=4", "h100:2x4,oversubscription=8"])
 @pytest.mark.parametrize("nbytes", SIZES)
 def test_what_auto_takes_is_the_best_on_the_clock_or_nearly(ranks, text, nbytes):

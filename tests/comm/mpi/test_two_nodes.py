@@ -121,11 +121,13 @@ def on_shared_memory() -> str:
     return fingerprint(*TRAIN)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("environment", [{}, CLIQUES], ids=["one node", "two cliques"])
 def test_mpi_has_the_fingerprint_of_shared_memory(environment, on_shared_memory):
     assert fingerprint(MPIEXEC, "-n", "4", *TRAIN, **environment) == on_shared_memory
 
 
+@pytest.mark.long
 def test_two_namespaces_have_the_fingerprint_of_shared_memory(namespaces, on_shared_memory):
     assert fingerprint(TWO_NODES, "2", *TRAIN) == on_shared_memory
 
