@@ -1,7 +1,7 @@
 """What all tests share: which of them run, on how many cores, compiled modules, and warm ranks.
 
-``pytest`` leaves out what is marked ``long``; ``pytest --all`` runs it too. A test that is named by its node id
-(``tests/x.py::test_y``) always runs.
+``pytest`` leaves out what is marked ``long``, and of each exercise's grader all but the first test; ``pytest --all``
+runs them too. A test that is named by its node id (``tests/x.py::test_y``) always runs.
 """
 
 import os
@@ -30,6 +30,7 @@ FIRST = (  # the longest, so that none of them begins when the other cores have 
 )
 
 left_out = pytest.StashKey[int]()
+begun = set()  # the tasks of the exercises with a test so far; each is a class
 
 
 def pytest_addoption(parser):
@@ -67,9 +68,11 @@ def pytest_cmdline_main(config):
 
 
 def pytest_itemcollected(item):
-    """Of the graders of the exercises, long are those that train a whole transformer on the solution."""
-    if item.path.parent.name == "exercises" and item.originalname == "test_trains_a_transformer":
-        item.add_marker("long")
+    """Of the graders of the exercises, all but the first test of each task are long."""
+    if item.path.parent.name == "exercises":
+        if item.cls in begun:
+            item.add_marker("long")
+        begun.add(item.cls)
 
 
 @pytest.hookimpl(trylast=True)

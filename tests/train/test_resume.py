@@ -58,7 +58,7 @@ def interrupted(ranks, config, before, after, step, folder, **saving):
 
 
 @pytest.mark.parametrize(
-    ("count", "most"), [(8, 4), pytest.param(40, 6, marks=pytest.mark.long)], ids=["a few", "many"]
+    ("count", "most"), [(4, 4), pytest.param(24, 6, marks=pytest.mark.long)], ids=["a few", "many"]
 )
 def test_interruptions_of_a_generated_set_of_layouts(ranks, references, tmp_path, count, most):
     """Drawn from all legal layouts on so many ranks; every precision; every step."""
