@@ -299,6 +299,7 @@ def with_scenes(animation: Animation, names: tuple[str, ...]) -> Animation:
     return replace(animation, scenes=tuple(replace(animation.scenes[0], name=name) for name in names))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [1280, 1920])
 def test_the_scenes_of_every_demonstration_and_the_tools_are_one_line(opened, animation, tmp_path, width):
     for names in SCENES.values():
