@@ -20,6 +20,8 @@ from minidist.course.authoring.plugin import RANK_MODULES
 FIRST = (  # the longest, so that none of them begins when the other cores have nothing left to do
     "test_mutants.py",
     "test_chapters.py",
+    "test_conformance_on_mpi.py",
+    "test_on_the_standin.py",
     "test_check.py",
     "test_grade.py",
     "test_matrix.py",
