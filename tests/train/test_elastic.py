@@ -128,6 +128,7 @@ def test_nobody_is_left(tmp_path):
         elastic(tmp_path, "dp=1", "rank=0,step=3,kind=kill")
 
 
+@pytest.mark.long
 def test_restart_keeps_the_layout(ranks, tmp_path):
     result, interruptions = elastic(
         tmp_path, "dp=3", "rank=1,step=2,kind=kill", "rank=1,step=5,kind=raise", on_failure="restart"
@@ -238,6 +239,7 @@ class CorruptedNumbers(RuntimeError):
     pass
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("named", "gone", "verified", "resumed"),
     [

@@ -192,6 +192,7 @@ def test_two_that_are_no_neighbours_or_have_two_copies_may_die(ranks, second, co
     assert result.fingerprint == reference(ranks) and result.layout.world_size == 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("every", "source"), [(2, MEMORY), (5, "step-000003")])
 def test_the_newer_of_memory_and_disk_counts(ranks, tmp_path, every, source):
     """Checkpoints come every 3 steps, and a rank dies in step 4."""
@@ -246,6 +247,7 @@ def test_another_failure_during_recovery(ranks):
     assert result.fingerprint == reference(ranks)
 
 
+@pytest.mark.long
 def test_another_failure_before_the_next_snapshot(ranks):
     """What the first dead rank held has two holders again by then."""
 

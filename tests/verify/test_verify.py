@@ -74,6 +74,7 @@ def test_training_learns(ranks):
     assert len(result.ranks[0].sample) == 5
 
 
+@pytest.mark.long
 def test_float32_sums_drift(ranks):
     """What float64 sums are for: without them two layouts part, at the first step, by an ulp or so."""
     config = replace(SMALL, reduce_dtype="float32")

@@ -87,6 +87,7 @@ def test_the_cost_model_is_exact_where_no_message_waits_for_another(ranks, algor
         assert on_the_clock(ranks, spec, nbytes, algorithm).seconds == pytest.approx(model, rel=1e-9)
 
 
+@pytest.mark.long
 def test_double_trees_beat_a_ring_on_many_nodes_of_one(ranks):
     """A ring takes 2 (N-1) latencies, a double tree about 2 log2 N: NCCL takes trees for this reason."""
     spec, nbytes = ClusterSpec.parse("h100:16x1"), 256 << 10
