@@ -238,7 +238,8 @@ def test_steps_are_computed_twice_only_where_a_vote_is_not_enough(ranks):
         ("dp=1", "weights", "auto", 1, ("replay", 0, True)),
         ("dp=1", "moments", "auto", 3, ("replay", 0, False)),
         pytest.param("tp=2", "gradients", "auto", 1, ("replay", 1, True), marks=pytest.mark.long),
-        pytest.param("tp=2", "weights", "auto", 1, ("replay", None, True), marks=pytest.mark.long),  # in tensor parallelism all activations are wrong
+        # in tensor parallelism all activations are wrong
+        pytest.param("tp=2", "weights", "auto", 1, ("replay", None, True), marks=pytest.mark.long),
         pytest.param("pp=2", "moments", "auto", 1, ("replay", 1, True), marks=pytest.mark.long),
         pytest.param("zero=1,dp=3", "moments", "auto", 1, ("replay", 1, True), marks=pytest.mark.long),
         pytest.param("zero=3,dp=3", "gradients", "auto", 3, ("replay", 1, False), marks=pytest.mark.long),
