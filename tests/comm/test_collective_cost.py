@@ -133,6 +133,7 @@ def test_closed_forms_against_real_runs(ranks, nodes, each):
         assert found == pytest.approx(expected, rel=1e-12), (collective, algorithm)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("elements", "nodes", "each"),
     [

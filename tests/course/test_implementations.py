@@ -111,6 +111,7 @@ def test_checkpoints_are_saved_and_read_by_every_function_of_their_chapter(check
     assert all(calls[name] for name in ("overlaps", "read_part"))
 
 
+@pytest.mark.long
 def test_the_command_checks_a_checkpoint_with_a_learners_function(checkpoint, folder, capsys):
     """Before any rank starts: so it is called here, and not in a rank."""
     mine = folder("missing_elements")
@@ -134,6 +135,7 @@ def test_collectives_on_nodes_run_on_a_learners_functions(capsys):
     assert calls["all_reduce_hierarchical"] and calls["double_tree"]
 
 
+@pytest.mark.long
 def test_the_clusters_clock_shares_links_by_a_learners_function(folder, capsys):
     """In the parent: the run is played again there."""
     seconds = []
@@ -177,6 +179,7 @@ def test_a_wrong_ring_is_found(folder, capsys):
     assert "NO" in shown and "first differs after step 0" in shown
 
 
+@pytest.mark.long
 def test_an_error_that_all_layouts_share_is_reported_once(folder, capsys):
     """AdamW with a rounding of its own changes the bits of every layout: no ring is to blame."""
     place = folder("adamw_update", "all_gather_ring")
@@ -234,6 +237,7 @@ def test_an_answer_that_raises_not_implemented_error_somewhere_is_not_a_stub(fol
     assert solved_in(place)["all_reduce_ring"]
 
 
+@pytest.mark.long
 def test_the_reference_runs_without_overrides_and_none_outlives_its_run(ranks):
     config = TrainConfig(layers=1, heads=2, width=16, context=8, global_batch=8, micro_batch=1, steps=2)
     function = training_on(implementations_of("solutions"))

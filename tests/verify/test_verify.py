@@ -65,6 +65,7 @@ def test_configs_differ(one_process):
     assert len({result.fingerprint for result in one_process.values()}) == len(CONFIGS)
 
 
+@pytest.mark.long
 def test_training_learns(ranks):
     result = run(
         ranks(2), TrainConfig(steps=40, global_batch=16), Layout.parse("dp=2"), RunOptions(validate=True, sample=5)
