@@ -101,6 +101,7 @@ def test_a_stub_called_inside_a_rank_is_to_do(folder, capsys):
     assert status == 1 and "to do" in shown and "Traceback" not in shown and "hint: minidist check --hint 3.5" in shown
 
 
+@pytest.mark.long
 def test_an_error_names_the_line(folder, capsys):
     mine = folder / f"{NAME}.py"
     mine.write_text(solve("all_gather_ring").replace("incoming = chunks[(rank - 1 - step) % size]", "incoming = chunk"))
