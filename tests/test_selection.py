@@ -47,12 +47,14 @@ def test_the_first_test_of_each_exercise_is_short():
     assert set(short) < set(everything)
 
 
+@pytest.mark.long
 def test_workers_tell_how_many_they_left_out():
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
     file, word = ONLY_LONG
     assert said(run_pytest("-n", "1", file, "-k", word))
 
 
+@pytest.mark.long
 def test_without_arguments_all_cores_work():
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
     file, word = ONLY_LONG
