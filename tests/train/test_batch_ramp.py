@@ -53,7 +53,9 @@ LAYOUTS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("text", [*LAYOUTS[1:7:2], *(pytest.param(t, marks=pytest.mark.long) for t in LAYOUTS[::2])])
+@pytest.mark.parametrize(
+    "text", [*LAYOUTS[1:7:4], *(pytest.param(t, marks=pytest.mark.long) for t in (*LAYOUTS[::2], LAYOUTS[3]))]
+)
 def test_every_layout_has_the_bits_of_one_process(ranks, text):
     """Numbers of micro-batches that change, with ranks that do not divide them, and schedules made anew."""
     layout = Layout.parse(text)

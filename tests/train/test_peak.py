@@ -58,11 +58,11 @@ def test_each_rank_brings_its_peak_back(ranks):
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--steps=1"],
+        pytest.param(["--steps=1"], marks=pytest.mark.long),
         ["--steps=3", "--dp=2", "--recompute=full"],
-        ["--steps=2", "--pp=2", "--layers=3"],
+        pytest.param(["--steps=2", "--pp=2", "--layers=3"], marks=pytest.mark.long),
         ["--steps=2", "--dp=2", "--ep=2", "--experts=4", "--expert-hidden=16"],
-        ["--steps=2", "--precision=fp16", "--loss-scale=1099511627776"],
+        pytest.param(["--steps=2", "--precision=fp16", "--loss-scale=1099511627776"], marks=pytest.mark.long),
     ],
 )
 def test_train_shows_and_writes_utilization(capsys, tmp_path, flags):
