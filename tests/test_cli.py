@@ -62,6 +62,7 @@ def test_a_picture_that_cannot_show_overlap_says_why(tmp_path, capsys):
         assert "one bucket" not in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_picture_of_a_pipeline(tmp_path, monkeypatch):
     """For pp=2,dp=2: the first of two pipelines, ranks 0 and 2, as a grid."""
     from minidist.show import pipelines
@@ -198,6 +199,7 @@ def test_train_shows_how_evenly_experts_were_loaded(capsys):
     assert "experts" not in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("layout", "layers"),
     [
@@ -309,6 +311,7 @@ def test_a_failed_run_leaves_no_empty_files(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes as on Unix")
 @pytest.mark.parametrize("command", ["train", "verify"])
 def test_a_closed_pipe_has_an_exit_status_of_its_own(command, tmp_path):

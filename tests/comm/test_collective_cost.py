@@ -123,6 +123,7 @@ EXACT = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("nodes", "each"),
     [(1, 2), (1, 3), (2, 2), (3, 2), (2, 4), *(pytest.param(*one, marks=long) for one in ((1, 5), (2, 3)))],

@@ -53,6 +53,7 @@ def test_with_nothing_left_out_the_bits_are_those_of_one_process(ranks, method, 
     assert train(ranks, layout).fingerprint == of_one_process
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["topk:1", "powersgd:16"])
 def test_the_same_in_bfloat16(ranks, method):
     config = replace(CONFIG, precision="bf16", dropout=0.1)
@@ -72,6 +73,7 @@ def test_of_no_parameter_are_factors_of_full_rank_smaller(settings):
                 assert method.factors(split) is None, (parameter.shape, split)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", TRAINED)
 def test_a_run_repeats_to_the_bit(ranks, method, of_one_process):
     """Whatever the algorithm, and whatever messages are cut into: only the parameters are compressed by themselves."""
@@ -103,6 +105,7 @@ def replicated(world, config, layout, options):
     return result, {p.name: (p.shape, p.data.tobytes()) for p in kept["share"].model.trained}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", TRAINED)
 @pytest.mark.parametrize(
     "split", ["tp=2,sp=1", "pp=2", *(pytest.param(text, marks=pytest.mark.long) for text in ("tp=2", "cp=2"))]
@@ -122,6 +125,7 @@ def test_replicas_stay_replicas(ranks, method, split):
     assert shared
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", [*LOSSY, "topk:1", "powersgd:16"])
 @pytest.mark.parametrize("dp", [3, *(pytest.param(dp, marks=pytest.mark.long) for dp in (2, 5))])
 def test_bytes_of_a_run_are_those_of_the_formula(ranks, method, dp):
@@ -196,6 +200,7 @@ def test_residuals_and_directions_are_in_the_ledger(ranks):
 LEARNING = replace(CONFIG, steps=40, layers=1, lr=1e-2, global_batch=8, micro_batch=4, sequence_chunks=1)
 
 
+@pytest.mark.long
 def test_every_method_learns(ranks):
     """Within 15 percent of the loss that data parallelism comes to, from 5.5."""
     plain = train(ranks, "dp=2", LEARNING).losses

@@ -329,6 +329,7 @@ def positions_from_zero(world, config, layout, options):
         return train_rank(world, config, layout, options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "fault", [targets_shifted_after_sharding, loss_over_local_tokens, stale_keys_in_backward, positions_from_zero]
 )

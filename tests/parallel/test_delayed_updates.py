@@ -66,6 +66,7 @@ def one_rank(ranks):
     return cache(lambda config: run(ranks(1), config, Layout.parse("sync=delayed")))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("layout", "settings"),
     [

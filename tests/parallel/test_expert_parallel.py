@@ -145,6 +145,7 @@ def test_every_layout_has_the_bits_of_one_process(ranks, one_process, config, te
     assert agrees(one_process(config), run(ranks(layout.world_size), config, layout))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", POLICIES)
 @pytest.mark.parametrize(
     "text", ["dp=4,ep=2,zero=2", pytest.param("dp=2,ep=2,tp=2,sp=1,recompute=full", marks=pytest.mark.long)]
@@ -174,6 +175,7 @@ def choosing(choose: Callable):
     return lambda *arguments: train_with(*arguments, choose)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "text",
     [
@@ -217,6 +219,7 @@ def routes_of_a_step(world, config, layout, options):
     return result, np.array(away)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("text", ["dp=4,ep=4", "dp=4,ep=2,zero=2", "dp=2,ep=2,pp=2,tp=2", "dp=5,ep=5"])
 def test_bytes_are_what_the_routes_say(ranks, text, precision):
@@ -349,6 +352,7 @@ def train_with_a_fault(world, config, layout, options, name):
         return train_rank(world, config, layout, options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults_of_real_systems_are_found(ranks, one_process, name):
     _, text, config = FAULTS[name]

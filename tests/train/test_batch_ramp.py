@@ -67,6 +67,7 @@ def test_experts_meet_in_every_micro_batch(ranks):
     assert agrees(run(ranks(1), config, Layout()), run(ranks(4), config, Layout(dp=4, ep=2)))
 
 
+@pytest.mark.long
 def test_a_run_goes_on_in_the_middle_of_the_ramp():
     interruptions = [Interruption(Layout(dp=3), Layout(pp=2), 2), Interruption(Layout(pp=2), Layout(dp=2, zero=2), 4)]
     results = list(run_interrupted(interruptions, CONFIG, lambda _: None))

@@ -80,6 +80,7 @@ def test_no_kill_loses_a_checkpoint(ranks, tmp_path, kills):
     assert lost == 0
 
 
+@pytest.mark.long
 def test_a_run_killed_again_and_again_ends_on_the_same_bits(ranks, tmp_path):
     config, folder = (
         TrainConfig(layers=1, heads=2, width=16, context=8, global_batch=6, steps=12, dropout=0.1),

@@ -142,6 +142,7 @@ def test_the_element_is_told_in_the_full_array():
 # Nothing is found in a healthy run, and nothing changes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "text",
     [
@@ -157,6 +158,7 @@ def test_checks_change_nothing_and_raise_no_false_alarm(ranks, text):
     assert [event for event in events if event[1] != "fault"] == [(0, "verified", step) for step in (1, 3, 4)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "changes"),
     [
@@ -266,6 +268,7 @@ def test_what_is_found_of_a_flipped_bit(ranks, text, place, way, every, found):
     assert f"step {STEP}" in str(finding) and "The last verified step is 2" in str(finding)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", FLIPS)
 def test_a_flip_changes_what_it_says(ranks, place):
     options = RunOptions(faults=(Fault(1, STEP, "flip", place=place),))

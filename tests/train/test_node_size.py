@@ -63,6 +63,7 @@ def recording(world, config, layout, options):
     return result
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "text",
     [

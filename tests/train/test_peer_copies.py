@@ -90,6 +90,7 @@ def test_any_one_rank_may_die(ranks, layout):
 EXPERTS = {"experts": 4, "expert_hidden": 8, "bias_rate": 0.01}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("layout", "after", "settings"),
     [

@@ -58,7 +58,7 @@ def interrupted(ranks, config, before, after, step, folder, **saving):
 
 
 @pytest.mark.parametrize(
-    ("count", "most"), [(4, 3), pytest.param(24, 6, marks=pytest.mark.long)], ids=["a few", "many"]
+    ("count", "most"), [(2, 3), pytest.param(24, 6, marks=pytest.mark.long)], ids=["a few", "many"]
 )
 def test_interruptions_of_a_generated_set_of_layouts(ranks, references, tmp_path, count, most):
     """Drawn from all legal layouts on so many ranks; every precision; every step."""
@@ -77,6 +77,7 @@ def test_interruptions_of_a_generated_set_of_layouts(ranks, references, tmp_path
         assert result.steps_here == config.steps - step
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", ["lamb", pytest.param("sgd", marks=pytest.mark.long)])
 def test_other_optimizers_go_on_too(ranks, references, tmp_path, optimizer):
     """SGD has no arrays to save."""
@@ -126,6 +127,7 @@ def test_the_scale_of_the_loss_is_part_of_the_state(ranks, references, tmp_path)
     assert forgotten.ranks[0].loss_scale != expected.ranks[0].loss_scale
 
 
+@pytest.mark.long
 def test_each_rank_reads_what_it_needs_and_no_more(ranks, tmp_path):
     """Under ZeRO-3 the ranks together read every element of the state once, whoever wrote it."""
     run(ranks(4), CONFIG, Layout(tp=2, pp=2), RunOptions(saving=Saving(str(tmp_path), every=2), stop_after=1))
@@ -142,6 +144,7 @@ def test_each_rank_reads_what_it_needs_and_no_more(ranks, tmp_path):
     assert max(rank.bytes_read for rank in two.ranks) < 0.75 * sum(sizes.values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "layout",
     [
@@ -172,6 +175,7 @@ def test_every_element_is_written_once_and_about_as_much_by_each_rank(ranks, tmp
         assert min(sizes) > headers
 
 
+@pytest.mark.long
 def test_the_arrays_are_those_of_the_run(ranks, tmp_path):
     """What is in the files is what one process has after that step, to the bit: also under the names of export."""
     expected = run(ranks(1), CONFIG, Layout(), RunOptions(stop_after=1)).ranks[0].arrays
@@ -187,6 +191,7 @@ def test_the_arrays_are_those_of_the_run(ranks, tmp_path):
     assert not any(name.startswith("exp_avg") for name in plain)
 
 
+@pytest.mark.long
 def test_torch_loads_an_export(ranks, tmp_path):
     torch = pytest.importorskip("torch")
     from safetensors.torch import load_file as load_torch
@@ -212,6 +217,7 @@ def test_a_finished_run_resumes_at_its_end(ranks, references, tmp_path):
     assert again.fingerprint == first.fingerprint
 
 
+@pytest.mark.long
 def test_old_checkpoints_are_removed_and_latest_follows(ranks, tmp_path):
     for keep, expected in ((1, [4]), (2, [3, 4]), (0, [1, 2, 3, 4])):
         folder = tmp_path / str(keep)
@@ -261,6 +267,7 @@ def train_on_a_disk_that_fills_up(world, config, layout, options):
         around.Saver = original
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_full_disk_costs_that_checkpoint_and_nothing_else(ranks, references, tmp_path, mode):
     events = []

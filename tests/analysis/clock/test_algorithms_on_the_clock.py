@@ -33,6 +33,7 @@ def on_the_clock(ranks, spec: ClusterSpec, nbytes: int, algorithm: str):
     return report(replay(logs, topology, None))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["h100:2x4", "a100:3x2", pytest.param("h100:4x3", marks=pytest.mark.long)])
 def test_hierarchical_wins_where_buffers_are_large(ranks, text):
     """And takes its closed form: 2 (L-1) steps inside a node and 2 (n-1) steps between nodes."""

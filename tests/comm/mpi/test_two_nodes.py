@@ -102,6 +102,7 @@ def test_mpich_treats_ranks_of_one_machine_as_several_nodes_linked_by_tcp(variab
     assert loopback_bytes() - before > sent
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ranks_per_node", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_bytes_between_two_namespaces_are_those_that_minidist_counts(namespaces, ranks_per_node):
     done = run(TWO_NODES, str(ranks_per_node), sys.executable, "-c", SCRIPT)
