@@ -72,6 +72,7 @@ def test_writing_alone(ranks, text):
     assert found.ranks[0].sample == one.ranks[0].sample and found.ranks[0].validation_loss is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["tp=2", "tp=3,sp=1", "zero=3,dp=2,tp=2,sp=1"])
 def test_every_step_and_what_comes_after_training(ranks, text):
     """The state after each step; the loss on held-out text and what the model writes, of lengths that sp cannot cut."""
@@ -344,6 +345,7 @@ def partial_sums_rounded(world, config, layout, options):
         return train_rank(world, config, layout, options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "text"),
     [
