@@ -1,9 +1,11 @@
-"""What all tests share: which of them run, on how many cores, and warm ranks.
+"""What all tests share: which of them run, on how many cores, compiled modules, and warm ranks.
 
-``pytest`` leaves out what is marked ``long``; ``pytest --all`` runs it too. A test that is named by its node id
-(``tests/x.py::test_y``) always runs.
+``pytest`` leaves out what is marked ``long``, and of each exercise's grader all but the first test; ``pytest --all``
+runs them too. A test that is named by its node id (``tests/x.py::test_y``) always runs.
 """
 
+import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from minidist.course.authoring.plugin import RANK_MODULES
 FIRST = (  # the longest, so that none of them begins when the other cores have nothing left to do
     "test_mutants.py",
     "test_chapters.py",
+    "test_conformance_on_mpi.py",
+    "test_on_the_standin.py",
     "test_check.py",
     "test_grade.py",
     "test_matrix.py",
@@ -28,6 +32,7 @@ FIRST = (  # the longest, so that none of them begins when the other cores have 
 )
 
 left_out = pytest.StashKey[int]()
+begun = set()  # the tasks of the exercises with a test so far; each is a class
 
 
 def pytest_addoption(parser):
@@ -37,8 +42,21 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     config.addinivalue_line("markers", "long: left out, unless pytest is given --all or the test's node id")
     config.stash[left_out] = 0
+    if sys.dont_write_bytecode and config.pluginmanager.hasplugin("cacheprovider"):
+        share_bytecode(config.cache.mkdir("bytecode"))
     if config.pluginmanager.hasplugin("xdist"):
         config.pluginmanager.register(Workers(), "minidist-workers")
+
+
+def share_bytecode(folder: Path) -> None:
+    """Keep compiled modules in this folder, where Python is told to write none beside the source.
+
+    Containers often tell it so (PYTHONDONTWRITEBYTECODE). Each of the hundreds of processes that the tests start would
+    then compile all modules for itself.
+    """
+    sys.dont_write_bytecode, sys.pycache_prefix = False, str(folder)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = str(folder)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads its options
@@ -49,6 +67,14 @@ def pytest_cmdline_main(config):
     option = config.option
     if everything and alone and option.numprocesses is None and not option.usepdb:
         option.numprocesses, option.dist, option.loadscopereorder = cores(), "loadfile", False
+
+
+def pytest_itemcollected(item):
+    """Of the graders of the exercises, all but the first test of each task are long."""
+    if item.path.parent.name == "exercises":
+        if item.cls in begun:
+            item.add_marker("long")
+        begun.add(item.cls)
 
 
 @pytest.hookimpl(trylast=True)

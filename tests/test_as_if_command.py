@@ -52,12 +52,14 @@ def test_what_it_prints_and_writes(tmp_path, capsys):
     assert png.stat().st_size > 10_000
 
 
+@pytest.mark.long
 def test_a_pipeline_is_drawn_as_a_grid(tmp_path):
     png = tmp_path / "out.png"
     assert train("--pp", "2", "--as-if", "h100:2", "--png", str(png)) == 0
     assert png.stat().st_size > 10_000
 
 
+@pytest.mark.long
 def test_one_rank_has_no_links(capsys):
     assert train("--as-if", "h100:1") == 0
     told = capsys.readouterr().out
@@ -99,6 +101,7 @@ latency = 1e-3
 """
 
 
+@pytest.mark.long
 def test_a_network_of_ones_own(tmp_path, capsys):
     path = tmp_path / "net.toml"
     path.write_text(GRAPH)
@@ -111,12 +114,14 @@ def test_a_network_of_ones_own(tmp_path, capsys):
     assert "no path from rank 1 (b) to rank 0 (a)" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_chip_without_float32_updates_in_it_all_the_same(capsys):
     """The optimizer's kernels have no FLOPs that count, so only their bytes take time."""
     assert train("--precision", "bf16", "--as-if", "tpu-v4:1") == 0
     assert "one step would take" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_run_that_cannot_be_replayed_still_brings_its_results(capsys, monkeypatch, tmp_path):
     def fail(*_):
         raise ValueError("no such luck")
@@ -160,6 +165,7 @@ def test_half_the_efficiency_takes_twice_the_computing(logs):
     assert slow.ranks[0].computing == pytest.approx(2 * fast.ranks[0].computing)
 
 
+@pytest.mark.long
 def test_the_layout_of_a_checkpoint_moves_to_the_clusters_nodes(tmp_path, capsys):
     assert train("--dp", "2", "--node-size", "1", "--save", str(tmp_path), "--save-every", "1") == 0
     capsys.readouterr()
@@ -167,6 +173,7 @@ def test_the_layout_of_a_checkpoint_moves_to_the_clusters_nodes(tmp_path, capsys
     assert "µs on h100:1x2" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_run_that_was_over_has_no_step_to_replay(tmp_path, capsys):
     assert train("--dp", "2", "--save", str(tmp_path)) == 0
     capsys.readouterr()

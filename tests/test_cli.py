@@ -52,6 +52,7 @@ def test_png_without_trace(tmp_path):
     assert (tmp_path / "x.png").stat().st_size > 5000
 
 
+@pytest.mark.long
 def test_a_picture_that_cannot_show_overlap_says_why(tmp_path, capsys):
     flags = ["train", *SIZES, "--dp", "2", "--png", str(tmp_path / "x.png")]
     assert cli.main(flags) == 0
@@ -61,6 +62,7 @@ def test_a_picture_that_cannot_show_overlap_says_why(tmp_path, capsys):
         assert "one bucket" not in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_picture_of_a_pipeline(tmp_path, monkeypatch):
     """For pp=2,dp=2: the first of two pipelines, ranks 0 and 2, as a grid."""
     from minidist.show import pipelines
@@ -76,6 +78,7 @@ def test_a_picture_of_a_pipeline(tmp_path, monkeypatch):
     assert Path(path).stat().st_size > 5000
 
 
+@pytest.mark.long
 def test_default_layouts_that_do_not_fit_are_skipped(capsys):
     assert cli.main(["verify", *SIZES, "--global-batch", "3", "--steps", "1"]) == 0
     out = capsys.readouterr().out
@@ -88,6 +91,7 @@ def test_standard_output_has_only_the_json(capsys):
     assert json.loads(captured.out)["layout"] == "dp=1" and "fingerprint" in captured.err
 
 
+@pytest.mark.long
 def test_no_number_and_no_name_is_cut_on_a_narrow_terminal(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     arguments = [
@@ -151,6 +155,7 @@ def test_verify_says_yes(capsys, tmp_path):
     assert len({run["fingerprint"] for run in report["runs"]}) == 1
 
 
+@pytest.mark.long
 def test_verify_uses_as_many_sequence_chunks_as_the_layouts_need(capsys, monkeypatch):
     """Of layouts that are named, all together; of the usual ones, those that need them are a group of their own."""
     from minidist.cli import verify as command
@@ -167,6 +172,7 @@ def test_verify_uses_as_many_sequence_chunks_as_the_layouts_need(capsys, monkeyp
         assert ("with 2 sequence chunks" in out) == (not more)
 
 
+@pytest.mark.long
 def test_verify_gives_layouts_that_share_experts_some(capsys, monkeypatch):
     from minidist.cli import verify as command
 
@@ -184,6 +190,7 @@ def test_verify_gives_layouts_that_share_experts_some(capsys, monkeypatch):
     assert "ep=2 does not divide the 3 experts" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_train_shows_how_evenly_experts_were_loaded(capsys):
     assert cli.main(["train", *SIZES, "--experts", "4", "--dp", "2", "--ep", "2", "--capacity", "1", "--tables"]) == 0
     out = " ".join(capsys.readouterr().out.split())
@@ -192,8 +199,16 @@ def test_train_shows_how_evenly_experts_were_loaded(capsys):
     assert "experts" not in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("layout", "layers"), [("dp=2", 2), ("pp=3", 3), ("pp=2,virtual=2", 4), ("pp=2,stages=1+4", 5)]
+    ("layout", "layers"),
+    [
+        ("pp=3", 3),
+        *(
+            pytest.param(*one, marks=pytest.mark.long)
+            for one in (("dp=2", 2), ("pp=2,virtual=2", 4), ("pp=2,stages=1+4", 5))
+        ),
+    ],
 )
 def test_verify_uses_as_many_layers_as_a_pipeline_needs(layout, layers, capsys):
     """Unless --layers is given."""
@@ -246,8 +261,8 @@ def test_a_file_that_cannot_be_written_costs_neither_the_results_nor_the_other_f
     ("flag", "command"),
     [
         ("json", ["train", *SIZES]),
-        ("trace", ["train", *SIZES]),
-        ("png", ["train", *SIZES]),
+        pytest.param("trace", ["train", *SIZES], marks=pytest.mark.long),
+        pytest.param("png", ["train", *SIZES], marks=pytest.mark.long),
         ("json", ["verify", "dp=2", *SIZES]),
         pytest.param("html", ["demo", "bf16"], marks=pytest.mark.long),
     ],
@@ -278,6 +293,7 @@ def test_a_full_disk_leaves_the_old_file_as_it_was(flag, command, tmp_path, monk
     assert path.stat().st_mode & 0o777 == 0o640
 
 
+@pytest.mark.long
 def test_a_link_stays_a_link_and_a_device_stays_a_device(tmp_path):
     target, link = tmp_path / "target.json", tmp_path / "link.json"
     link.symlink_to(target)
@@ -295,6 +311,7 @@ def test_a_failed_run_leaves_no_empty_files(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes as on Unix")
 @pytest.mark.parametrize("command", ["train", "verify"])
 def test_a_closed_pipe_has_an_exit_status_of_its_own(command, tmp_path):

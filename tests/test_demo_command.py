@@ -121,6 +121,7 @@ def test_a_scene_with_break_is_the_broken_run_of_that_scene(flags, shown, carts,
     assert capsys.readouterr().out.splitlines()[0] == shown
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("flags", "what", "texts", "missing"),
     [
@@ -195,6 +196,7 @@ def test_without_the_chapters_the_gallery_says_so(carts, tmp_path, capsys, monke
 FILES = {"html": "a.html", "gif": "a.gif", "png": "a.png", "svg": "a.svg", "trace": "a.json"}
 
 
+@pytest.mark.long
 def test_files_for_slides(tmp_path, capsys):
     paths = {flag: tmp_path / name for flag, name in FILES.items()}
     flags = [part for flag, path in paths.items() for part in (f"--{flag}", str(path))]

@@ -220,6 +220,7 @@ def test_the_player_in_a_notebook_is_one_line():
     assert code == "from minidist import show\n\nshow.ring(ranks=4)\n" and callable(show.ring)
 
 
+@pytest.mark.long
 def test_verify_prints_what_its_page_shows(capsys):
     (shown,) = blocks("docs/verify.md", "text")
     assert cli.main(["verify", "--steps", "1", "dp=2", "dp=2,sync=naive"]) == 0
@@ -259,6 +260,7 @@ def test_check_shows_the_tasks_with_the_titles_that_they_have():
     assert re.search(r"chunk \d on rank \d of \d, chunks of \[4, 4\], float64: rank \d's part is missing", shown)
 
 
+@pytest.mark.long
 def test_the_matrix_has_as_many_combinations_as_its_page_says():
     combinations = every_combination(TrainConfig(layers=4, sequence_chunks=4, experts=4), max_ranks=8)
     chosen = covering([combination.settings for combination in combinations])
@@ -266,6 +268,7 @@ def test_the_matrix_has_as_many_combinations_as_its_page_says():
     assert f"{len(combinations):,} for this model with 4 layers" in text and f"({len(chosen)} runs" in text
 
 
+@pytest.mark.long
 def test_train_prints_the_collectives_that_its_page_shows(capsys):
     (shown,) = blocks("docs/train.md", "text")
     assert cli.main(["train", "--dp", "2", "--tp", "2", "--steps", "1", "--tables"]) == 0

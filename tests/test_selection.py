@@ -12,6 +12,7 @@ FILE = "tests/parallel/test_zero.py"
 TEST = f"{FILE}::test_every_stage_ends_on_the_bits_of_one_process"
 SHORT, LONG = f"{TEST}[zero=1,dp=2]", f"{TEST}[zero=1,dp=7]"
 ONLY_LONG = "tests/test_chapters.py", "05_zero"  # a file, and a word in the names of its long tests alone
+GRADER = "tests/exercises/test_ch00_walls.py"
 LIMIT = 300  # seconds for one run of pytest
 
 
@@ -36,12 +37,24 @@ def test_which_are_chosen(arguments, names):
     assert said(lines) == (arguments == (FILE,))
 
 
+def test_the_first_test_of_each_exercise_is_short():
+    short, everything = (
+        [line for line in run_pytest("--collect-only", GRADER, *more) if line.startswith(GRADER)]
+        for more in ((), ("--all",))
+    )
+    tasks = [test.split("::")[1] for test in everything]
+    assert [test.split("::")[1] for test in short] == list(dict.fromkeys(tasks)) and len(short) < len(everything)
+    assert set(short) < set(everything)
+
+
+@pytest.mark.long
 def test_workers_tell_how_many_they_left_out():
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
     file, word = ONLY_LONG
     assert said(run_pytest("-n", "1", file, "-k", word))
 
 
+@pytest.mark.long
 def test_without_arguments_all_cores_work():
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
     file, word = ONLY_LONG

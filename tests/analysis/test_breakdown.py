@@ -120,10 +120,10 @@ def test_a_log_without_a_step_is_refused():
     [
         ("dp=2,sync=overlapped,bucket_mb=0.001", {}),
         ("tp=2,recompute=full", {}),
-        ("pp=2,stages=2+1", {"layers": 3}),
-        ("zero=3,dp=2,prefetch=1", {}),
-        ("cp=2", {"sequence_chunks": 2, "attention": "tiled", "attention_tile": 4}),
-        ("ep=2,dp=2", {"experts": 4, "expert_hidden": 16}),
+        pytest.param("pp=2,stages=2+1", {"layers": 3}, marks=pytest.mark.long),
+        pytest.param("zero=3,dp=2,prefetch=1", {}, marks=pytest.mark.long),
+        pytest.param("cp=2", {"sequence_chunks": 2, "attention": "tiled", "attention_tile": 4}, marks=pytest.mark.long),
+        pytest.param("ep=2,dp=2", {"experts": 4, "expert_hidden": 16}, marks=pytest.mark.long),
     ],
 )
 def test_a_real_run_adds_up(ranks, layout, settings):

@@ -98,6 +98,7 @@ def test_gradescope_gets_the_scores(graded):
     assert ada["leaderboard"][0]["value"] == pytest.approx(EIGHT.known, rel=1e-3)
 
 
+@pytest.mark.long
 def test_grade_collects_them(submissions, tmp_path, monkeypatch, capsys):
     """Of the chapters that are graded; tasks have no challenges. Without any answer no judge starts."""
 

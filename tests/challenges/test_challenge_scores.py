@@ -30,6 +30,7 @@ def test_the_library_has_the_score_that_is_stated(challenge, judged):
     assert found.remarks == ()
 
 
+@pytest.mark.long
 @by_challenge
 def test_a_better_answer_has_the_best_known_score(challenge, judged):
     found = judged(challenge, better_answer(challenge).text)

@@ -123,6 +123,7 @@ EXACT = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("nodes", "each"),
     [(1, 2), (1, 3), (2, 2), (3, 2), (2, 4), *(pytest.param(*one, marks=long) for one in ((1, 5), (2, 3)))],
@@ -133,6 +134,7 @@ def test_closed_forms_against_real_runs(ranks, nodes, each):
         assert found == pytest.approx(expected, rel=1e-12), (collective, algorithm)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("elements", "nodes", "each"),
     [

@@ -84,6 +84,7 @@ def all_reduce_and_broadcast(world, sizes):
             assert np.array_equal(x, rows[src]), (elements, src)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6, pytest.param(7, marks=pytest.mark.long), 9])
 def test_values(ranks, size):
     pieces = 2 * SEGMENT_BYTES // 4  # elements of one pair

@@ -39,6 +39,7 @@ def test_a_child_cannot_run_functions_on_the_parents_ranks(tmp_path):
     assert "make a new Cluster here, or call run there" in err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", METHODS)
 def test_a_child_can_start_ranks_of_its_own(tmp_path, method):
     child = f'print(md.launch(double, 3, start_method="{method}"))'

@@ -15,6 +15,7 @@ import minidist as md
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc and /dev/shm")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
 def test_functions_of_a_script_work_under_every_start_method(tmp_path, method):
     import multiprocess

@@ -107,6 +107,7 @@ def test_a_rank_that_hangs_is_ended_and_the_others_stay(cluster):
         os.kill(pids[2], 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("seconds", "stays"), [(0.5, True), (600, False)])
 def test_a_rank_that_computes_has_some_time_to_answer(cluster, monkeypatch, seconds, stays):
     def main(world, seconds):

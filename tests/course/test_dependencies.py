@@ -128,6 +128,7 @@ def test_in_the_course_a_task_depends_on_little():
     assert [task for task in before if before[task][0] != after[task][0]] == ["3.3", "3.5"]
 
 
+@pytest.mark.long
 def test_the_task_list_is_what_pytest_collects():
     for result in run_graders("solutions", [], "--collect-only"):
         task = result.task

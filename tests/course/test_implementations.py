@@ -68,6 +68,7 @@ def test_all_solutions_reach_the_librarys_fingerprint(capsys):
     assert shown.count("  yes") == 10 and shown.count("yours") > 20 and "│ minidist" not in shown
 
 
+@pytest.mark.long
 def test_experts_train_on_every_function_of_their_chapter(capsys):
     """With ranks that share the experts, and tokens that are dropped for lack of capacity."""
     experts = "--experts=4 --expert-hidden=8 --capacity=1 --aux-loss=0.01 --bias-rate=0.01".split()  # noqa: SIM905
@@ -98,6 +99,7 @@ def calls_in(printed: str) -> dict[str, int]:
     return {row["function"]: row["calls"] for row in rows if row["implementation"] == "yours"}
 
 
+@pytest.mark.long
 def test_checkpoints_are_saved_and_read_by_every_function_of_their_chapter(checkpoint, capsys):
     place, calls = checkpoint
     assert all(calls[name] for name in ("part_of_runs", "writers", "write_durably", "commit", "discard"))
@@ -109,6 +111,7 @@ def test_checkpoints_are_saved_and_read_by_every_function_of_their_chapter(check
     assert all(calls[name] for name in ("overlaps", "read_part"))
 
 
+@pytest.mark.long
 def test_the_command_checks_a_checkpoint_with_a_learners_function(checkpoint, folder, capsys):
     """Before any rank starts: so it is called here, and not in a rank."""
     mine = folder("missing_elements")
@@ -118,11 +121,13 @@ def test_the_command_checks_a_checkpoint_with_a_learners_function(checkpoint, fo
     assert "no file has 7 of the" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_micro_batches_are_dealt_by_a_learners_function(capsys):
     assert train("solutions", "--dp=2", "--rebalance", "--steps=6", "--json=-") == 0
     assert calls_in(capsys.readouterr().out)["deal"] == 1
 
 
+@pytest.mark.long
 def test_collectives_on_nodes_run_on_a_learners_functions(capsys):
     ways = "dp=4,node_size=2,algorithm=hierarchical", "dp=4,algorithm=double_tree"
     assert main(["verify", "--impl", "solutions", *SMALL, *ways, "--json", "-"]) == 0
@@ -130,6 +135,7 @@ def test_collectives_on_nodes_run_on_a_learners_functions(capsys):
     assert calls["all_reduce_hierarchical"] and calls["double_tree"]
 
 
+@pytest.mark.long
 def test_the_clusters_clock_shares_links_by_a_learners_function(folder, capsys):
     """In the parent: the run is played again there."""
     seconds = []
@@ -142,6 +148,7 @@ def test_the_clusters_clock_shares_links_by_a_learners_function(folder, capsys):
     assert seconds[1] > 10 * seconds[0]
 
 
+@pytest.mark.long
 def test_replicas_vote_by_a_learners_function(capsys):
     assert train("solutions", "--dp=3", "--check-replicas=1", "--json=-") == 0
     assert calls_in(capsys.readouterr().out)["odd_ones_out"] > 0
@@ -172,6 +179,7 @@ def test_a_wrong_ring_is_found(folder, capsys):
     assert "NO" in shown and "first differs after step 0" in shown
 
 
+@pytest.mark.long
 def test_an_error_that_all_layouts_share_is_reported_once(folder, capsys):
     """AdamW with a rounding of its own changes the bits of every layout: no ring is to blame."""
     place = folder("adamw_update", "all_gather_ring")
@@ -229,6 +237,7 @@ def test_an_answer_that_raises_not_implemented_error_somewhere_is_not_a_stub(fol
     assert solved_in(place)["all_reduce_ring"]
 
 
+@pytest.mark.long
 def test_the_reference_runs_without_overrides_and_none_outlives_its_run(ranks):
     config = TrainConfig(layers=1, heads=2, width=16, context=8, global_batch=8, micro_batch=1, steps=2)
     function = training_on(implementations_of("solutions"))
@@ -242,10 +251,10 @@ def test_the_reference_runs_without_overrides_and_none_outlives_its_run(ranks):
     ("text", "called"),
     [
         ("dp=2,compress=powersgd:2", {"power_sgd_step", "feed_back"}),
-        ("dp=2,compress=topk:0.1", {"top_k", "feed_back"}),
-        ("dp=2,compress=onebit", {"one_bit", "feed_back"}),
-        ("dp=2,compress=int8", {"stochastic_round"}),
-        ("dp=2,sync=local,local_steps=2", {"outer_step", "due"}),
+        pytest.param("dp=2,compress=topk:0.1", {"top_k", "feed_back"}, marks=pytest.mark.long),
+        pytest.param("dp=2,compress=onebit", {"one_bit", "feed_back"}, marks=pytest.mark.long),
+        pytest.param("dp=2,compress=int8", {"stochastic_round"}, marks=pytest.mark.long),
+        pytest.param("dp=2,sync=local,local_steps=2", {"outer_step", "due"}, marks=pytest.mark.long),
         ("dp=2,sync=server,staleness=1", {"may_begin", "shard_map"}),
     ],
 )

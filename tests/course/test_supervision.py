@@ -98,6 +98,7 @@ def test_kill_9_while_a_process_stands_by_leaves_nothing(tmp_path, scratch):
     wait_for(lambda: not list(scratch.iterdir()), "temporary folders are left")
 
 
+@pytest.mark.long
 def test_a_process_that_stands_by_reads_the_answers_when_it_judges(tmp_path):
     mine = tmp_path / f"{NAME}.py"
     mine.write_text(SOLUTION.replace("distance *= 2", "distance *= 3"))
@@ -140,6 +141,7 @@ def test_a_workplace_whose_supervisor_is_killed():
     assert not workplace.folder.exists()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="calls Linux's C library")
 def test_a_submission_cannot_leave_a_program(tmp_path):
     """One that starts it in a way that no rule sees."""

@@ -67,6 +67,7 @@ def test_fp32_rounds_nothing():
     assert current() is POLICIES["fp32"]
 
 
+@pytest.mark.long
 def test_a_product_accumulates_in_float32_as_pytorch_does():
     torch = pytest.importorskip("torch")
     x, w = BFLOAT16.round(random(1, 33, 300)), BFLOAT16.round(random(1, 300, 17))

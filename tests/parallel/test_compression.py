@@ -446,6 +446,7 @@ def descend(world, error_feedback):
     return x
 
 
+@pytest.mark.long
 def test_top_k_without_feedback_stalls(ranks):
     """Both ranks send +-100, which cancel, and never the 1 on which they agree. With it 1 is sent every 100 steps."""
     for x in ranks(2).run(descend, False, timeout=LIMIT):
@@ -486,6 +487,7 @@ def test_every_method_takes_every_shape(ranks, text, dtype, size):
         assert all(np.array_equal(a, b) for a, b in zip(sums, found[0][0], strict=True))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", METHODS)
 def test_the_same_seed_has_the_same_bits_whatever_the_algorithm(ranks, text):
     first = None

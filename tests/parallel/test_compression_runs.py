@@ -17,6 +17,8 @@ CONFIG = TrainConfig(
     layers=2, heads=2, width=16, context=16, global_batch=10, micro_batch=2, steps=3, sequence_chunks=2
 )  # fmt: skip
 LOSSY = ["bf16", "int8", "onebit", "topk:0.05", "powersgd:1"]
+SHORT = ("int8", "powersgd:1")  # of them, what ``pytest`` alone trains with
+TRAINED = [pytest.param(method, marks=() if method in SHORT else pytest.mark.long) for method in LOSSY]
 
 
 def train(ranks, text: str, config: TrainConfig = CONFIG, options: RunOptions = RunOptions()):  # noqa: B008  frozen
@@ -34,15 +36,15 @@ def of_one_process(ranks) -> str:
 @pytest.mark.parametrize(
     "text",
     [
-        "dp=1",
-        "dp=2",
+        pytest.param("dp=1", marks=pytest.mark.long),
+        pytest.param("dp=2", marks=pytest.mark.long),
         "dp=3,bucket_mb=0.01",
-        "dp=5,bucket_mb=0.01,sync=bucketed",
-        "dp=2,error_feedback=0",
-        "dp=3,algorithm=ring",
+        pytest.param("dp=5,bucket_mb=0.01,sync=bucketed", marks=pytest.mark.long),
+        pytest.param("dp=2,error_feedback=0", marks=pytest.mark.long),
+        pytest.param("dp=3,algorithm=ring", marks=pytest.mark.long),
         "dp=2,tp=2,sp=1,bucket_mb=0.01",
         "dp=2,pp=2,schedule=zb-h1",
-        "dp=2,cp=2",
+        pytest.param("dp=2,cp=2", marks=pytest.mark.long),
     ],
 )
 def test_with_nothing_left_out_the_bits_are_those_of_one_process(ranks, method, text, of_one_process):
@@ -51,6 +53,7 @@ def test_with_nothing_left_out_the_bits_are_those_of_one_process(ranks, method, 
     assert train(ranks, layout).fingerprint == of_one_process
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["topk:1", "powersgd:16"])
 def test_the_same_in_bfloat16(ranks, method):
     config = replace(CONFIG, precision="bf16", dropout=0.1)
@@ -70,7 +73,8 @@ def test_of_no_parameter_are_factors_of_full_rank_smaller(settings):
                 assert method.factors(split) is None, (parameter.shape, split)
 
 
-@pytest.mark.parametrize("method", LOSSY)
+@pytest.mark.long
+@pytest.mark.parametrize("method", TRAINED)
 def test_a_run_repeats_to_the_bit(ranks, method, of_one_process):
     """Whatever the algorithm, and whatever messages are cut into: only the parameters are compressed by themselves."""
     first = train(ranks, f"dp=3,compress={method}")
@@ -101,7 +105,8 @@ def replicated(world, config, layout, options):
     return result, {p.name: (p.shape, p.data.tobytes()) for p in kept["share"].model.trained}
 
 
-@pytest.mark.parametrize("method", LOSSY)
+@pytest.mark.long
+@pytest.mark.parametrize("method", TRAINED)
 @pytest.mark.parametrize(
     "split", ["tp=2,sp=1", "pp=2", *(pytest.param(text, marks=pytest.mark.long) for text in ("tp=2", "cp=2"))]
 )
@@ -120,8 +125,9 @@ def test_replicas_stay_replicas(ranks, method, split):
     assert shared
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", [*LOSSY, "topk:1", "powersgd:16"])
-@pytest.mark.parametrize("dp", [2, 3, 5])
+@pytest.mark.parametrize("dp", [3, *(pytest.param(dp, marks=pytest.mark.long) for dp in (2, 5))])
 def test_bytes_of_a_run_are_those_of_the_formula(ranks, method, dp):
     """As the run's own counters have them, of its last step and of all, summed over the ranks. Single numbers are the
     losses, one in a step."""
@@ -194,6 +200,7 @@ def test_residuals_and_directions_are_in_the_ledger(ranks):
 LEARNING = replace(CONFIG, steps=40, layers=1, lr=1e-2, global_batch=8, micro_batch=4, sequence_chunks=1)
 
 
+@pytest.mark.long
 def test_every_method_learns(ranks):
     """Within 15 percent of the loss that data parallelism comes to, from 5.5."""
     plain = train(ranks, "dp=2", LEARNING).losses

@@ -268,10 +268,10 @@ def base(ranks):
     "text",
     [
         "cp=2",
-        "cp=3",
-        "cp=2,cp_kind=zigzag,dp=2,zero=2",
+        pytest.param("cp=3", marks=pytest.mark.long),
+        pytest.param("cp=2,cp_kind=zigzag,dp=2,zero=2", marks=pytest.mark.long),
         "cp=3,cp_kind=zigzag",
-        "cp=2,cp_kind=all-gather,tp=2,sp=1",
+        pytest.param("cp=2,cp_kind=all-gather,tp=2,sp=1", marks=pytest.mark.long),
         "cp=2,cp_kind=ulysses,recompute=selective",
         "cp=2,pp=2,recompute=full",
         pytest.param("cp=6,cp_kind=zigzag", marks=pytest.mark.long),
@@ -329,6 +329,7 @@ def positions_from_zero(world, config, layout, options):
         return train_rank(world, config, layout, options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "fault", [targets_shifted_after_sharding, loss_over_local_tokens, stale_keys_in_backward, positions_from_zero]
 )

@@ -66,19 +66,21 @@ def one_rank(ranks):
     return cache(lambda config: run(ranks(1), config, Layout.parse("sync=delayed")))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("layout", "settings"),
     [
         ("dp=3", {"precision": "bf16"}),
-        ("dp=3,algorithm=ring", {"optimizer": "lamb"}),
-        ("dp=2,recompute=full", {"optimizer": "sgd"}),
-        ("dp=2,tp=2", {}),
-        ("dp=3,tp=2,sp=1", {"precision": "bf16"}),
-        ("dp=2,cp=2", {"sequence_chunks": 2}),
-        *((f"dp=2,pp=2,schedule={name}", {}) for name in ("gpipe", "1f1b", "zb-h1")),
+        pytest.param("dp=3,algorithm=ring", {"optimizer": "lamb"}, marks=pytest.mark.long),
+        pytest.param("dp=2,recompute=full", {"optimizer": "sgd"}, marks=pytest.mark.long),
+        pytest.param("dp=2,tp=2", {}, marks=pytest.mark.long),
+        pytest.param("dp=3,tp=2,sp=1", {"precision": "bf16"}, marks=pytest.mark.long),
+        pytest.param("dp=2,cp=2", {"sequence_chunks": 2}, marks=pytest.mark.long),
+        ("dp=2,pp=2,schedule=1f1b", {}),
+        *(pytest.param(f"dp=2,pp=2,schedule={name}", {}, marks=pytest.mark.long) for name in ("gpipe", "zb-h1")),
         ("dp=2,pp=2,virtual=2", {"global_batch": 8}),
-        ("dp=2,pp=2,tp=2", {"precision": "bf16"}),
-        ("dp=2", {"steps": 1}),
+        pytest.param("dp=2,pp=2,tp=2", {"precision": "bf16"}, marks=pytest.mark.long),
+        pytest.param("dp=2", {"steps": 1}, marks=pytest.mark.long),
         ("dp=2", {"steps": 2}),
     ],
 )

@@ -130,18 +130,26 @@ def one_process(ranks):
     return reference
 
 
-@pytest.mark.parametrize(
-    ("config", "text"),
-    [(config, text) for config, texts in LAYOUTS.items() for text in texts],
-    ids=[f"{name} {text}" for name, config in NAMES.items() for text in LAYOUTS[config]],
-)
+def layouts_to_try() -> list:
+    """Every third layout of each config; the others are long."""
+    return [
+        pytest.param(config, text, id=f"{name} {text}", marks=pytest.mark.long if number % 3 else ())
+        for name, config in NAMES.items()
+        for number, text in enumerate(LAYOUTS[config])
+    ]
+
+
+@pytest.mark.parametrize(("config", "text"), layouts_to_try())
 def test_every_layout_has_the_bits_of_one_process(ranks, one_process, config, text):
     layout = Layout.parse(text)
     assert agrees(one_process(config), run(ranks(layout.world_size), config, layout))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", POLICIES)
-@pytest.mark.parametrize("text", ["dp=4,ep=2,zero=2", "dp=2,ep=2,tp=2,sp=1,recompute=full"])
+@pytest.mark.parametrize(
+    "text", ["dp=4,ep=2,zero=2", pytest.param("dp=2,ep=2,tp=2,sp=1,recompute=full", marks=pytest.mark.long)]
+)
 def test_every_precision(ranks, one_process, precision, text):
     config, layout = replace(FULL, precision=precision), Layout.parse(text)
     assert agrees(one_process(config), run(ranks(layout.world_size), config, layout))
@@ -167,7 +175,15 @@ def choosing(choose: Callable):
     return lambda *arguments: train_with(*arguments, choose)
 
 
-@pytest.mark.parametrize("text", ["dp=4,ep=4", "dp=4,ep=2,zero=3", "dp=2,ep=2,pp=2,recompute=full", "dp=5,ep=5"])
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "text",
+    [
+        "dp=4,ep=2,zero=3",
+        "dp=5,ep=5",
+        *(pytest.param(text, marks=pytest.mark.long) for text in ("dp=4,ep=4", "dp=2,ep=2,pp=2,recompute=full")),
+    ],
+)
 def test_experts_and_ranks_without_a_token(ranks, text):
     config, layout = replace(BASE, experts=10 if "5" in text else 8), Layout.parse(text)
     expected = run(ranks(1), config, Layout(), rank_function=choosing(first_experts))
@@ -203,6 +219,7 @@ def routes_of_a_step(world, config, layout, options):
     return result, np.array(away)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("text", ["dp=4,ep=4", "dp=4,ep=2,zero=2", "dp=2,ep=2,pp=2,tp=2", "dp=5,ep=5"])
 def test_bytes_are_what_the_routes_say(ranks, text, precision):
@@ -335,6 +352,7 @@ def train_with_a_fault(world, config, layout, options, name):
         return train_rank(world, config, layout, options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults_of_real_systems_are_found(ranks, one_process, name):
     _, text, config = FAULTS[name]

@@ -82,23 +82,28 @@ def one_process(ranks):
     return cache(lambda config: run(ranks(1), config, Layout()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("layout", "settings"),
     [
         ("dp=1", {}),
-        ("dp=2", {}),
+        pytest.param("dp=2", {}, marks=pytest.mark.long),
         ("dp=3", {}),
-        ("dp=5", {}),
-        ("dp=7", {"precision": "bf16"}),
-        ("dp=2,recompute=full", {}),
+        pytest.param("dp=5", {}, marks=pytest.mark.long),
+        pytest.param("dp=7", {"precision": "bf16"}, marks=pytest.mark.long),
+        pytest.param("dp=2,recompute=full", {}, marks=pytest.mark.long),
         ("dp=3,algorithm=ring", {}),
         ("dp=2,tp=2", {"precision": "bf16"}),
         ("dp=3,tp=2,sp=1", {}),
         ("dp=2,cp=2", {"sequence_chunks": 2}),
-        ("dp=2,cp=2,cp_kind=zigzag,tp=2", {"sequence_chunks": 4}),
-        *((f"dp=2,pp=2,schedule={name}", {}) for name in ("naive", "gpipe", "1f1b", "zb-h1")),
+        pytest.param("dp=2,cp=2,cp_kind=zigzag,tp=2", {"sequence_chunks": 4}, marks=pytest.mark.long),
+        ("dp=2,pp=2,schedule=1f1b", {}),
+        *(
+            pytest.param(f"dp=2,pp=2,schedule={name}", {}, marks=pytest.mark.long)
+            for name in ("naive", "gpipe", "zb-h1")
+        ),
         ("dp=2,pp=2,virtual=2", {"global_batch": 8}),
-        ("dp=2,pp=2,tp=2,sp=1", {"precision": "bf16"}),
+        pytest.param("dp=2,pp=2,tp=2,sp=1", {"precision": "bf16"}, marks=pytest.mark.long),
         pytest.param("dp=3,pp=3,recompute=full", {"global_batch": 18}, marks=pytest.mark.long),
         pytest.param("dp=5,tp=2,sp=1", {"precision": "bf16"}, marks=pytest.mark.long),
         pytest.param("dp=2,cp=2,pp=2", {"sequence_chunks": 2}, marks=pytest.mark.long),
@@ -111,6 +116,7 @@ def test_one_local_step_of_sgd_is_data_parallelism(ranks, one_process, layout, s
     assert {rank.fingerprint for rank in result.ranks} == {result.fingerprint}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("setting", [{"optimizer": "adamw"}, {"clip": 0.01}, {"weight_decay": 0.1}])
 def test_without_linear_steps_it_is_another_run(ranks, one_process, setting):
     config = replace(LINEAR, **setting)
@@ -166,6 +172,7 @@ def textbook(config: TrainConfig, layout: Layout) -> tuple[dict, list[float]]:
     return state, losses
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("layout", "settings"),
     [
@@ -188,6 +195,7 @@ def test_it_is_the_textbook_s_run_bit_for_bit(ranks, layout, settings):
             assert rank.arrays[name].tobytes() == array.tobytes(), name
 
 
+@pytest.mark.long
 def test_workers_end_with_one_model_and_optimizer_states_of_their_own(ranks):
     result = run(ranks(3), CONFIG, Layout.parse(f"dp=3,{HERE}"), RunOptions(stop_after=CONFIG.steps - 1))
     shapes = {name: parameter.shape for name, parameter in GPT(CONFIG.model).named_parameters()}
@@ -211,18 +219,19 @@ def of_single_ranks(ranks):
     return cache(lambda config: run(ranks(2), config, Layout.parse(WORKERS)).fingerprint)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("layout", "settings"),
     [
         ("tp=2", {}),
-        ("tp=2,sp=1", {}),
+        pytest.param("tp=2,sp=1", {}, marks=pytest.mark.long),
         ("pp=2", {}),
-        ("pp=2,virtual=2,recompute=full", {}),
-        ("pp=4,schedule=gpipe", {}),
-        ("pp=2,schedule=zb-h1,tp=2", {"precision": "bf16"}),
-        ("cp=2", {"sequence_chunks": 2}),
+        pytest.param("pp=2,virtual=2,recompute=full", {}, marks=pytest.mark.long),
+        pytest.param("pp=4,schedule=gpipe", {}, marks=pytest.mark.long),
+        pytest.param("pp=2,schedule=zb-h1,tp=2", {"precision": "bf16"}, marks=pytest.mark.long),
+        pytest.param("cp=2", {"sequence_chunks": 2}, marks=pytest.mark.long),
         pytest.param("cp=2,tp=2", {"sequence_chunks": 2, "precision": "bf16"}, marks=pytest.mark.long),
-        ("tp=2", {"optimizer": "lamb"}),
+        pytest.param("tp=2", {"optimizer": "lamb"}, marks=pytest.mark.long),
         ("pp=2", {"optimizer": "sgd", "clip": inf, "weight_decay": 0.0, "lr": 0.1}),
     ],
 )
@@ -237,6 +246,7 @@ def test_a_run_repeats_to_the_bit(ranks):
     assert run(ranks(3), CONFIG, layout).fingerprint == run(ranks(3), CONFIG, layout).fingerprint
 
 
+@pytest.mark.long
 def test_a_round_of_linear_steps_is_the_mean_of_the_workers_weights(ranks):
     """Whether a worker adds up gradients or subtracts weights, an outer rate of 1 averages: to float32's precision."""
     layout = Layout.parse("dp=3,sync=local,local_steps=7,outer_lr=1,outer_momentum=0")
@@ -294,6 +304,7 @@ def parameters(config: TrainConfig, fragment: int = 0, fragments: int = 1) -> in
     return sum(p.size for name, p in named if fragment_of(name, fragments) == fragment)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dp", [2, 3, 5])
 @pytest.mark.parametrize("fragments", [1, 2])
 def test_workers_send_nothing_but_the_sums_that_are_due(ranks, dp, fragments):
@@ -320,6 +331,7 @@ def test_it_sends_one_over_local_steps_of_data_parallelism_s_bytes(ranks):
     assert (every_step - 8 * losses) == 4 * local  # joining the losses comes after what is measured
 
 
+@pytest.mark.long
 def test_what_it_holds(ranks):
     """Beside AdamW's two moments: start weights and momentum. With linear steps: the sums, and no moments."""
     P = 4 * parameters(CONFIG)

@@ -72,6 +72,7 @@ def test_without_staleness_it_keeps_the_bits_of_one_process(ranks, one_process, 
     assert all(push.staleness == 0 for rank in result.ranks for push in rank.pushes)
 
 
+@pytest.mark.long
 def test_more_servers_than_parameters(ranks, one_process):
     small = replace(CONFIG, layers=1, global_batch=4, steps=2)
     assert len(GPT(small.model, seed=0).parameters()) < 24
@@ -115,6 +116,7 @@ def one_process_in_that_order(config, workers, order):
     return {name: parameter.data for name, parameter in model.named_parameters()}, stale
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["dp=3,sync=async,arrivals=1+1+4", "dp=2,sync=async,arrivals=seeded,servers=2"])
 def test_it_is_training_with_gradients_of_old_weights(ranks, text):
     layout = Layout.parse(text)
@@ -129,6 +131,7 @@ def test_it_is_training_with_gradients_of_old_weights(ranks, text):
         assert [push.staleness for push in server.pushes] == stale
 
 
+@pytest.mark.long
 def test_a_seeded_order_repeats_to_the_bit_however_many_servers_there_are(ranks):
     """And whatever the real speeds: one of the workers is slow in some runs."""
     config = replace(CONFIG, steps=6)
@@ -164,6 +167,7 @@ def test_a_live_run_can_be_played_again(ranks):
     assert agrees(live, repeated) and repeated.ranks[3].pushes == pushes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("staleness", [1, 2, 3])
 def test_no_worker_runs_ahead_further_than_it_may(ranks, staleness):
     config = replace(CONFIG, steps=8)
@@ -313,6 +317,7 @@ def test_why_a_run_differs(text, reason):
     assert not why_it_differs(CONFIG, Layout.parse("dp=2,sync=server"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_bit_flips_in_the_weights_of_a_worker(ranks, precision):
     """They are a copy: the run changes, and goes on with the weights that the worker pulls next."""

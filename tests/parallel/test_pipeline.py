@@ -55,12 +55,14 @@ def test_every_layout_ends_on_the_bits_of_one_process(ranks, one_process, text):
     assert agrees(one_process, result) and result.losses == one_process.losses
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["pp=2,dp=2,zero=1", "pp=3,dp=3,schedule=gpipe", "pp=2,dp=5,schedule=zb-h1"])
 def test_ranks_with_unlike_numbers_of_micro_batches(ranks, text):
     config, layout = replace(CONFIG, global_batch=7), Layout.parse(text)
     assert agrees(run(ranks(1), config, Layout()), run(ranks(layout.world_size), config, layout))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["pp=2", "pp=2,virtual=2,tp=2,sp=1"])
 def test_every_step_and_what_comes_after_training(ranks, text):
     config, layout = replace(CONFIG, context=32), Layout.parse(text)
@@ -190,6 +192,7 @@ def micro_batches_exchanged(world, config, layout, options):
         return train_rank(world, config, layout, options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "text"),
     [

@@ -29,6 +29,7 @@ def cut_at_random(rng: random.Random, shape: tuple[int, ...]) -> tuple[Region, n
     return region, expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(200))
 def test_cuts_and_stretches_are_those_of_numpy(seed):
     rng = random.Random(seed)

@@ -36,7 +36,7 @@ CONFIGS = {
 
 def layouts_to_try() -> list:
     """Every tp, with and without sp, and several ways to share the batch out; by turns with and without dropout.
-    Those of more than four ranks are long."""
+    Those of more than three ranks are long."""
     splits = ("dp=1", "dp=2", "dp=3,sync=naive", "zero=1,dp=2", "zero=2,dp=2", "zero=3,dp=2", "zero=3,dp=3,prefetch=1")
     rows = list(itertools.product((2, 3, 6), (0, 1), splits))
     found = [
@@ -48,7 +48,7 @@ def layouts_to_try() -> list:
     hybrid = "zero=3,dp=4,shard=2,reshard_after_forward=0,tp=2,sp=1"
     found += [("four heads, dropout", text) for text in [*fours, hybrid, "zero=1,dp=2,algorithm=direct,tp=2"]]
     return [
-        pytest.param(name, text, marks=pytest.mark.long if Layout.parse(text).world_size > 4 else ())
+        pytest.param(name, text, marks=pytest.mark.long if Layout.parse(text).world_size > 3 else ())
         for name, text in found
     ]
 
@@ -72,6 +72,7 @@ def test_writing_alone(ranks, text):
     assert found.ranks[0].sample == one.ranks[0].sample and found.ranks[0].validation_loss is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["tp=2", "tp=3,sp=1", "zero=3,dp=2,tp=2,sp=1"])
 def test_every_step_and_what_comes_after_training(ranks, text):
     """The state after each step; the loss on held-out text and what the model writes, of lengths that sp cannot cut."""
@@ -344,6 +345,7 @@ def partial_sums_rounded(world, config, layout, options):
         return train_rank(world, config, layout, options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "text"),
     [

@@ -57,6 +57,7 @@ def test_every_stage_ends_on_the_bits_of_one_process(ranks, one_process, text):
     assert agrees(one_process, result) and result.losses == one_process.losses
 
 
+@pytest.mark.long
 def test_eight_ranks_and_every_step(ranks):
     """Also the state after every step, which is gathered in the middle of training."""
     config = replace(CONFIG, global_batch=16)
@@ -68,6 +69,7 @@ def test_eight_ranks_and_every_step(ranks):
         assert all(rank.step_digests == expected.ranks[0].step_digests for rank in found.ranks)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["zero=1,dp=2", "zero=2,dp=2", "zero=3,dp=2", "zero=3,dp=2,reshard_after_forward=0"])
 def test_validation_and_writing_afterwards(ranks, text):
     """The model is whole again when training is over, on the rank that validates and writes."""
@@ -171,6 +173,7 @@ def test_replicas_are_summed_once_a_step(ranks, stage, rounds):
 # Memory
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dp", [2, 3, 4])
 def test_memory(ranks, dp):
     """Bytes at peak, from the arrays that exist: optimizer state is 1/N from stage 1 on, gradients are 1/N from stage 2

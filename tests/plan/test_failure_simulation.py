@@ -154,6 +154,7 @@ def five_deviations(waste: float, failures: int) -> float:
     return 5 * sqrt(2 / failures) * waste
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pause", [10, 60, 300])
 def test_it_agrees_with_dalys_complete_model(pause):
     interval = daly_interval(M, pause)
@@ -170,6 +171,7 @@ def test_it_agrees_where_hardly_an_interval_is_finished():
     assert spent.share("useful") == pytest.approx(useful, rel=5 * sqrt(2 / kept))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("write", [300, 900, 1500])
 def test_it_agrees_with_saves_written_behind_training(write):
     spent = simulate(Machines(M, interval=1500, pause=10, write=write, restart=300), 20_000 * M)
@@ -179,6 +181,7 @@ def test_it_agrees_with_saves_written_behind_training(write):
     assert tolerance < expected - (1 - goodput(M, 1500, 10, 300))  # the write itself is seen
 
 
+@pytest.mark.long
 def test_where_the_first_order_breaks():
     """For saves of 300 s it says 23.2 %. The simulation says 21.5 %, as the complete model does, and excludes 23.2."""
     interval = young_interval(M, 300)

@@ -35,7 +35,7 @@ def test_the_formula_counts_the_parameters_of_a_real_model(sizes):
     assert parameter_count(config) == sum(parameter.size for parameter in GPT(config).parameters())
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "text",
     [
@@ -158,6 +158,7 @@ def test_commands_refuse_at_once(arguments, capfd):
     assert "parameters, and training it needs at least" in err
 
 
+@pytest.mark.long
 def test_verify_refuses_a_layout_and_leaves_out_default_ones(available, capsys):
     sizes = ["--layers=1", "--heads=2", "--width=16", "--context=16", "--global-batch=8", "--micro-batch=1"]
     P = parameter_count(GPTConfig(layers=1, heads=2, width=16, context=16))

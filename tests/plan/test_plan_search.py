@@ -61,6 +61,7 @@ def fitting(costs: StepCosts, batch: int) -> list[PlannedRun]:
     return sorted((run for run in runs if run.fits), key=lambda run: run.step_seconds)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "cluster", "batch"), CASES, ids=str)
 def test_nothing_that_was_skipped_would_have_won(model, cluster, batch):
     """The oracle tries every value of every key: sp=0, uneven stages, and all else that the search skips."""
@@ -86,6 +87,7 @@ def _searched(run: PlannedRun) -> bool:
     return even and not flash and bool(layout.sp) == (layout.tp > 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "cluster", "batch"), CASES, ids=str)
 def test_the_bounds_are_bounds(model, cluster, batch):
     costs = costs_of(model, cluster)

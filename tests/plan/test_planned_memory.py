@@ -176,8 +176,10 @@ GENERATED = [
 
 @pytest.mark.parametrize(
     ("config", "text"),
-    [pytest.param(*case, id=case[1]) for case in SAMPLE]
-    + [pytest.param(*case, id=case[1], marks=pytest.mark.long) for case in GENERATED if case not in SAMPLE],
+    [
+        pytest.param(*case, id=case[1], marks=() if case in SAMPLE[::4] else pytest.mark.long)
+        for case in [*SAMPLE, *(case for case in GENERATED if case not in SAMPLE)]
+    ],
 )
 def test_what_a_rank_holds(ranks, config, text):
     layout, memories = held(ranks, text, config)
@@ -244,6 +246,7 @@ def test_zb_h1_keeps_for_products_what_waits_for_them(ranks):
             assert found["before_backward"]["activations"] == most <= plan.activations + left_out(config, planned, rank)
 
 
+@pytest.mark.long
 def test_full_recomputation_brings_one_layer_back(ranks):
     """The head is gone by then. And a norm keeps here what it has made of its input, which is kept besides."""
     for text in ("recompute=full", "tp=2,recompute=full", "pp=2,recompute=full", "dp=2,tp=2,sp=1,recompute=full"):
@@ -261,6 +264,7 @@ def test_full_recomputation_brings_one_layer_back(ranks):
             assert found["activations"] == peak + stream + gains - target
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["recompute=selective", "pp=2,recompute=selective", "tp=2,recompute=selective"])
 def test_selective_recomputation_brings_scores_back_when_the_mlp_is_gone(ranks, text):
     """So a short context's scores are in nobody's way, and of a long one's as much as is more than that."""
@@ -292,6 +296,7 @@ def test_the_optimizer_s_moment(ranks, stage):
             assert found["peak"] >= plan.counted + left
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ranks_number", [2, 4])
 @pytest.mark.parametrize("stage", [2, 3])
 def test_what_zero_brings_together(ranks, stage, ranks_number):

@@ -78,9 +78,12 @@ def both(
 @pytest.mark.parametrize(
     "text",
     [
-        "dp=1", "recompute=selective", "recompute=full", "dp=4", "tp=2", "tp=4,sp=1", "dp=2,zero=3", "pp=2", "pp=4",
-        "pp=4,schedule=gpipe", "pp=2,schedule=naive", "pp=2,virtual=2", "pp=2,schedule=interleaved",
-        "pp=4,schedule=zb-h1", "pp=2,schedule=zb-h1", "pp=2,recompute=full", "tp=2,pp=2,dp=2",
+        "dp=1", "tp=2", "dp=2,zero=3", "pp=2,virtual=2",
+        *(pytest.param(text, marks=pytest.mark.long) for text in (
+            "recompute=selective", "recompute=full", "dp=4", "tp=4,sp=1", "pp=2", "pp=4", "pp=4,schedule=gpipe",
+            "pp=2,schedule=naive", "pp=2,schedule=interleaved", "pp=4,schedule=zb-h1", "pp=2,schedule=zb-h1",
+            "pp=2,recompute=full", "tp=2,pp=2,dp=2",
+        )),
     ],
 )  # fmt: skip
 def test_computing_and_bubbles(ranks, text):
@@ -90,6 +93,7 @@ def test_computing_and_bubbles(ranks, text):
     assert (plan.bubble > 0) == ("pp=" in text)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["tp=2", "tp=4", "tp=2,sp=1", "tp=4,sp=1", "tp=2,recompute=full"])
 @pytest.mark.parametrize("bandwidth", [1e12, 1e11])
 def test_tensor_parallelism_is_exposed(ranks, text, bandwidth):
@@ -128,6 +132,7 @@ def test_naive_pipelines_wait_for_every_message(ranks):
     assert plan.total == pytest.approx(clock, abs=SCALARS / 1e12)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["dp=4,bucket_mb=0.05", "dp=2,bucket_mb=0.05"])
 @pytest.mark.parametrize("bandwidth", [1e13, 1e12, 1e11])
 def test_gradients_hide_behind_backward(ranks, text, bandwidth):

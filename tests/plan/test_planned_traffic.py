@@ -71,6 +71,7 @@ def test_a_tied_weight_waits_for_the_other_end_of_a_pipeline(ranks, text):
     assert found[-1]["shard", "all_gather_into_tensor"] == plan["dp", "all_gather_into_tensor"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [3, 5, 7])
 def test_any_number_of_ranks(ranks, number):
     config = replace(CONFIG, global_batch=number)
@@ -84,6 +85,7 @@ def test_any_number_of_ranks(ranks, number):
         assert 0 <= one["shard", "reduce_scatter_tensor"] - plan <= 5 * (number - 1) * HERE.gradient
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["tp=2", "tp=4", "tp=2,recompute=full", "tp=2,sp=1", "tp=4,sp=1", "tp=2,dp=2"])
 def test_tensor_parallelism(ranks, text):
     """Sums travel in float64. Only what the embedding looks up does not, a row and zeros, which are exact in float32:
@@ -98,6 +100,7 @@ def test_tensor_parallelism(ranks, text):
     assert sent == layout.world_size * (plan - looked_up)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "text", ["pp=2", "pp=4", "pp=2,virtual=2", "pp=2,schedule=zb-h1", "tp=2,sp=1,pp=2", "tp=2,pp=2"]
 )
@@ -113,6 +116,7 @@ def test_pipelines(ranks, text):
         assert one["embedding", "all_reduce"] == plan["pp", "all_reduce"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [2, 4])
 @pytest.mark.parametrize("kind", ["ring", "zigzag", "all-gather", "ulysses"])
 def test_context_parallelism(ranks, number, kind):

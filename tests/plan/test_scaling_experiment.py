@@ -54,6 +54,7 @@ def test_more_flops_give_less_loss(measured):
     assert lowest == sorted(lowest, reverse=True)
 
 
+@pytest.mark.long
 def test_the_next_budget_is_larger_than_all_that_was_fitted(measured):
     assert {run.budget for run in measured.next_runs} == {benchmark().NEXT * max(run.budget for run in measured.runs)}
     best = measured.fit.law.optimum(measured.next_runs[0].budget).parameters

@@ -70,6 +70,7 @@ def test_no_direction_improves_the_fit():
             assert objective(**{name: factor * getattr(law, name)}) > least
 
 
+@pytest.mark.long
 def test_intervals_cover_what_is_true_about_as_often_as_they_say():
     """90 % intervals, 30 experiments: a fair one covers 23 or more with a probability above 97 %.
 

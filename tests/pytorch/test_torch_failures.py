@@ -74,6 +74,7 @@ def a_backward_pass():
     return step
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("prepare", [an_all_reduce, pytest.param(a_backward_pass, marks=pytest.mark.long)])
 def test_a_rank_that_is_killed_holds_the_others_up_for_the_timeout_only(fragile, prepare):
     ranks = fragile(2)

@@ -180,6 +180,7 @@ def test_a_broken_ring_breaks_the_training(torch_ranks, tmp_path):
         assert calls and not as_gloo
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "folder, words", [("nowhere", "there is no such folder"), ("empty", "no collective in .* is solved yet")]
 )

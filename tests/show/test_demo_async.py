@@ -20,6 +20,8 @@ from minidist.show.palette import MEANINGS, of_version
 from minidist.show.player.scene import Arrow, Box, Curve
 from minidist.train.served import ServersShare
 
+pytestmark = pytest.mark.long  # it records several training runs
+
 WORKERS, SLOWER = 3, 4  # the default, which lectures show
 STRAGGLER = WORKERS - 1
 SECONDS = run.seconds_of(SLOWER)

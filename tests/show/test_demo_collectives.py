@@ -109,6 +109,7 @@ def test_the_ring_step_by_step(warm):
     assert [network.label(m) for m in steps[1].messages] == ["0 → 1 c (16 B)", "1 → 2 a (16 B)", "2 → 0 b (16 B)"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("seed", [0, 7])

@@ -24,6 +24,8 @@ from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run as train
 
+pytestmark = pytest.mark.long  # it records several training runs
+
 RANKS, SIZE, SEED = 3, 12, 1
 SPARSE, COUNT = f"topk:{SHARE}", 2  # how many of 12 numbers that is
 SCENES = ("top-k", "ledger", "1 bit", "low rank", "loss")

@@ -27,6 +27,8 @@ from minidist.show.palette import of_rank
 from minidist.show.player.scene import Arrow, Box
 from minidist.train.layout import Layout
 
+pytestmark = pytest.mark.long  # it records several training runs
+
 RANKS = 3
 RIGHT = ["ring", "zigzag", "backward", heads.NAME, as_gpus.NAME]
 

@@ -21,6 +21,8 @@ from minidist.show.demos.shared.runs import warm_ranks
 from minidist.train.config import TrainConfig
 from minidist.verify.comparison import ONE_PROCESS
 
+pytestmark = pytest.mark.long  # it records several training runs
+
 RANKS, SIZE = 3, 12
 SYNCS = ["overlapped", "bucketed", "naive"]
 HIDDEN, EXPOSED = COLOURS["hidden"], COLOURS["communication"]

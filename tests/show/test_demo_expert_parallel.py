@@ -29,6 +29,8 @@ from minidist.show.palette import of_rank
 from minidist.show.player.scene import Arrow, Box
 from minidist.verify.comparison import ONE_PROCESS
 
+pytestmark = pytest.mark.long  # it records several training runs
+
 RANKS, SIZE, SEED = 4, 2, 0  # the defaults, which lectures show
 EXPERTS = EXPERTS_OF_RANK * RANKS
 DISPATCH = 3  # the frame in which rows for a rank's own experts stay

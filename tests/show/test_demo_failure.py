@@ -25,6 +25,8 @@ from minidist.show.player.scene import Arrow, Box, Curve
 from minidist.train.checkpoint.commit import LATEST, MANIFEST
 from minidist.verify.comparison import agrees
 
+pytestmark = pytest.mark.long  # it records several training runs
+
 SIZE = 4  # the default, which lectures show
 KILLED = 2 * SIZE - 1  # steps taken before the rank dies
 COUNT = 4  # ranks

@@ -25,6 +25,8 @@ from minidist.trace import Event
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 
+pytestmark = pytest.mark.long  # it records several training runs
+
 
 @pytest.fixture(scope="module")
 def warm():

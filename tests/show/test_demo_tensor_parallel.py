@@ -22,6 +22,8 @@ from minidist.show.player.scene import Box
 from minidist.trace import Event
 from minidist.train.layout import Layout
 
+pytestmark = pytest.mark.long  # it records several training runs
+
 RANKS, SIZE, LAYERS = 3, 10, 2
 BYTES = "sent for them, all ranks"
 

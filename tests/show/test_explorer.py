@@ -330,6 +330,7 @@ def position_on(page, explorer) -> tuple[str, dict]:
     return key, {slider: shown.get(slider, sliders[slider][0]) for slider in sliders}
 
 
+@pytest.mark.long
 def test_a_moved_slider_shows_the_numbers_of_its_position(show, explorer):
     page = show()
     assert text(page, "#outcome") == "Does not fit: a GPU needs 133 GB, 52.7 GB more than it has."
@@ -388,6 +389,7 @@ def test_an_illegal_position_says_why_and_leads_to_the_nearest_legal_one(show, e
     assert text(page, "#outcome").startswith(("Fits", "Does not fit"))
 
 
+@pytest.mark.long
 def test_the_quickest_layout_that_fits_is_that_of_the_table(show, explorer):
     page = show()
     passed_over = 0

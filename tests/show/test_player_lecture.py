@@ -71,6 +71,7 @@ def press(one, *keys: str) -> None:
 # ── predict, then reveal ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.long
 def test_the_player_asks_before_the_frame_that_answers(opened):
     one = opened()
     press(one, " ", " ")
@@ -253,6 +254,7 @@ def test_an_address_opens_a_scene_at_a_step_and_follows_it(opened):
     one.wait_for_function("document.querySelector('#left .note').textContent === 'slow, step 1'")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("address", ["scene=nobody&step=99", "step=x", "scene=set+by+you&dials=7,7"])
 def test_a_wrong_address_opens_something(opened, address):
     assert len(notes(opened(address))) == 1
@@ -274,6 +276,7 @@ BOXES = """() => {
 }"""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("width", "height"), [(1280, 720), (1920, 1080), (390, 844)])
 @pytest.mark.parametrize("address", ["scene=slow&step=1", "scene=set+by+you&step=2", "scene=bad&step=4"])
 def test_nothing_overlaps_and_nothing_is_cut_off(opened, width, height, address):

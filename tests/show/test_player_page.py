@@ -299,6 +299,7 @@ def with_scenes(animation: Animation, names: tuple[str, ...]) -> Animation:
     return replace(animation, scenes=tuple(replace(animation.scenes[0], name=name) for name in names))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [1280, 1920])
 def test_the_scenes_of_every_demonstration_and_the_tools_are_one_line(opened, animation, tmp_path, width):
     for names in SCENES.values():
@@ -343,6 +344,7 @@ def a_talkative_scene(name: str, details: str = "") -> Scene:
     return Scene(name, f"A cart, {name}", tuple(frames), 20, key, "It moves " * 8, details=details)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("width", "height"), [(1280, 720), (1920, 1080)])
 def test_the_picture_has_the_room_that_words_leave_and_the_same_in_every_frame(opened, tmp_path, width, height):
     scenes = a_talkative_scene("long", "in 3 chunks"), a_scene("short")
@@ -386,6 +388,7 @@ def test_facts_are_one_line_that_unfolds(opened, tmp_path):
     assert not opened().is_visible("#more")  # these fit
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("width", "height"), [(390, 844), (844, 390), (320, 568)])
 def test_on_a_phone_nothing_is_lost(opened, width, height):
     one = opened(width, height, is_mobile=True, has_touch=True, device_scale_factor=2)

@@ -46,6 +46,7 @@ def overlap(one, other) -> bool:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "bug", ["", "in backward, a rank computes with its own keys instead of those that have arrived"]
 )

@@ -53,7 +53,9 @@ LAYOUTS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("text", [*LAYOUTS[1:7:2], *(pytest.param(t, marks=pytest.mark.long) for t in LAYOUTS[::2])])
+@pytest.mark.parametrize(
+    "text", [*LAYOUTS[1:7:4], *(pytest.param(t, marks=pytest.mark.long) for t in (*LAYOUTS[::2], LAYOUTS[3]))]
+)
 def test_every_layout_has_the_bits_of_one_process(ranks, text):
     """Numbers of micro-batches that change, with ranks that do not divide them, and schedules made anew."""
     layout = Layout.parse(text)
@@ -65,6 +67,7 @@ def test_experts_meet_in_every_micro_batch(ranks):
     assert agrees(run(ranks(1), config, Layout()), run(ranks(4), config, Layout(dp=4, ep=2)))
 
 
+@pytest.mark.long
 def test_a_run_goes_on_in_the_middle_of_the_ramp():
     interruptions = [Interruption(Layout(dp=3), Layout(pp=2), 2), Interruption(Layout(pp=2), Layout(dp=2, zero=2), 4)]
     results = list(run_interrupted(interruptions, CONFIG, lambda _: None))

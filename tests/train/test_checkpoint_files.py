@@ -272,6 +272,7 @@ def test_two_runs_do_not_save_in_one_folder(ranks, tmp_path):
     assert find_checkpoint(str(tmp_path)) == tmp_path / name_of(4)
 
 
+@pytest.mark.long
 def test_a_checkpoint_says_how_far_its_numbers_were_checked(ranks, tmp_path, capsys):
     """Checks after 3 and 4 steps, checkpoints after 2 and 4: the first was saved before anything had been checked."""
     options = RunOptions(saving=Saving(str(tmp_path), every=2, keep=0, mode="sync"), check_replicas=3)

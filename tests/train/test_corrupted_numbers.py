@@ -142,6 +142,7 @@ def test_the_element_is_told_in_the_full_array():
 # Nothing is found in a healthy run, and nothing changes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "text",
     [
@@ -157,6 +158,7 @@ def test_checks_change_nothing_and_raise_no_false_alarm(ranks, text):
     assert [event for event in events if event[1] != "fault"] == [(0, "verified", step) for step in (1, 3, 4)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "changes"),
     [
@@ -185,6 +187,7 @@ def with_overflows(world, *arguments):
         override({})
 
 
+@pytest.mark.long
 def test_the_replay_follows_the_loss_scale(ranks):
     expected, _ = attempt(ranks, "dp=2", RunOptions(), with_overflows, precision="fp16")
     assert 0 < expected[1] < CONFIG.steps
@@ -202,6 +205,7 @@ def test_no_thread_is_left_by_a_replay(ranks):
     assert attempt(ranks, "zero=3,dp=2", RunOptions(check_replicas=1), threads_after)[0] == without
 
 
+@pytest.mark.long
 def test_steps_are_computed_twice_only_where_a_vote_is_not_enough(ranks):
     def flops(text, way):
         layout = Layout.parse(text)
@@ -223,21 +227,22 @@ def test_steps_are_computed_twice_only_where_a_vote_is_not_enough(ranks):
     [
         # found: by what, the rank that is named, whether the element is; None for nothing
         ("dp=3", "weights", "vote", 1, ("vote", 1, True)),
-        ("dp=3", "weights", "vote", 3, ("vote", 1, True)),
+        pytest.param("dp=3", "weights", "vote", 3, ("vote", 1, True), marks=pytest.mark.long),
         ("dp=3", "moments", "vote", 1, ("vote", 1, True)),
         ("dp=3", "gradients", "vote", 1, None),  # wrong before the sum: all replicas agree
-        ("dp=3", "gradients", "auto", 1, None),  # enough voters, who see nothing
+        pytest.param("dp=3", "gradients", "auto", 1, None, marks=pytest.mark.long),  # enough voters, who see nothing
         ("dp=3", "gradients", "replay", 1, ("replay", 1, True)),
-        ("dp=3", "gradients", "replay", 3, ("replay", 1, False)),
+        pytest.param("dp=3", "gradients", "replay", 3, ("replay", 1, False), marks=pytest.mark.long),
         ("dp=3", "message", "replay", 1, ("replay", None, False)),  # nobody's own numbers are wrong
-        ("dp=2", "weights", "vote", 1, ("vote", None, True)),  # one of two
-        ("dp=2", "weights", "auto", 1, ("replay", 1, True)),
+        pytest.param("dp=2", "weights", "vote", 1, ("vote", None, True), marks=pytest.mark.long),  # one of two
+        pytest.param("dp=2", "weights", "auto", 1, ("replay", 1, True), marks=pytest.mark.long),
         ("dp=2", "gradients", "auto", 1, ("replay", 1, True)),
         ("dp=1", "weights", "auto", 1, ("replay", 0, True)),
         ("dp=1", "moments", "auto", 3, ("replay", 0, False)),
-        ("tp=2", "gradients", "auto", 1, ("replay", 1, True)),
-        ("tp=2", "weights", "auto", 1, ("replay", None, True)),  # in tensor parallelism all activations are wrong
-        ("pp=2", "moments", "auto", 1, ("replay", 1, True)),
+        pytest.param("tp=2", "gradients", "auto", 1, ("replay", 1, True), marks=pytest.mark.long),
+        # in tensor parallelism all activations are wrong
+        pytest.param("tp=2", "weights", "auto", 1, ("replay", None, True), marks=pytest.mark.long),
+        pytest.param("pp=2", "moments", "auto", 1, ("replay", 1, True), marks=pytest.mark.long),
         pytest.param("zero=1,dp=3", "moments", "auto", 1, ("replay", 1, True), marks=pytest.mark.long),
         pytest.param("zero=3,dp=3", "gradients", "auto", 3, ("replay", 1, False), marks=pytest.mark.long),
     ],
@@ -263,6 +268,7 @@ def test_what_is_found_of_a_flipped_bit(ranks, text, place, way, every, found):
     assert f"step {STEP}" in str(finding) and "The last verified step is 2" in str(finding)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", FLIPS)
 def test_a_flip_changes_what_it_says(ranks, place):
     options = RunOptions(faults=(Fault(1, STEP, "flip", place=place),))

@@ -128,6 +128,7 @@ def test_nobody_is_left(tmp_path):
         elastic(tmp_path, "dp=1", "rank=0,step=3,kind=kill")
 
 
+@pytest.mark.long
 def test_restart_keeps_the_layout(ranks, tmp_path):
     result, interruptions = elastic(
         tmp_path, "dp=3", "rank=1,step=2,kind=kill", "rank=1,step=5,kind=raise", on_failure="restart"
@@ -143,10 +144,10 @@ EXPERTS = {"experts": 4, "expert_hidden": 8, "bias_rate": 0.01}
     ("layout", "after", "settings"),
     [
         ("zero=3,dp=3", "dp=2,zero=3", {}),
-        ("dp=4,ep=2", "dp=3", EXPERTS),
-        ("dp=4,ep=4,zero=2", "dp=3,zero=2", EXPERTS),
+        pytest.param("dp=4,ep=2", "dp=3", EXPERTS, marks=pytest.mark.long),
+        pytest.param("dp=4,ep=4,zero=2", "dp=3,zero=2", EXPERTS, marks=pytest.mark.long),
         ("pp=2,dp=2,schedule=gpipe", "dp=3", {"layers": 2}),
-        ("tp=2,cp=2,sp=1", "dp=3", {"sequence_chunks": 2}),
+        pytest.param("tp=2,cp=2,sp=1", "dp=3", {"sequence_chunks": 2}, marks=pytest.mark.long),
     ],
 )
 def test_every_axis_shrinks(ranks, tmp_path, layout, after, settings):
@@ -156,6 +157,7 @@ def test_every_axis_shrinks(ranks, tmp_path, layout, after, settings):
     assert str(result.layout) == after
 
 
+@pytest.mark.long
 def test_a_loss_scale_that_moves_goes_on_where_it_was(ranks, tmp_path):
     """At a high learning rate the gradients overflow once, and the scale is halved."""
     config = replace(CONFIG, precision="fp16", steps=12, lr=0.1)
@@ -237,6 +239,7 @@ class CorruptedNumbers(RuntimeError):
     pass
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("named", "gone", "verified", "resumed"),
     [
@@ -265,6 +268,7 @@ def test_corrupted_numbers_go_back_to_where_all_was_well(tmp_path, verified, res
     assert result.layout == Layout(dp=3 - len(gone))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("place", "memory"),
     [
@@ -288,6 +292,7 @@ def test_a_rank_that_dies_before_a_check_could_find_a_flipped_bit(ranks, tmp_pat
     assert result.fingerprint == reference(ranks, config)
 
 
+@pytest.mark.long
 def test_what_is_not_to_be_relied_on_stays_so_when_going_back_fails_too(tmp_path, monkeypatch):
     """A rank dies while the survivors are asked what they hold."""
     from minidist.train.resilience import going_back as module

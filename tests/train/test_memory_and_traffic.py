@@ -72,6 +72,7 @@ def sent(ranks, text: str, precision: str, name: str, axis: str) -> tuple[int, s
     return sum(row["bytes_sent"] for row in rows), {row["dtype"] for row in rows}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "precision", ["bf16", *(pytest.param(name, marks=pytest.mark.long) for name in ("fp16", "fp8"))]
 )

@@ -63,6 +63,7 @@ def recording(world, config, layout, options):
     return result
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "text",
     [
@@ -97,6 +98,7 @@ def trained(capsys, tmp_path, *flags) -> tuple[str, dict]:
     return " ".join(capsys.readouterr().out.split()), json.loads(path.read_text())
 
 
+@pytest.mark.long
 def test_the_command_counts_bytes_between_nodes(capsys, tmp_path):
     _, one = trained(capsys, tmp_path, "--dp", "4", "--algorithm", "ring")
     out, two = trained(capsys, tmp_path, "--dp", "4", "--algorithm", "ring", "--node-size", "2")
@@ -112,6 +114,7 @@ def test_the_command_counts_bytes_between_nodes(capsys, tmp_path):
     assert sums[0] == 3 * sums[1]  # 2 (N-1)/N M, and 2 (n-1)/n M/L: 3/2 and 1/2
 
 
+@pytest.mark.long
 def test_one_node_has_no_column_for_others(capsys, tmp_path):
     assert "between nodes" not in trained(capsys, tmp_path, "--dp", "2")[0]
     assert "between nodes" not in trained(capsys, tmp_path, "--dp", "2", "--node-size", "2")[0]

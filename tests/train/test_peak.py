@@ -55,14 +55,15 @@ def test_each_rank_brings_its_peak_back(ranks):
     assert (asked.ranks[0].traffic.sent == plain.ranks[0].traffic.sent).all()  # its barrier is not the run's
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--steps=1"],
+        pytest.param(["--steps=1"], marks=pytest.mark.long),
         ["--steps=3", "--dp=2", "--recompute=full"],
-        ["--steps=2", "--pp=2", "--layers=3"],
+        pytest.param(["--steps=2", "--pp=2", "--layers=3"], marks=pytest.mark.long),
         ["--steps=2", "--dp=2", "--ep=2", "--experts=4", "--expert-hidden=16"],
-        ["--steps=2", "--precision=fp16", "--loss-scale=1099511627776"],
+        pytest.param(["--steps=2", "--precision=fp16", "--loss-scale=1099511627776"], marks=pytest.mark.long),
     ],
 )
 def test_train_shows_and_writes_utilization(capsys, tmp_path, flags):
@@ -79,6 +80,7 @@ def test_train_shows_and_writes_utilization(capsys, tmp_path, flags):
         assert sum(rank["time"].values()) == pytest.approx(1)
 
 
+@pytest.mark.long
 def test_a_run_that_goes_on_counts_its_own_steps(capsys, tmp_path):
     folder, results = tmp_path / "saved", tmp_path / "results.json"
     flags = ["--steps=3", f"--save={folder}", "--save-every=1", "--keep=0", f"--json={results}"]

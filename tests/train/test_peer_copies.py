@@ -70,7 +70,7 @@ def elastic(layout, *faults, config=CONFIG, every=2, copies=1, folder=None, rank
     "layout",
     [
         "dp=3",
-        "dp=3,zero=3",
+        pytest.param("dp=3,zero=3", marks=pytest.mark.long),
         pytest.param("dp=5,zero=1", marks=pytest.mark.long),
         pytest.param("dp=7,zero=2", marks=pytest.mark.long),
     ],
@@ -90,14 +90,15 @@ def test_any_one_rank_may_die(ranks, layout):
 EXPERTS = {"experts": 4, "expert_hidden": 8, "bias_rate": 0.01}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("layout", "after", "settings"),
     [
-        ("dp=5,zero=1", "dp=4,zero=1", {}),
+        pytest.param("dp=5,zero=1", "dp=4,zero=1", {}, marks=pytest.mark.long),
         ("dp=3,zero=3", "tp=2", {"precision": "bf16"}),  # 7 micro-batches on 2 ranks: 3.5, not 4
-        ("dp=2,tp=2,zero=2", "dp=3,zero=2", {}),
-        ("pp=2,tp=2", "dp=3", {"precision": "fp16", "layers": 2}),
-        ("dp=4,ep=2,zero=1", "dp=3,zero=1", EXPERTS),
+        pytest.param("dp=2,tp=2,zero=2", "dp=3,zero=2", {}, marks=pytest.mark.long),
+        pytest.param("pp=2,tp=2", "dp=3", {"precision": "fp16", "layers": 2}, marks=pytest.mark.long),
+        pytest.param("dp=4,ep=2,zero=1", "dp=3,zero=1", EXPERTS, marks=pytest.mark.long),
     ],
 )
 def test_what_is_left_goes_on_in_another_layout(ranks, layout, after, settings):
@@ -116,6 +117,7 @@ def test_survivors_that_have_no_place_hand_over_what_they_hold(ranks):
     assert (interruption.source, interruption.resumed) == (MEMORY, 4)
 
 
+@pytest.mark.long
 def test_down_to_one_rank(ranks):
     """Rank by rank: after each failure the copies are complete again before the next."""
     result, interruptions = elastic(
@@ -131,6 +133,7 @@ def test_before_the_first_snapshot_it_begins_again(ranks):
     assert (interruption.source, interruption.resumed, interruption.lost) == ("the beginning", 0, "")
 
 
+@pytest.mark.long
 def test_a_rank_that_hangs(ranks):
     result, [interruption] = elastic("dp=3,zero=1", "rank=1,step=5,kind=hang", patience=3.0)
     assert result.fingerprint == reference(ranks) and (interruption.ranks, interruption.resumed) == ((1,), 4)
@@ -180,6 +183,7 @@ def test_then_a_checkpoint_on_the_disk_is_next(ranks, tmp_path):
     assert LOST.fullmatch(interruption.lost) and result.fingerprint == reference(ranks)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("second", "copies"), [(3, 1), (2, 2)])
 def test_two_that_are_no_neighbours_or_have_two_copies_may_die(ranks, second, copies):
     result, [interruption] = elastic(
@@ -189,6 +193,7 @@ def test_two_that_are_no_neighbours_or_have_two_copies_may_die(ranks, second, co
     assert result.fingerprint == reference(ranks) and result.layout.world_size == 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("every", "source"), [(2, MEMORY), (5, "step-000003")])
 def test_the_newer_of_memory_and_disk_counts(ranks, tmp_path, every, source):
     """Checkpoints come every 3 steps, and a rank dies in step 4."""
@@ -217,7 +222,7 @@ def dies_while_copying(rank, step):
     return rank_function
 
 
-@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("rank", [0, pytest.param(2, marks=pytest.mark.long)])
 def test_a_rank_that_dies_while_copies_are_under_way(ranks, rank):
     """The generation before is whole."""
     result, [interruption] = elastic("dp=4,zero=1", rank_function=dies_while_copying(rank, 4))
@@ -226,6 +231,7 @@ def test_a_rank_that_dies_while_copies_are_under_way(ranks, rank):
     assert result.fingerprint == reference(ranks)
 
 
+@pytest.mark.long
 def test_another_failure_during_recovery(ranks):
     """The second rank dies as the first attempt to go on begins."""
 
@@ -242,6 +248,7 @@ def test_another_failure_during_recovery(ranks):
     assert result.fingerprint == reference(ranks)
 
 
+@pytest.mark.long
 def test_another_failure_before_the_next_snapshot(ranks):
     """What the first dead rank held has two holders again by then."""
 
@@ -257,6 +264,7 @@ def test_another_failure_before_the_next_snapshot(ranks):
     assert result.layout.world_size == 2 and result.fingerprint == reference(ranks)
 
 
+@pytest.mark.long
 def test_a_writer_of_the_run_before_does_not_disturb_the_next(ranks, tmp_path):
     """As a rank dies, step 4 is being written, slowly, by threads that live on in the survivors. The run goes on from
     step 3, comes to step 4 in another layout, and writes files of the same names."""

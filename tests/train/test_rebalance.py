@@ -125,7 +125,14 @@ def shares_of(result) -> list[tuple[int, ...]]:
     return list(map(tuple, counts[:, 0].T.tolist()))
 
 
-@pytest.mark.parametrize(("config", "text"), [(config, text) for config, texts in LAYOUTS.items() for text in texts])
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        pytest.param(config, text, marks=pytest.mark.long if number % 4 else ())
+        for config, texts in LAYOUTS.items()
+        for number, text in enumerate(texts)
+    ],
+)
 def test_the_fingerprint_is_that_of_one_process(ranks, one_process, config, text):
     layout = Layout.parse(text)
     result = run(ranks(layout.world_size), config, layout, RunOptions(rebalance=True), None, train_by_made_up_times)

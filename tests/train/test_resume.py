@@ -58,7 +58,7 @@ def interrupted(ranks, config, before, after, step, folder, **saving):
 
 
 @pytest.mark.parametrize(
-    ("count", "most"), [(8, 4), pytest.param(40, 6, marks=pytest.mark.long)], ids=["a few", "many"]
+    ("count", "most"), [(2, 3), pytest.param(24, 6, marks=pytest.mark.long)], ids=["a few", "many"]
 )
 def test_interruptions_of_a_generated_set_of_layouts(ranks, references, tmp_path, count, most):
     """Drawn from all legal layouts on so many ranks; every precision; every step."""
@@ -77,7 +77,8 @@ def test_interruptions_of_a_generated_set_of_layouts(ranks, references, tmp_path
         assert result.steps_here == config.steps - step
 
 
-@pytest.mark.parametrize("optimizer", ["lamb", "sgd"])
+@pytest.mark.long
+@pytest.mark.parametrize("optimizer", ["lamb", pytest.param("sgd", marks=pytest.mark.long)])
 def test_other_optimizers_go_on_too(ranks, references, tmp_path, optimizer):
     """SGD has no arrays to save."""
     config = replace(CONFIG, optimizer=optimizer, precision="bf16")
@@ -110,6 +111,7 @@ def train_without_the_scale(*arguments):
         share.grad_scaler = original
 
 
+@pytest.mark.long
 def test_the_scale_of_the_loss_is_part_of_the_state(ranks, references, tmp_path):
     """In this run it changes before the interruption; whoever forgets it ends elsewhere, and that is seen."""
     config = replace(CONFIG, precision="fp16", lr=3.0, experts=0, **{name: getattr(TrainConfig, name) for name in (
@@ -125,6 +127,7 @@ def test_the_scale_of_the_loss_is_part_of_the_state(ranks, references, tmp_path)
     assert forgotten.ranks[0].loss_scale != expected.ranks[0].loss_scale
 
 
+@pytest.mark.long
 def test_each_rank_reads_what_it_needs_and_no_more(ranks, tmp_path):
     """Under ZeRO-3 the ranks together read every element of the state once, whoever wrote it."""
     run(ranks(4), CONFIG, Layout(tp=2, pp=2), RunOptions(saving=Saving(str(tmp_path), every=2), stop_after=1))
@@ -141,8 +144,17 @@ def test_each_rank_reads_what_it_needs_and_no_more(ranks, tmp_path):
     assert max(rank.bytes_read for rank in two.ranks) < 0.75 * sum(sizes.values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    "layout", ["dp=3", "zero=1,dp=3", "zero=3,dp=4,shard=2", "tp=2,dp=2,sp=1", "pp=2,dp=2,zero=1", "dp=4,ep=2", "cp=2"]
+    "layout",
+    [
+        "zero=1,dp=3",
+        "dp=4,ep=2",
+        *(
+            pytest.param(text, marks=pytest.mark.long)
+            for text in ("dp=3", "zero=3,dp=4,shard=2", "tp=2,dp=2,sp=1", "pp=2,dp=2,zero=1", "cp=2")
+        ),
+    ],
 )
 def test_every_element_is_written_once_and_about_as_much_by_each_rank(ranks, tmp_path, layout):
     layout = Layout.parse(layout)
@@ -163,6 +175,7 @@ def test_every_element_is_written_once_and_about_as_much_by_each_rank(ranks, tmp
         assert min(sizes) > headers
 
 
+@pytest.mark.long
 def test_the_arrays_are_those_of_the_run(ranks, tmp_path):
     """What is in the files is what one process has after that step, to the bit: also under the names of export."""
     expected = run(ranks(1), CONFIG, Layout(), RunOptions(stop_after=1)).ranks[0].arrays
@@ -178,6 +191,7 @@ def test_the_arrays_are_those_of_the_run(ranks, tmp_path):
     assert not any(name.startswith("exp_avg") for name in plain)
 
 
+@pytest.mark.long
 def test_torch_loads_an_export(ranks, tmp_path):
     torch = pytest.importorskip("torch")
     from safetensors.torch import load_file as load_torch
@@ -192,6 +206,7 @@ def test_torch_loads_an_export(ranks, tmp_path):
     assert np.array_equal(weight.numpy(), load_file(path)["blocks.0.attention.qkv.weight"])
 
 
+@pytest.mark.long
 def test_a_finished_run_resumes_at_its_end(ranks, references, tmp_path):
     options = RunOptions(saving=Saving(str(tmp_path), every=3))
     first = run(ranks(2), CONFIG, Layout(dp=2), options)
@@ -202,6 +217,7 @@ def test_a_finished_run_resumes_at_its_end(ranks, references, tmp_path):
     assert again.fingerprint == first.fingerprint
 
 
+@pytest.mark.long
 def test_old_checkpoints_are_removed_and_latest_follows(ranks, tmp_path):
     for keep, expected in ((1, [4]), (2, [3, 4]), (0, [1, 2, 3, 4])):
         folder = tmp_path / str(keep)
@@ -251,6 +267,7 @@ def train_on_a_disk_that_fills_up(world, config, layout, options):
         around.Saver = original
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_full_disk_costs_that_checkpoint_and_nothing_else(ranks, references, tmp_path, mode):
     events = []

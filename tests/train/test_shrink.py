@@ -26,6 +26,7 @@ def plain(ranks, config, **settings):
     return Layout(dp=min(ranks, config.micro_batches), **settings)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("config", CONFIGS, ids=["chunks", "odd heads", "experts"])
 def test_always_legal_and_never_slower_than_data_parallelism(config):
     """Of every layout on up to 4 ranks and some of those on up to 8, for all numbers of ranks that may be left."""

@@ -102,6 +102,7 @@ def test_train_names_a_slow_rank(capsys, monkeypatch, tmp_path):
     assert "rank 1 is " in shown.err  # while it trains
 
 
+@pytest.mark.long
 def test_train_asks_the_learners_own_slow_ranks_and_deal(capsys, tmp_path):
     (tmp_path / "ch12_mine.py").write_text(
         "def slow_ranks(seconds, threshold=2):\n    return {0: 7.0}\n\n\n"

@@ -65,6 +65,7 @@ def test_configs_differ(one_process):
     assert len({result.fingerprint for result in one_process.values()}) == len(CONFIGS)
 
 
+@pytest.mark.long
 def test_training_learns(ranks):
     result = run(
         ranks(2), TrainConfig(steps=40, global_batch=16), Layout.parse("dp=2"), RunOptions(validate=True, sample=5)
@@ -74,6 +75,7 @@ def test_training_learns(ranks):
     assert len(result.ranks[0].sample) == 5
 
 
+@pytest.mark.long
 def test_float32_sums_drift(ranks):
     """What float64 sums are for: without them two layouts part, at the first step, by an ulp or so."""
     config = replace(SMALL, reduce_dtype="float32")

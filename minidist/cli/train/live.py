@@ -8,7 +8,6 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 
 from minidist.cli.flags import integer
-from minidist.show.live.server import serving
 from minidist.show.live.state import Live
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -42,6 +41,8 @@ def watching(
         return
     if port not in PORTS:
         raise ValueError(f"--watch {port}: a port is a number up to {PORTS[-1]}; leave it out for any that is free")
+    from minidist.show.live.server import serving  # Python's HTTP server takes a sixth of the command's start
+
     live = Live(config, layout)
     with TemporaryDirectory(prefix="minidist-orders-") as orders, ExitStack() as stack:
         try:

@@ -18,9 +18,11 @@ def pytest_arguments(graders: Path, verdicts: Path, impl: str, targets: Sequence
     """The arguments of pytest that judge answers with the graders of the targets, and write verdicts to a file."""
     files = [str(graders / f"test_{name}.py") for name in sorted(set(map(chapter_of, targets)))] or [str(graders)]
     tasks = [argument for target in targets for argument in ("--task", target)]
-    plain = ["--rootdir", str(graders), "-c", "/dev/null", "--tb", "native", "-p", "no:cacheprovider", "-q"]
+    # --confcutdir: no conftest.py of the other tests, in the folder above
+    alone = ["--rootdir", str(graders), "--confcutdir", str(graders), "-c", "/dev/null"]
+    plain = ["--tb", "native", "-p", "no:cacheprovider", "-q"]
     plugin = ["-p", "minidist.course.authoring.plugin", "--impl", impl, "--verdicts", str(verdicts)]
-    return [*files, *plain, *plugin, *tasks, *more]
+    return [*files, *alone, *plain, *plugin, *tasks, *more]
 
 
 def grader_command(graders: Path, verdicts: Path, impl: str, targets: Sequence[str], *more: str) -> list[str]:

@@ -16,7 +16,7 @@ from minidist.comm.runtime.processes.parent_death import end_with_parent
 from minidist.comm.runtime.processes.sweep import sweep
 from minidist.course.grading.descendants import MARK, end_all, running
 
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.25  # to list the processes takes milliseconds
 GRACE_SECONDS = 3.0  # for an interrupted command to end by itself
 
 
@@ -62,7 +62,8 @@ def supervise(
             elif processes is not None and len(running(mark)) > processes:
                 exceeded = "processes"
             else:
-                time.sleep(POLL_SECONDS)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(POLL_SECONDS)
     finally:
         status = process.returncode
         end_all(mark)

@@ -33,6 +33,7 @@ def on_the_clock(ranks, spec: ClusterSpec, nbytes: int, algorithm: str):
     return report(replay(logs, topology, None))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["h100:2x4", "a100:3x2", pytest.param("h100:4x3", marks=pytest.mark.long)])
 def test_hierarchical_wins_where_buffers_are_large(ranks, text):
     """And takes its closed form: 2 (L-1) steps inside a node and 2 (n-1) steps between nodes."""
@@ -47,6 +48,7 @@ def test_hierarchical_wins_where_buffers_are_large(ranks, text):
         assert found["hierarchical"] == pytest.approx(2 * (inside + across), rel=1e-9 if whole else 1e-3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["h100:2x4", "h100:4x3", "h100:4x2,oversubscription=4", "h100:2x4,oversubscription=8"])
 @pytest.mark.parametrize("nbytes", SIZES)
 def test_what_auto_takes_is_the_best_on_the_clock_or_nearly(ranks, text, nbytes):
@@ -86,6 +88,7 @@ def test_the_cost_model_is_exact_where_no_message_waits_for_another(ranks, algor
         assert on_the_clock(ranks, spec, nbytes, algorithm).seconds == pytest.approx(model, rel=1e-9)
 
 
+@pytest.mark.long
 def test_double_trees_beat_a_ring_on_many_nodes_of_one(ranks):
     """A ring takes 2 (N-1) latencies, a double tree about 2 log2 N: NCCL takes trees for this reason."""
     spec, nbytes = ClusterSpec.parse("h100:16x1"), 256 << 10

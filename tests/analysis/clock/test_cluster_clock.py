@@ -8,7 +8,7 @@ import pytest
 from minidist import trace
 from minidist.analysis.clock.replay import replay
 from minidist.analysis.clock.report import report
-from minidist.comm import Cluster, all_reduce, broadcast
+from minidist.comm import all_reduce, broadcast
 from minidist.comm.point_to_point import irecv, isend, recv, send
 from minidist.plan.cluster.topology import Link, Topology
 from minidist.train.config import TrainConfig
@@ -39,39 +39,42 @@ def two_nodes(size: int, uplink: float) -> Topology:
     )
 
 
-def recorded(fn, ranks: int, *args) -> list[list]:
-    def body(world, *inner):
-        trace.start()
-        try:
-            fn(world, *inner)
-        finally:
-            log = trace.stop()
-        return log
+def traced(world, fn, *args) -> list:
+    """The log of this rank while it runs a function."""
+    trace.start()
+    try:
+        fn(world, *args)
+    finally:
+        log = trace.stop()
+    return log
 
-    with Cluster(ranks) as cluster:
-        return cluster.run(body, *args, timeout=60)
+
+@pytest.fixture
+def recorded(ranks):
+    """``recorded(fn, size, ...)`` runs a function on so many ranks; the log of each."""
+    return lambda fn, size, *args: ranks(size).run(traced, fn, *args, timeout=60)
 
 
 def reducing(world, elements, algorithm):
     all_reduce(np.ones(elements, np.float32), group=world, algorithm=algorithm)
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 5, 8])
+@pytest.mark.parametrize("size", [2, 3, 5, 8])
 @pytest.mark.parametrize("nbytes", [0, 4 * 840, 4 * 840_000])
-def test_ring(ranks, nbytes):
-    logs = recorded(reducing, ranks, nbytes // 4, "ring")
-    seconds = replay(logs, star(ranks), None).seconds
-    assert seconds == pytest.approx(2 * (ranks - 1) * (ALPHA + nbytes / ranks * BETA), rel=EXACT)
+def test_ring(recorded, size, nbytes):
+    logs = recorded(reducing, size, nbytes // 4, "ring")
+    seconds = replay(logs, star(size), None).seconds
+    assert seconds == pytest.approx(2 * (size - 1) * (ALPHA + nbytes / size * BETA), rel=EXACT)
 
 
-@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("size", [2, 4, 8])
 @pytest.mark.parametrize("algorithm", ["tree", "halving_doubling"])
-def test_tree_and_halving_doubling(ranks, algorithm):
+def test_tree_and_halving_doubling(recorded, size, algorithm):
     nbytes = 4 * 840_000
-    logs = recorded(reducing, ranks, nbytes // 4, algorithm)
-    rounds = 2 * ceil(log2(ranks))
-    moved = rounds * nbytes if algorithm == "tree" else 2 * (ranks - 1) / ranks * nbytes
-    assert replay(logs, star(ranks), None).seconds == pytest.approx(rounds * ALPHA + moved * BETA, rel=EXACT)
+    logs = recorded(reducing, size, nbytes // 4, algorithm)
+    rounds = 2 * ceil(log2(size))
+    moved = rounds * nbytes if algorithm == "tree" else 2 * (size - 1) / size * nbytes
+    assert replay(logs, star(size), None).seconds == pytest.approx(rounds * ALPHA + moved * BETA, rel=EXACT)
 
 
 def sending_all_at_once(world, elements):
@@ -83,7 +86,7 @@ def sending_all_at_once(world, elements):
         work.wait()
 
 
-def test_messages_share_ports_and_pay_the_latency_once():
+def test_messages_share_ports_and_pay_the_latency_once(recorded):
     logs = recorded(sending_all_at_once, 5, 10_000)
     assert replay(logs, star(5), None).seconds == pytest.approx(ALPHA + 4 * 40_000 * BETA, rel=EXACT)
 
@@ -97,16 +100,16 @@ def crossing(world, elements):
         recv(array, world.rank - half, world)
 
 
-@pytest.mark.parametrize("ranks", [2, 6])
-def test_messages_between_nodes_share_the_uplink(ranks):
-    logs = recorded(crossing, ranks, 100_000)
-    topology = two_nodes(ranks // 2, 10e9)
+@pytest.mark.parametrize("size", [2, 6])
+def test_messages_between_nodes_share_the_uplink(recorded, size):
+    logs = recorded(crossing, size, 100_000)
+    topology = two_nodes(size // 2, 10e9)
     found = replay(logs, topology, None)
-    assert found.seconds == pytest.approx(ranks // 2 * 400_000 / 10e9, rel=EXACT)
+    assert found.seconds == pytest.approx(size // 2 * 400_000 / 10e9, rel=EXACT)
     told = report(found)
     assert told.links[0].edge == ("node0", "node1") and told.links[0].utilization == pytest.approx(1)
-    assert told.slowed == pytest.approx(max(1, ranks // 2))
-    assert told.bytes_between_nodes == ranks // 2 * 400_000
+    assert told.slowed == pytest.approx(max(1, size // 2))
+    assert told.bytes_between_nodes == size // 2 * 400_000
 
 
 def both_ways(world, elements):
@@ -116,7 +119,7 @@ def both_ways(world, elements):
     receiving.wait()
 
 
-def test_both_directions_of_a_link_work_at_the_same_time():
+def test_both_directions_of_a_link_work_at_the_same_time(recorded):
     assert replay(recorded(both_ways, 2, 10_000), star(2), None).seconds == pytest.approx(ALPHA + 40_000 * BETA)
 
 
@@ -128,7 +131,7 @@ def overlapping(world, elements, flops):
 
 
 @pytest.mark.parametrize("flops", [0, 10, 1000])
-def test_asynchronous_collectives_run_beside_kernels(flops):
+def test_asynchronous_collectives_run_beside_kernels(recorded, flops):
     """max(compute, communication) + compute; one FLOP takes a microsecond."""
     logs = recorded(overlapping, 4, 84_000, flops)
     topology = star(4)
@@ -148,7 +151,7 @@ def two_groups(world, elements):
         work.wait()
 
 
-def test_streams_of_one_rank_use_one_connection_in_turn():
+def test_streams_of_one_rank_use_one_connection_in_turn(recorded):
     assert replay(recorded(two_groups, 2, 10_000), star(2), None).seconds == pytest.approx(ALPHA + 80_000 * BETA)
 
 
@@ -161,11 +164,10 @@ def attention_only(kernel) -> float:
 
 
 @pytest.mark.parametrize("schedule", ["naive", "gpipe", "1f1b"])
-def test_pipeline_bubble(schedule):
+def test_pipeline_bubble(ranks, schedule):
     """(m + p - 1) (f + b) for GPipe and 1F1B, p m (f + b) for one micro-batch at a time (Narayanan et al., 2021)."""
     stages, micro_batches = 4, 8
-    with Cluster(stages) as cluster:
-        found = run(cluster, CONFIG, Layout(pp=stages, schedule=schedule), RunOptions(trace=True))
+    found = run(ranks(stages), CONFIG, Layout(pp=stages, schedule=schedule), RunOptions(trace=True))
     free = Link(1e30, 0.0)
     topology = Topology(("a", "b", "c", "d"), (0,) * 4, {(x, y): free for x in "abcd" for y in "abcd" if x != y})
     replayed = replay([rank.log for rank in found.ranks], topology, attention_only)
@@ -175,22 +177,20 @@ def test_pipeline_bubble(schedule):
     assert [rank.computing for rank in told.ranks] == pytest.approx([3 * micro_batches] * stages, rel=EXACT)
 
 
-def test_data_parallel_is_as_fast_as_one_rank_on_a_free_network():
+def test_data_parallel_is_as_fast_as_one_rank_on_a_free_network(ranks):
     seconds = []
-    for ranks in (1, 4):
-        with Cluster(ranks) as cluster:
-            found = run(cluster, CONFIG, Layout(dp=ranks), RunOptions(trace=True))
-        topology = star(ranks) if ranks == 1 else Topology(
+    for size in (1, 4):
+        found = run(ranks(size), CONFIG, Layout(dp=size), RunOptions(trace=True))
+        topology = star(size) if size == 1 else Topology(
             tuple("abcd"), (0,) * 4, {(x, y): Link(1e30, 0.0) for x in "abcd" for y in "abcd" if x != y}
         )  # fmt: skip
         seconds.append(report(replay([r.log for r in found.ranks], topology, attention_only)).seconds)
     assert seconds[0] == pytest.approx(4 * seconds[1], rel=EXACT)
 
 
-def test_a_replay_of_a_replay_has_the_same_events():
+def test_a_replay_of_a_replay_has_the_same_events(ranks):
     """What comes out is a log: its steps and spans are those of the run."""
-    with Cluster(2) as cluster:
-        found = run(cluster, CONFIG, Layout(dp=2), RunOptions(trace=True))
+    found = run(ranks(2), CONFIG, Layout(dp=2), RunOptions(trace=True))
     logs = [rank.log for rank in found.ranks]
     replayed = replay(logs, star(2), lambda kernel: 1e-6)
     for before, after in zip(logs, replayed.logs, strict=True):
@@ -206,7 +206,7 @@ def test_a_replay_of_a_replay_has_the_same_events():
         assert sum(isinstance(e, trace.Message) for e in before) == sum(isinstance(e, trace.Message) for e in after)
 
 
-def test_logs_of_some_ranks_are_refused():
+def test_logs_of_some_ranks_are_refused(recorded):
     logs = recorded(reducing, 3, 100, "ring")
     with pytest.raises(ValueError, match="the run has 2 ranks, and the topology 3"):
         replay(logs[:2], star(3), None)
@@ -214,7 +214,7 @@ def test_logs_of_some_ranks_are_refused():
         replay([logs[0], logs[1], []], star(3), None)
 
 
-def test_a_missing_link_is_named():
+def test_a_missing_link_is_named(recorded):
     topology = star(3)
     del topology.links["switch", "gpu2"]
     broken = Topology(topology.chips, topology.nodes, topology.links)

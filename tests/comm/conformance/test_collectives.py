@@ -181,6 +181,7 @@ def larger_than_the_queues(world):
             same(out, np.concatenate([whole[cut]] * world.size))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [pytest.param(2, marks=long), 3, pytest.param(5, marks=long)])
 def test_arrays_larger_than_every_queue(small_queues, size):
     small_queues(size).run(larger_than_the_queues)

@@ -29,6 +29,7 @@ def passed(output: str) -> tuple[int, int]:
     return found["passed"], found.get("skipped", 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("environment", "nodes", "matrix"),
     [(ONE_NODE, (0, 0, 0, 0, 0), "subgroups[5]"), (TWO_NODES, (0, 1, 0, 1, 0), "[4-6 dtypes]")],
@@ -47,10 +48,9 @@ def test_the_suite_on_5_ranks(tmp_path, environment, nodes, matrix):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("environment", [ONE_NODE, TWO_NODES], ids=["one node", "two nodes"])
-def test_the_whole_suite_on_8_ranks(tmp_path, environment):
+def test_the_whole_suite_on_8_ranks(tmp_path):
     command = (sys.executable, SUITE / "on_job.py", *temporary(tmp_path), "--all")
-    status, output = run(tmp_path, 8, *command, environment=environment, limit=6 * SECONDS)
+    status, output = run(tmp_path, 8, *command, limit=6 * SECONDS)
     assert status == 0, output
     done, skipped = passed(output)
     assert done > 110 and skipped == 0, output

@@ -89,6 +89,7 @@ def bytes_on_cable(done: subprocess.CompletedProcess) -> int:
     return sum(int(sent) for sent in re.findall(r"node\d sent (\d+) bytes", done.stderr))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("variable", "nodes"), [("MPIR_CVAR_NUM_CLIQUES", [0, 0, 1]), ("MPIR_CVAR_NOLOCAL", [0, 1, 2])]
 )
@@ -101,7 +102,8 @@ def test_mpich_treats_ranks_of_one_machine_as_several_nodes_linked_by_tcp(variab
     assert loopback_bytes() - before > sent
 
 
-@pytest.mark.parametrize("ranks_per_node", [1, 2])
+@pytest.mark.long
+@pytest.mark.parametrize("ranks_per_node", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_bytes_between_two_namespaces_are_those_that_minidist_counts(namespaces, ranks_per_node):
     done = run(TWO_NODES, str(ranks_per_node), sys.executable, "-c", SCRIPT)
     nodes, sent = nodes_and_bytes(done)
@@ -121,11 +123,13 @@ def on_shared_memory() -> str:
     return fingerprint(*TRAIN)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("environment", [{}, CLIQUES], ids=["one node", "two cliques"])
 def test_mpi_has_the_fingerprint_of_shared_memory(environment, on_shared_memory):
     assert fingerprint(MPIEXEC, "-n", "4", *TRAIN, **environment) == on_shared_memory
 
 
+@pytest.mark.long
 def test_two_namespaces_have_the_fingerprint_of_shared_memory(namespaces, on_shared_memory):
     assert fingerprint(TWO_NODES, "2", *TRAIN) == on_shared_memory
 

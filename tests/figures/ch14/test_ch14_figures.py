@@ -41,6 +41,7 @@ def test_a_dot_for_each_run_in_the_colour_of_its_chip():
     assert [text.get_text() for text in axes.texts] == ["a run"]
 
 
+@pytest.mark.long
 def test_every_run_of_the_experiment_is_a_dot():
     experiment = Experiment.read()
     left, right = scaling_experiment.draw(experiment).axes
