@@ -1,0 +1,112 @@
+"""Every line of C has the bits of the lines of NumPy that it stands for."""
+
+import numpy as np
+import pytest
+
+from minidist import backend
+from minidist.nn import clip, functional, optim, rounding
+from minidist.nn.precision import formats
+
+SHAPES = [(0,), (1,), (3, 5, 7)]
+TINY = float(np.finfo(np.float32).tiny)  # the smallest normal number; a GPU takes those below it for 0
+SPECIAL = [0.0, -0.0, TINY, -TINY, 1e-20, 1.0, -1.0, 448.0, 464.0, 480.0, 57344.0, 65519.0, 65520.0, 1e30, 3.4e38]
+SPECIAL += [np.inf, -np.inf, np.nan]
+
+
+def numbers(shape, dtype=np.float32, seed: int = 0) -> np.ndarray:
+    """Of all magnitudes that training has, and of both signs."""
+    random = np.random.default_rng(seed)
+    return (random.standard_normal(shape) * 10.0 ** random.integers(-6, 3, shape)).astype(dtype)
+
+
+@pytest.fixture
+def both(standin, compiler):
+    """``both(function, *arguments)``: what it returns and what its array arguments become, with NumPy and on a device."""
+
+    def on(name: str, function, arguments):
+        backend.use(name)
+        try:
+            own = [backend.from_host(one.copy()) if isinstance(one, np.ndarray) else one for one in arguments]
+            with np.errstate(all="ignore"):
+                found = function(*own)
+            found = found if isinstance(found, tuple) else (found,)
+            return [
+                (one.dtype, one.shape, backend.to_host(one).tobytes())
+                for one in (*found, *own)
+                if hasattr(one, "dtype")
+            ]
+        finally:
+            backend.use("numpy")
+
+    def compared(function, *arguments) -> None:
+        assert on("cupy", function, arguments) == on("numpy", function, arguments)
+        assert sum(standin.launches.values()) > 0
+
+    return compared
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_gelu(both, shape):
+    def gelu(x):
+        return functional._gelu(
+            x, True, functional.LINEAR, functional.CUBIC, 2 * functional.LINEAR, 6 * functional.CUBIC
+        )
+
+    both(gelu, numbers(shape))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 15])
+def test_layer_norm(both, rows):
+    x, total, inverse_std = numbers((rows, 7)), numbers((rows, 1), seed=1), np.abs(numbers((rows, 1), seed=2))
+    gain, bias = numbers(7, seed=3), numbers(7, seed=4)
+    both(functional._centred, x, total, 7)
+    both(functional._inverse_std, inverse_std, 7, 1e-5)
+    both(lambda *arguments: functional._normalized(arguments[0].copy(), *arguments[1:]), x, inverse_std, gain, bias)
+    projection = numbers((rows, 1), seed=5)
+    both(
+        lambda *arguments: functional._grad_of_normalized(arguments[0].copy(), *arguments[1:]),
+        x, total, projection, 7, numbers((rows, 7), seed=6), inverse_std,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("heads", [1, 2, 5])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_sums_over_heads(both, heads, shape):
+    both(functional.sum_over_heads, numbers((heads, *shape)))
+    both(lambda values: functional.sum_over_heads(values[..., ::-1]), numbers((heads, *shape)))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_adamw(both, shape, weight_decay):
+    squares = np.abs(numbers(shape, seed=3))
+    means = numbers(shape, seed=2)
+    arrays = numbers(shape), numbers(shape, seed=1), means, squares
+    both(lambda *own: optim.adamw_update(*own, 3, 1e-3, (0.9, 0.95), 1e-8, weight_decay), *arrays)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rounding_of_sums(both, shape):
+    both(lambda total: rounding.rounded(total, np.float32), numbers(shape, np.float64))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_squares_of_the_gradient_norm(both, dtype):
+    both(lambda gradient: clip._squares_on_grid(gradient, 2.0**20), numbers(1001, dtype))
+
+
+@pytest.mark.parametrize("name", formats.FORMATS)
+def test_formats(both, name):
+    """All codes, there and back; halves between neighbours; special numbers."""
+    chosen = formats.FORMATS[name]
+    codes = np.arange(1 << chosen.bits, dtype=chosen.dtype)
+    with np.errstate(all="ignore"):
+        values = chosen.decode(codes)
+        halves = np.sort(values[np.isfinite(values)])
+        halves = (halves[1:] + (halves[:-1] - halves[1:]) / 2).astype(np.float32)
+    for given in (values, halves, numbers(1000), np.array(SPECIAL, np.float32), np.float32([]), numbers((3, 5)).T):
+        normal = given[~((np.abs(given) < TINY) & (given != 0))] if given.ndim == 1 else given
+        both(chosen.encode, normal)
+        both(chosen.round, normal)
+    if chosen.bias != 127:  # a bfloat16's subnormal numbers are those of float32
+        both(chosen.decode, codes)
