@@ -5,7 +5,8 @@ however small the array, and arithmetic waits for memory: ten lines take ten tim
 training step runs most often are written twice, side by side: in NumPy, and in C for a single element. With CuPy the C
 runs, for all elements in one pass (``cupy.ElementwiseKernel``).
 
-Both have the same bits, but for ``exp`` and ``tanh``, of which every library has its own. They take the same steps in
+Both have the same bits, but for ``exp`` and ``tanh``, of which every library has its own, and for subnormal numbers,
+which CuPy's kernels take for 0 (``-ftz=true``). They take the same steps in
 the same dtypes, and ``--fmad=false`` keeps the compiler from joining ``a * b + c`` into one operation that rounds once
 instead of twice. Division and square root are rounded correctly on both sides: CUDA's default for them
 (``-prec-div``, ``-prec-sqrt``; CUDA C++ Programming Guide, "Floating-Point Operation Throughput").
@@ -37,8 +38,9 @@ def fused(inputs: str, outputs: str, operation: str, preamble: str = "") -> Call
         def call(*arguments):
             if xp.name == "numpy":
                 return function(*arguments)
-            return _kernel(xp.module, inputs, outputs, operation, function.__name__, preamble)(*arguments)
+            return _kernel(xp.module, *call.in_c)(*arguments)
 
+        call.in_c = inputs, outputs, operation, function.__name__, preamble
         return call
 
     return decorate

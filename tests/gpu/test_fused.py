@@ -1,12 +1,19 @@
 """Every line of C has the bits of the lines of NumPy that it stands for."""
 
+import importlib.metadata
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
 from minidist import backend
+from minidist.course.answers import ROOT
 from minidist.nn import clip, functional, optim, rounding
 from minidist.nn.precision import formats
 
+COMPILE = ROOT / "tests" / "gpu" / "standin" / "compile.py"
+LIMIT = 300  # seconds
 SHAPES = [(0,), (1,), (3, 5, 7)]
 TINY = float(np.finfo(np.float32).tiny)  # the smallest normal number; a GPU takes those below it for 0
 SPECIAL = [0.0, -0.0, TINY, -TINY, 1e-20, 1.0, -1.0, 448.0, 464.0, 480.0, 57344.0, 65519.0, 65520.0, 1e30, 3.4e38]
@@ -21,7 +28,7 @@ def numbers(shape, dtype=np.float32, seed: int = 0) -> np.ndarray:
 
 @pytest.fixture
 def both(standin, compiler):
-    """``both(function, *arguments)``: what it returns and what its array arguments become, with NumPy and on a device."""
+    """``both(function, *arguments)``: what it returns and what its array arguments become, on each of the two."""
 
     def on(name: str, function, arguments):
         backend.use(name)
@@ -110,3 +117,20 @@ def test_formats(both, name):
         both(chosen.round, normal)
     if chosen.bias != 127:  # a bfloat16's subnormal numbers are those of float32
         both(chosen.decode, codes)
+
+
+def installed(*packages: str) -> bool:
+    try:
+        return all(map(importlib.metadata.version, packages))
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(
+    not installed("cupy-cuda12x", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime-cu12"),
+    reason="CuPy for CUDA 12 or NVIDIA's compiler (nvidia-cuda-nvrtc-cu12, nvidia-cuda-runtime-cu12) is not installed",
+)
+def test_nvidias_compiler_takes_every_kernel_and_joins_no_product_and_sum():
+    result = subprocess.run([sys.executable, COMPILE], capture_output=True, text=True, timeout=LIMIT)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count(": 0 fused multiply-adds") == 4 * 13  # kernels: contiguous and strided, on two GPUs

@@ -45,7 +45,7 @@ def drop_bits(integers, count: int):
 
 
 BFLOAT16_IN_C = """
-__device__ unsigned short bfloat16(float value) {
+__device__ unsigned short nearest_bfloat16(float value) {
     unsigned int bits = __float_as_uint(value), magnitude = bits & 0x7fffffff, sign = (bits >> 16) & 0x8000;
     return sign | (magnitude > 0x7f800000 ? 0x7fc0 : (magnitude + 0x7fff + ((magnitude >> 16) & 1)) >> 16);
 }
@@ -53,7 +53,7 @@ __device__ unsigned short bfloat16(float value) {
 
 
 @overridable
-@fused("float32 value", "uint16 code", "code = bfloat16(value)", BFLOAT16_IN_C)
+@fused("float32 value", "uint16 code", "code = nearest_bfloat16(value)", BFLOAT16_IN_C)
 def bfloat16_bits(values):
     """The bits of the nearest bfloat16 numbers: the upper halves of the float32s, rounded.
 
@@ -159,7 +159,7 @@ class Format:
         return _nearest_bfloat16(values) if self.bias == 127 else self.decode(self.encode(values))
 
 
-@fused("float32 value", "float32 nearest", "nearest = __uint_as_float(bfloat16(value) << 16)", BFLOAT16_IN_C)
+@fused("float32 value", "float32 nearest", "nearest = __uint_as_float(nearest_bfloat16(value) << 16)", BFLOAT16_IN_C)
 def _nearest_bfloat16(values):
     return BFLOAT16.decode(BFLOAT16.encode(values))
 
