@@ -6,10 +6,9 @@ training step runs most often are written twice, side by side: in NumPy, and in 
 runs, for all elements in one pass (``cupy.ElementwiseKernel``).
 
 Both have the same bits, but for ``exp`` and ``tanh``, of which every library has its own, and for subnormal numbers,
-which CuPy's kernels take for 0 (``-ftz=true``). They take the same steps in
-the same dtypes, and ``--fmad=false`` keeps the compiler from joining ``a * b + c`` into one operation that rounds once
-instead of twice. Division and square root are rounded correctly on both sides: CUDA's default for them
-(``-prec-div``, ``-prec-sqrt``; CUDA C++ Programming Guide, "Floating-Point Operation Throughput").
+which CuPy's kernels take for 0 (``-ftz=true``, cupy/cuda/compiler.py). They take the same steps in the same dtypes, and
+``--fmad=false`` keeps the compiler from joining ``a * b + c`` into one operation that rounds once instead of twice.
+Division and square root are rounded correctly on both sides: that is NVRTC's default (``--prec-div``, ``--prec-sqrt``).
 """
 
 from collections.abc import Callable

@@ -223,6 +223,26 @@ def test_what_crosses_in_a_step(device_ranks, text, changes, expected):
     assert found == expected
 
 
+def launches_of_a_step(world, config) -> int:
+    """Kernels that the second step starts. Runs in a rank."""
+    import cupy
+
+    counts = []
+    for steps in (1, 2):
+        cupy.launches.clear()
+        train_rank(world, replace(config, steps=steps), Layout(), RunOptions())
+        counts.append(sum(cupy.launches.values()))
+    return counts[1] - counts[0]
+
+
+@pytest.mark.parametrize(("precision", "limit"), [("fp32", 2512), ("bf16", 2829)])
+def test_how_many_kernels_a_step_starts(device_ranks, precision, limit):
+    """As few as docs/gpu.md says, for its model: each costs the host some microseconds."""
+    config = replace(PLAIN, layers=4, heads=16, width=64, global_batch=2, micro_batch=2, precision=precision)
+    (found,) = device_ranks(1).run(launches_of_a_step, replace(config, backend="cupy"))
+    assert found <= limit
+
+
 def test_the_command(tmp_path):
     sizes = ["--layers", "1", "--heads", "2", "--width", "8", "--context", "8", "--steps", "1", "--dp", "2"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "tests" / "gpu" / "standin"), str(ROOT)])}
