@@ -43,7 +43,7 @@ def run_on_gpus(device_ranks, config: TrainConfig, layout: Layout, gpus: int | N
         pytest.param(SPARSE, 1, id="one with experts"),
         pytest.param(CHUNKED, FEW, marks=pytest.mark.long, id="a few with context parallelism"),
         pytest.param(SPARSE, FEW, marks=pytest.mark.long, id="a few with and without experts"),
-        pytest.param(SMALL, None, marks=pytest.mark.long, id="all"),
+        pytest.param(SMALL, 12, marks=pytest.mark.long, id="a dozen"),
     ],
 )
 def test_every_layout_has_numpys_bits(ranks, device_ranks, base, count):
