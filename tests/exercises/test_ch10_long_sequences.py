@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from minidist.comm import barrier
 from minidist.course.authoring.assertions import (
     LARGE,
     MANY,
@@ -304,6 +305,20 @@ def run_ring_forward(world, module, elements):
     return [rank for rank, _ in seen], [array for _, array in seen], kept, returned is None
 
 
+def run_visits_that_wait(world, module, elements):
+    """The steps in which what ``visit`` was given changed before it returned."""
+    changed = []
+
+    def visit(rank, keys_values):
+        before = keys_values.copy()
+        barrier(world)  # behind it, what travels during this visit has arrived
+        if keys_values.tobytes() != before.tobytes():
+            changed.append(rank)
+
+    module.ring_forward(keys_values_of(world.rank, elements), world, visit)
+    return changed
+
+
 def check_visits(found, rank: int, size: int, elements: int) -> None:
     ranks, arrays, kept, *_ = found
     what = f"rank {rank} of {size}, {elements} elements, {working_dtype()}"
@@ -385,6 +400,11 @@ class TestRingForward:
             check_visits(one.value, rank, MANY, 3)
         for rank, size, found in by_group(student.on_ranks(5, in_groups, run_ring_forward, 3)):
             check_visits(found, rank, size, 3)
+
+    @pytest.mark.one_dtype
+    def test_what_visit_is_given_stays(self, student):
+        for rank, one in enumerate(student.on_ranks(3, run_visits_that_wait, 7)):
+            assert one.value == [], f"rank {rank} of 3: keys and values of ranks {one.value} change during their visit"
 
     @pytest.mark.one_dtype
     def test_large(self, student):
