@@ -33,13 +33,13 @@ def fused(inputs: str, outputs: str, operation: str, preamble: str = "") -> Call
     """
 
     def decorate(function: Callable) -> Callable:
+        in_c = inputs, outputs, operation, function.__name__, preamble
+
         @wraps(function)
         def call(*arguments):
-            if xp.name == "numpy":
-                return function(*arguments)
-            return _kernel(xp.module, *call.in_c)(*arguments)
+            return function(*arguments) if xp.name == "numpy" else _kernel(xp.module, *in_c)(*arguments)
 
-        call.in_c = inputs, outputs, operation, function.__name__, preamble
+        call.in_c = in_c  # for whoever wants to compile it
         return call
 
     return decorate
