@@ -1,7 +1,8 @@
 """The one switch between NumPy and CuPy.
 
 Every file that computes imports ``xp`` from here and uses it as NumPy. ``use("cupy")`` makes the same lines run on a
-GPU. No other file imports CuPy or asks which of the two is in use, but for products.py, which calls cuBLAS.
+GPU. No other file imports CuPy. Only products.py, which calls cuBLAS, and fused.py, which has kernels of its own, ask
+which of the two is in use.
 """
 
 import os
