@@ -67,6 +67,8 @@ def pytest_cmdline_main(config):
     option = config.option
     if everything and alone and option.numprocesses is None and not option.usepdb:
         option.numprocesses, option.dist, option.loadscopereorder = cores(), "loadfile", False
+        if option.maxworkerrestart is None:
+            option.maxworkerrestart = "0"  # pytest-xdist 3.8 waits for ever where a worker crashed and is started again
 
 
 def pytest_itemcollected(item):

@@ -1,7 +1,9 @@
 """Which tests run: without --all the long ones are left out, and that is said."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,10 +18,11 @@ GRADER = "tests/exercises/test_ch00_walls.py"
 LIMIT = 300  # seconds for one run of pytest
 
 
-def run_pytest(*arguments: str) -> list[str]:
+def run_pytest(*arguments: str, environment: dict | None = None) -> list[str]:
     """The lines that pytest prints."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT).stdout.splitlines()
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT)
+    return result.stdout.splitlines()
 
 
 def said(lines: list[str]) -> bool:
@@ -60,3 +63,15 @@ def test_without_arguments_all_cores_work():
     file, word = ONLY_LONG
     lines = run_pytest("-vv", "-o", f"testpaths={file}", "-k", word)
     assert any(f"{cores()}/{cores()} workers" in line for line in lines), lines
+
+
+def test_a_worker_that_crashes_ends_the_tests_it_shared(tmp_path):
+    pytest.importorskip("xdist", reason="pytest-xdist is not installed")
+    for name in "abcdefgh":  # enough files for a worker that would be started again
+        crash = "import os; os.abort()" if name == "c" else "pass"
+        (tmp_path / f"test_{name}.py").write_text(f"def test_1(): pass\n\ndef test_2(): {crash}\n")
+    here = Path(__file__).parent
+    (tmp_path / "conftest.py").symlink_to(here / "conftest.py")
+    lines = run_pytest("-o", f"testpaths={tmp_path}", environment=os.environ | {"PYTHONPATH": str(here)})
+    assert any("crashed while running" in line and "test_c.py::test_2" in line for line in lines), lines
+    assert "1 failed" in lines[-1], lines
