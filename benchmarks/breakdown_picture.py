@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from minidist.show.timeline import COLOURS
+from minidist.show.figures.timeline import COLOURS
 
 KINDS = {"compute": COLOURS["backward"], "communication": COLOURS["communication"], "waiting": COLOURS["wait"]}
 

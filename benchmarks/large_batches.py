@@ -38,7 +38,7 @@ from minidist.nn.optim import AdamW, average_gradients
 from minidist.parallel.tools.accumulation import accumulate
 from minidist.plan.batches.experiment import BatchExperiment, Noise, Ramped, Run
 from minidist.plan.batches.tradeoff import linear_rate, square_root_rate
-from minidist.show.large_batches import draw
+from minidist.show.figures.large_batches import draw
 from minidist.train.batches import batch_of
 from minidist.train.config import TrainConfig
 from minidist.train.measuring.evaluate import validation_loss

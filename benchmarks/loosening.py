@@ -19,7 +19,7 @@ from minidist.analysis.clock.as_if import as_if
 from minidist.analysis.loosened.experiment import Experiment, Method, Run
 from minidist.comm.runtime.warm import WarmClusters, preload
 from minidist.plan.cluster.hardware import ClusterSpec
-from minidist.show.loosened import draw, table
+from minidist.show.figures.loosened import draw, table
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions

@@ -20,7 +20,7 @@ import minidist as md
 from minidist.analysis.time.bubbles import slots_of
 from minidist.parallel.tools.schedule_check import bubble, timeline
 from minidist.parallel.tools.schedules import schedule
-from minidist.show import pipelines
+from minidist.show.figures import pipelines
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions

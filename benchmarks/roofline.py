@@ -20,7 +20,7 @@ from rich.table import Table
 import minidist  # noqa: F401  pins the BLAS to one thread
 from minidist.plan.cluster.hardware import Accelerator
 from minidist.plan.cluster.roofline import Work, attainable_flops, ridge_point
-from minidist.show.roofline import Dot, draw
+from minidist.show.figures.roofline import Dot, draw
 
 WIDTH = 2048
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)

@@ -25,7 +25,7 @@ from minidist.nn.gpt import GPT
 from minidist.plan.scaling.experiment import Experiment, Run, by_budget
 from minidist.plan.scaling.fit import Fit
 from minidist.plan.scaling.isoflop import IsoFlop
-from minidist.show.scaling import draw
+from minidist.show.figures.scaling import draw
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions

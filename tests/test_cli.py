@@ -65,7 +65,7 @@ def test_a_picture_that_cannot_show_overlap_says_why(tmp_path, capsys):
 @pytest.mark.long
 def test_a_picture_of_a_pipeline(tmp_path, monkeypatch):
     """For pp=2,dp=2: the first of two pipelines, ranks 0 and 2, as a grid."""
-    from minidist.show import pipelines
+    from minidist.show.figures import pipelines
 
     drawn, draw = [], pipelines.draw
     monkeypatch.setattr(pipelines, "draw", lambda found, *rest: drawn.append((found, *rest)) or draw(found, *rest))

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from minidist.show.memory import COLOURS
+from minidist.show.figures.memory import COLOURS
 
 KINDS = ("parameters", "gradients", "optimizer", "activations")
 

@@ -194,7 +194,7 @@ def _cluster(spec: ClusterSpec, numbers: dict) -> Table:
 
 
 def _draw(accelerator: Accelerator, path) -> None:
-    from minidist.show.roofline import draw, ends_of_the_roofline
+    from minidist.show.figures.roofline import draw, ends_of_the_roofline
 
     precision = _sixteen_bits(accelerator)
     if precision not in accelerator.flops:

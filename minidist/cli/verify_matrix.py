@@ -52,7 +52,7 @@ def run_matrix(config: TrainConfig, max_ranks: int, console: Console, json: str 
             )
             same = Text("yes", "green") if outcome.same else Text("NO", "red")
             console.print(Text(line) + (Text("") if result is reference else same), soft_wrap=True)
-    from minidist.show import grid
+    from minidist.show.figures import grid
 
     console.print(
         "\nPairs of settings: + matches one process bit for bit, X differs, . is not legal. "

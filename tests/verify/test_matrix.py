@@ -18,7 +18,7 @@ from minidist.nn.memory.recompute import MODES
 from minidist.nn.precision.loss_scaling import GradScaler
 from minidist.nn.precision.policy import POLICIES
 from minidist.parallel.context import KINDS
-from minidist.show import grid
+from minidist.show.figures import grid
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions

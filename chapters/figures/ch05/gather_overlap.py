@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from minidist.analysis.steps import last_step
 from minidist.analysis.time.overlap import covered_share
-from minidist.show import timeline
+from minidist.show.figures import timeline
 from minidist.show.palette import COLLECTIVES
 from minidist.trace import Event
 

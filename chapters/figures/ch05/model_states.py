@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from minidist.show.memory import COLOURS
+from minidist.show.figures.memory import COLOURS
 
 KINDS = ("parameters", "gradients", "optimizer")
 Held = Mapping[str, tuple[int, int]]  # kind -> (first element, end)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from minidist.show.memory import COLOURS
+from minidist.show.figures.memory import COLOURS
 from minidist.show.palette import MEANINGS
 
 IN_FLIGHT = MEANINGS["communication"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from minidist.show import memory
+from minidist.show.figures import memory
 from minidist.show.palette import AXES, MEANINGS, on_paper
 
 COLOURS = {

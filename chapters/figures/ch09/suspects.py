@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from minidist.analysis.pairs import DIFFERENT, IMPOSSIBLE, SAME, bad_and_all, values_of
-from minidist.show.grid import COLOURS
+from minidist.show.figures.grid import COLOURS
 from minidist.verify.matrix import Outcome
 
 

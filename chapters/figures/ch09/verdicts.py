@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from minidist.analysis.pairs import DIFFERENT, SAME
-from minidist.show.grid import COLOURS
+from minidist.show.figures.grid import COLOURS
 from minidist.show.palette import MEANINGS, ink_on
 
 STOPS = "stops"

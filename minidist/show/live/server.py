@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from string import Template
 
+from minidist.show.figures.timeline import COLOURS
 from minidist.show.live.state import Live
-from minidist.show.timeline import COLOURS
 from minidist.train.resilience.orders import ORDERS, order
 
 HERE = Path(__file__).parent

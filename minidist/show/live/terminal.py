@@ -5,8 +5,8 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from minidist.show.figures.timeline import COLOURS
 from minidist.show.live.state import Live, lanes_of
-from minidist.show.timeline import COLOURS
 
 BARS = "▁▂▃▄▅▆▇█"
 WIDE, LANE = 60, 40  # characters of the loss and of a lane

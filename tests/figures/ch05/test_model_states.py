@@ -3,7 +3,7 @@
 from figures.ch05.model_states import KINDS, draw, share
 from matplotlib.colors import to_hex
 
-from minidist.show.memory import COLOURS
+from minidist.show.figures.memory import COLOURS
 
 WHOLE = dict.fromkeys(KINDS, (0, 10))
 HALVES = [WHOLE | {"optimizer": (0, 5)}, WHOLE | {"optimizer": (5, 10)}]

@@ -5,7 +5,7 @@ from matplotlib.colors import to_hex
 from samples import SP_MEETS_RECOMPUTE
 
 from minidist.analysis.pairs import DIFFERENT, SAME, bad_and_all, values_of
-from minidist.show.grid import COLOURS
+from minidist.show.figures.grid import COLOURS
 
 
 def test_cells_say_how_many():

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from minidist.nn.precision.formats import Format
-from minidist.show.bits import EXPONENT, MANTISSA, SIGN, fields
 from minidist.show.demos.bf16.run import Weight
-from minidist.show.memory import COLOURS
+from minidist.show.figures.bits import EXPONENT, MANTISSA, SIGN, fields
+from minidist.show.figures.memory import COLOURS
 from minidist.show.palette import MEANINGS
 from minidist.show.player.scene import Box, Label, Shape
 

@@ -1,9 +1,9 @@
 """A collective's run, step by step: what each rank's array held after each message.
 
 Each rank runs the algorithm three times: on marks, which show whose contributions a chunk holds
-(show/contributions.py), on random numbers, and on integers that the audience can add. It copies its array whenever a
-message has arrived. The replay of all ranks' calls says in which step that was (analysis/replay.py): there, every
-message takes one step, and this machine's timing does not matter.
+(show/figures/contributions.py), on random numbers, and on integers that the audience can add. It copies its array
+whenever a message has arrived. The replay of all ranks' calls says in which step that was (analysis/replay.py): there,
+every message takes one step, and this machine's timing does not matter.
 
 The numbers are float64 with float32 values, so that their sums are exact and do not depend on the order.
 """
@@ -17,9 +17,9 @@ import numpy as np
 from minidist import trace
 from minidist.analysis.replay import Flight, replay
 from minidist.comm.group import ProcessGroup
-from minidist.show.contributions import marked
 from minidist.show.demos.collectives.kinds import Kind
 from minidist.show.demos.shared.runs import WarmRanks
+from minidist.show.figures.contributions import marked
 from minidist.trace import PointToPoint
 
 

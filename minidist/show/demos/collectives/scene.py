@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from minidist.show.contributions import LETTERS
 from minidist.show.demos.collectives import lecture
 from minidist.show.demos.collectives.code import CODE
 from minidist.show.demos.collectives.kinds import Kind
@@ -12,6 +11,7 @@ from minidist.show.demos.collectives.pictures import cells, harm, height, networ
 from minidist.show.demos.collectives.pictures.travel import journeys
 from minidist.show.demos.collectives.run import Step
 from minidist.show.demos.collectives.training import Harm
+from minidist.show.figures.contributions import LETTERS
 from minidist.show.player.scene import Frame, Scene
 from minidist.verify.ulps import in_words, ulps_between
 

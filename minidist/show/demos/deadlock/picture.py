@@ -9,9 +9,9 @@ from math import atan2, cos, pi, sin
 
 from minidist.analysis.wait_for import FINISHED, PATIENT, RUNNING, STUCK, state_of
 from minidist.show.demos.deadlock.run import Moment
+from minidist.show.figures.waits import OF_STATES
 from minidist.show.palette import MEANINGS
 from minidist.show.player.scene import Arrow, Box, Curve, Label, Shape
-from minidist.show.waits import OF_STATES
 
 WORDS = {RUNNING: "can act", PATIENT: "waits", STUCK: "waits forever", FINISHED: "finished"}
 COLOURS = {state: MEANINGS[meaning] for state, meaning in OF_STATES.items()}

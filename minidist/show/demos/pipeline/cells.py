@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping
 from math import floor
 
 from minidist.parallel.tools.schedule_check import Slot
+from minidist.show.figures.pipelines import colour_of
 from minidist.show.palette import ON_LIGHT
-from minidist.show.pipelines import colour_of
 from minidist.show.player.scene import Box, Label
 
 GAP = 0.2  # between two cells, in characters

@@ -8,7 +8,7 @@ from minidist.comm.runtime.patience import cores
 from minidist.parallel.tools.schedule_check import Slot, bubble, in_flight
 from minidist.show.demos.pipeline.kinds import KINDS, end_of
 from minidist.show.demos.pipeline.mini import Band, Chart
-from minidist.show.pipelines import COLOURS
+from minidist.show.figures.pipelines import COLOURS
 from minidist.show.player.scene import WIDTH, Box, Cue, Frame, Label, Question, Scene, Shape
 from minidist.train.result import Run
 

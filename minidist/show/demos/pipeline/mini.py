@@ -10,9 +10,9 @@ from functools import cached_property
 from minidist.parallel.tools.schedule_check import Slot
 from minidist.parallel.tools.schedules import Action
 from minidist.show.demos.pipeline.kinds import end_of
-from minidist.show.pipelines import colour_of
+from minidist.show.figures.pipelines import colour_of
+from minidist.show.figures.timeline import COLOURS
 from minidist.show.player.scene import Box, Curve, Label, Shape
-from minidist.show.timeline import COLOURS
 
 LEFT, RIGHT = 13, 70
 GAP = 0.4  # lines between two bands

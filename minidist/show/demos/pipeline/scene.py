@@ -10,7 +10,7 @@ from minidist.show.demos.pipeline.kinds import KINDS, Kind, end_of
 from minidist.show.demos.pipeline.lecture import Lecture
 from minidist.show.demos.pipeline.picture import Lanes
 from minidist.show.demos.pipeline.store import stored
-from minidist.show.pipelines import COLOURS, NAMES
+from minidist.show.figures.pipelines import COLOURS, NAMES
 from minidist.show.player.scene import Frame, Scene
 
 MOST_FRAMES = 40

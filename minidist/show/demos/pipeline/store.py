@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from minidist.parallel.tools.schedule_check import Slot, in_flight
 from minidist.parallel.tools.schedules import Action
 from minidist.show.demos.pipeline.cells import NUMBERED
-from minidist.show.pipelines import colour_of
+from minidist.show.figures.pipelines import colour_of
 from minidist.show.player.scene import Box, Label, Shape
 
 LEFT, RIGHT = 7.5, 17.5  # of the place for all micro-batches of a step

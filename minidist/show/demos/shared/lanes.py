@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from minidist.analysis.steps import kind_of
+from minidist.show.figures.timeline import COLOURS as OF_KINDS
 from minidist.show.palette import COLLECTIVES, MEANINGS, of_rank
 from minidist.show.player.scene import Box, Frame, Label, Shape
-from minidist.show.timeline import COLOURS as OF_KINDS
 from minidist.trace import Event
 
 LEFT, RIGHT = 9, 71  # start of time and end of the longest step; the ranks' names are to the left

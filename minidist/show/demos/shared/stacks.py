@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from minidist.show.demos.shared.memory_log import MemoryLog
-from minidist.show.memory import COLOURS
+from minidist.show.figures.memory import COLOURS
 from minidist.show.palette import of_rank
 from minidist.show.player.scene import WIDTH, Box, Frame, Label, Scene, Shape
 

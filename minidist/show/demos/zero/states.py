@@ -4,7 +4,7 @@ With bfloat16: 2 bytes of weights, 2 of gradients, and 12 of optimizer state, wh
 float32 moments (Rajbhandari et al., "ZeRO", SC 2020, section 3.1 and figure 1).
 """
 
-from minidist.show.memory import COLOURS
+from minidist.show.figures.memory import COLOURS
 from minidist.show.player.scene import Box, Cue, Dial, Frame, Label, Question, Scene, Shape
 
 NAME = "16 bytes"

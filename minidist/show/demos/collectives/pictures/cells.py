@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from minidist.show.contributions import LETTERS, held, name
 from minidist.show.demos.collectives.pictures import MIDDLE, height
+from minidist.show.figures.contributions import LETTERS, held, name
 from minidist.show.palette import of_rank
 from minidist.show.player.scene import WIDTH, Box, Label, Shape
 
@@ -30,7 +30,7 @@ def draw(
     """The shapes of the right half.
 
     Args:
-        values: (ranks, chunks), marked as in show/contributions.py.
+        values: (ranks, chunks), marked as in show/figures/contributions.py.
         changed, wrong, done: (ranks, chunks) bool: whether this step changed it, whether the run without the bug has
             something else, and whether it is the result.
         columns: the heading of a column, with a place for its letter.

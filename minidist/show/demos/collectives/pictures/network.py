@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from minidist.show.contributions import LETTERS
 from minidist.show.demos.collectives.pictures.cells import colours
 from minidist.show.demos.collectives.pictures.places import Places, Point
 from minidist.show.demos.collectives.pictures.travel import CROWDED, Journey
 from minidist.show.demos.collectives.run import Sent, Step
+from minidist.show.figures.contributions import LETTERS
 from minidist.show.palette import of_rank
 from minidist.show.player.scene import Arrow, Box, Shape
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from minidist.show.contributions import LETTERS
 from minidist.show.demos.collectives.run import Sent, Step
+from minidist.show.figures.contributions import LETTERS
 
 CROWDED = 5  # ranks: with more, only what is sent on is shown before it is sent
 

@@ -2,7 +2,7 @@
 
 from samples import MS, two_steps
 
-from minidist.show import overlap
+from minidist.show.figures import overlap
 
 
 def test_all_runs_share_one_time_axis():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from minidist.show import contributions as show
+from minidist.show.figures import contributions as show
 
 pytestmark = pytest.mark.usefixtures("readable_figures")
 N = 4

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from minidist.plan.batches.experiment import BatchExperiment
-from minidist.show.large_batches import draw
+from minidist.show.figures.large_batches import draw
 
 
 @pytest.fixture(scope="module")

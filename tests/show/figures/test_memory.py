@@ -2,7 +2,7 @@
 
 import pytest
 
-from minidist.show import memory
+from minidist.show.figures import memory
 
 
 def test_devices_are_filled_one_after_the_other():

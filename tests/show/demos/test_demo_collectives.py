@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from minidist.comm import algorithms
-from minidist.show.contributions import held, name
 from minidist.show.demos import DEMONSTRATIONS
 from minidist.show.demos.collectives import kinds, run, training
 from minidist.show.demos.collectives import scene as scenes
@@ -17,6 +16,7 @@ from minidist.show.demos.collectives.code import CODE
 from minidist.show.demos.collectives.pictures import harm, network, places
 from minidist.show.demos.collectives.pictures.travel import journeys
 from minidist.show.demos.shared.runs import WarmRanks
+from minidist.show.figures.contributions import held, name
 from minidist.show.palette import of_rank
 from minidist.show.player.scene import Arrow, Box, Curve, Frame
 from tests.frames import boxes, check_inside, labels

@@ -5,7 +5,7 @@ import pytest
 
 from minidist.nn.gpt import GPTConfig
 from minidist.plan.cluster.hardware import load
-from minidist.show.roofline import BATCHES, Dot, draw, ends_of_the_roofline, written
+from minidist.show.figures.roofline import BATCHES, Dot, draw, ends_of_the_roofline, written
 
 H100 = load().accelerators["h100"]
 ROOF = H100.flops["bf16"], H100.memory_bandwidth

@@ -5,7 +5,7 @@ from statistics import fmean
 import pytest
 
 from minidist.analysis.loosened.experiment import MEASURED, WINDOW, Experiment, Method, Run
-from minidist.show.loosened import DRAWN, draw, headings, row
+from minidist.show.figures.loosened import DRAWN, draw, headings, row
 
 STEPS = 40
 

@@ -5,8 +5,8 @@ import pytest
 
 from minidist.plan.scaling.experiment import Experiment, Run
 from minidist.plan.scaling.laws import ScalingLaw
+from minidist.show.figures.scaling import draw
 from minidist.show.palette import on_paper
-from minidist.show.scaling import draw
 
 LAW = ScalingLaw("small", E=1.1, A=60.0, B=900.0, alpha=0.45, beta=0.5)
 

@@ -6,7 +6,7 @@
 from collections.abc import Mapping, Sequence
 
 from minidist.analysis.steps import kind_of, last_step, step_length
-from minidist.show.timeline import COLOURS
+from minidist.show.figures.timeline import COLOURS
 
 
 def draw(runs: Mapping[str, Sequence[list]]):

@@ -1,7 +1,7 @@
 """The bits in the picture are those of the number."""
 
 from minidist.nn.precision.formats import BFLOAT16, E4M3, FLOAT16
-from minidist.show.bits import EXPONENT, MANTISSA, SIGN, draw, rows
+from minidist.show.figures.bits import EXPONENT, MANTISSA, SIGN, draw, rows
 
 
 def test_fields_of_known_numbers():

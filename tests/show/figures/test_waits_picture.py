@@ -3,7 +3,7 @@
 import numpy as np
 
 from minidist.analysis.wait_for import FINISHED, RUNNING, STUCK
-from minidist.show import waits
+from minidist.show.figures import waits
 
 
 def test_an_arrow_for_each_wait_and_a_place_for_each_rank():

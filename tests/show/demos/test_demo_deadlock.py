@@ -11,8 +11,8 @@ from minidist.show.demos import DEMONSTRATIONS, deadlock
 from minidist.show.demos.deadlock import picture
 from minidist.show.demos.deadlock.programs import ODD, SEND_FIRST, TOGETHER, lines_of
 from minidist.show.demos.deadlock.run import FITS, Event, Moment, moments
+from minidist.show.figures.waits import COLOURS
 from minidist.show.player.scene import WIDTH, Arrow, Box, Curve, Label
-from minidist.show.waits import COLOURS
 from minidist.trace import Message
 
 DEMO = DEMONSTRATIONS["deadlock"]

@@ -1,6 +1,6 @@
 """Exports and pictures of a log made by hand."""
 
-from minidist.show import timeline
+from minidist.show.figures import timeline
 from minidist.show.perfetto import to_perfetto
 from minidist.trace import Event, Message
 

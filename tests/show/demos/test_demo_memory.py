@@ -19,7 +19,7 @@ from minidist.show.demos.shared.stacks import Mark, Panel, Stacks, bytes_text, p
 from minidist.show.demos.zero import states
 from minidist.show.demos.zero.bug import train_stale, train_stale_sharded
 from minidist.show.demos.zero.scene import FORMULAS
-from minidist.show.memory import COLOURS
+from minidist.show.figures.memory import COLOURS
 from minidist.show.player.scene import WIDTH, Box, Label
 from minidist.trace import Event
 from minidist.train.config import TrainConfig
