@@ -30,11 +30,11 @@ from rich.console import Console
 from rich.table import Table
 from scaling import each_line_once
 
-from minidist.nn.clip import clip_grad_norm
 from minidist.nn.data import Corpus, default_text, load_corpus
 from minidist.nn.gpt import GPT
-from minidist.nn.lamb import LAMB
-from minidist.nn.optim import AdamW, average_gradients
+from minidist.nn.optim.clip import clip_grad_norm
+from minidist.nn.optim.lamb import LAMB
+from minidist.nn.optim.optimizers import AdamW, average_gradients
 from minidist.parallel.tools.accumulation import accumulate
 from minidist.plan.batches.experiment import BatchExperiment, Noise, Ramped, Run
 from minidist.plan.batches.tradeoff import linear_rate, square_root_rate

@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from minidist.nn.clip import clip_grad_norm
 from minidist.nn.gpt import GPT, GPTConfig
-from minidist.nn.optim import AdamW, average_gradients
+from minidist.nn.optim.clip import clip_grad_norm
+from minidist.nn.optim.optimizers import AdamW, average_gradients
 
 SIZES = {"small": (64, 2, 64), "medium": (128, 4, 128)}  # width, layers, context
 BATCH, HEADS = 8, 4

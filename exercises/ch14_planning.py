@@ -20,7 +20,7 @@ from math import exp, expm1, inf, log, sqrt
 
 import numpy as np
 
-from minidist.nn.clip import grid_scale, largest_magnitude, squares_on_grid
+from minidist.nn.optim.clip import grid_scale, largest_magnitude, squares_on_grid
 
 Join = Callable[[np.ndarray], np.ndarray]  # of a vector with those of all ranks
 

@@ -34,8 +34,8 @@ from functools import partial
 import numpy as np
 
 from minidist import ProcessGroup, ReduceOp, all_gather_into_tensor, all_reduce, reduce_scatter_tensor
-from minidist.nn.clip import clip_factor
 from minidist.nn.layers import Module, Parameter
+from minidist.nn.optim.clip import clip_factor
 from minidist.nn.tensor import Tensor
 from minidist.parallel.tools.units import Unit
 from minidist.parallel.zero import BeforeBackward

@@ -9,7 +9,7 @@ import pytest
 import minidist as md
 from minidist import ledger
 from minidist.nn.gpt import GPT, GPTConfig
-from minidist.nn.optim import AdamW
+from minidist.nn.optim.optimizers import AdamW
 
 CONFIG = GPTConfig(layers=3, heads=4, width=64, context=64)
 

@@ -26,7 +26,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Module, Parameter
-from minidist.nn.optim import Optimizer
+from minidist.nn.optim.optimizers import Optimizer
 from minidist.parallel.tools.regions import Region
 
 

@@ -8,9 +8,9 @@ from minidist.nn.moe.config import MoEConfig
 from minidist.nn.precision.policy import POLICIES
 from minidist.parallel.data import share_of
 from minidist.parallel.pipeline import spread
+from minidist.train.checks.loosened import check_loosened_run
 from minidist.train.layout import Layout
-from minidist.train.loosened_check import check_loosened_run
-from minidist.train.numerals import LARGEST
+from minidist.train.notation.numerals import LARGEST
 from minidist.train.ramp import Ramp, read_ramp
 
 OPTIMIZERS = ("adamw", "lamb", "sgd")
@@ -33,7 +33,7 @@ class TrainConfig:
     micro_batch: int = 2  # samples per forward and backward pass: the grain that no layout cuts
     rampup_batch_size: str = ""  # START,INCREMENT,SAMPLES, where it is smaller at first: see ramp.py
     steps: int = 100
-    optimizer: str = "adamw"  # or lamb: see nn/lamb.py; or sgd, without momentum
+    optimizer: str = "adamw"  # or lamb: see nn/optim/lamb.py; or sgd, without momentum
     lr: float = 3e-3
     warmup: int = 10  # steps
     clip: float = 1.0  # greatest global gradient norm

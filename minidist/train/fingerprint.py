@@ -7,7 +7,7 @@ import numpy as np
 
 from minidist import backend
 from minidist.nn.layers import Module
-from minidist.nn.optim import Optimizer
+from minidist.nn.optim.optimizers import Optimizer
 
 FullState = Callable[[dict], dict]
 

@@ -9,10 +9,10 @@ from minidist.nn.memory.recompute import MODES
 from minidist.parallel.context import KINDS, parts_of
 from minidist.parallel.data import SYNCS as TIGHT_SYNCS
 from minidist.parallel.tools.schedules import SCHEDULES
-from minidist.train.loosened_check import check_loosened
-from minidist.train.node_check import check_nodes
-from minidist.train.numerals import whole_number
-from minidist.train.settings import read_settings, write_settings
+from minidist.train.checks.loosened import check_loosened
+from minidist.train.checks.nodes import check_nodes
+from minidist.train.notation.numerals import whole_number
+from minidist.train.notation.settings import read_settings, write_settings
 
 SYNCS = (*TIGHT_SYNCS, "delayed", "server", "async", "local")  # the last four loosen the step
 GRAD_SYNCS = ("micro_batch", "step")
@@ -24,7 +24,7 @@ class Layout:
     """Everything that may differ between two runs whose fingerprints must agree.
 
     The last fields loosen the ranks' steps from one another. Only in their trivial settings do such runs agree with one
-    process (loosened_check.py: ``why_it_differs``).
+    process (checks/loosened.py: ``why_it_differs``).
 
     Raises:
         ValueError: for a value that no run can have, naming it and what it may be.

@@ -21,7 +21,7 @@ from minidist.comm.mesh import DeviceMesh
 from minidist.nn.gpt import GPT
 from minidist.nn.layers import Module, Parameter
 from minidist.nn.memory.recompute import recompute_blocks
-from minidist.nn.optim import Optimizer
+from minidist.nn.optim.optimizers import Optimizer
 from minidist.parallel.axis import Axis
 from minidist.parallel.balance import ExpertBalance
 from minidist.parallel.compression.hook import compressing
@@ -40,9 +40,9 @@ from minidist.parallel.tools.scalars import global_max, global_maxima, global_su
 from minidist.parallel.tools.schedule_check import check_schedule
 from minidist.parallel.tools.schedules import Action, schedule
 from minidist.parallel.zero import Zero
+from minidist.train.checks.loosened import linear
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.loosened_check import linear
 
 
 def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfig) -> "ParallelModel":

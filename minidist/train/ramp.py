@@ -11,7 +11,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from functools import lru_cache
 
-from minidist.train.numerals import whole_number
+from minidist.train.notation.numerals import whole_number
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from math import prod
 from minidist.comm.group import ProcessGroup
 from minidist.comm.mesh import init_device_mesh
 from minidist.nn.gpt import GPT
-from minidist.nn.lamb import LAMB
-from minidist.nn.optim import SGD, AdamW, Optimizer
+from minidist.nn.optim.lamb import LAMB
+from minidist.nn.optim.optimizers import SGD, AdamW, Optimizer
 from minidist.nn.precision.loss_scaling import GradScaler, grad_scaler
 from minidist.nn.precision.policy import POLICIES
 from minidist.train.config import TrainConfig

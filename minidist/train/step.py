@@ -8,8 +8,8 @@ trainer.py). docs/one_step.md follows one step from here to the bytes between th
 from collections.abc import Callable
 
 from minidist import trace
-from minidist.nn.clip import clip_grad_norm
-from minidist.nn.optim import Optimizer, average_gradients
+from minidist.nn.optim.clip import clip_grad_norm
+from minidist.nn.optim.optimizers import Optimizer, average_gradients
 from minidist.nn.precision.loss_scaling import GradScaler
 from minidist.train.parallelize import ParallelModel
 

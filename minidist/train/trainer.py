@@ -14,10 +14,10 @@ from minidist.comm.group import ProcessGroup
 from minidist.comm.nccl.find_gpus import find_gpus
 from minidist.comm.nodes.placement import place_on_nodes
 from minidist.comm.runtime.launch import Cluster
-from minidist.nn.clip import NotFinite
 from minidist.nn.data import load_corpus
 from minidist.nn.gpt import generate
-from minidist.nn.optim import warmup_cosine
+from minidist.nn.optim.clip import NotFinite
+from minidist.nn.optim.optimizers import warmup_cosine
 from minidist.nn.precision.loss_scaling import GradScaler
 from minidist.nn.precision.policy import autocast
 from minidist.parallel.tools.scalars import first_text
@@ -26,10 +26,10 @@ from minidist.train.batches import batch_of
 from minidist.train.checkpoint.claim import claimed
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.manifest import Manifest
+from minidist.train.checks.loosened import check_loosened_options
 from minidist.train.config import TrainConfig
 from minidist.train.fingerprint import digest, fingerprint, state
 from minidist.train.layout import Layout
-from minidist.train.loosened_check import check_loosened_options
 from minidist.train.measuring.evaluate import full_model, validation_loss
 from minidist.train.measuring.instruments import TRACED_STEPS, Instruments
 from minidist.train.measuring.live import Live

@@ -16,9 +16,9 @@ from minidist.nn.memory.recompute import MODES
 from minidist.nn.precision.policy import POLICIES
 from minidist.parallel.context import KINDS
 from minidist.parallel.tools.schedules import SCHEDULES
+from minidist.train.checks.loosened import check_loosened_run
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.loosened_check import check_loosened_run
 from minidist.train.result import Run, RunOptions
 from minidist.train.trainer import run
 from minidist.verify.comparison import agrees

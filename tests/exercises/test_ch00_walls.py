@@ -60,7 +60,7 @@ def real_bytes(parameters: int, recipe: str) -> dict[str, int]:
 def bytes_of_a_model() -> tuple[int, dict[str, int]]:
     """Number of parameters of a small float32 GPT after one backward pass, and the bytes of its arrays."""
     from minidist.nn.gpt import GPT, GPTConfig
-    from minidist.nn.optim import AdamW, average_gradients
+    from minidist.nn.optim.optimizers import AdamW, average_gradients
 
     model = GPT(GPTConfig(layers=1, heads=2, width=16, context=8))
     parameters = list(model.parameters())

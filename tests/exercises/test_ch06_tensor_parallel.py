@@ -13,10 +13,10 @@ from minidist.course.authoring.assertions import number, same
 from minidist.course.sandbox.values import generator, working_dtype
 from minidist.nn import functional
 from minidist.nn.attention.plain import causal_attention
-from minidist.nn.clip import grad_norm
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.layers import ColumnLinear, LayerNorm, Parameter, RowLinear
 from minidist.nn.loss import cross_entropy
+from minidist.nn.optim.clip import grad_norm
 from minidist.nn.tensor import Tensor
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -1297,7 +1297,7 @@ def model_and_batch():
     return model, (tokens[:, :-1], tokens[:, 1:])
 
 
-@answers("minidist.nn.clip", f"{TENSOR}:TensorParallel")
+@answers("minidist.nn.optim.clip", f"{TENSOR}:TensorParallel")
 @pytest.mark.task(
     "6.8",
     points=3,

@@ -941,7 +941,7 @@ def run_ratios(world, module, scale):
     return dict(ratios), all((a == b).all() for a, b in zip(lent, before, strict=True)), calls
 
 
-@answers("minidist.nn.lamb:trust_ratios", "minidist.nn.lamb:norms")
+@answers("minidist.nn.optim.lamb:trust_ratios", "minidist.nn.optim.lamb:norms")
 @pytest.mark.task(
     "14.10",
     points=4,

@@ -138,7 +138,7 @@ def crossings_of_a_step(world, config, layout) -> Counter:
 
 
 BATCHES = PLAIN.global_batch // PLAIN.micro_batch
-NORM = {("scalar", "nn.clip.grad_norm"): 2}  # the largest gradient, and the sum on the grid that it leads to
+NORM = {("scalar", "nn.optim.clip.grad_norm"): 2}  # the largest gradient, and the sum on the grid that it leads to
 LOSS = {("scalar", "parallel.tools.accumulation.accumulate"): 1}
 
 

@@ -13,7 +13,7 @@ from minidist.nn.attention.plain import causal_attention
 from minidist.nn.data import load_corpus, micro_batch
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.loss import cross_entropy
-from minidist.nn.optim import average_gradients
+from minidist.nn.optim.optimizers import average_gradients
 from minidist.nn.random import DropoutRNG, generator
 from minidist.nn.rounding import rounded
 from minidist.nn.tensor import Tensor

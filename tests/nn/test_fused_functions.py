@@ -1,7 +1,7 @@
 """Functions that have lines of C for a GPU are functions like any other."""
 
 from minidist.comm.runtime import serialization
-from minidist.nn.clip import grad_norm
+from minidist.nn.optim.clip import grad_norm
 
 SOURCE = "def norm(parameters):\n    return grad_norm(parameters)\n"
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from minidist.nn.clip import clip_grad_norm
 from minidist.nn.data import load_corpus, micro_batch
 from minidist.nn.gpt import GPT, GPTConfig, generate
 from minidist.nn.layers import Dropout, Module, Parameter
-from minidist.nn.optim import AdamW, average_gradients
+from minidist.nn.optim.clip import clip_grad_norm
+from minidist.nn.optim.optimizers import AdamW, average_gradients
 from minidist.nn.random import DropoutRNG
 from minidist.nn.tensor import Tensor, no_grad
 

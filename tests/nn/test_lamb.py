@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from minidist.nn.clip import NotFinite
 from minidist.nn.gpt import GPT, GPTConfig
-from minidist.nn.lamb import LAMB, norms, trust_ratios
 from minidist.nn.layers import Parameter
-from minidist.nn.optim import AdamW
+from minidist.nn.optim.clip import NotFinite
+from minidist.nn.optim.lamb import LAMB, norms, trust_ratios
+from minidist.nn.optim.optimizers import AdamW
 
 BETAS, EPS, DECAY = (0.9, 0.95), 1e-8, 0.1
 

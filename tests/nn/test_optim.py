@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from minidist.nn import clip
-from minidist.nn.clip import NotFinite, clip_factor, clip_grad_norm, grad_norm
 from minidist.nn.gpt import GPT, GPTConfig
-from minidist.nn.lamb import LAMB
 from minidist.nn.layers import Parameter
-from minidist.nn.optim import SGD, AdamW, adamw_update, average_gradients, warmup_cosine
+from minidist.nn.optim.clip import NotFinite, clip_factor, clip_grad_norm, grad_norm
+from minidist.nn.optim.lamb import LAMB
+from minidist.nn.optim.optimizers import SGD, AdamW, adamw_update, average_gradients, warmup_cosine
 
 
 def parameter(gradient, name: str = "weight") -> Parameter:

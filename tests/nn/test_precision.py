@@ -11,7 +11,7 @@ from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.layers import Parameter
 from minidist.nn.loss import cross_entropy
 from minidist.nn.memory.recompute import checkpoint
-from minidist.nn.optim import AdamW, adamw_update, average_gradients
+from minidist.nn.optim.optimizers import AdamW, adamw_update, average_gradients
 from minidist.nn.precision.formats import BFLOAT16, E4M3, E5M2, round_scaled
 from minidist.nn.precision.loss_scaling import GradScaler
 from minidist.nn.precision.master_weights import MasterWeights

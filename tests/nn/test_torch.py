@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from minidist.nn.clip import clip_grad_norm
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.moe.config import MoEConfig
-from minidist.nn.optim import SGD, AdamW, average_gradients
+from minidist.nn.optim.clip import clip_grad_norm
+from minidist.nn.optim.optimizers import SGD, AdamW, average_gradients
 
 CONFIGS = [
     GPTConfig(vocab=256, context=16, layers=2, heads=4, width=32),

@@ -7,9 +7,9 @@ import pytest
 
 from minidist.nn.gpt import GPT
 from minidist.parallel.compression.methods import read_method
+from minidist.train.checks.loosened import full_rank, why_it_differs
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.loosened_check import full_rank, why_it_differs
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run
 

@@ -6,10 +6,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from minidist.nn.clip import clip_grad_norm
 from minidist.nn.data import load_corpus
 from minidist.nn.gpt import GPT
-from minidist.nn.optim import AdamW, average_gradients, warmup_cosine
+from minidist.nn.optim.clip import clip_grad_norm
+from minidist.nn.optim.optimizers import AdamW, average_gradients, warmup_cosine
 from minidist.parallel.loosened.delayed import DelayedDataParallel
 from minidist.trace import Event
 from minidist.train.batches import batch_of

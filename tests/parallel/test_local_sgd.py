@@ -8,10 +8,10 @@ from math import inf
 import numpy as np
 import pytest
 
-from minidist.nn.clip import clip_grad_norm
 from minidist.nn.data import load_corpus
 from minidist.nn.gpt import GPT
-from minidist.nn.optim import SGD, AdamW, average_gradients, warmup_cosine
+from minidist.nn.optim.clip import clip_grad_norm
+from minidist.nn.optim.optimizers import SGD, AdamW, average_gradients, warmup_cosine
 from minidist.nn.rounding import rounded
 from minidist.parallel.data import share_of
 from minidist.parallel.loosened.local import due, fragment_of, outer_step

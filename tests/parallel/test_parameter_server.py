@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 
 import minidist as md
-from minidist.nn.clip import clip_grad_norm
 from minidist.nn.data import load_corpus
 from minidist.nn.gpt import GPT
-from minidist.nn.optim import AdamW, average_gradients, warmup_cosine
+from minidist.nn.optim.clip import clip_grad_norm
+from minidist.nn.optim.optimizers import AdamW, average_gradients, warmup_cosine
 from minidist.parallel.data import share_of
 from minidist.parallel.loosened.arrivals import Arrival, seeded_order
 from minidist.parallel.loosened.shards import shard_map
 from minidist.parallel.loosened.staleness import may_begin
 from minidist.parallel.tools.accumulation import forward_backward
 from minidist.train.batches import batch_of
+from minidist.train.checks.loosened import why_it_differs
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.loosened_check import why_it_differs
 from minidist.train.resilience.faults import Fault
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run, train_rank

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from minidist.nn.optim import adamw_update
+from minidist.nn.optim.optimizers import adamw_update
 from minidist.plan.cluster.fusion import ADAMW, BIAS_GELU, CHAINS, DROPOUT_ADD_NORM, MASKED_SOFTMAX, Chain, Kernel
 from minidist.plan.cluster.hardware import load
 

@@ -13,9 +13,9 @@ from minidist.comm import RankFailed
 from minidist.nn import optim
 from minidist.nn.precision.loss_scaling import GradScaler
 from minidist.overrides import override
+from minidist.train.checks.loosened import loosened_by
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.loosened_check import loosened_by
 from minidist.train.replicas import checks
 from minidist.train.replicas.checks import CorruptedNumbers, Finding, ReplicaChecks
 from minidist.train.replicas.parts import Key, largest_difference

@@ -7,9 +7,9 @@ import pytest
 
 from minidist.cli import main as cli
 from minidist.comm.collectives import Call
+from minidist.train.checks.nodes import gradient_groups
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.node_check import gradient_groups
 from minidist.train.resilience.shrink import best_layout
 from minidist.train.trainer import run, train_rank
 from minidist.verify.comparison import agrees

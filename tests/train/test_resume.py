@@ -20,9 +20,9 @@ from minidist.train.checkpoint.export import full_arrays
 from minidist.train.checkpoint.manifest import Manifest
 from minidist.train.checkpoint.restore import check_files, missing_elements
 from minidist.train.checkpoint.saver import Saving
+from minidist.train.checks.loosened import loosened_by
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.loosened_check import loosened_by
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run, train_rank
 from minidist.verify.interruption import covering_interruptions, run_interrupted

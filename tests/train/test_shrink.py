@@ -6,9 +6,9 @@ from itertools import filterfalse
 
 import pytest
 
+from minidist.train.checks.loosened import loosened_by
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.loosened_check import loosened_by
 from minidist.train.resilience.shrink import best_layout, changes, step_time
 from minidist.verify.layouts import DEFAULT_LAYOUTS, MORE_LAYOUTS
 from minidist.verify.matrix import every_combination

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from minidist import trace
-from minidist.nn.clip import clip_grad_norm
 from minidist.nn.data import load_corpus, micro_batch, validation_batches
 from minidist.nn.gpt import GPT
-from minidist.nn.optim import AdamW, warmup_cosine
+from minidist.nn.optim.clip import clip_grad_norm
+from minidist.nn.optim.optimizers import AdamW, warmup_cosine
 from minidist.nn.random import DropoutRNG
 from minidist.train.config import TrainConfig
 from minidist.train.fingerprint import digest, fingerprint, state

@@ -25,9 +25,9 @@ from minidist.course.learner.implementations import (
     training_on,
 )
 from minidist.plan.memory_check import check_memory
+from minidist.train.checks.loosened import check_loosened_options
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.loosened_check import check_loosened_options
 from minidist.train.measuring.noise_scale import check_noise_scale
 from minidist.train.resilience.elastic import run_elastic
 from minidist.train.resilience.rebalance import check_rebalance

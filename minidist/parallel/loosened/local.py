@@ -38,7 +38,7 @@ from minidist.backend import xp
 from minidist.comm.collectives import ReduceOp, all_gather_into_tensor, all_reduce
 from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Module, Parameter
-from minidist.nn.optim import Optimizer
+from minidist.nn.optim.optimizers import Optimizer
 from minidist.nn.rounding import rounded
 from minidist.overrides import overridable
 from minidist.parallel.axis import Axis

@@ -4,9 +4,9 @@ from minidist import ledger
 from minidist.backend import xp
 from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import irecv, isend
-from minidist.nn.clip import clip_grad_norm
 from minidist.nn.layers import Module, Parameter
-from minidist.nn.optim import average_gradients
+from minidist.nn.optim.clip import clip_grad_norm
+from minidist.nn.optim.optimizers import average_gradients
 from minidist.nn.precision.master_weights import MasterWeights, master_weights
 from minidist.nn.precision.policy import current
 from minidist.parallel.axis import Axis

@@ -1,4 +1,4 @@
-"""One value of each rank of a group: what the gradient norm and the overflow check join (nn/clip.py), and texts."""
+"""One value of each rank of a group, such as what the gradient norm joins (nn/optim/clip.py), and texts."""
 
 import numpy as np
 

@@ -97,7 +97,7 @@ MASKED_SOFTMAX = Chain(
     ),
     outputs=("weights",),
 )
-ADAMW = Chain(  # line by line as in adamw_update of nn/optim.py
+ADAMW = Chain(  # line by line as in adamw_update of nn/optim/optimizers.py
     "AdamW",
     _kernels(
         "m *= b1: m -> m",

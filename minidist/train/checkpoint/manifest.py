@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from minidist.nn.optim import Optimizer
+from minidist.nn.optim.optimizers import Optimizer
 from minidist.nn.precision.loss_scaling import GradScaler
 from minidist.parallel.tools.regions import Run
 from minidist.train.checkpoint.commit import MANIFEST

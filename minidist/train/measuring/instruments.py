@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from minidist import flops, ledger, overrides, trace
 from minidist.comm.group import ProcessGroup
-from minidist.nn.optim import Optimizer
+from minidist.nn.optim.optimizers import Optimizer
 from minidist.train.parallelize import ParallelModel
 
 TRACED_STEPS = 2  # a trace shows the last few steps: each is like the others, and a whole run would fill a disk

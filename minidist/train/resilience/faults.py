@@ -23,7 +23,7 @@ from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Parameter
 from minidist.nn.random import generator
 from minidist.parallel.tools.regions import Region, place_in_full
-from minidist.train.numerals import number, whole_number
+from minidist.train.notation.numerals import number, whole_number
 from minidist.train.resilience.orders import CURE, take_order
 from minidist.train.share import Share
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from frames import boxes, check_inside, told
 
-from minidist.nn.optim import warmup_cosine
+from minidist.nn.optim.optimizers import warmup_cosine
 from minidist.parallel.loosened import arrivals, server, staleness
 from minidist.parallel.loosened.arrivals import NOISE
 from minidist.show.demos import DEMONSTRATIONS

@@ -9,7 +9,7 @@ import numpy as np
 from minidist import overrides
 from minidist.comm.group import ProcessGroup
 from minidist.nn.data import load_corpus
-from minidist.nn.optim import warmup_cosine
+from minidist.nn.optim.optimizers import warmup_cosine
 from minidist.show.demos.shared.runs import WarmRanks, diverges
 from minidist.train.batches import batch_of
 from minidist.train.config import TrainConfig

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from minidist.nn.layers import Parameter
-from minidist.nn.optim import average_gradients
+from minidist.nn.optim.optimizers import average_gradients
 from minidist.show.demos.expert_parallel.run import train_watched
 
 BUG = "an expert's gradient is averaged over its own rank's micro-batches, not over all"

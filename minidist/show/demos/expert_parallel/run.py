@@ -13,7 +13,7 @@ from minidist.backend import to_host
 from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Parameter
 from minidist.nn.moe.router import Router
-from minidist.nn.optim import average_gradients
+from minidist.nn.optim.optimizers import average_gradients
 from minidist.train import step as training_step
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout

@@ -25,10 +25,10 @@ import numpy as np
 
 from minidist import trace
 from minidist.backend import xp
-from minidist.nn.clip import NotFinite, grid_scale, largest_magnitude, squares_on_grid
 from minidist.nn.layers import Parameter
 from minidist.nn.loss import identity
-from minidist.nn.optim import AdamW
+from minidist.nn.optim.clip import NotFinite, grid_scale, largest_magnitude, squares_on_grid
+from minidist.nn.optim.optimizers import AdamW
 from minidist.overrides import overridable
 
 Join = Callable[[np.ndarray], np.ndarray]  # of a vector with those of the processes with other shards

@@ -3,7 +3,7 @@
 from dataclasses import fields
 from difflib import get_close_matches
 
-from minidist.train.numerals import number, whole_number
+from minidist.train.notation.numerals import number, whole_number
 
 READERS = {int: whole_number, float: number, str: str}
 

@@ -1,0 +1,1 @@
+"""From summed gradients to the next weights: clipping, and optimizers."""

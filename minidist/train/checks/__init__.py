@@ -1,0 +1,1 @@
+"""What is asked of a layout before any rank starts, beside its own fields."""

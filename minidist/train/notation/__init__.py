@@ -1,0 +1,1 @@
+"""How layouts, flags and tables are written as text."""
