@@ -11,7 +11,7 @@ import pytest
 from minidist import ReduceOp, all_reduce
 from minidist.course.authoring.assertions import FLOAT64, number, trained
 from minidist.course.sandbox.values import generator, working_dtype
-from minidist.nn import lamb
+from minidist.nn.optim import lamb
 from minidist.parallel.tools.schedules import schedule
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout as RunLayout

@@ -9,7 +9,8 @@ import pytest
 
 from minidist import backend
 from minidist.course.answers import ROOT
-from minidist.nn import clip, functional, optim, rounding
+from minidist.nn import functional, rounding
+from minidist.nn.optim import clip, optimizers
 from minidist.nn.precision import formats
 
 COMPILE = ROOT / "tests" / "gpu" / "standin" / "compile.py"
@@ -89,7 +90,7 @@ def test_adamw(both, shape, weight_decay):
     squares = np.abs(numbers(shape, seed=3))
     means = numbers(shape, seed=2)
     arrays = numbers(shape), numbers(shape, seed=1), means, squares
-    both(lambda *own: optim.adamw_update(*own, 3, 1e-3, (0.9, 0.95), 1e-8, weight_decay), *arrays)
+    both(lambda *own: optimizers.adamw_update(*own, 3, 1e-3, (0.9, 0.95), 1e-8, weight_decay), *arrays)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -7,9 +7,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from minidist.nn import clip
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.layers import Parameter
+from minidist.nn.optim import clip
 from minidist.nn.optim.clip import NotFinite, clip_factor, clip_grad_norm, grad_norm
 from minidist.nn.optim.lamb import LAMB
 from minidist.nn.optim.optimizers import SGD, AdamW, adamw_update, average_gradients, warmup_cosine

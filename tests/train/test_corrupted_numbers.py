@@ -10,7 +10,7 @@ import pytest
 
 from minidist.cli.main import main
 from minidist.comm import RankFailed
-from minidist.nn import optim
+from minidist.nn.optim import optimizers
 from minidist.nn.precision.loss_scaling import GradScaler
 from minidist.overrides import override
 from minidist.train.checks.loosened import loosened_by
@@ -289,14 +289,14 @@ def broken_rank(number):
     """A rank whose optimizer always computes one element wrong."""
 
     def train(world, *arguments):
-        update = optim.adamw_update
+        update = optimizers.adamw_update
 
         def wrong(data, grad, exp_avg, *rest):
             update(data, grad, exp_avg, *rest)
             exp_avg.reshape(-1)[0] += np.float32(1e-3)
 
         if world.rank == number:
-            with mock.patch.object(optim, "adamw_update", wrong):
+            with mock.patch.object(optimizers, "adamw_update", wrong):
                 return until_found(world, *arguments)
         return until_found(world, *arguments)
 
