@@ -7,6 +7,7 @@ a result that overlaps a factor, factors of different types.
 """
 
 import ctypes
+from itertools import chain
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -102,7 +103,7 @@ def _matrices(address: int, kind: int, leading: int, stride: int, rows: int, col
 
 def _memory(address: int) -> tuple[np.ndarray, int]:
     """The memory of the live device array that an address is in, as one axis, and where it begins."""
-    for array in [*(reference() for reference in reversed(asked)), *owners.values()]:
+    for array in chain((reference() for reference in reversed(asked)), owners.values()):
         if array is not None:
             begin = array._host.__array_interface__["data"][0]
             if begin <= address < begin + array.nbytes:

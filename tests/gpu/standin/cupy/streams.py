@@ -214,7 +214,7 @@ def before_use(memory: np.ndarray, device: int) -> None:
         mark.wait()
         with suppress(ValueError):  # another thread, whose null stream is the same, has waited too
             stream.awaited.remove(mark)
-    for other in list(by_pointer.values()):
+    for other in list(by_pointer.values()) if by_pointer else ():
         for use in other.uses if other.uses and memory.size else ():
             start, stop = np.lib.array_utils.byte_bounds(memory)
             if use.written and use.start < stop and start < use.stop:
