@@ -247,13 +247,14 @@ def test_power_sgd_is_what_torch_does(scratch):
     compressed = [int(name.removeprefix("q.")) for name in steps if name.startswith("q.")]
     assert len(compressed) >= 3
     for step in compressed:
-        x, y, q = steps[f"x.{step}"], steps[f"y.{step}"], steps[f"q.{step}"].reshape(9, 2)
+        gradient = steps[f"y.{step}"].T @ steps[f"x.{step}"]
+        q = steps[f"q.{step}"].reshape(gradient.shape[1], -1)
 
-        def send(corrected, q=q):
-            p, new_q = power_sgd_step(corrected.reshape(14, 9), q, alone)
+        def send(corrected, shape=gradient.shape, q=q):
+            p, new_q = power_sgd_step(corrected.reshape(shape), q, alone)
             return (p @ new_q.T).reshape(-1)
 
-        found, left = feed_back((y.T @ x).reshape(-1), steps[f"error.{step}"].reshape(-1), send)
+        found, left = feed_back(gradient.reshape(-1), steps[f"error.{step}"].reshape(-1), send)
         assert np.allclose(found, steps[f"gradient.{step}"].reshape(-1), rtol=0, atol=1e-10)
         assert np.allclose(left, steps[f"left.{step}"].reshape(-1), rtol=0, atol=1e-10)
 
