@@ -1,11 +1,14 @@
 """No wrong answer has a score, whatever it would cost."""
 
+import importlib
 import re
+import sys
 
 import pytest
 from conftest import BETTER, better_answer
 
 from minidist.course.challenges.catalogue import challenge_of
+from minidist.course.challenges.side_channels import no_side_channels
 
 ALL_REDUCE = """
 import numpy as np
@@ -196,3 +199,15 @@ def test_what_is_replaced_while_loading_is_restored(judged):
     found = judged(challenge, code + better_answer(challenge).text)
     assert found.score == pytest.approx(challenge.known, rel=1e-3)
     assert re.search("replaces .*forward_flops; it was restored", found.remarks[0])
+
+
+def test_an_import_is_no_side_channel(tmp_path, monkeypatch):
+    """Python stores what it compiles in a file: whoever imports a module first would be refused."""
+    (tmp_path / "imported_first_here.py").write_text("ANSWER = 42\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "compiled"))
+    with no_side_channels():
+        module = importlib.import_module("imported_first_here")
+    assert module.ANSWER == 42 and not (tmp_path / "compiled").exists()
+    assert not sys.dont_write_bytecode

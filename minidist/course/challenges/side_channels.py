@@ -27,6 +27,8 @@ def no_side_channels():
     """
     global _refusing
     _refusing = True
+    writes_bytecode = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # the answer's first import of a module writes no file
     shm_open = getattr(_posixshmem, "shm_open", None)
     if shm_open is not None:
         _posixshmem.shm_open = lambda *_, **__: _refuse("shared memory")  # before there is a segment to remove
@@ -34,6 +36,7 @@ def no_side_channels():
         yield
     finally:
         _refusing = False
+        sys.dont_write_bytecode = writes_bytecode
         if shm_open is not None:
             _posixshmem.shm_open = shm_open
 
