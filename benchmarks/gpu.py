@@ -203,7 +203,12 @@ def show(command: list[str], file: Path, limit: float, console: Console) -> None
 
 
 def report(folder: Path, arguments: argparse.Namespace, console: Console) -> None:
-    """All that a first run on a machine should bring home, what tells most first."""
+    """All that a first run on a machine should bring home, what tells most first.
+
+    Raises:
+        RuntimeError: if CuPy or a GPU is missing; the tests would only skip.
+    """
+    backend.find(arguments.backend)
     folder.mkdir(parents=True, exist_ok=True)
     python, this = sys.executable, str(Path(__file__).resolve())
     tests = [python, "-u", "-m", "pytest", *TESTS, "-v", "-s", "-rA", "--durations=0", f"--junitxml={folder}/tests.xml"]

@@ -1,29 +1,22 @@
 """The one switch between NumPy and CuPy.
 
 Every file that computes imports ``xp`` from here and uses it as NumPy. ``use("cupy")`` makes the same lines run on a
-GPU. No other file imports CuPy. Only products.py, which calls cuBLAS, and fused.py, which has kernels of its own, ask
-which of the two is in use.
+GPU. No other file imports CuPy. Only three ask which of the two is in use: products.py calls cuBLAS, reductions.py adds
+in an order of its own, and fused.py has kernels.
 """
 
 import os
 import socket
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 
-# Read when the libraries are loaded. cuBLAS promises the same bits in every run on one stream only, and with workspaces
-# of a fixed size on several too ("Results reproducibility" in its documentation). TF32 would round float32 to 11 bits.
-# Sums are left to CuPy's own kernel, which adds a row in an order that only its length decides (_get_block_specs in
-# cupy/_core/_reduction.pyx; ``reduced`` says what that costs). CUB, CuPy's default, loads four numbers at once where
-# the row's address allows, and adds in another order where it does not (AgentReduce in cub/agent/agent_reduce.cuh): the
-# bits of a row would depend on its place.
-REPRODUCIBLE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "CUPY_TF32": "0", "CUPY_ACCELERATORS": ""}
-
-
-ROW = 1024  # elements of a row of ``reduced``
+# Read when the first product is computed. cuBLAS promises the same bits in every run on one stream only, and with
+# workspaces of a fixed size on several too ("Results reproducibility" in its documentation). TF32 would round float32
+# to 11 bits.
+REPRODUCIBLE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "CUPY_TF32": "0"}
 
 
 class ArrayModule:
@@ -66,6 +59,10 @@ def find(name: str) -> ModuleType:
         os.environ |= REPRODUCIBLE
         import cupy
 
+        # Sums are left to CuPy's own kernel (reductions.py says why). CUPY_ACCELERATORS would say the same, but only to
+        # whoever imports CuPy first.
+        cupy._core.set_reduction_accelerators([])
+        cupy._core.set_routine_accelerators([])
         cupy.cuda.runtime.getDeviceCount()
         _ = cupy.cuda.cublas  # loads cuBLAS, which CuPy would do at the first product
     except Exception as error:
@@ -157,7 +154,7 @@ def copy_from_host(target, array: np.ndarray) -> None:
         # A background thread begins on GPU 0. It stays here: to go back would start CUDA there (cudaSetDevice, since
         # CUDA 12), which takes half a gigabyte of that GPU for every rank.
         target.device.use()
-        target.set(array)
+        target[...] = from_host(array)  # ``target.set(array)`` may still read the host's memory when it returns
 
 
 def address(array) -> int:
@@ -170,48 +167,3 @@ def read_only(array):
     if isinstance(array, np.ndarray):
         array.flags.writeable = False
     return array
-
-
-def dot_each(a, b):
-    """The dot products of the rows of two arrays: (..., n) and (..., n) of one dtype -> (...).
-
-    CuPy's ``einsum`` makes one batched matrix product of them all, whose kernel depends on how many rows are here.
-    """
-    if xp.name == "numpy":
-        return xp.einsum("...n,...n->...", a, b)
-    return _dot_kernel(xp.module)(xp.ascontiguousarray(a), xp.ascontiguousarray(b), axis=-1)
-
-
-@cache
-def _dot_kernel(cupy: ModuleType):
-    """One kernel for all of them, which adds in the order of CuPy's sums (see REPRODUCIBLE)."""
-    return cupy.ReductionKernel("T x, T y", "T out", "x * y", "a + b", "out = a", "0", "dot_each")
-
-
-def counts_of(values, count: int):
-    """How often each of the integers below ``count`` is among ``values`` (n,): integers (count,).
-
-    CuPy's ``bincount`` makes the host wait, to look at the least value and at the largest.
-    """
-    if xp.name == "numpy":
-        return xp.bincount(values, minlength=count)
-    return (values[:, None] == xp.arange(count)).sum(axis=0)
-
-
-def reduced(reduce, array):
-    """``reduce(array)`` over all elements: ``xp.max``, ``xp.min``, ``xp.all``, or ``xp.sum`` of integers.
-
-    In any order these find the same. On a GPU rows come first, then their results: CuPy's kernel has one block of
-    threads for each result, and would leave all but one of the multiprocessors idle.
-    """
-    if xp.name == "numpy" or array.size < 2 * ROW:
-        return reduce(array)
-    flat = array.reshape(-1)
-    whole = array.size - array.size % ROW
-    found, rest = reduce(flat[:whole].reshape(-1, ROW), axis=1), flat[whole:]
-    return reduce(xp.concatenate((found, rest)) if rest.size else found)
-
-
-def add_at(target, index, values) -> None:
-    """``target[index] += values`` along the first axis, where indices may repeat (``np.add.at``)."""
-    xp.add.at(target, index, values)

@@ -28,6 +28,7 @@ def logs():
         return [rank.log for rank in run(cluster, config, Layout(dp=2, tp=2), RunOptions(trace=True)).ranks]
 
 
+@pytest.mark.long
 def test_what_it_prints_and_writes(tmp_path, capsys):
     path, trace, png = tmp_path / "out.json", tmp_path / "trace.json", tmp_path / "out.png"
     assert train(

@@ -136,6 +136,7 @@ def test_the_summary_fits_one_screen_and_says_what_was_counted(capsys, tmp_path,
     assert any(f"MFU {100 * found['utilization']['mfu']:.1f} % of the measured peak" in line for line in lines)
 
 
+@pytest.mark.long
 def test_collectives_of_a_step_by_axis(capsys):
     assert cli.main(["train", *SIZES, "--dp", "2", "--tp", "2", "--json", "-", "--tables"]) == 0
     captured = capsys.readouterr()

@@ -47,6 +47,7 @@ def test_the_menu_fits_its_window(width):
     assert not any("…" in line for line in lines) and any("--size" in line for line in lines) is (width == 140)
 
 
+@pytest.mark.long
 def test_without_a_terminal_it_prints_the_frames(capsys):
     assert cli.main(["demo", "all-gather", "--ranks", "3", "--size", "2"]) == 0
     out = capsys.readouterr().out

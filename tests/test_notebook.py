@@ -28,6 +28,7 @@ except md.Deadlock as error:
 ]
 
 
+@pytest.mark.long
 def test_a_cluster_in_a_notebook():
     nbformat = pytest.importorskip("nbformat", reason="Jupyter is not installed")  # here: importing it takes seconds
     nbclient = pytest.importorskip("nbclient", reason="Jupyter is not installed")

@@ -55,6 +55,7 @@ def test_flash_attention_counts_the_pairs_that_it_computes(capsys):
     assert flash["mfu"] == flash["mfu_causal"] == flash["hfu"] < flash["mfu_all_pairs"]
 
 
+@pytest.mark.long
 def test_the_best_layouts_and_why_the_others_lose(capsys):
     out = shown(capsys, *RECIPE, "--top", "3")
     assert re.search(r"the quickest of [\d,]+ legal layouts", out)

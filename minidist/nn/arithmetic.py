@@ -4,9 +4,10 @@ Shapes broadcast as in NumPy. Where forward repeats a value, backward sums its g
 numbers and plain arrays may replace any tensor; they are constants. The end of the file binds the operators to Tensor.
 """
 
-from minidist.backend import add_at, xp
+from minidist.backend import xp
 from minidist.nn.rounding import rounded
 from minidist.nn.tensor import Context, Function, Tensor
+from minidist.reductions import add_at
 
 
 def unbroadcast(gradient, shape: tuple[int, ...]):

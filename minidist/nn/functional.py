@@ -13,10 +13,11 @@ from math import pi, sqrt
 
 import numpy as np
 
-from minidist.backend import add_at, cache_blocks, dot_each, from_host, xp
+from minidist.backend import cache_blocks, from_host, xp
 from minidist.fused import fused
 from minidist.nn.rounding import rounded
 from minidist.nn.tensor import Context, Function, Tensor
+from minidist.reductions import add_at, dot_each
 
 CHUNK = 1 << 15  # elements, few enough to stay in the cache for a dozen passes
 

@@ -31,6 +31,7 @@ def test_it_begins_with_the_librarys_answer(tmp_path, capsys):
     assert entries(tmp_path) == []
 
 
+@pytest.mark.long
 def test_a_score_stands_beside_the_librarys_and_is_kept(tmp_path, capsys):
     challenge(tmp_path, capsys, "8")
     file_in(tmp_path, EIGHT).write_text(better_answer(EIGHT).text, encoding="utf-8")

@@ -189,6 +189,7 @@ def test_part_of_the_ranks_deadlocks_while_another_computes(ranks):
     assert text.startswith("ranks 0, 1 of 3") and "rank 2 was still running" in text
 
 
+@pytest.mark.long
 def test_a_deadlock_is_told_as_one_if_the_time_limit_comes_before_it_has_settled(ranks, monkeypatch):
     def main(world):
         if world.rank == 2:
@@ -201,6 +202,7 @@ def test_a_deadlock_is_told_as_one_if_the_time_limit_comes_before_it_has_settled
         ranks(3).run(main, timeout=3)
 
 
+@pytest.mark.long
 def test_waiting_for_a_rank_that_computes_is_no_deadlock(ranks):
     def main(world):
         if world.rank == 2:
@@ -475,6 +477,7 @@ def test_a_killed_rank_is_noticed_although_its_child_lives_on(ranks):
     assert failure(ranks, 2, main, md.RankFailed).exitcode == -signal.SIGKILL
 
 
+@pytest.mark.long
 def test_a_timeout_does_not_add_up_over_ranks_that_cannot_answer(ranks):
     def silent(world):
         ctypes.PyDLL(None).sleep(600)  # compiled code that does not let another thread answer

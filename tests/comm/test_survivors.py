@@ -92,6 +92,7 @@ def test_a_rank_that_raised_answers_too(cluster):
     assert cluster.survivors == [0, 1, 2, 3]
 
 
+@pytest.mark.long
 def test_a_rank_that_hangs_is_ended_and_the_others_stay(cluster):
     def main(world):
         if world.rank == 2:

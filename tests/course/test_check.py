@@ -61,6 +61,7 @@ def test_a_debugging_task_that_is_the_last_one_left(folder, capsys):
     assert "next: 3.6" in shown and "the program fails in test_values" in shown and "failing" not in shown
 
 
+@pytest.mark.long
 def test_from_failing_to_passed(folder, capsys):
     mine = folder / f"{NAME}.py"
     mine.write_text(solve("broadcast_tree").replace("distance *= 2", "distance *= 3"))
@@ -316,6 +317,7 @@ def test_unusable_input(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_watch(folder):
     """It judges immediately, and again when a file is saved."""
     pytest.importorskip("watchfiles", reason="watchfiles is not installed")

@@ -128,7 +128,7 @@ SUBMISSIONS = {
     ),
     "is_no_python": ("def broken(:\n", (0, 0, 0), r"3\.2, 3\.5, 3\.6: .*cannot be loaded: SyntaxError"),
 }
-FEW = ("calls_the_library",)  # what ``pytest`` alone grades
+ALWAYS = "calls_the_library"  # graded for the tests of tables, whichever others are chosen
 
 
 def processes_in(folder: str) -> set[int]:
@@ -155,7 +155,7 @@ def graded(request, tmp_path_factory):
     """The submissions, graded in one run: exit status, folder of results, temporary folder, segments from before."""
     place = tmp_path_factory.mktemp("course")
     tests = [item for item in request.session.items if item.function is test_fair_points_and_a_clear_remark]
-    students = {*FEW, *(item.callspec.params["student"] for item in tests)}
+    students = {ALWAYS, *(item.callspec.params["student"] for item in tests)}
     for student in students:
         text, _, _ = SUBMISSIONS[student]
         (place / "in" / student / "deeper").mkdir(parents=True)
@@ -183,9 +183,8 @@ def grade_of(graded, student: str) -> dict:
     return next(grade for grade in grades if grade["student"] == student)
 
 
-@pytest.mark.parametrize(
-    "student", [pytest.param(student, marks=() if student in FEW else pytest.mark.long) for student in SUBMISSIONS]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("student", SUBMISSIONS)
 def test_fair_points_and_a_clear_remark(graded, student):
     _, points, remark = SUBMISSIONS[student]
     grade = grade_of(graded, student)
@@ -198,6 +197,7 @@ def test_fair_points_and_a_clear_remark(graded, student):
         assert any(re.search(remark, found) for found in grade["remarks"]), grade["remarks"]
 
 
+@pytest.mark.long
 def test_zip_files_and_missing_answers(graded):
     assert graded[0] == 0
     assert grade_of(graded, "sends_a_zip")["points"] == 9
@@ -205,20 +205,22 @@ def test_zip_files_and_missing_answers(graded):
     assert grade_of(graded, "sends_nothing")["remarks"] == ["found no file named chNN_name.py"]
 
 
+@pytest.mark.long
 def test_tables_and_gradescope(graded):
     with open(graded[1] / "grades.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert {row["student"] for row in rows} >= {*FEW, "sends_a_zip", "is_no_zip", "sends_nothing"}
-    row = next(row for row in rows if row["student"] == "calls_the_library")
+    assert {row["student"] for row in rows} >= {ALWAYS, "sends_a_zip", "is_no_zip", "sends_nothing"}
+    row = next(row for row in rows if row["student"] == ALWAYS)
     assert (row["points"], row["of"], row["3.2"], row["3.5"]) == ("5", "9", "2", "0")
     assert "minidist's own all_reduce_ring" in row["remarks"]
-    results = json.loads((graded[1] / "students" / "calls_the_library" / "results.json").read_text())
+    results = json.loads((graded[1] / "students" / ALWAYS / "results.json").read_text())
     assert results["score"] == 5 == sum(test["score"] for test in results["tests"])
     last = results["tests"][1]
     assert (last["number"], last["max_score"], last["status"]) == ("3.5", 4, "failed")
     assert "minidist's own all_reduce_ring" in last["output"]
 
 
+@pytest.mark.long
 def test_nothing_is_left(graded):
     """No process, temporary file or shared-memory segment of these submissions remains."""
     assert processes_in(graded[2]) == set()
@@ -378,6 +380,7 @@ def test_the_autograder_of_the_documentation(tmp_path):
     assert results["score"] == 2 and [test["number"] for test in results["tests"]] == ["3.2"]
 
 
+@pytest.mark.long
 def test_other_commands_run_without_the_courses_packages():
     hidden = "import sys; sys.modules |= dict.fromkeys(['psutil', 'watchfiles', 'pytest', 'nbclient'])\n"
     code = hidden + "import minidist.cli.main as cli; sys.exit(cli.main(['grade', '.', '--out', '../grades']))"

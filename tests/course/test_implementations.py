@@ -247,14 +247,15 @@ def test_the_reference_runs_without_overrides_and_none_outlives_its_run(ranks):
     assert run(ranks(2), config, Layout(2)).ranks[0].override_calls == {}  # the same ranks, afterwards
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "called"),
     [
         ("dp=2,compress=powersgd:2", {"power_sgd_step", "feed_back"}),
-        pytest.param("dp=2,compress=topk:0.1", {"top_k", "feed_back"}, marks=pytest.mark.long),
-        pytest.param("dp=2,compress=onebit", {"one_bit", "feed_back"}, marks=pytest.mark.long),
-        pytest.param("dp=2,compress=int8", {"stochastic_round"}, marks=pytest.mark.long),
-        pytest.param("dp=2,sync=local,local_steps=2", {"outer_step", "due"}, marks=pytest.mark.long),
+        ("dp=2,compress=topk:0.1", {"top_k", "feed_back"}),
+        ("dp=2,compress=onebit", {"one_bit", "feed_back"}),
+        ("dp=2,compress=int8", {"stochastic_round"}),
+        ("dp=2,sync=local,local_steps=2", {"outer_step", "due"}),
         ("dp=2,sync=server,staleness=1", {"may_begin", "shard_map"}),
     ],
 )

@@ -11,6 +11,7 @@ from threading import Timer
 
 import psutil
 import pytest
+from choosing import long
 
 from minidist.cli.main import main
 from minidist.course.answers import course_folder, read_answers
@@ -48,7 +49,7 @@ def segments_of(pids: set[int]) -> list[str]:
     return [name for name in names if name.startswith("minidist-") and int(name.split("-")[1]) in pids]
 
 
-@pytest.mark.parametrize("command", ["grade", "check", "watch"])
+@pytest.mark.parametrize("command", ["check", long("grade"), long("watch")])
 def test_kill_9_leaves_nothing(command, tmp_path, scratch):
     """While an answer runs that never ends."""
     folder = tmp_path / "in" / "student"
@@ -122,6 +123,7 @@ def test_a_program_that_hides_from_its_supervisor_ends():
     assert not workplace.folder.exists()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has ended")
 def test_a_workplace_whose_supervisor_is_killed():
     """The command ends too, the error says what has happened, and the folder disappears."""

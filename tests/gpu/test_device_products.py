@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from choosing import long
 
 from minidist import backend
 from minidist.nn.precision.policy import POLICIES
@@ -161,7 +162,11 @@ def products_of_a_step(world, config) -> Counter:
 
 
 @pytest.mark.parametrize("precision", POLICIES)
-@pytest.mark.parametrize("changes", [{}, {"attention": "tiled", "attention_tile": 5}, {"experts": 4}], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [{}, long({"attention": "tiled", "attention_tile": 5}), long({"experts": 4})],
+    ids=str,
+)
 def test_a_step_multiplies_codes(device_ranks, precision, changes):
     config = replace(PLAIN, precision=precision, backend="cupy", **changes)
     (found,) = device_ranks(1).run(products_of_a_step, config)

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from minidist import backend
+from minidist import backend, reductions
 from minidist.course.answers import ROOT
 from minidist.nn import functional, rounding
 from minidist.nn.optim import clip, optimizers
@@ -84,6 +84,12 @@ def test_sums_over_heads(both, heads, shape):
     both(lambda values: functional.sum_over_heads(values[..., ::-1]), numbers((heads, *shape)))
 
 
+@pytest.mark.parametrize("shape", [(0, 3, 2), (2, 0, 3), (1, 1, 1), (2, 40, 3), (3, 5, 17, 7)], ids=str)
+def test_column_sums(both, shape):
+    both(reductions.column_sums, numbers(shape))
+    both(lambda values: reductions.column_sums(values[..., ::-1, ::2]), numbers(shape))
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 def test_adamw(both, shape, weight_decay):
@@ -134,4 +140,4 @@ def installed(*packages: str) -> bool:
 def test_nvidias_compiler_takes_every_kernel_and_joins_no_product_and_sum():
     result = subprocess.run([sys.executable, COMPILE], capture_output=True, text=True, timeout=LIMIT)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stdout.count(": 0 fused multiply-adds") == 4 * 14  # kernels: contiguous and strided, on two GPUs
+    assert result.stdout.count(": 0 fused multiply-adds") == 4 * 15  # kernels: contiguous and strided, on two GPUs

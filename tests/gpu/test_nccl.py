@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+from choosing import long
 from clusters import PatientCluster
 from own_gpus import staged, with_gpus
 
@@ -14,7 +15,7 @@ from minidist import trace
 from minidist.backend import xp
 from minidist.comm.nccl.communicator import DTYPES
 
-SIZES = (1, 2, 3, 5, 7)  # ranks
+SIZES = (1, 2, 3, long(5), long(7))  # ranks
 MOVED = (*DTYPES, "bool", "int16", "uint16", "complex64")
 OPS = (md.ReduceOp.SUM, md.ReduceOp.PRODUCT, md.ReduceOp.MIN, md.ReduceOp.MAX, md.ReduceOp.AVG)
 SECONDS = 30  # for a failure to be told
@@ -186,7 +187,7 @@ def in_place(world, async_op: bool) -> list:
     return wrong
 
 
-@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.parametrize("async_op", [long(False), True])
 def test_input_and_output_may_share_memory(device_ranks, async_op):
     assert device_ranks(3).run(with_gpus, 3, in_place, async_op) == [[]] * 3
 
@@ -410,7 +411,7 @@ def one_fails(world, stops: bool) -> None:
     md.barrier(world)
 
 
-@pytest.mark.parametrize("stops", [True, False])
+@pytest.mark.parametrize("stops", [long(True), False])
 def test_a_failing_rank_ends_those_that_wait_for_a_gpu(device_ranks, stops):
     device_ranks(3).run(with_gpus, 3, routes)  # so that starting is not counted
     started = time.monotonic()

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from choosing import long
 from own_gpus import with_gpus
 from test_on_the_standin import (
     BATCHES,
@@ -37,12 +38,10 @@ def run_on_gpus(device_ranks, config: TrainConfig, layout: Layout, gpus: int | N
 @pytest.mark.parametrize(
     ("base", "count"),
     [
-        pytest.param(SMALL, 2, id="two"),
-        pytest.param(CHUNKED, 1, id="one with context parallelism"),
-        pytest.param(SPARSE, 1, id="one with experts"),
-        pytest.param(CHUNKED, 2, marks=pytest.mark.long, id="a few with context parallelism"),
-        pytest.param(SPARSE, 3, marks=pytest.mark.long, id="a few with and without experts"),
-        pytest.param(SMALL, 6, marks=pytest.mark.long, id="six"),
+        pytest.param(SMALL, 1, id="one"),
+        long(SMALL, 6, id="six"),
+        long(CHUNKED, 2, id="two with context parallelism"),
+        long(SPARSE, 3, id="a few with and without experts"),
     ],
 )
 def test_every_layout_has_numpys_bits(ranks, device_ranks, base, count):
@@ -57,10 +56,10 @@ def test_every_layout_has_numpys_bits(ranks, device_ranks, base, count):
 @pytest.mark.parametrize(
     "text",
     [
-        "dp=3,sync=async,arrivals=1+1+3",
-        "dp=2,sync=local,local_steps=2,fragments=2",
         "dp=2,sync=delayed",
-        *(f"dp=2,compress={method}" for method in ("bf16", "topk:0.1", "powersgd:2")),
+        long("dp=3,sync=async,arrivals=1+1+3"),
+        long("dp=2,sync=local,local_steps=2,fragments=2"),
+        *(long(f"dp=2,compress={method}") for method in ("bf16", "topk:0.1", "powersgd:2")),
     ],
 )
 def test_looser_steps_have_numpys_bits(ranks, device_ranks, text):
@@ -68,6 +67,7 @@ def test_looser_steps_have_numpys_bits(ranks, device_ranks, text):
     assert agrees(run(ranks(layout.world_size), config, layout), run_on_gpus(device_ranks, config, layout))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("gpus", [1, 2, 3])
 def test_fewer_gpus_than_ranks(ranks, device_ranks, gpus):
     """Groups whose ranks have a GPU each take NCCL, next to groups that do not."""
@@ -79,9 +79,9 @@ def test_fewer_gpus_than_ranks(ranks, device_ranks, gpus):
     ("text", "changes", "expected"),
     [
         ("dp=2", {}, LOSS | NORM | batches(BATCHES // 2)),
-        ("dp=2,zero=3", {}, LOSS | NORM | batches(BATCHES // 2)),
-        ("tp=2,sp=1", {}, LOSS | NORM | batches(BATCHES)),
-        (  # how many rows every expert has, and the counts of all experts
+        long("dp=2,zero=3", {}, LOSS | NORM | batches(BATCHES // 2)),
+        long("tp=2,sp=1", {}, LOSS | NORM | batches(BATCHES)),
+        long(  # how many rows every expert has, and the counts of all experts
             "dp=2,ep=2",
             {"experts": 4},
             LOSS
@@ -89,7 +89,7 @@ def test_fewer_gpus_than_ranks(ranks, device_ranks, gpus):
             | batches(BATCHES // 2)
             | {("to host", "nn.moe.permutation.__init__"): BATCHES // 2 * 2, **COUNTS},
         ),
-        (  # messages of a pipeline go through host memory
+        long(  # messages of a pipeline go through host memory
             "pp=2",
             {},
             {("scalar", "parallel.pipeline.run"): 1}

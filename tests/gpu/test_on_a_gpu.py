@@ -1,7 +1,7 @@
 """On a real GPU, shared by all ranks: ``pytest tests/gpu/test_on_a_gpu.py -rA``. Skipped where there is none.
 
-First what the bits rest on (sums, products, formats), then one process, then every layout, the smallest first, and last
-the other precisions. What is printed is worth reading where a test fails, or for the record.
+First what the bits rest on (sums, products, formats), then one process, then layouts in other precisions and odd sizes,
+and last every layout, the smallest first. What is printed is worth reading where a test fails, or for the record.
 """
 
 import os
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from clusters import PatientCluster
 
-from minidist import backend
+from minidist import backend, reductions
 from minidist.backend import xp
 from minidist.nn.precision.formats import FORMATS, Format
 from minidist.nn.rounding import rounded
@@ -97,12 +97,12 @@ def same(one, other) -> bool:
 def test_the_sum_of_a_row_depends_on_the_row_alone(device, width):
     """Neither on how many rows there are nor on where in memory it begins."""
     rows, others = random(37, width), random(37, width, seed=1)
-    sums, dots = rows.sum(axis=-1), backend.dot_each(rows, others)
+    sums, dots = rows.sum(axis=-1), reductions.dot_each(rows, others)
     for row in (0, 1, 17, 36):
         place = slice(row, row + 1)
         for one, other in ((rows[place], others[place]), (rows[place].copy(), others[place].copy())):
             assert same(one.sum(axis=-1), sums[place]), (width, row)
-            assert same(backend.dot_each(one, other), dots[place]), (width, row)
+            assert same(reductions.dot_each(one, other), dots[place]), (width, row)
     assert same(rows[:35].reshape(5, 7, width).sum(axis=-1).reshape(-1), sums[:35])
 
 
@@ -120,6 +120,17 @@ def test_the_product_of_a_head_depends_on_the_head_alone(device, sizes):
             assert same(matmul_each(shifted(a[some], shift), shifted(b[some], shift)), products[some]), shift
             other = shifted(random(3, columns, inner, seed=2)[some], shift).swapaxes(1, 2)
             assert same(matmul_each(a[some], other), transposed[some]), shift
+
+
+@pytest.mark.parametrize("queries", [1, 2, 8, 22, 128])
+@pytest.mark.parametrize("keys", [10, 48, 128])
+def test_the_sums_of_a_head_s_columns_depend_on_the_head_alone(device, keys, queries):
+    """CuPy's own sum does not: with few results, as of a short tile, its order depends on their number."""
+    weights = random(4, 2, keys, queries)
+    sums = reductions.column_sums(weights)
+    for heads in (slice(0, 1), slice(3, 4), slice(1, 3)):
+        assert same(reductions.column_sums(weights[heads]), sums[heads])
+        assert same(reductions.column_sums(weights[heads].copy()), sums[heads])
 
 
 def shifted(array, elements: int):
@@ -153,7 +164,7 @@ def test_a_sum_of_atomic_additions_repeats(device):
     found = []
     for _ in range(10):
         target = xp.zeros((50, 16))
-        backend.add_at(target, index, terms.astype(xp.float64))
+        reductions.add_at(target, index, terms.astype(xp.float64))
         found.append(rounded(target, xp.float32))
     assert all(same(one, found[0]) for one in found)
 
@@ -162,10 +173,10 @@ def test_a_sum_of_atomic_additions_repeats(device):
 def test_reductions_in_two_stages_find_the_same(device, size):
     values = np.random.default_rng(size).integers(-(1 << 40), 1 << 40, size)
     on_device = xp.asarray(values)
-    assert int(backend.reduced(xp.sum, on_device)) == values.sum()
-    assert int(backend.reduced(xp.max, on_device)) == values.max()
-    assert int(backend.reduced(xp.min, on_device)) == values.min()
-    assert bool(backend.reduced(xp.all, on_device > -(1 << 41)))
+    assert int(reductions.reduced(xp.sum, on_device)) == values.sum()
+    assert int(reductions.reduced(xp.max, on_device)) == values.max()
+    assert int(reductions.reduced(xp.min, on_device)) == values.min()
+    assert bool(reductions.reduced(xp.all, on_device > -(1 << 41)))
 
 
 def test_float32_products_keep_24_bits(device):
@@ -226,11 +237,6 @@ def check(few_ranks, one_process, config: TrainConfig, layout: Layout) -> None:
     assert agrees(expected, found), first_difference(expected, found, ranks=lambda n: nullcontext(few_ranks(n)))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_every_layout_has_the_bits_of_one_process(few_ranks, one_process, layout):
-    check(few_ranks, one_process, config_for(layout), layout)
-
-
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "fp8"])
 @pytest.mark.parametrize("text", ["tp=2,sp=1", "pp=2,recompute=full", "zero=3,dp=2", "dp=4,ep=2,zero=2"])
 def test_every_precision_has_the_bits_of_one_process(few_ranks, one_process, precision, text):
@@ -243,3 +249,23 @@ def test_odd_sizes_have_the_bits_of_one_process(few_ranks, one_process, text):
     """Rows and parameters that begin at odd addresses."""
     config = replace(CONFIG, heads=3, width=15, context=27, sequence_chunks=3)
     check(few_ranks, one_process, config, Layout.parse(text))
+
+
+@pytest.mark.parametrize("text", ["zero=3,dp=2", "zero=1,dp=3"])
+def test_a_router_at_an_odd_address_has_the_bits_of_one_process(few_ranks, one_process, text):
+    config = replace(CONFIG, heads=3, width=15, context=27, experts=6)
+    check(few_ranks, one_process, config, Layout.parse(text))
+
+
+@pytest.mark.parametrize("text", ["tp=4", "tp=2,sp=1", "cp=2,cp_kind=ulysses"])
+def test_a_short_last_tile_has_the_bits_of_one_process(few_ranks, one_process, text):
+    """Two rows of queries, and 48 keys: so few results, of so many terms, CuPy's own sums would add in other orders."""
+    layout = Layout.parse(text)
+    chunks = {"context": 100, "sequence_chunks": 2} if layout.cp > 1 else {"context": 50}
+    config = replace(CONFIG, attention="tiled", attention_tile=48, global_batch=8, micro_batch=1, **chunks)
+    check(few_ranks, one_process, config, layout)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_every_layout_has_the_bits_of_one_process(few_ranks, one_process, layout):
+    check(few_ranks, one_process, config_for(layout), layout)

@@ -3,6 +3,7 @@
 import copy
 import inspect
 import json
+import os
 import pickle
 import re
 import subprocess
@@ -147,6 +148,51 @@ PRODUCT = {  # 2 x 3 by 3 x 4, row by row, as cuBLAS takes it: 4 x 3 by 3 x 2, c
     "Ctype": 0, "ldc": 4, "computeType": 68, "algo": -1,
 }  # fmt: skip
 BATCHED = {"strideA": 12, "strideB": 6, "strideC": 8, "batchCount": 2}
+
+
+def test_sums_whose_order_depends_on_how_many_there_are_are_refused(standin):
+    few, many, short = (standin.ones(shape, "f4") for shape in ((2, 17, 3), (2, 17, 16), (2, 16, 3)))
+    for summed in (lambda x: x.sum(axis=-2), lambda x: standin.sum(x, axis=(1,)), lambda x: x.mean(1)):
+        with pytest.raises(TypeError, match="column_sums"):
+            summed(few)
+        summed(many)
+        summed(short)
+    few.sum(axis=-1)
+    few.sum(axis=(1, 2))
+    few.sum()
+    few.sum(axis=1, dtype="f8")  # rounded afterwards
+
+
+def test_products_of_views_at_any_address_are_refused(standin):
+    flat = standin.ones(1 + 3 * 4, "f4")
+    x, view = standin.ones((5, 3), "f4"), flat[1:].reshape(3, 4)
+    assert (x @ view.copy()).shape == (5, 4)
+    for product in (lambda: x @ view, lambda: view.T @ x.T):
+        with pytest.raises(TypeError, match="matmul_each"):
+            product()
+
+
+FIND = """
+from minidist import backend
+import cupy
+before = cupy._core.get_reduction_accelerators()
+try:
+    backend.find("cupy")
+except RuntimeError as error:
+    print(error)
+print(before, cupy._core.get_reduction_accelerators(), cupy._core.get_routine_accelerators())
+"""
+
+
+@pytest.mark.parametrize("real", [False, True], ids=["the stand-in", "CuPy"])
+def test_cub_adds_nothing_whoever_imported_cupy_first(real):
+    if real and find_spec("cupy") is None:
+        pytest.skip("CuPy is not installed")
+    environment = {name: value for name, value in os.environ.items() if name != "CUPY_ACCELERATORS"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([] if real else [str(HERE)])])
+    command = [sys.executable, "-c", FIND]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT, env=environment).stdout
+    assert told.splitlines()[-1] == "[1] [] []"
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,7 @@ def test_a_token_does_not_see_those_after_it():
     assert (before[:, 5:] != after[:, 5:]).any(axis=-1).all()
 
 
+@pytest.mark.long
 def test_training_lowers_the_loss_below_that_of_single_bytes():
     config = GPTConfig(context=32, layers=1, heads=2, width=32, dropout=0.05)
     corpus = load_corpus(None, config.context)

@@ -78,6 +78,7 @@ def test_a_gradient_more_precise_than_an_activation_is_rounded_for_it_but_not_fo
     assert row.grad[0, 0] == 2 * np.float64(np.float32(0.1))
 
 
+@pytest.mark.long
 def test_a_chain_of_a_hundred_thousand_operations_needs_no_recursion():
     x = y = leaf(1)
     for _ in range(100_000):

@@ -145,6 +145,7 @@ def test_gradients_of_a_shorter_sequence_than_the_context():
         np.testing.assert_allclose(parameter.grad, weights[name].grad.numpy(), rtol=1e-10, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.long
 def test_twenty_steps_of_adamw_in_float32_with_clipping():
     """float32 has 24 bits, 6e-8. The losses may differ by some of that in each of the few sums that make one.
 

@@ -238,6 +238,7 @@ def test_orthonormal_columns():
     assert (basis[:, 1:] == 0).all() and np.linalg.norm(basis[:, 0]) == pytest.approx(1)
 
 
+@pytest.mark.long
 def test_power_sgd_is_what_torch_does(scratch):
     """One step of torch's own hook, from the state in which the steps before have left it."""
     pytest.importorskip("torch")

@@ -320,6 +320,7 @@ def test_workers_send_nothing_but_the_sums_that_are_due(ranks, dp, fragments):
             assert not sent[:, step - 1].any()
 
 
+@pytest.mark.long
 def test_it_sends_one_over_local_steps_of_data_parallelism_s_bytes(ranks):
     config = replace(CONFIG, steps=8)
     sent = {}

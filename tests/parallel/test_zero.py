@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from choosing import long
 
 import minidist as md
 from minidist import ledger
@@ -100,7 +101,7 @@ def padded(config: TrainConfig, shard: int) -> int:
     return sum(-(-unit // shard) * shard for unit in units)
 
 
-@pytest.mark.parametrize("dp", [2, 4])
+@pytest.mark.parametrize("dp", [2, long(4)])
 def test_traffic(ranks, dp):
     """What a rank sends in a step of one micro-batch each, in elements. M is the model: plain data parallelism sends
     2 (N-1)/N M, stages 1 and 2 as much, stage 3 sends 3 (N-1)/N M, or 2 without resharding."""

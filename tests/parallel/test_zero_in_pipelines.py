@@ -63,6 +63,7 @@ def calls_of_a_step(ranks, text: str, layers: int = 2 * BLOCKS) -> tuple[Counter
     return calls, rank.memory
 
 
+@pytest.mark.long
 def test_how_often_a_unit_is_sent(ranks):
     """A rank has two blocks, and a root with the tied weight, whose gradients wait for the step's end in any case."""
     names = "reduce_scatter_tensor", "all_gather_into_tensor"
@@ -79,6 +80,7 @@ def test_how_often_a_unit_is_sent(ranks):
     assert {text: tuple(calls[name] for name in names) for text, calls in found.items()} == expected
 
 
+@pytest.mark.long
 def test_what_it_holds(ranks):
     """The traffic that grad_sync=step and reshard_after_forward=0 save is bought with memory.
 
@@ -113,6 +115,7 @@ def old_parameters_kept(world, config, layout, options):
         return train_rank(world, config, layout, options)
 
 
+@pytest.mark.long
 def test_parameters_are_gathered_anew_in_each_step(ranks, base):
     layout = Layout.parse("dp=2,pp=2,zero=3,reshard_after_forward=0")
     found = run(ranks(4), BASE, layout, RunOptions(step_digests=True), rank_function=old_parameters_kept)

@@ -114,6 +114,7 @@ def test_sequence_parallelism_is_never_worse():
                 assert one.step_seconds <= other.step_seconds and one.memory.total <= other.memory.total
 
 
+@pytest.mark.long
 def test_16384_gpus_are_searched_whole():
     """Every layout is either planned or skipped by a bound; few are planned."""
     costs = costs_of("llama3-405b", "h100:16384")

@@ -102,6 +102,7 @@ def interval(limits: tuple[float, float], digits: str = ".3f") -> str:
     return " to ".join(f"{limit:{digits}}" for limit in limits)
 
 
+@pytest.mark.long
 def test_the_page_shows_every_run(measured):
     expected = []
     for run in measured.runs + measured.next_runs:
@@ -140,6 +141,7 @@ def test_the_page_shows_the_best_sizes(measured):
         assert f"| {curve.flops:.3g} | {numbers} | {interval(limits, ',.0f')} | {ratio} |" in PAGE
 
 
+@pytest.mark.long
 def test_what_the_page_says_of_the_prediction_is_so(measured):
     smallest, predicted, largest = measured.next_runs
     assert f"{measured.fit.law.optimum(predicted.budget).parameters:,.0f} parameters" in PAGE

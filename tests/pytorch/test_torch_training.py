@@ -53,6 +53,7 @@ def both_ddp(groups):
     return ours == theirs, ours[1]
 
 
+@pytest.mark.long
 def test_ddp_has_the_bits_of_ddp_on_gloo(torch_ranks):
     """On two ranks a sum has two terms, and a + b has the bits of b + a. So there is one right answer."""
     first, second = torch_ranks(2)(both_ddp)

@@ -248,6 +248,7 @@ def test_flags_that_make_no_sense_are_told(tmp_path, no_ranks, capsys, flags, er
     assert error in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_resumed_command_takes_its_settings_from_the_checkpoint(folder, capsys):
     """Layout too, unless a flag says otherwise; a setting that differs is refused."""
     assert cli(["train", "--resume", str(folder / name_of(2)), "--json", str(folder / "a.json")]) == 0

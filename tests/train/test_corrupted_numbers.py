@@ -195,6 +195,7 @@ def test_the_replay_follows_the_loss_scale(ranks):
     assert attempt(ranks, "dp=2", options, with_overflows, precision="fp16")[0] == expected
 
 
+@pytest.mark.long
 def test_no_thread_is_left_by_a_replay(ranks):
     def threads_after(world, config, layout, options):
         train_rank(world, config, layout, options)
@@ -303,6 +304,7 @@ def broken_rank(number):
     return train
 
 
+@pytest.mark.long
 def test_a_broken_rank_is_named_by_three(ranks):
     options = RunOptions(check_replicas=1)
     finding, _ = attempt(ranks, "zero=1,dp=3", options, broken_rank(1))

@@ -103,6 +103,7 @@ def test_what_was_saved_synchronously_is_not_computed_again(ranks, tmp_path):
     assert result.fingerprint == reference(ranks) and result.steps_here == 3
 
 
+@pytest.mark.long
 def test_one_failure_after_another_until_one_rank_works_alone(ranks, tmp_path):
     result, interruptions = elastic(
         tmp_path, "dp=4,algorithm=ring,zero=1", "rank=3,step=2,kind=kill", "rank=0,step=3,kind=raise",
@@ -317,6 +318,7 @@ def test_what_is_not_to_be_relied_on_stays_so_when_going_back_fails_too(tmp_path
     assert [it.resumed for it in seen] == [2]
 
 
+@pytest.mark.long
 def test_a_trained_model_may_be_run_for_longer_than_the_patience(ranks, tmp_path):
     """Only one rank runs it, and the others wait for nobody."""
     options = RunOptions(saving=Saving(str(tmp_path), 10), validate=True, sample=100)
@@ -364,6 +366,7 @@ def test_settings_that_cannot_be():
         run_elastic(CONFIG, Layout(dp=2), RunOptions())
 
 
+@pytest.mark.long
 def test_the_command_line(ranks, tmp_path, capsys):
     import json
 
@@ -385,6 +388,7 @@ def test_the_command_line(ranks, tmp_path, capsys):
     assert "add --elastic" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_patience_of_a_cluster(ranks):
     """One rank computes, one waits for it, one has finished. The run that reports in time goes on."""
 

@@ -127,6 +127,7 @@ def test_down_to_one_rank(ranks):
     assert [(it.source, it.resumed) for it in interruptions] == [(MEMORY, 2), (MEMORY, 4), (MEMORY, 6)]
 
 
+@pytest.mark.long
 def test_before_the_first_snapshot_it_begins_again(ranks):
     result, [interruption] = elastic("dp=3", "rank=1,step=1,kind=kill")
     assert result.fingerprint == reference(ranks)
@@ -166,6 +167,7 @@ LOST = re.compile(
 )
 
 
+@pytest.mark.long
 def test_a_rank_and_its_peer_die_together(ranks):
     """What was lost is named, and without a disk there is nothing but the beginning."""
     result, [interruption] = elastic("dp=5,zero=1", "rank=1,step=5,kind=kill", rank_function=two_die(1, 2))
@@ -175,6 +177,7 @@ def test_a_rank_and_its_peer_die_together(ranks):
     assert result.fingerprint == reference(ranks)
 
 
+@pytest.mark.long
 def test_then_a_checkpoint_on_the_disk_is_next(ranks, tmp_path):
     result, [interruption] = elastic(
         "dp=5,zero=1", "rank=1,step=5,kind=kill", rank_function=two_die(1, 2), folder=tmp_path
@@ -318,6 +321,7 @@ def test_a_run_leaves_nothing_to_the_next_on_the_same_ranks(ranks):
         assert cluster.run(held) == [[]] * 2
 
 
+@pytest.mark.long
 def test_each_rank_fetches_only_what_it_does_not_hold(ranks):
     """In the same layout with all ranks there: nothing at all."""
 
@@ -410,6 +414,7 @@ def test_settings_that_cannot_be(capsys):
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_the_command_line(ranks, capsys):
     arguments = [
         "train", "--dp", "3", "--steps", "8", "--layers", "1", "--heads", "2", "--width", "16", "--context", "8",

@@ -128,7 +128,7 @@ def shares_of(result) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        pytest.param(config, text, marks=pytest.mark.long if number % 4 else ())
+        pytest.param(config, text, marks=pytest.mark.long if number else ())
         for config, texts in LAYOUTS.items()
         for number, text in enumerate(texts)
     ],

@@ -86,6 +86,7 @@ def test_every_rank_reports_its_pace(ranks):
     assert result.as_dict()["micro_batch_counts"] == [[4] * 4, [3] * 4]
 
 
+@pytest.mark.long
 def test_train_names_a_slow_rank(capsys, monkeypatch, tmp_path):
     """A rank that sleeps 100 times as long as it computes: no noise comes near."""
     fault = Fault(1, 3, "slow", 100)

@@ -1,8 +1,9 @@
 """Attention that holds the scores of all queries and keys, T x T numbers for each head."""
 
-from minidist.backend import cache_blocks, dot_each, xp
+from minidist.backend import cache_blocks, xp
 from minidist.nn.precision.policy import unpacked
 from minidist.nn.tensor import Context, Function, Tensor
+from minidist.reductions import column_sums, dot_each
 
 
 class CausalAttention(Function):
@@ -38,7 +39,7 @@ class CausalAttention(Function):
             scores += hidden
             scores -= scores.max(axis=-2, keepdims=True)
             xp.exp(scores, out=scores)
-            totals[h] = scores.sum(axis=-2)[..., None]  # (h, B, T, 1)
+            totals[h] = column_sums(scores)[..., None]  # (h, B, T, 1)
             weights = dropped(rounded(scores), None if keep is None else keep[h], rate, rounded)
             matmul(weights.swapaxes(-1, -2), v[h], out=output[h])  # (h, B, T, D)
         output /= totals

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from math import log
 from types import ModuleType
 
-from minidist.backend import dot_each, product_blocks, xp
+from minidist.backend import product_blocks, xp
 from minidist.nn.attention import online32, online_softmax
 from minidist.nn.attention.online_softmax import HIDDEN, LOG2E
 from minidist.nn.attention.plain import dropped
 from minidist.nn.precision.policy import Packed, Policy, unpacked
 from minidist.nn.tensor import Context, Function, Tensor
+from minidist.reductions import column_sums, dot_each
 
 Keep = Callable[[int, int, int], object]  # (head, tile of queries, tile of keys) -> bool (B, keys, queries)
 CACHE = 1 << 15  # scores, few enough to stay in the cache for several passes
@@ -93,7 +94,7 @@ class TileMath:
         exps = self.softmax.weights(scores, exponent)
         kept = dropped(rounded(exps), mask, self.rate, rounded)
         value = matmul(kept.swapaxes(-1, -2), v)  # (h, B, queries, D)
-        return exponent.swapaxes(-1, -2), exps.sum(axis=-2)[..., None], value
+        return exponent.swapaxes(-1, -2), column_sums(exps)[..., None], value
 
     def differentiate(self, q, k, v, exponent, gradient, shift, diagonal: bool, mask) -> tuple:
         """Backward, for h heads: what this tile adds to the gradients of its q, k and v.

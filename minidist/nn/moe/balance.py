@@ -28,10 +28,11 @@ Megatron-LM sums the counts of all ranks over the micro-batches so far; how many
 
 import numpy as np
 
-from minidist.backend import counts_of, from_host, to_host, xp
+from minidist.backend import from_host, to_host, xp
 from minidist.nn.moe.config import MoEConfig
 from minidist.nn.tensor import Context, Function, Tensor
 from minidist.overrides import overridable
+from minidist.reductions import counts_of
 
 
 class Balance:

@@ -12,9 +12,10 @@ what its other experts say. (Megatron-LM: permute and unpermute.)
 scatter-add would add them in the order in which rows arrive, on a GPU in none (torchtitan's pull request 1974).
 """
 
-from minidist.backend import counts_of, dot_each, to_host, xp
+from minidist.backend import to_host, xp
 from minidist.nn.tensor import Context, Function, Tensor
 from minidist.overrides import overridable
+from minidist.reductions import counts_of, dot_each
 
 
 class Route:

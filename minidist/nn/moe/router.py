@@ -21,6 +21,7 @@ from minidist.nn.moe.balance import Balance, add_balance_loss, add_z_loss
 from minidist.nn.moe.config import MoEConfig
 from minidist.nn.tensor import Context, Function, Tensor
 from minidist.overrides import overridable
+from minidist.products import matmul_each
 
 
 class RouterLogits(Function):
@@ -36,12 +37,13 @@ class RouterLogits(Function):
     def forward(ctx: Context, x, weight):
         ctx.rounds = False
         ctx.save_for_backward(x, weight)
-        return x @ weight  # (N, E)
+        return matmul_each(x[None], weight[None])[0]  # (N, E)
 
     @staticmethod
     def backward(ctx: Context, gradient):
         x, weight = ctx.saved_arrays
-        return gradient @ weight.T, x.T @ gradient
+        one, rows = gradient[None], x.T[None]
+        return matmul_each(one, weight.T[None])[0], matmul_each(rows, one)[0]
 
 
 class Scores(Function):

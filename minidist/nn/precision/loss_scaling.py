@@ -12,10 +12,11 @@ Micikevicius et al., "Mixed Precision Training" (2018), section 3.2. The names a
 
 from collections.abc import Callable, Iterable
 
-from minidist.backend import reduced, xp
+from minidist.backend import xp
 from minidist.nn.layers import Parameter
 from minidist.nn.loss import identity
 from minidist.overrides import overridable
+from minidist.reductions import reduced
 
 
 class GradScaler:

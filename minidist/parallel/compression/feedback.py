@@ -17,8 +17,9 @@ from collections.abc import Callable
 from math import frexp, sqrt
 
 from minidist import ledger
-from minidist.backend import reduced, xp
+from minidist.backend import xp
 from minidist.overrides import overridable
+from minidist.reductions import reduced
 
 DIGITS = 51  # bits of the largest multiple
 

@@ -11,7 +11,7 @@ sys.path.append(str(FAILING.parent))
 
 from failing import FAILURES, SIZE  # noqa: E402
 
-SHORT = ("raises", "one_skips_in_the_background", "computes_forever")
+SHORT = ("raises",)
 
 pytestmark = needs_mpi
 

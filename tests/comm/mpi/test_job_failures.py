@@ -74,7 +74,8 @@ def test_an_error_in_the_background(tmp_path):
     assert "float64 (3,)" in output and "float64 (4,)" in output and "script.py" in output
 
 
-@pytest.mark.parametrize("how", ["sys.exit(3)", pytest.param("os._exit(1)", marks=long)])
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["sys.exit(3)", "os._exit(1)"])
 def test_a_rank_that_exits(tmp_path, how):
     status, output = ends(begin(tmp_path, f"{how} if world.rank == 1 else md.recv(np.empty(3), 1, world)"))
     assert status != 0
@@ -101,6 +102,7 @@ def test_mpiexec_gets_a_signal(tmp_path, name):
     assert status != 0
 
 
+@pytest.mark.long
 def test_a_deadlock_names_what_every_rank_waits_for(tmp_path):
     body = """
         if world.rank == 2:
@@ -131,6 +133,7 @@ def test_a_deadlock_in_the_background(tmp_path):
         assert re.search(rf"rank {rank} is in {call}: waits for", output), output
 
 
+@pytest.mark.long
 def test_a_rank_that_computes_while_others_wait(tmp_path):
     body = """
         if world.rank == 1:

@@ -12,6 +12,8 @@ from minidist.show.player.scene import Box, Label
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def animation():

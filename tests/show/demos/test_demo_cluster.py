@@ -20,6 +20,8 @@ from minidist.show.demos.cluster.scene import FASTER, phase, uplink_full
 from minidist.show.demos.cluster.verdict import harm, verdict
 from minidist.show.player.scene import Box, Label
 
+pytestmark = pytest.mark.long
+
 RANKS = 8  # the default, which lectures show
 EXACT = 1e-9  # relative: sums of some hundred float64 numbers
 
@@ -346,7 +348,7 @@ def test_verdicts_have_the_clocks_numbers(animation, found):
         harm(congested, replace(found.bad, report=one.report), "P")
 
 
-@pytest.mark.parametrize(("ranks", "size"), [(4, 128), pytest.param(8, 512, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("ranks", "size"), [(4, 128), (8, 512)])
 def test_everything_is_in_the_picture(ranks, size):
     for one in DEMONSTRATIONS["cluster"](ranks=ranks, size=size).all_scenes:
         check_inside(one)

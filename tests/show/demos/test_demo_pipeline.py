@@ -27,6 +27,8 @@ from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run, train_rank
 
+pytestmark = pytest.mark.long
+
 SMALL = TrainConfig(layers=6, heads=2, width=16, context=8, global_batch=6, micro_batch=1, steps=1)
 MARKS = set("FBIW!")
 

@@ -208,6 +208,7 @@ def test_s_cycles_through_the_scenes():
     assert play("s", "s")[0] == "one" and play("b", "s")[0] == "two"
 
 
+@pytest.mark.long
 def test_p_plays_to_the_end_at_the_speed_of_a_number():
     def timer(*keys: str) -> float:
         return play(*keys)[3][-1].seconds

@@ -9,6 +9,7 @@ bits, except that ``add.at`` adds in another order.
 import numpy as np
 
 from cupy import cuda
+from cupy.accelerators import Core
 from cupy.arrays import SIGNATURES, ndarray
 from cupy.elementwise import ElementwiseKernel
 from cupy.functions import FUNCTIONS, TYPES, ufunc
@@ -20,6 +21,7 @@ inf, nan, pi, e, newaxis, dtype, bool_ = np.inf, np.nan, np.pi, np.e, None, np.d
 globals().update(TYPES)
 globals().update(FUNCTIONS)
 _pool = cuda.MemoryPool()
+_core = Core()
 
 
 def get_default_memory_pool() -> cuda.MemoryPool:

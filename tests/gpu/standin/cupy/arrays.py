@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary, ref
 import numpy as np
 
 from cupy import kernel
+from cupy.bits import check_factor, check_sum
 from cupy.devices import Device, current_device
 from cupy.streams import before_use, get_current_stream
 from cupy.traffic import crossing, launched
@@ -259,6 +260,7 @@ def _method(name: str, parameters: str):
             crossing("size")
         inside = self._memory if name in VIEWS else self._host
         found = getattr(inside, name)(*map(unwrap, args), **{key: unwrap(one) for key, one in kwargs.items()})
+        check_sum(name, inside, found, args[0] if args else kwargs.get("axis"))
         if not shows(found, inside):
             launched(name)
         return wrap(found)
@@ -292,8 +294,13 @@ def _unary(name: str):
 
 
 def _matmul(self, other):
+    if not isinstance(other, OPERANDS):
+        return NotImplemented
     launched("matmul")
-    return wrap(self._host @ unwrap(other)) if isinstance(other, OPERANDS) else NotImplemented
+    product = wrap(self._host @ unwrap(other))
+    check_factor(self)
+    check_factor(other)
+    return product
 
 
 OPERANDS = (ndarray, np.ndarray, bool, int, float, complex, np.generic)  # an array of NumPy's is refused by unwrap

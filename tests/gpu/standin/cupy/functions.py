@@ -4,6 +4,7 @@ import numpy as np
 
 from cupy import kernel
 from cupy.arrays import KINDS, SIGNATURES, checked, ndarray, shows, unwrap, wrap
+from cupy.bits import check_sum
 from cupy.traffic import crossing, launched
 
 TRANSFERS = ("array", "asarray", "ascontiguousarray")  # take arrays in host memory too
@@ -33,6 +34,8 @@ def function(name: str, parameters: str):
             raise TypeError(f"cupy.{name}: out must be a device array")
         inside = [unwrap(one) for one in args]
         found = compute(*inside, **{key: unwrap(one) for key, one in kwargs.items()})
+        if inside and isinstance(inside[0], np.ndarray):
+            check_sum(name, inside[0], found, inside[1] if len(inside) > 1 else kwargs.get("axis"))
         if name not in ALLOCATIONS and not shows(found, *inside):
             launched(name)
         return kwargs["out"] if isinstance(kwargs.get("out"), ndarray) else wrap(found)

@@ -1,0 +1,8 @@
+"""Which cases of a test ``pytest`` alone leaves out."""
+
+import pytest
+
+
+def long(*values, id: str | None = None):
+    """A case of ``pytest.mark.parametrize`` that runs with ``pytest --all`` only."""
+    return pytest.param(*values, marks=pytest.mark.long, id=id)
