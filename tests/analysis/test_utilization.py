@@ -96,6 +96,7 @@ def test_waiting_for_a_core_is_taken_from_all_computing():
     }  # fmt: skip
     assert shares([step, step], 4.0)["products"] == pytest.approx(0.3)
     assert shares([step], 100.0)[NO_CORE] == 0.8  # never more than it computed
+    assert shares([step], -0.1)[NO_CORE] == 0.0
 
 
 def test_only_the_traced_steps_waits_for_a_core_count():

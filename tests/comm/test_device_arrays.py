@@ -11,7 +11,7 @@ LIMIT = 30
 
 
 class DeviceArray:
-    """What the staging uses of a CuPy array. Its memory cannot be reached but through ``get`` and ``set``."""
+    """What the staging uses of a CuPy array. Its memory cannot be reached but through ``get`` and ``x[...] = y``."""
 
     def __init__(self, values) -> None:
         self._memory = np.array(values)
@@ -23,8 +23,8 @@ class DeviceArray:
     def get(self) -> np.ndarray:
         return self._memory.copy()
 
-    def set(self, array: np.ndarray) -> None:
-        assert array.shape == self.shape and array.dtype == self.dtype
+    def __setitem__(self, place, array: np.ndarray) -> None:
+        assert place is Ellipsis and array.shape == self.shape and array.dtype == self.dtype
         self._memory[...] = array
         self.sets += 1
 

@@ -114,7 +114,8 @@ def shares(steps: Sequence[dict[str, float]], without_core: float) -> dict[str, 
     """The share of each kind in the time of some steps of one rank, in which it computed nothing for lack of a core."""
     seconds = {kind: sum(step[kind] for step in steps) for kind in breakdown.KINDS}
     computing = sum(seconds[kind] for kind in breakdown.COMPUTE)
-    seconds[NO_CORE] = min(without_core, computing)
+    # Below 0 where waits for others were taken to have had no core for a little longer than they had none (count_wait).
+    seconds[NO_CORE] = min(max(without_core, 0.0), computing)
     for kind in breakdown.COMPUTE:
         seconds[kind] *= 1 - seconds[NO_CORE] / computing if computing else 1
     whole = sum(seconds.values())
