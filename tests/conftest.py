@@ -1,7 +1,7 @@
 """What all tests share: which of them run, on how many cores, compiled modules, and warm ranks.
 
-``pytest`` leaves out what is marked ``long``, and of each exercise's grader all but the first test; ``pytest --all``
-runs them too. A test that is named by its node id (``tests/x.py::test_y``) always runs.
+``pytest`` leaves out what is marked ``long`` or needs a browser, and of each exercise's grader all but the first test;
+``pytest --all`` runs them too. A test that is named by its node id (``tests/x.py::test_y``) always runs.
 """
 
 import os
@@ -72,7 +72,9 @@ def pytest_cmdline_main(config):
 
 
 def pytest_itemcollected(item):
-    """Of the graders of the exercises, all but the first test of each task are long."""
+    """Of the graders of the exercises, all but the first test of each task are long, and so is what needs a browser."""
+    if "browser" in getattr(item, "fixturenames", ()):
+        item.add_marker("long")
     if item.path.parent.name == "exercises":
         if item.cls in begun:
             item.add_marker("long")

@@ -25,6 +25,10 @@ def run_pytest(*arguments: str, environment: dict | None = None) -> list[str]:
     return result.stdout.splitlines()
 
 
+def test_what_needs_a_browser_is_long():
+    assert not any("test_the_page" in line for line in run_pytest("--collect-only", "tests/show/test_live.py"))
+
+
 def said(lines: list[str]) -> bool:
     return any(line.endswith("long tests left out; pytest --all runs them") for line in lines)
 

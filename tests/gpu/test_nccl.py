@@ -126,7 +126,7 @@ def test_results_are_numpys(device_ranks, size):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", (1, 2, 5))
 def test_results_are_numpys_in_every_dtype(device_ranks, size):
     for wrong, _ in device_ranks(size).run(with_gpus, size, check_all, MOVED, (0, 1, 2, 5, 1021)):
         assert wrong == []

@@ -69,12 +69,13 @@ def test_no_bits_depend_on_addresses_or_on_how_many_heads_are_here(ranks, device
     assert agrees(run(ranks(1), config, Layout()), found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "changes",
     [
         {},
-        long({"reduce_dtype": "float32"}),
-        long({"attention": "tiled", "attention_tile": 5, "dropout": 0.1}),
+        {"reduce_dtype": "float32"},
+        {"attention": "tiled", "attention_tile": 5, "dropout": 0.1},
     ],
     ids=str,
 )

@@ -122,6 +122,7 @@ def test_the_page_shows_every_run(measured):
     assert [cells(row) for row in re.findall(r"^\| \d[\d.e+]* \| \d+ \|.*$", PAGE, re.M)] == expected
 
 
+@pytest.mark.long
 def test_the_page_shows_the_fitted_law(measured):
     for name in ("E", "A", "alpha", "B", "beta", "size_exponent"):
         limits = measured.fit.interval(lambda law, name=name: getattr(law, name))

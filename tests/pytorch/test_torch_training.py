@@ -80,11 +80,12 @@ def both_fsdp(groups, policy):
     return ours == theirs
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "policy",
     [
         MixedPrecisionPolicy(),
-        pytest.param(MixedPrecisionPolicy(torch.bfloat16, torch.float32), id="bfloat16", marks=pytest.mark.long),
+        pytest.param(MixedPrecisionPolicy(torch.bfloat16, torch.float32), id="bfloat16"),
     ],
 )
 def test_fsdp2_has_the_bits_of_fsdp2_on_gloo(torch_ranks, policy):

@@ -83,6 +83,7 @@ def test_a_rank_that_dies_in_any_step(ranks, tmp_path, kind, step, resumed):
     assert min(interruption.detect, interruption.restart, interruption.recompute) >= 0 < interruption.restart
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", [pytest.param(0, marks=long), 3, pytest.param(6, marks=long)])
 def test_a_rank_that_hangs_is_found_by_its_silence(ranks, tmp_path, step):
     result, [interruption] = elastic(tmp_path, "dp=3", f"rank=2,step={step},kind=hang", patience=2.0)
