@@ -6,6 +6,7 @@ in an order of its own, and fused.py has kernels.
 """
 
 import os
+import platform
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,14 +76,23 @@ def find(name: str) -> ModuleType:
 
 
 def use(name: str, local_rank: int = 0) -> None:
-    """Bind ``xp`` to "numpy" or "cupy" in this process, before any model is built. Raises what ``find`` raises.
+    """Bind ``xp`` to "numpy" or "cupy" in this process, before any model is built.
 
-    With CuPy, rank r of a node uses its GPU r, modulo their number.
+    With CuPy, rank r of a node uses its GPU r, modulo their number, and CUDA's null stream.
+
+    Raises:
+        RuntimeError: if CuPy computes on another stream.
+        And what ``find`` raises.
     """
     module = find(name)
     if xp.name == "cupy":  # what an earlier run has left goes back to the GPU, which other ranks may share
         xp.module.get_default_memory_pool().free_all_blocks()
     if name == "cupy":
+        if module.cuda.get_current_stream().ptr:
+            raise RuntimeError(
+                "the work of a rank's threads is in order on CUDA's null stream alone: call use() outside of any "
+                "`with stream:`, and without CUPY_CUDA_PER_THREAD_DEFAULT_STREAM in the environment"
+            )
         module.cuda.Device(local_rank % module.cuda.runtime.getDeviceCount()).use()
     xp.__dict__.clear()
     xp.__dict__.update(name=name, module=module)
@@ -94,6 +104,16 @@ def gpu_name() -> str | None:
         return None
     boot = Path("/proc/sys/kernel/random/boot_id")  # of the machine: containers may have the same host name
     return f"{socket.gethostname()} {boot.read_text().strip() if boot.exists() else ''} {xp.cuda.Device().pci_bus_id}"
+
+
+def versions(name: str) -> dict[str, str]:
+    """Of what may change the bits of a run on that backend. Raises what ``find`` raises."""
+    module = find(name)
+    found = {"numpy": np.__version__, "python": platform.python_version()}
+    if name == "cupy":
+        model = module.cuda.runtime.getDeviceProperties(module.cuda.Device().id)["name"].decode()
+        found |= {"cupy": module.__version__, "GPU": model}
+    return found
 
 
 def nccl() -> ModuleType | None:

@@ -48,8 +48,9 @@ def column_sums(values):
     "T total",
     """
     ptrdiff_t first = i / columns * rows * columns + i % columns;
-    total = 0;
-    for (ptrdiff_t row = 0; row < rows; ++row) total += values[first + row * columns];
+    T sum = 0;
+    for (ptrdiff_t row = 0; row < rows; ++row) sum += values[first + row * columns];
+    total = sum;
     """,
 )
 def _column_sums(values, rows, columns, total):

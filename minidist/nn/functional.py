@@ -35,7 +35,11 @@ def sum_over_heads(heads):
 @fused(
     "raw T heads, int64 count",
     "float64 total",
-    "total = heads[i]; for (long long h = 1; h < count; ++h) total += heads[h * _ind.size() + i];",
+    """
+    double sum = heads[i];
+    for (ptrdiff_t h = 1; h < count; ++h) sum += heads[h * _ind.size() + i];
+    total = sum;
+    """,
 )
 def _sum_over_heads(heads, count, total):
     total[...] = heads[0]

@@ -11,6 +11,7 @@ from choosing import long
 
 from minidist import backend
 from minidist.course.answers import ROOT
+from minidist.nn.precision.policy import autocast
 from minidist.trace import Kernel
 from minidist.train.checkpoint.commit import name_of
 from minidist.train.checkpoint.saver import Saving
@@ -111,13 +112,35 @@ def test_looser_steps_have_numpys_bits(ranks, device_ranks, text):
     assert agrees(expected, found)
 
 
-def peak_on_a_device(world) -> float:
+def peak_on_a_device(world, precision: str) -> tuple[float, set]:
+    import cupy
+
     backend.use("cupy", world.rank)
-    return measured_peak(world, seconds=0.0, sizes=(8, 16))
+    cupy.products.clear()
+    with autocast(precision):
+        return measured_peak(world, seconds=0.0, sizes=(8, 16)), {kind for kind, _ in cupy.products}
 
 
-def test_the_peak_is_measured_on_the_device(device_ranks):
-    assert all(peak > 0 for peak in device_ranks(2).run(peak_on_a_device))
+@pytest.mark.parametrize(("precision", "factors"), [("fp32", "float32"), ("bf16", "bfloat16"), ("fp8", "bfloat16")])
+def test_the_peak_is_measured_on_the_device(device_ranks, precision, factors):
+    """In the precision of the run's own products."""
+    for peak, multiplied in device_ranks(2).run(peak_on_a_device, precision):
+        assert peak > 0 and multiplied == {factors}
+
+
+def on_another_stream(world) -> str:
+    import cupy
+
+    with cupy.cuda.Stream(non_blocking=True), pytest.raises(RuntimeError) as caught:
+        backend.use("cupy", world.rank)
+    backend.use("cupy", world.rank)
+    return str(caught.value)
+
+
+def test_another_stream_than_the_null_stream_is_refused(device_ranks):
+    """What a background thread computes would come at any time."""
+    (told,) = device_ranks(1).run(on_another_stream)
+    assert "outside of any `with stream:`" in told
 
 
 @pytest.mark.parametrize(

@@ -162,9 +162,13 @@ def test_the_same_text_may_be_elsewhere(ranks, tmp_path):
 
 def test_other_versions_are_told(saved, folder, monkeypatch):
     manifest = manifest_of(saved / name_of(4))
-    assert other_versions(manifest) == ""
-    monkeypatch.setattr(identity, "versions", lambda: {"numpy": "9.9", "python": manifest.versions["python"]})
-    assert "numpy" in other_versions(manifest) and "now 9.9" in other_versions(manifest)
+    assert other_versions(manifest, "numpy") == ""
+    newer = manifest.versions | {"numpy": "9.9"}
+    monkeypatch.setattr(identity, "versions", lambda backend: newer | ({"cupy": "14"} if backend == "cupy" else {}))
+    numpy = manifest.versions["numpy"]
+    told = f"the checkpoint was written with numpy {numpy}, now 9.9: the bits may be others"
+    assert other_versions(manifest, "numpy") == told
+    assert "with backend numpy, now cupy and numpy" in other_versions(manifest, "cupy")
     with pytest.raises(BadCheckpoint, match="another version of minidist, with other settings: rope_theta"):
         config_in(replace(manifest, config=manifest.config | {"rope_theta": 1}))
     path = folder / name_of(4) / MANIFEST

@@ -70,8 +70,8 @@ class Checkpoint:
             others = f"minidist checkpoint {self.folder.parent} lists the others"
             raise BadCheckpoint(f"{error}\nThis checkpoint cannot be resumed; {others}") from None
 
-    def notes(self, layout: Layout) -> list[str]:
-        """What to say of it, in lines."""
+    def notes(self, layout: Layout, backend: str) -> list[str]:
+        """What to say of it, in lines, where the run goes on in that layout and on that backend."""
         step = self.manifest.progress.step
         lines = [f"resuming after step {step} from {self.folder}, which was written in layout {self.layout}"]
         if layout != self.layout:
@@ -80,7 +80,7 @@ class Checkpoint:
         unchecked = (
             f"its numbers were last checked after step {checked}" if checked is not None and checked < step else ""
         )
-        return lines + [f"note: {text}" for text in (other_versions(self.manifest), unchecked) if text]
+        return lines + [f"note: {text}" for text in (other_versions(self.manifest, backend), unchecked) if text]
 
 
 def resumed(path: str | None) -> Checkpoint | None:

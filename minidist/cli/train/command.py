@@ -95,7 +95,7 @@ def _train(options) -> int:
     if checkpoint is not None:
         with overriding(implementations):  # files are checked here, before any rank starts
             checkpoint.check(config)
-        for line in checkpoint.notes(layout):
+        for line in checkpoint.notes(layout, config.backend):
             console.print(line, soft_wrap=True)
     run_options = RunOptions(
         progress=True,

@@ -30,7 +30,8 @@ class Route:
         order: for each row, which of the k N choices it is, counted token by token: integers (R,).
         token: for each row its token, integers (R,).
         rows: for each choice its row, integers (N, k); -1 for one that is dropped.
-        counts: how many rows each expert has: E Python integers. (The only copy from a GPU to the host in a pass.)
+        counts: how many rows each expert has: E Python integers. (A GPU stops the host for them, and for how many rows
+            there are in all if there is a capacity.)
     """
 
     def __init__(self, chosen, experts: int, capacity: int | None) -> None:

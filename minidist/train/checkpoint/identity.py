@@ -1,13 +1,11 @@
 """Which run a checkpoint belongs to: it goes on with the settings and the text that it began with, and no others."""
 
 import hashlib
-import platform
 import re
 from dataclasses import asdict, fields
 from pathlib import Path
 
-import numpy as np
-
+from minidist.backend import versions
 from minidist.nn.data import Corpus
 from minidist.train.checkpoint.commit import committed, saves
 from minidist.train.checkpoint.disk import Disk
@@ -21,12 +19,7 @@ FREE = ("text", "backend")  # may differ: a text is compared by its bytes, and a
 
 def manifest_of(config: TrainConfig, layout: Layout, corpus: Corpus, progress: Progress) -> Manifest:
     """The manifest of a run, without arrays and files."""
-    return Manifest(str(layout), asdict(config), corpus_sha(corpus), versions(), progress)
-
-
-def versions() -> dict[str, str]:
-    """Of what may change the bits of a run."""
-    return {"numpy": np.__version__, "python": platform.python_version()}
+    return Manifest(str(layout), asdict(config), corpus_sha(corpus), versions(config.backend), progress)
 
 
 def corpus_sha(corpus: Corpus) -> str:
@@ -68,10 +61,17 @@ def check_same_run(manifest: Manifest, config: TrainConfig, corpus: Corpus) -> N
         )
 
 
-def other_versions(manifest: Manifest) -> str:
-    """What has changed since the checkpoint was written that may change bits, in words; "" if nothing has."""
-    changed = [f"{name} {there}, now {versions()[name]}" for name, there in manifest.versions.items()
-               if versions()[name] != there]  # fmt: skip
+def other_versions(manifest: Manifest, backend: str) -> str:
+    """What is another than when the checkpoint was written, and may change bits, in words; "" if nothing is.
+
+    Args:
+        backend: on which the run goes on.
+    """
+    there = {"backend": manifest.config["backend"]} | manifest.versions
+    here = {"backend": backend} | versions(backend)
+    changed = [
+        f"{name} {there[name]}, now {here[name]}" for name in there if here.get(name, there[name]) != there[name]
+    ]
     return f"the checkpoint was written with {' and '.join(changed)}: the bits may be others" if changed else ""
 
 

@@ -1,7 +1,8 @@
 """How many floating-point operations a second a rank can reach here: what utilization (MFU) is measured against.
 
 A GPU's data sheet says it. A CPU's says little: its clock falls under load, and cores share caches and memory. So it is
-measured: matrix products of a size that suits the machine, in float32, on as many cores as the run has.
+measured: matrix products of a size that suits the machine, on as many cores as the run has. They are in float32, and on
+a GPU those of a 16-bit run are in the tensor cores, as the run's own are.
 """
 
 import time
@@ -12,6 +13,7 @@ from minidist.backend import xp
 from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import barrier
 from minidist.comm.runtime.patience import cores
+from minidist.nn.precision.policy import current
 
 SIZES = (256, 512, 1024)  # n of the products (n, n) @ (n, n); which is fastest depends on the machine
 GPU_SIZES = (2048, 4096)  # of smaller ones a GPU computes many in the time that it takes to start one
@@ -33,13 +35,17 @@ def measured_peak(world: ProcessGroup, seconds: float = SECONDS, sizes: Sequence
         sizes: n of the products (n, n) @ (n, n); None for those that fit the device.
     """
     clock, on_host = world.transport.clock, backend.on_host(xp.empty(0))
-    products = [
-        (n, *(xp.ones((n, n), xp.float32) for _ in range(3))) for n in sizes or (SIZES if on_host else GPU_SIZES)
-    ]
+    policy = current()
+
+    def factor(n: int):
+        return policy.factor(xp.ones((1, n, n), xp.float32))
+
+    sizes = sizes or (SIZES if on_host else GPU_SIZES)
+    products = [(n, factor(n), factor(n), xp.empty((1, n, n), xp.float32)) for n in sizes]
 
     def multiply(a, b, product) -> None:
-        xp.matmul(a, b, out=product)
-        backend.to_host(product[:1, :1])  # a GPU has computed it by then
+        policy.matmul(a, b, product)
+        backend.to_host(product[:, :1, :1])  # a GPU has computed it by then
 
     for _, *arrays in products:  # the first product starts the library, and touches the memory
         multiply(*arrays)

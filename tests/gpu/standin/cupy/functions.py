@@ -1,5 +1,7 @@
 """CuPy's functions, with the arguments that it documents, computed by NumPy."""
 
+from itertools import count
+
 import numpy as np
 
 from cupy import kernel
@@ -67,6 +69,9 @@ def asnumpy(a, stream=None, order="C", out=None, *, blocking=True) -> np.ndarray
     return a.get(order=order, out=out) if isinstance(a, ndarray) else np.asarray(a, order=order)
 
 
+orders = map(np.random.default_rng, count())  # a generator for each call
+
+
 class ufunc:
     """An elementwise function. It takes ``out``, ``dtype`` and ``casting``; CuPy has no ``where`` here."""
 
@@ -83,13 +88,14 @@ class ufunc:
         return wrap(found) if out is None else out
 
     def at(self, a: ndarray, indices, values) -> None:
-        """Adds in an order of its own, as atomic additions do."""
+        """Adds in another order at each call, as atomic additions do."""
         if self.__name__ not in ("add", "maximum", "minimum"):
             raise NotImplementedError(f"cupy.{self.__name__}.at")
         launched(f"{self.__name__}.at")
         index, values = unwrap(indices), unwrap(values)
         if isinstance(index, np.ndarray) and index.dtype != bool and index.ndim:
-            index, values = index[::-1], np.broadcast_to(values, (*index.shape, *a.shape[1:]))[::-1]
+            order = next(orders).permutation(len(index))
+            index, values = index[order], np.broadcast_to(values, (*index.shape, *a.shape[1:]))[order]
         self._compute.at(a._host, index, values)
 
 
