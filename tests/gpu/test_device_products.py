@@ -170,4 +170,6 @@ def products_of_a_step(world, config) -> Counter:
 def test_a_step_multiplies_codes(device_ranks, precision, changes):
     config = replace(PLAIN, precision=precision, backend="cupy", **changes)
     (found,) = device_ranks(1).run(products_of_a_step, config)
-    assert {kind for kind, _ in found} == {OF_PRECISION[precision]}
+    routers = {kind for kind, where in found if where.startswith("nn.moe.router.")}
+    assert routers == ({"float32"} if "experts" in changes else set())
+    assert {kind for kind, where in found if not where.startswith("nn.moe.router.")} == {OF_PRECISION[precision]}

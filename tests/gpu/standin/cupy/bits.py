@@ -20,6 +20,6 @@ def check_sum(name: str, terms: np.ndarray, found, axis) -> None:
 
 
 def check_factor(array) -> None:
-    """A factor of ``@`` that begins at any address: cuBLAS may choose another kernel than elsewhere."""
-    if array.dtype.kind == "f" and (array.data.ptr - array.data.mem.ptr) % ALIGNMENT:
+    """A float32 factor of ``@`` that begins at any address: cuBLAS may choose another kernel than elsewhere."""
+    if array.dtype == np.float32 and (array.data.ptr - array.data.mem.ptr) % ALIGNMENT:
         raise TypeError(f"cuBLAS may choose its kernel by the address of a view {array.shape}: use matmul_each")
