@@ -131,6 +131,7 @@ def test_the_page_shows_the_fitted_law(measured):
         )
 
 
+@pytest.mark.long
 def test_the_page_shows_the_best_sizes(measured):
     next_curves = Experiment(measured.layers, measured.next_runs, (), measured.text_tokens).curves
     for curve in measured.curves + next_curves:

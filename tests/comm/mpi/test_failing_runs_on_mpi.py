@@ -11,13 +11,13 @@ sys.path.append(str(FAILING.parent))
 
 from failing import FAILURES, SIZE  # noqa: E402
 
-SHORT = ("raises",)
+SHORT = "raises"
 
 pytestmark = needs_mpi
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n in SHORT else pytest.mark.long) for n in (run.__name__ for run in FAILURES)]
+    "name", [pytest.param(n, marks=() if n == SHORT else pytest.mark.long) for n in (run.__name__ for run in FAILURES)]
 )
 def test_the_error_says_what_each_rank_did(tmp_path, name):
     status, output = run(tmp_path, SIZE, sys.executable, FAILING, name)
