@@ -7,7 +7,6 @@ from failing import FAILURES, PATIENCE, SIZE
 
 import minidist as md
 
-
 SLOW = ("computes_forever",)
 
 
