@@ -56,10 +56,15 @@ def find(name: str) -> ModuleType:
         return np
     if name != "cupy":
         raise ValueError(f"unknown backend {name!r}: choose numpy or cupy")
+    os.environ |= REPRODUCIBLE
     try:
-        os.environ |= REPRODUCIBLE
         import cupy
-
+    except ImportError as error:
+        raise RuntimeError(
+            f"--backend cupy needs CuPy ({error}). Install cupy-cuda12x or cupy-cuda13x, for the CUDA version that "
+            "nvidia-smi shows, or leave --backend at numpy"
+        ) from None
+    try:
         # Sums are left to CuPy's own kernel (reductions.py says why). CUPY_ACCELERATORS would say the same, but only to
         # whoever imports CuPy first.
         cupy._core.set_reduction_accelerators([])
@@ -68,9 +73,8 @@ def find(name: str) -> ModuleType:
         _ = cupy.cuda.cublas  # loads cuBLAS, which CuPy would do at the first product
     except Exception as error:
         raise RuntimeError(
-            f"--backend cupy needs CuPy and an NVIDIA GPU ({type(error).__name__}: {error}). "
-            "Install it with: pip install 'minidist[cupy]' for CUDA 12, or cupy-cuda13x for CUDA 13. Or leave "
-            "--backend at numpy."
+            f"--backend cupy needs an NVIDIA GPU, and CuPy finds none that it can use ({type(error).__name__}: {error}). "
+            "Does nvidia-smi show one, and the CUDA version that CuPy is for? Or leave --backend at numpy"
         ) from None
     return cupy
 
