@@ -73,8 +73,8 @@ def find(name: str) -> ModuleType:
         _ = cupy.cuda.cublas  # loads cuBLAS, which CuPy would do at the first product
     except Exception as error:
         raise RuntimeError(
-            f"--backend cupy needs an NVIDIA GPU, and CuPy finds none that it can use ({type(error).__name__}: {error}). "
-            "Does nvidia-smi show one, and the CUDA version that CuPy is for? Or leave --backend at numpy"
+            "--backend cupy needs an NVIDIA GPU, and CuPy finds none that it can use "
+            f"({type(error).__name__}: {error}). Does nvidia-smi show one, and the CUDA version that CuPy is for? Or leave --backend at numpy"
         ) from None
     return cupy
 

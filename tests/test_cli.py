@@ -439,4 +439,4 @@ def test_cupy_without_a_gpu_is_reported(capsys):
         pytest.skip("there is a GPU")
     except RuntimeError:
         assert cli.main(["train", "--backend", "cupy"]) == 2
-    assert re.search("--backend cupy needs (CuPy|an NVIDIA GPU)", capsys.readouterr().err)
+    assert "--backend cupy needs " in capsys.readouterr().err
