@@ -74,7 +74,8 @@ def find(name: str) -> ModuleType:
     except Exception as error:
         raise RuntimeError(
             "--backend cupy needs an NVIDIA GPU, and CuPy finds none that it can use "
-            f"({type(error).__name__}: {error}). Does nvidia-smi show one, and the CUDA version that CuPy is for? Or leave --backend at numpy"
+            f"({type(error).__name__}: {error}). Does nvidia-smi show one, and the CUDA version that CuPy is for? "
+            "Or leave --backend at numpy"
         ) from None
     return cupy
 
