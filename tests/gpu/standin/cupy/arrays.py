@@ -10,8 +10,8 @@ import numpy as np
 
 from cupy import kernel
 from cupy.bits import check_factor, check_sum
-from cupy.devices import Device, current_device
-from cupy.streams import before_use, get_current_stream
+from cupy.device.devices import Device, current_device
+from cupy.device.streams import before_use, get_current_stream
 from cupy.traffic import crossing, launched
 
 SIGNATURES = json.loads((Path(__file__).parent / "signatures.json").read_text(encoding="utf-8"))

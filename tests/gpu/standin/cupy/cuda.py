@@ -2,10 +2,10 @@
 
 from types import SimpleNamespace
 
-from cupy import cublas, nccl
-from cupy.cublas import CUDA_R_16BF, CUDA_R_16F, CUDA_R_32F, CUDA_R_64F, get_cublas_handle
-from cupy.devices import Device, device_count, set_device_count
-from cupy.streams import Event, Stream, get_current_stream
+from cupy.device import cublas, nccl
+from cupy.device.cublas import CUDA_R_16BF, CUDA_R_16F, CUDA_R_32F, CUDA_R_64F, get_cublas_handle
+from cupy.device.devices import Device, device_count, set_device_count
+from cupy.device.streams import Event, Stream, get_current_stream
 
 
 class MemoryPool:

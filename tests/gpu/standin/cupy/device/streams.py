@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary, ref
 
 import numpy as np
 
-from cupy.devices import current_device
+from cupy.device.devices import current_device
 
 LIMIT = 120.0  # seconds of any wait
 _thread = threading.local()

@@ -6,7 +6,7 @@ from multiprocessing.connection import Connection, Listener
 
 import numpy as np
 
-from cupy.streams import LIMIT
+from cupy.device.streams import LIMIT
 
 
 class HangsOnAGPU(RuntimeError):
@@ -112,7 +112,7 @@ def result(name: str, arguments: tuple, contents: list[bytes | None], rank: int)
 
 def combined(datatype: int, op: int, contents: list[bytes]) -> np.ndarray:
     """In the order of a ring: each of N chunks begins at another rank."""
-    from cupy.nccl import DTYPES, NCCL_MAX, NCCL_MIN, NCCL_PROD, NCCL_SUM
+    from cupy.device.nccl import DTYPES, NCCL_MAX, NCCL_MIN, NCCL_PROD, NCCL_SUM
 
     functions = {NCCL_SUM: np.add, NCCL_PROD: np.multiply, NCCL_MIN: np.fmin, NCCL_MAX: np.fmax}
     size = len(contents)

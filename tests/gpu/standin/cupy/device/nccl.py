@@ -14,9 +14,9 @@ from weakref import ref
 
 import numpy as np
 
-from cupy import streams
-from cupy.devices import Device
-from cupy.nccl_hub import HangsOnAGPU, Hub
+from cupy.device import streams
+from cupy.device.devices import Device
+from cupy.device.nccl_hub import HangsOnAGPU, Hub
 
 available = True
 NCCL_SUM, NCCL_PROD, NCCL_MAX, NCCL_MIN, NCCL_AVG = range(5)
