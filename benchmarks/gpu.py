@@ -46,7 +46,7 @@ WIDTHS, PRECISIONS = (1024, 256, 2048), ("fp32", "bf16")  # what tells most firs
 LAYERS, CONTEXT, BATCH, HEAD_WIDTH = 4, 512, 8, 64
 WARM_UP = 3  # steps: kernels are compiled, memory pools filled
 LINES = 15  # of a profile
-TESTS = ("tests/gpu/test_gpu_products.py", "tests/gpu/test_on_a_gpu.py")
+TESTS = tuple(f"tests/gpu/test_{name}.py" for name in ("gpu_products", "on_a_gpu", "on_several_gpus"))
 TEST_SECONDS, CASE_SECONDS = 360, 120  # of --report: for the tests, and for one width in one precision
 DEVICES = {"numpy": "cpu", "cupy": "cuda"}  # PyTorch's
 ON_THE_GPU = {"kernel": "kernels", "gpu_memcpy": "copies", "gpu_memset": "memsets"}  # kinds of events in a trace
@@ -100,6 +100,10 @@ class Case:
 
     def measured(self, turns: int) -> dict:
         """Medians over the turns, in ms, and the highest memory, in MiB."""
+        if self.device == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+            xp.module.get_default_memory_pool().free_all_blocks()
         memory = ledger.start()
         self.minidist()
         ledger.stop()
@@ -203,7 +207,7 @@ def show(command: list[str], file: Path, limit: float, console: Console) -> None
 
 
 def report(folder: Path, arguments: argparse.Namespace, console: Console) -> None:
-    """All that a first run on a machine should bring home, what tells most first.
+    """Everything worth recording from a first run on a machine, the most informative first.
 
     Raises:
         RuntimeError: if CuPy or a GPU is missing; the tests would only skip.
@@ -217,7 +221,7 @@ def report(folder: Path, arguments: argparse.Namespace, console: Console) -> Non
     show(tests, folder / "tests.txt", arguments.test_seconds, console)
     found = []
     for width in arguments.width or WIDTHS:
-        for precision in PRECISIONS:
+        for precision in arguments.precision or PRECISIONS:
             name = folder / f"width{width}-{precision}"
             command = [python, this, f"--backend={arguments.backend}", f"--width={width}", f"--json={name}.json"]
             command += [f"--precision={precision}", f"--turns={arguments.turns}"]

@@ -1,8 +1,9 @@
 """The one switch between NumPy and CuPy.
 
 Every file that computes imports ``xp`` from here and uses it as NumPy. ``use("cupy")`` makes the same lines run on a
-GPU. No other file imports CuPy. Only three ask which of the two is in use: products.py calls cuBLAS, reductions.py adds
-in an order of its own, and fused.py has kernels.
+GPU. No other file imports CuPy. Three have a second way to compute for it: products.py calls cuBLAS, reductions.py adds
+in an order of its own, and fused.py has kernels; and comm/nccl uses its streams. Others ask at most where an array is
+(``on_host``), or whether products take 16-bit codes (``products.multiplies_codes``).
 """
 
 import os
@@ -16,7 +17,8 @@ import numpy as np
 
 # Read when the first product is computed. cuBLAS promises the same bits in every run on one stream only, and with
 # workspaces of a fixed size on several too ("Results reproducibility" in its documentation). TF32 would round float32
-# to 11 bits.
+# to 11 bits: CUPY_TF32 is for CuPy's own ``@``, while products.py asks cuBLAS for float32 itself.
+OLDEST = 14  # version of CuPy
 REPRODUCIBLE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "CUPY_TF32": "0"}
 
 
@@ -64,18 +66,28 @@ def find(name: str) -> ModuleType:
             f"--backend cupy needs CuPy ({error}). Install cupy-cuda12x or cupy-cuda13x, for the CUDA version that "
             "nvidia-smi shows, or leave --backend at numpy"
         ) from None
+    if int(cupy.__version__.partition(".")[0]) < OLDEST:
+        raise RuntimeError(
+            f"--backend cupy needs CuPy {OLDEST} or later, but got {cupy.__version__}: update it with pip"
+        )
+    # Sums are left to CuPy's own kernel (reductions.py says why). CUPY_ACCELERATORS would say the same, but only to
+    # whoever imports CuPy first.
+    cupy._core.set_reduction_accelerators([])
+    cupy._core.set_routine_accelerators([])
     try:
-        # Sums are left to CuPy's own kernel (reductions.py says why). CUPY_ACCELERATORS would say the same, but only to
-        # whoever imports CuPy first.
-        cupy._core.set_reduction_accelerators([])
-        cupy._core.set_routine_accelerators([])
         cupy.cuda.runtime.getDeviceCount()
-        _ = cupy.cuda.cublas  # loads cuBLAS, which CuPy would do at the first product
     except Exception as error:
         raise RuntimeError(
             "--backend cupy needs an NVIDIA GPU, and CuPy finds none that it can use "
             f"({type(error).__name__}: {error}). Does nvidia-smi show one, and the CUDA version that CuPy is for? "
             "Or leave --backend at numpy"
+        ) from None
+    try:
+        _ = cupy.cuda.cublas  # loads cuBLAS, which CuPy would do at the first product
+    except ImportError as error:
+        raise RuntimeError(
+            f"CuPy {cupy.__version__} finds a GPU, but cannot load NVIDIA's libraries ({error}). Where no CUDA toolkit "
+            "is installed, pip install 'cupy-cuda12x[ctk]' brings them, or cupy-cuda13x[ctk]"
         ) from None
     return cupy
 
@@ -112,13 +124,20 @@ def gpu_name() -> str | None:
 
 
 def versions(name: str) -> dict[str, str]:
-    """Of what may change the bits of a run on that backend. Raises what ``find`` raises."""
+    """The versions that may change the bits of a run on that backend. Raises what ``find`` raises."""
     module = find(name)
     found = {"numpy": np.__version__, "python": platform.python_version()}
     if name == "cupy":
-        model = module.cuda.runtime.getDeviceProperties(module.cuda.Device().id)["name"].decode()
-        found |= {"cupy": module.__version__, "GPU": model}
+        cublas = module.cuda.cublas.getVersion(module.cuda.get_cublas_handle())
+        found |= {"cupy": module.__version__, "cuBLAS": str(cublas), "GPU": gpu_model(module)}
     return found
+
+
+def gpu_model(module: ModuleType) -> str:
+    """What the GPU of the calling thread is, ``NVIDIA H100 80GB HBM3``, say; "" with NumPy."""
+    if module is np:
+        return ""
+    return module.cuda.runtime.getDeviceProperties(module.cuda.Device().id)["name"].decode()
 
 
 def nccl() -> ModuleType | None:
@@ -145,7 +164,7 @@ def use_gpu(device) -> None:
 
 
 def on_host(array) -> bool:
-    """Whether the array is in host memory. A look at a value on a GPU makes the host wait for all its work there."""
+    """Whether the array is in host memory. Reading a value from a GPU makes the host wait for all work queued there."""
     return isinstance(array, np.ndarray)
 
 

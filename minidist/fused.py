@@ -5,8 +5,8 @@ however small the array, and arithmetic waits for memory: ten lines take ten tim
 training step runs most often are written twice, side by side: in NumPy, and in C for a single element. With CuPy the C
 runs, for all elements in one pass (``cupy.ElementwiseKernel``).
 
-Both have the same bits, but for ``exp`` and ``tanh``, of which every library has its own, and for subnormal numbers,
-which CuPy's kernels take for 0 (``-ftz=true``, cupy/cuda/compiler.py). They take the same steps in the same dtypes, and
+Both have the same bits, but for ``tanh``, of which every library has its own, and for subnormal numbers, which CuPy's
+kernels take for 0 (``-ftz=true``, cupy/cuda/compiler.py). They take the same steps, or others that are exact, and
 ``--fmad=false`` keeps the compiler from joining ``a * b + c`` into one operation that rounds once instead of twice.
 Division and square root are rounded correctly on both sides: that is NVRTC's default (``--prec-div``, ``--prec-sqrt``).
 """
@@ -22,8 +22,9 @@ OPTIONS = ("--fmad=false",)  # of NVIDIA's runtime compiler, NVRTC
 def fused(inputs: str, outputs: str, operation: str, preamble: str = "") -> Callable:
     """Decorate elementwise lines of NumPy with the same lines in C, which run in their place on a GPU.
 
-    The function takes the inputs and returns the outputs as new arrays; or it takes the outputs too, after the inputs,
-    and overwrites them, having read them if it likes.
+    The function takes the inputs and returns the outputs as new arrays; the lines in NumPy may overwrite the first
+    input, to save a pass over memory, so nobody uses it afterwards. Or it takes the outputs too, after the inputs, and
+    overwrites them, having read them if it likes.
 
     Args:
         inputs, outputs: the parameters in C, ``"T x, float64 scale"``. A type is NumPy's name of it, or a capital
@@ -45,6 +46,8 @@ def fused(inputs: str, outputs: str, operation: str, preamble: str = "") -> Call
     return decorate
 
 
-@cache  # CuPy compiles a kernel when it first meets a dtype, and remembers that in the kernel
+# CuPy compiles a kernel when it first meets a dtype, and remembers that in the kernel. The module is an argument, so
+# that no kernel of a stand-in is taken for CuPy's.
+@cache
 def _kernel(cupy, inputs: str, outputs: str, operation: str, name: str, preamble: str):
     return cupy.ElementwiseKernel(inputs, outputs, operation, name, preamble=preamble, options=OPTIONS)

@@ -11,11 +11,11 @@ told about it is the same in every layout:
     addresses          multiples of ALIGNMENT bytes; heads that start elsewhere are copied
     algorithm, modes   cuBLAS's defaults, with workspaces of a fixed size (``backend.REPRODUCIBLE``)
 
-**16 bits.** The product of two bfloat16 or float16 numbers is exact in float32: 8 and 8, or 11 and 11, bits of mantissa
-make 16, or 22, of 24. So a GPU multiplies the 16-bit codes in its tensor cores and adds up in float32, and the result
-is that of a float32 product of the same numbers, added in another order. It is kept in float32. Then
-``CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION`` has nothing to forbid: it is for results that have fewer bits than
-their sums (cuBLAS documentation, "cublasMath_t").
+**16 bits.** The product of two bfloat16 or float16 numbers is exact in float32, unless it over- or underflows: it has
+8 + 8, or 11 + 11, significant bits of 24. So a GPU multiplies the 16-bit codes in its tensor cores and adds up in
+float32, and the result is that of a float32 product of the same numbers, added in another order. It is kept in float32.
+Then ``CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION`` has nothing to forbid: it is for results that have fewer bits
+than their sums (cuBLAS documentation, "cublasMath_t").
 
 cuBLAS stores matrices by columns, NumPy by rows. Read by columns, the memory of A is that of its transpose. So instead
 of C = A B, cuBLAS computes C' = B' A' (' for transposed), and nothing is moved.
@@ -43,7 +43,7 @@ def matmul_each(a, b, out=None):
     Args:
         a: (H, ..., n, k), or a vector (k,) that is the same for all heads.
         b: (H, ..., k, m), of the same dtype, float32 or float64.
-        out: (H, ..., n, m), overwritten; None for a new array.
+        out: of the shape of what is returned, overwritten; None for a new array.
 
     Returns:
         (H, ..., n, m), or (H, ..., m) for a vector.
@@ -62,7 +62,8 @@ def matmul_codes(a, b, kind: str, out=None):
 
 def _by_cublas(a, b, out, kind: str):
     if a.ndim == 1:
-        return _by_cublas(xp.broadcast_to(a, (len(b), 1, len(a))), b, None, kind)[:, 0]
+        rows = xp.broadcast_to(a, (*b.shape[:-2], 1, len(a)))
+        return _by_cublas(rows, b, None if out is None else out[..., None, :], kind)[..., 0, :]
     shape = (*a.shape[:-1], b.shape[-1])  # (H, ..., n, m)
     if a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2] or (out is not None and out.shape != shape):
         into = "" if out is None else f" into {out.shape}"
@@ -82,23 +83,22 @@ def _multiply(a: "Factor", b: "Factor", out, kind: str) -> None:
     heads, *batch, n, m = out.shape
     k, count = a.columns, prod(batch)
     c = out if fits(out) else with_gaps(out.shape, out.dtype)
+    # C' = B' A': cuBLAS gets b before a, and (m, n) for (n, m)
     order_b, order_a = (cublas.CUBLAS_OP_T if factor.by_columns else cublas.CUBLAS_OP_N for factor in (b, a))
-    sizes = xp.cuda.get_cublas_handle(), order_b, order_a, m, n, k, ONES[dtype].ctypes.data
-    factors, sums = getattr(runtime, TYPES[kind]), getattr(runtime, TYPES[dtype])
-    how = cublas.CUBLAS_COMPUTE_64F if dtype == "float64" else cublas.CUBLAS_COMPUTE_32F, cublas.CUBLAS_GEMM_DEFAULT
+    first = xp.cuda.get_cublas_handle(), order_b, order_a, m, n, k, ONES[dtype].ctypes.data
+    factor_type, result_type = getattr(runtime, TYPES[kind]), getattr(runtime, TYPES[dtype])
+    of_b, of_a, of_c = (factor_type, b.leading), (factor_type, a.leading), (result_type, m)
     zero = ZEROS[dtype].ctypes.data
+    last = cublas.CUBLAS_COMPUTE_64F if dtype == "float64" else cublas.CUBLAS_COMPUTE_32F, cublas.CUBLAS_GEMM_DEFAULT
     places = [(one.data.ptr, one.strides[0]) for one in (a.stored, b.stored, c)]
     for h in range(heads):
         at_a, at_b, at_c = (begin + h * step for begin, step in places)
         if count == 1:
-            cublas.gemmEx(
-                *sizes, at_b, factors, b.leading, at_a, factors, a.leading, zero, at_c, sums, m, *how
-            )  # fmt: skip
+            cublas.gemmEx(*first, at_b, *of_b, at_a, *of_a, zero, at_c, *of_c, *last)
         else:
             cublas.gemmStridedBatchedEx(
-                *sizes, at_b, factors, b.leading, k * m, at_a, factors, a.leading, n * k, zero, at_c, sums, m, n * m,
-                count, *how,
-            )  # fmt: skip
+                *first, at_b, *of_b, k * m, at_a, *of_a, n * k, zero, at_c, *of_c, n * m, count, *last
+            )
     if c is not out:
         out[...] = c
 

@@ -37,7 +37,10 @@ def _dot_kernel(cupy: ModuleType):
 
 
 def column_sums(values):
-    """The sums over the last axis but one: (..., n, m) -> (..., m). A GPU adds term by term, as NumPy does."""
+    """The sums over the last axis but one: (..., n, m) -> (..., m).
+
+    A GPU adds term by term. So does NumPy, except for a single column, which it adds pairwise.
+    """
     sums = xp.empty((*values.shape[:-2], values.shape[-1]), values.dtype)
     _column_sums(values, *values.shape[-2:], sums)
     return sums

@@ -1,4 +1,4 @@
-"""Which cases of a test ``pytest`` alone leaves out."""
+"""Marks cases of a test that ``pytest`` alone leaves out."""
 
 import pytest
 

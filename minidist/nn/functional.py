@@ -36,7 +36,7 @@ def sum_over_heads(heads):
     "raw T heads, int64 count",
     "float64 total",
     """
-    double sum = heads[i];
+    double sum = heads[i];  // _ind.size() is the number of results
     for (ptrdiff_t h = 1; h < count; ++h) sum += heads[h * _ind.size() + i];
     total = sum;
     """,

@@ -86,6 +86,8 @@ class RankResult:
     pushes: list[Push] = field(default_factory=list)  # that a parameter server took, one after another
     log: list = field(default_factory=list)
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    gpu: str = ""  # its model; "" with NumPy
+    by_nccl: bool = False  # whether collectives of all ranks go by NCCL
     override_calls: dict[str, int] = field(default_factory=dict)  # how often each override was called
 
 

@@ -159,6 +159,8 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
         expert_counts=expert_counts,
         noise=noise,
         pushes=[push for axis in model.axes for push in axis.pushes_taken],
+        gpu=backend.gpu_model(backend.xp.module),
+        by_nccl=world.transport.gpus is not None and world.transport.gpus.of_their_own(world.ranks),
         bytes_read=restored.bytes_read,
         restore_seconds=restored.seconds,
         **around.measured(),

@@ -87,7 +87,12 @@ def test_one_array_for_all_heads_and_a_vector(device, kind):
     x = device.broadcast_to(on_device(device, one, kind), (3, 5, 4))
     y = on_device(device, right, kind)
     assert_same_bits(multiply(x, y, kind), np.broadcast_to(one, (3, 5, 4)) @ right)
-    assert_same_bits(multiply(on_device(device, vector, kind), y, kind), vector @ right)
+    x = on_device(device, vector, kind)
+    assert_same_bits(multiply(x, y, kind), vector @ right)
+    batched = random((3, 2, 4, 7), kind)
+    out = device.empty((3, 2, 7), "f8" if kind == "float64" else "f4")
+    multiply(x, on_device(device, batched, kind), kind, out)
+    assert_same_bits(out, vector @ batched)
 
 
 @pytest.mark.parametrize("shapes", [((2, 3, 4), (2, 5, 6)), ((2, 3, 4), (1, 4, 6)), ((2, 1, 3, 4), (2, 4, 6))], ids=str)

@@ -50,7 +50,9 @@ def test_every_layout_has_numpys_bits(ranks, device_ranks, base, count):
         config = combination.config(base)
         if config not in expected:
             expected[config] = run(ranks(1), config, Layout())
-        assert agrees(expected[config], run_on_gpus(device_ranks, config, combination.layout)), combination
+        found = run_on_gpus(device_ranks, config, combination.layout)
+        assert agrees(expected[config], found), combination
+        assert all(rank.gpu == "stand-in" and rank.by_nccl for rank in found.ranks)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,8 @@ def test_looser_steps_have_numpys_bits(ranks, device_ranks, text):
 def test_fewer_gpus_than_ranks(ranks, device_ranks, gpus):
     """Groups whose ranks have a GPU each take NCCL, next to groups that do not."""
     config, layout = replace(PLAIN, steps=2), Layout.parse("dp=2,tp=2,sp=1")
-    assert agrees(run(ranks(1), config, Layout()), run_on_gpus(device_ranks, config, layout, gpus))
+    found = run_on_gpus(device_ranks, config, layout, gpus)
+    assert agrees(run(ranks(1), config, Layout()), found) and not any(rank.by_nccl for rank in found.ranks)
 
 
 @pytest.mark.parametrize(

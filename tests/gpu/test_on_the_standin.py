@@ -1,4 +1,4 @@
-"""The whole library on the stand-in for CuPy: NumPy's bits, and a step that stops the device three times."""
+"""The whole library on the stand-in for CuPy: NumPy's bits, and a step that makes the host wait three times."""
 
 import os
 import subprocess
@@ -147,7 +147,7 @@ def test_another_stream_than_the_null_stream_is_refused(device_ranks):
     "changes", [{}, long({"precision": "bf16"}), long({"precision": "fp8", "attention": "tiled"})], ids=str
 )
 def test_a_trace_has_the_same_kernels(ranks, device_ranks, changes):
-    """To ask for views and bytes stops no device."""
+    """To ask for views and bytes does not make the host wait."""
     config = replace(PLAIN, **changes)
     found = [
         run(started, replace(config, backend=backend), Layout(dp=2), RunOptions(trace=True)).ranks[0].log
@@ -300,5 +300,8 @@ def test_the_command(tmp_path):
         command = [sys.executable, "-m", "minidist.cli", "train", *sizes, "--backend", name]
         result = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, env=environment, cwd=tmp_path)
         assert result.returncode == 0, result.stderr
-        lines.append([line for line in result.stdout.splitlines() if line.startswith("fingerprint")])
-    assert lines[0] == lines[1] != []
+        lines.append(result.stdout.splitlines())
+    fingerprints = [[line for line in found if line.startswith("fingerprint")] for found in lines]
+    assert fingerprints[0] == fingerprints[1] != []
+    told = [[line for line in found if line.startswith("GPU")] for found in lines]
+    assert told == [[], ["GPU: stand-in; collectives through host memory (ranks share a GPU, or NCCL is missing)"]]

@@ -34,12 +34,24 @@ def print_summary(console: Console, result: Run, used: RunUtilization | None) ->
     console.print(Text.assemble(f"loss: {losses[0]:.4f} at the start ", bars, f" {losses[-1]:.4f} at the end"))
     console.print(f"validation loss: {first.validation_loss:.4f} nats per byte")
     console.print(f"speed: {result.tokens_per_second:,.0f} tokens/s" + (f", {_shares(used)}" if used else ""))
+    if first.gpu:
+        console.print(_gpu_line(result))
     if line := staleness_line(result):
         console.print(line, soft_wrap=True)
     if first.noise:
         console.print(_noise_scale(result), soft_wrap=True)
     print_saves(console, result)
     console.print(f"fingerprint: {result.fingerprint}", soft_wrap=True)
+
+
+def _gpu_line(result: Run) -> str:
+    """On what it ran, and which way collectives went."""
+    models = ", ".join(dict.fromkeys(rank.gpu for rank in result.ranks))
+    if len(result.ranks) == 1:
+        return f"GPU: {models}"
+    if result.ranks[0].by_nccl:
+        return f"GPU: {models}, one for each rank; collectives by NCCL"
+    return f"GPU: {models}; collectives through host memory (ranks share a GPU, or NCCL is missing)"
 
 
 def _noise_scale(result: Run) -> str:

@@ -12,7 +12,7 @@ or the other way around ("In-place operations" in its user guide). Other overlap
 import numpy as np
 
 from minidist import backend
-from minidist.backend import xp
+from minidist.backend import address, xp
 from minidist.comm.algorithms import broadcast_naive
 from minidist.comm.arrays import overlap
 from minidist.comm.group import ProcessGroup
@@ -34,7 +34,7 @@ class Communicator:
     GPUs.
 
     Attributes:
-        inside: the group as the collective that runs counts on it.
+        inside: the group on which the running collective counts its traffic.
     """
 
     def __init__(self, group: ProcessGroup) -> None:
@@ -59,10 +59,9 @@ class Communicator:
             self._compared.add(description)
             group.run_collective(f"first {description}", 0, False, disseminate)
 
-    def on(self, stream: int, inside: ProcessGroup) -> "Communicator":
-        """This communicator, for calls on that stream within a collective."""
+    def bind(self, stream: int, inside: ProcessGroup) -> None:
+        """Set the stream, and the group within a collective, of the calls that follow."""
         self._stream, self.inside = stream, inside
-        return self
 
     def check(self) -> None:
         """Raise what NCCL has noticed since, such as a lost connection."""
@@ -80,13 +79,13 @@ class Communicator:
 
     def broadcast(self, flat, src: int) -> None:
         if flat.size:
-            self._comm.broadcast(_at(flat), _at(flat), flat.nbytes, self._bytes, src, self._stream)
+            self._comm.broadcast(address(flat), address(flat), flat.nbytes, self._bytes, src, self._stream)
         size = self.inside.size
         traffic.count_ring(self.inside, traffic.chain(flat.size, (src - 1) % size), flat.itemsize)
 
     def reduce(self, flat, dst: int, op) -> None:
         if flat.size:
-            self._comm.reduce(_at(flat), _at(flat), flat.size, *self._combining(flat, op), dst, self._stream)
+            self._comm.reduce(address(flat), address(flat), flat.size, *self._combining(flat, op), dst, self._stream)
         if self.inside.rank == dst:
             self._average(flat, op)
         traffic.count_ring(self.inside, traffic.chain(flat.size, dst), flat.itemsize)
@@ -95,7 +94,7 @@ class Communicator:
         if drops_nan(flat.dtype, op):
             return self._all_reduce_gathered(flat, op)
         if flat.size:
-            self._comm.allReduce(_at(flat), _at(flat), flat.size, *self._combining(flat, op), self._stream)
+            self._comm.allReduce(address(flat), address(flat), flat.size, *self._combining(flat, op), self._stream)
         self._average(flat, op)
         traffic.count_ring(self.inside, traffic.all_reduce(flat.size, self.inside.size), flat.itemsize)
 
@@ -110,15 +109,17 @@ class Communicator:
 
     def reduce_scatter(self, output, input, op) -> None:
         if output.size:
-            input = _apart(input, output, _at(input) + self.inside.rank * output.nbytes == _at(output))
-            self._comm.reduceScatter(_at(input), _at(output), output.size, *self._combining(output, op), self._stream)
+            input = _apart(input, output, address(input) + self.inside.rank * output.nbytes == address(output))
+            self._comm.reduceScatter(
+                address(input), address(output), output.size, *self._combining(output, op), self._stream
+            )
         self._average(output, op)
         traffic.count_ring(self.inside, traffic.half(input.size, self.inside.size), input.itemsize)
 
     def all_gather(self, output, input) -> None:
         if input.size:
-            input = _apart(input, output, _at(output) + self.inside.rank * input.nbytes == _at(input))
-            self._comm.allGather(_at(input), _at(output), input.nbytes, self._bytes, self._stream)
+            input = _apart(input, output, address(output) + self.inside.rank * input.nbytes == address(input))
+            self._comm.allGather(address(input), address(output), input.nbytes, self._bytes, self._stream)
         traffic.count_ring(self.inside, traffic.half(output.size, self.inside.size), input.itemsize)
 
     def all_to_all(self, outgoing: list, incoming: list) -> None:
@@ -148,11 +149,11 @@ class Communicator:
         self._nccl.groupStart()
         for rank, array in outgoing.items():
             if rank != inside.rank and array.size:
-                self._comm.send(_at(array), array.nbytes, self._bytes, rank, self._stream)
+                self._comm.send(address(array), array.nbytes, self._bytes, rank, self._stream)
                 traffic.count_sent(inside, rank, array.size, array.itemsize)
         for rank, array in incoming.items():
             if rank != inside.rank and array.size:
-                self._comm.recv(_at(array), array.nbytes, self._bytes, rank, self._stream)
+                self._comm.recv(address(array), array.nbytes, self._bytes, rank, self._stream)
                 traffic.count_received(inside, rank, array.size, array.itemsize)
         self._nccl.groupEnd()
 
@@ -175,10 +176,6 @@ def drops_nan(dtype: np.dtype, op) -> bool:
     NCCL's MIN and MAX of floats are C's ``fmin`` and ``fmax`` (src/device/reduce_kernel.h), which prefer any number.
     """
     return dtype.kind == "f" and op.name in ("MIN", "MAX")
-
-
-def _at(array) -> int:
-    return array.data.ptr
 
 
 def _apart(input, output, in_place: bool):

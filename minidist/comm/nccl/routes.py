@@ -59,9 +59,11 @@ def run(
     works: list[NcclWork] = []
 
     def enqueue(inside: ProcessGroup) -> None:
-        works.append(
-            stream.enqueue(inside.collective, arrays, lambda at: issue(communicator.on(at, inside)), communicator.check)
-        )
+        def call(pointer: int) -> None:
+            communicator.bind(pointer, inside)
+            issue(communicator)
+
+        works.append(stream.enqueue(inside.collective, arrays, call, communicator.check))
 
     group.run_collective(description, nbytes, False, enqueue, kind)
     if async_op:

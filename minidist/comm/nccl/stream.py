@@ -7,7 +7,7 @@ one waits for the other, and events do that:
     communicating                | waits for A | all-reduce of x | event B |
 
 That is the whole of ``async_op=True``: nothing runs in the background of the host. ``wait`` puts the wait for B into
-the queue of the stream that computes. It does not stop the host (torch's ``Work.wait`` with NCCL does neither).
+the queue of the stream that computes. It does not stop the host (nor does torch's ``Work.wait`` with NCCL).
 
 Memory. CuPy's pool hands a freed block out again to the stream that it was allocated on, at once, because whatever that
 stream does later comes later (``_arenas`` of cupy/cuda/memory.pyx). It knows nothing of a second stream that still
@@ -33,8 +33,8 @@ class NcclStream:
     """
 
     def __init__(self) -> None:
-        # CuPy computes on the null stream. That waits for every other stream, and they for it, but for those created
-        # as non-blocking.
+        # CuPy computes on the null stream. The null stream and any other wait for each other, unless the other was
+        # created as non-blocking.
         self.stream = xp.cuda.Stream(non_blocking=True)
         self.unwaited: list[NcclWork] = []
 

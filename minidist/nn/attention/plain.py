@@ -25,9 +25,9 @@ class CausalAttention(Function):
     @staticmethod
     def forward(ctx: Context, qkv, keep, rate):
         heads, batch, length, _ = qkv.shape
-        rounded, matmul = ctx.policy.rounded_factor, ctx.policy.matmul
+        as_factor, matmul = ctx.policy.rounded_factor, ctx.policy.matmul
         q, k, v = xp.split(qkv, 3, axis=-1)  # (H, B, T, D) each, views
-        q = rounded(q * q.shape[-1] ** -0.5)  # scaled here: q has fewer numbers than the scores
+        q = as_factor(q * q.shape[-1] ** -0.5)  # scaled here: q has fewer numbers than the scores
         k, v = map(ctx.policy.factor, (k, v))
         hidden = xp.tril(xp.full((length, length), -xp.inf, qkv.dtype), -1)  # (T, T): -inf where the key comes later
 
@@ -40,7 +40,7 @@ class CausalAttention(Function):
             scores -= scores.max(axis=-2, keepdims=True)
             xp.exp(scores, out=scores)
             totals[h] = column_sums(scores)[..., None]  # (h, B, T, 1)
-            weights = dropped(rounded(scores), None if keep is None else keep[h], rate, rounded)
+            weights = dropped(as_factor(scores), None if keep is None else keep[h], rate, as_factor)
             matmul(weights.swapaxes(-1, -2), v[h], out=output[h])  # (h, B, T, D)
         output /= totals
         ctx.save_for_backward(q, k, v, exps, output, keep, exact=(totals,))
@@ -50,19 +50,19 @@ class CausalAttention(Function):
     @staticmethod
     def backward(ctx: Context, gradient):
         q, k, v, exps, output, keep, totals = ctx.saved_factors
-        rounded, matmul = ctx.policy.rounded_factor, ctx.policy.matmul
+        as_factor, matmul = ctx.policy.rounded_factor, ctx.policy.matmul
         grad_qkv = xp.empty((*q.shape[:-1], 3 * q.shape[-1]), q.dtype)
         grad_q, grad_k, grad_v = xp.split(grad_qkv, 3, axis=-1)  # views into grad_qkv
-        gradient = rounded(gradient / totals)  # (H, B, T, D): now exps may stand for softmax P = exps / totals
+        gradient = as_factor(gradient / totals)  # (H, B, T, D): now exps may stand for softmax P = exps / totals
         # Softmax: dS = P (dP - sum over keys of P dP), and that sum equals the sum over D of output times gradient.
         shift = dot_each(unpacked(gradient), unpacked(output))[:, :, None]  # (H, B, 1, queries)
         for h in cache_blocks(len(q), 1):
             kept = None if keep is None else keep[h]
-            matmul(dropped(exps[h], kept, ctx.rate, rounded), gradient[h], out=grad_v[h])
+            matmul(dropped(exps[h], kept, ctx.rate, as_factor), gradient[h], out=grad_v[h])
             grad_scores = dropped(matmul(v[h], gradient[h].swapaxes(-1, -2)), kept, ctx.rate)  # (h, B, keys, queries)
             grad_scores -= shift[h]
             grad_scores *= unpacked(exps[h])
-            grad_scores = rounded(grad_scores)
+            grad_scores = as_factor(grad_scores)
             matmul(grad_scores.swapaxes(-1, -2), k[h], out=grad_q[h])
             matmul(grad_scores, q[h], out=grad_k[h])
         grad_q *= q.shape[-1] ** -0.5

@@ -87,12 +87,12 @@ class TileMath:
             What ``OnlineSoftmax.merge`` takes: M (h, B, queries, 1), and the sums of weights (h, B, queries, 1) and of
             weighted values (h, B, queries, D), times 2^-M.
         """
-        rounded, matmul = self.policy.rounded_factor, self.policy.matmul
+        as_factor, matmul = self.policy.rounded_factor, self.policy.matmul
         q, k, v = map(contiguous, (q, k, v))
         scores = self.scores(q, k, diagonal)  # (h, B, keys, queries)
         exponent = self.softmax.exponent_of(scores, -2)  # (h, B, 1, queries)
         exps = self.softmax.weights(scores, exponent)
-        kept = dropped(rounded(exps), mask, self.rate, rounded)
+        kept = dropped(as_factor(exps), mask, self.rate, as_factor)
         value = matmul(kept.swapaxes(-1, -2), v)  # (h, B, queries, D)
         return exponent.swapaxes(-1, -2), column_sums(exps)[..., None], value
 
@@ -104,14 +104,14 @@ class TileMath:
             gradient: of the output, divided by the rows' sums of weights, (h, B, queries, D).
             shift: the sum over D of output times gradient, (h, B, 1, queries).
         """
-        rounded, matmul = self.policy.rounded_factor, self.policy.matmul
+        as_factor, matmul = self.policy.rounded_factor, self.policy.matmul
         q, k, v, gradient = map(contiguous, (q, k, v, gradient))
         exps = self.softmax.weights(self.scores(q, k, diagonal), exponent.swapaxes(-1, -2))  # (h, B, keys, queries)
-        grad_v = matmul(dropped(rounded(exps), mask, self.rate, rounded), gradient)  # (h, B, keys, D)
+        grad_v = matmul(dropped(as_factor(exps), mask, self.rate, as_factor), gradient)  # (h, B, keys, D)
         grad_scores = dropped(matmul(v, gradient.swapaxes(-1, -2)), mask, self.rate)
         grad_scores -= shift
         grad_scores *= exps  # (h, B, keys, queries)
-        grad_scores = rounded(grad_scores)
+        grad_scores = as_factor(grad_scores)
         return matmul(grad_scores.swapaxes(-1, -2), k), matmul(grad_scores, q), grad_v
 
     def scores(self, q, k, diagonal: bool):

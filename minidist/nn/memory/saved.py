@@ -91,14 +91,14 @@ class Saved:
         return (*map(load, self.entries), *self.exact)
 
     def factors(self) -> tuple:
-        """The same, as ``Policy.matmul`` takes them."""
+        """The saved arrays, as ``Policy.matmul`` takes them."""
         if self.again is not None:
             self.again()
         return (*map(load_factor, self.entries), *self.exact)
 
 
 class Leaf:
-    """A tensor made by hand: what it holds when asked, as an operation of the policy takes it."""
+    """A leaf tensor, kept by reference: backward reads the value that it has by then, as the policy takes it."""
 
     def __init__(self, tensor, policy: Policy) -> None:
         self.tensor, self.policy = tensor, policy
@@ -123,7 +123,7 @@ def load(entry):
 
 
 def load_factor(entry):
-    """The same, as ``Policy.matmul`` takes it."""
+    """What an entry stands for, as ``Policy.matmul`` takes it."""
     if isinstance(entry, Leaf):
         return entry.factor()
     return entry if isinstance(entry, Packed) and multiplies_codes() else load(entry)

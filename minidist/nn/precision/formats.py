@@ -14,8 +14,8 @@ Training", 2019) is the upper half of a float32 and has its range; float16 (IEEE
 range; the two 8-bit formats are those of Micikevicius et al., "FP8 Formats for Deep Learning" (2022).
 
 NumPy has none of them except float16, whose products are slow. So a number in such a format is stored as its bits, in
-an unsigned integer, and computations use the float32 of the same value. A GPU's matrix units do the same: the product
-of two bfloat16 numbers is exact in float32, and the sum is taken there.
+an unsigned integer, and NumPy computes with the float32 of the same value. On a GPU, products take the bits themselves:
+tensor cores multiply them exactly, and add in float32 (products.py).
 """
 
 from dataclasses import dataclass
@@ -217,7 +217,10 @@ def _shorter(values, mantissa, bias, overflow, bits):
     """,
 )
 def _wider(codes, mantissa, bias, overflow, bits):
-    """From the bits of a format with a shorter exponent to the float32s of the same values."""
+    """From the bits of a format with a shorter exponent to the float32s of the same values.
+
+    NumPy's way passes through subnormal float32 numbers, which a GPU takes for 0. The C writes the exponent instead.
+    """
     spare = 23 - mantissa
     magnitude = (1 << (bits - 1)) - 1
     wide = codes.view(f"i{codes.itemsize}").astype(xp.int32, order="C")  # sign extension fills the upper bits

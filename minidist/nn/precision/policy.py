@@ -60,15 +60,15 @@ class Policy:
     def factor(self, values):
         """An array of numbers of the 16-bit format as ``matmul`` takes it: packed on a GPU, for its tensor cores.
 
-        What fp8 has rounded to 8 bits are bfloat16 numbers too. Before, they were: multiples of 2^-133 with 8 bits of
-        mantissa. Rounding to a grid of powers of two leaves a number as it is, or makes it a multiple of a larger power
-        of two, with the fewer bits of mantissa that the grid has; and the scale only shifts the grid.
+        What fp8 has rounded to 8 bits remain bfloat16 numbers. A bfloat16 number is a multiple of 2^-133 with at most 8
+        significant bits. Rounding to a coarser grid leaves no more of them, and the scale, a power of two, only moves
+        the grid.
         """
         return self.pack(values) if self.packs(values) and products.multiplies_codes() else values
 
     def rounded_factor(self, values):
         """Any array, rounded, as ``matmul`` takes it."""
-        return self.factor(values) if products.multiplies_codes() else self.round(values)
+        return self.factor(values) if products.multiplies_codes() else self.round(values)  # to pack is to round
 
     def matmul(self, a, b, out=None):
         """``a @ b`` for each head by itself: (H, ..., n, k) and (H, ..., k, m) to (H, ..., n, m), not rounded yet.
@@ -106,7 +106,7 @@ class Policy:
         return unpacked(self.stored(message))
 
     def incoming_factor(self, message):
-        """The same, as ``matmul`` takes it."""
+        """The array that became this message, as ``matmul`` takes it."""
         return self.stored(message) if products.multiplies_codes() else self.incoming(message)
 
     def stored(self, message):

@@ -137,7 +137,7 @@ class ndarray:
         return (self[place] for place in range(len(self)))
 
     def __getitem__(self, index):
-        index = _index(index, waits=True)
+        index = _index(index)
         computes = any(isinstance(part, np.ndarray) for part in index)
         if computes:
             launched("getitem")
@@ -145,7 +145,7 @@ class ndarray:
 
     def __setitem__(self, index, value) -> None:
         launched("setitem")
-        place = _index(index, waits=True)
+        place = _index(index)
         if isinstance(value, ndarray) or any(isinstance(part, np.ndarray) for part in place):
             self._host[place] = unwrap(value)
         else:
@@ -219,14 +219,14 @@ def shows(found, *arguments) -> bool:
     return any(isinstance(one, np.ndarray) and np.may_share_memory(found, one) for one in arguments)
 
 
-def _index(index, waits: bool):
+def _index(index):
     """An index for the inside. A mask makes the host wait for the number of its elements, also where it is written."""
     parts = []
     for part in index if isinstance(index, tuple) else (index,):
         if isinstance(part, list | np.ndarray):
             raise TypeError(f"an index in host memory ({type(part).__name__}): copy it to the device first")
         if isinstance(part, ndarray):
-            if part.dtype == bool and waits:
+            if part.dtype == bool:
                 crossing("size")
             part = part._host
         parts.append(part)

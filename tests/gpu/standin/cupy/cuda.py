@@ -21,7 +21,7 @@ class MemoryPool:
 
 
 runtime = SimpleNamespace(
-    getDeviceCount=device_count, getDeviceProperties=lambda device: {"name": b"Stand-in"},
+    getDeviceCount=device_count, getDeviceProperties=lambda device: {"name": b"stand-in"},
     CUDA_R_16BF=CUDA_R_16BF, CUDA_R_16F=CUDA_R_16F, CUDA_R_32F=CUDA_R_32F, CUDA_R_64F=CUDA_R_64F,
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Sums and products whose bits depend on the layout with CuPy are refused, and so are kernels that are not known."""
+"""``cupy.ReductionKernel``, for the one kernel that the library has: dot products of rows."""
 
 import numpy as np
 
