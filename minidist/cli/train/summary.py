@@ -35,7 +35,7 @@ def print_summary(console: Console, result: Run, used: RunUtilization | None) ->
     console.print(f"validation loss: {first.validation_loss:.4f} nats per byte")
     console.print(f"speed: {result.tokens_per_second:,.0f} tokens/s" + (f", {_shares(used)}" if used else ""))
     if first.gpu:
-        console.print(_gpu_line(result))
+        console.print(_gpu_line(result), soft_wrap=True)
     if line := staleness_line(result):
         console.print(line, soft_wrap=True)
     if first.noise:
