@@ -15,10 +15,10 @@ from types import ModuleType
 
 import numpy as np
 
+OLDEST = 14  # version of CuPy
 # Read when the first product is computed. cuBLAS promises the same bits in every run on one stream only, and with
 # workspaces of a fixed size on several too ("Results reproducibility" in its documentation). TF32 would round float32
 # to 11 bits: CUPY_TF32 is for CuPy's own ``@``, while products.py asks cuBLAS for float32 itself.
-OLDEST = 14  # version of CuPy
 REPRODUCIBLE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "CUPY_TF32": "0"}
 
 
@@ -128,7 +128,8 @@ def versions(name: str) -> dict[str, str]:
     module = find(name)
     found = {"numpy": np.__version__, "python": platform.python_version()}
     if name == "cupy":
-        cublas = module.cuda.cublas.getVersion(module.cuda.get_cublas_handle())
+        # Without a handle, as in jaxlib/cuda/versions_helpers.cc. One starts CUDA, and who resumes a run only asks
+        cublas = module.cuda.cublas.getVersion(0)
         found |= {"cupy": module.__version__, "cuBLAS": str(cublas), "GPU": gpu_model(module)}
     return found
 

@@ -12,6 +12,7 @@ import numpy as np
 from minidist import backend
 from minidist.comm.group import ProcessGroup
 from minidist.comm.nccl.find_gpus import find_gpus
+from minidist.comm.nccl.routes import own_gpus
 from minidist.comm.nodes.placement import place_on_nodes
 from minidist.comm.runtime.launch import Cluster
 from minidist.nn.data import load_corpus
@@ -160,7 +161,7 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
         noise=noise,
         pushes=[push for axis in model.axes for push in axis.pushes_taken],
         gpu=backend.gpu_model(backend.xp.module),
-        by_nccl=world.transport.gpus is not None and world.transport.gpus.of_their_own(world.ranks),
+        by_nccl=own_gpus(world),
         bytes_read=restored.bytes_read,
         restore_seconds=restored.seconds,
         **around.measured(),

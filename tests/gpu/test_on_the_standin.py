@@ -72,13 +72,7 @@ def test_no_bits_depend_on_addresses_or_on_how_many_heads_are_here(ranks, device
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"reduce_dtype": "float32"},
-        {"attention": "tiled", "attention_tile": 5, "dropout": 0.1},
-    ],
-    ids=str,
+    "changes", [{}, {"reduce_dtype": "float32"}, {"attention": "tiled", "attention_tile": 5, "dropout": 0.1}], ids=str
 )
 def test_what_a_run_brings_back(ranks, device_ranks, changes):
     config = replace(PLAIN, **changes)

@@ -20,16 +20,20 @@ def carries(name: str, group: ProcessGroup, algorithm: str, arrays: list, op=Non
     program of ``ProcessGroup.start``: NCCL wants the calls on several communicators in one order on all ranks, and
     nothing orders those of two threads.
     """
-    gpus = group.transport.gpus
     return (
-        gpus is not None
+        own_gpus(group)
         and algorithm == "auto"
         and group.size > 1
         and threading.get_ident() == group.transport.main_thread
-        and gpus.of_their_own(group.ranks)
         and all(isinstance(array, xp.ndarray) and not backend.on_host(array) for array in arrays)
         and (op is None or combines(name, arrays[0].dtype, op))
     )
+
+
+def own_gpus(group: ProcessGroup) -> bool:
+    """Whether each rank of a group has a GPU that no other of them uses, and NCCL."""
+    gpus = group.transport.gpus
+    return gpus is not None and gpus.of_their_own(group.ranks)
 
 
 def combines(name: str, dtype: np.dtype, op) -> bool:

@@ -86,7 +86,7 @@ class Manifest:
         layout: of the run that wrote it, for people: any layout reads it.
         config: the settings of the run, by name.
         corpus: the SHA-256 of the text.
-        versions: of what may change bits: numpy and python.
+        versions: of what may change bits (``backend.versions``).
         checked: the number of steps after which the numbers were last checked (train/replicas/); None without checks.
         arrays: by name, as in the fingerprint: ``blocks.0.mlp.fc.weight``, ``exp_avg.blocks.0.mlp.fc.weight``.
         files: by name.
