@@ -51,7 +51,7 @@ def _gpu_line(result: Run) -> str:
         return f"GPU: {models}"
     if result.ranks[0].by_nccl:
         return f"GPU: {models}, one for each rank; collectives by NCCL"
-    return f"GPU: {models}; collectives through host memory (ranks share a GPU, or NCCL is missing)"
+    return f"GPU: {models}; collectives through host memory where ranks share a GPU or NCCL is missing"
 
 
 def _noise_scale(result: Run) -> str:
