@@ -1,10 +1,12 @@
-"""Replaces files in one go: at any moment a file holds either its old content or its new."""
+"""Files for other programs: replaced in one go, so that each holds its old content or its new; JSON by the rules."""
 
+import json
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 
 
@@ -28,3 +30,18 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
     except BaseException:
         new.unlink(missing_ok=True)
         raise
+
+
+def strict_json(content, indent: int | None = None) -> str:
+    """Return JSON that every program reads: "inf" or "-inf" for an infinite number, null for NaN (RFC 8259)."""
+    return json.dumps(_finite(content), indent=indent, allow_nan=False)
+
+
+def _finite(content):
+    if isinstance(content, dict):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    if isinstance(content, float) and not isfinite(content):
+        return None if content != content else str(content)
+    return content

@@ -12,7 +12,7 @@ import pytest
 
 from minidist import backend, files
 from minidist.cli import main as cli
-from minidist.cli.train.summary import printable
+from minidist.cli.output import printable
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.trainer import train_rank
@@ -371,7 +371,7 @@ def test_a_command_starts_without_what_only_the_others_need():
 
 
 def test_text_from_the_model_has_no_control_characters():
-    assert printable(b"a\x1b[31m\xff\x07\n\tb") == "a\ufffd[31m\ufffd\ufffd\n\tb"
+    assert printable("a\x1b[31m\x07\n\tb") == "a\ufffd[31m\ufffd\n\tb"
 
 
 def test_verify_fails_on_an_injected_bug(capsys, monkeypatch):

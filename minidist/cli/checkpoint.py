@@ -10,6 +10,7 @@ from minidist.plan.memory_check import written
 from minidist.train.checkpoint.commit import committed, latest, saves
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.export import export
+from minidist.train.checkpoint.identity import config_in, layout_in
 from minidist.train.checkpoint.manifest import BadCheckpoint, Manifest
 from minidist.train.checkpoint.restore import check_files, find_checkpoint
 
@@ -72,8 +73,8 @@ def _row(root: Path, name: str, is_committed: bool) -> dict:
         row |= {
             "step": manifest.progress.step,
             "loss": manifest.progress.losses[-1],
-            "layout": manifest.layout,
-            "precision": manifest.config["precision"],
+            "layout": str(layout_in(manifest)),
+            "precision": config_in(manifest).precision,
             "files": len(manifest.files),
             "bytes": sum(entry.bytes for entry in manifest.files.values()),
         }

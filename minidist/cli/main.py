@@ -85,4 +85,6 @@ def build_parser(command: str = "") -> argparse.ArgumentParser:
 
 
 def _print_error(text: str) -> None:
-    print(f"minidist: {text}", file=sys.stderr)
+    from minidist.cli.output import printable  # with rich, which not every command needs
+
+    print(f"minidist: {printable(text)}", file=sys.stderr)

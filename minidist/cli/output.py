@@ -1,6 +1,5 @@
 """Output of the commands: a console for people, and the files that flags name."""
 
-import json
 import os
 import tempfile
 from collections.abc import Callable
@@ -9,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
-from minidist.files import replacing
+from minidist.files import replacing, strict_json
 
 # what to print where two runs differ, and no longer do when they are run again
 NOT_REPRODUCED = "agrees when run again: this layout does not reproduce its own bits, as with a race between ranks"
@@ -19,6 +19,14 @@ NOT_REPRODUCED = "agrees when run again: this layout does not reproduce its own 
 class _OurConsole(Console):
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError  # rich would exit with status 1, which means that a fingerprint differs
+
+    def render_str(self, text: str, **options) -> Text:
+        return super().render_str(printable(text), **options)
+
+
+def printable(text: str) -> str:
+    """Replace control characters: a name in somebody's file must not take over the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
 
 
 def console_of(options) -> Console:
@@ -78,7 +86,7 @@ def json_output(path: str | None, content: dict) -> Output:
     """The Output of ``--json``."""
 
     def write(to: Path | str) -> None:
-        text = json.dumps(content, indent=1)
+        text = strict_json(content, indent=1)
         if to == "-":
             print(text, flush=True)
         else:

@@ -262,21 +262,23 @@ class GPT(Module):
 
     Args:
         config: its sizes.
-        seed: of its initial weights, each of which depends only on the seed and the weight's name.
+        seed: of its initial weights, each of which depends only on the seed and the weight's name; None for none, for
+            whoever asks about names and shapes alone.
         dtype: float32, or float64 as a reference.
 
     Attributes:
         balance: how evenly the experts are loaded; None in a dense model.
     """
 
-    def __init__(self, config: GPTConfig, seed: int = 0, dtype=xp.float32) -> None:
+    def __init__(self, config: GPTConfig, seed: int | None = 0, dtype=xp.float32) -> None:
         self.config = config
         self.chunks = Chunks(config.sequence_chunks)
         self.balance = Balance(config.moe, len(config.sparse_layers), config.sequence_chunks) if config.moe else None
         self.embeddings = Embeddings(config, self.chunks)
         self.blocks = [Block(config, layer, self.chunks, self.balance) for layer in range(config.layers)]
         self.head = Head(config, self.embeddings.token, self.chunks)
-        self.init_parameters(seed, dtype)
+        if seed is not None:
+            self.init_parameters(seed, dtype)
 
     def extra_state(self) -> dict:
         return {} if self.balance is None else self.balance.state()

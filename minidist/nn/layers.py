@@ -32,7 +32,7 @@ class Parameter(Tensor):
     expert_axis: int | None = None
 
     def __init__(self, shape: tuple[int, ...], mean: float = 0.0, std: float = 0.0, decay: bool = False) -> None:
-        super().__init__(xp.full(shape, mean, xp.float32), requires_grad=True)
+        super().__init__(xp.full(shape, mean, xp.float32) if mean else xp.zeros(shape, xp.float32), requires_grad=True)
         self.name = ""
         self.mean, self.std, self.decay = mean, std, decay
         self.sharded = False

@@ -82,7 +82,7 @@ class Around:
             manifest = partial(manifest_of, config, layout, corpus)
             snapshots = Snapshots(world, share)
             self.saver = Saver(
-                world, options.saving, snapshots, manifest, lambda *saved: world.report(("saved", *saved))
+                world, options.saving, snapshots, manifest, first, lambda *saved: world.report(("saved", *saved))
             )
         if options.check_replicas:
             every, way = options.check_replicas, options.check_by

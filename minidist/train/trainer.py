@@ -24,8 +24,8 @@ from minidist.nn.precision.policy import autocast
 from minidist.parallel.tools.scalars import first_text
 from minidist.train.around import Around, Restored
 from minidist.train.batches import batch_of
-from minidist.train.checkpoint.claim import claimed
 from minidist.train.checkpoint.disk import Disk
+from minidist.train.checkpoint.folder import own_folder
 from minidist.train.checkpoint.manifest import Manifest
 from minidist.train.checks.loosened import check_loosened_options
 from minidist.train.config import TrainConfig
@@ -57,18 +57,33 @@ def run(
 ) -> Run:
     """Train on the ranks of a cluster; ``on_step(step, loss)`` is called in this process as rank 0 ends each step.
 
+    What is to be saved needs a folder of its own (checkpoint/folder.py), which this run claims until its end.
+
     ``rank_function`` runs in place of ``train_rank``: tests inject a bug into the ranks with it.
 
     ``on_event(rank, event)`` is called for what else ranks report: with ``options.progress`` ("ready", step) as a rank
     is about to take its first step, and as it ends each step ("step", step, loss, seconds of computing) and ("pace",
     step, seconds of computing for one of its micro-batches); with ``options.live`` ("moment", measuring.live.Moment)
     a few times a second; ("saved", checkpoint, "" or why there is none); ("fault",
-    fault); ("flipped", array, index, before, after); ("verified", step) from rank 0; ("corrupted", finding).
+    fault); ("flipped", array, index, before, after); ("verified", step) from rank 0; ("corrupted", finding); ("note",
+    text) for people.
 
     As rank 0 runs the trained model it reports ("evaluating",) time and again.
 
     ``patience`` is that of ``Cluster.run``; give it with ``options.progress``.
     """
+    with own_folder(options.saving and options.saving.folder, options.resume) as problem:
+        if problem:
+            on_event(0, ("note", problem))
+        return run_in_folder(cluster, config, layout, options, on_step, rank_function, on_event, patience)
+
+
+def run_in_folder(
+    cluster: Cluster, config: TrainConfig, layout: Layout, options: RunOptions,
+    on_step: Callable[[int, float], None] | None, rank_function: Callable | None,
+    on_event: Callable[[int, tuple], None], patience: float | None,
+) -> Run:  # fmt: skip
+    """``run``, in a folder that is this run's own already."""
     config.check(layout)
     if options.rebalance:
         check_rebalance(layout, config)
@@ -86,10 +101,7 @@ def run(
             on_step(*event[1:3])
 
     check_loosened_options(layout, options)
-    with claimed(options.saving and options.saving.folder):
-        ranks = cluster.run(
-            rank_function or train_rank, config, layout, options, patience=patience, on_report=on_report
-        )
+    ranks = cluster.run(rank_function or train_rank, config, layout, options, patience=patience, on_report=on_report)
     return Run(layout, config, ranks, time.perf_counter() - started)
 
 

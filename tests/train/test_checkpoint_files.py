@@ -13,10 +13,10 @@ from minidist.cli.main import main as cli
 from minidist.comm import Cluster
 from minidist.nn.data import load_corpus
 from minidist.train.checkpoint import identity
-from minidist.train.checkpoint.claim import claimed
 from minidist.train.checkpoint.commit import LATEST, MANIFEST, is_name, latest, name_of
 from minidist.train.checkpoint.disk import Disk
-from minidist.train.checkpoint.identity import check_folder, check_same_run, config_in, other_versions
+from minidist.train.checkpoint.folder import check_folder, own_folder
+from minidist.train.checkpoint.identity import check_same_run, config_in, other_versions
 from minidist.train.checkpoint.manifest import ArrayEntry, BadCheckpoint, Manifest, Slice
 from minidist.train.checkpoint.restore import check_files, find_checkpoint, missing_elements, read_part
 from minidist.train.checkpoint.saver import Saving
@@ -181,8 +181,8 @@ def test_checkpoints_of_other_runs_are_not_mixed(saved, folder, tmp_path):
     with pytest.raises(ValueError, match="has checkpoints already"):
         check_folder(str(folder), None)
     with pytest.raises(ValueError, match="has checkpoints already"):
-        check_folder(str(folder), saved / name_of(4))
-    check_folder(str(folder), folder / name_of(2))
+        check_folder(str(folder), str(saved / name_of(4)))
+    check_folder(str(folder), str(folder / name_of(4)))
     check_folder(str(tmp_path / "new" / "deep"), None)
 
 
@@ -268,10 +268,10 @@ def test_a_resumed_command_takes_its_settings_from_the_checkpoint(folder, capsys
 
 def test_two_runs_do_not_save_in_one_folder(ranks, tmp_path):
     saving = RunOptions(saving=Saving(str(tmp_path), every=2))
-    with claimed(str(tmp_path)):
+    with own_folder(str(tmp_path), None):
         with pytest.raises(ValueError, match="another run is saving in"):
             run(ranks(1), CONFIG, Layout(), saving)
-        with claimed(str(tmp_path / "other")), claimed(None):
+        with own_folder(str(tmp_path / "other"), None), own_folder(None, None):
             pass
     run(ranks(1), CONFIG, Layout(), saving)
     assert find_checkpoint(str(tmp_path)) == tmp_path / name_of(4)

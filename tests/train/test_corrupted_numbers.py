@@ -30,7 +30,15 @@ CONFIG = TrainConfig(
     layers=2, heads=2, width=16, context=16, global_batch=8, micro_batch=2, steps=5, warmup=2, dropout=0.1
 )
 STEP = 3  # in which a bit flips
-SHORT = ("dp=1", "dp=2,zero=3,prefetch=1", "tp=2", "pp=2", "pp=2,schedule=zb-h1,recompute=full", "dp=2,ep=2")
+SHORT = (
+    "dp=1",
+    "dp=4,node_size=2,algorithm=hierarchical",
+    "dp=2,zero=3,prefetch=1",
+    "tp=2",
+    "pp=2",
+    "pp=2,schedule=zb-h1,recompute=full",
+    "dp=2,ep=2",
+)
 
 
 def config_for(layout: Layout, **changes) -> TrainConfig:
@@ -152,8 +160,10 @@ def test_the_element_is_told_in_the_full_array():
     ],
 )
 def test_checks_change_nothing_and_raise_no_false_alarm(ranks, text):
-    expected, _ = attempt(ranks, text, RunOptions())
-    found, events = attempt(ranks, text, RunOptions(check_replicas=2, check_by="replay"))
+    """Sums in float32 show it if the replay takes any in another order: on other nodes, say."""
+    inexact = {"reduce_dtype": "float32", "softmax": "online32" if "cp=" in text else "exact"}
+    expected, _ = attempt(ranks, text, RunOptions(), **inexact)
+    found, events = attempt(ranks, text, RunOptions(check_replicas=2, check_by="replay"), **inexact)
     assert found == expected, str(found)
     assert [event for event in events if event[1] != "fault"] == [(0, "verified", step) for step in (1, 3, 4)]
 

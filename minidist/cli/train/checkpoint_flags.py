@@ -12,7 +12,8 @@ from minidist.cli.flags import integer
 from minidist.nn.data import load_corpus
 from minidist.parallel.compression.methods import sends_bytes
 from minidist.train.checkpoint.disk import Disk
-from minidist.train.checkpoint.identity import check_folder, check_same_run, config_in, other_versions
+from minidist.train.checkpoint.folder import check_folder
+from minidist.train.checkpoint.identity import check_same_run, config_in, layout_in, other_versions
 from minidist.train.checkpoint.manifest import BadCheckpoint, Manifest
 from minidist.train.checkpoint.restore import check_files, find_checkpoint
 from minidist.train.checkpoint.saver import MODES, Saving
@@ -20,6 +21,8 @@ from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.resilience.faults import Fault
 from minidist.train.result import Run
+
+INEXACT = {"reduce_dtype": "float32", "softmax": "online32"}  # settings whose sums show in which order they are taken
 
 
 def add_checkpoints(command: argparse.ArgumentParser) -> None:
@@ -76,6 +79,9 @@ class Checkpoint:
         lines = [f"resuming after step {step} from {self.folder}, which was written in layout {self.layout}"]
         if layout != self.layout:
             lines[0] += f", in layout {layout}"
+            inexact = [f"{name} {value}" for name, value in INEXACT.items() if getattr(self.config, name) == value]
+            if inexact:
+                lines.append(f"note: with {' and '.join(inexact)} bits depend on the layout, so they will be others")
         checked = self.manifest.checked
         unchecked = (
             f"its numbers were last checked after step {checked}" if checked is not None and checked < step else ""
@@ -93,7 +99,7 @@ def resumed(path: str | None) -> Checkpoint | None:
         return None
     folder = find_checkpoint(path)
     manifest = Manifest.read(Disk(), folder)
-    return Checkpoint(folder, manifest, config_in(manifest), Layout.parse(manifest.layout))
+    return Checkpoint(folder, manifest, config_in(manifest), layout_in(manifest))
 
 
 def saving_of(options: argparse.Namespace, checkpoint: Checkpoint | None) -> Saving | None:
@@ -109,7 +115,7 @@ def saving_of(options: argparse.Namespace, checkpoint: Checkpoint | None) -> Sav
             raise ValueError("--save-every, --keep and --save-mode are about checkpoints: add --save DIR")
         return None
     saving = Saving(options.save, **given)
-    check_folder(options.save, checkpoint and checkpoint.folder)
+    check_folder(options.save, checkpoint and str(checkpoint.folder))
     return saving
 
 

@@ -58,6 +58,8 @@ class Narrator:
             self.live.on_event(rank, event)
         if event[0] == "saved" and event[2]:
             self.console.print(f"no checkpoint {event[1]}: {event[2]}; training goes on", soft_wrap=True)
+        elif event[0] == "note":
+            self.console.print(f"note: {event[1]}", soft_wrap=True)
         elif event[0] == "pace":
             for straggler in self.watch.add(rank, *event[1:]):
                 self.stragglers.append(straggler)

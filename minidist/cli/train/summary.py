@@ -25,7 +25,7 @@ def print_summary(console: Console, result: Run, used: RunUtilization | None) ->
         console.print(expert_table(result))
     if first.sample is not None:
         console.print("text from the model:", style="bold")
-        console.print("The " + printable(first.sample), soft_wrap=True)
+        console.print("The " + first.sample.decode(errors="replace"), soft_wrap=True)
     if result.config.precision == "fp16":
         skipped = f"{first.skipped_steps} of {len(first.losses)} steps skipped after an overflow"
         console.print(f"loss scale: {first.loss_scale:,g} at the end, {skipped}")
@@ -91,8 +91,3 @@ def _ranks_table(result: Run, used: RunUtilization | None) -> Table:
 def _shares(used: RunUtilization) -> str:
     recomputed = f", HFU {100 * used.whole.hfu:.1f} %" if used.whole.hfu > used.whole.mfu else ""
     return f"MFU {100 * used.whole.mfu:.1f} %{recomputed} of the measured peak"
-
-
-def printable(text: bytes) -> str:
-    """The text without control characters, which could take over the terminal."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text.decode("utf-8", errors="replace"))

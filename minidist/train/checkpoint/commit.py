@@ -57,6 +57,26 @@ def discard(disk: Disk, root: Path, name: str) -> None:
     disk.remove_folder(folder)
 
 
+def discard_newer(disk: Disk, root: Path, step: int) -> None:
+    """Remove the checkpoints of more than ``step`` steps, from which this run does not go on.
+
+    It may have other bits than they: a sum in float32, say, depends on the layout. First ``latest`` goes back to the
+    step, so that whoever is killed in between does not leave it at one of them.
+    """
+    there = committed(disk, root)
+    newer = [name for name in there if step_of(name) > step]
+    if newer and name_of(step) in there:
+        write_durably(disk, root / LATEST, name_of(step).encode())
+    for name in reversed(newer):
+        discard(disk, root, name)
+
+
+def discard_cut_off(disk: Disk, root: Path) -> None:
+    """Remove the remains of saves that no run lived to commit."""
+    for name in set(saves(disk, root)) - set(committed(disk, root)):
+        discard(disk, root, name)
+
+
 def make_root(disk: Disk, root: Path) -> None:
     """Make the folder of a run's checkpoints, and return once its name and those of the folders above are on the disk.
 
@@ -74,8 +94,11 @@ def committed(disk: Disk, root: Path) -> list[str]:
 
 
 def saves(disk: Disk, root: Path) -> list[str]:
-    """The names of all saves in a folder, oldest first: checkpoints, and what was cut off."""
-    return sorted(filter(is_name, disk.names(root)), key=step_of)
+    """The names of all saves in a folder, oldest first: checkpoints, and what was cut off.
+
+    What a link points to is no save of this run, so nothing in it is ever removed.
+    """
+    return sorted((name for name in disk.names(root) if is_name(name) and disk.is_folder(root / name)), key=step_of)
 
 
 def name_of(step: int) -> str:

@@ -135,6 +135,10 @@ class CrashingDisk(Disk):
         folder = self._find(path)
         return sorted(folder.names()) if isinstance(folder, Folder) else []
 
+    def is_folder(self, path: Path) -> bool:
+        self._check_power()
+        return isinstance(self._find(path), Folder)
+
     def read(self, path: Path) -> bytes:
         self._check_power()
         return self._file(path).content

@@ -8,11 +8,16 @@ Created Equal", 2014.)
 """
 
 import os
+import stat
 from pathlib import Path
 
 
+class BadCheckpoint(ValueError):
+    """A checkpoint cannot be used: the message names the file and what is wrong with it."""
+
+
 class Disk:
-    """The file system of this machine."""
+    """The file system of this machine. Below the folder of a run's checkpoints it follows no symbolic link."""
 
     def make_folder(self, path: Path) -> None:
         """Make a folder, and those above it, unless it is there. Every rank may call it: none need wait for another."""
@@ -51,5 +56,31 @@ class Disk:
         """What is in a folder, sorted; nothing if there is none."""
         return sorted(os.listdir(path)) if path.is_dir() else []
 
+    def is_folder(self, path: Path) -> bool:
+        """Whether this is a folder itself, and not a link to one."""
+        return path.is_dir() and not path.is_symlink()
+
     def read(self, path: Path) -> bytes:
-        return path.read_bytes()
+        """Return the content of a regular file.
+
+        Raises:
+            BadCheckpoint: for anything else, such as a pipe, which might never end.
+        """
+        check_regular(path)
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise BadCheckpoint(f"{path} cannot be read: {error.strerror}") from None
+
+
+def check_regular(path: Path) -> None:
+    """Raise BadCheckpoint unless this is a regular file: a link is not followed, and a pipe is not waited for."""
+    try:
+        mode = path.lstat().st_mode
+    except OSError as error:
+        raise BadCheckpoint(
+            f"{path} is missing" if not os.path.lexists(path) else f"{path}: {error.strerror}"
+        ) from None
+    if not stat.S_ISREG(mode):
+        what = "a symbolic link" if stat.S_ISLNK(mode) else "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+        raise BadCheckpoint(f"{path} is {what}, and a checkpoint consists of regular files")

@@ -7,9 +7,7 @@ from safetensors.numpy import save_file
 
 from minidist.parallel.tools.regions import Region
 from minidist.train.checkpoint.manifest import Manifest
-from minidist.train.checkpoint.restore import Files, read_part
-
-STATES = ("exp_avg.", "exp_avg_sq.")  # how the optimizer's states begin
+from minidist.train.checkpoint.restore import STATES, Files, read_part
 
 
 def full_arrays(folder: Path, manifest: Manifest, optimizer: bool = False) -> dict[str, np.ndarray]:

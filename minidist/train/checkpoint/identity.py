@@ -1,19 +1,17 @@
 """Which run a checkpoint belongs to: it goes on with the settings and the text that it began with, and no others."""
 
 import hashlib
-import re
 from dataclasses import asdict, fields
-from pathlib import Path
+from math import inf
+
+from msgspec import convert
 
 from minidist.backend import versions
 from minidist.nn.data import Corpus
-from minidist.train.checkpoint.commit import committed, saves
-from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.manifest import BadCheckpoint, Manifest, Progress
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 
-OURS = re.compile(r"(\.new-)?(rank-\d+\.safetensors|manifest\.json)")  # what is in a checkpoint's folder
 FREE = ("text", "backend")  # may differ: a text is compared by its bytes, and a backend is where the run goes on
 
 
@@ -30,10 +28,10 @@ def corpus_sha(corpus: Corpus) -> str:
 
 
 def config_in(manifest: Manifest) -> TrainConfig:
-    """The settings of the run that wrote a checkpoint.
+    """Return the settings of the run that wrote a checkpoint.
 
     Raises:
-        BadCheckpoint: if this version of minidist has others.
+        BadCheckpoint: if this version of minidist has others, or no run can have these.
     """
     known = {field.name for field in fields(TrainConfig)}
     if strange := sorted(manifest.config.keys() ^ known):
@@ -41,7 +39,24 @@ def config_in(manifest: Manifest) -> TrainConfig:
             f"the checkpoint is from another version of minidist, with other settings: {', '.join(strange)}. Resume it "
             "with the version that wrote it"
         )
-    return TrainConfig(**manifest.config)
+    reals = {field.name for field in fields(TrainConfig) if field.type in (float, float | None)}
+    settings = {name: inf if name in reals and value == "inf" else value for name, value in manifest.config.items()}
+    try:
+        return convert(settings, TrainConfig)
+    except ValueError as error:
+        raise BadCheckpoint(f"the checkpoint has settings that no run can have: {error}") from None
+
+
+def layout_in(manifest: Manifest) -> Layout:
+    """Return the layout of the run that wrote a checkpoint.
+
+    Raises:
+        BadCheckpoint: if this version of minidist has no such layout.
+    """
+    try:
+        return Layout.parse(manifest.layout)
+    except ValueError as error:
+        raise BadCheckpoint(f"the checkpoint was written in a layout that cannot be: {error}") from None
 
 
 def check_same_run(manifest: Manifest, config: TrainConfig, corpus: Corpus) -> None:
@@ -73,46 +88,3 @@ def other_versions(manifest: Manifest, backend: str) -> str:
         f"{name} {there[name]}, now {here[name]}" for name in there if here.get(name, there[name]) != there[name]
     ]
     return f"the checkpoint was written with {' and '.join(changed)}: the bits may be others" if changed else ""
-
-
-def strangers(disk: Disk, root: Path) -> Path | None:
-    """Something that bears the name of a checkpoint, or is in a folder of that name, and that no run has saved.
-
-    The rests of saves that were cut off are removed; nothing else may be.
-    """
-    for folder in (root / name for name in saves(disk, root)):
-        if not folder.is_dir():
-            return folder
-        for name in disk.names(folder):
-            if not OURS.fullmatch(name) or not (folder / name).is_file():
-                return folder / name
-    return None
-
-
-def check_folder(folder: str, resume: Path | None) -> None:
-    """Check that checkpoints can be saved in a folder, before training rather than after an hour of it.
-
-    Raises:
-        ValueError: if it has checkpoints that this run does not go on from, or cannot be written.
-    """
-    root, disk = Path(folder), Disk()
-    try:
-        disk.make_folder(root)
-        probe = root / ".new-probe"
-        disk.write(probe, b"minidist")
-        disk.flush(probe)
-        disk.remove(probe)
-        there, strange = committed(disk, root), strangers(disk, root)
-    except OSError as error:
-        raise ValueError(f"--save: cannot write in {folder!r}: {error.strerror}") from None
-    if strange:
-        raise ValueError(
-            f"--save: {strange} is where a checkpoint may go, and no run has saved it: move it, or choose another "
-            "folder"
-        )
-    if there and (resume is None or resume.resolve().parent != root.resolve()):
-        which = there[0] + (f" to {there[-1]}" if there[1:] else "")
-        raise ValueError(
-            f"--save: {folder} has checkpoints already ({which}), which this run would mix with its own: add "
-            f"--resume {folder} to go on from them, or choose another folder"
-        )

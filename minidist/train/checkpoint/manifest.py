@@ -1,22 +1,33 @@
-"""The manifest of a checkpoint: what a run needs to go on, and where each part of each array is."""
+"""The manifest of a checkpoint: what a run needs to go on, and where each part of each array is.
+
+Anybody may have written one, so ``Manifest.read`` believes nothing: types and bounds are those below (msgspec checks
+them), files have plain names, and the slices of an array are parts of it that do not overlap.
+"""
 
 import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from math import prod
 from pathlib import Path
+from sys import float_info
+from typing import Annotated, Literal
 
+from msgspec import Meta, ValidationError, convert
+
+from minidist.files import strict_json
 from minidist.nn.optim.optimizers import Optimizer
 from minidist.nn.precision.loss_scaling import GradScaler
-from minidist.parallel.tools.regions import Run
-from minidist.train.checkpoint.commit import MANIFEST
-from minidist.train.checkpoint.disk import Disk
+from minidist.train.checkpoint.commit import MANIFEST, is_name, step_of
+from minidist.train.checkpoint.disk import BadCheckpoint, Disk
 
 FORMAT = 1  # of the manifest and the files: another number is another way of writing them
 
-
-class BadCheckpoint(ValueError):
-    """A checkpoint cannot be used: the message names the file and what is wrong with it."""
+Count = Annotated[int, Meta(ge=0, lt=2**62)]
+Finite = Annotated[float, Meta(ge=-float_info.max, le=float_info.max)]
+FileName = Annotated[str, Meta(pattern=r"\Arank-[0-9]{1,6}\.safetensors\Z")]
+DType = Literal["float32", "float64"]
 
 
 @dataclass(frozen=True)
@@ -28,16 +39,16 @@ class Slice:
         runs: where it is in the full array laid flat (parallel/tools/regions.py).
     """
 
-    file: str
-    runs: tuple[Run, ...]
+    file: FileName
+    runs: tuple[tuple[Count, Count], ...]
 
 
 @dataclass(frozen=True)
 class ArrayEntry:
     """A full array, and the slices that make it up."""
 
-    shape: tuple[int, ...]
-    dtype: str
+    shape: tuple[Count, ...]
+    dtype: DType
     slices: tuple[Slice, ...]
 
 
@@ -45,7 +56,7 @@ class ArrayEntry:
 class FileEntry:
     """A file of the checkpoint."""
 
-    bytes: int
+    bytes: Count
     sha256: str
 
 
@@ -60,12 +71,12 @@ class Progress:
         loss_scale, good_steps, skipped_steps: of the GradScaler (nn/precision/loss_scaling.py).
     """
 
-    step: int
-    losses: tuple[float, ...]
-    updates: int
-    loss_scale: float = 1.0
-    good_steps: int = 0
-    skipped_steps: int = 0
+    step: Count
+    losses: tuple[Finite, ...]
+    updates: Count
+    loss_scale: Finite = 1.0
+    good_steps: Count = 0
+    skipped_steps: Count = 0
 
     @classmethod
     def of(cls, losses: Sequence[float], optimizer: Optimizer, scaler: GradScaler) -> "Progress":
@@ -97,53 +108,68 @@ class Manifest:
     corpus: str
     versions: dict[str, str]
     progress: Progress
-    checked: int | None = None
+    checked: Count | None = None
     arrays: dict[str, ArrayEntry] = field(default_factory=dict)
-    files: dict[str, FileEntry] = field(default_factory=dict)
+    files: dict[FileName, FileEntry] = field(default_factory=dict)
 
     def encoded(self) -> bytes:
-        """As it is written: JSON, with a SHA-256 of its own. (Python reads back exactly the float that it wrote.)"""
-        content = json.dumps(asdict(self))
+        """Return what is written: JSON, with a SHA-256 of its own. (Python reads back exactly the float it wrote.)"""
+        content = strict_json(asdict(self))
         return json.dumps({"format": FORMAT, "sha256": _sha(content), "manifest": json.loads(content)}).encode()
 
     @classmethod
     def read(cls, disk: Disk, folder: Path) -> "Manifest":
-        """The manifest of a checkpoint.
+        """Read the manifest of a checkpoint.
 
         Raises:
-            BadCheckpoint: if there is none, if it was written in another format, or if it has been changed.
+            BadCheckpoint: if there is none, if it was written in another format, if it has been changed, or if it
+                contradicts itself.
         """
         path = folder / MANIFEST
         if MANIFEST not in disk.names(folder):
             raise BadCheckpoint(f"{folder} is not a checkpoint: it has no {MANIFEST}, which is written last")
         try:
             document = json.loads(disk.read(path))
-            if document["format"] != FORMAT:
-                raise BadCheckpoint(
-                    f"{path} is written in format {document['format']}, and this version of minidist reads format "
-                    f"{FORMAT}: use the version that wrote it"
-                )
-            content = document["manifest"]
-            intact = _sha(json.dumps(content)) == document["sha256"]
-        except (ValueError, KeyError, TypeError) as error:
+            written_in, content, sha256 = (document[key] for key in ("format", "manifest", "sha256"))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             if isinstance(error, BadCheckpoint):
                 raise
-            intact = False
-        if not intact:
+            raise BadCheckpoint(f"{path} is not a manifest, or was cut off: use another checkpoint") from None
+        if written_in != FORMAT:
+            raise BadCheckpoint(
+                f"{path} is written in format {written_in!r}, and this version of minidist reads format {FORMAT}: use "
+                "the version that wrote it"
+            )
+        if _sha(json.dumps(content)) != sha256:
             raise BadCheckpoint(f"{path} has been changed since it was written: use another checkpoint")
-        return cls(
-            **content
-            | {
-                "progress": Progress(**content["progress"] | {"losses": tuple(content["progress"]["losses"])}),
-                "arrays": {name: _array_entry(entry) for name, entry in content["arrays"].items()},
-                "files": {name: FileEntry(**entry) for name, entry in content["files"].items()},
-            }
-        )
+        try:
+            manifest = convert(content, cls)
+        except ValidationError as error:
+            raise BadCheckpoint(f"{path}: {error}") from None
+        if json.loads(json.dumps(asdict(manifest))) != content:  # unknown keys, and NaN
+            raise BadCheckpoint(f"{path} has more in it than a manifest, or NaN")
+        if problem := manifest._contradiction(folder.name):
+            raise BadCheckpoint(f"{path}: {problem}")
+        return manifest
 
-
-def _array_entry(entry: dict) -> ArrayEntry:
-    slices = [Slice(part["file"], tuple((start, stop) for start, stop in part["runs"])) for part in entry["slices"]]
-    return ArrayEntry(tuple(entry["shape"]), entry["dtype"], tuple(slices))
+    def _contradiction(self, name: str) -> str:
+        """What cannot be true of a checkpoint of that name, in words; "" if nothing."""
+        step = self.progress.step
+        if is_name(name) and step_of(name) != step:
+            return f"it is of step {step}, and its folder is called {name}"
+        if len(self.progress.losses) != step:
+            return f"it has {len(self.progress.losses)} losses of {step} steps"
+        if self.progress.updates > step:
+            return f"it has {self.progress.updates} updates of {step} steps"
+        for array, entry in self.arrays.items():
+            runs = sorted(run for part in entry.slices for run in part.runs)
+            if strange := {part.file for part in entry.slices} - self.files.keys():
+                return f"{array} has a slice in {', '.join(sorted(strange))}, which is not among its files"
+            if any(start >= stop for start, stop in runs) or (runs and runs[-1][1] > prod(entry.shape)):
+                return f"{array} has slices that are not in its shape {entry.shape}"
+            if any(one[1] > two[0] for one, two in pairwise(runs)):
+                return f"{array} has slices that overlap"
+        return ""
 
 
 def _sha(content: str) -> str:

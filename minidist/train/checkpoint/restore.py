@@ -9,20 +9,26 @@ them, before any work begins.
 
 import hashlib
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from minidist import backend
+from minidist.nn.gpt import GPT
 from minidist.overrides import overridable
 from minidist.parallel.tools.regions import Run, overlaps
 from minidist.train.checkpoint.commit import committed, latest
-from minidist.train.checkpoint.disk import Disk
+from minidist.train.checkpoint.disk import Disk, check_regular
+from minidist.train.checkpoint.identity import config_in
 from minidist.train.checkpoint.manifest import ArrayEntry, BadCheckpoint, Manifest, Progress
+from minidist.train.config import TrainConfig
 from minidist.train.share import Share
 
 READ_BYTES = 1 << 20  # at once, while a file is hashed
+STATES = ("exp_avg.", "exp_avg_sq.")  # how the names of the optimizer's states begin
+CODES = {"float32": "F32", "float64": "F64"}  # of safetensors
 
 Read = Callable[[str, str, int, int], np.ndarray]  # file, array, start, stop -> those elements of the slice there
 
@@ -42,25 +48,70 @@ def find_checkpoint(path: str) -> Path:
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:
-    """Compare every file of a checkpoint with its manifest.
+    """Compare every file of a checkpoint with its manifest, and its arrays with those of the run's settings.
 
     Raises:
-        BadCheckpoint: naming the files that are missing, truncated or changed.
+        BadCheckpoint: naming the files that are missing, truncated or changed, and the arrays that are others.
     """
     problems = []
-    for name, entry in manifest.files.items():
-        path = folder / name
-        if not path.is_file():
-            problems.append(f"{path} is missing")
-        elif path.stat().st_size != entry.bytes:
-            problems.append(f"{path} has {path.stat().st_size:,} bytes, and had {entry.bytes:,} when it was written")
-        elif sha256_of(path) != entry.sha256:
-            problems.append(f"{path} has been changed since it was written: its SHA-256 is another")
+    for name in manifest.files:
+        try:
+            check_file(folder, name, manifest)
+        except BadCheckpoint as error:
+            problems.append(str(error))
     for name, array in manifest.arrays.items():
         if missing := missing_elements(array):
             problems.append(f"{folder}: no file has {missing:,} of the {array.shape} elements of {name}")
+    config = config_in(manifest)
+    if config.layers > len(manifest.arrays):
+        raise BadCheckpoint(f"{folder} has {len(manifest.arrays)} arrays of a model with {config.layers} layers")
+    there = {name: (array.shape, array.dtype) for name, array in manifest.arrays.items()}
+    expected = arrays_of(config)
+    for name in sorted(name for name in there | expected if there.get(name) != expected.get(name)):
+        one, other = (f"{a[name][1]} {a[name][0]}" if name in a else "none" for a in (expected, there))
+        problems.append(f"{folder}: expected {name} to be {one}, got {other}")
     if problems:
         raise BadCheckpoint("\n".join(problems))
+
+
+def check_file(folder: Path, name: str, manifest: Manifest) -> None:
+    """Compare one file with its manifest: its bytes, then the names, dtypes and sizes of what is in it.
+
+    Raises:
+        BadCheckpoint: naming the file.
+    """
+    path, entry = folder / name, manifest.files[name]
+    check_regular(path)
+    if path.stat().st_size != entry.bytes:
+        raise BadCheckpoint(f"{path} has {path.stat().st_size:,} bytes, and had {entry.bytes:,} when it was written")
+    if sha256_of(path) != entry.sha256:
+        raise BadCheckpoint(f"{path} has been changed since it was written: its SHA-256 is another")
+    expected = {
+        array: (CODES[entry.dtype], [sum(stop - start for start, stop in part.runs)])
+        for array, entry in manifest.arrays.items()
+        for part in entry.slices
+        if part.file == name
+    }
+    try:
+        with safe_open(path, framework="numpy") as file:
+            slices = {array: file.get_slice(array) for array in file.keys()}  # noqa: SIM118  not a dictionary
+            there = {array: (part.get_dtype(), part.get_shape()) for array, part in slices.items()}
+    except SafetensorError as error:
+        raise BadCheckpoint(f"{path} is no safetensors file: {error}") from None
+    if there != expected:
+        other = min(array for array in there | expected if there.get(array) != expected.get(array))
+        one, two = (" ".join(map(str, a[other])) if other in a else "nothing" for a in (expected, there))
+        raise BadCheckpoint(f"{path}: by its manifest {other} is {one}, but it has {two}")
+
+
+@lru_cache
+def arrays_of(config: TrainConfig) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Return the shape and dtype of every array that a run with these settings saves, by name."""
+    model = GPT(config.model, seed=None)
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    kinds = ("",) if config.optimizer == "sgd" else ("", *STATES)
+    parameters = {f"{kind}{name}": (shape, "float32") for kind in kinds for name, shape in shapes.items()}
+    return parameters | {name: (array.shape, str(array.dtype)) for name, array in model.extra_state().items()}
 
 
 def is_whole(disk: Disk, folder: Path) -> bool:

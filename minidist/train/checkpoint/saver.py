@@ -33,7 +33,8 @@ from minidist.train.checkpoint.commit import (
     commit,
     committed,
     discard,
-    latest,
+    discard_cut_off,
+    discard_newer,
     make_root,
     name_of,
     saves,
@@ -42,7 +43,6 @@ from minidist.train.checkpoint.commit import (
 )
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.manifest import ArrayEntry, FileEntry, Manifest, Progress, Slice
-from minidist.train.checkpoint.restore import is_whole
 from minidist.train.checkpoint.snapshot import Part, Snapshots
 
 MODES = ("async", "sync")
@@ -111,6 +111,7 @@ class Saver:
         saving: what, where and when.
         snapshots: of this rank's share of the run.
         manifest: of this run, without arrays and files.
+        first: the steps that the run goes on from. Newer checkpoints in the folder are removed.
         on_saved: called on rank 0 with the name of each checkpoint when it is committed, or with why there is none.
 
     Attributes:
@@ -122,7 +123,7 @@ class Saver:
 
     def __init__(
         self, world: ProcessGroup, saving: Saving, snapshots: Snapshots, manifest: Callable[[Progress], Manifest],
-        on_saved: Callable[[str, str], None] = lambda name, error: None, disk: Disk | None = None,
+        first: int = 0, on_saved: Callable[[str, str], None] = lambda name, error: None, disk: Disk | None = None,
     ) -> None:  # fmt: skip
         self.world, self.saving, self.snapshots, self.manifest = world, saving, snapshots, manifest
         self.on_saved, self.disk = on_saved, disk or Disk()
@@ -135,9 +136,10 @@ class Saver:
             world.kept.pop(WRITING).join()
         barrier(world)
         if world.rank == 0:
-            self.remove_what_was_cut_off()
+            make_root(self.disk, self.root)
+            discard_newer(self.disk, self.root, first)
+            discard_cut_off(self.disk, self.root)
         barrier(world)  # before anybody writes
-        self.there = set(committed(self.disk, self.root))
 
     def after_step(self, progress: Progress, last: bool) -> None:
         """Begin a save if one is due, and end one in flight if all ranks' files are there."""
@@ -148,27 +150,12 @@ class Saver:
             return
         if self.write is not None:
             self.end_save(wait=True)
-        if name_of(progress.step) in self.there and self.stays(name_of(progress.step)):
-            return
         path = self.root / name_of(progress.step) / f"rank-{self.world.rank}.safetensors"
         self.progress, self.write = progress, Write(self.disk, path, self.snapshots.take())
         self.world.kept[WRITING] = self.write.thread
         if self.saving.mode == "sync" or last:
             self.end_save(wait=True)
         self.pauses.append(time.perf_counter() - began)
-
-    def stays(self, name: str) -> bool:
-        """Whether a checkpoint that an earlier run has saved is whole, so that this run need not save it again.
-
-        A run that goes back some steps comes to it a second time, with the same bits. It may have gone back because
-        this one was damaged: then it is removed.
-        """
-        damaged = False
-        if self.world.rank == 0:
-            damaged = not is_whole(self.disk, self.root / name)
-            if damaged:
-                discard(self.disk, self.root, name)
-        return not global_max(damaged, self.world)
 
     def end_save(self, wait: bool) -> None:
         """Commit the save in flight, or give it up where it failed, if it has ended on all ranks."""
@@ -190,8 +177,6 @@ class Saver:
         error = first_text(error, self.world)
         if error:
             self.errors.append(error)
-        else:
-            self.there.add(name)
 
     def commit(self, name: str, files: list[dict]) -> str:
         """Make a checkpoint of the ranks' files. Returns what went wrong; "" if nothing did."""
@@ -210,16 +195,11 @@ class Saver:
         return ""
 
     def remove_old(self) -> None:
-        """Keep the newest checkpoints only, the one that ``latest`` names, and the newest that a check has found right.
-
-        A run that went back some steps saves again before those it left behind, which may be why it went back.
-        """
+        """Keep the newest checkpoints only, and the newest that a check has found right."""
         there = committed(self.disk, self.root)
-        stay = {latest(self.disk, self.root)}
-        if self.verified is not None:
-            stay |= set([name for name in there if step_of(name) <= self.verified][-1:])
+        right = [name for name in there if self.verified is not None and step_of(name) <= self.verified][-1:]
         old = there[: -self.saving.keep] if self.saving.keep else []
-        for name in (name for name in old if name not in stay):
+        for name in (name for name in old if name not in right):
             with suppress(OSError):  # an old checkpoint that stays does no harm
                 discard(self.disk, self.root, name)
 
@@ -228,9 +208,3 @@ class Saver:
         with suppress(OSError):  # it is the disk that failed; without a manifest nobody reads it
             if name in saves(self.disk, self.root):
                 discard(self.disk, self.root, name)
-
-    def remove_what_was_cut_off(self) -> None:
-        """Remove the rests of saves that an earlier run did not live to commit."""
-        make_root(self.disk, self.root)
-        for name in set(saves(self.disk, self.root)) - set(committed(self.disk, self.root)):
-            discard(self.disk, self.root, name)

@@ -12,7 +12,8 @@ The rank that is wrong shows in its own gradients, before they are summed. After
 differs, what the step makes first counts: own gradients, then the optimizer's moments, then weights.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,7 +76,7 @@ def replay(
     Returns:
         What this rank notes in that role. ``Notes.parts`` has the state at the end.
     """
-    with temporary_groups(world):
+    with temporary_groups(world), _nodes_of_roles(world, shift):
         players = world.new_group([(role + shift) % world.size for role in range(world.size)])
         share = Share.of(players, config, layout)
         notes = Notes(share, gradients=True)
@@ -84,6 +85,17 @@ def replay(
         for step in steps:
             notes.after_step(take_step(share, step))
     return notes
+
+
+@contextmanager
+def _nodes_of_roles(world: ProcessGroup, shift: int) -> Iterator[None]:
+    """Within it a rank counts as on the node of the role that it plays: float32 sums depend on who shares a node."""
+    nodes = world.transport.nodes
+    world.transport.nodes = tuple(nodes[(rank - shift) % world.size] for rank in range(world.size))
+    try:
+        yield
+    finally:
+        world.transport.nodes = nodes
 
 
 def first_difference(one: list[Noted], other: list[Noted]) -> int | None:

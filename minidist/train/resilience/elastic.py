@@ -18,7 +18,7 @@ from pathlib import Path
 from minidist.comm.failures import Deadlock, Hang, RankFailed
 from minidist.comm.runtime.launch import Cluster
 from minidist.train.checkpoint.disk import Disk
-from minidist.train.checkpoint.identity import check_folder
+from minidist.train.checkpoint.folder import own_folder
 from minidist.train.checkpoint.manifest import Manifest
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -26,7 +26,7 @@ from minidist.train.resilience.going_back import go_back
 from minidist.train.resilience.interruption import Attempt, Failure, Interruption, kind_of
 from minidist.train.resilience.shrink import best_layout
 from minidist.train.result import Run, RunOptions
-from minidist.train.trainer import run
+from minidist.train.trainer import run_in_folder
 
 ON_FAILURE = ("shrink", "restart")
 NOT_RETRIED = (  # errors that come again wherever the run goes on
@@ -88,13 +88,16 @@ def run_elastic(
     """
     if options.saving is None and options.peer_copies is None:
         raise ValueError("elastic training goes on from checkpoints or from copies: add --save DIR or --peer-copies 1")
-    if options.saving is not None:
-        check_folder(options.saving.folder, options.resume and Path(options.resume))
     options = replace(options, progress=True)
     origin, left, patience = options.resume, layout.world_size, elasticity.patience
     verified = Manifest.read(Disk(), Path(origin)).progress.step if origin else 0
     interruptions, last, not_after, since = [], None, None, time.monotonic()
-    with start(layout.world_size, keep_survivors=options.peer_copies is not None) as cluster:
+    with (
+        own_folder(options.saving and options.saving.folder, origin) as problem,
+        start(layout.world_size, keep_survivors=options.peer_copies is not None) as cluster,
+    ):
+        if problem:
+            on_event(0, ("note", problem))
         while True:
             before = interruptions[-1] if interruptions else None
             attempt = Attempt(before, since, on_event, verified)
@@ -102,7 +105,9 @@ def run_elastic(
                 if before is not None:
                     options = go_back(cluster, layout, options, origin, not_after, before, patience)
                     on_interruption(before)
-                result = run(cluster, config, layout, options, on_step, rank_function, attempt.on_event, patience)
+                result = run_in_folder(
+                    cluster, config, layout, options, on_step, rank_function, attempt.on_event, patience
+                )
                 return result, interruptions
             except (RankFailed, Deadlock, Hang) as error:
                 since = time.monotonic()

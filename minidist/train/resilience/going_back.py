@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from minidist.comm.runtime.launch import Cluster
-from minidist.train.checkpoint.commit import MANIFEST, committed, discard, step_of
+from minidist.train.checkpoint.commit import MANIFEST, committed, discard_newer, step_of
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.manifest import Manifest
 from minidist.train.checkpoint.recovery import hand_over, survey
@@ -50,8 +50,8 @@ def go_back(
         held, folder = None, folder or origin
         interruption.resumed = Manifest.read(Disk(), Path(folder)).progress.step if folder else 0
         interruption.source = folder or "the beginning"
-    if options.saving is not None:
-        discard_newer(options.saving.folder, interruption.resumed)
+    if options.saving is not None:  # at once, since the run may be killed before it begins again
+        discard_newer(Disk(), Path(options.saving.folder), interruption.resumed)
     cluster.regroup(layout.world_size)
     return replace(options, resume=folder, recover=held)
 
@@ -69,11 +69,3 @@ def newest_intact(folder: str, after: int, not_after: int | None) -> str | None:
         if due and is_whole(disk, root / name):
             return str(root / name)
     return None
-
-
-def discard_newer(folder: str, step: int) -> None:
-    """Remove the checkpoints after so many steps, which were passed over: the run will write them again."""
-    disk, root = Disk(), Path(folder)
-    for name in committed(disk, root):
-        if step_of(name) > step:
-            discard(disk, root, name)
