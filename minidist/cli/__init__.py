@@ -12,8 +12,9 @@ def program() -> int:
         for name in ("SIGTERM", "SIGHUP"):
             if hasattr(signal, name):
                 signal.signal(getattr(signal, name), signal.default_int_handler)
-        from minidist.cli.main import main
+        from minidist.cli.main import main, print_in_any_encoding
 
+        print_in_any_encoding()
         return main()
     except KeyboardInterrupt:
         print("minidist: interrupted; all ranks have ended", file=sys.stderr)

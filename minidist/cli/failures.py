@@ -132,6 +132,8 @@ def _check(options) -> None:
         if value is not None and not (0 < value < inf or (value == 0 and not positive)):
             flag, allowed = name.replace("_", "-"), "more than 0" if positive else "0 or more"
             raise ValueError(f"--{flag} must be {allowed} and finite, got {value:g}")
+    if options.seed < 0:
+        raise ValueError(f"--seed must not be negative, got {options.seed}")
     if options.save_seconds == options.asynchronous == 0 and options.interval is None:
         raise ValueError("--save-seconds 0 has no best interval: name one with --interval")
     if options.interval is not None and options.interval < options.asynchronous:

@@ -4,6 +4,7 @@ A command's module is imported when the command is called: ``minidist check`` st
 """
 
 import argparse
+import codecs
 import os
 import sys
 from importlib import import_module
@@ -25,6 +26,10 @@ MODULES = {  # a module whose ``add_commands`` adds commands -> the names of the
     "minidist.course.commands": ("check", "reset", "grade", "mutants", "stubs"),
 }
 
+PLAIN = str.maketrans(  # what to print in an encoding that lacks a character; one for one, so that tables stay aligned
+    "▁▂▃▄▅▆▇█▀■▼▸◂─━═╌│┃║╱├┤┬┴┼┏┓┗┛┡┩┳┻╇╈┌┐└┘→←↑↓✓✗×·−–…µγΣ√²ᵀ⌈⌉≥",
+    "_.-:=+*###v><----|||/+++++++++++++++++++><^vvxx.--.ugS/2T[]>",
+) | dict.fromkeys(range(0x2801, 0x2900), ord("."))  # braille, of which curves consist
 OUT_OF_MEMORY = "out of memory: choose a smaller model, a smaller micro-batch or fewer ranks"
 
 
@@ -36,6 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     found = None
     try:
+        check_working_folder()
         found = launched_with_others()
         with heard_once(found):
             options = build_parser(arguments[0] if arguments else "").parse_args(arguments)
@@ -50,6 +56,19 @@ def main(arguments: list[str] | None = None) -> int:
     with heard_once(found):
         _print_error(problem)
     return 2
+
+
+def print_in_any_encoding() -> None:
+    """Let no character end a command: an encoding that lacks it gets one of ASCII that looks like it, or "?"."""
+
+    def plain(error: UnicodeEncodeError) -> tuple[str, int]:
+        lacking = error.object[error.start : error.end].translate(PLAIN)
+        return lacking.encode("ascii", "replace").decode(), error.end
+
+    codecs.register_error("plain", plain)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # what replaces them may be anything
+            stream.reconfigure(errors="plain")
 
 
 def _explain(error: Exception) -> str:
@@ -70,9 +89,24 @@ def _explain(error: Exception) -> str:
     return f"RankFailed: {error}"
 
 
+def check_working_folder() -> None:
+    """Raise ValueError where the shell is in a folder that has been removed: half of what follows would fail."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise ValueError("the folder in which you are has been removed: change to another one") from None
+
+
+class _Parser(argparse.ArgumentParser):
+    """Repeats what it does not understand without control characters."""
+
+    def error(self, message: str):
+        super().error("".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in message))
+
+
 def build_parser(command: str = "") -> argparse.ArgumentParser:
     """The parser of this command, or of all commands where there is none of that name."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="minidist",
         description="Train a transformer on several ranks of one laptop, with the same bits in every layout.",
     )

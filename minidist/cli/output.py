@@ -90,7 +90,7 @@ def json_output(path: str | None, content: dict) -> Output:
         if to == "-":
             print(text, flush=True)
         else:
-            Path(to).write_text(text)
+            Path(to).write_text(text, encoding="utf-8")
 
     return Output("json", path, write)
 

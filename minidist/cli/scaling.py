@@ -10,6 +10,8 @@ from minidist.plan.scaling import kaplan
 from minidist.plan.scaling.laws import LAWS, ScalingLaw, Training, check
 from minidist.plan.scaling.overtraining import overtraining
 
+LARGEST = 1e40  # of any of the flags: FLOPs of all computers for a very long time
+
 
 def add_commands(commands) -> None:
     """Add the command to the subparsers of the command line."""
@@ -33,6 +35,9 @@ def _scaling(options) -> int:
     if set(given) not in ({"flops"}, {"params", "tokens"}):
         raise ValueError("give a budget, --flops 5.76e23, or a run, --params 8e9 --tokens 15e12")
     check(**{f"--{name}": value for name, value in given.items()})
+    for name, value in given.items():
+        if not 1 <= value <= LARGEST:
+            raise ValueError(f"--{name} must be from 1 to {LARGEST:g}, got {value:g}")
     check_outputs({"json": options.json}, None)
     if options.flops:
         best = {"kaplan": kaplan.optimum(options.flops)}

@@ -1,5 +1,6 @@
 """What can go wrong between ranks, and how errors describe it."""
 
+import copyreg
 import os
 import signal
 import sys
@@ -8,7 +9,17 @@ import sysconfig
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-class RankFailed(RuntimeError):
+class Failure(RuntimeError):
+    """An error that ended a run. It can be copied, and pickled: a pool's worker sends it to whoever asked for the run.
+
+    (By default, Python calls a copied exception's constructor with the message alone.)
+    """
+
+    def __reduce__(self) -> tuple:
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__
+
+
+class RankFailed(Failure):
     """A rank raised an exception, exited or was killed, which ended the run.
 
     Attributes:
@@ -28,7 +39,7 @@ class RankFailed(RuntimeError):
         self.ranks = ranks or (rank,)
 
 
-class Deadlock(RuntimeError):
+class Deadlock(Failure):
     """Ranks wait for each other, or for a rank that has finished, so none of them can ever continue.
 
     Attributes:
@@ -40,7 +51,7 @@ class Deadlock(RuntimeError):
         self.waiting = waiting
 
 
-class Hang(RuntimeError):
+class Hang(Failure):
     """No rank has reported anything for longer than the run's patience, and yet they are not deadlocked.
 
     A rank that computes forever looks like one that is slow, so this is a judgement, as that of NCCL's watchdog.

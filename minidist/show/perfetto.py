@@ -4,10 +4,10 @@ Each rank is a process, and its tracks (steps, compute, communication, waiting) 
 an arrow from the moment it was put into the queue to the moment it was taken out.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from minidist.files import strict_json
 from minidist.trace import Event, Message
 
 TRACKS = ("step", "compute", "communication", "wait", "messages")
@@ -64,4 +64,4 @@ def _message(rank: int, message: Message, zero: int) -> list[dict]:
 
 
 def write(path: str | Path, logs: Sequence[list]) -> None:
-    Path(path).write_text(json.dumps(to_perfetto(logs)))
+    Path(path).write_text(strict_json(to_perfetto(logs)), encoding="utf-8")

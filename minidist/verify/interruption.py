@@ -4,12 +4,12 @@ There are as many interruptions as triples (layout before, layout after, step). 
 run, in which every setting of a layout before meets every setting of a layout after, and every step.
 """
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
+from minidist.comm.runtime.processes.sweep import scratch_folder
 from minidist.comm.runtime.warm import WarmClusters, preload
 from minidist.train.checkpoint.commit import name_of
 from minidist.train.checkpoint.saver import Saving
@@ -70,7 +70,7 @@ def run_interrupted(
         the fingerprint of one process, on all ranks.
     """
     preload("minidist.train.trainer")
-    with WarmClusters() as clusters, tempfile.TemporaryDirectory(prefix="minidist-interrupt-") as scratch:
+    with WarmClusters() as clusters, scratch_folder() as scratch:
         on_start("one process")
         reference = run(clusters(1), config, ONE_PROCESS)
         yield None, reference, True

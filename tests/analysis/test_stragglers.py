@@ -48,6 +48,24 @@ def test_a_rank_is_slow_above_the_threshold_alone():
 # A run
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_the_times_what_is_told_makes_sense(seed):
+    """Also of clocks that stand still, jump, or are all noise, and with any window."""
+    random = np.random.default_rng(seed)
+    for _ in range(40):
+        ranks, steps = random.integers(2, 5), random.integers(1, 40)
+        choices = random.choice([0, 1e-12, 0.5, 1, 1, 1, 2, 4, 9, 1e9], 4)
+        watch, news = StragglerWatch([range(ranks)], window=int(random.integers(1, 9))), []
+        for step, row in enumerate(random.choice(choices, (steps, ranks))):
+            for rank in random.permutation(ranks):
+                news += watch.add(int(rank), step, float(row[rank]))
+            for each in watch.found:
+                assert 0 <= each.since <= (step if each.until is None else each.until) <= step
+                assert 1 < each.factor < float("inf")
+        assert news == watch.found
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 7])
 def test_noise_names_nobody(ranks):
     for seed in range(10):

@@ -391,7 +391,7 @@ def test_a_launch_inside_a_rank_is_refused_under_every_start_method():
     import multiprocess
 
     for method in multiprocess.get_all_start_methods():
-        with pytest.raises(md.RankFailed, match="daemonic processes are not allowed to have children"):
+        with pytest.raises(md.RankFailed, match="this process is a rank, which starts no ranks of its own"):
             md.launch(lambda world: md.launch(len, 1), 1, timeout=LIMIT, start_method=method)
 
 

@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 import minidist as md
@@ -104,6 +105,34 @@ def test_after_kill_9_of_the_parent_alone(folder):
     assert not folders(folder)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "verify dp=2 tp=2 --interrupt --steps 900",
+        pytest.param("train --steps 9000 --watch", marks=pytest.mark.long),
+        pytest.param("check 3.5 --impl solutions", marks=pytest.mark.long),
+    ],
+)
+def test_the_scratch_folder_of_a_command_that_was_killed_is_removed(folder, command):
+    """All processes of it at once, so that none cleans up behind another."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "minidist.cli", *command.split()], env=os.environ | {"TMPDIR": str(folder)},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + LIMIT
+    while not (made := list(folder.glob("minidist-*"))) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert made and process.poll() is None
+    supervisors = [child for child in psutil.Process(process.pid).children() if "supervisor" in str(child.cmdline())]
+    for each in (*supervisors, psutil.Process(process.pid)):
+        each.kill()
+    process.wait(LIMIT)
+    while list(folder.iterdir()) and time.monotonic() < deadline:
+        start_a_cluster()
+        time.sleep(0.05)
+    assert list(folder.iterdir()) == []
+
+
 def test_what_belongs_to_the_living_stays(folder):
     process = running_script(folder)
     try:
@@ -145,7 +174,7 @@ def ended_process() -> int:
 
 @pytest.fixture
 def things(folder):
-    """``things(owner)`` makes a segment and a folder that carry this owner; it returns whether a sweep leaves both."""
+    """``things(owner)`` makes what carries this owner; it returns whether a sweep leaves it: all of it, or nothing."""
     made = []
 
     def stay(owner: str) -> bool:
@@ -156,8 +185,11 @@ def things(folder):
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(inside / "listener-abc"))
         (inside / f"minidist-{owner}").touch()
+        scratch = folder / f"minidist-{owner}-{os.urandom(4).hex()}"
+        scratch.mkdir()
+        (scratch / "data").touch()
         sweep.sweep()
-        assert segment.exists() == inside.exists()
+        assert segment.exists() == inside.exists() == scratch.exists()
         return segment.exists()
 
     yield stay

@@ -15,6 +15,7 @@ from choosing import long
 
 from minidist.cli.main import main
 from minidist.course.answers import course_folder, read_answers
+from minidist.course.grading.namespaces import can_have_own_shared_memory
 from minidist.course.grading.standby import Standby
 from minidist.course.grading.workplace import Workplace
 
@@ -121,6 +122,17 @@ def test_a_program_that_hides_from_its_supervisor_ends():
         pid = int(output.read_text())
         assert not psutil.pid_exists(pid)
     assert not workplace.folder.exists()
+
+
+@pytest.mark.skipif(not can_have_own_shared_memory(), reason="this system does not let a process mount a /dev/shm")
+def test_what_a_command_writes_into_shared_memory_goes_with_it(tmp_path):
+    left = Path("/dev/shm", f"left-by-{os.getpid()}")
+    code = f"import os\nopen({str(left)!r}, 'w').write('x')\nprint(os.path.exists({str(left)!r}), os.geteuid())"
+    with Workplace() as workplace:
+        output = workplace.folder / "output"
+        workplace.run([sys.executable, "-c", code], {}, workplace.folder, output)
+        assert output.read_text() == f"True {os.geteuid()}\n"
+    assert not left.exists()
 
 
 @pytest.mark.long

@@ -14,6 +14,7 @@ import minidist as md
 from minidist.cli.main import main as command_line
 from minidist.train.checkpoint.commit import committed
 from minidist.train.checkpoint.disk import Disk
+from minidist.train.checkpoint.folder import own_folder
 from minidist.train.checkpoint.peers import PeerCopies
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
@@ -91,6 +92,34 @@ def test_a_rank_that_hangs_is_found_by_its_silence(ranks, tmp_path, step):
     assert (interruption.step, interruption.ranks) == (step, (2,)) and result.layout == Layout(dp=2)
     assert interruption.why.startswith("rank 2 hangs: it waits for no other, and no rank has reported anything for 2 s")
     assert interruption.detect >= 2.0
+
+
+def test_the_folder_is_claimed_from_the_first_attempt_to_the_last(tmp_path):
+    """Else another run gets in while this one goes back, and its checkpoints are removed as newer ones."""
+    refused = []
+
+    def on_interruption(_):
+        with pytest.raises(ValueError, match="another run is saving in"), own_folder(str(tmp_path), None):
+            pass
+        refused.append(True)
+
+    options = RunOptions(saving=Saving(str(tmp_path), 1, mode="sync"), faults=(Fault.parse("rank=0,step=4,kind=kill"),))
+    run_elastic(CONFIG, Layout(dp=2), options, start=PatientCluster, on_interruption=on_interruption)
+    assert refused
+
+
+def test_a_file_system_without_locks_is_no_reason_to_stop(ranks, tmp_path, monkeypatch):
+    """As some NFS: "[Errno 37] No locks available"."""
+
+    def flock(*_):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    notes = []
+    options = RunOptions(saving=Saving(str(tmp_path), 10))
+    run(ranks(1), CONFIG, Layout(), options, on_event=lambda rank, event: notes.append(event))
+    assert ("note", f"{tmp_path} cannot be claimed (No locks available): let no other run save there") in notes
+    assert len(committed(Disk(), tmp_path)) == 1
 
 
 def test_what_was_saved_synchronously_is_not_computed_again(ranks, tmp_path):

@@ -16,6 +16,7 @@ import numpy as np
 from minidist.overrides import overridable
 
 WINDOW = 7  # steps: a median over them forgets up to three odd ones, such as one that met a garbage collection
+TICK = 1e-9  # seconds
 THRESHOLD = 1.8  # on a shared machine; of dedicated GPUs, which vary less, a lower one finds MegaScale's 10 %
 
 
@@ -69,7 +70,7 @@ class Straggler:
 
     Attributes:
         rank: of the world.
-        factor: how many times as long as the others it took, over these steps.
+        factor: how many times as long as the others it took, over these steps; above 1 and finite.
         since: the first of them.
         until: the last of them; None while it is slow.
     """
@@ -115,9 +116,10 @@ class StragglerWatch:
                 known[rank] = Straggler(rank, factor, log.began(rank, factor, self.window))
                 self.found.append(known[rank])
         for rank, straggler in known.items():
-            if rank not in slow:
-                straggler.until = log.ended(rank, straggler.factor, self.window)
-            straggler.factor = log.factor(rank, straggler.since, straggler.until)
+            if rank not in slow:  # in noise its last slow step may seem to come before the first
+                straggler.until = max(straggler.since, log.ended(rank, straggler.factor, self.window))
+            factor = log.factor(rank, straggler.since, straggler.until)
+            straggler.factor = factor if factor > 1 else straggler.factor
         return self.found[before:]
 
 
@@ -133,7 +135,7 @@ class _Log:
     def add(self, rank: int, step: int, seconds: float) -> bool:
         """Whether this completes a step."""
         row = self.coming.setdefault(step, {})
-        row[rank] = seconds
+        row[rank] = max(seconds, TICK)  # a clock may have stood still
         if len(row) < len(self.ranks) or len(row) < 2:
             return False
         del self.coming[step]

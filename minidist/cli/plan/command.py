@@ -22,6 +22,7 @@ from minidist.plan.search import search
 from minidist.plan.time import StepCosts
 
 TOKENS = 15e12  # Llama 3's
+MOST_SEQUENCES = 10**9  # in a step: how they may be dealt out takes long to search for more
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,8 @@ def _plan(options) -> int:
     check_outputs({"json": options.json}, None)
     console = console_of(options)
     if options.validate:
+        if given := [f"--{name}" for name in ("model", "cluster", "layout") if getattr(options, name) is not None]:
+            raise ValueError(f"--validate plans published runs, each as it was: leave out {' and '.join(given)}")
         return _validate(options, console)
     asked = _asked(options)
     console.print(summary(asked.costs, asked.batch))
@@ -130,6 +133,8 @@ def _asked(options) -> Asked:
         value = getattr(options, flag)
         if value is not None and value <= 0 and not (value == 0 and flag == "restart_seconds"):
             raise ValueError(f"--{flag.replace('_', '-')} must be above 0, got {value:g}")
+    if batch > MOST_SEQUENCES:
+        raise ValueError(f"a step may have {MOST_SEQUENCES:,} sequences at most, got {batch:,}")
     precision = options.precision or ("bf16" if "bf16" in cluster.accelerator.flops else "fp16")
     peak_flops(cluster.accelerator, precision)  # raises where the chip lacks it
     return Asked(StepCosts(model, cluster, precision, NUMERICS[options.numerics]), batch, options)

@@ -22,6 +22,7 @@ from minidist.train.layout import Layout
 from minidist.train.resilience.faults import Fault
 from minidist.train.result import Run
 
+ERRORS = 3  # that are shown of those that saves ended with
 INEXACT = {"reduce_dtype": "float32", "softmax": "online32"}  # settings whose sums show in which order they are taken
 
 
@@ -165,5 +166,7 @@ def print_saves(console: Console, result: Run) -> None:
             f"{median(pauses) * 1e3:,.1f} ms, the last one for {pauses[-1] * 1e3:,.1f} ms",
             soft_wrap=True,
         )
-    for error in first.save_errors:
+    for error in first.save_errors[:ERRORS]:
         console.print(f"a checkpoint could not be saved: {error}", style="red", soft_wrap=True)
+    if len(first.save_errors) > ERRORS:
+        console.print(f"nor could {len(first.save_errors) - ERRORS} more", style="red")

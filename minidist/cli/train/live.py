@@ -3,11 +3,11 @@
 import argparse
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
 from minidist.cli.flags import integer
+from minidist.comm.runtime.processes.sweep import scratch_folder
 from minidist.show.live.state import Live
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -44,7 +44,7 @@ def watching(
     from minidist.show.live.server import serving  # Python's HTTP server takes a sixth of the command's start
 
     live = Live(config, layout)
-    with TemporaryDirectory(prefix="minidist-orders-") as orders, ExitStack() as stack:
+    with scratch_folder() as orders, ExitStack() as stack:
         try:
             address = stack.enter_context(serving(live, orders, port))
         except OSError as error:

@@ -19,8 +19,9 @@ from minidist.comm.failures import Deadlock, Hang, RankFailed, describe_exit
 from minidist.comm.runtime import serialization
 from minidist.comm.runtime.deadlock import DeadlockWatch, describe
 from minidist.comm.runtime.patience import PatientClock
+from minidist.comm.runtime.processes import starting
 from minidist.comm.runtime.processes.forks import forget_parents_processes
-from minidist.comm.runtime.processes.starting import interrupts_held, script_hidden
+from minidist.comm.runtime.processes.starting import check_open_files, daemons_allowed, interrupts_held, script_hidden
 from minidist.comm.runtime.processes.sweep import claim_temporary_folder, sweep
 from minidist.comm.runtime.rank_process import RankProcess, end_ranks, with_reports
 from minidist.comm.transports.shared_memory.segment import MAX_RANKS, Segment, queue_capacity
@@ -193,6 +194,7 @@ class Cluster:
         if self._complete:
             return
         sweep()
+        check_open_files(self.world_size - len(self._ranks))
         self._segment = Segment(self.world_size, self._queue_bytes or queue_capacity(self.world_size))
         ranks = self._ranks
         # the ranks end even if the Cluster is dropped, or Python exits, without close()
@@ -205,7 +207,7 @@ class Cluster:
             if self._context.get_start_method() == "forkserver":  # its server imports NumPy once, for all ranks
                 self._context.set_forkserver_preload(["minidist.comm.runtime.worker"])
                 claim_temporary_folder()
-            with script_hidden(), interrupts_held():
+            with script_hidden(), interrupts_held(), daemons_allowed():
                 for number in range(len(ranks), self.world_size):
                     ranks.append(RankProcess(self._context, number, self._segment))
         except BaseException:
@@ -387,7 +389,9 @@ def _check_size(world_size: int) -> None:
 
 
 def _check_alone() -> None:
-    """Refuse to start ranks in each of several processes."""
+    """Refuse to start ranks in each of several processes, such as other ranks."""
+    if starting.rank_here:
+        raise RuntimeError("this process is a rank, which starts no ranks of its own: use new_group for some of them")
     found = launched()
     if found is not None and found.size > 1:
         raise RuntimeError(

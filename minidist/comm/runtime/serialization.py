@@ -1,15 +1,31 @@
 """Functions and their arguments travel to the ranks by value, with dill.
 
 A function defined in a script or a notebook cell has no module that a rank could import, so its code travels,
-with the globals that it uses. Modules travel by name; dill by itself would send the contents of any module outside
-Python's own folders, such as an editable install.
+with the globals that it uses. In a worker of ``multiprocessing`` the script is called ``__mp_main__``, in a rank
+something else is, so that name is hidden from dill. Modules travel by name; dill by itself would send the contents of
+any module outside Python's own folders, such as an editable install.
 """
 
 import importlib
 import io
+import os
+import sys
+import threading
 from types import ModuleType
 
 import dill
+
+SCRIPT_OF_WORKER = "__mp_main__"
+_hiding = threading.RLock()  # re-entered where an object that is collected meanwhile prints
+
+
+def _renew_lock() -> None:
+    global _hiding
+    _hiding = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):  # another thread may hold it during a fork
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 class _Pickler(dill.Pickler):
@@ -24,7 +40,13 @@ class _Pickler(dill.Pickler):
 def dumps(thing) -> bytes:
     """The bytes of any function and everything it refers to."""
     buffer = io.BytesIO()
-    _Pickler(buffer, recurse=True).dump(thing)
+    with _hiding:
+        script = sys.modules.pop(SCRIPT_OF_WORKER, None)
+        try:
+            _Pickler(buffer, recurse=True).dump(thing)
+        finally:
+            if script is not None:
+                sys.modules[SCRIPT_OF_WORKER] = script
     return buffer.getvalue()
 
 

@@ -20,6 +20,7 @@ from minidist import trace
 from minidist.comm.failures import Aborted, describe_frame, is_plumbing
 from minidist.comm.group import ProcessGroup, end_run
 from minidist.comm.runtime import serialization
+from minidist.comm.runtime.processes import starting
 from minidist.comm.runtime.processes.parent_death import end_with_parent
 from minidist.comm.runtime.tracebacks import own_traceback, summary
 from minidist.comm.transports.shared_memory.queues import SharedMemoryTransport
@@ -53,6 +54,7 @@ def rank_main(place: Place, commands, questions, parent_stays: bool) -> None:
     if parent_stays and sys.platform == "linux":
         _forget_the_server()
         end_with_parent()
+    starting.rank_here = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of the terminal; the parent decides
     sys.setswitchinterval(SWITCH_SECONDS)
     threading.Thread(target=_watch_parent, args=(questions, threading.main_thread().ident), daemon=True).start()

@@ -15,6 +15,8 @@ from minidist.course.grading.run_graders import run_graders
 from minidist.course.grading.submissions import find_submissions
 from minidist.course.tasks import results_of
 
+OTHERS = 10  # files beside the submissions that are named
+
 
 def grade_class(
     console: Console, submissions: Path, out: Path, limits: Limits, jobs: int, targets: Sequence[str]
@@ -43,7 +45,8 @@ def grade_class(
     except OSError as error:
         raise ValueError(f"--out {out}: cannot write there: {error.strerror}") from None
     if others:
-        console.print(f"skipped, because they are neither folders nor zip files: {', '.join(others)}", style="yellow")
+        some = ", ".join(others[:OTHERS]) + (f" and {len(others) - OTHERS} more" if len(others) > OTHERS else "")
+        console.print(f"skipped, because they are neither folders nor zip files: {some}", style="yellow")
     stop = threading.Event()
     grades: list[Grade] = []
 
@@ -64,13 +67,14 @@ def grade_class(
             for future in as_completed([pool.submit(grade, *entry) for entry in entries]):
                 grades.append(future.result())
                 grades.sort(key=lambda grade: grade.student)
-                write_gradescope(out, future.result())
-                write_grades(out, tasks, grades)  # after each submission, so that an interrupt loses nothing
+                write_gradescope(out, future.result())  # at once, so that not even a kill loses it
                 progress.update(bar, advance=1, description=f"graded {future.result().student}")
         except BaseException:
             stop.set()
             pool.shutdown(cancel_futures=True)
             raise
+        finally:
+            write_grades(out, tasks, grades)
     console.print(table_of(grades))
     console.print(f"grades.csv, grades.json and students/NAME/results.json are in {out}/", soft_wrap=True)
     return grades

@@ -20,6 +20,8 @@ from minidist.course.readable import readable_line
 from minidist.course.tasks import Task, TaskResult, Verdict, results_of
 from minidist.course.verdict_file import read_verdicts
 
+REMARKS = 20  # of one submission: 135 tasks have one or none each
+
 
 @dataclass
 class Grade:
@@ -31,7 +33,8 @@ class Grade:
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        self.remarks = [readable_line(remark) for remark in self.remarks]  # they name a submission's files and errors
+        more = len(self.remarks) - REMARKS  # a submission decides how many there are, and what names they have in them
+        self.remarks = [readable_line(remark) for remark in self.remarks[:REMARKS]] + [f"{more} more"] * (more > 0)
 
     @property
     def points(self) -> int:

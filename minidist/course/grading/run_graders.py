@@ -10,8 +10,8 @@ from minidist.course.tasks import TaskResult, Verdict, results_of
 from minidist.course.verdict_file import read_verdicts
 
 USAGE_ERROR = 4  # pytest's exit status
-# Other installed plugins take time and may interfere, and the user's options may be theirs.
-NO_OTHER_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
+# Other installed plugins take time and may interfere, the user's options may be theirs, and graders need their asserts.
+NO_OTHER_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", "PYTHONOPTIMIZE": ""}
 
 
 def pytest_arguments(graders: Path, verdicts: Path, impl: str, targets: Sequence[str], *more: str) -> list[str]:

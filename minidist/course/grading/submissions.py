@@ -15,7 +15,7 @@ NOT_THEIRS = {"solutions", "tests", "__MACOSX", ".backups", ".git"}  # folders w
 
 
 def find_submissions(folder: Path) -> tuple[list[tuple[str, Path]], list[str]]:
-    """(student, path) of each folder and zip file in a folder, and the names of all other files there.
+    """(student, path) of each folder and zip file in a folder, and the names of all else there, such as links.
 
     Raises:
         ValueError: if there are none, or two for one student.
@@ -26,7 +26,7 @@ def find_submissions(folder: Path) -> tuple[list[tuple[str, Path]], list[str]]:
     for entry in sorted(folder.iterdir()):
         if entry.name.startswith("."):
             continue
-        if entry.is_dir() or entry.suffix.lower() == ".zip":
+        if not entry.is_symlink() and (entry.is_dir() or entry.suffix.lower() == ".zip"):
             found.append((_student(entry), entry))
         else:
             others.append(readable_line(entry.name))
@@ -82,8 +82,9 @@ def find_files(submission: Path, known: Collection[str]) -> tuple[dict[str, list
         place = file[0]
         if NOT_THEIRS & set(place.parts[:-1]):
             continue
-        if place.suffix == ".py" and place.stem in known:
-            found.setdefault(place.name, []).append(file)
+        name = place.name.lower()  # Windows keeps the capitals that somebody once gave a name
+        if name.endswith(".py") and name.removesuffix(".py") in known:
+            found.setdefault(name, []).append(file)
         else:
             others.append(place.name)
     return found, others
@@ -108,8 +109,8 @@ def copy_files(found: Mapping[str, list[File]], into: Path, home: str) -> list[s
 
 
 def _in_folder(folder: Path) -> Iterator[File]:
-    for path in sorted(folder.rglob("*.py")):
-        if path.is_file() and not path.is_symlink():
+    for path in sorted(folder.rglob("*")):
+        if path.suffix.lower() == ".py" and path.is_file() and not path.is_symlink():
             yield PurePosixPath(path.relative_to(folder).as_posix()), path.stat().st_size, path.read_bytes
 
 

@@ -15,6 +15,7 @@ from contextlib import suppress
 from minidist.comm.runtime.processes.parent_death import end_with_parent
 from minidist.comm.runtime.processes.sweep import sweep
 from minidist.course.grading.descendants import MARK, end_all, running
+from minidist.course.grading.namespaces import can_have_own_shared_memory, have_own_shared_memory
 
 POLL_SECONDS = 0.25  # to list the processes takes milliseconds
 GRACE_SECONDS = 3.0  # for an interrupted command to end by itself
@@ -49,7 +50,7 @@ def supervise(
         process = subprocess.Popen(
             command, cwd=cwd, env=os.environ | environment | {MARK: mark}, stdin=subprocess.DEVNULL, stdout=file,
             stderr=subprocess.STDOUT, start_new_session=True,
-            preexec_fn=end_with_parent if os.name == "posix" else None,
+            preexec_fn=(_prepare if can_have_own_shared_memory() else end_with_parent) if os.name == "posix" else None,
         )  # fmt: skip
     exceeded = ""
     try:
@@ -70,6 +71,12 @@ def supervise(
         process.wait()
         sweep()  # the shared memory of ranks whose parent was killed
     return {"status": status, "exceeded": exceeded}
+
+
+def _prepare() -> None:
+    """Run in the new process, before the command."""
+    end_with_parent()
+    have_own_shared_memory()
 
 
 def _interrupt(process: subprocess.Popen) -> None:

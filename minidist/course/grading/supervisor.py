@@ -9,15 +9,13 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import threading
 from contextlib import suppress
 from queue import SimpleQueue
 
+from minidist.comm.runtime.processes.sweep import scratch_folder, sweep
 from minidist.course.grading.descendants import adopt_orphans
 from minidist.course.grading.supervise import supervise
-
-SHORT = "md-"  # prefix of the folder: a socket's path must not be long
 
 
 def main(where: str) -> None:
@@ -36,7 +34,8 @@ def main(where: str) -> None:
     signal.signal(signal.SIGTERM, end)
     adopt_orphans()
     threading.Thread(target=listen, daemon=True).start()
-    with tempfile.TemporaryDirectory(prefix=SHORT, dir=where, ignore_cleanup_errors=True) as folder:
+    sweep()
+    with scratch_folder(where) as folder:
         _answer({"folder": folder})
         while (request := requests.get()) is not None:
             _answer(supervise(**request, interrupt=interrupt))

@@ -9,9 +9,9 @@ from rich.progress import Progress as ProgressBar
 from minidist.course.answers import chapter_names, chapter_of, implementation_folder
 from minidist.course.grading.run_graders import run_graders
 from minidist.course.learner.progress import Progress
-from minidist.course.learner.report import in_turn, next_task, report
+from minidist.course.learner.report import in_turn, next_task, report, table_of
 from minidist.course.source.task_list import tasks_named
-from minidist.course.tasks import TaskResult
+from minidist.course.tasks import TaskResult, Verdict, results_of
 
 
 def check(
@@ -43,8 +43,21 @@ def check(
     if not all_chapters:
         changed = progress.to_judge(chapter)
         numbers = named if target in named else [n for n in changed if target is None or n in named]
+    told: list[str] = []  # chapters whose tables have been shown
+    verdicts: list[Verdict] = []
+
+    def on_verdict(verdict: Verdict) -> None:
+        """Show a chapter's table once the judge goes on to the next: all of them take minutes."""
+        verdicts.append(verdict)
+        before = chapter_of(verdicts[-2].task) if verdicts[1:] else chapter_of(verdict.task)
+        if all_chapters and chapter_of(verdict.task) != before:
+            tasks = [result.task for result in progress.results if result.task.chapter == before]
+            judged = results_of(tasks, [each for each in verdicts if chapter_of(each.task) == before])
+            console.print(table_of(progress.folder, before, judged))
+            told.append(before)
+
     if numbers:
-        progress.update(_judge(judge or run_graders, impl, numbers))
+        progress.update(_judge(judge or run_graders, impl, numbers, on_verdict, console.is_terminal))
     results = progress.results
     if target is not None:
         shown = [result for result in results if result.task.number in named]
@@ -55,12 +68,21 @@ def check(
         if not numbers and next_task(shown) is None:  # solved, and the learner has seen that it is
             following = next_task(in_turn(results, shown)) or results[-1]
             shown = [result for result in results if result.task.chapter == following.task.chapter]
-    console.print(report(progress.folder, shown, results, in_full=target is not None))
+    console.print(report(progress.folder, shown, results, in_full=target is not None, told=told))
     return all(result.state == "passed" for result in shown)
 
 
-def _judge(judge: Callable[..., list[TaskResult]], impl: str, targets: list[str]) -> list[TaskResult]:
+def _judge(
+    judge: Callable[..., list[TaskResult]], impl: str, targets: list[str], on_verdict: Callable[[Verdict], None],
+    redirect: bool,
+) -> list[TaskResult]:  # fmt: skip
+    """Judge with a bar on standard error. ``redirect``: what is printed meanwhile goes to the same terminal."""
     columns = TextColumn("judging {task.description}"), BarColumn()
-    with ProgressBar(*columns, console=Console(stderr=True), transient=True) as bar:
+    with ProgressBar(*columns, console=Console(stderr=True), transient=True, redirect_stdout=redirect) as bar:
         line = bar.add_task("", total=None)
-        return judge(impl, targets, on_verdict=lambda verdict: bar.update(line, description=f"task {verdict.task}"))
+
+        def tell(verdict: Verdict) -> None:
+            bar.update(line, description=f"task {verdict.task}")
+            on_verdict(verdict)
+
+        return judge(impl, targets, on_verdict=tell)

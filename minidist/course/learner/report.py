@@ -33,7 +33,9 @@ def in_turn(results: list[TaskResult], seen: list[TaskResult]) -> list[TaskResul
     return results[end:] + results[:end]
 
 
-def report(folder: Path, shown: list[TaskResult], all_results: list[TaskResult], in_full: bool) -> Group:
+def report(
+    folder: Path, shown: list[TaskResult], all_results: list[TaskResult], in_full: bool, told: Collection[str] = ()
+) -> Group:
     """Everything that ``check`` prints.
 
     Args:
@@ -41,9 +43,10 @@ def report(folder: Path, shown: list[TaskResult], all_results: list[TaskResult],
         shown: the results to show in detail.
         all_results: of the whole course, for the points and the next task.
         in_full: show the complete message and traceback.
+        told: chapters whose tables have been shown before.
     """
-    chapters = dict.fromkeys(result.task.chapter for result in shown)
-    parts: list = [_table(folder, name, [r for r in shown if r.task.chapter == name]) for name in chapters]
+    chapters = dict.fromkeys(result.task.chapter for result in shown if result.task.chapter not in told)
+    parts: list = [table_of(folder, name, [r for r in shown if r.task.chapter == name]) for name in chapters]
     current = next_task(shown)
     failing = {result.task.number: result for result in all_results if result.state == "failed"}
     alike: list[str] = []  # the tasks that fail for the same reason, such as a file that cannot be loaded
@@ -57,7 +60,7 @@ def report(folder: Path, shown: list[TaskResult], all_results: list[TaskResult],
     return Group(*parts)
 
 
-def _table(folder: Path, chapter: str, results: list[TaskResult]) -> Table:
+def table_of(folder: Path, chapter: str, results: list[TaskResult]) -> Table:
     table = Table(title=f"chapter {number_of(chapter)}: {folder.name}/{chapter}.py", title_justify="left")
     table.add_column("task", justify="right", no_wrap=True)
     table.add_column("title")

@@ -15,6 +15,7 @@ from minidist.plan.cluster.toml_tables import choose, from_table, read_toml
 
 DATA = Path(__file__).with_suffix(".toml")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4")
+LARGEST = 10_000_000  # accelerators of a cluster: a hundred times the largest that has been told of
 NETWORKS = ("tree", "rails", "rail-only")
 
 
@@ -183,6 +184,8 @@ class ClusterSpec:
     def __post_init__(self) -> None:
         if self.nodes < 1 or self.node_size < 1:
             raise ValueError(f"a cluster needs at least one node of one accelerator, not {self.nodes}x{self.node_size}")
+        if self.world_size > LARGEST:
+            raise ValueError(f"a cluster may have {LARGEST:,} accelerators at most, not {self.world_size:,}")
         if not 1 <= self.oversubscription < float("inf"):
             raise ValueError(f"oversubscription must be 1 or more, and finite; got {self.oversubscription:g}")
         if self.oversubscription > 1 and (self.network == "rail-only" or self.network.endswith(".toml")):

@@ -16,6 +16,8 @@ from math import inf
 from minidist.nn.random import generator
 
 MICROSECONDS = 1_000_000  # in a second
+DAY = 86400  # seconds
+MOST_EVENTS = 10_000_000  # saves and failures of a simulation: about a minute
 
 
 @dataclass(frozen=True)
@@ -101,10 +103,16 @@ def simulate(setup: Machines, seconds: float, seed: int = 0) -> TimeSpent:
     """Run for this long; training that is not saved yet when the time is up counts as useful.
 
     Raises:
-        ValueError: if there is no time to simulate.
+        ValueError: if there is no time to simulate, or so much of it that nobody would wait for it.
     """
     if not 1 / MICROSECONDS <= seconds < inf:
         raise ValueError(f"the simulated time must be at least a microsecond and finite, got {seconds} s")
+    events = seconds / min(setup.mtbf, setup.interval)
+    if events > MOST_EVENTS:
+        raise ValueError(
+            f"{seconds / DAY:,.3g} days have some {events:,.3g} saves and failures, too many to simulate: choose "
+            f"{seconds / DAY * MOST_EVENTS / events:,.3g} days at most"
+        )
     return _Simulation(setup, _whole(seconds), seed).run()
 
 
@@ -218,5 +226,5 @@ class _Simulation:
 
 
 def _whole(seconds: float) -> int:
-    """Whole microseconds."""
-    return round(seconds * MICROSECONDS)
+    """Whole microseconds; ten times the age of the universe for what never comes."""
+    return round(min(seconds, 4e18) * MICROSECONDS)

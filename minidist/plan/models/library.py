@@ -6,8 +6,10 @@ from pathlib import Path
 
 from minidist.plan.cluster.toml_tables import choose, from_table, read_toml
 from minidist.plan.models.shape import ModelShape
+from minidist.train.notation.numerals import whole_number
 
 DATA = Path(__file__).with_name("models.toml")
+LARGEST_SIZE = 10**9  # a thousand times those of the largest models
 BY_HAND = {field.name: field for field in fields(ModelShape) if field.type in (int, bool)}
 
 
@@ -37,11 +39,15 @@ def model_of(text: str) -> ModelShape:
             raise ValueError(f"model {text}: unknown key {key!r}: {choose(key, BY_HAND)}")
         if key in given:
             raise ValueError(f"model {text}: {key} is given twice")
-        if not (value.isascii() and value.isdigit()):
-            raise ValueError(f"model {text}: {key}={value} is not a whole number")
+        try:
+            number = whole_number(value)
+        except ValueError as error:
+            raise ValueError(f"model by hand: {key}: {error}") from None
+        if not 0 <= number <= LARGEST_SIZE:
+            raise ValueError(f"model by hand: {key}={number} must be from 0 to {LARGEST_SIZE:,}")
         if BY_HAND[key].type is bool and value not in "01":
             raise ValueError(f"model {text}: {key}={value} must be 0 or 1")
-        given[key] = bool(int(value)) if BY_HAND[key].type is bool else int(value)
+        given[key] = bool(number) if BY_HAND[key].type is bool else number
     missing = [name for name, field in BY_HAND.items() if field.default is MISSING and name not in given]
     if missing:
         raise ValueError(f"model {text}: {', '.join(missing)} missing: a model by hand needs at least these")

@@ -6,18 +6,40 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from string import Template
 
+from msgspec import convert
+
+from minidist.files import strict_json
 from minidist.show.figures.timeline import COLOURS
 from minidist.show.live.state import Live
 from minidist.train.resilience.orders import ORDERS, order
 
 HERE = Path(__file__).parent
+ORDER_BYTES = 1000  # of an order at most
 HOST = "127.0.0.1"  # nobody else's machine reaches it
 LAST_LOOK = 2.0  # seconds for which the page may still ask how the run ended
+
+
+@dataclass(frozen=True)
+class Order:
+    """A fault that the page orders."""
+
+    rank: int
+    what: str
+
+
+class Server(ThreadingHTTPServer):
+    """Prints nothing of a browser that hangs up: the terminal shows the run."""
+
+    daemon_threads = True
+
+    def handle_error(self, *_) -> None:
+        pass
 
 
 @contextmanager
@@ -39,7 +61,7 @@ def serving(live: Live, orders: str, port: int = 0) -> Iterator[str]:
                 self.answer(_page(key).encode(), "text/html; charset=utf-8")
             elif self.path == f"/state?{key}":
                 told = live.as_dict()
-                self.answer(json.dumps(told).encode(), "application/json")
+                self.answer(strict_json(told).encode(), "application/json")
                 if told["ended"]:
                     seen.set()
                 asked.set()
@@ -51,15 +73,17 @@ def serving(live: Live, orders: str, port: int = 0) -> Iterator[str]:
                 self.send_error(HTTPStatus.NOT_FOUND)
                 return
             try:
-                wanted = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-                rank, what = int(wanted["rank"]), str(wanted["what"])
-                if not 0 <= rank < live.layout.world_size:
-                    raise ValueError(f"there is no rank {rank}")
-                order(orders, rank, what)
-            except (ValueError, KeyError, TypeError) as error:
-                self.send_error(HTTPStatus.BAD_REQUEST, str(error))
+                length = int(self.headers.get("Content-Length", 0))
+                if not 0 < length <= ORDER_BYTES:
+                    raise ValueError(f"an order has 1 to {ORDER_BYTES} bytes, not {length}")
+                wanted = convert(json.loads(self.rfile.read(length)), Order)
+                if not 0 <= wanted.rank < live.layout.world_size:
+                    raise ValueError(f"there is no rank {wanted.rank}")
+                order(orders, wanted.rank, wanted.what)
+            except (ValueError, RecursionError, OSError) as error:  # the last where the run has just ended
+                self.send_error(HTTPStatus.BAD_REQUEST, explain=str(error))
                 return
-            live.tell(f"ordered for rank {rank}: {what}")
+            live.tell(f"ordered for rank {wanted.rank}: {wanted.what}")
             self.answer(b"", "text/plain")
 
         def answer(self, body: bytes, kind: str) -> None:
@@ -73,8 +97,7 @@ def serving(live: Live, orders: str, port: int = 0) -> Iterator[str]:
             """Nothing: the terminal shows the run."""
 
     asked, seen = threading.Event(), threading.Event()
-    with ThreadingHTTPServer((HOST, port), Handler) as server:
-        server.daemon_threads = True
+    with Server((HOST, port), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
         try:

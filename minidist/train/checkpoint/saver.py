@@ -136,7 +136,8 @@ class Saver:
             world.kept.pop(WRITING).join()
         barrier(world)
         if world.rank == 0:
-            make_root(self.disk, self.root)
+            with suppress(OSError):  # a disk that is full or gone costs checkpoints: whoever saves one tells
+                make_root(self.disk, self.root)
             discard_newer(self.disk, self.root, first)
             discard_cut_off(self.disk, self.root)
         barrier(world)  # before anybody writes

@@ -4,7 +4,10 @@ Python's ``int`` takes more than anyone means to write: ``1_0`` is 10 to it, and
 (``１０``). And ``str.isdigit`` takes what ``int`` refuses, such as ``²``.
 """
 
+from math import isnan
+
 LARGEST = 2**63 - 1  # what a 64-bit integer holds
+EXPECTED = "a number: write it as in 12, 0.5 or 3e-4"
 
 
 def whole_number(text: str) -> int:
@@ -23,9 +26,12 @@ def number(text: str) -> float:
     """The number that ``text`` writes, such as 12, 0.5, 3e-4 or inf.
 
     Raises:
-        ValueError: if it is written otherwise.
+        ValueError: if it is written otherwise, as nan is.
     """
-    return _read(float, text, "a number: write it as in 12, 0.5 or 3e-4")
+    value = _read(float, text, EXPECTED)
+    if isnan(value):
+        raise ValueError(f"{shortened(text)} is not {EXPECTED}")
+    return value
 
 
 def _read(kind: type, text: str, expected: str):
@@ -38,5 +44,6 @@ def _read(kind: type, text: str, expected: str):
 
 
 def shortened(text: str) -> str:
-    """The text, or its beginning if it is longer than any number that is meant."""
+    """The text, or its beginning if it is longer than any number that is meant; without control characters."""
+    text = "".join(c if c.isprintable() else "\ufffd" for c in text)
     return text if len(text) <= 40 else f"{text[:20]}... ({len(text)} characters)"

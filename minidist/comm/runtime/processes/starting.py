@@ -1,4 +1,4 @@
-"""What must not reach the processes that start: the user's script, and Ctrl-C."""
+"""What must not reach the processes that start, the user's script and Ctrl-C; and who may start them: everybody."""
 
 import os
 import signal
@@ -6,7 +6,10 @@ import sys
 import threading
 from contextlib import contextmanager
 
+from multiprocess import process
+
 _hiding = threading.Lock()
+rank_here = False  # whether this process is a rank
 
 
 def _renew_lock() -> None:
@@ -16,6 +19,23 @@ def _renew_lock() -> None:
 
 if hasattr(os, "register_at_fork"):  # a rank is forked while its parent holds the lock
     os.register_at_fork(after_in_child=_renew_lock)
+
+FILES_OF_RANK, FILES_OF_START = 4, 9  # that are open here: pipes of each rank; and those of the server that forks them
+
+
+def check_open_files(ranks: int) -> None:
+    """Raise RuntimeError where this process may not open as many files as so many more ranks need."""
+    if sys.platform != "linux":
+        return
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    needed = len(os.listdir("/proc/self/fd")) - 1 + FILES_OF_RANK * ranks + FILES_OF_START
+    if limit != resource.RLIM_INFINITY and needed > limit:
+        raise RuntimeError(
+            f"{ranks} more ranks need {needed} open files, and this process may have {limit}: allow more "
+            f"(ulimit -n {max(1024, needed)}), or start fewer ranks"
+        )
 
 
 @contextmanager
@@ -50,3 +70,15 @@ def interrupts_held():
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def daemons_allowed():
+    """Let a daemon, such as a worker of multiprocess's Pool, start ranks: they end with it, as its children should."""
+    config = process.current_process()._config
+    before = config.get("daemon")
+    config["daemon"] = False
+    try:
+        yield
+    finally:
+        config["daemon"] = before

@@ -2,8 +2,8 @@
 
 A Cluster cleans up however it ends, unless nobody is left to do it. ``kill -9`` of all its processes leaves its
 shared-memory segment, if it comes before the first run has begun on all ranks: after that the segment has no name. And
-``kill -9`` of the parent leaves the folder with the socket of multiprocess's fork server. So each start of a Cluster
-first looks for such leftovers.
+``kill -9`` of the parent leaves the folder with the socket of multiprocess's fork server, and the parent's scratch
+folders. So each start of a Cluster first looks for such leftovers.
 
 Segments and folders carry the name of their creator, the *owner*, such as ``24917-8813312-1f3a9c02``:
 
@@ -21,9 +21,11 @@ Only Linux provides this information, in /proc. Elsewhere an owner is just a pro
 import hashlib
 import os
 import re
+import shutil
 import sys
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from multiprocess import process, util
@@ -32,6 +34,8 @@ PREFIX = "minidist-"
 SHARED_MEMORY = "/dev/shm"
 SEGMENT = re.compile(PREFIX + r"([0-9]{1,9}-[0-9]+-[0-9a-f]{8})-[0-9a-f]{6}")
 MARK = re.compile(PREFIX + r"([0-9]{1,9}-[0-9]+-[0-9a-f]{8})")
+SCRATCH = re.compile(PREFIX + r"([0-9]{1,9}-[0-9]+-[0-9a-f]{8})-\w{8}")  # eight as tempfile draws them
+SHORT, LONGEST = "/tmp", 70  # of 108 characters that the path of a socket may have, with those of multiprocess' names
 FOLDER, SOCKET = "pymp-", "listener-"  # how multiprocess begins the names of its folder and of the socket in it
 
 
@@ -49,8 +53,31 @@ def claim_temporary_folder() -> None:
     A folder that exists already stays as it is: it may belong to the process that forked this one.
     """
     if process.current_process()._config.get("tempdir") is None:
-        with suppress(OSError):
+        with suppress(OSError), _short_paths():
             Path(util.get_temp_dir(), PREFIX + owner()).touch()
+
+
+@contextmanager
+def _short_paths() -> Iterator[None]:
+    """Within it temporary folders are made where the path of a socket in them is not too long for one."""
+    before = tempfile.tempdir
+    if len(tempfile.gettempdir()) > LONGEST and os.path.isdir(SHORT):
+        tempfile.tempdir = SHORT
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
+
+
+@contextmanager
+def scratch_folder(where: str | None = None) -> Iterator[str]:
+    """Make a temporary folder for the ``with`` block. If this process is killed in it, the next sweep removes it.
+
+    Args:
+        where: the folder to make it in; None for the system's.
+    """
+    with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{owner()}-", dir=where, ignore_cleanup_errors=True) as folder:
+        yield folder
 
 
 def sweep() -> None:
@@ -58,7 +85,9 @@ def sweep() -> None:
     with suppress(OSError):
         if _place():
             _sweep_segments(SHARED_MEMORY)
-            _sweep_folders(tempfile.gettempdir())
+            for where in {tempfile.gettempdir(), SHORT}:
+                with suppress(OSError):
+                    _sweep_folders(where)
 
 
 def _sweep_segments(where: str) -> None:
@@ -70,7 +99,10 @@ def _sweep_segments(where: str) -> None:
 
 def _sweep_folders(where: str) -> None:
     for entry in os.scandir(where):
-        if not (entry.name.startswith(FOLDER) and entry.is_dir(follow_symlinks=False) and _is_ours(entry)):
+        if not (entry.name.startswith((FOLDER, PREFIX)) and entry.is_dir(follow_symlinks=False) and _is_ours(entry)):
+            continue
+        if (match := SCRATCH.fullmatch(entry.name)) and _is_gone(match[1]):
+            shutil.rmtree(entry.path, ignore_errors=True)
             continue
         with suppress(OSError):
             names = os.listdir(entry.path)

@@ -1,10 +1,10 @@
 """A recorded save on a disk that loses power: what every cut may leave, and whether training can be resumed from it."""
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from minidist.comm.runtime.processes.sweep import scratch_folder
 from minidist.show.demos.failure.recording import Operation, Recording
 from minidist.train.checkpoint.commit import is_name
 from minidist.train.checkpoint.crashing_disk import CrashingDisk
@@ -87,7 +87,7 @@ def _files(disk: Disk, root: Path) -> Files:
 
 def resumed_from(files: Files) -> Left:
     """Put files on this machine's disk, and look for a checkpoint as ``minidist train --resume`` does."""
-    with tempfile.TemporaryDirectory(prefix="minidist-failure-") as folder:
+    with scratch_folder() as folder:
         for name, content in files.items():
             path = Path(folder, name)
             path.parent.mkdir(exist_ok=True)

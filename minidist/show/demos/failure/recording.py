@@ -1,6 +1,5 @@
 """The disk operations of a checkpoint being saved, recorded in a real run."""
 
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from minidist.comm.group import ProcessGroup
+from minidist.comm.runtime.processes.sweep import scratch_folder
 from minidist.show.demos.shared.runs import WarmRanks
 from minidist.train import around
 from minidist.train.checkpoint.commit import LATEST, MANIFEST, name_of
@@ -131,7 +131,7 @@ def record(
     warm: WarmRanks, config: TrainConfig, layout: Layout, every: int, rank_function: Callable = train_recorded
 ) -> tuple[Run, Recording]:
     """Train up to the second checkpoint, which replaces the first, and return how it was saved."""
-    with tempfile.TemporaryDirectory(prefix="minidist-failure-") as folder:
+    with scratch_folder() as folder:
         options = RunOptions(saving=Saving(folder, every, keep=1), step_digests=True)
         with warm(layout.world_size) as cluster:
             found = run(cluster, config, layout, options, rank_function=rank_function)

@@ -1,13 +1,13 @@
 """A training run that loses a rank, and goes on from its last checkpoint in another layout, with a rank less."""
 
 import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from minidist.comm.failures import RankFailed
 from minidist.comm.runtime.launch import Cluster
+from minidist.comm.runtime.processes.sweep import scratch_folder
 from minidist.show.demos.shared.runs import WarmRanks
 from minidist.train.checkpoint.commit import step_of
 from minidist.train.checkpoint.disk import Disk
@@ -134,7 +134,7 @@ def interrupted(
     """
     first, second = layouts_of(ranks)
     fault = Fault(rank=ranks - 1, step=2 * every - 1, kind="kill")
-    with tempfile.TemporaryDirectory(prefix="minidist-failure-") as folder:
+    with scratch_folder() as folder:
         saving = Saving(folder, every, mode="sync")  # so that the checkpoint before the fault is there, however slow
         watch = Watch(ranks)
         options = RunOptions(progress=True, saving=saving, faults=(fault,))

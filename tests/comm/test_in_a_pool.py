@@ -1,0 +1,111 @@
+"""Inside somebody else's process: a pool's worker starts ranks, whatever its start method, and its errors come home."""
+
+import copy
+import importlib
+import pickle
+import pkgutil
+
+import pytest
+from choosing import long
+from scripts import in_script
+
+import minidist
+from minidist.comm import Deadlock, Hang, RankFailed
+from minidist.train.replicas.checks import CorruptedNumbers, Finding
+
+POOL = """
+    import {package}
+    from dataclasses import dataclass
+    import numpy as np
+    import minidist as md
+
+    SCALE = 3
+
+    @dataclass
+    class Shard:
+        values: np.ndarray
+        def total(self):
+            return float(self.values.sum())
+
+    def scaled(values):
+        return SCALE * values
+
+    def main(world, shard):
+        if shard.values.size == 3 and world.rank == 1:
+            raise ValueError("no such shard")
+        values = scaled(shard.values) + world.rank
+        md.all_reduce(values, md.ReduceOp.SUM, world)
+        return Shard(values)
+
+    def stuck(world):
+        md.recv(np.empty(1), 1 - world.rank, world)
+
+    def task(number):
+        if number == 4:
+            return md.launch(stuck, 2)
+        found = md.launch(main, 2, Shard(np.arange(number, dtype=float)), start_method={method!r})
+        return [shard.total() for shard in found], md.launch(lambda world: SCALE * world.rank, 2)
+
+    if __name__ == "__main__":
+        with {package}.get_context({pool!r}).Pool(4) as pool:
+            for result in [pool.apply_async(task, (number,)) for number in range(5)]:
+                try:
+                    print(result.get(120))
+                except Exception as error:
+                    print(type(error).__name__, str(error).splitlines()[0], list(vars(error)))
+    """
+EXPECTED = """\
+([0.0, 0.0], [0, 3])
+([1.0, 1.0], [0, 3])
+([8.0, 8.0], [0, 3])
+RankFailed rank 1 of 2 failed: ValueError: no such shard ['rank', 'summary', 'traceback_text', 'exitcode', 'ranks']
+Deadlock ranks 0, 1 of 2 can never go on: ['waiting']
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "pool", "method"),
+    [
+        ("multiprocessing", "spawn", None),
+        long("multiprocessing", "forkserver", None),
+        long("multiprocessing", "fork", None),
+        long("multiprocessing", "spawn", "spawn"),
+        long("multiprocessing", "fork", "fork"),
+        long("multiprocess", "spawn", None),
+        long("multiprocess", "fork", None),
+    ],
+)
+def test_a_pool_gives_values_or_the_named_error(tmp_path, package, pool, method):
+    code, out, err = in_script(tmp_path, POOL.format(package=package, pool=pool, method=method))
+    assert (code, out) == (0, EXPECTED), err
+
+
+def errors_of_the_library() -> list[type]:
+    """Every exception class that a module of the library defines."""
+    found = set()
+    for module in pkgutil.walk_packages(minidist.__path__, "minidist."):
+        if "__main__" in module.name or ".demos." in module.name or ".pytorch" in module.name:
+            continue
+        for thing in vars(importlib.import_module(module.name)).values():
+            if isinstance(thing, type) and issubclass(thing, BaseException) and thing.__module__ == module.name:
+                found.add(thing)
+    return sorted(found, key=lambda one: one.__name__)
+
+
+ARGUMENTS = {  # of those whose constructor takes more than a message
+    RankFailed: ("rank 1 failed", 1, "ValueError: x", "traceback", None, (1, 2)),
+    Deadlock: ("can never go on", {0: "recv"}),
+    Hang: ("hangs", (1,), {1: "computing"}),
+    CorruptedNumbers: (Finding("vote", 3, 2, 1, (1,), ("w",), None),),
+}
+
+
+def test_every_error_can_be_pickled_and_copied():
+    classes = errors_of_the_library()
+    assert set(ARGUMENTS) < set(classes)
+    for one in classes:
+        error = one(*ARGUMENTS.get(one, ("what is wrong",)))
+        error.add_note("a note")
+        for other in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+            assert type(other) is one and str(other) == str(error) and other.args == error.args
+            assert other.__dict__ == error.__dict__, one

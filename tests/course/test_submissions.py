@@ -1,0 +1,127 @@
+"""What a class hands in: whatever is in a folder or a zip file, its answers are found, nothing else, and quickly."""
+
+import os
+import random
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from minidist.course.answers import chapter_names
+from minidist.course.grading.grade_submission import REMARKS, Grade
+from minidist.course.grading.submissions import FILE_BYTES, find_submissions, take_answers
+
+SECRET = "the solutions"
+NAMES = chapter_names()
+FOLDERS = (
+    "",
+    "exercises",
+    "a/b",
+    "Exercises",
+    "__MACOSX",
+    "solutions",
+    "x" * 60,
+    "ch03_collectives.py",
+    "\x1b[31m",
+    "..",
+)
+
+
+def name_of(rng) -> str:
+    """A file's name: a chapter's, in some writing, or something like it."""
+    name = rng.choice(NAMES)
+    return rng.choice(
+        [f"{name}.py", f"{name.upper()}.PY", f"{name}.Py", f"{name.title()}.py", f"{name}.txt", f"{name}.py.bak",
+         f"{name[:4]}.py", "ch77_other.py", f"{name} (1).py", "notes.md", f"{name}"]
+    )  # fmt: skip
+
+
+def entries_of(rng) -> dict[str, tuple[str, str]]:
+    """Path -> (kind, content)."""
+    found = {}
+    for _ in range(rng.choice((0, 1, 5, 30))):
+        path = f"{rng.choice(FOLDERS)}/{name_of(rng)}".strip("/")
+        kind = rng.choice(("file", "file", "file", "link", "pipe", "large"))
+        found[path] = kind, f"answer {rng.random()}"
+    return found
+
+
+def in_folder(folder: Path, entries, secret: Path) -> dict[str, str]:
+    """Lay the entries out in a folder; returns the regular files that are there."""
+    folder.mkdir()
+    for path, (kind, content) in entries.items():
+        target = folder / path.replace("..", "dots")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            continue
+        if target.exists() or target.is_symlink():
+            continue
+        if kind == "link":
+            target.symlink_to(secret)
+        elif kind == "pipe":
+            os.mkfifo(target)
+        else:
+            target.write_text(content + "#" * (FILE_BYTES if kind == "large" else 0))
+    if entries and len(entries) > 20:
+        (folder / "linked").symlink_to(secret.parent)
+    return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file() and not p.is_symlink()}
+
+
+def in_zip(file: Path, entries, secret: Path) -> dict[str, str]:
+    """The same in a zip file."""
+    found = {}
+    with zipfile.ZipFile(file, "w") as archive:
+        for path, (kind, content) in entries.items():
+            info = zipfile.ZipInfo(path)
+            if kind == "link":
+                info.external_attr = 0o120777 << 16
+                archive.writestr(info, str(secret))
+            else:
+                found[path] = content + "#" * (FILE_BYTES if kind == "large" else 0)
+                archive.writestr(info, found[path])
+    return found
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("lay_out", [in_folder, in_zip])
+def test_whatever_is_handed_in(tmp_path, seed, lay_out):
+    rng = random.Random(seed)
+    secret = tmp_path / "theirs" / f"{NAMES[3]}.py"
+    secret.parent.mkdir()
+    secret.write_text(SECRET)
+    submission, into = tmp_path / "ann.zip", tmp_path / "into"
+    into.mkdir()
+    regular = lay_out(submission, entries_of(rng), secret)
+    remarks = take_answers(submission, into)
+    expected = {}  # name -> the contents that may be taken
+    for path, content in regular.items():
+        *folders, name = path.split("/")
+        if name.lower() in {f"{known}.py" for known in NAMES} and not {"solutions", "__MACOSX"} & set(folders):
+            expected.setdefault(name.lower(), []).append(content)
+    taken = {path.name: path.read_text() for path in into.iterdir()}
+    assert taken.keys() <= expected.keys()
+    for name, contents in expected.items():
+        if name in taken:
+            assert taken[name] in contents and len(taken[name]) <= FILE_BYTES
+        else:
+            assert any(name in remark and "limit" in remark for remark in remarks)
+        assert len(contents) == 1 or any(f"found {len(contents)} files {name}" in remark for remark in remarks)
+    assert SECRET not in taken.values()
+    assert all(remark.isprintable() for remark in Grade("ann", [], remarks).remarks)
+
+
+def test_a_link_is_no_submission(tmp_path):
+    """Else whoever knows where the solutions are has full points."""
+    (tmp_path / "ann").mkdir()
+    (tmp_path / "bob").symlink_to(tmp_path / "ann")
+    (tmp_path / "carl.zip").symlink_to(tmp_path / "ann")
+    assert find_submissions(tmp_path) == ([("ann", tmp_path / "ann")], ["bob", "carl.zip"])
+
+
+def test_thirty_thousand_files_are_one_remark(tmp_path):
+    with zipfile.ZipFile(tmp_path / "ann.zip", "w") as archive:
+        for number in range(30_000):
+            archive.writestr(f"ch{number % 100:02}_{number}.py", "")
+    grade = Grade("ann", [], take_answers(tmp_path / "ann.zip", tmp_path))
+    assert len(grade.remarks) == REMARKS + 1 and grade.remarks[-1].endswith("more")

@@ -1,0 +1,232 @@
+"""Whatever a flag is given, and whatever the output can show: an answer in a sentence, at once, and no traceback."""
+
+import argparse
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from contextlib import redirect_stderr, redirect_stdout
+
+import pytest
+from choosing import long
+
+from minidist.cli import main as cli
+from minidist.comm import Cluster
+from minidist.show.live.server import serving
+from minidist.show.live.state import Live
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+
+SECONDS = 120  # for one command that starts no rank: most take milliseconds
+BASE = {  # of each command the arguments with which it would run
+    "train": ["--steps", "2"],
+    "verify": ["dp=2", "--steps", "2"],
+    "checkpoint": ["{tmp}"],
+    "failures": ["--gpus", "1024", "--simulate", "10"],
+    "hardware": ["h100:2x8"],
+    "plan": ["--model", "llama3-8b", "--cluster", "h100:8", "--batch", "8"],
+    "scaling": ["--flops", "1e21"],
+    "grade": ["{tmp}"],
+    "demo": ["ring"],
+}
+DIGITS = "9" * 400
+ABSURD = [
+    "-1", "0", "-0", "1.5", "1e18", "1" + "0" * 18, "1e300", "1e400", "5e-324", "nan", "inf", "-inf", DIGITS, "", "x",
+    "１", "\x1b[31mred", "a=b,c", "dp=1e9,tp=-3", "dp=" + DIGITS, "x" * 3000, "../../x", "/dev/null", "/nowhere/x",
+    "h100:" + DIGITS, "h100:1000000000000000000", f"layers=1,heads=1,vocab=1,context=1,width={DIGITS}",
+]  # fmt: skip
+WRITES = ("save", "json", "trace", "png", "html", "gif", "svg", "out", "export")  # files: they have tests of their own
+
+
+class Started(BaseException):
+    """All flags were fine, and the command would start a rank."""
+
+
+@pytest.fixture
+def no_ranks(monkeypatch):
+    def start(*_, **__):
+        raise Started
+
+    monkeypatch.setattr(Cluster, "__init__", start)
+
+
+def cases_of(parser: argparse.ArgumentParser) -> list[tuple[str, str, str]]:
+    """(command, flag or "" for what has none, value) for all that can be given."""
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return [
+        (name, action.option_strings[-1] if action.option_strings else "", value)
+        for name in BASE
+        for action in commands.choices[name]._actions
+        if action.nargs != 0 and action.dest not in WRITES
+        for value in ABSURD
+    ]
+
+
+def answer(arguments: list[str]) -> tuple[int | None, str]:
+    """The exit status, None where a rank would start, and all that was printed."""
+    printed = io.StringIO()
+
+    def give_up(*_):
+        raise TimeoutError(f"{arguments} has no end")
+
+    signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(SECONDS)
+    try:
+        with redirect_stdout(printed), redirect_stderr(printed):
+            return cli.main(arguments), printed.getvalue()
+    except Started:
+        return None, printed.getvalue()
+    except SystemExit as error:
+        return error.code, printed.getvalue()
+    finally:
+        signal.alarm(0)
+
+
+@pytest.mark.parametrize("share", [8, long(1)])
+def test_every_flag_of_every_command(no_ranks, tmp_path, share):
+    cases = cases_of(cli.build_parser())
+    random.Random(share).shuffle(cases)
+    for name, flag, value in cases[: len(cases) // share]:
+        base = [part.format(tmp=tmp_path) for part in BASE[name]]
+        arguments = [name, *base, f"{flag}={value}"] if flag else [name, value, *base[1:]]
+        status, printed = answer(arguments)
+        assert status in (None, 0, 1, 2), (arguments, status)
+        assert "Traceback" not in printed and "\x1b[31mred" not in printed, (arguments, printed)
+        assert status != 2 or "minidist" in printed, (arguments, printed)
+        assert status != 0 or "nan" not in printed.lower().split(), (arguments, printed)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("plan --cluster h100:1000000000000000000 --model llama3-8b --batch 8", "may have 10,000,000 accelerators"),
+        ("plan --cluster h100:8 --model llama3-8b --batch 1000000000000", "1,000,000,000 sequences at most"),
+        ("plan --validate --model llama3-8b", "leave out --model"),
+        (
+            f"plan --cluster h100:8 --batch 8 --model layers=1,width={DIGITS}",
+            "width: 99999999999999999999... (400",
+        ),
+        ("failures --gpus 1024 --simulate 1e9", "too many to simulate: choose "),
+        ("failures --gpus 1024 --simulate 10 --seed -1", "--seed must not be negative, got -1"),
+        ("plan --cluster h100:8 --model llama3-8b --batch 8 --price nan", "nan is not a number"),
+        ("scaling --flops 5e-324", "--flops must be from 1 to 1e+40"),
+    ],
+)
+def test_what_is_wrong_is_told(arguments, message):
+    status, printed = answer(arguments.split())
+    assert status == 2 and message in printed and len(printed) < 1000
+
+
+SIZES = ["--layers", "1", "--width", "16", "--heads", "2", "--context", "8", "--global-batch", "6"]
+TRAIN = ["train", "--dp", "3", "--steps", "1", *SIZES]
+COMMANDS = [
+    "plan --model llama3-8b --cluster h100:8 --batch-tokens 4M",
+    "hardware",
+    "hardware h100:2x8",
+    "scaling --flops 1e21",
+    "failures --gpus 1024 --spares 1 --repair-hours 72",
+    "demo ring --scene numbers",
+    "train --steps 20 --tables " + " ".join(SIZES),
+]
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", long("ascii"), long("shift_jis"), long("utf-16"), long("utf-8")])
+@pytest.mark.parametrize("command", [COMMANDS[-1], *map(long, COMMANDS[:-1])])
+def test_no_character_ends_a_command(monkeypatch, encoding, command):
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding=encoding) for _ in range(2))
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    cli.print_in_any_encoding()
+    assert cli.main(command.split()) == 0
+    out.flush()
+    shown = out.buffer.getvalue().decode(encoding)
+    assert len(shown) > 200 and shown.count("?") < 20
+
+
+def test_every_character_has_one_in_its_place():
+    """So that tables stay aligned, whatever the encoding."""
+    text = "".join(map(chr, (*cli.PLAIN, 0x1F600, 0x4E00)))
+    monkeyed = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    with redirect_stdout(monkeyed):
+        cli.print_in_any_encoding()
+        print(text, end="", flush=True)
+    assert monkeyed.buffer.getvalue() == bytes(cli.PLAIN.values()) + b"??"
+
+
+def command_in(folder, arguments, **environment):
+    """A command in a process of its own: (exit status, what it printed on standard error)."""
+    done = subprocess.run(
+        [sys.executable, "-m", "minidist.cli", *arguments], cwd=folder, env=os.environ | environment,
+        capture_output=True, text=True, timeout=SECONDS,
+    )  # fmt: skip
+    return done.returncode, done.stderr.replace("\r", "\n")
+
+
+def test_a_long_path_for_temporary_files(tmp_path):
+    folder = tmp_path / ("d" * 90) / ("e" * 90)
+    folder.mkdir(parents=True)
+    status, printed = command_in(tmp_path, TRAIN, TMPDIR=str(folder))
+    assert status == 0, printed
+    assert list(folder.iterdir()) == []
+
+
+def test_a_folder_that_is_gone(tmp_path):
+    script = (
+        "import os, sys; os.mkdir('x'); os.chdir('x'); os.rmdir('../x'); from minidist.cli.main import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *TRAIN], cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS
+    )
+    assert done.stderr == "minidist: the folder in which you are has been removed: change to another one\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts open files in /proc")
+def test_too_few_open_files_is_one_error(tmp_path):
+    import resource
+
+    def few():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "minidist.cli", *TRAIN], preexec_fn=few, cwd=tmp_path, capture_output=True, text=True,
+        timeout=SECONDS,
+    )  # fmt: skip
+    assert done.returncode == 2 and "this process may have 20: allow more (ulimit -n 1024)" in done.stderr
+    assert done.stderr.count("minidist: ") == 1 and "Traceback" not in done.stderr
+
+
+def test_graders_have_their_asserts_whatever_the_environment(tmp_path):
+    status, printed = command_in(tmp_path, ["check", "3.1", "--impl", str(tmp_path)], PYTHONOPTIMIZE="2")
+    assert status in (1, 2) and "docstring" not in printed
+
+
+def ordered(address: str, body: bytes, **headers) -> int:
+    """The status with which the page of a watched run answers an order."""
+    request = urllib.request.Request(address.replace("/?", "/order?"), body, headers, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=SECONDS) as found:
+            return found.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_odd_orders_to_the_page_of_a_watched_run(tmp_path, capsys):
+    """They are refused, and nothing is printed over the run."""
+    live = Live(TrainConfig(), Layout(dp=2))
+    bodies = [
+        b"", b"x", b"{", b"[" * 900, b"\xff\xfe", b"null", b"{}", b'{"rank": Infinity, "what": "kill"}', b"9" * 900,
+        b'{"rank": 1e400, "what": "kill"}', b'{"rank": 7, "what": "kill"}', b'{"rank": -1, "what": "kill"}',
+        b'{"rank": 0, "what": "a\\r\\nSet-Cookie: b"}', '{"rank": 0, "what": "\u4e00\x1b[31m"}'.encode(),
+        b'{"rank": 0, "what": ["kill"]}', b'{"rank": true, "what": "kill"}', b'{"rank": 0}', b"x" * 5000,
+    ]  # fmt: skip
+    with serving(live, str(tmp_path)) as address:
+        for body in bodies:
+            assert ordered(address, body) == 400, body
+        assert ordered(address, json.dumps({"rank": 1, "what": "kill"}).encode()) == 200
+        assert ordered(address, b"", **{"Content-Length": "-5"}) == 400
+    assert capsys.readouterr().err == "" and [path.name for path in tmp_path.iterdir()] == ["rank1"]
