@@ -142,10 +142,6 @@ class ExpertParallel(Axis):
         with self.dense.no_sync(), self.experts.no_sync():
             yield
 
-    def set_rounds(self, rounds: int) -> None:
-        self.dense.set_rounds(rounds)
-        self.experts.set_rounds(rounds)
-
     def sync_gradients(self) -> None:
         self.dense.sync_gradients()
         self.experts.sync_gradients()

@@ -67,6 +67,8 @@ def test_the_total_cannot_overflow():
         for largest in (1.0, math.nextafter(1.0, 0), math.nextafter(2.0, 0), 1e-38, 3e38):
             square = round((Fraction(largest) * Fraction(clip.grid_scale(largest, count))) ** 2)
             assert square * count <= 2**62
+            if largest != 3e38:  # nor is it coarser than it must be: a bit more of each element might overflow
+                assert square * 16 * count > 2**60
 
 
 @pytest.mark.parametrize("seed", range(4))

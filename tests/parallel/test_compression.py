@@ -5,7 +5,7 @@ import sys
 from fractions import Fraction
 from functools import partial
 from itertools import pairwise
-from math import ceil, prod, sqrt
+from math import ceil, floor, log2, prod, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ import pytest
 
 from minidist.nn.precision.formats import BFLOAT16
 from minidist.nn.random import generator
-from minidist.parallel.compression.feedback import feed_back, grid_unit, largest, to_grid
+from minidist.parallel.compression.feedback import Residuals, feed_back, grid_unit, largest, to_grid
 from minidist.parallel.compression.methods import read_method
 from minidist.parallel.compression.one_bit import one_bit
 from minidist.parallel.compression.power_sgd import orthonormal, power_sgd_step
@@ -275,6 +275,21 @@ def test_a_grid_loses_half_a_unit_at_most_and_makes_differences_exact(scale):
         assert unit <= max(TINY, 2.0**-50 * largest(values) * sqrt(values.size))
     difference = rounded - rounded[::-1]
     assert exact(difference) == [a - b for a, b in zip(exact(rounded), exact(rounded[::-1]), strict=True)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_unit_of_the_books_leaves_room_for_every_sum(seed):
+    """It is at least 2^-51 of the bound, so that sums and differences of two multiples are below 2^53 of it."""
+    random = np.random.default_rng(seed)
+    size = int(random.integers(1, 2000))
+    residuals, seen = Residuals(on_grid=True), []
+    for _ in range(3):
+        gradient = random.standard_normal(size) * 2.0 ** random.uniform(-60, 60)
+        bound = Fraction(largest(gradient) + largest(residuals.of.get("w", np.zeros(1)))) * Fraction(sqrt(size))
+        residuals.send("w", gradient, lambda corrected: seen.append(corrected) or np.zeros_like(corrected))
+        least = Fraction(2) ** floor(log2(bound * Fraction(2) ** -51))
+        assert all(value / least % 1 == 0 for value in exact(seen[-1]))
+        assert any(value / (least * 8) % 1 for value in exact(seen[-1]))  # and not much more
 
 
 @pytest.mark.parametrize("kind", ["normal", "zeros", "denormals", "spread", "float32", "growing"])

@@ -4,6 +4,7 @@ import itertools
 from dataclasses import replace
 from functools import cache
 from math import inf
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from minidist.nn.gpt import GPT
 from minidist.nn.optim.clip import clip_grad_norm
 from minidist.nn.optim.optimizers import AdamW, average_gradients, warmup_cosine
 from minidist.parallel.data import share_of
+from minidist.parallel.loosened import server as server_module
 from minidist.parallel.loosened.arrivals import Arrival, seeded_order
+from minidist.parallel.loosened.server import AsynchronousServer
 from minidist.parallel.loosened.shards import shard_map
 from minidist.parallel.loosened.staleness import may_begin
 from minidist.parallel.tools.accumulation import forward_backward
@@ -151,6 +154,21 @@ def replayed(world, order, config, layout, options):
 
     with mock.patch("minidist.train.served.seeded_order", lambda *_: order):
         return train_rank(world, config, layout, options)
+
+
+def test_of_the_workers_that_are_ready_the_next_in_turn_is_served(monkeypatch):
+    """Else a quick worker is served again and again, and the others starve."""
+    monkeypatch.setattr(
+        server_module, "wait_any", lambda works: next(place for place, ready in enumerate(works) if ready)
+    )
+    asynchronous = AsynchronousServer(SimpleNamespace(), 4, 100, inf, None)
+    asynchronous.pushes, served = [True] * 4, []
+    for _ in range(12):
+        asynchronous.last = asynchronous.first_to_come()
+        served.append(asynchronous.last)
+    assert served == [1, 2, 3, 0] * 3
+    asynchronous.pushes[1], asynchronous.waiting, asynchronous.last = False, [2], 0
+    assert asynchronous.first_to_come() == 3
 
 
 def test_a_live_run_can_be_played_again(ranks):

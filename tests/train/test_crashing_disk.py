@@ -1,5 +1,6 @@
 """The disk that loses power, and the library's protocol on it: a cut at every operation, and all that may be left."""
 
+import itertools
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from minidist.train.checkpoint.commit import (
     commit,
     committed,
     discard,
+    discard_newer,
     latest,
     make_root,
     name_of,
@@ -368,12 +370,32 @@ def save_with_power_failing(world, moment: int | None) -> tuple[int, list[str]]:
     return len(disk.operations), wrong
 
 
-def save_after_going_back(world) -> tuple[list[str], str | None]:
-    """A run went back from step 30 to step 10, and saves step 15: what is there then, and what latest says."""
+def with_steps(*steps: int) -> CrashingDisk:
+    """A disk with checkpoints of these steps."""
     disk = CrashingDisk()
     clean(disk)
-    for step in (10, 20, 30):
+    for step in steps:
         save(disk, step)
+    return disk
+
+
+def test_whoever_goes_back_is_never_left_at_what_it_passes_over():
+    """Whenever the power fails: else the next run would go on from there."""
+    begun = len(with_steps(10, 20, 30).operations)
+    for moment in itertools.count(begun):
+        disk = with_steps(10, 20, 30)
+        disk.power_fails_at = moment
+        with suppress(PowerFailure):
+            discard_newer(disk, ROOT, 10)
+        assert {latest(left, ROOT) for _, left in disk.left()} <= {name_of(10), name_of(30)}
+        if len(disk.operations) <= moment:
+            break
+    assert moment - begun > 10 and committed(disk, ROOT) == [name_of(10)] and latest(disk, ROOT) == name_of(10)
+
+
+def save_after_going_back(world) -> tuple[list[str], str | None]:
+    """A run went back from step 30 to step 10, and saves step 15: what is there then, and what latest says."""
+    disk = with_steps(10, 11, 30)
     saver = Saver(
         world, Saving(str(ROOT), 5, KEEP, "sync"), Numbers(), lambda p: Manifest("dp=1", {}, "", {}, p), 10, disk=disk
     )

@@ -101,8 +101,9 @@ def hand_over(world: ProcessGroup, staying: int) -> None:
 def add(generation: Generation, generations: list[Generation]) -> None:
     """Put another rank's generation to those that are here."""
     for here in generations:
-        if (here.progress.step, here.owners) == (generation.progress.step, generation.owners):
+        if here.progress.step == generation.progress.step:  # of two layouts the later began with what the other left
             here.held |= generation.held
+            here.owners = list(dict.fromkeys([*here.owners, *generation.owners]))
             return
     generations.append(generation)
     generations.sort(key=lambda generation: generation.progress.step)
