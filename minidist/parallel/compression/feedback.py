@@ -9,7 +9,7 @@ Nothing is lost only if the books are exact: sent + residual = gradient + old re
 floats rounds where a small element is next to a large one. So where messages are not made of elements themselves, all
 four are multiples of one small unit. Let b be a bound on |gradient| + |old residual| of any element, times the root of
 their number: no method that is a projection or a mean sends more than b. The unit is at most 2^-49 b and at least
-2^-51 b, so sums and differences are whole multiples below 2^53 of it: exact. What is rounded, once and before, is half
+2^-50 b, so sums and differences are whole multiples below 2^53 of it: exact. What is rounded, once and before, is half
 a unit: for a million elements 2^-40 of the largest, where a float32 rounds 2^-25.
 """
 
