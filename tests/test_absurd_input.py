@@ -109,7 +109,7 @@ def test_every_flag_of_every_command(no_ranks, tmp_path, share):
         ("plan --validate --model llama3-8b", "leave out --model"),
         (
             f"plan --cluster h100:8 --batch 8 --model layers=1,width={DIGITS}",
-            "width: 99999999999999999999... (400",
+            "width=99999999999999999999... (400",
         ),
         ("failures --gpus 1024 --simulate 1e9", "too many to simulate: choose "),
         ("failures --gpus 1024 --simulate 10 --seed -1", "--seed must not be negative, got -1"),

@@ -32,9 +32,10 @@ SIZES = [
 def test_train_writes_json_trace_and_picture(tmp_path, capsys):
     paths = {name: tmp_path / f"out.{name}" for name in ("json", "trace", "png")}
     flags = [part for name, path in paths.items() for part in (f"--{name}", str(path))]
-    assert cli.main(["train", "--dp", "2", *SIZES, "--sample", "20", *flags]) == 0
+    assert cli.main(["train", "--dp", "2", *SIZES, "--sample", "20", "--clip", "inf", *flags]) == 0
     out = capsys.readouterr().out
-    result = json.loads(paths["json"].read_text())
+    result = json.loads(paths["json"].read_text(), parse_constant=pytest.fail)  # NaN and Infinity are no JSON
+    assert result["config"]["clip"] == "inf"
     assert result["layout"] == "dp=2" and len(result["losses"]) == 3 and len(result["fingerprint"]) == 64
     assert result["tokens_per_second"] > 0 and len(result["traffic"]) == 2
     assert result["traffic"][0]["bytes_sent"] == result["traffic"][1]["bytes_sent"]

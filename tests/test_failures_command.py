@@ -84,7 +84,7 @@ def test_one_gpu_may_not_fail_in_the_time(capsys):
         (["--gpus", "0"], "--gpus must be more than 0 and finite, got 0"),
         (["--save-seconds", "-1"], "--save-seconds must be 0 or more and finite, got -1"),
         (["--simulate", "inf"], "--simulate must be more than 0 and finite, got inf"),
-        (["--gpu-mtbf-hours", "nan"], "--gpu-mtbf-hours must be more than 0 and finite, got nan"),
+        (["--gpu-mtbf-hours", "inf"], "--gpu-mtbf-hours must be more than 0 and finite, got inf"),
         (["--save-seconds", "0"], "--save-seconds 0 has no best interval: name one with --interval"),
         (["--interval", "5", "--asynchronous", "9"], "--interval must be at least --asynchronous, 9"),
         (["--spares", "2"], "--spares needs --repair-hours"),

@@ -7,13 +7,16 @@ import time
 from threading import Timer
 
 import pytest
+from rich.console import Console
 
 from minidist.cli.main import main
-from minidist.course.answers import course_folder, read_answers
+from minidist.course.answers import chapter_of, course_folder, read_answers
 from minidist.course.grading.run_graders import run_graders
+from minidist.course.learner.check import check
 from minidist.course.learner.hints import hints_of
 from minidist.course.source.stubs import replace_definitions, stub_of
 from minidist.course.source.task_list import tasks_of
+from minidist.course.tasks import Verdict, results_of
 
 NAME = "ch03_collectives"
 LIMIT = 300  # seconds for one wait
@@ -46,6 +49,27 @@ def test_untouched(folder, capsys):
     assert shown.count("to do") == 8 and "failing" not in shown and "Traceback" not in shown
     assert "next: 3.1" in shown and "hint: minidist check --hint 3.1" in shown
     assert "Number the ranks" not in shown  # a hint is shown to those who ask
+
+
+def test_all_chapters_are_shown_one_by_one_as_they_are_judged(folder, capsys):
+    """Who reads the first line only, as ``| head -1`` does, need not wait for the last chapter."""
+    shown_before, judged = [], []
+
+    def judge(impl, targets, on_verdict):
+        verdicts = [Verdict(number, "test", "passed") for number in targets]
+        for verdict in verdicts:
+            on_verdict(verdict)
+            judged.append(chapter_of(verdict.task))
+            shown_before.append(capsys.readouterr().out)
+        tasks = [task for name in dict.fromkeys(judged) for task in tasks_of(name)]
+        return results_of(tasks, verdicts)
+
+    check(Console(highlight=False, markup=False), str(folder), None, True, judge)
+    tables = ["chapter " + str(int(name[2:4])) + ":" for name in dict.fromkeys(judged)]
+    for number, table in enumerate(tables[:-1]):
+        first_of_next = judged.index(list(dict.fromkeys(judged))[number + 1])
+        assert table in shown_before[first_of_next]
+    assert tables[-1] in (rest := capsys.readouterr().out) and not any(table in rest for table in tables[:-1])
 
 
 @pytest.mark.long

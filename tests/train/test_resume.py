@@ -1,6 +1,7 @@
 """A run that is cut off and goes on in another layout ends on the bits of the run that was never interrupted."""
 
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -231,6 +232,21 @@ def test_what_an_earlier_run_did_not_commit_is_removed(ranks, tmp_path):
     run(ranks(2), CONFIG, Layout(dp=2), RunOptions(saving=Saving(str(tmp_path), every=2), stop_after=1))
     assert not rest.exists()
     assert (tmp_path / "notes").is_dir()
+
+
+def test_a_folder_that_becomes_a_file_costs_checkpoints_and_nothing_else(ranks, references, tmp_path):
+    folder = tmp_path / "run"
+
+    def on_event(rank, event):
+        if event == ("saved", name_of(1), ""):
+            shutil.rmtree(folder)
+            folder.write_text("mine")
+
+    saving = RunOptions(saving=Saving(str(folder), every=1, mode="sync"))
+    result = run(ranks(2), CONFIG, Layout(dp=2), saving, on_event=on_event)
+    assert result.fingerprint == references(CONFIG).fingerprint and folder.read_text() == "mine"
+    assert len(result.ranks[0].save_errors) >= 2  # the second may have been under way
+    assert all("Not a directory" in error for error in result.ranks[0].save_errors)
 
 
 def train_on_a_disk_that_fills_up(world, config, layout, options):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from minidist.plan.cluster.toml_tables import choose, from_table, read_toml
 from minidist.plan.models.shape import ModelShape
-from minidist.train.notation.numerals import whole_number
+from minidist.train.notation.numerals import shortened, whole_number
 
 DATA = Path(__file__).with_name("models.toml")
 LARGEST_SIZE = 10**9  # a thousand times those of the largest models
@@ -42,9 +42,9 @@ def model_of(text: str) -> ModelShape:
         try:
             number = whole_number(value)
         except ValueError as error:
-            raise ValueError(f"model by hand: {key}: {error}") from None
+            raise ValueError(f"model {shortened(text)}: {key}={error}") from None
         if not 0 <= number <= LARGEST_SIZE:
-            raise ValueError(f"model by hand: {key}={number} must be from 0 to {LARGEST_SIZE:,}")
+            raise ValueError(f"model {shortened(text)}: {key}={number} must be from 0 to {LARGEST_SIZE:,}")
         if BY_HAND[key].type is bool and value not in "01":
             raise ValueError(f"model {text}: {key}={value} must be 0 or 1")
         given[key] = bool(number) if BY_HAND[key].type is bool else number
