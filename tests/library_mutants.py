@@ -1,0 +1,61 @@
+"""Do the tests find bugs? Sixty of them, one at a time: ``python tests/library_mutants.py [PACKAGE ...]``.
+
+Each of library_mutants.toml is put into a copy of the tree, and the tests that should find it run there until one
+fails. A line that is no longer in the library is an error: write another bug in its place.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TESTS = {  # of each package, the nearest first
+    "comm": ["comm", "gpu", "parallel"],
+    "nn": ["nn", "parallel", "gpu"],
+    "parallel": ["parallel", "train", "verify", "analysis"],
+    "train": ["train", "verify", "parallel", "test_cli.py"],
+    "plan": ["plan", "test_plan_command.py", "test_failures_command.py", "test_scaling_command.py", "test_ledger.py"],
+    "course": ["course", "challenges"],
+}
+
+
+def found_by(tree: Path, folders: list[str]) -> str:
+    """The first test that fails; "" if none does."""
+    for folder in folders:
+        command = [sys.executable, "-m", "pytest", "--all", "-x", "-q", "-p", "no:cacheprovider", f"tests/{folder}"]
+        done = subprocess.run(
+            command, cwd=tree, env=os.environ | {"PYTHONPATH": str(tree)}, capture_output=True, text=True
+        )
+        lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        if done.returncode:
+            return lines[0].split(" - ")[0] if lines else f"pytest ended with status {done.returncode}"
+    return ""
+
+
+def main(packages: list[str]) -> int:
+    mutants = tomllib.loads((ROOT / "tests" / "library_mutants.toml").read_text())
+    survived = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        tree = Path(scratch, "tree")
+        shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".git", ".*_cache", "__pycache__"))
+        for package in packages or mutants:
+            for number, mutant in enumerate(mutants[package], 1):
+                file = tree / "minidist" / package / mutant["file"]
+                text = file.read_text()
+                if text.count(mutant["line"]) != 1:
+                    raise SystemExit(f"{package} {number}: {mutant['file']} has no longer the line {mutant['line']}")
+                file.write_text(text.replace(mutant["line"], mutant["becomes"]))
+                test = found_by(tree, TESTS[package])
+                file.write_text(text)
+                survived += not test
+                print(f"{package} {number:2}: {test or 'SURVIVED'}  ({mutant['becomes']})", flush=True)
+    print(f"{survived} survived")
+    return survived > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
