@@ -387,7 +387,9 @@ def test_other_commands_run_without_the_courses_packages(tmp_path):
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT)
     assert result.returncode == 2 and "needs pytest and psutil" in result.stderr and "[course]" in result.stderr
     (tmp_path / f"{NAME}.py").write_text(SOLUTION)  # a learner's own answer: something to judge
-    code = hidden + f"import minidist.cli.main as cli; sys.exit(cli.main(['check', '3.6', '--impl', {str(tmp_path)!r}]))"
+    code = (
+        hidden + f"import minidist.cli.main as cli; sys.exit(cli.main(['check', '3.6', '--impl', {str(tmp_path)!r}]))"
+    )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT)
     assert result.returncode == 2 and "the course needs pytest" in result.stderr
 

@@ -36,7 +36,7 @@ def test_every_task_has_its_mutants():
 
 def test_a_mutant_that_is_not_caught_is_reported(monkeypatch, capsys):
     """A mutant without a bug stands for a grader that misses one."""
-    harmless = Mutant("3.4", "no bug", "right, left = (rank + 1) % size", "right, left = (1 + rank) % size")
+    harmless = Mutant("3.4", "no bug", (("right, left = (rank + 1) % size", "right, left = (1 + rank) % size"),))
     real = next(mutant for mutant in all_mutants() if mutant.task == "3.4")
     task = Task("3.4", 4, "code", "title", "ch03_collectives")
     known = TaskResult(task, [Verdict("3.4", "test_values", "failed", "wrong", mutant=real.bug)])
@@ -57,4 +57,4 @@ def test_a_mutant_that_is_not_caught_is_reported(monkeypatch, capsys):
 )
 def test_a_mutant_that_does_not_fit_its_solution(old, new, message):
     with pytest.raises(ValueError, match=message):
-        Mutant("3.4", "unfit", old, new).source()
+        Mutant("3.4", "unfit", ((old, new),)).source()

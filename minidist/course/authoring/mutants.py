@@ -1,19 +1,19 @@
 """Mutants: solutions with one bug of the kind that people write. Each grader must catch all mutants of its task.
 
-``tests/exercises/mutants/chNN_name.py`` lists them as ``MUTANTS``. What a task gives to the learner, a stub or a
-program with a bug, is a mutant too and need not be listed.
+``tests/exercises/mutants/chNN_name.toml`` lists them: a table for each task and kind, and for each bug the line of the
+solution and what it becomes. What a task gives to the learner, a stub or a program with a bug, is a mutant too and need
+not be listed.
 """
 
-import runpy
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from textwrap import dedent, indent
+from textwrap import indent
 
 from minidist.course.answers import Source, chapter_of, course_folder, read_answers
 from minidist.course.source.stubs import definitions_by_task, replace_definitions, stub_of
 
-WHOLE = "the whole answer"
 KINDS = {
     "logic": "wrong values, messages or costs",
     "dtype": "right for one dtype, wrong for another that the contract leaves open",
@@ -25,57 +25,59 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """A solution in which one piece of text is replaced.
+    """A solution with a bug.
 
     Attributes:
         task: the task whose grader must catch it.
-        bug: what is wrong, in words.
-        old: a piece of a line, or whole lines at any indentation, found exactly once between the task's markers.
-            WHOLE for everything between them, where the task has one pair of markers.
-        new: what replaces it; "" for nothing.
+        bug: what a learner may think, in words.
+        changes: pairs (old, new). ``old`` is a piece of a line, or where either has several lines whole lines at any
+            indentation; it is found exactly once between the task's markers. Or a text: all between them.
         kind: one of KINDS.
     """
 
     task: str
     bug: str
-    old: str
-    new: str
+    changes: tuple[tuple[str, str], ...] | str
     kind: str = "logic"
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ValueError(
-                f"mutant {self.bug!r} of task {self.task}: expected a kind of {', '.join(KINDS)}, got {self.kind}"
-            )
+            raise ValueError(f"{self}: expected a kind of {', '.join(KINDS)}, got {self.kind}")
+
+    def __str__(self) -> str:
+        return f"mutant {self.bug!r} of task {self.task}"
 
     def source(self) -> Source:
         """The chapter's solutions with the bug.
 
         Raises:
-            ValueError: if ``old`` is not found exactly once in the task, or the result is not Python.
+            ValueError: if a line is not found exactly once in the task, or the result is not Python: a mutant that
+                cannot be loaded fails anyway and proves nothing of the grader.
         """
         solution = read_answers(course_folder("solutions"))[chapter_of(self.task)]
         before, body, after = _split_at_markers(solution.text, self.task)
-        if self.old == WHOLE:
-            changed = f"# >>> {self.task}\n" + indent(dedent(self.new).strip("\n"), "    ") + "\n    "
-            return self._compiled(Source(solution.name, solution.path, before + changed + after))
-        old, new = dedent(self.old).strip("\n"), dedent(self.new).strip("\n")
-        depths = [" " * 4 * depth for depth in range(1, 6)] if "\n" in self.old else [""]
-        found = [depth for depth in depths if f"\n{indent(old, depth)}\n" in body] if "\n" in self.old else [""]
-        if len(found) != 1 or body.count(indent(old, found[0])) != 1:
-            raise ValueError(
-                f"mutant {self.bug!r} of task {self.task}: the solution must contain {self.old!r} exactly once"
-            )
-        changed = body.replace(indent(old, found[0]), indent(new, found[0]))
-        return self._compiled(Source(solution.name, solution.path, before + changed + after))
-
-    def _compiled(self, source: Source) -> Source:
-        """The source, if it is Python: a mutant that cannot be loaded fails anyway and proves nothing of the grader."""
+        if isinstance(self.changes, str):
+            body = f"# >>> {self.task}\n{indent(self.changes, '    ')}\n    "
+        else:
+            for old, new in self.changes:
+                body = self._replaced(body, old, new)
+        text = before + body + after
         try:
-            compile(source.text, source.path, "exec")
+            compile(text, solution.path, "exec")
         except SyntaxError as error:
-            raise ValueError(f"mutant {self.bug!r} of task {self.task} is not Python: {error}") from None
-        return source
+            raise ValueError(f"{self} is not Python: {error}") from None
+        return Source(solution.name, solution.path, text)
+
+    def _replaced(self, body: str, old: str, new: str) -> str:
+        if "\n" not in old + new:
+            blocks = [(old, new)]
+        else:
+            indents = (" " * 4 * depth for depth in range(6))
+            blocks = [(f"\n{indent(old, each)}\n", f"\n{indent(new, each)}\n") for each in indents]
+        found = [block for block in blocks if block[0] in body]
+        if len(found) != 1 or body.count(found[0][0]) != 1:
+            raise ValueError(f"{self}: the solution must contain {old!r} exactly once")
+        return body.replace(*found[0])
 
 
 @dataclass(frozen=True)
@@ -108,9 +110,15 @@ def one_of_each_kind(mutants: Sequence[Mutant | AsGiven]) -> list[Mutant | AsGiv
 def all_mutants() -> list[Mutant | AsGiven]:
     """Every mutant, in the order of the chapters."""
     mutants: list[Mutant | AsGiven] = []
-    folder = course_folder("tests/exercises") / "mutants"
     for name, source in read_answers(course_folder("solutions")).items():
-        if (folder / f"{name}.py").exists():
-            mutants += runpy.run_path(str(folder / f"{name}.py"))["MUTANTS"]
+        file = course_folder("tests/exercises") / "mutants" / f"{name}.toml"
+        for task, kinds in tomllib.loads(file.read_text(encoding="utf-8")).items() if file.exists() else ():
+            for kind, bugs in kinds.items():
+                mutants += [Mutant(task, bug, _changes(text), kind) for bug, text in bugs.items()]
         mutants += [AsGiven(task) for task in definitions_by_task(source.text)]
     return mutants
+
+
+def _changes(text: str | list[str]) -> tuple[tuple[str, str], ...] | str:
+    """Pairs, from a flat list of what is and what it becomes."""
+    return text if isinstance(text, str) else tuple(zip(text[::2], text[1::2], strict=True))
