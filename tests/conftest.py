@@ -1,7 +1,8 @@
 """What all tests share: which of them run, on how many cores, compiled modules, and warm ranks.
 
-``pytest`` leaves out what is marked ``long`` or needs a browser, and of each exercise's grader all but the first test;
-``pytest --all`` runs them too. A test that is named by its node id (``tests/x.py::test_y``) always runs.
+``pytest`` leaves out what is marked ``long`` or needs a browser, and of each exercise's grader all but the first test.
+``pytest --all`` runs those too that have not passed on the same code before (records.py), ``--fresh`` all of them. A
+test that is named by its node id (``tests/x.py::test_y``) always runs.
 """
 
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from clusters import PatientCluster
 from readable import check_readable
+from records import Records
 
 from minidist.comm.runtime.patience import cores
 from minidist.comm.runtime.warm import WarmClusters, preload
@@ -31,17 +33,21 @@ FIRST = (  # the longest, so that none of them begins when the other cores have 
     "test_peer_copies.py",
 )
 
-left_out = pytest.StashKey[int]()
+left_out, passed_before = pytest.StashKey[int](), pytest.StashKey[int]()
+records = pytest.StashKey[Records]()
 begun = set()  # the tasks of the exercises with a test so far; each is a class
 
 
 def pytest_addoption(parser):
-    parser.addoption("--all", action="store_true", help="run the long tests too")
+    parser.addoption("--all", action="store_true", help="run the long tests too, if anything that they use has changed")
+    parser.addoption("--fresh", action="store_true", help="with --all, whether or not anything has changed")
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "long: left out, unless pytest is given --all or the test's node id")
-    config.stash[left_out] = 0
+    config.stash[left_out] = config.stash[passed_before] = 0
+    config.stash[records] = Records(config.getoption("fresh"))
+    config.pluginmanager.register(config.stash[records], "minidist-records")
     if sys.dont_write_bytecode and config.pluginmanager.hasplugin("cacheprovider"):
         share_bytecode(config.cache.mkdir("bytecode"))
     if config.pluginmanager.hasplugin("xdist"):
@@ -84,28 +90,41 @@ def pytest_itemcollected(item):
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: item.path.name not in FIRST)
-    if config.option.all or any("::" in argument for argument in config.args):
+    if any("::" in argument for argument in config.args):
         return
     long = [item for item in items if item.get_closest_marker("long")]
-    config.hook.pytest_deselected(items=long)
-    config.stash[left_out] = len(long)
-    items[:] = [item for item in items if not item.get_closest_marker("long")]
+    has_to_run = config.stash[records].has_to_run
+    out = {item for item in long if not has_to_run(item)} if config.option.all else set(long)
+    config.stash[passed_before if config.option.all else left_out] = len(out)
+    config.hook.pytest_deselected(items=[item for item in items if item in out])
+    items[:] = [item for item in items if item not in out]
 
 
 class Workers:
-    """Each worker of pytest-xdist tells how many tests it has left out: all of them the same."""
+    """Each worker of pytest-xdist tells what it has left out: all of them the same."""
 
     def pytest_sessionfinish(self, session):
         if hasattr(session.config, "workeroutput"):
-            session.config.workeroutput["left_out"] = session.config.stash[left_out]
+            stash = session.config.stash
+            session.config.workeroutput["told"] = stash[left_out], stash[passed_before], stash[records].long
 
     def pytest_testnodedown(self, node):
-        node.config.stash[left_out] = getattr(node, "workeroutput", {}).get("left_out", 0)
+        if told := getattr(node, "workeroutput", {}).get("told"):
+            node.config.stash[left_out], node.config.stash[passed_before], node.config.stash[records].long = told
 
 
 def pytest_terminal_summary(terminalreporter, config):
     if config.stash[left_out]:
         terminalreporter.write_line(f"{config.stash[left_out]} long tests left out; pytest --all runs them")
+    if count := config.stash[passed_before]:
+        terminalreporter.write_line(f"{count} tests have passed on this code before; --fresh runs them too")
+    for group in config.stash[records].contradicted():
+        terminalreporter.write_line(f"{group} has passed on this code before: it is flaky, or records.py misses a file")
+    for report in terminalreporter.getreports("failed"):
+        terminalreporter.write_line(f'to repeat it alone: pytest "{report.nodeid}"')
+    whole = not config.option.keyword and not any("::" in argument for argument in config.args)
+    if config.option.all and whole and not config.option.collectonly and not hasattr(config, "workerinput"):
+        config.stash[records].write()
 
 
 @pytest.fixture(scope="session")

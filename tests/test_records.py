@@ -1,0 +1,102 @@
+"""No verdict is taken from an earlier run if anything has changed that the test depends on."""
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import records
+from choosing import long
+from records import ROOT, Records, drawn, group_of, hash_of, slice_of
+
+LIMIT = 300
+FILES = (
+    "tests/nn/test_optim.py",
+    "tests/train/test_elastic.py",
+    *map(long, ("tests/comm/test_launch.py", "tests/plan/test_hardware.py", "tests/course/test_check.py")),
+    *map(long, ("tests/exercises/test_ch12_failures.py", "tests/figures/ch05/test_shards.py", "tests/test_cli.py")),
+)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_known():
+    """Hashes are kept for a process; here files change."""
+    records.hash_of.cache_clear()
+    yield
+    records.hash_of.cache_clear()
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_all_that_a_test_imports_is_in_its_slice(file):
+    """Read from the source, it is what Python imports, and more."""
+    script = f"""
+        import runpy, sys
+        sys.path[:0] = {[str(place) for place in records.IMPORTED_FROM]!r}
+        runpy.run_path({str(ROOT / file)!r})
+        print(*(module.__file__ for module in sys.modules.values() if getattr(module, "__file__", None)), sep="\\n")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(line.strip() for line in script.splitlines())], cwd=ROOT,
+        capture_output=True, text=True, timeout=LIMIT, check=True,
+    )  # fmt: skip
+    imported = {path for path in done.stdout.splitlines() if path.startswith(f"{ROOT}/") and path.endswith(".py")}
+    found = {str(path) for path in slice_of([ROOT / file])}
+    assert len(imported) > 5 and imported <= found, sorted(imported - found)
+
+
+@pytest.mark.parametrize("group", ["tests/nn/test_optim.py", "tests/test_chapters.py::test_it_runs[05_zero]"])
+def test_whatever_changes_in_a_slice_invalidates(monkeypatch, group):
+    before, path = hash_of(group), ROOT / group.partition("::")[0]
+    content_of = records.content_of
+    files = slice_of([records.RANKS, path])
+    files |= set((ROOT / "chapters").glob("05*")) if "05" in group else set()
+    assert len(files) > 50
+    for changed in files:
+        records.hash_of.cache_clear()
+        monkeypatch.setattr(records, "content_of", lambda p, changed=changed: "" if p == changed else content_of(p))
+        assert hash_of(group) != before, changed
+    records.hash_of.cache_clear()
+    monkeypatch.setattr(records, "content_of", content_of)
+    assert hash_of(group) == before != hash_of(group.replace("optim", "gpt").replace("05_zero", "06_tensor"))
+
+
+def test_a_commit_draws_a_tenth_and_another_one_another():
+    groups = [f"tests/{number}.py" for number in range(2000)]
+    one, other = ({group for group in groups if drawn(group, commit)} for commit in ("a", "b"))
+    assert 150 < len(one) < 260 and 150 < len(other) < 260 and len(one & other) < 60
+
+
+def report(nodeid, outcome):
+    return SimpleNamespace(nodeid=nodeid, outcome=outcome)
+
+
+def test_what_passed_is_written_and_not_run_again(monkeypatch, tmp_path):
+    monkeypatch.setattr(records, "FILE", tmp_path / "verdicts.json")
+    monkeypatch.setattr(records, "drawn", lambda group, commit: False)
+    names = [
+        "tests/nn/test_optim.py::a",
+        "tests/nn/test_optim.py::b",
+        "tests/nn/test_gpt.py::c",
+        "tests/nn/test_bits.py::d",
+    ]
+    items = [SimpleNamespace(nodeid=name) for name in names]
+    first = Records(fresh=False)
+    assert all(map(first.has_to_run, items))
+    outcomes = ["passed", "passed", "failed", "skipped"]
+    for name, outcome in zip(names, outcomes, strict=True):
+        first.pytest_runtest_logreport(report(name, "passed"))  # its setup
+        first.pytest_runtest_logreport(report(name, outcome))
+    first.write()
+    assert json.loads(records.FILE.read_text()) == {"tests/nn/test_optim.py": hash_of("tests/nn/test_optim.py")}
+    second = Records(fresh=False)
+    assert [second.has_to_run(item) for item in items] == [False, False, True, True]
+    fresh = Records(fresh=True)
+    assert all(map(fresh.has_to_run, items)) and fresh.contradicted() == []
+    fresh.pytest_runtest_logreport(report(names[1], "failed"))
+    assert fresh.contradicted() == ["tests/nn/test_optim.py"]  # flaky, or its slice lacks a file
+
+
+def test_a_group_is_a_file_or_a_chapter():
+    assert group_of("tests/nn/test_optim.py::test_a[1]") == "tests/nn/test_optim.py"
+    assert group_of("tests/test_chapters.py::test_it_runs[05_zero]") == "tests/test_chapters.py::test_it_runs[05_zero]"
