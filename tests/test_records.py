@@ -32,7 +32,7 @@ def test_all_that_a_test_imports_is_in_its_slice(file):
     """Read from the source, it is what Python imports, and more."""
     script = f"""
         import runpy, sys
-        sys.path[:0] = {[str(place) for place in records.IMPORTED_FROM]!r}
+        sys.path[:0] = {[str(place) for place in (*records.IMPORTED_FROM, (ROOT / file).parent)]!r}
         runpy.run_path({str(ROOT / file)!r})
         print(*(module.__file__ for module in sys.modules.values() if getattr(module, "__file__", None)), sep="\\n")
     """
