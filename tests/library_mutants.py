@@ -10,9 +10,11 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from itertools import product
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+NONE = 5  # pytest's exit status where no test was chosen
 TESTS = {  # of each package, the nearest first
     "comm": ["comm", "gpu", "parallel"],
     "nn": ["nn", "parallel", "gpu"],
@@ -24,14 +26,13 @@ TESTS = {  # of each package, the nearest first
 
 
 def found_by(tree: Path, folders: list[str]) -> str:
-    """The first test that fails; "" if none does."""
-    for folder in folders:
-        command = [sys.executable, "-m", "pytest", "--all", "-x", "-q", "-p", "no:cacheprovider", f"tests/{folder}"]
-        done = subprocess.run(
-            command, cwd=tree, env=os.environ | {"PYTHONPATH": str(tree)}, capture_output=True, text=True
-        )
+    """The first test that fails, of the short tests and then of the long ones; "" if none does."""
+    for which, folder in product(([], ["--all", "--fresh", "-m", "long"]), folders):
+        command = [sys.executable, "-m", "pytest", *which, "-x", "-q", "-p", "no:cacheprovider", f"tests/{folder}"]
+        environment = os.environ | {"PYTHONPATH": str(tree)}
+        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
         lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-        if done.returncode:
+        if done.returncode not in (0, NONE):
             return lines[0].split(" - ")[0] if lines else f"pytest ended with status {done.returncode}"
     return ""
 
