@@ -8,6 +8,7 @@ import json
 import os
 import pkgutil
 import re
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from itertools import zip_longest
@@ -23,12 +24,14 @@ CHAPTERS = sorted((ROOT / "chapters").glob("[0-9]*.ipynb"))
 APPENDICES = sorted((ROOT / "chapters").glob("A*.ipynb"))
 NOTEBOOKS = CHAPTERS + APPENDICES
 NEEDS = {"A1": "mpi4py", "A2": "torch"}  # modules that minidist itself does without
-SHORT = "02_ranks"  # the chapter that ``pytest`` alone runs
 CELL_SECONDS = 600  # however busy the machine is
 QUESTION = re.compile(r"\*\*Before you (run|look)\b")  # "before you step" is about a player: that one waits itself
 FOLD = "<details><summary><b>The answer</b></summary>"
+FOLDED = re.compile(rf"(?:^|\n\n){FOLD}\n\n(?:(?!<details).)+?\n\n</details>(?=\n\n|$)", re.S)
+MARKED = re.compile(r"# >>> (\d+\.\d+)\n|pytest\.mark\.task\(\s*\"(\d+\.\d+)\"|^\[\"(\d+\.\d+)\"", re.M)  # of a task
 TABLE = 104  # characters of the words that cannot be broken: about 880 pixels, what JupyterLab has in a window of 1,000
 PLOT_LINES = 25
+TAGS = {"collapsed", "jupyter", "tags"}  # what the metadata of a cell may have
 BYTES = 600_000  # of a notebook with its pictures and players, of which dials make the most
 
 
@@ -45,15 +48,6 @@ def skip_if_it_cannot_run(path: Path) -> None:
     module = NEEDS.get(path.name[:2])
     if module and find_spec(module) is None:
         pytest.skip(f"needs {module}")
-
-
-def text_of(path: Path) -> str:
-    return "\n".join(cell.source for cell in read(path).cells)
-
-
-@pytest.fixture(scope="module")
-def tasks():
-    return [one.task for one in run_graders("solutions", [], "--collect-only")]
 
 
 def test_chapters_and_exercises_belong_together():
@@ -86,11 +80,8 @@ def running(request, tmp_path_factory):
         pool.shutdown(cancel_futures=True)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(path, marks=() if path.stem.startswith(SHORT) else pytest.mark.long) for path in NOTEBOOKS],
-    ids=lambda path: path.stem,
-)
+@pytest.mark.long
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs(path, running):
     """An error in a cell, also a failed assertion about a number, is raised here."""
     skip_if_it_cannot_run(path)
@@ -112,79 +103,66 @@ def kinds(cell) -> list[tuple]:
     return list(dict.fromkeys(found))
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_what_it_imports_and_patches_exists(path):
+def test_what_chapters_import_and_patch_exists():
     """Most chapters run in the long tests only: a name that has moved is found here."""
-    skip_if_it_cannot_run(path)
-    source = "\n".join(re.sub(r"^[%!].*", "", cell.source, flags=re.M) for cell in code_cells(read(path)))
-    names = re.findall(r'patch\("([\w.]+)"', source)
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "minidist":
-            names += [f"{node.module}.{alias.name}" for alias in node.names]
-    assert names
-    for name in names:
-        pkgutil.resolve_name(name)  # raises AttributeError or ImportError
+    for path in NOTEBOOKS:
+        if find_spec(NEEDS.get(path.name[:2], "minidist")):
+            source = "\n".join(re.sub(r"^[%!].*", "", cell.source, flags=re.M) for cell in code_cells(read(path)))
+            names = re.findall(r'patch\("([\w.]+)"', source)
+            for node in ast.walk(ast.parse(source)):
+                if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "minidist":
+                    names += [f"{node.module}.{alias.name}" for alias in node.names]
+            assert names, path
+            for name in names:
+                pkgutil.resolve_name(name)  # raises AttributeError or ImportError
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_is_committed_with_outputs(path):
-    cells = code_cells(read(path))
-    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1)), "run it from the top, in order"
+def faults_of_form(path: Path) -> Iterator[str]:
+    """What is wrong with the form of a notebook, in words."""
+    notebook, text = read(path), path.read_text(encoding="utf-8")
+    cells, appendix, raw = code_cells(notebook), path in APPENDICES, json.loads(text)
     printed = [output for cell in cells for output in cell.outputs]
-    assert not [output for output in printed if output.output_type == "error" or output.get("name") == "stderr"]
-    assert path in APPENDICES or sum("image/png" in output.get("data", {}) for output in printed) >= 5
-    assert path.stat().st_size < BYTES
-    raw = json.loads(path.read_text(encoding="utf-8"))
-    assert raw["metadata"]["kernelspec"]["name"] == "python3"
-    assert not re.search(r"/(home|root|tmp|Users|work)/", path.read_text(encoding="utf-8")), "a path of this machine"
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_exactly_the_outputs_below_a_question_are_hidden(path):
-    """The learner guesses first: the cells between a question, at the end of a text, and the next text."""
-    asked = False
-    for cell in read(path).cells:
+    if [cell.execution_count for cell in cells] != list(range(1, len(cells) + 1)):
+        yield "it was not run from the top, in order"
+    if [output for output in printed if output.output_type == "error" or output.get("name") == "stderr"]:
+        yield "it was committed with an error"
+    if not appendix and sum("image/png" in output.get("data", {}) for output in printed) < 5:
+        yield "it has fewer than five pictures"
+    if path.stat().st_size >= BYTES:
+        yield f"it has {path.stat().st_size:,} bytes"
+    if raw["metadata"]["kernelspec"]["name"] != "python3" or re.search(r"/(home|root|tmp|Users|work)/", text):
+        yield "it names a kernel or a path of one machine"
+    asked, folded = False, 0
+    for cell, stored in zip(notebook.cells, raw["cells"], strict=True):
+        metadata = stored["metadata"]
+        if not (set(metadata) <= TAGS and set(metadata.get("jupyter", {})) <= {"outputs_hidden", "source_hidden"}):
+            yield f"times of a run, or the state of an editor: {metadata}"
         if cell.cell_type == "markdown":
             asked = bool(QUESTION.search(cell.source.split("\n\n")[-1]))
-        else:
-            hidden = asked and bool(cell.outputs)
-            assert cell.metadata.get("jupyter", {}).get("outputs_hidden", False) == hidden, cell.source
-            assert cell.metadata.get("collapsed", False) == hidden, cell.source
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_answers_are_folded_in_a_form_that_every_reader_of_notebooks_understands(path):
-    """Markdown inside HTML needs an empty line around it."""
-    folded = 0
-    for cell in read(path).cells:
-        rest = re.sub(rf"(?:^|\n\n){FOLD}\n\n(?:(?!<details).)+?\n\n</details>(?=\n\n|$)", "", cell.source, flags=re.S)
-        assert "<details" not in rest and "</details" not in rest, cell.source
-        folded += FOLD in cell.source
-    assert path in APPENDICES or folded >= 4
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_cells_carry_no_leftovers(path):
-    """No times of a run, no state of an editor."""
-    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-        assert set(cell["metadata"]) <= {"collapsed", "jupyter", "tags"}, cell["metadata"]
-        assert set(cell["metadata"].get("jupyter", {})) <= {"outputs_hidden", "source_hidden"}, cell["metadata"]
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_cells_that_plot_are_short(path):
-    """A longer plot lives in chapters/figures/, or what it computes has a cell of its own."""
-    plots = [cell.source for cell in code_cells(read(path)) if re.search(r"^figure.*plt\.", cell.source, re.M)]
-    assert [plot for plot in plots if plot.count("\n") + 1 > PLOT_LINES] == []
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_no_label_is_small(path):
-    """Of what cells draw themselves; what figures draw is measured in their tests."""
-    sizes = re.findall(
-        r"(?:fontsize|labelsize|font\.size)\W+([\d.]+)", "\n".join(c.source for c in code_cells(read(path)))
-    )
-    assert all(float(size) >= POINTS for size in sizes)
+            rest = re.sub(
+                rf"(?:^|\n\n){FOLD}\n\n(?:(?!<details).)+?\n\n</details>(?=\n\n|$)", "", cell.source, flags=re.S
+            )
+            folded += FOLD in cell.source
+            if "<details" in rest or "</details" in rest:  # Markdown inside HTML needs an empty line around it
+                yield f"an answer is folded in another form: {cell.source}"
+            continue
+        hidden = asked and bool(cell.outputs)  # the learner guesses first
+        if (metadata.get("jupyter", {}).get("outputs_hidden", False), metadata.get("collapsed", False)) != (
+            hidden,
+        ) * 2:
+            yield f"exactly the outputs below a question are hidden, but not here: {cell.source}"
+        if re.search(r"^figure.*plt\.", cell.source, re.M) and cell.source.count("\n") + 1 > PLOT_LINES:
+            yield f"a plot of more than {PLOT_LINES} lines belongs into chapters/figures: {cell.source}"
+        sizes = re.findall(r"(?:fontsize|labelsize|font\.size)\W+([\d.]+)", cell.source)
+        if any(float(size) < POINTS for size in sizes):
+            yield f"a label is small: {cell.source}"
+    if not appendix and folded < 4:
+        yield "it has fewer than four answers to unfold"
+    for rows in tables(notebook):  # a column is as wide as its longest word; two characters separate it from the next
+        columns = zip_longest(*rows, fillvalue="")
+        widest = [max(map(len, re.split(r"[\s–-]+", " ".join(column).replace("`", "")))) for column in columns]
+        if sum(widest) + 2 * len(widest) > TABLE:
+            yield f"a table is cut at the right: {rows[0]}"
 
 
 def tables(notebook):
@@ -198,32 +176,28 @@ def tables(notebook):
                 ]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_no_table_is_cut_at_the_right(path):
-    """A column is as wide as its longest word; two characters separate it from the next."""
-    for rows in tables(read(path)):
-        columns = zip_longest(*rows, fillvalue="")
-        widest = [max(map(len, re.split(r"[\s–-]+", " ".join(column).replace("`", "")))) for column in columns]
-        assert sum(widest) + 2 * len(widest) <= TABLE, rows[0]
+def test_the_form_of_every_notebook():
+    assert [f"{path.stem}: {fault}" for path in NOTEBOOKS for fault in faults_of_form(path)] == []
 
 
-@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
-def test_it_sends_to_every_task(path, tasks):
+def test_chapters_send_to_every_task():
     """Once each, in the order of their numbers: of the notebook, of the file, of its graders and its mutants."""
-    mine = [task.number for task in tasks if task.chapter[2:4] == path.name[:2]]
-    text = text_of(path)
-    pointers = re.findall(r"\*\*Tasks? ([^*]+)\*\*", text)
-    assert mine and [number for pointer in pointers for number in re.findall(r"\d+\.\d+", pointer)] == mine
-    for named in re.findall(r"minidist (?:check|reset|check --hint) (\d+\.\d+)", text):
-        assert named in [task.number for task in tasks], named
-
-
-@pytest.mark.parametrize("kind", ("solutions/{}.py", "tests/exercises/test_{}.py", "tests/exercises/mutants/{}.py"))
-def test_tasks_stand_in_order(kind, tasks):
-    """What is a part of a task is marked in the solutions, in its grader, and in every mutant."""
-    for chapter in {task.chapter: None for task in tasks}:
-        source = (ROOT / kind.format(chapter)).read_text(encoding="utf-8")
-        found = re.findall(r"# >>> (\d+\.\d+)|pytest\.mark\.task\(\s*\"(\d+\.\d+)\"|Mutant\(\s*\"(\d+\.\d+)\"", source)
-        numbers = ["".join(groups) for groups in found]
-        assert list(dict.fromkeys(numbers)) == [task.number for task in tasks if task.chapter == chapter]
-        assert numbers == sorted(numbers, key=lambda number: int(number.split(".")[1])), chapter
+    tasks = [one.task for one in run_graders("solutions", [], "--collect-only")]
+    order = [task.number for task in tasks]
+    for path in CHAPTERS:
+        mine = [task.number for task in tasks if task.chapter[2:4] == path.name[:2]]
+        text = "\n".join(cell.source for cell in read(path).cells)
+        pointers = re.findall(r"\*\*Tasks? ([^*]+)\*\*", text)
+        assert mine and [number for pointer in pointers for number in re.findall(r"\d+\.\d+", pointer)] == mine, path
+        assert set(re.findall(r"minidist (?:check|reset|check --hint) (\d+\.\d+)", text)) <= set(order), path
+    for kind in ("solutions/{}.py", "tests/exercises/test_{}.py", "tests/exercises/mutants/{}.toml"):
+        for chapter in dict.fromkeys(task.chapter for task in tasks):
+            source = (ROOT / kind.format(chapter)).read_text(encoding="utf-8")
+            found = re.findall(
+                r"# >>> (\d+\.\d+)\n|pytest\.mark\.task\(\s*\"(\d+\.\d+)\"|^\[\"(\d+\.\d+)\"", source, re.M
+            )
+            numbers = list(dict.fromkeys("".join(groups) for groups in found))
+            assert numbers == [number for number in order if number.split(".")[0] == str(int(chapter[2:4]))], (
+                kind,
+                chapter,
+            )
