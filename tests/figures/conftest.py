@@ -1,4 +1,4 @@
-"""Pictures of the chapters are read in a notebook."""
+"""Pictures are read in a notebook."""
 
 import pytest
 
