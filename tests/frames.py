@@ -1,7 +1,8 @@
-"""What several tests look for in the frames of demonstrations."""
+"""What tests look for in the frames of demonstrations."""
 
-from minidist.show.player import scene
-from minidist.show.player.scene import Box, Frame, Label, Scene
+import re
+
+from minidist.show.player.scene import Arrow, Box, Frame, Label, Scene
 
 
 def boxes(frame: Frame, **wanted) -> list[Box]:
@@ -14,20 +15,44 @@ def labels(frame: Frame) -> list[str]:
     return [shape.text for shape in frame.shapes if isinstance(shape, Label)]
 
 
+def arrows(frame: Frame) -> list[str]:
+    """What the arrows say, as a terminal prints it."""
+    return [shape.label for shape in frame.shapes if isinstance(shape, Arrow)]
+
+
+def texts(frame: Frame) -> list[tuple[float, float, float, str]]:
+    """(left, right, middle in lines, text) of all texts that no later box covers."""
+    found: list[tuple[float, float, float, str]] = []
+    for shape in frame.shapes:
+        if isinstance(shape, Box) and shape.fill is not None:
+            right, bottom = shape.x + shape.w + 0.01, shape.y + shape.h
+            found = [
+                one for one in found
+                if not (shape.x - 0.01 <= one[0] and one[1] <= right and shape.y <= one[2] <= bottom)
+            ]  # fmt: skip
+        if isinstance(shape, Box | Label) and shape.text.strip():
+            share = {"start": 0, "middle": 0.5, "end": 1}[getattr(shape, "anchor", "middle")]
+            x, y = (shape.x + shape.w / 2, shape.y + shape.h / 2) if isinstance(shape, Box) else (shape.x, shape.y)
+            found.append((x - share * len(shape.text), x + (1 - share) * len(shape.text), y, shape.text))
+    return found
+
+
+def reds(frame: Frame) -> int:
+    """How many shapes have the colour of what is wrong."""
+    parts = "fill", "outline", "colour"
+    return sum("wrong" in [getattr(shape, part, "") for part in parts] for shape in frame.shapes)
+
+
 def told(shown: Scene) -> str:
     """All of the outcome, with its details."""
     return f"{shown.verdict} {shown.details}"
 
 
-def check_inside(shown: Scene, note: int = 120) -> None:
-    """Every shape is in the picture, every text in its box, and all frames have the same facts and short notes."""
-    for shape in (shape for frame in shown.frames for shape in frame.shapes):
-        if isinstance(shape, Box):
-            assert 0 <= shape.x <= shape.x + shape.w <= scene.WIDTH
-            assert 0 <= shape.y <= shape.y + shape.h <= shown.height + 1e-9
-            assert len(shape.text) <= shape.w + 0.5
-        elif isinstance(shape, Label):
-            before = {"start": 0, "middle": 0.5, "end": 1}[shape.anchor] * len(shape.text)
-            assert 0 <= shape.x - before <= shape.x - before + len(shape.text) <= scene.WIDTH
-    assert len({tuple(frame.facts) for frame in shown.frames}) == 1
-    assert max(len(frame.note) for frame in shown.frames) <= note
+def numbers(text: str) -> list[float]:
+    """The numbers in a text."""
+    return [float(found.replace(",", "")) for found in re.findall(r"[-+]?\d[\d,]*(?:\.\d+)?", text)]
+
+
+def last(scene: Scene, name: str) -> list[float]:
+    """The numbers of a fact in the last frame; ``name`` is how it begins."""
+    return numbers(next(text for fact, text in scene.frames[-1].facts.items() if fact.startswith(name)))
