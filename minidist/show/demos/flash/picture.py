@@ -97,7 +97,7 @@ def traffic(rows: Sequence[tuple[str, int, int]], most: int) -> list[Shape]:
     """Elements moved between the memories: (name, reads, writes) of each form, on a scale that ends at ``most``."""
     shapes: list[Shape] = [Label(PANEL, 4.7, "read and written", "faint")]
     for number, (name, reads, writes) in enumerate(rows):
-        y, x = 5.3 + 3.3 * number, float(PANEL)
+        y, x = 5.3 + 3.5 * number, float(PANEL)
         shapes.append(Label(PANEL, y + 0.5, name))
         shapes.append(Label(END, y + 0.5, f"{reads + writes:,}", "ink", "end"))
         for count, colour, mark in ((reads, READ, "r"), (writes, WRITTEN, "w")):

@@ -44,7 +44,7 @@ def draw(terms: Sequence[Sequence[Term]], errors: Mapping[int, float] | None = N
 
 def _heading(owner: int, top: float, errors: Mapping[int, float] | None) -> Label:
     if errors is None:
-        return Label(LEFT, top + 0.5, f"dKV {owner} =", of_rank(owner))
+        return Label(LEFT, top + 0.25, f"dKV {owner} =", of_rank(owner))
     if not errors.get(owner):
-        return Label(LEFT, top + 0.5, f"dKV {owner} ✓", "right")
-    return Label(LEFT, top + 0.5, f"dK {owner}: {errors[owner]:.0%} off", "wrong")
+        return Label(LEFT, top + 0.25, f"dKV {owner} ✓", "right")
+    return Label(LEFT, top + 0.25, f"dK {owner}: {errors[owner]:.0%} off", "wrong")

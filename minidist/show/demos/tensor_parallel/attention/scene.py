@@ -164,7 +164,7 @@ class _Story:
             blocks.append((f"Wo, head {head}", self.numbers.out[head], x + 1, y, head))
         for title, array, left, top, head in blocks:
             fill = of_rank(head) if cut and head is not None else EVERYWHERE
-            shapes.append(Label(left + CELL * array.shape[1] / 2, top - 0.6, title, "ink", "middle"))
+            shapes.append(Label(left + CELL * array.shape[1] / 2, top - 0.75, title, "ink", "middle"))
             shapes += [
                 Box(left + CELL * column, top + 1.5 * row, CELL, 1.5, fill, text_of(number), " ", "paper",
                     f"{title}[{row}, {column}]")
