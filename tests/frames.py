@@ -25,11 +25,9 @@ def texts(frame: Frame) -> list[tuple[float, float, float, str]]:
     found: list[tuple[float, float, float, str]] = []
     for shape in frame.shapes:
         if isinstance(shape, Box) and shape.fill is not None:
-            right, bottom = shape.x + shape.w + 0.01, shape.y + shape.h
-            found = [
-                one for one in found
-                if not (shape.x - 0.01 <= one[0] and one[1] <= right and shape.y <= one[2] <= bottom)
-            ]  # fmt: skip
+            left, right = shape.x - 0.25, shape.x + shape.w + 0.25  # a text may be wider than its box by half a letter
+            inside = [left <= one[0] and one[1] <= right and shape.y <= one[2] <= shape.y + shape.h for one in found]
+            found = [one for one, covered in zip(found, inside, strict=True) if not covered]
         if isinstance(shape, Box | Label) and shape.text.strip():
             share = {"start": 0, "middle": 0.5, "end": 1}[getattr(shape, "anchor", "middle")]
             x, y = (shape.x + shape.w / 2, shape.y + shape.h / 2) if isinstance(shape, Box) else (shape.x, shape.y)

@@ -6,9 +6,9 @@ The fixture ``shown`` of the test file is what was recorded of a demonstration.
 import json
 import re
 from collections.abc import Iterator
-from itertools import combinations, pairwise
+from itertools import combinations
 
-from frames import boxes, labels, reds, texts, told
+from frames import boxes, labels, numbers, reds, texts, told
 from pages import unpacked
 from recorded import Recorded
 
@@ -22,8 +22,9 @@ CLOSE = 1e-9  # characters: the rounding of sums of some floats
 TOUCHING = 1.0  # characters by which two texts may meet: letters of a page are narrower than their place
 A_LINE = 0.7  # of two texts on neighbouring lines this far apart neither covers the other
 SOME = 6  # of the variants of a scene
-NOT_RED = ("broken weights",)  # its curves have the colours of the ranks
-RED_ALREADY = ("balance", "capacity")  # what is uneven or dropped in the right run, too
+NOT_RED = ("broken weights", "broken two nodes", "broken congested uplink")  # ranks in their colours; slow, not wrong
+RED_ALREADY = ("balance", "capacity", "die, go on")  # what is uneven, dropped or killed in the right run, too
+NAMES = re.compile(r"(rank|server|step) \d")  # of what is in the picture anyway: no answer is given away by them
 EMPTY_LABELS = ("✗", "╱")  # signs, and no words
 COLOURS = {*THEME, *MEANINGS.values(), *RANKS, *AXES.values(), OTHER_TP_GROUP, *SIGNED, *VERSIONS}
 
@@ -77,17 +78,16 @@ class EveryScene:
         for scene in shown_scenes(shown):
             assert len({tuple(frame.facts) for frame in scene.frames}) == 1  # the same names in every frame
             assert all(0 < len(frame.note) <= 160 for frame in scene.frames)
-            assert 0 < len(scene.verdict) <= 140 and 0 < len(scene.title) <= 120
+            assert 0 < len(scene.verdict) <= 160 and 0 < len(scene.title) <= 120
             moments = [number if frame.at is None else frame.at for number, frame in enumerate(scene.frames)]
             assert moments == sorted(moments)
 
     def test_colours_are_those_of_meanings_and_every_one_in_the_key_is_there(self, shown):
-        for scene in shown.animation.all_scenes:
-            used = {getattr(shape, part, None) for frame in scene.frames for shape in frame.shapes
-                    for part in ("fill", "outline", "colour")} - {None}  # fmt: skip
-            assert {*scene.key.values()} <= used | {"paper"}, scene.name
-            mixed = {colour for colour in used if colour not in COLOURS}  # versions of weights have colours between
-            assert shown.animation.name in ("async", "flash", "pp") or not mixed, (scene.name, mixed)
+        scenes = shown.animation.all_scenes
+        used = {getattr(shape, part, None) for scene in scenes for frame in scene.frames for shape in frame.shapes
+                for part in ("fill", "outline", "colour")} - {None}  # fmt: skip
+        assert {colour for scene in scenes for colour in scene.key.values()} <= used | {"paper"}
+        assert used <= COLOURS or shown.animation.name in ("async", "pp"), used - COLOURS  # versions: colours between
 
     def test_a_question_is_asked_before_its_answer_is_shown(self, shown):
         """An answer may be in sight if the others are, too: as the name of a rank, for example."""
@@ -101,10 +101,10 @@ class EveryScene:
                 others = [choice for choice in question.choices if choice != right]
                 for number, frame in enumerate(scene.frames[: question.frame]):
                     seen = {*labels(frame), *(box.text for box in boxes(frame)), *frame.facts.values()}
-                    words = {text for text in seen if len(text) > 2 and re.search(rf"(?<!\w){re.escape(right)}", text)}
-                    assert not words or any(other in text for text in seen for other in others) or (
-                        right in scene.frames[0].note or len(right) < 5
-                    ), (scene.name, number, right, words)  # fmt: skip
+                    words = {text for text in seen if right in text}
+                    among_others = any(other in text for text in seen for other in others)
+                    known = len(right) < 5 or NAMES.fullmatch(right) or among_others
+                    assert not words or known, (scene.name, number, right, words)
 
     def test_right_runs_are_right_and_broken_ones_wrong_from_their_first_wrong_frame_on(self, shown):
         animation = shown.animation
@@ -113,7 +113,7 @@ class EveryScene:
             assert scene.name in RED_ALREADY or not any(map(reds, scene.frames)), scene.name
         assert animation.breakable() and animation.bug
         for scene in animation.all_broken:
-            assert 0 < scene.first_wrong < len(scene.frames)
+            assert 0 <= scene.first_wrong < len(scene.frames)
             assert "bit for bit" not in scene.verdict and "bits of one process" not in scene.verdict
             right = next((one for one in animation.scenes if one.name == scene.twin), None)
             assert right is not None or animation.name == "deadlock"  # there, it breaks all of them
@@ -145,9 +145,9 @@ class EveryScene:
             facts = scene.frames[-1].facts
             for name, value in facts.items():
                 if name.startswith(("formula", "by formula", "bubble")):
-                    others = " | ".join(text for other, text in facts.items() if other != name)
-                    shorter = f"{round(float(value[:-1])):d}%" if value.endswith("%") and "bubble" in name else value
-                    assert shorter in others, (scene.name, name, value, others)
+                    others = [one for other, text in facts.items() if other != name for one in numbers(text)]
+                    digits = 0 if name.startswith("bubble") else 9  # the idle share beside it has no decimals
+                    assert round(numbers(value)[0], digits) in others, (scene.name, name, value, others)
 
     def test_every_dial_changes_what_is_shown(self, shown):
         for scene in shown.animation.all_scenes:
@@ -176,13 +176,13 @@ class EveryScene:
         for scene in shown.animation.all_scenes:
             assert all(cue.text in notes for cue in scene.cues)
             assert all(question.reason in notes for question in scene.questions)
-            for before, frame in pairwise((Frame((), ""), *scene.frames)):
-                if frame.shapes != before.shapes:
-                    lines = lines_of(frame, scene.height, colours=False)
-                    assert {line.cell_len for line in lines} == {WIDTH}
-            printed = "\n".join(line.plain for line in lines)
-            words = [label for label in labels(scene.frames[-1]) if re.search(r"\w{3}", label)]
-            assert sum(word in printed for word in words) >= 0.8 * len(words), scene.name  # some are crossed by curves
+            for number, frame in enumerate(scene.frames):
+                without_curves = Frame(tuple(one for one in frame.shapes if not isinstance(one, Curve)), "")
+                lines = [line.plain for line in lines_of(without_curves, scene.height, colours=False)]
+                assert {len(line) for line in lines} == {WIDTH}
+                visible = {text for *_, text in texts(frame)} & {*labels(frame)}
+                hidden = {one for one in visible if re.search("[a-z]{3}", one) and one not in "\n".join(lines)}
+                assert not hidden, (scene.name, number, hidden)
 
 
 def _product(sizes: list[int]) -> int:

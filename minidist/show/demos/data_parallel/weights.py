@@ -124,7 +124,7 @@ def _names(ends: Sequence[tuple[float, float, str, str]]) -> list[Shape]:
         return [Label(x + 1, y - 0.5, "all ranks")]
     shapes, below = [], BOTTOM + 2.0
     for x, y, name, colour in sorted(ends, key=lambda end: -end[1]):
-        below = min(y, below - 0.9)
+        below = min(y, below - 1.0)
         shapes.append(Label(x + 1, below, name, colour))
     return shapes if len(ends) <= LABELLED else []
 
