@@ -1,0 +1,429 @@
+"""Plans against real runs, one of each layout: its ledger, its counters, and its trace on the cluster's clock.
+
+The runs know nothing of plans. A rank notes what its ledger holds whenever a backward pass begins: then nothing of it
+is temporary. Counters are those of arrays that grow with the model; rows of a few numbers for each token, norm or step
+are left out by their size. The trace is played on hardware whose memory is infinitely fast: then only products and
+links take time, and both sides are arithmetic on the same numbers. What a plan leaves out is small, and stated here.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from math import ceil
+
+import pytest
+from planned import planned_of, real_layout, shape_of
+
+from minidist import ledger
+from minidist.analysis.clock.as_if import as_if
+from minidist.analysis.clock.report import report
+from minidist.comm import collectives
+from minidist.nn.tensor import Tensor
+from minidist.parallel import pipeline
+from minidist.parallel.tools.schedules import schedule
+from minidist.plan.cluster.efficiency import PERFECT
+from minidist.plan.cluster.hardware import ClusterSpec
+from minidist.plan.layout import PlannedLayout, stages_of
+from minidist.plan.memory import (
+    HERE,
+    Memory,
+    memory_of,
+    parameters_of_layers,
+    parameters_of_rank,
+    saved_by_block,
+    saved_by_head,
+    saved_scores,
+)
+from minidist.plan.models.shape import ModelShape
+from minidist.plan.step.sent import Sent
+from minidist.plan.time import StepCosts, StepTime
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.result import RankResult, RunOptions
+from minidist.train.trainer import run, train_rank
+
+EVEN = TrainConfig(layers=4, heads=4, width=32, context=16, global_batch=8, micro_batch=1, steps=1, dropout=0.1)
+FEW = replace(EVEN, layers=2, global_batch=2)
+LONG = replace(EVEN, context=256, global_batch=2)  # scores are more than the MLP keeps
+CHUNKS = replace(FEW, sequence_chunks=4)
+THREES = TrainConfig(layers=6, heads=3, width=24, context=15, global_batch=6, micro_batch=2, steps=1, dropout=0.1)
+FIVES = TrainConfig(layers=5, heads=5, width=20, context=10, global_batch=5, micro_batch=1, steps=1, dropout=0.0)
+SEVENS = TrainConfig(layers=7, heads=7, width=28, context=14, global_batch=7, micro_batch=1, steps=1, dropout=0.2)
+CASES = {
+    "even": (
+        EVEN,
+        "dp=1; recompute=selective; recompute=full; dp=2; dp=4,bucket_mb=0.05; dp=2,bucket_mb=0.05;"
+        "dp=2,recompute=full; dp=2,zero=1; dp=4,zero=1; dp=2,zero=2; dp=4,zero=2; dp=2,zero=3,prefetch=1;"
+        "dp=4,zero=3,prefetch=1; dp=2,zero=2,grad_sync=step; dp=2,zero=3,reshard_after_forward=0; dp=4,zero=2,shard=2;"
+        "dp=2,zero=1,pp=2; dp=2,zero=3,pp=2; dp=2,zero=3,pp=2,reshard_after_forward=0; dp=2,zero=1,recompute=selective;"
+        "pp=2; pp=4; pp=4,schedule=gpipe; pp=2,virtual=2; pp=2,schedule=naive; pp=2,schedule=interleaved;"
+        "pp=4,schedule=zb-h1; pp=2,schedule=zb-h1; pp=2,recompute=full; pp=2,recompute=selective;"
+        "pp=2,virtual=2,recompute=full; dp=2,pp=2; tp=2,sp=1",
+    ),
+    "few": (
+        FEW,
+        "tp=2; tp=2,recompute=selective; tp=2,pp=2; tp=4,sp=1; tp=2,recompute=full; tp=2,sp=1,recompute=full;"
+        "tp=2,dp=2; dp=2,tp=2,sp=1,recompute=full; tp=2,sp=1,pp=2; tp=2,sp=1,pp=2,recompute=full",
+    ),
+    "long": (LONG, "recompute=selective; pp=2,recompute=selective"),
+    "chunks": (
+        CHUNKS,
+        "cp=2; cp=4; cp=2,cp_kind=zigzag; cp=2,cp_kind=all-gather; cp=2,cp_kind=ulysses; cp=4,cp_kind=ulysses;"
+        "cp=2,cp_kind=ulysses,tp=2; cp=2,recompute=full; cp=2,recompute=selective",
+    ),
+    "halves": (replace(CHUNKS, sequence_chunks=8), "cp=4,cp_kind=zigzag; cp=4,cp_kind=all-gather"),
+    "threes": (THREES, "dp=3,algorithm=ring; dp=3,zero=1; tp=3,sp=1,recompute=selective; pp=3,recompute=full"),
+    "fives": (FIVES, "dp=5,zero=1; dp=5,recompute=selective; pp=5"),
+    "sevens": (SEVENS, "dp=7,zero=1; pp=3; pp=7; pp=7,schedule=gpipe"),
+}
+SHORT = (  # the cases of EVEN that plain ``pytest`` runs
+    "dp=2,zero=1; dp=2,zero=3,prefetch=1; dp=2,bucket_mb=0.05; tp=2,sp=1; pp=2,virtual=2; pp=2,recompute=full;"
+    "pp=2,schedule=zb-h1"
+)
+TARGET = 3 * 8  # bytes that the loss keeps of a token's target: its head, its column and its row, int64 each
+NAMES = {"reduce_scatter": "reduce_scatter_tensor", "all_gather": "all_gather_into_tensor"}
+NEVER = 1e30  # bytes/s: such a link, or memory, takes no time
+SMALL = 1e-9  # relative: float64 sums of thousands of kernels, where the plan multiplies
+SCALARS = 400  # bytes at most, one after another: the gradient's norm (a maximum, a count, a sum) and the loss
+
+
+@dataclass(frozen=True)
+class Real:
+    """A run, and how the planner knows its layout and its model."""
+
+    config: TrainConfig
+    layout: Layout
+    ranks: list[RankResult]
+
+    @property
+    def planned(self) -> PlannedLayout:
+        return planned_of(self.layout, self.config)
+
+    @property
+    def shape(self) -> ModelShape:
+        return shape_of(self.config)
+
+    def stage_of(self, rank: int) -> int:
+        """A rank's place in the pipeline."""
+        return rank // (self.layout.world_size // self.layout.pp)
+
+    def step(self, bandwidth: float) -> tuple[float, StepTime, dict[tuple[str, str], Sent]]:
+        """Seconds of the step on the clock, and in the plan with what is sent: on one node with such links."""
+        spec = ClusterSpec.parse(f"h100:1x{self.layout.world_size}")
+        chip = replace(spec.accelerator, memory_bandwidth=NEVER)
+        spec = replace(spec, accelerator=chip, inside=replace(spec.inside, bandwidth=bandwidth, latency=0.0))
+        costs = StepCosts(self.shape, spec, "fp32", HERE, PERFECT)
+        time, sent = costs.step(self.planned, self.config.global_batch)
+        seconds = report(as_if([rank.log for rank in self.ranks], spec, 1.0, 1.0)).seconds
+        return seconds, time, {(one.axis, NAMES.get(one.collective, one.collective)): one for one in sent}
+
+
+def noting_rank(world, config, layout, options):
+    """A rank of a run. Its memory has one more entry: what was held when a backward pass began, each kind at its most.
+
+    It sums small arrays, too, by algorithms that send as little as possible.
+    """
+    memories, most = [], dict.fromkeys(ledger.KINDS, 0)
+
+    def starting(watch=None):
+        memories.append(start(watch))
+        return memories[-1]
+
+    def noting(function):
+        def call(*arguments):
+            for kind, nbytes in memories[-1].held.items():
+                most[kind] = max(most[kind], nbytes)
+            return function(*arguments)
+
+        return call
+
+    start = ledger.start
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger, "start", starting)
+        patch.setattr(Tensor, "backward", noting(Tensor.backward))
+        patch.setattr(pipeline, "backward_inputs", noting(pipeline.backward_inputs))
+        patch.setattr(collectives, "FEW_STEPS_BYTES", 0)
+        result = train_rank(world, config, layout, options)
+    result.memory["before_backward"] = most
+    return result
+
+
+def words(texts: str) -> list[str]:
+    return [text.strip() for text in texts.split(";")]
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        pytest.param(config, text, id=f"{name}: {text}", marks=() if text in words(SHORT) else pytest.mark.long)
+        for name, (config, texts) in CASES.items()
+        for text in words(texts)
+    ],
+)
+def test_a_run_holds_sends_and_takes_what_was_planned(ranks, config, text):
+    layout = real_layout(text, config)
+    options = RunOptions(trace=True)
+    real = Real(config, layout, run(ranks(layout.world_size), config, layout, options, rank_function=noting_rank).ranks)
+    check_memory(real)
+    check_traffic(real)
+    check_seconds(real)
+
+
+# ── Memory: exact ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def check_memory(real: Real) -> None:
+    planned, shape, batch = real.planned, real.shape, real.config.global_batch
+    for number, result in enumerate(real.ranks):
+        stage, found = real.stage_of(number), result.memory
+        before = found["before_backward"]
+        plan = memory_of(shape, planned, batch, HERE, stage)
+        padded, left = padding(real, stage), left_out(real, stage)
+        if planned.zero < 2 or planned.grad_sync == "step":
+            more = HERE.gradient * padded * (1 + 1 / planned.shards)
+            assert before["gradients"] == plan.gradients + more or planned.schedule == "zb-h1"
+            assert before["parameters"] == plan.parameters + HERE.parameter * padded
+        elif planned.pp == 1 and planned.reshard_after_forward:
+            check_what_zero_gathers(real, plan, found)
+        if planned.schedule == "zb-h1":
+            assert before["activations"] == held_by_zb_h1(real, stage) <= plan.activations + left
+        else:
+            assert before["activations"] == plan.activations + left
+            if real.config.sequence_chunks == 1 or planned.recompute == "none":
+                assert found["activations"] == plan.activations + left + brought_back(real, plan, stage)
+        moments = HERE.optimizer * padded
+        assert 0 <= plan.optimizer + moments / planned.shards - found["optimizer"] <= moments
+        if str(real.layout) in ("dp=2", "dp=2,zero=1"):  # averages are float32 and new: for a moment beside the sums
+            owned = plan.optimizer / HERE.optimizer
+            sums = HERE.gradient * owned + HERE.parameter * owned  # ZeRO has dropped what was not this rank's
+            assert found["gradients"] == max(plan.gradients, sums)
+    copies = real.layout.world_size if not planned.zero else real.layout.world_size // planned.shards
+    every = sum(parameters_of_rank(shape, planned, stage).full for stage in range(planned.pp))
+    assert sum(rank.memory["optimizer"] for rank in real.ranks) == HERE.optimizer * every * copies / planned.pp
+
+
+def padding(real: Real, stage: int) -> float:
+    """Elements that ZeRO's units are longer on a rank than its parameters: shards are padded to divide them."""
+    planned, shape = real.planned, real.shape
+    if not planned.zero:
+        return 0
+    layer = parameters_of_layers(shape, planned, 1, 0).full
+    total = parameters_of_rank(shape, planned, stage).full
+    layers = sum(stages_of(real.config.layers, planned.stage_count)[stage :: planned.pp])
+    units = [layer] * layers + [total - layers * layer]
+    return sum(ceil(unit / planned.shards) * planned.shards - unit for unit in units)
+
+
+def left_out(real: Real, stage: int) -> float:
+    """Bytes of activations that the ledger of a rank counts, and the plan does not: tokens, targets, a few copies."""
+    config, planned, shape, e = real.config, real.planned, real.shape, HERE.activation
+    tokens = config.micro_batch * config.context / planned.cp
+    stages, micro_batches = stages_of(config.layers, planned.stage_count), planned.micro_batches(config.global_batch)
+    here = range(stage, planned.stage_count, planned.pp)
+    counts = [[1]] if planned.pp == 1 else [most_of_stage(planned, stage, micro_batches, one) for one in here]
+    layer = end = 0.0
+    if planned.sp:  # a norm saves its gain, which is a copy: see copy_parameter_to_group
+        layer += 2 * e * config.width * (planned.recompute != "full")
+        end += e * config.width
+    if config.sequence_chunks > 1 and planned.recompute == "none":
+        layer += 4 * config.heads / planned.tp * tokens  # the sum of a row's weights beside its exponent
+        if planned.cp_kind == "ulysses" or config.sequence_chunks > planned.cp:
+            layer += e * tokens * config.width / planned.tp  # the output of attention once more, chunk by chunk
+    if config.sequence_chunks > 1 and planned.recompute == "selective":
+        layer -= saved_scores(shape, planned, HERE)  # the plan recomputes nothing of a flash attention
+    in_flight = [sum(at) for at in zip(*counts, strict=True)]
+    stream = shape.dropout * tokens * config.width / (planned.tp if planned.sp else 1)
+    found = []
+    for at, count in zip(zip(*counts, strict=True), in_flight, strict=True):
+        if count < max(in_flight):
+            continue
+        total = layer * sum(number * stages[one] for number, one in zip(at, here, strict=True))
+        if stage == 0:  # the tokens of a micro-batch, and the one behind them, are one array of bytes
+            total += at[0] * config.micro_batch * (config.context + 1)
+            total += (at[0] - count / planned.virtual) * stream  # the plan spreads the embedding's mask over stages
+        if stage == planned.pp - 1:
+            total += at[-1] * (end + TARGET * tokens)
+        found.append(total)
+    return max(found)
+
+
+def most_of_stage(planned: PlannedLayout, rank: int, micro_batches: int, stage: int) -> list[int]:
+    """For how many micro-batches a rank holds activations of one of its stages, after each of its actions."""
+    found, count = [], 0
+    for action in schedule(planned.schedule, planned.pp, micro_batches, planned.virtual)[rank]:
+        if action.stage == stage:
+            count += (action.kind == "F") - (action.kind in "BW")
+        found.append(count)
+    return found
+
+
+def brought_back(real: Real, plan: Memory, stage: int) -> float:
+    """Bytes at the most of one layer's recomputation, beside what is held. The head and its target are gone by then."""
+    config, planned, sp = real.config, real.planned, real.layout.sp
+    if planned.recompute == "none":
+        return 0.0
+    tokens, e = config.micro_batch * config.context / planned.cp, HERE.activation
+    gone = TARGET * tokens * (stage == planned.pp - 1)
+    if planned.recompute == "selective":  # scores come when the MLP is gone: so a short context's are in nobody's way
+        return max(0.0, plan.recomputed - gone)
+    gone += e * config.width * sp * (stage == planned.pp - 1)
+    norm = e * tokens * config.width / (planned.tp if sp else 1)  # keeps here what it has made of its input, too
+    return plan.recomputed + norm + 2 * e * config.width * sp - gone
+
+
+def held_by_zb_h1(real: Real, stage: int) -> float:
+    """Between I and W a layer keeps the inputs of its products and norms: 9 of 17 arrays, and no scores.
+
+    The plan counts the whole layer: W also needs the gradients of the products' outputs, which the ledger does not
+    enter, and which make up for what is gone but for the scores (Qi et al., 2023, arXiv 2401.10241, section 2).
+    """
+    config, planned, shape = real.config, real.planned, real.shape
+    n, layers = config.context, config.layers // planned.pp
+    whole = layers * (saved_by_block(shape, planned, HERE, False) + saved_scores(shape, planned, HERE))
+    waiting = layers * (9 * HERE.activation * n * config.width + 2 * HERE.statistics * n)
+    if stage == 0:
+        whole += n + 1 + n * config.width
+        waiting += n + 1
+    if stage == planned.pp - 1:
+        head = saved_by_head(shape, planned, HERE)
+        whole += head + TARGET * n
+        waiting += head - HERE.activation * n * shape.vocab
+    most = now = 0.0
+    for action in schedule("zb-h1", planned.pp, planned.micro_batches(config.global_batch))[stage]:
+        now += {"F": whole, "I": waiting - whole, "W": -waiting}[action.kind]
+        most = max(most, now)
+    return most
+
+
+def check_what_zero_gathers(real: Real, plan: Memory, found: dict) -> None:
+    """Two layers at once, and the tied embedding all the while: of parameters, and of gradients to be sharded."""
+    shape, third = real.shape, real.layout.zero == 3
+    root = shape.embeddings + 2 * shape.width
+    together = root + 2 * parameters_of_layers(shape, real.planned, 1, 0).full
+    assert plan.gathered == together * (HERE.gradient + HERE.parameter * third)
+    assert found["before_backward"]["gradients"] == plan.gradients + HERE.gradient * root  # on its way all the while
+    if real.layout.prefetch or not third:
+        assert found["parameters"] == plan.parameters + HERE.parameter * together * third
+    # the head's gradient of the tied weight waits apart for the embedding's, and so does each as it is made
+    apart = shape.vocab * shape.width + 4 * shape.width**2
+    assert found["gradients"] == plan.gradients + HERE.gradient * (together + apart)
+
+
+# ── Traffic: exact, for all that grows with the model ────────────────────────────────────────────────────────────────
+
+
+def check_traffic(real: Real) -> None:
+    config, layout, planned, last = real.config, real.layout, real.planned, real.ranks[-1]
+    threshold = max(config.context * config.micro_batch, config.width)
+    found = [Counter() for _ in real.ranks]
+    for counter, result in zip(found, real.ranks, strict=True):
+        for row in result.collectives:
+            if row["elements"] > threshold:
+                counter[row["axis"], row["name"]] += row["bytes_sent"]
+    plan = {key: one.nbytes for key, one in real.step(1e12)[2].items()}  # of the slowest stage, which has the head
+    stream = config.micro_batch * config.context / planned.cp * config.width  # elements between two layers
+    micro_batches = planned.micro_batches(config.global_batch)
+    for (axis, name), nbytes in plan.items():
+        if axis == "dp":
+            sent = sum(found[-1][group, name] for group in ("dp", "dp_cp", "shard", "replicate"))
+            if planned.zero == 3 and planned.pp > 1 and name == "reduce_scatter_tensor":
+                # both ends sum a tied weight's gradient before it is sharded: its unit goes once a step
+                root = HERE.gradient * (real.shape.vocab + 2) * config.width  # with the last norm
+                nbytes -= (micro_batches - 1) * root / 2
+            pads = 9 * layout.dp * HERE.gradient if padding(real, real.stage_of(layout.world_size - 1)) else 0
+            assert nbytes <= sent <= nbytes + pads * micro_batches, name
+        elif axis == "tp" and planned.pp == 1:
+            # sums travel in float64; what the embedding looks up does not: a row and zeros, exact in float32. With sp
+            # it is all-reduced, and then split: as many bytes as the plan's reduce-scatter in float64
+            looked_up = (not planned.sp) * micro_batches * 2 * (layout.tp - 1) / layout.tp * stream * (8 - 4)
+            sent = sum(count for counter in found for (group, _), count in counter.items() if group == "tp")
+            assert sent == layout.world_size * (nbytes - looked_up)
+        elif (axis, name) == ("pp", "send") and config.layers % planned.stage_count == 0:
+            parts = 1 if planned.sp else layout.tp  # without sp every tensor-parallel rank sends all of it
+            assert found[-1]["pp", "send"] == parts * nbytes
+            messages = 2 * (planned.stage_count - 1) * micro_batches * layout.dp * layout.cp
+            assert sum(counter["pp", "send"] for counter in found) == messages * stream * 4 * parts
+        elif axis == "pp" and name == "all_reduce":
+            assert found[0]["embedding", name] == found[-1]["embedding", name] == nbytes
+        elif axis == "cp":
+            # keys and values travel twice, as in the plan. Their gradients are pairs of float64 here, 16 bytes for 4,
+            # and go all the way round a ring, N steps for the plan's N - 1
+            steps = layout.cp / (layout.cp - 1) if name in ("ring", "zigzag") else 1
+            back = {"ulysses": 1 / 3}.get(name, 4 / 3 * steps)
+            sent = sum(count for (group, _), count in found[-1].items() if group == "cp")
+            assert sent == pytest.approx(nbytes * (2 / 3 + back), rel=SMALL) or planned.recompute != "none"
+    assert last.collectives or layout.world_size == 1
+
+
+# ── Seconds ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def check_seconds(real: Real) -> None:
+    """Of what is sent, a plan leaves out scalars, the loss's statistics and gradients of norms; it knows no buckets."""
+    layout, planned, config = real.layout, real.planned, real.config
+    clock, plan, _ = real.step(NEVER)
+    if config.sequence_chunks > 1:  # whose diagonal chunks have each token attend to itself as well
+        assert 0.97 * clock < plan.total < clock
+        return
+    if config.layers % planned.stage_count in (0, 6):
+        assert plan.total == pytest.approx(clock, rel=SMALL)
+        assert (plan.bubble > 0) == (layout.pp > 1)
+    axes = {axis for axis in ("tp", "pp", "dp") if getattr(layout, axis) > 1}
+    for bandwidth in (1e13, 1e12, 1e11):
+        with_links = (*real.step(bandwidth), clock, bandwidth)
+        if axes == {"tp"}:
+            check_exposed_sums(real, *with_links)
+        elif axes == {"pp"}:
+            check_messages(real, *with_links)
+        elif axes == {"dp"} and planned.zero < 2:
+            check_gradients(real, *with_links)
+
+
+def check_exposed_sums(real: Real, clock: float, plan: StepTime, sent: dict, _, bandwidth: float) -> None:
+    """The plan is short of a few small sums, and long by what the embedding looks up: float32 here."""
+    config, t, m = real.config, real.layout.tp, real.planned.micro_batches(real.config.global_batch)
+    ring = 2 * (t - 1) / t / bandwidth  # seconds of an all-reduce, for each byte
+    tokens = config.micro_batch * config.context
+    loss = m * ring * tokens * (8 + 8 + 4)  # two sums in float64 and a maximum, for each token
+    norms = real.layout.sp * m * ring * 8 * config.width * (6 * config.layers + 2)  # gains and biases; biases of sums
+    looked_up = (not real.layout.sp) * m * ring * tokens * config.width * (8 - 4)
+    assert plan.total + loss + norms - looked_up == pytest.approx(clock, abs=SCALARS / bandwidth)
+    if real.layout.recompute == "none":
+        assert plan.tp == sum(one.seconds for one in sent.values())
+
+
+def check_messages(real: Real, clock: float, plan: StepTime, sent: dict, without: float, bandwidth: float) -> None:
+    """By the plan a rank waits for every message. Where it has slack they hide; those that fill and drain never do."""
+    layout, config = real.layout, real.config
+    tied = sent["pp", "all_reduce"].seconds
+    message = config.micro_batch * config.context * config.width * 4 / bandwidth
+    filling = 2 * (layout.pp - 1) * message
+    m = real.planned.micro_batches(config.global_batch)
+    if layout.schedule == "naive":
+        assert plan.total == pytest.approx(clock, abs=SCALARS / bandwidth)
+    elif message < without / (m + layout.pp - 1) / 10 and config.layers % real.planned.stage_count == 0:
+        assert without + tied + filling <= clock * (1 + SMALL)
+        late = message * ("zb-h1" in layout.schedule)  # with few micro-batches its last products wait for one more
+        assert (
+            clock - late - SCALARS / bandwidth
+            <= plan.total
+            <= without + tied + filling + m * 2 * layout.virtual * message
+        )
+
+
+def check_gradients(real: Real, clock: float, plan: StepTime, sent: dict, without: float, bandwidth: float) -> None:
+    """The plan sends what is ready at any time, and sees the last of as many parts as there are layers. Real gradients
+    wait for their bucket, and the tied embedding's for the end: what differs is at most one layer's and the head's.
+    With ZeRO 1 a run sums gradients when backward is over and gathers parameters after the update: it hides nothing,
+    where the plan hides both, as Megatron-LM's distributed optimizer does."""
+    layout, shape = real.layout, real.shape
+    if layout.zero:
+        seconds = sum(one.seconds for one in sent.values())
+        pads = 9 * layout.dp * HERE.gradient / bandwidth
+        assert without + seconds - SCALARS / bandwidth <= clock <= without + seconds + (SCALARS + pads) / bandwidth
+        assert plan.total < clock
+    elif layout.bucket_mb < 1:
+        all_reduce = sent["dp", "all_reduce"]
+        one_layer = without / real.planned.micro_batches(real.config.global_batch) / real.config.layers
+        ends = all_reduce.seconds * (shape.embeddings + shape.dense_block) / shape.parameters
+        assert without + all_reduce.exposed == pytest.approx(plan.total, rel=SMALL)
+        assert abs(clock - plan.total) <= one_layer + min(ends, all_reduce.seconds / 2)
