@@ -229,7 +229,7 @@ def test_a_layer_keeps_what_korthikanti_counts():
 
 
 def test_ranks_together_hold_each_parameter_once():
-    """But for norms, biases of sums and routers, which each tensor-parallel rank has, and a tied weight at both ends."""
+    """But for norms, biases of sums and routers, on all tensor-parallel ranks, and a tied weight at both ends."""
     for model, (tp, pp, virtual, ep) in product(
         published().values(), ((1, 1, 1, 1), (8, 1, 1, 8), (4, 4, 1, 2), (2, 8, 2, 1))
     ):
