@@ -1,0 +1,244 @@
+"""Failures: formulas against published figures, numeric minima, a Markov chain and counting; and the simulation.
+
+The simulation knows no formula. Its timelines are worked out by hand here, and long runs of it meet the formulas.
+"""
+
+from itertools import combinations, product
+from math import exp, expm1, inf, sqrt
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from minidist.plan.failures import simulation as failure_simulation
+from minidist.plan.failures.goodput import (
+    best_interval,
+    cluster_mtbf,
+    daly_interval,
+    expected_failures,
+    expected_wall_time,
+    first_order_waste,
+    goodput,
+    gpu_mtbf,
+    no_failure_probability,
+    young_interval,
+)
+from minidist.plan.failures.llama3 import DAYS, GPUS, PLANNED, UNEXPECTED, llama3_gpu_mtbf_hours, llama3_mtbf_hours
+from minidist.plan.failures.peer_memory import recoverable_probability
+from minidist.plan.failures.simulation import MICROSECONDS, Machines, simulate
+from minidist.plan.failures.spares import in_repair_probabilities, speed_with_spares, waiting_share
+
+HOUR = 3600
+M = 3.09 * HOUR  # Llama 3's
+NEVER = 1e9  # seconds
+
+# ── Formulas ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def minimum(function, low: float, high: float) -> float:
+    """Where a function with one valley is least, by golden-section search, to 1e-6 of the range."""
+    ratio = (5**0.5 - 1) / 2
+    for _ in range(30):
+        first, second = high - ratio * (high - low), low + ratio * (high - low)
+        low, high = (low, second) if function(first) < function(second) else (first, high)
+    return (low + high) / 2
+
+
+def test_rates_are_those_of_llama_3():
+    assert sum(UNEXPECTED.values()) == 419 and 419 + PLANNED == 466 and (DAYS, GPUS) == (54, 16_384)
+    shares = {cause: round(100 * count / 419, 1) for cause, count in UNEXPECTED.items()}
+    printed = {"GPU HBM3 memory": 17.2, "network switch or cable": 8.4, "GPU SRAM memory": 4.5}
+    assert {cause: shares[cause] for cause in printed} == printed
+    assert shares["faulty GPU"] == 35.3  # the paper prints 30.1, which does not follow from its counts
+    assert llama3_mtbf_hours() == pytest.approx(3.09, abs=0.005) and round(llama3_gpu_mtbf_hours()) == 50_677
+    assert cluster_mtbf(50_677, 16_384) == pytest.approx(3.09, abs=0.005)
+    assert gpu_mtbf(cluster_mtbf(1000.0, 64), 64) == 1000.0  # a power of two: exact
+    assert expected_failures(3.0, 24.0) == 8.0 and no_failure_probability(3.0, 3.0) == exp(-1)
+    assert no_failure_probability(7.0, 48.0) == pytest.approx(no_failure_probability(7.0, 24.0) ** 2, rel=1e-14)
+
+
+def test_intervals_are_those_of_the_papers_and_of_numeric_minima():
+    """Daly's figures 3, 4 and 5: delta = 5 min, M = 24 h, 6 h and 15 min. All in minutes."""
+    for mtbf, minutes in ((24 * 60, 117), (6 * 60, 57), (15, 9.1)):
+        assert daly_interval(mtbf, 5) == pytest.approx(minutes, abs=0.5 if minutes > 10 else 0.05)
+    for pause in (10, 300):  # a valley is flat: 1e-8 of waste is 1e-4 here
+        best = minimum(lambda interval, pause=pause: first_order_waste(M, interval, pause, 60), 1, M)
+        assert young_interval(M, pause) == pytest.approx(best, rel=1e-4)
+    for ratio, write in product((1e-4, 1e-3, 1e-2, 0.1, 0.5), (0, 30)):
+        pause = ratio * M
+        best = minimum(
+            lambda tau, pause=pause, write=write: -goodput(M, tau, pause, 300, write), max(30, pause / 999), 5 * M
+        )
+        # the first term that he leaves out is of the order of (delta / 2M)^(3/2), relative to the interval
+        assert (
+            daly_interval(M, pause) == pytest.approx(best, rel=(ratio / 2) ** 1.5 + 1e-4)
+            and young_interval(M, pause) > best
+        )
+        assert goodput(M, daly_interval(M, pause), pause) >= goodput(M, young_interval(M, pause), pause)
+    assert daly_interval(100.0, 200.0) == daly_interval(100.0, 1e6) == 100.0
+    assert daly_interval(100.0, 199.999) == pytest.approx(100.0, rel=0.12)  # 2 (1 + 1/3 + 1/9) - 2 = 8/9
+    assert best_interval(M, 10) == best_interval(M, 10, write=400) == daly_interval(M, 10)
+    longer = [goodput(M, interval, 10, 300, 600) for interval in (best_interval(M, 10, write=600), 700, 800, 2000)]
+    assert longer == sorted(longer, reverse=True) and best_interval(M, 10, write=600) == 600  # not below a write
+
+
+def test_goodput_is_dalys_complete_model_and_the_first_order_its_limit():
+    work, tau, pause, recovery = 500 * HOUR, 1800, 300, 600
+    daly = M * exp(recovery / M) * expm1((tau + pause) / M) * work / tau
+    assert expected_wall_time(work, M, tau, pause, recovery) == pytest.approx(daly, rel=1e-12)
+    assert goodput(M, tau, pause, recovery) == pytest.approx(work / daly, rel=1e-12)
+    for write in (0, 50):
+        assert goodput(1e15, 100, 25, 1000, write) == pytest.approx(100 / 125, rel=1e-10)  # without failures
+    assert goodput(100.0, 1e-9, 0.0, 20.0) == pytest.approx(exp(-0.2), rel=1e-9)  # saves that cost nothing
+    assert goodput(1.0, 1000.0, 10.0) == 0.0 and expected_wall_time(1.0, 1.0, 1000.0, 10.0) == inf
+    assert 0 < goodput(1.0, 600.0, 10.0) < 1e-200 and expected_wall_time(0.0, M, 600, 10) == 0.0
+    for pause in (0.001, 0.1, 1.0):  # what it leaves out is a third of the waste's square, and then of third order
+        interval = young_interval(M, pause)
+        first, exact = first_order_waste(M, interval, pause), 1 - goodput(M, interval, pause)
+        assert first - exact == pytest.approx(first**2 / 3, rel=2 * first + 1e-6 / first)  # and rounding
+        more = pause, min(pause, interval)  # R, and W
+        with_all = first_order_waste(M, interval, pause, *more)
+        assert with_all == pytest.approx(1 - goodput(M, interval, pause, *more), rel=2 * with_all)
+        assert first_order_waste(M, interval, pause, 0, more[1]) - first == pytest.approx(more[1] / M, rel=1e-6)
+    assert first_order_waste(100, 200, 100) > 1 > 1 - goodput(100, 200, 100)  # a share of more than all
+
+
+def test_machines_in_repair_are_a_markov_chain():
+    """Its stationary distribution, from a linear system: failures by the speed of the run, repairs side by side."""
+    for mtbf, repair, spares, machines, least in product((1.0, 0.2), (0.1, 1.0, 8.0), (0, 1, 4), (3, 8), (1, 2, 3)):
+        speeds = [1 - max(0, n - spares) / machines for n in range(spares + machines - least + 1)]
+        rates = np.diag([speed / mtbf for speed in speeds], 1)
+        rates += np.diag([n / repair for n in range(1, len(speeds) + 1)], -1)
+        balance = (rates - np.diag(rates.sum(axis=1))).T
+        balance[-1] = 1.0  # in place of one equation that follows from the others: shares add up to 1
+        shares = np.linalg.solve(balance, np.eye(len(rates))[-1])
+        case = mtbf, repair, spares, machines, least
+        assert in_repair_probabilities(*case) == pytest.approx(shares.tolist(), rel=1e-9), case
+        assert waiting_share(*case) == pytest.approx(shares[-1], rel=1e-9)
+        assert speed_with_spares(*case) == pytest.approx(shares[:-1] @ speeds, rel=1e-9)
+    assert speed_with_spares(1.0, 0.0, 0, 8, 8) == 1.0 and waiting_share(1.0, 0.0, 0, 8, 8) == 0.0
+    shares = in_repair_probabilities(0.1, 1000.0, 12_000, 8, 8)  # 10,000^10,000 / 10,000! does not fit a float
+    assert sum(shares) == pytest.approx(1.0) and max(shares) == pytest.approx(shares[10_000], rel=1e-9)
+
+
+def test_peers_memory_counts_what_all_choices_count():
+    assert recoverable_probability(16, 2, 2) == pytest.approx(0.933, abs=5e-4)  # GEMINI's figures
+    assert recoverable_probability(16, 2, 3) == 0.8
+    for machines, copies in ((8, 2), (9, 3), (8, 4), (6, 1), (4, 4)):
+        groups = [set(range(first, first + copies)) for first in range(0, machines, copies)]
+        for failed in range(machines + 1):
+            choices = [set(choice) for choice in combinations(range(machines), failed)]
+            good = sum(not any(group <= choice for group in groups) for choice in choices)
+            assert recoverable_probability(machines, copies, failed) == good / len(choices)
+    assert recoverable_probability(1024, 2, 513) == 0.0  # a group must lose both
+
+
+# ── The simulation ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+TIMELINES = {  # seconds from each failure to the next, the machines, seconds in all, and where they go
+    "trains to 10, 22, 25 (failure), 39; saves to 12, 24, 40 (the end)": (
+        [25], {"interval": 10, "pause": 2, "detection": 1, "restart": 3}, 40,
+        {"useful": 30, "saving": 5, "lost": 1, "detecting": 1, "restarting": 3}),
+    "a failure in a save loses the whole interval": (
+        [11], {"interval": 10, "pause": 2, "restart": 3}, 14, {"saving": 1, "lost": 10, "restarting": 3}),
+    "the snapshot at 12 is not yet written": (
+        [16.9], {"interval": 10, "pause": 2, "write": 5, "restart": 3}, 19.9,
+        {"saving": 2, "lost": 14.9, "restarting": 3}),
+    "the snapshot at 12 is written at 17": (
+        [17.1], {"interval": 10, "pause": 2, "write": 5, "restart": 3}, 20.1,
+        {"useful": 10, "saving": 2, "lost": 5.1, "restarting": 3}),
+    "fails at 5, and at 7 in the restart that began at 6; goes on at 11": (
+        [5, 2], {"interval": 10, "pause": 2, "detection": 1, "restart": 3}, 12,
+        {"useful": 1, "lost": 5, "detecting": 2, "restarting": 4}),
+    "waits from 6 to 25; the failure 2 s after the first comes 19 s later, at 26; waits from 27 to 46": (
+        [5, 2], {"interval": 10, "pause": 2, "detection": 1, "restart": 3, "machines": 2, "least": 2, "repair": 20}, 50,
+        {"useful": 1, "lost": 5, "detecting": 2, "restarting": 4, "waiting": 38}),
+    "a spare takes its place at once; the second failure, at 6, waits until 25, when the first is back": (
+        [5, 1], {"interval": 10, "pause": 2, "machines": 2, "least": 2, "spares": 1, "repair": 20}, 30,
+        {"useful": 5, "lost": 6, "waiting": 19}),
+    "three of four machines work from 5 to 35: back at 31, they come in with the save": (
+        [5], {"interval": 10, "pause": 0, "machines": 4, "least": 1, "repair": 26}, 45,
+        {"useful": 32.5, "lost": 5, "missing": 7.5}),
+    "fewer fail less often: of 60 s, 30 s with 3 of 4 use up 22.5, so the next comes at 72.5, after a save at 65": (
+        [5, 60], {"interval": 10, "pause": 0, "machines": 4, "least": 1, "repair": 30}, 73,
+        {"useful": 22.5 + 30 + 0.375, "lost": 12.5, "missing": 7.5 + 0.125}),
+}  # fmt: skip
+
+
+def test_timelines_are_those_worked_out_by_hand(monkeypatch):
+    for what, (gaps, machines, total, expected) in TIMELINES.items():
+        left = [*gaps, NEVER]
+        random = SimpleNamespace(exponential=lambda mean, left=left: left.pop(0))
+        monkeypatch.setattr(failure_simulation, "generator", lambda *names, random=random: random)
+        spent = simulate(Machines(M, **machines), total)
+        assert {part: time / MICROSECONDS for part, time in spent.parts.items() if time} == expected, what
+        assert spent.failures == len(gaps), what
+
+
+def test_the_parts_add_up_to_the_total_exactly_and_a_seed_names_a_run():
+    setups = [
+        Machines(M, interval=1500, pause=20.2, write=911.7, detection=61.3, restart=299.9),
+        Machines(M, 777.7, 33.3, write=500, restart=100, machines=7, least=3, spares=1, repair=9 * HOUR),
+        Machines(100.0, interval=200, pause=50, detection=7, restart=90, machines=3, least=1, repair=250),
+    ]
+    for setup, seed in product(setups, (0, 1)):
+        spent = simulate(setup, 12_345.678901 * 100, seed)
+        assert spent.total == 1_234_567_890_100 and min(spent.parts.values()) >= 0
+        assert spent.failures > 0 and spent.lost > 0
+        assert sum(map(spent.share, spent.parts)) == pytest.approx(1, rel=1e-15)
+    assert simulate(setups[0], 1e6, seed=3) == simulate(setups[0], 1e6, seed=3) != simulate(setups[0], 1e6, seed=4)
+
+
+def five_deviations(waste: float, failures: int) -> float:
+    """How far the waste of a run with so many failures may lie from its mean.
+
+    The failures come independently, and each costs a time X of its own. So the standard deviation of their whole cost
+    is sqrt(n E[X^2]), and relative to its mean sqrt(E[X^2] / E[X]^2 / n). The ratio is 4/3 for losses that are spread
+    evenly over an interval, less with a restart added, and 2 if they were exponential; 2 is used here. The cost of
+    failures is less than all of the waste. Five standard deviations are exceeded once in 1.7 million runs.
+    """
+    return 5 * sqrt(2 / failures) * waste
+
+
+N = 20_000  # failures of a long run
+SAVES = [(daly_interval(M, 60), 60, 0), (1500, 10, 900)]  # interval, pause and write
+LONG_SAVES = [(daly_interval(M, pause), pause, 0) for pause in (10, 300)] + [(1500, 10, write) for write in (300, 1500)]
+
+
+@pytest.mark.parametrize("saves", [SAVES, pytest.param(LONG_SAVES, marks=pytest.mark.long)], ids=["", "more"])
+def test_long_runs_agree_with_the_complete_model(saves):
+    for interval, pause, write in saves:
+        spent = simulate(Machines(M, interval, pause, write, detection=60, restart=300), N * M)
+        expected = 1 - goodput(M, interval, pause, 360, write)
+        tolerance = five_deviations(expected, N)
+        assert 1 - spent.share("useful") == pytest.approx(expected, abs=tolerance), (interval, pause, write)
+        assert tolerance < expected - (1 - goodput(M, interval, pause, 360)) or write < 900  # a long write is seen
+
+
+def test_it_agrees_where_hardly_an_interval_is_finished():
+    spent = simulate(Machines(100.0, interval=200, pause=50, detection=30, restart=60), N * 100.0)
+    useful = goodput(100.0, 200, 50, recovery=90)
+    kept = useful * N * 100.0 / 200  # intervals, each kept or not: a count, so about Poisson as well
+    assert useful < 0.08 and spent.share("useful") == pytest.approx(useful, rel=5 * sqrt(2 / kept))
+
+
+def test_waiting_and_going_on_smaller_agree_with_the_chain():
+    """A stretch of time as long as a repair counts as a sample of the share that waits, a number from 0 to 1 with a
+    variance of at most p (1 - p). A stretch depends on the ones next to it, so three count as one. Of a run that goes
+    on, the number in repair is about Poisson with mean T/M, and the formula is off by a part of the missing machines:
+    those that wait for a save, tau / T of them, and those that would not have trained anyway, the waste."""
+    total, waste = N * M, 1 - goodput(M, 1100, 60, 300)
+    for spares, repair in ((0, 2 * M), (4, 2 * M)):
+        spent = simulate(Machines(M, 1100, 60, restart=300, machines=64, least=64, spares=spares, repair=repair), total)
+        waiting = waiting_share(M, repair, spares, 64, 64)
+        tolerance = 5 * sqrt(3 * waiting * (1 - waiting) * repair / total)
+        assert spent.share("waiting") == pytest.approx(waiting, abs=tolerance), spares
+        expected = (1 - waste) * speed_with_spares(M, repair, spares, 64, 64)
+        assert spent.share("useful") == pytest.approx(expected, abs=tolerance + five_deviations(0.15, N)), spares
+    for spares, repair in ((4, 24 * HOUR),):
+        spent = simulate(Machines(M, 1100, 60, restart=300, machines=64, least=1, spares=spares, repair=repair), total)
+        speed = speed_with_spares(M, repair, spares, 64, 1)
+        sampling = 5 * sqrt(3 * repair / total) * sqrt(repair / M) / 64
+        tolerance = sampling + (1 - speed) * (waste + 1100 / repair) + five_deviations(waste, N)
+        assert spent.waiting == 0 and 1 - speed > 3 * sampling
+        assert spent.share("useful") == pytest.approx((1 - waste) * speed, abs=tolerance), spares
