@@ -1,8 +1,13 @@
-"""Large batches: the tradeoff's own properties, and the rules for the rate."""
+"""Large batches: the tradeoff's own properties, the rules for the rate, and the measured experiment with its page."""
 
-import numpy as np
+import importlib
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+
 import pytest
 
+from minidist.plan.batches.experiment import BatchExperiment, Noise, Ramped, Run
 from minidist.plan.batches.tradeoff import (
     Tradeoff,
     best_rate,
@@ -14,70 +19,110 @@ from minidist.plan.batches.tradeoff import (
     steps_to_loss,
 )
 
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 CRITICAL, LEAST = 700.0, 1000.0
+LAWS = {"adamw": Tradeoff(100.0, 3000.0), "lamb": Tradeoff(120.0, 2400.0)}
 
 
-@pytest.mark.parametrize("batch", [1, 37, 700, 1e6])
-def test_steps_and_samples_lie_on_the_hyperbola(batch):
-    steps, samples = steps_to_loss(batch, CRITICAL, LEAST), samples_to_loss(batch, CRITICAL, LEAST)
-    assert samples == pytest.approx(batch * steps)
-    assert (steps / LEAST - 1) * (samples / (CRITICAL * LEAST) - 1) == pytest.approx(1)
-
-
-def test_the_two_ends_and_the_middle():
+def test_steps_and_samples_lie_on_the_hyperbola_of_mccandlish():
+    for batch in (1, 37, 700, 1e6):
+        steps, samples = steps_to_loss(batch, CRITICAL, LEAST), samples_to_loss(batch, CRITICAL, LEAST)
+        assert samples == pytest.approx(batch * steps)
+        assert (steps / LEAST - 1) * (samples / (CRITICAL * LEAST) - 1) == pytest.approx(1)
     assert steps_to_loss(1e12, CRITICAL, LEAST) == pytest.approx(LEAST)
-    assert samples_to_loss(1e-9, CRITICAL, LEAST) == pytest.approx(CRITICAL * LEAST)
-    assert steps_to_loss(CRITICAL, CRITICAL, LEAST) == 2 * LEAST
     assert speedup(2, 1, 1e9) == pytest.approx(2) and speedup(2e9, 1e9, 1) == pytest.approx(1)
 
 
 def test_rules_of_the_rate():
     assert linear_rate(0.1, 256, 8192) == pytest.approx(3.2)  # Goyal et al.: ImageNet in one hour
     assert square_root_rate(1e-3, 256, 1024) == pytest.approx(2e-3)
-    batches = np.array([1.0, 2.0])
-    small = [best_rate(1.0, batch, 1e6) for batch in batches]
-    large = [best_rate(1.0, batch, 1e-6) for batch in batches]
-    assert small[1] / small[0] == pytest.approx(2, rel=1e-5) and large[1] / large[0] == pytest.approx(1)
+    small, large = (best_rate(1.0, 2.0, critical) / best_rate(1.0, 1.0, critical) for critical in (1e6, 1e-6))
+    assert small == pytest.approx(2, rel=1e-5) and large == pytest.approx(1)  # linear below, constant above
 
 
-@pytest.mark.parametrize("bad", [0, -1, float("nan")])
-def test_sizes_that_cannot_be(bad):
-    with pytest.raises(ValueError, match="batch must be above 0"):
-        steps_to_loss(bad, CRITICAL, LEAST)
-    with pytest.raises(ValueError, match="rate must be above 0"):
-        linear_rate(bad, 1, 2)
-
-
-def test_a_fit_finds_the_hyperbola_that_steps_come_from():
+def test_a_fit_finds_the_hyperbola_and_counts_relative_errors():
     exact = Tradeoff(LEAST, CRITICAL * LEAST)
     found = fit_tradeoff({batch: exact.steps(batch) for batch in (8, 64, 512, 4096)})
     assert found.least_steps == pytest.approx(LEAST) and found.critical_batch == pytest.approx(CRITICAL)
-
-
-def test_a_fit_counts_relative_errors():
-    """No constants nearby bring the sum of squared relative errors lower."""
     steps = {8: 900.0, 16: 470.0, 32: 300.0, 64: 190.0, 128: 160.0}
     found = fit_tradeoff(steps)
 
-    def error(law: Tradeoff) -> float:
+    def error(*factors: float) -> float:
+        law = Tradeoff(found.least_steps * factors[0], found.least_samples * factors[1])
         return sum((law.steps(batch) / measured - 1) ** 2 for batch, measured in steps.items())
 
-    for least_steps in (0.99, 1, 1.01):
-        for least_samples in (0.99, 1, 1.01):
-            other = Tradeoff(found.least_steps * least_steps, found.least_samples * least_samples)
-            assert error(found) <= error(other)
+    assert all(error(1, 1) <= error(*factors) for factors in product((0.99, 1, 1.01), repeat=2))
 
 
-@pytest.mark.parametrize(
-    ("steps", "message"),
-    [
-        ({8: 100.0}, "measure at least two batch sizes, not 1"),
-        ({8: 100.0, 16: 100.0, 32: 120.0}, "steps do not fall as the batch grows"),
-        ({8: 100.0, 16: 30.0}, "steps fall faster than the batch grows"),
-        ({8: 100.0, 16: 0.0}, "steps must be above 0"),
-        ({-8: 100.0, 16: 50.0}, "batch must be above 0"),
-    ],
-)
-def test_steps_that_no_tradeoff_has(steps, message):
-    with pytest.raises(ValueError, match=message):
-        fit_tradeoff(steps)
+def test_an_experiment_is_read_back_and_summed_up(tmp_path):
+    """The first seed tries four rates, of which the square-root rule's is best; the second takes that one."""
+    runs = []
+    for (optimizer, law), batch in product(LAWS.items(), (8, 32, 128)):
+        best, steps = square_root_rate(0.004, 8, batch), law.steps(batch)
+        for rate, seed, share in ((best / 2, 0, 1.5), (best, 0, 0.9), (best, 1, 1.1), (2 * best, 0, None)):
+            runs.append(Run(optimizer, batch, rate, seed, share and share * steps))
+    noise = tuple(
+        Noise(seed, quarter, 3.0 - quarter, 10.0 * (quarter + seed)) for seed, quarter in product((0, 1), range(4))
+    )
+    ramps = (Ramped(0, "", 50, 2.5), Ramped(0, "8,8,1000", 80, 2.4), Ramped(1, "", 50, 2.6))
+    made = BatchExperiment(2.3, 8, 32, 6400, 128, tuple(runs), noise, ramps)
+    made.write(tmp_path / "experiment.json")
+    assert BatchExperiment.read(tmp_path / "experiment.json") == made
+    assert [made.best_rate("adamw", batch) for batch in (8, 32, 128)] == [0.004, 0.008, 0.016]
+    assert made.rate_by(square_root_rate, "lamb", 32) == 0.008 and made.rate_by(linear_rate, "lamb", 32) == 0.016
+    assert made.mean_steps("adamw", 8, 0.004) == pytest.approx(LAWS["adamw"].steps(8))
+    assert made.mean_steps("adamw", 8, 0.008) is made.mean_steps("adamw", 8, 0.5) is None  # given up; never run
+    assert made.first_steps("adamw", 8, 0.004) == pytest.approx(0.9 * LAWS["adamw"].steps(8))
+    for optimizer, law in LAWS.items():
+        assert made.tradeoff(optimizer).critical_batch == pytest.approx(law.critical_batch)
+        assert [one.least_steps / law.least_steps for one in made.tradeoffs(optimizer)] == pytest.approx([0.9, 1.1])
+    assert made.noise_scale(2) == [20.0, 30.0] and [one.loss for one in made.ramped("")] == [2.5, 2.6]
+
+
+def test_the_benchmark_finds_where_a_loss_is_crossed_and_runs_a_job_once(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    benchmark = importlib.import_module("large_batches")
+    losses = {0: 5.5, 100: 3.0, 400: 2.0, 500: 2.2}
+    assert benchmark.crossing(losses, 2.5) == pytest.approx(200)  # half of the way, over the logarithm of steps
+    assert benchmark.crossing(losses, 1.9) is None
+    assert benchmark.crossing({0: 5.5, 32: 2.0}, 2.5) == 32  # nothing is known of the steps before
+    assert len({benchmark.Job("adamw", 8, 0.1, 0, patience) for patience in (100.0, 200.0)}) == 1
+
+
+def test_the_page_shows_what_was_measured():
+    found = BatchExperiment.read()
+
+    def span(values: list[float], middle: float, digits: str = ",.0f") -> str:
+        return f"{middle:{digits}} ({min(values):{digits}} to {max(values):{digits}})"
+
+    def words(steps: float | None) -> str:
+        return "given up" if steps is None else f"{steps:.0f}"
+
+    tables = [[], [], [], []]
+    for optimizer in found.optimizers:
+        for batch, mean in found.best_steps(optimizer).items():
+            best = found.best_rate(optimizer, batch)
+            seeds = found.steps(optimizer, batch, best)
+            assert len(seeds) == len(found.seeds)  # every batch has every seed at its best rate
+            cells = [optimizer, str(batch), f"{best:.2g}", span(seeds, mean), f"{batch * mean:,.0f}"]
+            cells += [f"{found.tradeoff(optimizer).steps(batch):.0f}", words(found.first_steps(optimizer, batch, best))]
+            for rule in (linear_rate, square_root_rate):
+                rate = found.rate_by(rule, optimizer, batch)
+                cells.append(f"{words(found.first_steps(optimizer, batch, rate))} ({rate:.2g})")
+            tables[0].append(cells)
+    names = {"least_steps": "S_min, steps", "least_samples": "E_min, samples"}
+    for name, title in {**names, "critical_batch": "critical batch size, samples"}.items():
+        laws = [(found.tradeoff(optimizer), found.tradeoffs(optimizer)) for optimizer in found.optimizers]
+        tables[1].append([title, *(span([getattr(o, name) for o in seeds], getattr(law, name)) for law, seeds in laws)])
+    for quarter in range(4):
+        loss = fmean(one.loss for one in found.noise if one.quarter == quarter)
+        scales = found.noise_scale(quarter)
+        tables[2].append([f"{quarter + 1}", f"{loss:.2f}", span(scales, fmean(scales))])
+    for ramp in dict.fromkeys(one.ramp for one in found.ramps):
+        runs = found.ramped(ramp)
+        title = f"`--rampup-batch-size {ramp}`" if ramp else f"batch {found.ramp_batch}"
+        losses = [one.loss for one in runs]
+        tables[3].append([title, str(runs[0].steps), span(losses, fmean(losses), ".3f")])
+    for rows in tables:
+        assert "\n".join(f"| {' | '.join(cells)} |" for cells in rows) in PAGE
