@@ -1,27 +1,66 @@
-"""Published runs: well formed, possible, and their figures against each other through the FLOPs of a token."""
+"""Published models and runs: well formed, possible, their figures against each other, and against their plans."""
 
 from math import prod
 
 import pytest
 
+from minidist.nn.gpt import GPT, GPTConfig
 from minidist.plan.cluster.hardware import ClusterSpec
-from minidist.plan.cluster.toml_tables import from_table
 from minidist.plan.layout import PlannedLayout
-from minidist.plan.models.library import model_of
+from minidist.plan.memory_check import parameter_count
+from minidist.plan.models.library import model_of, published
+from minidist.plan.validation.compare import compare
 from minidist.plan.validation.published import PublishedRun, published_runs, training_flops
 
-KEYS = {"dp", "tp", "sp", "cp", "pp", "virtual", "ep", "zero", "recompute", "micro_batch", "attention"}
 ROUNDED = 0.015  # figures are printed with two or three digits, and some are themselves made from rounded ones
+KEYS = {"dp", "tp", "sp", "cp", "pp", "virtual", "ep", "zero", "recompute", "micro_batch", "attention"}
 
-RUNS = pytest.mark.parametrize("run", published_runs(), ids=lambda run: run.name)
+# ── Models ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+WEIGHTS = {  # elements of the published weights, as Hugging Face counts them in the files' headers
+    "llama3-8b": 8_030_261_248, "llama3-70b": 70_553_706_496, "llama3-405b": 405_853_388_800,
+    "mixtral-8x7b": 46_702_792_704, "deepseek-v3": 671_026_419_200,
+}  # fmt: skip
+MPT = {  # NumParams in MosaicML's table
+    "70B": 64_862_437_376, "30B": 29_975_214_080, "13B": 12_853_954_560, "7B": 6_658_859_008, "3B": 2_651_837_440,
+    "1B": 1_315_950_592,
+}  # fmt: skip
+
+
+def test_models_have_the_published_parameters_and_flops():
+    """Narayanan et al., arXiv 2104.04473, equations 2 and 3: without the last norm; FLOPs take forward twice."""
+    assert {name: model_of(name).parameters for name in WEIGHTS} == WEIGHTS
+    assert {*WEIGHTS} < {*published()} and all(model.source and model.name for model in published().values())
+    assert model_of("mixtral-8x7b").active_parameters == 12_879_925_248  # "13B"
+    active = model_of("deepseek-v3").active_parameters
+    assert round(active / 1e9, 1) == 37.6 and round((active - 7168 * 129_280) / 1e9, 1) == 36.6  # without the embedding
+    for name in ("gpt3-175b", "megatron-22b", "megatron-530b", "megatron-1t"):
+        model = model_of(name)
+        h, n, v, s = model.width, model.layers, model.vocab, model.context
+        assert model.parameters - 2 * h == 12 * n * h * h + 13 * n * h + (v + s) * h, name
+        with_recomputation = 96 * s * n * h * h * (1 + s / (6 * h) + v / (16 * n * h))
+        head = 2 * s * v * h  # is not recomputed
+        assert 4 * s * model.forward_flops - head == pytest.approx(with_recomputation, rel=1e-12), name
+    for size, parameters in MPT.items():
+        shapes = {
+            run.model for run in published_runs() if run.name.startswith(f"MPT {size},") and run.shape.context == 2048
+        }
+        assert [model_of(shape).parameters for shape in shapes] == [parameters]
+
+
+def test_a_gpt_of_this_library_has_as_many_parameters():
+    for layers, heads, width, vocab, context in ((1, 1, 4, 4, 2), (3, 2, 10, 14, 7)):
+        config = GPTConfig(layers=layers, heads=heads, width=width, vocab=vocab, context=context)
+        model = model_of(f"layers={layers},heads={heads},width={width},vocab={vocab},context={context}")
+        real = sum(parameter.data.size for parameter in GPT(config).parameters())
+        assert model.parameters == model.active_parameters == real == parameter_count(config)
+
+
+# ── Runs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def layout_of(run: PublishedRun) -> dict[str, str]:
     return dict(setting.split("=") for setting in run.layout.split(","))
-
-
-def number(run: PublishedRun, key: str, default: int = 1) -> int:
-    return int(layout_of(run).get(key, default))
 
 
 def speeds(run: PublishedRun, convention: str) -> dict[str, float]:
@@ -44,48 +83,36 @@ def speeds(run: PublishedRun, convention: str) -> dict[str, float]:
 
 def spread(run: PublishedRun, convention: str) -> float:
     found = speeds(run, convention).values()
-    return max(found) / min(found) - 1
+    return max(found) / min(found) - 1 if found else 0.0
 
 
-def test_there_are_many_of_dense_models_and_some_with_experts():
-    runs = published_runs()
+def test_every_run_is_possible_and_its_figures_agree_in_the_convention_it_names():
+    runs, offenders = published_runs(), []
+    for run in runs:
+        layout, world = layout_of(run), ClusterSpec.parse(run.cluster).world_size
+        micro_batches, rest = divmod(run.batch, int(layout.get("dp", 1)) * int(layout["micro_batch"]))
+        problems = {
+            "an unknown key": layout.keys() - KEYS,
+            "does not fill its cluster": prod(int(layout.get(axis, 1)) for axis in ("dp", "tp", "cp", "pp")) != world,
+            "does not divide its batch": rest or not micro_batches,
+        }
+        if not any(problems.values()):
+            planned = PlannedLayout.parse(run.layout, world)
+            problems["is written otherwise"] = PlannedLayout.parse(str(planned), world) != planned
+            problems["cannot be"] = (
+                planned.problem(run.shape, run.batch) or planned.micro_batches(run.batch) != micro_batches
+            )
+        if run.flops_convention != "unknown":
+            problems["figures disagree"] = spread(run, run.flops_convention) >= ROUNDED
+        elif run.name.startswith("Llama 3 405B"):  # prints MFU and TFLOP/s, but no time: its convention stays open
+            problems["figures disagree"] = max(spread(run, "full"), spread(run, "causal")) >= ROUNDED
+        else:
+            problems["its convention follows"] = len(speeds(run, "full")) >= 2
+        offenders += [f"{run.name}: {what}: {found}" for what, found in problems.items() if found]
+    assert not offenders, "\n".join(offenders)
     assert len(runs) >= 150 and len({run.name for run in runs}) == len(runs)
     assert sum(run.shape.moe is not None for run in runs) >= 6
     assert {ClusterSpec.parse(run.cluster).accelerator.name.split()[0] for run in runs} >= {"V100", "A100", "H100"}
-
-
-@RUNS
-def test_a_layout_fills_its_cluster_and_its_batch(run):
-    layout = layout_of(run)
-    assert layout.keys() <= KEYS and {"recompute", "micro_batch", "attention"} <= layout.keys()
-    assert layout["recompute"] in ("none", "selective", "full") and layout["attention"] in ("standard", "flash")
-    cluster = ClusterSpec.parse(run.cluster)
-    assert prod(number(run, axis) for axis in ("dp", "tp", "cp", "pp")) == cluster.world_size
-    micro_batches, rest = divmod(run.batch, number(run, "dp") * number(run, "micro_batch"))
-    assert rest == 0 and micro_batches > 0
-    planned = PlannedLayout.parse(run.layout, cluster.world_size)
-    assert planned.micro_batches(run.batch) == micro_batches
-
-
-@RUNS
-def test_a_layout_can_split_its_model(run):
-    """Heads, tokens, experts and stages, and micro-batches in whole rounds where stages are interleaved."""
-    PlannedLayout.parse(run.layout, ClusterSpec.parse(run.cluster).world_size).check(run.shape, run.batch)
-
-
-@RUNS
-def test_figures_of_one_run_agree_in_the_convention_it_names(run):
-    if run.flops_convention == "unknown":
-        assert len(speeds(run, "full")) < 2 or run.name.startswith("Llama 3 405B")  # see below
-    else:
-        assert spread(run, run.flops_convention) < ROUNDED
-
-
-def test_llama_3_prints_mfu_and_tflops_but_no_time_so_its_convention_stays_open():
-    runs = [run for run in published_runs() if run.name.startswith("Llama 3 405B")]
-    for run in runs:
-        assert spread(run, "full") < ROUNDED and spread(run, "causal") < ROUNDED
-    assert len(runs) == 3
 
 
 def test_the_other_convention_would_disagree_where_scores_are_many():
@@ -94,60 +121,52 @@ def test_the_other_convention_would_disagree_where_scores_are_many():
     long = [run for run in published_runs() if run.shape.context >= 8192 and len(speeds(run, "full")) > 1]
     told = [run for run in long if run.flops_convention != "unknown"]
     assert len(told) > 25
-    for run in told:
-        assert spread(run, other[run.flops_convention]) > 2 * ROUNDED, run.name
+    assert [run.name for run in told if spread(run, other[run.flops_convention]) <= 2 * ROUNDED] == []
     causal = {run.name.split()[0] for run in published_runs() if run.flops_convention == "causal"}
     assert causal == {"Megatron-Bridge", "MegaScale"}
 
 
-def test_korthikanti_s_hfu_counts_repeated_scores_three_times():
-    """Its formulas: 72 B L s h^2 (1 + s/6h + v/12hL) for the model, with s/3h for the hardware."""
+def test_korthikanti_s_hfu_and_zero_s_bytes_follow_from_their_formulas():
+    """72 B L s h^2 (1 + s/6h + v/12hL) for the model, with s/3h for the hardware: repeated scores count three times.
+    Rajbhandari et al.: 2 + 2 + 12 bytes, of which stage 1 shards 12, stage 2 another 2 and stage 3 all."""
     runs = [run for run in published_runs() if run.name.startswith("Korthikanti") and run.hfu]
     for run in runs:
-        model = training_flops(run.shape, "full", "model")
-        once = training_flops(run.shape, "full", "hardware", "selective")
+        model, once = (training_flops(run.shape, "full", *count) for count in (("model",), ("hardware", "selective")))
         thrice = model + 3 * (once - model)
         assert run.hfu / run.mfu == pytest.approx(thrice / model, rel=0.003)  # of figures with three digits
         assert run.hfu / run.mfu > once / model * 1.004
     assert len(runs) == 4
-
-
-# NumParams in MosaicML's table: their shapes are held to the last parameter.
-MPT = {
-    "70B": 64_862_437_376, "30B": 29_975_214_080, "13B": 12_853_954_560, "7B": 6_658_859_008, "3B": 2_651_837_440,
-    "1B": 1_315_950_592,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("size", MPT)
-def test_mpt_has_the_published_number_of_parameters(size):
-    shapes = {
-        run.model for run in published_runs() if run.name.startswith(f"MPT {size},") and run.shape.context == 2048
-    }
-    assert [model_of(shape).parameters for shape in shapes] == [MPT[size]]
-
-
-def test_zero_s_figure_has_sixteen_bytes_a_parameter_and_their_shares():
-    """Rajbhandari et al.: 2 + 2 + 12 bytes, of which stage 1 shards 12, stage 2 another 2 and stage 3 all."""
     runs = [run for run in published_runs() if run.memory_count == "states"]
     for run, bytes_each in zip(runs, (16, 4 + 12 / 64, 2 + 14 / 64, 16 / 64), strict=True):
         assert run.memory_bytes == pytest.approx(7.5e9 * bytes_each, rel=0.02)  # 1.9 GB has two digits
         assert run.shape.parameters == pytest.approx(7.5e9, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"tflops_count": "hardwear"}, "tflops_count: the nearest is 'hardware'"),
-        ({"flops_convention": "half"}, "flops_convention: the nearest is"),
-        ({"mfu": None}, "no figure was published: give at least one of step_seconds"),
-        ({"mfu": "43 %"}, "mfu: expected a number of at least 0, got '43 %'"),
-        ({"layuot": "dp=8"}, "unknown key 'layuot': the nearest is 'layout'"),
-        ({"source": None}, "the key 'source' is missing"),
-    ],
-)
-def test_a_wrong_entry_is_named(change, message):
-    table = {"name": "x", "model": "gpt3-175b", "cluster": "a100:1x8", "layout": "dp=8", "batch": 8, "source": "y"}
-    table = {key: value for key, value in {**table, "mfu": 0.4, **change}.items() if value is not None}
-    with pytest.raises(ValueError, match=message):
-        from_table(PublishedRun, table, "here")
+STATED = {  # errors in docs/plan.md, rounded up: the mean of their sizes, the lowest and the highest of one run
+    ("tensor and pipeline parallel", "step_seconds"): (0.115, -0.46, 0.44),
+    ("tensor and pipeline parallel", "memory_bytes"): (0.125, -0.35, 0.18),
+    ("fully sharded", "step_seconds"): (0.33, -0.82, 0.0),  # PyTorch adds what the plan does not know
+    ("fully sharded", "memory_bytes"): (0.48, -0.71, 0.89),
+}
+
+
+def test_every_plan_is_within_the_stated_error_of_what_was_published():
+    """MFU is the step once more. Korthikanti's runs are the ones that say most: hand-tuned, with all that a plan asks."""
+    compared = [compare(run) for run in published_runs()]
+    offenders = [f"{one.run.name}: {one.problem}" for one in compared if one.problem]
+    for (family, name), (mean, lowest, highest) in STATED.items():
+        errors = {
+            one.run.name: figure.error
+            for one in compared
+            for figure in one.figures
+            if one.family == family and figure.name == name
+        }
+        offenders += [f"{run}: {name} {e:+.1%}" for run, e in errors.items() if not lowest <= e <= highest]
+        found = sum(map(abs, errors.values())) / len(errors)
+        offenders += [f"{family}: mean {name} {found:.1%}"] * (found > mean)
+        offenders += [
+            run
+            for run, e in errors.items()
+            if run.startswith("Korthikanti") and name != "memory_bytes" and abs(e) > 0.09
+        ]
+    assert not offenders, "\n".join(offenders)
