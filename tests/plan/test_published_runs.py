@@ -151,7 +151,7 @@ STATED = {  # errors in docs/plan.md, rounded up: the mean of their sizes, the l
 
 
 def test_every_plan_is_within_the_stated_error_of_what_was_published():
-    """MFU is the step once more. Korthikanti's runs are the ones that say most: hand-tuned, with all that a plan asks."""
+    """MFU is the step once more. Korthikanti's runs say most: they were tuned by hand, and all is known of them."""
     compared = [compare(run) for run in published_runs()]
     offenders = [f"{one.run.name}: {one.problem}" for one in compared if one.problem]
     for (family, name), (mean, lowest, highest) in STATED.items():

@@ -1,0 +1,166 @@
+"""Rooflines and what stands under them: inference, fused kernels, a mixture's traffic; each against a count."""
+
+from itertools import product
+from math import ceil
+
+import numpy as np
+import pytest
+
+from minidist import flops
+from minidist.nn.gpt import GPT, GPTConfig
+from minidist.nn.optim.optimizers import adamw_update
+from minidist.nn.tensor import no_grad
+from minidist.plan.cluster.fusion import ADAMW, BIAS_GELU, CHAINS, DROPOUT_ADD_NORM, MASKED_SOFTMAX, Chain, Kernel
+from minidist.plan.cluster.hardware import load
+from minidist.plan.cluster.inference import compute_bound_batch, decode, kv_bytes, largest_batch, prefill, weight_count
+from minidist.plan.cluster.roofline import (
+    Work,
+    attainable_flops,
+    kernel_seconds,
+    peak_flops,
+    ridge_point,
+    total_seconds,
+)
+from minidist.plan.expert_traffic import (
+    Links,
+    all_reduce_elements,
+    all_reduce_seconds,
+    all_to_all_elements,
+    all_to_all_seconds,
+    between_nodes,
+    smallest_k,
+)
+from minidist.plan.memory_check import parameter_count
+
+H100 = load().accelerators["h100"]
+SEVEN_BILLION = GPTConfig(vocab=50257, context=2048, layers=32, heads=32, width=4096)
+
+
+def test_the_longer_of_arithmetic_and_memory_decides_and_the_roof_bends_where_they_meet():
+    peak, bandwidth, ridge = 989.4e12, 3.35e12, ridge_point(H100, "bf16")
+    for work, seconds in (((peak, 1.0), 1.0), ((1.0, bandwidth), 1.0), ((peak, 2 * bandwidth), 2.0), ((0, 0), 0.0)):
+        assert kernel_seconds(H100, *work, "bf16") == pytest.approx(seconds)
+    work = Work(peak, bandwidth)
+    assert kernel_seconds(H100, peak, bandwidth, "bf16", flops_efficiency=0.5) == pytest.approx(2.0)
+    assert kernel_seconds(H100, peak, bandwidth, "bf16", memory_efficiency=0.8) == pytest.approx(1.25)
+    both = {"flops_efficiency": 0.5, "memory_efficiency": 0.8}
+    assert total_seconds(H100, [work, work], "bf16", **both) == pytest.approx(4.0)
+    assert ridge == pytest.approx(295.3, abs=0.05) and peak_flops(H100, "bf16") == peak
+    assert [attainable_flops(H100, "bf16", ridge * x) for x in (0.5, 1, 2)] == pytest.approx([peak / 2, peak, peak])
+    assert Work(6, 3).intensity == 2 and Work(6, 0).intensity == float("inf") and Work(6, 3) + Work(1, 2) == Work(7, 5)
+
+
+# ── Inference ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_products_are_those_that_a_real_forward_pass_counts():
+    """It has logits for all tokens, and computes the half of the scores that it masks."""
+    for layers, vocab in ((1, 256), (3, 30)):
+        config = GPTConfig(vocab=vocab, context=16, layers=layers, heads=4, width=32)
+        model, tokens, before = GPT(config), np.zeros((3, 16), np.int64), flops.snapshot()
+        with no_grad():
+            model(tokens, tokens)
+        counted, work = (flops.snapshot() - before)["forward"], prefill(config, 3, 16)
+        head = 2 * config.width * -(-vocab // 4) * 4
+        assert counted == work["products"].flops + (3 * 16 - 3) * head + work["attention"].flops * 2 * 16 / 17
+    config = SEVEN_BILLION
+    others = config.context * config.width + config.layers * (9 + 4) * config.width + 2 * config.width
+    assert weight_count(config) == parameter_count(config) - others  # positions, biases and norms
+
+
+def test_prefill_and_decode_are_the_two_ends_of_the_roofline():
+    """And step after step, decode computes what prefill does at once; but prefill has logits of the last token alone."""
+    one, whole = [decode(SEVEN_BILLION, 2, context) for context in range(1, 65)], prefill(SEVEN_BILLION, 2, 64)
+    assert sum(step["attention"].flops for step in one) == whole["attention"].flops
+    logits = 2 * 2 * 50272 * 4096  # 50,257 rounded up to 32 heads
+    assert sum(step["products"].flops for step in one) == whole["products"].flops + 63 * logits
+    assert sum(step["products"].nbytes for step in one) > 50 * whole["products"].nbytes  # the weights, 64 times
+    assert prefill(SEVEN_BILLION, 1, 2048)["products"].intensity > 3 * ridge_point(H100, "bf16")
+    assert decode(SEVEN_BILLION, 1, 2048)["products"].intensity == pytest.approx(1.0, abs=1e-2)
+    assert decode(SEVEN_BILLION, 4096, 2048)["attention"].intensity == pytest.approx(1.0, abs=1e-3)
+
+
+def test_the_batch_from_which_decode_is_compute_bound_and_the_largest_are_the_first_and_the_last():
+    for name, chip in load().accelerators.items():
+        precision = "bf16" if "bf16" in chip.flops else "fp16"
+        batch, ridge = compute_bound_batch(SEVEN_BILLION, chip, precision), ridge_point(chip, precision)
+        before, at = (decode(SEVEN_BILLION, number, 1)["products"].intensity for number in (batch - 1, batch))
+        assert before < ridge <= at, name
+        # a multiply-add for each weight of two bytes: one FLOP per byte and sample; each sample's activations move too
+        moved = (decode(SEVEN_BILLION, 2, 1)["products"].nbytes - decode(SEVEN_BILLION, 1, 1)["products"].nbytes) / 2
+        assert batch == ceil(ridge / (1 - ridge * moved / weight_count(SEVEN_BILLION)))
+    narrow = GPTConfig(vocab=256, context=64, layers=2, heads=4, width=64)  # activations move more than weights compute
+    assert compute_bound_batch(narrow, H100, "bf16") is None
+    assert decode(narrow, 10**9, 1)["products"].intensity < ridge_point(H100, "bf16")
+    batch, each = largest_batch(SEVEN_BILLION, H100, 2048), 2048 * kv_bytes(SEVEN_BILLION)
+    held = 2 * weight_count(SEVEN_BILLION) + batch * each
+    assert held <= 80e9 < held + each and each == 2048 * 2 * 32 * 4096 * 2
+    assert batch < compute_bound_batch(SEVEN_BILLION, H100, "bf16") and largest_batch(SEVEN_BILLION, H100, 10**6) == 0
+
+
+# ── Fused kernels ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Counting(np.ndarray):
+    """An array whose operations count the large arrays that they read and write, each once."""
+
+    passes = 0
+
+    def __array_ufunc__(self, ufunc, method, *inputs, out=(), **options):
+        plain = [np.asarray(value) if isinstance(value, np.ndarray) else value for value in inputs]
+        results = getattr(ufunc, method)(*plain, out=tuple(map(np.asarray, out)) or None, **options)
+        Counting.passes += len({id(value) for value in inputs if isinstance(value, np.ndarray)}) + 1
+        return out[0] if out else results.view(Counting)
+
+
+def test_chains_pass_over_memory_as_often_as_numpy_does_and_fusion_saves_bytes_over_bandwidth():
+    data, grad, exp_avg, exp_avg_sq = (np.ones(100, np.float32).view(Counting) for _ in range(4))
+    Counting.passes = 0
+    adamw_update(data, grad, exp_avg, exp_avg_sq, 1, 1e-3, (0.9, 0.95), 1e-8, 0.1)
+    assert Counting.passes == len(ADAMW.unfused) and {*ADAMW.inputs} == {"w", "g", "m", "v"}
+    passes = {chain.name: (len(chain.unfused), len(chain.fused)) for chain in CHAINS}
+    known = {BIAS_GELU: (4, 2), DROPOUT_ADD_NORM: (8, 5), MASKED_SOFTMAX: (12, 2), ADAMW: (32, 7)}
+    assert passes == {chain.name: count for chain, count in known.items()}
+    for chain in CHAINS:
+        assert {*chain.outputs} <= {name for kernel in chain.kernels for name in kernel.writes}
+        saved = chain.nbytes(10**6) - chain.nbytes(10**6, fused=True)
+        assert chain.seconds_saved(H100, 10**6) == pytest.approx(saved / 3.35e12) and saved > 0
+        assert chain.seconds_saved(H100, 10**6, memory_efficiency=0.5) == pytest.approx(2 * saved / 3.35e12)
+    assert BIAS_GELU.nbytes(1000, 2) == 8000 and BIAS_GELU.nbytes(1000, 2, fused=True) == 4000
+    assert DROPOUT_ADD_NORM.nbytes(1000, 2) == 7 * 2000 + 1000  # a mask has one byte for each element
+    chain = Chain("", (Kernel("", ("a",), ("b",)), Kernel("", ("b", "c", "a"), ("a",))), outputs=("a",))
+    assert chain.inputs == ("a", "c") and chain.fused == ["a", "c", "a"]  # b comes not from outside
+
+
+# ── A mixture's traffic ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_mixture_sends_what_is_counted_message_by_message():
+    """n tokens choose k of the ranks evenly: so many rows from each rank to each, and back, forward and backward."""
+    n, width = 96, 8
+    for ranks, node_size, k in product((1, 2, 8, 16, 32), (2, 8, 32), (1, 2, 8)):
+        if ranks % node_size and ranks > node_size:
+            continue
+        rows = [(other, k * n / ranks * width) for other in range(ranks) if other != 0]
+        crossing = 4 * sum(size for other, size in rows if other >= node_size)
+        staying = 4 * sum(size for other, size in rows if other < node_size)
+        links = Links(inside=10.0, between=1.0, node_size=node_size)
+        assert all_to_all_elements(n, width, k, ranks) == pytest.approx(crossing + staying)
+        assert between_nodes(n, width, k, ranks, node_size) == pytest.approx(crossing)
+        assert all_to_all_seconds(n, width, k, ranks, links) == pytest.approx(max(staying / 10, crossing))
+        if ranks <= node_size:
+            ring = 2 * sum(n * width / ranks for step in range(2 * (ranks - 1)))  # an all-reduce each way
+            assert all_reduce_elements(n, width, ranks) == pytest.approx(ring)
+            assert all_reduce_seconds(n, width, ranks, links) == pytest.approx(ring / 10)
+
+
+def test_from_how_many_experts_a_token_on_a_mixture_is_slower():
+    node = Links(inside=10.0, between=1.0, node_size=8)
+    assert [smallest_k(n, 8, 64, node) for n in (8, 4, 2, 16)] == [2, 2, 2, 1]  # 16: half of the rows on slow links
+    assert smallest_k(16, 8, 64, Links(1.0, 1.0, 8)) == 2
+    assert smallest_k(2, 2, 1, node) is None  # one expert for each token, inside: just as much
+    assert smallest_k(8, 8, 64, node, same_batch=True) == 9  # t times as many tokens for each tensor-parallel rank
+    assert smallest_k(64, 64, 256, Links(10.0, 1.0, 64), same_batch=True) == 65
+    assert smallest_k(64, 8, 64, node, same_batch=True) == 1  # 7/8 of the rows leave the node, ten times slower
+    assert smallest_k(64, 8, 64, Links(1.0, 1.0, 8), same_batch=True) == 9  # 7 x 8/8 / (7/8): 8 take as long
+    assert smallest_k(8, 8, 8, node, same_batch=True) is None
