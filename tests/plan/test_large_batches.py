@@ -3,7 +3,6 @@
 import importlib
 from itertools import product
 from pathlib import Path
-from statistics import fmean
 
 import pytest
 
@@ -80,9 +79,14 @@ def test_an_experiment_is_read_back_and_summed_up(tmp_path):
     assert made.noise_scale(2) == [20.0, 30.0] and [one.loss for one in made.ramped("")] == [2.5, 2.6]
 
 
-def test_the_benchmark_finds_where_a_loss_is_crossed_and_runs_a_job_once(monkeypatch):
+@pytest.fixture
+def benchmark(monkeypatch):
+    """benchmarks/large_batches.py as a module."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    benchmark = importlib.import_module("large_batches")
+    return importlib.import_module("large_batches")
+
+
+def test_the_benchmark_finds_where_a_loss_is_crossed_and_runs_a_job_once(benchmark):
     losses = {0: 5.5, 100: 3.0, 400: 2.0, 500: 2.2}
     assert benchmark.crossing(losses, 2.5) == pytest.approx(200)  # half of the way, over the logarithm of steps
     assert benchmark.crossing(losses, 1.9) is None
@@ -90,39 +94,17 @@ def test_the_benchmark_finds_where_a_loss_is_crossed_and_runs_a_job_once(monkeyp
     assert len({benchmark.Job("adamw", 8, 0.1, 0, patience) for patience in (100.0, 200.0)}) == 1
 
 
-def test_the_page_shows_what_was_measured():
+def test_the_page_shows_what_was_measured(benchmark):
     found = BatchExperiment.read()
-
-    def span(values: list[float], middle: float, digits: str = ",.0f") -> str:
-        return f"{middle:{digits}} ({min(values):{digits}} to {max(values):{digits}})"
-
-    def words(steps: float | None) -> str:
-        return "given up" if steps is None else f"{steps:.0f}"
-
-    tables = [[], [], [], []]
-    for optimizer in found.optimizers:
-        for batch, mean in found.best_steps(optimizer).items():
-            best = found.best_rate(optimizer, batch)
-            seeds = found.steps(optimizer, batch, best)
-            assert len(seeds) == len(found.seeds)  # every batch has every seed at its best rate
-            cells = [optimizer, str(batch), f"{best:.2g}", span(seeds, mean), f"{batch * mean:,.0f}"]
-            cells += [f"{found.tradeoff(optimizer).steps(batch):.0f}", words(found.first_steps(optimizer, batch, best))]
-            for rule in (linear_rate, square_root_rate):
-                rate = found.rate_by(rule, optimizer, batch)
-                cells.append(f"{words(found.first_steps(optimizer, batch, rate))} ({rate:.2g})")
-            tables[0].append(cells)
-    names = {"least_steps": "S_min, steps", "least_samples": "E_min, samples"}
-    for name, title in {**names, "critical_batch": "critical batch size, samples"}.items():
-        laws = [(found.tradeoff(optimizer), found.tradeoffs(optimizer)) for optimizer in found.optimizers]
-        tables[1].append([title, *(span([getattr(o, name) for o in seeds], getattr(law, name)) for law, seeds in laws)])
-    for quarter in range(4):
-        loss = fmean(one.loss for one in found.noise if one.quarter == quarter)
-        scales = found.noise_scale(quarter)
-        tables[2].append([f"{quarter + 1}", f"{loss:.2f}", span(scales, fmean(scales))])
-    for ramp in dict.fromkeys(one.ramp for one in found.ramps):
-        runs = found.ramped(ramp)
-        title = f"`--rampup-batch-size {ramp}`" if ramp else f"batch {found.ramp_batch}"
-        losses = [one.loss for one in runs]
-        tables[3].append([title, str(runs[0].steps), span(losses, fmean(losses), ".3f")])
-    for rows in tables:
-        assert "\n".join(f"| {' | '.join(cells)} |" for cells in rows) in PAGE
+    for cells in zip(*(column.cells for column in benchmark.batches_table(found).columns), strict=True):
+        rows = [
+            line
+            for line in PAGE.splitlines()
+            if line.startswith(f"| {cells[0]} | {cells[1]} | {cells[2]} | {cells[3]} (")
+        ]
+        assert rows and rows[0].endswith(f" | {' | '.join(cells[4:])} |")
+    names, values = (column.cells for column in benchmark.critical_table(found).columns)
+    for name, value in zip(names, values, strict=True):
+        assert value.split(": loss ")[-1] in PAGE, name
+    for optimizer, batch in product(found.optimizers, found.batches):  # every batch has every seed at its best rate
+        assert len(found.steps(optimizer, batch, found.best_rate(optimizer, batch))) == len(found.seeds)

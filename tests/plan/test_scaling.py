@@ -289,24 +289,15 @@ def span(limits: tuple[float, float], digits: str = ".3f") -> str:
 
 @pytest.mark.long
 def test_the_page_shows_every_run_the_law_and_what_it_predicts(measured, benchmark):
-    law, interval = measured.fit.law, measured.fit.interval
-    rows = []
-    for run in measured.runs + measured.next_runs:
-        predicted = span(measured.fit.predicted(run.parameters, run.tokens)) if run in measured.next_runs else ""
-        epochs, fitted = f"{run.tokens / measured.text_tokens:.1f}", f"{law.loss(run.parameters, run.tokens):.3f}"
-        row = [f"{run.budget:.3g}", str(run.width), f"{run.parameters:,}", f"{run.tokens:,}", epochs]
-        rows.append([*row, f"{run.loss:.3f}", fitted, predicted])
-    shown = re.findall(r"^\| \d[\d.e+]* \| \d+ \|.*$", PAGE, re.M)
-    assert [[cell.strip().strip("*") for cell in row.strip("|").split("|")] for row in shown] == rows
-    for name in ("E", "A", "alpha", "B", "beta", "size_exponent"):
-        limits = span(interval(lambda law, name=name: getattr(law, name)), ".3g")
-        assert f"| {name.replace('_', ' ')} | {getattr(law, name):.3g} | {limits} |" in PAGE
-    for curve in measured.curves + Experiment(measured.layers, measured.next_runs, (), measured.text_tokens).curves:
-        best = law.optimum(curve.flops)
-        limits = interval(lambda law, flops=curve.flops: law.optimum(flops).parameters)
-        numbers = " | ".join(f"{n:,.0f}" for n in (curve.parameters, measured.best_size(curve.flops), best.parameters))
-        row = f"| {curve.flops:.3g} | {numbers} | {span(limits, ',.0f')} | {best.tokens_per_parameter:.0f} |"
-        assert row in PAGE
+    law, page = measured.fit.law, PAGE.replace("**", "")
+    curves = measured.curves + Experiment(measured.layers, measured.next_runs, (), measured.text_tokens).curves
+    for table in (
+        benchmark.runs_table(measured),
+        benchmark.law_table(measured.fit),
+        benchmark.sizes_table(measured, curves),
+    ):
+        for row in zip(*(column.cells for column in table.columns if column.header != "products / C"), strict=True):
+            assert f"| {' | '.join(row)} |" in page
     smallest, predicted, largest = measured.next_runs
     best = law.optimum(predicted.budget).parameters
     assert f"{best:,.0f} parameters" in PAGE and predicted.loss < min(smallest.loss, largest.loss)
