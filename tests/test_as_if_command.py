@@ -1,4 +1,4 @@
-"""``minidist train --as-if``: what it prints, writes and refuses."""
+"""``minidist train --as-if``: what it prints and writes; tests/plan/refusals.txt has what it refuses."""
 
 import json
 
@@ -8,32 +8,23 @@ from minidist.analysis.clock.as_if import as_if
 from minidist.analysis.clock.report import Busy, RankTime, StepReport, report
 from minidist.cli import main as cli
 from minidist.cli.train.as_if import limit
-from minidist.comm import Cluster
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run
 
-SMALL = ["--layers", "2", "--heads", "2", "--width", "8", "--context", "8", "--global-batch", "4", "--steps", "2"]
+SMALL = "--layers 2 --heads 2 --width 8 --context 8 --global-batch 4 --steps 2 --micro-batch 1".split()  # noqa: SIM905
 
 
 def train(*flags: str) -> int:
-    return cli.main(["train", *SMALL, "--micro-batch", "1", *flags])
-
-
-@pytest.fixture(scope="module")
-def logs():
-    config = TrainConfig(layers=2, heads=2, width=8, context=8, global_batch=4, micro_batch=1, steps=2)
-    with Cluster(4) as cluster:
-        return [rank.log for rank in run(cluster, config, Layout(dp=2, tp=2), RunOptions(trace=True)).ranks]
+    return cli.main(["train", *SMALL, *flags])
 
 
 @pytest.mark.long
 def test_what_it_prints_and_writes(tmp_path, capsys):
     path, trace, png = tmp_path / "out.json", tmp_path / "trace.json", tmp_path / "out.png"
-    assert train(
-        "--dp", "2", "--tp", "2", "--as-if", "h100:2x2", "--json", str(path), "--trace", str(trace), "--png", str(png)
-    ) == 0  # fmt: skip
+    files = ["--json", str(path), "--trace", str(trace), "--png", str(png)]
+    assert train("--dp", "2", "--tp", "2", "--as-if", "h100:2x2", *files) == 0
     told = capsys.readouterr().out
     assert "one step as if on h100:2x2, microseconds" in told and "its fullest links" in told
     found = json.loads(path.read_text())["as_if"]
@@ -47,83 +38,45 @@ def test_what_it_prints_and_writes(tmp_path, capsys):
     assert sum(uplinks) == found["bytes_between_nodes"] > 0
     events = json.loads(trace.read_text())["traceEvents"]
     steps = [event for event in events if event["ph"] == "X" and event["name"] == "step 1"]
-    assert max(s["ts"] + s["dur"] for s in steps) - min(s["ts"] for s in steps) == pytest.approx(
-        found["seconds_per_step"] * 1e6, abs=2e-3
-    )  # a trace has whole nanoseconds
+    taken = max(step["ts"] + step["dur"] for step in steps) - min(step["ts"] for step in steps)
+    assert taken == pytest.approx(found["seconds_per_step"] * 1e6, abs=2e-3)  # a trace has whole nanoseconds
     assert png.stat().st_size > 10_000
 
 
 @pytest.mark.long
-def test_a_pipeline_is_drawn_as_a_grid(tmp_path):
+def test_a_pipeline_on_a_chip_without_float32_is_drawn_as_a_grid(tmp_path, capsys):
+    """The optimizer's kernels have no FLOPs that count, so only their bytes take time."""
     png = tmp_path / "out.png"
-    assert train("--pp", "2", "--as-if", "h100:2", "--png", str(png)) == 0
-    assert png.stat().st_size > 10_000
+    assert train("--pp", "2", "--precision", "bf16", "--as-if", "tpu-v4:2", "--png", str(png)) == 0
+    assert png.stat().st_size > 10_000 and "one step would take" in capsys.readouterr().out
 
 
 @pytest.mark.long
-def test_one_rank_has_no_links(capsys):
+def test_a_network_of_ones_own_and_a_checkpoint_that_moves_to_other_nodes(tmp_path, capsys):
+    net = tmp_path / "net.toml"
+    net.write_text('ranks = ["a", "b"]\n[[link]]\nbetween = ["a", "b"]\nbandwidth = 1e9\nlatency = 1e-3\n')
+    saved = ["--node-size", "1", "--save", str(tmp_path / "saved"), "--save-every", "1"]
+    assert train("--dp", "2", "--as-if", f"h100:2,network={net}", *saved) == 0
+    assert "a -> b" in capsys.readouterr().out
+    assert train("--dp", "4", "--as-if", f"h100:4,network={net}") == 2
+    assert "net.toml has 2 ranks and h100:1x4" in capsys.readouterr().err
+    assert cli.main(["train", "--resume", str(tmp_path / "saved" / "step-000001"), "--as-if", "h100:2"]) == 0
+    assert "µs on h100:1x2" in capsys.readouterr().out
+    png = tmp_path / "out.png"  # a run that was over has no step to replay
+    assert cli.main(["train", "--resume", str(tmp_path / "saved"), "--as-if", "h100:2", "--png", str(png)]) == 2
+    told = capsys.readouterr()
+    assert "fingerprint:" in told.out and "there is none to replay: leave --as-if out" in told.out
+    assert "--png draws the last steps, and this run took none" in told.err and not png.exists()
+
+
+@pytest.mark.long
+def test_one_rank_has_no_links_and_a_run_that_cannot_be_replayed_still_brings_its_results(
+    capsys, monkeypatch, tmp_path
+):
     assert train("--as-if", "h100:1") == 0
     told = capsys.readouterr().out
     assert "its fullest links" not in told and "µs on h100:1x1, 100% of it computing" in told
 
-
-@pytest.mark.parametrize(
-    ("flags", "error"),
-    [
-        (["--dp", "3", "--as-if", "h100:2x2"], "the layout has 3 ranks and h100:2x2 has 4 accelerators: choose h100:3"),
-        (["--as-if", "h10:1"], "unknown hardware 'h10': the nearest is 'h100'"),
-        (
-            ["--as-if", "v100:1", "--precision", "bf16"],
-            "V100 SXM2 32 GB has no bf16 arithmetic: choose from fp32, fp16",
-        ),
-        (["--as-if", "h100:1", "--efficiency", "1.5"], "--efficiency must be above 0 and at most 1, but is 1.5"),
-        (
-            ["--dp", "2", "--as-if", "h100:2", "--elastic", "--peer-copies", "1"],
-            "--as-if needs as many ranks to the end",
-        ),
-        (["--as-if", "tpu-v4:2,network=rails"], "a torus has no switches and no network cards: leave network out"),
-        (["--as-if", "h100:1,network=rails,network=tree"], "network is given twice"),
-        (["--as-if", "h100:2x8,network=rail-only,oversubscription=4"], "network=rail-only has none"),
-        (["--efficiency", "0.5"], "--efficiency and --memory-efficiency are about --as-if: add --as-if CLUSTER"),
-    ],
-)
-def test_bad_input_ends_before_a_rank_starts(flags, error, capsys, monkeypatch):
-    monkeypatch.setattr("minidist.cli.train.command.new_cluster", None)  # whoever starts ranks fails
-    assert train(*flags) == 2
-    assert error in capsys.readouterr().err
-
-
-GRAPH = """
-ranks = ["a", "b"]
-[[link]]
-between = ["a", "b"]
-bandwidth = 1e9
-latency = 1e-3
-"""
-
-
-@pytest.mark.long
-def test_a_network_of_ones_own(tmp_path, capsys):
-    path = tmp_path / "net.toml"
-    path.write_text(GRAPH)
-    assert train("--dp", "2", "--as-if", f"h100:2,network={path}") == 0
-    assert "a -> b" in capsys.readouterr().out
-    assert train("--dp", "4", "--as-if", f"h100:4,network={path}") == 2
-    assert "net.toml has 2 ranks and h100:1x4" in capsys.readouterr().err
-    path.write_text(GRAPH + "one_way = true\n")
-    assert train("--dp", "2", "--as-if", f"h100:2,network={path}") == 2
-    assert "no path from rank 1 (b) to rank 0 (a)" in capsys.readouterr().err
-
-
-@pytest.mark.long
-def test_a_chip_without_float32_updates_in_it_all_the_same(capsys):
-    """The optimizer's kernels have no FLOPs that count, so only their bytes take time."""
-    assert train("--precision", "bf16", "--as-if", "tpu-v4:1") == 0
-    assert "one step would take" in capsys.readouterr().out
-
-
-@pytest.mark.long
-def test_a_run_that_cannot_be_replayed_still_brings_its_results(capsys, monkeypatch, tmp_path):
     def fail(*_):
         raise ValueError("no such luck")
 
@@ -135,51 +88,27 @@ def test_a_run_that_cannot_be_replayed_still_brings_its_results(capsys, monkeypa
     assert json.loads(path.read_text())["as_if"] is None
 
 
-@pytest.mark.parametrize(
-    ("in_use", "told"), [(0.05, "no link carried more than 5% of what it could"), (0.3, "4.0 times as long as alone")]
-)
-def test_shared_links_are_the_limit_only_if_they_are_in_use_for_long(in_use, told):
+def test_shared_links_are_the_limit_only_if_they_are_in_use_for_long():
     """One small message that shares a link in an idle network is no reason for a long step."""
-    links = [Busy(("leaf0", "spine"), in_use, nbytes=1, utilization=in_use)]
-    assert told in limit(StepReport(1.0, [RankTime(0.1, 0.9, 0.9, 0.0)], links, slowed=4.0, bytes_between_nodes=1))
+    for in_use, told in ((0.05, "no link carried more than 5% of what it could"), (0.3, "4.0 times as long as alone")):
+        links = [Busy(("leaf0", "spine"), in_use, nbytes=1, utilization=in_use)]
+        ranks = [RankTime(0.1, 0.9, 0.9, 0.0)]
+        assert told in limit(StepReport(1.0, ranks, links, slowed=4.0, bytes_between_nodes=1))
 
 
-def test_the_same_from_python(logs):
+def test_from_python_a_slower_network_only_makes_ranks_wait(ranks):
+    config = TrainConfig(layers=2, heads=2, width=8, context=8, global_batch=4, micro_batch=1, steps=2)
+    logs = [rank.log for rank in run(ranks(4), config, Layout(dp=2, tp=2), RunOptions(trace=True)).ranks]
+    told = [report(as_if(logs, spec)) for spec in ("h100:4", "h100:2x2", "h100:2x2,oversubscription=8")]
+    assert told[0].seconds < told[1].seconds < told[2].seconds
+    computing = [sum(rank.computing for rank in one.ranks) for one in told]
+    assert computing == pytest.approx([computing[0]] * 3)
+    assert told[0].bytes_between_nodes == 0 < told[1].bytes_between_nodes == told[2].bytes_between_nodes
+    fast, slow = (report(as_if(logs, "a100:4", share, share)) for share in (0.8, 0.4))
+    assert slow.ranks[0].computing == pytest.approx(2 * fast.ranks[0].computing)  # of half the efficiency
     found = as_if(logs, "h100:2x2")
     assert report(found).seconds < found.seconds  # of two steps, the last
     with pytest.raises(ValueError, match="has 3 ranks"):
         as_if(logs[:3], "h100:2x2")
     with pytest.raises(ValueError, match="there is no 'step 9' in the log: choose from step 0, step 1"):
         report(found, "step 9")
-
-
-def test_a_slower_network_only_makes_ranks_wait(logs):
-    told = [report(as_if(logs, spec)) for spec in ("h100:4", "h100:2x2", "h100:2x2,oversubscription=8")]
-    assert told[0].seconds < told[1].seconds < told[2].seconds
-    computing = [sum(rank.computing for rank in one.ranks) for one in told]
-    assert computing == pytest.approx([computing[0]] * 3)
-    assert told[0].bytes_between_nodes == 0 < told[1].bytes_between_nodes == told[2].bytes_between_nodes
-
-
-def test_half_the_efficiency_takes_twice_the_computing(logs):
-    fast, slow = (report(as_if(logs, "a100:4", share, share)) for share in (0.8, 0.4))
-    assert slow.ranks[0].computing == pytest.approx(2 * fast.ranks[0].computing)
-
-
-@pytest.mark.long
-def test_the_layout_of_a_checkpoint_moves_to_the_clusters_nodes(tmp_path, capsys):
-    assert train("--dp", "2", "--node-size", "1", "--save", str(tmp_path), "--save-every", "1") == 0
-    capsys.readouterr()
-    assert cli.main(["train", "--resume", str(tmp_path / "step-000001"), "--as-if", "h100:2"]) == 0
-    assert "µs on h100:1x2" in capsys.readouterr().out
-
-
-@pytest.mark.long
-def test_a_run_that_was_over_has_no_step_to_replay(tmp_path, capsys):
-    assert train("--dp", "2", "--save", str(tmp_path)) == 0
-    capsys.readouterr()
-    png = tmp_path / "out.png"
-    assert cli.main(["train", "--resume", str(tmp_path), "--as-if", "h100:2", "--png", str(png)]) == 2
-    told = capsys.readouterr()
-    assert "fingerprint:" in told.out and "there is none to replay: leave --as-if out" in told.out
-    assert "--png draws the last steps, and this run took none" in told.err and not png.exists()
