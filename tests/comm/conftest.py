@@ -1,7 +1,7 @@
-"""One suite for every transport: its tests take ``ranks``, and do not know what carries the messages.
+"""One suite for every transport: tests that take ``ranks`` do not know what carries the messages.
 
-``pytest`` runs it on shared memory. ``mpiexec -n 5 python tests/comm/conformance/on_job.py`` runs the same tests on the
-processes of an MPI job; tests/comm/mpi does that.
+``pytest`` runs them on shared memory. ``mpiexec -n 5 python tests/comm/on_job.py`` runs the files that it lists on the
+processes of an MPI job; test_conformance_on_mpi.py does that.
 """
 
 import pytest
@@ -10,7 +10,6 @@ from clusters import PatientCluster
 from minidist.comm.runtime.new_cluster import job_size, new_cluster
 from minidist.comm.runtime.warm import WarmClusters
 
-collect_ignore = [] if job_size() is None else ["test_failing_runs.py"]  # a failure ends the whole job
 PATIENCE = 60  # seconds in which nothing moves, after which a run on the job ends
 
 
@@ -31,12 +30,17 @@ def small_queues(ranks):
 
 
 class RanksOfJob:
-    """The first ``size`` ranks of the job; the test is skipped where the job has fewer."""
+    """The first ``size`` ranks of the job."""
 
     def __init__(self, size: int) -> None:
-        if size > job_size():
-            pytest.skip(f"the job has {job_size()} ranks, and this needs {size}")
         self.cluster = new_cluster(size)
 
-    def run(self, function, *arguments) -> list:
+    def run(self, function, *arguments, timeout=None) -> list:
         return self.cluster.run(function, *arguments, patience=PATIENCE)
+
+
+@pytest.fixture
+def on_mpi():
+    """For tests that need the ranks of an MPI job."""
+    if job_size() is None:
+        pytest.skip("MPI's part of test_conformance_on_mpi.py")

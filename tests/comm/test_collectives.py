@@ -1,0 +1,147 @@
+"""Every collective, by every algorithm, leaves what NumPy says; on MPI also what MPICH's own collectives leave."""
+
+from itertools import combinations, product
+from operator import attrgetter
+
+import numpy as np
+from calls import LARGE, REDUCING, available, call, cases, inputs, methods, ops_of, wrong
+
+import minidist as md
+from minidist.comm import tables
+
+# Ranks, ranks on a node, and the groups that call at the same time, each with its ranks in an order of their own.
+SHAPES = [
+    (1, 1, [[0]]),
+    (2, 2, [[0, 1]]),
+    (2, 1, [[1, 0]]),
+    (3, 3, [[0, 1, 2]]),
+    (3, 1, [[2, 0, 1]]),
+    (4, 2, [[0, 2, 1, 3]]),  # neighbours are on different nodes
+    (4, 2, [[0, 1, 2]]),  # not as many on every node: no hierarchical algorithm
+    (5, 5, [[0, 1, 2, 3, 4]]),
+    (5, 5, [[3, 1], [0, 2, 4]]),
+    (6, 3, [[0, 1, 2, 3, 4, 5]]),
+    (6, 2, [[0, 1, 2, 3, 4, 5]]),
+    (6, 3, [[5, 0, 4, 1], [3, 2]]),
+    (7, 7, [[0, 1, 2, 3, 4, 5, 6]]),
+    (8, 4, [[0, 1, 2, 3, 4, 5, 6, 7]]),
+]
+
+
+def check(world, node_size: int, groups: list, turn: int) -> list[str]:
+    """Make all calls of a rank's group; return what is wrong."""
+    md.place_on_nodes(world, node_size)
+    mine = [group for group in map(world.new_group, groups) if group is not None]
+    problems = [wrong(group, case) for group in mine for case in cases(group.nodes, turn)]
+    return [*filter(None, problems), *(problem for group in mine for problem in wrong_splits(group))]
+
+
+def wrong_splits(group) -> list[str]:
+    """Of an all-to-all in which rank a sends (a + 2 b) % 4 rows to rank b, which only both of them know."""
+    rank, problems = group.rank, []
+    rows = np.array([[(a + 2 * b) % 4 for b in range(group.size)] for a in range(group.size)])
+    for algorithm in [algorithm for name, algorithm in methods(group.nodes) if name == "all_to_all_single"]:
+        outgoing = np.concatenate([np.full((n, 3), 100 * rank + b) for b, n in enumerate(rows[rank])])
+        incoming = np.empty((rows[:, rank].sum(), 3), int)
+        md.all_to_all_single(incoming, outgoing, list(rows[:, rank]), list(rows[rank]), group, algorithm=algorithm)
+        expected = np.concatenate([np.full((n, 3), 100 * a + rank) for a, n in enumerate(rows[:, rank])])
+        problems += [f"splits, {algorithm}, rank {rank}"] * (not np.array_equal(incoming, expected))
+    md.barrier(group)
+    return problems
+
+
+def test_results_are_numpys(ranks, small_queues):
+    for turn, (size, node_size, groups) in enumerate(SHAPES):
+        if available(size):
+            problems = [problem for found in ranks(size).run(check, node_size, groups, turn) for problem in found]
+            assert problems == [], (size, node_size, groups)
+    assert small_queues(3).run(check, 3, [[0, 1, 2]], len(SHAPES)) == [[]] * 3, "queues smaller than the arrays"
+
+
+def test_every_two_settings_meet():
+    """Algorithm, elements, dtype, operation, root, in place or not; of dtypes and operations those that can."""
+    every = [
+        case
+        for turn, (size, node_size, groups) in enumerate(SHAPES)
+        for ranks in groups
+        if size > 1
+        for case in cases(tuple(rank // node_size for rank in ranks), turn)
+    ]
+    settings = {"algorithm": lambda case: (case.collective, case.algorithm), "root": lambda case: case.root > 0}
+    settings |= {name: attrgetter(name) for name in ("elements", "dtype", "op", "how")}
+    for (one, first), (other, second) in combinations(settings.items(), 2):
+        chosen = [case for case in every if "op" not in (one, other) or case.collective in REDUCING]
+        met = {(first(case), second(case)) for case in chosen if case.elements < LARGE}
+        values = [sorted(set(column), key=str) for column in zip(*met, strict=True)]
+        left_out = {pair for pair in product(*values) if pair not in met}
+        assert all({one, other} == {"dtype", "op"} and pair[1] not in ops_of(pair[0]) for pair in left_out), left_out
+
+
+def differing_from_mpich(world, turn: int) -> list:
+    """The cases in which MPICH's own collectives leave something else than ours."""
+    from mpi4py import MPI
+
+    ops = {"SUM": MPI.SUM, "AVG": MPI.SUM, "PRODUCT": MPI.PROD, "MIN": MPI.MIN, "MAX": MPI.MAX}
+    ops_of_bools = {"SUM": MPI.LOR, "PRODUCT": MPI.LAND, "MIN": MPI.LAND, "MAX": MPI.LOR}
+    comm, rank, different = world.transport.comm, world.rank, []
+    for case in cases(world.nodes, turn):
+        if case.dtype == "float16" or case.how.startswith("in place"):  # MPI has no float16
+            continue
+        ours, (one, many) = call(world, case)[0][0], inputs(world, case)
+        op = (ops_of_bools if case.dtype == "bool" else ops)[case.op.name]
+        small, large, root = one[rank].copy(), many[rank].copy(), case.root
+        theirs = np.empty_like(ours)
+        match case.collective:
+            case "broadcast":
+                theirs = small
+                comm.Bcast(theirs, root)
+            case "reduce":
+                theirs = theirs if rank == root else small
+                comm.Reduce(small, theirs, op, root)
+            case "all_reduce":
+                comm.Allreduce(small, theirs, op)
+            case "reduce_scatter_tensor":
+                comm.Reduce_scatter_block(large, theirs, op)
+            case "all_gather_into_tensor":
+                comm.Allgather(small, theirs)
+            case "all_to_all_single":
+                comm.Alltoall(large, theirs)
+            case "scatter":
+                comm.Scatter(large, theirs, root)
+            case "gather":
+                theirs = theirs if rank == root else small
+                comm.Gather(small, theirs, root)
+        if case.collective in REDUCING and case.op.name == "AVG" and (case.collective != "reduce" or rank == root):
+            theirs = theirs / theirs.dtype.type(world.size)
+        different += [] if np.array_equal(ours, theirs) else [(case, ours, theirs)]
+    return different
+
+
+def test_results_are_mpichs(ranks, on_mpi):
+    for size in available(1, 2, 3, 5, 8):
+        for different in ranks(size).run(differing_from_mpich, size):
+            assert different == [], size
+
+
+def sums(world, node_size: int) -> dict[str, tuple[bytes, bytes]]:
+    """By each algorithm the bits of a sum in float32, and of one in float64 that is rounded once, as gradients are."""
+    md.place_on_nodes(world, node_size)
+    x = np.random.default_rng(world.rank).standard_normal(10_007).astype(np.float32)
+    found = {}
+    for algorithm in tables.ALL_REDUCE:
+        narrow, wide = x.copy(), x.astype(np.float64)
+        for y in (narrow, wide):
+            md.all_reduce(y, group=world, algorithm=algorithm)
+        found[algorithm] = narrow.tobytes(), wide.astype(np.float32).tobytes()
+    return found
+
+
+def test_all_ranks_get_the_same_bits_and_float64_sums_show_no_algorithm(ranks):
+    """float32 sums do: it is what float64 sums are for."""
+    for size, node_sizes in ((5, [5]), (6, [1, 2, 3])):
+        if size in available(size):
+            results = [result for n in node_sizes for result in ranks(size).run(sums, n)]
+            assert all(one == other for k in range(len(node_sizes)) for one, other in
+                       combinations(results[k * size : (k + 1) * size], 2))  # fmt: skip
+            assert len({wide for result in results for _, wide in result.values()}) == 1
+            assert len({narrow for narrow, _ in results[0].values()}) > 1

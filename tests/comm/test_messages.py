@@ -1,0 +1,570 @@
+"""Messages between two ranks: every size and dtype, order, tags, batches, groups, and what is left over."""
+
+import os
+import sys
+import time
+import warnings
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+from calls import available
+
+import minidist as md
+from minidist import trace
+from minidist.comm.point_to_point import _irecv, recv_reduce, sendrecv
+from minidist.comm.transports.messages import SHORT
+
+DTYPES = "?bBhHiIlLefdgFDG"  # NumPy's letters: bool, integers, floating point, complex
+LIMIT = 60  # seconds, of each wait that ends by itself only if all goes well
+
+
+def neighbours(world) -> tuple[int, int]:
+    return (world.rank + 1) % world.size, (world.rank - 1) % world.size
+
+
+def piece(world) -> int:
+    """The bytes of a piece: no transport takes more than 4 of them at once."""
+    return import_module(type(world.transport).__module__).PIECE
+
+
+def sizes_of(world) -> list[int]:
+    """Bytes: 0, 1, and around a short message, a piece of the transport, and its queue where there is one."""
+    limits = [SHORT, piece(world)]
+    limits += [queue.capacity for queue in world.transport.outgoing.values() if hasattr(queue, "capacity")][:1]
+    limits += [4 * limits[-1], 5 * limits[-1]]  # as many pieces as may be in flight, and more
+    return [0, 1, 63, 64, 65, *(limit + more for limit in limits for more in (-1, 0, 1))]
+
+
+def filled(nbytes: int, salt: int) -> np.ndarray:
+    """Bytes that repeat with a period that divides no size of a piece."""
+    return np.resize((np.arange(251) * 7 + salt).astype(np.uint8), nbytes)  # (nbytes,)
+
+
+def every_size(world, expected_first: bool) -> None:
+    """Rank 0 sends to each other rank in turn; the others post their receives before the messages come, or after."""
+    sizes = sizes_of(world)
+    if world.rank == 0:
+        for peer in range(1, world.size):
+            if expected_first:
+                md.recv(np.empty(1), peer, world, tag=3)
+            works = [md.isend(filled(nbytes, i), peer, world, tag=1) for i, nbytes in enumerate(sizes)]
+            works.append(md.isend(np.ones(1), peer, world, tag=2))
+            assert all(work.wait() for work in works)
+        return
+    boxes, receives = [np.full(nbytes, 99, np.uint8) for nbytes in sizes], []
+    if expected_first:
+        receives = [md.irecv(box, 0, world, tag=1) for box in boxes]
+        md.send(np.ones(1), 0, world, tag=3)
+    md.recv(np.empty(1), 0, world, tag=2)
+    if not expected_first:
+        assert len(world.transport.unexpected[0]) == len(sizes)  # all have come, and wait for their receives
+        receives = [md.irecv(box, 0, world, tag=1) for box in boxes]
+    for i, (box, receive) in enumerate(zip(boxes, receives, strict=True)):
+        receive.wait()
+        assert box.tobytes() == filled(len(box), i).tobytes(), f"message {i} of {len(box)} bytes"
+
+
+def rings_and_sums(world) -> None:
+    """Arrays of every size go round a ring and come home, in both directions. On the way each rank adds to its own what
+    its left neighbour has, by both calls that can, and overwrites what it has sent."""
+    right, left = neighbours(world)
+    for nbytes in sizes_of(world):
+        for to, source in ((right, left), (left, right)):
+            x = filled(nbytes, world.rank)
+            for _ in range(world.size):
+                y = np.empty_like(x)
+                ops = [md.P2POp(md.isend, x, to, world, 5), md.P2POp(md.irecv, y, source, world, 5)]
+                for work in md.batch_isend_irecv(ops):
+                    assert work.wait() is True and work.is_completed()
+                x[:] = 255
+                x = y
+            assert x.tobytes() == filled(nbytes, world.rank).tobytes(), nbytes
+        mine, theirs = (np.arange(-(-nbytes // 8)) + 1000 * rank for rank in (world.rank, left))
+        x = mine.copy()
+        sendrecv(mine, right, x, left, world, np.add)
+        assert np.array_equal(x, mine + theirs), f"sendrecv of {nbytes} bytes"
+        work = md.isend(mine, right, world)
+        recv_reduce(x, left, world, np.maximum)
+        work.wait()
+        assert np.array_equal(x, np.maximum(mine + theirs, theirs)), f"recv_reduce of {nbytes} bytes"
+
+
+def every_dtype(world) -> None:
+    """To and fro: the bits are the same, NaN's too. Three of the shapes hold one element or none."""
+    for letter in DTYPES:
+        for shape in [(), (0,), (1,), (3, 0), (5, 7), (2, 3, 1000)]:
+            content = filled(int(np.prod(shape)) * np.dtype(letter).itemsize, 5)
+            sent = (content % 2 if letter == "?" else content).view(letter).reshape(shape)
+            back = np.zeros(shape, letter)
+            if world.rank == 0:
+                md.send(sent, 1, world)
+                md.recv(back, 1, world)
+                assert back.tobytes() == sent.tobytes(), (letter, shape)
+            else:
+                md.recv(back, 0, world)
+                md.send(back, 0, world)
+
+
+def crowd(world, messages: int) -> None:
+    """Each rank sends every other many messages; they are received last tag first, and by tag in their order."""
+    sizes = np.random.default_rng(3).choice([0, 1, 100, 511, 513, 5000, 40_000], messages)  # elements
+    others, tags = [(world.rank + i) % world.size for i in range(1, world.size)], 7
+    sends = [
+        md.isend(np.full(n, 1000 * world.rank + i), peer, world, tag=i % tags)
+        for i, n in enumerate(sizes)
+        for peer in others
+    ]
+    received = {}
+    for peer in others:
+        for tag in reversed(range(tags)):
+            for i in range(tag, messages, tags):
+                box = np.full(sizes[i], -1)
+                received[peer, i] = box, md.irecv(box, peer, world, tag=tag)
+    for (peer, i), (box, work) in received.items():
+        work.wait()
+        assert (box == 1000 * peer + i).all(), f"message {i} from rank {peer}"
+    for work in sends:
+        work.wait()
+
+
+def test_messages_of_every_size_and_dtype_arrive_whole(ranks):
+    for size in available(2, 3):
+        for expected_first in (True, False):
+            ranks(size).run(every_size, expected_first)
+        ranks(size).run(rings_and_sums)
+    ranks(2).run(every_dtype)
+    for size, messages in ((2, 200), (3, 60)):
+        ranks(size).run(crowd, messages)
+
+
+@pytest.mark.long
+def test_five_ranks_with_many_messages_in_flight(ranks):
+    ranks(5).run(rings_and_sums)
+    ranks(5).run(crowd, 400)
+
+
+def over_2_gib(world) -> None:
+    """A length that no 32-bit int holds. The ends of the array, and what is around 2 GiB, differ from the rest."""
+    places, n = [0, 1, 2**31 - 1, 2**31, 2**31 + 4], 2**31 + 5
+    x = np.zeros(n, np.uint8)
+    x[places] = [1, 2, 3, 4, 5] if world.rank == 0 else 0
+    md.broadcast(x, 0, world)
+    assert x[places].tolist() == [1, 2, 3, 4, 5] and int(np.count_nonzero(x)) == 5
+
+
+@pytest.mark.long
+def test_more_than_2_gib(ranks):
+    ranks(2).run(over_2_gib)
+
+
+# Order
+
+
+def one_tag(world) -> bool:
+    """Messages with one tag, small ones and larger than a queue. Some are awaited before they come; the others
+    come first, and are set aside while the receiver waits for one behind them with another tag."""
+    large = 200_000  # 1.6 MB, more than a queue
+    sizes = [1, 1, large, large, large, 7, 7, 0, large, large, 3, 3]
+    if world.rank == 0:
+        works = [md.isend(np.full(n, i), 1, world, tag=1) for i, n in enumerate(sizes)]
+        works.append(md.isend(np.full(1, -1), 1, world, tag=2))
+        return all(work.wait() for work in works)
+    boxes = [np.full(n, -9) for n in sizes]
+    works = [md.irecv(box, 0, world, tag=1) for box in boxes[:3]]
+    md.recv(np.empty(1, int), 0, world, tag=2)  # it comes behind all the others
+    assert len(world.transport.unexpected[0]) == len(sizes) - 3
+    works += [md.irecv(box, 0, world, tag=1) for box in boxes[3:]]
+    return all(work.wait() for work in works) and all((box == i).all() for i, box in enumerate(boxes))
+
+
+def while_it_arrives(world, combine, before: int, go_on: Path) -> bool:
+    """A receive is posted while its message is arriving, behind so many complete ones with its tag: another receive was
+    waiting. The sender moves no more than the first pieces until then."""
+    n = 6 * piece(world) // 8
+    if world.rank == 0:
+        works = [md.isend(np.full(n, i), 1, world, tag=1) for i in range(before + 1)]
+        works.append(md.isend(np.ones(1), 1, world, tag=2))
+        for work in works[:before]:
+            work.wait()
+        works[before].is_completed()
+        deadline = time.monotonic() + LIMIT
+        while not go_on.exists():  # without a call that would move messages
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return all(work.wait() for work in works)
+    transport, later = world.transport, md.irecv(np.empty(1), 0, world, tag=2)
+    while len(transport.unexpected[0]) < before or transport.arriving[0] is None:
+        assert not later.is_completed()
+    assert transport.arriving[0].offset < 8 * n
+    boxes = [np.full(n, -9) for _ in range(before + 1)]
+    works = [_irecv(box, 0, world, 1, "irecv", combine) for box in boxes]
+    assert transport.arriving[0] is not None  # the last is matched while it arrives
+    go_on.touch()
+    found = all(work.wait() for work in (*works, later))
+    return found and all((box == (i - 9 if combine else i)).all() for i, box in enumerate(boxes))
+
+
+def test_messages_with_one_tag_do_not_overtake_each_other(ranks, tmp_path):
+    assert ranks(2).run(one_tag) == [True, True]
+    for number, (combine, before) in enumerate(((None, 0), (np.add, 0), (None, 1))):
+        assert ranks(2).run(while_it_arrives, combine, before, tmp_path / f"go on {number}") == [True] * 2, number
+
+
+def first_come(world):
+    """Rank 0 takes one message of each other rank, as they come; each sends when its turn is."""
+    if world.rank:
+        md.recv(np.empty(1, int), 0, world)  # the word to go
+        md.send(np.full(world.rank, world.rank), 0, world, tag=1)
+        return None
+    turns, boxes = [3, 1, 2], {rank: np.zeros(rank, int) for rank in range(1, world.size)}
+    works, came = {rank: md.irecv(box, rank, world, tag=1) for rank, box in boxes.items()}, []
+    for rank in turns:
+        md.send(np.zeros(1, int), rank, world)
+        found = list(works)[md.wait_any(list(works.values()))]
+        works.pop(found).wait()
+        came.append(found)
+    assert all((box == rank).all() for rank, box in boxes.items())
+    return came
+
+
+def both_there_and_one_that_may_still_come(world):
+    if world.rank:
+        md.send(np.zeros(world.rank * 200_000), 0, world)  # one of them is larger than a queue
+        if world.rank == 2:
+            time.sleep(0.5)  # rank 1 has finished, and rank 0 has waited long for both
+            md.send(np.ones(1), 0, world)
+        return None
+    works = [md.irecv(np.empty(rank * 200_000), rank, world) for rank in (1, 2)]
+    for work in works:
+        work.wait()
+    found = [md.wait_any(works), md.wait_any(works[::-1])]
+    alone = md.irecv(np.empty(1), 2, world)
+    return [*found, md.wait_any([alone])]
+
+
+def one_may_still_send(world):
+    if world.rank == 0:
+        never, box = md.irecv(np.empty(1), 1, world), np.empty(1)
+        found = md.wait_any([never, md.irecv(box, 2, world)])
+        md.send(np.ones(1), 1, world)
+        never.wait()
+        return found
+    if world.rank == 1:
+        md.recv(np.empty(1), 0, world)
+        md.send(np.ones(1), 0, world)
+    else:
+        time.sleep(0.5)  # rank 0 has waited long for both
+        md.send(np.ones(1), 0, world)
+    return None
+
+
+def test_wait_any_takes_messages_as_they_come(ranks):
+    """Of several that are there the first in the list counts."""
+    assert ranks(4).run(first_come)[0] == [3, 1, 2]
+    assert ranks(3).run(both_there_and_one_that_may_still_come)[0] == [0, 0, 0]
+    assert ranks(3).run(one_may_still_send)[0] == 1
+
+
+# In the background, and in several groups
+
+
+def while_collectives_run(world) -> bool:
+    """Messages, synchronous and asynchronous collectives of two groups, all at once between two ranks."""
+    other, peer = world.new_group([1, 0]), 1 - world.rank
+    a, b, c = np.full(300_000, 1.0), np.full(7, 2.0), np.full(200_000, 3.0)
+    first = md.all_reduce(a, group=world, async_op=True, algorithm="ring")
+    second = md.all_reduce(c, group=other, async_op=True, algorithm="ring")
+    arrived = np.empty(100_000)
+    works = md.batch_isend_irecv(
+        [md.P2POp(md.isend, np.full(100_000, 5.0 + world.rank), peer, world), md.P2POp(md.irecv, arrived, peer, world)]
+    )
+    md.all_reduce(b, group=world)  # goes behind the first, on the same group
+    for work in (second, *works, first):
+        work.wait()
+    return a[-1] == 2 and b[-1] == 4 and c[-1] == 6 and arrived[-1] == 5.0 + peer
+
+
+def progress_without_waiting(world) -> bool:
+    """An asynchronous all-reduce comes to its end while the rank does something else, not in wait()."""
+    x = np.ones(1 << 20)
+    work, deadline = md.all_reduce(x, group=world, async_op=True, algorithm="ring"), time.monotonic() + LIMIT
+    while not work.is_completed() and time.monotonic() < deadline:
+        np.sqrt(np.ones(100_000))  # computing
+    return work.is_completed() and bool((x == world.size).all())
+
+
+def programs(world) -> tuple:
+    """Each sums an array, then sums what it has made of the sum, on a group of the same ranks."""
+    inside, count = world.new_group(list(range(world.size))), 4
+    arrays, order = [np.full(5, float(world.rank + i)) for i in range(count)], []
+
+    def program(i):
+        md.all_reduce(arrays[i], group=inside)
+        arrays[i] *= world.rank + 1
+        md.all_reduce(arrays[i], group=inside)
+        order.append(i)
+
+    works = [world.start(f"program {i}", lambda i=i: program(i)) for i in range(count)]
+    after = np.ones(1)
+    md.all_reduce(after, group=world)  # of the group itself: waits its turn behind them
+    assert order == list(range(count)) and all(work.is_completed() for work in works)
+    works[-1].wait()
+    return [array[0] for array in arrays], after[0]
+
+
+def forgets_to_wait(world) -> int:
+    """What is not waited for still ends, and a send of 8 MiB, more than a queue, arrives."""
+    md.all_reduce(np.ones(100_000), group=world, async_op=True, algorithm="ring")
+    box = np.empty(1 << 20, int)
+    md.isend(np.ones(3), 1 - world.rank, world, tag=1)
+    md.irecv(np.empty(3), 1 - world.rank, world, tag=1)
+    if world.rank == 0:
+        md.isend(np.arange(1 << 20), 1, world)
+        return 0
+    md.recv(box, 0, world)
+    return int(box[-1])
+
+
+def numpys_errors(world) -> None:
+    """Any wait moves the pieces of all messages, and so combines what another call receives, in another block."""
+    if world.rank == 0:
+        md.send(np.full(3, 1e308), 1, world, tag=0)
+        md.send(np.ones(3), 1, world, tag=1)
+        return
+    with np.errstate(over="raise"):
+        reducing = _irecv(np.full(3, 1e308), 0, world, 0, "recv_reduce", np.add)
+    md.recv(np.empty(3), 0, world, tag=1)
+    with pytest.raises(FloatingPointError, match="overflow"):
+        reducing.wait()
+
+
+def test_what_runs_in_the_background_ends_in_order_and_disturbs_nobody(ranks):
+    for _ in range(3):
+        assert all(ranks(2).run(while_collectives_run))
+    assert all(ranks(3).run(progress_without_waiting))
+    for size in available(1, 3, 5):
+        factor, sums = size * (size + 1) // 2, [sum(rank + i for rank in range(size)) for i in range(4)]
+        for found in ranks(size).run(programs):
+            assert found == ([factor * total for total in sums], size)
+    assert ranks(2).run(forgets_to_wait) == [0, (1 << 20) - 1]
+    ranks(2).run(numpys_errors)
+
+
+def groups_of_groups(world) -> list:
+    """Groups of the same members keep their messages apart; a group of a group counts within the group."""
+    one, two = world.new_group([0, 1, 2]), world.new_group([0, 1, 2])
+    if world.rank < 2:
+        for value, group in ((1.0, one), (2.0, two)):
+            md.isend(np.array([value]), 1 - world.rank, group)
+        for value, group in ((2.0, two), (1.0, one)):
+            x = np.empty(1)
+            md.recv(x, 1 - world.rank, group)
+            assert x[0] == value
+    some = world.new_group([3, 1, 2])
+    pair = some and some.new_group([0, 2])
+    if pair is None:
+        return []
+    x = np.array([float(world.rank)])
+    md.all_reduce(x, group=pair)
+    mesh = md.init_device_mesh((2,), mesh_dim_names=("dp",), group=pair)
+    assert mesh.get_local_rank("dp") == pair.rank
+    return [pair.ranks, x[0]]
+
+
+def meshes(world) -> dict:
+    mesh, sums = md.init_device_mesh((2, 3), mesh_dim_names=("dp", "tp"), group=world), {}
+    for name in ("dp", "tp"):
+        x = np.array([world.rank])
+        md.all_reduce(x, group=mesh.get_group(name))
+        sums[name] = int(x[0])
+    assert mesh.get_coordinate() == (mesh.get_local_rank("dp"), mesh.get_local_rank("tp")) == divmod(world.rank, 3)
+    assert (mesh.size(), mesh.size("dp"), mesh.size("tp")) == (6, 2, 3) and repr(mesh) == "DeviceMesh(dp=2, tp=3)"
+    more = md.init_device_mesh((1, 2, 3), mesh_dim_names=("pp", "dp", "cp"), group=world)
+    both = more.flatten(("dp", "cp"), "dp_cp")
+    assert repr(both) == "DeviceMesh(pp=1, dp_cp=6)" and both.get_group("dp_cp").ranks == tuple(range(6))
+    assert both.get_group("pp").ranks == (world.rank,)
+    return sums
+
+
+def nodes_of_groups(world) -> tuple:
+    before, links = world.nodes, md.comm.nodes.placement.Links(between=md.comm.nodes.placement.Link(1e9, 1e-5))
+    md.place_on_nodes(world, 2, links)
+    column = world.new_group([5, 3, 1] if world.rank % 2 else [0, 2, 4])
+    return before, world.nodes, column.nodes, world.local_rank, world.transport.links == links
+
+
+def test_groups_meshes_and_nodes(ranks):
+    pair = [(3, 2), 5.0]
+    assert ranks(4).run(groups_of_groups) == [[], [], pair, pair]
+    if available(6):
+        for rank, sums in enumerate(ranks(6).run(meshes)):
+            dp, tp = divmod(rank, 3)
+            assert sums == {"dp": tp + (tp + 3), "tp": sum(dp * 3 + i for i in range(3))}
+        before = ranks(6).run(lambda world: world.nodes)[0]  # a new run begins on the nodes that there are
+        for rank, found in enumerate(ranks(6).run(nodes_of_groups)):
+            column = (2, 1, 0) if rank % 2 else (0, 1, 2)
+            assert found == (before, (0, 0, 1, 1, 2, 2), column, rank % 2, True)
+        assert ranks(6).run(lambda world: world.nodes) == [before] * 6
+
+
+def counted(world) -> tuple[list, dict]:
+    """Two calls of a collective, one in the background, a call of a group of one, and a message across nodes."""
+    md.place_on_nodes(world, 1)
+    alone, before, traffic = world.new_group([world.rank]), world.collectives, world.traffic
+    for work in [md.all_reduce(np.ones(12, np.float32), group=world, async_op=way) for way in (False, True)]:
+        assert work is None or work.wait()
+    md.all_reduce(np.ones(12, np.float32), group=alone)
+    md.all_gather_into_tensor(np.ones(9 * world.size), np.ones(9), group=world)
+    if world.rank < 2:
+        sendrecv(np.ones(5), 1 - world.rank, np.ones(5), 1 - world.rank, world)
+    return (world.collectives - before).as_list(), (world.traffic - traffic).as_dict()
+
+
+def test_calls_are_counted_by_kind_those_with_most_bytes_first(ranks):
+    """A group of one rank sends nothing, and is not counted."""
+    for rank, (rows, traffic) in enumerate(ranks(3).run(counted)):
+        kinds = {(row["axis"], row["name"], row["dtype"], row["elements"], row["calls"]) for row in rows}
+        sends = {("world", "send", "float64", 5, 1)} if rank < 2 else set()
+        gather = ("world", "all_gather_into_tensor", "float64", 27, 1)
+        assert kinds == {gather, ("world", "all_reduce", "float32", 12, 2), *sends} and len(rows) == len(kinds)
+        sent = [row["bytes_sent"] for row in rows]
+        assert sent == sorted(sent, reverse=True) and sent == [row["bytes_between_nodes"] for row in rows]
+        assert sum(sent) == traffic["bytes_sent"] == traffic["bytes_between_nodes"]
+        assert next(row["bytes_sent"] for row in rows if row["name"] != "all_reduce") == 2 * 72
+
+
+def programs_log(world) -> tuple:
+    """Messages and collectives, in the foreground and in the background of two groups; and what was recorded of them, all
+    but times, waits, the numbers of messages, and the order of their ends, which depend on whose turn it is."""
+    md.place_on_nodes(world, world.size)
+    right, left = neighbours(world)
+    other, before, counts = world.new_group(list(range(world.size))[::-1]), world.traffic, world.collectives
+    results = []
+    trace.start()
+    for n in (0, 1000, 200_000):
+        x = np.random.default_rng(world.rank).standard_normal(n).astype(np.float32)
+        box, y, z = np.empty_like(x), x.copy(), x.copy()
+        with trace.span("thinking"):
+            md.all_reduce(x, group=world, algorithm="double_tree")
+        in_background = [
+            md.all_reduce(y, group=world, async_op=True, algorithm="ring"),
+            md.all_reduce(z, md.ReduceOp.MAX, group=other, async_op=True, algorithm="direct"),
+        ]
+        for work in md.batch_isend_irecv([md.P2POp(md.isend, x, right, world), md.P2POp(md.irecv, box, left, world)]):
+            work.wait()
+        for work in in_background:
+            work.wait()
+        results += [box.tobytes(), x.tobytes(), y.tobytes(), z.tobytes()]
+    streams, ends = {}, []
+    for entry in trace.stop():
+        fields = {name: getattr(entry, name) for name in entry.__slots__}
+        for name in ("start", "end", "time", "number"):
+            fields.pop(name, None)
+        if isinstance(entry, trace.Message):
+            ends.append(tuple(fields.items()))
+        elif fields.get("track") != "wait":
+            streams.setdefault(entry.stream, []).append((type(entry).__name__, fields))
+    return results, streams, sorted(ends), (world.traffic - before).as_dict(), (world.collectives - counts).as_list()
+
+
+def test_what_ranks_record_does_not_depend_on_what_carries_their_messages(ranks, monkeypatch):
+    monkeypatch.delenv("PMI_RANK", raising=False)  # this one process of a job may start ranks of its own
+    here = ranks(3).run(programs_log)
+    with md.Cluster(3) as shared_memory:
+        there = shared_memory.run(programs_log, timeout=300)
+    for rank in range(3):
+        for name, ours, theirs in zip(
+            ("results", "log", "ends", "traffic", "table"), here[rank], there[rank], strict=True
+        ):
+            assert ours == theirs, f"{name} of rank {rank}"
+
+
+# One run after another
+
+
+def open_files(world, collect: bool) -> int:
+    """Cycles of objects stay meanwhile: what a run has opened must be closed, not collected."""
+    import gc
+
+    (gc.enable if collect else gc.disable)()
+    return len(os.listdir("/proc/self/fd"))
+
+
+def sends_too_much(world) -> None:
+    """Short messages: a long one may wait for its receive, as in MPI_Send."""
+    if world.rank == 0:
+        for i in range(3):
+            md.send(np.full(3, 100 + i), 1, world, tag=4)
+    else:
+        md.send(np.zeros(5), 0, world)
+        md.send(np.zeros(5), 0, world, tag=1)
+    if world.rank == 0:
+        md.recv(np.zeros(5), 1, world, tag=1)
+
+
+def takes_one(world) -> list:
+    x = np.zeros(3, int)
+    if world.rank == 0:
+        md.send(np.full(3, 7), 1, world, tag=4)
+    else:
+        md.recv(x, 0, world, tag=4)
+    return x.tolist()
+
+
+def test_no_run_finds_anything_of_an_earlier_one(ranks):
+    for _ in range(2):
+        with pytest.warns(RuntimeWarning) as caught:
+            ranks(2).run(sends_too_much)
+        told = sorted(str(warning.message) for warning in caught)
+        assert len(told) == 4 and all("in a message of" in text and "never received" in text for text in told)
+        assert all("rank 0 sent rank 1 3 elements (24 bytes, tag 4)" in text for text in told[:3])
+        assert "rank 1 sent rank 0 5 elements (40 bytes, tag 0)" in told[3]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert ranks(2).run(takes_one)[1] == [7, 7, 7]
+    for size in available(3, 1, 2, 5, 2, 3):
+        assert ranks(size).run(lambda world: [md.barrier(world), world.rank, world.size][1:]) == [
+            [rank, size] for rank in range(size)
+        ]
+    if sys.platform == "linux":
+        before = ranks(3).run(open_files, False)
+        for _ in range(5):
+            ranks(3).run(md.barrier)
+        assert ranks(3).run(open_files, True) == before
+
+
+def mismatched(world, sent: np.ndarray, expected: np.ndarray, text: str) -> None:
+    """The receive has an error and the message is gone: the next one is received as if nothing had been."""
+    if world.rank == 0:
+        for array in (sent, np.arange(10.0)):
+            md.send(array, 1, world)
+        return
+    with pytest.raises(md.Mismatch) as caught:
+        md.recv(expected, 0, world)
+    assert text in str(caught.value)
+    x = np.empty(10)
+    md.recv(x, 0, world)
+    assert np.array_equal(x, np.arange(10.0))
+
+
+def test_a_message_that_is_not_the_expected_one_is_an_error_of_its_receive_alone(ranks):
+    for sent, expected, text in (
+        (np.ones(3), np.ones(5), "ranks 1 and 0 disagree in recv: rank 1 expects 5 elements from rank 0, which sent 3"),
+        (np.ones(5), np.ones(0), "expects 0 elements from rank 0, which sent 5"),
+        (np.ones(3, "f"), np.ones(3), "called recv of a message of float64; what came from rank 0 is a message of fl"),
+        (np.ones(700_000), np.ones(3), "expects 3 elements from rank 0, which sent 700,000"),
+        (np.ones(3), np.ones(700_000), "expects 700,000 elements from rank 0, which sent 3"),
+        (np.ones(700_000, "f"), np.ones(700_000), "is a message of float32"),
+    ):
+        ranks(2).run(mismatched, sent, expected, text)
+
+
+def test_ranks_have_one_blas_thread(ranks):
+    def threads(world):
+        from threadpoolctl import threadpool_info
+
+        return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+    assert all(set(found) <= {1} for found in ranks(2).run(threads))
