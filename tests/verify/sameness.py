@@ -1,0 +1,73 @@
+"""What two runs must have in common if their layouts must not show, beyond the fingerprint of their last state."""
+
+import json
+from pathlib import Path
+
+from minidist.train.checkpoint.commit import name_of
+from minidist.train.checkpoint.disk import Disk
+from minidist.train.checkpoint.export import full_arrays
+from minidist.train.checkpoint.manifest import Manifest
+from minidist.train.checkpoint.saver import Saving
+from minidist.train.checks.loosened import loosened_by
+from minidist.train.layout import Layout
+from minidist.train.result import Run, RunOptions
+from minidist.train.trainer import run
+from minidist.verify.comparison import bits
+from verify.made_up import train_by_made_up_times
+from verify.settings import Case
+
+OF_THE_LAYOUT = {  # what --json tells of the layout and of its ranks
+    "layout", "seconds", "tokens_per_second", "traffic", "memory", "collectives", "flops", "step_seconds", "pauses",
+    "compute_seconds", "micro_batch_seconds", "micro_batch_counts", "copy_pauses", "pushes",
+}  # fmt: skip
+
+
+def difference(ranks, case: Case, folder: Path) -> list[str]:
+    """What differs between a case and its reference, both run here, by name; nothing if all is well.
+
+    Args:
+        ranks: n -> a cluster of n ranks. folder: for their checkpoints.
+    """
+    runs = []
+    for name, layout in (("one", case.reference), ("found", case.layout)):
+        saving = None if loosened_by(layout) else Saving(str(folder / name), every=case.config.steps)
+        rebalance = case.rebalance and layout != case.reference
+        options = RunOptions(step_digests=not layout.slack, validate=True, sample=3, saving=saving, rebalance=rebalance)
+        function = train_by_made_up_times if rebalance else None
+        runs.append(run(ranks(layout.world_size), case.config, layout, options, rank_function=function))
+    one, found = runs
+    whole = {name: getattr(one.ranks[0], name) for name in ("fingerprint", "losses", "step_digests")}
+    wrong = [name for name, value in whole.items() for rank in found.ranks if getattr(rank, name) != value]
+    expected, told = (json.loads(json.dumps(each.as_dict())) for each in runs)
+    wrong += [key for key in expected.keys() | told.keys() if key not in told or key not in expected]
+    wrong += [key for key in expected.keys() - OF_THE_LAYOUT if told.get(key) != expected[key]]
+    wrong += ["the sample"] * (found.ranks[0].sample != one.ranks[0].sample)
+    wrong += ["counts of experts"] * any(counts_of(rank) != counts_of(one.ranks[0]) for rank in found.ranks)
+    wrong += [f"FLOPs in {phase}" for phase in ("forward", "backward") if flops(found, phase) != flops(one, phase)]
+    if not loosened_by(case.layout):
+        wrong += exported_difference(folder, case.config.steps)
+    return wrong
+
+
+def counts_of(rank) -> list:
+    return [counts.tolist() for counts in rank.expert_counts]
+
+
+def flops(result: Run, phase: str) -> int:
+    """Of all ranks and steps. Every tensor-parallel rank computes the routers' products: those count once here."""
+    config, layout = result.config, result.layout
+    tokens = config.tokens_of(range(config.steps))
+    router = tokens * len(config.model.sparse_layers) * 2 * config.width * config.experts
+    return sum(rank.flops.get(phase, 0) for rank in result.ranks) - (layout.tp - 1) * router * (1 + (phase == "backward"))
+
+
+def exported_difference(folder: Path, step: int) -> list[str]:
+    """The arrays of two checkpoints, exported, that do not have the same bits."""
+    places = [folder / name / name_of(step) for name in ("one", "found")]
+    one, found = (full_arrays(place, Manifest.read(Disk(), place), optimizer=True) for place in places)
+    names = one.keys() | found.keys()
+    return [
+        f"exported {name}"
+        for name in names
+        if name not in one or name not in found or (bits(one[name]) != bits(found[name])).any()
+    ]
