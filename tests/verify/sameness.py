@@ -3,18 +3,18 @@
 import json
 from pathlib import Path
 
+from verify.made_up import train_by_made_up_times
+from verify.settings import Case
+
 from minidist.train.checkpoint.commit import name_of
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.export import full_arrays
 from minidist.train.checkpoint.manifest import Manifest
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.checks.loosened import loosened_by
-from minidist.train.layout import Layout
 from minidist.train.result import Run, RunOptions
 from minidist.train.trainer import run
 from minidist.verify.comparison import bits
-from verify.made_up import train_by_made_up_times
-from verify.settings import Case
 
 OF_THE_LAYOUT = {  # what --json tells of the layout and of its ranks
     "layout", "seconds", "tokens_per_second", "traffic", "memory", "collectives", "flops", "step_seconds", "pauses",
@@ -57,8 +57,9 @@ def flops(result: Run, phase: str) -> int:
     """Of all ranks and steps. Every tensor-parallel rank computes the routers' products: those count once here."""
     config, layout = result.config, result.layout
     tokens = config.tokens_of(range(config.steps))
-    router = tokens * len(config.model.sparse_layers) * 2 * config.width * config.experts
-    return sum(rank.flops.get(phase, 0) for rank in result.ranks) - (layout.tp - 1) * router * (1 + (phase == "backward"))
+    router = tokens * len(config.model.sparse_layers) * 2 * config.width * config.experts  # twice as many in backward
+    again = (layout.tp - 1) * router * (1 + (phase == "backward"))
+    return sum(rank.flops.get(phase, 0) for rank in result.ranks) - again
 
 
 def exported_difference(folder: Path, step: int) -> list[str]:

@@ -7,6 +7,7 @@ the next and picks only what has a meaning, so that nearly every case is legal. 
 import random
 from dataclasses import dataclass, fields
 from functools import cache
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 
@@ -212,7 +213,7 @@ def draw_stages(s: Settings, pp: int) -> None:
     layers = s.any("layers", pp * virtual, pp * virtual + 1)
     if s.pick("stages by hand", False, True):
         cuts = [0, *sorted(s.rng.sample(range(1, layers), pp * virtual - 1)), layers]
-        s.all["stages"] = "+".join(str(end - start) for start, end in zip(cuts, cuts[1:], strict=False))
+        s.all["stages"] = "+".join(str(end - start) for start, end in pairwise(cuts))
 
 
 def draw_loosened(s: Settings, dp: int, loose: str) -> None:

@@ -1,0 +1,40 @@
+"""Every planted fault shows: the run differs from that of one process, or ends with an error that helps."""
+
+import re
+from dataclasses import replace
+from functools import cache, partial
+
+import numpy as np
+import pytest
+from parallel.faults import BASE, FAULTS, fused, train_with, unfused
+
+from minidist.comm import Deadlock, RankFailed
+from minidist.train.layout import Layout
+from minidist.train.trainer import run
+from minidist.verify.comparison import agrees
+
+
+@pytest.fixture(scope="module")
+def one_process(ranks):
+    """``one_process(config)`` is the run on one process, the same one for every fault."""
+    return cache(lambda config: run(ranks(1), config, Layout()))
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_shows(ranks, one_process, name):
+    fault = FAULTS[name]
+    config = replace(BASE, **fault.changes)
+    for layout in map(Layout.parse, fault.layouts):
+        try:
+            found = run(ranks(layout.world_size), config, layout, rank_function=partial(train_with, name))
+        except (RankFailed, Deadlock) as error:
+            assert fault.stops and re.search(fault.stops, str(error)), error
+        else:
+            assert not agrees(one_process(config), found), layout
+
+
+def test_fused_and_back():
+    blocks = np.arange(6 * 5 * 12).reshape(6, 5, 12)
+    assert np.array_equal(unfused(fused(blocks)), blocks)
+    queries = np.concatenate(list(blocks[:, :, :4]), axis=1)  # of all heads, (C, C)
+    assert np.array_equal(np.concatenate(list(fused(blocks)[:2]), axis=1), queries)  # a third of the parts

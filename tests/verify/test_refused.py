@@ -1,0 +1,118 @@
+"""What is refused, before any rank starts: in one line, always by a ValueError, and in the words of refused.json.
+
+``python tests/verify/test_refused.py`` writes the messages anew, for a person to read the difference.
+"""
+
+import io
+import json
+import random
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import asdict, fields
+from math import inf, nan
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from verify.sameness import difference
+from verify.settings import MOST_RANKS, Case, drawn
+
+from minidist.cli import main as cli
+from minidist.train.checks.loosened import why_it_differs
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.result import RunOptions
+from minidist.train.trainer import run
+
+FILE = Path(__file__).with_name("refused.json")
+UNUSUAL = {int: (-1, 0, 1, 2, 3, 7, 65, 10**20), float: (-1.0, 0.0, inf, nan), str: ("", "x", "1+x", "²")}
+SIZES = {"steps": 3, "layers": 8, "width": 24, "context": 24, "global_batch": 16, "experts": 12}  # that run in no time
+
+
+def refusal(layout: str = "dp=1", config: dict | None = None, options: dict | None = None, command: str = "") -> str:
+    """What is said of these settings, or of a command line."""
+    if command:
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as error:
+            assert cli.main(command.split()) == 2, command
+        return " ".join(error.getvalue().split())
+    try:
+        split = Layout.parse(layout)
+        nobody = SimpleNamespace(world_size=split.world_size)  # a cluster that runs nothing
+        run(nobody, TrainConfig(**(config or {})), split, RunOptions(**(options or {})))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def test_messages():
+    rows = json.loads(FILE.read_text(encoding="utf-8"))
+    said = {json.dumps(row): refusal(**without_message(row)) for row in rows}
+    assert {row: message for row, message in said.items() if message != json.loads(row)["message"]} == {}
+
+
+def without_message(row: dict) -> dict:
+    return {key: value for key, value in row.items() if key != "message"}
+
+
+def test_long_numbers_are_not_repeated():
+    assert "999... (5000 characters) is not a whole number" in refusal("dp=" + "9" * 5000)  # more than Python reads
+    assert "999... (400 characters) is too large" in refusal("tp=" + "9" * 400)
+    assert len(refusal("compress=powersgd:" + "9" * 5000)) < 5200
+    assert "steps must be below 2^63" in refusal(config={"steps": 10**400})
+    with pytest.raises(ValueError, match="layout dp=3 needs 3 ranks, but the cluster has 2"):
+        run(SimpleNamespace(world_size=2), TrainConfig(), Layout(dp=3))
+
+
+def altered(rng: random.Random) -> tuple[TrainConfig, Layout] | str:
+    """A case with up to four settings of another one, or unusual ones; or why there is none."""
+    one, *others = rng.choices(drawn(500), k=5)
+    settings = {"config": asdict(one.config), "layout": asdict(one.layout)}
+    for other in others[: rng.randint(1, 4)]:
+        kind = rng.choice(("config", "layout"))
+        field = rng.choice(fields(getattr(one, kind)))
+        values = UNUSUAL.get(type(field.default), ())
+        usual = getattr(getattr(other, kind), field.name)
+        settings[kind][field.name] = rng.choice((usual, usual, *rng.choices(values or (usual,), k=1)))
+    try:
+        config, layout = TrainConfig(**settings["config"]), Layout(**settings["layout"])
+        config.check(layout)
+    except ValueError as error:
+        return str(error)
+    return config, layout
+
+
+def test_any_settings_are_legal_or_refused_in_one_line():
+    rng, legal, messages = random.Random(0), 0, set()
+    for _ in range(5000):
+        if isinstance(found := altered(rng), str):
+            assert found and "\n" not in found and len(found) < 500
+            messages.add(found)
+        else:
+            legal += 1
+    assert legal > 1000 and len(messages) > 500
+
+
+@pytest.mark.long
+def test_what_is_accepted_runs_and_keeps_the_bits(ranks, tmp_path):
+    """Also what settings.py does not think of."""
+    rng, cases = random.Random(1), []
+    while len(cases) < 30:
+        if isinstance(found := altered(rng), str) or found[1].world_size > MOST_RANKS:
+            continue
+        config, layout = found
+        small = all(getattr(config, key) <= most for key, most in SIZES.items())
+        repeats = not layout.slack or layout.arrivals != "live"
+        in_order = config.softmax == "exact" or layout.cp == 1 or layout.cp_kind == "ulysses"
+        if small and repeats and in_order and not (layout.compress and why_it_differs(config, layout)):
+            cases.append(Case(config, layout, False, {}))
+    wrong = {str(case): difference(ranks, case, tmp_path / str(number)) for number, case in enumerate(cases)}
+    assert not {case: what for case, what in wrong.items() if what}
+
+
+def renew() -> None:
+    rows = [without_message(row) for row in json.loads(FILE.read_text(encoding="utf-8"))]
+    lines = [json.dumps(row | {"message": refusal(**row)}, ensure_ascii=False) for row in rows]
+    FILE.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    renew()
