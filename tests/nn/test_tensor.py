@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from minidist import trace
+from minidist.comm.runtime import serialization
 from minidist.nn.gpt import GPT, GPTConfig
+from minidist.nn.optim.clip import grad_norm
 from minidist.nn.random import DropoutRNG
 from minidist.nn.tensor import Context, Function, Tensor, no_grad
 
@@ -16,87 +18,77 @@ def leaf(*shape: int) -> Tensor:
     return Tensor(np.random.default_rng(0).standard_normal(shape), requires_grad=True)
 
 
-def test_a_leaf_used_several_times_gets_the_sum():
-    x = leaf(3)
-    (x * x + x * 2.0 + x).sum().backward()
-    np.testing.assert_allclose(x.grad, 2 * x.data + 3)
+def ones(*shape: int) -> Tensor:
+    return Tensor(np.ones(shape, np.float32), requires_grad=True)
 
 
-def test_gradients_accumulate_over_calls_in_grad_dtype():
-    x = Tensor(np.ones(3, np.float32), requires_grad=True)
-    (x * 2.0).sum().backward()
-    (x * 2.0).sum().backward()
-    assert x.grad.dtype == np.float64
-    np.testing.assert_array_equal(x.grad, np.full(3, 4.0))
-
-    x = Tensor(np.ones(3, np.float32), requires_grad=True)
-    x.grad_dtype = np.float32
-    x.sum().backward()
-    assert x.grad.dtype == np.float32
-
-
-def test_an_existing_gradient_is_added_to_in_place():
-    x = Tensor(np.ones((2, 3), np.float32), requires_grad=True)
-    bucket = np.ones(10)
-    x.grad = bucket[2:8].reshape(2, 3)
-    (x * 5.0).sum().backward()
-    np.testing.assert_array_equal(bucket, [1, 1, 6, 6, 6, 6, 6, 6, 1, 1])
-
-
-def test_a_first_gradient_is_a_copy():
-    x, y = leaf(3), leaf(3)
-    (x + y).backward(np.ones(3))
-    x.grad += 1
-    np.testing.assert_array_equal(y.grad, np.ones(3))
-
-
-def test_adding_to_a_gradient_of_another_dtype_is_refused():
-    x = Tensor(np.ones(3, np.float32), requires_grad=True)
-    x.grad = np.zeros(3, np.float32)
-    with pytest.raises(RuntimeError, match=r"float32.*kept as float64.*zero_grad"):
-        x.sum().backward()
+def test_gradients_add_up_in_grad_dtype_where_they_are():
+    """Over uses and over calls; in a view of a communication buffer, too. The first one is a copy."""
+    x = ones(3)
+    for _ in range(2):
+        (x * 2.0 + x).sum().backward()
+    assert x.grad.dtype == np.float64 and x.grad.tolist() == [6, 6, 6]
+    single = ones(3)
+    single.grad_dtype = np.float32
+    single.sum().backward()
+    assert single.grad.dtype == np.float32
+    bucket, y = np.ones(10), ones(2, 3)
+    y.grad = bucket[2:8].reshape(2, 3)
+    (y * 5.0).sum().backward()
+    assert bucket.tolist() == [1, 1, 6, 6, 6, 6, 6, 6, 1, 1]
+    a, b, gradient = leaf(3), leaf(3), np.ones(3)
+    (a + b).backward(gradient)
+    a.grad += 1
+    assert b.grad.tolist() == gradient.tolist() == [1, 1, 1]
+    a.grad = None
+    a.backward(np.array([3.0, 4.0, 5.0]))  # of a leaf itself
+    assert a.grad.tolist() == [3, 4, 5]
 
 
 def test_a_gradient_more_precise_than_an_activation_is_rounded_for_it_but_not_for_a_leaf():
+    """Nor where the node itself asks for float64."""
     seen = []
 
     class Spy(Function):
         @staticmethod
-        def forward(ctx, a):
+        def forward(ctx, a, dtype=None):
+            ctx.grad_dtype = dtype
             return a.copy()
 
         @staticmethod
         def backward(ctx, gradient):
-            seen.append(gradient.dtype)
-            return gradient
+            seen.append(gradient)
+            return gradient, *[None] * (len(ctx.needs_input_grad) - 1)
 
-    inner, row = Tensor(np.ones((1, 2), np.float32), requires_grad=True), Tensor(np.ones((3, 1), np.float32), True)
+    inner, row = ones(1, 2), ones(3, 1)
     (Spy.apply(inner) + row).sum().backward()  # both are broadcast, so their gradients are float64 sums
-    assert seen == [np.float32]
     row.grad = None
     (row + np.full((3, 2), 1e-9, np.float32)).backward(np.full((3, 2), np.float32(0.1)))
     assert row.grad[0, 0] == 2 * np.float64(np.float32(0.1))
+    Spy.apply(ones(2), np.float64).backward(np.array([1 + 2.0**-40, 1.0]))
+    assert [gradient.dtype for gradient in seen] == [np.float32, np.float64] and seen[1][0] == 1 + 2.0**-40
 
 
-@pytest.mark.long
-def test_a_chain_of_a_hundred_thousand_operations_needs_no_recursion():
+def test_a_chain_of_many_operations_needs_no_recursion():
     x = y = leaf(1)
-    for _ in range(100_000):
+    for _ in range(20_000):
         y = -y
     y.backward()
-    np.testing.assert_array_equal(x.grad, [1.0])
+    assert x.grad.tolist() == [1.0]
     del y
 
 
-def test_hooks_fire_once_each_as_soon_as_a_leaf_is_complete():
+def test_hooks_fire_once_in_each_backward_as_soon_as_a_leaf_is_complete():
     first, second, shared = leaf(2), leaf(2), leaf(2)
     order = []
     for name, parameter in (("first", first), ("second", second), ("shared", shared)):
         parameter.register_post_accumulate_grad_hook(lambda p, name=name: order.append((name, p.grad.copy())))
-    ((first * shared) * second * shared).sum().backward()
-    assert [name for name, _ in order] == ["second", "first", "shared"]
-    for name, gradient in order:  # each was complete when its hook ran
-        np.testing.assert_array_equal(gradient, {"first": first, "second": second, "shared": shared}[name].grad)
+    for _ in range(2):
+        order.clear()
+        ((first * shared) * second * shared).sum().backward()
+        assert [name for name, _ in order] == ["second", "first", "shared"]
+        for name, gradient in order:  # each was complete when its hook ran
+            np.testing.assert_array_equal(gradient, {"first": first, "second": second, "shared": shared}[name].grad)
 
 
 def test_hooks_of_a_gpt_fire_last_layer_first_and_the_tied_embedding_last():
@@ -113,186 +105,118 @@ def test_hooks_of_a_gpt_fire_last_layer_first_and_the_tied_embedding_last():
     finally:
         log = trace.stop()
     assert sorted(order) == sorted(name for name, _ in model.named_parameters())
-    assert order[-1] == "embeddings.token.weight"
     layers = [int(name.split(".")[1]) for name in order if name.startswith("blocks")]
-    assert layers == sorted(layers, reverse=True)
-    backward_spans = [event for event in log[log.index("complete") :] if event != "complete"]
-    assert len(backward_spans) > 30  # most of the backward pass was still to come
+    assert layers == sorted(layers, reverse=True) and order[-1] == "embeddings.token.weight"
+    assert len([event for event in log[log.index("complete") :] if event != "complete"]) > 30  # most is still to come
     hook()
     assert len(model.blocks[2].mlp.proj.weight.hooks) == 1
+    names = [entry.name for entry in log if isinstance(entry, trace.Event)]
+    assert names.index("CausalAttention") < names.index("CrossEntropy.backward") < names.index("Embedding.backward")
 
 
-def test_a_hook_runs_once_in_every_backward():
-    x, calls = leaf(2), []
-    x.register_post_accumulate_grad_hook(calls.append)
-    for _ in range(3):
-        (x * x).sum().backward()
-    assert calls == [x, x, x]
-
-
-def test_no_grad_builds_no_graph_and_saves_nothing():
-    x = leaf(2, 3)
+def test_without_a_gradient_nothing_is_built_saved_or_computed():
     seen = []
 
     class Spy(Function):
         @staticmethod
-        def forward(ctx, a):
+        def forward(ctx, a, b, c):
             ctx.save_for_backward(a)
             seen.append(ctx)
-            return a * 1
+            return a + b
 
     with no_grad():
-        y = Spy.apply(x)
-    assert y.grad_fn is None and not y.requires_grad
-    assert seen[0].saved_arrays == () and seen[0].needs_input_grad == (False,)
-    Spy.apply(x)
-    assert len(seen[1].saved_arrays) == 1
-
-    @no_grad()
-    def decorated():
-        return x * x
-
-    assert decorated().grad_fn is None and (x * x).grad_fn is not None
-
-
-def test_no_grad_ends_with_an_exception_too():
+        y = Spy.apply(leaf(2), leaf(2), "neither")
+    assert y.grad_fn is None and not y.requires_grad and seen[0].saved_arrays == ()
+    Spy.apply(Tensor(np.ones(2)), leaf(2), "neither")
+    assert seen[1].needs_input_grad == (False, True, False) and len(seen[1].saved_arrays) == 1
     with pytest.raises(KeyError), no_grad():
         raise KeyError
-    assert (leaf(1) * 2.0).requires_grad
+    assert (leaf(1) * 2.0).requires_grad and no_grad()(lambda: leaf(1) * 2.0)().grad_fn is None
 
 
-def test_what_was_saved_is_freed_by_backward():
+def test_what_was_saved_is_freed_by_backward_and_what_nobody_saved_during_forward():
     model = GPT(GPTConfig(context=4, layers=1, heads=2, width=8, dropout=0.1))
     tokens = np.zeros((1, 4), np.int64)
     kept = {id(array) for array in (tokens, *(parameter.data for parameter in model.parameters()))}
-
     loss = model(tokens, tokens, DropoutRNG(0, 0, 0))
-    saved = {}
-    unvisited = [loss.grad_fn]
+    saved, unvisited = {}, [loss.grad_fn]
     while unvisited:
         node = unvisited.pop()
         for array in node.saved_arrays:
             if array is not None and id(array) not in kept:
                 saved[id(array)] = weakref.ref(array)
         unvisited += [source for source in node.sources if isinstance(source, Context)]
-    assert len(saved) > 20
     del node, array
-    assert all(reference() is not None for reference in saved.values())
+    assert len(saved) > 20 and all(reference() is not None for reference in saved.values())
     loss.backward()
     gc.collect()
     assert [reference() for reference in saved.values() if reference() is not None] == []
-
-
-def test_an_activation_that_nobody_saved_is_freed_during_forward():
-    x = leaf(3)
-    middle = x + 1.0
+    middle = leaf(3) + 1.0
     array = weakref.ref(middle.data)
     y = middle + 1.0
     del middle
-    assert array() is None
+    assert array() is None and y.requires_grad
+
+
+def function_with(backward=None, forward=lambda ctx, x: x * 1) -> type[Function]:
+    return type("Wrong", (Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)})
+
+
+def naming(name: str):
+    """A forward that keeps something under a name that the graph needs."""
+
+    def forward(ctx, x):
+        setattr(ctx, name, getattr(x, name, "mine"))
+        return x
+
+    return function_with(forward=forward)
+
+
+def after_backward(then):
+    """Do something with a part of a graph that has been walked."""
+    y = leaf(2) * leaf(2)
     y.sum().backward()
-    np.testing.assert_array_equal(x.grad, np.ones(3))
+    then(y)
 
 
-def test_unneeded_gradients_are_not_computed():
-    needed = []
-
-    class Spy(Function):
-        @staticmethod
-        def forward(ctx, a, b, c):
-            needed.append(ctx.needs_input_grad)
-            return a + b
-
-    Spy.apply(Tensor(np.ones(2)), leaf(2), "neither")
-    assert needed == [(False, True, False)]
+def with_gradient(x: Tensor, gradient) -> Tensor:
+    x.grad = gradient
+    return x
 
 
-def test_operations_are_traced_while_recording():
-    x = leaf(2)
-    trace.start()
-    try:
-        (x * x).sum().backward()
-    finally:
-        names = [entry.name for entry in trace.stop() if isinstance(entry, trace.Event)]
-    assert names == ["Multiply", "Sum", "Sum.backward", "Multiply.backward"]
+MISTAKES = [
+    (lambda: after_backward(lambda y: y.backward(np.ones(2))), "already walked.*forward pass again"),
+    (lambda: after_backward(lambda y: (y + 1.0).sum().backward()), r"already walked this graph \(Multiply\)"),
+    (lambda: (leaf(2) * 2.0).backward(), r"shape \(2,\) needs a gradient"),
+    (lambda: (leaf(2) * 2.0).backward(np.ones(3)), r"gradient has shape \(3,\).*\(2,\)"),
+    (lambda: Tensor(np.ones(())).backward(), "requires_grad=True"),
+    (lambda: Tensor(np.ones(2, np.int64), requires_grad=True), "only floating-point.*int64"),
+    (lambda: (leaf(2) * 2.0).register_post_accumulate_grad_hook(print), "needs a leaf"),
+    (lambda: with_gradient(ones(3), np.zeros(3, np.float32)).sum().backward(), "float32.*kept as float64.*zero_grad"),
+    (lambda: leaf(2) @ leaf(2), "two or more axes"),
+    *(
+        (lambda backward=backward: function_with(backward).apply(leaf(2)).backward(np.ones(2)), message)
+        for backward, message in (
+            (lambda ctx, g: (g, g), "returned 2 gradients for 1 argument"),
+            (lambda ctx, g: None, "returned None for argument 0"),
+            (lambda ctx, g: g[:1], r"shape \(1,\) for an argument of shape \(2,\)"),
+        )
+    ),
+    *(
+        (lambda name=name: naming(name).apply(Tensor([1.0])), f"Wrong.forward sets ctx.{name}, where the graph keeps")
+        for name in ("shape", "dtype", "function", "sources", "policy")
+    ),
+]
 
 
-def test_backward_of_a_leaf_itself():
-    x = leaf(2)
-    x.backward(np.array([3.0, 4.0]))
-    np.testing.assert_array_equal(x.grad, [3, 4])
+def test_mistakes_are_told():
+    for mistake, message in MISTAKES:
+        with pytest.raises((RuntimeError, ValueError, TypeError), match=message):
+            mistake()
 
 
-class TestErrors:
-    def test_backward_twice(self):
-        x = leaf(2)
-        y = (x * x).sum()
-        y.backward()
-        with pytest.raises(RuntimeError, match=r"already walked.*forward pass again"):
-            y.backward()
-
-    def test_backward_through_a_part_that_was_freed(self):
-        x = leaf(2)
-        y = x * x
-        y.sum().backward()
-        with pytest.raises(RuntimeError, match="already walked this graph \\(Multiply\\)"):
-            (y + 1.0).sum().backward()
-
-    def test_backward_from_many_elements(self):
-        with pytest.raises(ValueError, match=r"shape \(2,\) needs a gradient"):
-            (leaf(2) * 2.0).backward()
-
-    def test_gradient_of_the_wrong_shape(self):
-        with pytest.raises(ValueError, match=r"gradient has shape \(3,\).*\(2,\)"):
-            (leaf(2) * 2.0).backward(np.ones(3))
-
-    def test_nothing_to_differentiate(self):
-        with pytest.raises(RuntimeError, match="requires_grad=True"):
-            Tensor(np.ones(())).backward()
-
-    def test_integers_have_no_gradient(self):
-        with pytest.raises(TypeError, match="int64"):
-            Tensor(np.ones(2, np.int64), requires_grad=True)
-
-    def test_hook_on_an_activation(self):
-        with pytest.raises(RuntimeError, match="leaf"):
-            (leaf(2) * 2.0).register_post_accumulate_grad_hook(print)
-
-    @pytest.mark.parametrize(
-        ("returned", "message"),
-        [
-            (lambda g: (g, g), "returned 2 gradients for 1 argument"),
-            (lambda g: None, "returned None for argument 0"),
-            (lambda g: g[:1], r"shape \(1,\) for an argument of shape \(2,\)"),
-        ],
-    )
-    def test_a_function_with_a_wrong_backward(self, returned, message):
-        class Wrong(Function):
-            @staticmethod
-            def forward(ctx, a):
-                return a * 1
-
-            @staticmethod
-            def backward(ctx, gradient):
-                return returned(gradient)
-
-        with pytest.raises(RuntimeError, match=message):
-            Wrong.apply(leaf(2)).backward(np.ones(2))
-
-    def test_matmul_of_vectors(self):
-        with pytest.raises(ValueError, match="two or more axes"):
-            leaf(2) @ leaf(2)
-
-
-@pytest.mark.parametrize("name", ["shape", "dtype", "function", "sources", "policy"])
-def test_names_that_the_graph_needs_are_refused(name):
-    """Kept under such a name, something of forward's would be overwritten without a word."""
-
-    class Forgetful(Function):
-        @staticmethod
-        def forward(ctx, x):
-            setattr(ctx, name, getattr(x, name, "mine"))
-            return x
-
-    with pytest.raises(RuntimeError, match=f"Forgetful.forward sets ctx.{name}, where the graph keeps its own"):
-        Forgetful.apply(Tensor([1.0]))
+def test_a_function_of_a_notebook_that_calls_one_of_the_librarys_can_be_sent_to_ranks():
+    """It travels with all that it refers to, which must not go round in circles: also one with lines of C."""
+    notebook = {"__name__": "__main__", "grad_norm": grad_norm}
+    exec("def norm(parameters):\n    return grad_norm(parameters)\n", notebook)
+    assert serialization.loads(serialization.dumps(notebook["norm"]))([]) == 0.0
