@@ -104,6 +104,7 @@ def run_elastic(
             try:
                 if before is not None:
                     options = go_back(cluster, layout, options, origin, not_after, before, patience)
+                    attempt.verified = before.resumed  # the steps behind it are computed anew, by whoever is left
                     on_interruption(before)
                 result = run_in_folder(
                     cluster, config, layout, options, on_step, rank_function, attempt.on_event, patience
