@@ -148,7 +148,7 @@ class Records:
     def contradicted(self) -> list[str]:
         """The groups that failed now and have passed with the same hash."""
         failed = {group_of(nodeid) for nodeid, outcome in self.outcomes.items() if outcome == "failed"}
-        return sorted(group for group in failed if self.known.get(group) == hash_of(group))
+        return sorted(group for group in failed & self.known.keys() if self.known[group] == hash_of(group))
 
     def write(self) -> None:
         """Write down the groups all of whose long tests have passed now. A test that was skipped has not."""
