@@ -139,17 +139,13 @@ def faults_of_form(path: Path) -> Iterator[str]:
             yield f"times of a run, or the state of an editor: {metadata}"
         if cell.cell_type == "markdown":
             asked = bool(QUESTION.search(cell.source.split("\n\n")[-1]))
-            rest = re.sub(
-                rf"(?:^|\n\n){FOLD}\n\n(?:(?!<details).)+?\n\n</details>(?=\n\n|$)", "", cell.source, flags=re.S
-            )
+            rest = FOLDED.sub("", cell.source)
             folded += FOLD in cell.source
             if "<details" in rest or "</details" in rest:  # Markdown inside HTML needs an empty line around it
                 yield f"an answer is folded in another form: {cell.source}"
             continue
         hidden = asked and bool(cell.outputs)  # the learner guesses first
-        if (metadata.get("jupyter", {}).get("outputs_hidden", False), metadata.get("collapsed", False)) != (
-            hidden,
-        ) * 2:
+        if {metadata.get("jupyter", {}).get("outputs_hidden", False), metadata.get("collapsed", False)} != {hidden}:
             yield f"exactly the outputs below a question are hidden, but not here: {cell.source}"
         if re.search(r"^figure.*plt\.", cell.source, re.M) and cell.source.count("\n") + 1 > PLOT_LINES:
             yield f"a plot of more than {PLOT_LINES} lines belongs into chapters/figures: {cell.source}"
@@ -193,11 +189,6 @@ def test_chapters_send_to_every_task():
     for kind in ("solutions/{}.py", "tests/exercises/test_{}.py", "tests/exercises/mutants/{}.toml"):
         for chapter in dict.fromkeys(task.chapter for task in tasks):
             source = (ROOT / kind.format(chapter)).read_text(encoding="utf-8")
-            found = re.findall(
-                r"# >>> (\d+\.\d+)\n|pytest\.mark\.task\(\s*\"(\d+\.\d+)\"|^\[\"(\d+\.\d+)\"", source, re.M
-            )
-            numbers = list(dict.fromkeys("".join(groups) for groups in found))
-            assert numbers == [number for number in order if number.split(".")[0] == str(int(chapter[2:4]))], (
-                kind,
-                chapter,
-            )
+            numbers = list(dict.fromkeys("".join(groups) for groups in MARKED.findall(source)))
+            mine = [number for number in order if number.split(".")[0] == str(int(chapter[2:4]))]
+            assert numbers == mine, (kind, chapter)
