@@ -1,426 +1,194 @@
-"""Runs whose ranks die go on, in what is left, and end on the fingerprint of the run that was never interrupted."""
+"""Runs that go on after failures: who is named, what is lost, what ends a run. (Their bits: test_goes_on.py.)"""
 
+import json
 import os
 import re
+import signal
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
+import numpy as np
 import pytest
+from choosing import long
 from clusters import RUN_SECONDS, PatientCluster
-from multiprocess import active_children
 
 import minidist as md
 from minidist.cli.main import main as command_line
-from minidist.train.checkpoint.commit import committed
+from minidist.parallel.tools.scalars import texts_of_all
+from minidist.train import share, trainer
+from minidist.train.checkpoint import peers, recovery
+from minidist.train.checkpoint.commit import committed, saves
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.folder import own_folder
-from minidist.train.checkpoint.peers import PeerCopies
+from minidist.train.checkpoint.manifest import Manifest, Progress
+from minidist.train.checkpoint.peers import Generation, PeerCopies
+from minidist.train.checkpoint.restore import check_files
 from minidist.train.checkpoint.saver import Saving
+from minidist.train.checkpoint.snapshot import Part
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
+from minidist.train.resilience import faults, going_back
 from minidist.train.resilience.elastic import Elasticity, run_elastic
 from minidist.train.resilience.faults import Fault
-from minidist.train.resilience.interruption import kind_of
+from minidist.train.resilience.interruption import failed_ranks
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run, train_rank
 
-STEPS = 7
+MEMORY = "the memory of peers"
 CONFIG = TrainConfig(
-    layers=1, heads=2, width=16, context=8, global_batch=12, micro_batch=2, steps=STEPS, warmup=2, dropout=0.2, seed=3
+    layers=1, heads=2, width=16, context=8, global_batch=10, micro_batch=2, steps=8, warmup=2, dropout=0.2, seed=3
 )
-references = {}
-long = pytest.mark.long
+FLAGS = "--layers 1 --heads 2 --width 16 --context 8 --global-batch 10 --steps 8 --warmup 2 --dropout 0.2 --seed 3"
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_left(ranks):
-    """No process and no shared memory of an attempt outlives it. (``ranks`` loads what ranks import.)"""
-    for size in (1, 2, 3):
-        ranks(size).run(lambda world: None)  # the tests' own, which stay
-    before = len(active_children()), segments()
-    yield
-    assert (len(active_children()), segments()) == before
-
-
-def segments() -> set[str]:
-    where = Path("/dev/shm")
-    return {path.name for path in where.glob(f"minidist-{os.getpid()}-*")} if where.is_dir() else set()
-
-
-def reference(ranks, config=CONFIG):
+@pytest.fixture(scope="module")
+def expected(ranks):
     """The fingerprint of the run on one rank that nothing interrupts."""
-    if config not in references:
-        references[config] = run(ranks(1), config, Layout()).fingerprint
-    return references[config]
+    return run(ranks(1), CONFIG, Layout()).fingerprint
 
 
-def elastic(folder, layout, *faults, config=CONFIG, every=2, rank_function=None, **how):
-    options = RunOptions(saving=Saving(str(folder), every), faults=tuple(map(Fault.parse, faults)))
-    how = Elasticity(**{"patience": RUN_SECONDS} | how)
+def elastic(layout, *orders, save=None, every=2, copies=0, check=0, rank_function=None, seen=None, **how):
+    """A run and its interruptions, saved synchronously in a folder, or copied to so many peers, every so many steps."""
+    options = RunOptions(
+        saving=save and Saving(str(save), every, keep=0, mode="sync"), faults=tuple(map(Fault.parse, orders)),
+        peer_copies=PeerCopies(every, copies) if copies else None, check_replicas=check,
+    )  # fmt: skip
     return run_elastic(
-        config, Layout.parse(layout), options, how, start=PatientCluster, rank_function=rank_function
+        CONFIG, Layout.parse(layout), options, Elasticity(**{"patience": RUN_SECONDS} | how), start=PatientCluster,
+        rank_function=rank_function, on_interruption=[].append if seen is None else seen.append,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("kind", "step", "resumed"),
-    [
-        ("kill", 0, 0),
-        ("raise", 1, 0),
-        ("kill", 3, 2),
-        ("raise", 6, 6),
-        *(pytest.param(*one, marks=long) for one in (("raise", 0, 0), ("kill", 1, 0), ("raise", 3, 2), ("kill", 6, 6))),
-    ],
-)
-def test_a_rank_that_dies_in_any_step(ranks, tmp_path, kind, step, resumed):
-    """Before the first checkpoint, between two, in the last step."""
-    result, [interruption] = elastic(tmp_path, "dp=3", f"rank=1,step={step},kind={kind}", every=2)
-    assert result.fingerprint == reference(ranks) and len(result.losses) == STEPS
-    assert (interruption.step, interruption.ranks) == (step, (1,))
-    assert interruption.resumed <= resumed  # a save behind training may not have been committed yet
-    assert result.layout == interruption.after == Layout(dp=2)
-    assert interruption.why.startswith("rank 1 of 3 " + {"kill": "was killed", "raise": "failed: OrderedFault"}[kind])
-    assert min(interruption.detect, interruption.restart, interruption.recompute) >= 0 < interruption.restart
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("step", [pytest.param(0, marks=long), 3, pytest.param(6, marks=long)])
-def test_a_rank_that_hangs_is_found_by_its_silence(ranks, tmp_path, step):
-    result, [interruption] = elastic(tmp_path, "dp=3", f"rank=2,step={step},kind=hang", patience=2.0)
-    assert result.fingerprint == reference(ranks)
-    assert (interruption.step, interruption.ranks) == (step, (2,)) and result.layout == Layout(dp=2)
-    assert interruption.why.startswith("rank 2 hangs: it waits for no other, and no rank has reported anything for 2 s")
-    assert interruption.detect >= 2.0
-
-
-def test_the_folder_is_claimed_from_the_first_attempt_to_the_last(tmp_path):
-    """Else another run gets in while this one goes back, and its checkpoints are removed as newer ones."""
-    refused = []
-
-    def on_interruption(_):
-        with pytest.raises(ValueError, match="another run is saving in"), own_folder(str(tmp_path), None):
-            pass
-        refused.append(True)
-
-    options = RunOptions(saving=Saving(str(tmp_path), 1, mode="sync"), faults=(Fault.parse("rank=0,step=4,kind=kill"),))
-    run_elastic(CONFIG, Layout(dp=2), options, start=PatientCluster, on_interruption=on_interruption)
-    assert refused
-
-
-def test_a_file_system_without_locks_is_no_reason_to_stop(ranks, tmp_path, monkeypatch):
-    """As some NFS: "[Errno 37] No locks available"."""
-
-    def flock(*_):
-        raise OSError(37, "No locks available")
-
-    monkeypatch.setattr("fcntl.flock", flock)
-    notes = []
-    options = RunOptions(saving=Saving(str(tmp_path), 10))
-    run(ranks(1), CONFIG, Layout(), options, on_event=lambda rank, event: notes.append(event))
-    assert ("note", f"{tmp_path} cannot be claimed (No locks available): let no other run save there") in notes
-    assert len(committed(Disk(), tmp_path)) == 1
-
-
-def test_what_was_saved_synchronously_is_not_computed_again(ranks, tmp_path):
-    options = RunOptions(saving=Saving(str(tmp_path), 1, mode="sync"), faults=(Fault.parse("rank=0,step=4,kind=kill"),))
-    seen = []
-    result, [interruption] = run_elastic(
-        CONFIG, Layout(dp=2), options, start=PatientCluster, on_step=lambda step, loss: seen.append(step)
-    )
-    assert interruption.resumed == 4 and Path(interruption.source).name == "step-000004"
-    assert seen == list(range(STEPS)) and interruption.recompute == 0.0
-    assert result.fingerprint == reference(ranks) and result.steps_here == 3
-
-
-@pytest.mark.long
-def test_one_failure_after_another_until_one_rank_works_alone(ranks, tmp_path):
-    result, interruptions = elastic(
-        tmp_path, "dp=4,algorithm=ring,zero=1", "rank=3,step=2,kind=kill", "rank=0,step=3,kind=raise",
-        "rank=1,step=5,kind=kill",
-    )  # fmt: skip
-    assert result.fingerprint == reference(ranks)
-    assert [str(it.after) for it in interruptions] == [
-        "dp=3,algorithm=ring,zero=1", "dp=2,algorithm=ring,zero=1", "algorithm=ring"
+def test_who_failed_when_and_why(tmp_path, expected):
+    """And what it cost. What was saved is not computed again."""
+    orders = "rank=2,step=2,kind=kill", "rank=0,step=4,kind=hang", "rank=1,step=5,kind=raise"
+    result, found = elastic("dp=3", *orders, save=tmp_path, patience=2.0, on_failure="restart")
+    assert result.fingerprint == expected and result.steps_here == 4
+    assert [(it.ranks, it.step, Path(it.source).name) for it in found] == [
+        ((2,), 2, "step-000002"), ((0,), 4, "step-000004"), ((1,), 5, "step-000004")
     ]  # fmt: skip
-    assert [it.before for it in interruptions[1:]] == [it.after for it in interruptions[:-1]]
+    whys = (
+        "rank 2 of 3 was killed by SIGKILL", "rank 1 of 3 failed: OrderedFault",
+        "rank 0 hangs: it waits for no other, and no rank has reported anything for 2 s",
+    )  # fmt: skip
+    for it, why in zip(sorted(found, key=lambda it: -it.ranks[0]), whys, strict=True):
+        assert it.why.startswith(why) and it.detect >= 0 < it.restart
+    assert found[1].detect >= 2.0 and [it.recompute > 0 for it in found] == [False, False, True]
 
 
-def test_two_ranks_die_in_one_step(ranks, tmp_path):
+def test_two_ranks_die_in_one_step(tmp_path, expected):
     """The second may die before or after the first failure is told: then it dies of the next attempt."""
-    result, interruptions = elastic(tmp_path, "dp=5", "rank=1,step=3,kind=kill", "rank=4,step=3,kind=kill")
-    assert result.fingerprint == reference(ranks)
-    assert sum(len(it.ranks) for it in interruptions) in (1, 2)
-    assert result.layout.world_size in (3, 4)
-
-
-def test_nobody_is_left(tmp_path):
-    with pytest.raises(RuntimeError, match=r"^rank 0 of 1 was killed by SIGKILL.*, and no rank is left to go on with$"):
-        elastic(tmp_path, "dp=1", "rank=0,step=3,kind=kill")
-
-
-@pytest.mark.long
-def test_restart_keeps_the_layout(ranks, tmp_path):
-    result, interruptions = elastic(
-        tmp_path, "dp=3", "rank=1,step=2,kind=kill", "rank=1,step=5,kind=raise", on_failure="restart"
-    )
-    assert result.fingerprint == reference(ranks) and result.layout == Layout(dp=3)
-    assert [it.after for it in interruptions] == [Layout(dp=3)] * 2
-
-
-EXPERTS = {"experts": 4, "expert_hidden": 8, "bias_rate": 0.01}
-
-
-@pytest.mark.parametrize(
-    ("layout", "after", "settings"),
-    [
-        ("zero=3,dp=3", "dp=2,zero=3", {}),
-        pytest.param("dp=4,ep=2", "dp=3", EXPERTS, marks=pytest.mark.long),
-        pytest.param("dp=4,ep=4,zero=2", "dp=3,zero=2", EXPERTS, marks=pytest.mark.long),
-        ("pp=2,dp=2,schedule=gpipe", "dp=3", {"layers": 2}),
-        pytest.param("tp=2,cp=2,sp=1", "dp=3", {"sequence_chunks": 2}, marks=pytest.mark.long),
-    ],
-)
-def test_every_axis_shrinks(ranks, tmp_path, layout, after, settings):
-    config = replace(CONFIG, **settings)
-    result, _ = elastic(tmp_path, layout, "rank=1,step=4,kind=kill", config=config)
-    assert result.fingerprint == reference(ranks, config)
-    assert str(result.layout) == after
-
-
-@pytest.mark.long
-def test_a_loss_scale_that_moves_goes_on_where_it_was(ranks, tmp_path):
-    """At a high learning rate the gradients overflow once, and the scale is halved."""
-    config = replace(CONFIG, precision="fp16", steps=12, lr=0.1)
-    result, [interruption] = elastic(tmp_path, "dp=3", "rank=1,step=9,kind=kill", config=config, every=1)
-    untouched = run(ranks(1), config, Layout())
-    assert result.fingerprint == untouched.fingerprint and interruption.resumed > 0
-    first = result.ranks[0]
-    assert first.skipped_steps == untouched.ranks[0].skipped_steps > 0
-    assert first.loss_scale == untouched.ranks[0].loss_scale
+    result, found = elastic("dp=5", "rank=1,step=3,kind=kill", "rank=4,step=3,kind=kill", save=tmp_path)
+    assert result.fingerprint == expected
+    assert sum(len(it.ranks) for it in found) in (1, 2) and result.layout.world_size in (3, 4)
 
 
 def fails_in(step, error):
     """A rank function with a bug: every rank raises in this step, whatever its machine."""
 
     def rank_function(world, config, layout, options):
-        from minidist.train import share, trainer
-
-        whole = share.train_step
-        taken = [0]
+        whole, taken = share.train_step, [int(options.resume[-6:]) if options.resume else 0]
 
         def train_step(*arguments):
-            if taken[0] + (int(options.resume[-6:]) if options.resume else 0) == step:
+            if taken[0] == step:
                 raise error
             taken[0] += 1
             return whole(*arguments)
 
-        share.train_step = train_step
-        return trainer.train_rank(world, config, layout, options)
+        with mock.patch.object(share, "train_step", train_step):
+            return train_rank(world, config, layout, options)
 
     return rank_function
 
 
-def test_an_error_that_comes_again_is_no_machines_fault(tmp_path):
-    seen = []
-    options = RunOptions(saving=Saving(str(tmp_path), 2))
-    with pytest.raises(md.RankFailed, match="KeyError: 'bug'"):
-        run_elastic(
-            CONFIG, Layout(dp=4), options, rank_function=fails_in(3, KeyError("bug")), start=PatientCluster,
-            on_interruption=seen.append,
-        )  # fmt: skip
-    assert [it.step for it in seen] == [3]  # once, it might have been
-
-
-@pytest.mark.parametrize("error", [FloatingPointError("diverged"), MemoryError("none"), ValueError("no")])
-def test_errors_that_no_new_start_cures(tmp_path, error):
-    seen = []
-    options = RunOptions(saving=Saving(str(tmp_path), 2))
-    with pytest.raises(md.RankFailed, match=f"{type(error).__name__}: .*{error}"):
-        run_elastic(
-            CONFIG, Layout(dp=2), options, rank_function=fails_in(1, error), start=PatientCluster,
-            on_interruption=seen.append,
-        )  # fmt: skip
-    assert seen == []
-
-
-def test_there_is_a_limit(tmp_path):
+def test_what_ends_a_run(tmp_path):
+    for number, (error, raised, message, times) in enumerate(
+        (
+            (KeyError("bug"), md.RankFailed, "KeyError: 'bug'", 1),  # once, it might have been a machine's fault
+            (FloatingPointError("diverged"), md.RankFailed, "FloatingPointError: .*diverged", 0),
+            (MemoryError("none"), md.RankFailed, "MemoryError: none", 0),
+            (ValueError("no"), md.RankFailed, "ValueError: no", 0),
+        )
+    ):
+        seen = []
+        with pytest.raises(raised, match=message):
+            elastic("dp=2", save=tmp_path / str(number), rank_function=fails_in(3, error), seen=seen)
+        assert [it.step for it in seen] == [3] * times, error
+    with pytest.raises(RuntimeError, match=r"^rank 0 of 1 was killed by SIGKILL.*, and no rank is left to go on with$"):
+        elastic("dp=1", "rank=0,step=3,kind=kill", save=tmp_path / "alone")
+    two = "rank=1,step=2,kind=kill", "rank=1,step=4,kind=kill"
     with pytest.raises(RuntimeError, match="has gone on after 1 failures already, and --max-restarts allows no more"):
-        elastic(tmp_path, "dp=3", "rank=1,step=2,kind=kill", "rank=1,step=4,kind=kill", max_restarts=1)
+        elastic("dp=3", *two, save=tmp_path / "limit", max_restarts=1)
 
 
-def corrupts(verified, named, marker):
-    """A rank function whose first attempt finds corrupted numbers after five steps."""
+def test_the_folder_is_claimed_from_the_first_attempt_to_the_last(tmp_path):
+    """Else another run gets in while this one goes back, and its checkpoints are removed as newer ones."""
+
+    def refused(_):
+        with pytest.raises(ValueError, match="another run is saving in"), own_folder(str(tmp_path), None):
+            pass
+        claims.append(True)
+
+    claims = []
+    elastic("dp=2", "rank=0,step=4,kind=kill", save=tmp_path, seen=SimpleNamespace(append=refused))
+    assert claims
+
+
+def test_what_is_not_to_be_relied_on_stays_so_when_going_back_fails_too(tmp_path, monkeypatch, expected):
+    """A rank dies while the survivors are asked what they hold. Of checkpoints after 4 and 5 steps nobody can tell."""
+    asked, failures, seen = going_back.survey, [md.RankFailed("rank 0 of 2 died", 0, "died")], []
+    monkeypatch.setattr(going_back, "survey", lambda *all_of_it: raise_one(failures) or asked(*all_of_it))
+    order = "rank=1,step=3,kind=flip:weights"
+    result, _ = elastic("dp=3", order, save=tmp_path, every=1, copies=1, check=3, on_failure="restart", seen=seen)
+    assert [it.resumed for it in seen] == [3] and not failures and result.fingerprint == expected
+
+
+def raise_one(errors: list) -> None:
+    if errors:
+        raise errors.pop()
+
+
+def test_what_was_checked_counts_for_that_attempt_alone(tmp_path, expected):
+    """Steps 5 and 6 were right, and lost; computed again, a number is wrong, and a rank dies before the next check."""
 
     def rank_function(world, config, layout, options):
-        again = marker.exists()
-        md.barrier(world)
-        marker.touch()
-        if again:
-            return train_rank(world, config, layout, options)
-        train_rank(world, replace(config, steps=5), layout, options)
-        if verified is not None:
-            world.report(("verified", verified))
-        raise CorruptedNumbers(f"{named} holds other numbers after step 4. Rank 0 has others")
+        if world.size == 5:
+            return two_die(1, 2)(world, config, layout, options)
+        if world.size == 3:
+            orders = "rank=0,step=4,kind=flip:weights", "rank=1,step=5,kind=kill"
+            options = replace(options, faults=tuple(map(Fault.parse, orders)))
+        return train_rank(world, config, layout, options)
 
-    return rank_function
-
-
-class CorruptedNumbers(RuntimeError):
-    pass
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("named", "gone", "verified", "resumed"),
-    [
-        ("rank 1", (1,), 1, 2),
-        ("one of ranks 1, 2", (), 2, 2),
-        ("rank 1", (1,), None, 0),
-        pytest.param("rank 1", (1,), 2, 2, marks=long),
-        pytest.param("one of ranks 1, 2", (), 1, 2, marks=long),
-        pytest.param("one of ranks 1, 2", (), None, 0, marks=long),
-    ],
-)
-def test_corrupted_numbers_go_back_to_where_all_was_well(tmp_path, verified, resumed, named, gone):
-    """And the checkpoints since then are gone: nobody can rely on them."""
-    options = RunOptions(saving=Saving(str(tmp_path / "run"), 2, keep=0, mode="sync"))
-    seen = []
-
-    def on_interruption(it):
-        seen.append((it.ranks, it.resumed, committed(Disk(), tmp_path / "run")))
-
-    result, _ = run_elastic(
-        CONFIG, Layout(dp=3), options, start=PatientCluster,
-        rank_function=corrupts(verified, named, tmp_path / "again"),
-        on_interruption=on_interruption,
-    )  # fmt: skip
-    assert seen == [(gone, resumed, ["step-000002"] if resumed else [])]
-    assert result.layout == Layout(dp=3 - len(gone))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("place", "memory"),
-    [
-        ("weights", False),
-        ("moments", True),
-        ("gradients", False),
-        *(pytest.param(*one, marks=long) for one in (("weights", True), ("moments", False), ("gradients", True))),
-    ],
-)
-def test_a_rank_that_dies_before_a_check_could_find_a_flipped_bit(ranks, tmp_path, place, memory):
-    """What was saved since the last check holds the wrong number, and nobody can tell any longer."""
-    config = replace(CONFIG, steps=9)
     options = RunOptions(
-        saving=None if memory else Saving(str(tmp_path), 1, mode="sync"),
-        peer_copies=PeerCopies(1) if memory else None,
-        check_replicas=4,
-        faults=(Fault.parse(f"rank=0,step=4,kind=flip:{place}"), Fault.parse("rank=2,step=7,kind=kill")),
-    )
-    result, [interruption] = run_elastic(config, Layout(dp=3), options, start=PatientCluster)
-    assert (interruption.step, interruption.resumed) == (7, 4)
-    assert result.fingerprint == reference(ranks, config)
-
-
-@pytest.mark.long
-def test_what_is_not_to_be_relied_on_stays_so_when_going_back_fails_too(tmp_path, monkeypatch):
-    """A rank dies while the survivors are asked what they hold."""
-    from minidist.train.resilience import going_back as module
-
-    asked = module.survey
-    failures = [md.RankFailed("rank 0 of 2 died", 0, "died")]
-
-    def survey(*arguments):
-        if failures:
-            raise failures.pop()
-        return asked(*arguments)
-
-    monkeypatch.setattr(module, "survey", survey)
-    options = RunOptions(
-        saving=Saving(str(tmp_path / "run"), 2, keep=0, mode="sync"), peer_copies=PeerCopies(100), check_replicas=100
-    )
-    seen = []
-    run_elastic(
-        CONFIG, Layout(dp=3), options, Elasticity("restart"), start=PatientCluster, on_interruption=seen.append,
-        rank_function=corrupts(1, "rank 1", tmp_path / "again"),
+        saving=Saving(str(tmp_path), 4, mode="sync"), peer_copies=PeerCopies(5), check_replicas=3,
+        faults=(Fault.parse("rank=1,step=7,kind=kill"),),
     )  # fmt: skip
-    assert [it.resumed for it in seen] == [2]
+    result, found = run_elastic(CONFIG, Layout(dp=5), options, start=PatientCluster, rank_function=rank_function)
+    assert [it.resumed for it in found] == [4, 4] and result.fingerprint == expected
+
+
+def test_whose_numbers_were_corrupted():
+    for told, ranks in (("rank 1 holds others. Rank 0 has", (1,)), ("one of ranks 1, 2 holds others. rank 0 has", ())):
+        assert failed_ranks(md.RankFailed("", 0, f"CorruptedNumbers: {told}")) == ranks
 
 
 @pytest.mark.long
-def test_a_trained_model_may_be_run_for_longer_than_the_patience(ranks, tmp_path):
-    """Only one rank runs it, and the others wait for nobody."""
-    options = RunOptions(saving=Saving(str(tmp_path), 10), validate=True, sample=100)
-    events = []
-    result, interruptions = run_elastic(
+def test_a_trained_model_may_be_run_for_longer_than_the_patience(tmp_path, expected):
+    """Only one rank runs it, and the others wait for nobody: it reports now and then."""
+    options, events = RunOptions(saving=Saving(str(tmp_path), 10), validate=True, sample=100), []
+    result, found = run_elastic(
         CONFIG, Layout(dp=2), options, start=PatientCluster, on_event=lambda rank, event: events.append((rank, event))
     )
-    assert events.count((0, ("evaluating",))) > 100 and not interruptions
-    assert result.fingerprint == reference(ranks)
-
-
-def test_a_checkpoint_that_was_damaged_is_not_resumed_from(ranks, tmp_path):
-    """The fault strikes once two are there; the newer one is damaged before the run goes on."""
-
-    def on_event(rank, event):
-        if event == ("saved", "step-000004", ""):
-            file = tmp_path / "step-000004" / "rank-0.safetensors"
-            content = bytearray(file.read_bytes())
-            content[-1] ^= 1
-            file.write_bytes(content)
-
-    options = RunOptions(saving=Saving(str(tmp_path), 2, mode="sync"), faults=(Fault.parse("rank=0,step=5,kind=kill"),))
-    result, [interruption] = run_elastic(CONFIG, Layout(dp=2), options, start=PatientCluster, on_event=on_event)
-    assert interruption.resumed == 2 and result.fingerprint == reference(ranks)
-
-
-def test_the_checkpoint_that_the_run_began_with_counts(ranks, tmp_path):
-    first, second = tmp_path / "first", tmp_path / "second"
-    run(ranks(2), CONFIG, Layout(dp=2), RunOptions(saving=Saving(str(first), 3, mode="sync"), stop_after=2))
-    origin = str(first / committed(Disk(), first)[-1])
-    options = RunOptions(saving=Saving(str(second), 2), resume=origin, faults=(Fault.parse("rank=0,step=3,kind=kill"),))
-    result, [interruption] = run_elastic(CONFIG, Layout(dp=2), options, start=PatientCluster)
-    assert (interruption.resumed, interruption.source) == (3, origin)
-    assert result.fingerprint == reference(ranks)
-
-
-def test_settings_that_cannot_be():
-    with pytest.raises(ValueError, match="--on-failure must be one of shrink, restart, but is wait"):
-        Elasticity("wait")
-    with pytest.raises(ValueError, match="--max-restarts must not be negative, but is -1"):
-        Elasticity(max_restarts=-1)
-    with pytest.raises(ValueError, match="--patience must be more than 0 seconds"):
-        Elasticity(patience=0)
-    with pytest.raises(ValueError, match="goes on from checkpoints or from copies: add --save DIR"):
-        run_elastic(CONFIG, Layout(dp=2), RunOptions())
+    assert events.count((0, ("evaluating",))) > 100 and not found and result.fingerprint == expected
 
 
 @pytest.mark.long
-def test_the_command_line(ranks, tmp_path, capsys):
-    import json
-
-    arguments = [
-        "train", "--dp", "3", "--steps", "7", "--layers", "1", "--heads", "2", "--width", "16", "--context", "8",
-        "--global-batch", "12", "--warmup", "2", "--dropout", "0.2", "--seed", "3", "--json",
-        str(tmp_path / "run.json"), "--save", str(tmp_path / "run"), "--save-every", "2",
-    ]  # fmt: skip
-    assert command_line([*arguments, "--fault", "rank=2,step=3,kind=kill", "--elastic"]) == 0
-    shown = capsys.readouterr()
-    assert reference(ranks) in shown.out and "interruptions, and the seconds that each cost" in shown.out
-    assert re.search(r"step 3: rank 2 of 3 was killed by SIGKILL .*; going on in dp=2 from ", shown.err)
-    document = json.loads((tmp_path / "run.json").read_text())
-    [interruption] = document["interruptions"]
-    assert document["layout"] == interruption["after"] == "dp=2" and interruption["ranks"] == [2]
-    assert command_line([*arguments[:-4], "--elastic"]) == 2
-    assert "--elastic goes on from checkpoints or from copies: add --save DIR" in capsys.readouterr().err
-    assert command_line([*arguments[:-4], "--on-failure", "restart"]) == 2
-    assert "add --elastic" in capsys.readouterr().err
-
-
-@pytest.mark.long
-def test_patience_of_a_cluster(ranks):
-    """One rank computes, one waits for it, one has finished. The run that reports in time goes on."""
+def test_patience_ends_with_each_report(ranks):
+    """One rank computes, one waits for it, one has finished."""
 
     def main(world, reports):
         if world.rank == 0:
@@ -435,8 +203,204 @@ def test_patience_of_a_cluster(ranks):
     with pytest.raises(md.Hang) as caught:
         ranks(3).run(main, 0, patience=1.5)
     text = str(caught.value)
-    assert caught.value.ranks == (0,) and kind_of(caught.value) == "Hang"
-    assert text.startswith("rank 0 hangs: it waits for no other, and no rank has reported anything for 1.5 s:")
-    assert f"rank 0 is at test_elastic.py:{main.__code__.co_firstlineno + 5} in main" in text
-    assert "rank 1 is in barrier()" in text and "rank 2" not in text
+    assert caught.value.ranks == (0,) and "rank 1 is in barrier()" in text and "rank 2" not in text
     assert ranks(3).run(main, 10, patience=1.5) == [0, 1, 2]
+
+
+def test_the_command_line(tmp_path, capsys, expected):
+    path = tmp_path / "run.json"
+    flags = ["--peer-copies", "1", "--save-every", "2", "--fault", "rank=2,step=5,kind=kill", "--json", str(path)]
+    assert command_line(["train", "--dp", "3", *FLAGS.split(), "--elastic", *flags]) == 0
+    shown = capsys.readouterr()
+    assert expected in shown.out and "interruptions, and the seconds that each cost" in shown.out
+    told = r"step 5: rank 2 of 3 was killed by SIGKILL .*; going on in (\S+) from the memory of peers, 1 step again"
+    after = re.search(told, shown.err)[1]
+    document = json.loads(path.read_text())
+    [interruption] = document["interruptions"]
+    assert document["layout"] == interruption["after"] == after and interruption["ranks"] == [2]
+
+
+# In the memory of peers
+
+
+def two_die(first, second):
+    """A rank function in which, as the first is ordered to die, it takes the second with it."""
+
+    def rank_function(world, *arguments):
+        pids = texts_of_all(str(os.getpid()), world)
+
+        def strike(self, fault):
+            os.kill(int(pids[second]), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        with mock.patch.object(faults.Faults, "strike", strike):
+            return train_rank(world, *arguments)
+
+    return rank_function
+
+
+LOST = re.compile(
+    r"of the snapshots after 4 steps nobody has those of rank 1 of dp=5,zero=1: [\d,]+ elements of .+ are lost; "
+    r"of the snapshots after 2 steps nobody has those of rank 1 of dp=5,zero=1: .+ are lost"
+)
+
+
+OTHERS = (3, 1, True), (2, 2, False)
+
+
+@pytest.mark.parametrize(
+    ("second", "copies", "on_disk", "source"),
+    [
+        (2, 1, True, "step-000004"),
+        long(2, 1, False, "the beginning"),
+        long(3, 1, True, MEMORY),
+        long(2, 2, False, MEMORY),
+    ],
+)
+def test_two_ranks_die_together(tmp_path, expected, second, copies, on_disk, source):
+    """What was lost with a rank and its peer is named. Two that are no neighbours, or have two copies, lose nothing."""
+    function, save = two_die(1, second), tmp_path if on_disk else None
+    result, [it] = elastic("dp=5,zero=1", "rank=1,step=5,kind=kill", save=save, copies=copies, rank_function=function)
+    assert sorted(it.ranks) == [1, second] and result.layout.world_size == 3 and result.fingerprint == expected
+    assert (Path(it.source).name, it.resumed) == (source, 0 if source == "the beginning" else 4)
+    assert it.lost == "" if source == MEMORY else LOST.fullmatch(it.lost)
+
+
+def test_a_rank_that_dies_while_copies_are_under_way(expected):
+    """It has taken its own snapshot already; the generation before is whole."""
+
+    def rank_function(world, *arguments):
+        exchange = peers.Peers.take
+
+        def take(self, progress):
+            if (self.world.size, self.world.rank, progress.step) == (4, 0, 4):
+                peers.sendrecv = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+            return exchange(self, progress)
+
+        with mock.patch.object(peers.Peers, "take", take):
+            return train_rank(world, *arguments)
+
+    result, [it] = elastic("dp=4,zero=1", copies=1, rank_function=rank_function)
+    assert (it.source, it.resumed) == (MEMORY, 2) and result.fingerprint == expected
+    assert "after 4 steps nobody has those of rank 0 of dp=4,zero=1" in it.lost
+
+
+@pytest.mark.parametrize("begun", [False, long(True)], ids=["as the run goes on", "in its first step"])
+def test_another_failure_before_the_next_snapshot(expected, begun):
+    """What the first dead rank held has two holders again by the time of the next step."""
+
+    def rank_function(world, config, layout, options):
+        if options.recover and world.size == 4 and world.rank == 1:
+            if not begun:
+                os.kill(os.getpid(), signal.SIGKILL)
+            share.train_step = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        return trainer.train_rank(world, config, layout, options)
+
+    result, found = elastic("dp=5,zero=1", "rank=4,step=5,kind=kill", copies=1, rank_function=rank_function)
+    assert [it.ranks for it in found] == [(4,), (1,)] and result.layout.world_size == 3
+    assert [(it.source, it.resumed) for it in found] == [(MEMORY, 4)] * 2 and result.fingerprint == expected
+
+
+@pytest.mark.long
+def test_a_writer_of_the_run_before_does_not_disturb_the_next(tmp_path, expected):
+    """As a rank dies, step 4 is being written, slowly, by threads that live on in the survivors. The run goes on from
+    step 3, comes to step 4 in another layout, and writes files of the same names."""
+
+    def rank_function(world, *arguments):
+        write = Disk.write
+
+        def slowly(self, path, content):
+            if "step-000004" in str(path):
+                time.sleep(2)
+            write(self, path, content)
+
+        if world.size == 4:
+            Disk.write = slowly
+        elif "write" in world.kept:
+            Disk.write = world.kept["write"]
+        world.kept.setdefault("write", write)
+        result = train_rank(world, *arguments)
+        for thread in threading.enumerate():
+            if thread.name.startswith("save"):
+                thread.join()
+        return result
+
+    options = RunOptions(
+        peer_copies=PeerCopies(3), saving=Saving(str(tmp_path), 2, keep=0),
+        faults=(Fault.parse("rank=1,step=4,kind=kill"),),
+    )  # fmt: skip
+    result, [it] = run_elastic(CONFIG, Layout(dp=4, zero=1), options, start=PatientCluster, rank_function=rank_function)
+    assert it.resumed == 3 and result.fingerprint == expected
+    names = committed(Disk(), tmp_path)
+    assert names[-3:] == ["step-000004", "step-000006", "step-000008"] and names == saves(Disk(), tmp_path)
+    for name in names:
+        check_files(tmp_path / name, Manifest.read(Disk(), tmp_path / name))
+
+
+def test_what_ranks_hold_and_fetch():
+    """Of two generations the newer is forgotten by who goes back to the other. What a rank holds it does not fetch. The
+    next run on the same ranks finds nothing."""
+
+    def held(world):
+        return [generation.progress.step for generation in peers.generations_of(world)]
+
+    def back(world, config, layout, step):
+        mine, before, sizes = share.Share.of(world, config, layout), world.traffic, []
+        packed, noted = recovery.packed, lambda some: sizes.append(sum(a.nbytes for a in some)) or packed(some)
+        with mock.patch.object(recovery, "packed", noted):
+            progress = recovery.recover(world, step, mine)
+        return progress.step, sizes, (world.traffic - before).as_dict()["bytes_sent"] > 0, held(world)
+
+    layout = Layout(dp=3, zero=3)
+    with md.Cluster(3) as cluster:
+        run(cluster, CONFIG, layout, RunOptions(peer_copies=PeerCopies(3)))
+        assert cluster.run(held) == [[3, 6]] * 3
+        assert cluster.run(back, CONFIG, layout, 6) == [(6, [0, 0], True, [3, 6])] * 3  # only descriptions are sent
+        assert cluster.run(back, CONFIG, layout, 3) == [(3, [0, 0], True, [3])] * 3
+        run(cluster, CONFIG, layout)
+        assert cluster.run(held) == [[]] * 3
+
+
+def generation(step, owners, held, shape=(4,)):
+    arrays = {"w": (shape, "float32"), "b": ((2,), "float32")}
+    return Generation(Progress(step, (0.0,) * step, step), owners, arrays, dict(held))
+
+
+def part(start, stop):
+    return {"runs": [[start, stop]], "shape": [4], "dtype": "float32"}
+
+
+def surveyed(*ranks, not_after=None):
+    return recovery.survey(SimpleNamespace(run=lambda _, patience: list(ranks)), not_after)
+
+
+def test_a_survey_by_hand():
+    a = {"a": {"w": part(0, 3), "b": {"runs": [[0, 2]], "shape": [2], "dtype": "float32"}}}
+    b, owners = {"b": {"w": part(3, 4)}}, ["a", "b"]
+    assert surveyed([generation(2, owners, a)], [generation(2, owners, b)]) == (2, "")
+    assert surveyed([], []) == (None, "")
+    step, lost = surveyed([generation(2, owners, a | b), generation(4, owners, b)], [])
+    assert step == 2
+    assert lost == "of the snapshots after 4 steps nobody has those of a: 5 elements of w, b are lost"
+    assert surveyed([generation(2, owners, a), generation(4, owners, a | b)], not_after=3) == (
+        None, "of the snapshots after 2 steps nobody has those of b: 1 elements of w are lost"
+    )  # fmt: skip
+    assert surveyed([generation(4, owners, a)], [generation(4, ["c"], {"c": {"w": part(2, 4)}})]) == (4, "")
+    here = [generation(2, owners, a)]
+    for one in (generation(4, owners, b), generation(2, owners, b)):
+        recovery.add(one, here)
+    assert [(one.progress.step, sorted(one.held)) for one in here] == [(2, ["a", "b"]), (4, ["b"])]
+
+
+def test_packing_keeps_dtypes_and_shapes():
+    parts = {
+        "x": Part(np.arange(3, dtype=np.int8), ((1, 4),), (5,)),
+        "y": Part(np.arange(4, dtype=np.float32), ((0, 2), (4, 6)), (2, 3)),
+        "z": Part(np.empty(0, np.float32), (), (0,)),
+    }
+    content = peers.packed([one.values for one in parts.values()])
+    found = peers.unpacked(content, {name: one.described() for name, one in parts.items()})
+    for name, one in parts.items():
+        assert (found[name].runs, found[name].shape) == (one.runs, one.shape)
+        assert found[name].values.dtype == one.values.dtype and (found[name].values == one.values).all()
+    assert peers.packed([]).size == 0
