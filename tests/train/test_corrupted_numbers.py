@@ -7,6 +7,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from choosing import long
 
 from minidist.cli.main import main
 from minidist.comm import RankFailed
@@ -30,15 +31,6 @@ CONFIG = TrainConfig(
     layers=2, heads=2, width=16, context=16, global_batch=8, micro_batch=2, steps=5, warmup=2, dropout=0.1
 )
 STEP = 3  # in which a bit flips
-SHORT = (
-    "dp=1",
-    "dp=4,node_size=2,algorithm=hierarchical",
-    "dp=2,zero=3,prefetch=1",
-    "tp=2",
-    "pp=2",
-    "pp=2,schedule=zb-h1,recompute=full",
-    "dp=2,ep=2",
-)
 
 
 def config_for(layout: Layout, **changes) -> TrainConfig:
@@ -69,25 +61,12 @@ def attempt(ranks, text: str, options: RunOptions, rank_function=until_found, **
 # The vote
 
 
-@pytest.mark.parametrize(
-    ("digests", "odd"),
-    [
-        ("a", []),
-        ("aa", []),
-        ("ab", None),
-        ("aaa", []),
-        ("aab", [2]),
-        ("baa", [0]),
-        ("abc", None),
-        ("aabb", None),
-        ("abaa", [1]),
-        ("aabab", [2, 4]),
-        ("aabbc", None),
-        ("aaabb", [3, 4]),
-    ],
-)
-def test_the_majority_is_believed(digests, odd):
-    assert odd_ones_out(list(digests)) == odd
+def test_the_majority_is_believed():
+    for digests, odd in {
+        "a": [], "aa": [], "ab": None, "aaa": [], "aab": [2], "baa": [0], "abc": None, "aabb": None, "abaa": [1],
+        "aabab": [2, 4], "aabbc": None, "aaabb": [3, 4],
+    }.items():  # fmt: skip
+        assert odd_ones_out(list(digests)) == odd, digests
 
 
 def test_the_vote_names_the_first_step_and_the_rank():
@@ -99,29 +78,20 @@ def test_the_vote_names_the_first_step_and_the_rank():
     assert outvoted(found) == 1
     noted[0][1][1] = "y"
     assert outvoted(vote(keys, noted)[1]) is None  # two ranks are odd
-
-
-def test_gradients_before_their_sum_may_differ():
     mine = Key("gradient.", "weight")
-    assert vote([[mine], [mine]], [[["a"]], [["b"]]]) == (-1, [])
+    assert vote([[mine], [mine]], [[["a"]], [["b"]]]) == (-1, [])  # before their sum gradients may differ
 
 
 # Judging computations
 
 
-@pytest.mark.parametrize(
-    ("digests", "players", "wrong"),
-    [
-        ("abb", (0, 1, 2), 0),
-        ("aba", (0, 1, 2), 1),
-        ("abc", (0, 1, 2), None),
-        ("ab", (0, 1), None),
+def test_two_ranks_outvote_a_third():
+    for digests, players, wrong in (
+        ("abb", (0, 1, 2), 0), ("aba", (0, 1, 2), 1), ("abc", (0, 1, 2), None), ("ab", (0, 1), None),
         ("abb", (0, 1, 0), 0),  # both ranks agree against the first computation
         ("aba", (0, 1, 0), None),  # one rank twice: it may be broken, and repeat its error
-    ],
-)
-def test_two_ranks_outvote_a_third(digests, players, wrong):
-    assert wrong_computation(digests, players) == wrong
+    ):  # fmt: skip
+        assert wrong_computation(digests, players) == wrong, (digests, players)
 
 
 def test_a_rank_that_is_always_wrong_is_named_in_each_of_its_roles():
@@ -150,41 +120,25 @@ def test_the_element_is_told_in_the_full_array():
 # Nothing is found in a healthy run, and nothing changes
 
 
+INEXACT = {"reduce_dtype": "float32"}  # sums that show it if the replay takes any in another order: on other nodes, say
+HEALTHY = [
+    (str(layout), INEXACT | ({"softmax": "online32"} if layout.cp > 1 else {}))
+    for layout in [Layout(), *DEFAULT_LAYOUTS]
+    if not loosened_by(layout)  # they have no checks
+] + [
+    ("dp=2", {"precision": "bf16"}), ("dp=2,zero=2", {"precision": "bf16"}),
+    ("tp=2,recompute=full", {"precision": "fp8"}),
+    ("dp=2,ep=2", {"precision": "fp16", "aux_loss": 0.01, "aux_scope": "global_batch"}),
+]  # fmt: skip
+
+
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param(str(layout), marks=() if str(layout) in SHORT else pytest.mark.long)
-        for layout in [Layout(), *DEFAULT_LAYOUTS]
-        if not loosened_by(layout)  # they have no checks
-    ],
-)
-def test_checks_change_nothing_and_raise_no_false_alarm(ranks, text):
-    """Sums in float32 show it if the replay takes any in another order: on other nodes, say."""
-    inexact = {"reduce_dtype": "float32", "softmax": "online32" if "cp=" in text else "exact"}
-    expected, _ = attempt(ranks, text, RunOptions(), **inexact)
-    found, events = attempt(ranks, text, RunOptions(check_replicas=2, check_by="replay"), **inexact)
+@pytest.mark.parametrize(("text", "changes"), HEALTHY, ids=str)
+def test_checks_change_nothing_and_raise_no_false_alarm(ranks, text, changes):
+    expected, _ = attempt(ranks, text, RunOptions(), **changes)
+    found, events = attempt(ranks, text, RunOptions(check_replicas=2, check_by="replay"), **changes)
     assert found == expected, str(found)
     assert [event for event in events if event[1] != "fault"] == [(0, "verified", step) for step in (1, 3, 4)]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("text", "changes"),
-    [
-        ("dp=2", {"precision": "bf16"}),
-        ("dp=2,zero=2", {"precision": "bf16"}),
-        pytest.param(
-            "dp=2,ep=2", {"precision": "fp16", "aux_loss": 0.01, "aux_scope": "global_batch"}, marks=pytest.mark.long
-        ),
-        pytest.param("tp=2,recompute=full", {"precision": "fp8"}, marks=pytest.mark.long),
-    ],
-    ids=str,
-)
-def test_every_precision_is_replayed(ranks, text, changes):
-    expected, _ = attempt(ranks, text, RunOptions(), steps=3, **changes)
-    found, _ = attempt(ranks, text, RunOptions(check_replicas=2, check_by="replay"), steps=3, **changes)
-    assert found == expected, str(found)
 
 
 def with_overflows(world, *arguments):
@@ -233,31 +187,29 @@ def test_steps_are_computed_twice_only_where_a_vote_is_not_enough(ranks):
 # What is found of one flipped bit
 
 
-@pytest.mark.parametrize(
-    ("text", "place", "way", "every", "found"),
-    [
-        # found: by what, the rank that is named, whether the element is; None for nothing
-        ("dp=3", "weights", "vote", 1, ("vote", 1, True)),
-        pytest.param("dp=3", "weights", "vote", 3, ("vote", 1, True), marks=pytest.mark.long),
-        ("dp=3", "moments", "vote", 1, ("vote", 1, True)),
-        ("dp=3", "gradients", "vote", 1, None),  # wrong before the sum: all replicas agree
-        pytest.param("dp=3", "gradients", "auto", 1, None, marks=pytest.mark.long),  # enough voters, who see nothing
-        ("dp=3", "gradients", "replay", 1, ("replay", 1, True)),
-        pytest.param("dp=3", "gradients", "replay", 3, ("replay", 1, False), marks=pytest.mark.long),
-        ("dp=3", "message", "replay", 1, ("replay", None, False)),  # nobody's own numbers are wrong
-        pytest.param("dp=2", "weights", "vote", 1, ("vote", None, True), marks=pytest.mark.long),  # one of two
-        pytest.param("dp=2", "weights", "auto", 1, ("replay", 1, True), marks=pytest.mark.long),
-        ("dp=2", "gradients", "auto", 1, ("replay", 1, True)),
-        ("dp=1", "weights", "auto", 1, ("replay", 0, True)),
-        ("dp=1", "moments", "auto", 3, ("replay", 0, False)),
-        pytest.param("tp=2", "gradients", "auto", 1, ("replay", 1, True), marks=pytest.mark.long),
-        # in tensor parallelism all activations are wrong
-        pytest.param("tp=2", "weights", "auto", 1, ("replay", None, True), marks=pytest.mark.long),
-        pytest.param("pp=2", "moments", "auto", 1, ("replay", 1, True), marks=pytest.mark.long),
-        pytest.param("zero=1,dp=3", "moments", "auto", 1, ("replay", 1, True), marks=pytest.mark.long),
-        pytest.param("zero=3,dp=3", "gradients", "auto", 3, ("replay", 1, False), marks=pytest.mark.long),
-    ],
-)
+FLIPPED = [  # found: by what, the rank that is named, whether the element is; None for nothing
+    ("dp=3", "weights", "vote", 1, ("vote", 1, True)),
+    ("dp=3", "gradients", "vote", 1, None),  # wrong before the sum: all replicas agree
+    ("dp=3", "gradients", "replay", 1, ("replay", 1, True)),
+    ("dp=3", "message", "replay", 1, ("replay", None, False)),  # nobody's own numbers are wrong
+    ("dp=2", "gradients", "auto", 1, ("replay", 1, True)),
+    ("dp=1", "moments", "auto", 3, ("replay", 0, False)),
+    long("dp=1", "weights", "auto", 1, ("replay", 0, True)),
+    long("dp=3", "moments", "vote", 1, ("vote", 1, True)),
+    long("dp=3", "weights", "vote", 3, ("vote", 1, True)),
+    long("dp=3", "gradients", "auto", 1, None),  # enough voters, who see nothing
+    long("dp=3", "gradients", "replay", 3, ("replay", 1, False)),
+    long("dp=2", "weights", "vote", 1, ("vote", None, True)),  # one of two
+    long("dp=2", "weights", "auto", 1, ("replay", 1, True)),
+    long("tp=2", "gradients", "auto", 1, ("replay", 1, True)),
+    long("tp=2", "weights", "auto", 1, ("replay", None, True)),  # all activations are wrong
+    long("pp=2", "moments", "auto", 1, ("replay", 1, True)),
+    long("zero=1,dp=3", "moments", "auto", 1, ("replay", 1, True)),
+    long("zero=3,dp=3", "gradients", "auto", 3, ("replay", 1, False)),
+]
+
+
+@pytest.mark.parametrize(("text", "place", "way", "every", "found"), FLIPPED)
 def test_what_is_found_of_a_flipped_bit(ranks, text, place, way, every, found):
     rank = min(1, Layout.parse(text).world_size - 1)
     options = RunOptions(check_replicas=every, check_by=way, faults=(Fault(rank, STEP, "flip", place=place),))
@@ -346,19 +298,9 @@ def test_a_copy_that_changes_in_memory_is_no_wrong_computation(ranks):
 # What a user meets
 
 
-def test_every_rank_ends_the_run(ranks):
+def test_every_rank_ends_the_run(ranks, capsys):
     options = RunOptions(check_replicas=1, faults=(Fault(1, STEP, "flip", place="weights"),))
     with pytest.raises(RankFailed, match="CorruptedNumbers: rank 1 holds other numbers after step 3"):
         run(ranks(3), CONFIG, Layout(dp=3), options)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--check-replicas", "-1"], "--check-replicas must be 0, for no checks, or more steps, but is -1"),
-        (["--check-replicas", "1", "--check-by", "vote"], "--check-by vote compares ranks, and there is one"),
-    ],
-)
-def test_bad_options(capsys, options, message):
-    assert main(["train", *options]) == 2
-    assert message in capsys.readouterr().err
+    assert main(["train", "--check-replicas", "1", "--check-by", "vote"]) == 2
+    assert "--check-by vote compares ranks, and there is one" in capsys.readouterr().err

@@ -30,149 +30,115 @@ FOLDER, FILE = Path("folder"), Path("folder/file")
 def disk_with(content: bytes | None) -> CrashingDisk:
     """A disk with a folder, and a file that is on it for good."""
     disk = CrashingDisk()
-    disk.make_folder(FOLDER)
-    disk.flush_folder(Path())
+    do(disk, "make_folder folder", "flush_folder .")
     if content is not None:
         disk.write(FILE, content)
-        disk.flush(FILE)
-        disk.flush_folder(FOLDER)
+        do(disk, "flush folder/file", "flush_folder folder")
     return disk
 
 
-def files_left(disk: CrashingDisk, path: Path = FILE) -> set[bytes | None]:
+def do(disk: CrashingDisk, *operations: str) -> None:
+    """Each as "operation PATH ..."; what is written is ``new!``."""
+    for operation in operations:
+        name, *paths = operation.split()
+        getattr(disk, name)(*map(Path, paths), *([b"new!"] if name == "write" else []))
+
+
+def files_left(disk: CrashingDisk, path: str | Path = FILE) -> set[bytes | None]:
     """What may be left of a file; None for no file."""
+    path = Path(path)
     return {left.read(path) if path.name in left.names(path.parent) else None for _, left in disk.left()}
 
 
 # The disk
 
+ANY = {b"", b"ne", b"new!"}  # of what was written, and not flushed
+CASES = [  # what the disk has had for long, operations, a file, what may be left of it
+    ("what was not flushed may be lost", None, ["write folder/file"], FILE, {None, *ANY}),
+    ("its name is not on the disk", None, ["write folder/file", "flush folder/file"], FILE, {None, b"new!"}),
+    ("all is", None, ["write folder/file", "flush folder/file", "flush_folder folder"], FILE, {b"new!"}),
+    ("a name without its content", None, ["write folder/file", "flush_folder folder"], FILE, ANY),
+    ("written again, it is no longer what it was", b"old", ["write folder/file"], FILE, {b"old", *ANY}),
+    ("renamed, but not its content", b"old", ["write folder/x", "rename folder/x folder/file"], FILE, {b"old", *ANY}),
+    ("from where", b"old", ["write folder/x", "rename folder/x folder/file"], "folder/x", {None, *ANY}),
+    ("a removed folder may come back", b"old", ["remove folder/file", "remove_folder folder"], FILE, {None, b"old"}),
+    (
+        "without a, nothing in it is found", None,
+        ["make_folder a/b", "write a/b/c", "flush a/b/c", "flush_folder a/b", "flush_folder a"],
+        "a/b/c", {None, b"new!"},
+    ),
+    (
+        "a folder is a name too", None,
+        ["make_folder a/b", "write a/b/c", "flush a/b/c", "flush_folder a/b", "flush_folder a", "flush_folder ."],
+        "a/b/c", {b"new!"},
+    ),
+]  # fmt: skip
 
-def test_what_was_not_flushed_may_be_lost():
-    disk = disk_with(None)
-    disk.write(FILE, b"new!")
-    assert disk.read(FILE) == b"new!" and files_left(disk) == {None, b"", b"ne", b"new!"}
-    disk.flush(FILE)
-    assert files_left(disk) == {None, b"new!"}  # its name is not on the disk
-    disk.flush_folder(FOLDER)
-    assert files_left(disk) == {b"new!"}
 
-
-def test_a_name_may_be_there_without_its_content():
-    disk = disk_with(None)
-    disk.write(FILE, b"new!")
-    disk.flush_folder(FOLDER)
-    assert files_left(disk) == {b"", b"ne", b"new!"}
-
-
-def test_a_file_that_is_written_again_is_no_longer_what_it_was():
+def test_what_is_left_when_the_power_fails():
+    for claim, content, operations, path, expected in CASES:
+        disk = disk_with(content)
+        with suppress(PowerFailure):
+            do(disk, *operations)
+        assert files_left(disk, path) == expected, claim
     disk = disk_with(b"old")
-    disk.write(FILE, b"new!")
-    assert files_left(disk) == {b"old", b"", b"ne", b"new!"}
+    do(disk, "write folder/x", "rename folder/x folder/file")
+    assert disk.names(FOLDER) == ["file"] and disk.read(FILE) == b"new!"  # for whoever looks, at once
 
 
-def test_a_rename_replaces_at_once_but_not_the_content():
+@pytest.mark.parametrize(
+    ("operations", "folders", "expected"),
+    [
+        (["write folder/b", "remove folder/file"], ["folder"], {("file",), ("b", "file"), (), ("b",)}),  # in any order
+        (["rename folder/file elsewhere"], ["folder"], {(), ("file",)}),  # by half, perhaps
+        (["make_folder a/b"], [".", "a"], {("folder", ""), ("a folder", ""), ("a folder", "b")}),
+    ],
+)
+def test_names_that_survive(operations, folders, expected):
     disk = disk_with(b"old")
-    disk.write(FOLDER / "x", b"new!")
-    disk.rename(FOLDER / "x", FILE)
-    assert disk.names(FOLDER) == ["file"] and files_left(disk) == {b"old", b"", b"ne", b"new!"}
-    assert files_left(disk, FOLDER / "x") == {None, b"", b"ne", b"new!"}
+    do(disk, *operations)
+    found = {tuple(" ".join(left.names(Path(folder))) for folder in folders) for _, left in disk.left()}
+    assert found == {names if len(folders) > 1 else (" ".join(names),) for names in expected}
+    if "rename folder/file elsewhere" in operations:
+        assert any(left.names(FOLDER) and "elsewhere" in left.names(Path()) for _, left in disk.left())
 
 
-def test_a_rename_into_another_folder_may_happen_by_half():
+def test_the_first_of_what_is_left_is_what_a_killed_process_leaves_and_each_is_a_disk_of_its_own():
     disk = disk_with(b"old")
-    disk.rename(FILE, Path("elsewhere"))
-    found = {(tuple(left.names(FOLDER)), tuple(left.names(Path()))) for _, left in disk.left()}
-    assert {names for names, _ in found} == {(), ("file",)} and (("file",), ("elsewhere", "folder")) in found
-
-
-def test_names_survive_in_any_order():
-    disk = disk_with(b"old")
-    disk.write(FOLDER / "b", b"")
-    disk.remove(FILE)
-    found = {tuple(left.names(FOLDER)) for _, left in disk.left()}
-    assert found == {("file",), ("b", "file"), (), ("b",)}
-
-
-def test_a_folder_is_a_name_too():
-    disk = CrashingDisk()
-    disk.make_folder(Path("a/b"))
-    assert {(bool(left.names(Path())), bool(left.names(Path("a")))) for _, left in disk.left()} == {
-        (False, False), (True, False), (True, True),
-    }  # fmt: skip
-    disk.write(Path("a/b/c"), b"1")
-    disk.flush(Path("a/b/c"))
-    disk.flush_folder(Path("a/b"))
-    disk.flush_folder(Path("a"))
-    assert files_left(disk, Path("a/b/c")) == {None, b"1"}  # without a, nothing in it is found
-    disk.flush_folder(Path())
-    assert files_left(disk, Path("a/b/c")) == {b"1"}
-
-
-def test_a_removed_folder_may_come_back():
-    disk = disk_with(b"old")
-    disk.remove(FILE)
-    with suppress(PowerFailure):
-        disk.remove_folder(FOLDER)
-    assert disk.names(Path()) == [] and files_left(disk) == {None, b"old"}
-
-
-def test_the_first_of_what_is_left_is_what_a_killed_process_leaves():
-    disk = disk_with(b"old")
-    disk.write(FILE, b"new!")
-    disk.write(FOLDER / "x", b"1")
-    survival, left = next(iter(disk.left()))
-    assert survival == "unflushed names: all; unflushed contents: whole"
-    assert left.read(FILE) == b"new!" and left.names(FOLDER) == ["file", "x"]
+    do(disk, "write folder/file", "write folder/x")
+    states = list(disk.left())
+    survival, first = states[0]
+    assert survival == "unflushed names: all; unflushed contents: whole" and len(states) >= len(CONTENTS)
+    assert first.read(FILE) == b"new!" and first.names(FOLDER) == ["file", "x"]
+    first.write(FILE, b"other")
+    do(first, "remove folder/file")
+    assert disk.read(FILE) == b"new!" and "file" in states[1][1].names(FOLDER)
 
 
 def test_the_power_fails_in_the_operation_that_is_ordered_and_stays_off():
     disk = CrashingDisk(power_fails_at=1)
-    disk.make_folder(FOLDER)
+    do(disk, "make_folder folder")
     with pytest.raises(PowerFailure, match=r"in operation 1: \('write'"):
-        disk.write(FILE, b"new!")
-    for operation in (
-        lambda: disk.flush(FILE),
-        lambda: disk.write(FILE, b"more"),
-        lambda: disk.rename(FILE, FOLDER / "x"),
-        lambda: disk.names(FOLDER),
-        lambda: disk.read(FILE),
-    ):
+        do(disk, "write folder/file")
+    for operation in ("flush folder/file", "write folder/file", "rename folder/file folder/x", "names folder",
+                      "read folder/file"):  # fmt: skip
         with pytest.raises(PowerFailure):
-            operation()
+            do(disk, operation)
     assert len(disk.operations) == 2
     assert next(iter(disk.left()))[1].read(FILE) == b"ne"  # a write may be cut off in its middle
 
 
-def test_what_is_left_is_a_disk_of_its_own():
+def test_what_no_disk_does_and_absolute_paths():
     disk = disk_with(b"old")
-    disk.write(FILE, b"new!")
-    states = [left for _, left in disk.left()]
-    states[0].write(FILE, b"other")
-    states[0].remove(FILE)
-    assert disk.read(FILE) == b"new!" and states[1].names(FOLDER) == ["file"] and len(states) >= len(CONTENTS)
-
-
-def test_what_no_disk_does():
-    disk = disk_with(b"old")
-    for operation in (
-        lambda: disk.write(Path("nowhere/x"), b""),
-        lambda: disk.flush(FOLDER / "x"),
-        lambda: disk.read(FOLDER / "x"),
-        lambda: disk.rename(FOLDER / "x", FILE),
-        lambda: disk.flush_folder(FILE),
-        lambda: disk.remove_folder(FOLDER),
-    ):
+    for operation in ("write nowhere/x", "flush folder/x", "read folder/x", "rename folder/x folder/file",
+                      "flush_folder folder/file", "remove_folder folder"):  # fmt: skip
         with pytest.raises(OSError, match=r"folder|no file"):
-            operation()
-    disk.remove(FOLDER / "x")  # not there: nothing to do
+            do(disk, operation)
+    do(disk, "remove folder/x")  # not there: nothing to do
     assert disk.names(FOLDER / "x") == [] and disk.names(FOLDER) == ["file"]
-
-
-def test_absolute_paths():
     disk = CrashingDisk()
-    disk.make_folder(Path("/a/b"))
-    disk.write(Path("/a/b/c"), b"1")
-    assert disk.names(Path("/a")) == ["b"] and disk.read(Path("/a/b/c")) == b"1" and disk.names(Path("/")) == ["a"]
+    do(disk, "make_folder /a/b", "write /a/b/c")
+    assert disk.names(Path("/a")) == ["b"] and disk.read(Path("/a/b/c")) == b"new!" and disk.names(Path("/")) == ["a"]
 
 
 # The library's protocol
@@ -197,17 +163,12 @@ def clean(disk: CrashingDisk) -> None:
             discard(disk, ROOT, name)
 
 
-def save(disk: CrashingDisk, step: int) -> None:
+def save(disk: CrashingDisk, step: int, end=lambda disk, name, step: commit(disk, ROOT, name, manifest_of(step))):
     name = name_of(step)
     disk.make_folder(ROOT / name)
     for file, content in contents(step).items():
         write_durably(disk, ROOT / name / file, content)
-    commit(disk, ROOT, name, manifest_of(step))
-
-
-def keep_the_newest(disk: CrashingDisk) -> None:
-    for name in committed(disk, ROOT)[:-KEEP]:
-        discard(disk, ROOT, name)
+    end(disk, name, step)
 
 
 def protocol(disk: CrashingDisk, promised: list[int], steps=STEPS) -> None:
@@ -216,7 +177,8 @@ def protocol(disk: CrashingDisk, promised: list[int], steps=STEPS) -> None:
     for step in steps:
         save(disk, step)
         promised.append(step)
-        keep_the_newest(disk)
+        for name in committed(disk, ROOT)[:-KEEP]:
+            discard(disk, ROOT, name)
 
 
 def check(disk: CrashingDisk, promised: list[int], where: str) -> None:
@@ -301,8 +263,7 @@ BROKEN = {
     "the folder has no name": lambda disk, name, step: (
         write_durably(disk, ROOT / name / "manifest.json", manifest_of(step)),
         disk.write(ROOT / ".new-latest", name.encode()),
-        disk.flush(ROOT / ".new-latest"),
-        disk.rename(ROOT / ".new-latest", ROOT / LATEST),
+        do(disk, "flush runs/one/.new-latest", "rename runs/one/.new-latest runs/one/latest"),
     ),
 }
 
@@ -312,24 +273,16 @@ def test_a_broken_protocol_is_found(broken):
     def save_badly(disk, promised):
         clean(disk)
         for step in STEPS:
-            name = name_of(step)
-            disk.make_folder(ROOT / name)
-            for file, content in contents(step).items():
-                write_durably(disk, ROOT / name / file, content)
-            BROKEN[broken](disk, name, step)
+            save(disk, step, BROKEN[broken])
             promised.append(step)
 
-    found = 0
-    for moment in range(operations_of(lambda disk: save_badly(disk, [])) + 1):
-        disk, promised = CrashingDisk(moment), []
-        with suppress(PowerFailure):
-            save_badly(disk, promised)
-        for survival, left in disk.left():
-            try:
+    with pytest.raises(AssertionError):
+        for moment in range(operations_of(lambda disk: save_badly(disk, [])) + 1):
+            disk, promised = CrashingDisk(moment), []
+            with suppress(PowerFailure):
+                save_badly(disk, promised)
+            for survival, left in disk.left():
                 check(left, promised, survival)
-            except AssertionError:
-                found += 1
-    assert found
 
 
 # The Saver
@@ -408,13 +361,10 @@ def test_a_run_that_went_back_keeps_what_it_saves_and_nothing_newer(ranks):
     assert there == [name_of(10), name_of(15)] and newest == name_of(15)
 
 
-def save_at_every_moment(world) -> tuple[int, list[str]]:
-    count, wrong = save_with_power_failing(world, None)
-    for moment in range(count):
-        wrong += save_with_power_failing(world, moment)[1]
-    return count, wrong
-
-
 def test_the_savers_last_checkpoint_is_whole_whenever_the_power_fails(ranks):
-    count, wrong = ranks(1).run(save_at_every_moment)[0]
+    def save_at_every_moment(world):
+        count, wrong = save_with_power_failing(world, None)
+        return count, wrong + [one for moment in range(count) for one in save_with_power_failing(world, moment)[1]]
+
+    ((count, wrong),) = ranks(1).run(save_at_every_moment)
     assert count > 50 and wrong == []

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-import numpy as np
 import pytest
 from choosing import long
 from clusters import RUN_SECONDS, PatientCluster
@@ -28,7 +27,6 @@ from minidist.train.checkpoint.manifest import Manifest, Progress
 from minidist.train.checkpoint.peers import Generation, PeerCopies
 from minidist.train.checkpoint.restore import check_files
 from minidist.train.checkpoint.saver import Saving
-from minidist.train.checkpoint.snapshot import Part
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.resilience import faults, going_back
@@ -51,7 +49,7 @@ def expected(ranks):
     return run(ranks(1), CONFIG, Layout()).fingerprint
 
 
-def elastic(layout, *orders, save=None, every=2, copies=0, check=0, rank_function=None, seen=None, **how):
+def elastic(layout, *orders, save=None, every=2, copies=0, check=0, rank_function=None, seen=lambda it: None, **how):
     """A run and its interruptions, saved synchronously in a folder, or copied to so many peers, every so many steps."""
     options = RunOptions(
         saving=save and Saving(str(save), every, keep=0, mode="sync"), faults=tuple(map(Fault.parse, orders)),
@@ -59,14 +57,22 @@ def elastic(layout, *orders, save=None, every=2, copies=0, check=0, rank_functio
     )  # fmt: skip
     return run_elastic(
         CONFIG, Layout.parse(layout), options, Elasticity(**{"patience": RUN_SECONDS} | how), start=PatientCluster,
-        rank_function=rank_function, on_interruption=[].append if seen is None else seen.append,
+        rank_function=rank_function, on_interruption=seen,
     )  # fmt: skip
 
 
 def test_who_failed_when_and_why(tmp_path, expected):
-    """And what it cost. What was saved is not computed again."""
-    orders = "rank=2,step=2,kind=kill", "rank=0,step=4,kind=hang", "rank=1,step=5,kind=raise"
-    result, found = elastic("dp=3", *orders, save=tmp_path, patience=2.0, on_failure="restart")
+    """And what it cost. What was saved is not computed again. The folder is claimed from the first attempt to the last:
+    else another run gets in while this one goes back, and its checkpoints are removed as newer ones."""
+
+    def refused(_):
+        with pytest.raises(ValueError, match="another run is saving in"), own_folder(str(tmp_path), None):
+            pass
+        claims.append(True)
+
+    orders, claims = ("rank=2,step=2,kind=kill", "rank=0,step=4,kind=hang", "rank=1,step=5,kind=raise"), []
+    result, found = elastic("dp=3", *orders, save=tmp_path, patience=2.0, on_failure="restart", seen=refused)
+    assert len(claims) == 3
     assert result.fingerprint == expected and result.steps_here == 4
     assert [(it.ranks, it.step, Path(it.source).name) for it in found] == [
         ((2,), 2, "step-000002"), ((0,), 4, "step-000004"), ((1,), 5, "step-000004")
@@ -106,17 +112,15 @@ def fails_in(step, error):
 
 
 def test_what_ends_a_run(tmp_path):
-    for number, (error, raised, message, times) in enumerate(
-        (
-            (KeyError("bug"), md.RankFailed, "KeyError: 'bug'", 1),  # once, it might have been a machine's fault
-            (FloatingPointError("diverged"), md.RankFailed, "FloatingPointError: .*diverged", 0),
-            (MemoryError("none"), md.RankFailed, "MemoryError: none", 0),
-            (ValueError("no"), md.RankFailed, "ValueError: no", 0),
-        )
+    for error, message, times in (
+        (KeyError("bug"), "KeyError: 'bug'", 1),  # once, it might have been a machine's fault
+        (FloatingPointError("diverged"), "FloatingPointError: .*diverged", 0),
+        (MemoryError("none"), "MemoryError: none", 0),
+        (ValueError("no"), "ValueError: no", 0),
     ):
-        seen = []
-        with pytest.raises(raised, match=message):
-            elastic("dp=2", save=tmp_path / str(number), rank_function=fails_in(3, error), seen=seen)
+        seen, folder = [], tmp_path / type(error).__name__
+        with pytest.raises(md.RankFailed, match=message):
+            elastic("dp=2", save=folder, rank_function=fails_in(3, error), seen=seen.append)
         assert [it.step for it in seen] == [3] * times, error
     with pytest.raises(RuntimeError, match=r"^rank 0 of 1 was killed by SIGKILL.*, and no rank is left to go on with$"):
         elastic("dp=1", "rank=0,step=3,kind=kill", save=tmp_path / "alone")
@@ -125,25 +129,14 @@ def test_what_ends_a_run(tmp_path):
         elastic("dp=3", *two, save=tmp_path / "limit", max_restarts=1)
 
 
-def test_the_folder_is_claimed_from_the_first_attempt_to_the_last(tmp_path):
-    """Else another run gets in while this one goes back, and its checkpoints are removed as newer ones."""
-
-    def refused(_):
-        with pytest.raises(ValueError, match="another run is saving in"), own_folder(str(tmp_path), None):
-            pass
-        claims.append(True)
-
-    claims = []
-    elastic("dp=2", "rank=0,step=4,kind=kill", save=tmp_path, seen=SimpleNamespace(append=refused))
-    assert claims
-
-
 def test_what_is_not_to_be_relied_on_stays_so_when_going_back_fails_too(tmp_path, monkeypatch, expected):
     """A rank dies while the survivors are asked what they hold. Of checkpoints after 4 and 5 steps nobody can tell."""
     asked, failures, seen = going_back.survey, [md.RankFailed("rank 0 of 2 died", 0, "died")], []
     monkeypatch.setattr(going_back, "survey", lambda *all_of_it: raise_one(failures) or asked(*all_of_it))
     order = "rank=1,step=3,kind=flip:weights"
-    result, _ = elastic("dp=3", order, save=tmp_path, every=1, copies=1, check=3, on_failure="restart", seen=seen)
+    result, _ = elastic(
+        "dp=3", order, save=tmp_path, every=1, copies=1, check=3, on_failure="restart", seen=seen.append
+    )
     assert [it.resumed for it in seen] == [3] and not failures and result.fingerprint == expected
 
 
@@ -243,9 +236,6 @@ LOST = re.compile(
     r"of the snapshots after 4 steps nobody has those of rank 1 of dp=5,zero=1: [\d,]+ elements of .+ are lost; "
     r"of the snapshots after 2 steps nobody has those of rank 1 of dp=5,zero=1: .+ are lost"
 )
-
-
-OTHERS = (3, 1, True), (2, 2, False)
 
 
 @pytest.mark.parametrize(
@@ -390,17 +380,3 @@ def test_a_survey_by_hand():
     for one in (generation(4, owners, b), generation(2, owners, b)):
         recovery.add(one, here)
     assert [(one.progress.step, sorted(one.held)) for one in here] == [(2, ["a", "b"]), (4, ["b"])]
-
-
-def test_packing_keeps_dtypes_and_shapes():
-    parts = {
-        "x": Part(np.arange(3, dtype=np.int8), ((1, 4),), (5,)),
-        "y": Part(np.arange(4, dtype=np.float32), ((0, 2), (4, 6)), (2, 3)),
-        "z": Part(np.empty(0, np.float32), (), (0,)),
-    }
-    content = peers.packed([one.values for one in parts.values()])
-    found = peers.unpacked(content, {name: one.described() for name, one in parts.items()})
-    for name, one in parts.items():
-        assert (found[name].runs, found[name].shape) == (one.runs, one.shape)
-        assert found[name].values.dtype == one.values.dtype and (found[name].values == one.values).all()
-    assert peers.packed([]).size == 0

@@ -21,14 +21,6 @@ def test_an_order_is_taken_once_by_its_rank_and_the_last_one_counts(tmp_path):
     order(tmp_path, 1, "hang")
     assert [take_order(tmp_path, rank) for rank in (0, 0, 1, 1)] == [CURE, None, "hang", None]
     assert not list(tmp_path.iterdir())
-
-
-def test_what_cannot_be_ordered(tmp_path):
-    with pytest.raises(ValueError, match="no fault 'rm -rf' can be ordered while a run goes on: choose from slow:3, "):
-        order(tmp_path, 0, "rm -rf")
-
-
-def test_every_order_is_a_fault():
     assert all(Fault.parse(f"rank=0,step=0,kind={what}") for what in ORDERS if what != CURE)
 
 

@@ -38,11 +38,8 @@ def test_the_fastest_size_counts(monkeypatch):
     world = SimpleNamespace(size=8, transport=SimpleNamespace(clock=clock))
     assert measured_peak(world, seconds=0.0) == SIZES[1] ** 3 * 2 / 2.0 * 2 / 8
     assert clock.looks == 6
-
-
-@pytest.mark.parametrize(("ranks", "cores", "share"), [(1, 2, 1), (2, 2, 1), (8, 2, 0.25), (3, 2, 2 / 3)])
-def test_ranks_share_cores(ranks, cores, share):
-    assert share_of_cores(ranks, cores) == share
+    for ranks, cores, share in ((1, 2, 1), (2, 2, 1), (8, 2, 0.25), (3, 2, 2 / 3)):
+        assert share_of_cores(ranks, cores) == share
 
 
 def test_each_rank_brings_its_peak_back(ranks):
@@ -59,11 +56,11 @@ def test_each_rank_brings_its_peak_back(ranks):
 @pytest.mark.parametrize(
     "flags",
     [
-        pytest.param(["--steps=1"], marks=pytest.mark.long),
+        ["--steps=1"],
         ["--steps=3", "--dp=2", "--recompute=full"],
-        pytest.param(["--steps=2", "--pp=2", "--layers=3"], marks=pytest.mark.long),
+        ["--steps=2", "--pp=2", "--layers=3"],
         ["--steps=2", "--dp=2", "--ep=2", "--experts=4", "--expert-hidden=16"],
-        pytest.param(["--steps=2", "--precision=fp16", "--loss-scale=1099511627776"], marks=pytest.mark.long),
+        ["--steps=2", "--precision=fp16", "--loss-scale=1099511627776"],
     ],
 )
 def test_train_shows_and_writes_utilization(capsys, tmp_path, flags):
