@@ -87,7 +87,7 @@ def answer(arguments: list[str]) -> tuple[int | None, str]:
         signal.alarm(0)
 
 
-@pytest.mark.parametrize("share", [8, long(1)])
+@pytest.mark.parametrize("share", [16, long(1)])
 def test_every_flag_of_every_command(no_ranks, tmp_path, share):
     cases = cases_of(cli.build_parser())
     random.Random(share).shuffle(cases)
@@ -101,38 +101,18 @@ def test_every_flag_of_every_command(no_ranks, tmp_path, share):
         assert status != 0 or "nan" not in printed.lower().split(), (arguments, printed)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("plan --cluster h100:1000000000000000000 --model llama3-8b --batch 8", "may have 10,000,000 accelerators"),
-        ("plan --cluster h100:8 --model llama3-8b --batch 1000000000000", "1,000,000,000 sequences at most"),
-        ("plan --validate --model llama3-8b", "leave out --model"),
-        (
-            f"plan --cluster h100:8 --batch 8 --model layers=1,width={DIGITS}",
-            "width=99999999999999999999... (400",
-        ),
-        ("failures --gpus 1024 --simulate 1e9", "too many to simulate: choose "),
-        ("failures --gpus 1024 --simulate 10 --seed -1", "--seed must not be negative, got -1"),
-        ("plan --cluster h100:8 --model llama3-8b --batch 8 --price nan", "nan is not a number"),
-        ("scaling --flops 5e-324", "--flops must be from 1 to 1e+40"),
-    ],
-)
-def test_what_is_wrong_is_told(arguments, message):
-    status, printed = answer(arguments.split())
-    assert status == 2 and message in printed and len(printed) < 1000
+def test_a_long_number_is_cut_in_what_is_told():
+    status, printed = answer(f"plan --cluster h100:8 --batch 8 --model layers=1,width={DIGITS}".split())
+    assert status == 2 and "width=99999999999999999999... (400" in printed and len(printed) < 1000
 
 
 SIZES = ["--layers", "1", "--width", "16", "--heads", "2", "--context", "8", "--global-batch", "6"]
 TRAIN = ["train", "--dp", "3", "--steps", "1", *SIZES]
 COMMANDS = [
-    "plan --model llama3-8b --cluster h100:8 --batch-tokens 4M",
-    "hardware",
-    "hardware h100:2x8",
-    "scaling --flops 1e21",
-    "failures --gpus 1024 --spares 1 --repair-hours 72",
-    "demo ring --scene numbers",
+    "plan --model llama3-8b --cluster h100:8 --batch-tokens 4M", "hardware", "hardware h100:2x8",
+    "scaling --flops 1e21", "failures --gpus 1024 --spares 1 --repair-hours 72", "demo ring --scene numbers",
     "train --steps 20 --tables " + " ".join(SIZES),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", long("ascii"), long("shift_jis"), long("utf-16"), long("utf-8")])
@@ -176,9 +156,7 @@ def test_a_long_path_for_temporary_files(tmp_path):
 
 
 def test_a_folder_that_is_gone(tmp_path):
-    script = (
-        "import os, sys; os.mkdir('x'); os.chdir('x'); os.rmdir('../x'); from minidist.cli.main import main; main()"
-    )
+    script = "import os; os.mkdir('x'); os.chdir('x'); os.rmdir('../x'); from minidist.cli.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", script, *TRAIN], cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS
     )
@@ -200,6 +178,7 @@ def test_too_few_open_files_is_one_error(tmp_path):
     assert done.stderr.count("minidist: ") == 1 and "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_graders_have_their_asserts_whatever_the_environment(tmp_path):
     status, printed = command_in(tmp_path, ["check", "3.1", "--impl", str(tmp_path)], PYTHONOPTIMIZE="2")
     assert status in (1, 2) and "docstring" not in printed

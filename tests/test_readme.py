@@ -23,8 +23,6 @@ PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 TEXT = {page: page.read_text(encoding="utf-8") for page in PAGES}
 LIMIT = 300  # seconds for one program
 
-by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-
 
 def blocks(page: str, language: str) -> list[str]:
     """The fenced code blocks of a page in one language."""
@@ -35,25 +33,29 @@ def without_blocks(page: Path) -> str:
     return re.sub(r"^```.*?^```", "", TEXT[page], flags=re.DOTALL | re.MULTILINE)
 
 
-def run(*command) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, *command], capture_output=True, text=True, encoding="utf-8", timeout=LIMIT)
+def run(folder: Path, program: str, *flags: str) -> subprocess.CompletedProcess:
+    """Run a program from a file named stuck.py, as one page calls it."""
+    script = folder / "stuck.py"
+    script.write_text(program, encoding="utf-8")
+    command = [sys.executable, "-X", "utf8", *flags, script]
+    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=LIMIT)
+
+
+def output(folder: Path, program: str) -> str:
+    result = run(folder, program)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 # ── README: short, and the first things first ────────────────────────────────────────────────────────────────────────
 
 
-def test_readme_is_short():
+def test_readme_is_short_and_the_first_things_come_first():
+    """The first link is the training step; the first picture is on the first screen, and small."""
     assert len(TEXT[README].split()) <= 1000
-
-
-def test_the_first_link_of_readme_is_the_training_step():
     assert re.search(r"\]\((.*?)\)", TEXT[README])[1] == "minidist/train/step.py"
-
-
-def test_the_first_picture_is_on_the_first_screen_and_small():
     above, name = re.match(r"(.*?)!\[[^]]*\]\((.*?)\)", TEXT[README], re.DOTALL).groups()
-    assert above.count("\n") <= 24
-    assert (ROOT / name).stat().st_size < 400_000
+    assert above.count("\n") <= 24 and (ROOT / name).stat().st_size < 400_000
 
 
 def test_files_have_about_as_many_lines_as_the_table_of_axes_says():
@@ -95,38 +97,33 @@ def test_the_questions_of_the_chapters_are_those_that_they_ask():
 # ── Links, files, commands ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-@by_page
-def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)\s]+)\)", without_blocks(page)):
-        if target.startswith("https://"):
-            continue
-        name, _, anchor = target.partition("#")
-        file = (page.parent / name).resolve() if name else page
-        assert file.exists(), target
-        if anchor:
-            assert anchor in [slug(title) for title in re.findall(r"^#+ (.*)", TEXT[file], re.MULTILINE)], target
-
-
-@by_page
-def test_names_that_link_to_a_file_are_defined_there(page):
-    for name, target in re.findall(r"\[`([\w.]+)`\]\(([^)\s]+\.py)\)", without_blocks(page)):
-        if not name.endswith(".py"):
-            text = (page.parent / target).read_text(encoding="utf-8")
-            for part in name.split("."):
-                assert re.search(rf"\b(class|def) {part}\b|^{part} = ", text, re.MULTILINE), f"{name} in {target}"
-
-
 def slug(title: str) -> str:
     """The anchor that GitHub makes of a heading."""
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
-@by_page
-def test_files_that_are_named_exist(page):
+def test_links_lead_somewhere_and_names_that_link_to_a_file_are_defined_there():
+    wrong = []
+    for page, text in ((page, without_blocks(page)) for page in PAGES):
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            name, _, anchor = target.partition("#")
+            file = (page.parent / name).resolve() if name else page
+            if target.startswith("https://"):
+                continue
+            if not file.exists() or (anchor and anchor not in map(slug, re.findall(r"^#+ (.*)", TEXT[file], re.M))):
+                wrong.append((page.name, target))
+        for name, target in re.findall(r"\[`([\w.]+)`\]\(([^)\s]+\.py)\)", text):
+            code = (page.parent / target).read_text(encoding="utf-8")
+            for part in name.split(".") if not name.endswith(".py") else ():
+                if not re.search(rf"\b(class|def) {part}\b|^{part} = ", code, re.M):
+                    wrong.append((page.name, name, target))
+    assert not wrong
+
+
+def test_files_that_are_named_exist():
     folders = "minidist|tests|benchmarks|chapters|docs|exercises|solutions"
-    for name in re.findall(rf"`((?:{folders})/[\w/.]*)`", TEXT[page]):
-        if not re.search("NN_name|/\\.backups/", name):
-            assert (ROOT / name).exists(), name
+    names = {name for text in TEXT.values() for name in re.findall(rf"`((?:{folders})/[\w/.]*)`", text)}
+    assert [n for n in names if not re.search(r"NN_name|/\.backups/", n) and not (ROOT / n).exists()] == []
 
 
 def commands_of(page: Path) -> list[str]:
@@ -137,48 +134,38 @@ def commands_of(page: Path) -> list[str]:
     return [command for command in (*shell, *inline) if command.startswith("minidist ")]
 
 
-@by_page
-def test_commands_that_are_shown_are_understood(page, capsys):
-    for command in commands_of(page):
+def test_commands_that_are_shown_are_understood(capsys):
+    commands = [(page.name, command) for page in PAGES for command in commands_of(page)]
+    assert {("README.md", "minidist verify"), ("README.md", "minidist demo dp")} <= {*commands} and len(commands) > 60
+    for page, command in commands:
         arguments = shlex.split(command)[1:]
         if len(arguments) == 1:  # the text may name a command without its arguments
             arguments.append("--help")
         try:
             options = cli.build_parser().parse_args(arguments)
         except SystemExit as end:
-            assert end.code == 0, f"{command}: {capsys.readouterr().err}"  # 0: --help
+            assert end.code == 0, f"{page}: {command}: {capsys.readouterr().err}"  # 0: --help
             continue
         for text in getattr(options, "layouts", []):
             Layout.parse(text)
 
 
-def test_commands_are_found_at_all():
-    assert "minidist verify" in commands_of(README) and "minidist demo dp" in commands_of(README)
-    assert sum(len(commands_of(page)) for page in PAGES) > 60
-
-
 # ── Programs and their output ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_launch_and_warm_ranks(tmp_path):
-    launch, warm, *_ = blocks("docs/comm.md", "python")
-    script = tmp_path / "ranks.py"
-    script.write_text(launch + warm)
-    result = run(script)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout == "[" + ", ".join(["array([6., 6., 6., 6.])"] * 4) + "]\n"
-
-
-def test_nodes_and_costs(tmp_path):
-    _, _, nodes, costs, _ = blocks("docs/comm.md", "python")
-    script = tmp_path / "nodes.py"
-    script.write_text(nodes + costs)
-    result = run(script)
-    assert result.returncode == 0, result.stderr
-    sent, *times, name = result.stdout.splitlines()
+def test_programs_print_what_their_pages_say(tmp_path):
+    launch, warm, nodes, costs, stuck = blocks("docs/comm.md", "python")
+    sums, sent, *times, name = output(tmp_path, launch + warm + nodes + costs).splitlines()
+    assert sums == "[" + ", ".join(["array([6., 6., 6., 6.])"] * 4) + "]"
     assert sent == str([16000] * 8) and name == "halving_doubling"
-    shown = re.findall(r"# ([\d.]+) s", costs)
-    assert [f"{float(time):.5f}" for time in times] == shown
+    assert [f"{float(time):.5f}" for time in times] == re.findall(r"# ([\d.]+) s", costs)
+    (shown,) = blocks("docs/comm.md", "text")
+    result = run(tmp_path, stuck)
+    assert result.returncode == 1 and result.stderr.endswith(shown)
+    (code,) = blocks("docs/clock.md", "python")
+    assert output(tmp_path, code).strip() == code.splitlines()[-1].removeprefix("# ")
+    (code,) = blocks("docs/demonstrations.md", "python")  # the player in a notebook
+    assert code == "from minidist import show\n\nshow.ring(ranks=4)\n" and callable(show.ring)
 
 
 @pytest.mark.long
@@ -191,33 +178,10 @@ def test_pytorch_trains_on_the_ring(tmp_path, fsdp):
         wrapped = "model = DistributedDataParallel(model)\n"
         assert wrapped in program
         program = program.replace(wrapped, sharded).replace("all_reduce_ring", "reduce_scatter_ring")
-    script = tmp_path / "ring.py"
-    script.write_text(program, encoding="utf-8")
-    result = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script)
+    flags = "-m torch.distributed.run --standalone --nproc-per-node 2".split()  # noqa: SIM905
+    result = run(tmp_path, program, *flags)
     assert result.returncode == 0, result.stderr
     assert result.stdout == shown and "leaked" not in result.stderr  # as Python calls shared memory that stays behind
-
-
-def test_a_run_on_a_clock(tmp_path):
-    (code,) = blocks("docs/clock.md", "python")
-    script = tmp_path / "clock.py"
-    script.write_text(code, encoding="utf-8")
-    result = run("-X", "utf8", script)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.strip() == code.splitlines()[-1].removeprefix("# ")
-
-
-def test_deadlock(tmp_path):
-    script = tmp_path / "stuck.py"
-    script.write_text(blocks("docs/comm.md", "python")[-1])
-    (shown,) = blocks("docs/comm.md", "text")
-    result = run(script)
-    assert result.returncode == 1 and result.stderr.endswith(shown)
-
-
-def test_the_player_in_a_notebook_is_one_line():
-    (code,) = blocks("docs/demonstrations.md", "python")
-    assert code == "from minidist import show\n\nshow.ring(ranks=4)\n" and callable(show.ring)
 
 
 @pytest.mark.long

@@ -14,7 +14,7 @@ import random
 import re
 import shutil
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from unittest import mock
@@ -113,11 +113,14 @@ BY_HAND = [
 LONG = (1, 5, 6)  # much as others
 
 
+combinations = cache(partial(every_combination, CONFIG))
+
+
 @cache
 def layouts_of(experts: bool, precision: str, most: int) -> list[Layout]:
     """The legal layouts, in one order."""
     wanted = CONFIG.experts * experts, precision
-    some = [c.layout for c in every_combination(CONFIG, most) if (c.experts, c.precision) == wanted]
+    some = [c.layout for c in combinations(most) if (c.experts, c.precision) == wanted]
     return [layout for layout in some if not loosened_by(layout)]
 
 
