@@ -90,7 +90,7 @@ def test_no_number_and_no_name_is_cut_on_a_narrow_terminal(capsys, monkeypatch):
     assert "…" not in tables
     assert all(f"{rank['bytes_between_nodes']:,} │" in tables for rank in found["traffic"])
     rows = found["collectives"][0]
-    assert {"dp"} == {row["axis"] for row in rows} and all(row["calls"] > 0 for row in rows)
+    assert {"dp", "shard"} == {row["axis"] for row in rows} and all(row["calls"] > 0 for row in rows)
     sent = [row["bytes_sent"] for row in rows]
     assert sent == sorted(sent, reverse=True) and "collectives and sends of rank 0, one step" in printed
 
