@@ -169,10 +169,10 @@ def on_host(array) -> bool:
     return isinstance(array, np.ndarray)
 
 
-def cache_blocks(size: int, elements: int) -> Iterator[slice]:
+def cache_blocks(size: int, elements: int) -> list[slice]:
     """Slices that cover ``size`` elements: of ``elements`` each, few enough for a CPU's cache; all in one on a GPU."""
     step = elements if xp.name == "numpy" else max(1, size)
-    return (slice(start, start + step) for start in range(0, size, step))
+    return [slice(start, start + step) for start in range(0, size, step)]
 
 
 def product_blocks(count: int, elements: int, limit: int) -> Iterator[slice]:

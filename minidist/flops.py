@@ -2,7 +2,7 @@
 
 A product of (n, k) by (k, m) counts 2 n k m: as many multiplications as additions. Nothing else counts, as is usual
 (Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters", 2021, appendix).
-Algorithms count nothing: it happens where a Function is dispatched (nn/dispatch/around.py).
+Algorithms count nothing: a mode around every operation does (nn/measuring.py).
 """
 
 from collections import Counter

@@ -15,63 +15,58 @@ from dataclasses import dataclass, field
 KINDS = ("parameters", "gradients", "optimizer", "activations")
 
 
+def _nothing() -> dict[str, int]:
+    return dict.fromkeys(KINDS, 0)
+
+
 @dataclass
 class Memory:
     """Bytes of one rank, by kind."""
 
-    held: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))  # now
-    peaks: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))  # of each kind, each at its own time
-    at_peak: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(KINDS, 0)
-    )  # by kind, when the total was highest
-
-    @property
-    def total(self) -> int:
-        return sum(self.held.values())
-
-    @property
-    def peak(self) -> int:
-        """The highest total."""
-        return sum(self.at_peak.values())
+    held: dict[str, int] = field(default_factory=_nothing)  # now
+    peaks: dict[str, int] = field(default_factory=_nothing)  # of each kind, each at its own time
+    at_peak: dict[str, int] = field(default_factory=_nothing)  # by kind, when the total was highest
+    total: int = 0
+    peak: int = 0  # the highest total
+    watch: "Callable[[Memory], None] | None" = None  # called after each change
 
     def change(self, kind: str, nbytes: int) -> None:
-        self.held[kind] += nbytes
-        self.peaks[kind] = max(self.peaks[kind], self.held[kind])
+        self.total += nbytes
+        self.held[kind] = held = self.held[kind] + nbytes
+        if held > self.peaks[kind]:
+            self.peaks[kind] = held
         if self.total > self.peak:
-            self.at_peak = dict(self.held)
+            self.peak, self.at_peak = self.total, dict(self.held)
+        if self.watch is not None:
+            self.watch(self)
 
     def forget_peaks(self) -> None:
         """Restart the peaks from the present values."""
-        self.peaks, self.at_peak = dict(self.held), dict(self.held)
+        self.peaks, self.at_peak, self.peak = dict(self.held), dict(self.held), self.total
 
     def as_dict(self) -> dict[str, int]:
-        """Each kind's own peak and the peak of the total, as ``--json`` writes them."""
+        """Return each kind's own peak and the peak of the total, as ``--json`` writes them."""
         return self.peaks | {"peak": self.peak}
 
 
 class _Ledger:
     def __init__(self, watch: Callable[[Memory], None] | None) -> None:
-        self.memory, self.watch = Memory(), watch
+        self.memory = Memory(watch=watch)
         self.entries: dict[int, weakref.ref] = {}  # id of an array -> a reference with a callback for when it is freed
         self.lock = threading.RLock()  # reentrant: an array may be freed at any point
 
     def hold(self, kind: str, array) -> None:
-        whole = owner(array)
-        key, nbytes = id(whole), whole.nbytes
+        key, nbytes = id(array), array.nbytes
+
+        def release(_) -> None:
+            with self.lock:
+                del self.entries[key]
+                self.memory.change(kind, -nbytes)
+
         with self.lock:
             if key not in self.entries:
-                self.entries[key] = weakref.ref(whole, lambda _: self._release(key, kind, nbytes))
-                self._change(kind, nbytes)
-
-    def _release(self, key: int, kind: str, nbytes: int) -> None:
-        with self.lock:
-            del self.entries[key]
-            self._change(kind, -nbytes)
-
-    def _change(self, kind: str, nbytes: int) -> None:
-        self.memory.change(kind, nbytes)
-        if self.watch is not None:
-            self.watch(self.memory)
+                self.entries[key] = weakref.ref(array, release)
+                self.memory.change(kind, nbytes)
 
 
 _ledger: _Ledger | None = None
@@ -101,7 +96,7 @@ def hold(kind: str, array) -> None:
         array: counted until it is freed; a view counts as its base array.
     """
     if _ledger is not None:
-        _ledger.hold(kind, array)
+        _ledger.hold(kind, owner(array))
 
 
 def owner(array):

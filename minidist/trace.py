@@ -69,7 +69,7 @@ class Begin:
 
 @dataclass(slots=True)
 class Kernel:
-    """What an operation asks of the hardware, in program order: see nn/dispatch/kernels.py."""
+    """What an operation asks of the hardware, in program order: see nn/measuring.py."""
 
     name: str
     flops: int  # of its matrix products
@@ -92,7 +92,7 @@ class Task:
     stream: int  # the one that makes this entry
 
 
-_log: list | None = None  # None: not recording
+log: list | None = None  # None: not recording
 _watch: Callable | None = None
 _thread = threading.local()
 
@@ -115,25 +115,21 @@ def start(watch: Callable | None = None) -> None:
 
     ``watch(entry)`` is called immediately with each recorded entry, so it can inspect the state at that moment.
     """
-    global _log, _watch
-    _log, _watch = [], watch
+    global log, _watch
+    log, _watch = [], watch
 
 
 def stop() -> list:
     """Stop recording, and return the log in the order in which its entries ended."""
-    global _log
-    log, _log = _log or [], None
-    return log
-
-
-def recording() -> bool:
-    return _log is not None
+    global log
+    recorded, log = log or [], None
+    return recorded
 
 
 def record(entry: "Event | Message | PointToPoint | Begin | Kernel | Task") -> None:
-    log = _log  # another thread may stop recording in between
-    if log is not None:
-        log.append(entry)
+    entries = log  # another thread may stop recording in between
+    if entries is not None:
+        entries.append(entry)
         if _watch is not None:
             _watch(entry)
 
@@ -143,17 +139,27 @@ _NOT_RECORDED = nullcontext()
 
 def span(name: str, track: str = "compute", **details) -> AbstractContextManager:
     """Record the time spent in this context, if recording."""
-    return _NOT_RECORDED if _log is None else _recorded_span(name, track, details)
+    return _NOT_RECORDED if log is None else _recorded_span(name, track, details)
 
 
 @contextmanager
 def _recorded_span(name: str, track: str, details: dict):
-    record(Begin(name, track, stream()))
-    begin = time.perf_counter_ns()
+    began = begin(name, track)
     try:
         yield
     finally:
-        record(Event(name, track, begin, time.perf_counter_ns(), details, stream()))
+        end(name, began, track, details)
+
+
+def begin(name: str, track: str = "compute") -> int:
+    """Record that a span begins, and return the time, for ``end``."""
+    record(Begin(name, track, stream()))
+    return time.perf_counter_ns()
+
+
+def end(name: str, began: int, track: str = "compute", details: dict | None = None) -> None:
+    """Record a span that ends now."""
+    record(Event(name, track, began, time.perf_counter_ns(), details or {}, stream()))
 
 
 def traced(name: str, track: str = "compute"):
@@ -172,13 +178,13 @@ def traced(name: str, track: str = "compute"):
 
 def kernel(name: str, flops: int, nbytes: int, precision: str = "fp32") -> None:
     """Record what an operation asks of the hardware, if recording."""
-    if _log is not None:
+    if log is not None:
         record(Kernel(name, flops, nbytes, precision, stream()))
 
 
 def message(kind: str, source: int, destination: int, number: int, nbytes: int) -> None:
     """Record one end of a message, if recording."""
-    if _log is not None:
+    if log is not None:
         record(Message(kind, source, destination, number, nbytes, time.perf_counter_ns()))
 
 

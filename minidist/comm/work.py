@@ -46,7 +46,7 @@ class MessageWork(Work):
         self._known = False  # whether the rank knows that it is done
         if isinstance(part, Send):
             transport.unwaited.add(part)
-            if trace.recording():
+            if trace.log is not None:
                 self._record("post")
 
     def is_completed(self) -> bool:
@@ -72,7 +72,7 @@ class MessageWork(Work):
         self._known = True
         if isinstance(self._part, Send):
             self._transport.unwaited.remove(self._part)
-        if trace.recording():
+        if trace.log is not None:
             self._record("wait")
 
     def _record(self, call: str) -> None:
@@ -130,7 +130,7 @@ class BackgroundWork(Work):
 
     def record(self, call: str) -> None:
         """Record a point of its life, if recording."""
-        if trace.recording():
+        if trace.log is not None:
             trace.record(trace.Task(call, self._background.stream, self.number, trace.stream()))
 
     def end(self) -> None:

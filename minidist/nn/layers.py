@@ -1,11 +1,11 @@
 """Modules, parameters, and the layers of a transformer."""
 
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 
 from minidist.backend import from_host, read_only, xp
 from minidist.nn import functional
 from minidist.nn.precision.formats import Format
-from minidist.nn.precision.policy import Packed, Policy
 from minidist.nn.random import DropoutRNG, generator
 from minidist.nn.tensor import Tensor
 
@@ -47,28 +47,12 @@ class Parameter(Tensor):
     def data(self, values) -> None:
         self.stored = values if self.format is None else self.format.encode(values)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.stored.shape
-
-    @property
-    def size(self) -> int:
-        return self.stored.size
+    shape, size = property(attrgetter("stored.shape")), property(attrgetter("stored.size"))
 
     @property
     def dtype(self):
         """The dtype of ``data``."""
         return self.stored.dtype if self.format is None else xp.dtype(xp.float32)
-
-    def cast(self, policy: Policy):
-        return self.data if self.is_stored_for(policy) else policy.round(self.data)
-
-    def pack(self, policy: Policy) -> Packed:
-        return Packed(self.stored, self.format) if self.is_stored_for(policy) else super().pack(policy)
-
-    def is_stored_for(self, policy: Policy) -> bool:
-        """Whether it is stored in the very format of a policy."""
-        return self.format is not None and self.format is policy.compute
 
     def init(self, name: str, seed: int, dtype) -> None:
         """Take a name, and the initial values of that name and seed, always for the full parameter."""

@@ -6,7 +6,6 @@ its weights when it would be idle (Qi et al., "Zero Bubble Pipeline Parallelism"
 
 from collections.abc import Callable, Sequence
 
-from minidist.nn.dispatch import checks
 from minidist.nn.tensor import Tensor, Walk
 
 
@@ -16,7 +15,7 @@ def backward_inputs(output: Tensor, gradient, inputs: Sequence[Tensor]) -> Calla
     Returns:
         The second half. Call it to add the gradients of all other leaves; until then it keeps the graph.
     """
-    walk = Walk(output.grad_fn, checks.check_seed(output, gradient))
+    walk = Walk(output, gradient)
     later = []  # nodes with leaves that are not among the inputs, and the gradients of their outputs
     while walk.ready:
         node, incoming = walk.next()

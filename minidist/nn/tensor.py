@@ -5,27 +5,25 @@ the graph, which keeps what backward will need and points at the nodes that its 
 the nodes from the loss to the leaves, each once, after everything that used its output.
 
 The names are PyTorch's (``torch.autograd.Function``). Simpler here: a Function has one output, a graph is walked once,
-and gradients are plain arrays. Precision, storage, FLOPs, traces and checks are layers around every operation
-(dispatch/around.py); operators such as ``a + b`` are in arithmetic.py.
+and gradients are plain arrays. Operators such as ``a + b`` are in arithmetic.py. Precision, recomputation and
+measurements know each operation as a ``Mode`` that stands around it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 
 from minidist import ledger
 from minidist.backend import xp
-from minidist.nn.dispatch import around, checks
-from minidist.nn.memory.saved import Saved
-from minidist.nn.precision.policy import current
-from minidist.nn.precision.stamped import Stamped
 from minidist.nn.rounding import rounded
 
 _grad_enabled = True
+_modes: tuple["Mode", ...] = ()
 
 
 @contextmanager
 def grad_mode(enabled: bool):
-    """Within it graphs are built, or are not. (``torch.set_grad_enabled``.)"""
+    """Build graphs within it, or build none. (``torch.set_grad_enabled``.)"""
     global _grad_enabled
     before, _grad_enabled = _grad_enabled, enabled
     try:
@@ -35,11 +33,56 @@ def grad_mode(enabled: bool):
 
 
 def no_grad():
-    """Within it no graph is built and nothing is saved for backward. Also usable as a decorator."""
+    """Build no graph within it, and save nothing for backward. Also usable as a decorator."""
     return grad_mode(False)
 
 
-class Tensor(Stamped):
+class Mode:
+    """What stands around every operation, and may change what passes. This one changes nothing.
+
+    A mode that is entered later stands closer to the operation. A node keeps the modes under which it was made: its
+    backward pass goes through the same ones, wherever it runs. (``torch.utils._python_dispatch.TorchDispatchMode``.)
+    """
+
+    def before(self, ctx: "Context", arguments: list) -> list:
+        """Return the arguments of forward: tensors, for which their arrays will stand, or arrays in their place."""
+        return arguments
+
+    def after(self, ctx: "Context", arguments: tuple, arrays: list, output, tensor: "Tensor") -> None:
+        """See what forward got and returned, the tensor that holds it, and what ``ctx.saved`` keeps for backward."""
+
+    def before_backward(self, ctx: "Context", gradient):
+        """Return the gradient of the output, as backward gets it."""
+        return gradient
+
+    def after_backward(self, ctx: "Context", gradient, found: tuple) -> None:
+        """See what backward returned."""
+
+
+@contextmanager
+def within(*entered: Mode, instead_of: type | None = None) -> Iterator[None]:
+    """Have operations pass these modes within it, and none of the class ``instead_of`` that it was entered in."""
+    global _modes
+    kept = [mode for mode in _modes if instead_of is None or not isinstance(mode, instead_of)]
+    before, _modes = _modes, (*kept, *entered)
+    try:
+        yield
+    finally:
+        _modes = before
+
+
+def stand(mode: Mode) -> None:
+    """Have operations pass a mode from now on."""
+    global _modes
+    _modes = (*_modes, mode)
+
+
+def modes() -> tuple[Mode, ...]:
+    """Return the modes that operations pass now, the outermost first."""
+    return _modes
+
+
+class Tensor:
     """An array, and where it came from: a *leaf* was made by hand, any other tensor is the output of a Function.
 
     ``backward()`` adds into the ``grad`` of leaves that require one. It is an array of dtype ``grad_dtype``, float64
@@ -55,22 +98,21 @@ class Tensor(Stamped):
     """
 
     __array_ufunc__ = None  # so that `array + tensor` asks the tensor, instead of looping over the array's elements
+    made_under, unrounded, packed = None, False, None  # what a precision notes (precision/policy.py)
 
     def __init__(self, data, requires_grad: bool = False, grad_fn: "Context | None" = None) -> None:
-        self.data = xp.asarray(data)
+        self.data = data = xp.asarray(data)
         self.grad_fn = grad_fn  # the node that made this tensor; None for a leaf
         self.requires_grad = requires_grad or grad_fn is not None
         self.grad, self.grad_dtype = None, xp.float64
         self.hooks: list[Callable[[Tensor], None]] = []
-        checks.check_floating(self)
+        if self.requires_grad and data.dtype.kind != "f":
+            raise TypeError(f"only floating-point tensors can require a gradient, not {data.dtype}")
 
-    shape = property(lambda self: self.data.shape)
-    dtype = property(lambda self: self.data.dtype)
-    ndim = property(lambda self: self.data.ndim)
-    size = property(lambda self: self.data.size)
+    shape, dtype, ndim, size = (property(attrgetter(f"data.{name}")) for name in ("shape", "dtype", "ndim", "size"))
 
     def item(self) -> float:
-        """The value of a tensor that has one element."""
+        """Return the value of a tensor that has one element."""
         return self.data.item()
 
     def __repr__(self) -> str:
@@ -83,7 +125,8 @@ class Tensor(Stamped):
         The rest of backward is still to come, so communication can overlap with it. Returns a function that removes
         the hook. Raises RuntimeError for a tensor that is not a leaf with a gradient.
         """
-        checks.check_leaf(self)
+        if self.grad_fn is not None or not self.requires_grad:
+            raise RuntimeError("a gradient hook needs a leaf that requires a gradient, such as a Parameter")
         self.hooks.append(hook)
         return lambda: self.hooks.remove(hook)
 
@@ -91,35 +134,57 @@ class Tensor(Stamped):
         """Add the gradient of this tensor with respect to each leaf into that leaf's ``grad``, and free the graph.
 
         Args:
-            gradient: of the final loss with respect to this tensor, an array of its shape. A scalar needs none: it is
-                the loss.
+            gradient: array of this tensor's shape, the gradient of the final loss with respect to it. A scalar needs
+                none: it is the loss.
 
         Raises:
             RuntimeError: if nothing here requires a gradient, or the graph was already walked.
             ValueError: if ``gradient`` is missing or has another shape.
         """
-        gradient = checks.check_seed(self, gradient)
-        if self.grad_fn is not None:
-            return Walk(self.grad_fn, gradient).run()
-        self.accumulate(gradient)
-        self.run_hooks()
+        if self.grad_fn is None:
+            self.accumulate(seed(self, gradient))
+            return self.run_hooks()
+        walk = Walk(self, gradient)
+        while walk.ready:
+            node, gradient = walk.next()
+            walk.visit(node, gradient)
+            node.free()
 
     def accumulate(self, gradient) -> None:
         """Add one contribution to this leaf's gradient, rounded to the leaf's own dtype first.
 
         A sum of float32 terms that do not differ wildly in size is exact in float64, in any order.
         """
-        gradient = rounded(gradient, self.dtype)
+        dtype = self.dtype
+        gradient = gradient if gradient.dtype == dtype else rounded(gradient, dtype)
         if self.grad is None:
             self.grad = xp.array(gradient, dtype=self.grad_dtype, order="C")  # a copy: others may hold this array too
-            ledger.hold("gradients", self.grad)
-        else:
-            checks.check_addable(self)
-            xp.add(self.grad, gradient, out=self.grad)
+            return ledger.hold("gradients", self.grad)
+        if self.grad.dtype != self.grad_dtype or self.grad.shape != self.shape:
+            raise RuntimeError(
+                f"cannot add to this leaf's grad: it is {self.grad.dtype}{self.grad.shape}, and the sum is kept as "
+                f"{xp.dtype(self.grad_dtype)}{self.shape}. After an optimizer step, call zero_grad() before backward()"
+            )
+        xp.add(self.grad, gradient, out=self.grad)
 
     def run_hooks(self) -> None:
         for hook in tuple(self.hooks):  # one of them may remove itself
             hook(self)
+
+    def array(self):
+        """Return the array that the tensor holds now: a leaf that was saved for backward is read when it is needed."""
+        return self.data
+
+    factor = array
+
+
+def own(name: str) -> property:
+    """Return an attribute of a node that a Function must not set."""
+
+    def taken(ctx: "Context", value) -> None:
+        raise RuntimeError(f"{ctx.name}.forward sets ctx.{name}, where the graph keeps its own: choose another name")
+
+    return property(attrgetter(f"_{name}"), taken)
 
 
 class Context:
@@ -129,48 +194,58 @@ class Context:
     forward lets go of it.
 
     Attributes:
+        needs_input_grad: for each argument, whether its gradient is needed.
         grad_dtype: in which the output's gradient arrives; the output's own unless forward sets another. A function
             whose backward adds it to the gradients of other processes asks for float64, to round the sum once.
-        policy: the precision in force when the node was made (``autocast``).
-        rounds: whether the output, and the gradient that comes back to it, are rounded to the policy's format. A
-            function whose output is a term of a sum yet to be taken, or must stay in float32, says no.
+        rounds: whether the output, and the gradient that comes back to it, are rounded to a format of few bits where
+            one is in force. A function whose output is a term of a sum yet to be taken says no.
+        saved: what waits for backward: arrays, or objects whose ``array()`` and ``factor()`` return one, as a leaf's
+            do; or a function that returns all of it. A mode may replace it.
+        exact: how many of these, the last ones, no mode may round.
+        sources: for each argument, the node or leaf that its gradient goes to; None if none is needed.
+        shape, dtype: of the output.
+        policy: the precision in force, which multiplies (precision/policy.py).
     """
 
-    grad_dtype, rounds, saved, flops, nbytes, freed = None, True, None, 0, 0, False
+    grad_dtype, rounds, saved, exact, freed = None, True, (), 0, False
+    function, sources, shape, dtype, policy = map(own, ("function", "sources", "shape", "dtype", "policy"))
+    name = property(attrgetter("_function.__name__"))
 
     def __init__(self, function: type["Function"], arguments: tuple) -> None:
-        self.function, self.policy = function, current()
-        self.needs_input_grad = tuple(_grad_enabled and isinstance(a, Tensor) and a.requires_grad for a in arguments)
-        self.sources = tuple(  # for each argument, the node or leaf that its gradient goes to
-            (a.grad_fn or a) if needed else None for a, needed in zip(arguments, self.needs_input_grad, strict=True)
-        )
-
-    @property
-    def name(self) -> str:
-        return self.function.__name__
+        self._function, self.modes = function, _modes
+        needs, sources = [], []
+        for argument in arguments:
+            needed = _grad_enabled and isinstance(argument, Tensor) and argument.requires_grad
+            needs.append(needed)
+            sources.append((argument.grad_fn or argument) if needed else None)
+        self.needs_input_grad, self._sources = tuple(needs), tuple(sources)
 
     def save_for_backward(self, *arrays, exact: tuple = ()) -> None:
         """Keep arrays for ``backward``: it finds them in ``ctx.saved_arrays``. Nothing is kept if none is needed.
 
         Args:
-            arrays: float32 ones are stored in the 16 bits of the policy, if it has any.
+            arrays: float32 ones may be stored in 16 bits (precision/policy.py).
             exact: arrays that are stored as they are: statistics, one number for many.
         """
-        if any(self.needs_input_grad):
-            self.saved = Saved(self.name, arrays, exact, self.policy)
+        if True in self.needs_input_grad:
+            self.saved, self.exact = (*arrays, *exact), len(exact)
+
+    def load(self, how: str) -> tuple:
+        saved = self.saved() if callable(self.saved) else self.saved
+        return tuple([getattr(one, how)() if hasattr(one, how) else one for one in saved])
 
     @property
     def saved_arrays(self) -> tuple:
-        """The arrays given to ``save_for_backward``, then the exact ones."""
-        return () if self.saved is None else self.saved.arrays()
+        """Return the arrays given to ``save_for_backward``, then the exact ones."""
+        return self.load("array")
 
     @property
     def saved_factors(self) -> tuple:
-        """The same, as ``policy.matmul`` takes them: on a GPU those of 16 bits stay packed."""
-        return () if self.saved is None else self.saved.factors()
+        """Return the same, as ``policy.matmul`` takes them: on a GPU those of 16 bits stay packed."""
+        return self.load("factor")
 
     def free(self) -> None:
-        self.saved, self.sources, self.freed = None, (), True
+        self.saved, self._sources, self.freed = (), (), True
 
 
 class Function:
@@ -189,12 +264,12 @@ class Function:
 
     @staticmethod
     def forward(ctx: Context, *arguments):
-        """The output array. Tensor arguments arrive as their arrays, all others as they are."""
+        """Return the output array. Tensor arguments arrive as their arrays, all others as they are."""
         raise NotImplementedError
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        """The gradient of each argument of ``forward``, in order; None for one that has, or needs, none.
+        """Return the gradient of each argument of ``forward``, in order; None for one that has, or needs, none.
 
         A gradient may be more precise than the argument, a float64 sum over tokens say: it is rounded to the argument's
         dtype, or the ``grad_dtype`` of what made it, once, when it gets there.
@@ -204,63 +279,103 @@ class Function:
     @classmethod
     def apply(cls, *arguments) -> Tensor:
         """Run ``forward``, and leave a node if a gradient may flow back through the call."""
-        ctx = Context(cls, arguments)
-        arrays = [around.operand(ctx, a, i) if isinstance(a, Tensor) else a for i, a in enumerate(arguments)]
-        output = around.forward(ctx, arrays)
-        tensor = Tensor(around.rounded_output(ctx, output), grad_fn=ctx if any(ctx.needs_input_grad) else None)
-        ctx.shape, ctx.dtype, ctx.grad_dtype = tensor.shape, tensor.dtype, ctx.grad_dtype or output.dtype
-        operands = [(a, array) for a, array in zip(arguments, arrays, strict=True) if isinstance(a, Tensor)]
-        around.finish(ctx, operands, tensor, output)
+        ctx, inputs = Context(cls, arguments), arguments
+        for mode in ctx.modes:
+            inputs = mode.before(ctx, inputs)
+        arrays = [one.data if isinstance(one, Tensor) else one for one in inputs]
+        output = xp.asarray(cls.forward(ctx, *arrays))
+        tensor = Tensor(output, grad_fn=ctx if True in ctx.needs_input_grad else None)
+        ctx._shape, ctx._dtype, ctx.grad_dtype = output.shape, output.dtype, ctx.grad_dtype or output.dtype
+        if ctx.saved:  # of a leaf the leaf: ZeRO's stage 3 frees and gathers what it holds in between
+            pairs = zip(arrays, arguments, strict=True)
+            leaves = {id(x): one for x, one in pairs if isinstance(one, Tensor) and one.grad_fn is None}
+            ctx.saved = tuple([leaves.get(id(one), one) for one in ctx.saved])
+        for mode in reversed(ctx.modes):
+            mode.after(ctx, arguments, arrays, output, tensor)
         return tensor
 
 
 class Walk:
-    """Backward from ``root``: each node once, when all the nodes that used its output have run."""
+    """Backward from a tensor: each node once, when all the nodes that used its output have run.
 
-    def __init__(self, root: Context, gradient) -> None:
-        self.awaited = count_uses(root)  # node or leaf: contributions still to come
-        self.gradients = {root: rounded(gradient, root.grad_dtype)}
-        self.ready = [root]
+    Attributes:
+        awaited: by node or leaf, how many contributions to its gradient are still to come.
+        ready: the nodes that all contributions have reached.
+    """
 
-    def run(self) -> None:
-        while self.ready:
-            node, gradient = self.next()
-            self.visit(node, gradient)
-            node.free()
+    def __init__(self, output: Tensor, gradient) -> None:
+        root, self.awaited = output.grad_fn, {}
+        self.gradients, self.ready = {root: rounded(seed(output, gradient), root.grad_dtype)}, [root]
+        unvisited = [root]
+        while unvisited:
+            node = unvisited.pop()
+            if node.freed:
+                raise RuntimeError(
+                    f"backward() has already walked this graph ({node.name}) and freed what it had saved: "
+                    "run the forward pass again, or add the losses and call backward() once"
+                )
+            for source in node.sources:
+                if source is not None:
+                    if source not in self.awaited and isinstance(source, Context):
+                        unvisited.append(source)
+                    self.awaited[source] = self.awaited.get(source, 0) + 1
 
     def next(self) -> tuple[Context, object]:
-        """A node that all contributions have reached, and their sum: the gradient of its output."""
+        """Return a node that is ready, and the gradient of its output."""
         node = self.ready.pop()
-        return node, around.incoming(node, self.gradients.pop(node))
+        return node, self.gradients.pop(node)
 
     def visit(self, node: Context, gradient) -> None:
         """Run the node's backward, and hand each argument's gradient to where the argument came from."""
-        for source, contribution in zip(node.sources, around.backward(node, gradient), strict=True):
-            if contribution is None:
+        for mode in node.modes:
+            gradient = mode.before_backward(node, gradient)
+        found = node.function.backward(node, gradient)
+        found = found if isinstance(found, tuple) else (found,)
+        for mode in reversed(node.modes):
+            mode.after_backward(node, gradient, found)
+        if len(found) != len(node.sources):
+            raise RuntimeError(
+                f"{node.name}.backward returned {len(found)} gradients for {len(node.sources)} arguments of "
+                "forward: return one for each, None where there is none"
+            )
+        for place, (source, contribution) in enumerate(zip(node.sources, found, strict=True)):
+            if not node.needs_input_grad[place]:
                 continue
+            if contribution is None:
+                raise RuntimeError(f"{node.name}.backward returned None for argument {place}, which needs a gradient")
+            if contribution.shape != source.shape:
+                raise RuntimeError(
+                    f"{node.name}.backward returned a gradient of shape {contribution.shape} "
+                    f"for an argument of shape {source.shape}"
+                )
             self.awaited[source] -= 1
             if isinstance(source, Tensor):
                 source.accumulate(contribution)
-                if self.awaited[source] == 0:
+                if not self.awaited[source]:
                     source.run_hooks()
-            else:
+                continue
+            if contribution.dtype != source.grad_dtype:
                 contribution = rounded(contribution, source.grad_dtype)
-                earlier = self.gradients.get(source)
-                self.gradients[source] = contribution if earlier is None else earlier + contribution
-                if self.awaited[source] == 0:
-                    self.ready.append(source)
+            earlier = self.gradients.get(source)
+            self.gradients[source] = contribution if earlier is None else earlier + contribution
+            if not self.awaited[source]:
+                self.ready.append(source)
 
 
-def count_uses(root: Context) -> dict:
-    """How many times the graph under ``root`` uses the output of each node and each leaf."""
-    uses: dict = {}
-    unvisited = [root]
-    while unvisited:
-        node = unvisited.pop()
-        checks.check_not_freed(node)
-        for source in node.sources:
-            if source is not None:
-                if source not in uses and isinstance(source, Context):
-                    unvisited.append(source)
-                uses[source] = uses.get(source, 0) + 1
-    return uses
+def seed(tensor: Tensor, gradient):
+    """Return the gradient that backward starts from, as an array: 1 for a scalar without one."""
+    if not tensor.requires_grad:
+        raise RuntimeError(
+            "this tensor does not require a gradient: it was made under no_grad(), "
+            "or from tensors of which none has requires_grad=True"
+        )
+    if gradient is None:
+        if tensor.size != 1:
+            raise ValueError(
+                f"backward() on shape {tensor.shape} needs a gradient of that shape; only a scalar does without"
+            )
+        return xp.ones(tensor.shape, tensor.dtype)
+    gradient = xp.asarray(gradient)
+    if gradient.shape != tensor.shape:
+        raise ValueError(f"the gradient has shape {gradient.shape}, but the tensor has shape {tensor.shape}")
+    return gradient

@@ -9,7 +9,6 @@ from minidist import flops, ledger, products
 from minidist.nn import functional
 from minidist.nn.attention.plain import causal_attention
 from minidist.nn.attention.tiled import tiled_attention
-from minidist.nn.dispatch import around
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.layers import Parameter
 from minidist.nn.loss import cross_entropy
@@ -19,7 +18,7 @@ from minidist.nn.precision.formats import BFLOAT16, E4M3, E5M2, round_scaled
 from minidist.nn.precision.loss_scaling import GradScaler
 from minidist.nn.precision.master_weights import MasterWeights
 from minidist.nn.precision.policy import POLICIES, autocast, current
-from minidist.nn.tensor import Function, Tensor, grad_mode
+from minidist.nn.tensor import Function, Mode, Tensor, grad_mode, within
 
 CONFIG = GPTConfig(vocab=64, layers=2, heads=4, width=32, context=16)
 SIXTEEN = ["bf16", "fp16", "fp8"]
@@ -38,20 +37,18 @@ def batch():
 
 
 @pytest.mark.parametrize("precision", SIXTEEN)
-def test_every_output_and_every_gradient_between_operations_is_rounded(precision, monkeypatch):
+def test_every_output_and_every_gradient_between_operations_is_rounded(precision):
     """And takes half the bytes where it is saved."""
     policy, seen, saved = POLICIES[precision], [], {}
-    backward = around.backward
 
-    def spy(node, gradient):
-        seen.append((node.name, node.rounds, np.array(gradient)))
-        return backward(node, gradient)
+    class Spy(Mode):
+        def after_backward(self, ctx, gradient, found):
+            seen.append((ctx.name, ctx.rounds, np.array(gradient)))
 
-    monkeypatch.setattr(around, "backward", spy)
     model = GPT(CONFIG)
     for name in ("fp32", precision):
         memory = ledger.start()
-        with autocast(name):
+        with within(Spy()), autocast(name):
             hidden = model.hidden(batch()[0])
             saved[name] = memory.held["activations"]
             loss = model.head.loss(hidden, batch()[1])

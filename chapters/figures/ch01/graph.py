@@ -1,9 +1,8 @@
 """An autograd graph and the backward pass through it: the order of operations, and the gradient along each edge."""
 
 from dataclasses import dataclass, field
-from unittest.mock import patch
 
-from minidist.nn.dispatch import around
+from minidist.nn.tensor import Context, Mode
 from minidist.show.palette import MEANINGS
 
 NODE, LEAF, FORWARD, BACKWARD = MEANINGS["forward"], "#E8E8E8", "#B0B0B0", MEANINGS["backward"]
@@ -55,23 +54,24 @@ def capture(output, names: dict | None = None, backward: bool = False) -> Graph:
                 graph.edges.append((numbers[source], numbers[node]))
     if backward:
         graph.gradients = [None] * len(graph.edges)
-        with patch.object(around, "backward", _recording(around.backward, graph, numbers, edge_numbers)):
-            output.backward()
+        for node in found:
+            if isinstance(node, Context):
+                node.modes = (*node.modes, _Recording(graph, numbers, edge_numbers))
+        output.backward()
     return graph
 
 
-def _recording(backward, graph: Graph, numbers: dict, edge_numbers: dict):
-    """``around.backward``, which also records which operation ran and what it returned."""
+class _Recording(Mode):
+    """Records which operation runs in backward, and what it returns."""
 
-    def run(node, gradient):
-        found = backward(node, gradient)
-        graph.order.append(numbers[node])
+    def __init__(self, graph: Graph, numbers: dict, edge_numbers: dict) -> None:
+        self.graph, self.numbers, self.edge_numbers = graph, numbers, edge_numbers
+
+    def after_backward(self, ctx, gradient, found):
+        self.graph.order.append(self.numbers[ctx])
         for argument, contribution in enumerate(found):
-            if (node, argument) in edge_numbers:
-                graph.gradients[edge_numbers[node, argument]] = contribution
-        return found
-
-    return run
+            if (ctx, argument) in self.edge_numbers:
+                self.graph.gradients[self.edge_numbers[ctx, argument]] = contribution
 
 
 def draw(graph: Graph, title: str = "", row: float = 0.5):

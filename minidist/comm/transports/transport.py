@@ -287,7 +287,7 @@ class Transport(ABC):
                 self.check_aborted(work.waits)
                 time.sleep(pause)
                 pause = min(pause * 1.5, POLL_SECONDS[1])
-        if trace.recording() and threading.get_ident() == self.main_thread:
+        if trace.log is not None and threading.get_ident() == self.main_thread:
             trace.record(trace.Event(f"wait for rank {work.peer}", "wait", started, time.perf_counter_ns()))
 
     def _poll(self) -> bool:

@@ -26,9 +26,9 @@ from functools import partial
 
 from minidist import flops, trace
 from minidist.nn.gpt import GPT
-from minidist.nn.memory.saved import Known, Saved, enter, load, saving
-from minidist.nn.precision.policy import Policy, autocast, current
-from minidist.nn.tensor import Tensor, grad_mode
+from minidist.nn.measuring import enter
+from minidist.nn.precision.policy import Policy, autocast, current, unpacked
+from minidist.nn.tensor import Context, Mode, Tensor, grad_mode, within
 from minidist.overrides import overridable
 
 MODES = ("none", "selective", "full")
@@ -44,54 +44,66 @@ def checkpoint(function: Callable[..., Tensor], *inputs) -> Tensor:
             error; that they come in another order may not be.
         inputs: tensors, whose arrays are kept, and anything else.
     """
-    region = Region(function, inputs)
-    with saving(region.forget):
+    with within(Region(function, inputs)):
         return function(*inputs)
 
 
-class Region:
+class Region(Mode):
     """One call under ``checkpoint``: the operations that have forgotten what they saved, and what brings it back."""
 
     def __init__(self, function: Callable[..., Tensor], inputs: tuple) -> None:
         self.function, self.policy = function, current()
         self.inputs = [Input(value, self.policy) if isinstance(value, Tensor) else value for value in inputs]
-        self.forgotten: list[Saved] = []
+        self.forgotten: list[Context] = []
 
-    def forget(self, saved: Saved, known: Known) -> None:
-        """What becomes of what an operation saves in forward."""
-        saved.forget(self.run_again)
-        self.forgotten.append(saved)
+    def after(self, ctx, arguments, arrays, output, tensor):
+        if ctx.saved and not callable(ctx.saved):
+            ctx.saved = partial(self.bring_back, ctx)
+            self.forgotten.append(ctx)
+
+    def bring_back(self, ctx: Context) -> tuple:
+        self.run_again()
+        return ctx.saved
 
     def run_again(self) -> None:
         """Give every operation back what it had saved."""
-        forgotten = iter(self.forgotten)
-
-        def give_back(again: Saved, known: Known) -> None:
-            saved = next(forgotten, None)
-            if saved is None or (saved.operation, saved.shape) != (again.operation, again.shape):
-                had = "nothing more" if saved is None else f"{saved.operation} of shape {saved.shape}"
-                raise RuntimeError(
-                    f"checkpoint: run again, the function did {again.operation} of shape {again.shape} where it had "
-                    f"done {had}. It must do the same each time, whatever has changed in between"
-                )
-            again.store(known)
-            again.hand_over(saved)
-
+        again = Again(self.forgotten)
         inputs = [value.tensor() if isinstance(value, Input) else value for value in self.inputs]
-        with (
-            trace.span("recompute"),
-            flops.phase("recompute"),
-            grad_mode(True),
-            saving(give_back),
-            autocast(self.policy),
-        ):
+        with trace.span("recompute"), flops.phase("recompute"), grad_mode(True), autocast(self.policy), within(again):
             self.function(*inputs)
-        if (missing := next(forgotten, None)) is not None:
-            raise RuntimeError(
-                f"checkpoint: run again, the function did not do {missing.operation} of shape {missing.shape} as "
-                "before. It must do the same each time, whatever has changed in between"
-            )
+        again.hand_over()
         self.forgotten, self.inputs = [], []
+
+
+class Again(Mode):
+    """The operations of a function that runs once more, beside those that have forgotten."""
+
+    def __init__(self, forgotten: list[Context]) -> None:
+        self.forgotten, self.done = forgotten, []
+
+    def after(self, ctx, arguments, arrays, output, tensor):
+        if not ctx.saved or callable(ctx.saved):
+            return
+        before = self.forgotten[len(self.done)] if len(self.done) < len(self.forgotten) else None
+        if before is None or (before.function, before.shape) != (ctx.function, ctx.shape):
+            had = "nothing more" if before is None else f"{before.name} of shape {before.shape}"
+            raise RuntimeError(
+                f"checkpoint: run again, the function did {ctx.name} of shape {ctx.shape} where it had done {had}. "
+                "It must do the same each time, whatever has changed in between"
+            )
+        self.done.append(ctx)
+
+    def hand_over(self) -> None:
+        """Give what was saved again to those that had forgotten it."""
+        if len(self.done) < len(self.forgotten):
+            missing = self.forgotten[len(self.done)]
+            raise RuntimeError(
+                f"checkpoint: run again, the function did not do {missing.name} of shape {missing.shape} as before. "
+                "It must do the same each time, whatever has changed in between"
+            )
+        for before, again in zip(self.forgotten, self.done, strict=True):
+            before.saved, before.exact, again.saved = again.saved, again.exact, ()
+        self.done = []  # its nodes hold this mode, and would keep the inputs until somebody looks for cycles
 
 
 class Input:
@@ -100,11 +112,11 @@ class Input:
     def __init__(self, tensor: Tensor, policy: Policy) -> None:
         self.requires_grad, self.made_under, self.unrounded = tensor.requires_grad, tensor.made_under, tensor.unrounded
         stays = tensor.made_under is policy and tensor.unrounded
-        self.kept = tensor.pack(policy) if policy.packs(tensor.data) and not stays else tensor.data
+        self.kept = policy.packed(tensor) if policy.packs(tensor.data) and not stays else tensor.data
         enter(self.kept)
 
     def tensor(self) -> Tensor:
-        again = Tensor(load(self.kept), self.requires_grad)
+        again = Tensor(unpacked(self.kept), self.requires_grad)
         again.made_under, again.unrounded = self.made_under, self.unrounded
         return again
 

@@ -8,10 +8,10 @@ The usual recipe (Micikevicius et al., "Mixed Precision Training", 2018; Megatro
                 inside an operation: sums of products, softmax, the norms' statistics, the loss
     float64     sums over micro-batches and ranks (``reduce_dtype``)
 
-A ``Policy`` states this for one precision, and ``autocast`` puts it in force: the output of every operation is rounded
-to the 16-bit format, and so is the gradient that comes back to it. Between operations an array is float32 and holds
-only values of the format. Where memory or traffic counts, in what is saved for backward, sent, or kept as a parameter,
-it is stored in 16 bits. A GPU multiplies the 16-bit codes themselves (``Policy.matmul``).
+A ``Policy`` states this for one precision. Those of 16 bits are modes, which ``autocast`` puts around every operation:
+its output is rounded to the format, and so is the gradient that comes back to it. Between operations an array is
+float32 and holds only values of the format. Where memory or traffic counts, in what is saved for backward, sent, or
+kept as a parameter, it is stored in 16 bits. A GPU multiplies the 16-bit codes themselves (``Policy.matmul``).
 
 This differs from ``torch.autocast``, which leaves LayerNorm's output and the residual stream in float32. Here they have
 16 bits, as in Megatron-LM.
@@ -22,43 +22,86 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from minidist import products
-from minidist.backend import xp
+from minidist.backend import address, xp
 from minidist.nn.precision.formats import BFLOAT16, E4M3, E5M2, FLOAT16, Format, round_scaled
+from minidist.nn.tensor import Context, Mode, Tensor, modes, within
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What is rounded to which format.
+    """What is rounded to which format: in float32 nothing. That policy multiplies, and stands around no operation.
 
     Attributes:
-        name: of the precision.
-        compute: of parameters, activations and their gradients; None for float32, where nothing is rounded.
-        operand: fp8 only. Of the two factors of a linear layer's products in forward, each with a scale of its own for
-            each head: a scale for a whole tensor would depend on who holds how much of it.
-        grad_operand: fp8 only. Of the gradient that comes back to a linear layer.
-        scales_loss: whether gradients may be too small for the format, so that the loss must be scaled.
+        name: str, of the precision.
+        compute: Format of parameters, activations and their gradients; None for float32.
+        scales_loss: bool, whether gradients may be too small for the format, so that the loss must be scaled.
     """
 
     name: str
     compute: Format | None = None
-    operand: Format | None = None
-    grad_operand: Format | None = None
     scales_loss: bool = False
 
     def round(self, values):
-        """Float32 values as an operation leaves them. Other dtypes stay as they are."""
+        """Return float32 values as an operation leaves them. Other dtypes stay as they are."""
+        return values
+
+    def round_operand(self, values):
+        """Return a factor of a linear layer's product, (H, ...), as ``matmul`` takes it."""
+        return values
+
+    round_grad_operand = round_operand  # the gradient (H, ...) that a linear layer multiplies by its factors
+    factor = round_operand  # an array of numbers of the format
+    rounded_factor = round_operand  # any array, rounded
+
+    matmul = staticmethod(products.matmul_each)  # of what ``factor`` and its kind return; its result is not rounded
+
+    def packs(self, values) -> bool:
+        """Return whether an array is stored in 16 bits."""
+        return False
+
+    # Messages between ranks are arrays of numbers that have been rounded: nothing is lost on the way.
+
+    def wire_dtype(self, dtype):
+        """Return the dtype of the message that an array of this dtype becomes."""
+        return dtype
+
+    def outgoing(self, values):
+        """Return the message that an array becomes, C-contiguous."""
+        return xp.ascontiguousarray(values)
+
+    def incoming(self, message):
+        """Return the array of float32 numbers, or of a dtype that has no smaller one, that became this message."""
+        return message
+
+    incoming_factor = incoming  # the same, as ``matmul`` takes it
+
+
+@dataclass(frozen=True)
+class SixteenBits(Policy, Mode):
+    """Rounds what every operation takes, returns and gets back to a format of 16 bits, and stores it in them.
+
+    A tensor notes the policy that it was made under, and whether it was left unrounded, as a term of a sum.
+
+    Attributes:
+        operand: Format, fp8 only, of the two factors of a linear layer's products in forward, each with a scale of its
+            own for each head: a scale for a whole tensor would depend on who holds how much of it.
+        grad_operand: Format, fp8 only, of the gradient that comes back to a linear layer.
+    """
+
+    operand: Format | None = None
+    grad_operand: Format | None = None
+
+    def round(self, values):
         return self.compute.round(values) if self.packs(values) else values
 
     def round_operand(self, values):
-        """A factor of a linear layer's product, (H, ...), as ``matmul`` takes it."""
         return self.factor(values if self.operand is None else _by_head(self.operand, unpacked(values)))
 
     def round_grad_operand(self, values):
-        """The gradient (H, ...) that a linear layer multiplies by its factors, as ``matmul`` takes it."""
         return self.factor(values if self.grad_operand is None else _by_head(self.grad_operand, unpacked(values)))
 
     def factor(self, values):
-        """An array of numbers of the 16-bit format as ``matmul`` takes it: packed on a GPU, for its tensor cores.
+        """Return an array of numbers of the format as ``matmul`` takes it: packed on a GPU, for its tensor cores.
 
         What fp8 has rounded to 8 bits remain bfloat16 numbers. A bfloat16 number is a multiple of 2^-133 with at most 8
         significant bits. Rounding to a coarser grid leaves no more of them, and the scale, a power of two, only moves
@@ -67,52 +110,97 @@ class Policy:
         return self.pack(values) if self.packs(values) and products.multiplies_codes() else values
 
     def rounded_factor(self, values):
-        """Any array, rounded, as ``matmul`` takes it."""
         return self.factor(values) if products.multiplies_codes() else self.round(values)  # to pack is to round
 
     def matmul(self, a, b, out=None):
-        """``a @ b`` for each head by itself: (H, ..., n, k) and (H, ..., k, m) to (H, ..., n, m), not rounded yet.
-
-        Args:
-            a, b: as ``factor`` and its kind return them. The first may be a vector (k,), the same for all heads.
-            out: where the products go; None for a new array.
-        """
         if isinstance(a, Packed) and isinstance(b, Packed):
             return products.matmul_codes(a.codes, b.codes, self.compute.name, out)
         return products.matmul_each(unpacked(a), unpacked(b), out)
 
     def packs(self, values) -> bool:
-        """Whether an array is stored in the 16-bit format: float32 ones are, if there is such a format."""
-        return self.compute is not None and not isinstance(values, Packed) and values.dtype == xp.float32
+        return not isinstance(values, Packed) and values.dtype == xp.float32
 
     def pack(self, values) -> "Packed":
-        """The array in 16 bits. One that shows the same values to every block is stored once."""
+        """Return the array in 16 bits. One that shows the same values to every block is stored once."""
         if repeats(values):
             return Packed(xp.broadcast_to(self.compute.encode(values[0]), values.shape), self.compute)
         return Packed(self.compute.encode(values), self.compute)
 
-    # Messages between ranks are arrays of numbers that have been rounded: nothing is lost on the way.
-
     def wire_dtype(self, dtype):
-        """Of the message that an array of this dtype becomes."""
-        return dtype if self.compute is None or dtype != xp.float32 else self.compute.dtype
+        return self.compute.dtype if dtype == xp.float32 else dtype
 
     def outgoing(self, values):
-        """The message that an array becomes, C-contiguous."""
         return self.compute.encode(values) if self.packs(values) else xp.ascontiguousarray(values)
 
     def incoming(self, message):
-        """The array of float32 numbers, or of a dtype that has no smaller one, that became this message."""
         return unpacked(self.stored(message))
 
     def incoming_factor(self, message):
-        """The array that became this message, as ``matmul`` takes it."""
         return self.stored(message) if products.multiplies_codes() else self.incoming(message)
 
     def stored(self, message):
-        """The message as what it holds: an array, in 16 bits or not."""
-        packed = self.compute is not None and message.dtype == self.compute.dtype
-        return Packed(message, self.compute) if packed else message
+        """Return the message as what it holds: an array, in 16 bits or not."""
+        return Packed(message, self.compute) if message.dtype == self.compute.dtype else message
+
+    # What happens around an operation
+
+    def before(self, ctx: Context, arguments: list) -> list:
+        ctx._policy = self
+        return [
+            one if not isinstance(one, Tensor) else self.as_factor(one) if i < ctx.function.factors else self.cast(one)
+            for i, one in enumerate(arguments)
+        ]
+
+    def after(self, ctx: Context, arguments: tuple, arrays: list, output, tensor: Tensor) -> None:
+        if ctx.rounds:
+            tensor.data = self.round(output)
+        tensor.made_under, tensor.unrounded = self, not ctx.rounds
+        if ctx.saved and not callable(ctx.saved):
+            known = [pair for pair in zip(arguments, arrays, strict=True) if isinstance(pair[0], Tensor)]
+            known.append((tensor, output))
+            rounded = len(ctx.saved) - ctx.exact
+            ctx.saved = (*[self.waiting(one, known) for one in ctx.saved[:rounded]], *ctx.saved[rounded:])
+
+    def before_backward(self, ctx: Context, gradient):
+        return self.round(gradient) if ctx.rounds else gradient
+
+    def cast(self, tensor: Tensor):
+        """Return the array as an operation uses it: rounded, unless it was made or is stored in this very precision."""
+        return tensor.data if tensor.made_under is self or self.stores(tensor) else self.round(tensor.data)
+
+    def as_factor(self, tensor: Tensor):
+        """Return the same, as ``matmul`` takes it."""
+        return self.packed(tensor) if self.packs(tensor) and products.multiplies_codes() else self.cast(tensor)
+
+    def packed(self, tensor: Tensor) -> "Packed":
+        """Return the tensor in 16 bits. Cached for an operation's output, but not for a leaf, which may change."""
+        if self.stores(tensor):
+            return Packed(tensor.stored, self.compute)
+        if tensor.packed is not None and tensor.packed.format is self.compute:
+            return tensor.packed
+        packed = self.pack(tensor.data)
+        if tensor.made_under is not None:
+            tensor.packed = packed
+        return packed
+
+    def stores(self, tensor: Tensor) -> bool:
+        """Return whether it is a parameter that is stored in this very format."""
+        return getattr(tensor, "format", None) is self.compute
+
+    def waiting(self, one, known: list):
+        """Return the form in which something saved waits for backward: what two operations save is packed once.
+
+        Args:
+            known: pairs of a tensor, among the operation's arguments and its output, and its array.
+        """
+        if isinstance(one, Tensor):
+            return Leaf(one, self)
+        if not isinstance(one, xp.ndarray) or not self.packs(one):
+            return one
+        for tensor, array in known:
+            if shows_all_of(one, array):
+                return self.packed(tensor).reshape(one.shape)
+        return self.pack(one)
 
 
 @dataclass(frozen=True)
@@ -131,6 +219,10 @@ class Packed:
             return xp.broadcast_to(self.format.decode(self.codes[0]), self.codes.shape)
         return self.format.decode(self.codes)
 
+    def factor(self):
+        """The array, as ``Policy.matmul`` takes it."""
+        return self if products.multiplies_codes() else self.array()
+
     def reshape(self, *shape: int) -> "Packed":
         return Packed(self.codes.reshape(*shape), self.format)
 
@@ -144,6 +236,20 @@ class Packed:
         return len(self.codes)
 
 
+@dataclass(frozen=True)
+class Leaf:
+    """A leaf that was saved: backward reads the value that it has by then, as the policy takes it."""
+
+    tensor: Tensor
+    policy: SixteenBits
+
+    def array(self):
+        return self.policy.cast(self.tensor)
+
+    def factor(self):
+        return self.policy.as_factor(self.tensor)
+
+
 def unpacked(values):
     """The float32 array, packed or not."""
     return values.array() if isinstance(values, Packed) else values
@@ -152,6 +258,12 @@ def unpacked(values):
 def repeats(values) -> bool:
     """Whether an array shows the same values along all of its first axis, as what goes into the heads does."""
     return values.ndim > 0 and values.shape[0] > 1 and values.size > 0 and values.strides[0] == 0
+
+
+def shows_all_of(array, other) -> bool:
+    """Whether an array is the other one, or that one reshaped."""
+    same = (array.size, array.dtype, address(array)) == (other.size, other.dtype, address(other))
+    return same and all((a[0] if repeats(a) else a).flags.c_contiguous for a in (array, other))
 
 
 def _by_head(format: Format, values):
@@ -165,17 +277,17 @@ POLICIES = {
     policy.name: policy
     for policy in (
         Policy("fp32"),
-        Policy("bf16", BFLOAT16),
-        Policy("fp16", FLOAT16, scales_loss=True),
-        Policy("fp8", BFLOAT16, operand=E4M3, grad_operand=E5M2),
+        SixteenBits("bf16", BFLOAT16),
+        SixteenBits("fp16", FLOAT16, scales_loss=True),
+        SixteenBits("fp8", BFLOAT16, operand=E4M3, grad_operand=E5M2),
     )
 }
-_policy = POLICIES["fp32"]
+Context._policy = POLICIES["fp32"]  # where no other stands around an operation
 
 
 @contextmanager
 def autocast(policy: Policy | str) -> Iterator[Policy]:
-    """Within it, operations obey a policy. Their backward passes do too, wherever they run.
+    """Have operations obey a policy within it. Their backward passes do too, wherever they run.
 
     Args:
         policy: one of POLICIES, or its name.
@@ -183,18 +295,14 @@ def autocast(policy: Policy | str) -> Iterator[Policy]:
     Raises:
         ValueError: for an unknown name.
     """
-    global _policy
     if isinstance(policy, str):
         if policy not in POLICIES:
             raise ValueError(f"precision {policy!r}: choose from {', '.join(POLICIES)}")
         policy = POLICIES[policy]
-    before, _policy = _policy, policy
-    try:
+    with within(*[policy] * isinstance(policy, Mode), instead_of=Policy):
         yield policy
-    finally:
-        _policy = before
 
 
 def current() -> Policy:
     """The policy that operations obey now."""
-    return _policy
+    return next((mode for mode in modes() if isinstance(mode, Policy)), POLICIES["fp32"])

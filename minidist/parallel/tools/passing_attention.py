@@ -24,7 +24,7 @@ from minidist.nn.attention.tiled import (
     scaled_queries,
     unscale,
 )
-from minidist.nn.dispatch.kernels import memory_bytes
+from minidist.nn.measuring import memory_bytes
 from minidist.nn.precision.policy import Policy, unpacked
 from minidist.nn.tensor import Context, Function
 from minidist.overrides import overridable
@@ -130,7 +130,7 @@ def record(q, mine: Tiles, theirs: Tiles, times: float, policy: Policy) -> None:
         q: (H, B, T/N, D)
         times: how many times forward's FLOPs.
     """
-    if trace.recording():
+    if trace.log is not None:
         nbytes = int(5 * times * memory_bytes(q, policy))
         trace.kernel("attend", int(times * flops_of_pairs(q, pairs(mine, theirs))), nbytes, policy.name)
 

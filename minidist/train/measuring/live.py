@@ -47,7 +47,7 @@ class Live:
     def step(self, number: int) -> Iterator[None]:
         """One step runs within."""
         interval = int(time.perf_counter() / EVERY)
-        if interval == self.reported or trace.recording():
+        if interval == self.reported or trace.log is not None:
             yield
             return
         self.reported, before = interval, self.world.traffic

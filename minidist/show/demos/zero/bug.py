@@ -61,7 +61,7 @@ def train_stale_sharded(world: ProcessGroup, config: TrainConfig, layout: Layout
 
     def reshard_stale(self: Unit) -> None:
         reshard(self)
-        if self in since and trace.recording():
+        if self in since and trace.log is not None:
             trace.record(trace.Event(STALE, "compute", since.pop(self), time.perf_counter_ns()))
 
     with (

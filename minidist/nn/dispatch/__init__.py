@@ -1,1 +1,0 @@
-"""What happens around every operation: precision, storage, FLOPs, traces and checks, as layers about autograd."""

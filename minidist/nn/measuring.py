@@ -1,0 +1,97 @@
+"""What operations are measured by: FLOPs (flops.py), the bytes that wait for backward (ledger.py), spans (trace.py).
+
+A trace also has what an operation would ask of a GPU, in one kernel for each forward and each backward: it reads its
+arguments from memory and writes its output there. Floating-point numbers count with the bytes of the format in force,
+also where this library keeps them as float32. A view moves nothing.
+
+Heads are an axis here for the sake of equal bits. On a GPU one product works on all heads at once, gets the same
+activations for all, and adds up the heads' terms itself. So an array that repeats along the heads counts once, and so
+do terms of a sum; the two operations that lead into the axis and out of it are no kernels (``Function.kernel``).
+
+Gradients are added to those of earlier micro-batches within the products that make them, as Megatron-LM's
+``gradient_accumulation_fusion`` does.
+"""
+
+from minidist import flops, ledger, trace
+from minidist.backend import xp
+from minidist.nn.precision.policy import Packed, Policy, repeats
+from minidist.nn.tensor import Mode, Tensor
+
+
+class Measuring(Mode):
+    """Counts the FLOPs of every operation, enters what it saves into the ledger, and records it in the trace."""
+
+    def before(self, ctx, arguments):
+        if trace.log is not None:
+            ctx.began = trace.begin(ctx.name)
+        return arguments
+
+    def after(self, ctx, arguments, arrays, output, tensor):
+        if ctx.function.flops is not None:
+            ctx.flops = ctx.function.flops(output, *arrays)
+            flops.add(ctx.flops)
+        if trace.log is not None:
+            record_forward(ctx, output, arrays)
+            trace.end(ctx.name, ctx.began)
+        if not callable(ctx.saved):
+            for one in ctx.saved:
+                if not isinstance(one, Tensor):  # a leaf is in memory anyway
+                    enter(one)
+
+    def before_backward(self, ctx, gradient):
+        if trace.log is not None:
+            ctx.began = trace.begin(f"{ctx.name}.backward")
+        return gradient
+
+    def after_backward(self, ctx, gradient, found):
+        number = 0
+        if ctx.function.flops is not None:
+            costs = zip(ctx.function.gradient_flops, ctx.needs_input_grad, strict=False)
+            number = int(ctx.flops * sum([cost for cost, needed in costs if needed]))
+            again = min(number, int(ctx.flops * ctx.function.recomputed_flops))
+            flops.add(number - again, "backward")
+            if again:
+                flops.add(again, "recompute")
+        if trace.log is not None:
+            record_backward(ctx, gradient, found, number)
+            trace.end(f"{ctx.name}.backward", ctx.began)
+
+
+def enter(one) -> None:
+    """Enter what waits for backward into the memory ledger, if it is an array, packed or not."""
+    array = one.codes if isinstance(one, Packed) else one
+    if isinstance(array, xp.ndarray):
+        ledger.hold("activations", array)
+
+
+def record_forward(ctx, output, arguments: list) -> None:
+    stored = [argument.codes if isinstance(argument, Packed) else argument for argument in arguments]
+    inputs = [argument for argument in stored if isinstance(argument, xp.ndarray)]
+    ctx.nbytes = sum(memory_bytes(array, ctx.policy) for array in inputs)  # backward reads as much of them again
+    if ctx.function.kernel and not is_view(output, inputs):
+        written = memory_bytes(output, ctx.policy, terms=not ctx.rounds)
+        trace.kernel(ctx.name, getattr(ctx, "flops", 0), ctx.nbytes + written, ctx.policy.name)
+
+
+def record_backward(ctx, gradient, found: tuple, number: int) -> None:
+    written = [
+        memory_bytes(array, ctx.policy, terms=not getattr(source, "rounds", True))
+        for array, source in zip(found, ctx.sources, strict=False)
+        if array is not None and source is not None and not is_view(array, [gradient])
+    ]
+    if ctx.function.kernel and written:
+        read = getattr(ctx, "nbytes", 0) + memory_bytes(gradient, ctx.policy)
+        trace.kernel(f"{ctx.name}.backward", number, read + sum(written), ctx.policy.name)
+
+
+def memory_bytes(array, policy: Policy, terms: bool = False) -> int:
+    """Return the bytes that an array would take in a GPU's memory, or only its sum over heads if it has ``terms``."""
+    array = array.codes if isinstance(array, Packed) else array
+    elements = array.size // len(array) if array.ndim and len(array) and (terms or repeats(array)) else array.size
+    dtype = policy.wire_dtype(xp.float32) if array.dtype.kind == "f" else array.dtype
+    return elements * xp.dtype(dtype).itemsize
+
+
+def is_view(array, others: list) -> bool:
+    """Whether an array shows what is in the memory of one of the others."""
+    return any(ledger.owner(array) is ledger.owner(other) for other in others)
