@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 from threading import Timer
 
 import pytest
@@ -14,14 +15,16 @@ from minidist.course.answers import chapter_of, course_folder, read_answers
 from minidist.course.grading.run_graders import run_graders
 from minidist.course.learner.check import check
 from minidist.course.learner.hints import hints_of
-from minidist.course.source.stubs import replace_definitions, stub_of
+from minidist.course.source.stubs import definitions_by_task, replace_definitions, stub_of, untouched
 from minidist.course.source.task_list import tasks_of
-from minidist.course.tasks import Verdict, results_of
+from minidist.course.tasks import TaskResult, Verdict, results_of
 
-NAME = "ch03_collectives"
+NAME, ZERO = "ch03_collectives", "ch00_walls"
+THREE = [ZERO, "ch01_transformer", NAME]
 LIMIT = 300  # seconds for one wait
-SOLUTION = read_answers(course_folder("solutions"))[NAME].text
-STUB = stub_of(SOLUTION)
+SOLUTIONS = {name: source.text for name, source in read_answers(course_folder("solutions")).items()}
+SOLUTION, STUB = SOLUTIONS[NAME], stub_of(SOLUTIONS[NAME])
+ENDLESS = "distance *= 2", "distance = int(np.sum(distance))"  # 0 for ever
 
 
 @pytest.fixture
@@ -33,14 +36,166 @@ def folder(tmp_path):
     return mine
 
 
-def solve(*names: str, start: str = STUB) -> str:
+def solve(*names: str, chapter: str = NAME) -> str:
     """The stub with these functions solved."""
-    return replace_definitions(start, SOLUTION, list(names))
+    return replace_definitions(stub_of(SOLUTIONS[chapter]), SOLUTIONS[chapter], list(names))
 
 
 def checked(folder, capsys, *arguments) -> tuple[int, str]:
     status = main(["check", "--impl", str(folder), *arguments])
     return status, capsys.readouterr().out
+
+
+# ── What is judged and shown, whatever the graders say ───────────────────────────────────────────────────────────────
+
+
+def judge_text(impl: str, targets: list[str], on_verdict=lambda verdict: None) -> list[TaskResult]:
+    """A task is passed if its functions are those of the solution, and to do if they are those of the stub."""
+    tasks = [task for name in SOLUTIONS for task in tasks_of(name) if task.number in targets]
+    verdicts = []
+    for task in tasks:
+        solution, names = SOLUTIONS[task.chapter], definitions_by_task(SOLUTIONS[task.chapter])[task.number]
+        text = (Path(impl) / f"{task.chapter}.py").read_text()
+        to_do, solved = (untouched(text, known, names) for known in (stub_of(solution), solution))
+        state = "passed" if solved else "todo" if to_do else "failed"
+        verdicts.append(Verdict(task.number, "test_text", state, *["", ""] if solved else ["another", "text"]))
+        on_verdict(verdicts[-1])
+    return results_of(tasks, verdicts)
+
+
+@pytest.fixture
+def judged(monkeypatch):
+    """The tasks that ``check`` has judged, by their text, in a course of three chapters."""
+    numbers: list[str] = []
+    monkeypatch.setattr("minidist.course.learner.check.chapter_names", lambda: THREE)
+
+    def run(impl, targets, **more):
+        numbers.extend(targets)
+        return judge_text(impl, targets, **more)
+
+    monkeypatch.setattr("minidist.course.learner.check.run_graders", run)
+    return numbers
+
+
+def test_all_chapters_are_shown_one_by_one_as_they_are_judged(folder, capsys, judged):
+    """Who reads the first line only, as ``| head -1`` does, need not wait for the last chapter."""
+    shown_before, numbers = [], []
+
+    def judge(impl, targets, on_verdict):
+        verdicts = [Verdict(number, "test", "passed") for number in targets]
+        for verdict in verdicts:
+            on_verdict(verdict)
+            numbers.append(chapter_of(verdict.task))
+            shown_before.append(capsys.readouterr().out)
+        return results_of([task for name in dict.fromkeys(numbers) for task in tasks_of(name)], verdicts)
+
+    check(Console(highlight=False, markup=False), str(folder), None, True, judge)
+    names = list(dict.fromkeys(numbers))
+    tables = [f"chapter {int(name[2:4])}:" for name in names]
+    for table, following in zip(tables[:-1], names[1:], strict=True):
+        assert table in shown_before[numbers.index(following)]
+    assert tables[-1] in (rest := capsys.readouterr().out) and not any(table in rest for table in tables[:-1])
+
+
+def test_only_what_has_changed_is_judged(folder, capsys, judged, monkeypatch):
+    (folder / f"{NAME}.py").unlink()
+    mine, text = folder / f"{ZERO}.py", solve("memory_buckets", "devices_needed", "tiled_traffic", chapter=ZERO)
+    wrong = text.replace("parameters * weights", "parameters + weights")
+    steps = (  # the file, the arguments, what is judged, and what is shown
+        (text, [], ["0.1", "0.4"], ["4 of", "2 of"]),
+        (text, ["0"], [], ["4 of"]),
+        (wrong, [], ["0.1"], ["0.1 fails", "2 of"]),
+        ("\n" + wrong, [], ["0.1"], ["0.1 fails"]),  # the message names lines, and they move
+        ("\n\n" + text, [], [], ["4 of"]),  # undone
+        ("\n\n" + text, ["0.4"], ["0.4"], ["passed"]),  # a task that is named is judged again
+    )
+    for written, arguments, expected, words in steps:
+        mine.write_text(written)
+        judged.clear()
+        shown = checked(folder, capsys, *arguments)[1]
+        assert judged == expected and all(word in shown for word in words), (arguments, judged, shown)
+
+    def save_and_run(impl, targets, **more):
+        results = judge_text(impl, targets, **more)
+        mine.write_text(text + "\nMORE = 1  # more\n")
+        return results
+
+    with monkeypatch.context() as patch:
+        patch.setattr("minidist.course.learner.check.run_graders", save_and_run)
+        mine.write_text(text + "\nMORE = 1\n")
+        assert "passed" in checked(folder, capsys, "0.1")[1]
+    judged.clear()
+    checked(folder, capsys, "0")
+    assert "0.1" in judged  # what was saved while it was judged is judged again
+
+
+def test_the_chapter_being_worked_on_is_shown_and_others_take_one_line(folder, capsys, judged):
+    for name, solution in SOLUTIONS.items():
+        (folder / f"{name}.py").write_text(stub_of(solution))
+    assert "chapter 0:" in checked(folder, capsys)[1]
+    mine, zero = folder / f"{NAME}.py", folder / f"{ZERO}.py"
+    mine.write_text(solve("broadcast_tree"))
+    status, shown = checked(folder, capsys)
+    assert "chapter 3:" in shown and "chapter 0:" not in shown and "next: 3.2" in shown
+    assert status == 1 and shown.count("to do") == 7 and shown.count("passed") == 1
+    mine.write_text(solve("broadcast_tree", "all_reduce_naive").replace("out=flat", "out=flat.copy()"))
+    assert "chapter 3:" in (shown := checked(folder, capsys)[1]) and "3.2 fails in test_text" in shown
+    assert "details: minidist check 3.2" in shown and "details:" not in checked(folder, capsys, "3.2")[1]
+    zero.write_text(solve("memory_buckets", "devices_needed", chapter=ZERO))
+    os.utime(zero, (time.time() + 9,) * 2)
+    shown = checked(folder, capsys)[1]
+    assert "chapter 0:" in shown and "chapter 3:" not in shown and "next: 0.2" in shown
+    assert "also failing: 3.2" in shown and "3.2 fails" not in shown
+    zero.write_text(SOLUTIONS[ZERO])
+    mine.write_text(STUB)
+    os.utime(zero, (time.time() + 19,) * 2)
+    shown = checked(folder, capsys)[1]
+    assert "chapter 0:" in shown and "Well done" in shown and "next: 1.1" in shown
+    assert (
+        "chapter 1:" in checked(folder, capsys)[1]
+    )  # who has seen that a chapter is solved is led to the one after it
+
+
+def test_progress_that_cannot_be_stored_or_read(folder, capsys, judged):
+    """check reports the problem and shows its results all the same."""
+    (folder / ".progress.json").mkdir()
+    assert main(["check", "--impl", str(folder), "3.1"]) == 1
+    seen = capsys.readouterr()
+    assert "next: 3.1" in seen.out and "cannot save your progress" in seen.err
+    (folder / ".progress.json").rmdir()
+    (folder / ".progress.json").write_text("[" * 5000)
+    assert "next: 3.1" in checked(folder, capsys, "3.1")[1]
+
+
+def test_reset_asks(folder, capsys, monkeypatch):
+    mine = folder / f"{NAME}.py"
+    mine.write_text(solve("broadcast_tree"))
+    assert main(["reset", "3.1", "--impl", str(folder)]) == 2
+    assert "this would replace what you wrote in broadcast_tree" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    for answer, text in (("n", solve("broadcast_tree")), ("y", STUB)):
+        monkeypatch.setattr("builtins.input", lambda question, answer=answer: answer)
+        assert main(["reset", "3.1", "--impl", str(folder)]) == 0 and mine.read_text() == text
+    assert "your work is saved in .backups/" in capsys.readouterr().out
+
+
+def test_hints_go_from_a_push_to_nearly_the_code(capsys):
+    def hinted(*arguments: str) -> str:
+        assert main(["check", "--hint", *arguments]) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    first, second, *_ = hints_of(NAME)["3.3"]
+    shown = hinted("3.3")
+    assert shown.startswith("3.3 reduce_scatter_ring") and first in shown and second not in shown and "3.4" not in shown
+    assert "the next one: minidist check --hint 3.3 2" in shown
+    assert all(hint in hinted("3.3", "2") for hint in (first, second)) and hinted("3").count("hint 1 of") == 8
+    for name in SOLUTIONS:
+        hints = hints_of(name)
+        assert list(hints) == [task.number for task in tasks_of(name)], name
+        assert all(2 <= len(levels) <= 3 for levels in hints.values()), name
+
+
+# ── With the graders ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_untouched(folder, capsys):
@@ -51,59 +206,46 @@ def test_untouched(folder, capsys):
     assert "Number the ranks" not in shown  # a hint is shown to those who ask
 
 
-def test_all_chapters_are_shown_one_by_one_as_they_are_judged(folder, capsys):
-    """Who reads the first line only, as ``| head -1`` does, need not wait for the last chapter."""
-    shown_before, judged = [], []
+@pytest.mark.long
+def test_untouched_stubs_score_nothing(tmp_path):
+    for name, solution in SOLUTIONS.items():
+        (tmp_path / f"{name}.py").write_text(stub_of(solution))
+    results = run_graders(str(tmp_path))  # (tests/exercises shows that solutions score everything)
+    assert len(results) >= 24
+    assert {result.state for result in results} == {"todo"} and sum(result.points for result in results) == 0
 
-    def judge(impl, targets, on_verdict):
-        verdicts = [Verdict(number, "test", "passed") for number in targets]
-        for verdict in verdicts:
-            on_verdict(verdict)
-            judged.append(chapter_of(verdict.task))
-            shown_before.append(capsys.readouterr().out)
-        tasks = [task for name in dict.fromkeys(judged) for task in tasks_of(name)]
-        return results_of(tasks, verdicts)
 
-    check(Console(highlight=False, markup=False), str(folder), None, True, judge)
-    tables = ["chapter " + str(int(name[2:4])) + ":" for name in dict.fromkeys(judged)]
-    for number, table in enumerate(tables[:-1]):
-        first_of_next = judged.index(list(dict.fromkeys(judged))[number + 1])
-        assert table in shown_before[first_of_next]
-    assert tables[-1] in (rest := capsys.readouterr().out) and not any(table in rest for table in tables[:-1])
+RING = "incoming = chunks[(rank - 1 - step) % size]"
+ANSWERS = [  # (functions solved, (old, new) text, the task that is checked, exit status, words that are shown or not)
+    (["broadcast_tree"], ("distance *= 2", "distance *= 3"), "3.1", 1, "failing|3.1 fails in test_values|rank"),
+    (["broadcast_tree"], ("", ""), "3.1", 0, "passed|3 of |Well done"),
+    ([], ("", ""), "3.6", 1, "to do|the program fails in test_values|rank "),  # a debugging task, from the start
+    (None, ("", ""), "3", 1, "next: 3.6|the program fails in test_values|-failing"),  # and as the last one left
+    # a stub that an answer calls inside a rank
+    (["all_reduce_ring"], ("", ""), "3.5", 1, "to do|-Traceback|hint: minidist check --hint 3.5"),
+    (["all_gather_ring"], (RING, "incoming = chunk"), "3.4", 1,
+     "NameError|{NAME}.py:{line}|incoming = chunk|-student.py|-test_ch03|-details:"),
+    # one rank waits forever for another that loops forever; both are in this function
+    (["broadcast_tree"], ENDLESS, "3.1", 1, "3.1 fails|did not end within 10 s"),
+    (["all_gather_ring"], ("sendrecv(outgoing, right, incoming", "recv(incoming"), "3.4", 1, "deadlock|{NAME}.py:"),
+]  # fmt: skip
 
 
 @pytest.mark.long
-def test_a_debugging_task_shows_its_failing_test_from_the_start(folder, capsys):
-    status, shown = checked(folder, capsys, "3.6")
-    assert status == 1 and "to do" in shown and "the program fails in test_values" in shown and "rank " in shown
+@pytest.mark.parametrize(("solved", "change", "task", "status", "words"), ANSWERS)
+def test_an_answer_is_judged(solved, change, task, status, words, folder, capsys):
+    text = solve(*solved) if solved is not None else replace_definitions(SOLUTION, STUB, ["global_max"])
+    assert change[0] in text
+    (folder / f"{NAME}.py").write_text(text.replace(*change) if change[0] else text)
+    lines = text.replace(*change).splitlines() if change[0] else []
+    line = next((number for number, one in enumerate(lines, 1) if one.strip() == change[1]), 0)
+    found, shown = checked(folder, capsys, task)
+    for word in words.format(NAME=NAME, line=line).split("|"):
+        assert (word.removeprefix("-") in shown) == (not word.startswith("-")), (word, shown)
+    assert found == status and (change is not ENDLESS or shown.count(f"{NAME}.py:") == 2)
 
 
-@pytest.mark.long
-def test_a_debugging_task_that_is_the_last_one_left(folder, capsys):
-    (folder / f"{NAME}.py").write_text(replace_definitions(SOLUTION, STUB, ["global_max"]))
-    shown = checked(folder, capsys, "3")[1]
-    assert "next: 3.6" in shown and "the program fails in test_values" in shown and "failing" not in shown
-
-
-@pytest.mark.long
-def test_from_failing_to_passed(folder, capsys):
-    mine = folder / f"{NAME}.py"
-    mine.write_text(solve("broadcast_tree").replace("distance *= 2", "distance *= 3"))
-    status, shown = checked(folder, capsys, "3.1")
-    assert status == 1 and "failing" in shown and "3.1 fails in test_values" in shown and "rank" in shown
-    mine.write_text(solve("broadcast_tree"))
-    status, shown = checked(folder, capsys, "3.1")
-    assert status == 0 and "passed" in shown and "3 of " in shown and "Well done" in shown
-
-
-@pytest.mark.long
-def test_a_chapter_with_one_task_passed_and_seven_to_do(folder, capsys):
-    (folder / f"{NAME}.py").write_text(solve("broadcast_tree"))
-    status, shown = checked(folder, capsys, "3")
-    assert status == 1 and shown.count("to do") == 7 and shown.count("passed") == 1
-
-
-@pytest.mark.long  # test_uses.py has the rule, test_from_failing_to_passed what a failing task looks like
+@pytest.mark.long  # test_dependencies.py has the rule
 def test_a_task_that_uses_one_that_fails(folder, capsys):
     """all_reduce_ring is right; it fails because reduce_scatter_ring does."""
     mine = folder / f"{NAME}.py"
@@ -119,167 +261,15 @@ def test_a_task_that_uses_one_that_fails(folder, capsys):
 
 
 @pytest.mark.long
-def test_a_stub_called_inside_a_rank_is_to_do(folder, capsys):
-    """all_reduce_ring is written, but the two functions it calls are not."""
-    (folder / f"{NAME}.py").write_text(solve("all_reduce_ring"))
-    status, shown = checked(folder, capsys, "3.5")
-    assert status == 1 and "to do" in shown and "Traceback" not in shown and "hint: minidist check --hint 3.5" in shown
-
-
-@pytest.mark.long
-def test_an_error_names_the_line(folder, capsys):
-    mine = folder / f"{NAME}.py"
-    mine.write_text(solve("all_gather_ring").replace("incoming = chunks[(rank - 1 - step) % size]", "incoming = chunk"))
-    line = mine.read_text().splitlines().index("        incoming = chunk") + 1
-    status, shown = checked(folder, capsys, "3.4")
-    assert status == 1 and "NameError" in shown and f"{NAME}.py:{line}" in shown
-    assert "details:" not in shown  # these are the details
-    assert "details: minidist check 3.4" in checked(folder, capsys)[1]
-
-
-@pytest.mark.long
-def test_an_endless_loop_and_a_deadlock_end(folder, capsys):
-    mine = folder / f"{NAME}.py"
-    mine.write_text(solve("broadcast_tree").replace("distance *= 2", "distance = int(np.sum(distance))"))
-    _, shown = checked(folder, capsys, "3.1")
-    # one rank waits forever for another that loops forever; both are in this function
-    assert "3.1 fails" in shown and "did not end within 10 s" in shown and shown.count(f"{NAME}.py:") == 2, shown
-    mine.write_text(solve("all_gather_ring").replace("sendrecv(outgoing, right, incoming", "recv(incoming"))
-    _, shown = checked(folder, capsys, "3.4")
-    assert "deadlock" in shown and f"{NAME}.py:" in shown
-
-
-@pytest.mark.long
 def test_a_file_that_is_not_python(folder, capsys):
     (folder / f"{NAME}.py").write_text(STUB + "\ndef broken(:\n")
-    status, shown = checked(folder, capsys, "3.1")
-    assert status == 1 and "cannot be loaded" in shown and "SyntaxError" in shown
     status, shown = checked(folder, capsys, "3")
-    assert shown.count("cannot be loaded") == 1  # once, not for every task
-
-
-@pytest.mark.long
-def test_the_chapter_being_worked_on_is_shown(folder, capsys):
-    """Chapter 0 is untouched; a learner who edits chapter 3 sees chapter 3."""
-    for name, source in read_answers(course_folder("solutions")).items():
-        (folder / f"{name}.py").write_text(stub_of(source.text))
-    assert "chapter 0:" in checked(folder, capsys)[1]
-    (folder / f"{NAME}.py").write_text(solve("broadcast_tree"))
-    shown = checked(folder, capsys)[1]
-    assert "chapter 3:" in shown and "chapter 0:" not in shown and "next: 3.2" in shown
-
-
-@pytest.mark.long
-def test_a_traceback_shows_only_the_learners_lines(folder, capsys):
-    mine = folder / f"{NAME}.py"
-    mine.write_text(solve("all_gather_ring").replace("incoming = chunks[(rank - 1 - step) % size]", "incoming = chunk"))
-    shown = checked(folder, capsys, "3.4")[1]
-    assert "incoming = chunk" in shown and "student.py" not in shown and "test_ch03" not in shown
-
-
-@pytest.fixture
-def judged(monkeypatch):
-    """The tasks that ``check`` has judged."""
-    numbers: list[str] = []
-
-    def run(impl, targets, **more):
-        numbers.extend(targets)
-        return run_graders(impl, targets, **more)
-
-    monkeypatch.setattr("minidist.course.learner.check.run_graders", run)
-    return numbers
-
-
-def without_ranks(*names: str) -> str:
-    """Chapter 0, whose tasks need no ranks, with these functions solved."""
-    solution = read_answers(course_folder("solutions"))["ch00_walls"].text
-    return replace_definitions(stub_of(solution), solution, list(names))
-
-
-@pytest.mark.long
-def test_only_what_has_changed_is_judged(folder, capsys, judged):
-    (folder / f"{NAME}.py").unlink()
-    mine, text = folder / "ch00_walls.py", without_ranks("memory_buckets", "devices_needed", "tiled_traffic")
-    mine.write_text(text)
-    shown = checked(folder, capsys)[1]
-    assert judged == ["0.1", "0.4"] and "4 of" in shown and "2 of" in shown
-    judged.clear()
-    shown = checked(folder, capsys, "0")[1]
-    assert judged == [] and "4 of" in shown
-    wrong = text.replace("parameters * weights", "parameters + weights")
-    mine.write_text(wrong)
-    shown = checked(folder, capsys)[1]
-    assert judged == ["0.1"] and "0.1 fails" in shown and "2 of 466" in shown
-    judged.clear()
-    mine.write_text("\n" + wrong)  # the message names lines, and they move
-    checked(folder, capsys)
-    assert judged == ["0.1"]
-    judged.clear()
-    mine.write_text("\n\n" + text)  # undone
-    shown = checked(folder, capsys)[1]
-    assert judged == [] and "4 of" in shown
-    checked(folder, capsys, "0.4")  # a task that is named is judged again
-    assert judged == ["0.4"]
-
-
-@pytest.mark.long
-def test_what_was_saved_while_it_was_judged_is_judged_again(folder, capsys, judged, monkeypatch):
-    mine, text = folder / "ch00_walls.py", without_ranks("memory_buckets", "devices_needed")
-    mine.write_text(text)
-
-    def save_and_run(impl, targets, **more):
-        results = run_graders(impl, targets, **more)
-        mine.write_text(text + "\n# more\n")
-        return results
-
-    with monkeypatch.context() as patch:
-        patch.setattr("minidist.course.learner.check.run_graders", save_and_run)
-        assert "passed" in checked(folder, capsys, "0.1")[1]
-    checked(folder, capsys, "0")
-    assert "0.1" in judged
-
-
-@pytest.mark.long
-def test_other_chapters_take_one_line(folder, capsys):
-    """The learner goes back from chapter 3, which fails, to chapter 0."""
-    (folder / f"{NAME}.py").write_text(solve("all_reduce_naive").replace("out=flat", "out=flat.copy()"))
-    assert "chapter 3:" in checked(folder, capsys)[1]
-    solution = read_answers(course_folder("solutions"))["ch00_walls"].text
-    names = ["memory_buckets", "devices_needed"]
-    zero = folder / "ch00_walls.py"
-    zero.write_text(replace_definitions(stub_of(solution), solution, names))
-    os.utime(zero, (time.time() + 9,) * 2)
-    shown = checked(folder, capsys)[1]
-    assert "chapter 0:" in shown and "chapter 3:" not in shown and "next: 0.2" in shown
-    assert "also failing: 3.2" in shown and "3.2 fails" not in shown
-
-
-@pytest.mark.long
-def test_a_chapter_that_is_solved_leads_to_the_one_after_it(folder, capsys):
-    (folder / f"{NAME}.py").unlink()
-    (folder / "ch00_walls.py").write_text(read_answers(course_folder("solutions"))["ch00_walls"].text)
-    shown = checked(folder, capsys)[1]
-    assert "chapter 0:" in shown and "Well done" in shown and "next: 1.1" in shown
-    assert "chapter 1:" in checked(folder, capsys)[1]
-
-
-@pytest.mark.long
-def test_progress_that_cannot_be_stored_or_read(folder, capsys):
-    """check reports the problem and shows its results all the same."""
-    (folder / ".progress.json").mkdir()
-    assert main(["check", "--impl", str(folder), "3.1"]) == 1
-    seen = capsys.readouterr()
-    assert "next: 3.1" in seen.out and "cannot save your progress" in seen.err
-    (folder / ".progress.json").rmdir()
-    (folder / ".progress.json").write_text("[" * 5000)
-    assert "next: 3.1" in checked(folder, capsys, "3.1")[1]
+    assert status == 1 and "SyntaxError" in shown and shown.count("cannot be loaded") == 1  # once, not for every task
 
 
 @pytest.mark.long
 def test_a_signal_ends_it_without_leftovers(folder, scratch):
-    (folder / f"{NAME}.py").write_text(
-        solve("broadcast_tree").replace("distance *= 2", "distance = int(np.sum(distance))")
-    )
+    (folder / f"{NAME}.py").write_text(solve("broadcast_tree").replace(*ENDLESS))
     environment = os.environ | {"TMPDIR": str(scratch)}
     command = [sys.executable, "-m", "minidist.cli", "check", "3.1", "--impl", str(folder)]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -292,93 +282,29 @@ def test_a_signal_ends_it_without_leftovers(folder, scratch):
     assert list(scratch.iterdir()) == []
 
 
-def test_reset_asks(folder, capsys, monkeypatch):
-    mine = folder / f"{NAME}.py"
-    mine.write_text(solve("broadcast_tree"))
-    assert main(["reset", "3.1", "--impl", str(folder)]) == 2
-    assert "this would replace what you wrote in broadcast_tree" in capsys.readouterr().err
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("builtins.input", lambda question: "n")
-    assert main(["reset", "3.1", "--impl", str(folder)]) == 0 and mine.read_text() == solve("broadcast_tree")
-    monkeypatch.setattr("builtins.input", lambda question: "y")
-    assert main(["reset", "3.1", "--impl", str(folder)]) == 0 and mine.read_text() == STUB
-    assert "your work is saved in .backups/" in capsys.readouterr().out
-
-
-def test_hints_go_from_a_push_to_nearly_the_code(capsys):
-    first, second, *_ = hints_of(NAME)["3.3"]
-    assert main(["check", "--hint", "3.3"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert shown.startswith("3.3 reduce_scatter_ring") and first in shown and second not in shown and "3.4" not in shown
-    assert "the next one: minidist check --hint 3.3 2" in shown
-    assert main(["check", "--hint", "3.3", "2"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert first in shown and second in shown
-    assert main(["check", "--hint", "3"]) == 0
-    assert capsys.readouterr().out.count("hint 1 of") == 8
-
-
-def test_every_task_has_hints():
-    for name in read_answers(course_folder("solutions")):
-        hints = hints_of(name)
-        assert list(hints) == [task.number for task in tasks_of(name)], name
-        assert all(2 <= len(levels) <= 3 for levels in hints.values()), name
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["3.99"], "there is no task 3.99; choose from 3.1"),
-        pytest.param(["77"], "there is no chapter '77'", marks=pytest.mark.long),
-        (["--impl", "/nowhere"], "there is no such folder"),
-        (["--hint", "3.99"], "there is no task 3.99"),
-        (["--hint", "3.3", "9"], "there is no hint 9 for 3.3: choose a number from 1 to "),
-        (["--hint", "3.3", "two"], "expected a task and a number, such as --hint 3.4 2"),
-    ],
-)
-def test_unusable_input(arguments, message, capsys):
-    assert main(["check", *arguments]) == 2
-    assert message in capsys.readouterr().err
-
-
 @pytest.mark.long
 def test_watch(folder):
     """It judges immediately, and again when a file is saved."""
     pytest.importorskip("watchfiles", reason="watchfiles is not installed")
     command = [sys.executable, "-m", "minidist.cli", "check", "3.1", "--watch", "--impl", str(folder)]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ | {"COLUMNS": "100"}
-    )
-    try:
-        seen = read_until(process, "Save a file")
-        assert "to do" in seen
-        (folder / f"{NAME}.py").write_text(solve("broadcast_tree"))
-        seen = read_until(process, "Save a file")
-        assert f"changed: {NAME}.py" in seen and "passed" in seen
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    with subprocess.Popen(command, **pipes, env=os.environ | {"COLUMNS": "100"}) as process:
+        limit = Timer(LIMIT, process.kill)
+        limit.start()
 
+        def next_turn() -> str:
+            seen = ""
+            for line in process.stdout:
+                seen += line
+                if "Save a file" in line:
+                    return seen
+            raise AssertionError(f"the process ended after printing {seen!r}")
 
-def read_until(process, text: str) -> str:
-    """What a process prints up to the line with the text, if that comes within the limit."""
-    seen, limit = "", Timer(LIMIT, process.kill)
-    limit.start()
-    try:
-        for line in process.stdout:
-            seen += line
-            if text in line:
-                return seen
-    finally:
-        limit.cancel()
-    raise AssertionError(f"the process ended after printing {seen!r}")
-
-
-@pytest.mark.long
-def test_untouched_stubs_score_nothing(tmp_path):
-    for name, source in read_answers(course_folder("solutions")).items():
-        (tmp_path / f"{name}.py").write_text(stub_of(source.text))
-    results = run_graders(str(tmp_path))  # (tests/exercises shows that solutions score everything)
-    assert len(results) >= 24
-    assert {result.state for result in results} == {"todo"} and sum(result.points for result in results) == 0
+        try:
+            assert "to do" in next_turn()
+            (folder / f"{NAME}.py").write_text(solve("broadcast_tree"))
+            seen = next_turn()
+            assert f"changed: {NAME}.py" in seen and "passed" in seen
+        finally:
+            limit.cancel()
+            process.kill()
