@@ -7,6 +7,7 @@ from minidist.course.grading.run_graders import run_graders
 from minidist.course.source.dependencies import dependencies
 from minidist.course.source.stubs import definitions_by_task
 from minidist.course.source.task_list import grader_of, tasks_of
+from minidist.course.source.uses import tasks_used
 
 ANSWERS = """
 import numpy as np
@@ -66,6 +67,7 @@ class TestFourth:
         run_stage(student, 1)
 '''
 DEFINITIONS = {"9.1": ["first"], "9.2": ["Third"], "9.3": []}
+USES = {"9.1": ["a"], "9.2": ["b", "B"], "9.3": ["c"]}
 
 
 def changed(old: str, new: str, answers: str = ANSWERS, graders: str = GRADERS) -> str:
@@ -76,46 +78,50 @@ def changed(old: str, new: str, answers: str = ANSWERS, graders: str = GRADERS) 
     return " ".join(task for task in before if before[task][0] != after[task][0])
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "tasks"),
-    [
-        ("return helper(x)", "return helper(x) + 0", "9.1"),
-        ("return x + 1", "return x + 2", "9.1"),  # through first
-        ("return x\n", "return 2 * x\n", "9.2"),  # through the grader
-        ("return self.size", "return 5", "9.2"),
-        ("    pass", "    return 1", "9.3"),  # a name that the grader puts together
-        ("LIMIT = 3", "LIMIT = 4", "9.1 9.2 9.3"),
-        ("import numpy as np", "import numpy", "9.1 9.2 9.3"),
-        ("start=0", "start=np.zeroes(1)", "9.1 9.2 9.3"),  # an error when it is defined keeps the file from loading
-        ("x: int", "x: intt", "9.1 9.2 9.3"),
-        ("size = 4", "size = helper(4)", "9.1 9.2 9.3"),
-        ("def helper(x):", "def helper(x:", "9.1 9.2 9.3"),  # not Python
-        ("return x + 1", "return x + 1  # a comment", ""),
-        ("LIMIT = 3", "\n\nLIMIT = 3", ""),
-        ("    pass", "    pass\n\n\ndef unused(x):\n    return 1", ""),
-        ("def first(x):", "def helper(x):\n    return 7\n\n\ndef first(x):", "9.1"),  # the last of one name counts
-    ],
-)
-def test_what_a_change_concerns(old, new, tasks):
-    assert changed(old, new) == tasks
+CHANGES = [  # (from, to, the tasks that are judged again)
+    ("return helper(x)", "return helper(x) + 0", "9.1"),
+    ("return x + 1", "return x + 2", "9.1"),  # through first
+    ("return x\n", "return 2 * x\n", "9.2"),  # through the grader
+    ("return self.size", "return 5", "9.2"),
+    ("    pass", "    return 1", "9.3"),  # a name that the grader puts together
+    ("LIMIT = 3", "LIMIT = 4", "9.1 9.2 9.3"),
+    ("import numpy as np", "import numpy", "9.1 9.2 9.3"),
+    ("start=0", "start=np.zeroes(1)", "9.1 9.2 9.3"),  # an error when it is defined keeps the file from loading
+    ("x: int", "x: intt", "9.1 9.2 9.3"),
+    ("size = 4", "size = helper(4)", "9.1 9.2 9.3"),
+    ("def helper(x):", "def helper(x:", "9.1 9.2 9.3"),  # not Python
+    ("return x + 1", "return x + 1  # a comment", ""),
+    ("LIMIT = 3", "\n\nLIMIT = 3", ""),
+    ("    pass", "    pass\n\n\ndef unused(x):\n    return 1", ""),
+    ("def first(x):", "def helper(x):\n    return 7\n\n\ndef first(x):", "9.1"),  # the last of one name counts
+]
 
 
-def test_what_a_call_at_load_uses_concerns_all():
-    assert changed("return x + 1", "return x + 2", ANSWERS.replace("size = 4", "size = helper(4)")) == "9.1 9.2 9.3"
+def test_what_a_change_concerns():
+    wrong = [change for *change, tasks in CHANGES if changed(*change) != tasks]
+    at_load = ANSWERS.replace("size = 4", "size = helper(4)")  # it uses helper
+    assert wrong == [] and changed("return x + 1", "return x + 2", at_load) == "9.1 9.2 9.3"
+    by_name = ANSWERS.replace("helper(x)\n", "globals()['helper'](x)\n")  # depends on all
+    assert changed("    pass", "    return 1", by_name) == "9.1 9.3"
+    texts = (ANSWERS, GRADERS), (ANSWERS, GRADERS + "\n"), ("\n" + ANSWERS, GRADERS)
+    now, graders, moved = (dependencies(*text, DEFINITIONS) for text in texts)
+    assert all(now[task][0] != graders[task][0] for task in now)
+    assert all(now[task][0] == moved[task][0] and now[task][1] != moved[task][1] for task in now)
 
 
-def test_who_looks_names_up_depends_on_all():
-    assert changed("    pass", "    return 1", ANSWERS.replace("helper(x)\n", "globals()['helper'](x)\n")) == "9.1 9.3"
-
-
-def test_a_change_of_the_graders_concerns_all():
-    before, after = (dependencies(ANSWERS, text, DEFINITIONS) for text in (GRADERS, GRADERS + "\n"))
-    assert all(before[task][0] != after[task][0] for task in before)
-
-
-def test_a_place_moves_with_the_lines_above_it():
-    before, after = (dependencies(text, GRADERS, DEFINITIONS) for text in (ANSWERS, "\n" + ANSWERS))
-    assert all(before[task][0] == after[task][0] and before[task][1] != after[task][1] for task in before)
+def test_which_tasks_an_answer_builds_on():
+    """Directly, and through functions of its own."""
+    text = """
+def a(): return 1
+def helper(x): return a() if x else helper(1)
+def b(): return helper(0) + b()
+class B:
+    def method(self): return c()
+def c(): return b()
+"""
+    uses = {task: tasks_used(text, USES, task) for task in USES}
+    assert uses == {"9.1": [], "9.2": ["9.1", "9.3"], "9.3": ["9.2"]}  # what b uses is said where b fails
+    assert tasks_used("def a(:", USES, "9.1") == []  # no Python
 
 
 def test_in_the_course_a_task_depends_on_little():

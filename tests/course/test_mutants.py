@@ -45,16 +45,3 @@ def test_a_mutant_that_is_not_caught_is_reported(monkeypatch, capsys):
     assert main(["mutants", "3.4"]) == 1
     shown = capsys.readouterr().out
     assert shown.count("NOT CAUGHT") == 1 and "caught 1 of 2 mutants" in shown
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("rank", "x", "exactly once"),
-        ("no such text", "x", "exactly once"),
-        ("range(size - 1)", "range(", "is not Python"),
-    ],
-)
-def test_a_mutant_that_does_not_fit_its_solution(old, new, message):
-    with pytest.raises(ValueError, match=message):
-        Mutant("3.4", "unfit", ((old, new),)).source()
