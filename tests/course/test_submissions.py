@@ -119,9 +119,9 @@ def test_a_link_is_no_submission(tmp_path):
     assert find_submissions(tmp_path) == ([("ann", tmp_path / "ann")], ["bob", "carl.zip"])
 
 
-def test_thirty_thousand_files_are_one_remark(tmp_path):
+def test_thousands_of_files_are_one_remark(tmp_path):
     with zipfile.ZipFile(tmp_path / "ann.zip", "w") as archive:
-        for number in range(30_000):
+        for number in range(3_000):
             archive.writestr(f"ch{number % 100:02}_{number}.py", "")
     grade = Grade("ann", [], take_answers(tmp_path / "ann.zip", tmp_path))
     assert len(grade.remarks) == REMARKS + 1 and grade.remarks[-1].endswith("more")
