@@ -1,7 +1,7 @@
 """What is said of input that cannot be: files of lines ``INPUT => MESSAGE``, which are reviewed and compared.
 
 INPUT is a command line that begins with ``minidist``, or an expression that raises ValueError; lines that begin with
-``from`` import what expressions need, and the test_refusals.py beside a file has the rest. Where messages change on
+``from`` import what expressions need, and the test beside a file has the rest. Where messages change on
 purpose, ``python tests/refusals.py`` writes the files anew; look at what git shows.
 """
 
@@ -59,7 +59,7 @@ def check_refusals(file: Path, names: dict, monkeypatch, folder: Path) -> None:
 if __name__ == "__main__":
     os.environ["COLUMNS"] = COLUMNS
     for file in sorted(Path(__file__).parent.glob("*/refusals.txt")):
-        names = runpy.run_path(str(file.with_name("test_refusals.py")))
+        names = runpy.run_path(str(next(file.parent.glob("test_*refusals.py"))))
         with tempfile.TemporaryDirectory() as folder, chdir(folder):
             text = written_anew(file, names)
         file.write_text(text, encoding="utf-8")
