@@ -1,5 +1,6 @@
 """minidist check as a learner sees it: one chapter from untouched to solved."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from minidist.course.learner.check import check
 from minidist.course.learner.hints import hints_of
 from minidist.course.source.stubs import definitions_by_task, replace_definitions, stub_of, untouched
 from minidist.course.source.task_list import tasks_of
-from minidist.course.tasks import TaskResult, Verdict, results_of
+from minidist.course.tasks import Task, TaskResult, Verdict, results_of
 
 NAME, ZERO = "ch03_collectives", "ch00_walls"
 THREE = [ZERO, "ch01_transformer", NAME]
@@ -49,9 +50,14 @@ def checked(folder, capsys, *arguments) -> tuple[int, str]:
 # ── What is judged and shown, whatever the graders say ───────────────────────────────────────────────────────────────
 
 
+@functools.cache
+def tasks_of_three() -> list[Task]:
+    return [task for name in THREE for task in tasks_of(name)]
+
+
 def judge_text(impl: str, targets: list[str], on_verdict=lambda verdict: None) -> list[TaskResult]:
     """A task is passed if its functions are those of the solution, and to do if they are those of the stub."""
-    tasks = [task for name in SOLUTIONS for task in tasks_of(name) if task.number in targets]
+    tasks = [task for task in tasks_of_three() if task.number in targets]
     verdicts = []
     for task in tasks:
         solution, names = SOLUTIONS[task.chapter], definitions_by_task(SOLUTIONS[task.chapter])[task.number]
@@ -127,6 +133,8 @@ def test_only_what_has_changed_is_judged(folder, capsys, judged, monkeypatch):
     judged.clear()
     checked(folder, capsys, "0")
     assert "0.1" in judged  # what was saved while it was judged is judged again
+    for target, message in (("3.99", "there is no task 3.99; choose from 3.1"), ("77", "there is no chapter '77'")):
+        assert main(["check", "--impl", str(folder), target]) == 2 and message in capsys.readouterr().err
 
 
 def test_the_chapter_being_worked_on_is_shown_and_others_take_one_line(folder, capsys, judged):
