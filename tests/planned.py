@@ -1,4 +1,4 @@
-"""A real run's config and layout as the planner knows them."""
+"""A real run's config and layout as the planner knows them, one's own files, and the tables that commands print."""
 
 from dataclasses import fields
 
@@ -8,6 +8,36 @@ from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 
 VOCAB = 256  # bytes
+HARDWARE = """
+[accelerator.mine]
+name = 'My GPU'
+memory = 16e9
+memory_bandwidth = 500e9
+flops = { fp32 = 10e12, bf16 = 40e12 }
+
+[link.cable]
+name = 'a cable'
+bandwidth = 1e9
+latency = 5e-5
+
+[node.lab]
+name = 'lab machine'
+accelerator = 'mine'
+size = 4
+inside = 'pcie4'
+between = 'cable'
+nics = 2
+"""
+NETWORK = """
+ranks = ["a", "b", "c", "d"]
+nodes = [0, 0, 1, 1]
+link = [
+  { between = ["a", "b"], bandwidth = 10e9 },
+  { between = ["b", "c"], bandwidth = 1e9, latency = 2e-6 },
+  { between = ["c", "d"], bandwidth = 10e9 },
+  { between = ["d", "a"], bandwidth = 1e9, one_way = true },
+]
+"""
 
 
 def shape_of(config: TrainConfig) -> ModelShape:
@@ -32,3 +62,9 @@ def real_layout(text: str, config: TrainConfig) -> Layout:
     if layout.pp == 1:
         return layout
     return Layout.parse(f"{text},stages={'+'.join(map(str, stages_of(config.layers, layout.stage_count)))}")
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """First cell -> the other cells of its line, of all tables in what a command prints."""
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if "│" in line]
+    return {first: rest for first, *rest in lines if first}

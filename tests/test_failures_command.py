@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from planned import rows
 
 from minidist.cli import main as cli
 from minidist.plan.failures.goodput import daly_interval, first_order_waste, goodput, young_interval
@@ -19,12 +20,6 @@ PAGE = (Path(__file__).parent.parent / "docs" / "failures.md").read_text(encodin
 def results(capsys, *command: str) -> dict:
     assert cli.main([*command, "--json", "-"]) == 0
     return json.loads(capsys.readouterr().out)
-
-
-def rows(text: str) -> dict[str, list[str]]:
-    """First cell -> the other cells of its line, of all tables."""
-    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if "│" in line]
-    return {first: rest for first, *rest in lines}
 
 
 def test_by_default_it_is_the_cluster_of_llama_3(capsys):

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from PIL import Image
+from planned import rows
 
 from minidist.cli import main as cli
 from minidist.cli.hardware import MODEL
@@ -22,12 +23,6 @@ PAGE = (Path(__file__).parent.parent / "docs" / "hardware.md").read_text(encodin
 def shown(capsys, *arguments: str) -> str:
     assert cli.main(["hardware", *arguments]) == 0
     return capsys.readouterr().out
-
-
-def rows(text: str) -> dict[str, list[str]]:
-    """First cell -> the other cells of its line, of all tables."""
-    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if "│" in line]
-    return {first: rest for first, *rest in lines if first}
 
 
 def on_page(heading: str) -> dict[str, list[str]]:

@@ -64,14 +64,8 @@ def test_the_best_layouts_and_why_the_others_lose(shown):
 
 
 def test_what_does_not_fit_says_by_how_much_and_what_would_help(shown):
-    seven = [
-        "--model",
-        "layers=32,width=4096,heads=32,vocab=32000,context=2048",
-        "--cluster",
-        "h100:8",
-        "--batch",
-        "64",
-    ]
+    model = "layers=32,width=4096,heads=32,vocab=32000,context=2048"
+    seven = ["--model", model, "--cluster", "h100:8", "--batch", "64"]
     out = shown(*seven, "--layout", "dp=8")
     assert re.search(r"This does not fit: [\d.]+ GB too much on each GPU", out) and "zero=1: " in out
     told = shown(*seven, "--layout", "dp=8", json_too=True)

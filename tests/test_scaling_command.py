@@ -2,6 +2,8 @@
 
 import json
 
+from planned import rows
+
 from minidist.cli import main as cli
 from minidist.plan.scaling import kaplan
 from minidist.plan.scaling.laws import BESIROGLU, LAWS
@@ -12,8 +14,7 @@ def told(capsys, flags: str) -> tuple[dict, dict[str, list[str]]]:
     """The JSON, and the table: first cell -> the other cells of its line."""
     assert cli.main(["scaling", *flags.split(), "--json", "-"]) == 0
     captured = capsys.readouterr()
-    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in captured.err.splitlines() if "│" in line]
-    return json.loads(captured.out), {first: rest for first, *rest in lines}
+    return json.loads(captured.out), rows(captured.err)
 
 
 def test_a_budget_has_its_best_size_by_each_law(capsys):

@@ -247,6 +247,18 @@ def test_the_limit_of_processes(tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="calls Linux's C library")
+def test_a_submission_cannot_leave_a_program(tmp_path):
+    """One that starts it in a way that no rule sees."""
+    program = f'env -i setsid sh -c "echo \\$\\$ >> {tmp_path}/pids; exec sleep 3600" &'
+    code = f"import ctypes\nctypes.CDLL(None).system({program.encode()})"
+    grade = grade_one(tmp_path, in_3_5(code), "--task", "3.5", "--processes", "999")
+    pids = [int(line) for line in (tmp_path / "pids").read_text().splitlines()]
+    assert pids and grade["points"] == 4
+    assert [pid for pid in pids if psutil.pid_exists(pid)] == []
+
+
+@pytest.mark.long
 def test_an_interrupt_keeps_finished_grades_and_leaves_nothing(tmp_path, scratch):
     for student, text in (("a", SOLUTION), ("b", SOLUTION + "\nwhile True:\n    pass\n")):
         (tmp_path / "in" / student).mkdir(parents=True)

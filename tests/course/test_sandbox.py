@@ -176,6 +176,7 @@ ALLOWED = [  # (what rank 0 returns, contract, caller, ranks, answers)
      f_of_world, 2, [
         "from minidist.parallel import data\nother = 1 - world.rank\n"
         "md.sendrecv(np.ones(1), other, np.ones(1), other, world)\nreturn list(data.share_of(0, 2, 4))"]),
+    (1, {"forbidden": (COLLECTIVES, ALGORITHMS)}, f_of_world, 1, ["return 1"]),  # and the next one may, in this rank
     (6, {}, f_of_world, 1, [  # nothing is forbidden to an answer whose task does not say so
         "import linecache\nx = np.full(2, 3.0)\nmd.all_reduce(x, group=world)\n"
         "return int(x.sum()) if len(linecache.getlines(a.__file__)) > 10 else 0"]),

@@ -1,6 +1,5 @@
 """Whatever a submission starts, and however grading ends, nothing stays behind."""
 
-import json
 import os
 import subprocess
 import sys
@@ -13,7 +12,6 @@ import psutil
 import pytest
 from choosing import long
 
-from minidist.cli.main import main
 from minidist.course.answers import course_folder, read_answers
 from minidist.course.grading.namespaces import can_have_own_shared_memory
 from minidist.course.grading.standby import Standby
@@ -153,22 +151,3 @@ def test_a_workplace_whose_supervisor_is_killed():
         pid = int(file.read_text().rstrip("."))
         wait_for(lambda: not psutil.pid_exists(pid), "the command is left")
     assert not workplace.folder.exists()
-
-
-@pytest.mark.long
-@pytest.mark.skipif(sys.platform != "linux", reason="calls Linux's C library")
-def test_a_submission_cannot_leave_a_program(tmp_path):
-    """One that starts it in a way that no rule sees."""
-    (tmp_path / "in" / "student").mkdir(parents=True)
-    program = f'env -i setsid sh -c "echo \\$\\$ >> {tmp_path}/pids; exec sleep 3600" &'
-    start = f"    import ctypes\n    ctypes.CDLL(None).system({program.encode()})\n"
-    heart = "    chunks = chunks_of(flat, group.size)\n"  # the first line of task 3.5
-    (tmp_path / "in" / "student" / f"{NAME}.py").write_text(SOLUTION.replace(heart, start + heart))
-    assert (
-        main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--task", "3.5", "--processes", "999"])
-        == 0
-    )
-    (grade,) = json.loads((tmp_path / "out" / "grades.json").read_text())
-    pids = [int(line) for line in (tmp_path / "pids").read_text().splitlines()]
-    assert pids and grade["points"] == 4
-    assert [pid for pid in pids if psutil.pid_exists(pid)] == []

@@ -1,38 +1,19 @@
 """Hardware as data: vendors' numbers against arithmetic, measured shares of the peak, one's own file, and clusters."""
 
 import pytest
+from planned import HARDWARE
 
 from minidist.comm.nodes.placement import Links
 from minidist.plan.cluster.efficiency import NEAREST, PERFECT, efficiency_of, interpolate, measured
 from minidist.plan.cluster.hardware import ClusterSpec, load
 
 ALL = load()
-OWN = """
-[accelerator.mine]
-name = "My GPU"
-memory = 16e9
-memory_bandwidth = 500e9
-flops = { fp32 = 10e12, bf16 = 40e12 }
-
-[link.cable]
-name = "a cable"
-bandwidth = 1e9
-latency = 5e-5
-
-[node.lab]
-name = "lab machine"
-accelerator = "mine"
-size = 4
-inside = "pcie4"
-between = "cable"
-nics = 2
-"""
 
 
 @pytest.fixture
 def own(tmp_path):
     path = tmp_path / "own.toml"
-    path.write_text(OWN)
+    path.write_text(HARDWARE)
     return path
 
 
@@ -99,15 +80,15 @@ def test_ones_own_entries_come_on_top_and_have_one_kind_of_node_or_name_it(own):
     assert found.accelerators["mine"].source == "own.toml" and "mine" not in load().accelerators
     assert ClusterSpec.parse(f"{own}:2x4").accelerator.name == "My GPU" and ClusterSpec.parse(f"{own}").world_size == 4
     assert ClusterSpec.parse(f"{own}#h100:2x8").accelerator == ALL.accelerators["h100"]
-    own.write_text(OWN.replace("[link.cable]", "[link.ndr]").replace('"cable"', '"ndr"'))  # a known name
+    own.write_text(HARDWARE.replace("[link.cable]", "[link.ndr]").replace("'cable'", "'ndr'"))  # a known name
     assert load(own).links["ndr"].bandwidth == 1e9 and load().links["ndr"].bandwidth == 50e9
-    own.write_text(OWN + OWN[OWN.index("[node.lab]") :].replace("lab", "other"))
+    own.write_text(HARDWARE + HARDWARE[HARDWARE.index("[node.lab]") :].replace("lab", "other"))
     assert ClusterSpec.parse(f"{own}#other:2x4").world_size == 8
-    own.write_text(OWN.replace("size = 4", "size = 12\ntorus = 2"))
+    own.write_text(HARDWARE.replace("size = 4", "size = 12\ntorus = 2"))
     assert ClusterSpec.parse(str(own)).torus == (3, 4)  # no room for a cube of four
-    own.write_text(OWN.replace('accelerator = "mine"', 'accelerator = "h100-pcie"'))
+    own.write_text(HARDWARE.replace("accelerator = 'mine'", "accelerator = 'h100-pcie'"))
     assert ClusterSpec.parse(f"{own}:2x4").accelerator == ALL.accelerators["h100-pcie"]
-    own.write_text(OWN.replace("[link.cable]", "[link.cable"))
+    own.write_text(HARDWARE.replace("[link.cable]", "[link.cable"))
     with pytest.raises(ValueError, match=r"own\.toml: this is no TOML"):  # and then what Python says
         load(own)
 
@@ -128,22 +109,16 @@ def test_clusters_are_read_and_written_with_the_links_of_their_nodes_unless_told
     assert spec.accelerator == ALL.accelerators["h100"] and spec.oversubscription == 4
     assert spec.between == ALL.links["hdr"] and spec.inside == ALL.links["pcie5"]
     assert ClusterSpec.parse("h100:4x8").between == ALL.links["ndr"]
-    assert [ClusterSpec.parse(f"v100:2x{size}").nics for size in (16, 8, 3, 1)] == [
-        8,
-        4,
-        2,
-        1,
-    ]  # shared as in a full node
+    nics = [ClusterSpec.parse(f"v100:2x{size}").nics for size in (16, 8, 3, 1)]
+    assert nics == [8, 4, 2, 1]  # shared as in a full node
     assert ClusterSpec.parse("h100:2x8").links == Links()  # collectives choose by the same numbers
     slow = [ClusterSpec.parse(f"h100:2x8,oversubscription=4{more}").links.between for more in ("", ",network=rails")]
     assert [link.bandwidth for link in slow] == [12.5e9, 50e9]  # a rail is on one leaf switch
 
 
-@pytest.mark.parametrize(
-    ("cluster", "ranks"), [("h100:2x8", 12), ("h100:2x8", 64), ("h100:2x8", 14), ("tpu-v4:4x4x4", 24)]
-)
-def test_a_layout_that_does_not_fill_a_cluster_hears_which_it_would(cluster, ranks):
-    with pytest.raises(ValueError, match="choose ") as caught:
-        ClusterSpec.parse(cluster).check(ranks)
-    others = str(caught.value).partition("choose ")[2].split(", or ")[:-1]
-    assert others and all(ClusterSpec.parse(other).world_size == ranks for other in others)
+def test_a_layout_that_does_not_fill_a_cluster_hears_which_it_would():
+    for cluster, ranks in (("h100:2x8", 12), ("h100:2x8", 64), ("h100:2x8", 14), ("tpu-v4:4x4x4", 24)):
+        with pytest.raises(ValueError, match="choose ") as caught:
+            ClusterSpec.parse(cluster).check(ranks)
+        others = str(caught.value).partition("choose ")[2].split(", or ")[:-1]
+        assert others and all(ClusterSpec.parse(other).world_size == ranks for other in others)

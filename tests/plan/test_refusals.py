@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from planned import HARDWARE, NETWORK
 from refusals import check_refusals
 
 from minidist.plan.batches.experiment import BatchExperiment, Run
@@ -14,36 +15,6 @@ from minidist.plan.scaling.laws import Training
 from minidist.plan.validation.published import PublishedRun
 
 FILE = Path(__file__).with_name("refusals.txt")
-HARDWARE = """
-[accelerator.mine]
-name = 'My GPU'
-memory = 16e9
-memory_bandwidth = 500e9
-flops = { fp32 = 10e12, bf16 = 40e12 }
-
-[link.cable]
-name = 'a cable'
-bandwidth = 1e9
-latency = 5e-5
-
-[node.lab]
-name = 'lab machine'
-accelerator = 'mine'
-size = 4
-inside = 'pcie4'
-between = 'cable'
-nics = 2
-"""
-NETWORK = """
-ranks = ["a", "b", "c", "d"]
-nodes = [0, 0, 1, 1]
-link = [
-  { between = ["a", "b"], bandwidth = 10e9 },
-  { between = ["b", "c"], bandwidth = 1e9, latency = 2e-6 },
-  { between = ["c", "d"], bandwidth = 10e9 },
-  { between = ["d", "a"], bandwidth = 1e9, one_way = true },
-]
-"""
 TWELVE = model_of("layers=12,width=960,heads=12,vocab=1000,context=240")
 RUNS = [Training(10.0**size, 10.0**tokens, 30.0 - size - tokens) for size in (8, 9, 10) for tokens in (9, 10, 11)]
 

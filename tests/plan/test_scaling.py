@@ -90,9 +90,8 @@ def test_smaller_models_of_the_same_loss_cost_what_was_published():
     large = DE_VRIES.training(13e9, DE_VRIES.optimal_tokens(13e9))
     small = Training(7e9, DE_VRIES.tokens_to_reach(large.loss, 7e9), large.loss)
     totals = [run.flops + 2 * run.parameters * inference for run in (large, small)]
-    assert totals[0] - totals[1] == pytest.approx(1.7e22, rel=0.01) and 1 - totals[1] / totals[0] == pytest.approx(
-        0.17, abs=0.005
-    )
+    assert totals[0] - totals[1] == pytest.approx(1.7e22, rel=0.01)
+    assert 1 - totals[1] / totals[0] == pytest.approx(0.17, abs=0.005)
     assert cheapest_with_inference(DE_VRIES, large.loss, inference).parameters == pytest.approx(7e9, rel=0.01)
 
 
@@ -129,9 +128,8 @@ def test_inference_pays_extra_training_back_at_the_break_even():
     run = overtraining(BESIROGLU, 8e9, 15e12)  # Llama 3 8B
     for times in (1, 2):
         totals = [one.flops + 2 * one.parameters * times * run.break_even_tokens for one in (run.model, run.cheapest)]
-        assert (totals[0] == pytest.approx(totals[1], rel=1e-12)) == (times == 1) and totals[0] <= totals[1] * (
-            1 + 1e-12
-        )
+        assert (totals[0] == pytest.approx(totals[1], rel=1e-12)) == (times == 1)
+        assert totals[0] <= totals[1] * (1 + 1e-12)
     assert run.cheapest.loss == pytest.approx(run.model.loss, rel=1e-12)
 
 
@@ -243,9 +241,7 @@ def benchmark():
 
 
 def test_the_measured_runs_are_those_of_the_benchmark_and_look_like_a_scaling_law(measured, benchmark):
-    for run in (
-        measured.runs + measured.next_runs
-    ):  # within half a step of its budget; its products are little above 6ND
+    for run in measured.runs + measured.next_runs:  # within half a step of its budget; products are little above 6ND
         config, parameters = benchmark.config_of(run.width, run.budget, measured.layers)
         assert run.parameters == parameters and run.tokens == config.steps * config.tokens_per_step
         assert abs(run.training.flops - run.budget) <= 6 * parameters * config.tokens_per_step / 2
@@ -265,17 +261,8 @@ def test_the_measured_runs_are_those_of_the_benchmark_and_look_like_a_scaling_la
 
 
 def test_an_experiment_comes_back_from_its_file(tmp_path):
-    runs = tuple(
-        Run(
-            budget,
-            width,
-            1000 * width,
-            round(budget / 6000 / width),
-            7,
-            SMALL.loss(1000 * width, budget / 6000 / width),
-        )
-        for budget, width in product((1e10, 1e11, 1e12), (4, 8, 16, 32))
-    )
+    pairs = [(budget, width, budget / 6000 / width) for budget, width in product((1e10, 1e11, 1e12), (4, 8, 16, 32))]
+    runs = tuple(Run(C, width, 1000 * width, round(D), 7, SMALL.loss(1000 * width, D)) for C, width, D in pairs)
     found = Experiment(2, runs[:8], runs[8:], text_tokens=5)
     found.write(tmp_path / "experiment.json")
     assert Experiment.read(tmp_path / "experiment.json") == found

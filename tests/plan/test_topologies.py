@@ -4,6 +4,7 @@ from itertools import combinations, pairwise, permutations, product
 
 import numpy as np
 import pytest
+from planned import NETWORK
 
 from minidist.plan.cluster.hardware import ClusterSpec
 from minidist.plan.cluster.max_flow import max_flow
@@ -142,16 +143,7 @@ def test_the_largest_flow_is_the_smallest_cut():
 
 
 def test_ones_own_graph(tmp_path):
-    (tmp_path / "ring.toml").write_text("""
-ranks = ["a", "b", "c", "d"]
-nodes = [0, 0, 1, 1]
-link = [
-  { between = ["a", "b"], bandwidth = 10e9 },
-  { between = ["b", "c"], bandwidth = 1e9, latency = 2e-6 },
-  { between = ["c", "d"], bandwidth = 10e9 },
-  { between = ["d", "a"], bandwidth = 1e9, one_way = true },
-]
-""")
+    (tmp_path / "ring.toml").write_text(NETWORK)
     topology = from_toml(tmp_path / "ring.toml")
     assert topology.route(3, 0) == (("d", "a"),) and len(topology.route(0, 3)) == 3  # one way alone
     assert topology.latency(0, 3) == 2e-6 and topology.bandwidth(0, 3) == 1e9 and topology.nodes == (0, 0, 1, 1)
