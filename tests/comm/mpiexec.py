@@ -16,7 +16,8 @@ import pytest
 
 LIMIT = 120  # seconds for one job on a busy machine; an idle one takes two or three
 MARK = "MINIDIST_TEST_JOB"  # in the environment of all processes of a job: by it they are found, in whatever session
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
+TOPOLOGY = Path(__file__).with_name("one_core.xml")
 
 _path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
 MPIEXEC = shutil.which("mpiexec", path=_path)
@@ -103,30 +104,48 @@ def command_of(pid: int) -> str:
     return "gone"
 
 
+def of_a_job(folder: Path, **more: str) -> dict[str, str]:
+    """The environment of a job whose temporary files are in a folder of its own.
+
+    Unless it is told the topology of the machine, MPICH's launcher writes it to a file in /tmp, which a job that is
+    killed leaves there.
+    """
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("PMI", "HYDRA", "PYTEST_"))}
+    own = {
+        "TMPDIR": str(folder),
+        "HWLOC_XMLFILE": str(TOPOLOGY),
+        "PYTHONUNBUFFERED": "1",
+        "PATH": _path,
+        "PYTHONPATH": str(ROOT),
+    }
+    return inherited | own | more
+
+
 def start(tmp_path: Path, ranks: int, *command, environment: dict[str, str] | None = None) -> Job:
     """``mpiexec -n RANKS COMMAND``, its output in a file."""
-    mark, output = uuid.uuid4().hex, tmp_path / "output.txt"
-    folder = tmp_path.parent / mark[:8]  # short: the path of a Unix socket in it has 108 bytes at most
-    folder.mkdir(exist_ok=True)
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("PMI", "HYDRA", "PYTEST_"))}
-    environment = inherited | {MARK: mark, "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"} | (environment or {})
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
+    mark = uuid.uuid4().hex
+    output, folder = tmp_path / f"output-{mark[:8]}.txt", tmp_path.parent / mark[:8]
+    folder.mkdir()  # its path is short: that of a Unix socket in it has 108 bytes at most
     with output.open("w") as file:
         process = subprocess.Popen(
             [MPIEXEC, "-n", str(ranks), *map(str, command)],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
-            env=environment,
+            env=of_a_job(folder, **{MARK: mark}) | (environment or {}),
             cwd=tmp_path,
             start_new_session=True,
         )
     return Job(process, mark, folder, output, set())
 
 
-def run(tmp_path: Path, ranks: int, *command, environment=None, limit: float = LIMIT) -> tuple[int, str]:
-    """Run a job to its end: mpiexec's exit status, and what the job wrote. It leaves nothing."""
-    job = start(tmp_path, ranks, *command, environment=environment)
-    ended = job.wait(limit)
+def ended(job: Job, limit: float = LIMIT) -> tuple[int, str]:
+    """How a job ends: mpiexec's exit status, and what the job wrote. It leaves nothing."""
+    found = job.wait(limit)
     assert not (left := job.left()), left
-    return ended
+    return found
+
+
+def run(tmp_path: Path, ranks: int, *command, environment=None, limit: float = LIMIT) -> tuple[int, str]:
+    """Run a job to its end."""
+    return ended(start(tmp_path, ranks, *command, environment=environment), limit)

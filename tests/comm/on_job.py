@@ -1,17 +1,19 @@
-"""``mpiexec -n 5 python tests/comm/conformance/on_job.py``: pytest in process 0, the job's processes as the ranks.
+"""``mpiexec -n 5 python tests/comm/on_job.py``: the suite in process 0, the processes of the job as its ranks.
 
-Arguments are pytest's, for the whole suite: ``-k word``, ``--all``.
+Arguments are pytest's: ``-k word``, ``--all``. The name of a run of failing.py is that run alone, which ends the job.
 """
 
 import sys
 from pathlib import Path
 
 import pytest
+from failing import FAILURES, PATIENCE, SIZE
 
 from minidist.comm.runtime.mpi.job import Job
+from minidist.comm.runtime.new_cluster import new_cluster
 from minidist.launched import launched
 
-HERE = Path(__file__).parent
+SUITE = [Path(__file__).with_name(f"test_{name}.py") for name in ("collectives", "algorithms", "messages")]
 
 
 def main(arguments: list[str]) -> int:
@@ -21,9 +23,12 @@ def main(arguments: list[str]) -> int:
     if job.rank:
         return serve(job)
     with leading(job):
+        if arguments and arguments[0] in FAILURES:
+            new_cluster(SIZE).run(FAILURES[arguments[0]].run, patience=PATIENCE)
+            return 0
         print(f"conformance on {job.size} ranks, on nodes {job.nodes}", flush=True)
         # no capture: a rank that fails ends this process too, and what it prints must not be lost
-        return pytest.main(["-vv", "-s", "-p", "no:xdist", "-p", "no:cacheprovider", str(HERE), *arguments])
+        return pytest.main(["-vv", "-s", "-p", "no:xdist", "-p", "no:cacheprovider", *map(str, SUITE), *arguments])
 
 
 if __name__ == "__main__":

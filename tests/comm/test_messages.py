@@ -436,8 +436,8 @@ def test_calls_are_counted_by_kind_those_with_most_bytes_first(ranks):
 
 
 def programs_log(world) -> tuple:
-    """Messages and collectives, in the foreground and in the background of two groups; and what was recorded of them, all
-    but times, waits, the numbers of messages, and the order of their ends, which depend on whose turn it is."""
+    """Messages and collectives, in the foreground and in the background of two groups, and what was recorded of them,
+    but for times, waits, the numbers of messages, and the order of their ends, which depend on whose turn it is."""
     md.place_on_nodes(world, world.size)
     right, left = neighbours(world)
     other, before, counts = world.new_group(list(range(world.size))[::-1]), world.traffic, world.collectives
@@ -559,6 +559,50 @@ def test_a_message_that_is_not_the_expected_one_is_an_error_of_its_receive_alone
         (np.ones(700_000, "f"), np.ones(700_000), "is a message of float32"),
     ):
         ranks(2).run(mismatched, sent, expected, text)
+
+
+def long_shape(place: int) -> tuple:
+    """64 dimensions, of which one is 2: their description is longer than the 151 bytes that a header has for it."""
+    return tuple(2 if i == place else 1 for i in range(64))
+
+
+def sums(*shape, op=md.ReduceOp.SUM, algorithm="direct", dtype="d"):
+    return lambda w: md.all_reduce(np.zeros(shape, dtype), op, w, algorithm=algorithm)
+
+
+THREE = "float64 (3,), direct), collective 1"
+DISAGREE = {  # two ranks' calls, and what the error of each names of its own call and of the other's
+    "operations": (sums(3), sums(3, op=md.ReduceOp.MAX), f"all_reduce(SUM, {THREE} of the world",
+                   f"all_reduce(MAX, {THREE} of the world"),
+    "sizes": (sums(3), sums(4), "float64 (3,)", "float64 (4,)"),
+    "large sizes": (sums(300_000), sums(300_001), "float64 (300000,)", "float64 (300001,)"),
+    "dtypes": (sums(3, dtype="f"), sums(3), "float32 (3,)", "float64 (3,)"),
+    "algorithms": (sums(4, algorithm="ring"), sums(4, algorithm="two_shot"), "ring)", "two_shot)"),
+    "collectives": (lambda w: md.all_gather_into_tensor(np.ones(2), np.ones(1), w),
+                    lambda w: md.all_to_all_single(np.ones(2), np.ones(2), group=w),
+                    "all_gather_into_tensor(", "all_to_all_single("),
+    "order": (lambda w: [md.barrier(w), sums(3)(w)], lambda w: [sums(3)(w), md.barrier(w)],
+              "barrier(), collective 1", f"all_reduce(SUM, {THREE}"),
+    "far from both ends": (sums(*long_shape(45)), sums(*long_shape(46)), "float64 (1, 1, 1, 1", "1, 1), direct), c"),
+    "long": (sums(*long_shape(0)), sums(*long_shape(0), algorithm="ring"), "1), direct), collective 1 of the world",
+             "1), ring), collective 1 of the world"),
+}  # fmt: skip
+
+
+def disagree(world, name: str) -> str:
+    with pytest.raises(md.Mismatch) as caught:
+        DISAGREE[name][world.rank](world)
+    return str(caught.value)
+
+
+def test_each_rank_that_disagrees_learns_what_both_called(ranks):
+    """All that two of the calls differ in is far from both ends of their descriptions, of which both ends are told."""
+    for name, (*_, first, second) in DISAGREE.items():
+        for rank, text in enumerate(ranks(2).run(disagree, name)):
+            ours, theirs = text.split("; what came from rank")
+            assert ours.startswith(f"ranks {rank} and {1 - rank} disagree. Rank {rank} called "), name
+            assert (first, second)[rank] in ours and (first, second)[1 - rank] in theirs, f"{name}: {text}"
+            assert name != "long" or text.count("all_reduce(SUM, float64 (2, 1, 1") == 2, text
 
 
 def test_ranks_have_one_blas_thread(ranks):
