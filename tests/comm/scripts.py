@@ -1,67 +1,85 @@
 """Runs a user's script, and lists what it leaves: processes and shared memory."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-LIMIT = 60  # seconds, of each wait
+LIMIT = 120  # seconds, of each wait
 
 
-def in_script(tmp_path, body: str, wait: bool = True):
-    """Run a script as a user would: a plain file, without ``if __name__ == "__main__"``."""
-    script = tmp_path / "script.py"
+def until(condition: Callable[[], object]) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def written(folder: Path, body: str) -> Path:
+    """A user's script: a plain file, without ``if __name__ == "__main__"``."""
+    script = folder / "script.py"
     script.write_text(textwrap.dedent(body))
+    return script
+
+
+@contextmanager
+def running(folder: Path, body: str, **environment: str) -> Iterator[subprocess.Popen]:
+    """A script that runs in a session of its own, all of which ends with the block."""
     process = subprocess.Popen(
-        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    if not wait:
-        limit = threading.Timer(LIMIT, process.kill)  # so that a read from it ends
-        limit.daemon = True
-        limit.start()
-        return process
-    out, err = process.communicate(timeout=LIMIT)
-    return process.returncode, out, err
+        [sys.executable, written(folder, body)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True, env=os.environ | environment,
+    )  # fmt: skip
+    limit = threading.Timer(LIMIT, process.kill)  # so that a read from it ends
+    limit.daemon = True
+    limit.start()
+    try:
+        yield process
+    finally:
+        limit.cancel()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
 
 
-def processes_of(pid: int) -> dict[str, str]:
-    """For each living process of a session: its folder in /proc, and its state as one letter."""
-    found = {}
+def in_script(folder: Path, body: str, **environment: str) -> tuple[int, str, str]:
+    """A script's exit status, output and errors. It leaves nothing."""
+    with running(folder, body, **environment) as process:
+        out, err = process.communicate(timeout=LIMIT)
+        assert_nothing_left(process.pid)
+        return process.returncode, out, err
+
+
+def processes() -> Iterator[tuple[int, list[str], str, int]]:
+    """Of each living process its id, command, state as one letter, and session."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
-            try:
-                fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
-            except OSError:
-                continue
-            if int(fields[3]) == pid and fields[0] != "Z":
-                found[str(folder)] = fields[0]
-    return found
+            with suppress(OSError):
+                state, _, _, session, *_ = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+                command = (folder / "cmdline").read_bytes().decode().rstrip("\0").split("\0")
+                if state not in "ZX":
+                    yield int(folder.name), command, state, int(session)
 
 
-def group_of(pid: int) -> list[str]:
-    """The command lines of the living processes of a session."""
-    found = []
-    for folder in processes_of(pid):
-        with suppress(OSError):
-            found.append(Path(folder, "cmdline").read_bytes().replace(b"\0", b" ").decode())
-    return found
+def pids_of(command: list[str]) -> list[int]:
+    return [pid for pid, its, *_ in processes() if its == command]
 
 
-def states_of(pid: int) -> list[str]:
-    return list(processes_of(pid).values())
+def states_of(session: int) -> list[str]:
+    return [state for *_, state, its in processes() if its == session]
 
 
 def segments_of(pid: int) -> list[str]:
     return [name for name in os.listdir("/dev/shm") if name.startswith(f"minidist-{pid}-")]
 
 
-def left_after(pid: int, seconds: float = 60.0) -> tuple[list[str], list[str]]:
-    """The processes and the shared memory of a script that are still there, at the latest after so long."""
-    deadline = time.monotonic() + seconds
-    while (group_of(pid) or segments_of(pid)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return group_of(pid), segments_of(pid)
+def assert_nothing_left(pid: int) -> None:
+    """Of a script's session no process, and no shared memory."""
+    if sys.platform == "linux":
+        until(lambda: not states_of(pid) and not segments_of(pid))

@@ -8,12 +8,11 @@ import time
 
 import numpy as np
 import pytest
-from scripts import in_script, left_after
+from scripts import LIMIT, in_script
 
 import minidist as md
 from minidist.comm.runtime import launch
 
-LIMIT = 120  # seconds, of each run
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc and /dev/shm")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals as on Unix")
 
@@ -37,6 +36,18 @@ def count(world):
     return world.kept["runs"], os.getpid()
 
 
+def counts(cluster) -> tuple[list, list]:
+    """Of each rank how many runs it has seen, and its process."""
+    runs, pids = zip(*cluster.run(count, timeout=LIMIT), strict=True)
+    return [*runs], [*pids]
+
+
+def fails(cluster, kind, function, *arguments, **options):
+    with pytest.raises(kind) as caught:
+        cluster.run(function, *arguments, timeout=LIMIT, **options)
+    return caught.value
+
+
 def dies(world, rank):
     """One rank dies while the others are in the midst of a collective in the background."""
     works = [md.all_reduce(np.ones(300_000), group=world, async_op=True) for _ in range(3)]
@@ -46,170 +57,136 @@ def dies(world, rank):
         work.wait()
 
 
-@pytest.mark.parametrize("rank", [0, 2, 3])
-def test_survivors_keep_what_they_hold_and_missing_ranks_are_started(cluster, rank):
-    before = cluster.run(count, timeout=LIMIT)
-    with pytest.raises(md.RankFailed) as caught:
-        cluster.run(dies, rank, timeout=LIMIT)
-    others = [n for n in range(4) if n != rank]
-    assert caught.value.ranks == (rank,) and cluster.survivors == others and not cluster.is_warm
-    after = cluster.run(count, timeout=LIMIT)
-    assert [pid for _, pid in after[:3]] == [before[n][1] for n in others]
-    assert [runs for runs, _ in after] == [2, 2, 2, 1]
+def receives(world):
+    md.recv(np.zeros(1), (world.rank + 1) % world.size, world)
+
+
+def raises(world):
+    if world.rank == 1:
+        raise KeyError("bug")
+    md.barrier(world)
+
+
+def two_die(world, pids):
+    if world.rank == 1:
+        os.kill(pids[3], signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+    md.barrier(world)
+
+
+def test_survivors_keep_what_they_hold_and_missing_ranks_are_started(cluster):
+    """One after another: rank 0, 2 or 3 dies; all outlive a deadlock and a rank that raises; two die together."""
+    runs, pids = counts(cluster)
+    for rank in (0, 2, 3):
+        others = [n for n in range(4) if n != rank]
+        assert fails(cluster, md.RankFailed, dies, rank).ranks == (rank,)
+        assert cluster.survivors == others and not cluster.is_warm
+        expected, (runs, after) = [*(runs[n] + 1 for n in others), 1], counts(cluster)
+        assert runs == expected and after[:3] == [pids[n] for n in others] and after[3] not in pids
+        pids = after
+    for kind, function in ((md.Deadlock, receives), (md.RankFailed, raises)):
+        fails(cluster, kind, function)
+        assert cluster.survivors == [0, 1, 2, 3]
+        expected, (runs, after) = [n + 1 for n in runs], counts(cluster)
+        assert (runs, after) == (expected, pids)
+    assert sorted(fails(cluster, md.RankFailed, two_die, pids).ranks) == [1, 3] and cluster.survivors == [0, 2]
 
 
 def test_other_numbers_of_ranks(cluster):
-    pids = [pid for _, pid in cluster.run(count, timeout=LIMIT)]
-    with pytest.raises(md.RankFailed):
-        cluster.run(dies, 1, timeout=LIMIT)
+    _, pids = counts(cluster)
+    fails(cluster, md.RankFailed, dies, 1)
     cluster.regroup(2, without=[0])  # of 0, 2 and 3
-    assert [pid for _, pid in cluster.run(count, timeout=LIMIT)] == pids[2:]
+    assert counts(cluster) == ([2, 2], pids[2:])
     cluster.regroup(5)
-    after = cluster.run(count, timeout=LIMIT)
-    assert [pid for _, pid in after[:2]] == pids[2:] and [runs for runs, _ in after] == [3, 3, 1, 1, 1]
+    runs, after = counts(cluster)
+    assert after[:2] == pids[2:] and runs == [3, 3, 1, 1, 1]
     cluster.regroup(1)
-    assert cluster.run(count, timeout=LIMIT) == [(4, pids[2])] and cluster.survivors == [0]
+    assert counts(cluster) == ([4], [pids[2]]) and cluster.survivors == [0]
     with pytest.raises(ValueError, match="world_size must be a whole number from 1 to 64, but is 0"):
         cluster.regroup(0)
 
 
-def test_all_outlive_a_deadlock(cluster):
-    pids = [pid for _, pid in cluster.run(count, timeout=LIMIT)]
-    with pytest.raises(md.Deadlock):
-        cluster.run(lambda world: md.recv(np.zeros(1), (world.rank + 1) % world.size, world), timeout=LIMIT)
-    assert cluster.run(count, timeout=LIMIT) == [(2, pid) for pid in pids]
-
-
-def test_a_rank_that_raised_answers_too(cluster):
-    def main(world):
-        if world.rank == 1:
-            raise KeyError("bug")
-        md.barrier(world)
-
-    cluster.run(count, timeout=LIMIT)
-    with pytest.raises(md.RankFailed):
-        cluster.run(main, timeout=LIMIT)
-    assert cluster.survivors == [0, 1, 2, 3]
-
-
 @pytest.mark.long
 def test_a_rank_that_hangs_is_ended_and_the_others_stay(cluster):
-    def main(world):
-        if world.rank == 2:
-            time.sleep(600)
+    def hangs(world):
+        time.sleep(600 * (world.rank == 2))
         md.barrier(world)
 
-    pids = [pid for _, pid in cluster.run(count, timeout=LIMIT)]
-    with pytest.raises(md.Hang) as caught:
-        cluster.run(main, patience=1.0, timeout=LIMIT)
-    assert caught.value.ranks == (2,) and cluster.survivors == [0, 1, 3]
-    assert [pid for _, pid in cluster.run(count, timeout=LIMIT)][:3] == [pids[0], pids[1], pids[3]]
+    _, pids = counts(cluster)
+    assert fails(cluster, md.Hang, hangs, patience=1.0).ranks == (2,) and cluster.survivors == [0, 1, 3]
+    assert counts(cluster)[1][:3] == [pids[0], pids[1], pids[3]]
     with pytest.raises(ProcessLookupError):
         os.kill(pids[2], 0)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("seconds", "stays"), [(0.5, True), (600, False)])
-def test_a_rank_that_computes_has_some_time_to_answer(cluster, monkeypatch, seconds, stays):
-    def main(world, seconds):
+def test_a_rank_that_computes_has_some_time_to_answer(cluster, monkeypatch):
+    def computes(world, seconds):
         if world.rank == 3:
             os.kill(os.getpid(), signal.SIGKILL)
-        if world.rank == 1:
-            end = time.monotonic() + seconds
-            while time.monotonic() < end:
-                pass
+        end = time.monotonic() + seconds * (world.rank == 1)
+        while time.monotonic() < end:
+            pass
         md.barrier(world)
 
-    if not stays:
-        monkeypatch.setattr(launch, "ANSWER_SECONDS", 1.0)
-    else:
-        monkeypatch.setattr(launch, "ANSWER_SECONDS", LIMIT)
-    cluster.run(count, timeout=LIMIT)
-    with pytest.raises(md.RankFailed) as caught:
-        cluster.run(main, seconds, timeout=LIMIT)
-    assert caught.value.ranks == (3,)
-    assert cluster.survivors == ([0, 1, 2] if stays else [0, 2])
-    assert len(cluster.run(count, timeout=LIMIT)) == 4
-
-
-def test_two_that_die_together_are_both_named(cluster):
-    def main(world, pids):
-        if world.rank == 1:
-            os.kill(pids[3], signal.SIGKILL)
-            os.kill(os.getpid(), signal.SIGKILL)
-        md.barrier(world)
-
-    pids = [pid for _, pid in cluster.run(count, timeout=LIMIT)]
-    with pytest.raises(md.RankFailed) as caught:
-        cluster.run(main, pids, timeout=LIMIT)
-    assert sorted(caught.value.ranks) == [1, 3] and cluster.survivors == [0, 2]
+    for seconds, answer, survivors in ((0.5, LIMIT, [0, 1, 2]), (600, 1.0, [0, 2])):
+        monkeypatch.setattr(launch, "ANSWER_SECONDS", answer)
+        counts(cluster)
+        assert fails(cluster, md.RankFailed, computes, seconds).ranks == (3,) and cluster.survivors == survivors
+    assert len(counts(cluster)[0]) == 4
 
 
 @linux
-def test_old_memory_and_old_threads_are_given_back(cluster):
+def test_old_memory_and_old_threads_are_given_back_and_reports_delivered(cluster):
     def left(world):
         with open("/proc/self/maps") as file:
             segments = {line.split()[5] for line in file if "/dev/shm/minidist-" in line}
         return len(segments), sorted(thread.name for thread in threading.enumerate())
 
-    first = cluster.run(left, timeout=LIMIT)
-    for _ in range(3):
-        with pytest.raises(md.RankFailed):
-            cluster.run(dies, 3, timeout=LIMIT)
-    assert cluster.run(left, timeout=LIMIT)[:3] == first[:3] and first[0][0] == 1
-
-
-def test_reports_that_were_on_their_way_are_delivered(cluster):
-    def main(world):
-        if world.rank == 0:
+    def reports(world):
+        if world.rank == 3:
             world.report("last words")
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(0.2)
         world.report("mine")
         md.barrier(world)
 
-    seen = []
-    with pytest.raises(md.RankFailed):
-        cluster.run(main, timeout=LIMIT, on_report=lambda rank, thing: seen.append((rank, thing)))
-    assert sorted(seen) == [(0, "last words"), *((rank, "mine") for rank in (1, 2, 3))]
+    first, seen = cluster.run(left, timeout=LIMIT), []
+    for _ in range(3):
+        fails(cluster, md.RankFailed, dies, 3)
+    fails(cluster, md.RankFailed, reports, on_report=lambda rank, thing: seen.append((rank, thing)))
+    assert cluster.run(left, timeout=LIMIT)[:3] == first[:3] and first[0][0] == 1
+    assert sorted(seen) == [*((rank, "mine") for rank in (0, 1, 2)), (3, "last words")]
 
 
 def test_without_being_asked_a_cluster_keeps_nobody(ranks):
     with md.Cluster(3) as cluster:
-        pids = [pid for _, pid in cluster.run(count, timeout=LIMIT)]
-        with pytest.raises(md.RankFailed):
-            cluster.run(dies, 1, timeout=LIMIT)
+        _, pids = counts(cluster)
+        fails(cluster, md.RankFailed, dies, 1)
         assert cluster.survivors == []
-        after = cluster.run(count, timeout=LIMIT)
-        assert [runs for runs, _ in after] == [1, 1, 1] and not {pid for _, pid in after} & set(pids)
+        runs, after = counts(cluster)
+        assert runs == [1, 1, 1] and not {*after} & {*pids}
+
+
+SCRIPT = """
+    import os, signal, sys
+    import minidist as md
+    def main(world):
+        if world.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        md.barrier(world)
+    cluster = md.Cluster(3, keep_survivors=True)
+    try:
+        cluster.run(main)
+    except md.RankFailed:
+        print(cluster.survivors, flush=True)
+    {}
+    """
 
 
 @linux
-@pytest.mark.parametrize(
-    "end", ["cluster.close()", "del cluster", "sys.exit()", "os.kill(os.getpid(), signal.SIGKILL)"]
-)
-def test_survivors_end_with_their_parent(tmp_path, end):
+def test_survivors_end_with_their_parent(tmp_path):
     """Between two runs, when they wait for the next."""
-    process = in_script(
-        tmp_path,
-        f"""
-        import os, signal, sys
-        import minidist as md
-        def main(world):
-            if world.rank == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
-            md.barrier(world)
-        cluster = md.Cluster(3, keep_survivors=True)
-        try:
-            cluster.run(main)
-        except md.RankFailed:
-            print(cluster.survivors, flush=True)
-        {end}
-        """,
-        wait=False,
-    )
-    assert process.stdout.readline() == "[0, 2]\n"
-    process.wait(LIMIT)
-    assert left_after(process.pid) == ([], [])
-    process.stdout.close()
-    process.stderr.close()
+    kill = "os.kill(os.getpid(), signal.SIGKILL)"
+    for end, status in (("cluster.close()", 0), ("del cluster", 0), ("sys.exit()", 0), (kill, -9)):
+        assert in_script(tmp_path, SCRIPT.format(end)) == (status, "[0, 2]\n", ""), end

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[3] / "benchmarks" / "transports.py"
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "transports.py"
 ENGINES = ("shared memory", "minidist on MPI", "MPI's own", "Gloo")
 
 

@@ -1,0 +1,104 @@
+"""Who has started this process: what the launchers' variables say, whether MPI says so too, and docs/cluster.md."""
+
+import re
+import shlex
+import subprocess
+import sys
+
+from mpiexec import LIMIT, ROOT, needs_mpi, of_a_job
+
+from minidist.cli.main import build_parser, main
+from minidist.comm.runtime.mpi.job import check_agreement, ranges
+from minidist.launched import Launched, launched
+
+PAGE = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+TORCHRUN, OPEN_MPI = {"RANK": "1", "WORLD_SIZE": "2"}, {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "3"}
+PMI, SRUN = {"PMI_RANK": "3", "PMI_SIZE": "4"}, {"SLURM_PROCID": "4", "SLURM_STEP_NUM_TASKS": "5"}
+# What Slurm 22.05 sets in a process, as recorded on two nodes
+SALLOC = {"SLURM_JOB_ID": "5", "SLURM_NTASKS": "4", "SLURM_TASKS_PER_NODE": "2(x2)"}
+BATCH_SCRIPT = {**SALLOC, "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+TASK = {**BATCH_SCRIPT, "SLURM_PROCID": "3", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4"}
+BY_MPIEXEC = {**TASK, "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}  # one task of Slurm's for each node
+
+
+def test_the_first_pair_of_variables_counts():
+    for environment, expected in (
+        (TORCHRUN | OPEN_MPI | PMI | SRUN, (1, 2, "torchrun")),
+        (OPEN_MPI | PMI | SRUN, (2, 3, "Open MPI's mpiexec")),
+        (PMI | SRUN, (3, 4, "mpiexec or srun")),
+        ({"RANK": "1"} | SRUN, (4, 5, "srun")),  # half of a pair says nothing
+        *((nobody, None) for nobody in ({}, {"RANK": "0"}, {"WORLD_SIZE": "4"}, SALLOC)),
+        (BATCH_SCRIPT, None),  # uses its own node, as on a laptop
+        (TASK, (3, 4, "srun")),
+        ({**TASK, "SLURM_MPI_TYPE": "pmi2", **PMI}, (3, 4, "mpiexec or srun")),
+        ({**TASK, "SLURM_MPI_TYPE": "pmix", "PMIX_RANK": "3"}, (3, 4, "srun")),
+        (BY_MPIEXEC | PMI, (3, 4, "mpiexec or srun")),
+        (BY_MPIEXEC | OPEN_MPI, (2, 3, "Open MPI's mpiexec")),
+    ):
+        found = launched(environment)
+        assert (found and (found.rank, found.size, found.by)) == expected, environment
+    check_agreement(None, 0, 1)
+    check_agreement(Launched(2, 4, "mpiexec", "PMI_RANK, PMI_SIZE"), 2, 4)
+
+
+def test_ranges():
+    for numbers, text in (([], ""), ([3], "3"), ([0, 1, 2, 3, 8], "0-3, 8"), ([0, 2, 4, 5], "0, 2, 4-5")):
+        assert ranges(numbers) == text
+
+
+ALONE = """
+import numpy as np, minidist as md
+world = md.init()
+x = np.ones(3)
+md.all_reduce(x, group=world)
+print(world, x)
+try:
+    md.init()
+except RuntimeError as error:
+    print(error)
+"""
+INIT, TRAIN = ["-c", "import minidist as md; md.init()"], ["-m", "minidist.cli", "train", "--steps=1"]
+SLURM = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}
+
+
+@needs_mpi
+def test_a_process_without_mpiexec_is_alone_and_refused_where_slurm_says_four(tmp_path):
+    """As with a launcher of another MPI library: four such processes would each compute the whole run."""
+    inherited = {k: v for k, v in of_a_job(tmp_path).items() if not k.startswith(("SLURM", "OMPI", "RANK"))}
+    for slurm, command, status, texts in (
+        ({}, ["-c", ALONE], 0, ["ProcessGroup(rank=0, size=1, ranks=[0]) [1. 1. 1.]", "init has been called already"]),
+        (
+            SLURM,
+            INIT,
+            1,
+            ["srun says that this is rank 0 of 4 (SLURM_PROCID, SLURM_STEP_NUM_TASKS), but MPI finds thi"],
+        ),
+        (SLURM, TRAIN, 2, ["minidist: srun says that this is rank 0 of 4"]),
+    ):
+        done = subprocess.run([sys.executable, *command], env=inherited | slurm, capture_output=True, text=True,
+                              timeout=LIMIT, cwd=tmp_path)  # fmt: skip
+        assert done.returncode == status and all(text in done.stdout + done.stderr for text in texts), done
+
+
+def test_a_command_names_what_is_wrong_with_its_launcher(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    for environment, text in (
+        ({"RANK": "x", "WORLD_SIZE": "4"}, "minidist: RANK=x and WORLD_SIZE=4 name no rank of a world"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "4"}, "minidist: the ranks of a launcher need mpi4py"),
+    ):
+        with monkeypatch.context() as patch:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            assert main(["train", "--steps=1"]) == 2 and capsys.readouterr().err.startswith(text)
+
+
+def test_what_the_page_on_clusters_shows_is_right():
+    """The batch script has as many tasks as its layout ranks; commands that a launcher starts are understood."""
+    script = re.search(r"^```bash\n(#!/bin/bash\n.*?)^```", PAGE, re.DOTALL | re.MULTILINE)[1]
+    assert subprocess.run(["bash", "-n"], input=script, text=True, timeout=LIMIT).returncode == 0
+    nodes, tasks, ranks = (int(re.search(rf"--{n}[= ](\d+)", script)[1]) for n in ("nodes", "ntasks-per-node", "dp"))
+    assert nodes * tasks == ranks
+    lines = re.findall(r"^(?:mpiexec|srun|benchmarks/two_nodes.sh) .*?(minidist .*?)(?:#.*)?$", PAGE, re.MULTILINE)
+    assert len(lines) >= 4
+    for line in lines:
+        build_parser().parse_args(shlex.split(line)[1:])
