@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,8 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from scripts import LIMIT, processes, until
 
-LIMIT = 120  # seconds for one job on a busy machine; an idle one takes two or three
 MARK = "MINIDIST_TEST_JOB"  # in the environment of all processes of a job: by it they are found, in whatever session
 ROOT = Path(__file__).parents[2]
 TOPOLOGY = Path(__file__).with_name("one_core.xml")
@@ -42,66 +41,39 @@ class Job:
     output: Path
     files: set[str]
 
-    def wait(self, limit: float = LIMIT) -> tuple[int, str]:
-        """The exit status of mpiexec, and all that the job has written."""
-        try:
-            self.process.wait(limit)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            pytest.fail(f"the job did not end within {limit:g} s:\n{self.output.read_text()}")
-        return self.process.returncode, self.output.read_text(errors="replace")
-
-    def until(self, word: str) -> None:
-        """Wait until the job has written a word."""
-        deadline = time.monotonic() + LIMIT
-        while word not in self.output.read_text(errors="replace"):
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                self.kill()
-                pytest.fail(f"the job did not write {word!r}:\n{self.output.read_text()}")
-            time.sleep(0.05)
-        self.look()
-
-    def look(self) -> None:
-        """Note the shared memory that its processes have mapped."""
-        for pid in self.pids():
-            with suppress(OSError):
-                for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-                    name = line.split(maxsplit=5)[-1]
-                    if name.startswith("/dev/shm/") and not name.endswith("(deleted)"):
-                        self.files.add(name)
-
-    def pids(self) -> list[int]:
-        """The processes of the job that still run, mpiexec's own among them."""
-        found = []
-        for folder in Path("/proc").iterdir():
-            if folder.name.isdigit():
-                with suppress(OSError):
-                    dead = (folder / "stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
-                    if not dead and f"{MARK}={self.mark}".encode() in (folder / "environ").read_bytes():
-                        found.append(int(folder.name))
-        return found
-
-    def left(self, seconds: float = 15) -> list[str]:
-        """What is still there, at the latest after so long."""
-        deadline = time.monotonic() + seconds
-        while (found := self._left()) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return found
-
-    def _left(self) -> list[str]:
-        processes = [f"process {pid}: {command_of(pid)}" for pid in self.pids()]
-        return [*processes, *filter(os.path.exists, self.files), *map(str, self.folder.iterdir())]
-
-    def kill(self) -> None:
+    def fail(self, why: str) -> None:
+        """End all processes of the job, and the test."""
         for pid in self.pids():
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
+        pytest.fail(f"the job {why}:\n{self.output.read_text(errors='replace')}")
 
+    def until(self, word: str) -> None:
+        """Wait until the job has written a word, and note the shared memory that its processes have mapped then."""
+        with suppress(AssertionError):
+            until(lambda: word in self.output.read_text(errors="replace") or self.process.poll() is not None)
+        if word not in self.output.read_text(errors="replace"):
+            self.fail(f"did not write {word!r}")
+        for pid in self.pids():
+            with suppress(OSError):
+                names = [line.split(maxsplit=5)[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+                self.files |= {n for n in names if n.startswith("/dev/shm/") and not n.endswith("(deleted)")}
 
-def command_of(pid: int) -> str:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    return "gone"
+    def pids(self) -> list[int]:
+        """The processes of the job that still run, mpiexec's own among them."""
+        return [*self.commands()]
+
+    def commands(self) -> dict[int, list[str]]:
+        found = {}
+        for pid, command, *_ in processes():
+            with suppress(OSError):
+                if f"{MARK}={self.mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes():
+                    found[pid] = command
+        return found
+
+    def left(self) -> list:
+        """What is still there: processes, shared memory, temporary files."""
+        return [*self.commands().items(), *filter(os.path.exists, self.files), *self.folder.iterdir()]
 
 
 def of_a_job(folder: Path, **more: str) -> dict[str, str]:
@@ -141,9 +113,14 @@ def start(tmp_path: Path, ranks: int, *command, environment: dict[str, str] | No
 
 def ended(job: Job, limit: float = LIMIT) -> tuple[int, str]:
     """How a job ends: mpiexec's exit status, and what the job wrote. It leaves nothing."""
-    found = job.wait(limit)
-    assert not (left := job.left()), left
-    return found
+    try:
+        status = job.process.wait(limit)
+    except subprocess.TimeoutExpired:
+        job.fail(f"did not end within {limit:g} s")
+    with suppress(AssertionError):
+        until(lambda: not job.left())
+    assert job.left() == []
+    return status, job.output.read_text(errors="replace")
 
 
 def run(tmp_path: Path, ranks: int, *command, environment=None, limit: float = LIMIT) -> tuple[int, str]:
