@@ -83,32 +83,24 @@ def raises_while_others_compute(world):
     time.sleep(600)
 
 
-@fails("RankFailed", "was killed by SIGKILL .likely: kill -9, or the system ran out of memory", rank=1, exitcode=-9)
-def is_killed(world):
-    if world.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    md.barrier(world)
+def rank_1(does: Callable) -> Callable:
+    def run(world):
+        if world.rank == 1:
+            does()
+        md.barrier(world)
+
+    return run
 
 
-@fails("RankFailed", "rank 1 of 3 was killed by SIGSEGV", rank=1, exitcode=-11)
-def crashes(world):
-    if world.rank == 1:
-        os.kill(os.getpid(), signal.SIGSEGV)
-    md.barrier(world)
-
-
-@fails("RankFailed", "exited with status 3 during the run", rank=1, exitcode=3)
-def exits_at_once(world):
-    if world.rank == 1:
-        os._exit(3)
-    md.barrier(world)
-
-
-@fails("RankFailed", "rank 1 of 3 failed: SystemExit: enough", rank=1)
-def exits(world):
-    if world.rank == 1:
-        sys.exit("enough")
-    md.barrier(world)
+for name, does, says, exitcode in (
+    ("is_killed", lambda: os.kill(os.getpid(), signal.SIGKILL),
+     r"was killed by SIGKILL \(likely: kill -9, or the system ran out of memory", -9),
+    ("crashes", lambda: os.kill(os.getpid(), signal.SIGSEGV), "rank 1 of 3 was killed by SIGSEGV", -11),
+    ("exits_at_once", lambda: os._exit(3), "exited with status 3 during the run", 3),
+    ("exits", lambda: sys.exit("enough"), "rank 1 of 3 failed: SystemExit: enough", None),
+    ("runs_out_of_memory", lambda: bytearray(1 << 62), "rank 1 of 3 failed: MemoryError: out of memory", None),
+):  # fmt: skip
+    FAILURES[name] = Failure(rank_1(does), "RankFailed", (says,), {"rank": 1, "exitcode": exitcode}, ())
 
 
 class NoWords(Exception):
@@ -119,11 +111,6 @@ class NoWords(Exception):
 @fails("RankFailed", "failed: NoWords", "raise NoWords")
 def raises_without_words(world):
     raise NoWords
-
-
-@fails("RankFailed", "rank [012] of 3 failed: MemoryError: out of memory")
-def runs_out_of_memory(world):
-    raise MemoryError
 
 
 @fails("RankFailed", "rank . of 3 failed: TypeError")

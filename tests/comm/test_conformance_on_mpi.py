@@ -22,4 +22,4 @@ def test_the_suite_passes_on_mpi(tmp_path, size, environment, nodes, more):
     assert status == 0 and f"conformance on {size} ranks, on nodes {nodes}" in output, output
     counts = re.findall(r"(\d+) (\w+)", re.findall(r"^=+ (.*) in [\d.]+s.*=+$", output, re.MULTILINE)[-1])
     found = {word: int(count) for count, word in counts}
-    assert found.keys() <= {"passed", "deselected"} and found["passed"] > 20, output
+    assert found.keys() <= {"passed", "deselected"} and found["passed"] > 15, output
