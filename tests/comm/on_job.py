@@ -13,7 +13,7 @@ from minidist.comm.runtime.mpi.job import Job
 from minidist.comm.runtime.new_cluster import new_cluster
 from minidist.launched import launched
 
-SUITE = [Path(__file__).with_name(f"test_{name}.py") for name in ("collectives", "algorithms", "messages")]
+SUITE = [Path(__file__).with_name(f"test_{name}.py") for name in ("collective_results", "algorithms", "messages")]
 
 
 def main(arguments: list[str]) -> int:
