@@ -26,6 +26,7 @@ NOT_RED = ("broken weights", "broken two nodes", "broken congested uplink")  # r
 RED_ALREADY = ("balance", "capacity", "die, go on")  # what is uneven, dropped or killed in the right run, too
 NAMES = re.compile(r"(rank|server|step) \d")  # of what is in the picture anyway: no answer is given away by them
 EMPTY_LABELS = ("✗", "╱")  # signs, and no words
+SEEN: dict[str, str] = {}  # a word of a legend -> its colour, in all demonstrations that this process has recorded
 COLOURS = {*THEME, *MEANINGS.values(), *RANKS, *AXES.values(), OTHER_TP_GROUP, *SIGNED, *VERSIONS}
 
 
@@ -87,6 +88,10 @@ class EveryScene:
         used = {getattr(shape, part, None) for scene in scenes for frame in scene.frames for shape in frame.shapes
                 for part in ("fill", "outline", "colour")} - {None}  # fmt: skip
         assert {colour for scene in scenes for colour in scene.key.values()} <= used | {"paper"}
+        for word, colour in {
+            entry for scene in scenes for one in (scene, *scene.variants) for entry in one.key.items()
+        }:
+            assert SEEN.setdefault(word, colour) == colour, (word, "has two colours")
         assert used <= COLOURS or shown.animation.name in ("async", "pp"), used - COLOURS  # versions: colours between
 
     def test_a_question_is_asked_before_its_answer_is_shown(self, shown):

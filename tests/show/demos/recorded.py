@@ -87,8 +87,8 @@ def short_runs(patch: pytest.MonkeyPatch) -> None:
 
 
 @cache
-def recorded(name: str) -> Recorded:
-    """A demonstration with the size that lectures show."""
+def recorded(name: str, ranks: int | None = None, size: int | None = None, seed: int = 0) -> Recorded:
+    """A demonstration, with the size that lectures show unless another one is given."""
     found: list[tuple[str, Run]] = []
     results: dict[str, list] = defaultdict(list)
     with pytest.MonkeyPatch.context() as patch:
@@ -96,4 +96,4 @@ def recorded(name: str) -> Recorded:
         keep(patch, WarmRanks, "train", found, lambda run, _, config, layout, f=None, *more: (name_of(f), run))
         for module, function in KEPT.get(name, ()):
             keep(patch, module, function, results[function], lambda result, *_: result)
-        return Recorded(DEMONSTRATIONS[name](ranks=RANKS.get(name)), found, results)
+        return Recorded(DEMONSTRATIONS[name](ranks or RANKS.get(name), size, seed), found, results)

@@ -1,7 +1,11 @@
 """Scenes for a lecture: a short verdict, questions and cues."""
 
+import re
+
 import pytest
 
+from minidist.show.demos import DEMONSTRATIONS
+from minidist.show.demos.menu import SCENES
 from minidist.show.demos.shared.lectures import for_lecture, frame_where
 from minidist.show.player.scene import Cue, Dial, Frame, Question, Scene
 
@@ -33,23 +37,25 @@ def test_the_frame_that_a_question_is_about():
         frame_where(scene(), lambda frame: False)
 
 
-@pytest.mark.parametrize("what", [{"questions": (Question(3, "?", ("a", "b"), 0, ""),)}, {"cues": (Cue(3, 1, "?"),)}])
-def test_a_question_or_cue_needs_its_frame(what):
-    with pytest.raises(ValueError, match="scene 's' has no frame 3, which '\\?' is about"):
-        scene(**what)
+def test_scenes_that_cannot_be_are_refused():
+    dials = Dial("speed", ("1", "2")), Dial("road", ("x", "y", "z"))
+    refused = [  # what cannot be, and the message
+        (
+            lambda: scene(questions=(Question(3, "?", ("a", "b"), 0, ""),)),
+            "scene 's' has no frame 3, which '?'",
+        ),
+        (lambda: scene(cues=(Cue(3, 1, "?"),)), "scene 's' has no frame 3, which '?'"),
+        (lambda: Question(2, "?", ("a", "b"), 0, "", asked=3), "the question '?' is asked before frame 3, after its"),
+        (lambda: scene(dials=dials, variants=(scene(),) * 5), "scene 's' needs a variant for every position of its"),
+    ] + [
+        (lambda case=case: Question(case[0], "?", tuple(case[1]), case[2], ""), "has no frame before it, or not 2 to 6")
+        for case in ((0, "ab", 0), (1, "a", 0), (1, "ab", 2), (1, "abcdefg", 0))
+    ]
+    for make, message in refused:
+        with pytest.raises(ValueError, match=re.escape(message)):
+            make()
 
 
-@pytest.mark.parametrize(("frame", "choices", "answer"), [(0, "ab", 0), (1, "a", 0), (1, "ab", 2), (1, "abcdefg", 0)])
-def test_questions_that_cannot_be(frame, choices, answer):
-    with pytest.raises(ValueError, match="has no frame before it, or not 2 to 6 choices"):
-        Question(frame, "?", tuple(choices), answer, "")
-
-
-def test_a_question_is_asked_before_its_answer():
-    with pytest.raises(ValueError, match="the question '\\?' is asked before frame 3, after its answer"):
-        Question(2, "?", ("a", "b"), 0, "", asked=3)
-
-
-def test_dials_need_a_variant_for_every_position():
-    with pytest.raises(ValueError, match="scene 's' needs a variant for every position of its dials"):
-        scene(dials=(Dial("speed", ("1", "2")), Dial("road", ("x", "y", "z"))), variants=(scene(),) * 5)
+def test_the_menu_lists_every_demonstration_once_in_its_order_and_in_a_line():
+    assert list(SCENES) == list(DEMONSTRATIONS)
+    assert [name for name, one in DEMONSTRATIONS.items() if len(one.about) > 62] == []
