@@ -1,11 +1,8 @@
-"""A browser for the pages of the player, and short runs for demonstrations."""
+"""A browser for pages."""
 
 import shutil
-from dataclasses import replace
 
 import pytest
-
-from minidist.show.demos.collectives import training
 
 
 @pytest.fixture(scope="module")  # while Playwright runs, nothing else of this process can run an event loop
@@ -20,13 +17,6 @@ def browser():
             pytest.skip(f"there is no Chromium that starts: {str(error).splitlines()[0]}")
         yield browser
         browser.close()
-
-
-@pytest.fixture
-def short_training(monkeypatch):
-    """The runs that show what a broken collective does to training are small and short."""
-    monkeypatch.setattr(training, "MODEL", replace(training.MODEL, layers=1, heads=2, width=16, global_batch=4))
-    monkeypatch.setattr(training, "LONGER", 5)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The explorer: its page holds what was planned, and shows what it holds."""
+"""The explorer: its page holds what was planned, looks it up, and computes nothing."""
 
 import base64
 import gzip
@@ -13,6 +13,7 @@ import pytest
 
 from minidist.cli.main import main
 from minidist.plan.cluster.hardware import ClusterSpec, load
+from minidist.plan.planned_run import PlannedRun
 from minidist.show.explorer import explore
 from minidist.show.explorer.choices import CHOICES, SLIDERS, positions_of
 from minidist.show.explorer.packing import packed_column
@@ -21,36 +22,29 @@ from minidist.show.explorer.presets import PRESETS
 from minidist.show.explorer.table import MEMORY, TIME, Planner, cells
 from minidist.show.explorer.zoom import SHARED_MEMORY, levels_of
 
-MODELS = (
-    "7b",
-    "llama3-70b",
-    "gpt3-175b",
-    "mixtral-8x7b",
-)  # dense and with experts; those that are planned in some seconds
-FEW = {
-    "7b": {"gpus": (8, 64)},
-    "llama3-70b": {"gpus": (2048, 4096), "cp": (1,), "sequence": (8192,)},
-    "gpt3-175b": {"gpus": (64, 512)},
-    "mixtral-8x7b": {"gpus": (8, 64), "sequence": (8192,)},
-}
+FEW = {  # dense and with experts, with fewer positions than the real ones, so that they are planned in a second
+    "7b": {"gpus": (8, 64), "cp": (1,), "pp": (1, 2), "sequence": (2048,), "micro_batch": (1, 2)},
+    "llama3-70b": {"gpus": (2048, 4096), "tp": (4, 8), "cp": (1,), "pp": (1, 16), "sequence": (8192,)},
+    "gpt3-175b": {"gpus": (64, 512), "tp": (1, 8), "pp": (1, 8), "micro_batch": (1,)},
+    "mixtral-8x7b": {
+        "gpus": (8, 64), "tp": (1, 2, 4), "cp": (1,), "pp": (1, 2), "sequence": (8192,), "micro_batch": (1,)
+    },
+}  # fmt: skip
 ROUNDED = 0.5001e-2  # three digits
 COUNTS = ("dp", "virtual", "micro_batches", "group")  # columns that are exact
-SEED = 0
 
 
 @pytest.fixture(scope="module")
 def explorer():
-    """With fewer numbers of GPUs than the real one, so that it is planned in seconds."""
     with pytest.MonkeyPatch.context() as patch:
         for key, positions in FEW.items():
             patch.setitem(CHOICES, key, replace(CHOICES[key], positions=CHOICES[key].positions | positions))
-        yield explore(MODELS)
+        yield explore([*FEW])
 
 
-@pytest.fixture(scope="module")
-def content(explorer):
+def content_of(page: str) -> dict:
     """What is in the page, as a browser unpacks it."""
-    (found,) = re.findall(r'<script id="planned" type="application/gzip">(.*?)</script>', explorer.html())
+    (found,) = re.findall(r'<script id="planned" type="application/gzip">(.*?)</script>', page)
     return json.loads(gzip.decompress(base64.b64decode(found)))
 
 
@@ -61,72 +55,63 @@ def look(model: dict, position: dict, name: str) -> float:
     return values[sum(stride * place for stride, place in zip(strides, places, strict=True))]
 
 
-def positions_in(model: dict) -> list[dict]:
-    return list(positions_of({slider: tuple(positions) for slider, positions in model["sliders"].items()}))
+def planned(preset: str) -> PlannedRun:
+    (found,) = (one for one in PRESETS if one.name == preset)
+    choice = CHOICES[found.model]
+    return Planner(choice, "h100")(found.position(choice, choice.sliders(load().accelerators["h100"])))
 
 
-# ── What the page holds ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("key", MODELS)
-def test_the_page_holds_what_plan_run_says(content, key):
-    model, planner = content["models"][key], Planner(CHOICES[key], "h100")
-    legal = 0
-    for position in random.Random(SEED).sample(positions_in(model), 150):
-        try:
-            expected = cells(planner(position))
-        except ValueError as error:
-            assert model["texts"][look(model, position, "reason")] == str(error)
-            continue
-        legal += 1
-        assert look(model, position, "reason") == 0
-        for name, value in expected.items():
-            error = 0 if name.startswith(COUNTS) else ROUNDED
-            assert look(model, position, name) == pytest.approx(value, rel=error, abs=0), (position, name)
-    assert legal > 50
-
-
-def test_a_run_is_what_its_sliders_say():
-    planner = Planner(CHOICES["mixtral-8x7b"], "h100")
-    position = {
-        "gpus": 64, "tp": 2, "cp": 4, "pp": 2, "ep": 2, "sequence": 32768, "micro_batch": 2, "recompute": "full",
-        "precision": "fp8", "zero": 2,
+@pytest.mark.parametrize("key", FEW)
+def test_the_page_holds_what_plan_run_says_and_its_parts_add_up(explorer, key):
+    content, table, planner = content_of(explorer.html()), explorer.tables[key], Planner(CHOICES[key], "h100")
+    model = content["models"][key]
+    assert set(model) == {  # no shape of a model that it could compute with
+        "name", "parameters", "batch", "source", "sliders", "columns", "numbers", "reasons", "texts",
     }  # fmt: skip
-    run = planner(position)
-    assert run.cluster.world_size == 64 and run.model.context == 32768 and run.precision == "fp8"
-    assert run.batch * 32768 == CHOICES["mixtral-8x7b"].batch_tokens
-    for key in ("tp", "cp", "pp", "ep", "micro_batch", "recompute", "zero"):
-        assert getattr(run.layout, key) == position[key]
-    assert run.layout.sp == 1 and run.layout.dp == 4 and run.layout.attention == "flash"
-
-
-@pytest.mark.parametrize("key", MODELS)
-def test_the_parts_of_every_position_add_up(explorer, content, key):
-    table, model = explorer.tables[key], content["models"][key]
-    for number, position in enumerate(positions_in(model)):
+    assert tuple(model["sliders"]) == tuple(SLIDERS) and model["texts"][0] == ""
+    legal, sample = 0, random.Random(0).sample(range(len(table.reasons)), 60)
+    for number, position in enumerate(positions_of({name: tuple(some) for name, some in model["sliders"].items()})):
+        if number in sample:
+            try:
+                expected = cells(planner(position))
+            except ValueError as error:
+                assert model["texts"][look(model, position, "reason")] == str(error)
+                continue
+            assert look(model, position, "reason") == 0
+            for name, value in expected.items():
+                error = 0 if name.startswith(COUNTS) else ROUNDED
+                assert look(model, position, name) == pytest.approx(value, rel=error, abs=0), (position, name)
         if table.reasons[number]:
             continue
-        for total, parts in (("memory", MEMORY), ("step", TIME)):
-            kind = "memory" if total == "memory" else "time"
+        legal += 1
+        for total, kind, parts in (("memory", "memory", MEMORY), ("step", "time", TIME)):
             made = sum(table.columns[f"{kind}.{part}"][number] for part in parts)
             assert made == pytest.approx(table.columns[total][number], rel=1e-12)
             shown = sum(look(model, position, f"{kind}.{part}") for part in parts)
             assert shown == pytest.approx(look(model, position, total), rel=ROUNDED)  # no part is rounded by more
         assert look(model, position, "fits") == (table.columns["memory"][number] <= 80)
+    assert legal > 50
 
 
-def test_the_page_knows_no_shape_of_a_model_that_it_could_compute_with(content):
-    for model in content["models"].values():
-        assert set(model) == {
-            "name", "parameters", "batch", "source", "sliders", "columns", "numbers", "reasons", "texts",
-        }  # fmt: skip
-        assert tuple(model["sliders"]) == tuple(SLIDERS)
-        assert model["texts"][0] == ""
+def test_a_run_is_what_its_sliders_say_and_illegal_ones_have_the_reason_and_the_nearest_legal(explorer):
+    position = {
+        "gpus": 64, "tp": 2, "cp": 4, "pp": 2, "ep": 2, "sequence": 32768, "micro_batch": 2, "recompute": "full",
+        "precision": "fp8", "zero": 2,
+    }  # fmt: skip
+    run = Planner(CHOICES["mixtral-8x7b"], "h100")(position)
+    assert run.cluster.world_size == 64 and run.model.context == 32768 and run.precision == "fp8"
+    assert run.batch * 32768 == CHOICES["mixtral-8x7b"].batch_tokens
+    for key in ("tp", "cp", "pp", "ep", "micro_batch", "recompute", "zero"):
+        assert getattr(run.layout, key) == position[key]
+    assert run.layout.sp == 1 and run.layout.dp == 4 and run.layout.attention == "flash"
+    dense, experts = (explorer.tables[key].texts for key in ("7b", "mixtral-8x7b"))
+    assert any("the cluster has 8 GPUs: choose" in text for text in dense)
+    assert any("zero=1 shards over" in text for text in dense)
+    assert any("ep=8 does not divide dp=4: the nearest legal" in text for text in experts)
 
 
 def test_the_number_of_stages_on_a_rank_is_the_quickest():
-    planner = Planner(CHOICES["gpt3-175b"], "h100")
-    tried = 0
+    planner, tried = Planner(CHOICES["gpt3-175b"], "h100"), 0
     for gpus, tp, pp, zero in product((64, 512), (4, 8), (4, 8), (0, 1)):
         position = {"gpus": gpus, "tp": tp, "cp": 1, "pp": pp, "ep": 1, "sequence": 2048, "micro_batch": 1,
                     "recompute": "none", "precision": "bf16", "zero": zero if gpus > tp * pp else 0}  # fmt: skip
@@ -141,10 +126,8 @@ def test_the_number_of_stages_on_a_rank_is_the_quickest():
 
 
 def test_a_column_is_written_once_for_the_sliders_that_it_does_not_depend_on():
-    draw = np.random.default_rng(SEED)
-    sizes = (3, 2, 4, 1, 5)
-    small = draw.uniform(1, 1000, (3, 1, 4, 1, 1))
-    cube = np.broadcast_to(small, sizes).copy()
+    draw, sizes = np.random.default_rng(0), (3, 2, 4, 1, 5)
+    cube = np.broadcast_to(draw.uniform(1, 1000, (3, 1, 4, 1, 1)), sizes).copy()
     cube[draw.random(sizes) < 0.3] = np.nan
     values = [None if value != value else value for value in cube.ravel().tolist()]
     strides, numbers = packed_column(values, sizes, 3)
@@ -152,170 +135,99 @@ def test_a_column_is_written_once_for_the_sliders_that_it_does_not_depend_on():
     for place, value in zip(product(*map(range, sizes)), values, strict=True):
         found = numbers[sum(a * b for a, b in zip(strides, place, strict=True))]
         assert value is None or found == float(f"{value:.3g}")
+    near = [1.2344, 1.2341, 5.0, 5.0]  # the same to the digits that are kept
+    assert packed_column(near, (2, 2), 3) == ([1, 0], [1.23, 5]) and len(packed_column(near, (2, 2), 5)[1]) == 4
 
 
-def test_numbers_that_agree_to_the_digits_that_are_kept_count_as_the_same():
-    strides, numbers = packed_column([1.2344, 1.2341, 5.0, 5.0], (2, 2), 3)
-    assert (strides, numbers) == ([1, 0], [1.23, 5])
-    strides, numbers = packed_column([1.2344, 1.2341, 5.0, 5.0], (2, 2), 5)
-    assert len(numbers) == 4
-
-
-def test_illegal_positions_have_the_reason_and_the_nearest_legal(explorer):
-    texts = explorer.tables["7b"].texts
-    assert any("the cluster has 8 GPUs: choose" in text for text in texts)
-    assert any("zero=1 shards over" in text for text in texts)
-    texts = explorer.tables["mixtral-8x7b"].texts
-    assert any("ep=8 does not divide dp=4: the nearest legal" in text for text in texts)
-
-
-# ── Presets, zoom ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def preset(name: str):
-    (found,) = (one for one in PRESETS if one.name == name)
-    choice = CHOICES[found.model]
-    return Planner(choice, "h100")(found.position(choice, choice.sliders(load().accelerators["h100"])))
-
-
-def test_every_preset_is_a_position_of_its_sliders():
+def test_presets_are_legal_and_as_published():
     for one in PRESETS:
         sliders = CHOICES[one.model].sliders(load().accelerators["h100"])
         position = one.position(CHOICES[one.model], sliders)
-        assert list(position) == list(SLIDERS)
+        assert list(position) == list(SLIDERS) and planned(one.name)
         assert all(position[slider] in positions for slider, positions in sliders.items()), one.name
-        preset(one.name)  # legal
-
-
-def test_7b_on_8_gpus_does_not_fit_by_plain_data_parallelism():
-    run = preset("7B on 8")
+    run = planned("7B on 8")  # 16 bytes for each parameter, and fp32 gradients: 18
     assert (run.layout.dp, run.layout.tp, run.layout.zero) == (8, 1, 0) and not run.fits
     assert run.model.parameters == pytest.approx(6.74e9, rel=1e-3)
     assert run.memory.parameters + run.memory.gradients + run.memory.optimizer == 18 * run.model.parameters
     assert 50e9 < run.memory.total - 80e9 < 55e9
-
-
-def test_405b_needs_more_than_8_gpus_and_fits_on_128():
-    eight, many = preset("405B on 8"), preset("405B on 128")
-    assert eight.cluster.world_size == 8 and eight.memory.total > 10 * 80e9
-    assert many.cluster.world_size == 128 and many.fits
-
-
-def test_175b_on_512_and_llama_3s_recipe_are_as_published():
-    gpt = preset("175B on 512")
+    eight, many = planned("405B on 8"), planned("405B on 128")
+    assert (eight.cluster.world_size, many.cluster.world_size) == (8, 128)
+    assert eight.memory.total > 10 * 80e9 and many.fits
+    gpt = planned("175B on 512")  # Narayanan et al., 2021
     assert (gpt.layout.tp, gpt.layout.pp, gpt.layout.dp, gpt.batch) == (8, 8, 8, 1536) and gpt.fits
     for name, dp, gpus, cp in (
         ("Llama 3 on 8,192", 64, 8192, 1), ("Llama 3 on 16,384", 128, 16384, 1), ("Llama 3, long", 8, 16384, 16)
     ):  # fmt: skip
-        run = preset(name)
+        run = planned(name)  # Llama team, 2024, table 4
         assert (run.layout.tp, run.layout.cp, run.layout.pp, run.layout.dp) == (8, cp, 16, dp)
         assert run.cluster.world_size == gpus and run.tokens == 16 << 20
 
 
-@pytest.mark.parametrize("gpu", GPUS)
-def test_the_levels_of_the_zoom_make_the_chip(gpu):
-    cluster = ClusterSpec.parse(f"{gpu}:8")
-    chip, levels = cluster.accelerator, {level.name: level for level in levels_of(cluster)}
-    cores = levels["GPU"].holds * levels["SM"].holds
-    assert cores == chip.tensor_cores
-    rate = cores * levels["tensor core"].holds * 2 * chip.clock
-    assert rate == pytest.approx(chip.flops["bf16"], rel=0.002)  # the vendor rounds it, and its clock
-    for name, below in (("rack", "node"), ("pod", "rack"), ("building", "pod")):
-        assert levels[name].gpus == levels[name].holds * levels[below].gpus
-    assert levels["building"].gpus == 24576
-    speeds = [level.bandwidth for level in levels.values()]
-    assert speeds == sorted(speeds, reverse=True) and all(0 < level.share < 1 for level in levels.values())
-
-
-def test_shared_memory_is_as_fast_as_its_source_says():
-    """Table 3 of that source has all SMs of the design, and another clock."""
-    for sms, clock, published in ((144, 1.755e9, 32348e9), (128, 1.41e9, 23101e9)):
+def test_the_levels_of_the_zoom_make_the_chip_of_its_vendor():
+    for gpu in GPUS:
+        cluster = ClusterSpec.parse(f"{gpu}:8")
+        chip, levels = cluster.accelerator, {level.name: level for level in levels_of(cluster)}
+        cores = levels["GPU"].holds * levels["SM"].holds
+        rate = cores * levels["tensor core"].holds * 2 * chip.clock
+        assert cores == chip.tensor_cores
+        assert rate == pytest.approx(chip.flops["bf16"], rel=0.002)  # the vendor rounds it, and its clock
+        for name, below in (("rack", "node"), ("pod", "rack"), ("building", "pod")):
+            assert levels[name].gpus == levels[name].holds * levels[below].gpus
+        assert levels["building"].gpus == 24576
+        speeds = [level.bandwidth for level in levels.values()]
+        assert speeds == sorted(speeds, reverse=True) and all(0 < level.share < 1 for level in levels.values())
+    for sms, clock, published in ((144, 1.755e9, 32348e9), (128, 1.41e9, 23101e9)):  # table 3 of zoom.py's source
         assert SHARED_MEMORY * sms * clock == pytest.approx(published, rel=1e-4)
 
 
-# ── In a notebook, on the command line ───────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_notebook_shows_the_page_and_a_picture_without_scripts(explorer):
-    shown = explorer._repr_html_()
-    assert '<img alt="What would training cost?"' in shown
+def test_a_notebook_and_the_command_give_a_page_that_loads_nothing(explorer, tmp_path, capsys, monkeypatch):
+    page, shown = explorer.html(), explorer._repr_html_()
+    assert '<img alt="What would training cost?"' in shown and page.count("</script>") == 2
     (packed,) = re.findall(r'Uint8Array.from\(atob\("(.*?)"\)', shown)
-    assert gzip.decompress(base64.b64decode(packed)).decode() == explorer.html()
+    assert gzip.decompress(base64.b64decode(packed)).decode() == page
     assert "175b" in repr(explorer) and f"{explorer.layouts:,}" in repr(explorer)
-
-
-def test_the_page_loads_nothing(explorer):
-    page = explorer.html()
-    scripts = page[page.index("<style>") :]
-    assert not re.search(r"\b(src|href)=|https?://(?!www\.w3\.org/2000/svg)|@import|url\(", scripts)
-    assert page.count("</script>") == 2
-
-
-def test_the_command_writes_the_page(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(CHOICES, "gpt3-175b", replace(CHOICES["gpt3-175b"], positions={
-        **CHOICES["gpt3-175b"].positions, "gpus": (512,)}))  # fmt: skip
+    loads = r"\b(src|href)=|https?://(?!www\.w3\.org/2000/svg)|@import|url\("
+    assert not re.search(loads, page[page.index("<style>") :])
+    few = CHOICES["gpt3-175b"].positions | FEW["gpt3-175b"] | {"gpus": (512,)}
+    monkeypatch.setitem(CHOICES, "gpt3-175b", replace(CHOICES["gpt3-175b"], positions=few))
     path = tmp_path / "explorer.html"
     assert main(["explore", "--html", str(path), "--models", "gpt3-175b", "--gpu", "a100"]) == 0
-    told = capsys.readouterr().out
-    assert str(path) in told and "layouts" in told
-    page = path.read_text(encoding="utf-8")
-    (found,) = re.findall(r'<script id="planned" type="application/gzip">(.*?)</script>', page)
-    planned = json.loads(gzip.decompress(base64.b64decode(found)))
-    assert planned["gpu"]["name"] == load().accelerators["a100"].name
-    sliders = planned["models"]["gpt3-175b"]["sliders"]
+    told, content = capsys.readouterr().out, content_of(path.read_text(encoding="utf-8"))
+    assert str(path) in told and "layouts" in told and content["gpu"]["name"] == load().accelerators["a100"].name
+    sliders = content["models"]["gpt3-175b"]["sliders"]
     assert sliders["precision"] == ["bf16"]  # an A100 has no fp8
     assert sliders["recompute"] == ["none", "selective", "full"]  # it ran standard attention
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--models", "llama-405b"], ("llama-405b", "llama3-405b")),
-        (["--models", ""], ("no model ''",)),
-        (["--models", "7b", "--gpu", "h1000"], ("h1000", "h100")),
+def test_bad_input_is_named(tmp_path, capsys):
+    path = ["--html", str(tmp_path / "x.html")]
+    cases = [
+        (["--models", "llama-405b", *path], ("llama-405b", "llama3-405b")),
+        (["--models", "", *path], ("no model ''",)),
+        (["--models", "7b", "--gpu", "h1000", *path], ("h1000", "h100")),
         (["--models", "7b", "--html", "nowhere/at/all.html"], ("--html", "nowhere/at/all.html")),
-    ],
-)
-def test_bad_input_is_named(tmp_path, capsys, arguments, words):
-    if "--html" not in arguments:
-        arguments = [*arguments, "--html", str(tmp_path / "x.html")]
-    assert main(["explore", *arguments]) == 2
-    told = capsys.readouterr().err
-    assert all(word in told for word in words), told
-    assert not list(tmp_path.iterdir())
-
-
-def test_an_explorer_of_nothing_is_refused():
+    ]
+    for arguments, words in cases:
+        assert main(["explore", *arguments]) == 2
+        told = capsys.readouterr().err
+        assert all(word in told for word in words) and not list(tmp_path.iterdir()), told
     with pytest.raises(ValueError, match="at least one model: choose from 7b, llama3-8b"):
         explore([])
 
 
-# ── In a browser ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture(scope="module")
-def address(explorer, tmp_path_factory) -> str:
-    path = tmp_path_factory.mktemp("explorer") / "page.html"
-    path.write_text(explorer.html(), encoding="utf-8")
-    return path.as_uri()
+# ── in a browser ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
-def show(open_page, address):
-    def show(**settings):
-        one = open_page(address, **settings)
-        one.wait_for_selector("body.ready")
-        return one
-
-    return show
+def page(open_page, explorer, tmp_path):
+    (tmp_path / "page.html").write_text(explorer.html(), encoding="utf-8")
+    one = open_page((tmp_path / "page.html").as_uri())
+    one.wait_for_selector("body.ready")
+    return one
 
 
 def text(page, selector: str) -> str:
     return page.locator(selector).inner_text().replace("\u00a0", " ")
-
-
-def fact(page, name: str) -> str:
-    return text(page, f'[data-fact="{name}"] dd')
 
 
 def position_on(page, explorer) -> tuple[str, dict]:
@@ -330,9 +242,7 @@ def position_on(page, explorer) -> tuple[str, dict]:
     return key, {slider: shown.get(slider, sliders[slider][0]) for slider in sliders}
 
 
-@pytest.mark.long
-def test_a_moved_slider_shows_the_numbers_of_its_position(show, explorer):
-    page = show()
+def test_a_moved_slider_shows_the_numbers_of_its_position(page, explorer):
     assert text(page, "#outcome") == "Does not fit: a GPU needs 133 GB, 52.7 GB more than it has."
     page.locator("#slider-micro_batch").focus()
     page.keyboard.press("ArrowRight")
@@ -343,12 +253,11 @@ def test_a_moved_slider_shows_the_numbers_of_its_position(show, explorer):
     assert text(page, "#outcome").startswith("Fits: ") and run.fits
     assert float(text(page, "#memory-total").split()[0]) == pytest.approx(run.memory.total / 1e9, rel=ROUNDED)
     assert float(text(page, "#time-total").split()[0]) == pytest.approx(run.step_seconds, rel=ROUNDED)
-    assert float(fact(page, "MFU").split()[0]) == pytest.approx(100 * run.mfu, abs=0.06)
-    assert int(fact(page, "tokens/s").replace(",", "")) == pytest.approx(run.tokens_per_second, rel=ROUNDED)
-    shown = {
-        row.get_attribute("data-part"): row.locator("dd").first.inner_text()
-        for row in page.locator("#memory .parts div").all()
-    }
+    mfu, speed = (text(page, f'[data-fact="{name}"] dd') for name in ("MFU", "tokens/s"))
+    assert float(mfu.split()[0]) == pytest.approx(100 * run.mfu, abs=0.06)
+    assert int(speed.replace(",", "")) == pytest.approx(run.tokens_per_second, rel=ROUNDED)
+    rows = page.locator("#memory .parts div").all()
+    shown = {row.get_attribute("data-part"): row.locator("dd").first.inner_text() for row in rows}
     for part, amount in shown.items():
         number, unit = amount.replace("\u00a0", " ").split()
         nbytes = float(number) * {"MB": 1e6, "GB": 1e9}[unit]
@@ -356,26 +265,23 @@ def test_a_moved_slider_shows_the_numbers_of_its_position(show, explorer):
     assert {part for part in MEMORY if getattr(run.memory, part)} == set(shown)
 
 
-def test_the_bar_is_drawn_to_scale_and_red_beyond_the_limit(show, explorer):
-    page = show()
+def test_the_bar_is_to_scale_up_to_the_limit_and_beyond(page, explorer):
     widths = page.evaluate("""() => Object.fromEntries([...document.querySelectorAll('#memory .bar i')].map(
         (one) => [one.dataset.part ?? one.className, one.getBoundingClientRect().width]))""")
-    run = preset("7B on 8")
-    bar = page.locator("#memory .bar").bounding_box()["width"]
+    run, bar = planned("7B on 8"), page.locator("#memory .bar").bounding_box()
     for part in ("parameters", "gradients", "optimizer", "activations"):
-        assert widths[part] / bar == pytest.approx(getattr(run.memory, part) / run.memory.total, rel=0.02)
-    assert widths["excess"] / bar == pytest.approx(1 - 80e9 / run.memory.total, rel=0.02)
+        assert widths[part] / bar["width"] == pytest.approx(getattr(run.memory, part) / run.memory.total, rel=0.02)
+    assert widths["excess"] / bar["width"] == pytest.approx(1 - 80e9 / run.memory.total, rel=0.02)
     page.locator('[data-slider="zero"]', has_text="3").click()
     assert not page.locator("#memory .excess").count()
     key, position = position_on(page, explorer)
-    memory = Planner(CHOICES[key], "h100")(position).memory
-    line = page.locator("#memory .limit").bounding_box()["x"] - page.locator("#memory .bar").bounding_box()["x"]
+    line = page.locator("#memory .limit").bounding_box()["x"] - bar["x"]
     drawn = page.locator('#memory [data-part="optimizer"]').first.bounding_box()["width"]
-    assert drawn / line == pytest.approx(memory.optimizer / 80e9, rel=0.03)
+    optimizer = Planner(CHOICES[key], "h100")(position).memory.optimizer
+    assert drawn / line == pytest.approx(optimizer / 80e9, rel=0.03)
 
 
-def test_an_illegal_position_says_why_and_leads_to_the_nearest_legal_one(show, explorer):
-    page = show()
+def test_an_illegal_position_says_why_and_leads_to_the_nearest_legal_one(page, explorer):
     page.locator("#slider-tp").focus()
     page.keyboard.press("End")
     page.locator("#slider-pp").focus()
@@ -389,20 +295,16 @@ def test_an_illegal_position_says_why_and_leads_to_the_nearest_legal_one(show, e
     assert text(page, "#outcome").startswith(("Fits", "Does not fit"))
 
 
-@pytest.mark.long
-def test_the_quickest_layout_that_fits_is_that_of_the_table(show, explorer):
-    page = show()
+def test_the_quickest_layout_that_fits_is_that_of_the_table(page, explorer):
     passed_over = 0
-    for key in MODELS:
+    for key, table in explorer.tables.items():
         page.locator("#model").select_option(key)
         page.locator("#slider-gpus").fill("1")
         page.locator("#quickest").click()
         model, position = position_on(page, explorer)
-        assert model == key
-        table = explorer.tables[key]
         sliders = table.sliders
         fixed = {"gpus": sliders["gpus"][1], "sequence": sliders["sequence"][0], "precision": "bf16"}
-        assert position.items() >= fixed.items()
+        assert model == key and position.items() >= fixed.items()
         found = [
             (table.columns["step"][number], table.columns["fits"][number])
             for number, one in enumerate(positions_of(sliders))
@@ -415,10 +317,9 @@ def test_the_quickest_layout_that_fits_is_that_of_the_table(show, explorer):
     assert passed_over
 
 
-def test_what_crosses_which_link(show, explorer):
-    page = show()
+def test_links_ranks_and_the_zoom_are_those_of_the_mesh_and_the_chip(page):
     page.get_by_role("button", name="175B on 512").click()
-    run = preset("175B on 512")
+    run = planned("175B on 512")
     for axis in ("tp", "pp", "dp"):
         row = [cell.replace("\u00a0", " ") for cell in page.locator(f'[data-axis="{axis}"] td').all_inner_texts()]
         sent = [one for one in run.sent if one.axis == axis]
@@ -426,11 +327,6 @@ def test_what_crosses_which_link(show, explorer):
         assert row[2] == ("network, between nodes" if sent[0].group.leaves_node else "NVLink, inside a node")
         assert float(row[3].split()[0]) == pytest.approx(sum(one.nbytes for one in sent) / 1e9, rel=ROUNDED)
     assert not page.locator('[data-axis="cp"]').count()
-
-
-def test_a_rank_and_its_groups_are_where_the_mesh_has_them(show):
-    page = show()
-    page.get_by_role("button", name="175B on 512").click()
     page.keyboard.press("r")
     page.locator("#map").focus()
     for key in ("ArrowDown", "ArrowRight", "ArrowRight"):
@@ -438,16 +334,7 @@ def test_a_rank_and_its_groups_are_where_the_mesh_has_them(show):
     told = text(page, "#rank")
     assert told.startswith("Rank 10 of 512: node 1, rack 0, pod 0. ")
     assert "tp 2 of 8 (neighbours, one node); dp 1 of 8 (8 apart, 8 nodes); pp 0 of 8 (64 apart, 8 nodes)" in told
-    box = page.locator("#map").bounding_box()
-    page.mouse.move(box["x"] + 2, box["y"] + 2)
-    assert text(page, "#rank").startswith("Rank 0 of 512: node 0")
-    run = preset("175B on 512")
-    for axis, stride in (("dp", 8), ("pp", 64)):
-        assert next(one.group.stride for one in run.sent if one.axis == axis) == stride
-
-
-def test_the_zoom_shows_what_a_level_is_made_of(show):
-    page = show()
+    assert [next(one.group.stride for one in run.sent if one.axis == axis) for axis in ("dp", "pp")] == [8, 64]
     page.keyboard.press("z")
     page.locator('[data-level="SM"]').click()
     assert text(page, "#level h2") == "SM: 4 tensor cores"
@@ -456,9 +343,10 @@ def test_the_zoom_shows_what_a_level_is_made_of(show):
     assert page.locator("#inside rect").count() == 132 * 5
 
 
-@pytest.mark.parametrize(("width", "height"), [(1280, 720), (1920, 1080)])
-def test_all_of_it_is_on_one_screen_in_letters_that_can_be_read(show, width, height):
-    page = show(width=width, height=height)
+@pytest.mark.parametrize("size", [(1280, 720), (1920, 1080)])
+def test_all_of_it_is_on_one_screen_in_letters_that_can_be_read(page, size):
+    width, height = size
+    page.set_viewport_size({"width": width, "height": height})
     for number in range(1, 1 + page.locator("#presets button").count()):
         page.keyboard.press(str(number))
         for tab in "mrz":

@@ -35,84 +35,58 @@ def a_notebook(folder, name: str, tags: list[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> dict[str, bytes]:
-    folder = tmp_path_factory.mktemp("chapters")
-    a_notebook(folder, "03_carts.ipynb", ["gallery"])
-    a_notebook(folder, "04_none.ipynb", ["another"])
-    a_notebook(folder, "draft.ipynb", ["gallery"])
+def folder(tmp_path_factory):
+    """The files of a gallery in which one demonstration failed."""
+    chapters, written = tmp_path_factory.mktemp("chapters"), tmp_path_factory.mktemp("gallery")
+    for name, tag in (("03_carts.ipynb", "gallery"), ("04_none.ipynb", "another"), ("draft.ipynb", "gallery")):
+        a_notebook(chapters, name, [tag])
     shown = {name: an_animation(name) for name in NAMES} | {"dp": "it failed: ValueError: <no wheel>"}
-    return dict(files(shown, key_pictures(folder)))
-
-
-@pytest.fixture
-def folder(made, tmp_path):
+    made = dict(files(shown, key_pictures(chapters)))
+    assert list(made)[-1] == "index.html"
     for name, content in made.items():
-        (tmp_path / name).write_bytes(content)
-    return tmp_path
+        (written / name).write_bytes(content)
+    return written
 
 
-def links(page: bytes) -> dict[str, str]:
-    return unpacked(page.decode())["links"]
-
-
-def test_pages_lead_to_their_neighbours_and_back_past_one_that_failed(made):
+def test_cards_say_what_they_show_and_the_bug_and_pages_lead_past_one_that_failed(folder):
+    links = {name: unpacked((folder / f"{name}.html").read_text(encoding="utf-8"))["links"] for name in NAMES
+             if name != "dp"}  # fmt: skip
     gallery = {"gallery": "index.html"}
-    assert links(made["broadcast.html"]) == {"next": "ring.html"} | gallery
-    assert links(made["ring.html"]) == {"previous": "broadcast.html", "next": "flash.html"} | gallery
-    assert links(made["flash.html"]) == {"previous": "ring.html"} | gallery
-    assert "dp.html" not in made and list(made)[-1] == "index.html"
-
-
-def test_every_card_says_what_it_shows_and_the_bug(made):
-    index = made["index.html"].decode()
+    assert links == {
+        "broadcast": {"next": "ring.html"} | gallery, "flash": {"previous": "ring.html"} | gallery,
+        "ring": {"previous": "broadcast.html", "next": "flash.html"} | gallery,
+    }  # fmt: skip
+    index = (folder / "index.html").read_text(encoding="utf-8")
     cards = re.findall(r'<(?:a|div) class="card.*?</(?:a|div)>(?=\n)', index)
-    assert len(cards) == len(NAMES) + 1
+    assert len(cards) == len(NAMES) + 1 and not (folder / "dp.html").exists() and "3 mechanisms" in index
     for name, card in zip(NAMES, cards, strict=False):
         assert f"<h3>{name}</h3>" in card and DEMONSTRATIONS[name].about.replace("'", "&#x27;") in card
         assert ("it failed: ValueError: &lt;no wheel&gt;" if name == "dp" else f"no wheel on &lt;{name}&gt;") in card
         assert (f'href="{name}.html"' in card) is (name != "dp")
-    assert re.findall(r'<h2 id="(.*?)"', index) == [
-        "collectives", "parallelism", "memory-and-precision", "from-the-chapters"
-    ]  # fmt: skip
-    assert "3 mechanisms" in index
-
-
-def test_tagged_pictures_of_chapters_are_shown_with_the_question(made):
-    assert made["chapter-03-0.png"] == PICTURE.getvalue()
-    assert [name for name in made if name.startswith("chapter")] == ["chapter-03-0.png"]
-    assert re.search(r"<h3>3\. Carts</h3><p>Why do carts go\?</p>", made["index.html"].decode())
-
-
-def test_without_chapters_there_is_no_section_of_them():
+    groups = ["collectives", "parallelism", "memory-and-precision", "from-the-chapters"]
+    assert re.findall(r'<h2 id="(.*?)"', index) == groups
+    assert [path.name for path in folder.glob("chapter*")] == ["chapter-03-0.png"]
+    assert (folder / "chapter-03-0.png").read_bytes() == PICTURE.getvalue()
+    assert re.search(r"<h3>3\. Carts</h3><p>Why do carts go\?</p>", index)
     assert "chapters" not in dict(files({"ring": an_animation("ring")}, []))["index.html"].decode()
 
 
-def test_small_pictures_are_small_and_show_the_scene(made):
-    with Image.open(io.BytesIO(made["ring.png"])) as picture:
+def test_small_pictures_are_small_and_show_the_scene_and_every_chapter_has_one(folder):
+    with Image.open(folder / "ring.png") as picture:
         assert 500 < picture.width < 800 and picture.height < picture.width
         colours = {colour for _, colour in picture.convert("RGB").getcolors(10**6)}
         assert any(max(abs(a - b) for a, b in zip(one, (0xD5, 0x5E, 0), strict=True)) < 4 for one in colours)
-    assert len(made["ring.png"]) < 30_000
-
-
-def test_every_chapter_has_a_key_picture():
+    assert (folder / "ring.png").stat().st_size < 30_000
     pictures = key_pictures(ROOT / "chapters")
     assert [int(picture.chapter.split(".")[0]) for picture in pictures] == list(range(14))
     assert all(picture.question.endswith("?") and picture.content.startswith(b"\x89PNG") for picture in pictures)
 
 
-# ── in a browser ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("size", [(1440, 900), (1024, 768), (390, 844)])
-def test_all_pictures_load_and_nothing_is_wider_than_the_window(open_page, folder, size):
-    one = open_page((folder / "index.html").as_uri(), *size)
-    assert one.evaluate("[...document.images].every(image => image.complete && image.naturalWidth)")
-    assert one.evaluate("document.documentElement.scrollWidth") <= size[0]
-
-
-def test_a_card_opens_its_page_and_keys_walk_from_page_to_page(open_page, folder):
-    one = open_page((folder / "index.html").as_uri())
+def test_in_a_browser_all_pictures_load_and_keys_walk_from_page_to_page(open_page, folder):
+    for size in ((1440, 900), (1024, 768), (390, 844)):
+        one = open_page((folder / "index.html").as_uri(), *size)
+        assert one.evaluate("[...document.images].every(image => image.complete && image.naturalWidth)")
+        assert one.evaluate("document.documentElement.scrollWidth") <= size[0]
     one.click("h3 >> nth=0")
     assert one.url.split("#")[0].endswith("broadcast.html")
     for key, page in ((">", "ring.html"), (">", "flash.html"), ("<", "ring.html"), ("g", "index.html")):

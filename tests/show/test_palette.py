@@ -1,10 +1,8 @@
-"""Colours mean one thing: in the code of all demonstrations, and in the figures of the chapters."""
+"""Colours mean one thing, words on them are readable, and those of one picture differ for colour-blind readers."""
 
 import re
 from itertools import combinations
 from pathlib import Path
-
-import pytest
 
 from minidist.show import palette
 from minidist.show.palette import (
@@ -22,13 +20,23 @@ from minidist.show.palette import (
 )
 
 ROOT = Path(palette.__file__).parents[2]
-
-
-def test_a_colour_means_one_thing_or_kin():
-    shared = {frozenset(pair) for pair in combinations(MEANINGS, 2) if MEANINGS[pair[0]] == MEANINGS[pair[1]]}
-    assert shared == {frozenset(pair) for kin in KIN for pair in combinations(kin, 2)}
-    others = [*AXES.values(), OTHER_TP_GROUP, *SHARES, *SIGNED, *VERSIONS]
-    assert len({*others}) == len(others) and not {*others} & ({*MEANINGS.values()} | {*RANKS})
+OTHERS = [*AXES.values(), OTHER_TP_GROUP, *SHARES, *SIGNED, *VERSIONS]
+LIGHT = (0.2126, 0.7152, 0.0722)  # of red, green and blue
+TOGETHER = (  # what is next to each other in a picture
+    ("forward", "backward", "optimizer", "idle", "communication", "hidden communication"),
+    ("forward", "backward", "backward of weights", "idle", "communication", "wrong"),
+    ("forward", "backward", "optimizer", "idle", "communication", "all-gather", "reduce-scatter"),
+    ("parameters", "gradients", "optimizer state", "activations", "recomputed", "wrong"),
+    ("queries", "keys", "values", "activations", "result"),
+    ("activations", "merged activations", "softmax", "wrong"),
+    ("gradients", "residual", "communication", "idle", "wrong"),
+    ("synchronous", "bounded", "asynchronous"),
+)
+EYES = {  # linear light as seen without red or green cones: Vienot, Brettel and Mollon (1999)
+    "protan": ((0.11238, 0.88762, 0.0), (0.11238, 0.88762, 0.0), (0.00401, -0.00401, 1.0)),
+    "deutan": ((0.29275, 0.70725, 0.0), (0.29275, 0.70725, 0.0), (-0.02234, 0.02234, 1.0)),
+}
+XYZ = ((0.4339, 0.3762, 0.1899), LIGHT, (0.0177, 0.1095, 0.8728))  # in parts of the white of D65
 
 
 def linear(colour: str) -> list[float]:
@@ -41,42 +49,6 @@ def weighted(row: tuple[float, ...], light) -> float:
     return sum(weight * part for weight, part in zip(row, light, strict=True))
 
 
-def test_words_on_every_colour_are_readable():
-    for colour in {*map(on_paper, MEANINGS), *RANKS, *AXES.values(), OTHER_TP_GROUP, *SHARES, *SIGNED, *VERSIONS}:
-        light = weighted((0.2126, 0.7152, 0.0722), linear(colour))
-        ink = 1.0 if palette.ink_on(colour) == "white" else 0.0
-        assert (max(ink, light) + 0.05) / (min(ink, light) + 0.05) >= 4.5, colour  # what WCAG requires of text
-
-
-def test_versions_go_from_the_first_colour_to_the_last():
-    assert [of_version(number, 4) for number in range(5)] == list(VERSIONS)
-    assert of_version(0, 0) == of_version(0, 7) == VERSIONS[0] and of_version(7, 7) == VERSIONS[-1]
-    halfway = of_version(1, 8)
-    for i in (1, 3, 5):
-        ends = [int(colour[i : i + 2], 16) for colour in VERSIONS[:2]]
-        assert abs(int(halfway[i : i + 2], 16) - sum(ends) / 2) <= 0.5
-    light = [weighted((0.2126, 0.7152, 0.0722), linear(of_version(number, 30))) for number in range(31)]
-    assert light == sorted(light)  # new is lighter than old, also without colours
-
-
-TOGETHER = (  # what is next to each other in a picture
-    ("forward", "backward", "optimizer", "idle", "communication", "hidden communication"),
-    ("forward", "backward", "backward of weights", "idle", "communication", "wrong"),
-    ("forward", "backward", "optimizer", "idle", "communication", "all-gather", "reduce-scatter"),
-    ("parameters", "gradients", "optimizer state", "activations", "recomputed", "wrong"),
-    ("queries", "keys", "values", "activations", "result"),
-    ("activations", "merged activations", "softmax", "wrong"),
-    ("gradients", "residual", "communication", "idle", "wrong"),
-    ("synchronous", "bounded", "asynchronous"),
-)
-# linear light as seen without red or green cones: Vienot, Brettel and Mollon (1999)
-EYES = {
-    "protan": ((0.11238, 0.88762, 0.0), (0.11238, 0.88762, 0.0), (0.00401, -0.00401, 1.0)),
-    "deutan": ((0.29275, 0.70725, 0.0), (0.29275, 0.70725, 0.0), (-0.02234, 0.02234, 1.0)),
-}
-XYZ = ((0.4339, 0.3762, 0.1899), (0.2126, 0.7152, 0.0722), (0.0177, 0.1095, 0.8728))  # in parts of the white of D65
-
-
 def seen(colour: str, eye: str) -> tuple[float, ...]:
     """A colour in CIELAB as such an eye sees it."""
     light = [max(0.0, weighted(row, linear(colour))) for row in EYES[eye]]
@@ -84,23 +56,32 @@ def seen(colour: str, eye: str) -> tuple[float, ...]:
     return 116 * y - 16, 500 * (x - y), 200 * (y - z)
 
 
-@pytest.mark.parametrize("eye", EYES)
-@pytest.mark.parametrize("meanings", TOGETHER, ids=", ".join)
-def test_colours_in_one_picture_differ_for_colour_blind_readers(meanings, eye):
-    for one, other in combinations(meanings, 2):
-        colours = (seen(on_paper(meaning), eye) for meaning in (one, other))
-        apart = sum((a - b) ** 2 for a, b in zip(*colours, strict=True)) ** 0.5
-        assert apart >= 10, (one, other, apart)  # just noticeable side by side is 2.3
-
-
-def test_whoever_draws_names_meanings_and_no_colours():
-    known = {
-        colour.upper()
-        for colour in (*MEANINGS.values(), *RANKS, *AXES.values(), *SHARES, *SIGNED, *VERSIONS, *PAPER.values())
-    }
+def test_a_colour_means_one_thing_or_kin_and_whoever_draws_names_the_meaning():
+    shared = {frozenset(pair) for pair in combinations(MEANINGS, 2) if MEANINGS[pair[0]] == MEANINGS[pair[1]]}
+    assert shared == {frozenset(pair) for kin in KIN for pair in combinations(kin, 2)}
+    assert len({*OTHERS}) == len(OTHERS) and not {*OTHERS} & ({*MEANINGS.values()} | {*RANKS})
+    known = {colour.upper() for colour in (*MEANINGS.values(), *RANKS, *OTHERS, *PAPER.values())} - {OTHER_TP_GROUP}
     known -= {"#D0D0D0", "#FFFFFF", "#444444"}  # greys of lines and grounds
     for path in sorted((ROOT / "minidist" / "show" / "demos").rglob("*.py")):
         assert not re.search(r'"#[0-9A-Fa-f]{6}"', path.read_text(encoding="utf-8")), path
     for path in sorted((ROOT / "chapters" / "figures").rglob("*.py")):
         written = {colour.upper() for colour in re.findall(r'"(#[0-9A-Fa-f]{6})"', path.read_text(encoding="utf-8"))}
         assert not written & known, path
+
+
+def test_words_on_every_colour_are_readable_and_new_versions_lighter_than_old_ones():
+    for colour in {*map(on_paper, MEANINGS), *RANKS, *OTHERS}:
+        ink, light = float(palette.ink_on(colour) == "white"), weighted(LIGHT, linear(colour))
+        assert (max(ink, light) + 0.05) / (min(ink, light) + 0.05) >= 4.5, colour  # what WCAG requires of text
+    assert [of_version(number, 4) for number in range(5)] == list(VERSIONS)
+    assert of_version(0, 0) == of_version(0, 7) == VERSIONS[0] and of_version(7, 7) == VERSIONS[-1]
+    shades = [weighted(LIGHT, linear(of_version(number, 30))) for number in range(31)]
+    assert shades == sorted(shades)  # also without colours
+
+
+def test_colours_in_one_picture_differ_for_colour_blind_readers():
+    for eye in EYES:
+        for one, other in (pair for meanings in TOGETHER for pair in combinations(meanings, 2)):
+            colours = (seen(on_paper(meaning), eye) for meaning in (one, other))
+            apart = sum((a - b) ** 2 for a, b in zip(*colours, strict=True)) ** 0.5
+            assert apart >= 10, (eye, one, other, apart)  # just noticeable side by side is 2.3
