@@ -31,6 +31,8 @@ def test_widths_do_not_lie_and_what_is_short_is_merged_or_a_hairline():
     assert sums.text == "1–19" and sums.w == pytest.approx(9.4 - GAP)
     apart = drawn(("communication", 10, 14, ORANGE, "1"), ("communication", 14.1, 17, ORANGE, "2"))
     assert [box.text for box in apart] == ["1", "2"]
+    dots = [("communication", start, start + 0.2, ORANGE, "1") for start in (10, 10.9, 11.7)]
+    assert len(drawn(*dots)) == 3  # with gaps that can be seen
     axis = labels(Lanes([[]], 40 * MS, 62 * MS).frame(0, "", {}))
     assert "ends 40.0" in axis and lanes.ticks(0.9) == [0, 0.2, 0.4, 0.6, 0.8]
 

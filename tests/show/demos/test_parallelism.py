@@ -40,6 +40,7 @@ from minidist.show.demos.tensor_parallel.attention.run import HEAD, TOKENS, WIDT
 from minidist.show.demos.tensor_parallel.numbers import numbers_of as mlp_numbers_of
 from minidist.show.demos.tensor_parallel.split import matches as mlp_matches
 from minidist.show.demos.tensor_parallel.split import split, whole
+from minidist.show.player.scene import Label
 from minidist.trace import Event
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -139,7 +140,8 @@ def test_zero_keeps_the_bytes_of_the_paper():
         assert [numbers(frame.facts["a rank keeps"])[0] for frame in one.frames[:4]] == pytest.approx(kept, rel=5e-3)
         heights = [sum(box.h for box in boxes(one.frames[3]) if box.id.endswith(stage)) for stage in
                    ("replicated", "stage 1", "stage 2", "stage 3")]  # fmt: skip
-        assert np.array(heights) / heights[0] * 16 == pytest.approx(kept)
+        axis = {shape.text: shape.y for shape in one.frames[3].shapes if isinstance(shape, Label)}
+        assert np.array(heights) / (axis["0"] - axis["16"]) * 16 == pytest.approx(kept)
         assert [question.choices[question.answer] for question in one.questions] == ["stage 1", f"{16 / n:.3g} bytes"]
 
 
