@@ -62,7 +62,7 @@ def broadcast(tensor, src: int, group: ProcessGroup, async_op: bool = False, *, 
     flat = call.array("tensor", tensor, written=True)
     if call.by_nccl:
         return call.run_by_nccl(async_op, lambda nccl: nccl.broadcast(flat, src))
-    method = call.choose("tree" if flat.nbytes <= FEW_STEPS_BYTES else "ring", flat.nbytes, src)
+    method = call.choose("tree" if group.size == 1 or flat.nbytes <= FEW_STEPS_BYTES else "ring", flat.nbytes, src)
     return call.run(async_op, lambda inside: method(flat, src, inside))
 
 
@@ -270,6 +270,8 @@ class Call:
                     f"{self.name}: tensor is on a GPU, but {argument} in host memory; copy one to the other"
                 )
             self.held.append(array)
+        if self.group.size == 1 and not backend.on_host(array):
+            self.algorithm = "auto"  # some others make arrays of their own, in host memory
         if self.by_nccl or self.group.size == 1 or backend.on_host(array):
             return array.ravel()  # a view, since it is contiguous
         host = backend.to_host(array) if read else np.empty(array.shape, array.dtype)
