@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_nccl import MOVED, SECONDS, check_all, in_place, not_a_number, one_fails
+from test_nccl import MOVED, SECONDS, check_all, not_a_number, one_fails
 
 import minidist as md
 from minidist import backend
@@ -38,16 +38,9 @@ def on_gpus(world, function, *arguments):
     return function(world, *arguments)
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_results_are_numpys_in_every_dtype(ranks, size):
-    """``check_all`` counts copies on the stand-in only."""
-    for wrong in ranks(size).run(on_gpus, lambda *arguments: check_all(*arguments)[0], MOVED, (0, 1, 2, 5, 1021)):
-        assert wrong == []
-
-
-def test_input_and_output_may_share_memory(ranks):
-    size = SIZES[-1]
-    assert ranks(size).run(on_gpus, in_place, True) == [[]] * size
+def test_results_are_numpys_in_every_dtype_also_in_place(ranks):
+    for size in SIZES:
+        assert ranks(size).run(on_gpus, check_all, MOVED, (0, 1, 2, 5, 1021)) == [[]] * size
 
 
 def test_a_nan_outlives_max(ranks):
