@@ -15,6 +15,7 @@ from minidist.cli.output import NOT_REPRODUCED, check_outputs, console_of, json_
 from minidist.cli.verify_interrupt import run_interruptions
 from minidist.cli.verify_matrix import run_matrix
 from minidist.comm.runtime.new_cluster import job_size
+from minidist.comm.transports.shared_memory.segment import MAX_RANKS
 from minidist.course.learner.implementations import (
     called_in_all,
     implementations_as_dict,
@@ -267,6 +268,8 @@ def _matrix(options) -> int:
     if options.precision != TrainConfig.precision or options.loss_scale:
         raise ValueError("--matrix runs every precision: remove --precision and --loss-scale")
     most = MATRIX_RANKS if options.max_ranks is None else options.max_ranks
+    if not 1 <= most <= MAX_RANKS:
+        raise ValueError(f"--max-ranks must be from 1 to {MAX_RANKS}, got {most}")
     config = _config(
         options, layers=MATRIX_LAYERS, steps=MATRIX_STEPS, sequence_chunks=MATRIX_CHUNKS, experts=MATRIX_EXPERTS
     )
