@@ -1,68 +1,36 @@
-"""The promise: every layout ends on the bits of one process. And its opposite: planted faults do not."""
+"""What ``minidist verify`` is made of: the comparison of two runs, bit by bit, its distances, and its lists of layouts.
 
-import itertools
-import random
+That every layout ends on the bits of one process is in test_matrix.py, and that faults show in parallel/test_faults.py.
+"""
+
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-import minidist as md
 from minidist.comm.tables import ALL_REDUCE
+from minidist.nn.memory.recompute import MODES
+from minidist.parallel.context import KINDS
 from minidist.parallel.data import SYNCS
+from minidist.parallel.tools.schedules import SCHEDULES
+from minidist.train import share
 from minidist.train.config import TrainConfig
+from minidist.train.fingerprint import digest, fingerprint
 from minidist.train.layout import Layout
+from minidist.train.parallelize import ParallelModel
 from minidist.train.result import RunOptions
-from minidist.train.trainer import run, train_rank
-from minidist.verify.comparison import agrees, first_difference, verify
-from minidist.verify.matrix import covering
-from minidist.verify.ulps import ulps_between
+from minidist.train.trainer import RankResult, run, train_rank
+from minidist.verify.comparison import _first_step_that_differs, agrees, bits, first_difference, verify
+from minidist.verify.layouts import DEFAULT_LAYOUTS, MORE_LAYOUTS
+from minidist.verify.ulps import in_words, ulps_between
 
 SMALL = TrainConfig(
     layers=1, heads=2, width=16, context=16, global_batch=10, micro_batch=1, steps=3, warmup=2, lr=1e-2, clip=0.5
 )
-CONFIGS = {
-    "plain": SMALL,
-    "dropout": replace(SMALL, dropout=0.2),
-    "odd": replace(
-        SMALL, layers=2, heads=3, width=15, context=7, global_batch=18, micro_batch=2, dropout=0.1, clip=1e9
-    ),
-}
-LIMIT = 60
+# 3 heads pad the vocabulary of 256 to 258. No token looks up the last two rows, and their moments stay 0.0.
+PADDED = TrainConfig(layers=1, heads=3, width=12, context=8, global_batch=4, micro_batch=2, steps=2, warmup=1)
 
-
-def layouts_to_try() -> list[tuple[str, Layout]]:
-    """A sample of all settings: every value of each, and every pair of values of two, at least once."""
-    settings = {
-        "config": list(CONFIGS),
-        "dp": [1, 2, 3, 4, 5, 6, 7, 8],
-        "algorithm": ["auto", *ALL_REDUCE],
-        "sync": list(SYNCS),
-        "bucket_mb": [1e-6, 0.01, 10.0],  # a parameter each, a few, all in one
-    }
-    everything = [dict(zip(settings, row, strict=True)) for row in itertools.product(*settings.values())]
-    random.Random(0).shuffle(everything)
-    rows = [everything[place] for place in covering(everything)]
-    return [(row.pop("config"), Layout(**row)) for row in rows]
-
-
-@pytest.fixture(scope="module")
-def one_process(ranks):
-    return {name: run(ranks(1), config, Layout()) for name, config in CONFIGS.items()}
-
-
-@pytest.mark.parametrize("dp", [1, 2, 3, *(pytest.param(dp, marks=pytest.mark.long) for dp in range(4, 9))])
-def test_every_layout_ends_on_the_bits_of_one_process(ranks, one_process, dp):
-    tried = [(name, layout) for name, layout in layouts_to_try() if layout.dp == dp]
-    assert len(tried) >= 5
-    for name, layout in tried:
-        result = run(ranks(layout.world_size), CONFIGS[name], layout)
-        assert agrees(one_process[name], result), f"{name}: {layout}"
-        assert result.losses == one_process[name].losses
-
-
-def test_configs_differ(one_process):
-    assert len({result.fingerprint for result in one_process.values()}) == len(CONFIGS)
+# Sums in float32, and that a run learns
 
 
 @pytest.mark.long
@@ -76,12 +44,10 @@ def test_training_learns(ranks):
 
 
 @pytest.mark.long
-def test_float32_sums_drift(ranks):
+def test_float32_sums_drift():
     """What float64 sums are for: without them two layouts part, at the first step, by an ulp or so."""
     config = replace(SMALL, reduce_dtype="float32")
-    reference, *others = verify(
-        [Layout.parse("dp=2"), Layout.parse("dp=3"), Layout.parse("dp=4,algorithm=tree")], config
-    )
+    reference, *others = verify([Layout.parse(text) for text in ("dp=2", "dp=3", "dp=4,algorithm=tree")], config)
     differing = [other for other in others if not agrees(reference, other)]
     assert differing
     place = first_difference(reference, differing[0])
@@ -92,129 +58,178 @@ def test_float32_sums_drift(ranks):
 
 
 def test_float32_sums_alone_are_reproducible(ranks):
-    config = replace(SMALL, reduce_dtype="float32")
-    layout = Layout.parse("dp=4,algorithm=ring")
+    config, layout = replace(SMALL, reduce_dtype="float32"), Layout.parse("dp=4,algorithm=ring")
     assert run(ranks(4), config, layout).fingerprint == run(ranks(4), config, layout).fingerprint
 
 
-# Planted faults. Each is put into the ranks of every run but the reference.
+# Where two runs differ first. Each fault is put into the ranks of every run but the reference.
 
 
-def without_all_reduce(world, config, layout, options):
-    import minidist.parallel.data as data
+def after_step(world, change):
+    """Train with an optimizer that ends each step with ``change(optimizer)``; returns a rank's function."""
 
-    class Done:
-        def wait(self):
-            return True
-
-    data.all_reduce = lambda *arguments, **options: Done()
-    return train_rank(world, config, layout, options)
-
-
-def sum_for_mean(world, config, layout, options):
-    from minidist.train import step
-
-    average = step.average_gradients
-    step.average_gradients = lambda parameters, count: average(parameters, count // layout.dp)
-    return train_rank(world, config, layout, options)
-
-
-def same_batch_on_two_ranks(world, config, layout, options):
-    from minidist.train import parallelize
-
-    share = parallelize.share_of
-    parallelize.share_of = lambda rank, size, count: share(0 if rank == 1 else rank, size, count)
-    return train_rank(world, config, layout, options)
-
-
-def seed_by_rank(world, config, layout, options):
-    return train_rank(world, replace(config, seed=config.seed + world.rank), layout, options)
-
-
-def a_gradient_arrives_damaged(world, config, layout, options):
-    from minidist.parallel.data import BucketedDataParallel
-
-    finish = BucketedDataParallel.wait_for_gradients
-
-    def finish_then_damage(self):
-        finish(self)
-        self.buckets[-1].buffer[:1] = 0  # as if the start of its message had been lost
-
-    BucketedDataParallel.wait_for_gradients = finish_then_damage
-    return train_rank(world, config, layout, options)
-
-
-FAULTS = [without_all_reduce, sum_for_mean, same_batch_on_two_ranks, seed_by_rank, a_gradient_arrives_damaged]
-
-
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_planted_faults_are_found(fault):
-    reference, broken = verify([Layout.parse("dp=2")], SMALL, rank_function=fault)
-    assert not agrees(reference, broken)
-    place = first_difference(reference, broken, fault)
-    assert place.step == 0
-    assert place.name in reference_names(SMALL) and place.ulps >= 1
-    assert "first differs after step 0, in " in str(place)
-
-
-def reference_names(config) -> set[str]:
-    with md.Cluster(1) as cluster:
-        return set(run(cluster, config, Layout(), RunOptions(stop_after=0)).ranks[0].arrays) | {"loss"}
-
-
-def three_weights_move_on_rank_one_in_step_two(world, config, layout, options):
-    import minidist.train.share as share
-
-    class Nudging(share.AdamW):
+    class Changing(share.AdamW):
         def step(self):
             super().step()
-            if world.rank == 1 and self.steps == 3:
-                weight = next(p for p in self.parameters if p.name == "blocks.0.mlp.fc.weight").data
-                for place in ((0, 3, 5), (1, 0, 0), (1, 2, 2)):
-                    weight[place] = np.nextafter(np.nextafter(weight[place], np.float32(9)), np.float32(9))
+            change(self, world.rank)
 
-    share.AdamW = Nudging
-    return train_rank(world, config, layout, options)
+    share.AdamW = Changing
 
 
-def test_the_first_difference_is_the_planted_one():
-    fault = three_weights_move_on_rank_one_in_step_two
-    reference, broken = verify([Layout.parse("dp=2")], SMALL, rank_function=fault)
-    place = first_difference(reference, broken, fault)
-    assert (place.step, place.name, place.index) == (2, "blocks.0.mlp.fc.weight", (0, 3, 5))
-    assert (place.ulps, place.elements, place.shape) == (2, 3, (2, 16, 32))
-    assert place.found > place.expected and ulps_between(place.expected, place.found) == 2
-    numbers = f"expected {place.expected!s}, got {place.found!s}, 2 ulps apart"
-    where = f"first differs after step 2, in blocks.0.mlp.fc.weight[0, 3, 5] ({numbers})"
-    assert str(place) == f"{where}; 3 of its 1,024 elements differ"
+def three_weights_move_on_rank_one_in_step_two(world, *arguments):
+    def change(optimizer, rank) -> None:
+        if rank == 1 and optimizer.steps == 3:
+            weight = next(p for p in optimizer.parameters if p.name == "blocks.0.mlp.fc.weight").data
+            for place in ((0, 3, 5), (1, 0, 0), (1, 2, 2)):
+                weight[place] = np.nextafter(np.nextafter(weight[place], np.float32(9)), np.float32(9))
+
+    after_step(world, change)
+    return train_rank(world, *arguments)
 
 
-def a_wrong_loss_in_step_one(world, config, layout, options):
-    from minidist.train.parallelize import ParallelModel
+def a_zero_loses_its_sign(world, *arguments):
+    """After the last step one moment of a padding row is -0.0 where one process has 0.0."""
 
+    def change(optimizer, _) -> None:
+        if optimizer.steps == PADDED.steps:
+            moments = optimizer.state()["exp_avg.embeddings.token.weight"]  # (H, V/H, C)
+            assert moments[2, 85, 3] == 0
+            moments[2, 85, 3] = -0.0
+
+    after_step(world, change)
+    return train_rank(world, *arguments)
+
+
+def a_wrong_loss_in_step_one(world, *arguments):
     mean_loss, calls = ParallelModel.mean_loss, []
 
-    def wrong(*arguments):
+    def wrong(*own):
         calls.append(None)
-        return mean_loss(*arguments) + (len(calls) == 2) * 1e-9
+        return mean_loss(*own) + (len(calls) == 2) * 1e-9
 
     ParallelModel.mean_loss = wrong
-    return train_rank(world, config, layout, options)
+    return train_rank(world, *arguments)
 
 
-def test_a_loss_alone_can_differ():
-    reference, broken = verify([Layout.parse("dp=2")], SMALL, rank_function=a_wrong_loss_in_step_one)
-    place = first_difference(reference, broken, a_wrong_loss_in_step_one)
-    assert (place.step, place.name, place.index) == (1, "loss", ())
-
-
-def only_rank_one_is_wrong(world, config, layout, options):
-    result = train_rank(world, config, layout, options)
-    if world.rank == 1:
-        result.fingerprint = "another"
+def only_rank_one_is_wrong(world, *arguments):
+    result = train_rank(world, *arguments)
+    result.fingerprint = "another" if world.rank == 1 else result.fingerprint
     return result
 
 
-def test_replicas_that_differ_from_rank_0_are_found():
-    reference, broken = verify([Layout.parse("dp=2")], SMALL, rank_function=only_rank_one_is_wrong)
-    assert broken.fingerprint == reference.fingerprint and not agrees(reference, broken)
+@pytest.mark.parametrize(
+    ("fault", "config", "place", "words"),
+    [
+        (three_weights_move_on_rank_one_in_step_two, SMALL, (2, "blocks.0.mlp.fc.weight", (0, 3, 5), 3, 2), ""),
+        (
+            a_zero_loses_its_sign, PADDED, (1, "exp_avg.embeddings.token.weight", (2, 85, 3), 1, 0),
+            "(expected 0.0, got -0.0, 0 ulps apart)",
+        ),
+        (a_wrong_loss_in_step_one, SMALL, (1, "loss", ()), ""),
+        (only_rank_one_is_wrong, SMALL, None, ""),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)  # fmt: skip
+def test_the_first_difference_is_the_planted_one(fault, config, place, words):
+    reference, broken = verify([Layout.parse("dp=2")], config, rank_function=fault)
+    assert not agrees(reference, broken)
+    if place is None:  # rank 0 has the right bits
+        assert broken.fingerprint == reference.fingerprint
+        return
+    found = first_difference(reference, broken, fault)
+    assert (found.step, found.name, found.index, found.elements, found.ulps)[: len(place)] == place
+    assert words in str(found)
+    if fault is three_weights_move_on_rank_one_in_step_two:
+        assert found.found > found.expected and found.shape == (2, 16, 32)
+        assert ulps_between(found.expected, found.found) == 2
+        numbers = f"expected {found.expected!s}, got {found.found!s}, 2 ulps apart"
+        where = f"first differs after step 2, in blocks.0.mlp.fc.weight[0, 3, 5] ({numbers})"
+        assert str(found) == f"{where}; 3 of its 1,024 elements differ"
+
+
+# Bits, not values
+
+
+def quiet_nan(payload: int) -> np.ndarray:
+    return np.array([0x7FC00000 + payload], np.uint32).view(np.float32)
+
+
+def test_bits_tell_apart_what_compares_equal_and_equate_what_compares_unequal():
+    zeros = np.array([0.0, -0.0], np.float32)
+    assert zeros[0] == zeros[1] and bits(zeros)[0] != bits(zeros)[1]
+    nan, other = quiet_nan(0), quiet_nan(1)
+    assert nan != nan and bits(nan) == bits(nan) != bits(other)
+    assert bits(np.zeros((2, 3))).shape == (2, 3) and bits(np.zeros(2)).dtype == np.uint64
+
+    def result(*losses: float) -> RankResult:
+        return RankResult(list(losses), "", ["a digest", "another"], 0.0, None)
+
+    assert _first_step_that_differs(result(1.0, 0.0), result(1.0, 0.0)) is None
+    assert _first_step_that_differs(result(1.0, 0.0), result(1.0, -0.0)) == 1
+
+
+class Weights:
+    """A model of one parameter, and its optimizer, which keeps no state."""
+
+    def __init__(self, *values) -> None:
+        self.name, self.data = "weight", np.array(values, np.float32).reshape(-1)
+        self.parameters, self.kinds = [self], {}
+
+    def named_parameters(self):
+        return [(self.name, self)]
+
+    def extra_state(self):
+        return {}
+
+
+def test_the_digest_is_of_bits():
+    weights = [Weights(0.0), Weights(-0.0), Weights(quiet_nan(0)), Weights(quiet_nan(1))]
+    assert len({digest(weight, weight).hexdigest() for weight in weights}) == 4
+    assert digest(weights[3], weights[3]).hexdigest() == digest(Weights(quiet_nan(1)), weights[3]).hexdigest()
+    assert fingerprint(weights[0], weights[0], [0.0]) != fingerprint(weights[0], weights[0], [-0.0])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_ulps_are_steps_to_the_next_number(dtype):
+    """Signed, from one number to the other, also through 0; so far that they do not fit, they are the most."""
+    for start in (0.999, 1.0, -2.0, 0.0, np.finfo(dtype).smallest_subnormal * -20, np.finfo(dtype).tiny):
+        one = other = dtype(start)
+        for _ in range(50):
+            other = np.nextafter(other, dtype(9))
+        assert ulps_between(np.array([[one]]), np.array([[other]])).tolist() == [[50]]
+        assert ulps_between(other, one) == -50
+    assert ulps_between(dtype(0.0), dtype(-0.0)) == 0
+    one, other = np.array([-1e300, 1e300, -1.0]), np.array([1e300, -1e300, 1.0])
+    farthest, near = 2**63 - 1, 2 * int(np.float64(1).view(np.int64))
+    assert ulps_between(one, other).tolist() == [farthest, -farthest, near]
+    for numbers, word in (np.zeros(3, dtype), "float16"), (np.zeros(3, int), "int64"):
+        with pytest.raises(ValueError, match=word):
+            ulps_between(numbers, np.zeros(3, word))
+    found = [in_words(count) for count in (1, -1, 0, 1234, 10**9, np.int64(2**63 - 1))]
+    assert found == ["1 ulp", "1 ulp", "0 ulps", "1,234 ulps", "about 10^9 ulps", "about 10^19 ulps"]
+
+
+# The lists that the command tries
+
+
+def test_the_lists_have_every_value_of_each_setting_and_every_two_axes():
+    values = {
+        "sync": SYNCS, "algorithm": ALL_REDUCE, "zero": range(4), "sp": range(2), "schedule": SCHEDULES,
+        "recompute": MODES, "reshard_after_forward": range(2), "prefetch": range(2),
+    }  # fmt: skip
+    for key, wanted in values.items():
+        assert {getattr(layout, key) for layout in DEFAULT_LAYOUTS} >= set(wanted), key
+    both = MORE_LAYOUTS + DEFAULT_LAYOUTS
+    assert {layout.cp_kind for layout in both} == set(KINDS)
+    assert any(min(layout.dp, layout.tp, layout.pp) > 1 for layout in DEFAULT_LAYOUTS)
+    for one, others in {"cp": ("tp", "dp"), "ep": ("tp", "cp", "pp", "dp")}.items():
+        for other in others:
+            assert any(min(getattr(layout, one), getattr(layout, other)) > 1 for layout in both), (one, other)
+    assert any(layout.cp > 1 and layout.zero > 1 for layout in DEFAULT_LAYOUTS)
+    assert any(layout.ep > 1 and layout.zero for layout in DEFAULT_LAYOUTS)
+    assert any(layout.ep > 1 and layout.sp for layout in MORE_LAYOUTS)
+    assert any(layout.shard for layout in DEFAULT_LAYOUTS)
+    assert len(set(both)) == len(both)
+    for layout in both:  # the usual model
+        experts = 0 if layout.ep == 1 else 8 if layout.ep != 5 else 10
+        TrainConfig(sequence_chunks=1 if layout.cp == 1 else 4, experts=experts).check(layout)

@@ -1,65 +1,53 @@
-"""What is refused, before any rank starts: in one line, always by a ValueError, and in the words of refused.json.
+"""What is refused, before any rank starts: in one line, always by a ValueError, and in the words of refusals.txt."""
 
-``python tests/verify/test_refused.py`` writes the messages anew, for a person to read the difference.
-"""
-
-import io
-import json
 import random
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, fields
 from math import inf, nan
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from refusals import check_refusals
 from verify.sameness import difference
 from verify.settings import MOST_RANKS, Case, drawn
 
-from minidist.cli import main as cli
 from minidist.train.checks.loosened import why_it_differs
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run
 
-FILE = Path(__file__).with_name("refused.json")
+FILE = Path(__file__).with_name("refusals.txt")
+CONFIG = {field.name for field in fields(TrainConfig)}
 UNUSUAL = {int: (-1, 0, 1, 2, 3, 7, 65, 10**20), float: (-1.0, 0.0, inf, nan), str: ("", "x", "1+x", "²")}
 SIZES = {"steps": 3, "layers": 8, "width": 24, "context": 24, "global_batch": 16, "experts": 12}  # that run in no time
 
 
-def refusal(layout: str = "dp=1", config: dict | None = None, options: dict | None = None, command: str = "") -> str:
-    """What is said of these settings, or of a command line."""
-    if command:
-        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as error:
-            assert cli.main(command.split()) == 2, command
-        return " ".join(error.getvalue().split())
-    try:
-        split = Layout.parse(layout)
-        nobody = SimpleNamespace(world_size=split.world_size)  # a cluster that runs nothing
-        run(nobody, TrainConfig(**(config or {})), split, RunOptions(**(options or {})))
-    except ValueError as error:
-        return str(error)
-    return ""
+def refused(layout: str = "dp=1", **settings) -> None:
+    """Begin a run that has to be refused, with settings of its config and options."""
+    split, config = Layout.parse(layout), {key: value for key, value in settings.items() if key in CONFIG}
+    nobody = SimpleNamespace(world_size=split.world_size)  # a cluster that runs nothing
+    options = {key: value for key, value in settings.items() if key not in CONFIG}
+    run(nobody, TrainConfig(**config), split, RunOptions(**options))
 
 
-def test_messages():
-    rows = json.loads(FILE.read_text(encoding="utf-8"))
-    said = {json.dumps(row): refusal(**without_message(row)) for row in rows}
-    assert {row: message for row, message in said.items() if message != json.loads(row)["message"]} == {}
-
-
-def without_message(row: dict) -> dict:
-    return {key: value for key, value in row.items() if key != "message"}
+def test_messages(tmp_path, monkeypatch):
+    check_refusals(FILE, dict(globals()), monkeypatch, tmp_path)
 
 
 def test_long_numbers_are_not_repeated():
-    assert "999... (5000 characters) is not a whole number" in refusal("dp=" + "9" * 5000)  # more than Python reads
-    assert "999... (400 characters) is too large" in refusal("tp=" + "9" * 400)
-    assert len(refusal("compress=powersgd:" + "9" * 5000)) < 5200
-    assert "steps must be below 2^63" in refusal(config={"steps": 10**400})
-    with pytest.raises(ValueError, match="layout dp=3 needs 3 ranks, but the cluster has 2"):
-        run(SimpleNamespace(world_size=2), TrainConfig(), Layout(dp=3))
+    for call, words in (
+        (
+            lambda: refused("dp=" + "9" * 5000),
+            r"999... \(5000 characters\) is not a whole number",
+        ),  # for Python too long
+        (lambda: refused("tp=" + "9" * 400), r"999... \(400 characters\) is too large"),
+        (lambda: refused("compress=powersgd:" + "9" * 5000), r"(?s)^.{,5200}$"),
+        (lambda: refused(steps=10**400), r"steps must be below 2\^63"),
+        (lambda: run(SimpleNamespace(world_size=2), TrainConfig(), Layout(dp=3)), "dp=3 needs 3 ranks, but .* has 2"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
 
 
 def altered(rng: random.Random) -> tuple[TrainConfig, Layout] | str:
@@ -106,13 +94,3 @@ def test_what_is_accepted_runs_and_keeps_the_bits(ranks, tmp_path):
             cases.append(Case(config, layout, False, {}))
     wrong = {str(case): difference(ranks, case, tmp_path / str(number)) for number, case in enumerate(cases)}
     assert not {case: what for case, what in wrong.items() if what}
-
-
-def renew() -> None:
-    rows = [without_message(row) for row in json.loads(FILE.read_text(encoding="utf-8"))]
-    lines = [json.dumps(row | {"message": refusal(**row)}, ensure_ascii=False) for row in rows]
-    FILE.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    renew()
