@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -45,30 +46,27 @@ def multiply(a, b, kind: str, out=None):
     return matmul_codes(a, b, kind, out) if kind in ("bfloat16", "float16") else matmul_each(a, b, out)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("between", [(), (1,), (3,), (0,)], ids=str)
-@pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)], ids=str)
-def test_products_have_numpys_bits(device, kind, between, transposed):
-    for heads in (1, 3):
-        for n, k, m in SIZES:
-            shapes = (heads, *between, n, k), (heads, *between, k, m)
-            numbers = [
-                random((*shape[:-2], shape[-1], shape[-2]) if turn else shape, kind)
-                for shape, turn in zip(shapes, transposed, strict=True)
-            ]
-            a, b = ((one.swapaxes(-1, -2) if turn else one) for one, turn in zip(numbers, transposed, strict=True))
-            there = [on_device(device, one, kind) for one in numbers]
-            x, y = ((one.swapaxes(-1, -2) if turn else one) for one, turn in zip(there, transposed, strict=True))
-            assert_same_bits(multiply(x, y, kind), a @ b)
-
-
 def assert_same_bits(found, expected: np.ndarray) -> None:
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
     assert found.get().tobytes() == expected.tobytes()
 
 
+def turned(array, turn: bool):
+    return array.swapaxes(-1, -2) if turn else array
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_views_and_results_in_larger_arrays(device, kind):
+def test_products_have_numpys_bits(device, kind):
+    """Of one head and of several, of matrices stored by rows and by columns, of every size, zero among them."""
+    for heads, between, (n, k, m), turn_a, turn_b in product((1, 3), ((), (1,), (3,), (0,)), SIZES, *[(0, 1)] * 2):
+        a = random((heads, *between, *((k, n) if turn_a else (n, k))), kind)
+        b = random((heads, *between, *((m, k) if turn_b else (k, m))), kind)
+        x, y = turned(on_device(device, a, kind), turn_a), turned(on_device(device, b, kind), turn_b)
+        assert_same_bits(multiply(x, y, kind), turned(a, turn_a) @ turned(b, turn_b))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_views_broadcast_arrays_vectors_and_results_in_larger_arrays(device, kind):
     whole, right = random((3, 2, 5, 12), kind), random((3, 2, 4, 7), kind)
     there, y = on_device(device, whole, kind), on_device(device, right, kind)
     for part in (slice(0, 4), slice(4, 8), slice(1, 5), slice(0, 12, 3)):
@@ -79,26 +77,19 @@ def test_views_and_results_in_larger_arrays(device, kind):
     found = into.get()
     np.testing.assert_array_equal(found[..., 1:8], np.ascontiguousarray(whole[..., :4]) @ right)
     assert np.isnan(found[..., 0]).all() and np.isnan(found[..., 8]).all()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_array_for_all_heads_and_a_vector(device, kind):
-    one, right, vector = random((1, 5, 4), kind), random((3, 4, 7), kind), random((4,), kind)
+    one, vector, few = random((1, 5, 4), kind), random((4,), kind), random((3, 4, 7), kind)
     x = device.broadcast_to(on_device(device, one, kind), (3, 5, 4))
-    y = on_device(device, right, kind)
-    assert_same_bits(multiply(x, y, kind), np.broadcast_to(one, (3, 5, 4)) @ right)
-    x = on_device(device, vector, kind)
-    assert_same_bits(multiply(x, y, kind), vector @ right)
-    batched = random((3, 2, 4, 7), kind)
-    out = device.empty((3, 2, 7), "f8" if kind == "float64" else "f4")
-    multiply(x, on_device(device, batched, kind), kind, out)
-    assert_same_bits(out, vector @ batched)
+    assert_same_bits(multiply(x, on_device(device, few, kind), kind), np.broadcast_to(one, (3, 5, 4)) @ few)
+    x, out = on_device(device, vector, kind), device.empty((3, 2, 7), expected.dtype)
+    assert_same_bits(multiply(x, on_device(device, few, kind), kind), vector @ few)
+    multiply(x, y, kind, out)
+    assert_same_bits(out, vector @ right)
 
 
-@pytest.mark.parametrize("shapes", [((2, 3, 4), (2, 5, 6)), ((2, 3, 4), (1, 4, 6)), ((2, 1, 3, 4), (2, 4, 6))], ids=str)
-def test_products_that_do_not_fit(device, shapes):
-    with pytest.raises(ValueError, match=r"\(H, ..., n, k\) and \(H, ..., k, m\) are needed"):
-        matmul_each(*map(device.zeros, shapes))
+def test_products_that_do_not_fit(device):
+    for shapes in ((2, 3, 4), (2, 5, 6)), ((2, 3, 4), (1, 4, 6)), ((2, 1, 3, 4), (2, 4, 6)):
+        with pytest.raises(ValueError, match=r"\(H, ..., n, k\) and \(H, ..., k, m\) are needed"):
+            matmul_each(*map(device.zeros, shapes))
     with pytest.raises(ValueError, match=r"into \(2, 3, 5\)"):
         matmul_each(device.zeros((2, 3, 4)), device.zeros((2, 4, 6)), device.zeros((2, 3, 5)))
 
@@ -120,9 +111,9 @@ def calls(device, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("between", [(), (3,)], ids=str)
-def test_cublas_is_told_the_same_of_a_head_whoever_has_it(device, calls, kind, between):
+def test_cublas_is_told_the_same_of_a_head_whoever_has_it(device, calls, kind):
     """By one process with three heads, and by three with one each, wherever in an array the head is."""
+    between = (3,)
     a, b = random((3, *between, 5, 3), kind), random((3, *between, 7, 3), kind)
     gaps = random((3, *between, 5, 6), kind)
     gaps[..., 1:4] = a
@@ -153,7 +144,7 @@ def test_heads_start_at_aligned_addresses(device, calls):
         assert [(other - first) % ALIGNMENT for other in others] == [0, 0]
 
 
-PLAIN = TrainConfig(layers=2, heads=4, width=16, context=12, global_batch=8, micro_batch=1, steps=1, warmup=1, lr=1e-2)
+PLAIN = TrainConfig(layers=2, heads=4, width=16, context=12, global_batch=8, micro_batch=1, steps=1, attention_tile=5)
 OF_PRECISION = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "bfloat16"}
 
 
@@ -166,15 +157,14 @@ def products_of_a_step(world, config) -> Counter:
     return Counter(cupy.products)
 
 
-@pytest.mark.parametrize("precision", POLICIES)
 @pytest.mark.parametrize(
-    "changes",
-    [{}, long({"attention": "tiled", "attention_tile": 5}), long({"experts": 4})],
-    ids=str,
+    "changes", [{}, long({"attention": "tiled", "attention_tile": 5}), long({"experts": 4})], ids=str
 )
-def test_a_step_multiplies_codes(device_ranks, precision, changes):
-    config = replace(PLAIN, precision=precision, backend="cupy", **changes)
-    (found,) = device_ranks(1).run(products_of_a_step, config)
-    routers = {kind for kind, where in found if where.startswith("nn.moe.router.")}
-    assert routers == ({"float32"} if "experts" in changes else set())
-    assert {kind for kind, where in found if not where.startswith("nn.moe.router.")} == {OF_PRECISION[precision]}
+def test_a_step_multiplies_codes(device_ranks, changes):
+    """Of its precision; a router multiplies float32."""
+    assert OF_PRECISION.keys() == POLICIES.keys()
+    for precision, kind in OF_PRECISION.items():
+        config = replace(PLAIN, precision=precision, backend="cupy", **changes)
+        (found,) = device_ranks(1).run(products_of_a_step, config)
+        expected = {(True, "float32"), (False, kind)} if "experts" in changes else {(False, kind)}
+        assert {(where.startswith("nn.moe.router."), kind) for kind, where in found} == expected, precision

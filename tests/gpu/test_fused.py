@@ -53,77 +53,61 @@ def both(standin, compiler):
     return compared
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_gelu(both, shape):
+def test_elementwise_functions_and_the_optimizer(both):
     def gelu(x):
         return functional._gelu(
             x, True, functional.LINEAR, functional.CUBIC, 2 * functional.LINEAR, 6 * functional.CUBIC
         )
 
-    both(gelu, numbers(shape))
+    for shape in SHAPES:
+        both(gelu, numbers(shape))
+        both(lambda total: rounding.rounded(total, np.float32), numbers(shape, np.float64))
+        for weight_decay in (0.0, 0.1):
+
+            def update(*own, weight_decay=weight_decay):
+                return optimizers.adamw_update(*own, 3, 1e-3, (0.9, 0.95), 1e-8, weight_decay)
+
+            both(update, *(numbers(shape, seed=seed) for seed in range(3)), np.abs(numbers(shape, seed=3)))
+    for dtype in (np.float32, np.float64):
+        both(lambda gradient: clip._squares_on_grid(gradient, 2.0**20), numbers(1001, dtype))
 
 
-@pytest.mark.parametrize("rows", [0, 1, 15])
-def test_layer_norm(both, rows):
-    x, total, inverse_std = numbers((rows, 7)), numbers((rows, 1), seed=1), np.abs(numbers((rows, 1), seed=2))
-    gain, bias = numbers(7, seed=3), numbers(7, seed=4)
-    both(functional._centred, x, total, 7)
-    both(functional._inverse_std, inverse_std, 7, 1e-5)
-    both(lambda *arguments: functional._normalized(arguments[0].copy(), *arguments[1:]), x, inverse_std, gain, bias)
-    projection = numbers((rows, 1), seed=5)
-    both(
-        lambda *arguments: functional._grad_of_normalized(arguments[0].copy(), *arguments[1:]),
-        x, total, projection, 7, numbers((rows, 7), seed=6), inverse_std,
-    )  # fmt: skip
+def test_layer_norm(both):
+    for rows in (0, 1, 15):
+        x, total, inverse_std = numbers((rows, 7)), numbers((rows, 1), seed=1), np.abs(numbers((rows, 1), seed=2))
+        gain, bias, projection = numbers(7, seed=3), numbers(7, seed=4), numbers((rows, 1), seed=5)
+        both(functional._centred, x, total, 7)
+        both(functional._inverse_std, inverse_std, 7, 1e-5)
+        both(lambda x, *others: functional._normalized(x.copy(), *others), x, inverse_std, gain, bias)
+        both(
+            lambda x, *others: functional._grad_of_normalized(x.copy(), *others),
+            x, total, projection, 7, numbers((rows, 7), seed=6), inverse_std,
+        )  # fmt: skip
 
 
-@pytest.mark.parametrize("heads", [1, 2, 5])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_sums_over_heads(both, heads, shape):
-    both(functional.sum_over_heads, numbers((heads, *shape)))
-    both(lambda values: functional.sum_over_heads(values[..., ::-1]), numbers((heads, *shape)))
+def test_sums_over_heads_and_columns_also_of_views(both):
+    for shape in ((heads, *shape) for heads in (1, 2, 5) for shape in SHAPES):
+        both(functional.sum_over_heads, numbers(shape))
+        both(lambda values: functional.sum_over_heads(values[..., ::-1]), numbers(shape))
+    for shape in [(0, 3, 2), (2, 0, 3), (1, 1, 1), (2, 40, 3), (3, 5, 17, 7)]:
+        both(reductions.column_sums, numbers(shape))
+        both(lambda values: reductions.column_sums(values[..., ::-1, ::2]), numbers(shape))
 
 
-@pytest.mark.parametrize("shape", [(0, 3, 2), (2, 0, 3), (1, 1, 1), (2, 40, 3), (3, 5, 17, 7)], ids=str)
-def test_column_sums(both, shape):
-    both(reductions.column_sums, numbers(shape))
-    both(lambda values: reductions.column_sums(values[..., ::-1, ::2]), numbers(shape))
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_adamw(both, shape, weight_decay):
-    squares = np.abs(numbers(shape, seed=3))
-    means = numbers(shape, seed=2)
-    arrays = numbers(shape), numbers(shape, seed=1), means, squares
-    both(lambda *own: optimizers.adamw_update(*own, 3, 1e-3, (0.9, 0.95), 1e-8, weight_decay), *arrays)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_rounding_of_sums(both, shape):
-    both(lambda total: rounding.rounded(total, np.float32), numbers(shape, np.float64))
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_squares_of_the_gradient_norm(both, dtype):
-    both(lambda gradient: clip._squares_on_grid(gradient, 2.0**20), numbers(1001, dtype))
-
-
-@pytest.mark.parametrize("name", formats.FORMATS)
-def test_formats(both, name):
+def test_formats(both):
     """All codes, there and back; halves between neighbours; special numbers."""
-    chosen = formats.FORMATS[name]
-    codes = np.arange(1 << chosen.bits, dtype=chosen.dtype)
-    with np.errstate(all="ignore"):
-        values = chosen.decode(codes)
-        halves = np.sort(values[np.isfinite(values)])
-        halves = (halves[1:] + (halves[:-1] - halves[1:]) / 2).astype(np.float32)
-    for given in (values, halves, numbers(1000), np.array(SPECIAL, np.float32), np.float32([]), numbers((3, 5)).T):
-        normal = given[~((np.abs(given) < TINY) & (given != 0))] if given.ndim == 1 else given
-        both(chosen.encode, normal)
-        both(chosen.round, normal)
-    if chosen.bias != 127:  # a bfloat16's subnormal numbers are those of float32
-        both(chosen.decode, codes)
+    for chosen in formats.FORMATS.values():
+        codes = np.arange(1 << chosen.bits, dtype=chosen.dtype)
+        with np.errstate(all="ignore"):
+            values = chosen.decode(codes)
+            halves = np.sort(values[np.isfinite(values)])
+            halves = (halves[1:] + (halves[:-1] - halves[1:]) / 2).astype(np.float32)
+        for given in (values, halves, numbers(1000), np.array(SPECIAL, np.float32), np.float32([]), numbers((3, 5)).T):
+            normal = given[~((np.abs(given) < TINY) & (given != 0))] if given.ndim == 1 else given
+            both(chosen.encode, normal)
+            both(chosen.round, normal)
+        if chosen.bias != 127:  # a bfloat16's subnormal numbers are those of float32
+            both(chosen.decode, codes)
 
 
 def installed(*packages: str) -> bool:

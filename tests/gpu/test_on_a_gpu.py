@@ -225,49 +225,33 @@ def test_losses_are_near_those_of_numpy(ranks, one_process, changes):
 # Layouts
 
 
-def config_for(layout: Layout, precision: str = "fp32") -> TrainConfig:
+ODD = {"heads": 3, "width": 15, "context": 27}  # rows and parameters begin at odd addresses
+# Two rows of queries, and 48 keys: so few results, of so many terms, CuPy's own sums would add in other orders.
+SHORT = {"attention": "tiled", "attention_tile": 48, "global_batch": 8, "micro_batch": 1, "context": 50}
+CASES = {  # what it is about: changes of the config, layouts
+    **{
+        name: ({"precision": name}, ("tp=2,sp=1", "pp=2,recompute=full", "zero=3,dp=2", "dp=4,ep=2,zero=2"))
+        for name in ("bf16", "fp16", "fp8")
+    },
+    "odd": (ODD | {"sequence_chunks": 3}, ("tp=3,sp=1", "zero=3,dp=3", "cp=3")),
+    "a router at an odd address": (ODD | {"experts": 6}, ("zero=3,dp=2", "zero=1,dp=3")),
+    "a short last tile": (SHORT, ("tp=4", "tp=2,sp=1")),
+    "short tiles of chunks": (SHORT | {"context": 100, "sequence_chunks": 2}, ("cp=2,cp_kind=ulysses",)),
+    "every layout": ({}, tuple(map(str, LAYOUTS))),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [pytest.param(name, text, id=f"{name}: {text}") for name in CASES for text in CASES[name][1]]
+)
+def test_it_has_the_bits_of_one_process(few_ranks, one_process, name, text):
     """With the sequence chunks and the experts that a layout needs."""
+    layout = Layout.parse(text) if text else Layout()
     experts = 0 if layout.ep == 1 else 10 if layout.ep == 5 else 8
-    return replace(CONFIG, precision=precision, sequence_chunks=4 if layout.cp > 1 else 1, experts=experts)
-
-
-def check(few_ranks, one_process, config: TrainConfig, layout: Layout) -> None:
+    needs = {"sequence_chunks": 4 if layout.cp > 1 else 1, "experts": experts}
+    config = replace(CONFIG, **needs | CASES[name][0])
     expected = one_process(config)
     begin = time.perf_counter()
     found = run(few_ranks(layout.world_size), config, layout, DIGESTS)
     print(f"{time.perf_counter() - begin:.1f} s, losses {found.losses}, {found.fingerprint[:16]}")
     assert agrees(expected, found), first_difference(expected, found, ranks=lambda n: nullcontext(few_ranks(n)))
-
-
-@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp8"])
-@pytest.mark.parametrize("text", ["tp=2,sp=1", "pp=2,recompute=full", "zero=3,dp=2", "dp=4,ep=2,zero=2"])
-def test_every_precision_has_the_bits_of_one_process(few_ranks, one_process, precision, text):
-    layout = Layout.parse(text)
-    check(few_ranks, one_process, config_for(layout, precision), layout)
-
-
-@pytest.mark.parametrize("text", ["tp=3,sp=1", "zero=3,dp=3", "cp=3"])
-def test_odd_sizes_have_the_bits_of_one_process(few_ranks, one_process, text):
-    """Rows and parameters that begin at odd addresses."""
-    config = replace(CONFIG, heads=3, width=15, context=27, sequence_chunks=3)
-    check(few_ranks, one_process, config, Layout.parse(text))
-
-
-@pytest.mark.parametrize("text", ["zero=3,dp=2", "zero=1,dp=3"])
-def test_a_router_at_an_odd_address_has_the_bits_of_one_process(few_ranks, one_process, text):
-    config = replace(CONFIG, heads=3, width=15, context=27, experts=6)
-    check(few_ranks, one_process, config, Layout.parse(text))
-
-
-@pytest.mark.parametrize("text", ["tp=4", "tp=2,sp=1", "cp=2,cp_kind=ulysses"])
-def test_a_short_last_tile_has_the_bits_of_one_process(few_ranks, one_process, text):
-    """Two rows of queries, and 48 keys: so few results, of so many terms, CuPy's own sums would add in other orders."""
-    layout = Layout.parse(text)
-    chunks = {"context": 100, "sequence_chunks": 2} if layout.cp > 1 else {"context": 50}
-    config = replace(CONFIG, attention="tiled", attention_tile=48, global_batch=8, micro_batch=1, **chunks)
-    check(few_ranks, one_process, config, layout)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_every_layout_has_the_bits_of_one_process(few_ranks, one_process, layout):
-    check(few_ranks, one_process, config_for(layout), layout)

@@ -28,7 +28,7 @@ def test_its_first_tests_run_on_the_standin():
 
 @pytest.mark.long
 def test_its_other_tests_run_on_the_standin():
-    assert "skipped" not in on_the_standin("repeats or near or odd and dp or fp8 and tp or short and cp")
+    assert "skipped" not in on_the_standin("repeats or near or odd and dp or fp8 and tp or chunks and cp")
 
 
 @pytest.mark.long

@@ -9,7 +9,6 @@ bits, except that ``add.at`` adds in another order, subnormal float32 numbers ar
 import numpy as np
 
 from cupy import cuda
-from cupy.accelerators import Core
 from cupy.arrays import SIGNATURES, ndarray
 from cupy.elementwise import ElementwiseKernel
 from cupy.functions import FUNCTIONS, TYPES, ufunc
@@ -21,7 +20,7 @@ inf, nan, pi, e, newaxis, dtype, bool_ = np.inf, np.nan, np.pi, np.e, None, np.d
 globals().update(TYPES)
 globals().update(FUNCTIONS)
 _pool = cuda.MemoryPool()
-_core = Core()
+_core = cuda.Core()
 
 
 def get_default_memory_pool() -> cuda.MemoryPool:

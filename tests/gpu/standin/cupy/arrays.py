@@ -310,13 +310,8 @@ ARITHMETIC = {
     "lshift": "left_shift", "rshift": "right_shift",
 }  # fmt: skip
 COMPARISONS = {
-    "eq": "equal",
-    "ne": "not_equal",
-    "lt": "less",
-    "le": "less_equal",
-    "gt": "greater",
-    "ge": "greater_equal",
-}
+    "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal",
+}  # fmt: skip
 UNARY = {"neg": "negative", "pos": "positive", "abs": "absolute", "invert": "invert"}
 
 for _name, _parameters in SIGNATURES["methods"].items():

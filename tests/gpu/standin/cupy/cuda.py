@@ -1,5 +1,6 @@
 """The part of ``cupy.cuda`` that the library needs: devices, streams, events, cuBLAS and NCCL."""
 
+from functools import partial
 from types import SimpleNamespace
 
 from cupy.device import cublas, nccl
@@ -18,6 +19,16 @@ class MemoryPool:
         return 0
 
     total_bytes = used_bytes
+
+
+class Core:
+    """``cupy._core``: the libraries that CuPy adds with, of both kinds, as it begins with them: CUB."""
+
+    def __init__(self) -> None:
+        self._found = {"reduction": [1], "routine": [1]}
+        for kind in self._found:
+            setattr(self, f"get_{kind}_accelerators", partial(self._found.get, kind))
+            setattr(self, f"set_{kind}_accelerators", partial(self._found.__setitem__, kind))
 
 
 runtime = SimpleNamespace(

@@ -9,18 +9,9 @@ from cupy.arrays import KINDS, SIGNATURES, checked, ndarray, shows, unwrap, wrap
 from cupy.bits import check_sum
 from cupy.traffic import crossing, launched
 
-TRANSFERS = ("array", "asarray", "ascontiguousarray")  # take arrays in host memory too
-WAITS = (
-    "nonzero",
-    "flatnonzero",
-    "unique",
-    "array_equal",
-    "allclose",
-    "bincount",
-)  # the host waits for the result's size or value
-
-
-NO_KERNEL = "empty", "empty_like", "shape", "ndim"
+TRANSFERS = "array", "asarray", "ascontiguousarray"  # take arrays in host memory too
+WAITS = "flatnonzero", "bincount"  # the host waits for the result's size
+NO_KERNEL = "empty", "empty_like", "shape"
 
 
 def function(name: str, parameters: str):
@@ -103,5 +94,5 @@ FUNCTIONS = {"asnumpy": asnumpy}
 for _name, _parameters in SIGNATURES["functions"].items():
     if _name not in FUNCTIONS:
         FUNCTIONS[_name] = (transfer if _name in TRANSFERS else function)(_name, _parameters)
-FUNCTIONS |= {_name: ufunc(_name) for _name in SIGNATURES["ufuncs"] if hasattr(np, _name)}
+FUNCTIONS |= {_name: ufunc(_name) for _name in SIGNATURES["ufuncs"].split() if hasattr(np, _name)}
 TYPES = {np.dtype(kind).type.__name__: np.dtype(kind).type for kind in KINDS}

@@ -50,14 +50,6 @@ class NcclError(RuntimeError):
         return NcclError, (self.status,)
 
 
-def get_version() -> int:
-    return 22501
-
-
-def get_build_version() -> int:
-    return 22501
-
-
 def get_unique_id() -> bytes:
     return f"127.0.0.1 {Hub().port}".encode().ljust(UNIQUE_ID_BYTES, b"\0")
 
@@ -144,15 +136,6 @@ class NcclCommunicator:
     def check_async_error(self) -> None:
         if self._error is not None:
             raise self._error
-
-    def device_id(self) -> int:
-        return self._device.id
-
-    def rank_id(self) -> int:
-        return self._rank
-
-    def size(self) -> int:
-        return self._ndev
 
     def allReduce(self, sendbuf, recvbuf, count, datatype, op, stream) -> None:
         nbytes = count * DTYPES[datatype].itemsize
