@@ -26,35 +26,30 @@ def broadcast(algorithm):
     return lambda world: md.broadcast(np.ones(ELEMENTS, np.float32), 1, group=world, algorithm=algorithm)
 
 
+STEPS = {  # of a call by N ranks
+    all_reduce("ring"): lambda n: 2 * (n - 1),
+    all_reduce("tree"): lambda n: 2 * ceil(log2(n)),
+    all_reduce("naive"): lambda n: 2 * (n - 1),
+    all_reduce("direct"): lambda n: n - 1,
+    all_reduce("two_shot"): lambda n: 2 * (n - 1),
+    all_reduce("halving_doubling"): lambda n: 2 * log2(n) if n.bit_count() == 1 else None,  # whatever it takes
+    broadcast("naive"): lambda n: n - 1,
+    broadcast("tree"): lambda n: ceil(log2(n)),
+    md.barrier: lambda n: ceil(log2(n)),
+}
+
+
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 7, 8])
-@pytest.mark.parametrize(
-    ("call", "expected"),
-    [
-        (all_reduce("ring"), lambda n: 2 * (n - 1)),
-        (all_reduce("tree"), lambda n: 2 * ceil(log2(n))),
-        (all_reduce("naive"), lambda n: 2 * (n - 1)),
-        (all_reduce("direct"), lambda n: n - 1),
-        (all_reduce("two_shot"), lambda n: 2 * (n - 1)),
-        (broadcast("naive"), lambda n: n - 1),
-        (broadcast("tree"), lambda n: ceil(log2(n))),
-        (md.barrier, lambda n: ceil(log2(n))),
-    ],
-    ids=["ring", "tree", "naive", "direct", "two-shot", "naive broadcast", "tree broadcast", "barrier"],
-)
-def test_steps(ranks, size, call, expected):
-    logs = ranks(size).run(recorded, call, timeout=30)
-    assert steps(logs) == expected(size)
-
-
-@pytest.mark.parametrize("size", [2, 4, 8])
-def test_halving_doubling(ranks, size):
-    assert steps(ranks(size).run(recorded, all_reduce("halving_doubling"), timeout=30)) == 2 * log2(size)
+def test_steps(ranks, size):
+    expected = [of_ranks(size) for of_ranks in STEPS.values()]
+    found = [steps(ranks(size).run(recorded, call)) for call in STEPS]
+    assert [None if want is None else have for have, want in zip(found, expected, strict=True)] == expected
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_time_of_a_ring(ranks, size):
     alpha, beta = 3.0, 0.25
-    flights = replay(ranks(size).run(recorded, all_reduce("ring"), timeout=30), lambda nbytes: alpha + beta * nbytes)
+    flights = replay(ranks(size).run(recorded, all_reduce("ring")), lambda nbytes: alpha + beta * nbytes)
     nbytes = ELEMENTS * 4 // size
     assert max(flight.end for flight in flights) == 2 * (size - 1) * (alpha + beta * nbytes)
     assert len(flights) == size * 2 * (size - 1) and {flight.nbytes for flight in flights} == {nbytes}
@@ -68,17 +63,14 @@ def test_a_rank_receives_one_message_at_a_time(ranks):
         for source in range(1, world.size if world.rank == 0 else 0):
             md.recv(x, source, world)
 
-    flights = replay(ranks(4).run(recorded, everybody_to_rank_0, timeout=30))
+    flights = replay(ranks(4).run(recorded, everybody_to_rank_0))
     assert [(flight.source, flight.start, flight.end) for flight in flights] == [(1, 0, 1), (2, 1, 2), (3, 2, 3)]
 
 
-def test_a_missing_log_is_reported():
+def test_a_missing_log_is_reported_and_nothing_may_be_sent():
     entry = trace.PointToPoint("wait", "receive", 1, 0, 0, 8)
     with pytest.raises(ValueError, match="in no log"):
         replay([[entry], []])
-
-
-def test_nothing_was_sent():
     assert replay([[], []]) == [] and steps([[], []]) == 0
 
 
@@ -95,4 +87,4 @@ def test_a_message_that_is_known_to_be_there_has_been_waited_for(ranks):
         if message:
             message.wait()
 
-    assert steps(ranks(4).run(recorded, chain, timeout=30)) == 3
+    assert steps(ranks(4).run(recorded, chain)) == 3

@@ -1,5 +1,7 @@
 """Stragglers: found in noise, by their factor and from the step on in which they began; healthy ranks never."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -29,20 +31,11 @@ def test_factors_by_hand():
     assert slow_ranks([[1, 2.5]]) == {1: 2.5} and slow_ranks([[5, 2]]) == {0: 2.5}  # of two the other is the measure
     assert slow_ranks([[1, 3, 1, 4, 1, 1, 1]]) == {1: 3, 3: 4}  # two of seven do not hide each other
     assert slow_ranks([[1, 1.75], [1, 1.75]]) == {} and slow_ranks([[1, 1.2, 1]], threshold=1.1) == {1: 1.2}
-
-
-def test_a_fast_rank_makes_nobody_slow():
-    assert slow_ranks([[1, 1, 0.2, 1]]) == {}
-
-
-def test_one_rank_has_nobody_to_be_compared_with():
-    assert slow_ranks(np.ones((7, 1))) == {} and slow_ranks(np.ones((0, 4))) == {}
+    assert slow_ranks([[1, 1, 0.2, 1]]) == {}  # a fast rank makes nobody slow
+    assert slow_ranks([[1, THRESHOLD]]) == {} and list(slow_ranks([[1, np.nextafter(THRESHOLD, 9)]])) == [1]
+    assert slow_ranks(np.ones((7, 1))) == {} and slow_ranks(np.ones((0, 4))) == {}  # nobody to be compared with
     watch = StragglerWatch([[0], [1]])
     assert [watch.add(rank, step, 1 + 9.0 * rank) for step in range(20) for rank in (0, 1)] == [[]] * 40
-
-
-def test_a_rank_is_slow_above_the_threshold_alone():
-    assert slow_ranks([[1, THRESHOLD]]) == {} and list(slow_ranks([[1, np.nextafter(THRESHOLD, 9)]])) == [1]
 
 
 # A run
@@ -66,15 +59,9 @@ def test_whatever_the_times_what_is_told_makes_sense(seed):
         assert news == watch.found
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 7])
-def test_noise_names_nobody(ranks):
-    for seed in range(10):
+def test_a_straggler_is_named_once_within_a_window_and_noise_names_nobody():
+    for ranks, seed in product((2, 3, 7), range(10)):
         assert watched(times(200, ranks, seed))[0].found == []
-
-
-@pytest.mark.parametrize("ranks", [2, 3, 7])
-def test_a_straggler_is_named_once_within_a_window(ranks):
-    for seed in range(10):
         seconds = times(60, ranks, seed)
         seconds[20:, 1] *= 3
         watch, news = watched(seconds)
@@ -97,20 +84,10 @@ def test_a_rank_that_recovers_is_no_straggler_any_more_and_may_become_one_again(
     ]
 
 
-def test_the_factor_follows_what_comes_later():
-    seconds = np.full((40, 3), 0.1)
-    seconds[5:, 0], seconds[10:, 0] = 0.2, 0.4
-    (straggler,) = watched(seconds)[0].found
-    assert straggler == Straggler(0, pytest.approx(4), 5)
-
-
-def test_two_stragglers_are_told_apart():
-    seconds = np.full((30, 7), 0.1)
-    seconds[3:, 1], seconds[12:, 4] = 0.3, 0.9
-    assert watched(seconds)[0].found == [Straggler(1, pytest.approx(3), 3), Straggler(4, pytest.approx(9), 12)]
-
-
-def test_nobody_is_judged_by_the_first_steps():
+def test_factors_follow_what_comes_later_two_stragglers_are_told_apart_and_first_steps_judge_nobody():
+    seconds = np.full((40, 7), 0.1)
+    seconds[5:, 0], seconds[10:, 0], seconds[12:, 4] = 0.2, 0.4, 0.9
+    assert watched(seconds)[0].found == [Straggler(0, pytest.approx(4), 5), Straggler(4, pytest.approx(9), 12)]
     seconds = np.full((20, 2), 0.1)
     seconds[:3, 0] = 9
     assert watched(seconds)[0].found == []
