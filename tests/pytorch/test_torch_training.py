@@ -43,67 +43,48 @@ def train(net, groups, after_step) -> tuple[list[float], list[str]]:
     return losses, hashes
 
 
-def ddp_on(groups, group) -> tuple[list[float], list[str]]:
+def ddp(groups, group):
     net = DistributedDataParallel(model(), process_group=group, bucket_cap_mb=0.1)
     return train(net, groups, lambda: [each for p in net.parameters() for each in (p, p.grad)])
 
 
-def both_ddp(groups):
-    ours, theirs = (ddp_on(groups, group) for group in groups.both)
+def fsdp2(groups, group, **policy):
+    net, mesh = model(), DeviceMesh.from_group(group, "cpu")
+    for layer in (net[0], net[3], net[5], net):
+        fully_shard(layer, mesh=mesh, mp_policy=MixedPrecisionPolicy(**policy))
+    return train(net, groups, lambda: [each.full_tensor() for p in net.parameters() for each in (p, p.grad)])
+
+
+def fsdp2_in_bfloat16(groups, group):
+    return fsdp2(groups, group, param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+
+def fsdp1(groups, group):
+    """The first FSDP frees its parameters by resizing their storage."""
+    net = FullyShardedDataParallel(model(), group, device_id=torch.device("cpu"))
+    return train(net, groups, lambda: list(net.parameters()))
+
+
+def on_both(groups, trained):
+    """Whether minidist and gloo give the same losses and bits; and the hashes of minidist's."""
+    ours, theirs = (trained(groups, group) for group in groups.both)
     return ours == theirs, ours[1]
 
 
 @pytest.mark.long
-def test_ddp_has_the_bits_of_ddp_on_gloo(torch_ranks):
+@pytest.mark.parametrize("trained", [ddp, fsdp2, fsdp2_in_bfloat16, fsdp1])
+def test_it_has_the_bits_of_gloo(torch_ranks, trained):
     """On two ranks a sum has two terms, and a + b has the bits of b + a. So there is one right answer."""
-    first, second = torch_ranks(2)(both_ddp)
+    first, second = torch_ranks(2)(on_both, trained)
     assert first[0] and second[0]
-    assert first[1] == second[1]
+    assert trained is fsdp1 or first[1] == second[1]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("size", [3, 4])
 def test_ddp_leaves_the_same_bits_on_every_rank(torch_ranks, size):
-    _, hashes = zip(*torch_ranks(size)(both_ddp), strict=True)
+    _, hashes = zip(*torch_ranks(size)(on_both, ddp), strict=True)
     assert hashes == (hashes[0],) * size
-
-
-def fsdp_on(groups, group, policy) -> tuple[list[float], list[str]]:
-    net, mesh = model(), DeviceMesh.from_group(group, "cpu")
-    for layer in (net[0], net[3], net[5], net):
-        fully_shard(layer, mesh=mesh, mp_policy=policy)
-    return train(net, groups, lambda: [each.full_tensor() for p in net.parameters() for each in (p, p.grad)])
-
-
-def both_fsdp(groups, policy):
-    ours, theirs = (fsdp_on(groups, group, policy) for group in groups.both)
-    return ours == theirs
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "policy",
-    [
-        MixedPrecisionPolicy(),
-        pytest.param(MixedPrecisionPolicy(torch.bfloat16, torch.float32), id="bfloat16"),
-    ],
-)
-def test_fsdp2_has_the_bits_of_fsdp2_on_gloo(torch_ranks, policy):
-    assert torch_ranks(2)(both_fsdp, policy) == [True, True]
-
-
-def both_first_fsdp(groups):
-    """The first FSDP frees its parameters by resizing their storage."""
-    found = []
-    for group in groups.both:
-        net = FullyShardedDataParallel(model(), group, device_id=torch.device("cpu"))
-        found.append(train(net, groups, lambda net=net: list(net.parameters())))
-    return found[0] == found[1]
-
-
-@pytest.mark.long
-def test_fsdp1_has_the_bits_of_fsdp1_on_gloo(torch_ranks):
-    assert torch_ranks(2)(both_first_fsdp) == [True, True]
 
 
 def tensor_parallel(groups):
