@@ -1,4 +1,7 @@
-"""What is refused, before any rank starts: in one line, always by a ValueError, and in the words of refusals.txt."""
+"""What is refused, before any rank starts: in one line, always by a ValueError, and in the words of refused.txt.
+
+``PYTHONPATH=tests:. COLUMNS=100 python tests/verify/test_refused.py`` writes them anew; look at what git shows.
+"""
 
 import random
 from dataclasses import asdict, fields
@@ -7,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from refusals import check_refusals
+from refusals import check_refusals, written_anew
 from verify.sameness import difference
 from verify.settings import MOST_RANKS, Case, drawn
 
@@ -17,7 +20,7 @@ from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run
 
-FILE = Path(__file__).with_name("refusals.txt")
+FILE = Path(__file__).with_name("refused.txt")
 CONFIG = {field.name for field in fields(TrainConfig)}
 UNUSUAL = {int: (-1, 0, 1, 2, 3, 7, 65, 10**20), float: (-1.0, 0.0, inf, nan), str: ("", "x", "1+x", "²")}
 SIZES = {"steps": 3, "layers": 8, "width": 24, "context": 24, "global_batch": 16, "experts": 12}  # that run in no time
@@ -37,10 +40,7 @@ def test_messages(tmp_path, monkeypatch):
 
 def test_long_numbers_are_not_repeated():
     for call, words in (
-        (
-            lambda: refused("dp=" + "9" * 5000),
-            r"999... \(5000 characters\) is not a whole number",
-        ),  # for Python too long
+        (lambda: refused("dp=" + "9" * 5000), r"999... \(5000 characters\) is not a whole number"),
         (lambda: refused("tp=" + "9" * 400), r"999... \(400 characters\) is too large"),
         (lambda: refused("compress=powersgd:" + "9" * 5000), r"(?s)^.{,5200}$"),
         (lambda: refused(steps=10**400), r"steps must be below 2\^63"),
@@ -94,3 +94,7 @@ def test_what_is_accepted_runs_and_keeps_the_bits(ranks, tmp_path):
             cases.append(Case(config, layout, False, {}))
     wrong = {str(case): difference(ranks, case, tmp_path / str(number)) for number, case in enumerate(cases)}
     assert not {case: what for case, what in wrong.items() if what}
+
+
+if __name__ == "__main__":
+    FILE.write_text(written_anew(FILE, dict(globals())), encoding="utf-8")
