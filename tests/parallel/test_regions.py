@@ -1,15 +1,11 @@
 """Runs against NumPy's own indexing: a region says where each element of a part is, however often it was cut."""
 
 import random
+from itertools import pairwise
 
 import numpy as np
-import pytest
 
 from minidist.parallel.tools.regions import Region, overlaps
-
-
-def places(region: Region) -> list[int]:
-    return [place for start, stop in region.runs for place in range(start, stop)]
 
 
 def cut_at_random(rng: random.Random, shape: tuple[int, ...]) -> tuple[Region, np.ndarray]:
@@ -29,27 +25,16 @@ def cut_at_random(rng: random.Random, shape: tuple[int, ...]) -> tuple[Region, n
     return region, expected
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(200))
-def test_cuts_and_stretches_are_those_of_numpy(seed):
-    rng = random.Random(seed)
-    shape = tuple(rng.randrange(1, 6) for _ in range(rng.randrange(1, 5)))
-    region, expected = cut_at_random(rng, shape)
-    assert places(region) == expected.reshape(-1).tolist()
-    assert region.size == expected.size
-    assert all(start < stop for start, stop in region.runs)
-    assert all(
-        one[1] != two[0] for one, two in zip(region.runs, region.runs[1:], strict=False)
-    )  # touching ones are joined
-
-
-@pytest.mark.parametrize("seed", range(200))
-def test_what_overlaps_is_copied_to_its_place(seed):
-    rng = random.Random(seed)
-    shape = tuple(rng.randrange(1, 6) for _ in range(rng.randrange(1, 4)))
-    (wanted, at), (there, stored) = cut_at_random(rng, shape), cut_at_random(rng, shape)
-    values = np.full(wanted.size, -1)
-    for here, other, length in overlaps(wanted.runs, there.runs):
-        values[here : here + length] = stored.reshape(-1)[other : other + length]
-    common = np.isin(at.reshape(-1), stored.reshape(-1))
-    assert np.array_equal(values, np.where(common, at.reshape(-1), -1))
+def test_cuts_are_those_of_numpy_and_what_overlaps_is_copied_to_its_place():
+    for seed in range(300):
+        rng = random.Random(seed)
+        shape = tuple(rng.randrange(1, 6) for _ in range(rng.randrange(1, 5)))
+        (wanted, at), (there, stored) = cut_at_random(rng, shape), cut_at_random(rng, shape)
+        assert [place for run in wanted.runs for place in range(*run)] == at.reshape(-1).tolist(), seed
+        assert wanted.size == at.size and all(start < stop for start, stop in wanted.runs)
+        assert all(one[1] != two[0] for one, two in pairwise(wanted.runs))  # touching ones are joined
+        values = np.full(wanted.size, -1)
+        for here, other, length in overlaps(wanted.runs, there.runs):
+            values[here : here + length] = stored.reshape(-1)[other : other + length]
+        common = np.isin(at.reshape(-1), stored.reshape(-1))
+        assert np.array_equal(values, np.where(common, at.reshape(-1), -1)), seed

@@ -78,32 +78,30 @@ def test_actions_as_text():
     for text in ("F0", "1X2", "1F", "1f2", " 1F2", "-1F0", "１F0", ""):
         with pytest.raises(ValueError, match="is not an action: write stage"):
             Action.parse(text)
+    with pytest.raises(ValueError, match="takes micro-batches in rounds of 4, which do not divide 6"):
+        schedule("interleaved", 4, 6, 2)
 
 
 def parsed(*ranks: str) -> list[list[Action]]:
     return [[Action.parse(text) for text in rank.split()] for rank in ranks]
 
 
-@pytest.mark.parametrize(
-    ("ranks", "message"),
-    [
-        (
-            ("0F0 0B0", "1F0"),
-            "micro-batch 0 must go through stage 1 once forward .* but there are 1 F, 0 B, 0 I and 0 W",
-        ),
-        (("0F0 0F0 0B0", "1F0 1B0"), "stage 0 once forward .* 2 F"),
+def test_what_the_checker_refuses():
+    for ranks, message in (
+        (("0F0 0B0", "1F0"), "micro-batch 0 must go through stage 1 once forward"),
+        (("0F0 0B0", "1F0"), "but there are 1 F, 0 B, 0 I and 0 W"),
+        (("0F0 0F0 0B0", "1F0 1B0"), "2 F"),
         (("0F0 0B0 0I0 0W0", "1F0 1B0"), "1 F, 1 B, 1 I and 1 W"),
         (("0F0 0I0", "1F0 1B0"), "1 F, 0 B, 1 I and 0 W"),
         (("0F0 0B0", "1F0 1B0 0F1"), "stage 0 is on rank 0, and 0F1 on rank 1"),
         (("0F0 0B0", "2F0 2B0"), "no rank has stage 1, and there is a stage 2"),
-        (("0F0 0B0 0F1 0B1", "1F0 1B0 1F1 1B1"), "0[FB]1: there are only 1 micro-batches"),
+        (("0F0 0B0 0F1 0B1", "1F0 1B0 1F1 1B1"), "1: there are only 1 micro-batches"),
         (("0B0 0F0", "1F0 1B0"), "rank 0 is at 0B0, which needs 0F0 and 1B0 or 1I0"),
         (("0F0 0W0 0I0", "1F0 1B0"), "rank 0 is at 0W0, which needs 0I0"),
-    ],
-)
-def test_what_the_checker_refuses(ranks, message):
-    with pytest.raises(ScheduleError, match=message):
-        check_schedule(parsed(*ranks), 1)
+    ):
+        with pytest.raises(ScheduleError) as caught:
+            check_schedule(parsed(*ranks), 1)
+        assert message in str(caught.value)
 
 
 def test_a_circle_of_ranks_is_told():
@@ -145,8 +143,3 @@ def test_every_swap_of_two_neighbours_is_judged_like_the_simulation():
             with pytest.raises(ScheduleError):
                 check_schedule(swapped, 4)
     assert refused == 4  # most swaps only make a rank wait longer
-
-
-def test_interleaved_needs_whole_rounds():
-    with pytest.raises(ValueError, match="takes micro-batches in rounds of 4, which do not divide 6"):
-        schedule("interleaved", 4, 6, 2)

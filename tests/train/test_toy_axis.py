@@ -3,8 +3,6 @@
 from functools import partial
 from unittest import mock
 
-import pytest
-
 from minidist.backend import xp
 from minidist.comm.collectives import broadcast
 from minidist.comm.mesh import init_device_mesh
@@ -61,23 +59,16 @@ def train_with_the_toy(world, config, layout, options, axis=OptimizerByTurns):
         return trainer.train_rank(world, config, layout, options)
 
 
-@pytest.fixture(scope="module")
-def reference(ranks):
-    return trainer.run(ranks(1), CONFIG, Layout())
-
-
-def test_a_toy_axis_lands_on_the_hash(ranks, reference):
-    result = trainer.run(ranks(6), CONFIG, Layout(dp=6), rank_function=train_with_the_toy)
-    assert {rank.fingerprint for rank in result.ranks} == {reference.fingerprint}
-    rows = [row for row in result.ranks[0].collectives if row["axis"] == "turns" and row["name"] == "all_reduce"]
-    assert sum(row["calls"] for row in rows) == 3  # the norm's largest, count and total cross the axis; losses do not
-
-
 class EveryoneCountsEverything(Axis):
     """Replicas that claim to be shards: the gradient norm counts every parameter three times."""
 
 
-def test_an_axis_that_answers_wrongly_is_found(ranks, reference):
+def test_a_toy_axis_lands_on_the_hash_and_one_that_answers_wrongly_is_found(ranks):
+    reference = trainer.run(ranks(1), CONFIG, Layout())
+    result = trainer.run(ranks(6), CONFIG, Layout(dp=6), rank_function=train_with_the_toy)
+    assert {rank.fingerprint for rank in result.ranks} == {reference.fingerprint}
+    rows = [row for row in result.ranks[0].collectives if row["axis"] == "turns" and row["name"] == "all_reduce"]
+    assert sum(row["calls"] for row in rows) == 3  # the norm's largest, count and total cross the axis; losses do not
     wrong = partial(train_with_the_toy, axis=EveryoneCountsEverything)
     result = trainer.run(ranks(6), CONFIG, Layout(dp=6), rank_function=wrong)
     assert all(rank.fingerprint != reference.fingerprint for rank in result.ranks)

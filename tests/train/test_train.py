@@ -6,6 +6,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+import minidist as md
 from minidist import trace
 from minidist.nn.data import load_corpus, micro_batch, validation_batches
 from minidist.nn.gpt import GPT
@@ -19,18 +20,9 @@ from minidist.train.result import RunOptions
 from minidist.train.trainer import run, train_rank
 
 CONFIG = TrainConfig(
-    layers=1,
-    heads=2,
-    width=16,
-    context=8,
-    global_batch=6,
-    micro_batch=2,
-    steps=4,
-    warmup=2,
-    clip=0.3,
-    dropout=0.2,
+    layers=1, heads=2, width=16, context=8, global_batch=6, micro_batch=2, steps=4, warmup=2, clip=0.3, dropout=0.2,
     seed=5,
-)
+)  # fmt: skip
 
 
 def by_hand(config):
@@ -43,9 +35,8 @@ def by_hand(config):
         model.zero_grad()
         loss_sum = 0.0
         for index in range(config.global_batch // config.micro_batch):
-            batch = micro_batch(
-                corpus, config.seed, step, index * config.micro_batch, config.micro_batch, config.context
-            )
+            first = index * config.micro_batch
+            batch = micro_batch(corpus, config.seed, step, first, config.micro_batch, config.context)
             loss = model(*batch, DropoutRNG(config.seed, step, index))
             loss.backward()
             loss_sum += float(loss.item())
@@ -65,23 +56,13 @@ def test_the_loop_is_the_one_written_by_hand(ranks):
     assert result.fingerprint == fingerprint(model, optimizer, losses)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"lr": 2e-3},
-        {"warmup": 1},
-        {"clip": 0.2},
-        {"weight_decay": 0.2},
-        {"dropout": 0.1},
-        {"seed": 6},
-        {"micro_batch": 3},
-        {"global_batch": 8},
-        {"text": __file__},
-    ],
-    ids=str,
-)
-def test_every_setting_shows_in_the_fingerprint(ranks, change):
-    assert run(ranks(1), CONFIG, Layout()).fingerprint != run(ranks(1), replace(CONFIG, **change), Layout()).fingerprint
+def test_every_setting_shows_in_the_fingerprint(ranks):
+    changes = [
+        {}, {"lr": 2e-3}, {"warmup": 1}, {"clip": 0.2}, {"weight_decay": 0.2}, {"dropout": 0.1}, {"seed": 6},
+        {"micro_batch": 3}, {"global_batch": 8}, {"text": __file__},
+    ]  # fmt: skip
+    found = [run(ranks(1), replace(CONFIG, steps=3, **change), Layout()).fingerprint for change in changes]
+    assert len(set(found)) == len(changes)
 
 
 def test_the_fingerprint_covers_names_weights_moments_and_losses():
@@ -157,16 +138,8 @@ def test_stopping_early(ranks):
     assert set(part.arrays) == set(state(*by_hand(CONFIG)[1:]))
 
 
-def test_a_cluster_of_another_size_is_refused(ranks):
-    with pytest.raises(ValueError, match="layout dp=3 needs 3 ranks, but the cluster has 2"):
-        run(ranks(2), CONFIG, Layout(dp=3))
-
-
 def test_traffic_is_that_of_the_training_alone(ranks):
     def noisy(world, config, layout, options):
-        import minidist as md
-        from minidist.train.trainer import train_rank
-
         md.all_reduce(np.ones(1000), group=world)
         return train_rank(world, config, layout, options)
 

@@ -50,6 +50,14 @@ def test_long_numbers_are_not_repeated():
             call()
 
 
+def test_a_layout_reads_what_it_writes_and_numbers_in_the_usual_forms():
+    assert [case.layout for case in drawn(500) if Layout.parse(str(case.layout)) != case.layout] == []
+    layout = Layout.parse("dp=+2, bucket_mb=5e-1")
+    assert (layout.dp, layout.bucket_mb) == (2, 0.5)
+    assert Layout.parse("bucket_mb=inf").bucket_mb == inf
+    assert Layout.parse("pp=2,stages=01+2").layers_of_stages == [1, 2]
+
+
 def altered(rng: random.Random) -> tuple[TrainConfig, Layout] | str:
     """A case with up to four settings of another one, or unusual ones; or why there is none."""
     one, *others = rng.choices(drawn(500), k=5)
