@@ -31,11 +31,7 @@ def same_bits(a, b) -> bool:
 
 def cuts(heads: int) -> list[list[slice]]:
     """The heads in one part, in two parts of different sizes, and one by one."""
-    return [
-        [slice(0, heads)],
-        [slice(0, 1), slice(1, heads)],
-        [slice(i, i + 1) for i in range(heads)],
-    ]
+    return [[slice(0, heads)], [slice(0, 1), slice(1, heads)], [slice(i, i + 1) for i in range(heads)]]
 
 
 def gradient_of(function, *arrays):
@@ -46,52 +42,38 @@ def gradient_of(function, *arrays):
     return output.data, [tensor.grad for tensor in tensors]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_some_of_the_heads_have_the_bits_of_all_of_them(shape):
-    heads, samples, length, width = shape
-    x = draw(samples, length, width)
-    head_width = width // heads
-    weights = {
-        "qkv": draw(heads, width, 3 * head_width),
-        "qkv_bias": draw(heads, 3 * head_width),
-        "out": draw(heads, head_width, width),
-        "fc": draw(heads, width, 4 * head_width),
-        "fc_bias": draw(heads, 4 * head_width),
-        "proj": draw(heads, 4 * head_width, width),
-    }
-    upstream = draw(samples, length, width)
+def test_some_of_the_heads_have_the_bits_of_all_of_them():
+    """And sums over heads are the same from partial sums in float64, in any order."""
+    for heads, samples, length, width in SHAPES:
+        x, y, upstream = draw(samples, length, width), draw(heads, samples, length, width), draw(samples, length, width)
+        each = width // heads
+        shapes = {
+            "qkv": (width, 3 * each), "qkv_bias": (3 * each,), "out": (each, width), "fc": (width, 4 * each),
+            "fc_bias": (4 * each,), "proj": (4 * each, width),
+        }  # fmt: skip
+        weights = {name: draw(heads, *shape) for name, shape in shapes.items()}
 
-    def run(part: slice):
-        """These heads' part of an attention and an MLP: partial sums in float64, and gradients."""
-        p = {name: Tensor(weight[part], requires_grad=True) for name, weight in weights.items()}
-        count = len(p["qkv"].data)
-        inputs = Tensor(np.broadcast_to(x, (count, *x.shape)), requires_grad=True)
-        attended = functional.linear(causal_attention(functional.linear(inputs, p["qkv"], p["qkv_bias"])), p["out"])
-        hidden = functional.linear(functional.gelu(functional.linear(inputs, p["fc"], p["fc_bias"])), p["proj"])
-        for output in (attended, hidden):
-            output.backward(np.broadcast_to(upstream, output.shape))
-        return [attended.data, hidden.data, inputs.grad, *(tensor.grad for tensor in p.values())]
+        def run(part: slice, x=x, upstream=upstream, weights=weights):
+            """These heads' part of an attention and an MLP: partial sums in float64, and gradients."""
+            p = {name: Tensor(weight[part], requires_grad=True) for name, weight in weights.items()}
+            inputs = Tensor(np.broadcast_to(x, (len(p["qkv"].data), *x.shape)), requires_grad=True)
+            attended = functional.linear(causal_attention(functional.linear(inputs, p["qkv"], p["qkv_bias"])), p["out"])
+            hidden = functional.linear(functional.gelu(functional.linear(inputs, p["fc"], p["fc_bias"])), p["proj"])
+            for output in (attended, hidden):
+                output.backward(np.broadcast_to(upstream, output.shape))
+            return [attended.data, hidden.data, inputs.grad, *(tensor.grad for tensor in p.values())]
 
-    whole = run(slice(None))
-    for parts in cuts(heads):
-        pieces = [run(part) for part in parts]
-        for expected, *found in zip(whole, *pieces, strict=True):
-            assert same_bits(np.concatenate(found), expected)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_sums_over_heads_have_the_same_bits_from_partial_sums(shape):
-    heads, samples, length, width = shape
-    y = draw(heads, samples, length, width)
-    whole = functional.reduce_from_heads(Tensor(y)).data
-    x = Tensor(y[0], requires_grad=True)
-    functional.copy_to_heads(x, heads).backward(y)  # the conjugate: its backward is the same sum
-    assert same_bits(x.grad.astype(np.float32), whole) and (x.grad == whole).all()
-    for parts in cuts(heads):
-        partials = [functional.sum_over_heads(y[part]) for part in parts]  # (B, T, C) each
-        assert all(array.dtype == np.float64 for array in partials)
-        for order in (partials, partials[::-1]):
-            assert same_bits(np.sum(order, axis=0).astype(np.float32), whole)
+        whole, total = run(slice(None)), functional.reduce_from_heads(Tensor(y)).data
+        for parts in cuts(heads):
+            for expected, *found in zip(whole, *map(run, parts), strict=True):
+                assert same_bits(np.concatenate(found), expected)
+            partials = [functional.sum_over_heads(y[part]) for part in parts]  # (B, T, C) each
+            assert all(array.dtype == np.float64 for array in partials)
+            for order in (partials, partials[::-1]):
+                assert same_bits(np.sum(order, axis=0).astype(np.float32), total)
+        x = Tensor(y[0], requires_grad=True)
+        functional.copy_to_heads(x, heads).backward(y)  # the conjugate: its backward is the same sum
+        assert same_bits(x.grad.astype(np.float32), total) and (x.grad == total).all()
 
 
 class Together:
@@ -113,24 +95,26 @@ class Together:
             return list(pool.map(work, range(len(self.parts)), self.parts))
 
 
-@pytest.mark.parametrize(("heads", "vocab"), [(4, 256), (6, 256), (4, 3)])
-def test_cross_entropy_of_a_vocabulary_in_parts(heads, vocab):
-    width = -(-vocab // heads)
-    logits = 3 * draw(heads, 2, 9, width)
-    targets = np.random.default_rng(0).integers(0, vocab, (2, 9))
-    whole_loss, (whole_gradient,) = gradient_of(lambda x: cross_entropy(x, targets, vocab), logits)
-    for parts in cuts(heads):
-        together = Together(parts)
+def test_cross_entropy_of_a_vocabulary_in_parts():
+    for heads, vocab in ((4, 256), (6, 256), (4, 3)):
+        width = -(-vocab // heads)
+        logits = 3 * draw(heads, 2, 9, width)
+        targets = np.random.default_rng(0).integers(0, vocab, (2, 9))
 
-        def work(number: int, part: slice, together=together):
-            all_max = partial(together.all_reduce, number, np.max)
-            all_sum = partial(together.all_reduce, number, np.sum)
-            first = part.start * width
-            return gradient_of(lambda x: cross_entropy(x, targets, vocab, first, all_max, all_sum), logits[part])
+        def loss_of(logits, *first_and_joins, targets=targets, vocab=vocab):
+            return gradient_of(lambda x: cross_entropy(x, targets, vocab, *first_and_joins), logits)
 
-        outcomes = together.run(work)
-        assert all(same_bits(loss, whole_loss) for loss, _ in outcomes)
-        assert same_bits(np.concatenate([gradient for _, (gradient,) in outcomes]), whole_gradient)
+        whole_loss, (whole_gradient,) = loss_of(logits)
+        for parts in cuts(heads):
+            together = Together(parts)
+
+            def work(number: int, part: slice, join=together.all_reduce, logits=logits, width=width, loss_of=loss_of):
+                joins = (partial(join, number, combine) for combine in (np.max, np.sum))
+                return loss_of(logits[part], part.start * width, *joins)
+
+            outcomes = together.run(work)
+            assert all(same_bits(loss, whole_loss) for loss, _ in outcomes)
+            assert same_bits(np.concatenate([gradient for _, (gradient,) in outcomes]), whole_gradient)
 
 
 def test_layer_norm_has_the_same_bits_for_some_of_the_tokens():
@@ -141,22 +125,22 @@ def test_layer_norm_has_the_same_bits_for_some_of_the_tokens():
         assert same_bits(found, np.ascontiguousarray(whole[:, part]))
 
 
-@pytest.mark.parametrize(
-    ("operation", "shape"),
-    [
-        (lambda x, part, p: functional.layer_norm(x, p, Tensor(np.zeros(48, np.float32))), (48,)),
-        (lambda x, part, p: functional.layer_norm(x, Tensor(np.zeros(48, np.float32)), p), (48,)),
-        (lambda x, part, p: x + p, (48,)),
-        (lambda x, part, p: functional.embedding(p, TOKENS[part]), (4, 3, 48)),
-        (lambda x, part, p: functional.add_positions(x, p), (64, 48)),
-    ],
-    ids=["gain", "norm bias", "bias", "embedding", "positions"],
-)
-def test_gradients_summed_over_tokens_do_not_show_how_the_tokens_are_cut(operation, shape):
-    x, weights = draw(4, 64, 48), 1 + draw(4, 64, 48)
+TOKENS = np.random.default_rng(0).integers(0, 12, (4, 64))
 
-    def gradient(parts) -> np.ndarray:
+
+def test_gradients_summed_over_tokens_do_not_show_how_the_tokens_are_cut():
+    x, weights, zeros = draw(4, 64, 48), 1 + draw(4, 64, 48), Tensor(np.zeros(48, np.float32))
+    operations = {
+        "gain": (lambda x, part, p: functional.layer_norm(x, p, zeros), (48,)),
+        "norm bias": (lambda x, part, p: functional.layer_norm(x, zeros, p), (48,)),
+        "bias": (lambda x, part, p: x + p, (48,)),
+        "embedding": (lambda x, part, p: functional.embedding(p, TOKENS[part]), (4, 3, 48)),
+        "positions": (lambda x, part, p: functional.add_positions(x, p), (64, 48)),
+    }
+
+    def gradient(name: str, parts) -> np.ndarray:
         """The sum over the parts, as ranks would take it that each have some of the tokens: before it is rounded."""
+        operation, shape = operations[name]
         parameter, partial_sums = Tensor(draw(*shape), requires_grad=True), []
         parameter.accumulate = partial_sums.append
         for part in parts:
@@ -164,12 +148,10 @@ def test_gradients_summed_over_tokens_do_not_show_how_the_tokens_are_cut(operati
         assert all(partial.dtype == np.float64 for partial in partial_sums)
         return sum(partial_sums).astype(np.float32)
 
-    whole = gradient([slice(0, 4)])
-    assert same_bits(gradient([slice(0, 1), slice(1, 4)]), whole)
-    assert same_bits(gradient([slice(i, i + 1) for i in (2, 0, 3, 1)]), whole)
-
-
-TOKENS = np.random.default_rng(0).integers(0, 12, (4, 64))
+    for name in operations:
+        whole = gradient(name, [slice(0, 4)])
+        assert same_bits(gradient(name, [slice(0, 1), slice(1, 4)]), whole), name
+        assert same_bits(gradient(name, [slice(i, i + 1) for i in (2, 0, 3, 1)]), whole), name
 
 
 def train_gradients(order, dtype=np.float64, config=None) -> list[np.ndarray]:
@@ -191,11 +173,8 @@ def test_micro_batches_in_another_order_give_the_same_bits():
     for seed in range(3):
         shuffled = train_gradients(np.random.default_rng(seed).permutation(8))
         assert all(same_bits(a, b) for a, b in zip(shuffled, expected, strict=True))
-
-
-def test_summing_gradients_in_float32_drifts():
-    expected, shuffled = train_gradients(range(8), np.float32), train_gradients(range(8)[::-1], np.float32)
-    assert not all(same_bits(a, b) for a, b in zip(shuffled, expected, strict=True))
+    rising, falling = train_gradients(range(8), np.float32), train_gradients(range(8)[::-1], np.float32)
+    assert not all(same_bits(a, b) for a, b in zip(rising, falling, strict=True))  # which is what float64 sums are for
 
 
 def test_dropout_repeats_by_name_and_differs_by_each_part_of_it():

@@ -421,16 +421,6 @@ def test_every_method_takes_every_shape_and_sends_what_it_says(ranks):
             assert abs(sum(each[-1] for each in found) - expected) < 0.5, (text, size)
 
 
-@pytest.mark.long
-def test_the_same_seed_has_the_same_bits_whatever_the_algorithm(ranks):
-    for text in METHODS:
-        found = [
-            np.array([sums for sums, *_ in on_ranks(ranks(5), text, "float32", 4, algorithm=algorithm)])
-            for algorithm in ("auto", "auto", "tree", "ring", "direct")
-        ]
-        assert all(np.array_equal(other, found[0]) for other in found), text
-
-
 def test_each_rank_and_step_and_parameter_rounds_by_a_chance_of_its_own(ranks):
     """Equal gradients on all ranks: if they rounded alike, the sum would be a multiple of what one sends."""
 
@@ -466,25 +456,27 @@ def test_of_no_parameter_are_factors_of_full_rank_smaller():
                 for tp in (n for n in range(1, config.heads + 1) if config.heads % n == 0):
                     heads, *rest = shape
                     assert method.factors(shape if heads != config.heads else (heads // tp, *rest)) is None, shape
-
-
-def test_lossy_methods_say_why_a_run_differs():
-    for method in LOSSY:
+    for method in LOSSY:  # of which a run differs, and says why
         reason = why_it_differs(CONFIG, Layout.parse(f"dp=2,compress={method}"))
         assert reason.startswith(f"compress={method} ") and "\n" not in reason
 
 
 @pytest.mark.long
-def test_a_lossy_run_repeats_to_the_bit(ranks):
-    """Whatever the algorithm, and whatever messages are cut into: only the parameters are compressed by themselves."""
-    plain = train(ranks, "dp=1").fingerprint
+def test_a_lossy_run_repeats_to_the_bit_and_learns(ranks):
+    """Whatever the algorithm, and whatever messages are cut into: only the parameters are compressed by themselves. It
+    comes within 15 percent of the loss that data parallelism comes to, from 5.5."""
+    plain, learning = train(ranks, "dp=1").fingerprint, replace(CONFIG, steps=40, layers=1, lr=1e-2, micro_batch=5)
+    right = train(ranks, "dp=2", learning).losses
+    assert right[0] > 5.4 and np.mean(right[-5:]) < 4
     for method in LOSSY:
-        first = train(ranks, f"dp=3,compress={method}").fingerprint
+        first = train(ranks, f"dp=5,compress={method}").fingerprint
         assert first != plain
-        for more in (",algorithm=tree", ",algorithm=ring,sync=bucketed,bucket_mb=0.01"):
-            assert train(ranks, f"dp=3,compress={method}{more}").fingerprint == first, method + more
+        for more in ("", ",algorithm=tree", ",algorithm=ring,sync=bucketed,bucket_mb=0.01"):
+            assert train(ranks, f"dp=5,compress={method}{more}").fingerprint == first, method + more
         if method in ("bf16", "int8"):
-            assert train(ranks, f"dp=3,compress={method}", replace(CONFIG, seed=1)).fingerprint != first
+            assert train(ranks, f"dp=5,compress={method}", replace(CONFIG, seed=1)).fingerprint != first
+        losses = train(ranks, f"dp=2,compress={method}", learning).losses
+        assert np.mean(losses[-5:]) < 1.15 * np.mean(right[-5:]), method
 
 
 def held_after_training(world, config, layout):
@@ -518,14 +510,3 @@ def test_replicas_stay_replicas(ranks):
                 assert len(set(copies)) <= 1, (method, split, name)
                 shared += len(copies) > 2
             assert shared
-
-
-@pytest.mark.long
-def test_every_method_learns(ranks):
-    """Within 15 percent of the loss that data parallelism comes to, from 5.5."""
-    config = replace(CONFIG, steps=40, layers=1, lr=1e-2, global_batch=8, micro_batch=4)
-    plain = train(ranks, "dp=2", config).losses
-    assert plain[0] > 5.4 and np.mean(plain[-5:]) < 4
-    for method in LOSSY:
-        losses = train(ranks, f"dp=2,compress={method}", config).losses
-        assert np.mean(losses[-5:]) < 1.15 * np.mean(plain[-5:]), method

@@ -1,5 +1,7 @@
 """Conjugate pairs: the gradient that the ranks find together is that of one process doing all of it."""
 
+from math import fsum
+
 import numpy as np
 import pytest
 
@@ -36,27 +38,21 @@ def forward_and_backward(group, name: str):
     return y.data, x.grad
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_mappings(ranks, size):
-    def results(name):
-        return ranks(size).run(forward_and_backward, name, timeout=LIMIT)
-
-    everyone = range(size)
-    total = sum(whole(rank) for rank in everyone)
-    total_gradient = sum(whole(100 + rank) for rank in everyone)
-    small = [part(whole(100 + rank), 0, size) for rank in everyone]
-    joined = np.concatenate([part(whole(rank), 0, size) for rank in everyone])
-    for rank in everyone:
-        y, gradient = results("copy_to_group")[rank]
-        assert np.array_equal(y, whole(rank)) and np.array_equal(gradient, total_gradient)
-        y, gradient = results("reduce_from_group")[rank]
-        assert np.array_equal(y, total) and np.array_equal(gradient, whole(100))
-        y, gradient = results("scatter_to_group")[rank]
-        assert np.array_equal(y, part(whole(0), rank, size)) and np.array_equal(gradient, np.concatenate(small))
-        y, gradient = results("all_gather_in_group")[rank]
-        assert np.array_equal(y, joined) and np.array_equal(gradient, part(total_gradient, rank, size))
-        y, gradient = results("reduce_scatter_in_group")[rank]
-        assert np.array_equal(y, part(total, rank, size)) and np.array_equal(gradient, np.concatenate(small))
+def test_mappings(ranks):
+    for size in (1, 2, 3):
+        everyone = range(size)
+        total, total_gradient = (sum(whole(first + rank) for rank in everyone) for first in (0, 100))
+        small = np.concatenate([part(whole(100 + rank), 0, size) for rank in everyone])
+        joined = np.concatenate([part(whole(rank), 0, size) for rank in everyone])
+        for name, expected in {  # of each rank: output, and gradient
+            "copy_to_group": [(whole(rank), total_gradient) for rank in everyone],
+            "reduce_from_group": [(total, whole(100))] * size,
+            "scatter_to_group": [(part(whole(0), rank, size), small) for rank in everyone],
+            "all_gather_in_group": [(joined, part(total_gradient, rank, size)) for rank in everyone],
+            "reduce_scatter_in_group": [(part(total, rank, size), small) for rank in everyone],
+        }.items():
+            for found, right in zip(ranks(size).run(forward_and_backward, name, timeout=LIMIT), expected, strict=True):
+                assert all(map(np.array_equal, found, right)), (name, size)
 
 
 def along_the_last_axis(world):
@@ -65,17 +61,14 @@ def along_the_last_axis(world):
     assert mine.flags.c_contiguous and mine.shape == (2, 3, 2)
     assert np.array_equal(mappings.join(mine, world, -1), x)
     assert np.array_equal(mappings.sum_and_split(x, world, 2), 3 * mine)
-    try:
+    with pytest.raises(ValueError) as caught:
         mappings.split(x, world, 0)
-    except ValueError as error:
-        return str(error)
+    return str(caught.value)
 
 
 def test_any_axis_and_sizes_that_do_not_divide(ranks):
-    assert (
-        ranks(3).run(along_the_last_axis, timeout=LIMIT)
-        == ["axis 0 of shape (2, 3, 6) has 2 entries, which 3 ranks do not divide"] * 3
-    )
+    expected = "axis 0 of shape (2, 3, 6) has 2 entries, which 3 ranks do not divide"
+    assert ranks(3).run(along_the_last_axis, timeout=LIMIT) == [expected] * 3
 
 
 def sums(world):
@@ -109,9 +102,7 @@ def test_mappings_take_any_order_and_sum_in_float64(ranks):
 
 
 def test_sums_are_rounded_once(ranks):
-    """Against exact sums: Python's fractions of the float32 numbers, rounded to float32."""
-    from math import fsum
-
+    """Against exact sums: Python's fsum of the float32 numbers, rounded to float32."""
     inputs = [np.random.default_rng(rank).standard_normal(5000).astype(np.float32) for rank in range(5)]
     exact = np.array([np.float32(fsum(column)) for column in zip(*inputs, strict=True)])
     results = ranks(5).run(sums, timeout=LIMIT)

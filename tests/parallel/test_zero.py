@@ -1,4 +1,4 @@
-"""ZeRO: the bytes that each rank holds, what overlaps, and that nothing is used before it is there or after it is gone."""
+"""ZeRO: what each rank holds, what overlaps, and that nothing is used before it is there or after it is gone."""
 
 from dataclasses import replace
 from unittest import mock

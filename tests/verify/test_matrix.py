@@ -9,13 +9,13 @@ from functools import partial
 
 import numpy as np
 import pytest
-from parallel.faults import FAULTS, one_overflow, train_with
+from parallel.faults import one_overflow, train_with
 from verify.sameness import difference
 from verify.settings import drawn, with_every_pair, with_every_value
 
 from minidist.analysis.pairs import triangle
 from minidist.cli import main as cli
-from minidist.comm import Deadlock, RankFailed
+from minidist.comm import RankFailed
 from minidist.nn.memory.recompute import MODES
 from minidist.nn.precision.policy import POLICIES
 from minidist.parallel.context import KINDS
@@ -95,24 +95,19 @@ def test_updates_vanish_without_master_weights(ranks):
     assert vanished(partial(train_with, "no_master_weights")) > vanished(None) + 0.3
 
 
-@pytest.mark.parametrize("text", ["dp=2,zero=1", "tp=2", "pp=2", "dp=2,zero=3,recompute=full"])
-def test_an_overflow_that_one_rank_sees_is_agreed_by_all(ranks, text):
-    config, layout = replace(SMALL, precision="fp16"), Layout.parse(text)
+def test_an_overflow_that_one_rank_sees_is_agreed_by_all(ranks):
+    """Two of the layouts, without agreement, are in the table of faults."""
+    config = replace(SMALL, precision="fp16")
     one = run(ranks(1), config, Layout(), rank_function=one_overflow)
-    found = run(ranks(2), config, layout, rank_function=one_overflow)
-    assert agrees(one, found)
-    assert {(rank.skipped_steps, rank.loss_scale) for rank in one.ranks + found.ranks} == {(1, 2.0**15)}
-    with pytest.raises((RankFailed, Deadlock), match=r"disagree|wait"):  # one rank has gone on to the norm
-        run(ranks(2), config, layout, rank_function=partial(train_with, "overflow_not_agreed"))
-    assert "overflow_not_agreed" in FAULTS
+    for text in ("dp=2,zero=1", "tp=2", "pp=2", "dp=2,zero=3,recompute=full"):
+        found = run(ranks(2), config, Layout.parse(text), rank_function=one_overflow)
+        assert agrees(one, found), text
+        assert {(rank.skipped_steps, rank.loss_scale) for rank in one.ranks + found.ranks} == {(1, 2.0**15)}
 
 
-def test_a_scale_chosen_by_hand_stays(ranks):
+def test_a_scale_chosen_by_hand_stays_and_a_run_that_diverges_says_so(ranks):
     (rank,) = run(ranks(1), replace(SMALL, precision="fp16", loss_scale=2.0**40), Layout()).ranks
     assert (rank.loss_scale, rank.skipped_steps) == (2.0**40, SMALL.steps)  # far too large
-
-
-def test_a_run_that_diverges_says_so(ranks):
     with pytest.raises(RankFailed, match=r"training diverged in step \d+: the loss is"):
         run(ranks(1), replace(SMALL, precision="fp16", lr=1e6, clip=1e9, steps=20), Layout())
 
@@ -130,41 +125,41 @@ def test_the_command_tells_the_scale(capsys):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("config", [WIDE, CHUNKED, SPARSE], ids=["one chunk", "four chunks", "experts"])
-def test_every_legal_combination_is_found(config):
+def test_every_legal_combination_is_found():
+    """And nothing else: against settings drawn at random, which the library judges one by one."""
     values = {
         "precision": POLICIES, "dp": range(1, 6), "zero": range(4), "shard": (0, 2), "tp": range(1, 6), "sp": (0, 1),
-        "ep": (1, 2, 3, 4) if config.experts else (1,),
-        "cp": (1, 1, 2, 3, 4), "cp_kind": KINDS, "pp": range(1, 6),
+        "ep": (1, 2, 3, 4), "cp": (1, 1, 2, 3, 4), "cp_kind": KINDS, "pp": range(1, 6),
         "schedule": ("naive", "gpipe", "1f1b", "interleaved", "zb-h1"), "virtual": (1, 2), "recompute": MODES,
     }  # fmt: skip
-    draws = random.Random(0)
-    everything = every_combination(config, 5)
-    found = {(c.precision, c.layout) for c in everything if c.experts != 0}
-    legal = Counter()
-    for _ in range(100_000):
-        row = {key: draws.choice(list(value)) for key, value in values.items()}
-        precision = row.pop("precision")
-        if row["cp"] == 1:
-            row["cp_kind"] = Layout.cp_kind
-        if row["shard"] == row["dp"] * row["cp"]:
-            continue  # the same as 0
-        try:
-            layout = Layout(**row)
+    for config in (WIDE, CHUNKED, SPARSE):
+        draws, legal = random.Random(0), Counter()
+        everything = every_combination(config, 5)
+        found = {(c.precision, c.layout) for c in everything if c.experts != 0}
+        for _ in range(100_000):
+            row = {key: draws.choice(list(value)) for key, value in values.items()}
+            row["ep"] = row["ep"] if config.experts else 1
+            precision = row.pop("precision")
+            if row["cp"] == 1:
+                row["cp_kind"] = Layout.cp_kind
+            if row["shard"] == row["dp"] * row["cp"]:
+                continue  # the same as 0
+            try:
+                layout = Layout(**row)
+                config.check(layout)
+            except ValueError:
+                continue
+            if layout.world_size <= 5:
+                legal[layout.cp] += 1
+                assert (precision, layout) in found
+        assert legal[1] > 50 and (config is not CHUNKED or (legal[2] > 20 and legal[4] > 2))
+        assert (config is SPARSE) == any(layout.ep > 1 for _, layout in found)
+        for precision, layout in found:
             config.check(layout)
-        except ValueError:
-            continue
-        if layout.world_size <= 5:
-            legal[layout.cp] += 1
-            assert (precision, layout) in found
-    assert legal[1] > 50 and (config is not CHUNKED or (legal[2] > 20 and legal[4] > 2))
-    assert (config is SPARSE) == any(layout.ep > 1 for _, layout in found)
-    for precision, layout in found:
-        config.check(layout)
-        assert layout.world_size <= 5 and precision in POLICIES
-    dense = [c.layout for c in everything if c.experts == 0 and not c.layout.servers]  # servers have no experts
-    assert len(found) == sum(c.experts != 0 for c in everything)
-    assert len(dense) == (sum(layout.ep == 1 for _, layout in found) if config is SPARSE else 0)
+            assert layout.world_size <= 5 and precision in POLICIES
+        dense = [c.layout for c in everything if c.experts == 0 and not c.layout.servers]  # servers have no experts
+        assert len(found) == sum(c.experts != 0 for c in everything)
+        assert len(dense) == (sum(layout.ep == 1 for _, layout in found) if config is SPARSE else 0)
 
 
 def test_a_covering_set_has_every_pair():
@@ -181,10 +176,7 @@ def test_a_covering_set_has_every_pair():
         largest, second = sorted((1, *sizes))[-2:]
         least = second * largest if len(sizes) > 1 else 0  # one setting has nothing to meet
         assert least <= len(chosen) <= 2 * least, sizes
-
-
-def test_settings_without_a_meaning_meet_nothing():
-    settings = Combination("bf16", Layout()).settings
+    settings = Combination("bf16", Layout()).settings  # those without a meaning meet nothing
     assert set(settings) == set(KEYS)
     nothing = {key for key, value in settings.items() if value is None}
     assert nothing == set(KEYS) - {"precision", "dp", "tp", "pp", "recompute"}
@@ -225,9 +217,8 @@ def test_the_grid_shows_where_bits_differ():
     assert cell[frozenset((("dp", 2), ("tp", 2)))] == "impossible"
     assert grid.as_text(outcomes).splitlines()[-2].split() == ["recompute=full", *"XX+++XXX."]
     assert grid.as_text(outcomes).splitlines()[-1].split() == ["node_size=0", *"XX+++XXX+X"]
-    whole, seconds, *_ = grid.draw(outcomes, "title").axes
+    whole = grid.draw(outcomes, "title").axes[0]
     assert [label.get_text() for label in whole.get_yticklabels()] == [f"{key}={value}" for key, value in values]
-    assert [bar.get_width() for bar in seconds.patches] == [0.1] * 4
 
 
 def seed_by_rank_count(world, config, layout, options):
