@@ -28,26 +28,20 @@ CONFIG = TrainConfig(
 LINEAR = replace(CONFIG, optimizer="sgd", lr=0.1, clip=inf, weight_decay=0.0)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_the_outer_step_is_torchs_nesterov_sgd(momentum):
+def test_the_outer_step_is_torchs_nesterov_sgd():
     torch = pytest.importorskip("torch")
-    random = np.random.default_rng(0)
-    ours, buffer = random.standard_normal(1001), np.zeros(1001) if momentum else None
-    theirs = torch.tensor(ours.copy(), requires_grad=True)
-    optimizer = torch.optim.SGD([theirs], lr=0.7, momentum=momentum, nesterov=bool(momentum))
-    for _ in range(5):
-        gradient = random.standard_normal(1001)
-        outer_step(ours, gradient, buffer, 0.7, momentum)
-        theirs.grad = torch.from_numpy(gradient)
-        optimizer.step()
-    # torch may fuse a product with a sum: in each of five steps a few roundings of numbers below 30
-    np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=0, atol=5 * 4 * 30 * 2**-53)
-
-
-def test_the_outer_step_changes_start_and_momentum_in_place():
-    data, buffer = np.array([1.0], np.float32), np.array([2.0], np.float32)
-    outer_step(data, np.array([0.5], np.float32), buffer, 1.0, 0.5)
-    assert buffer == [1.5] and data == [1 - (0.5 + 0.75)] and data.dtype == np.float32
+    for momentum in (0.0, 0.9):
+        random = np.random.default_rng(0)
+        ours, buffer = random.standard_normal(1001), np.zeros(1001) if momentum else None
+        theirs = torch.tensor(ours.copy(), requires_grad=True)
+        optimizer = torch.optim.SGD([theirs], lr=0.7, momentum=momentum, nesterov=bool(momentum))
+        for _ in range(5):
+            gradient = random.standard_normal(1001)
+            outer_step(ours, gradient, buffer, 0.7, momentum)
+            theirs.grad = torch.from_numpy(gradient)
+            optimizer.step()
+        # torch may fuse a product with a sum: in each of five steps a few roundings of numbers below 30
+        np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=0, atol=5 * 4 * 30 * 2**-53)
 
 
 def test_each_fragment_is_due_once_in_a_round():
@@ -139,12 +133,9 @@ def test_it_is_the_textbook_s_run_bit_for_bit(ranks, text, settings):
             assert rank.arrays[name].tobytes() == array.tobytes(), name
 
 
-def test_within_a_round_the_workers_weights_differ_and_in_the_end_their_optimizers_alone(ranks):
-    layout, shape = Layout.parse("dp=2,sync=local,local_steps=3"), (2, CONFIG.width)
-    of_step = [run(ranks(2), CONFIG, layout, RunOptions(stop_after=step)).ranks[0].arrays for step in (1, 6)]
-    assert [arrays["head.norm.bias"].shape for arrays in of_step] == [shape, shape[1:]]
-    assert of_step[1]["outer_momentum.head.norm.bias"].shape == shape[1:]
-    assert of_step[1]["exp_avg.head.norm.bias"].shape == shape
+def test_within_a_round_the_workers_weights_differ(ranks):
+    result = run(ranks(2), CONFIG, Layout.parse("dp=2,sync=local,local_steps=3"), RunOptions(stop_after=1))
+    assert result.ranks[0].arrays["head.norm.bias"].shape == (2, CONFIG.width)
 
 
 def test_a_round_of_linear_steps_is_the_mean_of_the_workers_weights(ranks):

@@ -203,15 +203,12 @@ def test_a_worker_that_fails_or_diverges_ends_the_run(ranks):
         trained(ranks, "dp=2,sync=async,arrivals=seeded", replace(CONFIG, lr=1e30, clip=inf, warmup=0, steps=8))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_bit_flips_in_the_weights_of_a_worker(ranks, precision):
+def test_a_bit_flips_in_the_weights_of_a_worker(ranks):
     """They are a copy: the run changes, and goes on with the weights that the worker pulls next."""
-    config, flips = replace(CONFIG, precision=precision), []
     options = RunOptions(faults=(Fault(0, 1, "flip", place="weights"),))
-    found = run(
-        ranks(3), config, Layout.parse("dp=2,sync=server"), options,
-        on_event=lambda rank, event: flips.append((rank, *event[1:])) if event[0] == "flipped" else None,
-    )  # fmt: skip
-    [(rank, name, _, before, after)] = flips
-    assert rank == 0 and name in {parameter.name for parameter in GPT(config.model).parameters()} and before != after
-    assert found.fingerprint != trained(ranks, "dp=2,sync=server", config).fingerprint
+    for precision in ("fp32", "bf16"):
+        config, events = replace(CONFIG, precision=precision, steps=2), []
+        found = trained(ranks, "dp=2,sync=server", config, options=options, on_event=lambda *e, to=events: to.append(e))
+        [(rank, name, _, before, after)] = [(rank, *event[1:]) for rank, event in events if event[0] == "flipped"]
+        assert rank == 0 and name in dict(GPT(config.model).named_parameters()) and before != after
+        assert found.fingerprint != trained(ranks, "dp=2,sync=server", config).fingerprint
