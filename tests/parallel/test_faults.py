@@ -20,17 +20,23 @@ def one_process(ranks):
     return cache(lambda config: run(ranks(1), config, Layout()))
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_shows(ranks, one_process, name):
-    fault = FAULTS[name]
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        pytest.param(name, text, marks=pytest.mark.long if number else ())
+        for name, fault in FAULTS.items()
+        for number, text in enumerate(fault.layouts)
+    ],
+)
+def test_a_fault_shows(ranks, one_process, name, text):
+    fault, layout = FAULTS[name], Layout.parse(text)
     config = replace(BASE, **fault.changes)
-    for layout in map(Layout.parse, fault.layouts):
-        try:
-            found = run(ranks(layout.world_size), config, layout, rank_function=partial(train_with, name))
-        except (RankFailed, Deadlock) as error:
-            assert fault.stops and re.search(fault.stops, str(error)), error
-        else:
-            assert not agrees(one_process(config), found), layout
+    try:
+        found = run(ranks(layout.world_size), config, layout, rank_function=partial(train_with, name))
+    except (RankFailed, Deadlock) as error:
+        assert fault.stops and re.search(fault.stops, str(error)), error
+    else:
+        assert not agrees(one_process(config), found)
 
 
 def test_fused_and_back():

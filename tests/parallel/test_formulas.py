@@ -33,7 +33,7 @@ HEAD = 2 * C  # its norm; the rest of the root is the embeddings'
 SPLIT = sum(prod(shape) for shape in SHAPES.values() if len(shape) == 3 or shape[0] == BASE.heads)  # by heads
 COPIED = P - SPLIT
 HALF = ("bf16", "fp16", "fp8")  # messages and parameters have two bytes
-BF16, FLOAT32, CHUNKS = {"precision": "bf16"}, {"reduce_dtype": "float32"}, {"sequence_chunks": 4}
+BF16, FLOAT32 = {"precision": "bf16"}, {"reduce_dtype": "float32"}
 LINEAR = {"optimizer": "sgd", "clip": inf, "weight_decay": 0.0}
 
 
@@ -89,6 +89,8 @@ TABLE = [  # layout, changes to BASE, what, how much
     *((f"dp=2,zero={stage}", {"precision": precision}, f"bytes {SENT} shard uint16", half(2, P, 2) * times)
       for stage, times in ((1, 1), (3, 8)) for precision in HALF),
     ("dp=2,zero=1", BF16, f"bytes {SCATTER} shard float64", half(2, P, 8)),
+    ("dp=2,zero=2", {}, f"bytes {SCATTER} shard float64", 4 * half(2, P, 8)),
+    ("dp=2,zero=2", {}, "memory optimizer", 4 * P),
     *((f"dp=4,zero={stage},shard=2", {}, what, number)  # over the replicas once a step, whatever the stage
       for stage, times in ((1, 1), (2, 2), (3, 2))
       for what, number in (
@@ -136,14 +138,14 @@ TABLE = [  # layout, changes to BASE, what, how much
       for precision in HALF),
     ("dp=2,tp=2,sync=naive,algorithm=ring", {}, "bytes * dp float64", 2 * sums(2, SPLIT // 2 + COPIED)),
     # context parallelism
-    *((f"cp=2,cp_kind={kind}", CHUNKS | more, f"bytes {name} cp *", number)
+    *((f"cp=2,cp_kind={kind}", {"sequence_chunks": 4} | more, f"bytes {name} cp *", number)
       for kind, more, name, number in (
           ("ring", {}, "send", passing(2, 4, 2)), ("zigzag", BF16, "send", passing(2, 2, 2)),
           ("all-gather", {}, "*", passing(2, 4, 1)), ("ulysses", {}, "*", exchanged(2, 4)),
           ("ring", {"softmax": "online32"}, "send", passing(2, 4, 2, 4)), ("ulysses", BF16, "*", exchanged(2, 2)),
       )),
-    ("cp=4", CHUNKS, "bytes send cp *", passing(4, 4, 4)),
-    ("cp=2", CHUNKS, "bytes all_reduce dp_cp float64", sums(2, P)),
+    ("cp=4", {"sequence_chunks": 4}, "bytes send cp *", passing(4, 4, 4)),
+    ("cp=2,cp_kind=ring", {"sequence_chunks": 4}, "bytes all_reduce dp_cp float64", sums(2, P)),
     # loosened steps: what all ranks send in a run
     ("dp=3,sync=local,local_steps=4", {"steps": 8}, "traffic", 2 * sums(3, P)),
     *(("dp=3,sync=local,local_steps=4,fragments=2", {"steps": steps}, "traffic", times * sums(3, P))
@@ -213,7 +215,11 @@ def measured(ranks):
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)], ids=["two ranks", "all"])
 def test_bytes_and_memory_are_those_of_the_formulas(measured, every):
-    rows = [row for row in TABLE if every or (Layout.parse(row[0]).world_size < 3 and row[1].get("precision") != "fp8")]
+    rows = [
+        row
+        for row in TABLE
+        if every or (Layout.parse(row[0]).world_size < 3 and row[1].get("precision") not in HALF[1:])
+    ]
     found = [(row, value_of(measured(*row[:2]), row[2])) for row in rows]
     assert [(*row, value) for row, value in found if value != row[-1]] == []
 

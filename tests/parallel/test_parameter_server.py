@@ -144,7 +144,7 @@ def test_it_is_training_with_gradients_of_old_weights(ranks):
         order = [(each.worker, each.step) for each in seeded_order(seconds, CONFIG.steps, inf, CONFIG.seed)]
         weights, stale = one_process_in_that_order(CONFIG, len(seconds), order)
         for servers in (1, 2):
-            options = replace(slow("rank=0,step=1,kind=slow:20"), stop_after=CONFIG.steps - 1)
+            options = replace(slow("rank=0,step=1,kind=slow:5"), stop_after=CONFIG.steps - 1)
             result = trained(ranks, f"{text},servers={servers}", options=options)
             for name, expected in weights.items():
                 assert np.array_equal(expected.view("u4"), result.ranks[0].arrays[name].view("u4")), name
@@ -176,8 +176,8 @@ def test_a_live_run_can_be_played_again(ranks):
 
 
 def test_no_worker_runs_ahead_further_than_it_may(ranks):
-    config = replace(CONFIG, steps=8)
-    for staleness, arrivals in itertools.product((1, 2), ("live", "1+1+9")):
+    config = replace(CONFIG, steps=8, layers=1, global_batch=3)
+    for staleness, arrivals in ((1, "live"), (1, "1+1+9"), (2, "1+1+9")):
         text = f"dp=3,sync=server,staleness={staleness},arrivals={arrivals}"
         clocks, ahead = [0, 0, 0], []
         for push in trained(ranks, text, config, options=slow("rank=2,step=1,kind=slow:9")).ranks[3].pushes:

@@ -1,6 +1,7 @@
 """The training loop against the same steps written out by hand, and what its results must depend on."""
 
 from dataclasses import replace
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -84,23 +85,23 @@ def test_the_fingerprint_covers_names_weights_moments_and_losses():
 
 
 def test_what_a_run_brings_back(ranks):
-    seen = []
+    seen, config = [], replace(CONFIG, text=str(Path(__file__).parents[2] / "LICENSE"))  # a short text to validate on
     options = RunOptions(step_digests=True, progress=True, validate=True, sample=7, trace=True)
-    result = run(ranks(2), CONFIG, Layout(dp=2), options, on_step=lambda step, loss: seen.append((step, loss)))
+    result = run(ranks(2), config, Layout(dp=2), options, on_step=lambda step, loss: seen.append((step, loss)))
     first = result.ranks[0]
     assert seen == list(enumerate(result.losses))
-    assert len(first.step_digests) == CONFIG.steps and len(set(first.step_digests)) == CONFIG.steps
+    assert len(first.step_digests) == config.steps and len(set(first.step_digests)) == config.steps
     steps = {e.name for e in first.log if isinstance(e, trace.Event) and e.track == "step"}
     assert steps == {"step 2", "step 3"}  # the last ones
     assert len(first.sample) == 7 and result.ranks[1].sample is None
     slowest = max(rank.seconds for rank in result.ranks)
     assert result.tokens_per_second == pytest.approx(6 * 8 * 4 / slowest)
 
-    _, model, _ = by_hand(CONFIG)
-    corpus = load_corpus(None, CONFIG.context)
+    _, model, _ = by_hand(config)
+    corpus = load_corpus(config.text, config.context)
     per_token = [
         float(model(tokens[i : i + 1], targets[i : i + 1]).item())
-        for tokens, targets in validation_batches(corpus, 8, CONFIG.context)
+        for tokens, targets in validation_batches(corpus, 8, config.context)
         for i in range(len(tokens))
     ]
     assert first.validation_loss == pytest.approx(np.mean(per_token), rel=1e-5)

@@ -247,11 +247,19 @@ def drawn(count: int, seed: int = 0) -> list[Case]:
     return found
 
 
+def work(case: Case) -> int:
+    """Roughly, how many products all ranks compute: tiles attend to tiles, in each layer of each micro-batch."""
+    config = case.config
+    tiles = max(config.sequence_chunks, config.attention == "tiled" and -(-config.context // config.attention_tile))
+    return config.steps * config.micro_batches * config.layers * (4 + tiles**2) * (1 + case.layout.world_size)
+
+
 def with_every_value(count: int) -> list[Case]:
-    """Some of the first cases drawn, in which every value of every setting is that any of them has. Greedy."""
+    """Some of the first cases drawn, in which every value of every setting is that any of them has. Greedy, for little
+    work."""
     cases, chosen, missing = drawn(count), [], {value for case in drawn(count) for value in case.met.items()}
     while missing:
-        chosen.append(max(cases, key=lambda case: len(missing & case.met.items())))
+        chosen.append(max(cases, key=lambda case: len(missing & case.met.items()) / work(case) ** 0.2))
         missing -= chosen[-1].met.items()
     return chosen
 
