@@ -30,7 +30,7 @@ FIRST = (  # the longest, so that none of them begins when the other cores have 
     "test_verify.py",
     "test_elastic.py",
     "test_corrupted_numbers.py",
-    "test_peer_copies.py",
+    "test_goes_on.py",
 )
 
 left_out, passed_before = pytest.StashKey[int](), pytest.StashKey[int]()

@@ -10,9 +10,9 @@ import pytest
 from minidist.comm.runtime.patience import cores
 from minidist.course.answers import ROOT
 
-FILE = "tests/parallel/test_zero.py"
-TEST = f"{FILE}::test_every_stage_ends_on_the_bits_of_one_process"
-SHORT, LONG = f"{TEST}[zero=1,dp=2]", f"{TEST}[zero=1,dp=7]"
+FILE = "tests/parallel/test_formulas.py"
+TEST = f"{FILE}::test_bytes_and_memory_are_those_of_the_formulas"
+SHORT, LONG = f"{TEST}[two ranks]", f"{TEST}[all]"
 ONLY_LONG = "tests/test_chapters.py", "05_zero"  # a file, and a word in the names of its long tests alone
 GRADER = "tests/exercises/test_ch00_walls.py"
 LIMIT = 300  # seconds for one run of pytest

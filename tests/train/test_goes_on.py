@@ -221,11 +221,13 @@ def nothing_is_left(ranks):
     assert left(ranks) == before
 
 
-def left(ranks) -> tuple[int, set[str]]:
-    """How many processes there are beside the warm ranks, and the names of shared memory."""
+def left(ranks) -> tuple[set[int], set[str]]:
+    """The processes that are no warm ranks, and the names of shared memory that no warm rank uses."""
     where = Path("/dev/shm")
     names = {path.name for path in where.glob(f"minidist-{os.getpid()}-*")} if where.is_dir() else set()
-    return len(active_children()) - sum(ranks._clusters), names
+    warm = ranks._clusters.values()
+    processes = {child.pid for child in active_children()} - {rank.process.pid for one in warm for rank in one._ranks}
+    return processes, names - {one._segment.name for one in warm if one._segment is not None}
 
 
 @pytest.fixture(scope="module")
