@@ -147,6 +147,7 @@ def command_in(folder, arguments, **environment):
     return done.returncode, done.stderr.replace("\r", "\n")
 
 
+@pytest.mark.long
 def test_a_long_path_for_temporary_files(tmp_path):
     folder = tmp_path / ("d" * 90) / ("e" * 90)
     folder.mkdir(parents=True)

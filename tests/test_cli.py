@@ -216,7 +216,7 @@ def test_a_file_that_cannot_be_written_costs_neither_the_results_nor_the_other_f
 @pytest.mark.parametrize(
     ("flag", "command"),
     [
-        ("json", ["train", *SIZES]), long("trace", ["train", *SIZES]), long("png", ["train", *SIZES]),
+        long("json", ["train", *SIZES]), long("trace", ["train", *SIZES]), long("png", ["train", *SIZES]),
         long("json", ["verify", "dp=2", *SIZES]), long("html", ["demo", "bf16"]),
     ],
 )  # fmt: skip

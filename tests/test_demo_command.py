@@ -90,6 +90,7 @@ def carts(monkeypatch) -> dict[str, Demonstration]:
     return made
 
 
+@pytest.mark.long
 def test_scene_and_break_choose_what_is_shown_and_what_is_in_a_picture(carts, tmp_path, capsys, monkeypatch):
     def notes_of(figure) -> str:
         """All words of a figure, also those that are drawn as outlines."""
@@ -252,6 +253,7 @@ def test_ctrl_d_ends_the_menu_and_a_reader_that_stops_ends_the_frames():
         os.close(leader)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="a terminal of this kind is Unix's")
 def test_in_a_terminal_the_player_takes_keys():
     import pty

@@ -153,6 +153,7 @@ def test_commands_that_are_shown_are_understood(capsys):
 # ── Programs and their output ────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.long
 def test_programs_print_what_their_pages_say(tmp_path):
     launch, warm, nodes, costs, stuck = blocks("docs/comm.md", "python")
     sums, sent, *times, name = output(tmp_path, launch + warm + nodes + costs).splitlines()

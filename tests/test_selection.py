@@ -44,6 +44,7 @@ def test_which_are_chosen(arguments, names):
     assert said(lines) == (arguments == (FILE,))
 
 
+@pytest.mark.long
 def test_the_first_test_of_each_exercise_is_short():
     short, everything = (
         [line for line in run_pytest("--collect-only", GRADER, *more) if line.startswith(GRADER)]

@@ -46,6 +46,7 @@ def test_a_score_stands_beside_the_librarys_and_is_kept(tmp_path, capsys):
     assert re.search(r"│ % │ 133 │ 316 │ 133 │", challenge(tmp_path, capsys)[1])
 
 
+@pytest.mark.long
 def test_a_wrong_answer_and_one_that_ends_its_judge_have_no_score(tmp_path, capsys):
     file = file_in(tmp_path, EIGHT)
     file.parent.mkdir(parents=True)

@@ -20,6 +20,7 @@ def test_there_is_one_for_each_chapter_from_3_on():
         assert {file.name for file in folder.glob("*.py")} == names
 
 
+@pytest.mark.long
 def test_the_library_has_the_score_that_is_stated_by_the_course_too(judged):
     for challenge in CHALLENGES:
         found = judged(challenge, library_answer(challenge).text)

@@ -48,6 +48,7 @@ def test_the_error_says_what_each_rank_did(ranks):
     assert ranks(SIZE).run(lambda world: world.rank) == [0, 1, 2]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /dev/shm")
 def test_nothing_is_left_whatever_the_start_method():
     before = segments_of(os.getpid())
@@ -63,6 +64,7 @@ def test_nothing_is_left_whatever_the_start_method():
 # What is no failure, or another one
 
 
+@pytest.mark.long
 def test_waiting_is_no_deadlock_and_a_time_limit_is_told_as_one(ranks, monkeypatch):
     def waits_for_one_that_computes(world):
         time.sleep(1.0 * (world.rank == 2))

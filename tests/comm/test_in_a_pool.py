@@ -66,8 +66,8 @@ Deadlock ranks 0, 1 of 2 can never go on: ['waiting']
 @pytest.mark.parametrize(
     ("package", "pool", "method"),
     [
-        ("multiprocessing", "spawn", None),
-        *(long("multiprocessing", pool, method) for pool, method in (("forkserver", None), ("fork", None))),
+        ("multiprocessing", "fork", None),
+        *(long("multiprocessing", pool, method) for pool, method in (("forkserver", None), ("spawn", None))),
         *(long("multiprocessing", method, method) for method in ("spawn", "fork")),
         *(long("multiprocess", pool, None) for pool in ("spawn", "fork")),
     ],

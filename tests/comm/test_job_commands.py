@@ -43,7 +43,7 @@ def json_in(output: str) -> dict:
 @pytest.mark.parametrize(
     ("ranks", "flags", "environment"),
     [
-        (3, ["--dp=3"], {}),
+        long(3, ["--dp=3"], {}),
         long(3, ["--dp=3"], TWO_NODES),
         long(2, ["--dp=2", "--sync=overlapped", "--bucket-mb=0.01"], {}),
         long(2, ["--dp=1", "--tp=2", "--zero=0"], {}),

@@ -91,7 +91,7 @@ make a new Cluster here, or call run there
 
 
 @unix
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [METHODS[0], *map(long, METHODS[1:])])
 def test_a_script_without_a_guard_starts_ranks_in_threads_and_beside_forks(tmp_path, method):
     """Forked children leave the parent's ranks alone, may not use them, and start their own."""
     assert in_script(tmp_path, SCRIPT.replace("{method}", method)) == (0, PRINTED, "")

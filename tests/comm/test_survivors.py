@@ -184,6 +184,7 @@ SCRIPT = """
     """
 
 
+@pytest.mark.long
 @linux
 def test_survivors_end_with_their_parent(tmp_path):
     """Between two runs, when they wait for the next."""

@@ -103,6 +103,7 @@ FORKED = """
     """
 
 
+@pytest.mark.long
 def test_whoever_starts_the_fork_server_marks_its_folder_but_a_forked_child_not_its_parents(folder):
     """The child ends, the parent goes on: the folder is the parent's, and stays."""
     for start in (

@@ -91,6 +91,7 @@ def test_every_kind_of_node_has_the_fingerprint_of_shared_memory(namespaces, tmp
     assert len(found) == 1
 
 
+@pytest.mark.long
 def test_a_rank_that_fails_ends_those_of_the_other_node_whatever_they_do(namespaces, tmp_path):
     for failing in (0, 1):
         script = f"""if True:
@@ -112,6 +113,7 @@ def test_two_nodes_ends_with_the_status_of_its_command(namespaces, tmp_path):
     assert usage.returncode == 2 and "RANKS_PER_NODE COMMAND" in usage.stderr
 
 
+@pytest.mark.long
 def test_nothing_is_left_when_two_nodes_is_killed(namespaces, tmp_path):
     command = ["sleep", f"9{os.getpid()}"]  # seconds: what tells these processes from all others
     process = subprocess.Popen([TWO_NODES, "2", *command], env=of_a_job(tmp_path))

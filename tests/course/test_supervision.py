@@ -48,7 +48,7 @@ def segments_of(pids: set[int]) -> list[str]:
     return [name for name in names if name.startswith("minidist-") and int(name.split("-")[1]) in pids]
 
 
-@pytest.mark.parametrize("command", ["check", long("grade"), long("watch")])
+@pytest.mark.parametrize("command", [long("check"), long("grade"), long("watch")])
 def test_kill_9_leaves_nothing(command, tmp_path, scratch):
     """While an answer runs that never ends."""
     folder = tmp_path / "in" / "student"

@@ -122,6 +122,7 @@ def sent(method, values, rng, dtype=np.float64):
     return method.decode(message, values.size, np.dtype(dtype))
 
 
+@pytest.mark.long
 def test_rounding_by_chance_is_right_in_the_mean():
     """A value between two multiples has a variance of a quarter at most. Six standard deviations of the mean bound it;
     with exact multiples there is nothing to round."""

@@ -226,6 +226,7 @@ def test_bytes_and_memory_are_those_of_the_formulas(measured, every):
     assert [(*row, value) for row, value in found if value != row[-1]] == []
 
 
+@pytest.mark.long
 def test_activations_with_few_bits_or_recomputation(measured):
     held = {}
     for precision, mode in product(("fp32", *HALF), ("none", "selective", "full")):

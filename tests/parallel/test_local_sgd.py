@@ -6,6 +6,7 @@ from math import inf
 
 import numpy as np
 import pytest
+from choosing import long
 
 from minidist.nn.data import load_corpus
 from minidist.nn.gpt import GPT
@@ -115,10 +116,10 @@ def textbook(config: TrainConfig, layout: Layout) -> tuple[dict, list[float]]:
     ("text", "settings"),
     [
         ("dp=3,sync=local,local_steps=3", {}),
-        ("dp=3,sync=local,local_steps=5,fragments=3,outer_lr=1", {"optimizer": "sgd"}),
-        pytest.param("dp=2,sync=local,local_steps=3,fragments=2,outer_momentum=0.5", {}, marks=pytest.mark.long),
-        pytest.param("dp=5,sync=local,local_steps=1", {"steps": 3}, marks=pytest.mark.long),
-        pytest.param("dp=2,sync=local,local_steps=50", {"steps": 2}, marks=pytest.mark.long),
+        long("dp=3,sync=local,local_steps=5,fragments=3,outer_lr=1", {"optimizer": "sgd"}),
+        long("dp=2,sync=local,local_steps=3,fragments=2,outer_momentum=0.5", {}),
+        long("dp=5,sync=local,local_steps=1", {"steps": 3}),
+        long("dp=2,sync=local,local_steps=50", {"steps": 2}),
     ],
 )
 def test_it_is_the_textbook_s_run_bit_for_bit(ranks, text, settings):

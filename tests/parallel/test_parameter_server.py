@@ -138,6 +138,7 @@ def one_process_in_that_order(config, workers, order):
     return {name: parameter.data for name, parameter in model.named_parameters()}, stale
 
 
+@pytest.mark.long
 def test_it_is_training_with_gradients_of_old_weights(ranks):
     """However many servers there are, and whatever the real speeds: one of the workers is slow."""
     for text, seconds in (("dp=3,sync=async,arrivals=1+1+4", [1, 1, 4]), ("dp=2,sync=async,arrivals=seeded", [1, 1])):
@@ -161,6 +162,7 @@ def test_without_staleness_no_gradient_is_old_and_servers_may_be_more_than_param
     assert all(push.staleness == 0 for rank in found.ranks for push in rank.pushes)
 
 
+@pytest.mark.long
 def test_a_live_run_can_be_played_again(ranks):
     live = trained(ranks, "dp=3,sync=async", options=slow("rank=1,step=1,kind=slow:30"))
     pushes = live.ranks[3].pushes
@@ -175,6 +177,7 @@ def test_a_live_run_can_be_played_again(ranks):
     assert agrees(live, repeated) and repeated.ranks[3].pushes == pushes
 
 
+@pytest.mark.long
 def test_no_worker_runs_ahead_further_than_it_may(ranks):
     config = replace(CONFIG, steps=8, layers=1, global_batch=3)
     for staleness, arrivals in ((1, "live"), (1, "1+1+9"), (2, "1+1+9")):

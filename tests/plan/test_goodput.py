@@ -222,6 +222,7 @@ def test_it_agrees_where_hardly_an_interval_is_finished():
     assert useful < 0.08 and spent.share("useful") == pytest.approx(useful, rel=5 * sqrt(2 / kept))
 
 
+@pytest.mark.long
 def test_waiting_and_going_on_smaller_agree_with_the_chain():
     """A stretch of time as long as a repair counts as a sample of the share that waits, a number from 0 to 1 with a
     variance of at most p (1 - p). A stretch depends on the ones next to it, so three count as one. Of a run that goes

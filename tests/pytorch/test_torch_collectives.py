@@ -14,6 +14,8 @@ import torch.distributed._functional_collectives as functional  # noqa: E402
 
 import minidist.pytorch  # noqa: E402
 
+pytestmark = pytest.mark.long  # torch takes seconds to start
+
 ELEMENTS = (1, 7, 100_003)
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.uint8)
 OPS = (dist.ReduceOp.SUM, dist.ReduceOp.PRODUCT, dist.ReduceOp.MIN, dist.ReduceOp.MAX)
@@ -134,6 +136,7 @@ CASES = [
 ]
 
 
+@pytest.mark.long
 @sizes
 def test_it_leaves_what_gloo_leaves(torch_ranks, size):
     assert torch_ranks(size)(compare_all, CASES) == [[]] * size

@@ -15,6 +15,8 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 import minidist.pytorch  # noqa: E402
 from minidist import overrides  # noqa: E402
 
+pytestmark = pytest.mark.long  # torch takes seconds to start
+
 SOLUTIONS = Path(minidist.__file__).parent.parent / "solutions"
 STEPS = 3
 
@@ -147,6 +149,7 @@ def answers(folder: Path, old: str = "", new: str = "") -> str:
     return str(folder)
 
 
+@pytest.mark.long
 def test_the_ring_of_the_learner_is_what_runs(torch_ranks, tmp_path):
     for own, calls, as_gloo in torch_ranks(2)(ddp_on_answers, answers(tmp_path)):
         assert {"all_reduce_ring", "reduce_scatter_ring", "all_gather_ring"} <= set(own)

@@ -61,6 +61,7 @@ def elastic(layout, *orders, save=None, every=2, copies=0, check=0, rank_functio
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_who_failed_when_and_why(tmp_path, expected):
     """And what it cost. What was saved is not computed again. The folder is claimed from the first attempt to the last:
     else another run gets in while this one goes back, and its checkpoints are removed as newer ones."""
@@ -145,6 +146,7 @@ def raise_one(errors: list) -> None:
         raise errors.pop()
 
 
+@pytest.mark.long
 def test_what_was_checked_counts_for_that_attempt_alone(tmp_path, expected):
     """Steps 5 and 6 were right, and lost; computed again, a number is wrong, and a rank dies before the next check."""
 
@@ -200,6 +202,7 @@ def test_patience_ends_with_each_report(ranks):
     assert ranks(3).run(main, 10, patience=1.5) == [0, 1, 2]
 
 
+@pytest.mark.long
 def test_the_command_line(tmp_path, capsys, expected):
     path = tmp_path / "run.json"
     flags = ["--peer-copies", "1", "--save-every", "2", "--fault", "rank=2,step=5,kind=kill", "--json", str(path)]
@@ -327,6 +330,7 @@ def test_a_writer_of_the_run_before_does_not_disturb_the_next(tmp_path, expected
         check_files(tmp_path / name, Manifest.read(Disk(), tmp_path / name))
 
 
+@pytest.mark.long
 def test_what_ranks_hold_and_fetch():
     """Of two generations the newer is forgotten by who goes back to the other. What a rank holds it does not fetch. The
     next run on the same ranks finds nothing."""

@@ -34,6 +34,7 @@ def watched(ranks, folder, size, act, **options):
     return result, events
 
 
+@pytest.mark.long
 def test_a_rank_is_slowed_and_cured_and_no_bit_changes(ranks, tmp_path):
     def act(step):
         if step in (3, 20):

@@ -89,6 +89,7 @@ def test_a_run_that_goes_on_counts_its_own_steps(capsys, tmp_path):
     assert json.loads(results.read_text())["utilization"] is None
 
 
+@pytest.mark.long
 def test_an_elastic_run_tells_of_its_last_attempt(capsys, tmp_path):
     folder, results = tmp_path / "saved", tmp_path / "results.json"
     flags = [

@@ -115,6 +115,7 @@ def test_train_asks_the_learners_own_slow_ranks_and_deal(capsys, tmp_path):
     assert "my own deal" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_train_rebalances(capsys):
     assert main(["train", "--dp=2", "--steps=3", *FLAGS, "--rebalance"]) == 0
     assert "micro-batches of each data-parallel rank in the last step: 4, 3" in capsys.readouterr().out

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import multiprocess
 import pytest
+from choosing import long
 from every_scene import EveryScene
 from frames import arrows, boxes, labels, last, numbers, told
 from recorded import recorded
@@ -36,7 +37,7 @@ from minidist.train.checkpoint.commit import LATEST, MANIFEST
 EXACT = 1e-9  # relative: sums of some hundred float64 numbers
 
 
-@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.long) for name in ("cluster", "failure")] + ["deadlock"])
+@pytest.fixture(params=[long(name) for name in ("cluster", "failure")] + ["deadlock"])
 def shown(request):
     return recorded(request.param)
 
@@ -177,7 +178,7 @@ def test_a_faster_link_or_chip_or_less_latency_shortens_a_step():
 # ── deadlocks ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("ranks", [2, 3, pytest.param(8, marks=pytest.mark.long)])
+@pytest.mark.parametrize("ranks", [3, long(2), long(8)])
 def test_the_cycle_is_the_one_that_the_parent_finds_and_nothing_is_left_behind(ranks):
     def segments() -> set[str]:
         folder = "/dev/shm"  # Linux's

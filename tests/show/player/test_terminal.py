@@ -139,6 +139,7 @@ def test_keys_step_choose_and_break():
         assert screen(*keys.split())["at"] == (scene, frame), keys
 
 
+@pytest.mark.long
 def test_number_keys_vote_while_a_question_is_open():
     shown = screen("space", "space", "2", "2", "3")
     assert shown["question"][0].splitlines() == [QUESTION.text, "1  at 10", "2  at 20  ██ 2", "3  at 40  █ 1"]
@@ -159,6 +160,7 @@ def test_p_plays_to_the_end_at_the_speed_of_a_number():
             assert screen(*keys)["seconds"][-1] == 2.4 / 1.5**speed
 
 
+@pytest.mark.long
 def test_notes_details_and_help_open_and_close():
     assert "speaker" not in screen() and screen("n")["speaker"][0].splitlines() == [
         "notes, 3.5 minutes for this scene", "now (2 min): Ask what a cart is.", "at step 3: Say why.",
@@ -181,6 +183,7 @@ def test_at_80_by_24_the_picture_the_key_and_the_keys_are_there_in_full(keys):
     assert shown["picture"][1].bottom <= shown["note"][1].y
 
 
+@pytest.mark.long
 def test_a_wide_window_has_the_words_and_the_program_beside_the_picture_and_a_low_one_scrolls():
     shown = screen("space", "n", size=(130, 30), of=LONG)
     left = shown["picture"][1].right
