@@ -12,9 +12,14 @@ from records import ROOT, Records, drawn, group_of, hash_of, slice_of
 
 LIMIT = 300
 FILES = [
-    f"tests/{name}.py" for name in ("nn/test_optim", "train/test_elastic", "comm/test_launch", "plan/test_hardware")
+    "nn/test_optim",
+    "train/test_elastic",
+    "comm/test_launch",
+    "plan/test_hardware",
+    "exercises/test_ch12_failures",
+    "figures/test_figures_of_runs",
+    "test_cli",
 ]
-FILES += [f"tests/{name}.py" for name in ("exercises/test_ch12_failures", "figures/test_figures_of_runs", "test_cli")]
 
 
 @pytest.fixture(autouse=True)
@@ -25,9 +30,10 @@ def nothing_is_known():
     records.hash_of.cache_clear()
 
 
-@pytest.mark.parametrize("file", [FILES[0], *map(long, FILES[1:])])
-def test_all_that_a_test_imports_is_in_its_slice(file):
+@pytest.mark.parametrize("name", [FILES[0], *map(long, FILES[1:])])
+def test_all_that_a_test_imports_is_in_its_slice(name):
     """Read from the source, it is what Python imports, and more."""
+    file = f"tests/{name}.py"
     script = f"""
         import runpy, sys
         sys.path[:0] = {[str(place) for place in (*records.IMPORTED_FROM, (ROOT / file).parent)]!r}
@@ -43,7 +49,7 @@ def test_all_that_a_test_imports_is_in_its_slice(file):
     assert len(imported) > 2 and imported <= found, sorted(imported - found)
 
 
-@pytest.mark.parametrize("group", ["tests/nn/test_optim.py", "tests/test_chapters.py::test_it_runs[05_zero]"])
+@pytest.mark.parametrize("group", ["tests/nn/test_optim.py", long("tests/test_chapters.py::test_it_runs[05_zero]")])
 def test_whatever_changes_in_a_slice_invalidates(monkeypatch, group):
     before, path = hash_of(group), ROOT / group.partition("::")[0]
     content_of = records.content_of

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from choosing import long
 
 from minidist.comm.runtime.patience import cores
 from minidist.course.answers import ROOT
@@ -35,8 +36,13 @@ def said(lines: list[str]) -> bool:
 
 @pytest.mark.parametrize(
     ("arguments", "names"),
-    [((FILE,), {SHORT}), ((FILE, "--all"), {SHORT, LONG}), ((LONG,), {LONG}), ((FILE, "--all", "-m", "long"), {LONG})],
-    ids=["a file", "--all", "a node id", "the long ones"],
+    [
+        ((FILE,), {SHORT}),
+        ((LONG,), {LONG}),
+        long((FILE, "--all"), {SHORT, LONG}),
+        long((FILE, "--all", "-m", "long"), {LONG}),
+    ],
+    ids=["a file", "a node id", "--all", "the long ones"],
 )
 def test_which_are_chosen(arguments, names):
     lines = run_pytest("--collect-only", *arguments)

@@ -136,7 +136,6 @@ CASES = [
 ]
 
 
-@pytest.mark.long
 @sizes
 def test_it_leaves_what_gloo_leaves(torch_ranks, size):
     assert torch_ranks(size)(compare_all, CASES) == [[]] * size
@@ -264,7 +263,6 @@ def subgroups(groups):
     return tensor.tolist(), dist.get_rank(pair)
 
 
-@pytest.mark.long
 def test_subgroups(torch_ranks):
     assert torch_ranks(3)(subgroups) == [([4.0] * 5, 0), ([2.0] * 5, -1), ([4.0] * 5, 1)]
 

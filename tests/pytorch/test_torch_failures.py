@@ -13,6 +13,8 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'minidis
 import torch.distributed as dist  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
+pytestmark = pytest.mark.long  # torch takes seconds to start
+
 SECONDS = 3.0  # the groups' timeout here
 SHARED_MEMORY = Path("/dev/shm")
 

@@ -73,7 +73,6 @@ def on_both(groups, trained):
     return ours == theirs, ours[1]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("trained", [ddp, fsdp2, fsdp2_in_bfloat16, fsdp1])
 def test_it_has_the_bits_of_gloo(torch_ranks, trained):
     """On two ranks a sum has two terms, and a + b has the bits of b + a. So there is one right answer."""
@@ -82,7 +81,6 @@ def test_it_has_the_bits_of_gloo(torch_ranks, trained):
     assert trained is fsdp1 or first[1] == second[1]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("size", [3, 4])
 def test_ddp_leaves_the_same_bits_on_every_rank(torch_ranks, size):
     _, hashes = zip(*torch_ranks(size)(on_both, ddp), strict=True)
@@ -102,7 +100,6 @@ def tensor_parallel(groups):
     return max((ours - theirs).abs().max().item() for ours, theirs in pairs)
 
 
-@pytest.mark.long
 def test_tensor_parallel_layers(torch_ranks):
     assert max(torch_ranks(2)(tensor_parallel)) < 1e-6
 
@@ -117,7 +114,6 @@ def power_sgd(groups):
     return train(net, groups, lambda: [p.grad for p in net.parameters()])[-1]
 
 
-@pytest.mark.long
 def test_hooks_may_start_collectives(torch_ranks):
     first, second = torch_ranks(2)(power_sgd)
     assert first == second
@@ -149,7 +145,6 @@ def answers(folder: Path, old: str = "", new: str = "") -> str:
     return str(folder)
 
 
-@pytest.mark.long
 def test_the_ring_of_the_learner_is_what_runs(torch_ranks, tmp_path):
     for own, calls, as_gloo in torch_ranks(2)(ddp_on_answers, answers(tmp_path)):
         assert {"all_reduce_ring", "reduce_scatter_ring", "all_gather_ring"} <= set(own)
@@ -166,7 +161,6 @@ def test_a_broken_ring_breaks_the_training(torch_ranks, tmp_path):
         assert calls and not as_gloo
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "folder, words", [("nowhere", "there is no such folder"), ("empty", "no collective in .* is solved yet")]
 )
