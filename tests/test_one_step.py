@@ -2,8 +2,16 @@
 
 import ast
 import re
+import sys
+from collections import Counter
+from unittest import mock
 
 from minidist.course.answers import ROOT
+from minidist.train import share
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.result import RunOptions
+from minidist.train.trainer import train_rank
 
 PAGE = ROOT / "docs" / "one_step.md"
 STOPS = re.findall(r"\| (\d+) \| \[`([\w.]+)`\]\(([^)]+)\)", PAGE.read_text(encoding="utf-8"))
@@ -40,3 +48,32 @@ def test_a_step_is_one_screen():
     )
     assert not [node for node in ast.walk(step) if isinstance(node, ast.If | ast.For | ast.While | ast.With | ast.Try)]
     assert len((ROOT / "minidist" / "train" / "step.py").read_text(encoding="utf-8").splitlines()) < 60
+
+
+def step_calls(world, config) -> Counter:
+    """Count the library's calls in the second step of a run, by (file, function)."""
+    calls, steps = Counter(), []
+
+    def note(frame, event, _):
+        if event == "call" and "minidist" in frame.f_code.co_filename:
+            calls[frame.f_code.co_filename, frame.f_code.co_qualname] += 1
+
+    def counted(*step):
+        steps.append(step)
+        sys.setprofile(note if len(steps) == 2 else None)
+        try:
+            return share_step(*step)
+        finally:
+            sys.setprofile(None)
+
+    share_step = share.train_step
+    with mock.patch.object(share, "train_step", counted):
+        train_rank(world, config, Layout(), RunOptions())
+    return calls
+
+
+def test_a_step_of_one_process_goes_through_few_functions(ranks):
+    """With no precision, recomputation or trace in force. It may only become less."""
+    config = TrainConfig(layers=2, heads=4, width=64, context=16, global_batch=4, micro_batch=1, steps=2)
+    (calls,) = ranks(1).run(step_calls, config)
+    assert len(calls) <= 236 and len({file for file, _ in calls}) <= 44 and sum(calls.values()) <= 8_200

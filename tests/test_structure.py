@@ -1,6 +1,7 @@
 """Which package may import which, read from the source."""
 
 import ast
+import re
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -131,3 +132,9 @@ def test_no_two_test_files_have_one_name():
     """pytest imports them by their names alone, so it could not collect the second."""
     names = [file.name for file in (ROOT.parent / "tests").rglob("test_*.py")]
     assert not [name for name in names if names.count(name) > 1]
+
+
+def test_tests_that_the_library_names_exist():
+    files = [file for kind in ("*.py", "*.toml") for file in ROOT.rglob(kind)]
+    named = {name for file in files for name in re.findall(r"tests/[a-z_/0-9]+\.py", file.read_text(encoding="utf-8"))}
+    assert len(named) > 5 and [name for name in named if not (ROOT.parent / name).exists()] == []

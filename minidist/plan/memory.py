@@ -13,7 +13,7 @@ which are s b h (34 + 5 a s / h) bytes for e = 2. Flash attention saves a float3
 line; selective recomputation computes it again; full recomputation keeps the layer's input alone. A pipeline holds this
 for every micro-batch in flight.
 
-tests/plan/test_planned_memory.py holds all of this against what real runs of this library hold, byte for byte.
+tests/plan/test_planned_runs.py holds all of this against what real runs of this library hold, byte for byte.
 """
 
 from dataclasses import dataclass

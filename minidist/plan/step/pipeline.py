@@ -7,7 +7,7 @@ zb-h1                      products for the gradients of weights (W) fill the en
 
 These are exact where all ranks are alike, or the last one, which has the head, is the slowest. Where another one is,
 1F1B ends a little earlier, because that rank runs forwards ahead while the others work. ZB-H1 needs at least as many
-micro-batches as ranks. (tests/plan/test_planned_pipeline.py plays the schedules.)
+micro-batches as ranks. (tests/plan/test_planned_steps.py plays the schedules.)
 """
 
 
