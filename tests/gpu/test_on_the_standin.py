@@ -70,11 +70,11 @@ RARE = [  # a layout, changes of the config, and by how many GPUs
 ]
 
 
-@pytest.mark.parametrize("rows", [long(RARE)], ids=["all"])
-def test_rare_settings_have_numpys_bits(ranks, device_ranks, rows):
+@pytest.mark.long
+def test_rare_settings_have_numpys_bits(ranks, device_ranks):
     """The stand-in refuses sums and products whose bits would depend on addresses or on how many heads are here."""
     wrong = []
-    for text, changes, gpus in rows:
+    for text, changes, gpus in RARE:
         config, layout = replace(PLAIN, **changes), Layout.parse(text)
         expected = run(ranks(layout.world_size), config, layout)
         wrong += [] if agrees(expected, run_on_gpus(device_ranks, config, layout, gpus)) else [text]

@@ -1,7 +1,4 @@
-"""What is refused, before any rank starts: in one line, always by a ValueError, and in the words of refused.txt.
-
-``PYTHONPATH=tests:. COLUMNS=100 python tests/verify/test_refused.py`` writes them anew; look at what git shows.
-"""
+"""What is refused, before any rank starts: in one line, always by a ValueError, and in the words of refusals.txt."""
 
 import random
 from dataclasses import asdict, fields
@@ -10,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from refusals import check_refusals, written_anew
+from refusals import check_refusals
 from verify.sameness import difference
 from verify.settings import MOST_RANKS, Case, drawn
 
@@ -20,7 +17,7 @@ from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run
 
-FILE = Path(__file__).with_name("refused.txt")
+FILE = Path(__file__).with_name("refusals.txt")
 CONFIG = {field.name for field in fields(TrainConfig)}
 UNUSUAL = {int: (-1, 0, 1, 2, 3, 7, 65, 10**20), float: (-1.0, 0.0, inf, nan), str: ("", "x", "1+x", "²")}
 SIZES = {"steps": 3, "layers": 8, "width": 24, "context": 24, "global_batch": 16, "experts": 12}  # that run in no time
@@ -102,7 +99,3 @@ def test_what_is_accepted_runs_and_keeps_the_bits(ranks, tmp_path):
             cases.append(Case(config, layout, False, {}))
     wrong = {str(case): difference(ranks, case, tmp_path / str(number)) for number, case in enumerate(cases)}
     assert not {case: what for case, what in wrong.items() if what}
-
-
-if __name__ == "__main__":
-    FILE.write_text(written_anew(FILE, dict(globals())), encoding="utf-8")
