@@ -6,7 +6,7 @@ fails although verdicts.json has its hash is flaky, or depends on something that
 
 The slice of a test is its file, what that imports, and what those import, read from the source: also imports inside
 functions, and names of modules in strings, with which commands and ranks import. Data files belong to the modules
-beside them. What a test reads without an import is in READS.
+beside them, and the fixtures of its folders to the test. What a test reads without an import is in READS.
 """
 
 import ast
@@ -23,6 +23,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+TESTS = ROOT / "tests"
 FILE = Path(__file__).with_name("verdicts.json")
 IMPORTED_FROM = (ROOT, ROOT / "tests", ROOT / "chapters")  # in which folders a module is looked for
 RANKS = ROOT / "minidist/comm/runtime/warm.py"  # of all tests; what else conftest.py imports, the tests import too
@@ -72,8 +73,14 @@ def files_of(module: str, importer: Path) -> Iterator[Path]:
             for file in (path / "__init__.py", path / "__main__.py", path.with_suffix(".py")):
                 if file.is_file():
                     yield file
-                    if not file.is_relative_to(ROOT / "tests"):
-                        yield from (data for data in file.parent.glob("*.*") if data.suffix not in (".py", ".pyc"))
+                    yield from data_beside(file)
+
+
+def data_beside(file: Path) -> list[Path]:
+    """The data files in a module's folder; of tests/ itself none, since the verdicts are there."""
+    if file.parent == TESTS:
+        return []
+    return [data for data in file.parent.glob("*.*") if data.is_file() and data.suffix not in (".py", ".pyc")]
 
 
 @cache
@@ -101,15 +108,22 @@ def group_of(nodeid: str) -> str:
     return nodeid if nodeid.startswith(SINGLE) else nodeid.partition("::")[0]
 
 
-@cache
-def hash_of(group: str) -> str:
-    """The hash of all that a group of tests depends on."""
+def depends_on(group: str) -> set[Path]:
+    """The files that a group of tests depends on: its slice, with those of the conftest.py below tests/, and data."""
     number = re.search(r"\[(\w+?)(?:_|])", group)  # of a chapter
     globs = [glob for begin, found in READS.items() if group.startswith(begin) for glob in found]
     reads = [path for glob in globs for path in ROOT.glob(glob.format(number[1] if number else "")) if path.is_file()]
-    files = {ROOT / "tests/conftest.py"} | slice_of([RANKS, ROOT / group.partition("::")[0], *reads])
+    test = ROOT / group.partition("::")[0]
+    fixtures = [folder / "conftest.py" for folder in test.parents if TESTS in folder.parents]
+    found = slice_of([RANKS, test, *filter(Path.is_file, fixtures), *reads])
+    return {TESTS / "conftest.py"} | found | set(data_beside(test))
+
+
+@cache
+def hash_of(group: str) -> str:
+    """The hash of all that a group of tests depends on."""
     versions = [".".join(platform.python_version_tuple()[:2]), version("numpy")]
-    content = [f"{path.relative_to(ROOT)} {content_of(path)}" for path in sorted(files)]
+    content = [f"{path.relative_to(ROOT)} {content_of(path)}" for path in sorted(depends_on(group))]
     return hashlib.sha256("\n".join([*versions, group, *content]).encode()).hexdigest()[:16]
 
 

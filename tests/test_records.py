@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import records
 from choosing import long
-from records import ROOT, Records, drawn, group_of, hash_of, slice_of
+from records import ROOT, Records, depends_on, drawn, group_of, hash_of, slice_of
 
 LIMIT = 300
 FILES = [
@@ -63,6 +63,18 @@ def test_whatever_changes_in_a_slice_invalidates(monkeypatch, group):
     records.hash_of.cache_clear()
     monkeypatch.setattr(records, "content_of", content_of)
     assert hash_of(group) == before != hash_of(group.replace("optim", "gpt").replace("05_zero", "06_tensor"))
+
+
+def test_fixtures_and_data_are_what_a_test_depends_on():
+    for test, file in (
+        ("show/demos/test_parallelism.py", "show/demos/conftest.py"),
+        ("show/demos/test_parallelism.py", "show/conftest.py"),
+        ("gpu/test_on_the_standin.py", "gpu/standin/cupy/signatures.json"),
+        ("comm/test_job_commands.py", "comm/one_core.xml"),
+        ("plan/test_refusals.py", "plan/refusals.txt"),
+    ):
+        assert ROOT / "tests" / file in depends_on(f"tests/{test}"), file
+    assert records.FILE not in depends_on("tests/test_cli.py")
 
 
 def test_a_commit_draws_a_tenth_and_another_one_another():
