@@ -1,4 +1,4 @@
-"""Clusters whose runs end by themselves."""
+"""Clusters whose runs end by themselves, and clusters that do not start at all."""
 
 import minidist as md
 
@@ -10,3 +10,16 @@ class PatientCluster(md.Cluster):
 
     def run(self, fn, *args, timeout=RUN_SECONDS, **options):
         return super().run(fn, *args, timeout=timeout, **options)
+
+
+class Started(BaseException):
+    """A command has checked all that there is to check, and would start a rank."""
+
+
+def start_no_ranks(monkeypatch) -> None:
+    """Have whoever makes a Cluster end with Started."""
+
+    def start(*_, **__):
+        raise Started
+
+    monkeypatch.setattr(md.Cluster, "__init__", start)

@@ -14,9 +14,9 @@ from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 from choosing import long
+from clusters import Started, start_no_ranks
 
 from minidist.cli import main as cli
-from minidist.comm import Cluster
 from minidist.show.live.server import serving
 from minidist.show.live.state import Live
 from minidist.train.config import TrainConfig
@@ -41,18 +41,6 @@ ABSURD = [
     "h100:" + DIGITS, "h100:1000000000000000000", f"layers=1,heads=1,vocab=1,context=1,width={DIGITS}",
 ]  # fmt: skip
 WRITES = ("save", "json", "trace", "png", "html", "gif", "svg", "out", "export")  # files: they have tests of their own
-
-
-class Started(BaseException):
-    """All flags were fine, and the command would start a rank."""
-
-
-@pytest.fixture
-def no_ranks(monkeypatch):
-    def start(*_, **__):
-        raise Started
-
-    monkeypatch.setattr(Cluster, "__init__", start)
 
 
 def cases_of(parser: argparse.ArgumentParser) -> list[tuple[str, str, str]]:
@@ -88,7 +76,8 @@ def answer(arguments: list[str]) -> tuple[int | None, str]:
 
 
 @pytest.mark.parametrize("share", [16, long(1)])
-def test_every_flag_of_every_command(no_ranks, tmp_path, share):
+def test_every_flag_of_every_command(monkeypatch, tmp_path, share):
+    start_no_ranks(monkeypatch)
     cases = cases_of(cli.build_parser())
     random.Random(share).shuffle(cases)
     for name, flag, value in cases[: len(cases) // share]:

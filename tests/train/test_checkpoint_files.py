@@ -39,19 +39,6 @@ LARGER = TrainConfig(
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def saved(ranks, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("saved")
-    run(ranks(3), CONFIG, Layout(dp=3), RunOptions(saving=Saving(str(folder), every=2)))
-    return folder
-
-
-@pytest.fixture
-def folder(saved, tmp_path):
-    """A copy of the checkpoints, to be damaged."""
-    return Path(shutil.copytree(saved, tmp_path / "copy"))
-
-
 def manifest_of(checkpoint: Path) -> Manifest:
     return Manifest.read(Disk(), checkpoint)
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from choosing import long
+from clusters import Started, start_no_ranks
 from safetensors.numpy import load_file, save_file
 
 from minidist.cli.main import main as cli
-from minidist.comm import Cluster
 from minidist.train.checkpoint.commit import LATEST, MANIFEST, name_of
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.manifest import Manifest
@@ -42,28 +42,9 @@ EVIL = [
 FREE = ("layout", "config", "corpus", "versions", "checked")  # may be others and still be those of some run
 
 
-class Started(BaseException):
-    """A command has checked all that there is to check, and would start a rank."""
-
-
-@pytest.fixture(scope="module")
-def saved(ranks, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("saved")
-    run(ranks(3), CONFIG, Layout(dp=3), RunOptions(saving=Saving(str(folder), every=2)))
-    return folder
-
-
-@pytest.fixture
-def folder(saved, tmp_path):
-    return Path(shutil.copytree(saved, tmp_path / "copy"))
-
-
 @pytest.fixture
 def no_ranks(monkeypatch):
-    def start(*_, **__):
-        raise Started
-
-    monkeypatch.setattr(Cluster, "__init__", start)
+    start_no_ranks(monkeypatch)
 
 
 def command(*arguments) -> int | None:
