@@ -81,7 +81,7 @@ def of_run(name: str, run: Run, longest: int, proof: str, logs: Sequence[list] |
             facts = {called: facts[called] for called in BRIEFLY}
         frames.append(picture.frame(time, note, facts))
     idle = _idle(parts) / end
-    verdict = f"Rank 0's compute was idle for {idle:.0%} of the step."
+    verdict = f"Rank 0's compute was idle for {idle:.0%} of the step{', and its gradients are wrong' if drops else ''}."
     of_all = f"{ranks} ranks" if len(shown) == ranks else f"{len(shown)} of {ranks} ranks, which do the same"
     title = f"{TITLES[run.layout.sp]} ({of_all}; {config.layers} blocks)"
     third = len(frames) // 3
