@@ -34,8 +34,7 @@ def check(cluster, name: str) -> None:
     assert type(caught.value).__name__ == failure.kind, f"{name}: {text}"
     for pattern in failure.says:
         assert re.search(pattern, text, re.DOTALL), f"{name}: {pattern} is not in:\n{text}"
-    for pattern in failure.without:
-        assert not re.search(pattern, text, re.DOTALL), f"{name}: {pattern} is in:\n{text}"
+    assert "worker.py" not in text and text.count("Traceback") < 2, f"{name}: {text}"
     for attribute, value in failure.about.items():
         assert getattr(caught.value, attribute) == value, name
     if failure.kind == "Deadlock":
@@ -66,26 +65,22 @@ def test_nothing_is_left_whatever_the_start_method():
 
 @pytest.mark.long
 def test_waiting_is_no_deadlock_and_a_time_limit_is_told_as_one(ranks, monkeypatch):
-    def waits_for_one_that_computes(world):
-        time.sleep(1.0 * (world.rank == 2))
-        x = np.ones(300_000)
+    def computes(world, seconds: float, compiled: bool = False):
+        end, x = time.monotonic() + seconds * (world.rank == 2), np.ones(300_000)
+        while time.monotonic() < end:
+            ctypes.PyDLL(None).sleep(600 * compiled)  # compiled code lets no other thread of the rank answer
         md.all_reduce(x, group=world)
         return x[0]
 
-    def computes(world, compiled: bool):
-        while world.rank == 2:
-            ctypes.PyDLL(None).sleep(600 * compiled)  # compiled code lets no other thread of the rank answer
-        md.barrier(world)
-
-    assert ranks(SIZE).run(waits_for_one_that_computes) == [3.0] * 3
+    assert ranks(SIZE).run(computes, 1.0) == [3.0] * 3
     deadlines, where = set(), RankProcess.where
     monkeypatch.setattr(RankProcess, "where", lambda rank, deadline: deadlines.add(deadline) or where(rank, deadline))
     for compiled, place in ((False, r"rank 2 is at .*in computes"), (True, "rank 2 is .*a place in compiled code")):
         deadlines.clear()
         with pytest.raises(TimeoutError, match=r"did not end within 0\.7 s:") as caught:
-            ranks(SIZE).run(computes, compiled, timeout=0.7)
+            ranks(SIZE).run(computes, 600, compiled, timeout=0.7)
         assert len(deadlines) == 1  # waits for ranks that cannot answer do not add up
-        assert re.search(place, str(caught.value)) and "rank 0 is in barrier(), collective 1" in str(caught.value)
+        assert re.search(place, str(caught.value)) and "rank 0 is in all_reduce(SUM" in str(caught.value)
     monkeypatch.setattr(deadlock, "SETTLE_SECONDS", float("inf"))
     with pytest.raises(md.Deadlock):  # although the limit comes before it has settled
         ranks(SIZE).run(FAILURES["both_receive_while_another_computes"].run, timeout=2)
@@ -96,7 +91,6 @@ def test_a_killed_rank_is_noticed_although_its_child_lives_on(ranks):
         if world.rank == 1:
             if (child := os.fork()) == 0:
                 time.sleep(600)
-                os._exit(0)
             world.report(child)
             os.kill(os.getpid(), signal.SIGKILL)
         md.barrier(world)
@@ -127,7 +121,6 @@ def test_prints_and_results_come_whole(ranks, capsys):
             print("here")
         gc.set_threshold(700, 10, 10)
         gc.collect()
-        time.sleep(0.1 * (world.rank == 0))  # which ends last
         print("no newline", end="")
         world.report(("step", world.rank))
         with open(os.devnull, "w") as sys.stdout:
@@ -140,5 +133,4 @@ def test_prints_and_results_come_whole(ranks, capsys):
     assert sorted(seen) == [(0, ("step", 0)), (1, ("step", 1))]
     out = capsys.readouterr().out
     assert out.count("no newline") == 2
-    lines = out.replace("no newline", "").split()
-    assert sorted(set(lines)) == ["gone", "here"] and lines.count("here") == 600 == lines.count("gone")
+    assert sorted(out.replace("no newline", "").split()) == ["gone"] * 600 + ["here"] * 600

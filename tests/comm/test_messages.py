@@ -12,17 +12,13 @@ import pytest
 from calls import available
 
 import minidist as md
-from minidist import trace
+from minidist.comm.nodes.placement import Link, Links
 from minidist.comm.point_to_point import _irecv, recv_reduce, sendrecv
 from minidist.comm.transports.messages import SHORT
 
 DTYPES = "?bBhHiIlLefdgFDG"  # NumPy's letters: bool, integers, floating point, complex
 SHAPES = [(), (0,), (1,), (3, 0), (5, 7), (2, 3, 1000), (40_000,), (100_000,)]  # every dtype with each in 136 messages
 LIMIT = 60  # seconds, of each wait that ends by itself only if all goes well
-
-
-def neighbours(world) -> tuple[int, int]:
-    return (world.rank + 1) % world.size, (world.rank - 1) % world.size
 
 
 def piece(world) -> int:
@@ -68,20 +64,17 @@ def every_size(world, expected_first: bool) -> None:
 
 
 def rings_and_sums(world) -> None:
-    """Arrays of every size go round a ring and come home, in both directions. On the way each rank adds to its own what
-    its left neighbour has, by both calls that can, and overwrites what it has sent."""
-    right, left = neighbours(world)
+    """Arrays of every size go to both neighbours, and are overwritten at once; then each rank adds to its own what its
+    left neighbour has, by both calls that can."""
+    right, left = (world.rank + 1) % world.size, (world.rank - 1) % world.size
     for nbytes in sizes_of(world):
         for to, source in ((right, left), (left, right)):
-            x = filled(nbytes, world.rank)
-            for _ in range(world.size):
-                y = np.empty_like(x)
-                ops = [md.P2POp(md.isend, x, to, world, 5), md.P2POp(md.irecv, y, source, world, 5)]
-                for work in md.batch_isend_irecv(ops):
-                    assert work.wait() is True and work.is_completed()
-                x[:] = 255
-                x = y
-            assert x.tobytes() == filled(nbytes, world.rank).tobytes(), nbytes
+            x, y = filled(nbytes, world.rank), np.empty(nbytes, np.uint8)
+            ops = [md.P2POp(md.isend, x, to, world, 5), md.P2POp(md.irecv, y, source, world, 5)]
+            for work in md.batch_isend_irecv(ops):
+                assert work.wait() is True and work.is_completed()
+            x[:] = 255
+            assert y.tobytes() == filled(nbytes, source).tobytes(), nbytes
         mine, theirs = (np.arange(-(-nbytes // 8)) + 1000 * rank for rank in (world.rank, left))
         x = mine.copy()
         sendrecv(mine, right, x, left, world, np.add)
@@ -95,7 +88,7 @@ def rings_and_sums(world) -> None:
 def crowd(world, messages: int) -> None:
     """Each rank sends every other many messages, of every dtype and shape; they are received last tag first, and by tag
     in their order. The bits are the same, NaN's too. Four of the shapes hold one element or none."""
-    others, tags, sent = [(world.rank + i) % world.size for i in range(1, world.size)], 7, {}
+    others, tags, sent, received = [(world.rank + i) % world.size for i in range(1, world.size)], 7, [], {}
 
     def message(rank: int, i: int) -> np.ndarray:
         letter, shape = DTYPES[i % len(DTYPES)], SHAPES[i % len(SHAPES)]
@@ -103,18 +96,15 @@ def crowd(world, messages: int) -> None:
         return (content % 2 if letter == "?" else content).view(letter).reshape(shape)
 
     for i in range(messages):
-        for peer in others:
-            sent[peer, i] = md.isend(message(world.rank, i), peer, world, tag=i % tags)
-    received = {}
+        sent += [md.isend(message(world.rank, i), peer, world, tag=i % tags) for peer in others]
     for peer in others:
-        for tag in reversed(range(tags)):
-            for i in range(tag, messages, tags):
-                box = np.zeros_like(message(peer, i))
-                received[peer, i] = box, md.irecv(box, peer, world, tag=tag)
+        for i in sorted(range(messages), key=lambda i: -(i % tags)):
+            box = np.zeros_like(message(peer, i))
+            received[peer, i] = box, md.irecv(box, peer, world, tag=i % tags)
     for (peer, i), (box, work) in received.items():
         work.wait()
         assert box.tobytes() == message(peer, i).tobytes(), f"message {i} from rank {peer}"
-    for work in sent.values():
+    for work in sent:
         work.wait()
 
 
@@ -127,12 +117,6 @@ def test_messages_of_every_size_and_dtype_arrive_whole(ranks):
         ranks(size).run(crowd, messages)
 
 
-@pytest.mark.long
-def test_five_ranks_with_many_messages_in_flight(ranks):
-    ranks(5).run(rings_and_sums)
-    ranks(5).run(crowd, 136)
-
-
 def over_2_gib(world) -> None:
     """A length that no 32-bit int holds. The ends of the array, and what is around 2 GiB, differ from the rest."""
     places, n = [0, 1, 2**31 - 1, 2**31, 2**31 + 4], 2**31 + 5
@@ -143,7 +127,9 @@ def over_2_gib(world) -> None:
 
 
 @pytest.mark.long
-def test_more_than_2_gib(ranks):
+def test_five_ranks_with_many_messages_in_flight_and_one_of_more_than_2_gib(ranks):
+    ranks(5).run(rings_and_sums)
+    ranks(5).run(crowd, 136)
     ranks(2).run(over_2_gib)
 
 
@@ -173,8 +159,8 @@ def while_it_arrives(world, combine, before: int, go_on: Path) -> bool:
     works = [_irecv(box, 0, world, 1, "irecv", combine) for box in boxes]
     assert transport.arriving[0] is not None  # the last is matched while it arrives
     go_on.touch()
-    found = all(work.wait() for work in (*works, later))
-    return found and all((box == (i - 9 if combine else i)).all() for i, box in enumerate(boxes))
+    complete = all(work.wait() for work in (*works, later))
+    return complete and all((box == (i - 9 if combine else i)).all() for i, box in enumerate(boxes))
 
 
 def test_messages_with_one_tag_do_not_overtake_each_other(ranks, tmp_path):
@@ -182,52 +168,23 @@ def test_messages_with_one_tag_do_not_overtake_each_other(ranks, tmp_path):
         assert ranks(2).run(while_it_arrives, combine, before, tmp_path / f"go on {number}") == [True] * 2, number
 
 
-def first_come(world):
-    """Rank 0 takes one message of each other rank, as they come; each sends when its turn is."""
+def takes_any(world) -> list:
+    """Each rank sends when rank 0 tells it to. Which came; and the place of the first of several that have come."""
     if world.rank:
         md.recv(np.empty(1, int), 0, world)  # the word to go
-        md.send(np.full(world.rank, world.rank), 0, world, tag=1)
-        return None
-    turns, boxes = [3, 1, 2], {rank: np.zeros(rank, int) for rank in range(1, world.size)}
-    works, came = {rank: md.irecv(box, rank, world, tag=1) for rank, box in boxes.items()}, []
-    for rank in turns:
+        return md.send(np.full(world.rank * 200_000, world.rank), 0, world, tag=1)
+    boxes, came = [np.zeros(rank * 200_000, int) for rank in (1, 2, 3)], []
+    works = [md.irecv(box, rank, world, tag=1) for rank, box in enumerate(boxes, 1)]
+    for rank in (3, 1, 2):
         md.send(np.zeros(1, int), rank, world)
-        found = list(works)[md.wait_any(list(works.values()))]
-        works.pop(found).wait()
-        came.append(found)
-    assert all((box == rank).all() for rank, box in boxes.items())
-    return came
-
-
-def several_or_none_are_there(world):
-    """Rank 0 waits long for ranks of which one has finished, and one will send only later."""
-    if world.rank == 1:
-        md.send(np.zeros(200_000), 0, world)
-        md.recv(np.empty(1), 0, world)
-        md.send(np.ones(1), 0, world)
-    elif world.rank == 2:
-        md.send(np.zeros(400_000), 0, world)  # larger than a queue
-        time.sleep(0.5)
-        md.send(np.ones(1), 0, world)
-        md.recv(np.empty(1), 0, world)
-        time.sleep(0.5)
-        md.send(np.ones(1), 0, world)
-    else:
-        works = [md.irecv(np.empty(rank * 200_000), rank, world) for rank in (1, 2)]
-        for work in works:
-            work.wait()
-        later, box = md.irecv(np.empty(1), 1, world), np.empty(1)
-        found = [md.wait_any(works), md.wait_any(works[::-1]), md.wait_any([later, md.irecv(box, 2, world)])]
-        for rank, work in ((1, later), (2, md.irecv(box, 2, world))):
-            md.send(np.ones(1), rank, world)
-            found.append(md.wait_any([work]))
-        return found
+        open_ones = [other for other in (1, 2, 3) if other not in came]
+        came.append(open_ones[md.wait_any([works[other - 1] for other in open_ones])])
+    assert all((box == rank).all() for rank, box in enumerate(boxes, 1))
+    return [*came, md.wait_any(works), md.wait_any(works[::-1])]
 
 
 def test_wait_any_takes_messages_as_they_come(ranks):
-    """Of several that are there the first in the list counts."""
-    assert ranks(4).run(first_come)[0] == [3, 1, 2]
-    assert ranks(3).run(several_or_none_are_there)[0] == [0, 0, 1, 0, 0]
+    assert ranks(4).run(takes_any)[0] == [3, 1, 2, 0, 0]
 
 
 # In the background, and in several groups
@@ -261,6 +218,25 @@ def programs(world) -> tuple:
     return [array[0] for array in arrays], after[0]
 
 
+def all_at_once(world) -> None:
+    """Collectives in the foreground, in the background of two groups, and messages."""
+    rank, size = world.rank, world.size
+    other = world.new_group(list(range(size))[::-1])
+    for n in (0, 1000, 200_000):
+        rows = np.random.default_rng(n).integers(-99, 99, (size, n)).astype(np.float32)
+        x, y, z, box = (rows[rank].copy() for _ in range(4))
+        md.all_reduce(x, group=world, algorithm="double_tree")
+        first = md.all_reduce(y, group=world, async_op=True, algorithm="ring")
+        second = md.all_reduce(z, md.ReduceOp.MAX, group=other, async_op=True, algorithm="direct")
+        ops = [md.P2POp(md.isend, rows[rank], (rank + 1) % size, world)]
+        ops.append(md.P2POp(md.irecv, box, (rank - 1) % size, world))
+        for work in (second, *md.batch_isend_irecv(ops), first):
+            work.wait()
+        total = rows.sum(axis=0)
+        for ours, expected in ((x, total), (y, total), (z, rows.max(axis=0)), (box, rows[rank - 1])):
+            assert np.array_equal(ours, expected), n
+
+
 def forgets_to_wait(world) -> int:
     """What is not waited for still ends, and a send of 8 MiB, more than a queue, arrives."""
     md.all_reduce(np.ones(100_000), group=world, async_op=True, algorithm="ring")
@@ -291,8 +267,8 @@ def test_what_runs_in_the_background_ends_in_order_and_disturbs_nobody(ranks):
     assert all(ranks(3).run(progress_without_waiting))
     for size in available(1, 3, 5):
         factor, sums = size * (size + 1) // 2, [sum(rank + i for rank in range(size)) for i in range(4)]
-        for found in ranks(size).run(programs):
-            assert found == ([factor * total for total in sums], size)
+        assert ranks(size).run(programs) == [([factor * total for total in sums], size)] * size
+    ranks(3).run(all_at_once)
     assert ranks(2).run(forgets_to_wait) == [0, (1 << 20) - 1]
     ranks(2).run(numpys_errors)
 
@@ -314,37 +290,34 @@ def groups_of_groups(world) -> list:
     x = np.array([float(world.rank)])
     md.all_reduce(x, group=pair)
     mesh = md.init_device_mesh((2,), mesh_dim_names=("dp",), group=pair)
-    assert mesh.get_local_rank("dp") == pair.rank
-    return [pair.ranks, x[0]]
+    return [pair.ranks, x[0], mesh.get_local_rank("dp") == pair.rank]
 
 
 def meshes(world) -> None:
     mesh, (dp, tp) = md.init_device_mesh((2, 3), mesh_dim_names=("dp", "tp"), group=world), divmod(world.rank, 3)
     assert mesh.get_coordinate() == (mesh.get_local_rank("dp"), mesh.get_local_rank("tp")) == (dp, tp)
     assert mesh.get_group("dp").ranks == (tp, 3 + tp) and mesh.get_group("tp").ranks == (3 * dp, 3 * dp + 1, 3 * dp + 2)
-    assert (mesh.size(), mesh.size("dp"), mesh.size("tp")) == (6, 2, 3) and repr(mesh) == "DeviceMesh(dp=2, tp=3)"
     more = md.init_device_mesh((1, 2, 3), mesh_dim_names=("pp", "dp", "cp"), group=world)
     both = more.flatten(("dp", "cp"), "dp_cp")
     assert repr(both) == "DeviceMesh(pp=1, dp_cp=6)" and both.get_group("dp_cp").ranks == tuple(range(6))
-    assert both.get_group("pp").ranks == (world.rank,)
+    assert both.get_group("pp").ranks == (world.rank,) and (mesh.size(), mesh.size("tp")) == (6, 3)
 
 
 def nodes_of_groups(world) -> tuple:
-    before, links = world.nodes, md.comm.nodes.placement.Links(between=md.comm.nodes.placement.Link(1e9, 1e-5))
+    before, links = world.nodes, Links(between=Link(1e9, 1e-5))
     md.place_on_nodes(world, 2, links)
     column = world.new_group([5, 3, 1] if world.rank % 2 else [0, 2, 4])
     return before, world.nodes, column.nodes, world.local_rank, world.transport.links == links
 
 
 def test_groups_meshes_and_nodes(ranks):
-    pair = [(3, 2), 5.0]
+    pair = [(3, 2), 5.0, True]
     assert ranks(4).run(groups_of_groups) == [[], [], pair, pair]
     if available(6):
         ranks(6).run(meshes)
         before = ranks(6).run(lambda world: world.nodes)[0]  # a new run begins on the nodes that there are
-        for rank, found in enumerate(ranks(6).run(nodes_of_groups)):
-            column = (2, 1, 0) if rank % 2 else (0, 1, 2)
-            assert found == (before, (0, 0, 1, 1, 2, 2), column, rank % 2, True)
+        for rank, placed in enumerate(ranks(6).run(nodes_of_groups)):
+            assert placed == (before, (0, 0, 1, 1, 2, 2), (2, 1, 0) if rank % 2 else (0, 1, 2), rank % 2, True)
         assert ranks(6).run(lambda world: world.nodes) == [before] * 6
 
 
@@ -355,66 +328,20 @@ def counted(world) -> tuple[list, dict]:
     for work in [md.all_reduce(np.ones(12, np.float32), group=world, async_op=way) for way in (False, True)]:
         assert work is None or work.wait()
     md.all_reduce(np.ones(12, np.float32), group=alone)
-    md.all_gather_into_tensor(np.ones(9 * world.size), np.ones(9), group=world)
     if world.rank < 2:
-        sendrecv(np.ones(5), 1 - world.rank, np.ones(5), 1 - world.rank, world)
+        sendrecv(np.ones(50), 1 - world.rank, np.ones(50), 1 - world.rank, world)
     return (world.collectives - before).as_list(), (world.traffic - traffic).as_dict()
 
 
 def test_calls_are_counted_by_kind_those_with_most_bytes_first(ranks):
     """A group of one rank sends nothing, and is not counted."""
     for rank, (rows, traffic) in enumerate(ranks(3).run(counted)):
-        kinds = {(row["axis"], row["name"], row["dtype"], row["elements"], row["calls"]) for row in rows}
-        sends = {("world", "send", "float64", 5, 1)} if rank < 2 else set()
-        gather = ("world", "all_gather_into_tensor", "float64", 27, 1)
-        assert kinds == {gather, ("world", "all_reduce", "float32", 12, 2), *sends} and len(rows) == len(kinds)
+        kinds = [(row["axis"], row["name"], row["dtype"], row["elements"], row["calls"]) for row in rows]
+        sends = [("world", "send", "float64", 50, 1)] if rank < 2 else []
+        assert kinds == [*sends, ("world", "all_reduce", "float32", 12, 2)]
         sent = [row["bytes_sent"] for row in rows]
-        assert sent == sorted(sent, reverse=True) and sent == [row["bytes_between_nodes"] for row in rows]
+        assert sent == [row["bytes_between_nodes"] for row in rows] and sent[:-1] == [400] * len(sends)
         assert sum(sent) == traffic["bytes_sent"] == traffic["bytes_between_nodes"]
-        assert next(row["bytes_sent"] for row in rows if row["name"] != "all_reduce") == 2 * 72
-
-
-def programs_log(world) -> tuple:
-    """Messages and collectives, in the foreground and in the background of two groups, all at once; what was recorded,
-    but for times, waits, numbers of messages, and the order of their ends, which depend on whose turn it is."""
-    md.place_on_nodes(world, world.size)
-    right, left = neighbours(world)
-    other, before, counts = world.new_group(list(range(world.size))[::-1]), world.traffic, world.collectives
-    trace.start()
-    for n in (0, 1000, 200_000):
-        rows = np.random.default_rng(n).integers(-99, 99, (world.size, n)).astype(np.float32)
-        x, y, z, box = (rows[world.rank].copy() for _ in range(4))
-        with trace.span("thinking"):
-            md.all_reduce(x, group=world, algorithm="double_tree")
-        first = md.all_reduce(y, group=world, async_op=True, algorithm="ring")
-        second = md.all_reduce(z, md.ReduceOp.MAX, group=other, async_op=True, algorithm="direct")
-        ops = [md.P2POp(md.isend, rows[world.rank], right, world), md.P2POp(md.irecv, box, left, world)]
-        works = md.batch_isend_irecv(ops)
-        for work in (second, *works, first):
-            work.wait()
-        total = rows.sum(axis=0)
-        for found, expected in ((x, total), (y, total), (z, rows.max(axis=0)), (box, rows[left])):
-            assert np.array_equal(found, expected), n
-    streams, ends = {}, []
-    for entry in trace.stop():
-        fields = {name: getattr(entry, name) for name in entry.__slots__}
-        for name in ("start", "end", "time", "number"):
-            fields.pop(name, None)
-        if isinstance(entry, trace.Message):
-            ends.append(tuple(fields.items()))
-        elif fields.get("track") != "wait":
-            streams.setdefault(entry.stream, []).append((type(entry).__name__, fields))
-    return streams, sorted(ends), (world.traffic - before).as_dict(), (world.collectives - counts).as_list()
-
-
-def test_what_ranks_record_does_not_depend_on_what_carries_their_messages(ranks, monkeypatch):
-    monkeypatch.delenv("PMI_RANK", raising=False)  # this one process of a job may start ranks of its own
-    here = ranks(3).run(programs_log)
-    with md.Cluster(3) as shared_memory:
-        there = shared_memory.run(programs_log, timeout=300)
-    for rank in range(3):
-        for name, ours, theirs in zip(("log", "ends", "traffic", "table"), here[rank], there[rank], strict=True):
-            assert ours == theirs, f"{name} of rank {rank}"
 
 
 # One run after another
@@ -433,11 +360,10 @@ def sends_too_much(world) -> None:
     if world.rank == 0:
         for i in range(3):
             md.send(np.full(3, 100 + i), 1, world, tag=4)
+        md.recv(np.zeros(5), 1, world, tag=1)
     else:
         md.send(np.zeros(5), 0, world)
         md.send(np.zeros(5), 0, world, tag=1)
-    if world.rank == 0:
-        md.recv(np.zeros(5), 1, world, tag=1)
 
 
 def takes_one(world) -> list:
@@ -460,10 +386,6 @@ def test_no_run_finds_anything_of_an_earlier_one(ranks):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert ranks(2).run(takes_one)[1] == [7, 7, 7]
-    for size in available(3, 1, 2, 5, 2, 3):
-        assert ranks(size).run(lambda world: [md.barrier(world), world.rank, world.size][1:]) == [
-            [rank, size] for rank in range(size)
-        ]
     if sys.platform == "linux":
         before = ranks(3).run(open_files, False)
         for _ in range(5):
@@ -489,7 +411,6 @@ def test_a_message_that_is_not_the_expected_one_is_an_error_of_its_receive_alone
     for sent, expected, text in (
         (np.ones(3), np.ones(5), "ranks 1 and 0 disagree in recv: rank 1 expects 5 elements from rank 0, which sent 3"),
         (np.ones(5), np.ones(0), "expects 0 elements from rank 0, which sent 5"),
-        (np.ones(3, "f"), np.ones(3), "called recv of a message of float64; what came from rank 0 is a message of fl"),
         (np.ones(700_000), np.ones(3), "expects 3 elements from rank 0, which sent 700,000"),
         (np.ones(3), np.ones(700_000), "expects 700,000 elements from rank 0, which sent 3"),
         (np.ones(700_000, "f"), np.ones(700_000), "is a message of float32"),
@@ -510,13 +431,8 @@ THREE = "float64 (3,), direct), collective 1"
 DISAGREE = {  # two ranks' calls, and what the error of each names of its own call and of the other's
     "operations": (sums(3), sums(3, op=md.ReduceOp.MAX), f"all_reduce(SUM, {THREE} of the world",
                    f"all_reduce(MAX, {THREE} of the world"),
-    "sizes": (sums(3), sums(4), "float64 (3,)", "float64 (4,)"),
     "large sizes": (sums(300_000), sums(300_001), "float64 (300000,)", "float64 (300001,)"),
     "dtypes": (sums(3, dtype="f"), sums(3), "float32 (3,)", "float64 (3,)"),
-    "algorithms": (sums(4, algorithm="ring"), sums(4, algorithm="two_shot"), "ring)", "two_shot)"),
-    "collectives": (lambda w: md.all_gather_into_tensor(np.ones(2), np.ones(1), w),
-                    lambda w: md.all_to_all_single(np.ones(2), np.ones(2), group=w),
-                    "all_gather_into_tensor(", "all_to_all_single("),
     "order": (lambda w: [md.barrier(w), sums(3)(w)], lambda w: [sums(3)(w), md.barrier(w)],
               "barrier(), collective 1", f"all_reduce(SUM, {THREE}"),
     "far from both ends": (sums(*long_shape(45)), sums(*long_shape(46)), "float64 (1, 1, 1, 1", "1, 1), direct), c"),
@@ -538,7 +454,6 @@ def test_each_rank_that_disagrees_learns_what_both_called(ranks):
             ours, theirs = text.split("; what came from rank")
             assert ours.startswith(f"ranks {rank} and {1 - rank} disagree. Rank {rank} called "), name
             assert (first, second)[rank] in ours and (first, second)[1 - rank] in theirs, f"{name}: {text}"
-            assert name != "long" or text.count("all_reduce(SUM, float64 (2, 1, 1") == 2, text
 
 
 def test_ranks_have_one_blas_thread(ranks):
@@ -547,4 +462,4 @@ def test_ranks_have_one_blas_thread(ranks):
 
         return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
 
-    assert all(set(found) <= {1} for found in ranks(2).run(threads))
+    assert all(set(counts) <= {1} for counts in ranks(2).run(threads))
