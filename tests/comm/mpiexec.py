@@ -28,10 +28,9 @@ TWO_NODES = {"MPIR_CVAR_NUM_CLIQUES": "2"}  # MPICH takes ranks 0, 2, 4 for one 
 
 @dataclass
 class Job:
-    """A job that runs, or has ended.
+    """A job that runs, or has ended, its temporary files in a folder of its own.
 
     Attributes:
-        folder: where its temporary files are.
         files: the shared memory that its processes had mapped when somebody looked.
     """
 
@@ -43,7 +42,7 @@ class Job:
 
     def fail(self, why: str) -> None:
         """End all processes of the job, and the test."""
-        for pid in self.pids():
+        for pid in self.commands():
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         pytest.fail(f"the job {why}:\n{self.output.read_text(errors='replace')}")
@@ -54,16 +53,13 @@ class Job:
             until(lambda: word in self.output.read_text(errors="replace") or self.process.poll() is not None)
         if word not in self.output.read_text(errors="replace"):
             self.fail(f"did not write {word!r}")
-        for pid in self.pids():
+        for pid in self.commands():
             with suppress(OSError):
                 names = [line.split(maxsplit=5)[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
                 self.files |= {n for n in names if n.startswith("/dev/shm/") and not n.endswith("(deleted)")}
 
-    def pids(self) -> list[int]:
-        """The processes of the job that still run, mpiexec's own among them."""
-        return [*self.commands()]
-
     def commands(self) -> dict[int, list[str]]:
+        """The processes of the job that still run, mpiexec's own among them."""
         found = {}
         for pid, command, *_ in processes():
             with suppress(OSError):
@@ -83,13 +79,8 @@ def of_a_job(folder: Path, **more: str) -> dict[str, str]:
     killed leaves there.
     """
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("PMI", "HYDRA", "PYTEST_"))}
-    own = {
-        "TMPDIR": str(folder),
-        "HWLOC_XMLFILE": str(TOPOLOGY),
-        "PYTHONUNBUFFERED": "1",
-        "PATH": _path,
-        "PYTHONPATH": str(ROOT),
-    }
+    own = {"TMPDIR": str(folder), "HWLOC_XMLFILE": str(TOPOLOGY), "PYTHONUNBUFFERED": "1"}
+    own |= {"PATH": _path, "PYTHONPATH": str(ROOT)}
     return inherited | own | more
 
 
@@ -124,5 +115,4 @@ def ended(job: Job, limit: float = LIMIT) -> tuple[int, str]:
 
 
 def run(tmp_path: Path, ranks: int, *command, environment=None, limit: float = LIMIT) -> tuple[int, str]:
-    """Run a job to its end."""
     return ended(start(tmp_path, ranks, *command, environment=environment), limit)
