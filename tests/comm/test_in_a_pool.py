@@ -24,16 +24,11 @@ POOL = """
     @dataclass
     class Shard:
         values: np.ndarray
-        def total(self):
-            return float(self.values.sum())
-
-    def scaled(values):
-        return SCALE * values
 
     def main(world, shard):
         if shard.values.size == 3 and world.rank == 1:
             raise ValueError("no such shard")
-        values = scaled(shard.values) + world.rank
+        values = SCALE * shard.values + world.rank
         md.all_reduce(values, md.ReduceOp.SUM, world)
         return Shard(values)
 
@@ -44,7 +39,7 @@ POOL = """
         if number == 4:
             return md.launch(stuck, 2)
         found = md.launch(main, 2, Shard(np.arange(number, dtype=float)), start_method={method!r})
-        return [shard.total() for shard in found], md.launch(lambda world: SCALE * world.rank, 2)
+        return [float(shard.values.sum()) for shard in found], md.launch(lambda world: SCALE * world.rank, 2)
 
     if __name__ == "__main__":
         with {package}.get_context({pool!r}).Pool(4) as pool:
@@ -67,8 +62,7 @@ Deadlock ranks 0, 1 of 2 can never go on: ['waiting']
     ("package", "pool", "method"),
     [
         ("multiprocessing", "fork", None),
-        *(long("multiprocessing", pool, method) for pool, method in (("forkserver", None), ("spawn", None))),
-        *(long("multiprocessing", method, method) for method in ("spawn", "fork")),
+        *(long("multiprocessing", pool, method) for pool, method in (("forkserver", None), ("spawn", "spawn"))),
         *(long("multiprocess", pool, None) for pool in ("spawn", "fork")),
     ],
 )
@@ -81,13 +75,9 @@ def errors_of_the_library() -> set[type]:
     """Every exception class that a module of the library defines."""
     names = [module.name for module in pkgutil.walk_packages(minidist.__path__, "minidist.")]
     left_out = ("__main__", ".demos.", ".pytorch")
-    return {
-        thing
-        for name in names
-        if not any(part in name for part in left_out)
-        for thing in vars(importlib.import_module(name)).values()
-        if isinstance(thing, type) and issubclass(thing, BaseException) and thing.__module__ == name
-    }
+    modules = [importlib.import_module(name) for name in names if not any(part in name for part in left_out)]
+    classes = [(module, thing) for module in modules for thing in vars(module).values() if isinstance(thing, type)]
+    return {c for module, c in classes if issubclass(c, BaseException) and c.__module__ == module.__name__}
 
 
 ARGUMENTS = {  # of those whose constructor takes more than a message
