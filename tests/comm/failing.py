@@ -165,15 +165,6 @@ def receives_after_a_collective_in_the_background(world):
     md.recv(np.zeros(3), (world.rank + 1) % 3, world)
 
 
-@fails("Deadlock", "rank 0")
-def waits_for_a_program_that_cannot_go_on(world):
-    inside = world.new_group([0, 1, 2])
-    if world.rank == 0:
-        world.start("a lonely program", lambda: md.all_reduce(np.zeros(3), group=inside)).wait()
-    else:
-        md.recv(np.zeros(3), 0, world)
-
-
 @fails("Deadlock", "rank 0 is in recv", "rank 2 is in recv")
 def receives_while_no_rank_yields(world):
     world.transport.core._crowded_until = time.perf_counter_ns() + 10**11
@@ -196,15 +187,6 @@ def another_call_in_the_background(world):
 def nobody_waits_for_what_fails(world):
     for elements in (3 + world.rank, 2):
         md.broadcast(np.zeros(elements), 0, world, async_op=True, algorithm="naive")
-
-
-@fails("RankFailed", MISMATCH)
-def a_mismatch_that_would_block_a_collective(world):
-    """Rank 2's count differs. The others go on to a call in which they would wait forever."""
-    work = md.all_reduce(np.zeros(4 + world.rank // 2), group=world, async_op=True)
-    time.sleep(0.1)  # for the background to find it first, as a rule
-    md.all_reduce(np.zeros(2), group=world)
-    work.wait()
 
 
 @fails("RankFailed", MISMATCH)

@@ -67,16 +67,12 @@ def processes() -> Iterator[tuple[int, list[str], str, int]]:
                     yield int(folder.name), command, state, int(session)
 
 
-def pids_of(command: list[str]) -> list[int]:
-    return [pid for pid, its, *_ in processes() if its == command]
-
-
 def states_of(session: int) -> list[str]:
     return [state for *_, state, its in processes() if its == session]
 
 
 def segments_of(pid: int) -> list[str]:
-    return [name for name in os.listdir("/dev/shm") if name.startswith(f"minidist-{pid}-")]
+    return [path.name for path in Path("/dev/shm").glob(f"minidist-{pid}-*")]
 
 
 def assert_nothing_left(pid: int) -> None:

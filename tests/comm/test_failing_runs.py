@@ -10,11 +10,9 @@ import signal
 import sys
 import time
 
-import multiprocess
 import numpy as np
 import pytest
 from failing import FAILURES, PATIENCE, SIZE
-from scripts import segments_of
 
 import minidist as md
 from minidist.comm.runtime import deadlock
@@ -24,40 +22,21 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals as on U
 LIMIT = 300  # seconds, of each run
 
 
-def check(cluster, name: str) -> None:
-    """Run what fails, and look at the error."""
-    failure = FAILURES[name]
-    patience = PATIENCE if failure.kind == "Hang" else None
-    with pytest.raises((md.RankFailed, md.Deadlock, md.Hang)) as caught:
-        cluster.run(failure.run, patience=patience, timeout=LIMIT)
-    text = str(caught.value)
-    assert type(caught.value).__name__ == failure.kind, f"{name}: {text}"
-    for pattern in failure.says:
-        assert re.search(pattern, text, re.DOTALL), f"{name}: {pattern} is not in:\n{text}"
-    assert "worker.py" not in text and text.count("Traceback") < 2, f"{name}: {text}"
-    for attribute, value in failure.about.items():
-        assert getattr(caught.value, attribute) == value, name
-    if failure.kind == "Deadlock":
-        assert {*map(str, caught.value.waiting)} == {*re.findall(r"rank (\d) is in", text)}, name
-
-
 def test_the_error_says_what_each_rank_did(ranks):
-    for name in FAILURES:
-        check(ranks(SIZE), name)
+    for name, failure in FAILURES.items():
+        patience = PATIENCE if failure.kind == "Hang" else None
+        with pytest.raises((md.RankFailed, md.Deadlock, md.Hang)) as caught:
+            ranks(SIZE).run(failure.run, patience=patience, timeout=LIMIT)
+        text = str(caught.value)
+        assert type(caught.value).__name__ == failure.kind, f"{name}: {text}"
+        assert "worker.py" not in text and text.count("Traceback") < 2, f"{name}: {text}"
+        for pattern in failure.says:
+            assert re.search(pattern, text, re.DOTALL), f"{name}: {pattern} is not in:\n{text}"
+        for attribute, value in failure.about.items():
+            assert getattr(caught.value, attribute) == value, name
+        if failure.kind == "Deadlock":
+            assert {*map(str, caught.value.waiting)} == {*re.findall(r"rank (\d) is in", text)}, name
     assert ranks(SIZE).run(lambda world: world.rank) == [0, 1, 2]
-
-
-@pytest.mark.long
-@pytest.mark.skipif(sys.platform != "linux", reason="looks into /dev/shm")
-def test_nothing_is_left_whatever_the_start_method():
-    before = segments_of(os.getpid())
-    for method in multiprocess.get_all_start_methods():
-        with md.Cluster(SIZE, start_method=method) as cluster:
-            for name in ("raises_while_others_compute", "is_killed"):
-                pids = cluster.run(lambda world: os.getpid(), timeout=LIMIT)
-                check(cluster, name)
-                assert not cluster.is_warm and segments_of(os.getpid()) == before
-                assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")], method
 
 
 # What is no failure, or another one

@@ -218,25 +218,6 @@ def programs(world) -> tuple:
     return [array[0] for array in arrays], after[0]
 
 
-def all_at_once(world) -> None:
-    """Collectives in the foreground, in the background of two groups, and messages."""
-    rank, size = world.rank, world.size
-    other = world.new_group(list(range(size))[::-1])
-    for n in (0, 1000, 200_000):
-        rows = np.random.default_rng(n).integers(-99, 99, (size, n)).astype(np.float32)
-        x, y, z, box = (rows[rank].copy() for _ in range(4))
-        md.all_reduce(x, group=world, algorithm="double_tree")
-        first = md.all_reduce(y, group=world, async_op=True, algorithm="ring")
-        second = md.all_reduce(z, md.ReduceOp.MAX, group=other, async_op=True, algorithm="direct")
-        ops = [md.P2POp(md.isend, rows[rank], (rank + 1) % size, world)]
-        ops.append(md.P2POp(md.irecv, box, (rank - 1) % size, world))
-        for work in (second, *md.batch_isend_irecv(ops), first):
-            work.wait()
-        total = rows.sum(axis=0)
-        for ours, expected in ((x, total), (y, total), (z, rows.max(axis=0)), (box, rows[rank - 1])):
-            assert np.array_equal(ours, expected), n
-
-
 def forgets_to_wait(world) -> int:
     """What is not waited for still ends, and a send of 8 MiB, more than a queue, arrives."""
     md.all_reduce(np.ones(100_000), group=world, async_op=True, algorithm="ring")
@@ -268,7 +249,6 @@ def test_what_runs_in_the_background_ends_in_order_and_disturbs_nobody(ranks):
     for size in available(1, 3, 5):
         factor, sums = size * (size + 1) // 2, [sum(rank + i for rank in range(size)) for i in range(4)]
         assert ranks(size).run(programs) == [([factor * total for total in sums], size)] * size
-    ranks(3).run(all_at_once)
     assert ranks(2).run(forgets_to_wait) == [0, (1 << 20) - 1]
     ranks(2).run(numpys_errors)
 
@@ -321,29 +301,6 @@ def test_groups_meshes_and_nodes(ranks):
         assert ranks(6).run(lambda world: world.nodes) == [before] * 6
 
 
-def counted(world) -> tuple[list, dict]:
-    """Two calls of a collective, one in the background, a call of a group of one, and a message across nodes."""
-    md.place_on_nodes(world, 1)
-    alone, before, traffic = world.new_group([world.rank]), world.collectives, world.traffic
-    for work in [md.all_reduce(np.ones(12, np.float32), group=world, async_op=way) for way in (False, True)]:
-        assert work is None or work.wait()
-    md.all_reduce(np.ones(12, np.float32), group=alone)
-    if world.rank < 2:
-        sendrecv(np.ones(50), 1 - world.rank, np.ones(50), 1 - world.rank, world)
-    return (world.collectives - before).as_list(), (world.traffic - traffic).as_dict()
-
-
-def test_calls_are_counted_by_kind_those_with_most_bytes_first(ranks):
-    """A group of one rank sends nothing, and is not counted."""
-    for rank, (rows, traffic) in enumerate(ranks(3).run(counted)):
-        kinds = [(row["axis"], row["name"], row["dtype"], row["elements"], row["calls"]) for row in rows]
-        sends = [("world", "send", "float64", 50, 1)] if rank < 2 else []
-        assert kinds == [*sends, ("world", "all_reduce", "float32", 12, 2)]
-        sent = [row["bytes_sent"] for row in rows]
-        assert sent == [row["bytes_between_nodes"] for row in rows] and sent[:-1] == [400] * len(sends)
-        assert sum(sent) == traffic["bytes_sent"] == traffic["bytes_between_nodes"]
-
-
 # One run after another
 
 
@@ -367,11 +324,8 @@ def sends_too_much(world) -> None:
 
 
 def takes_one(world) -> list:
-    x = np.zeros(3, int)
-    if world.rank == 0:
-        md.send(np.full(3, 7), 1, world, tag=4)
-    else:
-        md.recv(x, 0, world, tag=4)
+    x = np.full(3, 7 - world.rank)
+    (md.recv if world.rank else md.send)(x, 1 - world.rank, world, tag=4)
     return x.tolist()
 
 
@@ -379,13 +333,12 @@ def test_no_run_finds_anything_of_an_earlier_one(ranks):
     for _ in range(2):
         with pytest.warns(RuntimeWarning) as caught:
             ranks(2).run(sends_too_much)
-        told = sorted(str(warning.message) for warning in caught)
-        assert len(told) == 4 and all("in a message of" in text and "never received" in text for text in told)
-        assert all("rank 0 sent rank 1 3 elements (24 bytes, tag 4)" in text for text in told[:3])
-        assert "rank 1 sent rank 0 5 elements (40 bytes, tag 0)" in told[3]
+        told = sorted(str(warning.message).partition(" in a message of")[0] for warning in caught)
+        assert [text.partition("rank 0 sent")[2] for text in told[:3]] == [" rank 1 3 elements (24 bytes, tag 4)"] * 3
+        assert len(told) == 4 and told[3].endswith("rank 1 sent rank 0 5 elements (40 bytes, tag 0)")
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assert ranks(2).run(takes_one)[1] == [7, 7, 7]
+            assert ranks(2).run(takes_one) == [[7, 7, 7]] * 2
     if sys.platform == "linux":
         before = ranks(3).run(open_files, False)
         for _ in range(5):
@@ -395,14 +348,13 @@ def test_no_run_finds_anything_of_an_earlier_one(ranks):
 
 def mismatched(world, sent: np.ndarray, expected: np.ndarray, text: str) -> None:
     """The receive has an error and the message is gone: the next one is received as if nothing had been."""
+    x = np.arange(10.0) * (1 - world.rank)
     if world.rank == 0:
-        for array in (sent, np.arange(10.0)):
-            md.send(array, 1, world)
-        return
+        md.send(sent, 1, world)
+        return md.send(x, 1, world)
     with pytest.raises(md.Mismatch) as caught:
         md.recv(expected, 0, world)
     assert text in str(caught.value)
-    x = np.empty(10)
     md.recv(x, 0, world)
     assert np.array_equal(x, np.arange(10.0))
 
@@ -432,7 +384,6 @@ DISAGREE = {  # two ranks' calls, and what the error of each names of its own ca
     "operations": (sums(3), sums(3, op=md.ReduceOp.MAX), f"all_reduce(SUM, {THREE} of the world",
                    f"all_reduce(MAX, {THREE} of the world"),
     "large sizes": (sums(300_000), sums(300_001), "float64 (300000,)", "float64 (300001,)"),
-    "dtypes": (sums(3, dtype="f"), sums(3), "float32 (3,)", "float64 (3,)"),
     "order": (lambda w: [md.barrier(w), sums(3)(w)], lambda w: [sums(3)(w), md.barrier(w)],
               "barrier(), collective 1", f"all_reduce(SUM, {THREE}"),
     "far from both ends": (sums(*long_shape(45)), sums(*long_shape(46)), "float64 (1, 1, 1, 1", "1, 1), direct), c"),

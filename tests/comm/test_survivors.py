@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from failing import both_receive, raises
 from scripts import LIMIT, in_script
 
 import minidist as md
@@ -38,8 +39,7 @@ def count(world):
 
 def counts(cluster) -> tuple[list, list]:
     """Of each rank how many runs it has seen, and its process."""
-    runs, pids = zip(*cluster.run(count, timeout=LIMIT), strict=True)
-    return [*runs], [*pids]
+    return tuple(map(list, zip(*cluster.run(count, timeout=LIMIT), strict=True)))
 
 
 def fails(cluster, kind, function, *arguments, **options):
@@ -57,25 +57,15 @@ def dies(world, rank):
         work.wait()
 
 
-def receives(world):
-    md.recv(np.zeros(1), (world.rank + 1) % world.size, world)
-
-
-def raises(world):
-    if world.rank == 1:
-        raise KeyError("bug")
-    md.barrier(world)
-
-
-def two_die(world, pids):
-    if world.rank == 1:
-        os.kill(pids[3], signal.SIGKILL)
-        os.kill(os.getpid(), signal.SIGKILL)
-    md.barrier(world)
-
-
 def test_survivors_keep_what_they_hold_and_missing_ranks_are_started(cluster):
     """One after another: rank 0, 2 or 3 dies; all outlive a deadlock and a rank that raises; two die together."""
+
+    def two_die(world, pids):
+        if world.rank == 1:
+            os.kill(pids[3], signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
+        md.barrier(world)
+
     runs, pids = counts(cluster)
     for rank in (0, 2, 3):
         others = [n for n in range(4) if n != rank]
@@ -84,11 +74,11 @@ def test_survivors_keep_what_they_hold_and_missing_ranks_are_started(cluster):
         expected, (runs, after) = [*(runs[n] + 1 for n in others), 1], counts(cluster)
         assert runs == expected and after[:3] == [pids[n] for n in others] and after[3] not in pids
         pids = after
-    for kind, function in ((md.Deadlock, receives), (md.RankFailed, raises)):
+    for kind, function in ((md.Deadlock, both_receive), (md.RankFailed, raises)):
         fails(cluster, kind, function)
         assert cluster.survivors == [0, 1, 2, 3]
-        expected, (runs, after) = [n + 1 for n in runs], counts(cluster)
-        assert (runs, after) == (expected, pids)
+        runs = [n + 1 for n in runs]
+        assert counts(cluster) == (runs, pids)
     assert sorted(fails(cluster, md.RankFailed, two_die, pids).ranks) == [1, 3] and cluster.survivors == [0, 2]
 
 
@@ -107,20 +97,11 @@ def test_other_numbers_of_ranks(cluster):
 
 
 @pytest.mark.long
-def test_a_rank_that_hangs_is_ended_and_the_others_stay(cluster):
+def test_a_rank_that_hangs_or_does_not_answer_in_time_is_ended_and_the_others_stay(cluster, monkeypatch):
     def hangs(world):
         time.sleep(600 * (world.rank == 2))
         md.barrier(world)
 
-    _, pids = counts(cluster)
-    assert fails(cluster, md.Hang, hangs, patience=1.0).ranks == (2,) and cluster.survivors == [0, 1, 3]
-    assert counts(cluster)[1][:3] == [pids[0], pids[1], pids[3]]
-    with pytest.raises(ProcessLookupError):
-        os.kill(pids[2], 0)
-
-
-@pytest.mark.long
-def test_a_rank_that_computes_has_some_time_to_answer(cluster, monkeypatch):
     def computes(world, seconds):
         if world.rank == 3:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -129,11 +110,15 @@ def test_a_rank_that_computes_has_some_time_to_answer(cluster, monkeypatch):
             pass
         md.barrier(world)
 
+    _, pids = counts(cluster)
+    assert fails(cluster, md.Hang, hangs, patience=1.0).ranks == (2,) and cluster.survivors == [0, 1, 3]
+    assert counts(cluster)[1][:3] == [pids[0], pids[1], pids[3]]
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids[2], 0)
     for seconds, answer, survivors in ((0.5, LIMIT, [0, 1, 2]), (600, 1.0, [0, 2])):
         monkeypatch.setattr(launch, "ANSWER_SECONDS", answer)
-        counts(cluster)
         assert fails(cluster, md.RankFailed, computes, seconds).ranks == (3,) and cluster.survivors == survivors
-    assert len(counts(cluster)[0]) == 4
+        assert len(counts(cluster)[0]) == 4
 
 
 @linux
@@ -159,25 +144,12 @@ def test_old_memory_and_old_threads_are_given_back_and_reports_delivered(cluster
     assert sorted(seen) == [*((rank, "mine") for rank in (0, 1, 2)), (3, "last words")]
 
 
-def test_without_being_asked_a_cluster_keeps_nobody(ranks):
-    with md.Cluster(3) as cluster:
-        _, pids = counts(cluster)
-        fails(cluster, md.RankFailed, dies, 1)
-        assert cluster.survivors == []
-        runs, after = counts(cluster)
-        assert runs == [1, 1, 1] and not {*after} & {*pids}
-
-
 SCRIPT = """
     import os, signal, sys
     import minidist as md
-    def main(world):
-        if world.rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        md.barrier(world)
     cluster = md.Cluster(3, keep_survivors=True)
     try:
-        cluster.run(main)
+        cluster.run(lambda world: os.kill(os.getpid(), signal.SIGKILL) if world.rank == 1 else md.barrier(world))
     except md.RankFailed:
         print(cluster.survivors, flush=True)
     {}

@@ -81,16 +81,16 @@ def test_it_has_the_bits_of_gloo(torch_ranks, trained):
     assert trained is fsdp1 or first[1] == second[1]
 
 
-def test_ddp_leaves_the_same_bits_on_every_rank(torch_ranks):
-    _, hashes = zip(*torch_ranks(3)(on_both, ddp), strict=True)
-    assert hashes == (hashes[0],) * 3
+@pytest.mark.parametrize("size", [3, 4])
+def test_ddp_leaves_the_same_bits_on_every_rank(torch_ranks, size):
+    _, hashes = zip(*torch_ranks(size)(on_both, ddp), strict=True)
+    assert hashes == (hashes[0],) * size
 
 
 def tensor_parallel(groups):
     """The largest difference between gradients of a model that is split by columns and rows, and of the full one."""
     split, full = model(), model()
-    mesh = init_device_mesh("cpu", (groups.size,))
-    parallelize_module(split, mesh, {"3": ColwiseParallel(), "5": RowwiseParallel()})
+    parallelize_module(split, init_device_mesh("cpu", (groups.size,)), {"3": ColwiseParallel(), "5": RowwiseParallel()})
     batch = torch.randn(4, 37, generator=torch.Generator().manual_seed(0))
     for net in (split, full):
         net(batch).square().mean().backward()
@@ -121,14 +121,12 @@ def ddp_on_answers(groups, folder):
     """Train on a folder's functions; which they are, how often the ring ran, whether gloo's bits come out."""
     own = minidist.pytorch.register("ring", folder)
     try:
-        net = DistributedDataParallel(model(), process_group=groups.minidist, bucket_cap_mb=0.1)
         overrides.calls.clear()
-        ours = train(net, groups, lambda: [p.grad for p in net.parameters()])
+        ours = ddp(groups, groups.minidist)
         calls = overrides.calls["all_reduce_ring"]
     finally:
         overrides.override({})
-    net = DistributedDataParallel(model(), process_group=groups.gloo, bucket_cap_mb=0.1)
-    return own, calls, ours == train(net, groups, lambda: [p.grad for p in net.parameters()])
+    return own, calls, ours == ddp(groups, groups.gloo)
 
 
 def test_the_ring_of_the_learner_is_what_runs_and_a_broken_one_breaks_the_training(torch_ranks, tmp_path):
